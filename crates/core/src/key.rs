@@ -1,0 +1,277 @@
+//! Names of buckets: a 128-bit keyed hash of what identifies a client under a rule.
+//!
+//! Parts are length-prefixed and carry which attribute they came from, so two different clients
+//! never spell the same bytes; the hash is keyed, so nobody outside can search for two that meet.
+//! A client's own words (an API key, a user id) go in and never come out.
+
+use std::hash::Hasher;
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+/// The name of one bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(u128);
+
+impl Key {
+    /// The key with this number.
+    #[must_use]
+    pub const fn from_u128(number: u128) -> Self {
+        Self(number)
+    }
+
+    /// The key as a number, evenly spread over its 128 bits.
+    #[must_use]
+    pub const fn as_u128(self) -> u128 {
+        self.0
+    }
+
+    /// The `index`-th key after this one, for buckets that belong together.
+    #[must_use]
+    pub const fn offset(self, index: u64) -> Self {
+        // The widening is lossless; `From` is not const.
+        #[allow(clippy::as_conversions, reason = "u64 to u128 in a const fn")]
+        Self(self.0.wrapping_add(index as u128))
+    }
+}
+
+/// One piece of a client's identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// The request has none of the attributes that the rule counts by.
+    Absent,
+    /// The value of the first attribute present.
+    Value {
+        /// Its place in the rule's chain of alternatives: `user | api_key` has 0 and 1.
+        alternative: u16,
+        /// What the request says.
+        value: &'a [u8],
+    },
+}
+
+impl<'a> Part<'a> {
+    /// The value of a rule's only, or first, alternative.
+    #[must_use]
+    pub const fn first(value: &'a [u8]) -> Self {
+        Self::Value {
+            alternative: 0,
+            value,
+        }
+    }
+
+    /// What goes before the value: where it came from and how long it is.
+    fn header(&self) -> u64 {
+        match self {
+            Self::Absent => u64::MAX,
+            Self::Value { alternative, value } => {
+                let length = u64::try_from(value.len()).unwrap_or(u64::MAX >> 16);
+                (u64::from(*alternative) << 48) | (length & (u64::MAX >> 16))
+            }
+        }
+    }
+
+    fn value(&self) -> &'a [u8] {
+        match self {
+            Self::Absent => &[],
+            Self::Value { value, .. } => value,
+        }
+    }
+}
+
+/// The secret behind a set of keys, and who has to agree on them.
+#[derive(Clone)]
+pub enum Keyer {
+    /// Keys that only this process needs to know: SipHash-1-3-128 under a random seed.
+    Local {
+        /// Random bytes, drawn once per process.
+        seed: [u8; 16],
+    },
+    /// Keys on which every node of a fleet agrees: BLAKE3, under the fleet's secret if it has one.
+    Fleet {
+        /// 32 bytes that all nodes share; zeros when no secret is set.
+        secret: [u8; 32],
+    },
+}
+
+/// Hides the secret.
+impl std::fmt::Debug for Keyer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Local { .. } => "Keyer::Local",
+            Self::Fleet { .. } => "Keyer::Fleet",
+        })
+    }
+}
+
+impl Keyer {
+    /// The keys of one rule, told apart by its name and by the attributes it counts by.
+    #[must_use]
+    pub fn scope<'n>(&self, rule: &'n str, per: impl IntoIterator<Item = &'n str>) -> Scope {
+        let mut spelled = Vec::new();
+        for word in std::iter::once(rule).chain(per) {
+            spelled.extend_from_slice(&Part::first(word.as_bytes()).header().to_le_bytes());
+            spelled.extend_from_slice(word.as_bytes());
+        }
+        let prefix = match self {
+            Self::Local { seed } => {
+                let mut hasher = SipHasher13::new_with_key(seed);
+                hasher.write(&spelled);
+                let derived = hasher.finish128();
+                Prefix::Local {
+                    seed: (derived.h1, derived.h2),
+                }
+            }
+            Self::Fleet { secret } => Prefix::Fleet {
+                key: *blake3::keyed_hash(secret, &spelled).as_bytes(),
+            },
+        };
+        Scope { prefix }
+    }
+}
+
+/// Makes the keys of one rule.
+#[derive(Clone)]
+pub struct Scope {
+    prefix: Prefix,
+}
+
+#[derive(Clone)]
+enum Prefix {
+    Local { seed: (u64, u64) },
+    Fleet { key: [u8; 32] },
+}
+
+/// Hides the derived secret.
+impl std::fmt::Debug for Scope {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Scope")
+    }
+}
+
+impl Scope {
+    /// The key of the client that these parts name.
+    #[inline]
+    pub fn key<'p>(&self, parts: impl IntoIterator<Item = Part<'p>>) -> Key {
+        match &self.prefix {
+            Prefix::Local { seed } => {
+                let mut hasher = SipHasher13::new_with_keys(seed.0, seed.1);
+                for part in parts {
+                    hasher.write_u64(part.header());
+                    hasher.write(part.value());
+                }
+                Key(hasher.finish128().as_u128())
+            }
+            Prefix::Fleet { key } => {
+                let mut hasher = blake3::Hasher::new_keyed(key);
+                for part in parts {
+                    hasher.update(&part.header().to_le_bytes());
+                    hasher.update(part.value());
+                }
+                let mut cut = [0; 16];
+                hasher.finalize_xof().fill(&mut cut);
+                Key(u128::from_le_bytes(cut))
+            }
+        }
+    }
+
+    /// Where the buckets begin that newcomers share when a store has no room for their own.
+    #[must_use]
+    pub fn shared(&self) -> Key {
+        // No client spells this: its parts always start with a header, and this header is none's.
+        const SHARED: [u8; 8] = (u64::MAX - 1).to_le_bytes();
+        match &self.prefix {
+            Prefix::Local { seed } => {
+                let mut hasher = SipHasher13::new_with_keys(seed.0, seed.1);
+                hasher.write(&SHARED);
+                Key(hasher.finish128().as_u128())
+            }
+            Prefix::Fleet { key } => {
+                let mut cut = [0; 16];
+                blake3::Hasher::new_keyed(key)
+                    .update(&SHARED)
+                    .finalize_xof()
+                    .fill(&mut cut);
+                Key(u128::from_le_bytes(cut))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn keyers() -> [Keyer; 2] {
+        [
+            Keyer::Local { seed: [7; 16] },
+            Keyer::Fleet { secret: [0; 32] },
+        ]
+    }
+
+    fn value(alternative: u16, text: &str) -> Part<'_> {
+        Part::Value {
+            alternative,
+            value: text.as_bytes(),
+        }
+    }
+
+    #[test]
+    fn different_clients_never_spell_the_same_key() {
+        for keyer in keyers() {
+            let scope = keyer.scope("api", ["a", "b"]);
+            let clients: [&[Part<'_>]; 9] = [
+                &[value(0, "user"), value(0, "id_5")],
+                &[value(0, "user_id"), value(0, "5")],
+                &[value(0, "user_id5")],
+                &[value(0, ""), value(0, "user_id5")],
+                &[value(0, "user_id5"), value(0, "")],
+                &[value(1, "user_id5")],
+                &[Part::Absent],
+                &[value(0, "")],
+                &[Part::Absent, Part::Absent],
+            ];
+            let keys: HashSet<Key> = clients
+                .iter()
+                .map(|parts| scope.key(parts.iter().copied()))
+                .collect();
+            assert_eq!(keys.len(), clients.len(), "{keyer:?}");
+            assert!(!keys.contains(&scope.shared()));
+        }
+    }
+
+    #[test]
+    fn rules_keep_their_clients_apart() {
+        for keyer in keyers() {
+            let keys: HashSet<Key> = [
+                keyer.scope("api", ["user"]),
+                keyer.scope("login", ["user"]),
+                keyer.scope("api", ["ip"]),
+                keyer.scope("apiuser", []),
+            ]
+            .iter()
+            .map(|scope| scope.key([Part::first(b"5")]))
+            .collect();
+            assert_eq!(keys.len(), 4, "{keyer:?}");
+        }
+    }
+
+    #[test]
+    fn a_fleet_agrees_on_its_keys_and_another_secret_does_not() {
+        let key = |keyer: Keyer| keyer.scope("api", ["user"]).key([Part::first(b"alice")]);
+        let fleet = |secret| Keyer::Fleet { secret };
+        assert_eq!(key(fleet([1; 32])), key(fleet([1; 32])));
+        assert_ne!(key(fleet([1; 32])), key(fleet([2; 32])));
+        assert_ne!(
+            key(Keyer::Local { seed: [1; 16] }),
+            key(Keyer::Local { seed: [2; 16] })
+        );
+    }
+
+    #[test]
+    fn secrets_do_not_print() {
+        for keyer in keyers() {
+            assert!(!format!("{keyer:?} {:?}", keyer.scope("a", [])).contains('7'));
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The part of Tidegate that decides.
+//!
+//! Everything here is a pure function of its arguments: time comes in as a [`Timestamp`], state
+//! comes in and goes out as a few integers, and nothing reads a clock, a socket, a file or the
+//! environment. The same arithmetic runs in memory and, through its Lua twin, inside Redis; the
+//! vectors in `tests/vectors` keep the two together.
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::as_conversions,
+    clippy::expect_used,
+    clippy::float_arithmetic,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unreachable,
+    clippy::unwrap_used
+)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::as_conversions,
+        clippy::indexing_slicing,
+        reason = "tests state what they expect"
+    )
+)]
+
+pub mod algorithm;
+pub mod key;
+pub mod quota;
+pub mod request;
+pub mod time;
+
+pub use algorithm::{Algorithm, Limit};
+pub use key::{Key, Keyer, Part, Scope};
+pub use quota::{Quota, QuotaError};
+pub use request::{Request, RequestError};
+pub use time::{Span, Timestamp};

@@ -1,0 +1,459 @@
+//! How much in how long: the numbers of a limit, as people write them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::time::Span;
+
+/// An amount per window, and optionally how much of it may come at once.
+///
+/// ```
+/// use tidegate_core::{Quota, Span};
+///
+/// let quota: Quota = "250 per 15 minutes".parse()?;
+/// assert_eq!(quota, Quota::per(250, Span::MINUTE.checked_mul(15).unwrap()));
+/// assert_eq!("100/s".parse::<Quota>()?.burst(200), Quota::per_second(100).burst(200));
+/// # Ok::<(), tidegate_core::QuotaError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    amount: u64,
+    window: Span,
+    burst: Option<u64>,
+}
+
+impl Quota {
+    /// The largest amount and burst: sums of two still fit the 53 bits that Lua counts exactly.
+    pub const MAX_AMOUNT: u64 = 1 << 52;
+    /// The shortest window: Redis expires keys by the millisecond.
+    pub const MIN_WINDOW: Span = Span::from_millis(1);
+    /// The longest window, ten years.
+    pub const MAX_WINDOW: Span = Span::from_secs(3_650 * 86_400);
+    /// The longest a bucket may take to fill, a hundred years: its end then still fits 53 bits.
+    pub const MAX_FILL: Span = Span::from_secs(36_500 * 86_400);
+
+    /// `amount` in any one `window`, in the sense of the algorithm that counts it.
+    #[must_use]
+    pub const fn per(amount: u64, window: Span) -> Self {
+        Self {
+            amount,
+            window,
+            burst: None,
+        }
+    }
+
+    /// `amount` per second.
+    #[must_use]
+    pub const fn per_second(amount: u64) -> Self {
+        Self::per(amount, Span::SECOND)
+    }
+
+    /// `amount` per minute.
+    #[must_use]
+    pub const fn per_minute(amount: u64) -> Self {
+        Self::per(amount, Span::MINUTE)
+    }
+
+    /// `amount` per hour.
+    #[must_use]
+    pub const fn per_hour(amount: u64) -> Self {
+        Self::per(amount, Span::HOUR)
+    }
+
+    /// `amount` per day of 24 hours.
+    #[must_use]
+    pub const fn per_day(amount: u64) -> Self {
+        Self::per(amount, Span::DAY)
+    }
+
+    /// The same quota with room for `burst` at once. Only a token bucket has a burst.
+    #[must_use]
+    pub const fn burst(mut self, burst: u64) -> Self {
+        self.burst = Some(burst);
+        self
+    }
+
+    /// How much may be spent per window.
+    #[must_use]
+    pub const fn amount(&self) -> u64 {
+        self.amount
+    }
+
+    /// The window that the amount is for.
+    #[must_use]
+    pub const fn window(&self) -> Span {
+        self.window
+    }
+
+    /// The burst that was asked for, if any.
+    #[must_use]
+    pub const fn explicit_burst(&self) -> Option<u64> {
+        self.burst
+    }
+
+    /// Checks that every store can count this quota exactly.
+    ///
+    /// # Errors
+    /// The field that is out of range, what it was and what is wanted.
+    pub fn validate(&self) -> Result<(), QuotaError> {
+        if self.window < Self::MIN_WINDOW || self.window > Self::MAX_WINDOW {
+            return Err(QuotaError::Window { found: self.window });
+        }
+        if self.amount > Self::MAX_AMOUNT {
+            return Err(QuotaError::Amount { found: self.amount });
+        }
+        let Some(burst) = self.burst else {
+            return Ok(());
+        };
+        if burst == 0 || burst > Self::MAX_AMOUNT {
+            return Err(QuotaError::Burst { found: burst });
+        }
+        if self.amount == 0 {
+            return Err(QuotaError::BurstOfNothing { found: burst });
+        }
+        let fill =
+            u128::from(burst) * u128::from(self.window.as_micros()) / u128::from(self.amount);
+        if fill > u128::from(Self::MAX_FILL.as_micros()) {
+            return Err(QuotaError::Fill {
+                burst,
+                amount: self.amount,
+                window: self.window,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// `100 per 60 s`, with the burst when there is one.
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} per {}", self.amount, self.window)?;
+        match self.burst {
+            Some(burst) => write!(f, ", burst {burst}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why a limit can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum QuotaError {
+    /// The text is not a limit.
+    #[error("limit must read like \"100 per minute\" or \"100/s\", found {found:?}")]
+    Text {
+        /// The text as it was written, cut if it is long.
+        found: String,
+    },
+    /// The number in the text is not one.
+    #[error(
+        "limit must start with a whole number up to {}, found {found:?}",
+        Quota::MAX_AMOUNT
+    )]
+    Number {
+        /// What stood in its place.
+        found: String,
+    },
+    /// The unit of time is unknown.
+    #[error(
+        "unit of time must be ms, second, minute, hour, day, week, month (30 days) or year (365 days), found {found:?}"
+    )]
+    Unit {
+        /// The word that is no unit.
+        found: String,
+    },
+    /// The window text is not a length of time.
+    #[error("window must read like \"15m\" or \"15 minutes\", found {found:?}")]
+    WindowText {
+        /// The text as it was written, cut if it is long.
+        found: String,
+    },
+    /// The window is too short or too long.
+    #[error(
+        "window must be from {} to {}, found {found}",
+        Quota::MIN_WINDOW,
+        Quota::MAX_WINDOW
+    )]
+    Window {
+        /// The window asked for.
+        found: Span,
+    },
+    /// The amount can't be counted exactly.
+    #[error("amount must be at most {}, found {found}", Quota::MAX_AMOUNT)]
+    Amount {
+        /// The amount asked for.
+        found: u64,
+    },
+    /// The burst is zero or can't be counted exactly.
+    #[error("burst must be from 1 to {}, found {found}", Quota::MAX_AMOUNT)]
+    Burst {
+        /// The burst asked for.
+        found: u64,
+    },
+    /// A limit of zero never refills a burst.
+    #[error("a limit of 0 can't have a burst, found burst {found}")]
+    BurstOfNothing {
+        /// The burst asked for.
+        found: u64,
+    },
+    /// The bucket would take too long to fill.
+    #[error(
+        "a burst of {burst} at {amount} per {window} takes more than {} to refill",
+        Quota::MAX_FILL
+    )]
+    Fill {
+        /// The burst asked for.
+        burst: u64,
+        /// The amount per window.
+        amount: u64,
+        /// The window.
+        window: Span,
+    },
+    /// The algorithm has no burst.
+    #[error("burst needs algorithm token_bucket, found {algorithm}")]
+    NoBurst {
+        /// The algorithm asked for.
+        algorithm: &'static str,
+    },
+    /// The algorithm has no queue.
+    #[error("queue needs algorithm leaky_bucket, found {algorithm}")]
+    NoQueue {
+        /// The algorithm asked for.
+        algorithm: &'static str,
+    },
+    /// The queue is too long to count exactly.
+    #[error("queue must be less than {}, found {found}", Quota::MAX_AMOUNT)]
+    Queue {
+        /// The queue asked for.
+        found: u64,
+    },
+    /// A log remembers every request it admitted.
+    #[error(
+        "sliding_log remembers each request, so its amount must be at most {max}, found {found} (sliding_window has no such bound)"
+    )]
+    LogTooLong {
+        /// The amount asked for.
+        found: u64,
+        /// The most a log may hold.
+        max: u64,
+    },
+}
+
+/// Longest text that is echoed back in an error.
+const ECHO: usize = 64;
+
+fn echo(text: &str) -> String {
+    if text.chars().count() <= ECHO {
+        return text.to_owned();
+    }
+    text.chars().take(ECHO).chain(['…']).collect()
+}
+
+impl FromStr for Quota {
+    type Err = QuotaError;
+
+    /// Reads `100 per minute`, `100/s`, `250 per 15 minutes`; underscores may group digits.
+    fn from_str(text: &str) -> Result<Self, QuotaError> {
+        let not_a_limit = || QuotaError::Text { found: echo(text) };
+        let trimmed = text.trim();
+        let (amount, window) = match trimmed.split_once('/') {
+            Some(halves) => halves,
+            None => {
+                let (amount, rest) = trimmed
+                    .split_once(char::is_whitespace)
+                    .ok_or_else(not_a_limit)?;
+                let rest = rest.trim_start();
+                let window = rest.strip_prefix("per").ok_or_else(not_a_limit)?;
+                if !window.starts_with(char::is_whitespace) {
+                    return Err(not_a_limit());
+                }
+                (amount, window)
+            }
+        };
+        let amount = number(amount.trim())?;
+        let window = match window_of(window.trim()) {
+            Err(QuotaError::WindowText { .. }) => return Err(not_a_limit()),
+            other => other?,
+        };
+        let quota = Self::per(amount, window);
+        quota.validate()?;
+        Ok(quota)
+    }
+}
+
+fn number(text: &str) -> Result<u64, QuotaError> {
+    let bad = || QuotaError::Number { found: echo(text) };
+    if !text.starts_with(|c: char| c.is_ascii_digit())
+        || !text.chars().all(|c| c.is_ascii_digit() || c == '_')
+    {
+        return Err(bad());
+    }
+    let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+    digits
+        .parse()
+        .ok()
+        .filter(|&amount| amount <= Quota::MAX_AMOUNT)
+        .ok_or_else(bad)
+}
+
+/// Reads `second`, `15m` or `15 minutes` as a length of time above zero.
+///
+/// # Errors
+/// The text, when it is no length of time; the unit, when it is none; the window, when it is
+/// zero or too long.
+pub fn window_of(text: &str) -> Result<Span, QuotaError> {
+    let split = text
+        .find(|c: char| !(c.is_ascii_digit() || c == '_'))
+        .unwrap_or(text.len());
+    let (count, unit) = text.split_at(split);
+    let unit = unit.trim();
+    if unit.is_empty() {
+        return Err(QuotaError::WindowText { found: echo(text) });
+    }
+    let micros = unit_micros(unit).ok_or_else(|| QuotaError::Unit { found: echo(unit) })?;
+    let count = if count.is_empty() {
+        1
+    } else {
+        number(count).map_err(|_| QuotaError::WindowText { found: echo(text) })?
+    };
+    let found = Span::from_micros(micros.saturating_mul(count));
+    if found < Quota::MIN_WINDOW || found > Quota::MAX_WINDOW {
+        return Err(QuotaError::Window { found });
+    }
+    Ok(found)
+}
+
+fn unit_micros(unit: &str) -> Option<u64> {
+    let day = Span::DAY.as_micros();
+    Some(match unit.to_ascii_lowercase().as_str() {
+        "ms" | "millisecond" | "milliseconds" => 1_000,
+        "s" | "sec" | "secs" | "second" | "seconds" => Span::SECOND.as_micros(),
+        "m" | "min" | "mins" | "minute" | "minutes" => Span::MINUTE.as_micros(),
+        "h" | "hr" | "hour" | "hours" => Span::HOUR.as_micros(),
+        "d" | "day" | "days" => day,
+        "w" | "week" | "weeks" => 7 * day,
+        "month" | "months" => 30 * day,
+        "y" | "year" | "years" => 365 * day,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Quota, String> {
+        text.parse::<Quota>().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn limits_read_as_people_write_them() {
+        let minutes = |count| Span::MINUTE.checked_mul(count).unwrap();
+        for (text, quota) in [
+            ("100 per minute", Quota::per_minute(100)),
+            ("100/s", Quota::per_second(100)),
+            ("100 / s", Quota::per_second(100)),
+            ("100/15m", Quota::per(100, minutes(15))),
+            ("250 per 15 minutes", Quota::per(250, minutes(15))),
+            ("  1_000_000   per  Day ", Quota::per_day(1_000_000)),
+            ("5 per 100ms", Quota::per(5, Span::from_millis(100))),
+            (
+                "1000000000000 per month",
+                Quota::per(1_000_000_000_000, Span::from_secs(2_592_000)),
+            ),
+            ("10 per year", Quota::per(10, Span::from_secs(31_536_000))),
+            ("0 per minute", Quota::per_minute(0)),
+        ] {
+            assert_eq!(read(text), Ok(quota), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_malformed_limit_says_what_was_found_and_what_is_wanted() {
+        for (text, error) in [
+            (
+                "",
+                r#"limit must read like "100 per minute" or "100/s", found """#,
+            ),
+            (
+                "100",
+                r#"limit must read like "100 per minute" or "100/s", found "100""#,
+            ),
+            (
+                "100 perminute",
+                r#"limit must read like "100 per minute" or "100/s", found "100 perminute""#,
+            ),
+            (
+                "100 per",
+                r#"limit must read like "100 per minute" or "100/s", found "100 per""#,
+            ),
+            (
+                "100/15",
+                r#"limit must read like "100 per minute" or "100/s", found "100/15""#,
+            ),
+            (
+                "-1 per minute",
+                r#"limit must start with a whole number up to 4503599627370496, found "-1""#,
+            ),
+            (
+                "1.5/s",
+                r#"limit must start with a whole number up to 4503599627370496, found "1.5""#,
+            ),
+            (
+                "99999999999999999999/s",
+                r#"limit must start with a whole number up to 4503599627370496, found "99999999999999999999""#,
+            ),
+            (
+                "100 per fortnight",
+                r#"unit of time must be ms, second, minute, hour, day, week, month (30 days) or year (365 days), found "fortnight""#,
+            ),
+            (
+                "100 per 0s",
+                "window must be from 1000 us to 3650 days, found 0 s",
+            ),
+            (
+                "100 per 11 years",
+                "window must be from 1000 us to 3650 days, found 4015 days",
+            ),
+        ] {
+            assert_eq!(read(text), Err(error.to_owned()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_store_could_not_hold_exactly_is_refused() {
+        let refused = |quota: Quota| quota.validate().unwrap_err().to_string();
+        assert_eq!(
+            refused(Quota::per_second(u64::MAX)),
+            "amount must be at most 4503599627370496, found 18446744073709551615"
+        );
+        assert_eq!(
+            refused(Quota::per_second(1).burst(0)),
+            "burst must be from 1 to 4503599627370496, found 0"
+        );
+        assert_eq!(
+            refused(Quota::per_day(1).burst(40_000)),
+            "a burst of 40000 at 1 per 24 h takes more than 36500 days to refill"
+        );
+        assert_eq!(
+            refused(Quota::per_second(0).burst(1)),
+            "a limit of 0 can't have a burst, found burst 1"
+        );
+        assert_eq!(
+            Quota::per(1_000_000_000_000, Span::from_secs(2_592_000)).validate(),
+            Ok(())
+        );
+        assert_eq!(
+            Quota::per_second(10_000_000).burst(20_000_000).validate(),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn a_long_text_is_cut_before_it_is_echoed() {
+        let error = "x".repeat(10_000).parse::<Quota>().unwrap_err().to_string();
+        assert!(error.len() < 200, "{error}");
+    }
+}

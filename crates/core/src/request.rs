@@ -1,0 +1,181 @@
+//! What a caller asks: attributes that describe the request, and what it costs.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+use thiserror::Error;
+
+/// One request to be limited: named attributes and a cost.
+///
+/// Names are free; a rule looks at the ones it mentions. A name given twice keeps its first
+/// value. Borrowed values cost no allocation for up to sixteen attributes.
+///
+/// ```
+/// use tidegate_core::Request;
+///
+/// let request = Request::new().with("ip", "192.0.2.7")?.with("path", "/v1/orders")?.cost(3);
+/// assert_eq!(request.get("ip"), Some("192.0.2.7"));
+/// assert_eq!(request.get("user"), None);
+/// # Ok::<(), tidegate_core::RequestError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    attributes: SmallVec<[(Cow<'a, str>, Cow<'a, str>); 16]>,
+    cost: u64,
+}
+
+impl Default for Request<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<'a> Request<'a> {
+    /// Most attributes of one request.
+    pub const MAX_ATTRIBUTES: usize = 64;
+    /// Longest attribute name in bytes.
+    pub const MAX_NAME: usize = 128;
+    /// Longest attribute value in bytes.
+    pub const MAX_VALUE: usize = 8 * 1024;
+
+    /// A request without attributes that costs 1.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            attributes: SmallVec::new(),
+            cost: 1,
+        }
+    }
+
+    /// The same request at another cost; 0 peeks, which changes nothing anywhere.
+    #[must_use]
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.cost = cost;
+        self
+    }
+
+    /// The same request with one more attribute.
+    ///
+    /// # Errors
+    /// The name or value is too long, or there are too many attributes.
+    pub fn with(
+        mut self,
+        name: impl Into<Cow<'a, str>>,
+        value: impl Into<Cow<'a, str>>,
+    ) -> Result<Self, RequestError> {
+        self.insert(name, value)?;
+        Ok(self)
+    }
+
+    /// Adds an attribute.
+    ///
+    /// # Errors
+    /// The name or value is too long, or there are too many attributes.
+    pub fn insert(
+        &mut self,
+        name: impl Into<Cow<'a, str>>,
+        value: impl Into<Cow<'a, str>>,
+    ) -> Result<(), RequestError> {
+        let (name, value) = (name.into(), value.into());
+        if name.is_empty() || name.len() > Self::MAX_NAME {
+            return Err(RequestError::Name { found: name.len() });
+        }
+        if value.len() > Self::MAX_VALUE {
+            return Err(RequestError::Value {
+                name: name.into_owned(),
+                found: value.len(),
+            });
+        }
+        if self.attributes.len() == Self::MAX_ATTRIBUTES {
+            return Err(RequestError::TooMany);
+        }
+        self.attributes.push((name, value));
+        Ok(())
+    }
+
+    /// The value of an attribute, if the request has it.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.attributes
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_ref())
+    }
+
+    /// What the request costs.
+    #[must_use]
+    pub fn costs(&self) -> u64 {
+        self.cost
+    }
+
+    /// Every attribute in the order it was given.
+    pub fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.attributes
+            .iter()
+            .map(|(name, value)| (name.as_ref(), value.as_ref()))
+    }
+}
+
+/// Why an attribute was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// The name is empty or too long.
+    #[error(
+        "attribute name must be 1 to {} bytes long, found {found}",
+        Request::MAX_NAME
+    )]
+    Name {
+        /// Its length in bytes.
+        found: usize,
+    },
+    /// The value is too long.
+    #[error(
+        "attribute {name:?} must be at most {} bytes long, found {found}",
+        Request::MAX_VALUE
+    )]
+    Value {
+        /// The attribute.
+        name: String,
+        /// Its value's length in bytes.
+        found: usize,
+    },
+    /// There are too many attributes.
+    #[error("a request has at most {} attributes", Request::MAX_ATTRIBUTES)]
+    TooMany,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_oversized_attribute_is_refused_by_name_and_size() {
+        let long = "x".repeat(Request::MAX_VALUE + 1);
+        let error = Request::new().with("path", long.as_str()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            r#"attribute "path" must be at most 8192 bytes long, found 8193"#
+        );
+        let error = Request::new().with("", "x").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "attribute name must be 1 to 128 bytes long, found 0"
+        );
+        let mut full = Request::new();
+        for index in 0..Request::MAX_ATTRIBUTES {
+            full.insert(format!("a{index}"), "x").unwrap();
+        }
+        assert_eq!(full.insert("one", "more"), Err(RequestError::TooMany));
+    }
+
+    #[test]
+    fn the_first_value_of_a_name_counts() {
+        let request = Request::new()
+            .with("ip", "a")
+            .unwrap()
+            .with("ip", "b")
+            .unwrap();
+        assert_eq!(request.get("ip"), Some("a"));
+    }
+}
