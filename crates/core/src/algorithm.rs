@@ -1,37 +1,442 @@
-//! stub
+//! How a quota is counted: one file per algorithm, one shape for all of them.
+//!
+//! An algorithm is a [`Meter`]: numbers that were checked once, and a small integer state per
+//! client. [`Limit`] is any of them, and what the rest of Tidegate speaks of. Adding one means a
+//! file here, a variant in [`Algorithm`], [`Limit`] and perhaps [`State`], and a vector file.
+
+mod exact;
+pub mod fixed_window;
+pub mod leaky_bucket;
+mod pace;
+pub mod sliding_log;
+pub mod sliding_window;
+pub mod token_bucket;
+
+use std::fmt;
+
+use crate::decision::{Outcome, Slip, Verdict};
 use crate::quota::{Quota, QuotaError};
-/// Which algorithm counts a limit.
+use crate::time::{Span, Timestamp};
+
+pub use fixed_window::FixedWindow;
+pub use leaky_bucket::LeakyBucket;
+pub use pace::Due;
+pub use sliding_log::SlidingLog;
+pub use sliding_window::SlidingWindow;
+pub use token_bucket::TokenBucket;
+
+/// Which algorithm counts a quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// token_bucket
+    /// A bucket that refills continuously and starts full.
     #[default]
     TokenBucket,
-    /// leaky_bucket
+    /// A queue that is drained at a constant rate.
     LeakyBucket {
-        /// How many may wait.
+        /// How many may wait for their slot.
         queue: u64,
     },
-    /// fixed_window
+    /// A counter per window, windows aligned to the Unix epoch.
     FixedWindow,
-    /// sliding_window
+    /// Two counters, the older one weighted by how much of it the trailing window still covers.
     SlidingWindow,
-    /// sliding_log
+    /// Every admission of the trailing window, remembered.
     SlidingLog,
 }
-/// A quota and the algorithm that counts it, checked and ready to decide.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Limit(Algorithm, Quota);
-impl Limit {
-    /// Checks.
-    /// # Errors
-    /// what can't be counted exactly
-    pub fn new(algorithm: Algorithm, quota: Quota) -> Result<Self, QuotaError> {
-        quota.validate()?;
-        Ok(Self(algorithm, quota))
+
+impl Algorithm {
+    /// The name a rules file uses.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket { .. } => "leaky_bucket",
+            Self::FixedWindow => "fixed_window",
+            Self::SlidingWindow => "sliding_window",
+            Self::SlidingLog => "sliding_log",
+        }
     }
-    /// The quota.
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Counts one client's spending against one quota.
+///
+/// `advance` comes first; the other methods expect a state advanced to the instant they are given.
+/// Costs are at least 1 and at most `capacity` wherever a cost is taken.
+pub trait Meter: Sized {
+    /// What is remembered of one client. The default says: nothing spent.
+    type State: Clone + Default + Into<State>;
+
+    /// This algorithm's own state, if that is what `state` holds.
+    fn own(state: &mut State) -> Option<&mut Self::State>;
+
+    /// The quota as it was given.
+    fn quota(&self) -> &Quota;
+
+    /// The most that can be spent at once.
+    fn capacity(&self) -> u64;
+
+    /// What is admitted at the most.
+    fn bound(&self) -> Bound;
+
+    /// Brings the state to `now`, dropping what is over, and returns the client's own time, which
+    /// never runs backwards.
+    fn advance(&self, state: &mut Self::State, now: Timestamp) -> Timestamp;
+
+    /// Whether `cost` can be spent at `now`.
+    fn admits(&self, state: &Self::State, now: Timestamp, cost: u64) -> bool;
+
+    /// Spends `cost`, which was admitted, and returns what a refund of it has to name.
+    fn spend(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> Slip;
+
+    /// How much could be spent at `now`.
+    fn remaining(&self, state: &Self::State, now: Timestamp) -> u64;
+
+    /// The first instant, `now` or later, that admits `cost` if nobody else comes.
+    fn admits_at(&self, state: &Self::State, now: Timestamp, cost: u64) -> Timestamp;
+
+    /// From when on all of the capacity can be spent if nobody comes.
+    fn full_at(&self, state: &Self::State) -> Timestamp {
+        self.whole_at(state)
+    }
+
+    /// From when on the state says no more than the default one.
+    fn whole_at(&self, state: &Self::State) -> Timestamp;
+
+    /// How long whoever is admitted at `now` has to wait for its turn.
+    fn delay(&self, _state: &Self::State, _now: Timestamp) -> Span {
+        Span::ZERO
+    }
+
+    /// Takes a spent `cost` back, as far as it still counts. Whether anything was taken back.
+    fn refund(&self, state: &mut Self::State, now: Timestamp, slip: &Slip, cost: u64) -> bool;
+
+    /// What a client of the limit `old` starts with under this one: never more than it had.
+    fn adopt(&self, old: &Self, state: &Self::State, now: Timestamp) -> Self::State;
+
+    /// Spends `cost` if it fits, and tells how things stand. A cost of 0 only looks.
+    #[inline]
+    fn charge(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> Outcome {
+        if cost == 0 || cost > self.capacity() {
+            return self.peek(state, now, cost);
+        }
+        let own_now = self.advance(state, now);
+        if !self.admits(state, own_now, cost) {
+            return self.denied(state, now, own_now, cost);
+        }
+        let delay = self.delay(state, own_now);
+        let slip = self.spend(state, own_now, cost);
+        Outcome {
+            limit: self.capacity(),
+            remaining: self.remaining(state, own_now),
+            reset_after: self.full_at(state).since(now),
+            verdict: Verdict::Allow { delay, slip: Some(slip) },
+        }
+    }
+
+    /// Answers what [`charge`](Self::charge) would, and spends nothing. A cost of 0 asks for 1.
+    #[inline]
+    fn peek(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> Outcome {
+        let cost = cost.max(1);
+        let own_now = self.advance(state, now);
+        if cost > self.capacity() {
+            return Outcome {
+                limit: self.capacity(),
+                remaining: self.remaining(state, own_now),
+                reset_after: self.full_at(state).since(now),
+                verdict: Verdict::Deny { retry_after: None },
+            };
+        }
+        if !self.admits(state, own_now, cost) {
+            return self.denied(state, now, own_now, cost);
+        }
+        Outcome {
+            limit: self.capacity(),
+            remaining: self.remaining(state, own_now),
+            reset_after: self.full_at(state).since(now),
+            verdict: Verdict::Allow { delay: self.delay(state, own_now), slip: None },
+        }
+    }
+
+    #[doc(hidden)]
+    #[inline]
+    fn denied(
+        &self,
+        state: &Self::State,
+        now: Timestamp,
+        own_now: Timestamp,
+        cost: u64,
+    ) -> Outcome {
+        let wait = self.admits_at(state, own_now, cost).since(now);
+        Outcome {
+            limit: self.capacity(),
+            remaining: self.remaining(state, own_now),
+            reset_after: self.full_at(state).since(now),
+            verdict: Verdict::Deny { retry_after: Some(wait.max(Span::MICROSECOND)) },
+        }
+    }
+}
+
+/// A quota and the algorithm that counts it, checked and ready to decide.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Limit, Quota, Timestamp};
+///
+/// let limit = Limit::new(Algorithm::FixedWindow, Quota::per_second(20))?;
+/// let mut client = limit.fresh();
+/// let outcome = limit.charge(&mut client, Timestamp::from_secs(1_000), 20);
+/// assert!(outcome.is_allowed());
+/// assert_eq!(outcome.remaining, 0);
+/// assert!(!limit.charge(&mut client, Timestamp::from_secs(1_000), 1).is_allowed());
+/// # Ok::<(), tidegate_core::QuotaError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Limit {
+    /// See [`TokenBucket`].
+    TokenBucket(TokenBucket),
+    /// See [`LeakyBucket`].
+    LeakyBucket(LeakyBucket),
+    /// See [`FixedWindow`].
+    FixedWindow(FixedWindow),
+    /// See [`SlidingWindow`].
+    SlidingWindow(SlidingWindow),
+    /// See [`SlidingLog`].
+    SlidingLog(SlidingLog),
+}
+
+/// What is remembered of one client under one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Of a token bucket.
+    Tokens(token_bucket::Level),
+    /// Of a leaky bucket: the end of the last slot.
+    Queue(Due),
+    /// Of a fixed window.
+    Fixed(fixed_window::Count),
+    /// Of a sliding window.
+    Sliding(sliding_window::Counts),
+    /// Of a sliding log.
+    Log(sliding_log::Log),
+}
+
+/// Evaluates `$body` with whichever meter the limit has.
+macro_rules! any_meter {
+    ($limit:expr, $meter:ident => $body:expr) => {
+        match $limit {
+            Limit::TokenBucket($meter) => $body,
+            Limit::LeakyBucket($meter) => $body,
+            Limit::FixedWindow($meter) => $body,
+            Limit::SlidingWindow($meter) => $body,
+            Limit::SlidingLog($meter) => $body,
+        }
+    };
+}
+
+/// Runs `work` on the meter's own state; a state that another algorithm left counts as none.
+#[inline]
+fn on_own<M: Meter, R>(state: &mut State, work: impl FnOnce(&mut M::State) -> R) -> R {
+    if M::own(state).is_none() {
+        *state = M::State::default().into();
+    }
+    match M::own(state) {
+        Some(own) => work(own),
+        None => work(&mut M::State::default()),
+    }
+}
+
+/// `on_own` with the meter's type taken from the meter.
+#[inline]
+fn with<M: Meter, R>(meter: &M, state: &mut State, work: impl FnOnce(&M, &mut M::State) -> R) -> R {
+    on_own::<M, R>(state, |own| work(meter, own))
+}
+
+impl Limit {
+    /// Checks that the quota suits the algorithm and that every store can count it exactly.
+    ///
+    /// # Errors
+    /// The number that is out of range, or a burst or queue that the algorithm does not have.
+    pub fn new(algorithm: Algorithm, quota: Quota) -> Result<Self, QuotaError> {
+        Ok(match algorithm {
+            Algorithm::TokenBucket => Self::TokenBucket(TokenBucket::new(quota)?),
+            Algorithm::LeakyBucket { queue } => Self::LeakyBucket(LeakyBucket::new(quota, queue)?),
+            Algorithm::FixedWindow => Self::FixedWindow(FixedWindow::new(quota)?),
+            Algorithm::SlidingWindow => Self::SlidingWindow(SlidingWindow::new(quota)?),
+            Algorithm::SlidingLog => Self::SlidingLog(SlidingLog::new(quota)?),
+        })
+    }
+
+    /// The algorithm, with its queue if it has one.
+    #[must_use]
+    pub fn algorithm(&self) -> Algorithm {
+        match self {
+            Self::TokenBucket(_) => Algorithm::TokenBucket,
+            Self::LeakyBucket(bucket) => Algorithm::LeakyBucket { queue: bucket.queue() },
+            Self::FixedWindow(_) => Algorithm::FixedWindow,
+            Self::SlidingWindow(_) => Algorithm::SlidingWindow,
+            Self::SlidingLog(_) => Algorithm::SlidingLog,
+        }
+    }
+
+    /// The quota as it was given.
     #[must_use]
     pub fn quota(&self) -> &Quota {
-        &self.1
+        any_meter!(self, meter => meter.quota())
+    }
+
+    /// The most that can be spent at once: a bucket's burst, else the amount.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        any_meter!(self, meter => meter.capacity())
+    }
+
+    /// What this limit lets through at the most.
+    #[must_use]
+    pub fn bound(&self) -> Bound {
+        any_meter!(self, meter => meter.bound())
+    }
+
+    /// The state of a client that has spent nothing.
+    #[must_use]
+    pub fn fresh(&self) -> State {
+        fn fresh<M: Meter>(_: &M) -> State {
+            M::State::default().into()
+        }
+        any_meter!(self, meter => fresh(meter))
+    }
+
+    /// Whether `cost` fits at `now`. A cost of 0 asks for 1.
+    pub fn admits(&self, state: &mut State, now: Timestamp, cost: u64) -> bool {
+        fn admits<M: Meter>(meter: &M, state: &mut M::State, now: Timestamp, cost: u64) -> bool {
+            let cost = cost.max(1);
+            let own_now = meter.advance(state, now);
+            cost <= meter.capacity() && meter.admits(state, own_now, cost)
+        }
+        any_meter!(self, meter => with(meter, state, |meter, own| admits(meter, own, now, cost)))
+    }
+
+    /// Spends `cost` if it fits, and tells how things stand. A cost of 0 only looks.
+    pub fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Outcome {
+        any_meter!(self, meter => with(meter, state, |meter, own| meter.charge(own, now, cost)))
+    }
+
+    /// Answers what [`charge`](Self::charge) would, and spends nothing. A cost of 0 asks for 1.
+    pub fn peek(&self, state: &mut State, now: Timestamp, cost: u64) -> Outcome {
+        any_meter!(self, meter => with(meter, state, |meter, own| meter.peek(own, now, cost)))
+    }
+
+    /// Takes back a charge of `cost` that was made under the limit `charged`, as far as it still
+    /// counts: never above full, never from another window than its own. Whether anything was
+    /// taken back.
+    ///
+    /// A bucket whose numbers changed since gives nothing back, nor does a window of another length.
+    pub fn refund(
+        &self,
+        state: &mut State,
+        now: Timestamp,
+        charged: &Self,
+        slip: &Slip,
+        cost: u64,
+    ) -> bool {
+        fn refund<M: Meter>(
+            meter: &M,
+            state: &mut M::State,
+            now: Timestamp,
+            slip: &Slip,
+            cost: u64,
+        ) -> bool {
+            let own_now = meter.advance(state, now);
+            meter.refund(state, own_now, slip, cost)
+        }
+        self.honours(charged)
+            && any_meter!(self, meter => with(meter, state, |meter, own| refund(meter, own, now, slip, cost)))
+    }
+
+    /// Whether a slip of the limit `charged` means the same under this one.
+    fn honours(&self, charged: &Self) -> bool {
+        match (self, charged) {
+            (Self::TokenBucket(mine), Self::TokenBucket(theirs)) => mine == theirs,
+            (Self::LeakyBucket(mine), Self::LeakyBucket(theirs)) => mine == theirs,
+            (Self::FixedWindow(_), Self::FixedWindow(_))
+            | (Self::SlidingWindow(_), Self::SlidingWindow(_))
+            | (Self::SlidingLog(_), Self::SlidingLog(_)) => {
+                self.quota().window() == charged.quota().window()
+            }
+            _ => false,
+        }
+    }
+
+    /// From when on the state says no more than a fresh one.
+    pub fn whole_at(&self, state: &mut State) -> Timestamp {
+        any_meter!(self, meter => with(meter, state, |meter, own| meter.whole_at(own)))
+    }
+
+    /// What a client of the limit `old` starts with under this one.
+    ///
+    /// A bucket keeps the fraction that is used, a window keeps its count, a log its entries. When
+    /// the algorithm itself changes, what was used counts as spent just now. Nobody gains a burst.
+    #[must_use]
+    pub fn adopt(&self, old: &Self, state: &State, now: Timestamp) -> State {
+        match (self, old, state) {
+            (Self::TokenBucket(new), Self::TokenBucket(old), State::Tokens(own)) => {
+                new.adopt(old, own, now).into()
+            }
+            (Self::LeakyBucket(new), Self::LeakyBucket(old), State::Queue(own)) => {
+                new.adopt(old, own, now).into()
+            }
+            (Self::FixedWindow(new), Self::FixedWindow(old), State::Fixed(own)) => {
+                new.adopt(old, own, now).into()
+            }
+            (Self::SlidingWindow(new), Self::SlidingWindow(old), State::Sliding(own)) => {
+                new.adopt(old, own, now).into()
+            }
+            (Self::SlidingLog(new), Self::SlidingLog(old), State::Log(own)) => {
+                new.adopt(old, own, now).into()
+            }
+            _ => {
+                let seen = old.peek(&mut state.clone(), now, 0);
+                let used = seen.limit.saturating_sub(seen.remaining).min(self.capacity());
+                let mut fresh = self.fresh();
+                self.charge(&mut fresh, now, used);
+                fresh
+            }
+        }
+    }
+}
+
+/// `100 per 60 s, burst 200 (token_bucket)`.
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.quota())?;
+        if let Self::LeakyBucket(bucket) = self {
+            write!(f, ", queue {}", bucket.queue())?;
+        }
+        write!(f, " ({})", self.algorithm())
+    }
+}
+
+/// What a limit lets through at the most, as `validate` and `explain` print it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The most that is admitted in any span as long as the window, wherever it starts.
+    pub most: u64,
+    /// The window.
+    pub window: Span,
+    /// The most in one window that starts at a multiple of its length, where that is less.
+    pub aligned: Option<u64>,
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { most, window, aligned } = self;
+        write!(f, "at most {most} in any {window}")?;
+        match aligned {
+            Some(aligned) => write!(f, ", {aligned} in each window aligned to the clock"),
+            None => Ok(()),
+        }
     }
 }

@@ -52,10 +52,7 @@ impl<'a> Part<'a> {
     /// The value of a rule's only, or first, alternative.
     #[must_use]
     pub const fn first(value: &'a [u8]) -> Self {
-        Self::Value {
-            alternative: 0,
-            value,
-        }
+        Self::Value { alternative: 0, value }
     }
 
     /// What goes before the value: where it came from and how long it is.
@@ -116,13 +113,11 @@ impl Keyer {
                 let mut hasher = SipHasher13::new_with_key(seed);
                 hasher.write(&spelled);
                 let derived = hasher.finish128();
-                Prefix::Local {
-                    seed: (derived.h1, derived.h2),
-                }
+                Prefix::Local { seed: (derived.h1, derived.h2) }
             }
-            Self::Fleet { secret } => Prefix::Fleet {
-                key: *blake3::keyed_hash(secret, &spelled).as_bytes(),
-            },
+            Self::Fleet { secret } => {
+                Prefix::Fleet { key: *blake3::keyed_hash(secret, &spelled).as_bytes() }
+            }
         };
         Scope { prefix }
     }
@@ -186,10 +181,7 @@ impl Scope {
             }
             Prefix::Fleet { key } => {
                 let mut cut = [0; 16];
-                blake3::Hasher::new_keyed(key)
-                    .update(&SHARED)
-                    .finalize_xof()
-                    .fill(&mut cut);
+                blake3::Hasher::new_keyed(key).update(&SHARED).finalize_xof().fill(&mut cut);
                 Key(u128::from_le_bytes(cut))
             }
         }
@@ -203,17 +195,11 @@ mod tests {
     use super::*;
 
     fn keyers() -> [Keyer; 2] {
-        [
-            Keyer::Local { seed: [7; 16] },
-            Keyer::Fleet { secret: [0; 32] },
-        ]
+        [Keyer::Local { seed: [7; 16] }, Keyer::Fleet { secret: [0; 32] }]
     }
 
     fn value(alternative: u16, text: &str) -> Part<'_> {
-        Part::Value {
-            alternative,
-            value: text.as_bytes(),
-        }
+        Part::Value { alternative, value: text.as_bytes() }
     }
 
     #[test]
@@ -231,10 +217,8 @@ mod tests {
                 &[value(0, "")],
                 &[Part::Absent, Part::Absent],
             ];
-            let keys: HashSet<Key> = clients
-                .iter()
-                .map(|parts| scope.key(parts.iter().copied()))
-                .collect();
+            let keys: HashSet<Key> =
+                clients.iter().map(|parts| scope.key(parts.iter().copied())).collect();
             assert_eq!(keys.len(), clients.len(), "{keyer:?}");
             assert!(!keys.contains(&scope.shared()));
         }
@@ -262,10 +246,7 @@ mod tests {
         let fleet = |secret| Keyer::Fleet { secret };
         assert_eq!(key(fleet([1; 32])), key(fleet([1; 32])));
         assert_ne!(key(fleet([1; 32])), key(fleet([2; 32])));
-        assert_ne!(
-            key(Keyer::Local { seed: [1; 16] }),
-            key(Keyer::Local { seed: [2; 16] })
-        );
+        assert_ne!(key(Keyer::Local { seed: [1; 16] }), key(Keyer::Local { seed: [2; 16] }));
     }
 
     #[test]

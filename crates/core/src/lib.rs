@@ -24,12 +24,14 @@
 )]
 
 pub mod algorithm;
+pub mod decision;
 pub mod key;
 pub mod quota;
 pub mod request;
 pub mod time;
 
-pub use algorithm::{Algorithm, Limit};
+pub use algorithm::{Algorithm, Bound, Limit, Meter, State};
+pub use decision::{Outcome, Slip, Verdict, strictest};
 pub use key::{Key, Keyer, Part, Scope};
 pub use quota::{Quota, QuotaError};
 pub use request::{Request, RequestError};

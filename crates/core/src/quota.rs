@@ -37,11 +37,7 @@ impl Quota {
     /// `amount` in any one `window`, in the sense of the algorithm that counts it.
     #[must_use]
     pub const fn per(amount: u64, window: Span) -> Self {
-        Self {
-            amount,
-            window,
-            burst: None,
-        }
+        Self { amount, window, burst: None }
     }
 
     /// `amount` per second.
@@ -116,11 +112,7 @@ impl Quota {
         let fill =
             u128::from(burst) * u128::from(self.window.as_micros()) / u128::from(self.amount);
         if fill > u128::from(Self::MAX_FILL.as_micros()) {
-            return Err(QuotaError::Fill {
-                burst,
-                amount: self.amount,
-                window: self.window,
-            });
+            return Err(QuotaError::Fill { burst, amount: self.amount, window: self.window });
         }
         Ok(())
     }
@@ -148,10 +140,7 @@ pub enum QuotaError {
         found: String,
     },
     /// The number in the text is not one.
-    #[error(
-        "limit must start with a whole number up to {}, found {found:?}",
-        Quota::MAX_AMOUNT
-    )]
+    #[error("limit must start with a whole number up to {}, found {found:?}", Quota::MAX_AMOUNT)]
     Number {
         /// What stood in its place.
         found: String,
@@ -171,11 +160,7 @@ pub enum QuotaError {
         found: String,
     },
     /// The window is too short or too long.
-    #[error(
-        "window must be from {} to {}, found {found}",
-        Quota::MIN_WINDOW,
-        Quota::MAX_WINDOW
-    )]
+    #[error("window must be from {} to {}, found {found}", Quota::MIN_WINDOW, Quota::MAX_WINDOW)]
     Window {
         /// The window asked for.
         found: Span,
@@ -261,9 +246,8 @@ impl FromStr for Quota {
         let (amount, window) = match trimmed.split_once('/') {
             Some(halves) => halves,
             None => {
-                let (amount, rest) = trimmed
-                    .split_once(char::is_whitespace)
-                    .ok_or_else(not_a_limit)?;
+                let (amount, rest) =
+                    trimmed.split_once(char::is_whitespace).ok_or_else(not_a_limit)?;
                 let rest = rest.trim_start();
                 let window = rest.strip_prefix("per").ok_or_else(not_a_limit)?;
                 if !window.starts_with(char::is_whitespace) {
@@ -291,11 +275,7 @@ fn number(text: &str) -> Result<u64, QuotaError> {
         return Err(bad());
     }
     let digits: String = text.chars().filter(char::is_ascii_digit).collect();
-    digits
-        .parse()
-        .ok()
-        .filter(|&amount| amount <= Quota::MAX_AMOUNT)
-        .ok_or_else(bad)
+    digits.parse().ok().filter(|&amount| amount <= Quota::MAX_AMOUNT).ok_or_else(bad)
 }
 
 /// Reads `second`, `15m` or `15 minutes` as a length of time above zero.
@@ -304,9 +284,7 @@ fn number(text: &str) -> Result<u64, QuotaError> {
 /// The text, when it is no length of time; the unit, when it is none; the window, when it is
 /// zero or too long.
 pub fn window_of(text: &str) -> Result<Span, QuotaError> {
-    let split = text
-        .find(|c: char| !(c.is_ascii_digit() || c == '_'))
-        .unwrap_or(text.len());
+    let split = text.find(|c: char| !(c.is_ascii_digit() || c == '_')).unwrap_or(text.len());
     let (count, unit) = text.split_at(split);
     let unit = unit.trim();
     if unit.is_empty() {
@@ -359,10 +337,7 @@ mod tests {
             ("250 per 15 minutes", Quota::per(250, minutes(15))),
             ("  1_000_000   per  Day ", Quota::per_day(1_000_000)),
             ("5 per 100ms", Quota::per(5, Span::from_millis(100))),
-            (
-                "1000000000000 per month",
-                Quota::per(1_000_000_000_000, Span::from_secs(2_592_000)),
-            ),
+            ("1000000000000 per month", Quota::per(1_000_000_000_000, Span::from_secs(2_592_000))),
             ("10 per year", Quota::per(10, Span::from_secs(31_536_000))),
             ("0 per minute", Quota::per_minute(0)),
         ] {
@@ -373,26 +348,14 @@ mod tests {
     #[test]
     fn a_malformed_limit_says_what_was_found_and_what_is_wanted() {
         for (text, error) in [
-            (
-                "",
-                r#"limit must read like "100 per minute" or "100/s", found """#,
-            ),
-            (
-                "100",
-                r#"limit must read like "100 per minute" or "100/s", found "100""#,
-            ),
+            ("", r#"limit must read like "100 per minute" or "100/s", found """#),
+            ("100", r#"limit must read like "100 per minute" or "100/s", found "100""#),
             (
                 "100 perminute",
                 r#"limit must read like "100 per minute" or "100/s", found "100 perminute""#,
             ),
-            (
-                "100 per",
-                r#"limit must read like "100 per minute" or "100/s", found "100 per""#,
-            ),
-            (
-                "100/15",
-                r#"limit must read like "100 per minute" or "100/s", found "100/15""#,
-            ),
+            ("100 per", r#"limit must read like "100 per minute" or "100/s", found "100 per""#),
+            ("100/15", r#"limit must read like "100 per minute" or "100/s", found "100/15""#),
             (
                 "-1 per minute",
                 r#"limit must start with a whole number up to 4503599627370496, found "-1""#,
@@ -409,14 +372,8 @@ mod tests {
                 "100 per fortnight",
                 r#"unit of time must be ms, second, minute, hour, day, week, month (30 days) or year (365 days), found "fortnight""#,
             ),
-            (
-                "100 per 0s",
-                "window must be from 1000 us to 3650 days, found 0 s",
-            ),
-            (
-                "100 per 11 years",
-                "window must be from 1000 us to 3650 days, found 4015 days",
-            ),
+            ("100 per 0s", "window must be from 1000 us to 3650 days, found 0 s"),
+            ("100 per 11 years", "window must be from 1000 us to 3650 days, found 4015 days"),
         ] {
             assert_eq!(read(text), Err(error.to_owned()), "{text:?}");
         }
@@ -441,14 +398,8 @@ mod tests {
             refused(Quota::per_second(0).burst(1)),
             "a limit of 0 can't have a burst, found burst 1"
         );
-        assert_eq!(
-            Quota::per(1_000_000_000_000, Span::from_secs(2_592_000)).validate(),
-            Ok(())
-        );
-        assert_eq!(
-            Quota::per_second(10_000_000).burst(20_000_000).validate(),
-            Ok(())
-        );
+        assert_eq!(Quota::per(1_000_000_000_000, Span::from_secs(2_592_000)).validate(), Ok(()));
+        assert_eq!(Quota::per_second(10_000_000).burst(20_000_000).validate(), Ok(()));
     }
 
     #[test]

@@ -41,10 +41,7 @@ impl<'a> Request<'a> {
     /// A request without attributes that costs 1.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            attributes: SmallVec::new(),
-            cost: 1,
-        }
+        Self { attributes: SmallVec::new(), cost: 1 }
     }
 
     /// The same request at another cost; 0 peeks, which changes nothing anywhere.
@@ -81,10 +78,7 @@ impl<'a> Request<'a> {
             return Err(RequestError::Name { found: name.len() });
         }
         if value.len() > Self::MAX_VALUE {
-            return Err(RequestError::Value {
-                name: name.into_owned(),
-                found: value.len(),
-            });
+            return Err(RequestError::Value { name: name.into_owned(), found: value.len() });
         }
         if self.attributes.len() == Self::MAX_ATTRIBUTES {
             return Err(RequestError::TooMany);
@@ -96,10 +90,7 @@ impl<'a> Request<'a> {
     /// The value of an attribute, if the request has it.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.attributes
-            .iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| value.as_ref())
+        self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_ref())
     }
 
     /// What the request costs.
@@ -110,9 +101,7 @@ impl<'a> Request<'a> {
 
     /// Every attribute in the order it was given.
     pub fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.attributes
-            .iter()
-            .map(|(name, value)| (name.as_ref(), value.as_ref()))
+        self.attributes.iter().map(|(name, value)| (name.as_ref(), value.as_ref()))
     }
 }
 
@@ -121,19 +110,13 @@ impl<'a> Request<'a> {
 #[non_exhaustive]
 pub enum RequestError {
     /// The name is empty or too long.
-    #[error(
-        "attribute name must be 1 to {} bytes long, found {found}",
-        Request::MAX_NAME
-    )]
+    #[error("attribute name must be 1 to {} bytes long, found {found}", Request::MAX_NAME)]
     Name {
         /// Its length in bytes.
         found: usize,
     },
     /// The value is too long.
-    #[error(
-        "attribute {name:?} must be at most {} bytes long, found {found}",
-        Request::MAX_VALUE
-    )]
+    #[error("attribute {name:?} must be at most {} bytes long, found {found}", Request::MAX_VALUE)]
     Value {
         /// The attribute.
         name: String,
@@ -158,10 +141,7 @@ mod tests {
             r#"attribute "path" must be at most 8192 bytes long, found 8193"#
         );
         let error = Request::new().with("", "x").unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "attribute name must be 1 to 128 bytes long, found 0"
-        );
+        assert_eq!(error.to_string(), "attribute name must be 1 to 128 bytes long, found 0");
         let mut full = Request::new();
         for index in 0..Request::MAX_ATTRIBUTES {
             full.insert(format!("a{index}"), "x").unwrap();
@@ -171,11 +151,7 @@ mod tests {
 
     #[test]
     fn the_first_value_of_a_name_counts() {
-        let request = Request::new()
-            .with("ip", "a")
-            .unwrap()
-            .with("ip", "b")
-            .unwrap();
+        let request = Request::new().with("ip", "a").unwrap().with("ip", "b").unwrap();
         assert_eq!(request.get("ip"), Some("a"));
     }
 }

@@ -155,11 +155,7 @@ impl fmt::Display for Span {
                 return write!(f, "{count} {unit}");
             }
         }
-        if self.0 == 0 {
-            write!(f, "0 s")
-        } else {
-            write!(f, "{} us", self.0)
-        }
+        if self.0 == 0 { write!(f, "0 s") } else { write!(f, "{} us", self.0) }
     }
 }
 

@@ -1,0 +1,137 @@
+//! Leaky bucket: a queue drained at a constant rate.
+//!
+//! Whoever is admitted gets a slot, and waits for it; `queue` of them may wait, the next is
+//! denied. Releases are never closer than one interval. The state is the end of the last slot.
+
+use crate::algorithm::pace::{Due, Pace};
+use crate::algorithm::{Bound, Meter, State};
+use crate::decision::Slip;
+use crate::quota::{Quota, QuotaError};
+use crate::time::{Span, Timestamp};
+
+/// A leaky bucket's numbers, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LeakyBucket {
+    quota: Quota,
+    queue: u64,
+    pace: Pace,
+}
+
+impl LeakyBucket {
+    /// A queue that drains by the quota, and in which `queue` may wait.
+    ///
+    /// # Errors
+    /// A number that can't be counted exactly, or a burst, which a leaky bucket does not have.
+    pub fn new(quota: Quota, queue: u64) -> Result<Self, QuotaError> {
+        if quota.explicit_burst().is_some() {
+            return Err(QuotaError::NoBurst { algorithm: "leaky_bucket" });
+        }
+        if queue >= Quota::MAX_AMOUNT {
+            return Err(QuotaError::Queue { found: queue });
+        }
+        Ok(Self { quota, queue, pace: Pace::new(&quota, queue + 1)? })
+    }
+
+    /// How many may wait.
+    #[must_use]
+    pub fn queue(&self) -> u64 {
+        self.queue
+    }
+
+    /// The time between two releases, rounded up to the next microsecond.
+    #[must_use]
+    pub fn interval(&self) -> Span {
+        self.pace.interval()
+    }
+
+    /// How many parts of a [`Due`] make a microsecond.
+    #[must_use]
+    pub fn parts(&self) -> u64 {
+        self.pace.parts()
+    }
+}
+
+impl From<Due> for State {
+    fn from(due: Due) -> Self {
+        Self::Queue(due)
+    }
+}
+
+impl Meter for LeakyBucket {
+    type State = Due;
+
+    fn own(state: &mut State) -> Option<&mut Due> {
+        if let State::Queue(due) = state { Some(due) } else { None }
+    }
+
+    fn quota(&self) -> &Quota {
+        &self.quota
+    }
+
+    #[inline]
+    fn capacity(&self) -> u64 {
+        self.pace.capacity()
+    }
+
+    /// Counts releases. A window holds the one at its start and one for each interval after it.
+    fn bound(&self) -> Bound {
+        let amount = self.quota.amount();
+        let most = if amount == 0 { 0 } else { amount + 1 };
+        Bound { most, window: self.quota.window(), aligned: None }
+    }
+
+    #[inline]
+    fn advance(&self, _: &mut Due, now: Timestamp) -> Timestamp {
+        now
+    }
+
+    #[inline]
+    fn admits(&self, due: &Due, now: Timestamp, cost: u64) -> bool {
+        self.pace.admits(*due, now, cost)
+    }
+
+    #[inline]
+    fn spend(&self, due: &mut Due, now: Timestamp, cost: u64) -> Slip {
+        *due = self.pace.after(*due, now, cost);
+        Slip { at: now, until: Timestamp::from_micros(due.micros), parts: due.parts }
+    }
+
+    #[inline]
+    fn remaining(&self, due: &Due, now: Timestamp) -> u64 {
+        self.pace.remaining(*due, now)
+    }
+
+    fn admits_at(&self, due: &Due, now: Timestamp, cost: u64) -> Timestamp {
+        self.pace.admits_at(*due, now, cost)
+    }
+
+    #[inline]
+    fn whole_at(&self, due: &Due) -> Timestamp {
+        due.ceil()
+    }
+
+    #[inline]
+    fn delay(&self, due: &Due, now: Timestamp) -> Span {
+        due.ceil().since(now)
+    }
+
+    /// Only the last slot can be given back, and only by who still waits for it: an earlier one has
+    /// others behind it, a started one has been released.
+    fn refund(&self, due: &mut Due, now: Timestamp, slip: &Slip, cost: u64) -> bool {
+        let slot_end = Due { micros: slip.until.as_micros(), parts: slip.parts };
+        if cost == 0 || cost > self.capacity() || slot_end != *due {
+            return false;
+        }
+        let slot_start = self.pace.before(slot_end, cost);
+        let waiting = slot_start > now.into();
+        if waiting {
+            *due = slot_start;
+        }
+        waiting
+    }
+
+    /// Slots that were given out stay where they are.
+    fn adopt(&self, old: &Self, due: &Due, _: Timestamp) -> Due {
+        self.pace.keep_instant(&old.pace, *due)
+    }
+}

@@ -1,0 +1,143 @@
+//! Sliding log: every admission of the trailing window, remembered with its time.
+//!
+//! Bound: the amount in any window, exactly. Memory grows with the amount, so that is bounded.
+
+use std::collections::VecDeque;
+
+use crate::algorithm::fixed_window::without_burst;
+use crate::algorithm::{Bound, Meter, State};
+use crate::decision::Slip;
+use crate::quota::{Quota, QuotaError};
+use crate::time::Timestamp;
+
+/// A sliding log's numbers, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlidingLog {
+    quota: Quota,
+}
+
+/// What was spent when, oldest first; one entry per instant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    entries: VecDeque<(Timestamp, u64)>,
+    spent: u64,
+}
+
+impl Log {
+    /// What was spent when, oldest first.
+    pub fn entries(&self) -> impl Iterator<Item = (Timestamp, u64)> {
+        self.entries.iter().copied()
+    }
+}
+
+impl From<Log> for State {
+    fn from(log: Log) -> Self {
+        Self::Log(log)
+    }
+}
+
+impl SlidingLog {
+    /// The largest amount: each unit of it may have to be remembered on its own.
+    pub const MAX_AMOUNT: u64 = 10_000;
+
+    /// The quota's amount in any of its windows.
+    ///
+    /// # Errors
+    /// A number that can't be counted exactly, an amount above [`MAX_AMOUNT`](Self::MAX_AMOUNT), or
+    /// a burst, which a log does not have.
+    pub fn new(quota: Quota) -> Result<Self, QuotaError> {
+        let quota = without_burst(quota, "sliding_log")?;
+        if quota.amount() > Self::MAX_AMOUNT {
+            return Err(QuotaError::LogTooLong { found: quota.amount(), max: Self::MAX_AMOUNT });
+        }
+        Ok(Self { quota })
+    }
+}
+
+impl Meter for SlidingLog {
+    type State = Log;
+
+    fn own(state: &mut State) -> Option<&mut Log> {
+        if let State::Log(log) = state { Some(log) } else { None }
+    }
+
+    fn quota(&self) -> &Quota {
+        &self.quota
+    }
+
+    fn capacity(&self) -> u64 {
+        self.quota.amount()
+    }
+
+    fn bound(&self) -> Bound {
+        Bound { most: self.quota.amount(), window: self.quota.window(), aligned: None }
+    }
+
+    fn advance(&self, log: &mut Log, now: Timestamp) -> Timestamp {
+        while let Some(&(at, cost)) = log.entries.front() {
+            if at + self.quota.window() > now {
+                break;
+            }
+            log.entries.pop_front();
+            log.spent -= cost;
+        }
+        log.entries.back().map_or(now, |&(last, _)| now.max(last))
+    }
+
+    fn admits(&self, log: &Log, _: Timestamp, cost: u64) -> bool {
+        cost <= self.quota.amount().saturating_sub(log.spent)
+    }
+
+    fn spend(&self, log: &mut Log, now: Timestamp, cost: u64) -> Slip {
+        log.spent += cost;
+        match log.entries.back_mut() {
+            Some((last, spent)) if *last == now => *spent += cost,
+            _ => log.entries.push_back((now, cost)),
+        }
+        Slip { at: now, until: now + self.quota.window(), parts: 0 }
+    }
+
+    fn remaining(&self, log: &Log, _: Timestamp) -> u64 {
+        self.quota.amount().saturating_sub(log.spent)
+    }
+
+    fn admits_at(&self, log: &Log, now: Timestamp, cost: u64) -> Timestamp {
+        let mut spent = log.spent;
+        let mut instant = now;
+        for &(at, freed) in &log.entries {
+            if cost <= self.quota.amount().saturating_sub(spent) {
+                break;
+            }
+            spent -= freed;
+            instant = at + self.quota.window();
+        }
+        instant
+    }
+
+    fn whole_at(&self, log: &Log) -> Timestamp {
+        log.entries.back().map_or(Timestamp::EPOCH, |&(last, _)| last + self.quota.window())
+    }
+
+    fn refund(&self, log: &mut Log, _: Timestamp, slip: &Slip, cost: u64) -> bool {
+        let Ok(index) = log.entries.binary_search_by_key(&slip.at, |&(at, _)| at) else {
+            return false;
+        };
+        let Some((_, spent)) = log.entries.get_mut(index) else {
+            return false;
+        };
+        let taken = cost.min(*spent);
+        *spent -= taken;
+        log.spent -= taken;
+        if *spent == 0 {
+            log.entries.remove(index);
+        }
+        taken > 0
+    }
+
+    /// The entries that still count stay.
+    fn adopt(&self, old: &Self, log: &Log, now: Timestamp) -> Log {
+        let mut log = log.clone();
+        old.advance(&mut log, now);
+        log
+    }
+}

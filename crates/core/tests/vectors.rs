@@ -1,0 +1,159 @@
+//! The shared vectors through the Rust code. The Lua twin has to answer the same files.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
+
+use serde::Deserialize;
+use tidegate_core::{Algorithm, Limit, Quota, Slip, Span, State, Timestamp};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    limit: Numbers,
+    steps: Vec<Step>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Numbers {
+    algorithm: String,
+    amount: u64,
+    window: u64,
+    burst: Option<u64>,
+    queue: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    at: u64,
+    cost: Option<u64>,
+    refund: Option<usize>,
+    limit: Option<Numbers>,
+    allowed: Option<bool>,
+    delay: Option<u64>,
+    retry_after: Option<i64>,
+    remaining: Option<u64>,
+    reset_after: Option<u64>,
+    state: Vec<u64>,
+}
+
+impl Numbers {
+    fn limit(&self) -> Limit {
+        let algorithm = match self.algorithm.as_str() {
+            "token_bucket" => Algorithm::TokenBucket,
+            "leaky_bucket" => Algorithm::LeakyBucket { queue: self.queue.unwrap() },
+            "fixed_window" => Algorithm::FixedWindow,
+            "sliding_window" => Algorithm::SlidingWindow,
+            "sliding_log" => Algorithm::SlidingLog,
+            other => panic!("unknown algorithm {other}"),
+        };
+        let quota = Quota::per(self.amount, Span::from_micros(self.window));
+        Limit::new(algorithm, self.burst.map_or(quota, |burst| quota.burst(burst))).unwrap()
+    }
+}
+
+/// The integers of a state, as the vectors list them.
+fn integers(limit: &Limit, state: &mut State, now: Timestamp) -> Vec<u64> {
+    limit.admits(state, now, 1);
+    match state {
+        State::Tokens(level) => {
+            let (due, returned) = (level.due, level.returned);
+            vec![due.micros, due.parts, returned.micros, returned.parts]
+        }
+        State::Queue(due) => vec![due.micros, due.parts],
+        State::Fixed(count) => vec![count.end.as_micros(), count.spent],
+        State::Sliding(counts) => vec![counts.end.as_micros(), counts.current, counts.previous],
+        State::Log(log) => log.entries().flat_map(|(at, cost)| [at.as_micros(), cost]).collect(),
+    }
+}
+
+fn check(file: &str) {
+    let cases: Vec<Case> = serde_json::from_str(file).unwrap();
+    assert!(!cases.is_empty());
+    for case in cases {
+        let mut limit = case.limit.limit();
+        let mut state = limit.fresh();
+        let mut charged: Vec<Option<(Limit, Slip, u64)>> = Vec::new();
+        for (number, step) in case.steps.iter().enumerate() {
+            let place = format!("{}, {}, step {number}", limit.algorithm(), case.name);
+            let now = Timestamp::from_micros(step.at);
+            if let Some(numbers) = &step.limit {
+                let new = numbers.limit();
+                state = new.adopt(&limit, &state, now);
+                limit = new;
+                // The vectors leave refunds across a change of limit to the property tests.
+                charged.iter_mut().for_each(|slip| *slip = None);
+            }
+            charged.push(None);
+            if let Some(earlier) = step.refund {
+                if let Some((charged_by, slip, cost)) = charged[earlier].take() {
+                    limit.refund(&mut state, now, &charged_by, &slip, cost);
+                }
+            } else {
+                let cost = step.cost.unwrap();
+                let outcome = limit.charge(&mut state, now, cost);
+                assert_eq!(Some(outcome.is_allowed()), step.allowed, "{place}: allowed");
+                assert_eq!(Some(outcome.delay().as_micros()), step.delay, "{place}: delay");
+                let wait = match outcome.retry_after() {
+                    Some(wait) => Some(i64::try_from(wait.as_micros()).unwrap()),
+                    None if outcome.is_allowed() => None,
+                    None => Some(-1),
+                };
+                assert_eq!(wait, step.retry_after, "{place}: retry_after");
+                assert_eq!(Some(outcome.remaining), step.remaining, "{place}: remaining");
+                assert_eq!(
+                    Some(outcome.reset_after.as_micros()),
+                    step.reset_after,
+                    "{place}: reset_after"
+                );
+                charged[number] = outcome.slip().map(|slip| (limit.clone(), slip, cost));
+            }
+            assert_eq!(integers(&limit, &mut state, now), step.state, "{place}: state");
+        }
+    }
+}
+
+#[test]
+fn token_bucket_answers_its_vectors() {
+    check(include_str!("vectors/token_bucket.json"));
+}
+
+#[test]
+fn leaky_bucket_answers_its_vectors() {
+    check(include_str!("vectors/leaky_bucket.json"));
+}
+
+#[test]
+fn fixed_window_answers_its_vectors() {
+    check(include_str!("vectors/fixed_window.json"));
+}
+
+#[test]
+fn sliding_window_answers_its_vectors() {
+    check(include_str!("vectors/sliding_window.json"));
+}
+
+#[test]
+fn sliding_log_answers_its_vectors() {
+    check(include_str!("vectors/sliding_log.json"));
+}
+
+/// The textbook's words, counted off its own vectors.
+#[test]
+fn a_boundary_attack_passes_40_through_a_fixed_window_and_20_through_a_log() {
+    let passed = |file: &str| {
+        let cases: Vec<Case> = serde_json::from_str(file).unwrap();
+        let case = cases.iter().find(|case| case.name.starts_with("20 at 85 %")).unwrap();
+        case.steps.iter().filter(|step| step.allowed == Some(true)).count()
+    };
+    assert_eq!(passed(include_str!("vectors/fixed_window.json")), 40);
+    assert_eq!(passed(include_str!("vectors/sliding_log.json")), 20);
+}
+
+#[test]
+fn a_burst_of_30_into_50_leaves_20_and_then_a_steady_5_per_second_is_never_denied() {
+    let cases: Vec<Case> = serde_json::from_str(include_str!("vectors/token_bucket.json")).unwrap();
+    let steps = &cases.iter().find(|case| case.name.starts_with("burst of 30")).unwrap().steps;
+    assert_eq!(steps[0].remaining, Some(20));
+    assert!(steps.len() > 50 && steps.iter().all(|step| step.allowed == Some(true)));
+}

@@ -1,0 +1,281 @@
+#!/usr/bin/env python3
+"""Writes the vectors next to it: python3 make.py
+
+An independent reading of the algorithms in exact fractions. The vectors are what every
+implementation has to answer, in Rust and in Lua alike: for each step the verdict, what is
+reported, and the integers that are kept.
+
+A step charges `cost` at `at` (microseconds since the epoch). `refund: n` takes the charge of step
+n back instead; `limit` changes the limit first. Times in the answers are microseconds from `at`;
+`retry_after` is null when the step is allowed and -1 when it never will be.
+"""
+import json
+import pathlib
+import random
+from fractions import Fraction
+from math import ceil, gcd
+
+HERE = pathlib.Path(__file__).parent
+SECOND = 1_000_000
+NEVER = -1
+
+
+class Bucket:
+    """Token bucket and leaky bucket: the instant at which it is full, or drained."""
+
+    def __init__(self, limit):
+        self.leaky = limit["algorithm"] == "leaky_bucket"
+        self.interval = Fraction(limit["window"], limit["amount"])
+        self.capacity = limit["queue"] + 1 if self.leaky else limit.get("burst", limit["amount"])
+        self.parts = limit["amount"] // gcd(limit["window"], limit["amount"])
+        self.full = Fraction(0)
+        self.returned = Fraction(0)
+
+    def used(self, now):
+        return max(Fraction(0), self.full - now) / self.interval
+
+    def fits(self, now, cost):
+        return cost <= self.capacity and self.used(now) + cost <= self.capacity
+
+    def spend(self, now, cost):
+        delay = ceil(max(Fraction(0), self.full - now)) if self.leaky else 0
+        self.full = max(self.full, Fraction(now)) + cost * self.interval
+        return delay, self.full if self.leaky else self.full + self.returned
+
+    def refund(self, now, until, cost):
+        if self.leaky:
+            if self.full == until and until - cost * self.interval > now:
+                self.full = until - cost * self.interval
+        else:
+            is_last = until == self.full + self.returned
+            until -= self.returned
+            back = min(max(Fraction(0), until - now), cost * self.interval, max(Fraction(0), self.full - now))
+            self.full -= back
+            self.returned += 0 if is_last else back
+
+    def remaining(self, now):
+        return int(self.capacity - self.used(now)) if self.used(now) < self.capacity else 0
+
+    def fits_at(self, now, cost):
+        return max(now, ceil(self.full + (cost - self.capacity) * self.interval))
+
+    def whole_at(self, now):
+        return max(now, ceil(self.full))
+
+    def adopt(self, old, now):
+        if self.leaky:
+            self.full = Fraction(ceil(old.full * self.parts), self.parts)
+        elif old.full > now:
+            used = old.used(now) / old.capacity * self.capacity * self.interval
+            self.full = now + Fraction(ceil(used * self.parts), self.parts)
+
+    def settle(self, now):
+        """What refunds gave back no longer matters once no slip from before them counts."""
+        if self.full + self.returned <= now:
+            self.returned = Fraction(0)
+
+    def state(self, now):
+        times = [self.full] if self.leaky else [self.full, self.returned]
+        return [n for time in times for n in (int(time), int((time - int(time)) * self.parts))]
+
+
+class Window:
+    """Fixed and sliding windows: what was spent in each aligned window."""
+
+    def __init__(self, limit):
+        self.window, self.capacity = limit["window"], limit["amount"]
+        self.sliding = limit["algorithm"] == "sliding_window"
+        self.spent = {}
+
+    def counts(self, now):
+        index = now // self.window
+        return self.spent.get(index, 0), self.spent.get(index - 1, 0) if self.sliding else 0
+
+    def used(self, now):
+        current, previous = self.counts(now)
+        return current + Fraction(previous * (self.window - now % self.window), self.window)
+
+    def fits(self, now, cost):
+        return self.used(now) + cost <= self.capacity
+
+    def spend(self, now, cost):
+        index = now // self.window
+        self.spent[index] = self.spent.get(index, 0) + cost
+        return 0, index
+
+    def refund(self, now, index, cost):
+        keeps = (now // self.window,) if not self.sliding else (now // self.window, now // self.window - 1)
+        if index in keeps:
+            self.spent[index] -= cost
+
+    def remaining(self, now):
+        return max(0, int(self.capacity - self.used(now) // 1 - (1 if self.used(now) % 1 else 0)))
+
+    def fits_at(self, now, cost):
+        start = now - now % self.window
+        low, high = now, start + 2 * self.window
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.fits(middle, cost) else (middle + 1, high)
+        return low
+
+    def whole_at(self, now):
+        current, previous = self.counts(now)
+        end = now - now % self.window + self.window
+        if current:
+            return end + self.window if self.sliding else end
+        return end if previous else now
+
+    def adopt(self, old, now):
+        current, previous = old.counts(now)
+        index = now // self.window
+        self.spent = {index: current, index - 1: previous}
+
+    def state(self, now):
+        current, previous = self.counts(now)
+        end = now - now % self.window + self.window
+        return [end, current, previous] if self.sliding else [end, current]
+
+
+class Log:
+    """Sliding log: everything that was spent, with its time."""
+
+    def __init__(self, limit):
+        self.window, self.capacity = limit["window"], limit["amount"]
+        self.log = []
+
+    def live(self, now):
+        return [(at, cost) for at, cost in self.log if at + self.window > now]
+
+    def fits(self, now, cost):
+        return sum(cost for _, cost in self.live(now)) + cost <= self.capacity
+
+    def spend(self, now, cost):
+        self.log.append((now, cost))
+        return 0, now
+
+    def refund(self, now, at, cost):
+        if (at, cost) in self.log:
+            self.log.remove((at, cost))
+
+    def remaining(self, now):
+        return max(0, self.capacity - sum(cost for _, cost in self.live(now)))
+
+    def fits_at(self, now, cost):
+        instants = [now] + [at + self.window for at, _ in self.live(now)]
+        return min(instant for instant in instants if self.fits(instant, cost))
+
+    def whole_at(self, now):
+        return max([now] + [at + self.window for at, _ in self.live(now)])
+
+    def adopt(self, old, now):
+        self.log = old.live(now)
+
+    def state(self, now):
+        merged = {}
+        for at, cost in self.live(now):
+            merged[at] = merged.get(at, 0) + cost
+        return [number for pair in sorted(merged.items()) for number in pair]
+
+
+def meter(limit):
+    kinds = {"token_bucket": Bucket, "leaky_bucket": Bucket, "sliding_log": Log}
+    return kinds.get(limit["algorithm"], Window)(limit)
+
+
+def play(name, limit, script):
+    """Runs a script of steps and writes down what they must answer."""
+    client, charged, steps = meter(limit), {}, []
+    current = limit
+    for number, step in enumerate(script):
+        step = dict(step)
+        now = step["at"]
+        if "limit" in step:
+            successor = meter(step["limit"])
+            successor.adopt(client, now)
+            client, current, charged = successor, step["limit"], {}
+        if isinstance(client, Bucket):
+            client.settle(now)
+        if "refund" in step:
+            if step["refund"] in charged:
+                mark, cost = charged.pop(step["refund"])
+                client.refund(now, mark, cost)
+        elif "cost" in step:
+            cost = step["cost"]
+            asked = max(1, cost)
+            step["allowed"] = asked <= client.capacity and client.fits(now, asked)
+            step["delay"] = 0
+            step["retry_after"] = None
+            if step["allowed"] and cost:
+                step["delay"], mark = client.spend(now, cost)
+                charged[number] = (mark, cost)
+            elif step["allowed"] and isinstance(client, Bucket) and client.leaky:
+                step["delay"] = ceil(max(Fraction(0), client.full - now))
+            elif not step["allowed"]:
+                never = asked > client.capacity
+                step["retry_after"] = NEVER if never else client.fits_at(now, asked) - now
+            step["remaining"] = client.remaining(now)
+            step["reset_after"] = client.whole_at(now) - now
+        step["state"] = client.state(now)
+        steps.append(step)
+    return {"name": name, "limit": limit, "steps": steps}
+
+
+def limit_of(algorithm, amount, window, **more):
+    return {"algorithm": algorithm, "amount": amount, "window": window, **more}
+
+
+def walk(seed, limit, count=60, other=None):
+    """A random walk: bursts, pauses, refunds, looks, costs that never fit, a change and back."""
+    chance = random.Random(seed)
+    now, script = 1_780_000_000_123_457 + chance.randrange(10**9), []
+    capacity = meter(limit).capacity
+    for number in range(count):
+        roll = chance.random()
+        if roll < 0.35:
+            now += chance.choice([0, 1, limit["window"] // 3, limit["window"], chance.randrange(1, limit["window"] * 2)])
+        if other and number in (count // 3, 2 * count // 3):
+            script.append({"at": now, "limit": other if number == count // 3 else limit, "cost": 1})
+        elif roll > 0.9 and script:
+            script.append({"at": now, "refund": chance.randrange(len(script))})
+        else:
+            costs = [1, 1, 1, 0, 2, max(1, capacity // 3), capacity, capacity + 1]
+            script.append({"at": now, "cost": chance.choice(costs)})
+    return script
+
+
+def textbook(algorithm):
+    boundary = [{"at": 850_000, "cost": 1}] * 20 + [{"at": 1_000_000, "cost": 1}] * 20
+    if algorithm == "token_bucket":
+        limit = limit_of(algorithm, 10, SECOND, burst=50)
+        steady = [{"at": SECOND + tick * 200_000, "cost": 1} for tick in range(1, 51)]
+        yield play("burst of 30 into capacity 50 leaves 20, then 5/s is never denied",
+                   limit, [{"at": SECOND, "cost": 30}] + steady)
+    if algorithm in ("fixed_window", "sliding_window", "sliding_log"):
+        yield play("20 at 85 % of a second, 20 after it", limit_of(algorithm, 20, SECOND), boundary)
+    if algorithm == "leaky_bucket":
+        yield play("ten at once into a queue of four", limit_of(algorithm, 10, SECOND, queue=4),
+                   [{"at": SECOND, "cost": 1}] * 10)
+
+
+def main():
+    month = 30 * 86_400 * SECOND
+    numbers = [(5, SECOND), (100, 60 * SECOND), (7, 1_000), (3, 86_400 * SECOND), (9_973, 3_600 * SECOND)]
+    large = [(10**12, month), (999_999_999_989, month), (10**7, SECOND), (2**52, 3_650 * 86_400 * SECOND)]
+    for algorithm in ("token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"):
+        cases = list(textbook(algorithm))
+        chosen = numbers if algorithm == "sliding_log" else numbers + large
+        for seed, (amount, window) in enumerate(chosen):
+            more = {"queue": seed * 3} if algorithm == "leaky_bucket" else {}
+            if algorithm == "token_bucket" and seed % 2:
+                more = {"burst": max(1, amount // 2) if seed % 4 == 1 else min(2**52, amount * 3)}
+            limit = limit_of(algorithm, amount, window, **more)
+            other = limit_of(algorithm, max(1, amount * 2 // 3), window * (1 + seed % 2), **({"queue": 2} if algorithm == "leaky_bucket" else {}))
+            cases.append(play(f"walk {seed}: {amount} per {window} us", limit, walk(seed, limit)))
+            if window * (1 + seed % 2) <= 3_650 * 86_400 * SECOND:
+                cases.append(play(f"walk {seed} with a change of limit", limit, walk(seed + 100, limit, other=other)))
+        lines = ",\n".join("  " + json.dumps(case) for case in cases)
+        (HERE / f"{algorithm}.json").write_text(f"[\n{lines}\n]\n")
+
+
+main()
