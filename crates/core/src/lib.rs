@@ -27,10 +27,12 @@ pub mod algorithm;
 pub mod key;
 pub mod quota;
 pub mod request;
+pub mod rule;
 pub mod time;
 
 pub use algorithm::{Algorithm, Limit};
 pub use key::{Key, Keyer, Part, Scope};
 pub use quota::{Quota, QuotaError};
 pub use request::{Request, RequestError};
+pub use rule::{Rule, RuleSet};
 pub use time::{Span, Timestamp};
