@@ -28,6 +28,7 @@ pub mod decision;
 pub mod key;
 pub mod quota;
 pub mod request;
+pub mod rule;
 pub mod time;
 
 pub use algorithm::{Algorithm, Bound, Limit, Meter, State};
@@ -35,4 +36,5 @@ pub use decision::{Outcome, Slip, Verdict, strictest};
 pub use key::{Key, Keyer, Part, Scope};
 pub use quota::{Quota, QuotaError};
 pub use request::{Request, RequestError};
+pub use rule::{Rule, RuleSet};
 pub use time::{Span, Timestamp};

@@ -1,0 +1,302 @@
+//! Rules: which requests a limit is for, whom it counts, and what it does.
+
+mod condition;
+mod error;
+mod glob;
+mod limits;
+mod matcher;
+mod network;
+mod parse;
+mod per;
+mod raw;
+mod set;
+mod yaml;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+pub use condition::{Condition, Mismatch, Pattern, Patterns, Test};
+pub use error::{RuleError, RuleErrors};
+pub use glob::Glob;
+pub use limits::{Applied, Because, Override, Tiers};
+pub use network::Networks;
+pub use per::{Chain, Picked};
+pub use set::RuleSet;
+
+use condition::present;
+use limits::Overrides;
+
+use crate::algorithm::{Algorithm, Limit};
+use crate::key::Part;
+use crate::quota::{Quota, QuotaError};
+use crate::request::Request;
+use crate::time::Timestamp;
+
+/// What a rule does with what it finds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Denies what is over the limit.
+    #[default]
+    Enforce,
+    /// Counts and reports, and never denies.
+    Shadow,
+    /// Applies to no request at all.
+    Off,
+}
+
+/// What a rule answers when its store can't.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnStoreFailure {
+    /// Lets the request through.
+    #[default]
+    Allow,
+    /// Refuses it.
+    Deny,
+}
+
+/// A limit, the requests it is for, and the clients it counts apart.
+///
+/// Usually read from YAML by [`RuleSet::parse`]; in code:
+///
+/// ```
+/// use tidegate_core::rule::{Condition, Test};
+/// use tidegate_core::{Algorithm, Quota, Rule, RuleSet};
+///
+/// let rule = Rule::new("api", Algorithm::TokenBucket, Quota::per_second(100))?
+///     .with_condition(Condition::new("path", Test::like("/v1/**")))
+///     .with_per("user | ip")?;
+/// let rules = RuleSet::new(vec![rule]).unwrap();
+/// assert_eq!(rules.rules()[0].per()[0].as_str(), "user | ip");
+/// # Ok::<(), tidegate_core::rule::RuleError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Rule {
+    name: Arc<str>,
+    conditions: Vec<Condition>,
+    per: Vec<Chain>,
+    algorithm: Algorithm,
+    limit: Arc<Limit>,
+    tiers: Option<Tiers>,
+    overrides: Overrides,
+    on_store_failure: OnStoreFailure,
+    mode: Mode,
+}
+
+impl Rule {
+    /// Longest name in characters.
+    pub const MAX_NAME: usize = 64;
+    /// Most conditions of one `match`.
+    pub const MAX_CONDITIONS: usize = 64;
+    /// Most alternatives of one condition.
+    pub const MAX_ALTERNATIVES: usize = 100_000;
+    /// Longest value or pattern of a condition, and longest name of a tier, in bytes.
+    pub const MAX_VALUE: usize = 1024;
+    /// Most entries of `per`.
+    pub const MAX_PER: usize = 16;
+    /// Most tiers.
+    pub const MAX_TIERS: usize = 1_000;
+
+    /// A rule for every request, which shares one bucket among all of them.
+    ///
+    /// # Errors
+    /// The name or the limit can't be used.
+    pub fn new(name: &str, algorithm: Algorithm, quota: Quota) -> Result<Self, RuleError> {
+        let wrong = |message: String| RuleError::in_code(name, message);
+        parse::check_name(name).map_err(wrong)?;
+        let limit = Limit::new(algorithm, quota).map_err(|error| wrong(error.to_string()))?;
+        Ok(Self::with_limit(name, algorithm, Arc::new(limit)))
+    }
+
+    fn with_limit(name: &str, algorithm: Algorithm, limit: Arc<Limit>) -> Self {
+        Self {
+            name: name.into(),
+            conditions: Vec::new(),
+            per: Vec::new(),
+            algorithm,
+            limit,
+            tiers: None,
+            overrides: Overrides::default(),
+            on_store_failure: OnStoreFailure::default(),
+            mode: Mode::default(),
+        }
+    }
+
+    /// The same rule for only those requests that satisfy one more condition.
+    #[must_use]
+    pub fn with_condition(mut self, condition: Condition) -> Self {
+        self.conditions.push(condition);
+        self
+    }
+
+    /// The same rule, counting clients apart by one more attribute or chain: `user | ip`.
+    ///
+    /// # Errors
+    /// The text is no chain of attribute names, or there are too many.
+    pub fn with_per(mut self, chain: &str) -> Result<Self, RuleError> {
+        let wrong = |message: String| RuleError::in_code(&self.name, message);
+        let chain = parse::chain(chain).map_err(wrong)?;
+        if self.per.len() == Self::MAX_PER {
+            return Err(wrong(format!(
+                "per must have at most {} entries",
+                Self::MAX_PER
+            )));
+        }
+        self.per.push(chain);
+        Ok(self)
+    }
+
+    /// The same rule with a limit for each value of the attribute `by`.
+    ///
+    /// # Errors
+    /// One of the limits can't be used with the rule's algorithm.
+    pub fn with_tiers<'t>(
+        mut self,
+        by: &str,
+        tiers: impl IntoIterator<Item = (&'t str, Quota)>,
+    ) -> Result<Self, RuleError> {
+        let limits: Result<BTreeMap<Box<str>, Arc<Limit>>, QuotaError> = tiers
+            .into_iter()
+            .map(|(name, quota)| Ok((name.into(), Arc::new(Limit::new(self.algorithm, quota)?))))
+            .collect();
+        let limits = limits.map_err(|error| RuleError::in_code(&self.name, error.to_string()))?;
+        self.tiers = Some(Tiers::new(by, limits));
+        Ok(self)
+    }
+
+    /// The same rule with other limits for some requests, the first that matches counting.
+    ///
+    /// # Errors
+    /// One of the limits can't be used with the rule's algorithm.
+    pub fn with_overrides(
+        mut self,
+        overrides: impl IntoIterator<Item = (Vec<Condition>, Quota, Option<Timestamp>)>,
+    ) -> Result<Self, RuleError> {
+        let items: Result<Vec<Override>, QuotaError> = overrides
+            .into_iter()
+            .map(|(conditions, quota, until)| {
+                Ok(Override {
+                    conditions: conditions.into(),
+                    limit: Arc::new(Limit::new(self.algorithm, quota)?),
+                    until,
+                })
+            })
+            .collect();
+        let items = items.map_err(|error| RuleError::in_code(&self.name, error.to_string()))?;
+        self.overrides = Overrides::new(items);
+        Ok(self)
+    }
+
+    /// The same rule in another mode.
+    #[must_use]
+    pub fn with_mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// The same rule with another answer for when the store fails.
+    #[must_use]
+    pub fn with_on_store_failure(mut self, answer: OnStoreFailure) -> Self {
+        self.on_store_failure = answer;
+        self
+    }
+
+    /// The name, unlike that of any other rule of its set.
+    #[must_use]
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// What a request must be like for the rule to apply; nothing means every request.
+    #[must_use]
+    pub fn conditions(&self) -> &[Condition] {
+        &self.conditions
+    }
+
+    /// The attributes that name a client; nothing means one bucket for all.
+    #[must_use]
+    pub fn per(&self) -> &[Chain] {
+        &self.per
+    }
+
+    /// How the rule counts, whichever limit applies.
+    #[must_use]
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// The limit for a request that has no tier and no override.
+    #[must_use]
+    pub fn limit(&self) -> &Arc<Limit> {
+        &self.limit
+    }
+
+    /// The limits by tier, if there are any.
+    #[must_use]
+    pub fn tiers(&self) -> Option<&Tiers> {
+        self.tiers.as_ref()
+    }
+
+    /// The overrides in the order of the document.
+    #[must_use]
+    pub fn overrides(&self) -> &[Override] {
+        self.overrides.as_slice()
+    }
+
+    /// What to answer when the store can't.
+    #[must_use]
+    pub fn on_store_failure(&self) -> OnStoreFailure {
+        self.on_store_failure
+    }
+
+    /// Whether the rule denies, only counts, or does nothing.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Whether the rule applies to a request.
+    ///
+    /// # Errors
+    /// The first reason why it does not.
+    #[inline]
+    pub fn matches<'a>(&'a self, request: &'a Request<'_>) -> Result<(), Mismatch<'a>> {
+        if self.mode == Mode::Off {
+            return Err(Mismatch::Off);
+        }
+        for condition in &self.conditions {
+            let found = present(request, condition.attribute());
+            if !condition.test().passes(found) {
+                return Err(Mismatch::Condition {
+                    attribute: condition.attribute(),
+                    found,
+                    wanted: condition.test(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The limit for a request: the first override that matches and is not over at `now`, else
+    /// that of the request's tier, else the rule's own.
+    #[must_use]
+    pub fn limit_for(&self, request: &Request<'_>, now: Timestamp) -> Applied<'_> {
+        let tiers = self.tiers.as_ref();
+        self.overrides
+            .applied(request, now)
+            .or_else(|| tiers.and_then(|tiers| tiers.applied(request)))
+            .unwrap_or(Applied {
+                limit: &self.limit,
+                because: Because::Rule,
+            })
+    }
+
+    /// The parts of the client's key, one for each entry of `per`.
+    ///
+    /// An empty value counts as absent, so that sending one does not make another client.
+    #[must_use]
+    pub fn parts<'q>(&self, request: &'q Request<'_>) -> SmallVec<[Part<'q>; 4]> {
+        self.per.iter().map(|chain| chain.part(request)).collect()
+    }
+}

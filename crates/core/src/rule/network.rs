@@ -1,0 +1,114 @@
+//! Addresses and networks: `{in: [10.0.0.0/8, 2001:db8::/32, 192.0.2.7]}`.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+/// The address that a value spells; an IPv4 address inside IPv6 is the IPv4 address.
+///
+/// A client that reaches a dual-stack listener over IPv4 shows up as `::ffff:192.0.2.7`, and must
+/// meet the rules for `192.0.2.7`.
+pub(super) fn address(value: &str) -> Option<IpAddr> {
+    value
+        .parse()
+        .ok()
+        .map(|address: IpAddr| address.to_canonical())
+}
+
+/// A set of networks that finds an address in time that barely grows with their number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Networks {
+    written: Box<[IpNet]>,
+    /// First and last address of ranges that do not touch, in order.
+    ranges: Box<[(IpAddr, IpAddr)]>,
+}
+
+impl Networks {
+    /// These networks; bits after a prefix are ignored.
+    #[must_use]
+    pub fn new(networks: impl IntoIterator<Item = IpNet>) -> Self {
+        let written: Box<[IpNet]> = networks
+            .into_iter()
+            .map(|network| unmapped(network.trunc()))
+            .collect();
+        let mut sorted: Vec<(IpAddr, IpAddr)> = written
+            .iter()
+            .map(|network| (network.network(), network.broadcast()))
+            .collect();
+        sorted.sort_unstable();
+        let mut ranges: Vec<(IpAddr, IpAddr)> = Vec::with_capacity(sorted.len());
+        for (first, last) in sorted {
+            match ranges.last_mut() {
+                // Networks nest or lie apart, they never overlap in part.
+                Some((_, end)) if first <= *end => *end = last.max(*end),
+                _ => ranges.push((first, last)),
+            }
+        }
+        Self {
+            written,
+            ranges: ranges.into(),
+        }
+    }
+
+    /// Whether the value is an address in one of the networks.
+    #[must_use]
+    pub fn contain(&self, value: &str) -> bool {
+        let Some(address) = address(value) else {
+            return false;
+        };
+        let after = self.ranges.partition_point(|(first, _)| *first <= address);
+        after
+            .checked_sub(1)
+            .and_then(|index| self.ranges.get(index))
+            .is_some_and(|(_, last)| address <= *last)
+    }
+
+    /// The networks in the order they were written.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &IpNet> {
+        self.written.iter()
+    }
+}
+
+/// Reads `10.0.0.0/8` or `192.0.2.7`.
+pub(super) fn network(text: &str) -> Result<IpNet, NetworkError> {
+    let network = match text.parse::<IpNet>() {
+        Ok(network) => network,
+        Err(_) => IpNet::from(text.parse::<IpAddr>().map_err(|_| NetworkError::Text)?),
+    };
+    if network.trunc() != network {
+        return Err(NetworkError::HostBits(network.trunc()));
+    }
+    Ok(network)
+}
+
+/// A network of IPv4 addresses written as IPv6 is the IPv4 network, like its addresses.
+fn unmapped(network: IpNet) -> IpNet {
+    let shorter = network.prefix_len().checked_sub(96);
+    match (network.addr().to_canonical(), shorter) {
+        (IpAddr::V4(address), Some(length)) if network.addr().is_ipv6() => {
+            IpNet::new(address.into(), length).unwrap_or(network)
+        }
+        _ => network,
+    }
+}
+
+/// Why a text is no network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NetworkError {
+    Text,
+    /// `10.0.0.1/8`: the author means one address or the whole network, and we can't tell which.
+    HostBits(IpNet),
+}
+
+impl fmt::Display for NetworkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text => f.write_str("must be an address or a network like 10.0.0.0/8"),
+            Self::HostBits(whole) => write!(
+                f,
+                "must not have bits after its prefix (the network is {whole})"
+            ),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! From what was written to rules that can be enforced.
+//!
+//! Every function reports what is wrong and goes on with the rest, so that one look at a broken
+//! document shows all of it. A rule with an error is left out; the report then fails the whole.
+
+mod condition;
+mod limit;
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use super::error::{Report, quoted};
+use super::limits::Overrides;
+use super::matcher::Hashing;
+use super::raw::{RawRule, keys, list, noted, required, text, whole, word};
+use super::set::check_size;
+use super::yaml::{self, Node};
+use super::{Chain, Mode, OnStoreFailure, Rule, RuleSet};
+use crate::algorithm::Algorithm;
+use crate::quota::QuotaError;
+use crate::request::Request;
+
+/// Reads all rules of a document.
+pub(super) fn document(yaml: &str, report: &mut Report) -> Vec<Rule> {
+    if yaml.len() > RuleSet::MAX_DOCUMENT {
+        let (most, found) = (RuleSet::MAX_DOCUMENT, yaml.len());
+        report.add(
+            None,
+            format!("document must be at most {most} bytes long, found {found}"),
+        );
+        return Vec::new();
+    }
+    let root = match yaml::read(yaml) {
+        Ok(root) => root,
+        Err(error) => {
+            report.add(error.line, error.message);
+            return Vec::new();
+        }
+    };
+    let Some([rules]) = keys(&root, "document", ["rules"], report) else {
+        return Vec::new();
+    };
+    let Some(rules) = rules else {
+        report.add(root.line, "rules is missing");
+        return Vec::new();
+    };
+    let Some(nodes) = list(rules, "rules", RuleSet::MAX_RULES, report) else {
+        return Vec::new();
+    };
+    let mut first_lines = HashMap::with_capacity_and_hasher(nodes.len(), Hashing::default());
+    let mut rules = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let rule = RawRule::read(node, report).and_then(|raw| {
+            if let Some(name) = raw.name
+                && let Some(text) = name.text()
+                && let Some(first) = first_lines.insert(text, name.line)
+            {
+                report.add(
+                    name.line,
+                    format!("name must be unique, found it on line {first} too"),
+                );
+            }
+            rule(&raw, node.line, report)
+        });
+        rules.extend(rule);
+    }
+    report.enter(None);
+    let overrides = rules.iter().map(|rule| rule.overrides().len()).sum();
+    check_size(rules.len(), overrides, report);
+    rules
+}
+
+fn rule(raw: &RawRule<'_>, line: u64, report: &mut Report) -> Option<Rule> {
+    let name = required(raw.name, "name", line, report)
+        .and_then(|node| Some((node, text(node, "name", report)?)))
+        .and_then(|(node, name)| noted(check_name(name).map(|()| name), node, report));
+    let conditions = match raw.matching {
+        Some(node) => condition::all(node, report),
+        None => Some(Vec::new()),
+    };
+    let per = match raw.per {
+        Some(node) => per(node, report),
+        None => Some(Vec::new()),
+    };
+    let algorithm = algorithm(raw, report);
+    let mode = word(raw.mode, "mode", MODES, report);
+    let on_store_failure = word(raw.on_store_failure, "on_store_failure", ANSWERS, report);
+    let accuracy = word(raw.accuracy, "accuracy", [("exact", ())], report);
+    // Limits are read even when the algorithm is unknown: what their texts say can still be wrong.
+    let counted_by = algorithm.unwrap_or_default();
+    let burst = match raw.burst {
+        Some(node) => whole(node, "burst", report).map(Some),
+        None => Some(None),
+    };
+    let limit = required(raw.limit, "limit", line, report)
+        .and_then(|node| Some((node, limit::quota(node, report)?)))
+        .and_then(|(node, quota)| {
+            let quota = match (quota.explicit_burst(), burst?) {
+                (Some(_), Some(_)) => {
+                    report.add(
+                        node.line,
+                        "burst must be given once, found it beside limit and in it",
+                    );
+                    return None;
+                }
+                (_, Some(burst)) => quota.burst(burst),
+                (_, None) => quota,
+            };
+            limit::checked(counted_by, quota, raw.burst.unwrap_or(node), report)
+        });
+    let tiers = match raw.tiers {
+        Some(node) => limit::tiers(node, counted_by, report).map(Some),
+        None => Some(None),
+    };
+    let overrides = match raw.overrides {
+        Some(node) => limit::overrides(node, counted_by, report),
+        None => Some(Vec::new()),
+    };
+    accuracy?;
+    let mut rule = Rule::with_limit(name?, algorithm?, limit?);
+    rule.conditions = conditions?;
+    rule.per = per?;
+    rule.tiers = tiers?;
+    rule.overrides = Overrides::new(overrides?);
+    rule.mode = mode?;
+    rule.on_store_failure = on_store_failure?;
+    Some(rule)
+}
+
+const MODES: [(&str, Mode); 3] = [
+    ("enforce", Mode::Enforce),
+    ("shadow", Mode::Shadow),
+    ("off", Mode::Off),
+];
+
+const ANSWERS: [(&str, OnStoreFailure); 2] = [
+    ("allow", OnStoreFailure::Allow),
+    ("deny", OnStoreFailure::Deny),
+];
+
+const ALGORITHMS: [(&str, Algorithm); 5] = [
+    ("token_bucket", Algorithm::TokenBucket),
+    ("leaky_bucket", Algorithm::LeakyBucket { queue: 0 }),
+    ("fixed_window", Algorithm::FixedWindow),
+    ("sliding_window", Algorithm::SlidingWindow),
+    ("sliding_log", Algorithm::SlidingLog),
+];
+
+fn algorithm(raw: &RawRule<'_>, report: &mut Report) -> Option<Algorithm> {
+    let chosen = word(raw.algorithm, "algorithm", ALGORITHMS, report);
+    let Some(node) = raw.queue else {
+        return chosen;
+    };
+    let queue = whole(node, "queue", report);
+    match chosen? {
+        Algorithm::LeakyBucket { .. } => Some(Algorithm::LeakyBucket { queue: queue? }),
+        other => {
+            let named = ALGORITHMS.iter().find(|(_, known)| *known == other);
+            let algorithm = named.map_or("another", |(name, _)| name);
+            noted(Err(QuotaError::NoQueue { algorithm }), node, report)
+        }
+    }
+}
+
+/// Checks that a name can stand in a metric, a header and a URL without quoting.
+pub(super) fn check_name(name: &str) -> Result<(), String> {
+    let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+    if (1..=Rule::MAX_NAME).contains(&name.len()) && name.chars().all(known) {
+        return Ok(());
+    }
+    Err(format!(
+        "name must be 1 to {} letters, digits, '_', '.' or '-', found {}",
+        Rule::MAX_NAME,
+        quoted(name)
+    ))
+}
+
+/// Checks the name of an attribute, which may be anything that a chain can spell.
+fn check_attribute(name: &str) -> Result<(), String> {
+    let fits = (1..=Request::MAX_NAME).contains(&name.len());
+    if fits && name.trim() == name && !name.contains(|c: char| c == '|' || c.is_control()) {
+        return Ok(());
+    }
+    Err(format!(
+        "attribute must be 1 to {} bytes without '|', found {}",
+        Request::MAX_NAME,
+        quoted(name)
+    ))
+}
+
+/// Reads `user | api_key | ip`.
+pub(super) fn chain(text: &str) -> Result<Chain, String> {
+    let attributes = text.split('|').map(|name| {
+        let name = name.trim();
+        check_attribute(name).map(|()| Box::from(name))
+    });
+    let attributes: SmallVec<[Box<str>; 1]> = attributes.collect::<Result<_, String>>()?;
+    if attributes.len() > Chain::MAX_ALTERNATIVES {
+        let (most, found) = (Chain::MAX_ALTERNATIVES, attributes.len());
+        return Err(format!(
+            "per must name at most {most} attributes in one chain, found {found}"
+        ));
+    }
+    Ok(Chain::new(attributes))
+}
+
+fn per(node: &Node<'_>, report: &mut Report) -> Option<Vec<Chain>> {
+    let items = list(node, "per", Rule::MAX_PER, report)?;
+    let chains: Vec<Option<Chain>> = items
+        .iter()
+        .map(|item| noted(chain(text(item, "per", report)?), item, report))
+        .collect();
+    chains.into_iter().collect()
+}

@@ -1,0 +1,156 @@
+//! Reads limits: a rule's own, those of its tiers and those of its overrides.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::super::error::{Report, quoted};
+use super::super::limits::{Override, Tiers};
+use super::super::raw::{keys, list, map, noted, required, text, whole};
+use super::super::yaml::{Node, Value};
+use super::super::{Rule, RuleSet};
+use super::{check_attribute, condition};
+use crate::algorithm::{Algorithm, Limit};
+use crate::quota::{Quota, window_of};
+use crate::time::Timestamp;
+
+/// Reads `100 per second` or `{amount: 250, window: 15m, burst: 500}`.
+pub(super) fn quota(node: &Node<'_>, report: &mut Report) -> Option<Quota> {
+    match &node.value {
+        Value::Text(text) => noted(text.parse(), node, report),
+        Value::Map(_) => {
+            let [amount, window, burst] =
+                keys(node, "limit", ["amount", "window", "burst"], report)?;
+            let amount = required(amount, "limit.amount", node.line, report)
+                .and_then(|node| whole(node, "limit.amount", report));
+            let window = required(window, "limit.window", node.line, report).and_then(|node| {
+                let text = text(node, "limit.window", report)?;
+                noted(window_of(text.trim()), node, report)
+            });
+            let quota = match burst {
+                Some(node) => {
+                    let burst = whole(node, "limit.burst", report);
+                    Quota::per(amount?, window?).burst(burst?)
+                }
+                None => Quota::per(amount?, window?),
+            };
+            Some(quota)
+        }
+        Value::Nothing | Value::List(_) => {
+            report.add(
+                node.line,
+                format!(
+                    "limit must read like \"100 per minute\" or {{amount: 250, window: 15m}}, found {}",
+                    node.shown()
+                ),
+            );
+            None
+        }
+    }
+}
+
+/// The limit that counts a quota, or an error on the line of `node`.
+pub(super) fn checked(
+    algorithm: Algorithm,
+    quota: Quota,
+    node: &Node<'_>,
+    report: &mut Report,
+) -> Option<Arc<Limit>> {
+    noted(Limit::new(algorithm, quota).map(Arc::new), node, report)
+}
+
+fn limit(algorithm: Algorithm, node: &Node<'_>, report: &mut Report) -> Option<Arc<Limit>> {
+    let quota = quota(node, report)?;
+    checked(algorithm, quota, node, report)
+}
+
+/// Reads `{by: claim.plan, limits: {free: 10 per second}}`.
+pub(super) fn tiers(node: &Node<'_>, algorithm: Algorithm, report: &mut Report) -> Option<Tiers> {
+    let [by, limits] = keys(node, "tiers", ["by", "limits"], report)?;
+    let by = required(by, "tiers.by", node.line, report).and_then(|node| {
+        let by = text(node, "tiers.by", report)?;
+        noted(check_attribute(by).map(|()| by), node, report)
+    });
+    let limits = required(limits, "tiers.limits", node.line, report)
+        .and_then(|node| tier_limits(node, algorithm, report));
+    Some(Tiers::new(by?, limits?))
+}
+
+fn tier_limits(
+    node: &Node<'_>,
+    algorithm: Algorithm,
+    report: &mut Report,
+) -> Option<BTreeMap<Box<str>, Arc<Limit>>> {
+    let entries = map(node, "tiers.limits", report)?;
+    if entries.len() > Rule::MAX_TIERS {
+        let (most, found) = (Rule::MAX_TIERS, entries.len());
+        report.add(
+            node.line,
+            format!("tiers.limits must have at most {most} tiers, found {found}"),
+        );
+        return None;
+    }
+    let limits: Vec<_> = entries
+        .iter()
+        .map(|(name, node)| {
+            let limit = limit(algorithm, node, report);
+            if !(1..=Rule::MAX_VALUE).contains(&name.text.len()) {
+                let (most, found) = (Rule::MAX_VALUE, quoted(&name.text));
+                report.add(
+                    name.line,
+                    format!("tier must be 1 to {most} bytes long, found {found}"),
+                );
+                return None;
+            }
+            Some((Box::from(&*name.text), limit?))
+        })
+        .collect();
+    limits.into_iter().collect()
+}
+
+/// Reads `[{match: {api_key: partner-1}, limit: 5000 per second, until: 2027-01-01T00:00:00Z}]`.
+pub(super) fn overrides(
+    node: &Node<'_>,
+    algorithm: Algorithm,
+    report: &mut Report,
+) -> Option<Vec<Override>> {
+    let items = list(node, "overrides", RuleSet::MAX_OVERRIDES, report)?;
+    let overrides: Vec<Option<Override>> = items
+        .iter()
+        .map(|item| one_override(item, algorithm, report))
+        .collect();
+    overrides.into_iter().collect()
+}
+
+fn one_override(node: &Node<'_>, algorithm: Algorithm, report: &mut Report) -> Option<Override> {
+    let [matching, limited, until] = keys(node, "override", ["match", "limit", "until"], report)?;
+    let conditions = required(matching, "override.match", node.line, report)
+        .and_then(|node| condition::all(node, report));
+    let limit = required(limited, "override.limit", node.line, report)
+        .and_then(|node| limit(algorithm, node, report));
+    let until = match until {
+        Some(node) => instant(node, report).map(Some),
+        None => Some(None),
+    };
+    Some(Override {
+        conditions: conditions?.into(),
+        limit: limit?,
+        until: until?,
+    })
+}
+
+/// Reads an RFC 3339 time; one before 1970 is the epoch, which is over just the same.
+fn instant(node: &Node<'_>, report: &mut Report) -> Option<Timestamp> {
+    let time = node
+        .text()
+        .and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    if time.is_none() {
+        report.add(
+            node.line,
+            format!(
+                "until must read like \"2027-01-01T00:00:00Z\", found {}",
+                node.shown()
+            ),
+        );
+    }
+    time.map(|time| Timestamp::from_micros(u64::try_from(time.as_microsecond()).unwrap_or(0)))
+}

@@ -1,0 +1,228 @@
+//! The shape of a rules document: which keys stand where, before anyone looks at their values.
+
+use super::error::{Report, choice, nearest, quoted};
+use super::yaml::{Name, Node, Value};
+
+/// A rule as it was written: each key with its value still unread.
+pub(super) struct RawRule<'n> {
+    pub(super) name: Option<&'n Node<'n>>,
+    pub(super) matching: Option<&'n Node<'n>>,
+    pub(super) per: Option<&'n Node<'n>>,
+    pub(super) limit: Option<&'n Node<'n>>,
+    pub(super) burst: Option<&'n Node<'n>>,
+    pub(super) queue: Option<&'n Node<'n>>,
+    pub(super) algorithm: Option<&'n Node<'n>>,
+    pub(super) tiers: Option<&'n Node<'n>>,
+    pub(super) overrides: Option<&'n Node<'n>>,
+    pub(super) accuracy: Option<&'n Node<'n>>,
+    pub(super) on_store_failure: Option<&'n Node<'n>>,
+    pub(super) mode: Option<&'n Node<'n>>,
+}
+
+impl<'n> RawRule<'n> {
+    const KEYS: [&'static str; 12] = [
+        "name",
+        "match",
+        "per",
+        "limit",
+        "burst",
+        "queue",
+        "algorithm",
+        "tiers",
+        "overrides",
+        "accuracy",
+        "on_store_failure",
+        "mode",
+    ];
+
+    pub(super) fn read(node: &'n Node<'n>, report: &mut Report) -> Option<Self> {
+        // The name first: every other error wants to say it.
+        report.enter(peek(node, "name").and_then(Node::text));
+        let [
+            name,
+            matching,
+            per,
+            limit,
+            burst,
+            queue,
+            algorithm,
+            tiers,
+            overrides,
+            accuracy,
+            on_store_failure,
+            mode,
+        ] = keys(node, "rule", Self::KEYS, report)?;
+        Some(Self {
+            name,
+            matching,
+            per,
+            limit,
+            burst,
+            queue,
+            algorithm,
+            tiers,
+            overrides,
+            accuracy,
+            on_store_failure,
+            mode,
+        })
+    }
+}
+
+fn peek<'n>(node: &'n Node<'n>, key: &str) -> Option<&'n Node<'n>> {
+    let Value::Map(entries) = &node.value else {
+        return None;
+    };
+    entries
+        .iter()
+        .find(|(name, _)| name.text == key)
+        .map(|(_, value)| value)
+}
+
+/// The values of the known keys of a map; reports the keys that are unknown.
+pub(super) fn keys<'n, const N: usize>(
+    node: &'n Node<'n>,
+    what: &str,
+    known: [&'static str; N],
+    report: &mut Report,
+) -> Option<[Option<&'n Node<'n>>; N]> {
+    let entries = map(node, what, report)?;
+    let mut values = [None; N];
+    for (name, value) in entries {
+        let slot = known
+            .iter()
+            .zip(&mut values)
+            .find(|(key, _)| **key == name.text);
+        if let Some((_, slot)) = slot {
+            *slot = Some(value);
+            continue;
+        }
+        let mut message = format!(
+            "{what} has no key {}, wanted {}",
+            quoted(&name.text),
+            choice(known)
+        );
+        if let Some(meant) = nearest(&name.text, &known) {
+            message.push_str(&format!(" (did you mean {meant}?)"));
+        }
+        report.add(name.line, message);
+    }
+    Some(values)
+}
+
+/// The entries of a map, or an error.
+pub(super) fn map<'n>(
+    node: &'n Node<'n>,
+    what: &str,
+    report: &mut Report,
+) -> Option<&'n [(Name<'n>, Node<'n>)]> {
+    match &node.value {
+        Value::Map(entries) => Some(entries),
+        _ => {
+            report.add(
+                node.line,
+                format!("{what} must be a map, found {}", node.shown()),
+            );
+            None
+        }
+    }
+}
+
+/// The items of a list, or an error.
+pub(super) fn list<'n>(
+    node: &'n Node<'n>,
+    what: &str,
+    most: usize,
+    report: &mut Report,
+) -> Option<&'n [Node<'n>]> {
+    match &node.value {
+        Value::List(items) if items.len() <= most => Some(items),
+        Value::List(items) => {
+            let found = items.len();
+            report.add(
+                node.line,
+                format!("{what} must have at most {most} items, found {found}"),
+            );
+            None
+        }
+        _ => {
+            report.add(
+                node.line,
+                format!("{what} must be a list, found {}", node.shown()),
+            );
+            None
+        }
+    }
+}
+
+/// The text of a scalar, or an error.
+pub(super) fn text<'n>(node: &'n Node<'n>, what: &str, report: &mut Report) -> Option<&'n str> {
+    let text = node.text();
+    if text.is_none() {
+        report.add(
+            node.line,
+            format!("{what} must be a text, found {}", node.shown()),
+        );
+    }
+    text
+}
+
+/// A whole number, or an error.
+pub(super) fn whole(node: &Node<'_>, what: &str, report: &mut Report) -> Option<u64> {
+    let digits = node
+        .text()
+        .filter(|text| text.starts_with(|c: char| c.is_ascii_digit()))
+        .map(|text| text.replace('_', ""));
+    let number = digits.and_then(|digits| digits.parse().ok());
+    if number.is_none() {
+        report.add(
+            node.line,
+            format!("{what} must be a whole number, found {}", node.shown()),
+        );
+    }
+    number
+}
+
+/// One of some words; the value of the first when nothing is written.
+pub(super) fn word<T: Copy, const N: usize>(
+    node: Option<&Node<'_>>,
+    what: &str,
+    words: [(&str, T); N],
+    report: &mut Report,
+) -> Option<T> {
+    let Some(node) = node else {
+        return words.first().map(|(_, value)| *value);
+    };
+    let known = words.iter().find(|(word, _)| node.text() == Some(*word));
+    if known.is_none() {
+        let wanted = choice(words.iter().map(|(word, _)| *word));
+        report.add(
+            node.line,
+            format!("{what} must be {wanted}, found {}", node.shown()),
+        );
+    }
+    known.map(|(_, value)| *value)
+}
+
+pub(super) fn required<'n>(
+    node: Option<&'n Node<'n>>,
+    what: &str,
+    line: u64,
+    report: &mut Report,
+) -> Option<&'n Node<'n>> {
+    if node.is_none() {
+        report.add(line, format!("{what} is missing"));
+    }
+    node
+}
+
+/// The value, or an error on the line of `node`.
+pub(super) fn noted<T, E: ToString>(
+    result: Result<T, E>,
+    node: &Node<'_>,
+    report: &mut Report,
+) -> Option<T> {
+    result
+        .map_err(|error| report.add(node.line, error.to_string()))
+        .ok()
+}

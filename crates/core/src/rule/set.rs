@@ -1,0 +1,141 @@
+//! All rules that are in force together.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::error::{Report, RuleErrors};
+use super::matcher::{Hashing, Matcher};
+use super::{Rule, parse};
+use crate::request::Request;
+
+/// An ordered set of rules with different names.
+///
+/// Finding the rules for a request costs about the same for ten rules and for ten thousand.
+///
+/// ```
+/// use tidegate_core::{Request, RuleSet};
+///
+/// let rules = RuleSet::parse("rules.yaml", "
+/// rules:
+///   - name: login
+///     match: {path: /login, method: POST}
+///     per: [ip]
+///     limit: 5 per minute
+/// ").unwrap();
+/// let request = Request::new().with("path", "/login")?.with("method", "POST")?;
+/// assert_eq!(&**rules.matching(&request)[0].name(), "login");
+/// # Ok::<(), tidegate_core::RequestError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct RuleSet {
+    rules: Box<[Rule]>,
+    by_name: HashMap<Arc<str>, usize, Hashing>,
+    matcher: Matcher,
+}
+
+impl RuleSet {
+    /// Longest document in bytes.
+    pub const MAX_DOCUMENT: usize = 16 * 1024 * 1024;
+    /// Most rules of one set.
+    pub const MAX_RULES: usize = 100_000;
+    /// Most overrides of all rules of one set together.
+    pub const MAX_OVERRIDES: usize = 1_000_000;
+
+    /// Reads a YAML document; `source` says in errors where it came from.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the document, each error with its line. A document that is
+    /// no YAML has one error, where the reader had to stop.
+    pub fn parse(source: &str, yaml: &str) -> Result<Self, RuleErrors> {
+        let mut report = Report::new(source);
+        let rules = parse::document(yaml, &mut report);
+        report.finish()?;
+        Ok(Self::indexed(rules))
+    }
+
+    /// A set of rules made in code.
+    ///
+    /// # Errors
+    /// Two rules have the same name, or there are too many rules or overrides.
+    pub fn new(rules: Vec<Rule>) -> Result<Self, RuleErrors> {
+        let mut report = Report::new("");
+        let overrides = rules.iter().map(|rule| rule.overrides().len()).sum();
+        check_size(rules.len(), overrides, &mut report);
+        let mut names = HashSet::with_capacity_and_hasher(rules.len(), Hashing::default());
+        for rule in &rules {
+            if !names.insert(rule.name()) {
+                report.enter(Some(rule.name()));
+                report.add(None, "name must be unique, found it twice");
+            }
+        }
+        report.finish()?;
+        Ok(Self::indexed(rules))
+    }
+
+    fn indexed(rules: Vec<Rule>) -> Self {
+        Self {
+            by_name: (0..)
+                .zip(&rules)
+                .map(|(index, rule)| (Arc::clone(rule.name()), index))
+                .collect(),
+            matcher: Matcher::new(rules.iter().map(Rule::conditions)),
+            rules: rules.into(),
+        }
+    }
+
+    /// Every rule in the order of the document.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The rule with this name.
+    #[must_use]
+    pub fn rule(&self, name: &str) -> Option<&Rule> {
+        self.rules.get(*self.by_name.get(name)?)
+    }
+
+    /// The rules that apply to a request, in the order of the document.
+    ///
+    /// The same as asking every rule whether it [matches](Rule::matches), only faster.
+    #[must_use]
+    pub fn matching(&self, request: &Request<'_>) -> SmallVec<[&Rule; 8]> {
+        let mut found: SmallVec<[usize; 16]> = SmallVec::new();
+        self.matcher.candidates(request, |index| {
+            let rule = self.rules.get(index);
+            if rule.is_some_and(|rule| rule.matches(request).is_ok()) {
+                found.push(index);
+            }
+        });
+        found.sort_unstable();
+        found.dedup();
+        found
+            .into_iter()
+            .filter_map(|index| self.rules.get(index))
+            .collect()
+    }
+}
+
+/// Reports a set that is larger than we are willing to hold.
+pub(super) fn check_size(rules: usize, overrides: usize, report: &mut Report) {
+    if rules > RuleSet::MAX_RULES {
+        report.add(
+            None,
+            format!(
+                "at most {} rules are allowed, found {rules}",
+                RuleSet::MAX_RULES
+            ),
+        );
+    }
+    if overrides > RuleSet::MAX_OVERRIDES {
+        report.add(
+            None,
+            format!(
+                "at most {} overrides are allowed in all, found {overrides}",
+                RuleSet::MAX_OVERRIDES
+            ),
+        );
+    }
+}
