@@ -138,10 +138,7 @@ impl Rule {
         let wrong = |message: String| RuleError::in_code(&self.name, message);
         let chain = parse::chain(chain).map_err(wrong)?;
         if self.per.len() == Self::MAX_PER {
-            return Err(wrong(format!(
-                "per must have at most {} entries",
-                Self::MAX_PER
-            )));
+            return Err(wrong(format!("per must have at most {} entries", Self::MAX_PER)));
         }
         self.per.push(chain);
         Ok(self)
@@ -286,10 +283,7 @@ impl Rule {
         self.overrides
             .applied(request, now)
             .or_else(|| tiers.and_then(|tiers| tiers.applied(request)))
-            .unwrap_or(Applied {
-                limit: &self.limit,
-                because: Because::Rule,
-            })
+            .unwrap_or(Applied { limit: &self.limit, because: Because::Rule })
     }
 
     /// The parts of the client's key, one for each entry of `per`.

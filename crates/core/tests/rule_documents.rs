@@ -1,9 +1,5 @@
 //! What a rules document may say, and what its author is told when it says something else.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "tests state what they expect"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests state what they expect")]
 
 use std::fmt::Write as _;
 
@@ -17,9 +13,7 @@ fn read(yaml: &str) -> RuleSet {
 fn request<const N: usize>(attributes: [(&'static str, &'static str); N]) -> Request<'static> {
     attributes
         .into_iter()
-        .fold(Request::new(), |request, (name, value)| {
-            request.with(name, value).unwrap()
-        })
+        .fold(Request::new(), |request, (name, value)| request.with(name, value).unwrap())
 }
 
 fn limit(quota: Quota) -> Limit {
@@ -83,22 +77,13 @@ fn an_override_beats_a_tier_and_a_tier_beats_the_rule() {
     let said = |because: &str, quota: &str| (because.to_owned(), quota.to_owned());
 
     let nobody = request([("claim.plan", "gold")]);
-    assert_eq!(
-        applied(&nobody, before),
-        said("rule", "100 per 1 s, burst 200")
-    );
+    assert_eq!(applied(&nobody, before), said("rule", "100 per 1 s, burst 200"));
     let free = request([("claim.plan", "free")]);
     assert_eq!(applied(&free, before), said("tier free", "10 per 1 s"));
     let pro = request([("claim.plan", "pro")]);
-    assert_eq!(
-        applied(&pro, before),
-        said("tier pro", "100 per 60 s, burst 7")
-    );
+    assert_eq!(applied(&pro, before), said("tier pro", "100 per 60 s, burst 7"));
     let partner = request([("claim.plan", "free"), ("api_key", "partner-1")]);
-    assert_eq!(
-        applied(&partner, before),
-        said("override 0", "5000 per 1 s")
-    );
+    assert_eq!(applied(&partner, before), said("override 0", "5000 per 1 s"));
     assert_eq!(applied(&partner, end), said("override 1", "4000 per 1 s"));
 }
 
@@ -171,24 +156,12 @@ fn an_empty_value_makes_no_client_of_its_own() {
         let picked: Vec<String> = rule
             .per()
             .iter()
-            .map(|chain| {
-                chain
-                    .pick(request)
-                    .map_or("-".into(), |picked| picked.attribute.into())
-            })
+            .map(|chain| chain.pick(request).map_or("-".into(), |picked| picked.attribute.into()))
             .collect();
         picked.join(" ")
     };
-    let anonymous = request([
-        ("user", ""),
-        ("api_key", ""),
-        ("ip", "192.0.2.7"),
-        ("host", ""),
-    ]);
-    let ip = Part::Value {
-        alternative: 2,
-        value: b"192.0.2.7",
-    };
+    let anonymous = request([("user", ""), ("api_key", ""), ("ip", "192.0.2.7"), ("host", "")]);
+    let ip = Part::Value { alternative: 2, value: b"192.0.2.7" };
     assert_eq!(rule.parts(&anonymous).as_slice(), [ip, Part::Absent]);
     assert_eq!(client(&anonymous), "ip -");
     let known = request([("user", "u"), ("ip", "192.0.2.7"), ("host", "h")]);
@@ -225,18 +198,11 @@ fn rules_made_in_code_are_checked_too() {
         r#"rule "a b": name must be 1 to 64 letters, digits, '_', '.' or '-', found "a b""#
     );
     assert_eq!(
-        rule("a")
-            .unwrap()
-            .with_per("user |")
-            .unwrap_err()
-            .to_string(),
+        rule("a").unwrap().with_per("user |").unwrap_err().to_string(),
         r#"rule "a": attribute must be 1 to 128 bytes without '|', found """#
     );
     let twice = RuleSet::new(vec![rule("a").unwrap(), rule("a").unwrap()]);
-    assert_eq!(
-        twice.unwrap_err().to_string(),
-        r#"rule "a": name must be unique, found it twice"#
-    );
+    assert_eq!(twice.unwrap_err().to_string(), r#"rule "a": name must be unique, found it twice"#);
 }
 
 #[test]
@@ -258,17 +224,10 @@ fn ten_thousand_rules_with_a_hundred_thousand_overrides_are_read() {
     }
     let rules = read(&yaml);
     assert_eq!(rules.rules().len(), 10_000);
-    let overrides: usize = rules
-        .rules()
-        .iter()
-        .map(|rule| rule.overrides().len())
-        .sum();
+    let overrides: usize = rules.rules().iter().map(|rule| rule.overrides().len()).sum();
     assert_eq!(overrides, 100_000);
-    let request = request([
-        ("method", "GET"),
-        ("path", "/v1/tenant-1234/orders"),
-        ("api_key", "key-1234-5"),
-    ]);
+    let request =
+        request([("method", "GET"), ("path", "/v1/tenant-1234/orders"), ("api_key", "key-1234-5")]);
     let matching = rules.matching(&request);
     assert_eq!(matching.len(), 1);
     let applied = matching[0].limit_for(&request, Timestamp::EPOCH);

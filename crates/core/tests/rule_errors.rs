@@ -30,23 +30,11 @@ fn a_document_that_is_none_is_refused_with_its_line() {
             r#"2: document has no key "rule", wanted rules (did you mean rules?)"#,
         ),
         ("rules:\n- [", "2: unclosed bracket '['"),
-        (
-            "rules:\n- a: b: c",
-            "2: mapping values are not allowed in this context",
-        ),
-        (
-            "rules: []\nrules: []",
-            r#"2: keys must be unique, found "rules" twice"#,
-        ),
-        (
-            "rules: []\n---\nrules: []",
-            "3: one document is wanted, found another",
-        ),
+        ("rules:\n- a: b: c", "2: mapping values are not allowed in this context"),
+        ("rules: []\nrules: []", r#"2: keys must be unique, found "rules" twice"#),
+        ("rules: []\n---\nrules: []", "3: one document is wanted, found another"),
         ("rules: *a", "1: alias without an anchor"),
-        (
-            "rules: &a [*a]",
-            "1: an alias must not stand inside its own anchor",
-        ),
+        ("rules: &a [*a]", "1: an alias must not stand inside its own anchor"),
         ("rules: !x []", "1: unsupported tag `!x`"),
         ("? [a]\n: b", "1: expected string scalar"),
         ("~: b", "1: a key must be a text, found nothing"),
@@ -59,52 +47,25 @@ fn a_document_that_is_none_is_refused_with_its_line() {
 fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
     for (field, error) in [
         ("per: user", r#"per must be a list, found "user""#),
-        (
-            "per: [a | | b]",
-            r#"attribute must be 1 to 128 bytes without '|', found """#,
-        ),
+        ("per: [a | | b]", r#"attribute must be 1 to 128 bytes without '|', found """#),
         ("per: [[a]]", "per must be a text, found a list"),
         (
             "per: ['a|b|c|d|e|f|g|h|i|j|k|l|m|n|o|p|q']",
             "per must name at most 16 attributes in one chain, found 17",
         ),
-        (
-            "per: [a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q]",
-            "per must have at most 16 items, found 17",
-        ),
-        (
-            "burst: many",
-            r#"burst must be a whole number, found "many""#,
-        ),
+        ("per: [a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q]", "per must have at most 16 items, found 17"),
+        ("burst: many", r#"burst must be a whole number, found "many""#),
         ("burst: -1", r#"burst must be a whole number, found "-1""#),
-        (
-            "burst: 0",
-            "burst must be from 1 to 4503599627370496, found 0",
-        ),
-        (
-            "queue: 3",
-            "queue needs algorithm leaky_bucket, found token_bucket",
-        ),
+        ("burst: 0", "burst must be from 1 to 4503599627370496, found 0"),
+        ("queue: 3", "queue needs algorithm leaky_bucket, found token_bucket"),
         (
             "algorithm: gcra",
             r#"algorithm must be token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log, found "gcra""#,
         ),
-        (
-            "mode: on",
-            r#"mode must be enforce, shadow or off, found "on""#,
-        ),
-        (
-            "mode:",
-            "mode must be enforce, shadow or off, found nothing",
-        ),
-        (
-            "accuracy: leased",
-            r#"accuracy must be exact, found "leased""#,
-        ),
-        (
-            "on_store_failure: local",
-            r#"on_store_failure must be allow or deny, found "local""#,
-        ),
+        ("mode: on", r#"mode must be enforce, shadow or off, found "on""#),
+        ("mode:", "mode must be enforce, shadow or off, found nothing"),
+        ("accuracy: leased", r#"accuracy must be exact, found "leased""#),
+        ("on_store_failure: local", r#"on_store_failure must be allow or deny, found "local""#),
         ("tiers: []", "tiers must be a map, found a list"),
         ("tiers: {by: plan}", "tiers.limits is missing"),
         (
@@ -115,10 +76,7 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
             "tiers: {by: plan, limits: {free: 10}}",
             r#"limit must read like "100 per minute" or "100/s", found "10""#,
         ),
-        (
-            "tiers: {by: plan, limits: {'': 1/s}}",
-            r#"tier must be 1 to 1024 bytes long, found """#,
-        ),
+        ("tiers: {by: plan, limits: {'': 1/s}}", r#"tier must be 1 to 1024 bytes long, found """#),
         ("overrides: {}", "overrides must be a list, found a map"),
         ("overrides: [{limit: 1/s}]", "override.match is missing"),
         ("overrides: [{match: {a: b}}]", "override.limit is missing"),
@@ -132,10 +90,7 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
         ),
         ("match: [a]", "match must be a map, found a list"),
         ("match:", "match must be a map, found nothing"),
-        (
-            "match: {'': x}",
-            r#"attribute must be 1 to 128 bytes without '|', found """#,
-        ),
+        ("match: {'': x}", r#"attribute must be 1 to 128 bytes without '|', found """#),
         (
             "match: {a: }",
             "match.a must be a value, a list of values, {is: …}, {in: [network, …]}, {present: true} or {absent: true}, found nothing",
@@ -144,23 +99,14 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
             "match: {a: {is: 1, in: []}}",
             "match.a must be a value, a list of values, {is: …}, {in: [network, …]}, {present: true} or {absent: true}, found a map of 2 keys",
         ),
-        (
-            "match: {a: {not: 1}}",
-            r#"match.a has no key "not", wanted is, in, present or absent"#,
-        ),
-        (
-            "match: {a: []}",
-            "match.a must have at least one value, found an empty list",
-        ),
+        ("match: {a: {not: 1}}", r#"match.a has no key "not", wanted is, in, present or absent"#),
+        ("match: {a: []}", "match.a must have at least one value, found an empty list"),
         (
             "match: {a: ''}",
             "match.a must not be empty (an empty value counts as absent, wanted {absent: true})",
         ),
         ("match: {a: [[b]]}", "match.a must be a text, found a list"),
-        (
-            "match: {a: {in: {}}}",
-            "match.a must be a list, found a map",
-        ),
+        ("match: {a: {in: {}}}", "match.a must be a list, found a map"),
         (
             "match: {a: {in: [300.1.2.3]}}",
             r#"match.a.in must be an address or a network like 10.0.0.0/8, found "300.1.2.3""#,
@@ -169,10 +115,7 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
             "match: {a: {in: [10.0.0.1/8]}}",
             r#"match.a.in must not have bits after its prefix (the network is 10.0.0.0/8), found "10.0.0.1/8""#,
         ),
-        (
-            "match: {a: {present: yes}}",
-            r#"match.a.present must be true or false, found "yes""#,
-        ),
+        ("match: {a: {present: yes}}", r#"match.a.present must be true or false, found "yes""#),
         (
             "color: red",
             r#"rule has no key "color", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, on_store_failure or mode"#,
@@ -193,10 +136,7 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
 #[test]
 fn a_limit_that_is_wrong_is_refused_with_its_line() {
     for (limit, error) in [
-        (
-            "limit: 100",
-            r#"limit must read like "100 per minute" or "100/s", found "100""#,
-        ),
+        ("limit: 100", r#"limit must read like "100 per minute" or "100/s", found "100""#),
         (
             "limit: 100 per fortnight",
             r#"unit of time must be ms, second, minute, hour, day, week, month (30 days) or year (365 days), found "fortnight""#,
@@ -211,14 +151,8 @@ fn a_limit_that_is_wrong_is_refused_with_its_line() {
         ),
         ("limit: {amount: 1}", "limit.window is missing"),
         ("limit: {window: 1s}", "limit.amount is missing"),
-        (
-            "limit: {amount: 1.5, window: 1s}",
-            r#"limit.amount must be a whole number, found "1.5""#,
-        ),
-        (
-            "limit: {amount: 1, window: 0s}",
-            "window must be from 1000 us to 3650 days, found 0 s",
-        ),
+        ("limit: {amount: 1.5, window: 1s}", r#"limit.amount must be a whole number, found "1.5""#),
+        ("limit: {amount: 1, window: 0s}", "window must be from 1000 us to 3650 days, found 0 s"),
         (
             "limit: {amount: 1, window: 60}",
             r#"window must read like "15m" or "15 minutes", found "60""#,
@@ -237,11 +171,7 @@ fn a_limit_that_is_wrong_is_refused_with_its_line() {
             None => format!("rules:\n- name: api\n  {limit}\n"),
         };
         let line = if limit.starts_with('{') { 2 } else { 3 };
-        assert_eq!(
-            told(&yaml),
-            format!(r#"rules.yaml:{line}: rule "api": {error}"#),
-            "{limit:?}"
-        );
+        assert_eq!(told(&yaml), format!(r#"rules.yaml:{line}: rule "api": {error}"#), "{limit:?}");
     }
 }
 
@@ -281,10 +211,8 @@ rules.yaml:15: rule "no spaces": limit must read like "100 per minute" or "100/s
 rules.yaml:16: rule must be a map, found "just a word""#
     );
     let errors = refused(yaml);
-    let first = errors
-        .iter()
-        .next()
-        .map(|error| (&*error.source, error.line, error.rule.as_deref()));
+    let first =
+        errors.iter().next().map(|error| (&*error.source, error.line, error.rule.as_deref()));
     assert_eq!(first, Some(("rules.yaml", Some(3), None)));
 }
 
@@ -292,10 +220,7 @@ rules.yaml:16: rule must be a map, found "just a word""#
 fn a_flood_of_errors_is_counted_and_long_texts_are_cut() {
     let yaml = format!("rules:\n{}", "- x\n".repeat(150));
     let errors = refused(&yaml);
-    assert_eq!(
-        (errors.iter().count(), errors.unlisted()),
-        (RuleErrors::MAX_LISTED, 50)
-    );
+    assert_eq!((errors.iter().count(), errors.unlisted()), (RuleErrors::MAX_LISTED, 50));
     assert!(errors.to_string().ends_with("found \"x\"\nand 50 more"));
 
     let long = "x".repeat(2_000);
@@ -307,9 +232,7 @@ fn a_flood_of_errors_is_counted_and_long_texts_are_cut() {
         )
     );
     assert_eq!(
-        told(&format!(
-            "rules: [{{name: a, limit: 1/s, match: {{a: {long}}}}}]"
-        )),
+        told(&format!("rules: [{{name: a, limit: 1/s, match: {{a: {long}}}}}]")),
         r#"rules.yaml:1: rule "a": match.a must be at most 1024 bytes long, found 2000"#
     );
 }
@@ -322,8 +245,5 @@ fn a_document_beyond_the_bounds_is_refused() {
         "rules.yaml: document must be at most 16777216 bytes long, found 16777217"
     );
     let many = format!("rules:\n{}", "- a\n".repeat(RuleSet::MAX_RULES + 1));
-    assert_eq!(
-        told(&many),
-        "rules.yaml:2: rules must have at most 100000 items, found 100001"
-    );
+    assert_eq!(told(&many), "rules.yaml:2: rules must have at most 100000 items, found 100001");
 }

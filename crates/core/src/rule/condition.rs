@@ -23,10 +23,7 @@ impl Condition {
     /// The attribute passes the test.
     #[must_use]
     pub fn new(attribute: &str, test: Test) -> Self {
-        Self {
-            attribute: attribute.into(),
-            test,
-        }
+        Self { attribute: attribute.into(), test }
     }
 
     /// The attribute it looks at.
@@ -136,16 +133,11 @@ impl Patterns {
         }
         exact.sort_unstable();
         exact.dedup();
-        Self {
-            exact: exact.into(),
-            globs: globs.into(),
-        }
+        Self { exact: exact.into(), globs: globs.into() }
     }
 
     fn describe(&self, value: &str) -> bool {
-        self.exact
-            .binary_search_by(|text| (**text).cmp(value))
-            .is_ok()
+        self.exact.binary_search_by(|text| (**text).cmp(value)).is_ok()
             || self.globs.iter().any(|glob| glob.matches(value))
     }
 
@@ -223,11 +215,7 @@ impl fmt::Display for Mismatch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off => f.write_str("the rule is off"),
-            Self::Condition {
-                attribute,
-                found,
-                wanted,
-            } => {
+            Self::Condition { attribute, found, wanted } => {
                 let found = found.map_or_else(|| "absent".to_owned(), quoted);
                 write!(f, "{attribute} is {found}, wanted {wanted}")
             }

@@ -22,12 +22,7 @@ pub struct RuleError {
 impl RuleError {
     /// An error in a rule that was made in code.
     pub(super) fn in_code(rule: &str, message: impl Into<String>) -> Self {
-        Self {
-            source: Arc::from(""),
-            line: None,
-            rule: Some(cut(rule)),
-            message: message.into(),
-        }
+        Self { source: Arc::from(""), line: None, rule: Some(cut(rule)), message: message.into() }
     }
 }
 
@@ -76,10 +71,7 @@ impl RuleErrors {
 
 impl From<RuleError> for RuleErrors {
     fn from(error: RuleError) -> Self {
-        Self {
-            listed: vec![error],
-            unlisted: 0,
-        }
+        Self { listed: vec![error], unlisted: 0 }
     }
 }
 
@@ -120,12 +112,7 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn new(source: &str) -> Self {
-        Self {
-            source: Arc::from(source),
-            rule: None,
-            listed: Vec::new(),
-            unlisted: 0,
-        }
+        Self { source: Arc::from(source), rule: None, listed: Vec::new(), unlisted: 0 }
     }
 
     /// Names the rule that the following errors belong to.
@@ -152,10 +139,7 @@ impl Report {
             return Ok(());
         }
         self.listed.sort_by_key(|error| error.line);
-        Err(RuleErrors {
-            listed: self.listed,
-            unlisted: self.unlisted,
-        })
+        Err(RuleErrors { listed: self.listed, unlisted: self.unlisted })
     }
 }
 

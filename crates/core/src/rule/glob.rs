@@ -59,12 +59,7 @@ impl Glob {
             [Step::Run(star)] => Middle::Star(*star),
             _ => Middle::Steps(steps.into_boxed_slice()),
         };
-        Some(Self {
-            text: text.into(),
-            prefix,
-            suffix,
-            middle,
-        })
+        Some(Self { text: text.into(), prefix, suffix, middle })
     }
 
     /// Whether the whole value is one that the pattern describes.
@@ -89,9 +84,7 @@ impl Glob {
     /// What every matching value ends with; may be empty.
     #[must_use]
     pub fn suffix(&self) -> &str {
-        self.text
-            .get(self.text.len() - self.suffix..)
-            .unwrap_or_default()
+        self.text.get(self.text.len() - self.suffix..).unwrap_or_default()
     }
 }
 

@@ -39,10 +39,7 @@ pub struct Tiers {
 
 impl Tiers {
     pub(super) fn new(by: &str, limits: BTreeMap<Box<str>, Arc<Limit>>) -> Self {
-        Self {
-            by: by.into(),
-            limits,
-        }
+        Self { by: by.into(), limits }
     }
 
     /// The attribute that names a request's tier.
@@ -58,10 +55,7 @@ impl Tiers {
 
     pub(super) fn applied(&self, request: &Request<'_>) -> Option<Applied<'_>> {
         let (name, limit) = self.limits.get_key_value(present(request, &self.by)?)?;
-        Some(Applied {
-            limit,
-            because: Because::Tier(name),
-        })
+        Some(Applied { limit, because: Because::Tier(name) })
     }
 }
 
@@ -94,10 +88,7 @@ impl Override {
 
     fn applies(&self, request: &Request<'_>, now: Timestamp) -> bool {
         self.until.is_none_or(|end| now < end)
-            && self
-                .conditions
-                .iter()
-                .all(|condition| condition.holds(request))
+            && self.conditions.iter().all(|condition| condition.holds(request))
     }
 }
 
@@ -110,10 +101,7 @@ pub(super) struct Overrides {
 
 impl Overrides {
     pub(super) fn new(items: Vec<Override>) -> Self {
-        Self {
-            matcher: Matcher::new(items.iter().map(Override::conditions)),
-            items: items.into(),
-        }
+        Self { matcher: Matcher::new(items.iter().map(Override::conditions)), items: items.into() }
     }
 
     pub(super) fn as_slice(&self) -> &[Override] {
@@ -133,9 +121,6 @@ impl Overrides {
                 first = Some((index, item));
             }
         });
-        first.map(|(index, item)| Applied {
-            limit: &item.limit,
-            because: Because::Override(index),
-        })
+        first.map(|(index, item)| Applied { limit: &item.limit, because: Because::Override(index) })
     }
 }

@@ -10,10 +10,7 @@ use ipnet::IpNet;
 /// A client that reaches a dual-stack listener over IPv4 shows up as `::ffff:192.0.2.7`, and must
 /// meet the rules for `192.0.2.7`.
 pub(super) fn address(value: &str) -> Option<IpAddr> {
-    value
-        .parse()
-        .ok()
-        .map(|address: IpAddr| address.to_canonical())
+    value.parse().ok().map(|address: IpAddr| address.to_canonical())
 }
 
 /// A set of networks that finds an address in time that barely grows with their number.
@@ -28,14 +25,10 @@ impl Networks {
     /// These networks; bits after a prefix are ignored.
     #[must_use]
     pub fn new(networks: impl IntoIterator<Item = IpNet>) -> Self {
-        let written: Box<[IpNet]> = networks
-            .into_iter()
-            .map(|network| unmapped(network.trunc()))
-            .collect();
-        let mut sorted: Vec<(IpAddr, IpAddr)> = written
-            .iter()
-            .map(|network| (network.network(), network.broadcast()))
-            .collect();
+        let written: Box<[IpNet]> =
+            networks.into_iter().map(|network| unmapped(network.trunc())).collect();
+        let mut sorted: Vec<(IpAddr, IpAddr)> =
+            written.iter().map(|network| (network.network(), network.broadcast())).collect();
         sorted.sort_unstable();
         let mut ranges: Vec<(IpAddr, IpAddr)> = Vec::with_capacity(sorted.len());
         for (first, last) in sorted {
@@ -45,10 +38,7 @@ impl Networks {
                 _ => ranges.push((first, last)),
             }
         }
-        Self {
-            written,
-            ranges: ranges.into(),
-        }
+        Self { written, ranges: ranges.into() }
     }
 
     /// Whether the value is an address in one of the networks.
@@ -105,10 +95,9 @@ impl fmt::Display for NetworkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text => f.write_str("must be an address or a network like 10.0.0.0/8"),
-            Self::HostBits(whole) => write!(
-                f,
-                "must not have bits after its prefix (the network is {whole})"
-            ),
+            Self::HostBits(whole) => {
+                write!(f, "must not have bits after its prefix (the network is {whole})")
+            }
         }
     }
 }

@@ -25,10 +25,7 @@ use crate::request::Request;
 pub(super) fn document(yaml: &str, report: &mut Report) -> Vec<Rule> {
     if yaml.len() > RuleSet::MAX_DOCUMENT {
         let (most, found) = (RuleSet::MAX_DOCUMENT, yaml.len());
-        report.add(
-            None,
-            format!("document must be at most {most} bytes long, found {found}"),
-        );
+        report.add(None, format!("document must be at most {most} bytes long, found {found}"));
         return Vec::new();
     }
     let root = match yaml::read(yaml) {
@@ -56,10 +53,7 @@ pub(super) fn document(yaml: &str, report: &mut Report) -> Vec<Rule> {
                 && let Some(text) = name.text()
                 && let Some(first) = first_lines.insert(text, name.line)
             {
-                report.add(
-                    name.line,
-                    format!("name must be unique, found it on line {first} too"),
-                );
+                report.add(name.line, format!("name must be unique, found it on line {first} too"));
             }
             rule(&raw, node.line, report)
         });
@@ -128,16 +122,11 @@ fn rule(raw: &RawRule<'_>, line: u64, report: &mut Report) -> Option<Rule> {
     Some(rule)
 }
 
-const MODES: [(&str, Mode); 3] = [
-    ("enforce", Mode::Enforce),
-    ("shadow", Mode::Shadow),
-    ("off", Mode::Off),
-];
+const MODES: [(&str, Mode); 3] =
+    [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
 
-const ANSWERS: [(&str, OnStoreFailure); 2] = [
-    ("allow", OnStoreFailure::Allow),
-    ("deny", OnStoreFailure::Deny),
-];
+const ANSWERS: [(&str, OnStoreFailure); 2] =
+    [("allow", OnStoreFailure::Allow), ("deny", OnStoreFailure::Deny)];
 
 const ALGORITHMS: [(&str, Algorithm); 5] = [
     ("token_bucket", Algorithm::TokenBucket),
@@ -198,18 +187,14 @@ pub(super) fn chain(text: &str) -> Result<Chain, String> {
     let attributes: SmallVec<[Box<str>; 1]> = attributes.collect::<Result<_, String>>()?;
     if attributes.len() > Chain::MAX_ALTERNATIVES {
         let (most, found) = (Chain::MAX_ALTERNATIVES, attributes.len());
-        return Err(format!(
-            "per must name at most {most} attributes in one chain, found {found}"
-        ));
+        return Err(format!("per must name at most {most} attributes in one chain, found {found}"));
     }
     Ok(Chain::new(attributes))
 }
 
 fn per(node: &Node<'_>, report: &mut Report) -> Option<Vec<Chain>> {
     let items = list(node, "per", Rule::MAX_PER, report)?;
-    let chains: Vec<Option<Chain>> = items
-        .iter()
-        .map(|item| noted(chain(text(item, "per", report)?), item, report))
-        .collect();
+    let chains: Vec<Option<Chain>> =
+        items.iter().map(|item| noted(chain(text(item, "per", report)?), item, report)).collect();
     chains.into_iter().collect()
 }

@@ -38,15 +38,9 @@ impl Chain {
     /// The first attribute that the request has, and that is not empty.
     #[must_use]
     pub fn pick<'a>(&'a self, request: &'a Request<'_>) -> Option<Picked<'a>> {
-        (0..)
-            .zip(&self.attributes)
-            .find_map(|(alternative, attribute)| {
-                present(request, attribute).map(|value| Picked {
-                    alternative,
-                    attribute,
-                    value,
-                })
-            })
+        (0..).zip(&self.attributes).find_map(|(alternative, attribute)| {
+            present(request, attribute).map(|value| Picked { alternative, attribute, value })
+        })
     }
 
     /// The request's part of the key: the first value present, or [`Part::Absent`].
@@ -54,10 +48,7 @@ impl Chain {
     pub(super) fn part<'q>(&self, request: &'q Request<'_>) -> Part<'q> {
         for (alternative, attribute) in (0..).zip(&self.attributes) {
             if let Some(value) = present(request, attribute) {
-                return Part::Value {
-                    alternative,
-                    value: value.as_bytes(),
-                };
+                return Part::Value { alternative, value: value.as_bytes() };
             }
         }
         Part::Absent

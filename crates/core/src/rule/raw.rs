@@ -73,10 +73,7 @@ fn peek<'n>(node: &'n Node<'n>, key: &str) -> Option<&'n Node<'n>> {
     let Value::Map(entries) = &node.value else {
         return None;
     };
-    entries
-        .iter()
-        .find(|(name, _)| name.text == key)
-        .map(|(_, value)| value)
+    entries.iter().find(|(name, _)| name.text == key).map(|(_, value)| value)
 }
 
 /// The values of the known keys of a map; reports the keys that are unknown.
@@ -89,19 +86,13 @@ pub(super) fn keys<'n, const N: usize>(
     let entries = map(node, what, report)?;
     let mut values = [None; N];
     for (name, value) in entries {
-        let slot = known
-            .iter()
-            .zip(&mut values)
-            .find(|(key, _)| **key == name.text);
+        let slot = known.iter().zip(&mut values).find(|(key, _)| **key == name.text);
         if let Some((_, slot)) = slot {
             *slot = Some(value);
             continue;
         }
-        let mut message = format!(
-            "{what} has no key {}, wanted {}",
-            quoted(&name.text),
-            choice(known)
-        );
+        let mut message =
+            format!("{what} has no key {}, wanted {}", quoted(&name.text), choice(known));
         if let Some(meant) = nearest(&name.text, &known) {
             message.push_str(&format!(" (did you mean {meant}?)"));
         }
@@ -119,10 +110,7 @@ pub(super) fn map<'n>(
     match &node.value {
         Value::Map(entries) => Some(entries),
         _ => {
-            report.add(
-                node.line,
-                format!("{what} must be a map, found {}", node.shown()),
-            );
+            report.add(node.line, format!("{what} must be a map, found {}", node.shown()));
             None
         }
     }
@@ -139,17 +127,11 @@ pub(super) fn list<'n>(
         Value::List(items) if items.len() <= most => Some(items),
         Value::List(items) => {
             let found = items.len();
-            report.add(
-                node.line,
-                format!("{what} must have at most {most} items, found {found}"),
-            );
+            report.add(node.line, format!("{what} must have at most {most} items, found {found}"));
             None
         }
         _ => {
-            report.add(
-                node.line,
-                format!("{what} must be a list, found {}", node.shown()),
-            );
+            report.add(node.line, format!("{what} must be a list, found {}", node.shown()));
             None
         }
     }
@@ -159,10 +141,7 @@ pub(super) fn list<'n>(
 pub(super) fn text<'n>(node: &'n Node<'n>, what: &str, report: &mut Report) -> Option<&'n str> {
     let text = node.text();
     if text.is_none() {
-        report.add(
-            node.line,
-            format!("{what} must be a text, found {}", node.shown()),
-        );
+        report.add(node.line, format!("{what} must be a text, found {}", node.shown()));
     }
     text
 }
@@ -175,10 +154,7 @@ pub(super) fn whole(node: &Node<'_>, what: &str, report: &mut Report) -> Option<
         .map(|text| text.replace('_', ""));
     let number = digits.and_then(|digits| digits.parse().ok());
     if number.is_none() {
-        report.add(
-            node.line,
-            format!("{what} must be a whole number, found {}", node.shown()),
-        );
+        report.add(node.line, format!("{what} must be a whole number, found {}", node.shown()));
     }
     number
 }
@@ -196,10 +172,7 @@ pub(super) fn word<T: Copy, const N: usize>(
     let known = words.iter().find(|(word, _)| node.text() == Some(*word));
     if known.is_none() {
         let wanted = choice(words.iter().map(|(word, _)| *word));
-        report.add(
-            node.line,
-            format!("{what} must be {wanted}, found {}", node.shown()),
-        );
+        report.add(node.line, format!("{what} must be {wanted}, found {}", node.shown()));
     }
     known.map(|(_, value)| *value)
 }
@@ -222,7 +195,5 @@ pub(super) fn noted<T, E: ToString>(
     node: &Node<'_>,
     report: &mut Report,
 ) -> Option<T> {
-    result
-        .map_err(|error| report.add(node.line, error.to_string()))
-        .ok()
+    result.map_err(|error| report.add(node.line, error.to_string())).ok()
 }

@@ -111,23 +111,15 @@ impl RuleSet {
         });
         found.sort_unstable();
         found.dedup();
-        found
-            .into_iter()
-            .filter_map(|index| self.rules.get(index))
-            .collect()
+        found.into_iter().filter_map(|index| self.rules.get(index)).collect()
     }
 }
 
 /// Reports a set that is larger than we are willing to hold.
 pub(super) fn check_size(rules: usize, overrides: usize, report: &mut Report) {
     if rules > RuleSet::MAX_RULES {
-        report.add(
-            None,
-            format!(
-                "at most {} rules are allowed, found {rules}",
-                RuleSet::MAX_RULES
-            ),
-        );
+        report
+            .add(None, format!("at most {} rules are allowed, found {rules}", RuleSet::MAX_RULES));
     }
     if overrides > RuleSet::MAX_OVERRIDES {
         report.add(

@@ -161,16 +161,10 @@ impl<'y> Found<'y> {
                 Value::List(items.into_iter().map(|item| item.settle(source)).collect())
             }
             Shape::Map(entries) => Value::Map(
-                entries
-                    .into_iter()
-                    .map(|(name, item)| (name, item.settle(source)))
-                    .collect(),
+                entries.into_iter().map(|(name, item)| (name, item.settle(source))).collect(),
             ),
         };
-        Node {
-            line: self.used.line(),
-            value,
-        }
+        Node { line: self.used.line(), value }
     }
 }
 
@@ -187,11 +181,7 @@ fn spelled<'y>(source: &'y str, location: &Location) -> &'y str {
 impl<'de> Deserialize<'de> for Found<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let found = Spanned::<Shape<'de>>::deserialize(deserializer)?;
-        Ok(Self {
-            used: found.referenced,
-            defined: found.defined,
-            shape: found.value,
-        })
+        Ok(Self { used: found.referenced, defined: found.defined, shape: found.value })
     }
 }
 
@@ -253,10 +243,7 @@ impl<'de> Visitor<'de> for ShapeVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut entries = Vec::new();
         while let Some(name) = map.next_key::<Spanned<String>>()? {
-            let name = Name {
-                line: name.referenced.line(),
-                text: name.value.into(),
-            };
+            let name = Name { line: name.referenced.line(), text: name.value.into() };
             entries.push((name, map.next_value()?));
         }
         Ok(Shape::Map(entries))
@@ -311,21 +298,12 @@ mod tests {
             "10.0.0.0/8",
             "é1",
         ] {
-            assert_eq!(
-                tree(&format!("a: {text} # comment")),
-                format!("1:{{1:a=1:{text}}}")
-            );
-            assert_eq!(
-                tree(&format!("é: [é, {text}]")),
-                format!("1:{{1:é=1:[1:é 1:{text}]}}")
-            );
+            assert_eq!(tree(&format!("a: {text} # comment")), format!("1:{{1:a=1:{text}}}"));
+            assert_eq!(tree(&format!("é: [é, {text}]")), format!("1:{{1:é=1:[1:é 1:{text}]}}"));
             assert_eq!(tree(&format!("{text}: x")), format!("1:{{1:{text}=1:x}}"));
         }
         assert_eq!(tree("a: \"5\""), "1:{1:a=1:5}");
-        assert_eq!(
-            tree("a: ~\nb:\nc: ''"),
-            "1:{1:a=1:nothing 2:b=2:nothing 3:c=3:}"
-        );
+        assert_eq!(tree("a: ~\nb:\nc: ''"), "1:{1:a=1:nothing 2:b=2:nothing 3:c=3:}");
     }
 
     #[test]
@@ -343,14 +321,8 @@ mod tests {
             let again = vec![format!("*a{}", level - 1); 10].join(", ");
             bomb += &format!("a{level}: &a{level} [{again}]\n");
         }
-        assert_eq!(
-            tree(&bomb),
-            "Some(6): aliases must add at most 1000000 values"
-        );
+        assert_eq!(tree(&bomb), "Some(6): aliases must add at most 1000000 values");
         let deep = format!("a: {}{}", "[".repeat(40), "]".repeat(40));
-        assert_eq!(
-            tree(&deep),
-            "Some(1): values must be nested at most 16 deep"
-        );
+        assert_eq!(tree(&deep), "Some(1): values must be nested at most 16 deep");
     }
 }

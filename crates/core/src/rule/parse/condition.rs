@@ -13,18 +13,14 @@ pub(super) fn all(node: &Node<'_>, report: &mut Report) -> Option<Vec<Condition>
     let entries = map(node, "match", report)?;
     if entries.len() > Rule::MAX_CONDITIONS {
         let (most, found) = (Rule::MAX_CONDITIONS, entries.len());
-        report.add(
-            node.line,
-            format!("match must have at most {most} conditions, found {found}"),
-        );
+        report.add(node.line, format!("match must have at most {most} conditions, found {found}"));
         return None;
     }
     let conditions: Vec<Option<Condition>> = entries
         .iter()
         .map(|(name, node)| {
-            let attribute = check_attribute(&name.text)
-                .map_err(|error| report.add(name.line, error))
-                .ok();
+            let attribute =
+                check_attribute(&name.text).map_err(|error| report.add(name.line, error)).ok();
             let test = test(&name.text, node, report);
             attribute?;
             Some(Condition::new(&name.text, test?))
@@ -86,10 +82,7 @@ fn presence(attribute: &str, key: &str, node: &Node<'_>, report: &mut Report) ->
         _ => {
             report.add(
                 node.line,
-                format!(
-                    "match.{attribute}.{key} must be true or false, found {}",
-                    node.shown()
-                ),
+                format!("match.{attribute}.{key} must be true or false, found {}", node.shown()),
             );
             None
         }
@@ -152,12 +145,7 @@ fn alternatives<'n>(
 ) -> Option<&'n [Node<'n>]> {
     let items = match &node.value {
         Value::Text(_) => std::slice::from_ref(node),
-        _ => list(
-            node,
-            &format!("match.{attribute}"),
-            Rule::MAX_ALTERNATIVES,
-            report,
-        )?,
+        _ => list(node, &format!("match.{attribute}"), Rule::MAX_ALTERNATIVES, report)?,
     };
     if items.is_empty() {
         report.add(

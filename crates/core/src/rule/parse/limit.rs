@@ -83,10 +83,8 @@ fn tier_limits(
     let entries = map(node, "tiers.limits", report)?;
     if entries.len() > Rule::MAX_TIERS {
         let (most, found) = (Rule::MAX_TIERS, entries.len());
-        report.add(
-            node.line,
-            format!("tiers.limits must have at most {most} tiers, found {found}"),
-        );
+        report
+            .add(node.line, format!("tiers.limits must have at most {most} tiers, found {found}"));
         return None;
     }
     let limits: Vec<_> = entries
@@ -95,10 +93,8 @@ fn tier_limits(
             let limit = limit(algorithm, node, report);
             if !(1..=Rule::MAX_VALUE).contains(&name.text.len()) {
                 let (most, found) = (Rule::MAX_VALUE, quoted(&name.text));
-                report.add(
-                    name.line,
-                    format!("tier must be 1 to {most} bytes long, found {found}"),
-                );
+                report
+                    .add(name.line, format!("tier must be 1 to {most} bytes long, found {found}"));
                 return None;
             }
             Some((Box::from(&*name.text), limit?))
@@ -114,10 +110,8 @@ pub(super) fn overrides(
     report: &mut Report,
 ) -> Option<Vec<Override>> {
     let items = list(node, "overrides", RuleSet::MAX_OVERRIDES, report)?;
-    let overrides: Vec<Option<Override>> = items
-        .iter()
-        .map(|item| one_override(item, algorithm, report))
-        .collect();
+    let overrides: Vec<Option<Override>> =
+        items.iter().map(|item| one_override(item, algorithm, report)).collect();
     overrides.into_iter().collect()
 }
 
@@ -131,25 +125,16 @@ fn one_override(node: &Node<'_>, algorithm: Algorithm, report: &mut Report) -> O
         Some(node) => instant(node, report).map(Some),
         None => Some(None),
     };
-    Some(Override {
-        conditions: conditions?.into(),
-        limit: limit?,
-        until: until?,
-    })
+    Some(Override { conditions: conditions?.into(), limit: limit?, until: until? })
 }
 
 /// Reads an RFC 3339 time; one before 1970 is the epoch, which is over just the same.
 fn instant(node: &Node<'_>, report: &mut Report) -> Option<Timestamp> {
-    let time = node
-        .text()
-        .and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    let time = node.text().and_then(|text| text.parse::<jiff::Timestamp>().ok());
     if time.is_none() {
         report.add(
             node.line,
-            format!(
-                "until must read like \"2027-01-01T00:00:00Z\", found {}",
-                node.shown()
-            ),
+            format!("until must read like \"2027-01-01T00:00:00Z\", found {}", node.shown()),
         );
     }
     time.map(|time| Timestamp::from_micros(u64::try_from(time.as_microsecond()).unwrap_or(0)))
