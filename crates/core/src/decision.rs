@@ -1,5 +1,10 @@
 //! What a limit answers, and what several of them answer together.
 
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Limit;
 use crate::time::{Span, Timestamp};
 
 /// How one limit stands towards one request.
@@ -110,6 +115,101 @@ pub fn strictest<'o>(outcomes: impl IntoIterator<Item = &'o Outcome>) -> Option<
         }
     }
     best.map(|(index, _)| index)
+}
+
+/// What all rules that match a request answer together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    ruling: Ruling,
+    policies: Policies,
+    undecided: Vec<Arc<str>>,
+}
+
+/// The rules that were asked, in the order of the rules file.
+pub type Policies = SmallVec<[Policy; 2]>;
+
+/// Whether a request may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ruling {
+    /// It may.
+    Allow,
+    /// The client is over its share.
+    Deny,
+    /// A rule that denies when the store fails could not be decided.
+    Unavailable,
+}
+
+/// How one rule stands towards a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The rule's name.
+    pub rule: Arc<str>,
+    /// The limit that applies.
+    pub limit: Arc<Limit>,
+    /// What it answered.
+    pub outcome: Outcome,
+    /// Whether it only counts: a shadow rule's denial denies nobody.
+    pub shadow: bool,
+}
+
+impl Decision {
+    /// A decision by the rules that were asked, none of which failed.
+    #[must_use]
+    pub fn of(policies: Policies) -> Self {
+        let denied = policies.iter().any(|policy| !policy.shadow && !policy.outcome.is_allowed());
+        let ruling = if denied { Ruling::Deny } else { Ruling::Allow };
+        Self { ruling, policies, undecided: Vec::new() }
+    }
+
+    /// A decision without the store: `undecided` rules are let pass, or not when `unavailable`.
+    #[must_use]
+    pub fn without_store(unavailable: bool, undecided: Vec<Arc<str>>) -> Self {
+        let ruling = if unavailable { Ruling::Unavailable } else { Ruling::Allow };
+        Self { ruling, policies: Policies::new(), undecided }
+    }
+
+    /// Whether the request may pass.
+    #[must_use]
+    pub fn ruling(&self) -> Ruling {
+        self.ruling
+    }
+
+    /// Whether the request may pass.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.ruling == Ruling::Allow
+    }
+
+    /// Every rule that was asked, shadow rules too, in the order of the rules file.
+    #[must_use]
+    pub fn policies(&self) -> &[Policy] {
+        &self.policies
+    }
+
+    /// The rules that apply, without those that only count.
+    pub fn enforced(&self) -> impl Iterator<Item = &Policy> {
+        self.policies.iter().filter(|policy| !policy.shadow)
+    }
+
+    /// The rules that could not be asked because the store failed.
+    #[must_use]
+    pub fn undecided(&self) -> &[Arc<str>] {
+        &self.undecided
+    }
+
+    /// The rule that decided: on a denial the one with the longest wait, else the one that leaves
+    /// least. `None` when no rule applies.
+    #[must_use]
+    pub fn decisive(&self) -> Option<&Policy> {
+        let place = strictest(self.enforced().map(|policy| &policy.outcome))?;
+        self.enforced().nth(place)
+    }
+
+    /// How long an admitted request has to wait for its turn: the longest of all delays.
+    #[must_use]
+    pub fn delay(&self) -> Span {
+        self.enforced().map(|policy| policy.outcome.delay()).max().unwrap_or(Span::ZERO)
+    }
 }
 
 #[cfg(test)]

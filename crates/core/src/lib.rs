@@ -25,6 +25,7 @@
 
 pub mod algorithm;
 pub mod decision;
+pub mod header;
 pub mod key;
 pub mod quota;
 pub mod request;
@@ -32,7 +33,8 @@ pub mod rule;
 pub mod time;
 
 pub use algorithm::{Algorithm, Bound, Limit, Meter, State};
-pub use decision::{Outcome, Slip, Verdict, strictest};
+pub use decision::{Decision, Outcome, Policies, Policy, Ruling, Slip, Verdict, strictest};
+pub use header::{Header, HeaderStyle, Ietf, Problem, Reset, retry_after_seconds};
 pub use key::{Key, Keyer, Part, Scope};
 pub use quota::{Quota, QuotaError};
 pub use request::{Request, RequestError};

@@ -1,1 +1,33 @@
-//! Stub.
+//! Rate limits in your process.
+//!
+//! Without a rules file, [`Limiter::per_key`] gives a handle that limits each key on its own:
+//!
+//! ```
+//! use tidegate::{Limiter, Quota};
+//!
+//! let api = Limiter::per_key(Quota::per_second(100).burst(200))?;
+//! if !api.check("user_42").is_allowed() {
+//!     // 429
+//! }
+//! # Ok::<(), tidegate::QuotaError>(())
+//! ```
+//!
+//! With one, [`Limiter::builder`] takes a [`RuleSet`], and [`Limiter::check`] decides a [`Request`] by
+//! every rule that matches it: all of them are charged, or none. The `tower` feature puts either in
+//! front of an HTTP or gRPC service.
+
+pub mod clock;
+pub mod limiter;
+pub mod per_key;
+pub mod store;
+
+pub use clock::{Clock, ManualClock};
+pub use limiter::{AcquireError, Builder, ForgetError, Limiter, NoHandle, Receipt, UnknownRule};
+pub use per_key::{NeverFits, PerKey};
+pub use store::memory::{MemoryStore, MemoryUse};
+pub use store::{Charge, Outcomes, Refund, Store, StoreError};
+pub use tidegate_core::{
+    Algorithm, Bound, Decision, HeaderStyle, Ietf, Key, Keyer, Limit, Outcome, Policy, Problem,
+    Quota, QuotaError, Request, RequestError, Reset, Rule, RuleSet, Ruling, Slip, Span, State,
+    Timestamp, Verdict, rule,
+};

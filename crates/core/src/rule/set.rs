@@ -94,7 +94,13 @@ impl RuleSet {
     /// The rule with this name.
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<&Rule> {
-        self.rules.get(*self.by_name.get(name)?)
+        self.rules.get(self.place(name)?)
+    }
+
+    /// Where the rule with this name stands among [`rules`](Self::rules).
+    #[must_use]
+    pub fn place(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
     }
 
     /// The rules that apply to a request, in the order of the document.
@@ -102,7 +108,14 @@ impl RuleSet {
     /// The same as asking every rule whether it [matches](Rule::matches), only faster.
     #[must_use]
     pub fn matching(&self, request: &Request<'_>) -> SmallVec<[&Rule; 8]> {
-        let mut found: SmallVec<[usize; 16]> = SmallVec::new();
+        let places = self.matching_places(request);
+        places.into_iter().filter_map(|index| self.rules.get(index)).collect()
+    }
+
+    /// Where the rules that apply to a request stand among [`rules`](Self::rules), in their order.
+    #[must_use]
+    pub fn matching_places(&self, request: &Request<'_>) -> SmallVec<[usize; 8]> {
+        let mut found: SmallVec<[usize; 8]> = SmallVec::new();
         self.matcher.candidates(request, |index| {
             let rule = self.rules.get(index);
             if rule.is_some_and(|rule| rule.matches(request).is_ok()) {
@@ -111,7 +124,7 @@ impl RuleSet {
         });
         found.sort_unstable();
         found.dedup();
-        found.into_iter().filter_map(|index| self.rules.get(index)).collect()
+        found
     }
 }
 

@@ -1,0 +1,298 @@
+//! What a client is told: response headers, and the body of a refusal.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use crate::decision::{Decision, Policy, Ruling};
+use crate::time::Timestamp;
+
+/// Which headers to send, and how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeaderStyle {
+    /// What `X-RateLimit-Reset` counts.
+    pub reset: Reset,
+    /// Which of the IETF drafts to follow.
+    pub ietf: Ietf,
+}
+
+/// What a reset header counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reset {
+    /// Seconds from now.
+    #[default]
+    Delta,
+    /// Seconds since the Unix epoch.
+    Epoch,
+}
+
+/// A draft of the IETF's RateLimit headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ietf {
+    /// `RateLimit` and `RateLimit-Policy`, as of draft 11.
+    #[default]
+    Current,
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset`, as of draft 6.
+    Six,
+    /// None of them.
+    Off,
+}
+
+/// A header's name, in lower case, and its value.
+pub type Header = (&'static str, String);
+
+impl HeaderStyle {
+    /// The headers for a decision; none when no rule applies.
+    #[must_use]
+    pub fn headers(self, decision: &Decision, now: Timestamp) -> Vec<Header> {
+        let mut headers = Vec::new();
+        if let Some(wait) = retry_after_seconds(decision) {
+            headers.push(("retry-after", wait.to_string()));
+        }
+        let Some(policy) = decision.decisive() else { return headers };
+        let outcome = &policy.outcome;
+        let delta = outcome.reset_after.as_secs_ceil();
+        let reset = match self.reset {
+            Reset::Delta => delta,
+            Reset::Epoch => (now + outcome.reset_after).as_secs_ceil(),
+        };
+        headers.push(("x-ratelimit-limit", outcome.limit.to_string()));
+        headers.push(("x-ratelimit-remaining", outcome.remaining.to_string()));
+        headers.push(("x-ratelimit-reset", reset.to_string()));
+        match self.ietf {
+            Ietf::Current => {
+                headers.push(("ratelimit-policy", list(decision, policy_item)));
+                headers.push(("ratelimit", list(decision, state_item)));
+            }
+            Ietf::Six => {
+                headers.push(("ratelimit-limit", outcome.limit.to_string()));
+                headers.push(("ratelimit-remaining", outcome.remaining.to_string()));
+                headers.push(("ratelimit-reset", delta.to_string()));
+            }
+            Ietf::Off => {}
+        }
+        headers
+    }
+}
+
+/// The seconds after which a denied client may come back, rounded up; `None` when it was not denied,
+/// or never will be admitted.
+#[must_use]
+pub fn retry_after_seconds(decision: &Decision) -> Option<u64> {
+    match decision.ruling() {
+        Ruling::Deny => Some(decision.decisive()?.outcome.retry_after()?.as_secs_ceil()),
+        // We can't tell when the store is back; a second spreads the next try.
+        Ruling::Unavailable => Some(1),
+        Ruling::Allow => None,
+    }
+}
+
+fn list(decision: &Decision, item: impl Fn(&mut String, &Policy)) -> String {
+    let mut text = String::new();
+    for policy in decision.enforced() {
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        item(&mut text, policy);
+    }
+    text
+}
+
+/// `"api";q=100;w=60`. The window is left out when it is no whole number of seconds.
+fn policy_item(text: &mut String, policy: &Policy) {
+    let quota = policy.limit.quota();
+    // Writing to a string can't fail.
+    let _ = write!(text, "\"{}\";q={}", policy.rule, quota.amount());
+    let window = quota.window();
+    if window.as_micros().is_multiple_of(1_000_000) {
+        let _ = write!(text, ";w={}", window.as_secs_ceil());
+    }
+}
+
+/// `"api";r=50;t=30`: what is left, and for a denial when to come back.
+fn state_item(text: &mut String, policy: &Policy) {
+    let outcome = &policy.outcome;
+    let until = outcome.retry_after().unwrap_or(outcome.reset_after);
+    let _ = write!(text, "\"{}\";r={};t={}", policy.rule, outcome.remaining, until.as_secs_ceil());
+}
+
+/// The body of a refusal, as `application/problem+json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// What kind of problem this is.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// The kind in words.
+    pub title: &'static str,
+    /// The HTTP status.
+    pub status: u16,
+    /// What happened to this request.
+    pub detail: String,
+    /// The rules that denied it.
+    #[serde(rename = "violated-policies", skip_serializing_if = "Vec::is_empty")]
+    pub violated_policies: Vec<String>,
+}
+
+impl Problem {
+    /// The media type of the body.
+    pub const MEDIA_TYPE: &'static str = "application/problem+json";
+
+    /// The problem with a decision; `None` when it allows.
+    #[must_use]
+    pub fn of(decision: &Decision) -> Option<Self> {
+        match decision.ruling() {
+            Ruling::Allow => None,
+            Ruling::Deny => {
+                let denied = decision.enforced().filter(|policy| !policy.outcome.is_allowed());
+                let violated_policies = denied.map(|policy| policy.rule.to_string()).collect();
+                Some(Self {
+                    kind: "https://iana.org/assignments/http-problem-types#quota-exceeded",
+                    title: "Too many requests",
+                    status: 429,
+                    detail: Self::wait(decision),
+                    violated_policies,
+                })
+            }
+            Ruling::Unavailable => Some(Self {
+                kind: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+                title: "The limit can't be checked right now",
+                status: 503,
+                detail: "the rate limiter's store does not answer".to_owned(),
+                violated_policies: Vec::new(),
+            }),
+        }
+    }
+
+    fn wait(decision: &Decision) -> String {
+        let name = decision.decisive().map_or("", |policy| &*policy.rule);
+        match retry_after_seconds(decision) {
+            Some(1) => format!("over the limit of {name:?}, try again in 1 second"),
+            Some(wait) => format!("over the limit of {name:?}, try again in {wait} seconds"),
+            None => format!("the request costs more than the limit of {name:?} ever admits"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::algorithm::{Algorithm, Limit};
+    use crate::decision::{Outcome, Policies, Verdict};
+    use crate::quota::Quota;
+    use crate::time::Span;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_780_000_000);
+
+    fn policy(rule: &str, quota: Quota, outcome: Outcome, shadow: bool) -> Policy {
+        let limit = Arc::new(Limit::new(Algorithm::TokenBucket, quota).unwrap());
+        Policy { rule: rule.into(), limit, outcome, shadow }
+    }
+
+    fn allow(limit: u64, remaining: u64, reset: Span) -> Outcome {
+        let verdict = Verdict::Allow { delay: Span::ZERO, slip: None };
+        Outcome { limit, remaining, reset_after: reset, verdict }
+    }
+
+    fn deny(limit: u64, wait: Option<Span>) -> Outcome {
+        let verdict = Verdict::Deny { retry_after: wait };
+        Outcome { limit, remaining: 0, reset_after: Span::from_secs(60), verdict }
+    }
+
+    fn shown(style: HeaderStyle, decision: &Decision) -> Vec<String> {
+        let headers = style.headers(decision, NOW);
+        headers.into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
+    }
+
+    fn two_rules() -> Decision {
+        Decision::of(Policies::from_vec(vec![
+            policy("burst", Quota::per_second(10), allow(10, 3, Span::from_micros(700_000)), false),
+            policy("daily", Quota::per_day(1000), allow(1000, 990, Span::from_secs(864)), false),
+            policy("trial", Quota::per_day(1), deny(1, None), true),
+        ]))
+    }
+
+    #[test]
+    fn an_allowed_client_learns_the_strictest_limit_and_every_policy() {
+        assert_eq!(
+            shown(HeaderStyle::default(), &two_rules()),
+            [
+                "x-ratelimit-limit: 10",
+                "x-ratelimit-remaining: 3",
+                "x-ratelimit-reset: 1",
+                r#"ratelimit-policy: "burst";q=10;w=1, "daily";q=1000;w=86400"#,
+                r#"ratelimit: "burst";r=3;t=1, "daily";r=990;t=864"#,
+            ]
+        );
+        assert_eq!(Problem::of(&two_rules()), None);
+    }
+
+    #[test]
+    fn a_denied_client_learns_when_to_come_back_rounded_up() {
+        let wait = Some(Span::from_micros(1_000_001));
+        let decision = Decision::of(Policies::from_vec(vec![policy(
+            "api",
+            Quota::per(5, Span::from_millis(100)),
+            deny(5, wait),
+            false,
+        )]));
+        let style = HeaderStyle { reset: Reset::Epoch, ietf: Ietf::Six };
+        assert_eq!(
+            shown(style, &decision),
+            [
+                "retry-after: 2",
+                "x-ratelimit-limit: 5",
+                "x-ratelimit-remaining: 0",
+                "x-ratelimit-reset: 1780000060",
+                "ratelimit-limit: 5",
+                "ratelimit-remaining: 0",
+                "ratelimit-reset: 60",
+            ]
+        );
+        let current = shown(HeaderStyle::default(), &decision);
+        assert!(current.contains(&r#"ratelimit-policy: "api";q=5"#.to_owned()), "{current:?}");
+        assert!(current.contains(&r#"ratelimit: "api";r=0;t=2"#.to_owned()), "{current:?}");
+        assert_eq!(
+            serde_json::to_string(&Problem::of(&decision)).unwrap(),
+            r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too many requests","status":429,"detail":"over the limit of \"api\", try again in 2 seconds","violated-policies":["api"]}"#
+        );
+    }
+
+    #[test]
+    fn a_cost_that_never_fits_has_no_retry_after() {
+        let decision = Decision::of(Policies::from_vec(vec![policy(
+            "api",
+            Quota::per_second(5),
+            deny(5, None),
+            false,
+        )]));
+        let headers = shown(HeaderStyle::default(), &decision);
+        assert!(!headers.iter().any(|header| header.starts_with("retry-after")), "{headers:?}");
+        let problem = Problem::of(&decision).unwrap();
+        assert_eq!(problem.detail, r#"the request costs more than the limit of "api" ever admits"#);
+    }
+
+    #[test]
+    fn a_store_that_fails_is_told_apart_from_a_client_over_its_share() {
+        let decision = Decision::without_store(true, vec!["api".into()]);
+        assert_eq!(shown(HeaderStyle::default(), &decision), ["retry-after: 1"]);
+        assert_eq!(Problem::of(&decision).unwrap().status, 503);
+    }
+
+    #[test]
+    fn no_rule_no_headers() {
+        let decision = Decision::of(Policies::new());
+        assert_eq!(shown(HeaderStyle::default(), &decision), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_current_draft_is_a_structured_field_list() {
+        for (name, value) in HeaderStyle::default().headers(&two_rules(), NOW) {
+            if name.starts_with("ratelimit") {
+                let list = sfv::Parser::new(&value).parse::<sfv::List>().unwrap();
+                assert_eq!(list.len(), 2, "{value}");
+            }
+        }
+    }
+}

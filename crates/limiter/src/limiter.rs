@@ -1,0 +1,414 @@
+//! Match, charge, decide; and what happens when the store fails.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use thiserror::Error;
+use tidegate_core::rule::{Chain, Mode, OnStoreFailure};
+use tidegate_core::{
+    Algorithm, Decision, Key, Limit, Policies, Policy, Quota, QuotaError, Request, Rule, RuleSet,
+    Ruling, Scope, Slip, Span,
+};
+
+use crate::clock::Clock;
+use crate::per_key::{PerKey, Waiting};
+use crate::store::memory::MemoryStore;
+use crate::store::{Charge, Refund, Store, StoreError};
+
+/// Decides requests by a set of rules. Clones share everything.
+///
+/// ```
+/// use tidegate::{Limiter, Request, RuleSet};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let rules = RuleSet::parse("rules.yaml", "
+/// rules:
+///   - name: api
+///     match: {path: '/v1/**'}
+///     per: [user]
+///     limit: 100 per minute
+/// ")?;
+/// let limiter = Limiter::builder().rules(rules).build();
+/// let request = Request::new().with("path", "/v1/orders")?.with("user", "alice")?;
+/// let decision = limiter.check(&request).await;
+/// assert!(decision.is_allowed());
+/// assert_eq!(decision.decisive().unwrap().outcome.remaining, 99);
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Limiter<S = MemoryStore> {
+    inner: Arc<Inner<S>>,
+}
+
+impl<S> Clone for Limiter<S> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+#[derive(Debug)]
+struct Inner<S> {
+    store: Arc<S>,
+    clock: Clock,
+    rules: RuleSet,
+    /// For each rule, the keys of its clients.
+    scopes: Vec<(Scope, Key)>,
+}
+
+/// A charge to be made for one rule.
+struct Ask<'r> {
+    rule: &'r Rule,
+    key: Key,
+    shared: Key,
+    limit: &'r Arc<Limit>,
+}
+
+/// What a request was charged, for taking it back.
+#[derive(Clone, Debug, Default)]
+pub struct Receipt {
+    refunds: SmallVec<[Refund; 2]>,
+}
+
+impl Receipt {
+    /// Whether there is nothing to take back.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.refunds.is_empty()
+    }
+}
+
+impl Limiter<MemoryStore> {
+    /// One limit for each key, in memory.
+    ///
+    /// # Errors
+    /// The quota can't be counted exactly.
+    pub fn per_key(quota: Quota) -> Result<PerKey, QuotaError> {
+        Self::per_key_on(quota, Clock::system())
+    }
+
+    /// One limit for each key, in memory, on a clock of the caller's.
+    ///
+    /// # Errors
+    /// The quota can't be counted exactly.
+    pub fn per_key_on(quota: Quota, clock: Clock) -> Result<PerKey, QuotaError> {
+        let store = Arc::new(MemoryStore::new(clock));
+        Self::per_key_in(store, Algorithm::TokenBucket, quota)
+    }
+
+    /// One limit for each key, by any algorithm, in a store of the caller's.
+    ///
+    /// # Errors
+    /// The quota can't be counted exactly, or does not suit the algorithm.
+    pub fn per_key_in(
+        store: Arc<MemoryStore>,
+        algorithm: Algorithm,
+        quota: Quota,
+    ) -> Result<PerKey, QuotaError> {
+        let limit = Arc::new(Limit::new(algorithm, quota)?);
+        let scope = store.keyer().scope("", []);
+        let clock = store.clock().clone();
+        Ok(PerKey::new(store, clock, scope, limit))
+    }
+
+    /// A limiter to be given its rules, and perhaps a clock and a store.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder { rules: RuleSet::default(), clock: None, store: () }
+    }
+}
+
+/// Collects what a [`Limiter`] needs.
+#[derive(Debug)]
+pub struct Builder<St = ()> {
+    rules: RuleSet,
+    clock: Option<Clock>,
+    store: St,
+}
+
+impl<St> Builder<St> {
+    /// The rules to decide by. Without any, every request is allowed.
+    #[must_use]
+    pub fn rules(mut self, rules: RuleSet) -> Self {
+        self.rules = rules;
+        self
+    }
+
+    /// The clock for overrides that end, for waiting, and for a memory store made here.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+}
+
+impl Builder {
+    /// Where spending is remembered. Without one: in memory, with default room.
+    #[must_use]
+    pub fn store<S: Store>(self, store: Arc<S>) -> Builder<Arc<S>> {
+        Builder { rules: self.rules, clock: self.clock, store }
+    }
+
+    /// The limiter, on a memory store of its own.
+    #[must_use]
+    pub fn build(self) -> Limiter {
+        let clock = self.clock.unwrap_or_default();
+        Limiter::assemble(Arc::new(MemoryStore::new(clock.clone())), clock, self.rules)
+    }
+}
+
+impl<S: Store> Builder<Arc<S>> {
+    /// The limiter.
+    #[must_use]
+    pub fn build(self) -> Limiter<S> {
+        Limiter::assemble(self.store, self.clock.unwrap_or_default(), self.rules)
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    fn assemble(store: Arc<S>, clock: Clock, rules: RuleSet) -> Self {
+        let keyer = store.keyer();
+        let scopes = rules.rules().iter().map(|rule| {
+            let scope = keyer.scope(rule.name(), rule.per().iter().map(Chain::as_str));
+            let shared = scope.shared();
+            (scope, shared)
+        });
+        let scopes = scopes.collect();
+        Self { inner: Arc::new(Inner { store, clock, rules, scopes }) }
+    }
+
+    /// The rules in force.
+    #[must_use]
+    pub fn rules(&self) -> &RuleSet {
+        &self.inner.rules
+    }
+
+    /// The clock for waiting.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
+    /// The store behind the limiter.
+    #[must_use]
+    pub fn store(&self) -> &Arc<S> {
+        &self.inner.store
+    }
+
+    /// Charges a request to every rule that matches it, or to none of them.
+    ///
+    /// A store that fails is part of the decision: each rule says whether it then allows or denies.
+    pub async fn check(&self, request: &Request<'_>) -> Decision {
+        self.check_with_receipt(request).await.0
+    }
+
+    /// As [`check`](Self::check), with what it takes to undo it.
+    pub async fn check_with_receipt(&self, request: &Request<'_>) -> (Decision, Receipt) {
+        let places = self.inner.rules.matching_places(request);
+        self.decide(&places, request).await
+    }
+
+    /// Answers what [`check`](Self::check) would for a cost of 1, and spends nothing.
+    pub async fn peek(&self, request: &Request<'_>) -> Decision {
+        self.check(&request.clone().cost(0)).await
+    }
+
+    /// Charges a request to one rule alone, whether or not the rule matches it.
+    ///
+    /// # Errors
+    /// There is no rule of that name.
+    pub async fn check_rule(
+        &self,
+        name: &str,
+        request: &Request<'_>,
+    ) -> Result<Decision, UnknownRule> {
+        let place = self.place(name)?;
+        let off = self.inner.rules.rules()[place].mode() == Mode::Off;
+        let places: &[usize] = if off { &[] } else { &[place] };
+        Ok(self.decide(places, request).await.0)
+    }
+
+    /// Takes back what a request was charged, as far as it still counts. How many charges gave
+    /// anything back.
+    ///
+    /// # Errors
+    /// The store did not confirm it; it is not tried again.
+    pub async fn refund(&self, receipt: Receipt) -> Result<usize, StoreError> {
+        self.inner.store.refund(&receipt.refunds).await
+    }
+
+    /// Forgets what the client that a request names has spent under a rule.
+    ///
+    /// # Errors
+    /// There is no such rule, or the store did not confirm it.
+    pub async fn forget(&self, rule: &str, request: &Request<'_>) -> Result<(), ForgetError> {
+        let ask = self.ask(self.place(rule)?, request);
+        Ok(self.inner.store.forget(ask.key).await?)
+    }
+
+    /// Waits until a request was charged and its turn has come.
+    ///
+    /// Dropping the future while it waits for a leaky bucket's slot gives the slot back if it is the
+    /// last.
+    ///
+    /// # Errors
+    /// No wait would make the request fit, or the store failed under a rule that then denies.
+    pub async fn acquire(&self, request: &Request<'_>) -> Result<Decision, AcquireError> {
+        loop {
+            let now = self.inner.clock.now();
+            let (decision, receipt) = self.check_with_receipt(request).await;
+            let wait = match decision.ruling() {
+                Ruling::Allow => {
+                    let delay = decision.delay();
+                    if delay > Span::ZERO {
+                        let waiting = Waiting::new(&self.inner.store, receipt.refunds.into_vec());
+                        self.inner.clock.sleep_until(now + delay).await;
+                        waiting.done();
+                    }
+                    return Ok(decision);
+                }
+                Ruling::Deny => decision.decisive().and_then(|policy| policy.outcome.retry_after()),
+                Ruling::Unavailable => return Err(AcquireError::Unavailable(decision)),
+            };
+            match wait {
+                Some(wait) => self.inner.clock.sleep_until(now + wait).await,
+                None => return Err(AcquireError::NeverFits(decision)),
+            }
+        }
+    }
+
+    /// A handle on one rule's limit, a bucket for each value of the attribute it counts by.
+    ///
+    /// The handle meets the same buckets as requests that carry the value, under the rule's own
+    /// limit: tiers and overrides need a request to look at.
+    ///
+    /// # Errors
+    /// There is no such rule, or it does not count by exactly one attribute.
+    pub fn rule(&self, name: &str) -> Result<PerKey<S>, NoHandle> {
+        let place = self.place(name)?;
+        let rule = &self.inner.rules.rules()[place];
+        if rule.per().len() != 1 {
+            return Err(NoHandle::Parts { rule: name.to_owned(), found: rule.per().len() });
+        }
+        if rule.tiers().is_some() || !rule.overrides().is_empty() || rule.mode() != Mode::Enforce {
+            return Err(NoHandle::Varies { rule: name.to_owned() });
+        }
+        let (store, clock) = (Arc::clone(&self.inner.store), self.inner.clock.clone());
+        let scope = self.inner.scopes[place].0.clone();
+        Ok(PerKey::new(store, clock, scope, Arc::clone(rule.limit())))
+    }
+
+    fn place(&self, name: &str) -> Result<usize, UnknownRule> {
+        let place = self.inner.rules.place(name);
+        place.ok_or_else(|| UnknownRule { name: name.to_owned() })
+    }
+
+    fn ask(&self, place: usize, request: &Request<'_>) -> Ask<'_> {
+        let (rule, (scope, shared)) = (&self.inner.rules.rules()[place], &self.inner.scopes[place]);
+        let limit = rule.limit_for(request, self.inner.clock.now()).limit;
+        Ask { rule, key: scope.key(rule.parts(request)), shared: *shared, limit }
+    }
+
+    async fn decide(&self, places: &[usize], request: &Request<'_>) -> (Decision, Receipt) {
+        if places.is_empty() {
+            return (Decision::of(Policies::new()), Receipt::default());
+        }
+        let asks: SmallVec<[Ask<'_>; 4]> =
+            places.iter().map(|place| self.ask(*place, request)).collect();
+        let charges: SmallVec<[Charge<'_>; 4]> = asks
+            .iter()
+            .map(|ask| Charge {
+                key: ask.key,
+                shared: ask.shared,
+                limit: ask.limit,
+                cost: request.costs(),
+                alone: ask.rule.mode() == Mode::Shadow,
+            })
+            .collect();
+        let outcomes = match self.inner.store.charge(&charges).await {
+            Ok(outcomes) => outcomes,
+            Err(error) => return (self.without_store(&asks, &error), Receipt::default()),
+        };
+        let spent = asks.iter().zip(&outcomes).filter_map(|(ask, outcome)| {
+            let refund = |slip: Slip| Refund {
+                key: ask.key,
+                limit: Arc::clone(ask.limit),
+                cost: request.costs(),
+                slip,
+            };
+            outcome.slip().map(refund)
+        });
+        let receipt = Receipt { refunds: spent.collect() };
+        let policies = asks.iter().zip(&outcomes).map(|(ask, outcome)| Policy {
+            rule: Arc::clone(ask.rule.name()),
+            limit: Arc::clone(ask.limit),
+            outcome: *outcome,
+            shadow: ask.rule.mode() == Mode::Shadow,
+        });
+        (Decision::of(policies.collect()), receipt)
+    }
+
+    /// What the rules say to a store that does not answer.
+    fn without_store(&self, asks: &[Ask<'_>], error: &StoreError) -> Decision {
+        let enforced = asks.iter().filter(|ask| ask.rule.mode() == Mode::Enforce);
+        let undecided: Vec<&Ask<'_>> = enforced.collect();
+        let deny = undecided.iter().any(|ask| ask.rule.on_store_failure() == OnStoreFailure::Deny);
+        let names = undecided.iter().map(|ask| Arc::clone(ask.rule.name())).collect();
+        tracing::warn!(%error, deny, "store unavailable, rules answer without it");
+        Decision::without_store(deny, names)
+    }
+}
+
+/// A rule that is not there.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("no rule is named {name:?}")]
+pub struct UnknownRule {
+    /// The name asked for.
+    pub name: String,
+}
+
+/// Why a rule has no handle.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NoHandle {
+    /// There is no such rule.
+    #[error(transparent)]
+    Unknown(#[from] UnknownRule),
+    /// The rule does not count by exactly one attribute.
+    #[error("rule {rule:?} counts by {found} attributes, a handle needs one")]
+    Parts {
+        /// The rule.
+        rule: String,
+        /// How many attributes it counts by.
+        found: usize,
+    },
+    /// The limit depends on more than the key.
+    #[error("rule {rule:?} has tiers, overrides or a mode, which need a whole request to decide")]
+    Varies {
+        /// The rule.
+        rule: String,
+    },
+}
+
+/// Why a client could not be forgotten.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ForgetError {
+    /// There is no such rule.
+    #[error(transparent)]
+    Unknown(#[from] UnknownRule),
+    /// The store did not confirm it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Why waiting would not help.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// The cost is more than one of the limits ever admits.
+    #[error("the request costs more than one of its limits ever admits")]
+    NeverFits(Decision),
+    /// The store failed, and a rule denies then.
+    #[error("the store failed, and a rule denies then")]
+    Unavailable(Decision),
+}

@@ -1,0 +1,355 @@
+//! Spending remembered in this process: sharded, in integers, under fingerprints instead of keys.
+//!
+//! What has expired goes a few slots at a time as new keys come, and shard by shard when
+//! [`MemoryStore::sweep`] is called; nothing ever stops the whole store. At its cap the store
+//! forgets nobody who is still being limited: newcomers share a few buckets per rule instead.
+
+mod prefetch;
+mod shard;
+mod slot;
+mod table;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use smallvec::SmallVec;
+use spin::Yield;
+use spin::mutex::{SpinMutex, SpinMutexGuard};
+use tidegate_core::{Key, Keyer, Limit, Outcome, State, Timestamp, Verdict};
+
+use self::prefetch::prefetch;
+use self::shard::{Common, Full, Shard};
+use self::slot::{Narrow, spread, upper};
+use super::{Charge, Outcomes, Refund, Store, StoreError};
+use crate::clock::Clock;
+
+/// A lock held for the few nanoseconds of one decision, or the microseconds of a shard growing.
+///
+/// Giving such a lock back costs a plain store, where a lock that parks its waiters pays for a second
+/// atomic exchange; a waiter yields its processor, so a holder that was preempted gets to run.
+type Lock<T> = SpinMutex<T, Yield>;
+type Guard<'a> = SpinMutexGuard<'a, Shard, Yield>;
+
+/// Keeps what clients have spent in this process's memory.
+pub struct MemoryStore {
+    shards: Box<[Cell]>,
+    common: Common,
+    clock: Clock,
+    seed: [u8; 16],
+    overflowed: AtomicU64,
+    next_sweep: AtomicUsize,
+}
+
+/// A shard on cache lines of its own, with what a prefetch needs outside of the lock.
+#[repr(align(64))]
+#[derive(Default)]
+struct Cell {
+    shard: Lock<Shard>,
+    /// Where the narrow slots were when last seen, and how many; only ever a hint.
+    slots: AtomicUsize,
+    count: AtomicUsize,
+}
+
+/// How full a store is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryUse {
+    /// Clients with a bucket of their own.
+    pub keys: usize,
+    /// Bytes of the tables that hold them, vacant slots included.
+    pub bytes: usize,
+    /// Charges that went to shared buckets since the start because the store was full.
+    pub overflowed: u64,
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryStore").field("usage", &self.usage()).finish_non_exhaustive()
+    }
+}
+
+impl MemoryStore {
+    /// How many keys a store keeps unless told otherwise.
+    pub const DEFAULT_MAX_KEYS: usize = 10_000_000;
+    /// Buckets that newcomers to one rule share when there is no room for their own.
+    pub const SHARED_BUCKETS: u64 = 16;
+
+    const MAX_SHARDS: usize = 4096;
+    const KEYS_PER_SHARD: usize = 64;
+
+    /// An empty store with room for [`DEFAULT_MAX_KEYS`](Self::DEFAULT_MAX_KEYS). Memory is taken as
+    /// keys come.
+    #[must_use]
+    pub fn new(clock: Clock) -> Self {
+        Self::with_max_keys(Self::DEFAULT_MAX_KEYS, clock)
+    }
+
+    /// An empty store with room for `max_keys`, at least one.
+    ///
+    /// Each shard has room for its even share of them, so some may be full a little earlier.
+    #[must_use]
+    pub fn with_max_keys(max_keys: usize, clock: Clock) -> Self {
+        let max_keys = max_keys.max(1);
+        let shards = (max_keys / Self::KEYS_PER_SHARD).clamp(1, Self::MAX_SHARDS);
+        let shards = 1usize << shards.ilog2();
+        Self {
+            shards: (0..shards).map(|_| Cell::default()).collect(),
+            common: Common::new(clock.now(), max_keys.div_ceil(shards)),
+            clock,
+            seed: random_seed(),
+            overflowed: AtomicU64::new(0),
+            next_sweep: AtomicUsize::new(0),
+        }
+    }
+
+    /// The store's clock.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    #[inline]
+    fn place(&self, key: Key) -> usize {
+        let bits = self.shards.len().trailing_zeros();
+        // Shifting by all 64 bits is not defined; one shard needs no bits.
+        (upper(key) >> 1 >> (63 - bits)) as usize
+    }
+
+    /// Hints that `key` will be asked for soon.
+    #[inline]
+    pub(crate) fn prefetch_shard(&self, key: Key) {
+        prefetch(std::ptr::from_ref(&self.shards[self.place(key)]) as usize);
+    }
+
+    /// Hints that `key` will be asked for soon, once its shard was hinted at.
+    #[inline]
+    pub(crate) fn prefetch_slot(&self, key: Key) {
+        let cell = &self.shards[self.place(key)];
+        let count = cell.count.load(Ordering::Relaxed);
+        let slot = table::home(spread(key), count) * size_of::<Narrow>();
+        let address = cell.slots.load(Ordering::Relaxed).wrapping_add(slot);
+        prefetch(address);
+        // Probing goes upwards, and one slot in three reaches into the next line anyway.
+        prefetch(address.wrapping_add(64));
+    }
+
+    /// Charges one key. Synchronous: memory does not make anybody wait.
+    #[inline]
+    pub fn charge_one(&self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
+        let cell = &self.shards[self.place(charge.key)];
+        let mut shard = cell.shard.lock();
+        let work = |limit: &Limit, state: &mut State| limit.charge(state, now, charge.cost);
+        match shard.visit(&self.common, charge.key, charge.limit, now, false, work) {
+            Ok(outcome) => {
+                cell.note(&shard);
+                outcome
+            }
+            Err(Full) => {
+                drop(shard);
+                self.charge_shared(charge, now)
+            }
+        }
+    }
+
+    /// Charges the bucket that a newcomer shares with others.
+    #[cold]
+    fn charge_shared(&self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
+        let key = self.overflow(charge);
+        let cell = &self.shards[self.place(key)];
+        let mut shard = cell.shard.lock();
+        let work = |limit: &Limit, state: &mut State| limit.charge(state, now, charge.cost);
+        let outcome = shard.visit(&self.common, key, charge.limit, now, true, work);
+        cell.note(&shard);
+        match outcome {
+            Ok(outcome) => without_slip(outcome),
+            // An exempt key always has room.
+            Err(Full) => charge.limit.peek(&mut charge.limit.fresh(), now, u64::MAX),
+        }
+    }
+
+    /// The bucket that a newcomer shares, counted.
+    fn overflow(&self, charge: &Charge<'_>) -> Key {
+        self.overflowed.fetch_add(1, Ordering::Relaxed);
+        charge.shared.offset(spread(charge.key) % Self::SHARED_BUCKETS)
+    }
+
+    /// Charges every key of one request, or none of them. Synchronous.
+    pub fn charge_all(&self, charges: &[Charge<'_>]) -> Outcomes {
+        let now = self.clock.now();
+        if let [charge] = charges {
+            return Outcomes::from_slice(&[self.charge_one(charge, now)]);
+        }
+        let mut keys: SmallVec<[(Key, bool); 8]> =
+            charges.iter().map(|charge| (charge.key, false)).collect();
+        loop {
+            match self.charge_locked(charges, &keys, now) {
+                Ok(outcomes) => return outcomes,
+                // A newcomer without room: the same again with the bucket it shares.
+                Err(place) => keys[place] = (self.overflow(&charges[place]), true),
+            }
+        }
+    }
+
+    /// Locks the shards of all keys, and charges them. The place of a key without room, if there is
+    /// one; nothing was spent then.
+    fn charge_locked(
+        &self,
+        charges: &[Charge<'_>],
+        keys: &[(Key, bool)],
+        now: Timestamp,
+    ) -> Result<Outcomes, usize> {
+        // Every call takes its locks in the same order, so no two can wait for each other.
+        let mut places: SmallVec<[usize; 8]> =
+            keys.iter().map(|(key, _)| self.place(*key)).collect();
+        places.sort_unstable();
+        places.dedup();
+        let mut guards: SmallVec<[Guard<'_>; 8]> =
+            places.iter().map(|place| self.shards[*place].shard.lock()).collect();
+        let guard_of = |key: Key| places.binary_search(&self.place(key)).unwrap_or(0);
+
+        let mut all_fit = true;
+        let mut fits: SmallVec<[bool; 8]> = SmallVec::new();
+        for (index, charge) in charges.iter().enumerate() {
+            let (key, exempt) = keys[index];
+            // Charges of the same bucket add up; a look asks for one.
+            let earlier = charges[..index].iter().zip(keys);
+            let cost = earlier
+                .filter(|(other, (same, _))| *same == key && other.alone == charge.alone)
+                .fold(charge.cost, |sum, (other, _)| sum.saturating_add(other.cost));
+            let work = |limit: &Limit, state: &mut State| limit.admits(state, now, cost);
+            let shard = &mut guards[guard_of(key)];
+            let fit = shard
+                .visit(&self.common, key, charge.limit, now, exempt, work)
+                .map_err(|Full| index)?;
+            all_fit &= fit || charge.alone;
+            fits.push(fit);
+        }
+        let outcomes = charges.iter().zip(keys).zip(&fits).map(|((charge, (key, shared)), fit)| {
+            let spend = if charge.alone { *fit } else { all_fit };
+            let work = |limit: &Limit, state: &mut State| match spend {
+                true => limit.charge(state, now, charge.cost),
+                false => limit.peek(state, now, charge.cost),
+            };
+            let shard = &mut guards[guard_of(*key)];
+            match shard.visit(&self.common, *key, charge.limit, now, true, work) {
+                Ok(outcome) if *shared => without_slip(outcome),
+                Ok(outcome) => outcome,
+                // An exempt key always has room.
+                Err(Full) => charge.limit.peek(&mut charge.limit.fresh(), now, u64::MAX),
+            }
+        });
+        let outcomes = outcomes.collect();
+        for (place, guard) in places.iter().zip(&guards) {
+            self.shards[*place].note(guard);
+        }
+        Ok(outcomes)
+    }
+
+    /// Takes one charge back as far as it still counts. Whether it gave anything back.
+    pub fn refund_one(&self, refund: &Refund) -> bool {
+        let now = self.clock.now();
+        let cell = &self.shards[self.place(refund.key)];
+        let mut shard = cell.shard.lock();
+        let given = shard.visit_as_is(&self.common, refund.key, now, |limit, state| {
+            limit.refund(state, now, &refund.limit, &refund.slip, refund.cost)
+        });
+        cell.note(&shard);
+        given.unwrap_or(false)
+    }
+
+    /// Forgets what a key has spent. Synchronous.
+    pub fn forget_one(&self, key: Key) {
+        self.shards[self.place(key)].shard.lock().forget(key);
+    }
+
+    /// Drops what has expired from the next few shards. How many keys that were.
+    ///
+    /// Each call holds one shard at a time, for microseconds. Call it now and then so that memory
+    /// shrinks when traffic does; while new keys come, they do this work in passing.
+    pub fn sweep(&self, shards: usize) -> usize {
+        let now = self.clock.now();
+        let mut dropped = 0;
+        for _ in 0..shards.min(self.shards.len()) {
+            let place = self.next_sweep.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+            let cell = &self.shards[place];
+            let mut shard = cell.shard.lock();
+            dropped += shard.sweep(&self.common, now);
+            cell.note(&shard);
+        }
+        dropped
+    }
+
+    /// How many shards there are to sweep.
+    #[must_use]
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// How full the store is. Looks at every shard in turn.
+    #[must_use]
+    pub fn usage(&self) -> MemoryUse {
+        let overflowed = self.overflowed.load(Ordering::Relaxed);
+        let mut usage = MemoryUse { overflowed, ..MemoryUse::default() };
+        for cell in &self.shards {
+            let shard = cell.shard.lock();
+            usage.keys += shard.keys();
+            usage.bytes += shard.bytes();
+        }
+        usage
+    }
+}
+
+impl Cell {
+    /// Notes where the slots are after they may have moved.
+    #[inline]
+    fn note(&self, shard: &Shard) {
+        let (slots, count) = shard.span();
+        if self.slots.load(Ordering::Relaxed) != slots {
+            self.slots.store(slots, Ordering::Relaxed);
+            self.count.store(count, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Bytes that nobody outside of this process can know.
+fn random_seed() -> [u8; 16] {
+    // The standard library seeds its hash maps from the system; two of its hashers make 128 bits.
+    let half = || RandomState::new().hash_one(0);
+    ((u128::from(half()) << 64) | u128::from(half())).to_le_bytes()
+}
+
+/// The same outcome, not to be refunded: what others share is not one client's to take back.
+fn without_slip(outcome: Outcome) -> Outcome {
+    match outcome.verdict {
+        Verdict::Allow { delay, .. } => {
+            Outcome { verdict: Verdict::Allow { delay, slip: None }, ..outcome }
+        }
+        Verdict::Deny { .. } => outcome,
+    }
+}
+
+impl Store for MemoryStore {
+    fn keyer(&self) -> Keyer {
+        Keyer::Local { seed: self.seed }
+    }
+
+    async fn charge(&self, charges: &[Charge<'_>]) -> Result<Outcomes, StoreError> {
+        Ok(self.charge_all(charges))
+    }
+
+    async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
+        Ok(refunds.iter().filter(|refund| self.refund_one(refund)).count())
+    }
+
+    fn refund_detached(self: &Arc<Self>, refunds: Vec<Refund>) {
+        for refund in &refunds {
+            self.refund_one(refund);
+        }
+    }
+
+    async fn forget(&self, key: Key) -> Result<(), StoreError> {
+        self.forget_one(key);
+        Ok(())
+    }
+}

@@ -1,0 +1,240 @@
+//! One part of the store: its tables, and room for its share of the keys.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tidegate_core::algorithm::TokenBucket;
+use tidegate_core::{Key, Limit, Meter, Quota, State, Timestamp};
+
+use super::slot::{LIMITS, Narrow, Wide, spread};
+use super::table::Table;
+
+/// What every shard needs to know.
+#[derive(Debug)]
+pub(super) struct Common {
+    /// Narrow slots count time from here.
+    pub(super) base: Timestamp,
+    /// Most keys in one shard.
+    pub(super) room: usize,
+    limits: boxcar::Vec<TokenBucket>,
+    numbers: RwLock<HashMap<Quota, u16>>,
+}
+
+impl Common {
+    pub(super) fn new(base: Timestamp, room: usize) -> Self {
+        let limits = boxcar::Vec::new();
+        Self { base, room, limits, numbers: RwLock::default() }
+    }
+
+    /// The number of a limit, if it has one or can still get one.
+    fn number(&self, bucket: &TokenBucket) -> Option<u16> {
+        let known = self.numbers.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&number) = known.get(bucket.quota()) {
+            return Some(number);
+        }
+        drop(known);
+        let mut numbers = self.numbers.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&number) = numbers.get(bucket.quota()) {
+            return Some(number);
+        }
+        if numbers.len() == LIMITS {
+            return None;
+        }
+        let number = u16::try_from(self.limits.push(*bucket) + 1).ok()?;
+        numbers.insert(*bucket.quota(), number);
+        Some(number)
+    }
+
+    #[inline]
+    fn limit(&self, number: u16) -> Option<&TokenBucket> {
+        self.limits.get(usize::from(number).wrapping_sub(1))
+    }
+}
+
+/// There is no room for a newcomer: everything kept is still needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+#[derive(Debug, Default)]
+pub(super) struct Shard {
+    narrow: Table<Narrow>,
+    wide: Table<Wide>,
+    /// Nothing kept is over before this instant, as far as the last look at everything told.
+    quiet_until: Timestamp,
+}
+
+/// Slots looked at for each newcomer, so that what is over goes as fast as new keys come.
+const SWEEP_STEPS: usize = 4;
+
+impl Shard {
+    pub(super) fn keys(&self) -> usize {
+        self.narrow.len() + self.wide.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.narrow.bytes() + self.wide.bytes()
+    }
+
+    /// Where the narrow slots are and how many, for prefetching.
+    pub(super) fn span(&self) -> (usize, usize) {
+        self.narrow.span()
+    }
+
+    /// Runs `work` on the state of `key` under `limit`, and keeps what it leaves.
+    ///
+    /// A key that is not kept starts fresh, and is kept only if `work` leaves something to keep.
+    #[inline]
+    pub(super) fn visit<R>(
+        &mut self,
+        common: &Common,
+        key: Key,
+        limit: &Arc<Limit>,
+        now: Timestamp,
+        exempt: bool,
+        work: impl FnOnce(&Limit, &mut State) -> R,
+    ) -> Result<R, Full> {
+        if let Limit::TokenBucket(bucket) = &**limit
+            && Narrow::suits(bucket)
+            && let Some(place) = self.narrow.find(spread(key), |slot| slot.is(key))
+        {
+            let slot = self.narrow.at(place);
+            if let Some(known) = common.limit(slot.limit())
+                && known.quota() == bucket.quota()
+            {
+                let mut state = State::Tokens(slot.level(common.base));
+                let result = work(limit, &mut state);
+                if let State::Tokens(level) = &state
+                    && slot.set(slot.limit(), level, common.base)
+                {
+                    return Ok(result);
+                }
+                self.narrow.remove(place);
+                self.keep(common, key, limit, state, now);
+                return Ok(result);
+            }
+        }
+        self.visit_rare(common, key, limit, now, exempt, work)
+    }
+
+    /// Everything but a bucket that is kept narrow under the limit it is charged for.
+    fn visit_rare<R>(
+        &mut self,
+        common: &Common,
+        key: Key,
+        limit: &Arc<Limit>,
+        now: Timestamp,
+        exempt: bool,
+        work: impl FnOnce(&Limit, &mut State) -> R,
+    ) -> Result<R, Full> {
+        if let Some(place) = self.wide.find(spread(key), |slot| slot.is(key)) {
+            return self.wide.at(place).visit(limit, now, work).ok_or(Full);
+        }
+        let mut state = match self.narrow.find(spread(key), |slot| slot.is(key)) {
+            Some(place) => {
+                let slot = self.narrow.remove(place);
+                match common.limit(slot.limit()) {
+                    Some(old) => {
+                        let old_state = State::Tokens(slot.level(common.base));
+                        limit.adopt(&Limit::TokenBucket(*old), &old_state, now)
+                    }
+                    None => limit.fresh(),
+                }
+            }
+            None if exempt || self.has_room(common, now) => limit.fresh(),
+            None => return Err(Full),
+        };
+        let result = work(limit, &mut state);
+        self.keep(common, key, limit, state, now);
+        Ok(result)
+    }
+
+    /// Runs `work` on the state of `key` and the limit that it is under, if the key is kept.
+    pub(super) fn visit_as_is<R>(
+        &mut self,
+        common: &Common,
+        key: Key,
+        now: Timestamp,
+        work: impl FnOnce(&Limit, &mut State) -> R,
+    ) -> Option<R> {
+        if let Some(place) = self.wide.find(spread(key), |slot| slot.is(key)) {
+            return self.wide.at(place).visit_as_is(work);
+        }
+        let place = self.narrow.find(spread(key), |slot| slot.is(key))?;
+        let slot = *self.narrow.at(place);
+        let limit = Limit::TokenBucket(*common.limit(slot.limit())?);
+        let mut state = State::Tokens(slot.level(common.base));
+        let result = work(&limit, &mut state);
+        let fits = matches!(&state, State::Tokens(level)
+            if self.narrow.at(place).set(slot.limit(), level, common.base));
+        if !fits {
+            self.narrow.remove(place);
+            self.keep(common, key, &Arc::new(limit), state, now);
+        }
+        Some(result)
+    }
+
+    /// Adds the state of a key that is not kept, unless it says nothing.
+    fn keep(
+        &mut self,
+        common: &Common,
+        key: Key,
+        limit: &Arc<Limit>,
+        mut state: State,
+        now: Timestamp,
+    ) {
+        if limit.whole_at(&mut state) <= now {
+            return;
+        }
+        let base = common.base;
+        self.narrow.sweep(SWEEP_STEPS, |slot| slot.whole_at(base) <= now);
+        self.wide.sweep(SWEEP_STEPS, |slot| slot.whole_at() <= now);
+        if let (Limit::TokenBucket(bucket), State::Tokens(level)) = (&**limit, &state)
+            && Narrow::suits(bucket)
+            && let Some(number) = common.number(bucket)
+            && let Some(slot) = Narrow::pack(key, number, level, base)
+        {
+            self.narrow.insert(slot, |slot| slot.whole_at(base) <= now);
+            return;
+        }
+        let slot = Wide::new(key, Arc::clone(limit), state);
+        self.wide.insert(slot, |slot| slot.whole_at() <= now);
+    }
+
+    pub(super) fn forget(&mut self, key: Key) {
+        if let Some(place) = self.narrow.find(spread(key), |slot| slot.is(key)) {
+            self.narrow.remove(place);
+        }
+        if let Some(place) = self.wide.find(spread(key), |slot| slot.is(key)) {
+            self.wide.remove(place);
+        }
+    }
+
+    /// Whether a newcomer fits, after dropping what is over if it takes that.
+    fn has_room(&mut self, common: &Common, now: Timestamp) -> bool {
+        if self.keys() < common.room {
+            return true;
+        }
+        if now < self.quiet_until {
+            return false;
+        }
+        self.sweep(common, now);
+        self.keys() < common.room
+    }
+
+    /// Drops all that is over. How many keys that was.
+    pub(super) fn sweep(&mut self, common: &Common, now: Timestamp) -> usize {
+        let base = common.base;
+        let earliest = std::cell::Cell::new(Timestamp::from_micros(u64::MAX));
+        let over = |whole_at: Timestamp| {
+            let over = whole_at <= now;
+            if !over {
+                earliest.set(earliest.get().min(whole_at));
+            }
+            over
+        };
+        let dropped = self.narrow.sweep_all(|slot| over(slot.whole_at(base)))
+            + self.wide.sweep_all(|slot| over(slot.whole_at()));
+        self.quiet_until = earliest.get();
+        dropped
+    }
+}
