@@ -204,8 +204,14 @@ impl Rule {
 
     /// The name, unlike that of any other rule of its set.
     #[must_use]
-    pub fn name(&self) -> &Arc<str> {
+    pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The name, to keep without copying it.
+    #[must_use]
+    pub fn shared_name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
     }
 
     /// What a request must be like for the rule to apply; nothing means every request.

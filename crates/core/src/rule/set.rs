@@ -25,7 +25,7 @@ use crate::request::Request;
 ///     limit: 5 per minute
 /// ").unwrap();
 /// let request = Request::new().with("path", "/login")?.with("method", "POST")?;
-/// assert_eq!(&**rules.matching(&request)[0].name(), "login");
+/// assert_eq!(rules.matching(&request)[0].name(), "login");
 /// # Ok::<(), tidegate_core::RequestError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -78,7 +78,7 @@ impl RuleSet {
         Self {
             by_name: (0..)
                 .zip(&rules)
-                .map(|(index, rule)| (Arc::clone(rule.name()), index))
+                .map(|(index, rule)| (rule.shared_name(), index))
                 .collect(),
             matcher: Matcher::new(rules.iter().map(Rule::conditions)),
             rules: rules.into(),
