@@ -182,3 +182,65 @@ impl<'c> Draft<'c> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::condition::Test;
+    use super::*;
+
+    fn item<const N: usize>(conditions: [(&str, Test); N]) -> Vec<Condition> {
+        conditions
+            .into_iter()
+            .map(|(attribute, test)| Condition::new(attribute, test))
+            .collect()
+    }
+
+    fn within(network: &str) -> Test {
+        Test::within([network.parse().unwrap()])
+    }
+
+    /// Counted and not timed, so that it says the same on every machine.
+    #[test]
+    fn a_request_has_few_candidates_among_many_items() {
+        let get = || ("method", Test::is("GET"));
+        let api = || ("path", Test::like("/v1/**"));
+        let items: Vec<Vec<Condition>> = (0..10_000)
+            .map(|n| match n % 6 {
+                0 => item([get(), ("path", Test::like(&format!("/v1/tenant-{n}/**")))]),
+                1 => item([get(), ("path", Test::is(&format!("/v1/route-{n}")))]),
+                2 => item([get(), api(), ("api_key", Test::is(&format!("key-{n}")))]),
+                3 => item([
+                    get(),
+                    ("ip", within(&format!("10.{}.{}.0/24", n / 256, n % 256))),
+                ]),
+                4 => item([
+                    api(),
+                    ("host", Test::like(&format!("*.customer-{n}.example"))),
+                ]),
+                _ => item([
+                    ("user", Test::Present),
+                    ("path", Test::like(&format!("/v1/*/{n}"))),
+                ]),
+            })
+            .collect();
+        let matcher = Matcher::new(items.iter().map(Vec::as_slice));
+        for n in [0, 6_001, 6_002, 6_003, 6_004, 6_005, 9_999] {
+            let path = match n % 6 {
+                0 => format!("/v1/tenant-{n}/orders"),
+                1 => format!("/v1/route-{n}"),
+                _ => format!("/v1/orders/{n}"),
+            };
+            let request = Request::new()
+                .with("method", "GET")
+                .and_then(|request| request.with("path", path))
+                .and_then(|request| request.with("api_key", format!("key-{n}")))
+                .and_then(|request| request.with("ip", format!("10.{}.{}.9", n / 256, n % 256)))
+                .and_then(|request| request.with("host", format!("a.customer-{n}.example")))
+                .and_then(|request| request.with("user", "u"))
+                .unwrap();
+            let mut found = Vec::new();
+            matcher.candidates(&request, |item| found.push(item));
+            assert_eq!(found, [n], "{request:?}");
+        }
+    }
+}
