@@ -1,5 +1,6 @@
 //! Rules: which requests a limit is for, whom it counts, and what it does.
 
+mod build;
 mod condition;
 mod error;
 mod glob;
@@ -12,7 +13,6 @@ mod raw;
 mod set;
 mod yaml;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -30,7 +30,6 @@ use limits::Overrides;
 
 use crate::algorithm::{Algorithm, Limit};
 use crate::key::Part;
-use crate::quota::{Quota, QuotaError};
 use crate::request::Request;
 use crate::time::Timestamp;
 
@@ -98,111 +97,16 @@ impl Rule {
     /// Most tiers.
     pub const MAX_TIERS: usize = 1_000;
 
-    /// A rule for every request, which shares one bucket among all of them.
-    ///
-    /// # Errors
-    /// The name or the limit can't be used.
-    pub fn new(name: &str, algorithm: Algorithm, quota: Quota) -> Result<Self, RuleError> {
-        let wrong = |message: String| RuleError::in_code(name, message);
-        parse::check_name(name).map_err(wrong)?;
-        let limit = Limit::new(algorithm, quota).map_err(|error| wrong(error.to_string()))?;
-        Ok(Self::with_limit(name, algorithm, Arc::new(limit)))
-    }
-
-    fn with_limit(name: &str, algorithm: Algorithm, limit: Arc<Limit>) -> Self {
-        Self {
-            name: name.into(),
-            conditions: Vec::new(),
-            per: Vec::new(),
-            algorithm,
-            limit,
-            tiers: None,
-            overrides: Overrides::default(),
-            on_store_failure: OnStoreFailure::default(),
-            mode: Mode::default(),
-        }
-    }
-
-    /// The same rule for only those requests that satisfy one more condition.
-    #[must_use]
-    pub fn with_condition(mut self, condition: Condition) -> Self {
-        self.conditions.push(condition);
-        self
-    }
-
-    /// The same rule, counting clients apart by one more attribute or chain: `user | ip`.
-    ///
-    /// # Errors
-    /// The text is no chain of attribute names, or there are too many.
-    pub fn with_per(mut self, chain: &str) -> Result<Self, RuleError> {
-        let wrong = |message: String| RuleError::in_code(&self.name, message);
-        let chain = parse::chain(chain).map_err(wrong)?;
-        if self.per.len() == Self::MAX_PER {
-            return Err(wrong(format!("per must have at most {} entries", Self::MAX_PER)));
-        }
-        self.per.push(chain);
-        Ok(self)
-    }
-
-    /// The same rule with a limit for each value of the attribute `by`.
-    ///
-    /// # Errors
-    /// One of the limits can't be used with the rule's algorithm.
-    pub fn with_tiers<'t>(
-        mut self,
-        by: &str,
-        tiers: impl IntoIterator<Item = (&'t str, Quota)>,
-    ) -> Result<Self, RuleError> {
-        let limits: Result<BTreeMap<Box<str>, Arc<Limit>>, QuotaError> = tiers
-            .into_iter()
-            .map(|(name, quota)| Ok((name.into(), Arc::new(Limit::new(self.algorithm, quota)?))))
-            .collect();
-        let limits = limits.map_err(|error| RuleError::in_code(&self.name, error.to_string()))?;
-        self.tiers = Some(Tiers::new(by, limits));
-        Ok(self)
-    }
-
-    /// The same rule with other limits for some requests, the first that matches counting.
-    ///
-    /// # Errors
-    /// One of the limits can't be used with the rule's algorithm.
-    pub fn with_overrides(
-        mut self,
-        overrides: impl IntoIterator<Item = (Vec<Condition>, Quota, Option<Timestamp>)>,
-    ) -> Result<Self, RuleError> {
-        let items: Result<Vec<Override>, QuotaError> = overrides
-            .into_iter()
-            .map(|(conditions, quota, until)| {
-                Ok(Override {
-                    conditions: conditions.into(),
-                    limit: Arc::new(Limit::new(self.algorithm, quota)?),
-                    until,
-                })
-            })
-            .collect();
-        let items = items.map_err(|error| RuleError::in_code(&self.name, error.to_string()))?;
-        self.overrides = Overrides::new(items);
-        Ok(self)
-    }
-
-    /// The same rule in another mode.
-    #[must_use]
-    pub fn with_mode(mut self, mode: Mode) -> Self {
-        self.mode = mode;
-        self
-    }
-
-    /// The same rule with another answer for when the store fails.
-    #[must_use]
-    pub fn with_on_store_failure(mut self, answer: OnStoreFailure) -> Self {
-        self.on_store_failure = answer;
-        self
-    }
-
     /// The name, unlike that of any other rule of its set.
     #[must_use]
-    pub fn name(&self) -> &Arc<str> {
+    pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The name, to keep without copying it.
+    #[must_use]
+    pub fn shared_name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
     }
 
     /// What a request must be like for the rule to apply; nothing means every request.

@@ -25,7 +25,7 @@ use crate::request::Request;
 ///     limit: 5 per minute
 /// ").unwrap();
 /// let request = Request::new().with("path", "/login")?.with("method", "POST")?;
-/// assert_eq!(&**rules.matching(&request)[0].name(), "login");
+/// assert_eq!(rules.matching(&request)[0].name(), "login");
 /// # Ok::<(), tidegate_core::RequestError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -76,10 +76,7 @@ impl RuleSet {
 
     fn indexed(rules: Vec<Rule>) -> Self {
         Self {
-            by_name: (0..)
-                .zip(&rules)
-                .map(|(index, rule)| (Arc::clone(rule.name()), index))
-                .collect(),
+            by_name: (0..).zip(&rules).map(|(index, rule)| (rule.shared_name(), index)).collect(),
             matcher: Matcher::new(rules.iter().map(Rule::conditions)),
             rules: rules.into(),
         }

@@ -4,15 +4,16 @@
 //! must not hide the next one, and `country: NO` or `version: 1.10` must stay what their author
 //! wrote instead of becoming `false` and `1.1`.
 
-use std::borrow::Cow;
-use std::fmt;
+mod found;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use std::borrow::Cow;
+
 use serde_saphyr::budget::BudgetBreach;
 use serde_saphyr::options::NonFiniteFloatPolicy;
-use serde_saphyr::{Error, Location, MessageFormatter, Spanned, UserMessageFormatter};
+use serde_saphyr::{Error, MessageFormatter, UserMessageFormatter};
 
 use super::error::quoted;
+use found::Found;
 
 /// Most nodes of one document: ten thousand rules and a hundred thousand overrides take a third.
 const MAX_NODES: usize = 4_000_000;
@@ -135,121 +136,6 @@ impl Node<'_> {
     }
 }
 
-/// A node as it comes out of the parser, where numbers and booleans have lost their spelling.
-struct Found<'y> {
-    used: Location,
-    defined: Location,
-    shape: Shape<'y>,
-}
-
-enum Shape<'y> {
-    Nothing,
-    Text(Cow<'y, str>),
-    /// A number or a boolean: the source still has its text.
-    Inferred,
-    List(Vec<Found<'y>>),
-    Map(Vec<(Name<'y>, Found<'y>)>),
-}
-
-impl<'y> Found<'y> {
-    fn settle(self, source: &'y str) -> Node<'y> {
-        let value = match self.shape {
-            Shape::Nothing => Value::Nothing,
-            Shape::Text(text) => Value::Text(text),
-            Shape::Inferred => Value::Text(spelled(source, &self.defined).into()),
-            Shape::List(items) => {
-                Value::List(items.into_iter().map(|item| item.settle(source)).collect())
-            }
-            Shape::Map(entries) => Value::Map(
-                entries.into_iter().map(|(name, item)| (name, item.settle(source))).collect(),
-            ),
-        };
-        Node { line: self.used.line(), value }
-    }
-}
-
-fn spelled<'y>(source: &'y str, location: &Location) -> &'y str {
-    let span = location.span();
-    let range = || {
-        let start = usize::try_from(span.byte_offset()?).ok()?;
-        let length = usize::try_from(span.byte_len()?).ok()?;
-        source.get(start..start.checked_add(length)?)
-    };
-    range().unwrap_or_default()
-}
-
-impl<'de> Deserialize<'de> for Found<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let found = Spanned::<Shape<'de>>::deserialize(deserializer)?;
-        Ok(Self { used: found.referenced, defined: found.defined, shape: found.value })
-    }
-}
-
-impl<'de> Deserialize<'de> for Shape<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ShapeVisitor)
-    }
-}
-
-struct ShapeVisitor;
-
-impl<'de> Visitor<'de> for ShapeVisitor {
-    type Value = Shape<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a scalar, a list or a map")
-    }
-
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Shape::Nothing)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-        Ok(Shape::Inferred)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-        Ok(Shape::Inferred)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-        Ok(Shape::Inferred)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-        Ok(Shape::Inferred)
-    }
-
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(Shape::Text(text.into()))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Shape::Text(text.to_owned().into()))
-    }
-
-    fn visit_string<E>(self, text: String) -> Result<Self::Value, E> {
-        Ok(Shape::Text(text.into()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut items = Vec::new();
-        while let Some(item) = list.next_element()? {
-            items.push(item);
-        }
-        Ok(Shape::List(items))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut entries = Vec::new();
-        while let Some(name) = map.next_key::<Spanned<String>>()? {
-            let name = Name { line: name.referenced.line(), text: name.value.into() };
-            entries.push((name, map.next_value()?));
-        }
-        Ok(Shape::Map(entries))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -304,6 +190,18 @@ mod tests {
         }
         assert_eq!(tree("a: \"5\""), "1:{1:a=1:5}");
         assert_eq!(tree("a: ~\nb:\nc: ''"), "1:{1:a=1:nothing 2:b=2:nothing 3:c=3:}");
+    }
+
+    #[test]
+    fn spellings_survive_marks_tags_anchors_and_line_ends() {
+        assert_eq!(tree("\u{feff}a: 1.10"), "1:{1:a=1:1.10}");
+        assert_eq!(tree("a: 1.10\r\nb: 2.20\r\n"), "1:{1:a=1:1.10 2:b=2:2.20}");
+        assert_eq!(tree("a: &x 1.10\nb: *x"), "1:{1:a=1:1.10 2:b=2:1.10}");
+        assert_eq!(tree("a: !!float 1.10\nb: !!str 1.10"), "1:{1:a=1:1.10 2:b=2:1.10}");
+        assert_eq!(tree("a:\n  !!int\n  5"), "1:{1:a=3:5}");
+        assert_eq!(tree("a: !!int \"5\""), "1:{1:a=1:5}");
+        assert_eq!(tree("a: |\n  5\n"), "1:{1:a=2:5\n}");
+        assert_eq!(tree("a: 1\n  per second"), "1:{1:a=1:1 per second}");
     }
 
     #[test]

@@ -1,0 +1,113 @@
+//! What it costs to find a request's rules among 10, 100, 1,000 and 10,000 of them.
+//!
+//! `cargo run --release -p tidegate-bench --bin matcher`
+//!
+//! The sizes take turns within each round, so that whatever else the machine does falls on all of
+//! them alike; the ratio of a size is the median of its ratios to 10 rules within the same round.
+#![allow(clippy::print_stdout, reason = "the table is the result")]
+
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use tidegate_core::{Request, RuleSet};
+
+const SIZES: [usize; 4] = [10, 100, 1_000, 10_000];
+const ROUNDS: usize = 11;
+const TURN: Duration = Duration::from_millis(200);
+
+fn main() {
+    let sets: Vec<(usize, RuleSet, Vec<Request<'static>>)> = SIZES
+        .into_iter()
+        .filter_map(|size| match RuleSet::parse("bench", &document(size)) {
+            Ok(rules) => Some((size, rules, requests(size))),
+            Err(errors) => {
+                println!("{errors}");
+                None
+            }
+        })
+        .collect();
+    let mut costs: Vec<Vec<f64>> = vec![Vec::new(); sets.len()];
+    for _ in 0..ROUNDS {
+        for ((_, rules, requests), costs) in sets.iter().zip(&mut costs) {
+            costs.push(turn(rules, requests));
+        }
+    }
+    println!("   rules   ns median      min      max   ratio to 10   rules found");
+    let base = costs.first().cloned().unwrap_or_default();
+    for ((size, rules, requests), costs) in sets.iter().zip(&costs) {
+        let ratios = costs.iter().zip(&base).map(|(cost, base)| cost / base).collect();
+        let (median, min, max) = spread(costs.clone());
+        let (ratio, _, _) = spread(ratios);
+        let found: usize = requests.iter().map(|request| rules.matching(request).len()).sum();
+        let found = found as f64 / requests.len() as f64;
+        println!("{size:8}   {median:9.0} {min:8.0} {max:8.0}   {ratio:11.2}   {found:11.2}");
+    }
+}
+
+/// Nanoseconds for one request, on average over a turn.
+#[allow(clippy::disallowed_methods, reason = "a measurement reads the machine's own clock")]
+fn turn(rules: &RuleSet, requests: &[Request<'static>]) -> f64 {
+    let start = Instant::now();
+    let mut count = 0_u32;
+    loop {
+        for request in requests {
+            black_box(rules.matching(black_box(request)));
+            count += 1;
+        }
+        let spent = start.elapsed();
+        if spent >= TURN {
+            return spent.as_nanos() as f64 / f64::from(count);
+        }
+    }
+}
+
+/// Median, least and most.
+fn spread(mut costs: Vec<f64>) -> (f64, f64, f64) {
+    costs.sort_by(f64::total_cmp);
+    let at = |index: usize| costs.get(index).copied().unwrap_or(f64::NAN);
+    (at(costs.len() / 2), at(0), at(costs.len().saturating_sub(1)))
+}
+
+/// A mix as gateways have it: tenants by path, exact routes, customers by key, offices by network,
+/// hosts by suffix; a method or a shared prefix beside most of them.
+fn document(size: usize) -> String {
+    let mut yaml = String::from("rules:\n");
+    for n in 0..size {
+        let matching = match n % 5 {
+            0 => format!("{{path: /v1/tenant-{n}/**, method: GET}}"),
+            1 => format!("{{path: /v1/routes/route-{n}, method: [GET, POST]}}"),
+            2 => format!("{{path: /v1/**, api_key: key-{n}}}"),
+            3 => format!("{{ip: {{in: [10.{}.{}.0/24]}}, method: GET}}", n / 256, n % 256),
+            _ => format!("{{host: \"*.customer-{n}.example.com\", user: {{present: true}}}}"),
+        };
+        let _ = writeln!(yaml, "- {{name: r{n}, limit: 10/s, per: [ip], match: {matching}}}");
+    }
+    yaml
+}
+
+/// Requests that meet rules of every kind, and some that meet none, with the attributes that
+/// HTTP traffic has.
+fn requests(size: usize) -> Vec<Request<'static>> {
+    (0..1_000)
+        .filter_map(|n| {
+            // A fixed stride walks all rules in an order that no cache foresees.
+            let n = n * 7_919 % (size + size / 10);
+            let path = match n % 5 {
+                0 => format!("/v1/tenant-{n}/orders/{n}"),
+                1 => format!("/v1/routes/route-{n}"),
+                _ => format!("/v1/orders/{n}"),
+            };
+            Request::new()
+                .with("method", "GET")
+                .and_then(|request| request.with("host", format!("api.customer-{n}.example.com")))
+                .and_then(|request| request.with("path", path))
+                .and_then(|request| request.with("ip", format!("10.{}.{}.7", n / 256, n % 256)))
+                .and_then(|request| request.with("user", format!("user-{n}")))
+                .and_then(|request| request.with("api_key", format!("key-{n}")))
+                .and_then(|request| request.with("header.user-agent", "bench/1.0"))
+                .and_then(|request| request.with("header.accept", "*/*"))
+                .ok()
+        })
+        .collect()
+}
