@@ -339,7 +339,7 @@ impl<S: Store> Limiter<S> {
         });
         let receipt = Receipt { refunds: spent.collect() };
         let policies = asks.iter().zip(&outcomes).map(|(ask, outcome)| Policy {
-            rule: Arc::clone(ask.rule.name()),
+            rule: ask.rule.shared_name(),
             limit: Arc::clone(ask.limit),
             outcome: *outcome,
             shadow: ask.rule.mode() == Mode::Shadow,
@@ -352,7 +352,7 @@ impl<S: Store> Limiter<S> {
         let enforced = asks.iter().filter(|ask| ask.rule.mode() == Mode::Enforce);
         let undecided: Vec<&Ask<'_>> = enforced.collect();
         let deny = undecided.iter().any(|ask| ask.rule.on_store_failure() == OnStoreFailure::Deny);
-        let names = undecided.iter().map(|ask| Arc::clone(ask.rule.name())).collect();
+        let names = undecided.iter().map(|ask| ask.rule.shared_name()).collect();
         tracing::warn!(%error, deny, "store unavailable, rules answer without it");
         Decision::without_store(deny, names)
     }
