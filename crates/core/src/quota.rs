@@ -372,8 +372,8 @@ mod tests {
                 "100 per fortnight",
                 r#"unit of time must be ms, second, minute, hour, day, week, month (30 days) or year (365 days), found "fortnight""#,
             ),
-            ("100 per 0s", "window must be from 1000 us to 3650 days, found 0 s"),
-            ("100 per 11 years", "window must be from 1000 us to 3650 days, found 4015 days"),
+            ("100 per 0s", "window must be from 1 ms to 3650 days, found 0 s"),
+            ("100 per 11 years", "window must be from 1 ms to 3650 days, found 4015 days"),
         ] {
             assert_eq!(read(text), Err(error.to_owned()), "{text:?}");
         }

@@ -138,7 +138,8 @@ impl From<Duration> for Span {
     }
 }
 
-/// Prints the largest unit that leaves a whole number above one: `90 s`, `60 s`, `15 min`, `24 h`.
+/// Prints the largest unit that leaves a whole number, above one for units over a second: `90 s`,
+/// `60 s`, `15 min`, `24 h`.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u64, &str); 5] = [
@@ -150,8 +151,8 @@ impl fmt::Display for Span {
         ];
         for (micros, unit) in UNITS {
             let count = self.0 / micros;
-            let smallest_whole = unit == "s" && count == 1;
-            if self.0.is_multiple_of(micros) && (count > 1 || smallest_whole) {
+            let smallest = micros <= Self::SECOND.0 && count == 1;
+            if self.0.is_multiple_of(micros) && (count > 1 || smallest) {
                 return write!(f, "{count} {unit}");
             }
         }
@@ -168,7 +169,8 @@ mod tests {
         let shown = |micros| Span::from_micros(micros).to_string();
         assert_eq!(shown(0), "0 s");
         assert_eq!(shown(1), "1 us");
-        assert_eq!(shown(1_000), "1000 us");
+        assert_eq!(shown(1_000), "1 ms");
+        assert_eq!(shown(1_001), "1001 us");
         assert_eq!(shown(150_000), "150 ms");
         assert_eq!(shown(1_000_000), "1 s");
         assert_eq!(shown(60_000_000), "60 s");

@@ -152,7 +152,7 @@ fn a_limit_that_is_wrong_is_refused_with_its_line() {
         ("limit: {amount: 1}", "limit.window is missing"),
         ("limit: {window: 1s}", "limit.amount is missing"),
         ("limit: {amount: 1.5, window: 1s}", r#"limit.amount must be a whole number, found "1.5""#),
-        ("limit: {amount: 1, window: 0s}", "window must be from 1000 us to 3650 days, found 0 s"),
+        ("limit: {amount: 1, window: 0s}", "window must be from 1 ms to 3650 days, found 0 s"),
         (
             "limit: {amount: 1, window: 60}",
             r#"window must read like "15m" or "15 minutes", found "60""#,
