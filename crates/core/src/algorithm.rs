@@ -6,6 +6,7 @@
 
 mod exact;
 pub mod fixed_window;
+pub mod flat_bucket;
 pub mod leaky_bucket;
 mod pace;
 pub mod sliding_log;
@@ -19,6 +20,7 @@ use crate::quota::{Quota, QuotaError};
 use crate::time::{Span, Timestamp};
 
 pub use fixed_window::FixedWindow;
+pub use flat_bucket::FlatBucket;
 pub use leaky_bucket::LeakyBucket;
 pub use pace::Due;
 pub use sliding_log::SlidingLog;

@@ -22,13 +22,25 @@ use crate::store::{Charge, Refund, Store};
 /// assert_eq!(outcome.remaining, 199);
 /// # Ok::<(), tidegate::QuotaError>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct PerKey<S = MemoryStore> {
     store: Arc<S>,
     clock: Clock,
     scope: Scope,
     shared: Key,
     limit: Arc<Limit>,
+}
+
+impl<S> Clone for PerKey<S> {
+    fn clone(&self) -> Self {
+        Self {
+            store: Arc::clone(&self.store),
+            clock: self.clock.clone(),
+            scope: self.scope.clone(),
+            shared: self.shared,
+            limit: Arc::clone(&self.limit),
+        }
+    }
 }
 
 /// Keys whose buckets are fetched together. More would push the first out of the cache's queue.

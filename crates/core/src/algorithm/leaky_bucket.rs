@@ -43,12 +43,6 @@ impl LeakyBucket {
     pub fn interval(&self) -> Span {
         self.pace.interval()
     }
-
-    /// How many parts of a [`Due`] make a microsecond.
-    #[must_use]
-    pub fn parts(&self) -> u64 {
-        self.pace.parts()
-    }
 }
 
 impl From<Due> for State {

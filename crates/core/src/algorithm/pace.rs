@@ -6,6 +6,7 @@
 //! exactly too. Only the node multiplies and divides, in 128 bits.
 
 use crate::algorithm::exact::rescale_up;
+use crate::algorithm::flat_bucket::FlatBucket;
 use crate::quota::{Quota, QuotaError};
 use crate::time::{Span, Timestamp};
 
@@ -75,6 +76,11 @@ impl Pace {
     #[inline]
     pub(super) fn parts(&self) -> u64 {
         self.parts
+    }
+
+    /// The same pace for states in one integer, if it allows for them.
+    pub(super) fn flat(&self) -> Option<FlatBucket> {
+        FlatBucket::new(self.parts, self.period, self.capacity)
     }
 
     /// How long `cost` tokens take; `cost` is at most the capacity.

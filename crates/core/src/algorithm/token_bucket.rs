@@ -3,6 +3,7 @@
 //! Kept as the one instant at which the bucket is full again (the form known as GCRA). Bound:
 //! burst + rate x t in any span t, charges that were refunded not counted.
 
+use crate::algorithm::flat_bucket::FlatBucket;
 use crate::algorithm::pace::{Due, Pace};
 use crate::algorithm::{Bound, Meter, State};
 use crate::decision::Slip;
@@ -14,6 +15,7 @@ use crate::time::Timestamp;
 pub struct TokenBucket {
     quota: Quota,
     pace: Pace,
+    pub(super) flat: Option<FlatBucket>,
 }
 
 impl TokenBucket {
@@ -23,13 +25,8 @@ impl TokenBucket {
     /// A number that can't be counted exactly.
     pub fn new(quota: Quota) -> Result<Self, QuotaError> {
         let capacity = quota.explicit_burst().unwrap_or(quota.amount());
-        Ok(Self { quota, pace: Pace::new(&quota, capacity)? })
-    }
-
-    /// How many parts of a [`Due`] make a microsecond.
-    #[must_use]
-    pub fn parts(&self) -> u64 {
-        self.pace.parts()
+        let pace = Pace::new(&quota, capacity)?;
+        Ok(Self { quota, pace, flat: pace.flat() })
     }
 }
 
@@ -114,7 +111,7 @@ impl Meter for TokenBucket {
     }
 
     fn refund(&self, level: &mut Level, now: Timestamp, slip: &Slip, cost: u64) -> bool {
-        if cost > self.capacity() || slip.parts >= self.parts() {
+        if cost > self.capacity() || slip.parts >= self.pace.parts() {
             return false;
         }
         let until = Due { micros: slip.until.as_micros(), parts: slip.parts };

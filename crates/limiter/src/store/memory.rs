@@ -139,6 +139,24 @@ impl MemoryStore {
     pub fn charge_one(&self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
         let cell = &self.shards[self.place(charge.key)];
         let mut shard = cell.shard.lock();
+        if let Limit::TokenBucket(bucket) = &**charge.limit
+            && let Some(outcome) =
+                shard.charge_narrow(&self.common, charge.key, bucket, now, charge.cost)
+        {
+            return outcome;
+        }
+        self.charge_rare(cell, shard, charge, now)
+    }
+
+    /// Charges one key in any state.
+    #[cold]
+    fn charge_rare(
+        &self,
+        cell: &Cell,
+        mut shard: Guard<'_>,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Outcome {
         let work = |limit: &Limit, state: &mut State| limit.charge(state, now, charge.cost);
         match shard.visit(&self.common, charge.key, charge.limit, now, false, work) {
             Ok(outcome) => {
@@ -209,31 +227,32 @@ impl MemoryStore {
         let guard_of = |key: Key| places.binary_search(&self.place(key)).unwrap_or(0);
 
         let mut all_fit = true;
-        let mut fits: SmallVec<[bool; 8]> = SmallVec::new();
+        let mut asked: SmallVec<[(u64, bool); 8]> = SmallVec::new();
         for (index, charge) in charges.iter().enumerate() {
             let (key, exempt) = keys[index];
-            // Charges of the same bucket add up; a look asks for one.
+            // Charges of the same bucket add up.
             let earlier = charges[..index].iter().zip(keys);
             let cost = earlier
                 .filter(|(other, (same, _))| *same == key && other.alone == charge.alone)
                 .fold(charge.cost, |sum, (other, _)| sum.saturating_add(other.cost));
             let work = |limit: &Limit, state: &mut State| limit.admits(state, now, cost);
             let shard = &mut guards[guard_of(key)];
-            let fit = shard
+            let fits = shard
                 .visit(&self.common, key, charge.limit, now, exempt, work)
                 .map_err(|Full| index)?;
-            all_fit &= fit || charge.alone;
-            fits.push(fit);
+            all_fit &= fits || charge.alone;
+            asked.push((cost, fits));
         }
-        let outcomes = charges.iter().zip(keys).zip(&fits).map(|((charge, (key, shared)), fit)| {
-            let spend = if charge.alone { *fit } else { all_fit };
+        let outcomes = charges.iter().zip(keys).zip(&asked).map(|((charge, key), (cost, fits))| {
+            let (key, shared) = *key;
+            let spend = if charge.alone { *fits } else { all_fit };
             let work = |limit: &Limit, state: &mut State| match spend {
                 true => limit.charge(state, now, charge.cost),
-                false => limit.peek(state, now, charge.cost),
+                false => limit.peek(state, now, *cost),
             };
-            let shard = &mut guards[guard_of(*key)];
-            match shard.visit(&self.common, *key, charge.limit, now, true, work) {
-                Ok(outcome) if *shared => without_slip(outcome),
+            let shard = &mut guards[guard_of(key)];
+            match shard.visit(&self.common, key, charge.limit, now, true, work) {
+                Ok(outcome) if shared => without_slip(outcome),
                 Ok(outcome) => outcome,
                 // An exempt key always has room.
                 Err(Full) => charge.limit.peek(&mut charge.limit.fresh(), now, u64::MAX),

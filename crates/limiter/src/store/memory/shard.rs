@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidegate_core::algorithm::TokenBucket;
-use tidegate_core::{Key, Limit, Meter, Quota, State, Timestamp};
+use tidegate_core::{Key, Limit, Meter, Outcome, Quota, Span, State, Timestamp};
 
 use super::slot::{LIMITS, Narrow, Wide, spread};
 use super::table::Table;
@@ -28,6 +28,13 @@ impl Common {
 
     /// The number of a limit, if it has one or can still get one.
     fn number(&self, bucket: &TokenBucket) -> Option<u16> {
+        // Most stores know a handful of limits, and looking at those takes no lock.
+        let first = self.limits.iter().take(8);
+        if let Some((place, _)) =
+            first.into_iter().find(|(_, known)| known.quota() == bucket.quota())
+        {
+            return u16::try_from(place + 1).ok();
+        }
         let known = self.numbers.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(&number) = known.get(bucket.quota()) {
             return Some(number);
@@ -49,11 +56,37 @@ impl Common {
     fn limit(&self, number: u16) -> Option<&TokenBucket> {
         self.limits.get(usize::from(number).wrapping_sub(1))
     }
+
+    /// The limit of a narrow slot, and its state in the exact form.
+    fn exact(&self, slot: &Narrow) -> Option<(Limit, State)> {
+        let bucket = self.limit(slot.limit())?;
+        let level = bucket.flat()?.level(slot.due, self.base);
+        Some((Limit::TokenBucket(*bucket), State::Tokens(level)))
+    }
+
+    /// A slot for a state, if it has a narrow one.
+    fn narrow(&self, key: Key, limit: &Limit, state: &State) -> Option<Narrow> {
+        let (Limit::TokenBucket(bucket), State::Tokens(level)) = (limit, state) else {
+            return None;
+        };
+        let due = bucket.flat()?.flatten(level, self.base)?;
+        Some(Narrow::new(key, self.number(bucket)?, due))
+    }
+
+    /// From when on a narrow slot says nothing.
+    fn whole_at(&self, slot: &Narrow) -> Timestamp {
+        let flat = self.limit(slot.limit()).and_then(TokenBucket::flat);
+        flat.map_or(Timestamp::EPOCH, |flat| flat.whole_at(slot.due, self.base))
+    }
 }
 
 /// There is no room for a newcomer: everything kept is still needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
+
+/// How long a bucket stays after it is full again, as long as there is room. Who comes every now and
+/// then finds it in place instead of making it anew each time.
+const GRACE: Span = Span::from_secs(10);
 
 #[derive(Debug, Default)]
 pub(super) struct Shard {
@@ -62,9 +95,6 @@ pub(super) struct Shard {
     /// Nothing kept is over before this instant, as far as the last look at everything told.
     quiet_until: Timestamp,
 }
-
-/// Slots looked at for each newcomer, so that what is over goes as fast as new keys come.
-const SWEEP_STEPS: usize = 4;
 
 impl Shard {
     pub(super) fn keys(&self) -> usize {
@@ -80,44 +110,31 @@ impl Shard {
         self.narrow.span()
     }
 
-    /// Runs `work` on the state of `key` under `limit`, and keeps what it leaves.
+    /// Charges a bucket that is kept narrow under the limit it is charged for; `None` when it is not.
     ///
-    /// A key that is not kept starts fresh, and is kept only if `work` leaves something to keep.
+    /// The path that nearly every check takes.
     #[inline]
-    pub(super) fn visit<R>(
+    pub(super) fn charge_narrow(
         &mut self,
         common: &Common,
         key: Key,
-        limit: &Arc<Limit>,
+        bucket: &TokenBucket,
         now: Timestamp,
-        exempt: bool,
-        work: impl FnOnce(&Limit, &mut State) -> R,
-    ) -> Result<R, Full> {
-        if let Limit::TokenBucket(bucket) = &**limit
-            && Narrow::suits(bucket)
-            && let Some(place) = self.narrow.find(spread(key), |slot| slot.is(key))
-        {
-            let slot = self.narrow.at(place);
-            if let Some(known) = common.limit(slot.limit())
-                && known.quota() == bucket.quota()
-            {
-                let mut state = State::Tokens(slot.level(common.base));
-                let result = work(limit, &mut state);
-                if let State::Tokens(level) = &state
-                    && slot.set(slot.limit(), level, common.base)
-                {
-                    return Ok(result);
-                }
-                self.narrow.remove(place);
-                self.keep(common, key, limit, state, now);
-                return Ok(result);
-            }
+        cost: u64,
+    ) -> Option<Outcome> {
+        let flat = bucket.flat().filter(|flat| now.since(common.base) <= flat.reach())?;
+        let place = self.narrow.find(spread(key), |slot| slot.is(key))?;
+        let slot = self.narrow.at(place);
+        if common.limit(slot.limit())?.quota() != bucket.quota() {
+            return None;
         }
-        self.visit_rare(common, key, limit, now, exempt, work)
+        Some(flat.charge(&mut slot.due, common.base, now, cost))
     }
 
-    /// Everything but a bucket that is kept narrow under the limit it is charged for.
-    fn visit_rare<R>(
+    /// Runs `work` on the state of `key` under `limit`, and keeps what it leaves.
+    ///
+    /// A key that is not kept starts fresh, and is kept only if `work` leaves something to keep.
+    pub(super) fn visit<R>(
         &mut self,
         common: &Common,
         key: Key,
@@ -132,11 +149,9 @@ impl Shard {
         let mut state = match self.narrow.find(spread(key), |slot| slot.is(key)) {
             Some(place) => {
                 let slot = self.narrow.remove(place);
-                match common.limit(slot.limit()) {
-                    Some(old) => {
-                        let old_state = State::Tokens(slot.level(common.base));
-                        limit.adopt(&Limit::TokenBucket(*old), &old_state, now)
-                    }
+                match common.exact(&slot) {
+                    Some((old, state)) if old == **limit => state,
+                    Some((old, state)) => limit.adopt(&old, &state, now),
                     None => limit.fresh(),
                 }
             }
@@ -160,16 +175,10 @@ impl Shard {
             return self.wide.at(place).visit_as_is(work);
         }
         let place = self.narrow.find(spread(key), |slot| slot.is(key))?;
-        let slot = *self.narrow.at(place);
-        let limit = Limit::TokenBucket(*common.limit(slot.limit())?);
-        let mut state = State::Tokens(slot.level(common.base));
+        let (limit, mut state) = common.exact(self.narrow.at(place))?;
         let result = work(&limit, &mut state);
-        let fits = matches!(&state, State::Tokens(level)
-            if self.narrow.at(place).set(slot.limit(), level, common.base));
-        if !fits {
-            self.narrow.remove(place);
-            self.keep(common, key, &Arc::new(limit), state, now);
-        }
+        self.narrow.remove(place);
+        self.keep(common, key, &Arc::new(limit), state, now);
         Some(result)
     }
 
@@ -185,19 +194,12 @@ impl Shard {
         if limit.whole_at(&mut state) <= now {
             return;
         }
-        let base = common.base;
-        self.narrow.sweep(SWEEP_STEPS, |slot| slot.whole_at(base) <= now);
-        self.wide.sweep(SWEEP_STEPS, |slot| slot.whole_at() <= now);
-        if let (Limit::TokenBucket(bucket), State::Tokens(level)) = (&**limit, &state)
-            && Narrow::suits(bucket)
-            && let Some(number) = common.number(bucket)
-            && let Some(slot) = Narrow::pack(key, number, level, base)
-        {
-            self.narrow.insert(slot, |slot| slot.whole_at(base) <= now);
+        if let Some(slot) = common.narrow(key, limit, &state) {
+            self.narrow.insert(slot, |slot| common.whole_at(slot) + GRACE <= now);
             return;
         }
         let slot = Wide::new(key, Arc::clone(limit), state);
-        self.wide.insert(slot, |slot| slot.whole_at() <= now);
+        self.wide.insert(slot, |slot| slot.whole_at() + GRACE <= now);
     }
 
     pub(super) fn forget(&mut self, key: Key) {
@@ -223,7 +225,6 @@ impl Shard {
 
     /// Drops all that is over. How many keys that was.
     pub(super) fn sweep(&mut self, common: &Common, now: Timestamp) -> usize {
-        let base = common.base;
         let earliest = std::cell::Cell::new(Timestamp::from_micros(u64::MAX));
         let over = |whole_at: Timestamp| {
             let over = whole_at <= now;
@@ -232,7 +233,7 @@ impl Shard {
             }
             over
         };
-        let dropped = self.narrow.sweep_all(|slot| over(slot.whole_at(base)))
+        let dropped = self.narrow.sweep_all(|slot| over(common.whole_at(slot)))
             + self.wide.sweep_all(|slot| over(slot.whole_at()));
         self.quiet_until = earliest.get();
         dropped

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use tidegate_core::algorithm::token_bucket::Level;
-use tidegate_core::algorithm::{Due, TokenBucket};
 use tidegate_core::{Key, Limit, State, Timestamp};
 
 use super::table::Slot;
@@ -16,57 +14,19 @@ use super::table::Slot;
 pub(super) struct Narrow {
     tag: u64,
     spread: u64,
-    /// Microseconds since the store's base in the upper 48 bits, parts of one in the lower 16.
-    due: u64,
+    /// The bucket's state as its limit's [`FlatBucket`](tidegate_core::algorithm::FlatBucket) counts it.
+    pub(super) due: u64,
 }
 
 /// How many limits narrow slots can tell apart.
 pub(super) const LIMITS: usize = (1 << 12) - 1;
 const TAG_BITS: u32 = 52;
 const TAG_MASK: u64 = (1 << TAG_BITS) - 1;
-const PART_BITS: u32 = 16;
 
 impl Narrow {
-    /// Whether buckets of this limit can be narrow: others need finer parts of a microsecond.
-    #[inline]
-    pub(super) fn suits(bucket: &TokenBucket) -> bool {
-        bucket.parts() <= 1 << PART_BITS
-    }
-
-    /// A narrow slot for a bucket, if its state fits.
-    #[inline]
-    pub(super) fn pack(key: Key, limit: u16, level: &Level, base: Timestamp) -> Option<Self> {
-        let due = Self::pack_due(level, base)?;
+    pub(super) fn new(key: Key, limit: u16, due: u64) -> Self {
         let tag = (u64::from(limit) << TAG_BITS) | (upper(key) & TAG_MASK);
-        Some(Self { tag, spread: spread(key), due })
-    }
-
-    #[inline]
-    fn pack_due(level: &Level, base: Timestamp) -> Option<u64> {
-        let micros = level.due.micros.saturating_sub(base.as_micros());
-        let fits = micros < 1 << (64 - PART_BITS)
-            && level.due.micros >= base.as_micros()
-            && level.due.parts < 1 << PART_BITS
-            && level.returned == Due::default();
-        fits.then_some((micros << PART_BITS) | level.due.parts)
-    }
-
-    #[inline]
-    pub(super) fn level(&self, base: Timestamp) -> Level {
-        let due = Due {
-            micros: base.as_micros() + (self.due >> PART_BITS),
-            parts: self.due & ((1 << PART_BITS) - 1),
-        };
-        Level { due, returned: Due::default() }
-    }
-
-    /// Keeps another state of the same client, if it fits.
-    #[inline]
-    pub(super) fn set(&mut self, limit: u16, level: &Level, base: Timestamp) -> bool {
-        let Some(due) = Self::pack_due(level, base) else { return false };
-        self.due = due;
-        self.tag = (u64::from(limit) << TAG_BITS) | (self.tag & TAG_MASK);
-        true
+        Self { tag, spread: spread(key), due }
     }
 
     #[inline]
@@ -79,12 +39,6 @@ impl Narrow {
         self.spread == spread(key)
             && (self.tag & TAG_MASK) == (upper(key) & TAG_MASK)
             && !self.is_vacant()
-    }
-
-    /// From when on the slot says nothing.
-    pub(super) fn whole_at(&self, base: Timestamp) -> Timestamp {
-        let due = self.level(base).due;
-        Timestamp::from_micros(due.micros + u64::from(due.parts > 0))
     }
 }
 
@@ -185,7 +139,6 @@ pub(super) fn upper(key: Key) -> u64 {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use tidegate_core::{Meter, Quota, Span};
 
     use super::*;
 
@@ -196,33 +149,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_narrow_slot_gives_back_what_it_was_given(
-            key: u128, limit in 1u16..4096, micros in 0u64..1 << 49, parts in 0u64..1 << 17,
-        ) {
-            let (key, base) = (Key::from_u128(key), Timestamp::from_secs(1_780_000_000));
-            let due = Due { micros: base.as_micros() + micros, parts };
-            let level = Level { due, returned: Due::default() };
-            let slot = Narrow::pack(key, limit, &level, base);
-            prop_assert_eq!(slot.is_some(), micros < 1 << 48 && parts < 1 << 16);
-            if let Some(slot) = slot {
-                prop_assert!(slot.is(key) && !slot.is_vacant());
-                prop_assert_eq!((slot.limit(), slot.level(base)), (limit, level));
-                prop_assert!(!slot.is(Key::from_u128(key.as_u128() ^ 1)));
-                prop_assert!(!slot.is(Key::from_u128(key.as_u128() ^ (1 << 100))));
+        fn a_narrow_slot_knows_its_key_and_limit(key: u128, limit in 1u16..4096, due: u64) {
+            let slot = Narrow::new(Key::from_u128(key), limit, due);
+            prop_assert!(slot.is(Key::from_u128(key)) && !slot.is_vacant());
+            prop_assert_eq!((slot.limit(), slot.due), (limit, due));
+            for bit in 0..116 {
+                prop_assert!(!slot.is(Key::from_u128(key ^ (1 << bit))));
             }
         }
-    }
-
-    #[test]
-    fn a_bucket_with_refunds_behind_it_is_not_narrow() {
-        let bucket = TokenBucket::new(Quota::per_second(10)).unwrap();
-        let now = Timestamp::from_secs(1_780_000_000);
-        let mut level = Level::default();
-        let first = bucket.charge(&mut level, now, 5).slip().unwrap();
-        bucket.charge(&mut level, now, 1);
-        let key = Key::from_u128(1 << 70);
-        assert!(Narrow::pack(key, 1, &level, now).is_some());
-        assert!(bucket.refund(&mut level, now + Span::from_millis(1), &first, 5));
-        assert!(Narrow::pack(key, 1, &level, now).is_none());
     }
 }

@@ -17,12 +17,11 @@ pub(super) trait Slot: Sized {
 pub(super) struct Table<T> {
     slots: Vec<T>,
     used: usize,
-    cursor: usize,
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Self { slots: Vec::new(), used: 0, cursor: 0 }
+        Self { slots: Vec::new(), used: 0 }
     }
 }
 
@@ -111,7 +110,6 @@ impl<T: Slot> Table<T> {
         self.slots = Vec::with_capacity(slots);
         self.slots.resize_with(slots, T::vacant);
         self.used = 0;
-        self.cursor = 0;
         for entry in old.into_iter().filter(|slot| !slot.is_vacant() && !over(slot)) {
             self.put(entry);
         }
@@ -139,37 +137,18 @@ impl<T: Slot> Table<T> {
         removed
     }
 
-    /// Looks at up to `steps` more slots and drops what is over.
-    pub(super) fn sweep(&mut self, steps: usize, over: impl Fn(&T) -> bool) {
-        for _ in 0..steps {
-            if self.cursor >= self.slots.len() {
-                self.cursor = 0;
-            }
-            if self.slots.is_empty() {
-                return;
-            }
-            self.sweep_slot(&over);
-        }
-    }
-
-    /// Drops what stands at the cursor if it is over, and moves on if not.
-    fn sweep_slot(&mut self, over: impl Fn(&T) -> bool) {
-        let slot = &self.slots[self.cursor];
-        if !slot.is_vacant() && over(slot) {
-            // Another entry may have moved here: the cursor stays for it.
-            self.remove(self.cursor);
-        } else {
-            self.cursor += 1;
-        }
-    }
-
     /// Drops all that is over, and gives memory back when little of it is in use. How many entries
     /// were dropped.
     pub(super) fn sweep_all(&mut self, over: impl Fn(&T) -> bool) -> usize {
-        let before = self.used;
-        self.cursor = 0;
-        while self.cursor < self.slots.len() {
-            self.sweep_slot(&over);
+        let (before, mut place) = (self.used, 0);
+        while place < self.slots.len() {
+            let slot = &self.slots[place];
+            if !slot.is_vacant() && over(slot) {
+                // Another entry may have moved here, so the place is looked at again.
+                self.remove(place);
+            } else {
+                place += 1;
+            }
         }
         let dropped = before - self.used;
         if self.used == 0 {
@@ -178,11 +157,6 @@ impl<T: Slot> Table<T> {
             self.rebuild(|_| false);
         }
         dropped
-    }
-
-    #[cfg(test)]
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.slots.iter().filter(|slot| !slot.is_vacant())
     }
 }
 
@@ -216,7 +190,6 @@ mod tests {
     enum Step {
         Put(u64, u64),
         Remove(u64),
-        Sweep(usize, u64),
         SweepAll(u64),
     }
 
@@ -226,7 +199,6 @@ mod tests {
         let step = prop_oneof![
             6 => (key.clone(), 0u64..100).prop_map(|(key, value)| Step::Put(key, value)),
             3 => key.prop_map(Step::Remove),
-            1 => (0usize..20, 0u64..50).prop_map(|(steps, over)| Step::Sweep(steps, over)),
             1 => (0u64..50).prop_map(Step::SweepAll),
         ];
         proptest::collection::vec(step, 1..200)
@@ -252,12 +224,6 @@ mod tests {
                         if let Some(place) = place {
                             prop_assert_eq!(table.remove(place).key, key);
                         }
-                    }
-                    Step::Sweep(steps, over) => {
-                        table.sweep(steps, |slot| slot.value < over);
-                        // What was swept is known only to the table: only the swept may be gone.
-                        let kept: Vec<u64> = table.iter().map(|slot| slot.key).collect();
-                        map.retain(|key, value| *value >= over || kept.contains(key));
                     }
                     Step::SweepAll(over) => {
                         table.sweep_all(|slot| slot.value < over);
