@@ -100,15 +100,10 @@ impl PerKey<MemoryStore> {
             let mut hashed = [self.shared; BATCH];
             for (key, hashed) in batch.iter().zip(&mut hashed) {
                 *hashed = self.key(key.as_ref());
-                self.store.prefetch_shard(*hashed);
+                self.store.prefetch(*hashed);
             }
-            let hashed = &hashed[..batch.len()];
-            for key in hashed {
-                self.store.prefetch_slot(*key);
-            }
-            for key in hashed {
-                outcomes.push(self.store.charge_one(&self.charge_of(*key, 1), now));
-            }
+            let hashed = hashed[..batch.len()].iter();
+            outcomes.extend(hashed.map(|key| self.store.charge_one(&self.charge_of(*key, 1), now)));
         }
         outcomes
     }

@@ -34,6 +34,10 @@ type Guard<'a> = SpinMutexGuard<'a, Shard, Yield>;
 /// Keeps what clients have spent in this process's memory.
 pub struct MemoryStore {
     shards: Box<[Cell]>,
+    /// For each shard, where its slots are.
+    hints: Box<[Hint]>,
+    /// How far to shift a key's upper half to get its shard.
+    shift: u32,
     common: Common,
     clock: Clock,
     seed: [u8; 16],
@@ -41,14 +45,36 @@ pub struct MemoryStore {
     next_sweep: AtomicUsize,
 }
 
-/// A shard on cache lines of its own, with what a prefetch needs outside of the lock.
+/// A shard and its lock on a cache line of their own.
 #[repr(align(64))]
 #[derive(Default)]
-struct Cell {
-    shard: Lock<Shard>,
-    /// Where the narrow slots were when last seen, and how many; only ever a hint.
-    slots: AtomicUsize,
-    count: AtomicUsize,
+struct Cell(Lock<Shard>);
+
+/// Where a shard's narrow slots were when last seen, and how many; read without the shard's lock.
+///
+/// Address and count share one word, so that all of a store's hints stay in the nearest cache. A
+/// hint that is stale, or wrong because a number did not fit, costs a prefetch of no use.
+#[derive(Default)]
+struct Hint(AtomicU64);
+
+impl Hint {
+    const COUNT_BITS: u32 = 16;
+
+    #[inline]
+    fn note(&self, shard: &Shard) {
+        let (address, count) = shard.span();
+        let count = count.min((1 << Self::COUNT_BITS) - 1);
+        self.0.store(((address as u64) << Self::COUNT_BITS) | count as u64, Ordering::Relaxed);
+    }
+
+    /// The address at which a key's slot probably is.
+    #[inline]
+    fn address(&self, key: Key) -> usize {
+        let hint = self.0.load(Ordering::Relaxed);
+        let count = (hint & ((1 << Self::COUNT_BITS) - 1)) as usize;
+        let offset = table::home(spread(key), count) * size_of::<Narrow>();
+        ((hint >> Self::COUNT_BITS) as usize).wrapping_add(offset)
+    }
 }
 
 /// How full a store is.
@@ -95,6 +121,8 @@ impl MemoryStore {
         let shards = 1usize << shards.ilog2();
         Self {
             shards: (0..shards).map(|_| Cell::default()).collect(),
+            hints: (0..shards).map(|_| Hint::default()).collect(),
+            shift: 64 - shards.trailing_zeros(),
             common: Common::new(clock.now(), max_keys.div_ceil(shards)),
             clock,
             seed: random_seed(),
@@ -111,24 +139,16 @@ impl MemoryStore {
 
     #[inline]
     fn place(&self, key: Key) -> usize {
-        let bits = self.shards.len().trailing_zeros();
-        // Shifting by all 64 bits is not defined; one shard needs no bits.
-        (upper(key) >> 1 >> (63 - bits)) as usize
+        // One shard would shift by all 64 bits, which is its whole width.
+        upper(key).checked_shr(self.shift).unwrap_or(0) as usize
     }
 
     /// Hints that `key` will be asked for soon.
     #[inline]
-    pub(crate) fn prefetch_shard(&self, key: Key) {
-        prefetch(std::ptr::from_ref(&self.shards[self.place(key)]) as usize);
-    }
-
-    /// Hints that `key` will be asked for soon, once its shard was hinted at.
-    #[inline]
-    pub(crate) fn prefetch_slot(&self, key: Key) {
-        let cell = &self.shards[self.place(key)];
-        let count = cell.count.load(Ordering::Relaxed);
-        let slot = table::home(spread(key), count) * size_of::<Narrow>();
-        let address = cell.slots.load(Ordering::Relaxed).wrapping_add(slot);
+    pub(crate) fn prefetch(&self, key: Key) {
+        let place = self.place(key);
+        prefetch(std::ptr::from_ref(&self.shards[place]) as usize);
+        let address = self.hints[place].address(key);
         prefetch(address);
         // Probing goes upwards, and one slot in three reaches into the next line anyway.
         prefetch(address.wrapping_add(64));
@@ -137,22 +157,22 @@ impl MemoryStore {
     /// Charges one key. Synchronous: memory does not make anybody wait.
     #[inline]
     pub fn charge_one(&self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
-        let cell = &self.shards[self.place(charge.key)];
-        let mut shard = cell.shard.lock();
+        let place = self.place(charge.key);
+        let mut shard = self.shards[place].0.lock();
         if let Limit::TokenBucket(bucket) = &**charge.limit
             && let Some(outcome) =
                 shard.charge_narrow(&self.common, charge.key, bucket, now, charge.cost)
         {
             return outcome;
         }
-        self.charge_rare(cell, shard, charge, now)
+        self.charge_rare(place, shard, charge, now)
     }
 
     /// Charges one key in any state.
     #[cold]
     fn charge_rare(
         &self,
-        cell: &Cell,
+        place: usize,
         mut shard: Guard<'_>,
         charge: &Charge<'_>,
         now: Timestamp,
@@ -160,7 +180,7 @@ impl MemoryStore {
         let work = |limit: &Limit, state: &mut State| limit.charge(state, now, charge.cost);
         match shard.visit(&self.common, charge.key, charge.limit, now, false, work) {
             Ok(outcome) => {
-                cell.note(&shard);
+                self.hints[place].note(&shard);
                 outcome
             }
             Err(Full) => {
@@ -174,11 +194,11 @@ impl MemoryStore {
     #[cold]
     fn charge_shared(&self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
         let key = self.overflow(charge);
-        let cell = &self.shards[self.place(key)];
-        let mut shard = cell.shard.lock();
+        let place = self.place(key);
+        let mut shard = self.shards[place].0.lock();
         let work = |limit: &Limit, state: &mut State| limit.charge(state, now, charge.cost);
         let outcome = shard.visit(&self.common, key, charge.limit, now, true, work);
-        cell.note(&shard);
+        self.hints[place].note(&shard);
         match outcome {
             Ok(outcome) => without_slip(outcome),
             // An exempt key always has room.
@@ -223,7 +243,7 @@ impl MemoryStore {
         places.sort_unstable();
         places.dedup();
         let mut guards: SmallVec<[Guard<'_>; 8]> =
-            places.iter().map(|place| self.shards[*place].shard.lock()).collect();
+            places.iter().map(|place| self.shards[*place].0.lock()).collect();
         let guard_of = |key: Key| places.binary_search(&self.place(key)).unwrap_or(0);
 
         let mut all_fit = true;
@@ -260,7 +280,7 @@ impl MemoryStore {
         });
         let outcomes = outcomes.collect();
         for (place, guard) in places.iter().zip(&guards) {
-            self.shards[*place].note(guard);
+            self.hints[*place].note(guard);
         }
         Ok(outcomes)
     }
@@ -268,18 +288,18 @@ impl MemoryStore {
     /// Takes one charge back as far as it still counts. Whether it gave anything back.
     pub fn refund_one(&self, refund: &Refund) -> bool {
         let now = self.clock.now();
-        let cell = &self.shards[self.place(refund.key)];
-        let mut shard = cell.shard.lock();
+        let place = self.place(refund.key);
+        let mut shard = self.shards[place].0.lock();
         let given = shard.visit_as_is(&self.common, refund.key, now, |limit, state| {
             limit.refund(state, now, &refund.limit, &refund.slip, refund.cost)
         });
-        cell.note(&shard);
+        self.hints[place].note(&shard);
         given.unwrap_or(false)
     }
 
     /// Forgets what a key has spent. Synchronous.
     pub fn forget_one(&self, key: Key) {
-        self.shards[self.place(key)].shard.lock().forget(key);
+        self.shards[self.place(key)].0.lock().forget(key);
     }
 
     /// Drops what has expired from the next few shards. How many keys that were.
@@ -291,10 +311,9 @@ impl MemoryStore {
         let mut dropped = 0;
         for _ in 0..shards.min(self.shards.len()) {
             let place = self.next_sweep.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-            let cell = &self.shards[place];
-            let mut shard = cell.shard.lock();
+            let mut shard = self.shards[place].0.lock();
             dropped += shard.sweep(&self.common, now);
-            cell.note(&shard);
+            self.hints[place].note(&shard);
         }
         dropped
     }
@@ -311,23 +330,11 @@ impl MemoryStore {
         let overflowed = self.overflowed.load(Ordering::Relaxed);
         let mut usage = MemoryUse { overflowed, ..MemoryUse::default() };
         for cell in &self.shards {
-            let shard = cell.shard.lock();
+            let shard = cell.0.lock();
             usage.keys += shard.keys();
             usage.bytes += shard.bytes();
         }
         usage
-    }
-}
-
-impl Cell {
-    /// Notes where the slots are after they may have moved.
-    #[inline]
-    fn note(&self, shard: &Shard) {
-        let (slots, count) = shard.span();
-        if self.slots.load(Ordering::Relaxed) != slots {
-            self.slots.store(slots, Ordering::Relaxed);
-            self.count.store(count, Ordering::Relaxed);
-        }
     }
 }
 
@@ -347,6 +354,9 @@ fn without_slip(outcome: Outcome) -> Outcome {
         Verdict::Deny { .. } => outcome,
     }
 }
+
+// A check takes its shard's lock and finds the table on the same line.
+const _: () = assert!(size_of::<Cell>() == 64);
 
 impl Store for MemoryStore {
     fn keyer(&self) -> Keyer {

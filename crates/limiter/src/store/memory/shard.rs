@@ -91,18 +91,20 @@ const GRACE: Span = Span::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     narrow: Table<Narrow>,
-    wide: Table<Wide>,
+    /// Behind a pointer, so that a shard and its lock fit one cache line.
+    wide: Option<Box<Table<Wide>>>,
     /// Nothing kept is over before this instant, as far as the last look at everything told.
     quiet_until: Timestamp,
 }
 
 impl Shard {
     pub(super) fn keys(&self) -> usize {
-        self.narrow.len() + self.wide.len()
+        self.narrow.len() + self.wide.as_ref().map_or(0, |wide| wide.len())
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.narrow.bytes() + self.wide.bytes()
+        let of_wide = |wide: &Box<Table<Wide>>| wide.bytes() + size_of::<Table<Wide>>();
+        self.narrow.bytes() + self.wide.as_ref().map_or(0, of_wide)
     }
 
     /// Where the narrow slots are and how many, for prefetching.
@@ -143,8 +145,8 @@ impl Shard {
         exempt: bool,
         work: impl FnOnce(&Limit, &mut State) -> R,
     ) -> Result<R, Full> {
-        if let Some(place) = self.wide.find(spread(key), |slot| slot.is(key)) {
-            return self.wide.at(place).visit(limit, now, work).ok_or(Full);
+        if let Some(slot) = self.wide_slot(key) {
+            return slot.visit(limit, now, work).ok_or(Full);
         }
         let mut state = match self.narrow.find(spread(key), |slot| slot.is(key)) {
             Some(place) => {
@@ -171,8 +173,8 @@ impl Shard {
         now: Timestamp,
         work: impl FnOnce(&Limit, &mut State) -> R,
     ) -> Option<R> {
-        if let Some(place) = self.wide.find(spread(key), |slot| slot.is(key)) {
-            return self.wide.at(place).visit_as_is(work);
+        if let Some(slot) = self.wide_slot(key) {
+            return slot.visit_as_is(work);
         }
         let place = self.narrow.find(spread(key), |slot| slot.is(key))?;
         let (limit, mut state) = common.exact(self.narrow.at(place))?;
@@ -199,16 +201,25 @@ impl Shard {
             return;
         }
         let slot = Wide::new(key, Arc::clone(limit), state);
-        self.wide.insert(slot, |slot| slot.whole_at() + GRACE <= now);
+        let wide = self.wide.get_or_insert_default();
+        wide.insert(slot, |slot| slot.whole_at() + GRACE <= now);
     }
 
     pub(super) fn forget(&mut self, key: Key) {
         if let Some(place) = self.narrow.find(spread(key), |slot| slot.is(key)) {
             self.narrow.remove(place);
         }
-        if let Some(place) = self.wide.find(spread(key), |slot| slot.is(key)) {
-            self.wide.remove(place);
+        if let Some(wide) = &mut self.wide
+            && let Some(place) = wide.find(spread(key), |slot| slot.is(key))
+        {
+            wide.remove(place);
         }
+    }
+
+    fn wide_slot(&mut self, key: Key) -> Option<&mut Wide> {
+        let wide = self.wide.as_mut()?;
+        let place = wide.find(spread(key), |slot| slot.is(key))?;
+        Some(wide.at(place))
     }
 
     /// Whether a newcomer fits, after dropping what is over if it takes that.
@@ -233,8 +244,11 @@ impl Shard {
             }
             over
         };
-        let dropped = self.narrow.sweep_all(|slot| over(common.whole_at(slot)))
-            + self.wide.sweep_all(|slot| over(slot.whole_at()));
+        let mut dropped = self.narrow.sweep_all(|slot| over(common.whole_at(slot)));
+        if let Some(wide) = &mut self.wide {
+            dropped += wide.sweep_all(|slot| over(slot.whole_at()));
+        }
+        self.wide.take_if(|wide| wide.len() == 0);
         self.quiet_until = earliest.get();
         dropped
     }
