@@ -1,0 +1,41 @@
+# make test     everything that must pass: format, lints, tests, docs
+# make bench    figures beside peers, in one run
+# make fuzz     each fuzz target for a minute
+# make deny     licences, sources and banned crates of all dependencies
+
+CARGO ?= cargo
+FUZZ_SECONDS ?= 60
+
+.PHONY: test setup format lint unit docs bench fuzz deny
+
+test: setup format lint unit docs
+
+setup:
+	@tools/setup.sh
+
+format:
+	$(CARGO) fmt --all --check
+
+lint:
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+unit:
+	$(CARGO) test --locked --workspace
+	$(CARGO) check --locked -p tidegate --no-default-features
+
+docs:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
+
+bench:
+	$(CARGO) run --locked --release -p tidegate-bench --bin matcher
+	$(CARGO) run --locked --release -p tidegate-bench --bin in_process
+
+fuzz:
+	@command -v cargo-fuzz >/dev/null || { echo "fuzz: will install cargo-fuzz from crates.io"; $(CARGO) install --locked cargo-fuzz; }
+	mkdir -p fuzz/corpus/rules fuzz/corpus/limit
+	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run rules fuzz/corpus/rules fuzz/seeds/rules -- -max_total_time=$(FUZZ_SECONDS) -timeout=5 -max_len=4096
+	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run limit fuzz/corpus/limit fuzz/seeds/limit -- -max_total_time=$(FUZZ_SECONDS) -timeout=5
+
+deny:
+	@command -v cargo-deny >/dev/null || { echo "deny: will install cargo-deny from crates.io"; $(CARGO) install --locked cargo-deny; }
+	$(CARGO) deny --workspace check licenses bans sources
