@@ -20,6 +20,8 @@ pub mod clock;
 pub mod limiter;
 pub mod per_key;
 pub mod store;
+#[cfg(feature = "tower")]
+pub mod tower;
 
 pub use clock::{Clock, ManualClock};
 pub use limiter::{AcquireError, Builder, ForgetError, Limiter, NoHandle, Receipt, UnknownRule};

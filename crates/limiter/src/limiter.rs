@@ -236,6 +236,13 @@ impl<S: Store> Limiter<S> {
         self.inner.store.refund(&receipt.refunds).await
     }
 
+    /// As [`refund`](Self::refund), without waiting for the store's answer.
+    pub fn refund_detached(&self, receipt: Receipt) {
+        if !receipt.is_empty() {
+            self.inner.store.refund_detached(receipt.refunds.into_vec());
+        }
+    }
+
     /// Forgets what the client that a request names has spent under a rule.
     ///
     /// # Errors
@@ -254,8 +261,9 @@ impl<S: Store> Limiter<S> {
     /// No wait would make the request fit, or the store failed under a rule that then denies.
     pub async fn acquire(&self, request: &Request<'_>) -> Result<Decision, AcquireError> {
         loop {
-            let now = self.inner.clock.now();
             let (decision, receipt) = self.check_with_receipt(request).await;
+            // Read after the check: a wait counted from before it would end too early.
+            let now = self.inner.clock.now();
             let wait = match decision.ruling() {
                 Ruling::Allow => {
                     let delay = decision.delay();

@@ -64,9 +64,10 @@ impl<S: Store> PerKey<S> {
         &self.clock
     }
 
+    /// An empty key is no key: whoever has none shares the bucket of requests without the attribute.
     #[inline]
     fn key(&self, key: &[u8]) -> Key {
-        self.scope.key([Part::first(key)])
+        self.scope.key([if key.is_empty() { Part::Absent } else { Part::first(key) }])
     }
 
     #[inline]
@@ -142,8 +143,9 @@ impl PerKey<MemoryStore> {
     pub async fn acquire(&self, key: impl AsRef<[u8]>, cost: u64) -> Result<Outcome, NeverFits> {
         let key = key.as_ref();
         loop {
-            let now = self.clock.now();
             let outcome = self.charge(key, cost);
+            // Read after the charge: a wait counted from before it would end too early.
+            let now = self.clock.now();
             match outcome.verdict {
                 Verdict::Allow { delay: Span::ZERO, .. } => return Ok(outcome),
                 Verdict::Allow { delay, slip } => {

@@ -1,0 +1,154 @@
+//! What rules may know of a request, read from its head; and of that only what they ask for.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::request::Parts;
+use tidegate_core::rule::{Chain, Condition, Mode, Override, Tiers};
+use tidegate_core::{Request, Rule, RuleSet};
+
+use super::refusal::Unreadable;
+use super::source::{Read, Source};
+
+/// Makes the request that rules look at.
+#[derive(Clone, Debug)]
+pub(super) struct Reader {
+    known: Vec<(Box<str>, Source)>,
+    /// What rules mention and nothing provides.
+    gaps: BTreeSet<Box<str>>,
+    warned: Arc<Warned>,
+}
+
+/// What was logged and need not be again.
+#[derive(Debug, Default)]
+struct Warned {
+    gaps: AtomicBool,
+    address: AtomicBool,
+}
+
+impl Reader {
+    /// Knows the attributes that these rules mention, as far as every HTTP request may have them.
+    pub(super) fn new(rules: &RuleSet) -> Self {
+        let (mut known, mut gaps) = (Vec::new(), BTreeSet::new());
+        for name in mentioned(rules) {
+            match Source::of(name) {
+                Some(source) => known.push((name.into(), source)),
+                None => drop(gaps.insert(name.into())),
+            }
+        }
+        Self { known, gaps, warned: Arc::default() }
+    }
+
+    /// From now on reads an attribute this way, if a rule mentions it.
+    pub(super) fn replace(&mut self, name: &str, read: Read) {
+        if let Some((_, source)) = self.known.iter_mut().find(|(known, _)| **known == *name) {
+            *source = Source::Custom(read);
+        } else if let Some(name) = self.gaps.take(name) {
+            self.known.push((name, Source::Custom(read)));
+        }
+    }
+
+    /// What rules see of a request.
+    pub(super) fn read<'r>(&'r self, head: &'r Parts) -> Result<Request<'r>, Unreadable> {
+        let mut request = Request::new();
+        for (name, source) in &self.known {
+            if let Some(value) = source.read(head) {
+                let refused = |error| Unreadable { in_uri: source.in_uri(), error };
+                request.insert(&**name, value).map_err(refused)?;
+            } else if matches!(source, Source::Peer) && first(&self.warned.address) {
+                tracing::warn!("requests carry no address, RateLimitLayer::ip can tell it");
+            }
+        }
+        Ok(request)
+    }
+
+    pub(super) fn warn_of_gaps(&self) {
+        if !self.gaps.is_empty() && first(&self.warned.gaps) {
+            tracing::warn!(attributes = ?self.gaps, "rules mention what no request will have");
+        }
+    }
+}
+
+/// Whether nobody asked this before.
+fn first(asked: &AtomicBool) -> bool {
+    !asked.load(Ordering::Relaxed) && !asked.swap(true, Ordering::Relaxed)
+}
+
+/// The attributes that can make a difference to a decision.
+fn mentioned(rules: &RuleSet) -> BTreeSet<&str> {
+    let in_force = rules.rules().iter().filter(|rule| rule.mode() != Mode::Off);
+    in_force.flat_map(mentioned_by).collect()
+}
+
+fn mentioned_by(rule: &Rule) -> impl Iterator<Item = &str> {
+    let overrides = rule.overrides().iter().flat_map(Override::conditions);
+    let conditions = rule.conditions().iter().chain(overrides).map(Condition::attribute);
+    let per = rule.per().iter().flat_map(Chain::attributes);
+    conditions.chain(per).chain(rule.tiers().map(Tiers::by))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    const EVERYTHING: &str = "
+rules:
+  - name: all
+    match: {method: {present: true}, host: {present: true}, cookie.session: {present: true}}
+    per: [header.X-Who, 'query.user | ip']
+    limit: 1 per second
+    tiers: {by: claim.plan, limits: {free: 1 per second}}
+    overrides: [{match: {path: /, api_key: a}, limit: 2 per second}]
+  - {name: off, match: {header.unused: a}, limit: 1 per second, mode: off}
+";
+
+    fn reader() -> Reader {
+        Reader::new(&RuleSet::parse("rules.yaml", EVERYTHING).unwrap())
+    }
+
+    fn head(request: http::request::Builder) -> Parts {
+        request.body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn what_some_rule_in_force_mentions_is_read_and_nothing_else() {
+        let request = http::Request::post("https://api.example.com/v1?user=alice&page=2")
+            .header("x-who", "bob")
+            .header("x-api-key", "k1")
+            .header("unused", "a")
+            .header("cookie", "theme=dark; session=s1")
+            .extension(SocketAddr::from(([192, 0, 2, 7], 5000)));
+        let (reader, head) = (reader(), head(request));
+        let request = reader.read(&head).unwrap();
+        assert_eq!(
+            Vec::from_iter(request.attributes()),
+            [
+                ("api_key", "k1"),
+                ("cookie.session", "s1"),
+                ("header.X-Who", "bob"),
+                ("host", "api.example.com"),
+                ("ip", "192.0.2.7"),
+                ("method", "POST"),
+                ("path", "/v1"),
+                ("query.user", "alice"),
+            ]
+        );
+        assert_eq!(Vec::from_iter(reader.gaps.iter().map(|name| &**name)), ["claim.plan"]);
+    }
+
+    #[test]
+    fn an_attribute_of_the_callers_fills_a_gap_or_replaces_what_was_there() {
+        let mut reader = reader();
+        reader.replace("claim.plan", Arc::new(|_| Some("free".into())));
+        reader.replace("path", Arc::new(|_| Some("/elsewhere".into())));
+        reader.replace("nobody", Arc::new(|_| panic!("no rule asks for it")));
+        let head = head(http::Request::get("/here"));
+        let request = reader.read(&head).unwrap();
+        assert_eq!(request.get("claim.plan"), Some("free"));
+        assert_eq!(request.get("path"), Some("/elsewhere"));
+        assert!(reader.gaps.is_empty());
+    }
+}

@@ -1,0 +1,208 @@
+//! Who decides: rules, or one limit for each key.
+
+use std::any::TypeId;
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use http::request::Parts;
+use tidegate_core::{Decision, Policies, Policy, Request, RequestError, Timestamp};
+
+use super::attributes::Reader;
+use super::refusal::Unreadable;
+use super::source::Read;
+use crate::clock::Clock;
+use crate::limiter::Limiter;
+use crate::per_key::PerKey;
+use crate::store::Store;
+use crate::store::memory::MemoryStore;
+
+/// Decides about a request by its head. [`ByRules`] and [`ByKey`] do.
+pub trait Gate: Send + Sync + 'static {
+    /// The answer, if it takes no waiting.
+    #[doc(hidden)]
+    fn check_now(&self, head: &Parts) -> Option<Check>;
+
+    /// The answer of a store that takes its time.
+    #[doc(hidden)]
+    fn check_later(&self, head: Parts) -> Later;
+
+    /// Logs once what rules mention and no request will ever have.
+    #[doc(hidden)]
+    fn warn_of_gaps(&self) {}
+}
+
+/// What was decided, unless the request says more than can be looked at.
+pub(super) type Check = Result<Entry, Unreadable>;
+
+/// What was decided and when, and the wait of who may enter later.
+#[derive(Debug)]
+pub struct Entry {
+    pub(super) decision: Decision,
+    pub(super) at: Timestamp,
+    pub(super) turn: Option<Turn>,
+}
+
+/// An answer on its way, and the head that was asked about.
+pub(super) type Later = Pin<Box<dyn Future<Output = (Parts, Check)> + Send>>;
+
+/// Ends when a request's turn has come. Dropped before, it gives back what was charged.
+pub(super) struct Turn(Pin<Box<dyn Future<Output = ()> + Send>>);
+
+impl Turn {
+    fn new(clock: Clock, at: Timestamp, give_back: impl FnOnce() + Send + 'static) -> Self {
+        // Made here and not inside: what is inside does not run before the first poll.
+        let slot = Slot { give_back: Some(give_back) };
+        Self(Box::pin(async move {
+            clock.sleep_until(at).await;
+            slot.keep();
+        }))
+    }
+
+    pub(super) fn as_mut(&mut self) -> Pin<&mut (dyn Future<Output = ()> + Send)> {
+        self.0.as_mut()
+    }
+}
+
+impl fmt::Debug for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Turn")
+    }
+}
+
+/// A place in a queue, given back on leaving early.
+struct Slot<F: FnOnce()> {
+    give_back: Option<F>,
+}
+
+impl<F: FnOnce()> Slot<F> {
+    fn keep(mut self) {
+        self.give_back = None;
+    }
+}
+
+impl<F: FnOnce()> Drop for Slot<F> {
+    fn drop(&mut self) {
+        if let Some(give_back) = self.give_back.take() {
+            give_back();
+        }
+    }
+}
+
+/// Decides by every rule that matches.
+#[derive(Debug)]
+pub struct ByRules<S = MemoryStore> {
+    limiter: Limiter<S>,
+    reader: Arc<Reader>,
+}
+
+impl<S> Clone for ByRules<S> {
+    fn clone(&self) -> Self {
+        Self { limiter: self.limiter.clone(), reader: Arc::clone(&self.reader) }
+    }
+}
+
+impl<S: Store> ByRules<S> {
+    pub(super) fn new(limiter: Limiter<S>) -> Self {
+        let reader = Arc::new(Reader::new(limiter.rules()));
+        Self { limiter, reader }
+    }
+
+    pub(super) fn attribute(&mut self, name: &str, read: Read) {
+        Arc::make_mut(&mut self.reader).replace(name, read);
+    }
+}
+
+impl<S: Store> Gate for ByRules<S> {
+    fn check_now(&self, head: &Parts) -> Option<Check> {
+        // A check in memory never waits, so it needs no place on the heap to wait in.
+        if TypeId::of::<S>() != TypeId::of::<MemoryStore>() {
+            return None;
+        }
+        let check = pin!(decide(&self.limiter, &self.reader, head));
+        match check.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(check) => Some(check),
+            Poll::Pending => None,
+        }
+    }
+
+    fn check_later(&self, head: Parts) -> Later {
+        let (limiter, reader) = (self.limiter.clone(), Arc::clone(&self.reader));
+        Box::pin(async move {
+            let check = decide(&limiter, &reader, &head).await;
+            (head, check)
+        })
+    }
+
+    fn warn_of_gaps(&self) {
+        self.reader.warn_of_gaps();
+    }
+}
+
+async fn decide<S: Store>(limiter: &Limiter<S>, reader: &Reader, head: &Parts) -> Check {
+    let request = reader.read(head)?;
+    let (decision, receipt) = limiter.check_with_receipt(&request).await;
+    let at = limiter.clock().now();
+    let turn = (decision.is_allowed() && !decision.delay().is_zero()).then(|| {
+        let clock = limiter.clock().clone();
+        let limiter = limiter.clone();
+        Turn::new(clock, at + decision.delay(), move || limiter.refund_detached(receipt))
+    });
+    Ok(Entry { decision, at, turn })
+}
+
+/// Decides by one limit for each key.
+#[derive(Clone)]
+pub struct ByKey {
+    handle: PerKey,
+    key: Read,
+    name: Arc<str>,
+}
+
+impl fmt::Debug for ByKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ByKey").field("handle", &self.handle).finish_non_exhaustive()
+    }
+}
+
+impl ByKey {
+    /// What the limit is called where rules have names.
+    const NAME: &str = "default";
+
+    pub(super) fn new(handle: PerKey, key: Read) -> Self {
+        Self { handle, key, name: Self::NAME.into() }
+    }
+
+    fn decide(&self, head: &Parts) -> Check {
+        let key = (self.key)(head).unwrap_or_default();
+        if key.len() > Request::MAX_VALUE {
+            let error = RequestError::Value { name: "key".to_owned(), found: key.len() };
+            return Err(Unreadable { in_uri: false, error });
+        }
+        let outcome = self.handle.check(key.as_bytes());
+        let at = self.handle.now();
+        let turn = (!outcome.delay().is_zero()).then(|| {
+            let (handle, key) = (self.handle.clone(), key.into_owned());
+            let clock = handle.clock().clone();
+            Turn::new(clock, at + outcome.delay(), move || {
+                handle.refund(key, 1, &outcome);
+            })
+        });
+        let (rule, limit) = (Arc::clone(&self.name), Arc::clone(self.handle.limit()));
+        let policy = Policy { rule, limit, outcome, shadow: false };
+        Ok(Entry { decision: Decision::of(Policies::from_iter([policy])), at, turn })
+    }
+}
+
+impl Gate for ByKey {
+    fn check_now(&self, head: &Parts) -> Option<Check> {
+        Some(self.decide(head))
+    }
+
+    fn check_later(&self, head: Parts) -> Later {
+        let check = self.decide(&head);
+        Box::pin(std::future::ready((head, check)))
+    }
+}

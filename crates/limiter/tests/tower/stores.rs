@@ -1,0 +1,82 @@
+//! Stores that behave badly.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tidegate::{Charge, Clock, Key, Keyer, MemoryStore, Outcomes, Refund, Store, StoreError};
+use tokio::task::yield_now;
+
+/// A store that never answers a charge.
+pub(crate) struct Down;
+
+impl Down {
+    fn error() -> StoreError {
+        StoreError::Unavailable { store: "down".into(), reason: "it is a test".into() }
+    }
+}
+
+impl Store for Down {
+    fn keyer(&self) -> Keyer {
+        Keyer::Local { seed: [0; 16] }
+    }
+
+    async fn charge(&self, _: &[Charge<'_>]) -> Result<Outcomes, StoreError> {
+        yield_now().await;
+        Err(Self::error())
+    }
+
+    async fn refund(&self, _: &[Refund]) -> Result<usize, StoreError> {
+        Err(Self::error())
+    }
+
+    fn refund_detached(self: &Arc<Self>, _: Vec<Refund>) {}
+
+    async fn forget(&self, _: Key) -> Result<(), StoreError> {
+        Err(Self::error())
+    }
+}
+
+/// A store whose answers take their time, as those across a network do.
+pub(crate) struct Slow {
+    memory: MemoryStore,
+    refunds: AtomicUsize,
+}
+
+impl Slow {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { memory: MemoryStore::new(clock), refunds: AtomicUsize::new(0) }
+    }
+
+    /// How many refunds were made.
+    pub(crate) fn refunds(&self) -> usize {
+        self.refunds.load(Ordering::SeqCst)
+    }
+}
+
+impl Store for Slow {
+    fn keyer(&self) -> Keyer {
+        self.memory.keyer()
+    }
+
+    async fn charge(&self, charges: &[Charge<'_>]) -> Result<Outcomes, StoreError> {
+        let outcomes = self.memory.charge(charges).await;
+        yield_now().await;
+        outcomes
+    }
+
+    async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
+        yield_now().await;
+        let given_back = self.memory.refund(refunds).await;
+        self.refunds.fetch_add(1, Ordering::SeqCst);
+        given_back
+    }
+
+    fn refund_detached(self: &Arc<Self>, refunds: Vec<Refund>) {
+        let store = Arc::clone(self);
+        tokio::spawn(async move { store.refund(&refunds).await });
+    }
+
+    async fn forget(&self, key: Key) -> Result<(), StoreError> {
+        self.memory.forget(key).await
+    }
+}
