@@ -16,7 +16,7 @@ fn per_minute(amount: u64) -> PerKey {
     Limiter::per_key_on(Quota::per_minute(amount), ManualClock::default().clock()).unwrap()
 }
 
-fn by_api_key(handle: impl Into<Arc<PerKey>>) -> RateLimitLayer<tidegate::tower::ByKey> {
+fn by_api_key(handle: PerKey) -> RateLimitLayer<tidegate::tower::ByKey> {
     RateLimitLayer::per_key(handle, |request| {
         Some(request.headers.get("x-api-key")?.to_str().ok()?.into())
     })
@@ -87,8 +87,8 @@ async fn requests_without_a_key_share_one_bucket() {
 
 #[tokio::test]
 async fn a_handle_outside_of_the_layer_spends_from_the_same_buckets() {
-    let handle = Arc::new(per_minute(2));
-    let service = by_api_key(Arc::clone(&handle)).layer(Hello::default());
+    let handle = per_minute(2);
+    let service = by_api_key(handle.clone()).layer(Hello::default());
     service.oneshot(by("alice")).await.unwrap();
     assert_eq!(handle.check("alice").remaining, 0);
 }

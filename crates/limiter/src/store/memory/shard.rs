@@ -103,8 +103,8 @@ impl Shard {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let of_wide = |wide: &Box<Table<Wide>>| wide.bytes() + size_of::<Table<Wide>>();
-        self.narrow.bytes() + self.wide.as_ref().map_or(0, of_wide)
+        let of_wide = |wide: &Table<Wide>| wide.bytes() + size_of::<Table<Wide>>();
+        self.narrow.bytes() + self.wide.as_deref().map_or(0, of_wide)
     }
 
     /// Where the narrow slots are and how many, for prefetching.
