@@ -104,11 +104,12 @@ impl Meter for FixedWindow {
     }
 
     fn refund(&self, count: &mut Count, _: Timestamp, slip: &Slip, cost: u64) -> bool {
-        let same_window = count.end == slip.until;
-        if same_window {
-            count.spent = count.spent.saturating_sub(cost);
+        if count.end != slip.until {
+            return false;
         }
-        same_window
+        let taken = cost.min(count.spent);
+        count.spent -= taken;
+        taken > 0
     }
 
     /// What counts now goes on counting, in the window that this limit has now.

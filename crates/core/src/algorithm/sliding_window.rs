@@ -132,15 +132,16 @@ impl Meter for SlidingWindow {
     }
 
     fn refund(&self, counts: &mut Counts, _: Timestamp, slip: &Slip, cost: u64) -> bool {
-        if slip.until == counts.end {
-            counts.current = counts.current.saturating_sub(cost);
-            true
+        let spent = if slip.until == counts.end {
+            &mut counts.current
         } else if slip.until + self.quota.window() == counts.end {
-            counts.previous = counts.previous.saturating_sub(cost);
-            true
+            &mut counts.previous
         } else {
-            false
-        }
+            return false;
+        };
+        let taken = cost.min(*spent);
+        *spent -= taken;
+        taken > 0
     }
 
     /// Both counts move over as they are, after the old limit has rolled its windows up to now.
