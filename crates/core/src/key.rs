@@ -4,9 +4,9 @@
 //! never spell the same bytes; the hash is keyed, so nobody outside can search for two that meet.
 //! A client's own words (an API key, a user id) go in and never come out.
 
-use std::hash::Hasher;
+mod multilinear;
 
-use siphasher::sip128::{Hasher128, SipHasher13};
+use self::multilinear::Multilinear;
 
 /// The name of one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,17 +55,20 @@ impl<'a> Part<'a> {
         Self::Value { alternative: 0, value }
     }
 
-    /// What goes before the value: where it came from and how long it is.
+    /// What goes before the value: where it came from and how long it is. Never zero.
+    #[inline]
     fn header(&self) -> u64 {
+        const LENGTH: u64 = u64::MAX >> 16;
         match self {
             Self::Absent => u64::MAX,
             Self::Value { alternative, value } => {
-                let length = u64::try_from(value.len()).unwrap_or(u64::MAX >> 16);
-                (u64::from(*alternative) << 48) | (length & (u64::MAX >> 16))
+                let length = u64::try_from(value.len()).unwrap_or(LENGTH);
+                (u64::from(*alternative) << 48) | ((length + 1) & LENGTH)
             }
         }
     }
 
+    #[inline]
     fn value(&self) -> &'a [u8] {
         match self {
             Self::Absent => &[],
@@ -77,10 +80,10 @@ impl<'a> Part<'a> {
 /// The secret behind a set of keys, and who has to agree on them.
 #[derive(Clone)]
 pub enum Keyer {
-    /// Keys that only this process needs to know: SipHash-1-3-128 under a random seed.
+    /// Keys that only this process knows, made by a fast hash under random numbers of its own.
     Local {
         /// Random bytes, drawn once per process.
-        seed: [u8; 16],
+        seed: [u8; 32],
     },
     /// Keys on which every node of a fleet agrees: BLAKE3, under the fleet's secret if it has one.
     Fleet {
@@ -108,31 +111,23 @@ impl Keyer {
             spelled.extend_from_slice(&Part::first(word.as_bytes()).header().to_le_bytes());
             spelled.extend_from_slice(word.as_bytes());
         }
-        let prefix = match self {
+        match self {
             Self::Local { seed } => {
-                let mut hasher = SipHasher13::new_with_key(seed);
-                hasher.write(&spelled);
-                let derived = hasher.finish128();
-                Prefix::Local { seed: (derived.h1, derived.h2) }
+                let secret = *blake3::keyed_hash(seed, &spelled).as_bytes();
+                Scope { secret, local: Some(Multilinear::new(&secret)) }
             }
             Self::Fleet { secret } => {
-                Prefix::Fleet { key: *blake3::keyed_hash(secret, &spelled).as_bytes() }
+                Scope { secret: *blake3::keyed_hash(secret, &spelled).as_bytes(), local: None }
             }
-        };
-        Scope { prefix }
+        }
     }
 }
 
 /// Makes the keys of one rule.
 #[derive(Clone)]
 pub struct Scope {
-    prefix: Prefix,
-}
-
-#[derive(Clone)]
-enum Prefix {
-    Local { seed: (u64, u64) },
-    Fleet { key: [u8; 32] },
+    secret: [u8; 32],
+    local: Option<Multilinear>,
 }
 
 /// Hides the derived secret.
@@ -145,27 +140,40 @@ impl std::fmt::Debug for Scope {
 impl Scope {
     /// The key of the client that these parts name.
     #[inline]
-    pub fn key<'p>(&self, parts: impl IntoIterator<Item = Part<'p>>) -> Key {
-        match &self.prefix {
-            Prefix::Local { seed } => {
-                let mut hasher = SipHasher13::new_with_keys(seed.0, seed.1);
-                for part in parts {
-                    hasher.write_u64(part.header());
-                    hasher.write(part.value());
-                }
-                Key(hasher.finish128().as_u128())
-            }
-            Prefix::Fleet { key } => {
-                let mut hasher = blake3::Hasher::new_keyed(key);
-                for part in parts {
-                    hasher.update(&part.header().to_le_bytes());
-                    hasher.update(part.value());
-                }
-                let mut cut = [0; 16];
-                hasher.finalize_xof().fill(&mut cut);
-                Key(u128::from_le_bytes(cut))
-            }
+    pub fn key<'p, P>(&self, parts: P) -> Key
+    where
+        P: IntoIterator<Item = Part<'p>>,
+        P::IntoIter: Clone,
+    {
+        let parts = parts.into_iter();
+        if let Some(local) = &self.local
+            && let Some(key) = Self::quick(local, parts.clone())
+        {
+            return key;
         }
+        self.thorough(parts)
+    }
+
+    /// The key by multiplication; `None` when the parts are too long for it.
+    #[inline]
+    fn quick<'p>(local: &Multilinear, parts: impl Iterator<Item = Part<'p>>) -> Option<Key> {
+        let mut sum = local.sum();
+        for part in parts {
+            sum.part(part.header(), part.value())?;
+        }
+        Some(Key(sum.finish()))
+    }
+
+    /// The key by BLAKE3.
+    fn thorough<'p>(&self, parts: impl Iterator<Item = Part<'p>>) -> Key {
+        let mut hasher = blake3::Hasher::new_keyed(&self.secret);
+        for part in parts {
+            hasher.update(&part.header().to_le_bytes());
+            hasher.update(part.value());
+        }
+        let mut cut = [0; 16];
+        hasher.finalize_xof().fill(&mut cut);
+        Key(u128::from_le_bytes(cut))
     }
 
     /// Where the buckets begin that newcomers share when a store has no room for their own.
@@ -173,18 +181,9 @@ impl Scope {
     pub fn shared(&self) -> Key {
         // No client spells this: its parts always start with a header, and this header is none's.
         const SHARED: [u8; 8] = (u64::MAX - 1).to_le_bytes();
-        match &self.prefix {
-            Prefix::Local { seed } => {
-                let mut hasher = SipHasher13::new_with_keys(seed.0, seed.1);
-                hasher.write(&SHARED);
-                Key(hasher.finish128().as_u128())
-            }
-            Prefix::Fleet { key } => {
-                let mut cut = [0; 16];
-                blake3::Hasher::new_keyed(key).update(&SHARED).finalize_xof().fill(&mut cut);
-                Key(u128::from_le_bytes(cut))
-            }
-        }
+        let mut cut = [0; 16];
+        blake3::Hasher::new_keyed(&self.secret).update(&SHARED).finalize_xof().fill(&mut cut);
+        Key(u128::from_le_bytes(cut))
     }
 }
 
@@ -195,7 +194,7 @@ mod tests {
     use super::*;
 
     fn keyers() -> [Keyer; 2] {
-        [Keyer::Local { seed: [7; 16] }, Keyer::Fleet { secret: [0; 32] }]
+        [Keyer::Local { seed: [7; 32] }, Keyer::Fleet { secret: [0; 32] }]
     }
 
     fn value(alternative: u16, text: &str) -> Part<'_> {
@@ -225,6 +224,23 @@ mod tests {
     }
 
     #[test]
+    fn long_values_are_told_apart_to_the_last_byte() {
+        for keyer in keyers() {
+            let scope = keyer.scope("api", ["a"]);
+            let mut keys = HashSet::new();
+            for length in 0..600 {
+                let mut value = vec![b'x'; length];
+                keys.insert(scope.key([Part::first(&value)]));
+                if let Some(last) = value.last_mut() {
+                    *last = b'y';
+                    keys.insert(scope.key([Part::first(&value)]));
+                }
+            }
+            assert_eq!(keys.len(), 600 + 599, "{keyer:?}");
+        }
+    }
+
+    #[test]
     fn rules_keep_their_clients_apart() {
         for keyer in keyers() {
             let keys: HashSet<Key> = [
@@ -246,7 +262,7 @@ mod tests {
         let fleet = |secret| Keyer::Fleet { secret };
         assert_eq!(key(fleet([1; 32])), key(fleet([1; 32])));
         assert_ne!(key(fleet([1; 32])), key(fleet([2; 32])));
-        assert_ne!(key(Keyer::Local { seed: [1; 16] }), key(Keyer::Local { seed: [2; 16] }));
+        assert_ne!(key(Keyer::Local { seed: [1; 32] }), key(Keyer::Local { seed: [2; 32] }));
     }
 
     #[test]

@@ -10,9 +10,8 @@ mod nets;
 mod trie;
 
 use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 
-use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 
 use super::condition::{Condition, present};
@@ -26,7 +25,7 @@ use trie::Trie;
 ///
 /// The key is fixed, and no randomness is drawn: clients choose what is looked up, never what is
 /// stored, so they can't fill one bucket of the table to slow the others down.
-pub(super) type Hashing = BuildHasherDefault<SipHasher13>;
+pub(super) type Hashing = BuildHasherDefault<DefaultHasher>;
 
 /// Items that are filed under the same word.
 type Items = SmallVec<[u32; 2]>;

@@ -40,7 +40,7 @@ pub struct MemoryStore {
     shift: u32,
     common: Common,
     clock: Clock,
-    seed: [u8; 16],
+    seed: [u8; 32],
     overflowed: AtomicU64,
     next_sweep: AtomicUsize,
 }
@@ -339,10 +339,13 @@ impl MemoryStore {
 }
 
 /// Bytes that nobody outside of this process can know.
-fn random_seed() -> [u8; 16] {
-    // The standard library seeds its hash maps from the system; two of its hashers make 128 bits.
-    let half = || RandomState::new().hash_one(0);
-    ((u128::from(half()) << 64) | u128::from(half())).to_le_bytes()
+fn random_seed() -> [u8; 32] {
+    // The standard library seeds its hash maps from the system; four of its hashes make 256 bits.
+    let mut seed = [0; 32];
+    for part in seed.as_chunks_mut::<8>().0 {
+        *part = RandomState::new().hash_one(0).to_le_bytes();
+    }
+    seed
 }
 
 /// The same outcome, not to be refunded: what others share is not one client's to take back.

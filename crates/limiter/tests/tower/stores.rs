@@ -17,7 +17,7 @@ impl Down {
 
 impl Store for Down {
     fn keyer(&self) -> Keyer {
-        Keyer::Local { seed: [0; 16] }
+        Keyer::Local { seed: [0; 32] }
     }
 
     async fn charge(&self, _: &[Charge<'_>]) -> Result<Outcomes, StoreError> {
