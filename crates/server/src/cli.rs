@@ -1,6 +1,9 @@
 //! The command line: one file per command, and how all of them speak.
 
+mod check;
+mod explain;
 mod serve;
+mod validate;
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
@@ -8,6 +11,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::client::ClientError;
 use crate::config::ConfigError;
 
 /// Rate limits as a service.
@@ -32,6 +36,9 @@ TIDEGATE_LOG sets what is logged: debug, or tidegate=trace; info by default.";
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Serve),
+    Check(check::Check),
+    Explain(explain::Explain),
+    Validate(validate::Validate),
 }
 
 /// Runs a command to its end.
@@ -41,6 +48,9 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     let mut output = Output { data: &mut stdout, notes: &mut stderr };
     let done = match arguments.command {
         Command::Serve(command) => command.run(&mut output),
+        Command::Check(command) => command.run(&mut output),
+        Command::Explain(command) => command.run(&mut output),
+        Command::Validate(command) => command.run(&mut output),
     };
     match done {
         Ok(ending) => ending.into(),
@@ -84,7 +94,7 @@ impl Output<'_> {
 }
 
 /// How a command ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Ending {
     Fine,
     /// Denied, or invalid.
@@ -132,4 +142,22 @@ impl From<ConfigError> for Failure {
             }
         }
     }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let failure = Self::failed(&error);
+        match error {
+            ClientError::Unreachable { .. } => failure
+                .hint("tidegate serve starts a server")
+                .hint("--server http://HOST:PORT asks another one"),
+            ClientError::Silent { .. } => failure.hint("is that the HTTP door of a tidegate?"),
+        }
+    }
+}
+
+/// Waits for something that needs no threads.
+fn waiting<F: Future>(work: F) -> Result<F::Output, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    Ok(runtime.map_err(Failure::failed)?.block_on(work))
 }

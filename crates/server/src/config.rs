@@ -2,16 +2,17 @@
 //!
 //! This is the only place that reads the environment.
 
+mod file;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
-use serde_saphyr::{MessageFormatter, Spanned, UserMessageFormatter};
 use thiserror::Error;
 use tidegate::rule::RuleErrors;
-use tidegate::{HeaderStyle, Ietf, MemoryStore, Reset, RuleSet};
+use tidegate::{HeaderStyle, MemoryStore, RuleSet};
+
+pub(crate) use self::file::{ConfigFile, Kind, kind};
 
 /// The rules that are enforced when none are given.
 pub(crate) const SAMPLE_RULES: &str = include_str!("sample_rules.yaml");
@@ -135,204 +136,6 @@ impl FromStr for Door {
             Some(_) => Ok(Self::At(text.to_owned())),
             None => Err(format!("must be an address like 127.0.0.1:8080, or off, found {text:?}")),
         }
-    }
-}
-
-/// A configuration file, read and checked.
-#[derive(Debug, Default)]
-pub(crate) struct ConfigFile {
-    http: Option<Door>,
-    grpc: Option<Door>,
-    resp: Option<Door>,
-    admin: Option<Door>,
-    gateway: Option<Door>,
-    max_keys: Option<usize>,
-    pub(crate) rules: Option<RuleSource>,
-    headers: HeaderStyle,
-}
-
-/// `tidegate.yaml` as it is written.
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RawConfig {
-    listen: RawListen,
-    store: RawStore,
-    rules: Option<Spanned<RawRules>>,
-    headers: RawHeaders,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RawListen {
-    http: Option<Spanned<String>>,
-    grpc: Option<Spanned<String>>,
-    resp: Option<Spanned<String>>,
-    admin: Option<Spanned<String>>,
-    gateway: Option<Spanned<String>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RawStore {
-    memory: RawMemory,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RawMemory {
-    max_keys: Option<Spanned<String>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RawRules {
-    file: Option<PathBuf>,
-    inline: Option<IgnoredAny>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RawHeaders {
-    reset: Option<Spanned<String>>,
-    ietf: Option<Spanned<String>>,
-}
-
-impl ConfigFile {
-    /// Longest file in bytes: its inline rules may be as long as a file of rules.
-    const MAX_LENGTH: usize = RuleSet::MAX_DOCUMENT;
-
-    /// Reads and checks a file. A rules file that it names is not opened.
-    ///
-    /// # Errors
-    /// The file can't be read, or what it says can't be used.
-    pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = read(path, Self::MAX_LENGTH)?;
-        Self::parse(path, &text)
-    }
-
-    /// As [`read`](Self::read), for text that was read already.
-    ///
-    /// # Errors
-    /// What the text says can't be used.
-    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let source = path.display().to_string();
-        if text.trim().is_empty() {
-            return Ok(Self::default());
-        }
-        let options = serde_saphyr::options! { with_snippet: false };
-        let raw: RawConfig =
-            serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-                let message = UserMessageFormatter.format_message(&error).into_owned();
-                let line = error.location().map(|location| location.line());
-                ConfigError::Invalid(vec![Wrong { source: source.clone(), line, message }])
-            })?;
-        let mut wrong = Wrongs { source: &source, found: Vec::new() };
-        let listen = raw.listen;
-        let file = Self {
-            http: wrong.parsed("listen.http", listen.http),
-            grpc: wrong.parsed("listen.grpc", listen.grpc),
-            resp: wrong.parsed("listen.resp", listen.resp),
-            admin: wrong.parsed("listen.admin", listen.admin),
-            gateway: wrong.parsed("listen.gateway", listen.gateway),
-            max_keys: wrong
-                .parsed::<MaxKeys>("store.memory.max_keys", raw.store.memory.max_keys)
-                .map(|keys| keys.0),
-            headers: HeaderStyle {
-                reset: wrong.word(
-                    "headers.reset",
-                    raw.headers.reset,
-                    [("delta", Reset::Delta), ("epoch", Reset::Epoch)],
-                ),
-                ietf: wrong.word(
-                    "headers.ietf",
-                    raw.headers.ietf,
-                    [("11", Ietf::Current), ("6", Ietf::Six), ("off", Ietf::Off)],
-                ),
-            },
-            rules: raw.rules.and_then(|rules| wrong.rules(path, rules)),
-        };
-        if !wrong.found.is_empty() {
-            return Err(ConfigError::Invalid(wrong.found));
-        }
-        match file.rules {
-            Some(RuleSource::Inline(_)) => {
-                let rules = RuleSet::parse_at(&source, text, &["rules", "inline"])?;
-                Ok(Self { rules: Some(RuleSource::Inline(Box::new(rules))), ..file })
-            }
-            _ => Ok(file),
-        }
-    }
-}
-
-/// Collects what is wrong with a file.
-struct Wrongs<'s> {
-    source: &'s str,
-    found: Vec<Wrong>,
-}
-
-impl Wrongs<'_> {
-    fn add(&mut self, line: u64, message: String) {
-        self.found.push(Wrong { source: self.source.to_owned(), line: Some(line), message });
-    }
-
-    fn parsed<T: FromStr<Err = String>>(
-        &mut self,
-        name: &str,
-        text: Option<Spanned<String>>,
-    ) -> Option<T> {
-        let text = text?;
-        let parsed = text.value.parse();
-        parsed.map_err(|error| self.add(text.referenced.line(), format!("{name} {error}"))).ok()
-    }
-
-    fn word<T: Copy + Default, const N: usize>(
-        &mut self,
-        name: &str,
-        text: Option<Spanned<String>>,
-        words: [(&str, T); N],
-    ) -> T {
-        let Some(text) = text else { return T::default() };
-        if let Some((_, value)) = words.iter().find(|(word, _)| *word == text.value) {
-            return *value;
-        }
-        let wanted = words.map(|(word, _)| word).join(", ");
-        self.add(
-            text.referenced.line(),
-            format!("{name} must be one of {wanted}, found {:?}", text.value),
-        );
-        T::default()
-    }
-
-    fn rules(&mut self, path: &Path, rules: Spanned<RawRules>) -> Option<RuleSource> {
-        match (rules.value.file, rules.value.inline) {
-            // A path in a file means the same wherever the process was started.
-            (Some(file), None) => {
-                Some(RuleSource::File(path.parent().unwrap_or(Path::new("")).join(file)))
-            }
-            (None, Some(_)) => Some(RuleSource::Inline(Box::default())),
-            (found, _) => {
-                let found = if found.is_some() { "both" } else { "neither" };
-                self.add(
-                    rules.referenced.line(),
-                    format!("rules must have file or inline, found {found}"),
-                );
-                None
-            }
-        }
-    }
-}
-
-struct MaxKeys(usize);
-
-impl FromStr for MaxKeys {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        const MOST: usize = 1_000_000_000;
-        let keys = text.replace('_', "").parse().ok();
-        keys.filter(|keys| (1..=MOST).contains(keys))
-            .map(Self)
-            .ok_or_else(|| format!("must be a whole number from 1 to {MOST}, found {text:?}"))
     }
 }
 

@@ -2,7 +2,9 @@
 
 mod app;
 mod cli;
+mod client;
 mod config;
+mod identity;
 mod service;
 mod transport;
 

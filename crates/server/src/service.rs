@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use tidegate::rule::Chain;
 use tidegate::{Decision, HeaderStyle, Limiter, Request, Rule, RuleSet, Ruling, Timestamp};
 use tidegate_core::Header;
 
@@ -133,14 +134,14 @@ fn insert<'a>(
 /// `the value of api_key`, or `an object with values for user | ip and path`.
 fn wanted_client(rule: &Rule) -> String {
     match rule.per() {
-        [] => format!("none, because rule {:?} has one bucket for all", &**rule.name()),
+        [] => format!("none, because rule {:?} has one bucket for all", rule.name()),
         [chain] if chain.attributes().len() == 1 => {
-            format!("the value of {chain}, by which rule {:?} counts", &**rule.name())
+            format!("the value of {chain}, by which rule {:?} counts", rule.name())
         }
         chains => {
-            let names: Vec<&str> = chains.iter().map(|chain| chain.as_str()).collect();
+            let names: Vec<&str> = chains.iter().map(Chain::as_str).collect();
             let names = names.join(" and ");
-            format!("an object with {names}, by which rule {:?} counts", &**rule.name())
+            format!("an object with {names}, by which rule {:?} counts", rule.name())
         }
     }
 }
@@ -149,7 +150,7 @@ fn wanted_client(rule: &Rule) -> String {
 const LISTED: usize = 10;
 
 fn unknown_rule(name: &str, rules: &RuleSet) -> Fault {
-    let names: Vec<&str> = rules.rules().iter().take(LISTED).map(|rule| &**rule.name()).collect();
+    let names: Vec<&str> = rules.rules().iter().take(LISTED).map(Rule::name).collect();
     let wanted = match rules.rules().len().saturating_sub(LISTED) {
         0 => format!("one of {}", names.join(", ")),
         more => format!("one of {} and {more} more", names.join(", ")),

@@ -31,7 +31,7 @@ pub(super) fn reply(reply: &Reply) -> Response<Body> {
 }
 
 /// The answer to a batch.
-pub(super) fn batch(answers: &[Result<Reply, Fault>]) -> Response<Body> {
+pub(super) fn batch<'a>(answers: &'a [Result<Reply, Fault>]) -> Response<Body> {
     #[derive(Serialize)]
     struct Batch<'a> {
         decisions: Vec<Item<'a>>,
@@ -42,9 +42,9 @@ pub(super) fn batch(answers: &[Result<Reply, Fault>]) -> Response<Body> {
         Decision(Answer<'a>),
         Error { error: Explained<'a> },
     }
-    let item = |answer| match answer {
-        &Ok(ref reply) => Item::Decision(Answer { reply, problem: None }),
-        &Err(ref fault) => Item::Error { error: Explained::of(fault) },
+    let item = |answer: &'a Result<Reply, Fault>| match answer {
+        Ok(reply) => Item::Decision(Answer { reply, problem: None }),
+        Err(fault) => Item::Error { error: Explained::of(fault) },
     };
     json(200, JSON, &Batch { decisions: answers.iter().map(item).collect() })
 }
