@@ -97,3 +97,27 @@ fn reason(error: &io::Error) -> String {
         _ => error.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tidegate::{ManualClock, Request, Span};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_expired_is_gone_after_one_round() {
+        let time = ManualClock::default();
+        let store = Arc::new(MemoryStore::new(time.clock()));
+        let rules = RuleSet::parse("", "rules: [{name: api, per: [user], limit: 1/s}]").unwrap();
+        let limiter = Limiter::builder().rules(rules).store(Arc::clone(&store)).build();
+        for user in 0..1_000 {
+            let user = user.to_string();
+            limiter.check(&Request::new().with("user", user.as_str()).unwrap()).await;
+        }
+        assert_eq!(store.usage().keys, 1_000);
+        time.advance(Span::MINUTE);
+        let round = tokio::time::timeout(SWEEP, sweep(Arc::clone(&store))).await;
+        assert!(round.is_err());
+        assert_eq!(store.usage().keys, 0);
+    }
+}

@@ -109,13 +109,13 @@ fn banner(http: std::net::SocketAddr) -> String {
     );
     format!(
         "No rules were given, so these are enforced:
-  per-key   5 per 10 s for each api_key
+  per-key   5 in any 10 s for each api_key
   per-ip    100 per 60 s for each ip
   global    1000 per 1 s for all together
 
 Answering on http://{http}. Try it:
   curl -i {check}
-and watch the sixth within ten seconds be refused:
+and see the sixth within ten seconds refused:
   for i in 1 2 3 4 5 6; do curl -s -o /dev/null -w '%{{http_code}}\\n' {check}; done
 
 Your own: tidegate serve --rules FILE

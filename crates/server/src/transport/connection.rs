@@ -79,7 +79,7 @@ pub(crate) async fn serve<H: Handler>(
         // The semaphore is never closed, so a place is always given in the end.
         let place = tokio::select! {
             place = Arc::clone(&places).acquire_owned() => place,
-            _ = closing.wait_for(|closing| *closing) => break,
+            () = told(&mut closing) => break,
         };
         let stream = tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -92,7 +92,7 @@ pub(crate) async fn serve<H: Handler>(
                     continue;
                 }
             },
-            _ = closing.wait_for(|closing| *closing) => break,
+            () = told(&mut closing) => break,
         };
         let (handler, clock, closing) = (Arc::clone(&handler), clock.clone(), closing.clone());
         tokio::spawn(async move {
@@ -109,6 +109,11 @@ pub(crate) async fn serve<H: Handler>(
             patience.connections - places.available_permits()
         }
     }
+}
+
+/// Returns once the door is to be closed, or nobody is left to say so.
+async fn told(closing: &mut watch::Receiver<bool>) {
+    let _ = closing.wait_for(|closing| *closing).await;
 }
 
 /// Whether the error is about one connection and the next may well be fine.
@@ -160,7 +165,7 @@ async fn connection<H: Handler>(
                 tracing::debug!(phase = ?activity.phase(), "connection cut off, it took too long");
                 return;
             }
-            _ = closing.wait_for(|closing| *closing), if !draining => {
+            () = told(&mut closing), if !draining => {
                 draining = true;
                 connection.as_mut().graceful_shutdown();
             }
@@ -283,5 +288,161 @@ impl AsyncWrite for Watched {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt, Collected};
+    use tidegate::ManualClock;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    const PATIENCE: Patience = Patience {
+        connections: 8,
+        head: Span::from_secs(10),
+        request: Span::from_secs(30),
+        idle: Span::from_secs(90),
+        drain: Span::from_secs(25),
+    };
+
+    /// Sends the body back.
+    struct Echo;
+
+    impl Handler for Echo {
+        async fn handle(&self, request: hyper::Request<Incoming>) -> hyper::Response<Full<Bytes>> {
+            let body = request.into_body().collect().await.map(Collected::to_bytes);
+            hyper::Response::new(Full::new(body.unwrap_or_default()))
+        }
+    }
+
+    struct Door {
+        address: std::net::SocketAddr,
+        time: ManualClock,
+        close: watch::Sender<bool>,
+        serving: JoinHandle<usize>,
+    }
+
+    impl Door {
+        async fn open(patience: Patience) -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let time = ManualClock::default();
+            let (close, closing) = watch::channel(false);
+            let serving = serve(listener, Arc::new(Echo), patience, time.clock(), closing);
+            Self { address, time, close, serving: tokio::spawn(serving) }
+        }
+
+        async fn connect(&self) -> TcpStream {
+            TcpStream::connect(self.address).await.unwrap()
+        }
+    }
+
+    const REQUEST: &[u8] = b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\n\r\nhello";
+
+    async fn answered(stream: &mut TcpStream) {
+        stream.write_all(REQUEST).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\nhello") {
+            assert_ne!(stream.read_buf(&mut answer).await.unwrap(), 0, "closed");
+        }
+    }
+
+    async fn closed(mut stream: TcpStream) {
+        let mut rest = Vec::new();
+        // A reset is an end too.
+        let _ = stream.read_to_end(&mut rest).await;
+        assert_eq!(rest, b"");
+    }
+
+    #[tokio::test]
+    async fn a_slow_head_is_cut_off_without_hurting_others() {
+        let door = Door::open(PATIENCE).await;
+        let silent = door.connect().await;
+        let mut slow = door.connect().await;
+        slow.write_all(b"POST / HTTP/1.1\r\nhost").await.unwrap();
+        // Accepted last, so once this one is answered all of them are being watched.
+        let mut good = door.connect().await;
+        answered(&mut good).await;
+        door.time.advance(PATIENCE.head);
+        closed(silent).await;
+        closed(slow).await;
+        answered(&mut good).await;
+        answered(&mut door.connect().await).await;
+    }
+
+    #[tokio::test]
+    async fn a_head_that_starts_on_an_idle_connection_is_due_as_soon() {
+        let door = Door::open(PATIENCE).await;
+        let mut slow = door.connect().await;
+        answered(&mut slow).await;
+        slow.write_all(b"POST / HT").await.unwrap();
+        // Whatever was sent before these two were answered has been read.
+        let mut good = door.connect().await;
+        answered(&mut good).await;
+        answered(&mut good).await;
+        door.time.advance(PATIENCE.head);
+        answered(&mut good).await;
+        door.time.advance(PATIENCE.head);
+        closed(slow).await;
+    }
+
+    #[tokio::test]
+    async fn a_body_that_never_comes_is_cut_off() {
+        let door = Door::open(PATIENCE).await;
+        let mut slow = door.connect().await;
+        let head =
+            b"POST / HTTP/1.1\r\nhost: t\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n";
+        slow.write_all(head).await.unwrap();
+        // The handler asks for the body once it runs.
+        let mut asked = [0; 25];
+        slow.read_exact(&mut asked).await.unwrap();
+        assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n");
+        door.time.advance(PATIENCE.request);
+        closed(slow).await;
+    }
+
+    #[tokio::test]
+    async fn an_idle_connection_is_kept_for_a_while() {
+        let door = Door::open(PATIENCE).await;
+        let mut idle = door.connect().await;
+        answered(&mut idle).await;
+        door.time.advance(PATIENCE.request);
+        answered(&mut idle).await;
+        door.time.advance(PATIENCE.idle);
+        closed(idle).await;
+    }
+
+    #[tokio::test]
+    async fn more_connections_than_places_wait_for_one() {
+        let door = Door::open(Patience { connections: 1, ..PATIENCE }).await;
+        let mut first = door.connect().await;
+        answered(&mut first).await;
+        let mut second = door.connect().await;
+        second.write_all(REQUEST).await.unwrap();
+        answered(&mut first).await;
+        let mut byte = [0];
+        let nothing = second.try_read(&mut byte).map_err(|error| error.kind());
+        assert_eq!(nothing, Err(io::ErrorKind::WouldBlock));
+        drop(first);
+        second.read_exact(&mut byte).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn closing_ends_idle_connections_and_cuts_off_what_takes_too_long() {
+        let door = Door::open(Patience { request: Span::HOUR, ..PATIENCE }).await;
+        let mut idle = door.connect().await;
+        answered(&mut idle).await;
+        let mut stuck = door.connect().await;
+        let head =
+            b"POST / HTTP/1.1\r\nhost: t\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n";
+        stuck.write_all(head).await.unwrap();
+        stuck.read_exact(&mut [0; 25]).await.unwrap();
+        door.close.send(true).unwrap();
+        closed(idle).await;
+        door.time.advance(PATIENCE.drain);
+        assert_eq!(door.serving.await.unwrap(), 1);
     }
 }
