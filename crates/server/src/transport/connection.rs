@@ -1,15 +1,15 @@
 //! Accepts HTTP/1 connections, not too many, and keeps none that does nothing.
 //!
 //! hyper has a timeout of its own for request heads, but arms a timer for each request. Here a
-//! request only notes the time, and one sleeping watcher per connection looks at the notes.
+//! connection only notes what it does, and the loop that accepts looks at all notes now and then.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -20,7 +20,8 @@ use hyper_util::rt::TokioIo;
 use tidegate::{Clock, Span, Timestamp};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::AbortHandle;
 
 /// Longest request head in bytes.
 const MAX_HEAD: usize = 16 * 1024;
@@ -28,6 +29,8 @@ const MAX_HEAD: usize = 16 * 1024;
 const MAX_BUFFER: usize = 64 * 1024;
 /// How long to wait when the system has no room for another connection.
 const PAUSE: Span = Span::from_millis(50);
+/// How often connections are looked at: each has up to two of these more than its patience says.
+const LOOK: Span = Span::SECOND;
 
 /// How many connections a door holds, and how long each may take.
 #[derive(Clone, Copy, Debug)]
@@ -75,40 +78,55 @@ pub(crate) async fn serve<H: Handler>(
     mut closing: watch::Receiver<bool>,
 ) -> usize {
     let places = Arc::new(Semaphore::new(patience.connections));
+    let mut watcher = Watcher::starting(patience, clock.now());
     loop {
-        // The semaphore is never closed, so a place is always given in the end.
-        let place = tokio::select! {
-            place = Arc::clone(&places).acquire_owned() => place,
+        tokio::select! {
             () = told(&mut closing) => break,
-        };
-        let stream = tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+            () = clock.sleep_until(watcher.next) => watcher.look(clock.now()),
+            accepted = accept(&listener, &places) => match accepted {
+                Ok((stream, place)) => {
+                    let activity = Arc::new(Activity::starting(Arc::clone(&watcher.ticks)));
+                    let serving = connection(stream, Arc::clone(&handler), Arc::clone(&activity));
+                    let task = tokio::spawn(async move {
+                        serving.await;
+                        drop(place);
+                    });
+                    watcher.held.push(Held { activity, task: task.abort_handle() });
+                }
                 Err(error) => {
                     tracing::warn!(%error, "connection not accepted");
                     if !is_the_peers(&error) {
                         clock.sleep_until(clock.now() + PAUSE).await;
                     }
-                    continue;
                 }
             },
-            () = told(&mut closing) => break,
-        };
-        let (handler, clock, closing) = (Arc::clone(&handler), clock.clone(), closing.clone());
-        tokio::spawn(async move {
-            connection(stream, handler, patience, clock, closing).await;
-            drop(place);
-        });
-    }
-    drop(listener);
-    // Holding every place means that nobody else does.
-    let all = u32::try_from(patience.connections).unwrap_or(u32::MAX);
-    tokio::select! {
-        _ = places.acquire_many(all) => 0,
-        () = clock.sleep_until(clock.now() + patience.drain) => {
-            patience.connections - places.available_permits()
         }
     }
+    drop(listener);
+    watcher.close();
+    let end = clock.now() + patience.drain;
+    let all = u32::try_from(patience.connections).unwrap_or(u32::MAX);
+    loop {
+        tokio::select! {
+            // Holding every place means that nobody else does.
+            _ = places.acquire_many(all) => return 0,
+            () = clock.sleep_until(watcher.next.min(end)) => watcher.look(clock.now()),
+        }
+        if clock.now() >= end {
+            watcher.held.iter().for_each(|held| held.task.abort());
+            return watcher.held.len();
+        }
+    }
+}
+
+/// The next connection, once there is a place for it. Safe to drop at any point.
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    Ok((stream, place))
 }
 
 /// Returns once the door is to be closed, or nobody is left to say so.
@@ -122,54 +140,84 @@ fn is_the_peers(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-async fn connection<H: Handler>(
-    stream: TcpStream,
-    handler: Arc<H>,
-    patience: Patience,
-    clock: Clock,
-    mut closing: watch::Receiver<bool>,
-) {
+async fn connection<H: Handler>(stream: TcpStream, handler: Arc<H>, activity: Arc<Activity>) {
     // A reply is one small write: waiting to fill a packet would only delay it.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "connection without TCP_NODELAY");
     }
-    let activity = Arc::new(Activity::starting(clock.now()));
-    let io = Watched { stream, activity: Arc::clone(&activity), clock: clock.clone() };
+    let io = Watched { stream, activity: Arc::clone(&activity) };
     let service = service_fn(|request| {
-        activity.note(Phase::Request, clock.now());
+        activity.note(Phase::Request);
         let reply = handler.handle(request);
-        let (activity, clock) = (&activity, &clock);
+        let activity = &activity;
         async move {
             let reply = reply.await;
-            activity.note(Phase::Idle, clock.now());
+            activity.note(Phase::Idle);
             Ok::<_, Infallible>(reply)
         }
     });
     let mut http = http1::Builder::new();
     http.max_header_size(MAX_HEAD).max_buf_size(MAX_BUFFER);
     let mut connection = pin!(http.serve_connection(TokioIo::new(io), service));
-    let mut overdue = pin!(activity.overdue(patience, &clock));
-    let mut draining = *closing.borrow();
-    if draining {
-        connection.as_mut().graceful_shutdown();
-    }
-    loop {
-        tokio::select! {
-            ended = connection.as_mut() => {
-                if let Err(error) = ended {
-                    tracing::debug!(%error, "connection failed");
-                }
-                return;
-            }
-            () = overdue.as_mut() => {
-                tracing::debug!(phase = ?activity.phase(), "connection cut off, it took too long");
-                return;
-            }
-            () = told(&mut closing), if !draining => {
-                draining = true;
-                connection.as_mut().graceful_shutdown();
-            }
+    let (mut waiting, mut closing) = (false, false);
+    let ended = poll_fn(|context| {
+        // This is all that the task polls, so its waker stays the same.
+        if !std::mem::replace(&mut waiting, true) {
+            activity.wait(context.waker());
         }
+        if !closing && activity.closing.load(Ordering::Acquire) {
+            closing = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        connection.as_mut().poll(context)
+    });
+    if let Err(error) = ended.await {
+        tracing::debug!(%error, "connection failed");
+    }
+}
+
+/// Ends connections that have been in one phase for too long.
+struct Watcher {
+    patience: Patience,
+    started: Timestamp,
+    /// When to look again.
+    next: Timestamp,
+    /// How many times [`LOOK`] has passed since the start, as of the last look.
+    ticks: Arc<AtomicU64>,
+    held: Vec<Held>,
+}
+
+struct Held {
+    activity: Arc<Activity>,
+    task: AbortHandle,
+}
+
+impl Watcher {
+    fn starting(patience: Patience, now: Timestamp) -> Self {
+        Self { patience, started: now, next: now + LOOK, ticks: Arc::default(), held: Vec::new() }
+    }
+
+    fn look(&mut self, now: Timestamp) {
+        let ticks = now.since(self.started).as_micros() / LOOK.as_micros();
+        self.ticks.store(ticks, Ordering::Relaxed);
+        self.next = now + LOOK;
+        self.held.retain(|held| {
+            let (phase, since) = held.activity.noted();
+            // The note may be from the very end of its tick.
+            let age = LOOK.checked_mul(ticks.saturating_sub(since + 1)).unwrap_or(Span::ZERO);
+            let overdue = age >= self.patience.of(phase);
+            if overdue && !held.task.is_finished() {
+                tracing::debug!(?phase, "connection cut off, it took too long");
+                held.task.abort();
+            }
+            !overdue && !held.task.is_finished()
+        });
+    }
+
+    /// Tells every connection to end after the request that is under way.
+    fn close(&mut self) {
+        self.held.retain(|held| !held.task.is_finished());
+        self.held.iter().for_each(|held| held.activity.close());
     }
 }
 
@@ -184,57 +232,71 @@ enum Phase {
     Request,
 }
 
-/// What a connection is doing and since when: microseconds, and the phase in the lowest two bits.
-///
-/// One task writes and reads it; it is atomic only so that the task may move between threads.
+impl Patience {
+    fn of(&self, phase: Phase) -> Span {
+        match phase {
+            Phase::Idle => self.idle,
+            Phase::Head => self.head,
+            Phase::Request => self.request,
+        }
+    }
+}
+
+/// What a connection is doing and since when, and whether it is to end.
 #[derive(Debug)]
-struct Activity(AtomicU64);
+struct Activity {
+    /// The tick of the last change, and the phase in the lowest two bits.
+    noted: AtomicU64,
+    ticks: Arc<AtomicU64>,
+    closing: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
 
 impl Activity {
     /// A new connection owes us a head.
-    fn starting(now: Timestamp) -> Self {
-        let activity = Self(AtomicU64::new(0));
-        activity.note(Phase::Head, now);
+    fn starting(ticks: Arc<AtomicU64>) -> Self {
+        let activity = Self {
+            noted: AtomicU64::new(0),
+            ticks,
+            closing: AtomicBool::new(false),
+            waker: Mutex::new(None),
+        };
+        activity.note(Phase::Head);
         activity
     }
 
-    fn note(&self, phase: Phase, now: Timestamp) {
+    fn note(&self, phase: Phase) {
         let bits = match phase {
             Phase::Idle => 0,
             Phase::Head => 1,
             Phase::Request => 2,
         };
-        self.0.store((now.as_micros() << 2) | bits, Ordering::Relaxed);
+        let tick = self.ticks.load(Ordering::Relaxed);
+        self.noted.store((tick << 2) | bits, Ordering::Relaxed);
     }
 
-    fn phase(&self) -> Phase {
-        match self.0.load(Ordering::Relaxed) & 3 {
+    /// The phase, and the tick it began in.
+    fn noted(&self) -> (Phase, u64) {
+        let noted = self.noted.load(Ordering::Relaxed);
+        let phase = match noted & 3 {
             0 => Phase::Idle,
             1 => Phase::Head,
             _ => Phase::Request,
-        }
+        };
+        (phase, noted >> 2)
     }
 
-    fn deadline(&self, patience: Patience) -> Timestamp {
-        let since = Timestamp::from_micros(self.0.load(Ordering::Relaxed) >> 2);
-        since
-            + match self.phase() {
-                Phase::Idle => patience.idle,
-                Phase::Head => patience.head,
-                Phase::Request => patience.request,
-            }
+    /// Remembers whom to wake. Whoever closes sees the waker, or the waiter sees that it is closed:
+    /// the lock puts the two in order.
+    fn wait(&self, waker: &Waker) {
+        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
     }
 
-    /// Returns when the connection has been in one phase for too long, up to `patience.head` late.
-    async fn overdue(&self, patience: Patience, clock: &Clock) {
-        loop {
-            let now = clock.now();
-            let deadline = self.deadline(patience);
-            if deadline <= now {
-                return;
-            }
-            // An idle connection may start a head, which is due sooner.
-            clock.sleep_until(deadline.min(now + patience.head)).await;
+    fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 }
@@ -243,7 +305,6 @@ impl Activity {
 struct Watched {
     stream: TcpStream,
     activity: Arc<Activity>,
-    clock: Clock,
 }
 
 impl AsyncRead for Watched {
@@ -254,8 +315,8 @@ impl AsyncRead for Watched {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > before && self.activity.phase() == Phase::Idle {
-            self.activity.note(Phase::Head, self.clock.now());
+        if buffer.filled().len() > before && self.activity.noted().0 == Phase::Idle {
+            self.activity.note(Phase::Head);
         }
         read
     }
@@ -335,6 +396,13 @@ mod tests {
             Self { address, time, close, serving: tokio::spawn(serving) }
         }
 
+        /// Lets so much time pass that whoever has used up this span is noticed.
+        fn pass(&self, span: Span) {
+            self.time.advance(span);
+            self.time.advance(LOOK);
+            self.time.advance(LOOK);
+        }
+
         async fn connect(&self) -> TcpStream {
             TcpStream::connect(self.address).await.unwrap()
         }
@@ -366,7 +434,7 @@ mod tests {
         // Accepted last, so once this one is answered all of them are being watched.
         let mut good = door.connect().await;
         answered(&mut good).await;
-        door.time.advance(PATIENCE.head);
+        door.pass(PATIENCE.head);
         closed(silent).await;
         closed(slow).await;
         answered(&mut good).await;
@@ -383,9 +451,7 @@ mod tests {
         let mut good = door.connect().await;
         answered(&mut good).await;
         answered(&mut good).await;
-        door.time.advance(PATIENCE.head);
-        answered(&mut good).await;
-        door.time.advance(PATIENCE.head);
+        door.pass(PATIENCE.head);
         closed(slow).await;
     }
 
@@ -400,7 +466,7 @@ mod tests {
         let mut asked = [0; 25];
         slow.read_exact(&mut asked).await.unwrap();
         assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n");
-        door.time.advance(PATIENCE.request);
+        door.pass(PATIENCE.request);
         closed(slow).await;
     }
 
@@ -409,9 +475,9 @@ mod tests {
         let door = Door::open(PATIENCE).await;
         let mut idle = door.connect().await;
         answered(&mut idle).await;
-        door.time.advance(PATIENCE.request);
+        door.pass(PATIENCE.request);
         answered(&mut idle).await;
-        door.time.advance(PATIENCE.idle);
+        door.pass(PATIENCE.idle);
         closed(idle).await;
     }
 

@@ -115,6 +115,8 @@ fn json(status: u16, kind: HeaderValue, body: &impl Serialize) -> Response<Body>
     }
     let mut response = Response::new(Body::from(bytes));
     *response.status_mut() = status;
+    // Room for the rate-limit headers too, so that the map need not grow.
+    response.headers_mut().reserve(10);
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }
