@@ -71,7 +71,8 @@ fn fields<'a, const N: usize>(
     let mut seen = [false; N];
     for (name, value) in entries {
         let Some(place) = known.iter().position(|known| *known == name) else {
-            return Err(Fault::invalid(cut(&name), "an unknown field", wanted));
+            let place = if name.is_empty() { "body".into() } else { cut(&name) };
+            return Err(Fault::invalid(place, "an unknown field", wanted));
         };
         if std::mem::replace(&mut seen[place], true) {
             return Err(Fault::invalid(cut(&name), "it twice", "it once"));
@@ -119,5 +120,58 @@ fn named_client(json: Json<'_>) -> Result<Client<'_>, Fault> {
         Json::Text(value) => Ok(Client::Value(value)),
         Json::Object(_) => texts("client", json).map(Client::Parts),
         other => Err(Fault::invalid("client", other.shown(), "a text or an object of texts")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Bodies that are nearly calls.
+    fn nearly_a_call() -> impl Strategy<Value = Vec<u8>> {
+        let words = [
+            "{",
+            "}",
+            "[",
+            "]",
+            ":",
+            ",",
+            "\"rule\"",
+            "\"client\"",
+            "\"attributes\"",
+            "\"cost\"",
+            "\"checks\"",
+            "\"\"",
+            "\"\\ud800\"",
+            "\"é\"",
+            "0",
+            "-1",
+            "1e999",
+            "18446744073709551616",
+            "null",
+            "true",
+            " ",
+        ];
+        let word = prop_oneof![
+            20 => proptest::sample::select(words.to_vec()).prop_map(|word| word.as_bytes().to_vec()),
+            1 => proptest::collection::vec(any::<u8>(), 0..4),
+        ];
+        proptest::collection::vec(word, 0..40).prop_map(|words| words.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_sent_is_a_call_or_a_short_explanation(body in nearly_a_call()) {
+            let read = [
+                Json::read(&body).and_then(check).map(drop),
+                Json::read(&body).and_then(batch).map(drop),
+            ];
+            for fault in read.into_iter().filter_map(Result::err) {
+                prop_assert!(fault.to_string().len() < 1_000, "{}", fault);
+                prop_assert!(!fault.place.is_empty());
+            }
+        }
     }
 }
