@@ -247,3 +247,13 @@ fn a_document_beyond_the_bounds_is_refused() {
     let many = format!("rules:\n{}", "- a\n".repeat(RuleSet::MAX_RULES + 1));
     assert_eq!(told(&many), "rules.yaml:2: rules must have at most 100000 items, found 100001");
 }
+
+#[test]
+fn rules_inside_a_larger_document_keep_its_lines() {
+    let yaml =
+        "listen: {http: off}\nrules:\n  inline:\n    - name: a\n      limit: 5 per fortnight\n";
+    let errors = RuleSet::parse_at("tidegate.yaml", yaml, &["rules", "inline"]).unwrap_err();
+    assert!(errors.to_string().starts_with("tidegate.yaml:5: rule \"a\": "), "{errors}");
+    let missing = RuleSet::parse_at("tidegate.yaml", yaml, &["rules", "file"]).unwrap_err();
+    assert_eq!(missing.to_string(), "tidegate.yaml:3: file is missing");
+}

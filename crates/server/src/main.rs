@@ -1,2 +1,19 @@
-//! Stub.
-fn main() {}
+//! `tidegate`: rate limits as a service.
+
+mod app;
+mod cli;
+mod client;
+mod config;
+mod identity;
+mod service;
+mod transport;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let arguments = cli::Arguments::parse();
+    cli::log(&config::log_filter());
+    cli::run(arguments)
+}

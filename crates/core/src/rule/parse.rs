@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::error::{Report, quoted};
 use super::limits::Overrides;
 use super::matcher::Hashing;
-use super::raw::{RawRule, keys, list, noted, required, text, whole, word};
+use super::raw::{RawRule, keys, list, noted, peek, required, text, whole, word};
 use super::set::check_size;
 use super::yaml::{self, Node};
 use super::{Chain, Mode, OnStoreFailure, Rule, RuleSet};
@@ -23,17 +23,8 @@ use crate::request::Request;
 
 /// Reads all rules of a document.
 pub(super) fn document(yaml: &str, report: &mut Report) -> Vec<Rule> {
-    if yaml.len() > RuleSet::MAX_DOCUMENT {
-        let (most, found) = (RuleSet::MAX_DOCUMENT, yaml.len());
-        report.add(None, format!("document must be at most {most} bytes long, found {found}"));
+    let Some(root) = root(yaml, report) else {
         return Vec::new();
-    }
-    let root = match yaml::read(yaml) {
-        Ok(root) => root,
-        Err(error) => {
-            report.add(error.line, error.message);
-            return Vec::new();
-        }
     };
     let Some([rules]) = keys(&root, "document", ["rules"], report) else {
         return Vec::new();
@@ -42,6 +33,35 @@ pub(super) fn document(yaml: &str, report: &mut Report) -> Vec<Rule> {
         report.add(root.line, "rules is missing");
         return Vec::new();
     };
+    listed(rules, report)
+}
+
+/// Reads the rules that stand in a larger document, in the list that `path` leads to.
+pub(super) fn part(yaml: &str, path: &[&str], report: &mut Report) -> Vec<Rule> {
+    let Some(root) = root(yaml, report) else {
+        return Vec::new();
+    };
+    let mut node = &root;
+    for key in path {
+        let Some(inner) = peek(node, key) else {
+            report.add(node.line, format!("{key} is missing"));
+            return Vec::new();
+        };
+        node = inner;
+    }
+    listed(node, report)
+}
+
+fn root<'y>(yaml: &'y str, report: &mut Report) -> Option<Node<'y>> {
+    if yaml.len() > RuleSet::MAX_DOCUMENT {
+        let (most, found) = (RuleSet::MAX_DOCUMENT, yaml.len());
+        report.add(None, format!("document must be at most {most} bytes long, found {found}"));
+        return None;
+    }
+    yaml::read(yaml).map_err(|error| report.add(error.line, error.message)).ok()
+}
+
+fn listed(rules: &Node<'_>, report: &mut Report) -> Vec<Rule> {
     let Some(nodes) = list(rules, "rules", RuleSet::MAX_RULES, report) else {
         return Vec::new();
     };

@@ -69,7 +69,7 @@ impl<'n> RawRule<'n> {
     }
 }
 
-fn peek<'n>(node: &'n Node<'n>, key: &str) -> Option<&'n Node<'n>> {
+pub(super) fn peek<'n>(node: &'n Node<'n>, key: &str) -> Option<&'n Node<'n>> {
     let Value::Map(entries) = &node.value else {
         return None;
     };

@@ -55,6 +55,18 @@ impl RuleSet {
         Ok(Self::indexed(rules))
     }
 
+    /// As [`parse`](Self::parse), for a list of rules inside a larger document: `path` names the
+    /// keys that lead to it. The rest of the document is not looked at.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the rules, each error with its line in the whole document.
+    pub fn parse_at(source: &str, yaml: &str, path: &[&str]) -> Result<Self, RuleErrors> {
+        let mut report = Report::new(source);
+        let rules = parse::part(yaml, path, &mut report);
+        report.finish()?;
+        Ok(Self::indexed(rules))
+    }
+
     /// A set of rules made in code.
     ///
     /// # Errors

@@ -1,0 +1,163 @@
+//! The command line: one file per command, and how all of them speak.
+
+mod check;
+mod explain;
+mod serve;
+mod validate;
+
+use std::fmt::Display;
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::client::ClientError;
+use crate::config::ConfigError;
+
+/// Rate limits as a service.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, max_term_width = 100, after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate serve                             sample rules on 127.0.0.1:8080, with a curl line to try
+  tidegate serve --rules rules.yaml          your own rules
+  tidegate validate rules.yaml               what each rule admits at the most, or what is wrong
+  tidegate explain --rules rules.yaml -H 'X-API-Key: k1' http://api.example/v1/orders
+  tidegate check per-key alice               one decision by a running server
+
+Exit status: 0 fine, 1 denied or invalid, 2 could not do it.
+TIDEGATE_LOG sets what is logged: debug, or tidegate=trace; info by default.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Serve),
+    Check(check::Check),
+    Explain(explain::Explain),
+    Validate(validate::Validate),
+}
+
+/// Runs a command to its end.
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    let mut stdout = std::io::stdout();
+    let mut stderr = std::io::stderr();
+    let mut output = Output { data: &mut stdout, notes: &mut stderr };
+    let done = match arguments.command {
+        Command::Serve(command) => command.run(&mut output),
+        Command::Check(command) => command.run(&mut output),
+        Command::Explain(command) => command.run(&mut output),
+        Command::Validate(command) => command.run(&mut output),
+    };
+    match done {
+        Ok(ending) => ending.into(),
+        Err(failure) => {
+            output.note(failure.message);
+            for hint in failure.hints {
+                output.note(format_args!("hint: {hint}"));
+            }
+            failure.ending.into()
+        }
+    }
+}
+
+/// Sends log lines to stderr.
+pub(crate) fn log(filter: &str) {
+    let filter = tracing_subscriber::EnvFilter::builder().parse_lossy(filter);
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(colours)
+        .with_writer(std::io::stderr)
+        .init();
+}
+
+/// Where a command writes: what it was asked for, and everything else.
+struct Output<'w> {
+    data: &'w mut dyn Write,
+    notes: &'w mut dyn Write,
+}
+
+impl Output<'_> {
+    /// A line for whoever reads the result. A reader that has gone away is no error.
+    fn data(&mut self, line: impl Display) {
+        let _ = writeln!(self.data, "{line}").and_then(|()| self.data.flush());
+    }
+
+    /// A line for the person at the terminal.
+    fn note(&mut self, line: impl Display) {
+        let _ = writeln!(self.notes, "{line}");
+    }
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Ending {
+    Fine,
+    /// Denied, or invalid.
+    No,
+    /// Could not do it.
+    Failed,
+}
+
+impl From<Ending> for ExitCode {
+    fn from(ending: Ending) -> Self {
+        match ending {
+            Ending::Fine => Self::SUCCESS,
+            Ending::No => Self::from(1),
+            Ending::Failed => Self::from(2),
+        }
+    }
+}
+
+/// Why a command did not do what it was asked to.
+#[derive(Debug)]
+struct Failure {
+    ending: Ending,
+    message: String,
+    hints: Vec<String>,
+}
+
+impl Failure {
+    fn failed(error: impl Display) -> Self {
+        Self { ending: Ending::Failed, message: format!("error: {error}"), hints: Vec::new() }
+    }
+
+    fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        match error {
+            ConfigError::Unreadable { .. } => Self::failed(error),
+            // Each line starts with its file and line already.
+            ConfigError::Invalid(_) | ConfigError::Rules(_) => {
+                Self { ending: Ending::No, message: error.to_string(), hints: Vec::new() }
+            }
+        }
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let failure = Self::failed(&error);
+        match error {
+            ClientError::Unreachable { .. } => failure
+                .hint("tidegate serve starts a server")
+                .hint("--server http://HOST:PORT asks another one"),
+            ClientError::Silent { .. } => failure.hint("is that the HTTP door of a tidegate?"),
+        }
+    }
+}
+
+/// Waits for something that needs no threads.
+fn waiting<F: Future>(work: F) -> Result<F::Output, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    Ok(runtime.map_err(Failure::failed)?.block_on(work))
+}

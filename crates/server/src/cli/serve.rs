@@ -1,0 +1,156 @@
+//! `tidegate serve`: runs until it is told to stop.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::{Ending, Failure, Output};
+use crate::app::{App, BindError};
+use crate::config::{Config, Door, Flags, RuleSource};
+
+/// Answers rate-limit checks until it is told to stop.
+///
+/// Without arguments: sample rules, spending kept in memory, HTTP on 127.0.0.1:8080. Each address
+/// is printed on stdout once it is bound, `http 127.0.0.1:8080`, so that port 0 is of use to
+/// scripts.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Serve {
+    /// The configuration: listen, store, rules, headers. Flags beat it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// The rules to enforce
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+
+    /// Where to answer HTTP: an address, or off [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS")]
+    http: Option<Door>,
+
+    #[arg(long, value_name = "ADDRESS", hide = true)]
+    grpc: Option<Door>,
+
+    #[arg(long, value_name = "ADDRESS", hide = true)]
+    resp: Option<Door>,
+
+    #[arg(long, value_name = "ADDRESS", hide = true)]
+    admin: Option<Door>,
+
+    #[arg(long, value_name = "ADDRESS", hide = true)]
+    gateway: Option<Door>,
+
+    #[arg(long, value_name = "URL", hide = true)]
+    upstream: Option<String>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate serve
+  tidegate serve --rules rules.yaml --http 0.0.0.0:8080
+  tidegate serve --config tidegate.yaml --http 127.0.0.1:0
+
+A configuration:
+  listen: {http: 127.0.0.1:8080}
+  store: {memory: {max_keys: 1000000}}
+  rules: {file: rules.yaml}               # or inline: [{name: api, per: [user], limit: 100/s}]
+  headers: {reset: delta, ietf: 11}       # reset: delta, epoch; ietf: 11, 6, off";
+
+impl Serve {
+    pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+        let config = Config::resolve(Flags {
+            config: self.config,
+            rules: self.rules,
+            http: self.http,
+            grpc: self.grpc,
+            resp: self.resp,
+            admin: self.admin,
+            gateway: self.gateway,
+            upstream: self.upstream,
+        })?;
+        let runtime = tokio::runtime::Runtime::new().map_err(Failure::failed)?;
+        runtime.block_on(serve(config, output))
+    }
+}
+
+async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    let sample = matches!(config.rules, RuleSource::Sample);
+    let rules = config.rules.load()?;
+    let count = rules.rules().len();
+    let app = App::bind(&config.listen, rules, config.max_keys, config.headers).await?;
+    for door in &config.listen.missing {
+        output.note(format_args!("{door}: this version has no such door, going on without it"));
+    }
+    output.note(format_args!("tidegate {}, spending kept in memory", env!("CARGO_PKG_VERSION")));
+    let [(_, http)] = app.doors();
+    if sample {
+        output.note(banner(http));
+    } else {
+        let rules = if count == 1 { "rule" } else { "rules" };
+        output.note(format_args!("{count} {rules}, answering on http://{http}"));
+    }
+    let closing = closing_on_signals().map_err(Failure::failed)?;
+    for (door, address) in app.doors() {
+        output.data(format_args!("{door} {address}"));
+    }
+    match app.run(closing).await {
+        0 => tracing::info!("every request under way was answered, stopping"),
+        cut_off => tracing::warn!(cut_off, "stopping, some connections took too long"),
+    }
+    Ok(Ending::Fine)
+}
+
+/// What somebody sees who started us without arguments.
+fn banner(http: std::net::SocketAddr) -> String {
+    let check = format!(
+        "http://{http}/v1/check -d '{{\"attributes\":{{\"api_key\":\"alice\",\"ip\":\"192.0.2.7\"}}}}'"
+    );
+    format!(
+        "No rules were given, so these are enforced:
+  per-key   5 in any 10 s for each api_key
+  per-ip    100 per 60 s for each ip
+  global    1000 per 1 s for all together
+
+Answering on http://{http}. Try it:
+  curl -i {check}
+and see the sixth within ten seconds refused:
+  for i in 1 2 3 4 5 6; do curl -s -o /dev/null -w '%{{http_code}}\\n' {check}; done
+
+Your own: tidegate serve --rules FILE
+"
+    )
+}
+
+/// Turns true at the first SIGTERM or SIGINT; the second one ends the process at once.
+fn closing_on_signals() -> std::io::Result<watch::Receiver<bool>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let (close, closing) = watch::channel(false);
+    tokio::spawn(async move {
+        let mut next = async || {
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        };
+        next().await;
+        tracing::info!("told to stop, answering what is under way");
+        // Nobody listens any more only when everything is over already.
+        let _ = close.send(true);
+        next().await;
+        tracing::warn!("told to stop again, stopping at once");
+        std::process::exit(2);
+    });
+    Ok(closing)
+}
+
+impl From<BindError> for Failure {
+    fn from(error: BindError) -> Self {
+        let failure = Self::failed(&error);
+        match &error {
+            BindError::NoDoor => failure.hint("--http 127.0.0.1:8080 opens one"),
+            BindError::Door { door, .. } => {
+                failure.hint(format!("--{door} 127.0.0.1:0 takes any free port"))
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! `tidegate validate`: what each rule admits at the most, or what is wrong with it.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use tidegate::rule::{Condition, Mode, Override};
+use tidegate::{Limit, Rule, RuleSet};
+
+use super::{Ending, Failure, Output};
+use crate::config::{self, ConfigFile, Kind, RuleSource};
+
+/// Checks rule files and configurations without serving them.
+///
+/// Prints for each rule its limit, its algorithm, and what that admits at the most. Exit status: 0
+/// fine, 1 something is wrong, 2 a file can't be read.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Validate {
+    /// Rule files or configurations
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate validate rules.yaml
+  tidegate validate tidegate.yaml            with the rules that it names
+  tidegate validate rules/*.yaml && deploy";
+
+/// Most tiers and most overrides of a rule that are spelled out.
+const SPELLED: usize = 5;
+
+impl Validate {
+    pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+        let mut worst = Ending::Fine;
+        for path in &self.files {
+            match rules_of(path) {
+                Ok(rules) => {
+                    for rule in rules.iter().flat_map(RuleSet::rules) {
+                        describe(rule, output);
+                    }
+                    output.note(summary(path, rules.as_ref()));
+                }
+                Err(failure) => {
+                    output.note(failure.message);
+                    worst = worst.max(failure.ending);
+                }
+            }
+        }
+        Ok(worst)
+    }
+}
+
+/// The rules of a file; `None` for a configuration without any.
+fn rules_of(path: &Path) -> Result<Option<RuleSet>, Failure> {
+    let text = config::read(path, RuleSet::MAX_DOCUMENT)?;
+    let source = match config::kind(path, &text) {
+        Kind::Rules => {
+            let rules = RuleSet::parse(&path.display().to_string(), &text);
+            return Ok(Some(rules.map_err(config::ConfigError::from)?));
+        }
+        Kind::Config => ConfigFile::parse(path, &text)?.rules,
+    };
+    Ok(source.map(RuleSource::load).transpose()?)
+}
+
+fn summary(path: &Path, rules: Option<&RuleSet>) -> String {
+    let path = path.display();
+    match rules.map(|rules| rules.rules().len()) {
+        Some(1) => format!("{path}: 1 rule, fine"),
+        Some(count) => format!("{path}: {count} rules, fine"),
+        None => format!("{path}: fine, names no rules"),
+    }
+}
+
+fn describe(rule: &Rule, output: &mut Output<'_>) {
+    let note = match rule.mode() {
+        Mode::Enforce => "",
+        Mode::Shadow => ", in shadow: counts and never denies",
+        Mode::Off => ", but it is off",
+    };
+    output.data(format_args!("{}: {}{note}", rule.name(), bounded(rule.limit())));
+    if let Some(tiers) = rule.tiers() {
+        for (name, limit) in tiers.iter().take(SPELLED) {
+            output.data(format_args!("  {} {name:?}: {}", tiers.by(), bounded(limit)));
+        }
+        more(tiers.iter().len(), "tiers", output);
+    }
+    for (index, item) in rule.overrides().iter().enumerate().take(SPELLED) {
+        output.data(format_args!("  override {}: {}", titled(index, item), bounded(item.limit())));
+    }
+    more(rule.overrides().len(), "overrides", output);
+}
+
+fn more(count: usize, what: &str, output: &mut Output<'_>) {
+    if count > SPELLED {
+        output.data(format_args!("  and {} more {what}", count - SPELLED));
+    }
+}
+
+/// `100 per 1 s, burst 200 (token_bucket): at most 300 in any 1 s`.
+pub(super) fn bounded(limit: &Limit) -> String {
+    format!("{limit}: {}", limit.bound())
+}
+
+/// `2 by api_key until 2027-01-01T00:00:00Z`: whom it is for is not said, that may be a secret.
+pub(super) fn titled(index: usize, item: &Override) -> String {
+    let names: Vec<&str> = item.conditions().iter().map(Condition::attribute).collect();
+    let mut title = format!("{} by {}", index + 1, names.join(", "));
+    let until = item.until().and_then(|until| {
+        let micros = i64::try_from(until.as_micros()).ok()?;
+        jiff::Timestamp::from_microsecond(micros).ok()
+    });
+    if let Some(until) = until {
+        title.push_str(&format!(" until {until}"));
+    }
+    title
+}

@@ -1,0 +1,91 @@
+//! Asks a running server, for the commands that want its answer.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::{Request, Uri};
+use hyper_util::rt::TokioIo;
+use thiserror::Error;
+use tokio::net::TcpStream;
+
+/// How long a server may take, connecting included.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest answer in bytes.
+const MAX_ANSWER: usize = 1024 * 1024;
+
+/// Where a server answers HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Server {
+    /// Host and port.
+    address: String,
+}
+
+impl FromStr for Server {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wanted = || format!("must be a URL like http://127.0.0.1:8080, found {text:?}");
+        let uri: Uri = text.parse().map_err(|_| wanted())?;
+        let host = uri.host().filter(|_| uri.scheme_str() == Some("http")).ok_or_else(wanted)?;
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+            return Err(wanted());
+        }
+        Ok(Self { address: format!("{host}:{}", uri.port_u16().unwrap_or(80)) })
+    }
+}
+
+/// What a server answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: String,
+}
+
+impl Server {
+    /// Posts JSON to a path.
+    ///
+    /// # Errors
+    /// There was no answer.
+    pub(crate) async fn post(&self, path: &str, body: String) -> Result<Answer, ClientError> {
+        let asked = tokio::time::timeout(PATIENCE, self.ask(path, body)).await;
+        asked.unwrap_or_else(|_| Err(self.silent(format!("no answer within {PATIENCE:?}"))))
+    }
+
+    async fn ask(&self, path: &str, body: String) -> Result<Answer, ClientError> {
+        let stream = TcpStream::connect(&self.address).await.map_err(|error| {
+            ClientError::Unreachable { address: self.address.clone(), reason: error.to_string() }
+        })?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.silent(error.to_string()))?;
+        tokio::spawn(connection);
+        let request = Request::post(path)
+            .header(HOST, &self.address)
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::<Bytes>::from(body))
+            .map_err(|error| self.silent(error.to_string()))?;
+        let response = sender.send_request(request).await;
+        let response = response.map_err(|error| self.silent(error.to_string()))?;
+        let status = response.status().as_u16();
+        let read = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+        let body = read.map_err(|error| self.silent(error.to_string()))?.to_bytes();
+        Ok(Answer { status, body: String::from_utf8_lossy(&body).into_owned() })
+    }
+
+    fn silent(&self, reason: String) -> ClientError {
+        ClientError::Silent { address: self.address.clone(), reason }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub(crate) enum ClientError {
+    #[error("{address} can't be reached: {reason}")]
+    Unreachable { address: String, reason: String },
+    #[error("{address} did not answer: {reason}")]
+    Silent { address: String, reason: String },
+}

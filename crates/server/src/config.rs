@@ -1,0 +1,193 @@
+//! What to serve and how: `tidegate.yaml`, then the flags, then defaults, as one typed [`Config`].
+//!
+//! This is the only place that reads the environment.
+
+mod file;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use thiserror::Error;
+use tidegate::rule::RuleErrors;
+use tidegate::{HeaderStyle, MemoryStore, RuleSet};
+
+pub(crate) use self::file::{ConfigFile, Kind, kind};
+
+/// The rules that are enforced when none are given.
+pub(crate) const SAMPLE_RULES: &str = include_str!("sample_rules.yaml");
+/// What errors call them.
+pub(crate) const SAMPLE_NAME: &str = "sample_rules.yaml";
+
+const DEFAULT_HTTP: &str = "127.0.0.1:8080";
+
+/// Everything that `serve` needs to know.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) listen: Listen,
+    pub(crate) max_keys: usize,
+    pub(crate) rules: RuleSource,
+    pub(crate) headers: HeaderStyle,
+}
+
+/// Which doors to open, and where.
+#[derive(Clone, Debug)]
+pub(crate) struct Listen {
+    pub(crate) http: Door,
+    /// Doors that were asked for by name and that this version does not have.
+    pub(crate) missing: Vec<&'static str>,
+}
+
+/// Where a door listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Door {
+    Off,
+    /// A host and a port; port 0 takes any that is free.
+    At(String),
+}
+
+/// Where the rules come from.
+#[derive(Debug)]
+pub(crate) enum RuleSource {
+    Sample,
+    File(PathBuf),
+    Inline(Box<RuleSet>),
+}
+
+/// What the command line says about the configuration; it beats the file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flags {
+    pub(crate) config: Option<PathBuf>,
+    pub(crate) rules: Option<PathBuf>,
+    pub(crate) http: Option<Door>,
+    pub(crate) grpc: Option<Door>,
+    pub(crate) resp: Option<Door>,
+    pub(crate) admin: Option<Door>,
+    pub(crate) gateway: Option<Door>,
+    pub(crate) upstream: Option<String>,
+}
+
+impl Config {
+    /// Reads the file that the flags name, if any, and lets the flags have the last word.
+    ///
+    /// # Errors
+    /// The file can't be read, or what it says can't be used.
+    pub(crate) fn resolve(flags: Flags) -> Result<Self, ConfigError> {
+        let file = match &flags.config {
+            Some(path) => ConfigFile::read(path)?,
+            None => ConfigFile::default(),
+        };
+        let missing = [
+            ("grpc", flags.grpc.or(file.grpc)),
+            ("resp", flags.resp.or(file.resp)),
+            ("admin", flags.admin.or(file.admin)),
+            ("gateway", flags.gateway.or(file.gateway).or(flags.upstream.map(Door::At))),
+        ];
+        let asked = |(name, door)| matches!(door, Some(Door::At(_))).then_some(name);
+        let rules = flags.rules.map(RuleSource::File).or(file.rules);
+        let http = flags.http.or(file.http);
+        Ok(Self {
+            listen: Listen {
+                http: http.unwrap_or_else(|| Door::At(DEFAULT_HTTP.to_owned())),
+                missing: missing.into_iter().filter_map(asked).collect(),
+            },
+            max_keys: file.max_keys.unwrap_or(MemoryStore::DEFAULT_MAX_KEYS),
+            rules: rules.unwrap_or(RuleSource::Sample),
+            headers: file.headers,
+        })
+    }
+}
+
+impl RuleSource {
+    /// The rules, all of them fit to be enforced.
+    ///
+    /// # Errors
+    /// The file can't be read, or has rules that can't be used.
+    pub(crate) fn load(self) -> Result<RuleSet, ConfigError> {
+        match self {
+            Self::Sample => Ok(RuleSet::parse(SAMPLE_NAME, SAMPLE_RULES)?),
+            Self::File(path) => {
+                let text = read(&path, RuleSet::MAX_DOCUMENT)?;
+                Ok(RuleSet::parse(&path.display().to_string(), &text)?)
+            }
+            Self::Inline(rules) => Ok(*rules),
+        }
+    }
+}
+
+/// What `TIDEGATE_LOG` asks to be logged: `debug`, `tidegate=trace`; `info` unless it says so.
+#[allow(clippy::disallowed_methods, reason = "this is where the environment is read")]
+pub(crate) fn log_filter() -> String {
+    std::env::var("TIDEGATE_LOG").unwrap_or_else(|_| "info".to_owned())
+}
+
+impl FromStr for Door {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        let host_and_port = text.rsplit_once(':').filter(|(host, port)| {
+            let bracketed = host.starts_with('[') && host.ends_with(']');
+            !host.is_empty() && (bracketed || !host.contains(':')) && port.parse::<u16>().is_ok()
+        });
+        match host_and_port {
+            Some(_) => Ok(Self::At(text.to_owned())),
+            None => Err(format!("must be an address like 127.0.0.1:8080, or off, found {text:?}")),
+        }
+    }
+}
+
+/// Reads a text file of at most `most` bytes.
+///
+/// # Errors
+/// It can't be read, or is longer.
+pub(crate) fn read(path: &Path, most: usize) -> Result<String, ConfigError> {
+    use std::io::Read;
+    let unreadable = |reason: String| ConfigError::Unreadable { path: path.to_owned(), reason };
+    let file = std::fs::File::open(path).map_err(|error| unreadable(error.to_string()))?;
+    if file.metadata().is_ok_and(|about| about.is_dir()) {
+        return Err(unreadable("a file is wanted, found a directory".to_owned()));
+    }
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    file.take(limit).read_to_end(&mut bytes).map_err(|error| unreadable(error.to_string()))?;
+    if bytes.len() > most {
+        return Err(unreadable(format!("at most {most} bytes are wanted, found more")));
+    }
+    String::from_utf8(bytes).map_err(|_| unreadable("text in UTF-8 is wanted".to_owned()))
+}
+
+/// Why there is nothing to serve.
+#[derive(Debug, Error)]
+pub(crate) enum ConfigError {
+    #[error("{}: {reason}", path.display())]
+    Unreadable { path: PathBuf, reason: String },
+    #[error("{}", lines(.0))]
+    Invalid(Vec<Wrong>),
+    #[error(transparent)]
+    Rules(#[from] RuleErrors),
+}
+
+/// One thing that is wrong with a configuration file.
+#[derive(Debug)]
+pub(crate) struct Wrong {
+    source: String,
+    line: Option<u64>,
+    message: String,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}: {}", self.source, self.message),
+            None => write!(f, "{}: {}", self.source, self.message),
+        }
+    }
+}
+
+fn lines(wrong: &[Wrong]) -> String {
+    let lines: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+    lines.join("\n")
+}

@@ -1,0 +1,276 @@
+//! `tidegate.yaml`, from what is written to what can be used.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_saphyr::{Error, MessageFormatter, Spanned, UserMessageFormatter};
+use tidegate::{HeaderStyle, Ietf, Reset, RuleSet};
+
+use super::{ConfigError, Door, RuleSource, Wrong, read};
+use crate::service::cut;
+
+/// A configuration file, read and checked.
+#[derive(Debug, Default)]
+pub(crate) struct ConfigFile {
+    pub(super) http: Option<Door>,
+    pub(super) grpc: Option<Door>,
+    pub(super) resp: Option<Door>,
+    pub(super) admin: Option<Door>,
+    pub(super) gateway: Option<Door>,
+    pub(super) max_keys: Option<usize>,
+    pub(crate) rules: Option<RuleSource>,
+    pub(super) headers: HeaderStyle,
+}
+
+/// `tidegate.yaml` as it is written.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawConfig {
+    listen: RawListen,
+    store: RawStore,
+    rules: Option<Spanned<RawRules>>,
+    headers: RawHeaders,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawListen {
+    http: Option<Spanned<String>>,
+    grpc: Option<Spanned<String>>,
+    resp: Option<Spanned<String>>,
+    admin: Option<Spanned<String>>,
+    gateway: Option<Spanned<String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawStore {
+    memory: RawMemory,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawMemory {
+    max_keys: Option<Spanned<String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawRules {
+    file: Option<PathBuf>,
+    inline: Option<IgnoredAny>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawHeaders {
+    reset: Option<Spanned<String>>,
+    ietf: Option<Spanned<String>>,
+}
+
+impl ConfigFile {
+    /// Longest file in bytes: its inline rules may be as long as a file of rules.
+    const MAX_LENGTH: usize = RuleSet::MAX_DOCUMENT;
+
+    /// Reads and checks a file. A rules file that it names is not opened.
+    ///
+    /// # Errors
+    /// The file can't be read, or what it says can't be used.
+    pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = read(path, Self::MAX_LENGTH)?;
+        Self::parse(path, &text)
+    }
+
+    /// As [`read`](Self::read), for text that was read already.
+    ///
+    /// # Errors
+    /// What the text says can't be used.
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let source = path.display().to_string();
+        if text.trim().is_empty() {
+            return Ok(Self::default());
+        }
+        let options = serde_saphyr::options! { with_snippet: false };
+        let raw: RawConfig =
+            serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+                let line = error.location().map(|location| location.line());
+                let message = unreadable(&error, text);
+                ConfigError::Invalid(vec![Wrong { source: source.clone(), line, message }])
+            })?;
+        let mut wrong = Wrongs { source: &source, found: Vec::new() };
+        let listen = raw.listen;
+        let file = Self {
+            http: wrong.parsed("listen.http", listen.http),
+            grpc: wrong.parsed("listen.grpc", listen.grpc),
+            resp: wrong.parsed("listen.resp", listen.resp),
+            admin: wrong.parsed("listen.admin", listen.admin),
+            gateway: wrong.parsed("listen.gateway", listen.gateway),
+            max_keys: wrong
+                .parsed::<MaxKeys>("store.memory.max_keys", raw.store.memory.max_keys)
+                .map(|keys| keys.0),
+            headers: HeaderStyle {
+                reset: wrong.word(
+                    "headers.reset",
+                    raw.headers.reset,
+                    [("delta", Reset::Delta), ("epoch", Reset::Epoch)],
+                ),
+                ietf: wrong.word(
+                    "headers.ietf",
+                    raw.headers.ietf,
+                    [("11", Ietf::Current), ("6", Ietf::Six), ("off", Ietf::Off)],
+                ),
+            },
+            rules: raw.rules.and_then(|rules| wrong.rules(path, rules)),
+        };
+        if !wrong.found.is_empty() {
+            return Err(ConfigError::Invalid(wrong.found));
+        }
+        match file.rules {
+            Some(RuleSource::Inline(_)) => {
+                let rules = RuleSet::parse_at(&source, text, &["rules", "inline"])?;
+                Ok(Self { rules: Some(RuleSource::Inline(Box::new(rules))), ..file })
+            }
+            _ => Ok(file),
+        }
+    }
+}
+
+/// What is wrong with the shape of a file: where, found, wanted.
+fn unreadable(error: &Error, text: &str) -> String {
+    match error {
+        Error::SerdeUnknownField { field, expected, .. } => {
+            format!("there is no key {:?}, wanted {}", cut(field), expected.join(", "))
+        }
+        Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("keys must be unique, found {:?} twice", cut(key))
+        }
+        Error::Unexpected { expected, location } => {
+            let offset = location.span().byte_offset().and_then(|at| usize::try_from(at).ok());
+            let (before, after) = text.split_at_checked(offset.unwrap_or(0)).unwrap_or(("", text));
+            let key = before.trim_end().strip_suffix(':').and_then(|before| {
+                before.rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()
+            });
+            let key = key.filter(|key| !key.is_empty()).unwrap_or("the document");
+            let wanted = match *expected {
+                "mapping start" => "a map",
+                "string scalar" => "a text",
+                other => other,
+            };
+            let found = match after.split([',', '}', ']', '#', '\n']).next().unwrap_or("").trim() {
+                list if list.starts_with(['[', '-']) => "a list".to_owned(),
+                map if map.starts_with('{') || *expected == "string scalar" => "a map".to_owned(),
+                "" => "nothing".to_owned(),
+                scalar => format!("{:?}", cut(scalar)),
+            };
+            format!("{key} must be {wanted}, found {found}")
+        }
+        other => UserMessageFormatter.format_message(other).into_owned(),
+    }
+}
+
+/// Collects what is wrong with a file.
+struct Wrongs<'s> {
+    source: &'s str,
+    found: Vec<Wrong>,
+}
+
+impl Wrongs<'_> {
+    fn add(&mut self, line: u64, message: String) {
+        self.found.push(Wrong { source: self.source.to_owned(), line: Some(line), message });
+    }
+
+    fn parsed<T: FromStr<Err = String>>(
+        &mut self,
+        name: &str,
+        text: Option<Spanned<String>>,
+    ) -> Option<T> {
+        let text = text?;
+        let parsed = text.value.parse();
+        parsed.map_err(|error| self.add(text.referenced.line(), format!("{name} {error}"))).ok()
+    }
+
+    fn word<T: Copy + Default, const N: usize>(
+        &mut self,
+        name: &str,
+        text: Option<Spanned<String>>,
+        words: [(&str, T); N],
+    ) -> T {
+        let Some(text) = text else { return T::default() };
+        if let Some((_, value)) = words.iter().find(|(word, _)| *word == text.value) {
+            return *value;
+        }
+        let wanted = words.map(|(word, _)| word).join(", ");
+        self.add(
+            text.referenced.line(),
+            format!("{name} must be one of {wanted}, found {:?}", text.value),
+        );
+        T::default()
+    }
+
+    fn rules(&mut self, path: &Path, rules: Spanned<RawRules>) -> Option<RuleSource> {
+        match (rules.value.file, rules.value.inline) {
+            // A path in a file means the same wherever the process was started.
+            (Some(file), None) => {
+                Some(RuleSource::File(path.parent().unwrap_or(Path::new("")).join(file)))
+            }
+            (None, Some(_)) => Some(RuleSource::Inline(Box::default())),
+            (found, _) => {
+                let found = if found.is_some() { "both" } else { "neither" };
+                self.add(
+                    rules.referenced.line(),
+                    format!("rules must have file or inline, found {found}"),
+                );
+                None
+            }
+        }
+    }
+}
+
+struct MaxKeys(usize);
+
+impl FromStr for MaxKeys {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const MOST: usize = 1_000_000_000;
+        let keys = text.replace('_', "").parse().ok();
+        keys.filter(|keys| (1..=MOST).contains(keys))
+            .map(Self)
+            .ok_or_else(|| format!("must be a whole number from 1 to {MOST}, found {text:?}"))
+    }
+}
+
+/// What a YAML file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Rules,
+    Config,
+}
+
+/// Tells a configuration from a file of rules by its keys, or else by its name.
+pub(crate) fn kind(path: &Path, text: &str) -> Kind {
+    let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+    let by_name = if name.starts_with("tidegate") { Kind::Config } else { Kind::Rules };
+    if serde_saphyr::from_str::<Having<Vec<IgnoredAny>>>(text).is_ok() {
+        return Kind::Rules;
+    }
+    if serde_saphyr::from_str::<Having<BTreeMap<String, IgnoredAny>>>(text).is_ok() {
+        return Kind::Config;
+    }
+    match serde_saphyr::from_str::<BTreeMap<String, IgnoredAny>>(text) {
+        Ok(keys) if ["listen", "store", "headers"].iter().any(|key| keys.contains_key(*key)) => {
+            Kind::Config
+        }
+        _ => by_name,
+    }
+}
+
+/// A document whose rules have a certain shape.
+#[derive(Deserialize)]
+struct Having<T> {
+    #[serde(rename = "rules")]
+    _rules: T,
+}

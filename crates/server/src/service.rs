@@ -1,0 +1,303 @@
+//! The narrow waist: the one place where a call becomes a reply.
+//!
+//! Every transport decodes its bytes into a [`Call`], hands it over, and encodes the [`Reply`] or
+//! [`Fault`] it gets. What a call means, what is logged about it, and which status goes with which
+//! ending is settled here once for all of them.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use tidegate::rule::Chain;
+use tidegate::{Decision, HeaderStyle, Limiter, Request, Rule, RuleSet, Ruling, Timestamp};
+use tidegate_core::Header;
+
+/// What is asked.
+#[derive(Debug, Default)]
+pub(crate) struct Call<'a> {
+    /// The rule to check alone, whatever its `match` says; without one, every rule that matches.
+    pub(crate) rule: Option<Cow<'a, str>>,
+    /// Who comes, in the terms of that rule.
+    pub(crate) client: Option<Client<'a>>,
+    /// Everything else that is known of the request, and what it costs.
+    pub(crate) request: Request<'a>,
+}
+
+/// Who comes, for a call that names a rule.
+#[derive(Debug)]
+pub(crate) enum Client<'a> {
+    /// The value of the first alternative of the rule's only `per` entry.
+    Value(Cow<'a, str>),
+    /// Attributes that the rule counts by, one for each `per` entry.
+    Parts(Vec<(Cow<'a, str>, Cow<'a, str>)>),
+}
+
+/// Decides calls. Shared by every transport.
+#[derive(Debug)]
+pub(crate) struct Service {
+    limiter: Limiter,
+    style: HeaderStyle,
+}
+
+impl Service {
+    pub(crate) fn new(limiter: Limiter, style: HeaderStyle) -> Self {
+        Self { limiter, style }
+    }
+
+    /// Answers one call, and charges it if it is admitted.
+    ///
+    /// # Errors
+    /// The call can't be understood, or names a rule that is not there; nothing was charged.
+    pub(crate) async fn check<'a>(&'a self, call: Call<'a>) -> Result<Reply, Fault> {
+        let decision = match &call.rule {
+            Some(name) => {
+                let Some(rule) = self.limiter.rules().rule(name) else {
+                    return Err(unknown_rule(name, self.limiter.rules()));
+                };
+                let request = addressed(rule, call.client, call.request)?;
+                let decision = self.limiter.check_rule(rule.name(), &request).await;
+                decision.map_err(|_| unknown_rule(name, self.limiter.rules()))?
+            }
+            None if call.client.is_some() => {
+                return Err(Fault::invalid("rule", "nothing", "the rule that client belongs to"));
+            }
+            None => self.limiter.check(&call.request).await,
+        };
+        let reply = Reply { decision, at: self.limiter.clock().now(), style: self.style };
+        reply.log();
+        Ok(reply)
+    }
+}
+
+/// The request as the rule sees it: its client under the names of the attributes it counts by.
+///
+/// Naming a client this way meets the same bucket as a request that carries the attributes.
+fn addressed<'a>(
+    rule: &'a Rule,
+    client: Option<Client<'a>>,
+    request: Request<'a>,
+) -> Result<Request<'a>, Fault> {
+    let mut named = Request::new().cost(request.costs());
+    match client {
+        None if rule.per().is_empty() || request.attributes().next().is_some() => {
+            return Ok(request);
+        }
+        None => return Err(Fault::invalid("client", "nothing", wanted_client(rule))),
+        Some(Client::Value(value)) => match rule.per() {
+            // One bucket for all: whoever comes, it is the same.
+            [] => {}
+            [chain] => {
+                let first = chain.attributes().next().unwrap_or_default();
+                insert(&mut named, "client", first, value)?;
+            }
+            _ => return Err(Fault::invalid("client", "a text", wanted_client(rule))),
+        },
+        Some(Client::Parts(parts)) => {
+            for (name, value) in parts {
+                let known = rule
+                    .per()
+                    .iter()
+                    .any(|chain| chain.attributes().any(|attribute| attribute == name));
+                let place = || format!("client.{}", cut(&name));
+                if !known {
+                    return Err(Fault::invalid(place(), "a value", wanted_client(rule)));
+                }
+                if named.get(&name).is_some() {
+                    return Err(Fault::invalid(place(), "it twice", "it once"));
+                }
+                let place = place();
+                insert(&mut named, &place, name, value)?;
+            }
+            if rule.per().iter().any(|chain| chain.pick(&named).is_none()) {
+                return Err(Fault::invalid("client", "too little", wanted_client(rule)));
+            }
+        }
+    }
+    for (name, value) in request.attributes() {
+        let place = format!("attributes.{}", cut(name));
+        if named.get(name).is_some() {
+            return Err(Fault::invalid(place, "another value", "none, because client names it"));
+        }
+        insert(&mut named, &place, name.to_owned(), value.to_owned())?;
+    }
+    Ok(named)
+}
+
+fn insert<'a>(
+    request: &mut Request<'a>,
+    place: &str,
+    name: impl Into<Cow<'a, str>>,
+    value: impl Into<Cow<'a, str>>,
+) -> Result<(), Fault> {
+    request.insert(name, value).map_err(|error| Fault::refused(place, &error))
+}
+
+/// `the value of api_key`, or `an object with values for user | ip and path`.
+fn wanted_client(rule: &Rule) -> String {
+    match rule.per() {
+        [] => format!("none, because rule {:?} has one bucket for all", rule.name()),
+        [chain] if chain.attributes().len() == 1 => {
+            format!("the value of {chain}, by which rule {:?} counts", rule.name())
+        }
+        chains => {
+            let names: Vec<&str> = chains.iter().map(Chain::as_str).collect();
+            let names = names.join(" and ");
+            format!("an object with {names}, by which rule {:?} counts", rule.name())
+        }
+    }
+}
+
+/// Most rules that an error lists.
+const LISTED: usize = 10;
+
+fn unknown_rule(name: &str, rules: &RuleSet) -> Fault {
+    let names: Vec<&str> = rules.rules().iter().take(LISTED).map(Rule::name).collect();
+    let wanted = match rules.rules().len().saturating_sub(LISTED) {
+        0 => format!("one of {}", names.join(", ")),
+        more => format!("one of {} and {more} more", names.join(", ")),
+    };
+    Fault { ending: Ending::UnknownRule, place: "rule".to_owned(), found: quoted(name), wanted }
+}
+
+/// How a call ended. The table from endings to what each protocol calls them is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Allowed,
+    /// The client is over its share.
+    Denied,
+    /// A rule that denies when the store fails could not be decided.
+    Unavailable,
+    /// The call can't be understood.
+    Invalid,
+    /// The call names a rule that is not there.
+    UnknownRule,
+}
+
+impl Ending {
+    /// The HTTP status.
+    pub(crate) const fn http(self) -> u16 {
+        match self {
+            Self::Allowed => 200,
+            Self::Invalid => 400,
+            Self::UnknownRule => 404,
+            Self::Denied => 429,
+            Self::Unavailable => 503,
+        }
+    }
+}
+
+/// A decision, and what the client is told about it.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) decision: Decision,
+    /// When it was made.
+    pub(crate) at: Timestamp,
+    style: HeaderStyle,
+}
+
+impl Reply {
+    pub(crate) fn ending(&self) -> Ending {
+        match self.decision.ruling() {
+            Ruling::Allow => Ending::Allowed,
+            Ruling::Deny => Ending::Denied,
+            Ruling::Unavailable => Ending::Unavailable,
+        }
+    }
+
+    /// The rate-limit headers, names in lower case.
+    pub(crate) fn headers(&self) -> Vec<Header> {
+        self.style.headers(&self.decision, self.at)
+    }
+
+    /// The one line about a call. It never says who came: that may be a secret.
+    fn log(&self) {
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        let policy = self.decision.decisive();
+        tracing::debug!(
+            ending = ?self.ending(),
+            rule = policy.map(|policy| &*policy.rule),
+            remaining = policy.map(|policy| policy.outcome.remaining),
+            "checked"
+        );
+    }
+}
+
+/// Why a call was not decided: where, found, wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) ending: Ending,
+    /// Where in the call: `checks[3].cost`.
+    pub(crate) place: String,
+    pub(crate) found: String,
+    pub(crate) wanted: String,
+}
+
+impl Fault {
+    pub(crate) fn invalid(
+        place: impl Into<String>,
+        found: impl Into<String>,
+        wanted: impl Into<String>,
+    ) -> Self {
+        Self {
+            ending: Ending::Invalid,
+            place: place.into(),
+            found: found.into(),
+            wanted: wanted.into(),
+        }
+    }
+
+    /// An attribute that a [`Request`] does not take.
+    pub(crate) fn refused(place: &str, error: &tidegate::RequestError) -> Self {
+        use tidegate::RequestError::{Name, TooMany, Value};
+        match error {
+            Name { found } => Self::invalid(
+                place,
+                format!("a name of {found} bytes"),
+                format!("1 to {} bytes", Request::MAX_NAME),
+            ),
+            Value { found, .. } => Self::invalid(
+                place,
+                format!("{found} bytes"),
+                format!("at most {} bytes", Request::MAX_VALUE),
+            ),
+            TooMany => Self::invalid(
+                place,
+                "one attribute too many",
+                format!("at most {} attributes", Request::MAX_ATTRIBUTES),
+            ),
+            other => Self::invalid(place, other.to_string(), "an attribute"),
+        }
+    }
+
+    /// The same fault of an item of a larger call: `checks[3]`.
+    pub(crate) fn within(mut self, item: &str) -> Self {
+        self.place = match self.place.as_str() {
+            "body" => item.to_owned(),
+            place => format!("{item}.{place}"),
+        };
+        self
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: found {}, wanted {}", self.place, self.found, self.wanted)
+    }
+}
+
+/// Longest text of a caller that is echoed back, in characters.
+const ECHO: usize = 64;
+
+/// The beginning of a text.
+pub(crate) fn cut(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(ECHO) {
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+        None => text.into(),
+    }
+}
+
+/// What a caller wrote, in quotes, cut if it is long.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("{:?}", cut(text))
+}

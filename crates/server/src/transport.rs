@@ -1,0 +1,4 @@
+//! The doors: each turns the bytes of its protocol into calls, and replies into bytes.
+
+pub(crate) mod connection;
+pub(crate) mod http;

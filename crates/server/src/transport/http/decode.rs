@@ -1,0 +1,177 @@
+//! From a body to calls.
+
+use std::borrow::Cow;
+
+use tidegate::{Request, RequestError};
+
+use super::json::Json;
+use crate::service::{Call, Client, Fault, cut};
+
+/// Most checks of one batch.
+pub(super) const MAX_CHECKS: usize = 1_000;
+
+const CHECK: &str = "rule, client, attributes or cost";
+
+/// Reads `{"rule": …, "client": …, "cost": …}` or `{"attributes": {…}, "cost": …}`.
+pub(super) fn check(json: Json<'_>) -> Result<Call<'_>, Fault> {
+    let [rule, client, attributes, cost] =
+        fields(json, ["rule", "client", "attributes", "cost"], CHECK)?;
+    if rule.is_none() && attributes.is_none() {
+        return Err(Fault::invalid("body", "neither rule nor attributes", "one of them"));
+    }
+    let mut request = Request::new();
+    if let Some(attributes) = attributes {
+        for (name, value) in texts("attributes", attributes)? {
+            if request.get(&name).is_some() {
+                let place = format!("attributes.{}", cut(&name));
+                return Err(Fault::invalid(place, "it twice", "it once"));
+            }
+            request.insert(name, value).map_err(|error| match &error {
+                RequestError::Value { name, .. } => {
+                    Fault::refused(&format!("attributes.{}", cut(name)), &error)
+                }
+                _ => Fault::refused("attributes", &error),
+            })?;
+        }
+    }
+    Ok(Call {
+        rule: rule.map(|json| text("rule", json)).transpose()?,
+        client: client.map(named_client).transpose()?,
+        request: match cost {
+            Some(json) => request.cost(whole("cost", &json)?),
+            None => request,
+        },
+    })
+}
+
+/// Reads `{"checks": […]}`: the items, still unread.
+pub(super) fn batch(json: Json<'_>) -> Result<Vec<Json<'_>>, Fault> {
+    let [checks] = fields(json, ["checks"], "checks")?;
+    let wanted = || format!("a list of at most {MAX_CHECKS} checks");
+    match checks {
+        Some(Json::List(items)) if items.len() <= MAX_CHECKS => Ok(items),
+        Some(Json::List(items)) => {
+            Err(Fault::invalid("checks", format!("{} checks", items.len()), wanted()))
+        }
+        Some(other) => Err(Fault::invalid("checks", other.shown(), wanted())),
+        None => Err(Fault::invalid("checks", "nothing", wanted())),
+    }
+}
+
+/// The values of the known fields; null counts as not given.
+fn fields<'a, const N: usize>(
+    json: Json<'a>,
+    known: [&str; N],
+    wanted: &str,
+) -> Result<[Option<Json<'a>>; N], Fault> {
+    let Json::Object(entries) = json else {
+        return Err(Fault::invalid("body", json.shown(), format!("an object of {wanted}")));
+    };
+    let mut values = [const { None }; N];
+    let mut seen = [false; N];
+    for (name, value) in entries {
+        let Some(place) = known.iter().position(|known| *known == name) else {
+            let place = if name.is_empty() { "body".into() } else { cut(&name) };
+            return Err(Fault::invalid(place, "an unknown field", wanted));
+        };
+        if std::mem::replace(&mut seen[place], true) {
+            return Err(Fault::invalid(cut(&name), "it twice", "it once"));
+        }
+        values[place] = match value {
+            Json::Null => None,
+            value => Some(value),
+        };
+    }
+    Ok(values)
+}
+
+fn text<'a>(place: &str, json: Json<'a>) -> Result<Cow<'a, str>, Fault> {
+    match json {
+        Json::Text(text) => Ok(text),
+        other => Err(Fault::invalid(place, other.shown(), "a text")),
+    }
+}
+
+fn whole(place: &str, json: &Json<'_>) -> Result<u64, Fault> {
+    match json {
+        Json::Whole(number) => Ok(*number),
+        other => {
+            let wanted = format!("a whole number from 0 to {}", u64::MAX);
+            Err(Fault::invalid(place, other.shown(), wanted))
+        }
+    }
+}
+
+type Texts<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
+
+fn texts<'a>(place: &str, json: Json<'a>) -> Result<Texts<'a>, Fault> {
+    let Json::Object(entries) = json else {
+        return Err(Fault::invalid(place, json.shown(), "an object of texts"));
+    };
+    let texts = entries.into_iter().map(|(name, value)| match value {
+        Json::Text(value) => Ok((name, value)),
+        other => Err(Fault::invalid(format!("{place}.{}", cut(&name)), other.shown(), "a text")),
+    });
+    texts.collect()
+}
+
+fn named_client(json: Json<'_>) -> Result<Client<'_>, Fault> {
+    match json {
+        Json::Text(value) => Ok(Client::Value(value)),
+        Json::Object(_) => texts("client", json).map(Client::Parts),
+        other => Err(Fault::invalid("client", other.shown(), "a text or an object of texts")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Bodies that are nearly calls.
+    fn nearly_a_call() -> impl Strategy<Value = Vec<u8>> {
+        let words = [
+            "{",
+            "}",
+            "[",
+            "]",
+            ":",
+            ",",
+            "\"rule\"",
+            "\"client\"",
+            "\"attributes\"",
+            "\"cost\"",
+            "\"checks\"",
+            "\"\"",
+            "\"\\ud800\"",
+            "\"é\"",
+            "0",
+            "-1",
+            "1e999",
+            "18446744073709551616",
+            "null",
+            "true",
+            " ",
+        ];
+        let word = prop_oneof![
+            20 => proptest::sample::select(words.to_vec()).prop_map(|word| word.as_bytes().to_vec()),
+            1 => proptest::collection::vec(any::<u8>(), 0..4),
+        ];
+        proptest::collection::vec(word, 0..40).prop_map(|words| words.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_sent_is_a_call_or_a_short_explanation(body in nearly_a_call()) {
+            let read = [
+                Json::read(&body).and_then(check).map(drop),
+                Json::read(&body).and_then(batch).map(drop),
+            ];
+            for fault in read.into_iter().filter_map(Result::err) {
+                prop_assert!(fault.to_string().len() < 1_000, "{}", fault);
+                prop_assert!(!fault.place.is_empty());
+            }
+        }
+    }
+}

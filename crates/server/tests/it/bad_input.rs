@@ -1,0 +1,235 @@
+//! Whatever is sent, the answer says where it is wrong, what was found and what is wanted.
+
+use std::fmt::Write;
+
+use serde_json::json;
+
+use crate::kit::Server;
+
+const RULES: &str = "
+rules:
+  - {name: api, per: [user], limit: 5 per 10 days}
+  - {name: pair, per: [user | ip, path], limit: 5 per 10 days}
+  - {name: anyone, match: {path: /login}, limit: 5 per 10 days}
+";
+
+const WHOLE: &str = "a whole number from 0 to 18446744073709551615";
+const FIELDS: &str = "rule, client, attributes or cost";
+const USER: &str = r#"the value of user, by which rule "api" counts"#;
+const PAIR: &str = r#"an object with user | ip and path, by which rule "pair" counts"#;
+
+#[test]
+fn every_bad_call_is_answered_with_place_found_and_wanted() {
+    let server = Server::with_rules(RULES);
+    let one = "one of api, pair, anyone";
+    let object = format!("an object of {FIELDS}");
+    for (body, status, place, found, wanted) in [
+        ("", 400, "body", "nothing", "a JSON object"),
+        ("null", 400, "body", "null", &*object),
+        ("[]", 400, "body", "a list", &object),
+        (r#""text""#, 400, "body", r#""text""#, &object),
+        ("{}", 400, "body", "neither rule nor attributes", "one of them"),
+        (r#"{"rule":"nobody","client":"a"}"#, 404, "rule", r#""nobody""#, one),
+        (r#"{"rule":"","client":"a"}"#, 404, "rule", r#""""#, one),
+        (r#"{"rule":5,"client":"a"}"#, 400, "rule", "5", "a text"),
+        (r#"{"rule":["api"]}"#, 400, "rule", "a list", "a text"),
+        (r#"{"rule":"api"}"#, 400, "client", "nothing", USER),
+        (r#"{"rule":"api","client":null}"#, 400, "client", "nothing", USER),
+        (r#"{"rule":"api","client":7}"#, 400, "client", "7", "a text or an object of texts"),
+        (r#"{"rule":"api","client":{}}"#, 400, "client", "too little", USER),
+        (r#"{"rule":"api","client":{"ip":"a"}}"#, 400, "client.ip", "a value", USER),
+        (r#"{"rule":"api","client":{"user":1}}"#, 400, "client.user", "1", "a text"),
+        (r#"{"rule":"pair","client":"a"}"#, 400, "client", "a text", PAIR),
+        (r#"{"rule":"pair","client":{"user":"a"}}"#, 400, "client", "too little", PAIR),
+        (
+            r#"{"rule":"anyone","client":{"user":"a"}}"#,
+            400,
+            "client.user",
+            "a value",
+            r#"none, because rule "anyone" has one bucket for all"#,
+        ),
+        (
+            r#"{"rule":"api","client":"a","attributes":{"user":"b"}}"#,
+            400,
+            "attributes.user",
+            "another value",
+            "none, because client names it",
+        ),
+        (
+            r#"{"client":"a","attributes":{}}"#,
+            400,
+            "rule",
+            "nothing",
+            "the rule that client belongs to",
+        ),
+        (r#"{"attributes":[]}"#, 400, "attributes", "a list", "an object of texts"),
+        (r#"{"attributes":{"a":1}}"#, 400, "attributes.a", "1", "a text"),
+        (r#"{"attributes":{"a":{"b":{"c":1}}}}"#, 400, "attributes.a", "an object", "a text"),
+        (r#"{"attributes":{"a":"1","a":"2"}}"#, 400, "attributes.a", "it twice", "it once"),
+        (r#"{"attributes":{"":"1"}}"#, 400, "attributes", "a name of 0 bytes", "1 to 128 bytes"),
+        (r#"{"rule":"api","client":"a","cost":-1}"#, 400, "cost", "-1", WHOLE),
+        (r#"{"rule":"api","client":"a","cost":1.5}"#, 400, "cost", "1.5", WHOLE),
+        (r#"{"rule":"api","client":"a","cost":"1"}"#, 400, "cost", r#""1""#, WHOLE),
+        (r#"{"rule":"api","client":"a","cost":true}"#, 400, "cost", "true", WHOLE),
+        (r#"{"rule":"api","client":"a","cost":{}}"#, 400, "cost", "an object", WHOLE),
+        (
+            r#"{"rule":"api","client":"a","cost":18446744073709551616}"#,
+            400,
+            "cost",
+            "1.8446744073709552e19",
+            WHOLE,
+        ),
+        (r#"{"rule":"api","client":"a","cost":1e3}"#, 400, "cost", "1000.0", WHOLE),
+        (r#"{"rule":"api","clint":"a"}"#, 400, "clint", "an unknown field", FIELDS),
+        (r#"{"rule":"api","rule":"b"}"#, 400, "rule", "it twice", "it once"),
+    ] {
+        let response = server.check(body);
+        assert_eq!(response.status, status, "{body}: {response:?}");
+        assert_eq!(response.header("content-type"), Some("application/problem+json"));
+        let json = response.json();
+        assert_eq!(json["status"], status);
+        let told = [&json["where"], &json["found"], &json["wanted"]];
+        assert_eq!(told, [place, found, wanted], "{body}");
+        assert_eq!(json["detail"], format!("{place}: found {found}, wanted {wanted}"));
+    }
+    // None of them was charged.
+    let left = server.check(r#"{"rule":"api","client":"a","cost":0}"#);
+    assert_eq!(left.json()["remaining"], 5);
+}
+
+#[test]
+fn what_is_no_json_is_told_with_its_place() {
+    let server = Server::with_rules(RULES);
+    for body in ["{", "{\"rule\": api}", "{} {}", "{\"rule\":\"\u{1}\"}", &"[".repeat(10_000)] {
+        let response = server.check(body);
+        assert_eq!(response.status, 400, "{body}");
+        let found = response.json()["found"].as_str().unwrap().to_owned();
+        assert!(found.starts_with("bytes that are no JSON ("), "{found}");
+        assert!(found.contains("at line 1 column "), "{found}");
+    }
+}
+
+#[test]
+fn long_words_are_not_repeated_in_full() {
+    let server = Server::with_rules(RULES);
+    let long = "x".repeat(10_000);
+    for (body, place) in [
+        (json!({"rule": long}), "rule".to_owned()),
+        (json!({"rule": "api", long.clone(): 1}), format!("{}…", "x".repeat(64))),
+        (json!({"attributes": {"path": long}}), "attributes.path".to_owned()),
+        (json!({"attributes": {long.clone(): "a"}}), "attributes".to_owned()),
+        (json!({"rule": "api", "client": long}), "client".to_owned()),
+    ] {
+        let response = server.check(&body.to_string());
+        assert!(matches!(response.status, 400 | 404), "{response:?}");
+        assert_eq!(response.json()["where"], place);
+        assert!(response.body.len() < 1_000, "{response:?}");
+    }
+    let mut many = serde_json::Map::new();
+    for index in 0..65 {
+        many.insert(format!("a{index}"), "x".into());
+    }
+    let response = server.check(&json!({"attributes": many}).to_string());
+    assert_eq!(response.json()["wanted"], "at most 64 attributes");
+}
+
+#[test]
+fn a_batch_is_a_list_of_at_most_a_thousand() {
+    let server = Server::with_rules(RULES);
+    let batch = |count: usize| {
+        let checks = vec![json!({"attributes": {}}); count];
+        server.ask("POST", "/v1/check/batch", &json!({"checks": checks}).to_string())
+    };
+    assert_eq!(batch(1_000).json()["decisions"].as_array().unwrap().len(), 1_000);
+    for (response, place, found) in [
+        (batch(1_001), "checks", "1001 checks"),
+        (server.ask("POST", "/v1/check/batch", "{}"), "checks", "nothing"),
+        (server.ask("POST", "/v1/check/batch", r#"{"checks":{}}"#), "checks", "an object"),
+        (server.ask("POST", "/v1/check/batch", r#"{"check":[]}"#), "check", "an unknown field"),
+        (server.ask("POST", "/v1/check/batch", "[]"), "body", "a list"),
+    ] {
+        assert_eq!(response.status, 400);
+        assert_eq!([&response.json()["where"], &response.json()["found"]], [place, found]);
+    }
+}
+
+#[test]
+fn a_body_that_is_too_long_is_refused() {
+    let server = Server::with_rules(RULES);
+    let body = |length: usize| {
+        let blank = length - r#"{"attributes":{}}"#.len();
+        format!(r#"{{"attributes":{{{}}}}}"#, " ".repeat(blank))
+    };
+    assert_eq!(server.check(&body(64 * 1024)).status, 200);
+    let response = server.check(&body(64 * 1024 + 1));
+    assert_eq!(response.status, 413);
+    assert_eq!(response.json()["detail"], "body: found 65537 bytes, wanted at most 65536 bytes");
+    let batch = r#"{"checks":[]}"#.to_owned() + &" ".repeat(1024 * 1024);
+    assert_eq!(server.ask("POST", "/v1/check/batch", &batch).status, 413);
+    // One that does not say how long it is.
+    let mut connection = server.connect();
+    connection.write(b"POST /v1/check HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n");
+    let chunk = format!("{:x}\r\n{}\r\n", 65_537, " ".repeat(65_537));
+    connection.write(chunk.as_bytes());
+    assert_eq!(connection.receive(false).status, 413);
+}
+
+#[test]
+fn a_path_or_method_that_is_not_there_is_told_what_is() {
+    let server = Server::with_rules(RULES);
+    let response = server.ask("GET", "/v1/chek", "");
+    assert_eq!(response.status, 404);
+    assert_eq!(
+        response.json()["detail"],
+        r#"path: found "/v1/chek", wanted POST /v1/check, POST /v1/check/batch, GET /healthz and GET /readyz"#
+    );
+    for (method, path, allow) in [
+        ("GET", "/v1/check", "POST, OPTIONS"),
+        ("HEAD", "/v1/check", "POST, OPTIONS"),
+        ("PUT", "/v1/check/batch", "POST, OPTIONS"),
+        ("POST", "/healthz", "GET, HEAD, OPTIONS"),
+    ] {
+        let response = server.ask(method, path, "");
+        assert_eq!((response.status, response.header("allow")), (405, Some(allow)));
+    }
+    for (path, allow) in [("/v1/check", "POST, OPTIONS"), ("*", "GET, POST, OPTIONS")] {
+        let response = server.ask("OPTIONS", path, "");
+        assert_eq!((response.status, response.header("allow")), (204, Some(allow)));
+    }
+}
+
+#[test]
+fn a_compressed_body_is_refused_by_name() {
+    let server = Server::with_rules(RULES);
+    let mut connection = server.connect();
+    connection.write(
+        b"POST /v1/check HTTP/1.1\r\nhost: t\r\ncontent-encoding: gzip\r\ncontent-length: 0\r\n\r\n",
+    );
+    let response = connection.receive(false);
+    assert_eq!(response.status, 415);
+    assert!(response.body.contains("content-encoding"), "{response:?}");
+}
+
+#[test]
+fn bytes_that_are_no_http_hurt_nobody_else() {
+    let server = Server::with_rules(RULES);
+    let mut headers = String::new();
+    for index in 0..200 {
+        write!(headers, "x-{index}: {}\r\n", "y".repeat(200)).unwrap();
+    }
+    let long_head = format!("GET /healthz HTTP/1.1\r\n{headers}\r\n");
+    for (bytes, status) in [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n".as_slice(), "400"),
+        (b"GET\r\n\r\n", "400"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", ""),
+        (b"POST /v1/check HTTP/1.1\r\ncontent-length: -5\r\n\r\n", "400"),
+        (long_head.as_bytes(), "431"),
+    ] {
+        let mut connection = server.connect();
+        connection.write(bytes);
+        let answer = connection.rest();
+        // What hyper makes of an HTTP/2 greeting is up to it.
+        assert!(answer.contains(status), "{:?}: {answer:?}", String::from_utf8_lossy(bytes));
+    }
+    assert_eq!(server.ask("GET", "/healthz", "").status, 200);
+}

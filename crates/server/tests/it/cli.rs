@@ -1,0 +1,317 @@
+//! What the other commands print, and how they end.
+
+use crate::kit::{Folder, Server, run, shown, tidegate};
+
+const RULES: &str = r#"
+rules:
+  - name: api-per-key
+    match: {path: "/v1/**", method: [GET, POST]}
+    per: [user | api_key]
+    limit: 100 per second
+    burst: 200
+    tiers: {by: claim.plan, limits: {free: 10 per second, pro: 100 per second}}
+    overrides: [{match: {api_key: partner-1}, limit: 5000 per second, until: 2200-01-01T00:00:00Z}]
+  - name: login
+    match: {path: /login, method: POST}
+    per: [ip, path]
+    limit: 5 per minute
+    algorithm: fixed_window
+  - name: all
+    limit: 10 per second
+    algorithm: leaky_bucket
+    queue: 20
+    mode: shadow
+  - name: old
+    limit: 5/s
+    mode: off
+"#;
+
+#[test]
+fn validate_prints_what_each_rule_admits_at_the_most() {
+    let folder = Folder::new();
+    let rules = folder.file("rules.yaml", RULES);
+    let (code, stdout, stderr) = run(&["validate", &rules]);
+    assert_eq!((code, stderr), (0, format!("{rules}: 4 rules, fine\n")));
+    let expected = "\
+api-per-key: 100 per 1 s, burst 200 (token_bucket): at most 300 in any 1 s
+  claim.plan \"free\": 10 per 1 s (token_bucket): at most 20 in any 1 s
+  claim.plan \"pro\": 100 per 1 s (token_bucket): at most 200 in any 1 s
+  override 1 by api_key until 2200-01-01T00:00:00Z: 5000 per 1 s (token_bucket): at most 10000 in any 1 s
+login: 5 per 60 s (fixed_window): at most 10 in any 60 s, 5 in each window aligned to the clock
+all: 10 per 1 s, queue 20 (leaky_bucket): at most 11 in any 1 s, in shadow: counts and never denies
+old: 5 per 1 s (token_bucket): at most 10 in any 1 s, but it is off
+";
+    assert_eq!(stdout, expected);
+    // A configuration is validated together with the rules that it names.
+    let config = folder.file("any-name.yaml", "rules: {file: rules.yaml}\nheaders: {ietf: off}\n");
+    let (code, stdout, stderr) = run(&["validate", &config]);
+    assert_eq!((code, &*stdout, stderr), (0, expected, format!("{config}: 4 rules, fine\n")));
+}
+
+#[test]
+fn validate_spells_out_a_few_and_counts_the_rest() {
+    let folder = Folder::new();
+    let overrides: Vec<String> =
+        (0..8).map(|index| format!("{{match: {{user: u{index}}}, limit: 9/s}}")).collect();
+    let rules = format!("rules: [{{name: a, limit: 1/s, overrides: [{}]}}]", overrides.join(", "));
+    let (code, stdout, _) = run(&["validate", &folder.file("rules.yaml", &rules)]);
+    assert_eq!(code, 0);
+    let lines: Vec<&str> = stdout.lines().collect();
+    assert_eq!(lines.len(), 7);
+    assert_eq!(lines[5], "  override 5 by user: 9 per 1 s (token_bucket): at most 18 in any 1 s");
+    assert_eq!(lines[6], "  and 3 more overrides");
+}
+
+#[test]
+fn validate_tells_every_error_with_its_line() {
+    let folder = Folder::new();
+    let good = folder.file("good.yaml", "rules: [{name: a, limit: 1/s}]");
+    let bad = folder.file(
+        "bad.yaml",
+        "rules:\n  - name: login\n    limit: 5 per 0 minutes\n  - name: api\n    limt: 5/s\n",
+    );
+    let config = folder.file(
+        "tidegate.yaml",
+        "listen: {http: here}\nstore:\n  memory: {max_keys: 0}\nheaders: {reset: soon}\n",
+    );
+    let inline = folder.file(
+        "inline.yaml",
+        "store: {memory: {max_keys: 1_000}}\nrules:\n  inline:\n    - name: api\n      limit: lots\n",
+    );
+    let (code, stdout, stderr) = run(&["validate", &good, &bad, &config, &inline]);
+    assert_eq!(code, 1);
+    assert_eq!(stdout, "a: 1 per 1 s (token_bucket): at most 2 in any 1 s\n");
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert_eq!(lines[0], format!("{good}: 1 rule, fine"));
+    assert!(lines[1].starts_with(&format!("{bad}:3: rule \"login\": window must be")), "{stderr}");
+    assert!(lines[2].starts_with(&format!("{bad}:4: rule \"api\": limit is missing")), "{stderr}");
+    assert!(lines[3].starts_with(&format!("{bad}:5: rule \"api\": rule has no key")), "{stderr}");
+    assert_eq!(
+        lines[4..7],
+        [
+            format!(
+                "{config}:1: listen.http must be an address like 127.0.0.1:8080, or off, found \"here\""
+            ),
+            format!(
+                "{config}:3: store.memory.max_keys must be a whole number from 1 to 1000000000, found \"0\""
+            ),
+            format!("{config}:4: headers.reset must be one of delta, epoch, found \"soon\""),
+        ]
+    );
+    assert!(lines[7].starts_with(&format!("{inline}:5: rule \"api\": limit must")), "{stderr}");
+    assert_eq!(lines.len(), 8);
+}
+
+#[test]
+fn validate_tells_what_a_setting_must_be() {
+    let folder = Folder::new();
+    for (text, error) in [
+        ("lisen: {}", "1: there is no key \"lisen\", wanted listen, store, rules, headers"),
+        ("listen: 5", "1: listen must be a map, found \"5\""),
+        ("listen:\n  - a", "2: listen must be a map, found a list"),
+        ("listen: {http: [a]}", "1: http must be a text, found a list"),
+        ("listen: {http: a, http: b}", "1: keys must be unique, found \"http\" twice"),
+        ("[a]", "1: the document must be a map, found a list"),
+        ("rules: {}", "1: rules must have file or inline, found neither"),
+        ("rules: {file: a, inline: []}", "1: rules must have file or inline, found both"),
+        ("headers: {ietf: 12}", "1: headers.ietf must be one of 11, 6, off, found \"12\""),
+    ] {
+        let config = folder.file("tidegate.yaml", text);
+        let (code, _, stderr) = run(&["validate", &config]);
+        assert_eq!((code, stderr), (1, format!("{config}:{error}\n")), "{text}");
+    }
+}
+
+#[test]
+fn validate_tells_apart_what_is_invalid_and_what_cant_be_read() {
+    let folder = Folder::new();
+    let bad = folder.file("bad.yaml", "rules: 5");
+    let (code, _, stderr) = run(&["validate", folder.path(), "no/such/file.yaml", &bad]);
+    assert_eq!(code, 2);
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert_eq!(lines[0], format!("error: {}: a file is wanted, found a directory", folder.path()));
+    assert!(lines[1].starts_with("error: no/such/file.yaml: No such file"), "{stderr}");
+    assert_eq!(lines[2], format!("{bad}:1: rules must be a list, found \"5\""));
+}
+
+#[test]
+fn explain_shows_each_rule_its_key_its_limit_and_why() {
+    let folder = Folder::new();
+    let rules = folder.file("rules.yaml", RULES);
+    let (code, stdout, stderr) = run(&[
+        "explain",
+        "--rules",
+        &rules,
+        "-H",
+        "X-API-Key: partner-1",
+        "http://API.example:8080/v1/orders?page=2",
+        "--cost",
+        "3",
+    ]);
+    assert_eq!((code, &*stderr), (0, ""));
+    assert_eq!(
+        stdout,
+        "\
+GET http://API.example:8080/v1/orders?page=2
+  method            GET
+  host              api.example
+  path              /v1/orders
+  ip                127.0.0.1
+  api_key           partner-1
+  query.page        2
+  header.x-api-key  partner-1
+
+api-per-key applies
+  key      api_key \"partner-1\", of user | api_key
+  limit    5000 per 1 s (token_bucket), override 1 by api_key until 2200-01-01T00:00:00Z
+  bound    at most 10000 in any 1 s
+  left     all 5000, for a client not seen yet
+  cost     3, fits
+
+login does not apply
+  because  path is \"/v1/orders\", wanted \"/login\"
+
+all applies, in shadow: it counts and never denies
+  key      none, one bucket for all
+  limit    10 per 1 s, queue 20 (leaky_bucket), the rule's own
+  bound    at most 11 in any 1 s
+  left     all 21, for a client not seen yet
+  cost     3, fits
+
+old does not apply
+  because  the rule is off
+
+2 of 4 rules apply, and each that enforces must admit it.
+"
+    );
+}
+
+#[test]
+fn explain_takes_attributes_that_come_from_elsewhere() {
+    let folder = Folder::new();
+    let rules = folder.file("rules.yaml", RULES);
+    let explain = |arguments: &[&str]| {
+        let (code, stdout, stderr) = run(&[&["explain", "--rules", &rules], arguments].concat());
+        assert_eq!(code, 0, "{stderr}");
+        stdout
+    };
+    let tier = explain(&["-a", "claim.plan=pro", "-a", "user=u1", "/v1/orders", "--cost", "201"]);
+    assert!(tier.contains("  key      user \"u1\", of user | api_key\n"), "{tier}");
+    assert!(tier.contains("  limit    100 per 1 s (token_bucket), tier \"pro\" of claim.plan\n"));
+    assert!(tier.contains("  cost     201, more than is ever admitted at once\n"), "{tier}");
+    let none = explain(&["-a", "claim.plan=gold", "/v1/orders"]);
+    assert!(none.contains("the rule's own, claim.plan \"gold\" has no tier\n"), "{none}");
+    assert!(
+        none.contains("  key      user | api_key is absent, one bucket for all such requests\n")
+    );
+    let login = explain(&["-X", "POST", "-a", "ip=192.0.2.7", "shop.example/login"]);
+    assert!(login.contains("  host    shop.example\n"), "{login}");
+    assert!(login.contains("  key      ip \"192.0.2.7\"; path \"/login\"\n"), "{login}");
+    let (code, _, stderr) = run(&["explain", "-H", "nonsense", "/"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("error: -H must read like 'Name: value', found \"nonsense\"\n"));
+}
+
+#[test]
+fn explain_asks_a_server_what_is_left_and_spends_nothing() {
+    let rules = "
+rules:
+  - {name: api, per: [api_key], limit: 5 per 10 days}
+  - {name: anyone, limit: 3 per 10 days}
+";
+    let server = Server::with_rules(rules);
+    let folder = Folder::new();
+    let rules = folder.file("rules.yaml", &format!("{rules}  - {{name: new, limit: 1/s}}\n"));
+    server.check(r#"{"rule":"api","client":"k1","cost":2}"#);
+    server.check(r#"{"rule":"anyone","cost":3}"#);
+    for _ in 0..3 {
+        let (code, stdout, _) = run(&[
+            "explain",
+            "--rules",
+            &rules,
+            "--server",
+            &server.url(),
+            "-H",
+            "X-API-Key: k1",
+            "/",
+        ]);
+        assert_eq!(code, 0);
+        let left: Vec<&str> = stdout.lines().filter(|line| line.contains("  left ")).collect();
+        assert_eq!(left[0], "  left     3 of 5");
+        assert!(left[1].starts_with("  left     0 of 3, more in 2"), "{left:?}");
+        assert_eq!(left[2], "  left     unknown, the server has no rule of this name");
+    }
+}
+
+#[test]
+fn check_exits_with_the_decision() {
+    let server = Server::with_rules(
+        "
+rules:
+  - {name: api, per: [user], limit: 2 per 10 days}
+  - {name: pair, per: [user, path], limit: 2 per 10 days}
+  - {name: anyone, limit: 2 per 10 days}
+",
+    );
+    let check =
+        |arguments: &[&str]| run(&[&["check", "--server", &server.url()], arguments].concat());
+    let (code, stdout, stderr) = check(&["api", "alice"]);
+    assert_eq!((code, &*stderr), (0, "allowed by \"api\", 1 of 2 left\n"));
+    let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((&json["allowed"], &json["remaining"]), (&true.into(), &1.into()));
+    let (code, _, stderr) = check(&["api", "alice", "--cost", "3"]);
+    assert_eq!(
+        (code, &*stderr),
+        (1, "denied by \"api\", which never admits more than 2 at once\n")
+    );
+    let (code, stdout, stderr) = check(&["api", "alice", "--cost", "2"]);
+    assert_eq!(code, 1);
+    assert!(stderr.starts_with("denied by \"api\", 1 of 2 left, try again in 4"), "{stderr}");
+    assert!(stdout.contains("\"allowed\":false"), "{stdout}");
+    let (code, _, stderr) = check(&["pair", r#"{"user": "alice", "path": "/"}"#]);
+    assert_eq!((code, &*stderr), (0, "allowed by \"pair\", 1 of 2 left\n"));
+    let (code, _, stderr) = check(&["anyone", "--cost", "0"]);
+    assert_eq!((code, &*stderr), (0, "allowed by \"anyone\", 2 of 2 left\n"));
+    let (code, stdout, stderr) = check(&["nobody", "alice"]);
+    assert_eq!((code, &*stdout), (2, ""));
+    assert_eq!(
+        stderr,
+        "error: rule: found \"nobody\", wanted one of api, pair, anyone (status 404)\n"
+    );
+}
+
+#[test]
+fn check_hints_what_to_do_when_nobody_listens() {
+    // Bound and closed again: nobody else gets this port so soon.
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (code, stdout, stderr) =
+        run(&["check", "api", "alice", "--server", &format!("http://{address}")]);
+    assert_eq!((code, &*stdout), (2, ""));
+    assert_eq!(
+        stderr,
+        format!(
+            "error: {address} can't be reached: Connection refused (os error 111)\n\
+             hint: tidegate serve starts a server\n\
+             hint: --server http://HOST:PORT asks another one\n"
+        )
+    );
+    for url in ["127.0.0.1:8080", "https://127.0.0.1", "http://127.0.0.1/v1", ""] {
+        let (code, _, stderr) = run(&["check", "api", "alice", "--server", url]);
+        assert_eq!(code, 2);
+        assert!(stderr.contains("must be a URL like http://127.0.0.1:8080"), "{stderr}");
+    }
+}
+
+#[test]
+fn help_teaches_with_examples() {
+    for command in ["serve", "check", "explain", "validate"] {
+        let (code, stdout, _) = run(&[command, "--help"]);
+        assert_eq!(code, 0);
+        assert!(stdout.contains("Examples:\n  tidegate "), "{stdout}");
+        let longest = stdout.lines().map(str::len).max().unwrap();
+        assert!(longest <= 100, "{command}: {longest}");
+    }
+    let (code, _, stderr) = shown(tidegate().output().unwrap());
+    assert_eq!(code, 2);
+    assert!(stderr.contains("tidegate serve"), "{stderr}");
+}

@@ -1,0 +1,237 @@
+//! Starts the binary, speaks HTTP to it, and stops it again.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// How long a test waits for something that will never come before it fails.
+const FOREVER: Duration = Duration::from_secs(60);
+
+pub(crate) fn tidegate() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.env_remove("TIDEGATE_LOG");
+    command
+}
+
+/// Runs a command to its end: exit code, stdout, stderr.
+pub(crate) fn run(arguments: &[&str]) -> (i32, String, String) {
+    shown(tidegate().args(arguments).output().unwrap())
+}
+
+pub(crate) fn shown(output: Output) -> (i32, String, String) {
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// A directory of a test's own.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("it-{}-{count}", std::process::id());
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running server on a port of its own.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) address: SocketAddr,
+    notes: Receiver<String>,
+    _folder: Folder,
+}
+
+impl Server {
+    /// A server with these rules.
+    pub(crate) fn with_rules(rules: &str) -> Self {
+        let folder = Folder::new();
+        let rules = folder.file("rules.yaml", rules);
+        Self::launch(&["--rules", &rules, "--http", "127.0.0.1:0"], folder)
+    }
+
+    pub(crate) fn with_config(config: &str) -> Self {
+        let folder = Folder::new();
+        let config = folder.file("tidegate.yaml", config);
+        Self::launch(&["--config", &config], folder)
+    }
+
+    pub(crate) fn with_arguments(arguments: &[&str]) -> Self {
+        Self::launch(arguments, Folder::new())
+    }
+
+    fn launch(arguments: &[&str], folder: Folder) -> Self {
+        let mut command = tidegate();
+        command.arg("serve").args(arguments);
+        Self::spawn(command, folder)
+    }
+
+    pub(crate) fn launch_command(command: Command) -> Self {
+        Self::spawn(command, Folder::new())
+    }
+
+    fn spawn(mut command: Command, folder: Folder) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (send, notes) = channel();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                if send.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Some(address) = line.trim().strip_prefix("http ") else {
+            let notes: Vec<String> = notes.iter().collect();
+            panic!("not serving: {line:?} {notes:#?}");
+        };
+        let address = address.parse().unwrap();
+        Self { child, address, notes, _folder: folder }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The next line of stderr that contains `text`.
+    pub(crate) fn note(&self, text: &str) -> String {
+        loop {
+            let line = self.notes.recv_timeout(FOREVER).expect(text);
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let sent = Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
+    pub(crate) fn connect(&self) -> Connection {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(FOREVER)).unwrap();
+        Connection { stream: BufReader::new(stream) }
+    }
+
+    /// One request on a connection of its own.
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Response {
+        let mut connection = self.connect();
+        connection.send(method, path, body);
+        connection.receive(method == "HEAD")
+    }
+
+    pub(crate) fn check(&self, body: &str) -> Response {
+        self.ask("POST", "/v1/check", body)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One connection, kept alive.
+pub(crate) struct Connection {
+    stream: BufReader<TcpStream>,
+}
+
+impl Connection {
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
+        self.stream.get_mut().write_all(bytes).unwrap();
+    }
+
+    pub(crate) fn send(&mut self, method: &str, path: &str, body: &str) {
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: tidegate\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        self.write(request.as_bytes());
+    }
+
+    /// Reads one response; that of a HEAD request has no body whatever its length says.
+    pub(crate) fn receive(&mut self, head_only: bool) -> Response {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).unwrap();
+        let status = line.split(' ').nth(1).and_then(|code| code.parse().ok());
+        let status = status.unwrap_or_else(|| panic!("no status: {line:?}"));
+        let mut headers = Vec::new();
+        loop {
+            let mut line = String::new();
+            self.stream.read_line(&mut line).unwrap();
+            match line.trim_end().split_once(": ") {
+                Some((name, value)) => headers.push((name.to_owned(), value.to_owned())),
+                None => break,
+            }
+        }
+        let mut response = Response { status, headers, body: String::new() };
+        let length: usize = response.header("content-length").unwrap_or("0").parse().unwrap();
+        if !head_only {
+            let mut body = vec![0; length];
+            self.stream.read_exact(&mut body).unwrap();
+            response.body = String::from_utf8(body).unwrap();
+        }
+        response
+    }
+
+    /// What is left on the connection until the server closes it.
+    pub(crate) fn rest(&mut self) -> String {
+        let mut rest = Vec::new();
+        // A reset is an end like any other.
+        let _ = self.stream.read_to_end(&mut rest);
+        String::from_utf8_lossy(&rest).into_owned()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: String,
+}
+
+impl Response {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}

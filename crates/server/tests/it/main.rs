@@ -1,0 +1,8 @@
+//! The real binary, over real sockets.
+#![allow(clippy::unwrap_used, reason = "tests state what they expect")]
+
+mod bad_input;
+mod cli;
+mod http;
+mod kit;
+mod serve;

@@ -1,0 +1,178 @@
+//! Starting and stopping.
+
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::kit::{Folder, Server, run};
+
+#[test]
+fn a_taken_port_names_the_address_and_the_flag() {
+    let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
+    let address = server.address.to_string();
+    let (code, stdout, stderr) = run(&["serve", "--http", &address]);
+    assert_eq!((code, &*stdout), (2, ""));
+    assert_eq!(
+        stderr,
+        format!(
+            "error: http can't listen on {address}: the address is already in use\n\
+             hint: --http 127.0.0.1:0 takes any free port\n"
+        )
+    );
+}
+
+#[test]
+fn nothing_to_serve_is_an_error() {
+    let (code, stdout, stderr) = run(&["serve", "--http", "off", "--grpc", "off"]);
+    assert_eq!((code, &*stdout), (2, ""));
+    assert_eq!(
+        stderr,
+        "error: every door is off, there is nothing to serve\nhint: --http 127.0.0.1:8080 opens one\n"
+    );
+}
+
+#[test]
+fn an_address_that_is_none_is_refused_with_what_is_wanted() {
+    for address in ["8080", ":8080", "127.0.0.1", "127.0.0.1:99999", "::1:8080", ""] {
+        let (code, _, stderr) = run(&["serve", "--http", address]);
+        assert_eq!(code, 2, "{address}");
+        assert!(stderr.contains("must be an address like 127.0.0.1:8080, or off"), "{stderr}");
+    }
+}
+
+#[test]
+fn doors_to_come_are_named_only_when_they_were_asked_for() {
+    let doors = ["--grpc", "127.0.0.1:0", "--resp", "off", "--admin", "off", "--gateway", "off"];
+    let server = Server::with_arguments(&[&["--http", "127.0.0.1:0"], &doors[..]].concat());
+    assert_eq!(server.note(""), "grpc: this version has no such door, going on without it");
+    assert!(server.note("").starts_with("tidegate "));
+    let (_, help, _) = run(&["serve", "--help"]);
+    for door in ["--grpc", "--resp", "--admin", "--gateway", "--upstream"] {
+        assert!(!help.contains(door), "{door}");
+    }
+}
+
+#[test]
+fn the_printed_curl_lines_work_when_pasted() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        println!("skipped: there is no curl here");
+        return;
+    }
+    let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
+    server.note("No rules were given, so these are enforced:");
+    let paste = |line: &str| {
+        let output = Command::new("sh").args(["-c", line.trim()]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let one = server.note("curl -i ");
+    let first = paste(&one);
+    assert!(first.starts_with("HTTP/1.1 200 OK"), "{first}");
+    assert!(first.contains("\r\nx-ratelimit-remaining: 4\r\n"), "{first}");
+    // A machine may be too slow for six within ten seconds now and then, but not always.
+    let six = server.note("for i in ");
+    while !paste(&six).contains("429\n") {}
+    let refused = loop {
+        let again = paste(&one);
+        if again.starts_with("HTTP/1.1 429 Too Many Requests") {
+            break again;
+        }
+    };
+    assert!(refused.contains("\r\nretry-after: "), "{refused}");
+    assert!(refused.contains("\r\nx-ratelimit-remaining: 0\r\n"), "{refused}");
+}
+
+#[test]
+fn a_request_under_way_is_answered_before_the_end() {
+    let mut server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
+    let mut idle = server.connect();
+    idle.send("GET", "/healthz", "");
+    assert_eq!(idle.receive(false).status, 200);
+    let body = r#"{"rule":"global"}"#;
+    let mut busy = server.connect();
+    let length = body.len();
+    busy.write(
+        format!(
+            "POST /v1/check HTTP/1.1\r\nhost: t\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n"
+        )
+        .as_bytes(),
+    );
+    // The server asks for the body once it handles the request.
+    assert_eq!(busy.receive(false).status, 100);
+    server.signal("TERM");
+    server.note("told to stop");
+    assert_eq!(idle.rest(), "");
+    busy.write(body.as_bytes());
+    assert_eq!(busy.receive(false).status, 200);
+    assert_eq!(busy.rest(), "");
+    assert_eq!(server.wait().code(), Some(0));
+    server.note("every request under way was answered");
+}
+
+#[test]
+fn an_interrupt_ends_an_idle_server_with_success() {
+    let mut server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
+    server.signal("INT");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn flags_beat_the_configuration_whose_paths_are_relative_to_it() {
+    let folder = Folder::new();
+    folder.file("rules.yaml", "rules: [{name: of-file, limit: 5 per day}]");
+    let other = folder.file("other.yaml", "rules: [{name: of-flag, limit: 5 per day}]");
+    let config = folder.file(
+        "tidegate.yaml",
+        "listen: {http: off, grpc: off}\nstore: {memory: {max_keys: 1000}}\nrules: {file: rules.yaml}\n",
+    );
+    let base = ["--config", &config, "--http", "127.0.0.1:0"];
+    let server = Server::with_arguments(&base);
+    assert_eq!(server.check(r#"{"rule":"of-file"}"#).json()["remaining"], 4);
+    let server = Server::with_arguments(&[&base[..], &["--rules", &other]].concat());
+    assert_eq!(server.check(r#"{"rule":"of-flag"}"#).json()["remaining"], 4);
+    assert_eq!(server.check(r#"{"rule":"of-file"}"#).status, 404);
+}
+
+#[test]
+fn rules_or_settings_that_are_wrong_are_told_with_file_and_line() {
+    let folder = Folder::new();
+    let rules = folder.file("rules.yaml", "rules:\n  - name: api\n    limit: 5 per fortnight\n");
+    let (code, stdout, stderr) = run(&["serve", "--rules", &rules]);
+    assert_eq!((code, &*stdout), (1, ""));
+    assert!(stderr.starts_with(&format!("{rules}:3: rule \"api\": unit of time")), "{stderr}");
+    let config = folder.file("tidegate.yaml", "listen:\n  htpp: off\n");
+    let (code, _, stderr) = run(&["serve", "--config", &config]);
+    assert_eq!(code, 1);
+    let keys = "http, grpc, resp, admin, gateway";
+    assert_eq!(stderr, format!("{config}:2: there is no key \"htpp\", wanted {keys}\n"));
+    let (code, _, stderr) = run(&["serve", "--rules", folder.path()]);
+    assert_eq!(code, 2);
+    let path = folder.path();
+    assert_eq!(stderr, format!("error: {path}: a file is wanted, found a directory\n"));
+}
+
+#[test]
+fn the_log_says_what_was_decided_and_never_for_whom() {
+    let mut command = crate::kit::tidegate();
+    command.env("TIDEGATE_LOG", "trace").args(["serve", "--http", "127.0.0.1:0"]);
+    let server = Server::launch_command(command);
+    let secret = "sk-live-0123456789";
+    for body in [
+        json!({"attributes": {"api_key": secret, "ip": "192.0.2.7"}}),
+        json!({"rule": "per-key", "client": secret, "cost": 6}),
+        json!({"rule": "per-key", "client": secret, "cost": -6}),
+        json!({"rule": secret, "client": secret}),
+    ] {
+        server.check(&body.to_string());
+    }
+    server.signal("TERM");
+    let mut log = String::new();
+    loop {
+        let line = server.note("");
+        log.push_str(&line);
+        if line.contains("stopping") {
+            break;
+        }
+    }
+    assert!(log.contains("checked") && log.contains("per-key"), "{log}");
+    assert!(!log.contains(secret), "{log}");
+}
