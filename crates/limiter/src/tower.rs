@@ -28,6 +28,7 @@ pub use self::body::ResponseBody;
 pub use self::future::ResponseFuture;
 pub use self::gate::{ByKey, ByRules, Gate};
 use self::refusal::Answers;
+pub use self::source::attributes;
 use crate::limiter::Limiter;
 use crate::per_key::PerKey;
 use crate::store::Store;

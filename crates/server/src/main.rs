@@ -4,7 +4,6 @@ mod app;
 mod cli;
 mod client;
 mod config;
-mod identity;
 mod service;
 mod transport;
 

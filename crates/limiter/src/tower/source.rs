@@ -78,6 +78,27 @@ impl Source {
     }
 }
 
+/// Every attribute that the head of a request has, as [`RateLimitLayer`](super::RateLimitLayer) reads
+/// them, for showing to people: the layer itself reads only what rules ask for.
+#[must_use]
+pub fn attributes(head: &Parts) -> Vec<(String, String)> {
+    let mut names: Vec<String> =
+        ["method", "host", "path", "ip", "api_key"].map(str::to_owned).into();
+    let query = form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes());
+    names.extend(query.map(|(name, _)| format!("query.{name}")));
+    names.extend(head.headers.keys().map(|name| format!("header.{name}")));
+    names
+        .extend(cookies(head).map(|(name, _)| format!("cookie.{}", String::from_utf8_lossy(name))));
+    let mut found: Vec<(String, String)> = Vec::new();
+    for name in names {
+        let value = Source::of(&name).and_then(|source| source.read(head).map(Cow::into_owned));
+        if let Some(value) = value.filter(|_| found.iter().all(|(known, _)| *known != name)) {
+            found.push((name, value));
+        }
+    }
+    found
+}
+
 /// The address of a client: an IPv4 address, or the /64 network of an IPv6 address.
 pub(super) fn network(address: IpAddr) -> Cow<'static, str> {
     let address = match address.to_canonical() {
@@ -147,15 +168,19 @@ fn query<'r>(query: &'r str, wanted: &str) -> Option<Cow<'r, str>> {
 
 /// The value of a cookie; of several the last, as cookie jars have it.
 fn cookie<'r>(head: &'r Parts, wanted: &str) -> Option<Cow<'r, str>> {
+    let values = cookies(head).filter(|(name, _)| *name == wanted.as_bytes());
+    values.last().map(|(_, value)| String::from_utf8_lossy(value))
+}
+
+/// The names and values of all cookies in the order they were sent.
+fn cookies(head: &Parts) -> impl Iterator<Item = (&[u8], &[u8])> {
     // HTTP/2 may send each cookie as a header of its own.
     let lines = head.headers.get_all(COOKIE).into_iter();
     let pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
-    let mut values = pairs.filter_map(|pair| {
+    pairs.filter_map(|pair| {
         let equals = pair.iter().position(|byte| *byte == b'=')?;
-        let (name, value) = (&pair[..equals], &pair[equals + 1..]);
-        (name.trim_ascii() == wanted.as_bytes()).then_some(value.trim_ascii())
-    });
-    values.next_back().map(String::from_utf8_lossy)
+        Some((pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii()))
+    })
 }
 
 #[cfg(test)]
@@ -220,6 +245,35 @@ mod tests {
         assert_eq!(cookies(&[b"session=s0", b"session=s1"]).as_deref(), Some("s1"));
         assert_eq!(cookies(&[b"a=\xff; ;=; session = s1 ;"]).as_deref(), Some("s1"));
         assert_eq!(cookies(&[b"xsession=s1; session"]), None);
+    }
+
+    #[test]
+    fn everything_that_a_request_has_is_listed_as_it_is_read() {
+        let head = http::Request::get("/%76%31/a%2fb%zz?q=a+b%26c&q=2&flag")
+            .header("host", "API.Example.:8080")
+            .header("cookie", "a=1; b = 2 ;c")
+            .extension(SocketAddr::from(([192, 0, 2, 7], 5000)))
+            .body(())
+            .unwrap()
+            .into_parts()
+            .0;
+        let shown: Vec<String> =
+            attributes(&head).iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(
+            shown,
+            [
+                "method=GET",
+                "host=api.example",
+                "path=/v1/a%2Fb%zz",
+                "ip=192.0.2.7",
+                "query.q=2",
+                "query.flag=",
+                "header.host=API.Example.:8080",
+                "header.cookie=a=1; b = 2 ;c",
+                "cookie.a=1",
+                "cookie.b=2",
+            ]
+        );
     }
 
     #[test]

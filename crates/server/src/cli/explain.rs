@@ -1,9 +1,10 @@
 //! `tidegate explain`: which rules a request meets, which buckets, which limits, and why.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Args;
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Uri};
 use serde_json::json;
 use tidegate::rule::{Applied, Because, Chain, Mode};
@@ -14,7 +15,6 @@ use super::validate::titled;
 use super::{Ending, Failure, Output, waiting};
 use crate::client::Server;
 use crate::config::RuleSource;
-use crate::identity;
 
 /// Shows what the rules make of a request, given as for curl.
 ///
@@ -63,7 +63,7 @@ The attributes of a request: method, host, path, ip (127.0.0.1 unless -a says so
 X-API-Key header), query.NAME, header.NAME and cookie.NAME.";
 
 /// The address that a request comes from unless it says otherwise.
-const SOMEBODY: &str = "127.0.0.1";
+const SOMEBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 impl Explain {
     pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
@@ -123,7 +123,17 @@ impl Explain {
             let url = &self.url;
             Failure::failed(format_args!("a URL or a path is wanted, found {url:?}"))
         })?;
-        attributes.extend(identity::attributes(&method, &uri, &headers, SOMEBODY));
+        // As a server gets it: the host in a header, the rest on the request line.
+        if let (Some(authority), false) = (uri.authority(), headers.contains_key(HOST)) {
+            let host = HeaderValue::from_str(authority.as_str());
+            headers.extend(host.ok().map(|host| (HOST, host)));
+        }
+        let mut request = hyper::Request::new(());
+        *request.uri_mut() = uri.path_and_query().cloned().map_or_else(Uri::default, Uri::from);
+        *request.method_mut() = method;
+        *request.headers_mut() = headers;
+        request.extensions_mut().insert(SOMEBODY);
+        attributes.extend(tidegate::tower::attributes(&request.into_parts().0));
         Ok(attributes)
     }
 

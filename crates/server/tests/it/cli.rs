@@ -160,6 +160,7 @@ GET http://API.example:8080/v1/orders?page=2
   api_key           partner-1
   query.page        2
   header.x-api-key  partner-1
+  header.host       API.example:8080
 
 api-per-key applies
   key      api_key \"partner-1\", of user | api_key
@@ -205,7 +206,7 @@ fn explain_takes_attributes_that_come_from_elsewhere() {
         none.contains("  key      user | api_key is absent, one bucket for all such requests\n")
     );
     let login = explain(&["-X", "POST", "-a", "ip=192.0.2.7", "shop.example/login"]);
-    assert!(login.contains("  host    shop.example\n"), "{login}");
+    assert!(login.contains("  host         shop.example\n"), "{login}");
     assert!(login.contains("  key      ip \"192.0.2.7\"; path \"/login\"\n"), "{login}");
     let (code, _, stderr) = run(&["explain", "-H", "nonsense", "/"]);
     assert_eq!(code, 2);
