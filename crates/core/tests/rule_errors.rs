@@ -165,6 +165,19 @@ fn a_limit_that_is_wrong_is_refused_with_its_line() {
             "{limit: {amount: 1, window: 1d, burst: 4}, burst: 5}",
             "burst must be given once, found it beside limit and in it",
         ),
+        (
+            "{algorithm: leaky_bucket, limit: 1/s, queue: 4503599627370496}",
+            "queue must be less than 4503599627370496, found 4503599627370496",
+        ),
+        (
+            "{algorithm: fixed_window, limit: 1/s, burst: 3}",
+            "burst needs algorithm token_bucket, found fixed_window",
+        ),
+        (
+            "{algorithm: sliding_log, limit: 10001/s}",
+            "sliding_log remembers each request, so its amount must be at most 10000, found 10001 \
+             (sliding_window has no such bound)",
+        ),
     ] {
         let yaml = match limit.strip_prefix('{') {
             Some(fields) => format!("rules:\n- {{name: api, {fields}"),

@@ -67,7 +67,7 @@ impl<S: Store> PerKey<S> {
     /// An empty key is no key: whoever has none shares the bucket of requests without the attribute.
     #[inline]
     fn key(&self, key: &[u8]) -> Key {
-        self.scope.key([if key.is_empty() { Part::Absent } else { Part::first(key) }])
+        self.scope.key_of(if key.is_empty() { Part::Absent } else { Part::first(key) })
     }
 
     #[inline]

@@ -160,10 +160,11 @@ impl MemoryStore {
         let place = self.place(charge.key);
         let mut shard = self.shards[place].0.lock();
         if let Limit::TokenBucket(bucket) = &**charge.limit
-            && let Some(outcome) =
-                shard.charge_narrow(&self.common, charge.key, bucket, now, charge.cost)
+            && let Some(flat) = bucket.flat()
+            && now.since(self.common.base) <= flat.reach()
+            && let Some(due) = shard.flat_state(&self.common, charge.key, bucket)
         {
-            return outcome;
+            return flat.charge(due, self.common.base, now, charge.cost);
         }
         self.charge_rare(place, shard, charge, now)
     }

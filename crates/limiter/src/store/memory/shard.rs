@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidegate_core::algorithm::TokenBucket;
-use tidegate_core::{Key, Limit, Meter, Outcome, Quota, Span, State, Timestamp};
+use tidegate_core::{Key, Limit, Meter, Quota, Span, State, Timestamp};
 
 use super::slot::{LIMITS, Narrow, Wide, spread};
 use super::table::Table;
@@ -112,25 +112,20 @@ impl Shard {
         self.narrow.span()
     }
 
-    /// Charges a bucket that is kept narrow under the limit it is charged for; `None` when it is not.
+    /// The state of a bucket that is kept narrow under the limit it is charged for.
     ///
-    /// The path that nearly every check takes.
+    /// What nearly every check finds; whatever is otherwise takes the way through `visit`.
     #[inline]
-    pub(super) fn charge_narrow(
+    pub(super) fn flat_state(
         &mut self,
         common: &Common,
         key: Key,
         bucket: &TokenBucket,
-        now: Timestamp,
-        cost: u64,
-    ) -> Option<Outcome> {
-        let flat = bucket.flat().filter(|flat| now.since(common.base) <= flat.reach())?;
+    ) -> Option<&mut u64> {
         let place = self.narrow.find(spread(key), |slot| slot.is(key))?;
         let slot = self.narrow.at(place);
-        if common.limit(slot.limit())?.quota() != bucket.quota() {
-            return None;
-        }
-        Some(flat.charge(&mut slot.due, common.base, now, cost))
+        let same = common.limit(slot.limit())?.quota() == bucket.quota();
+        same.then_some(&mut slot.due)
     }
 
     /// Runs `work` on the state of `key` under `limit`, and keeps what it leaves.
