@@ -62,7 +62,8 @@ impl HeaderStyle {
         match self.ietf {
             Ietf::Current => {
                 headers.push(("ratelimit-policy", list(decision, policy_item)));
-                headers.push(("ratelimit", list(decision, state_item)));
+                let state = |text: &mut String, policy: &Policy| state_item(text, decision, policy);
+                headers.push(("ratelimit", list(decision, state)));
             }
             Ietf::Six => {
                 headers.push(("ratelimit-limit", outcome.limit.to_string()));
@@ -109,11 +110,20 @@ fn policy_item(text: &mut String, policy: &Policy) {
     }
 }
 
-/// `"api";r=50;t=30`: what is left, and for a denial when to come back.
-fn state_item(text: &mut String, policy: &Policy) {
+/// `"api";r=50;t=30`: what is left, and when there is more.
+///
+/// On a denial only the rules that deny say when: `Retry-After` must not come before any of these
+/// times, and when a rule that would admit is whole again has nothing to do with it.
+fn state_item(text: &mut String, decision: &Decision, policy: &Policy) {
     let outcome = &policy.outcome;
-    let until = outcome.retry_after().unwrap_or(outcome.reset_after);
-    let _ = write!(text, "\"{}\";r={};t={}", policy.rule, outcome.remaining, until.as_secs_ceil());
+    let _ = write!(text, "\"{}\";r={}", policy.rule, outcome.remaining);
+    let until = match decision.ruling() {
+        Ruling::Deny => outcome.retry_after(),
+        Ruling::Allow | Ruling::Unavailable => Some(outcome.reset_after),
+    };
+    if let Some(until) = until {
+        let _ = write!(text, ";t={}", until.as_secs_ceil());
+    }
 }
 
 /// The body of a refusal, as `application/problem+json`.
@@ -257,6 +267,19 @@ mod tests {
             serde_json::to_string(&Problem::of(&decision)).unwrap(),
             r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too many requests","status":429,"detail":"over the limit of \"api\", try again in 2 seconds","violated-policies":["api"]}"#
         );
+    }
+
+    #[test]
+    fn retry_after_is_not_earlier_than_any_time_that_is_told() {
+        let decision = Decision::of(Policies::from_vec(vec![
+            policy("login", Quota::per_minute(5), deny(5, Some(Span::from_secs(9))), false),
+            policy("ip", Quota::per_minute(9), deny(9, Some(Span::from_secs(4))), false),
+            policy("daily", Quota::per_day(1000), allow(1000, 7, Span::from_secs(80_000)), false),
+        ]));
+        let headers = shown(HeaderStyle::default(), &decision);
+        assert!(headers.contains(&"retry-after: 9".to_owned()), "{headers:?}");
+        let told = r#"ratelimit: "login";r=0;t=9, "ip";r=0;t=4, "daily";r=7"#;
+        assert!(headers.contains(&told.to_owned()), "{headers:?}");
     }
 
     #[test]
