@@ -1,12 +1,13 @@
 # make test     everything that must pass: format, lints, tests, docs
 # make bench    figures beside peers, in one run
+# make soak     the properties with a hundred times the cases
 # make fuzz     each fuzz target for a minute
 # make deny     licences, sources and banned crates of all dependencies
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 
-.PHONY: test setup format lint unit docs bench fuzz deny
+.PHONY: test setup format lint unit docs bench soak fuzz deny
 
 test: setup format lint unit docs
 
@@ -29,6 +30,10 @@ docs:
 bench:
 	$(CARGO) run --locked --release -p tidegate-bench --bin matcher
 	$(CARGO) run --locked --release -p tidegate-bench --bin in_process
+
+soak:
+	TIDEGATE_CASES=300000 $(CARGO) test --locked --release -p tidegate-core --test properties
+	TIDEGATE_CASES=150000 $(CARGO) test --locked --release -p tidegate --test store_contract
 
 fuzz:
 	@command -v cargo-fuzz >/dev/null || { echo "fuzz: will install cargo-fuzz from crates.io"; $(CARGO) install --locked cargo-fuzz; }

@@ -202,8 +202,14 @@ impl Pair {
     }
 }
 
+/// How many cases each property gets; `make soak` asks for many more.
+#[allow(clippy::disallowed_methods, reason = "a soak says how long it is")]
+fn cases() -> u32 {
+    std::env::var("TIDEGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(3_000)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_walk_gives_the_models_answers(limit in limits(0..40), steps in steps()) {

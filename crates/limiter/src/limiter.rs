@@ -7,7 +7,7 @@ use thiserror::Error;
 use tidegate_core::rule::{Chain, Mode, OnStoreFailure};
 use tidegate_core::{
     Algorithm, Decision, Key, Limit, Policies, Policy, Quota, QuotaError, Request, Rule, RuleSet,
-    Ruling, Scope, Slip, Span,
+    Ruling, Scope, Slip, Span, Timestamp,
 };
 
 use crate::clock::Clock;
@@ -312,7 +312,10 @@ impl<S: Store> Limiter<S> {
 
     fn ask(&self, place: usize, request: &Request<'_>) -> Ask<'_> {
         let (rule, (scope, shared)) = (&self.inner.rules.rules()[place], &self.inner.scopes[place]);
-        let limit = rule.limit_for(request, self.inner.clock.now()).limit;
+        // Only an override can end, and reading a clock costs as much as a decision.
+        let dated = !rule.overrides().is_empty();
+        let now = if dated { self.inner.clock.now() } else { Timestamp::EPOCH };
+        let limit = rule.limit_for(request, now).limit;
         Ask { rule, key: scope.key(rule.parts(request)), shared: *shared, limit }
     }
 

@@ -193,8 +193,14 @@ fn answers_like_a_map<T: Testbed>(
     Ok(())
 }
 
+/// How many cases each property gets; `make soak` asks for many more.
+#[allow(clippy::disallowed_methods, reason = "a soak says how long it is")]
+fn cases() -> u32 {
+    std::env::var("TIDEGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(1_500)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn memory_answers_like_a_map(calls in calls(), together: bool) {

@@ -316,3 +316,14 @@ fn help_teaches_with_examples() {
     assert_eq!(code, 2);
     assert!(stderr.contains("tidegate serve"), "{stderr}");
 }
+
+#[test]
+fn the_configuration_that_the_guide_shows_is_one() {
+    let page = include_str!("../../../../docs/guide/http.md");
+    let shown = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let folder = Folder::new();
+    folder.file("rules.yaml", "rules: [{name: api, limit: 1/s}]");
+    let config = folder.file("tidegate.yaml", shown);
+    let (code, _, stderr) = run(&["validate", &config]);
+    assert_eq!(code, 0, "{stderr}");
+}
