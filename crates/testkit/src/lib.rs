@@ -1,0 +1,1 @@
+//! The real things that Tidegate's tests run against, on free loopback ports.
