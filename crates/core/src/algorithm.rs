@@ -372,6 +372,34 @@ impl Limit {
         }
     }
 
+    /// The part of this limit that is the `index`-th of `of` nodes' own: shares add up to the whole.
+    ///
+    /// A node whose part of the amount or of the burst is nothing admits nothing.
+    #[must_use]
+    pub fn share(&self, index: u64, of: u64) -> Self {
+        let of = of.max(1);
+        let part = |whole: u64| whole / of + u64::from(index < whole % of);
+        let quota = self.quota();
+        let burst = quota.explicit_burst().map(part);
+        let amount = if burst == Some(0) { 0 } else { part(quota.amount()) };
+        let algorithm = match self.algorithm() {
+            // A queue of so many has room for one more: that one is shared out too.
+            Algorithm::LeakyBucket { queue } => {
+                Algorithm::LeakyBucket { queue: part(queue.saturating_add(1)).saturating_sub(1) }
+            }
+            other => other,
+        };
+        let whole = Quota::per(amount, quota.window());
+        let shared = match burst.filter(|_| amount > 0) {
+            Some(burst) => whole.burst(burst),
+            None => whole,
+        };
+        // A smaller amount refills a burst more slowly, perhaps too slowly to be counted.
+        Self::new(algorithm, shared)
+            .or_else(|_| Self::new(algorithm, Quota::per(0, quota.window())))
+            .unwrap_or_else(|_| self.clone())
+    }
+
     /// From when on the state says no more than a fresh one.
     pub fn whole_at(&self, state: &mut State) -> Timestamp {
         any_meter!(self, meter => with(meter, state, |meter, own| meter.whole_at(own)))

@@ -83,6 +83,15 @@ impl Outcome {
         }
     }
 
+    /// The same outcome, not to be refunded.
+    #[must_use]
+    pub const fn without_slip(mut self) -> Self {
+        if let Verdict::Allow { slip, .. } = &mut self.verdict {
+            *slip = None;
+        }
+        self
+    }
+
     /// Whether this outcome says more about the request than `other`: a denial before an allowance,
     /// of two denials the longer wait, of two allowances the one that leaves less, then the one that
     /// takes longer to be whole.
@@ -161,11 +170,15 @@ impl Decision {
         Self { ruling, policies, undecided: Vec::new() }
     }
 
-    /// A decision without the store: `undecided` rules are let pass, or not when `unavailable`.
+    /// The same decision, with rules that could not be asked: they are let pass, or not when
+    /// `unavailable`. A rule that was asked and denies still has the last word.
     #[must_use]
-    pub fn without_store(unavailable: bool, undecided: Vec<Arc<str>>) -> Self {
-        let ruling = if unavailable { Ruling::Unavailable } else { Ruling::Allow };
-        Self { ruling, policies: Policies::new(), undecided }
+    pub fn with_undecided(mut self, undecided: Vec<Arc<str>>, unavailable: bool) -> Self {
+        if unavailable && self.ruling == Ruling::Allow {
+            self.ruling = Ruling::Unavailable;
+        }
+        self.undecided = undecided;
+        self
     }
 
     /// Whether the request may pass.

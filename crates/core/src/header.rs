@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_store_that_fails_is_told_apart_from_a_client_over_its_share() {
-        let decision = Decision::without_store(true, vec!["api".into()]);
+        let decision = Decision::of(Policies::new()).with_undecided(vec!["api".into()], true);
         assert_eq!(shown(HeaderStyle::default(), &decision), ["retry-after: 1"]);
         assert_eq!(Problem::of(&decision).unwrap().status, 503);
     }

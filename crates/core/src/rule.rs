@@ -53,6 +53,8 @@ pub enum OnStoreFailure {
     Allow,
     /// Refuses it.
     Deny,
+    /// Decides on its own, by this node's share of the limit.
+    Local,
 }
 
 /// A limit, the requests it is for, and the clients it counts apart.

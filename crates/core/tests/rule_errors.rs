@@ -65,7 +65,10 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
         ("mode: on", r#"mode must be enforce, shadow or off, found "on""#),
         ("mode:", "mode must be enforce, shadow or off, found nothing"),
         ("accuracy: leased", r#"accuracy must be exact, found "leased""#),
-        ("on_store_failure: local", r#"on_store_failure must be allow or deny, found "local""#),
+        (
+            "on_store_failure: maybe",
+            r#"on_store_failure must be allow, deny or local, found "maybe""#,
+        ),
         ("tiers: []", "tiers must be a map, found a list"),
         ("tiers: {by: plan}", "tiers.limits is missing"),
         (

@@ -24,10 +24,12 @@ pub mod store;
 pub mod tower;
 
 pub use clock::{Clock, ManualClock};
-pub use limiter::{AcquireError, Builder, ForgetError, Limiter, NoHandle, Receipt, UnknownRule};
+pub use limiter::{
+    AcquireError, Builder, FailureCounts, ForgetError, Limiter, NoHandle, Receipt, UnknownRule,
+};
 pub use per_key::{NeverFits, PerKey};
 pub use store::memory::{MemoryStore, MemoryUse};
-pub use store::{Charge, Outcomes, Refund, Store, StoreError};
+pub use store::{Answer, Answers, Charge, Outcomes, Refund, Share, Store, StoreError};
 pub use tidegate_core::{
     Algorithm, Bound, Decision, HeaderStyle, Ietf, Key, Keyer, Limit, Outcome, Policy, Problem,
     Quota, QuotaError, Request, RequestError, Reset, Rule, RuleSet, Ruling, Slip, Span, State,

@@ -1,19 +1,24 @@
 //! Match, charge, decide; and what happens when the store fails.
 
+mod failing;
+
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use thiserror::Error;
-use tidegate_core::rule::{Chain, Mode, OnStoreFailure};
+use tidegate_core::rule::{Chain, Mode};
 use tidegate_core::{
     Algorithm, Decision, Key, Limit, Policies, Policy, Quota, QuotaError, Request, Rule, RuleSet,
-    Ruling, Scope, Slip, Span, Timestamp,
+    Ruling, Scope, Span, Timestamp,
 };
 
 use crate::clock::Clock;
 use crate::per_key::{PerKey, Waiting};
 use crate::store::memory::MemoryStore;
-use crate::store::{Charge, Refund, Store, StoreError};
+use crate::store::{Answers, Charge, Refund, Store, StoreError};
+
+pub use self::failing::FailureCounts;
+use self::failing::{Failing, Verdicts};
 
 /// Decides requests by a set of rules. Clones share everything.
 ///
@@ -53,10 +58,14 @@ struct Inner<S> {
     rules: RuleSet,
     /// For each rule, the keys of its clients.
     scopes: Vec<(Scope, Key)>,
+    /// For each rule, how soon it is charged: narrow ones before wide ones.
+    ranks: Vec<usize>,
+    failing: Failing,
 }
 
 /// A charge to be made for one rule.
 struct Ask<'r> {
+    place: usize,
     rule: &'r Rule,
     key: Key,
     shared: Key,
@@ -173,7 +182,9 @@ impl<S: Store> Limiter<S> {
             (scope, shared)
         });
         let scopes = scopes.collect();
-        Self { inner: Arc::new(Inner { store, clock, rules, scopes }) }
+        let ranks = ranks(&rules);
+        let failing = Failing::new(rules.rules().len(), clock.clone());
+        Self { inner: Arc::new(Inner { store, clock, rules, scopes, ranks, failing }) }
     }
 
     /// The rules in force.
@@ -316,15 +327,18 @@ impl<S: Store> Limiter<S> {
         let dated = !rule.overrides().is_empty();
         let now = if dated { self.inner.clock.now() } else { Timestamp::EPOCH };
         let limit = rule.limit_for(request, now).limit;
-        Ask { rule, key: scope.key(rule.parts(request)), shared: *shared, limit }
+        Ask { place, rule, key: scope.key(rule.parts(request)), shared: *shared, limit }
     }
 
     async fn decide(&self, places: &[usize], request: &Request<'_>) -> (Decision, Receipt) {
         if places.is_empty() {
             return (Decision::of(Policies::new()), Receipt::default());
         }
-        let asks: SmallVec<[Ask<'_>; 4]> =
+        let mut asks: SmallVec<[Ask<'_>; 4]> =
             places.iter().map(|place| self.ask(*place, request)).collect();
+        if asks.len() > 1 {
+            asks.sort_by_key(|ask| self.inner.ranks[ask.place]);
+        }
         let charges: SmallVec<[Charge<'_>; 4]> = asks
             .iter()
             .map(|ask| Charge {
@@ -335,38 +349,74 @@ impl<S: Store> Limiter<S> {
                 alone: ask.rule.mode() == Mode::Shadow,
             })
             .collect();
-        let outcomes = match self.inner.store.charge(&charges).await {
-            Ok(outcomes) => outcomes,
-            Err(error) => return (self.without_store(&asks, &error), Receipt::default()),
+        let answers = self.inner.store.charge(&charges).await;
+        let verdicts = self.inner.failing.settle(&*self.inner.store, &asks, &charges, &answers);
+        let receipt = receipt(&asks, &answers, request.costs());
+        let decision = self.decision(&asks, verdicts);
+        if decision.is_allowed() || receipt.is_empty() {
+            return (decision, receipt);
+        }
+        // What one rule denied without the store, others may have been charged for in it.
+        let given_back = |refund: &Refund| {
+            let ask = asks.iter().find(|ask| ask.key == refund.key);
+            ask.is_some_and(|ask| ask.rule.mode() == Mode::Enforce)
         };
-        let spent = asks.iter().zip(&outcomes).filter_map(|(ask, outcome)| {
-            let refund = |slip: Slip| Refund {
-                key: ask.key,
-                limit: Arc::clone(ask.limit),
-                cost: request.costs(),
-                slip,
-            };
-            outcome.slip().map(refund)
-        });
-        let receipt = Receipt { refunds: spent.collect() };
-        let policies = asks.iter().zip(&outcomes).map(|(ask, outcome)| Policy {
-            rule: ask.rule.shared_name(),
-            limit: Arc::clone(ask.limit),
-            outcome: *outcome,
-            shadow: ask.rule.mode() == Mode::Shadow,
-        });
-        (Decision::of(policies.collect()), receipt)
+        let (back, kept) = receipt.refunds.into_iter().partition(given_back);
+        self.refund_detached(Receipt { refunds: back });
+        (decision, Receipt { refunds: kept })
     }
 
-    /// What the rules say to a store that does not answer.
-    fn without_store(&self, asks: &[Ask<'_>], error: &StoreError) -> Decision {
-        let enforced = asks.iter().filter(|ask| ask.rule.mode() == Mode::Enforce);
-        let undecided: Vec<&Ask<'_>> = enforced.collect();
-        let deny = undecided.iter().any(|ask| ask.rule.on_store_failure() == OnStoreFailure::Deny);
-        let names = undecided.iter().map(|ask| ask.rule.shared_name()).collect();
-        tracing::warn!(%error, deny, "store unavailable, rules answer without it");
-        Decision::without_store(deny, names)
+    /// All verdicts together, in the order of the rules.
+    fn decision(&self, asks: &[Ask<'_>], verdicts: Verdicts) -> Decision {
+        let mut policies: SmallVec<[(usize, Policy); 4]> = verdicts
+            .outcomes
+            .iter()
+            .map(|(index, outcome)| {
+                let ask = &asks[*index];
+                let policy = Policy {
+                    rule: ask.rule.shared_name(),
+                    limit: Arc::clone(ask.limit),
+                    outcome: *outcome,
+                    shadow: ask.rule.mode() == Mode::Shadow,
+                };
+                (ask.place, policy)
+            })
+            .collect();
+        policies.sort_by_key(|(place, _)| *place);
+        let decision = Decision::of(policies.into_iter().map(|(_, policy)| policy).collect());
+        if verdicts.undecided.is_empty() {
+            return decision;
+        }
+        decision.with_undecided(verdicts.undecided, verdicts.unavailable)
     }
+
+    /// How many checks each rule answered without the store, in the order of the rules.
+    pub fn failures(&self) -> impl Iterator<Item = (&Rule, FailureCounts)> {
+        self.inner.rules.rules().iter().zip(self.inner.failing.counts())
+    }
+}
+
+/// What was spent, for taking it back.
+fn receipt(asks: &[Ask<'_>], answers: &Answers, cost: u64) -> Receipt {
+    let spent = asks.iter().zip(answers).filter_map(|(ask, answer)| {
+        let slip = answer.outcome()?.slip()?;
+        Some(Refund { key: ask.key, limit: Arc::clone(ask.limit), cost, slip })
+    });
+    Receipt { refunds: spent.collect() }
+}
+
+/// For each rule, its place when they are charged from the narrowest to the widest.
+///
+/// A rule that counts by more attributes is narrower: a denial is likelier there, and stops the rest
+/// before what everybody shares is charged.
+fn ranks(rules: &RuleSet) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..rules.rules().len()).collect();
+    places.sort_by_key(|place| std::cmp::Reverse(rules.rules()[*place].per().len()));
+    let mut ranks = vec![0; places.len()];
+    for (rank, place) in places.into_iter().enumerate() {
+        ranks[place] = rank;
+    }
+    ranks
 }
 
 /// A rule that is not there.

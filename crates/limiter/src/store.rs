@@ -37,16 +37,58 @@ pub struct Refund {
     pub slip: Slip,
 }
 
-/// What a store answers, in the order of the charges.
+/// Outcomes in the order of the charges.
 pub type Outcomes = SmallVec<[Outcome; 4]>;
+
+/// What a store answers, in the order of the charges.
+pub type Answers = SmallVec<[Answer; 4]>;
+
+/// What a store says to one charge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// How the limit stands.
+    Decided(Outcome),
+    /// Not asked, because another charge of the request did not fit.
+    Unasked,
+    /// This limit could not be asked. Whether it was charged is not known after a
+    /// [`StoreError::Timeout`].
+    Failed(StoreError),
+}
+
+impl Answer {
+    /// How the limit stands, if the store said.
+    #[must_use]
+    pub fn outcome(&self) -> Option<&Outcome> {
+        match self {
+            Self::Decided(outcome) => Some(outcome),
+            Self::Unasked | Self::Failed(_) => None,
+        }
+    }
+}
+
+/// Which part of a fleet this node is, as far as it knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// This node's place among the nodes.
+    pub index: u64,
+    /// How many nodes there are.
+    pub of: u64,
+}
+
+impl Share {
+    /// A node that knows of no other.
+    pub const WHOLE: Self = Self { index: 0, of: 1 };
+}
 
 /// Remembers what clients have spent.
 ///
 /// The contract, checked by one suite for every store:
 /// - All charges of a call are decided at one instant of the store's own clock, atomically with
-///   respect to every other call on the same keys.
+///   respect to every other call on the same keys. A store that keeps them in several places asks
+///   one place after another, in the order of the charges, and gives back what it had charged when
+///   one of them does not fit.
 /// - If every charge that is not `alone` fits, each of them is spent; if one does not, none is. A
-///   charge that is `alone` is spent if it fits.
+///   charge that is `alone` is spent if it fits. One that can't be asked holds nobody back.
 /// - An outcome tells how its limit stands after the call. One that would have fitted but was held
 ///   back by another says allow, without a slip.
 /// - A key's time never runs backwards.
@@ -58,16 +100,16 @@ pub trait Store: Send + Sync + 'static {
     /// The kind of keys this store wants: known to this process only, or agreed upon by a fleet.
     fn keyer(&self) -> Keyer;
 
-    /// Charges every key of one request, or none of them.
+    /// Charges every key of one request, or none of them. One answer for each charge.
     ///
-    /// Dropping the future leaves it unknown whether the charge was made.
-    ///
-    /// # Errors
-    /// [`StoreError::Timeout`]: no answer in time. The charge may have been made; do not retry it.
-    fn charge(
-        &self,
-        charges: &[Charge<'_>],
-    ) -> impl Future<Output = Result<Outcomes, StoreError>> + Send;
+    /// Dropping the future leaves it unknown whether the charge was made. A charge that failed is
+    /// never to be tried again.
+    fn charge(&self, charges: &[Charge<'_>]) -> impl Future<Output = Answers> + Send;
+
+    /// What part of the fleet this node is, for limits that it has to keep alone.
+    fn share(&self) -> Share {
+        Share::WHOLE
+    }
 
     /// Takes charges back, each as far as it still counts. How many gave anything back.
     ///
@@ -93,7 +135,7 @@ pub enum StoreError {
     #[error("{store}: no reply within {}ms", .after.as_millis())]
     Timeout {
         /// Which store.
-        store: String,
+        store: Arc<str>,
         /// How long was waited.
         after: std::time::Duration,
     },
@@ -101,16 +143,16 @@ pub enum StoreError {
     #[error("{store}: {reason}")]
     Unavailable {
         /// Which store.
-        store: String,
+        store: Arc<str>,
         /// What it said, or what the network said.
-        reason: String,
+        reason: Arc<str>,
     },
     /// What is stored can't be read.
     #[error("{store}: state of a key can't be read: {reason}")]
     Corrupt {
         /// Which store.
-        store: String,
+        store: Arc<str>,
         /// What is wrong with it.
-        reason: String,
+        reason: Arc<str>,
     },
 }

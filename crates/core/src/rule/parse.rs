@@ -145,8 +145,11 @@ fn rule(raw: &RawRule<'_>, line: u64, report: &mut Report) -> Option<Rule> {
 const MODES: [(&str, Mode); 3] =
     [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
 
-const ANSWERS: [(&str, OnStoreFailure); 2] =
-    [("allow", OnStoreFailure::Allow), ("deny", OnStoreFailure::Deny)];
+const ANSWERS: [(&str, OnStoreFailure); 3] = [
+    ("allow", OnStoreFailure::Allow),
+    ("deny", OnStoreFailure::Deny),
+    ("local", OnStoreFailure::Local),
+];
 
 const ALGORITHMS: [(&str, Algorithm); 5] = [
     ("token_bucket", Algorithm::TokenBucket),

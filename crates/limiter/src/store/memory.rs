@@ -16,12 +16,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use smallvec::SmallVec;
 use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
-use tidegate_core::{Key, Keyer, Limit, Outcome, State, Timestamp, Verdict};
+use tidegate_core::{Key, Keyer, Limit, Outcome, State, Timestamp};
 
 use self::prefetch::prefetch;
 use self::shard::{Common, Full, Shard};
 use self::slot::{Narrow, spread, upper};
-use super::{Charge, Outcomes, Refund, Store, StoreError};
+use super::{Answer, Answers, Charge, Outcomes, Refund, Store, StoreError};
 use crate::clock::Clock;
 
 /// A lock held for the few nanoseconds of one decision, or the microseconds of a shard growing.
@@ -201,7 +201,8 @@ impl MemoryStore {
         let outcome = shard.visit(&self.common, key, charge.limit, now, true, work);
         self.hints[place].note(&shard);
         match outcome {
-            Ok(outcome) => without_slip(outcome),
+            // What others share is not one client's to take back.
+            Ok(outcome) => outcome.without_slip(),
             // An exempt key always has room.
             Err(Full) => charge.limit.peek(&mut charge.limit.fresh(), now, u64::MAX),
         }
@@ -273,7 +274,7 @@ impl MemoryStore {
             };
             let shard = &mut guards[guard_of(key)];
             match shard.visit(&self.common, key, charge.limit, now, true, work) {
-                Ok(outcome) if shared => without_slip(outcome),
+                Ok(outcome) if shared => outcome.without_slip(),
                 Ok(outcome) => outcome,
                 // An exempt key always has room.
                 Err(Full) => charge.limit.peek(&mut charge.limit.fresh(), now, u64::MAX),
@@ -349,16 +350,6 @@ fn random_seed() -> [u8; 32] {
     seed
 }
 
-/// The same outcome, not to be refunded: what others share is not one client's to take back.
-fn without_slip(outcome: Outcome) -> Outcome {
-    match outcome.verdict {
-        Verdict::Allow { delay, .. } => {
-            Outcome { verdict: Verdict::Allow { delay, slip: None }, ..outcome }
-        }
-        Verdict::Deny { .. } => outcome,
-    }
-}
-
 // A check takes its shard's lock and finds the table on the same line.
 const _: () = assert!(size_of::<Cell>() == 64);
 
@@ -367,8 +358,8 @@ impl Store for MemoryStore {
         Keyer::Local { seed: self.seed }
     }
 
-    async fn charge(&self, charges: &[Charge<'_>]) -> Result<Outcomes, StoreError> {
-        Ok(self.charge_all(charges))
+    async fn charge(&self, charges: &[Charge<'_>]) -> Answers {
+        self.charge_all(charges).into_iter().map(Answer::Decided).collect()
     }
 
     async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidegate::{Charge, Clock, Key, Keyer, MemoryStore, Outcomes, Refund, Store, StoreError};
+use tidegate::{
+    Answer, Answers, Charge, Clock, Key, Keyer, MemoryStore, Refund, Store, StoreError,
+};
 use tokio::task::yield_now;
 
 /// A store that never answers a charge.
@@ -20,9 +22,9 @@ impl Store for Down {
         Keyer::Local { seed: [0; 32] }
     }
 
-    async fn charge(&self, _: &[Charge<'_>]) -> Result<Outcomes, StoreError> {
+    async fn charge(&self, charges: &[Charge<'_>]) -> Answers {
         yield_now().await;
-        Err(Self::error())
+        charges.iter().map(|_| Answer::Failed(Self::error())).collect()
     }
 
     async fn refund(&self, _: &[Refund]) -> Result<usize, StoreError> {
@@ -58,7 +60,7 @@ impl Store for Slow {
         self.memory.keyer()
     }
 
-    async fn charge(&self, charges: &[Charge<'_>]) -> Result<Outcomes, StoreError> {
+    async fn charge(&self, charges: &[Charge<'_>]) -> Answers {
         let outcomes = self.memory.charge(charges).await;
         yield_now().await;
         outcomes
