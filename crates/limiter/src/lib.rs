@@ -27,6 +27,8 @@ pub use clock::{Clock, ManualClock};
 pub use limiter::{AcquireError, Builder, ForgetError, Limiter, NoHandle, Receipt, UnknownRule};
 pub use per_key::{NeverFits, PerKey};
 pub use store::memory::{MemoryStore, MemoryUse};
+#[cfg(feature = "redis")]
+pub use store::redis::{Address, RedisConfig, RedisConfigError, Secret, Servers, Tls, TlsIdentity};
 pub use store::{Charge, Outcomes, Refund, Store, StoreError};
 pub use tidegate_core::{
     Algorithm, Bound, Decision, HeaderStyle, Ietf, Key, Keyer, Limit, Outcome, Policy, Problem,
