@@ -1,6 +1,8 @@
 //! Where spending is remembered. One contract, kept by every store.
 
 pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 use std::future::Future;
 use std::sync::Arc;
