@@ -11,6 +11,7 @@ pub mod leaky_bucket;
 mod pace;
 pub mod sliding_log;
 pub mod sliding_window;
+mod terms;
 pub mod token_bucket;
 
 use std::fmt;
@@ -25,6 +26,7 @@ pub use leaky_bucket::LeakyBucket;
 pub use pace::Due;
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
+pub use terms::Terms;
 pub use token_bucket::TokenBucket;
 
 /// Which algorithm counts a quota.

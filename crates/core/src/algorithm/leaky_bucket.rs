@@ -18,6 +18,10 @@ pub struct LeakyBucket {
 }
 
 impl LeakyBucket {
+    pub(super) fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
     /// A queue that drains by the quota, and in which `queue` may wait.
     ///
     /// # Errors

@@ -72,6 +72,12 @@ impl Pace {
         self.capacity
     }
 
+    /// How long a whole bucket takes.
+    #[inline]
+    pub(super) fn depth(&self) -> Due {
+        self.depth
+    }
+
     /// How many parts make a microsecond.
     #[inline]
     pub(super) fn parts(&self) -> u64 {

@@ -24,6 +24,14 @@ pub struct Log {
 }
 
 impl Log {
+    /// A log of these entries, oldest first, no two at one instant.
+    #[must_use]
+    pub fn new(entries: impl IntoIterator<Item = (Timestamp, u64)>) -> Self {
+        let entries: VecDeque<_> = entries.into_iter().filter(|(_, cost)| *cost > 0).collect();
+        let spent = entries.iter().map(|(_, cost)| cost).sum();
+        Self { entries, spent }
+    }
+
     /// What was spent when, oldest first.
     pub fn entries(&self) -> impl Iterator<Item = (Timestamp, u64)> {
         self.entries.iter().copied()

@@ -19,6 +19,10 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
+    pub(super) fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
     /// A bucket of the quota's burst, or of its amount when it names none.
     ///
     /// # Errors

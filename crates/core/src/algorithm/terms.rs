@@ -1,0 +1,44 @@
+//! A limit and a cost in the plain numbers that a store's own code adds and compares.
+
+use super::{Due, Limit};
+
+/// The numbers of one charge, each below 2^53.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Terms {
+    /// Of a token bucket or a leaky bucket.
+    Bucket {
+        /// How many parts make a microsecond.
+        parts: u64,
+        /// How long a whole bucket takes to fill.
+        depth: Due,
+        /// How long the cost takes.
+        cost: Due,
+    },
+    /// Of a window or a log.
+    Window {
+        /// The window in microseconds.
+        window: u64,
+        /// What may be spent in it.
+        amount: u64,
+        /// What the request costs.
+        cost: u64,
+    },
+}
+
+impl Limit {
+    /// The numbers of a charge of `cost`, which is at most the capacity.
+    #[must_use]
+    pub fn terms(&self, cost: u64) -> Terms {
+        let pace = match self {
+            Self::TokenBucket(bucket) => bucket.pace(),
+            Self::LeakyBucket(bucket) => bucket.pace(),
+            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => {
+                let quota = self.quota();
+                let (window, amount) = (quota.window().as_micros(), quota.amount());
+                return Terms::Window { window, amount, cost };
+            }
+        };
+        let cost = pace.span(cost.min(self.capacity()));
+        Terms::Bucket { parts: pace.parts(), depth: pace.depth(), cost }
+    }
+}

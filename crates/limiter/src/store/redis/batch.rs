@@ -1,0 +1,411 @@
+//! Requests that travel together: one script call decides them one after another.
+//!
+//! Identical requests are merged into a count, of which the script grants as many as fit. What comes
+//! back is what each key held before; the node works out from that, with the same arithmetic as
+//! every other store, what each client is told.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tidegate_core::{Key, Limit, Outcome, State, Timestamp};
+use tokio::sync::oneshot;
+
+use super::state::{self, Tag};
+use crate::store::StoreError;
+
+/// One charge of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Item {
+    pub(super) key: Key,
+    pub(super) limit: Arc<Limit>,
+    pub(super) cost: u64,
+}
+
+/// What one request is told, in the order of its items.
+pub(super) type Told = Result<SmallVec<[Outcome; 4]>, StoreError>;
+
+/// A request that somebody waits for: all of its items are charged, or none.
+#[derive(Debug)]
+pub(super) struct Errand {
+    items: SmallVec<[Item; 2]>,
+    /// Nothing is spent: the request asks, or costs more than a limit ever admits.
+    look: bool,
+    /// States found under another limit, and what they are under this one.
+    takeovers: Vec<Takeover>,
+    tries: u8,
+    reply: oneshot::Sender<Told>,
+}
+
+#[derive(Debug)]
+struct Takeover {
+    key: Key,
+    found: Vec<u8>,
+    adopted: Vec<u8>,
+}
+
+/// How often a state may turn out to belong to yet another limit.
+const TRIES: u8 = 8;
+
+impl Errand {
+    /// An errand, and where its answer will be.
+    pub(super) fn new(items: SmallVec<[Item; 2]>) -> (Self, oneshot::Receiver<Told>) {
+        let look = items.iter().any(|item| item.cost == 0 || item.cost > item.limit.capacity());
+        let (reply, told) = oneshot::channel();
+        (Self { items, look, takeovers: Vec::new(), tries: 0, reply }, told)
+    }
+
+    pub(super) fn items(&self) -> &[Item] {
+        &self.items
+    }
+
+    /// Whether nobody waits any more.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    /// Answers. Nobody may be there any more to hear it.
+    pub(super) fn tell(self, told: Told) {
+        let _ = self.reply.send(told);
+    }
+}
+
+/// A batch as it grows.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    keys: Vec<Key>,
+    places: HashMap<Key, Place, BuildHasherDefault<KeyHasher>>,
+    prices: Vec<(Arc<Limit>, u64)>,
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Place {
+    number: u8,
+    /// The first entry that begins with this key.
+    entry: Option<usize>,
+}
+
+/// Identical requests.
+#[derive(Debug)]
+struct Entry {
+    /// Never empty.
+    errands: SmallVec<[Errand; 1]>,
+    /// For each item, the place of its price.
+    prices: SmallVec<[u8; 2]>,
+}
+
+impl Entry {
+    fn first(&self) -> &Errand {
+        &self.errands[0]
+    }
+}
+
+/// The most of anything that one byte counts.
+const MOST: usize = 255;
+
+impl Batch {
+    /// The most items that a request can have.
+    pub(super) const MAX_ITEMS: usize = 120;
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Takes one more request along; gives it back when there is no room.
+    #[allow(clippy::result_large_err, reason = "it is moved on, not kept")]
+    pub(super) fn push(&mut self, errand: Errand) -> Result<(), Errand> {
+        let Some(first) = errand.items.first() else {
+            errand.tell(Ok(SmallVec::new()));
+            return Ok(());
+        };
+        if let Some(Place { entry: Some(entry), .. }) = self.places.get(&first.key) {
+            let same = &mut self.entries[*entry];
+            if same.errands.len() < MOST && is_same(same.first(), &errand) {
+                same.errands.push(errand);
+                return Ok(());
+            }
+        }
+        let room = MOST - errand.items.len().min(MOST);
+        if self.keys.len() > room || self.prices.len() > room || self.entries.len() >= MOST {
+            return Err(errand);
+        }
+        let mut prices = SmallVec::new();
+        for (index, item) in errand.items.iter().enumerate() {
+            let next = byte(self.keys.len() + 1);
+            let place = self.places.entry(item.key).or_insert_with(|| {
+                self.keys.push(item.key);
+                Place { number: next, entry: None }
+            });
+            if index == 0 && place.entry.is_none() && errand.takeovers.is_empty() {
+                place.entry = Some(self.entries.len());
+            }
+            let same = |price: &(Arc<Limit>, u64)| {
+                price.1 == item.cost && (Arc::ptr_eq(&price.0, &item.limit) || price.0 == item.limit)
+            };
+            let known = self.prices.iter().position(same);
+            let price = known.unwrap_or_else(|| {
+                self.prices.push((Arc::clone(&item.limit), item.cost));
+                self.prices.len() - 1
+            });
+            prices.push(byte(price + 1));
+        }
+        self.entries.push(Entry { errands: SmallVec::from_iter([errand]), prices });
+        Ok(())
+    }
+
+    /// Every key, once.
+    pub(super) fn keys(&self) -> &[Key] {
+        &self.keys
+    }
+
+    /// What the charge script takes besides the keys.
+    pub(super) fn arguments(&self) -> Vec<Vec<u8>> {
+        let mut prices = Vec::with_capacity(self.prices.len() * 64);
+        for (limit, cost) in &self.prices {
+            let tag = Tag::of(limit);
+            prices.extend([tag.algorithm(), byte(tag.bytes().len())]);
+            prices.extend_from_slice(tag.bytes());
+            state::put_terms(&mut prices, &limit.terms(*cost));
+        }
+        let mut program = Vec::with_capacity(self.entries.len() * 4);
+        let mut arguments = vec![prices];
+        let mut takeovers = Vec::new();
+        for entry in &self.entries {
+            let Errand { items, look, .. } = entry.first();
+            program.extend([if *look { 0 } else { byte(entry.errands.len()) }, byte(items.len())]);
+            for (item, price) in items.iter().zip(&entry.prices) {
+                program.extend([self.place(item.key), *price]);
+            }
+            for takeover in &entry.first().takeovers {
+                takeovers.push(self.place(takeover.key).to_string().into_bytes());
+                takeovers.push(takeover.found.clone());
+                takeovers.push(takeover.adopted.clone());
+            }
+        }
+        arguments.push(program);
+        arguments.append(&mut takeovers);
+        arguments
+    }
+
+    fn place(&self, key: Key) -> u8 {
+        self.places.get(&key).map_or(0, |place| place.number)
+    }
+
+    /// Gives every request of the batch back.
+    pub(super) fn into_errands(self) -> impl Iterator<Item = Errand> {
+        self.entries.into_iter().flat_map(|entry| entry.errands)
+    }
+
+    /// Tells every request the same failure.
+    pub(super) fn fail(self, error: &StoreError) {
+        for errand in self.into_errands() {
+            errand.tell(Err(error.clone()));
+        }
+    }
+
+    /// Tells every request what the script's reply means for it. Requests whose states have to be
+    /// taken over from another limit come back, to be sent again.
+    pub(super) fn tell(self, store: &Arc<str>, reply: &[u8]) -> Vec<Errand> {
+        let corrupt = |reason: &str| StoreError::Corrupt {
+            store: Arc::clone(store),
+            reason: reason.into(),
+        };
+        let mut again = Vec::new();
+        let Some((now, mut rest)) = reply.split_first_chunk::<7>() else {
+            self.fail(&corrupt("the script's reply is cut short"));
+            return again;
+        };
+        let now = now.iter().fold(0, |now, byte| now << 8 | u64::from(*byte));
+        let now = Timestamp::from_micros(now);
+        for entry in self.entries {
+            let mut answers: SmallVec<[Kept<'_>; 4]> = SmallVec::new();
+            for _ in &entry.first().items {
+                match Kept::take(&mut rest) {
+                    Some(kept) => answers.push(kept),
+                    None => break,
+                }
+            }
+            if answers.len() < entry.first().items.len() {
+                for errand in entry.errands {
+                    errand.tell(Err(corrupt("the script's reply is cut short")));
+                }
+            } else {
+                entry.tell(&answers, now, &mut again, &corrupt);
+            }
+        }
+        again
+    }
+}
+
+fn is_same(one: &Errand, other: &Errand) -> bool {
+    one.takeovers.is_empty() && other.takeovers.is_empty() && one.items == other.items
+}
+
+fn byte(number: usize) -> u8 {
+    u8::try_from(number).unwrap_or(u8::MAX)
+}
+
+/// What the script says of one charge.
+struct Kept<'r> {
+    /// How many of the identical charges were made.
+    granted: u8,
+    /// What the key held before; `Err` when it is of another limit, or not to be read.
+    before: Result<&'r [u8], &'r [u8]>,
+}
+
+impl<'r> Kept<'r> {
+    fn take(rest: &mut &'r [u8]) -> Option<Self> {
+        let (&[granted, length], after) = rest.split_first_chunk()?;
+        if length < u8::MAX {
+            let (before, after) = after.split_at_checked(length.into())?;
+            *rest = after;
+            return Some(Self { granted, before: Ok(before) });
+        }
+        let (length, after) = after.split_first_chunk()?;
+        let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+        let (before, after) = after.split_at_checked(length)?;
+        *rest = after;
+        Some(Self { granted, before: Err(before) })
+    }
+}
+
+impl Entry {
+    fn tell(
+        self,
+        answers: &[Kept<'_>],
+        now: Timestamp,
+        again: &mut Vec<Errand>,
+        corrupt: &impl Fn(&str) -> StoreError,
+    ) {
+        if answers.iter().any(|answer| answer.before.is_err()) {
+            for errand in self.errands {
+                match errand.taking_over(answers, now) {
+                    Ok(errand) => again.push(errand),
+                    Err((errand, reason)) => errand.tell(Err(corrupt(reason))),
+                }
+            }
+            return;
+        }
+        let granted = answers.first().map_or(0, |answer| answer.granted);
+        let Some(mut states) = states(&self.first().items, answers, now) else {
+            for errand in self.errands {
+                errand.tell(Err(corrupt("its length is wrong")));
+            }
+            return;
+        };
+        for (turn, errand) in self.errands.into_iter().enumerate() {
+            let spends = !errand.look && turn < usize::from(granted);
+            let outcomes = replay(&errand.items, &mut states, now, spends);
+            let fits = outcomes.iter().all(Outcome::is_allowed);
+            if errand.look || fits == spends {
+                errand.tell(Ok(outcomes));
+            } else {
+                errand.tell(Err(corrupt("script and node do not agree on it")));
+            }
+        }
+    }
+}
+
+impl Errand {
+    /// The errand with the states that it has to take over.
+    #[allow(clippy::result_large_err, reason = "it is moved on, not kept")]
+    fn taking_over(
+        mut self,
+        answers: &[Kept<'_>],
+        now: Timestamp,
+    ) -> Result<Self, (Self, &'static str)> {
+        self.tries += 1;
+        if self.tries > TRIES {
+            return Err((self, "its limit keeps changing"));
+        }
+        self.takeovers.clear();
+        for (item, answer) in self.items.iter().zip(answers) {
+            let Err(found) = answer.before else { continue };
+            // Another node may have dropped it in between.
+            if found.is_empty() {
+                continue;
+            }
+            let (old, state) = match state::parse(found) {
+                Ok(parsed) => parsed,
+                Err(reason) => return Err((self, reason)),
+            };
+            if old == *item.limit {
+                return Err((self, "its bytes can't be read"));
+            }
+            let adopted = item.limit.adopt(&old, &state, now);
+            let adopted = state::write(&Tag::of(&item.limit), &adopted);
+            self.takeovers.push(Takeover {
+                key: item.key,
+                found: found.to_vec(),
+                adopted: adopted.map(|bytes| bytes.to_vec()).unwrap_or_default(),
+            });
+        }
+        Ok(self)
+    }
+}
+
+/// The states before the batch, one for each item; those of one key are the same.
+fn states(
+    items: &[Item],
+    answers: &[Kept<'_>],
+    now: Timestamp,
+) -> Option<SmallVec<[State; 4]>> {
+    let states = items.iter().zip(answers).map(|(item, answer)| {
+        let before = answer.before.ok()?;
+        if let Limit::SlidingLog(_) = *item.limit {
+            return state::read_told(before, now);
+        }
+        // What is kept begins with the tag that the script compared.
+        let payload = match before.get(1) {
+            Some(length) => before.get(usize::from(*length)..)?,
+            None => before,
+        };
+        state::read(&item.limit, payload)
+    });
+    states.collect()
+}
+
+/// What a request is told that found these states, and the states after it.
+fn replay(
+    items: &[Item],
+    states: &mut [State],
+    now: Timestamp,
+    spends: bool,
+) -> SmallVec<[Outcome; 4]> {
+    let told = (0..items.len()).map(|index| {
+        let Item { key, limit, cost } = &items[index];
+        let earlier = items[..index].iter().position(|item| item.key == *key);
+        // Charges of one key add up, so they share the first one's state.
+        let state = &mut states[earlier.unwrap_or(index)];
+        if spends {
+            return limit.charge(state, now, *cost);
+        }
+        let same = items[..index].iter().filter(|item| item.key == *key);
+        let cost = same.fold(*cost, |sum, item| sum.saturating_add(item.cost));
+        limit.peek(state, now, cost)
+    });
+    told.collect()
+}
+
+/// Keys are hashes already: any of their bits will do.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u128(&mut self, key: u128) {
+        let (upper, lower) = (key >> 64, key & u128::from(u64::MAX));
+        self.0 = u64::try_from(upper ^ lower).unwrap_or_default();
+    }
+}

@@ -1,0 +1,62 @@
+-- Leaky bucket. A state is the end of the last slot (micros, parts), without parts when there are
+-- none. Numbers and terms are those of a token bucket that is as deep as the queue and one more.
+
+local function terms(text, at)
+  return unpack_from('>I7I7I7I7I7', text, at)
+end
+
+local function read(raw, at)
+  local length = #raw - at
+  if length == 6 then
+    return {(unpack_from('>I7', raw, at)), 0}
+  elseif length == 13 then
+    local micros, parts = unpack_from('>I7I7', raw, at)
+    return {micros, parts}
+  end
+end
+
+local function fresh()
+  return {0, 0}
+end
+
+local function take(terms, state)
+  local micros, parts = state[1], state[2]
+  if micros < now then
+    micros, parts = now, 0
+  end
+  micros, parts = micros + terms[4], parts + terms[5]
+  if parts >= terms[1] then
+    micros, parts = micros + 1, parts - terms[1]
+  end
+  local full = now + terms[2]
+  if micros > full or (micros == full and parts > terms[3]) then
+    return nil
+  end
+  return {micros, parts}
+end
+
+local function write(_, state)
+  if state[2] > 0 then
+    return pack('>I7I7', state[1], state[2]), state[1] + 1
+  end
+  return pack('>I7', state[1]), state[1]
+end
+
+local refund
+if REFUNDS then
+  -- Only the last slot, and only while it has not begun.
+  function refund(terms, state, slip)
+    if slip[2] ~= state[1] or slip[3] ~= state[2] then
+      return nil
+    end
+    local micros, parts = state[1] - terms[4], state[2] - terms[5]
+    if parts < 0 then
+      micros, parts = micros - 1, parts + terms[1]
+    end
+    if micros > now or (micros == now and parts > 0) then
+      return {micros, parts}
+    end
+  end
+end
+
+return {terms = terms, read = read, fresh = fresh, take = take, write = write, refund = refund}

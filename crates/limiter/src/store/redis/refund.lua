@@ -1,0 +1,47 @@
+-- Takes charges back, each as far as it still counts.
+--
+-- KEYS     one key for each refund
+-- ARGV     one for each refund: algorithm, length of what has to follow the first two bytes of the
+--          stored tag, that, terms of the limit and the cost; instant of the charge, end of its
+--          slot or window, parts
+--
+-- Answers with one byte for each refund: 1 when it gave anything back.
+
+local byte, sub = string.byte, string.sub
+local makers, meters = {token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log}, {}
+
+local function refund(key, text)
+  local id, length = byte(text, 1, 2)
+  local meter = meters[id] or makers[id]()
+  meters[id] = meter
+  local terms = {meter.terms(text, 3 + length)}
+  local slip = {unpack_from('>I7I7I7', text, terms[#terms])}
+  local raw = redis.call('GETRANGE', key, 0, 127)
+  if byte(raw) ~= 1 or sub(raw, 3, 2 + length) ~= sub(text, 3, 2 + length) then
+    return false
+  end
+  -- The first byte of a tag is the version of the format, the second tells how long it is.
+  local tag = sub(raw, 1, byte(raw, 2))
+  if meter.open then
+    local state = meter.open(terms, key, raw, #tag + 1)
+    return state and meter.refund(terms, state, slip)
+  end
+  local state = meter.read(raw, #tag + 1)
+  local after = state and meter.refund(terms, state, slip)
+  if not after then
+    return false
+  end
+  local kept, kept_until = meter.write(terms, after)
+  if kept_until > now then
+    redis.call('SET', key, tag .. kept, 'PX', milliseconds_until(kept_until))
+  else
+    redis.call('DEL', key)
+  end
+  return true
+end
+
+local answers = {}
+for place = 1, #KEYS do
+  answers[place] = refund(KEYS[place], ARGV[place]) and '\1' or '\0'
+end
+return table.concat(answers)

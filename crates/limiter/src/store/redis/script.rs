@@ -1,0 +1,54 @@
+//! The scripts, put together from the files beside this one.
+
+use redis::Script;
+
+/// What runs inside of Redis.
+#[derive(Clone)]
+pub(super) struct Scripts {
+    pub(super) charge: Script,
+    pub(super) refund: Script,
+    pub(super) pulse: Script,
+}
+
+/// Each algorithm by the name of its function, in the order of the ids in their tags.
+const ALGORITHMS: [(&str, &str); 5] = [
+    ("token_bucket", include_str!("token_bucket.lua")),
+    ("leaky_bucket", include_str!("leaky_bucket.lua")),
+    ("fixed_window", include_str!("fixed_window.lua")),
+    ("sliding_window", include_str!("sliding_window.lua")),
+    ("sliding_log", include_str!("sliding_log.lua")),
+];
+
+/// The server's own time decides.
+const CLOCK: &str = include_str!("clock.lua");
+
+impl Scripts {
+    pub(super) fn new() -> Self {
+        Self::with_clock(CLOCK)
+    }
+
+    /// The scripts on another clock, for tests that move time by hand.
+    pub(super) fn with_clock(clock: &str) -> Self {
+        let compose = |refunds: bool, task: &str| {
+            let mut source = String::from(include_str!("header.lua"));
+            source.push_str(if refunds { "local REFUNDS = true\n" } else { "local REFUNDS = false\n" });
+            source.push_str(clock);
+            for (name, meter) in ALGORITHMS {
+                source.push_str(&format!("local function {name}()\n{meter}end\n"));
+            }
+            source.push_str(task);
+            Script::new(&source)
+        };
+        Self {
+            charge: compose(false, include_str!("charge.lua")),
+            refund: compose(true, include_str!("refund.lua")),
+            pulse: Script::new(include_str!("pulse.lua")),
+        }
+    }
+}
+
+impl std::fmt::Debug for Scripts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scripts").field("charge", &self.charge.get_hash()).finish_non_exhaustive()
+    }
+}

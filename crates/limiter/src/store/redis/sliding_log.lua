@@ -1,0 +1,168 @@
+-- Sliding log. The string is a header (first live entry, entries, spent, last instant) and entries of
+-- nine bytes (instant, cost), oldest first. Only the ends of it are read and written: a long log
+-- costs no more than a short one. Entries before the first live one are dropped now and then.
+--
+-- All charges of one call happen at one instant, so a call adds at most one entry; its cost is kept
+-- apart until it is written. A state is {first, count, spent, last, added, key, start of the header}.
+--
+-- Terms: window, amount, cost. Unlike other meters this one reads and writes its key itself: `open`
+-- instead of `read`, `store` instead of `write`, and `tell` for what a client needs to know of it.
+
+local HEADER, ENTRY = 19, 9
+-- Entries are read in runs of this many.
+local RUN = 64
+
+local function terms(text, at)
+  return unpack_from('>I7I7I7', text, at)
+end
+
+local function entries(state, from, to)
+  local start = state[7] + HEADER + from * ENTRY
+  return redis.call('GETRANGE', state[6], start, start + (to - from) * ENTRY - 1)
+end
+
+-- Calls `visit(place, at, cost)` for live entries from the first on, until it returns true.
+local function walk(state, visit)
+  local place = state[1]
+  while place < state[2] do
+    local run = entries(state, place, math.min(place + RUN, state[2]))
+    for offset = 1, #run, ENTRY do
+      local at, cost = unpack_from('>I7I2', run, offset)
+      if visit(place, at, cost) then
+        return
+      end
+      place = place + 1
+    end
+    if run == '' then
+      return
+    end
+  end
+end
+
+local function fresh(key, start)
+  return {0, 0, 0, 0, 0, key, start}
+end
+
+-- The log as it stands at this moment; nil when it can't be read.
+local function open(terms, key, raw, at)
+  if #raw < at + HEADER - 1 then
+    return nil
+  end
+  local window, first, count, spent, last = terms[1], unpack_from('>I4I4I4I7', raw, at)
+  local state = {first, count, spent, last, 0, key, at - 1}
+  walk(state, function(place, instant, cost)
+    if instant + window > now then
+      return true
+    end
+    state[1], state[3] = place + 1, state[3] - cost
+  end)
+  if state[1] == count then
+    return fresh(key, at - 1)
+  end
+  return state
+end
+
+local function take(terms, state)
+  local cost = terms[3]
+  if state[3] + cost > terms[2] then
+    return nil
+  end
+  local first, count, spent, last, added, key, start = unpack(state)
+  return {first, count, spent + cost, last, added + cost, key, start}
+end
+
+-- What a client is to be told: spent before this call, the entries that have to go before one more
+-- cost fits after what was added, and the last instant. Those entries count as one, at the instant of
+-- the last of them: for this cost it makes no difference.
+local function tell(terms, before, after)
+  local need = after[3] + math.max(terms[3], 1) - terms[2]
+  local freed, freed_at = 0, 0
+  if need > 0 then
+    walk(before, function(_, at, cost)
+      freed, freed_at = freed + cost, at
+      return freed >= need
+    end)
+  end
+  return pack('>I4I4I4I7I7', before[3], before[5], freed, freed_at, before[4])
+end
+
+local function store(terms, state, tag)
+  local first, count, spent, last, added, key, start = unpack(state)
+  if count == 0 and added == 0 then
+    redis.call('DEL', key)
+    return
+  end
+  local entry, place = '', count
+  if added > 0 then
+    local own_now = math.max(now, last)
+    if count > 0 and last == own_now then
+      place = count - 1
+      local _, cost = unpack_from('>I7I2', entries(state, place, count))
+      added = added + cost
+    end
+    entry, last = pack('>I7I2', own_now, added), own_now
+  end
+  local ttl = milliseconds_until(last + terms[1])
+  local after = added > 0 and place + 1 or count
+  if count == 0 or (first >= RUN and first * 2 > count) then
+    local live = place > first and entries(state, first, place) or ''
+    local header = pack('>I4I4I4I7', 0, after - first, spent, last)
+    redis.call('SET', key, tag .. header .. live .. entry, 'PX', ttl)
+    return
+  end
+  if added > 0 then
+    redis.call('SETRANGE', key, start + HEADER + place * ENTRY, entry)
+  end
+  redis.call('SETRANGE', key, start, pack('>I4I4I4I7', first, after, spent, last))
+  redis.call('PEXPIRE', key, ttl)
+end
+
+local refund
+if REFUNDS then
+  -- The place of the entry of an instant, and its cost.
+  local function find(state, instant)
+    local low, high = state[1], state[2] - 1
+    while low <= high do
+      local middle = math.floor((low + high) / 2)
+      local at, cost = unpack_from('>I7I2', entries(state, middle, middle + 1))
+      if at == instant then
+        return middle, cost
+      elseif at < instant then
+        low = middle + 1
+      else
+        high = middle - 1
+      end
+    end
+  end
+
+  -- Takes the cost off the entry of the slip, and writes the log. Whether there was any.
+  function refund(terms, state, slip)
+    local place, cost = find(state, slip[1])
+    local taken = place and math.min(terms[3], cost) or 0
+    if taken == 0 then
+      return false
+    end
+    local first, count, spent, last, _, key, start = unpack(state)
+    local entry = pack('>I7I2', slip[1], cost - taken)
+    redis.call('SETRANGE', key, start + HEADER + place * ENTRY, entry)
+    -- Entries at the end that are empty now are gone: the last one tells the log's time.
+    while count > first do
+      local at, left = unpack_from('>I7I2', entries(state, count - 1, count))
+      last = at
+      if left > 0 then
+        break
+      end
+      count = count - 1
+    end
+    if count == first then
+      redis.call('DEL', key)
+    else
+      redis.call('SETRANGE', key, start, pack('>I4I4I4I7', first, count, spent - taken, last))
+    end
+    return true
+  end
+end
+
+return {
+  terms = terms, fresh = fresh, open = open, take = take, tell = tell, store = store, refund = refund,
+}

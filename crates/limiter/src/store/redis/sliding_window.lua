@@ -1,0 +1,100 @@
+-- Sliding window. A state is the end of the window, what was spent in it, and what was spent in the
+-- one before; counts are written in four bytes where both fit.
+--
+-- Terms: window, amount, cost.
+
+local function terms(text, at)
+  return unpack_from('>I7I7I7', text, at)
+end
+
+local function read(raw, at)
+  local length = #raw - at
+  if length == 14 then
+    local ends, spent, before = unpack_from('>I7I4I4', raw, at)
+    return {ends, spent, before}
+  elseif length == 20 then
+    local ends, spent, before = unpack_from('>I7I7I7', raw, at)
+    return {ends, spent, before}
+  end
+end
+
+local function fresh()
+  return {0, 0, 0}
+end
+
+local function rolled(terms, state)
+  local window = terms[1]
+  local ends = now - now % window + window
+  if state[1] >= ends then
+    return state[1], state[2], state[3]
+  elseif state[1] + window == ends then
+    return ends, 0, state[2]
+  end
+  return ends, 0, 0
+end
+
+-- a x b as (multiples of 2^52, rest), for whole numbers up to 2^52 and 2^49.
+local function product(a, b)
+  local a0, b0 = a % 67108864, b % 67108864
+  local a1, b1 = (a - a0) / 67108864, (b - b0) / 67108864
+  local middle = a1 * b0 + a0 * b1
+  local middle0 = middle % 67108864
+  local low = a0 * b0 + middle0 * 67108864
+  local low0 = low % 4503599627370496
+  return a1 * b1 + (middle - middle0) / 67108864 + (low - low0) / 4503599627370496, low0
+end
+
+-- Whether `before`, of which `left` of a window still counts, takes no more than `room` tokens.
+local function fits(before, left, room, window)
+  local carried, free = before * left, room * window
+  if carried < 9007199254740992 and free < 9007199254740992 then
+    return carried <= free
+  end
+  local carried1, carried0 = product(before, left)
+  local free1, free0 = product(room, window)
+  return carried1 < free1 or (carried1 == free1 and carried0 <= free0)
+end
+
+local function take(terms, state)
+  local window = terms[1]
+  local ends, spent, before = rolled(terms, state)
+  spent = spent + terms[3]
+  local room = terms[2] - spent
+  -- A window ahead of this moment has all of the one before it to carry, and no more.
+  local left = ends - now
+  if left > window then
+    left = window
+  end
+  if room < 0 or not fits(before, left, room, window) then
+    return nil
+  end
+  return {ends, spent, before}
+end
+
+local function write(terms, state)
+  local ends, spent, before = state[1], state[2], state[3]
+  local small = spent < 4294967296 and before < 4294967296
+  local raw = pack(small and '>I7I4I4' or '>I7I7I7', ends, spent, before)
+  if spent > 0 then
+    return raw, ends + terms[1]
+  elseif before > 0 then
+    return raw, ends
+  end
+  return '', 0
+end
+
+local refund
+if REFUNDS then
+  function refund(terms, state, slip)
+    local ends, spent, before = rolled(terms, state)
+    if slip[2] == ends then
+      local taken = math.min(terms[3], spent)
+      return taken > 0 and {ends, spent - taken, before} or nil
+    elseif slip[2] + terms[1] == ends then
+      local taken = math.min(terms[3], before)
+      return taken > 0 and {ends, spent, before - taken} or nil
+    end
+  end
+end
+
+return {terms = terms, read = read, fresh = fresh, take = take, write = write, refund = refund}

@@ -1,0 +1,272 @@
+//! What is kept under a key, byte by byte.
+//!
+//! A tag, then the state's numbers in network order. The tag is the version of the format, its own
+//! length, and the limit that the state belongs to: two releases may share a Redis, and a changed
+//! limit has to know what it takes over. The scripts compare tags whole and never look inside.
+
+use smallvec::SmallVec;
+use tidegate_core::algorithm::fixed_window::Count;
+use tidegate_core::algorithm::sliding_log::Log;
+use tidegate_core::algorithm::sliding_window::Counts;
+use tidegate_core::algorithm::token_bucket::Level;
+use tidegate_core::algorithm::{Due, Terms};
+use tidegate_core::{Algorithm, Limit, Quota, Slip, Span, State, Timestamp};
+
+/// The version of the format.
+const VERSION: u8 = 1;
+
+/// Bytes that are almost always few.
+pub(super) type Bytes = SmallVec<[u8; 48]>;
+
+/// Which limit a state belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Tag {
+    bytes: Bytes,
+    /// Where the window ends in it.
+    window_end: usize,
+}
+
+const fn id(algorithm: Algorithm) -> u8 {
+    match algorithm {
+        Algorithm::TokenBucket => 1,
+        Algorithm::LeakyBucket { .. } => 2,
+        Algorithm::FixedWindow => 3,
+        Algorithm::SlidingWindow => 4,
+        Algorithm::SlidingLog => 5,
+    }
+}
+
+impl Tag {
+    pub(super) fn of(limit: &Limit) -> Self {
+        let (quota, algorithm) = (limit.quota(), limit.algorithm());
+        let mut bytes = Bytes::from_slice(&[VERSION, 0, id(algorithm)]);
+        put_varint(&mut bytes, quota.window().as_micros());
+        let window_end = bytes.len();
+        put_varint(&mut bytes, quota.amount());
+        match algorithm {
+            Algorithm::TokenBucket => {
+                put_varint(&mut bytes, quota.explicit_burst().map_or(0, |burst| burst + 1));
+            }
+            Algorithm::LeakyBucket { queue } => put_varint(&mut bytes, queue),
+            Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog => {}
+        }
+        // At most 3 bytes and three numbers of at most 10 bytes each.
+        bytes[1] = u8::try_from(bytes.len()).unwrap_or(u8::MAX);
+        Self { bytes, window_end }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(super) fn algorithm(&self) -> u8 {
+        self.bytes[2]
+    }
+
+    /// What has to follow the first two bytes of a state's tag for a slip of this limit to count: all
+    /// of it for buckets, for windows as much as says that the window is the same.
+    pub(super) fn honoured(&self) -> &[u8] {
+        let bucket = self.algorithm() <= id(Algorithm::LeakyBucket { queue: 0 });
+        &self.bytes[2..if bucket { self.bytes.len() } else { self.window_end }]
+    }
+}
+
+/// Why bytes are no state.
+pub(super) type Unreadable = &'static str;
+
+/// The limit and the state that a key's bytes say.
+pub(super) fn parse(raw: &[u8]) -> Result<(Limit, State), Unreadable> {
+    let (&[version, length, algorithm], _) = raw.split_first_chunk().ok_or("it is cut short")?;
+    if version != VERSION {
+        return Err("its format is of another version");
+    }
+    let (tag, payload) = raw.split_at_checked(length.into()).ok_or("its tag is cut short")?;
+    let mut rest = tag.get(3..).ok_or("its tag is cut short")?;
+    let mut next = || take_varint(&mut rest).ok_or("its tag is cut short");
+    let (window, amount) = (Span::from_micros(next()?), next()?);
+    let quota = Quota::per(amount, window);
+    let (algorithm, quota) = match algorithm {
+        1 => match next()? {
+            0 => (Algorithm::TokenBucket, quota),
+            burst => (Algorithm::TokenBucket, quota.burst(burst - 1)),
+        },
+        2 => (Algorithm::LeakyBucket { queue: next()? }, quota),
+        3 => (Algorithm::FixedWindow, quota),
+        4 => (Algorithm::SlidingWindow, quota),
+        5 => (Algorithm::SlidingLog, quota),
+        _ => return Err("its algorithm is unknown"),
+    };
+    let limit = Limit::new(algorithm, quota).map_err(|_| "its limit can't be")?;
+    let state = if algorithm == Algorithm::SlidingLog {
+        parse_log(payload).ok_or("its log can't be")?
+    } else {
+        read(&limit, payload).ok_or("its length is wrong")?
+    };
+    Ok((limit, state))
+}
+
+/// The state of a limit other than a log, from what follows the tag; nothing is a new client.
+pub(super) fn read(limit: &Limit, payload: &[u8]) -> Option<State> {
+    if payload.is_empty() {
+        return Some(limit.fresh());
+    }
+    let mut at = Numbers(payload);
+    let state = match (limit, payload.len()) {
+        (Limit::TokenBucket(_), 7) => Level { due: at.instant()?, returned: Due::default() }.into(),
+        (Limit::TokenBucket(_), 14) => Level { due: at.due()?, returned: Due::default() }.into(),
+        (Limit::TokenBucket(_), 28) => Level { due: at.due()?, returned: at.due()? }.into(),
+        (Limit::LeakyBucket(_), 7) => at.instant()?.into(),
+        (Limit::LeakyBucket(_), 14) => at.due()?.into(),
+        (Limit::FixedWindow(_), 11) => Count { end: at.time()?, spent: at.number(4)? }.into(),
+        (Limit::FixedWindow(_), 14) => Count { end: at.time()?, spent: at.number(7)? }.into(),
+        (Limit::SlidingWindow(_), 15 | 21) => {
+            let size = (payload.len() - 7) / 2;
+            let end = at.time()?;
+            Counts { end, current: at.number(size)?, previous: at.number(size)? }.into()
+        }
+        _ => return None,
+    };
+    Some(state)
+}
+
+/// What the charge script tells of a log, as the shortest log that answers the same to its cost.
+pub(super) fn read_told(payload: &[u8], now: Timestamp) -> Option<State> {
+    let mut at = Numbers(payload);
+    let (spent, added, freed) = (at.number(4)?, at.number(4)?, at.number(4)?);
+    let (freed_at, last) = (at.time()?, at.time()?);
+    let kept = spent.checked_sub(added)?.checked_sub(freed)?;
+    let mut entries: SmallVec<[(Timestamp, u64); 3]> = SmallVec::new();
+    for (instant, cost) in [(freed_at, freed), (last, kept), (now.max(last), added)] {
+        match entries.last_mut() {
+            _ if cost == 0 => {}
+            Some((same, spent)) if *same == instant => *spent += cost,
+            _ => entries.push((instant, cost)),
+        }
+    }
+    at.0.is_empty().then(|| Log::new(entries).into())
+}
+
+const LOG_ENTRY: usize = 9;
+
+fn parse_log(payload: &[u8]) -> Option<State> {
+    let mut at = Numbers(payload);
+    let (first, count) = (at.number(4)?, at.number(4)?);
+    let (_, _) = (at.number(4)?, at.time()?);
+    let (first, count) = (usize::try_from(first).ok()?, usize::try_from(count).ok()?);
+    let live = at.0.get(first.checked_mul(LOG_ENTRY)?..count.checked_mul(LOG_ENTRY)?)?;
+    let entry = |bytes: &[u8]| {
+        let mut at = Numbers(bytes);
+        Some((at.time()?, at.number(2)?))
+    };
+    let entries: Option<Vec<_>> = live.chunks_exact(LOG_ENTRY).map(entry).collect();
+    Some(Log::new(entries?).into())
+}
+
+/// The bytes of a state under a limit; `None` when there is nothing to keep.
+pub(super) fn write(tag: &Tag, state: &State) -> Option<Bytes> {
+    let mut bytes = tag.bytes.clone();
+    match state {
+        State::Tokens(Level { due, returned }) => {
+            if *returned != Due::default() {
+                put_numbers(&mut bytes, &[due.micros, due.parts, returned.micros, returned.parts]);
+            } else if due.parts > 0 {
+                put_numbers(&mut bytes, &[due.micros, due.parts]);
+            } else {
+                put_numbers(&mut bytes, &[due.micros]);
+            }
+        }
+        State::Queue(due) if due.parts > 0 => put_numbers(&mut bytes, &[due.micros, due.parts]),
+        State::Queue(due) => put_numbers(&mut bytes, &[due.micros]),
+        State::Fixed(Count { end, spent }) => {
+            put_numbers(&mut bytes, &[end.as_micros(), *spent]);
+        }
+        State::Sliding(Counts { end, current, previous }) => {
+            put_numbers(&mut bytes, &[end.as_micros(), *current, *previous]);
+        }
+        State::Log(log) => {
+            let entries: Vec<(Timestamp, u64)> = log.entries().collect();
+            let (last, _) = entries.last()?;
+            let spent: u64 = entries.iter().map(|(_, cost)| cost).sum();
+            for number in [0, u64::try_from(entries.len()).ok()?, spent] {
+                bytes.extend_from_slice(&number.to_be_bytes()[4..]);
+            }
+            put_numbers(&mut bytes, &[last.as_micros()]);
+            for (instant, cost) in entries {
+                put_numbers(&mut bytes, &[instant.as_micros()]);
+                bytes.extend_from_slice(&cost.to_be_bytes()[6..]);
+            }
+        }
+    }
+    Some(bytes)
+}
+
+/// The numbers of a limit and a cost as the scripts read them.
+pub(super) fn put_terms(bytes: &mut Vec<u8>, terms: &Terms) {
+    match *terms {
+        Terms::Bucket { parts, depth, cost } => put_numbers(
+            bytes,
+            &[parts, depth.micros, depth.parts, cost.micros, cost.parts],
+        ),
+        Terms::Window { window, amount, cost } => put_numbers(bytes, &[window, amount, cost]),
+    }
+}
+
+/// A slip as the refund script reads it.
+pub(super) fn put_slip(bytes: &mut Vec<u8>, slip: &Slip) {
+    put_numbers(bytes, &[slip.at.as_micros(), slip.until.as_micros(), slip.parts]);
+}
+
+/// Each number in seven bytes: all of them are below 2^53.
+fn put_numbers(bytes: &mut impl Extend<u8>, numbers: &[u64]) {
+    for number in numbers {
+        let [_, seven @ ..] = number.to_be_bytes();
+        bytes.extend(seven);
+    }
+}
+
+struct Numbers<'b>(&'b [u8]);
+
+impl Numbers<'_> {
+    fn number(&mut self, size: usize) -> Option<u64> {
+        let (bytes, rest) = self.0.split_at_checked(size)?;
+        self.0 = rest;
+        Some(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
+    fn time(&mut self) -> Option<Timestamp> {
+        self.number(7).map(Timestamp::from_micros)
+    }
+
+    fn instant(&mut self) -> Option<Due> {
+        Some(Due { micros: self.number(7)?, parts: 0 })
+    }
+
+    fn due(&mut self) -> Option<Due> {
+        Some(Due { micros: self.number(7)?, parts: self.number(7)? })
+    }
+}
+
+fn put_varint(bytes: &mut Bytes, mut number: u64) {
+    loop {
+        let [low, ..] = number.to_le_bytes();
+        number >>= 7;
+        if number == 0 {
+            bytes.push(low);
+            return;
+        }
+        bytes.push(low | 0x80);
+    }
+}
+
+fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (&byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}

@@ -1,0 +1,120 @@
+-- Token bucket. A state is when the bucket is full again (micros, parts), then what refunds gave back
+-- (micros, parts); what is zero at its end is not written. A limit has so many parts to a
+-- microsecond; every number stays below 2^53, so doubles add and compare them exactly.
+--
+-- Terms: parts to a microsecond, what a full bucket takes (micros, parts), what the cost takes.
+
+local function terms(text, at)
+  return unpack_from('>I7I7I7I7I7', text, at)
+end
+
+local function read(raw, at)
+  local length = #raw - at
+  if length == 6 then
+    return {(unpack_from('>I7', raw, at)), 0, 0, 0}
+  elseif length == 13 then
+    local micros, parts = unpack_from('>I7I7', raw, at)
+    return {micros, parts, 0, 0}
+  elseif length == 27 then
+    local micros, parts, given, given_parts = unpack_from('>I7I7I7I7', raw, at)
+    return {micros, parts, given, given_parts}
+  end
+end
+
+local function fresh()
+  return {0, 0, 0, 0}
+end
+
+-- What refunds gave back, or nothing once every slip has healed.
+local function still_given(terms, state)
+  local given, given_parts = state[3], state[4]
+  local micros, parts = state[1] + given, state[2] + given_parts
+  if parts >= terms[1] then
+    micros, parts = micros + 1, parts - terms[1]
+  end
+  if micros < now or (micros == now and parts == 0) then
+    return 0, 0
+  end
+  return given, given_parts
+end
+
+local function take(terms, state)
+  local micros, parts = state[1], state[2]
+  if micros < now then
+    micros, parts = now, 0
+  end
+  micros, parts = micros + terms[4], parts + terms[5]
+  if parts >= terms[1] then
+    micros, parts = micros + 1, parts - terms[1]
+  end
+  local full = now + terms[2]
+  if micros > full or (micros == full and parts > terms[3]) then
+    return nil
+  end
+  if state[3] == 0 and state[4] == 0 then
+    return {micros, parts, 0, 0}
+  end
+  return {micros, parts, still_given(terms, state)}
+end
+
+local function write(terms, state)
+  local micros, parts, given, given_parts = state[1], state[2], state[3], state[4]
+  if given > 0 or given_parts > 0 then
+    return pack('>I7I7I7I7', micros, parts, given, given_parts), micros + given + 2
+  elseif parts > 0 then
+    return pack('>I7I7', micros, parts), micros + 1
+  end
+  return pack('>I7', micros), micros
+end
+
+local refund
+if REFUNDS then
+  local function is_later(micros, parts, than, than_parts)
+    return micros > than or (micros == than and parts > than_parts)
+  end
+
+  local function plus(micros, parts, more, more_parts, whole)
+    micros, parts = micros + more, parts + more_parts
+    if parts >= whole then
+      return micros + 1, parts - whole
+    end
+    return micros, parts
+  end
+
+  -- Zero when it would be less.
+  local function minus(micros, parts, less, less_parts, whole)
+    if not is_later(micros, parts, less, less_parts) then
+      return 0, 0
+    elseif parts < less_parts then
+      return micros - less - 1, parts + whole - less_parts
+    end
+    return micros - less, parts - less_parts
+  end
+
+  function refund(terms, state, slip)
+    local whole, due, due_parts = terms[1], state[1], state[2]
+    local given, given_parts = still_given(terms, state)
+    -- Slips count from a line that refunds don't move.
+    local line, line_parts = plus(due, due_parts, given, given_parts, whole)
+    local is_last = slip[2] == line and slip[3] == line_parts
+    local micros, parts = minus(slip[2], slip[3], given, given_parts, whole)
+    micros, parts = minus(micros, parts, now, 0, whole)
+    if is_later(micros, parts, terms[4], terms[5]) then
+      micros, parts = terms[4], terms[5]
+    end
+    local used, used_parts = minus(due, due_parts, now, 0, whole)
+    if is_later(micros, parts, used, used_parts) then
+      micros, parts = used, used_parts
+    end
+    if micros == 0 and parts == 0 then
+      return nil
+    end
+    due, due_parts = minus(due, due_parts, micros, parts, whole)
+    if not is_last then
+      given, given_parts = plus(given, given_parts, micros, parts, whole)
+    end
+    return {due, due_parts, given, given_parts}
+  end
+end
+
+return {terms = terms, read = read, fresh = fresh, take = take, write = write, refund = refund}
