@@ -3,8 +3,14 @@
 mod address;
 mod config;
 mod error;
+#[allow(dead_code, reason = "the store is yet to come")]
+mod redirect;
+#[allow(dead_code, reason = "the store is yet to come")]
+mod ring;
 mod secret;
 mod servers;
+#[allow(dead_code, reason = "the store is yet to come")]
+mod slots;
 mod tls;
 mod url;
 

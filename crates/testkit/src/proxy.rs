@@ -1,0 +1,209 @@
+//! A network that misbehaves on request.
+
+mod pipe;
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use pipe::{Direction, Pipe};
+
+/// A TCP proxy in front of a server, which passes everything on until it is told to do harm.
+///
+/// What it is told holds for the connections that are open as well as for those to come.
+#[derive(Debug)]
+pub struct FaultProxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the proxy does to bytes and to newcomers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Delay { requests: Duration, replies: Duration },
+    Stall,
+    Refuse,
+}
+
+impl Fault {
+    fn delay(self, direction: Direction) -> Duration {
+        match (self, direction) {
+            (Self::Delay { requests, .. }, Direction::Requests) => requests,
+            (Self::Delay { replies, .. }, Direction::Replies) => replies,
+            (Self::Stall | Self::Refuse, _) => Duration::ZERO,
+        }
+    }
+}
+
+const PASS: Fault = Fault::Delay { requests: Duration::ZERO, replies: Duration::ZERO };
+
+#[derive(Debug)]
+struct Shared {
+    target: String,
+    fault: watch::Sender<Fault>,
+    /// After how many more bytes of replies a connection is to be cut: whichever carries the next one.
+    next_cut: Mutex<Option<usize>>,
+    /// Grows when all open connections are to be dropped.
+    drops: watch::Sender<usize>,
+    made: AtomicUsize,
+    open: AtomicUsize,
+    cut: AtomicUsize,
+}
+
+impl FaultProxy {
+    /// A proxy in front of `target`, an address like that of [`Redis::address`](crate::Redis::address).
+    ///
+    /// # Panics
+    /// When it can't listen.
+    pub fn to(target: impl Into<String>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let address = listener.local_addr().expect("a bound listener has an address");
+        let shared = Arc::new(Shared {
+            target: target.into(),
+            fault: watch::Sender::new(PASS),
+            next_cut: Mutex::new(None),
+            drops: watch::Sender::new(0),
+            made: AtomicUsize::new(0),
+            open: AtomicUsize::new(0),
+            cut: AtomicUsize::new(0),
+        });
+        let (stop, stopped) = watch::channel(false);
+        let serving = shared.clone();
+        let thread = thread::spawn(move || serve(listener, &serving, stopped));
+        Self { address, shared, stop, thread: Some(thread) }
+    }
+
+    /// Where it listens: `127.0.0.1:port`.
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// `redis://127.0.0.1:port`
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    /// Passes everything on, as at the start. What [`stall`](Self::stall) held back is delivered now.
+    pub fn pass(&self) {
+        self.shared.fault.send_replace(PASS);
+        *self.shared.next_cut() = None;
+    }
+
+    /// Requests and replies take so much longer each.
+    pub fn delay(&self, by: Duration) {
+        self.shared.fault.send_replace(Fault::Delay { requests: by, replies: by });
+    }
+
+    /// Replies take so much longer; requests arrive at once.
+    pub fn delay_replies(&self, by: Duration) {
+        self.shared.fault.send_replace(Fault::Delay { requests: Duration::ZERO, replies: by });
+    }
+
+    /// Accepts connections and forwards nothing, in either direction.
+    pub fn stall(&self) {
+        self.shared.fault.send_replace(Fault::Stall);
+    }
+
+    /// Forwards that many bytes of the next reply, whichever connection it comes on, and then cuts that connection. Once.
+    ///
+    /// With 0 the server has done what it was asked, and nobody hears of it.
+    pub fn cut_reply_after(&self, bytes: usize) {
+        *self.shared.next_cut() = Some(bytes);
+    }
+
+    /// Closes every new connection at once. The open ones go on.
+    pub fn refuse(&self) {
+        self.shared.fault.send_replace(Fault::Refuse);
+    }
+
+    /// Closes every open connection, with whatever was under way.
+    pub fn drop_connections(&self) {
+        self.shared.drops.send_modify(|drops| *drops += 1);
+    }
+
+    /// How many connections were made to it so far, refused ones included.
+    pub fn connections(&self) -> usize {
+        self.shared.made.load(Ordering::SeqCst)
+    }
+
+    /// How many connections are open.
+    pub fn open(&self) -> usize {
+        self.shared.open.load(Ordering::SeqCst)
+    }
+
+    /// How many connections it ended by itself so far: refused, dropped, or cut in a reply. It counts one before the
+    /// client can learn of it.
+    pub fn cut(&self) -> usize {
+        self.shared.cut.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for FaultProxy {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Accepts connections until told to stop; then all of them end with the runtime.
+fn serve(listener: TcpListener, shared: &Arc<Shared>, mut stopped: watch::Receiver<bool>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime can be made").block_on(async {
+        listener.set_nonblocking(true).expect("a listener can be non-blocking");
+        let listener = tokio::net::TcpListener::from_std(listener).expect("inside a runtime");
+        loop {
+            tokio::select! {
+                _ = stopped.wait_for(|stopped| *stopped) => return,
+                Ok((client, _)) = listener.accept() => shared.clone().welcome(client),
+            }
+        }
+    });
+}
+
+impl Shared {
+    fn next_cut(&self) -> MutexGuard<'_, Option<usize>> {
+        self.next_cut.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn welcome(self: Arc<Self>, client: TcpStream) {
+        self.made.fetch_add(1, Ordering::SeqCst);
+        if *self.fault.borrow() == Fault::Refuse {
+            self.cut.fetch_add(1, Ordering::SeqCst);
+            return;
+        }
+        self.open.fetch_add(1, Ordering::SeqCst);
+        let mut drops = self.drops.subscribe();
+        tokio::spawn(async move {
+            let dropped = async {
+                let _ = drops.changed().await;
+                self.cut.fetch_add(1, Ordering::SeqCst);
+            };
+            tokio::select! {
+                () = dropped => (),
+                () = self.connect(client) => (),
+            }
+            self.open.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+
+    async fn connect(&self, client: TcpStream) {
+        let Ok(server) = TcpStream::connect(&self.target).await else { return };
+        let _ = client.set_nodelay(true);
+        let _ = server.set_nodelay(true);
+        let (from_client, to_client) = client.into_split();
+        let (from_server, to_server) = server.into_split();
+        let requests = Pipe::new(self, Direction::Requests, to_server);
+        let replies = Pipe::new(self, Direction::Replies, to_client);
+        // The first error ends both directions.
+        let _ = tokio::try_join!(requests.run(from_client), replies.run(from_server));
+    }
+}

@@ -1,0 +1,201 @@
+//! One Redis server.
+
+mod builder;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::{FromRedisValue, RedisError};
+use tempfile::TempDir;
+
+use crate::port::Port;
+use crate::process::Process;
+use crate::tool::{Flavour, Tool};
+use crate::wait::poll;
+
+pub use builder::RedisBuilder;
+
+/// How often a server is started anew before a test gives up on it.
+const ATTEMPTS: usize = 5;
+
+/// How long a query of the kit may take.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// One server on a port and in a folder of its own, which keeps nothing on disk.
+///
+/// It listens on a unix socket too, and the kit asks its own questions there: they reach this server and no other,
+/// whatever stands on the way to its port.
+#[derive(Debug)]
+pub struct Redis {
+    settings: RedisBuilder,
+    port: Port,
+    folder: TempDir,
+    process: Mutex<Option<Process>>,
+}
+
+impl Redis {
+    /// A Redis with nothing special about it, ready to answer.
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// A server to be described before it starts.
+    pub fn builder() -> RedisBuilder {
+        RedisBuilder::default()
+    }
+
+    /// Whether this machine has a server of this flavour.
+    pub fn available(flavour: Flavour) -> bool {
+        Tool::Server(flavour).path().is_some()
+    }
+
+    /// The port that it listens on, with TLS if it was told so.
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// `127.0.0.1:port`
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port())
+    }
+
+    /// `redis://…`, or `rediss://…` for a server with TLS; with the password if there is one.
+    pub fn url(&self) -> String {
+        let scheme = if self.settings.tls { "rediss" } else { "redis" };
+        let login = self.settings.password.as_ref().map(|password| format!(":{password}@"));
+        format!("{scheme}://{}{}", login.unwrap_or_default(), self.address())
+    }
+
+    /// `redis+unix://…`, with the password if there is one.
+    pub fn unix_url(&self) -> String {
+        let login = self.settings.password.as_ref().map(|password| format!("?pass={password}"));
+        format!("redis+unix://{}{}", self.socket().display(), login.unwrap_or_default())
+    }
+
+    /// The path of its unix socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("redis.sock")
+    }
+
+    /// The certificate that clients of a server with TLS must trust.
+    pub fn ca(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+
+    /// A connection of the caller's own, through the unix socket.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub fn connection(&self) -> Result<redis::Connection, RedisError> {
+        let client = redis::Client::open(self.unix_url())?;
+        let connection = client.get_connection_with_timeout(QUERY_TIMEOUT)?;
+        connection.set_read_timeout(Some(QUERY_TIMEOUT))?;
+        Ok(connection)
+    }
+
+    /// The answer to a command.
+    ///
+    /// # Errors
+    /// What the server answered, or that it did not.
+    pub fn try_query<T: FromRedisValue>(&self, command: &[&str]) -> Result<T, RedisError> {
+        let (name, arguments) = command.split_first().expect("a command has a name");
+        redis::cmd(name).arg(arguments).query(&mut self.connection()?)
+    }
+
+    /// The answer to a command.
+    ///
+    /// # Panics
+    /// When there is none, or it is an error or not a `T`.
+    pub fn query<T: FromRedisValue>(&self, command: &[&str]) -> T {
+        let answer = self.try_query(command);
+        answer.unwrap_or_else(|error| panic!("redis {}: {command:?}: {error}", self.address()))
+    }
+
+    /// A field of `INFO`, if it has it.
+    pub fn info(&self, field: &str) -> Option<String> {
+        let info: String = self.try_query(&["INFO", "everything"]).ok()?;
+        let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+        fields.find(|(name, _)| *name == field).map(|(_, value)| value.to_owned())
+    }
+
+    /// Its own clock: microseconds since 1970.
+    pub fn time_micros(&self) -> u64 {
+        let (seconds, micros): (u64, u64) = self.query(&["TIME"]);
+        seconds * 1_000_000 + micros
+    }
+
+    /// Kills it (`SIGKILL`) and returns when it is gone. Nothing else takes its port meanwhile.
+    pub fn kill(&self) {
+        // Dropping the process kills it.
+        if let Some(process) = self.process().take() {
+            self.settings.tidy_up_after(&process);
+        }
+    }
+
+    /// Stops it where it is (`SIGSTOP`): connections stay open, and nobody answers.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn pause(&self) {
+        self.process().as_ref().expect("a running server can be paused").pause();
+    }
+
+    /// Lets it go on after [`pause`](Self::pause).
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn resume(&self) {
+        self.process().as_ref().expect("a paused server can go on").resume();
+    }
+
+    /// Starts it again on the same port, without its data; kills it first if it runs.
+    ///
+    /// What it was told by `CONFIG SET` is forgotten. A cluster node keeps its place in the cluster.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn restart(&self) {
+        if let Err(log) = self.launch() {
+            panic!("redis {} does not start again:\n{log}", self.address());
+        }
+    }
+
+    /// The last lines of its log.
+    pub fn log_tail(&self) -> String {
+        self.process().as_ref().map(Process::log_tail).unwrap_or_default()
+    }
+
+    /// Its folder, where it keeps its socket, its certificates and a cluster node its `nodes.conf`.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Starts the process and waits until it answers. What it said is the error if it ended instead.
+    fn launch(&self) -> Result<(), String> {
+        self.kill();
+        let process = Process::spawn(self.settings.command(self));
+        let ended = poll(|| match process.exited() {
+            Some(_) => Some(true),
+            None => self.try_query::<String>(&["PING"]).is_ok().then_some(false),
+        });
+        match ended {
+            Some(false) => {
+                *self.process() = Some(process);
+                Ok(())
+            }
+            Some(true) => Err(process.log_tail()),
+            None => panic!("redis {} does not answer:\n{}", self.address(), process.log_tail()),
+        }
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Process>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

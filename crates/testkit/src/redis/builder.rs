@@ -1,0 +1,132 @@
+//! What kind of server to start.
+
+use std::fs;
+use std::process::Command;
+use std::sync::Mutex;
+
+use super::{ATTEMPTS, Redis};
+use crate::certificates::Certificates;
+use crate::port::Port;
+use crate::process::Process;
+use crate::tool::{Flavour, Tool};
+
+/// A server before it starts.
+#[derive(Debug, Clone, Default)]
+pub struct RedisBuilder {
+    flavour: Flavour,
+    config: Vec<(String, String)>,
+    pub(super) tls: bool,
+    pub(super) password: Option<String>,
+    clock: Option<i64>,
+}
+
+impl RedisBuilder {
+    /// Which server: Redis if nothing is said.
+    #[must_use]
+    pub fn flavour(mut self, flavour: Flavour) -> Self {
+        self.flavour = flavour;
+        self
+    }
+
+    /// A line of `redis.conf`: `config("maxmemory", "10mb")`. A value may be several words.
+    #[must_use]
+    pub fn config(mut self, name: &str, value: &str) -> Self {
+        self.config.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Speaks TLS and nothing else on its port; [`Redis::ca`] is whom to trust.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
+    /// Asks for this password, of letters and digits, which becomes part of its URLs.
+    #[must_use]
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// Sets its wall clock off by so many seconds, forward or back. Its monotonic clock runs as ever.
+    ///
+    /// Needs [`Tool::Faketime`].
+    #[must_use]
+    pub fn clock(mut self, offset_seconds: i64) -> Self {
+        self.clock = Some(offset_seconds);
+        self
+    }
+
+    /// Starts it, and waits until it answers.
+    ///
+    /// # Panics
+    /// When the server is missing or does not start.
+    pub fn start(self) -> Redis {
+        let mut said = String::new();
+        // A port may be taken by a stranger between the look and the start.
+        for _ in 0..ATTEMPTS {
+            let folder = tempfile::Builder::new().prefix("tidegate-").tempdir();
+            let folder = folder.expect("a temporary folder can be made");
+            if self.tls {
+                Certificates::create(folder.path());
+            }
+            let redis = Redis {
+                settings: self.clone(),
+                port: Port::free(),
+                folder,
+                process: Mutex::new(None),
+            };
+            match redis.launch() {
+                Ok(()) => return redis,
+                Err(log) => said = log,
+            }
+        }
+        panic!("{} ended {ATTEMPTS} times at its start:\n{said}", Tool::Server(self.flavour));
+    }
+
+    pub(super) fn command(&self, redis: &Redis) -> Command {
+        let folder = redis.folder();
+        let mut command = Process::command(Tool::Server(self.flavour).expect_path());
+        command.current_dir(folder);
+        command.args(["--save", "", "--appendonly", "no"]);
+        // Replicas get their data at once, not after the seconds that a master waits for more of them.
+        command.args(["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"]);
+        command.arg("--dir").arg(folder).args(["--bind", "127.0.0.1"]);
+        command.arg("--unixsocket").arg(redis.socket());
+        let port = redis.port().to_string();
+        if self.tls {
+            command.args(["--port", "0", "--tls-port", &port, "--tls-auth-clients", "no"]);
+            command.arg("--tls-ca-cert-file").arg(redis.ca());
+            command.arg("--tls-cert-file").arg(folder.join("server.pem"));
+            command.arg("--tls-key-file").arg(folder.join("server.key"));
+        } else {
+            command.args(["--port", &port]);
+        }
+        if let Some(password) = &self.password {
+            command.args(["--requirepass", password]);
+        }
+        for (name, value) in &self.config {
+            command.arg(format!("--{name}")).args(value.split(' '));
+        }
+        if let Some(offset) = self.clock {
+            // With the C library's allocator first: libfaketime asks for memory before it can tell the time, and
+            // the allocator that Debian's Redis comes with asks for the time before it can give memory.
+            let library = Tool::Faketime.expect_path();
+            command.env("LD_PRELOAD", format!("{}:libc.so.6", library.display()));
+            command.env("FAKETIME", format!("{offset:+}s"));
+            command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        }
+        command
+    }
+
+    /// Removes what libfaketime leaves of a process that was killed.
+    pub(super) fn tidy_up_after(&self, process: &Process) {
+        if self.clock.is_some() {
+            process.kill();
+            for name in ["faketime_shm", "sem.faketime_sem"] {
+                let _ = fs::remove_file(format!("/dev/shm/{name}_{}", process.id()));
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What the kit needs from the machine, and where it is.
+
+use std::env;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+
+/// Which server to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Flavour {
+    /// The `redis-server` on the path: Redis 7 or later.
+    #[default]
+    Redis,
+    /// A `valkey-server`, from the path or fetched by `tools/setup.sh`.
+    Valkey,
+    /// A Redis 6, fetched by `tools/setup.sh`: older than what Tidegate accepts.
+    Redis6,
+}
+
+/// Something a test can't do without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tool {
+    /// A server of this flavour.
+    Server(Flavour),
+    /// The library of the Debian package `faketime`, for servers with a clock of their own.
+    Faketime,
+    /// The `openssl` command, for certificates.
+    Openssl,
+}
+
+impl Tool {
+    /// Where it is, if it is there.
+    pub fn path(self) -> Option<PathBuf> {
+        match self {
+            Self::Server(Flavour::Redis) => on_path("redis-server"),
+            Self::Server(Flavour::Valkey) => {
+                on_path("valkey-server").or_else(|| fetched("valkey-server"))
+            }
+            Self::Server(Flavour::Redis6) => fetched("redis6-server"),
+            Self::Faketime => faketime_library(),
+            Self::Openssl => on_path("openssl"),
+        }
+    }
+
+    /// Where it is.
+    ///
+    /// # Panics
+    /// When it is missing.
+    pub(crate) fn expect_path(self) -> PathBuf {
+        self.path().unwrap_or_else(|| panic!("no {self} found; tools/setup.sh installs it"))
+    }
+}
+
+impl fmt::Display for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Server(Flavour::Redis) => "redis-server",
+            Self::Server(Flavour::Valkey) => "valkey-server",
+            Self::Server(Flavour::Redis6) => "Redis 6",
+            Self::Faketime => "libfaketime",
+            Self::Openssl => "openssl",
+        })
+    }
+}
+
+/// Whether a tool is missing; if so, it says on stderr which one, and that the test is skipped.
+///
+/// ```
+/// # use tidegate_testkit::{Flavour, Tool, lacking};
+/// if lacking(&[Tool::Server(Flavour::Valkey)]) {
+///     return;
+/// }
+/// ```
+#[allow(clippy::print_stderr, reason = "who runs the tests must learn what was not tested")]
+pub fn lacking(tools: &[Tool]) -> bool {
+    let missing = tools.iter().find(|tool| tool.path().is_none());
+    if let Some(tool) = missing {
+        eprintln!("skipped: no {tool} found; tools/setup.sh installs it");
+    }
+    missing.is_some()
+}
+
+/// The wrapper that has the kernel kill a command when the thread that started it ends, if this machine has it.
+pub(crate) fn setpriv() -> Option<&'static Path> {
+    static SETPRIV: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
+        let found = on_path("setpriv")?;
+        // Not every setpriv knows the option.
+        let mut trial = Command::new(&found);
+        trial.args(["--pdeathsig", "KILL", "true"]).stdout(Stdio::null()).stderr(Stdio::null());
+        trial.status().is_ok_and(|status| status.success()).then_some(found)
+    });
+    SETPRIV.as_deref()
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// Where `tools/setup.sh` puts what is in no Debian package.
+fn fetched(name: &str) -> Option<PathBuf> {
+    let file = env::home_dir()?.join(".cache/tidegate-tools/bin").join(name);
+    file.is_file().then_some(file)
+}
+
+/// Debian keeps it in a folder named after the architecture.
+fn faketime_library() -> Option<PathBuf> {
+    let folders = fs::read_dir("/usr/lib").ok()?.flatten();
+    let mut files = folders.map(|folder| folder.path().join("faketime/libfaketime.so.1"));
+    files.find(|file| file.is_file())
+}
