@@ -49,9 +49,14 @@ struct Takeover {
 const TRIES: u8 = 8;
 
 impl Errand {
-    /// An errand, and where its answer will be.
-    pub(super) fn new(items: SmallVec<[Item; 2]>) -> (Self, oneshot::Receiver<Told>) {
-        let look = items.iter().any(|item| item.cost == 0 || item.cost > item.limit.capacity());
+    /// An errand, and where its answer will be. With `look` it spends nothing, as it does when it
+    /// costs nothing or more than a limit ever admits.
+    pub(super) fn new(
+        items: SmallVec<[Item; 2]>,
+        look: bool,
+    ) -> (Self, oneshot::Receiver<Told>) {
+        let never = |item: &Item| item.cost == 0 || item.cost > item.limit.capacity();
+        let look = look || items.iter().any(never);
         let (reply, told) = oneshot::channel();
         (Self { items, look, takeovers: Vec::new(), tries: 0, reply }, told)
     }
@@ -240,7 +245,10 @@ impl Batch {
 }
 
 fn is_same(one: &Errand, other: &Errand) -> bool {
-    one.takeovers.is_empty() && other.takeovers.is_empty() && one.items == other.items
+    one.takeovers.is_empty()
+        && other.takeovers.is_empty()
+        && one.look == other.look
+        && one.items == other.items
 }
 
 fn byte(number: usize) -> u8 {

@@ -49,10 +49,14 @@ end
 for place = 3, #ARGV, 3 do
   local key = tonumber(ARGV[place])
   if redis.call('GET', KEYS[key]) == ARGV[place + 1] then
-    raws[key] = ARGV[place + 2]
-    -- Logs are read from the key; the right time to live comes when this is written.
-    redis.call('SET', KEYS[key], raws[key], 'PX', 60000)
-    change(key)
+    raws[key] = ARGV[place + 2] ~= '' and ARGV[place + 2]
+    if raws[key] then
+      -- Logs are read from the key; the right time to live comes when this is written.
+      redis.call('SET', KEYS[key], raws[key], 'PX', 60000)
+      change(key)
+    else
+      redis.call('DEL', KEYS[key])
+    end
   end
 end
 

@@ -8,6 +8,7 @@ pub(super) struct Scripts {
     pub(super) charge: Script,
     pub(super) refund: Script,
     pub(super) pulse: Script,
+    pub(super) forget: Script,
 }
 
 /// Each algorithm by the name of its function, in the order of the ids in their tags.
@@ -27,6 +28,11 @@ impl Scripts {
         Self::with_clock(CLOCK)
     }
 
+    /// Every script, to be loaded before the first check.
+    pub(super) fn all(&self) -> [&Script; 4] {
+        [&self.charge, &self.refund, &self.pulse, &self.forget]
+    }
+
     /// The scripts on another clock, for tests that move time by hand.
     pub(super) fn with_clock(clock: &str) -> Self {
         let compose = |refunds: bool, task: &str| {
@@ -43,6 +49,7 @@ impl Scripts {
             charge: compose(false, include_str!("charge.lua")),
             refund: compose(true, include_str!("refund.lua")),
             pulse: Script::new(include_str!("pulse.lua")),
+            forget: Script::new(include_str!("forget.lua")),
         }
     }
 }

@@ -1,0 +1,4 @@
+#!lua
+-- Forgets what a key has spent.
+
+return redis.call('UNLINK', KEYS[1])
