@@ -1,6 +1,7 @@
 //! The real things that Tidegate's tests run against, on free loopback ports.
 //!
-//! [`Redis`] is one server, [`Cluster`] six of them, and [`FaultProxy`] a bad network in front of one. Whatever is started here ends with its handle, also when the test panics, and does not
+//! [`Redis`] is one server, [`Cluster`] six of them, [`Sentinel`] a master with a replica and who watches them, and
+//! [`FaultProxy`] a bad network in front of any of these. Whatever is started here ends with its handle, also when the test panics, and does not
 //! outlive a test runner that is killed. Waiting means polling a real condition; what never comes is a panic that
 //! shows the server's last lines.
 //!
@@ -12,6 +13,7 @@ mod port;
 mod process;
 mod proxy;
 mod redis;
+mod sentinel;
 mod tool;
 mod wait;
 
@@ -21,5 +23,6 @@ pub use crate::port::Port;
 pub use crate::process::{Output, Process};
 pub use crate::proxy::FaultProxy;
 pub use crate::redis::{Redis, RedisBuilder};
+pub use crate::sentinel::{Sentinel, SentinelBuilder};
 pub use crate::tool::{Flavour, Tool, lacking};
 pub use crate::wait::{PATIENCE, poll, wait_for};
