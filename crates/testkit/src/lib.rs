@@ -1,23 +1,28 @@
 //! The real things that Tidegate's tests run against, on free loopback ports.
 //!
-//! [`Redis`] is one server, and [`FaultProxy`] a bad network in front of it. Whatever is started here ends with its handle, also when the test panics, and does not
+//! [`Redis`] is one server, [`Cluster`] six of them, [`Sentinel`] a master with a replica and who watches them, and
+//! [`FaultProxy`] a bad network in front of any of these. Whatever is started here ends with its handle, also when the test panics, and does not
 //! outlive a test runner that is killed. Waiting means polling a real condition; what never comes is a panic that
 //! shows the server's last lines.
 //!
 //! Everything blocks and needs no runtime, so it can be used from `#[test]` and from `#[tokio::test]` alike.
 
 mod certificates;
+mod cluster;
 mod port;
 mod process;
 mod proxy;
 mod redis;
+mod sentinel;
 mod tool;
 mod wait;
 
 pub use crate::certificates::Certificates;
+pub use crate::cluster::{Cluster, ClusterBuilder};
 pub use crate::port::Port;
 pub use crate::process::{Output, Process};
 pub use crate::proxy::FaultProxy;
 pub use crate::redis::{Redis, RedisBuilder};
+pub use crate::sentinel::{Sentinel, SentinelBuilder};
 pub use crate::tool::{Flavour, Tool, lacking};
 pub use crate::wait::{PATIENCE, poll, wait_for};

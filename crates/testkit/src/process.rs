@@ -95,13 +95,20 @@ impl Process {
     /// Stops it where it is: it keeps its sockets and does nothing, until [`resume`](Self::resume).
     pub fn pause(&self) {
         self.signal("STOP");
-        wait_for("the process is stopped", || (self.state() == Some('T')).then_some(()));
+        wait_for("the process is stopped", || self.is_paused().then_some(()));
     }
 
     /// Lets it go on after [`pause`](Self::pause).
     pub fn resume(&self) {
         self.signal("CONT");
-        wait_for("the process goes on", || (self.state() != Some('T')).then_some(()));
+        wait_for("the process goes on", || (!self.is_paused()).then_some(()));
+    }
+
+    /// Whether it is stopped where it is.
+    pub fn is_paused(&self) -> bool {
+        // The state letter follows the name, which is in parentheses.
+        let line = fs::read_to_string(format!("/proc/{}/stat", self.id)).unwrap_or_default();
+        line.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     }
 
     /// Kills it at once, and returns when it is gone.
@@ -124,12 +131,6 @@ impl Process {
     pub fn wait(&self) -> ExitStatus {
         let ended = poll(|| self.exited());
         ended.unwrap_or_else(|| panic!("process {} does not end:\n{}", self.id, self.log_tail()))
-    }
-
-    /// The state letter that follows the name in parentheses.
-    fn state(&self) -> Option<char> {
-        let line = fs::read_to_string(format!("/proc/{}/stat", self.id)).ok()?;
-        line.rsplit_once(") ")?.1.chars().next()
     }
 
     fn child(&self) -> MutexGuard<'_, Child> {

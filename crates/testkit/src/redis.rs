@@ -161,6 +161,12 @@ impl Redis {
         }
     }
 
+    /// Whether it runs and is not paused.
+    pub fn is_up(&self) -> bool {
+        let process = self.process();
+        process.as_ref().is_some_and(|process| process.exited().is_none() && !process.is_paused())
+    }
+
     /// The last lines of its log.
     pub fn log_tail(&self) -> String {
         self.process().as_ref().map(Process::log_tail).unwrap_or_default()

@@ -18,6 +18,7 @@ pub struct RedisBuilder {
     pub(super) tls: bool,
     pub(super) password: Option<String>,
     clock: Option<i64>,
+    sentinel: bool,
 }
 
 impl RedisBuilder {
@@ -58,6 +59,13 @@ impl RedisBuilder {
         self
     }
 
+    /// Runs as a sentinel that watches nobody yet.
+    #[must_use]
+    pub(crate) fn sentinel(mut self) -> Self {
+        self.sentinel = true;
+        self
+    }
+
     /// Starts it, and waits until it answers.
     ///
     /// # Panics
@@ -70,6 +78,9 @@ impl RedisBuilder {
             let folder = folder.expect("a temporary folder can be made");
             if self.tls {
                 Certificates::create(folder.path());
+            }
+            if self.sentinel {
+                fs::write(folder.path().join("sentinel.conf"), "").expect("the folder is ours");
             }
             let redis = Redis {
                 settings: self.clone(),
@@ -89,9 +100,14 @@ impl RedisBuilder {
         let folder = redis.folder();
         let mut command = Process::command(Tool::Server(self.flavour).expect_path());
         command.current_dir(folder);
-        command.args(["--save", "", "--appendonly", "no"]);
-        // Replicas get their data at once, not after the seconds that a master waits for more of them.
-        command.args(["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"]);
+        if self.sentinel {
+            // It writes what it learns into its file.
+            command.args(["sentinel.conf", "--sentinel"]);
+        } else {
+            command.args(["--save", "", "--appendonly", "no"]);
+            // Replicas get their data at once, not after the seconds that a master waits for more of them.
+            command.args(["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"]);
+        }
         command.arg("--dir").arg(folder).args(["--bind", "127.0.0.1"]);
         command.arg("--unixsocket").arg(redis.socket());
         let port = redis.port().to_string();

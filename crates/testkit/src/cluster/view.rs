@@ -1,0 +1,87 @@
+//! What one node believes of its cluster.
+
+use std::ops::RangeInclusive;
+
+use crate::redis::Redis;
+
+/// How many slots a cluster has.
+pub(super) const SLOTS: u16 = 16_384;
+
+/// All nodes that a node knows, and whose the slots are.
+#[derive(Debug)]
+pub(super) struct View {
+    peers: Vec<Peer>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    port: u16,
+    is_well: bool,
+    slots: Vec<RangeInclusive<u16>>,
+}
+
+impl View {
+    /// The view of a node, if it answers.
+    pub(super) fn of(redis: &Redis) -> Option<Self> {
+        let nodes: String = redis.try_query(&["CLUSTER", "NODES"]).ok()?;
+        Some(Self { peers: nodes.lines().filter_map(Peer::read).collect() })
+    }
+
+    /// The port of the node that owns a slot.
+    pub(super) fn owner(&self, slot: u16) -> Option<u16> {
+        let owns = |peer: &&Peer| peer.slots.iter().any(|slots| slots.contains(&slot));
+        self.peers.iter().find(owns).map(|peer| peer.port)
+    }
+
+    /// The ports of all nodes that own slots.
+    pub(super) fn owners(&self) -> impl Iterator<Item = u16> {
+        self.peers.iter().filter(|peer| !peer.slots.is_empty()).map(|peer| peer.port)
+    }
+
+    /// Whether it has the node on this port as one that is met and well.
+    pub(super) fn sees(&self, port: u16) -> bool {
+        self.peers.iter().any(|peer| peer.port == port && peer.is_well)
+    }
+
+    pub(super) fn covers_all_slots(&self) -> bool {
+        let slots = self.peers.iter().flat_map(|peer| &peer.slots);
+        slots.map(ExactSizeIterator::len).sum::<usize>() == usize::from(SLOTS)
+    }
+
+    pub(super) fn agrees_with(&self, other: &Self) -> bool {
+        self.shares() == other.shares()
+    }
+
+    fn shares(&self) -> Vec<(u16, &[RangeInclusive<u16>])> {
+        let owners = self.peers.iter().filter(|peer| !peer.slots.is_empty());
+        let mut shares: Vec<_> = owners.map(|peer| (peer.port, peer.slots.as_slice())).collect();
+        shares.sort_by_key(|(port, _)| *port);
+        shares
+    }
+}
+
+impl Peer {
+    /// Reads `id ip:port@bus flags master ping pong epoch link slot…`.
+    fn read(line: &str) -> Option<Self> {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [_, address, flags, _, _, _, _, link, slots @ ..] = fields.as_slice() else {
+            return None;
+        };
+        let port = address.split('@').next()?.rsplit(':').next()?.parse().ok()?;
+        let is_troubled = |flag| ["fail", "fail?", "handshake", "noaddr"].contains(&flag);
+        let is_well = *link == "connected" && !flags.split(',').any(is_troubled);
+        // In brackets are slots on their way, which are listed among the owner's as well.
+        let slots = slots.iter().filter(|slots| !slots.starts_with('['));
+        let slots = slots.map(|slots| {
+            let (first, last) = slots.split_once('-').unwrap_or((slots, slots));
+            Some(first.parse().ok()?..=last.parse().ok()?)
+        });
+        Some(Self { port, is_well, slots: slots.collect::<Option<_>>()? })
+    }
+}
+
+/// `ok` or `fail`, if the node answers.
+pub(super) fn cluster_state(redis: &Redis) -> Option<String> {
+    let info: String = redis.try_query(&["CLUSTER", "INFO"]).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("cluster_state:")).map(str::to_owned)
+}

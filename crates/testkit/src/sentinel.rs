@@ -1,0 +1,147 @@
+//! A master, its replica, and the sentinels that watch them.
+
+mod builder;
+
+use std::collections::HashMap;
+
+use crate::redis::Redis;
+use crate::wait::{PATIENCE, poll};
+
+pub use builder::SentinelBuilder;
+
+/// A master with one replica, watched by three sentinels of which two must agree that the master is gone.
+///
+/// A master that stops answering is replaced in a few seconds.
+#[derive(Debug)]
+pub struct Sentinel {
+    nodes: Vec<Redis>,
+    sentinels: Vec<Redis>,
+}
+
+impl Sentinel {
+    /// The name by which sentinels know the master.
+    pub const NAME: &'static str = "tidegate";
+
+    /// A master ready to be replaced: every sentinel knows the others and the replica, which follows the master.
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// A master, a replica and sentinels to be described before they start.
+    pub fn builder() -> SentinelBuilder {
+        SentinelBuilder::default()
+    }
+
+    /// `redis+sentinel://127.0.0.1:p1,127.0.0.1:p2,127.0.0.1:p3/tidegate`
+    pub fn url(&self) -> String {
+        format!("redis+sentinel://{}/{}", self.addresses().join(","), Self::NAME)
+    }
+
+    /// The addresses of the sentinels.
+    pub fn addresses(&self) -> Vec<String> {
+        self.sentinels.iter().map(Redis::address).collect()
+    }
+
+    /// The sentinels.
+    pub fn sentinels(&self) -> &[Redis] {
+        &self.sentinels
+    }
+
+    /// The two servers with data; the first is the master at the start.
+    pub fn nodes(&self) -> &[Redis] {
+        &self.nodes
+    }
+
+    /// The master, as the first sentinel that is up has it; one that was just killed still counts.
+    ///
+    /// # Panics
+    /// When that sentinel does not answer, or names a stranger.
+    pub fn master(&self) -> &Redis {
+        let sentinel = self.sentinels.iter().find(|sentinel| sentinel.is_up());
+        let named = sentinel.and_then(|sentinel| self.master_by(sentinel));
+        named.expect("a sentinel that is up names one of the two")
+    }
+
+    /// Kills the master, and says what its address was. What it has not sent to its replica yet is lost.
+    pub fn kill_master(&self) -> String {
+        let master = self.master();
+        master.kill();
+        master.address()
+    }
+
+    /// Waits until all sentinels that are up name a master that is up and knows that it is one; gives its address.
+    ///
+    /// To be called while the old master is down: one that is up again may still be named.
+    ///
+    /// # Panics
+    /// When that does not happen.
+    pub fn wait_for_switch(&self) -> String {
+        self.wait("the master was not replaced", || self.agreed_master().map(Redis::address))
+    }
+
+    /// Waits until the other server that is up follows the master, and all sentinels that are up know it and each other.
+    ///
+    /// # Panics
+    /// When that does not happen.
+    pub fn wait_until_whole(&self) {
+        self.wait("the master is not safe", || self.is_whole().then_some(()));
+    }
+
+    fn wait<T>(&self, vain: &str, look: impl FnMut() -> Option<T>) -> T {
+        poll(look).unwrap_or_else(|| {
+            let logs: Vec<String> = self.sentinels.iter().map(Redis::log_tail).collect();
+            panic!("{vain} in {PATIENCE:?}; the sentinels say\n{}", logs.join("\n"))
+        })
+    }
+
+    /// The master of all sentinels that are up, if it is one and is up.
+    fn agreed_master(&self) -> Option<&Redis> {
+        let mut named = self.up().map(|sentinel| self.master_by(sentinel));
+        let first = named.next()??;
+        let is_agreed = named.all(|other| other.is_some_and(|other| other.port() == first.port()));
+        let is_master = first.is_up() && first.info("role").as_deref() == Some("master");
+        (is_agreed && is_master).then_some(first)
+    }
+
+    fn is_whole(&self) -> bool {
+        let Some(master) = self.agreed_master() else { return false };
+        let is_other = |redis: &&Redis| redis.port() != master.port() && redis.is_up();
+        let replica = self.nodes.iter().find(is_other);
+        replica.is_none_or(|replica| {
+            replica.info("master_port") == Some(master.port().to_string())
+                && replica.info("master_link_status").as_deref() == Some("up")
+        }) && self.up().all(|sentinel| self.is_ready(sentinel, replica))
+    }
+
+    /// Whether a sentinel knows the other sentinels, and a replica that it would promote.
+    fn is_ready(&self, sentinel: &Redis, replica: Option<&Redis>) -> bool {
+        type Fields = HashMap<String, String>;
+        let is = |fields: &Fields, name, value: &str| {
+            fields.get(name).is_some_and(|found| found == value)
+        };
+        let others = (self.sentinels.len() - 1).to_string();
+        let master = sentinel.try_query::<Fields>(&["SENTINEL", "MASTER", Self::NAME]);
+        let replicas = sentinel.try_query::<Vec<Fields>>(&["SENTINEL", "REPLICAS", Self::NAME]);
+        master.is_ok_and(|master| is(&master, "num-other-sentinels", &others))
+            && replica.is_none_or(|replica| {
+                let port = replica.port().to_string();
+                replicas.is_ok_and(|replicas| {
+                    replicas.iter().any(|fields| {
+                        is(fields, "port", &port)
+                            && is(fields, "flags", "slave")
+                            && is(fields, "master-link-status", "ok")
+                    })
+                })
+            })
+    }
+
+    fn master_by(&self, sentinel: &Redis) -> Option<&Redis> {
+        let question = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Self::NAME];
+        let (_, port): (String, u16) = sentinel.try_query(&question).ok()?;
+        self.nodes.iter().find(|redis| redis.port() == port)
+    }
+
+    fn up(&self) -> impl Iterator<Item = &Redis> {
+        self.sentinels.iter().filter(|sentinel| sentinel.is_up())
+    }
+}
