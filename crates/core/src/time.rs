@@ -106,6 +106,12 @@ impl Span {
         }
     }
 
+    /// What is left of this span after another one; nothing when that is longer.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
     /// Length in microseconds.
     #[must_use]
     pub const fn as_micros(self) -> u64 {

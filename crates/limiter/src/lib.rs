@@ -29,9 +29,12 @@ pub use limiter::{
 };
 pub use per_key::{NeverFits, PerKey};
 pub use store::memory::{MemoryStore, MemoryUse};
-pub use store::{Answer, Answers, Charge, Outcomes, Refund, Share, Store, StoreError};
 #[cfg(feature = "redis")]
-pub use store::redis::{Address, RedisConfig, RedisConfigError, Secret, Servers, Tls, TlsIdentity};
+pub use store::redis::{
+    Address, OpenError, RedisConfig, RedisConfigError, RedisCounts, RedisStore, Secret, Servers,
+    Tls, TlsIdentity,
+};
+pub use store::{Answer, Answers, Charge, Outcomes, Refund, Share, Store, StoreError};
 pub use tidegate_core::{
     Algorithm, Bound, Decision, HeaderStyle, Ietf, Key, Keyer, Limit, Outcome, Policy, Problem,
     Quota, QuotaError, Request, RequestError, Reset, Rule, RuleSet, Ruling, Slip, Span, State,

@@ -149,6 +149,14 @@ pub enum StoreError {
         /// What it said, or what the network said.
         reason: Arc<str>,
     },
+    /// The connection was lost before the reply; what was asked may have been done.
+    #[error("{store}: {reason}")]
+    Interrupted {
+        /// Which store.
+        store: Arc<str>,
+        /// What became of the connection.
+        reason: Arc<str>,
+    },
     /// What is stored can't be read.
     #[error("{store}: state of a key can't be read: {reason}")]
     Corrupt {

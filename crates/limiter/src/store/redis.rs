@@ -1,22 +1,253 @@
 //! A store for a fleet: spending is remembered in Redis, Valkey or a cluster of them.
+//!
+//! A check becomes an errand; errands for the same server travel in one script call ([`batch`]); a
+//! server that fails is left alone until a probe was answered ([`node`]).
 
 mod address;
+mod batch;
+mod charging;
+mod cluster;
 mod config;
+mod connect;
+mod denials;
 mod error;
-#[allow(dead_code, reason = "the store is yet to come")]
+mod fleet;
+mod node;
 mod redirect;
-#[allow(dead_code, reason = "the store is yet to come")]
 mod ring;
+mod script;
 mod secret;
+mod sentinel;
+mod server;
 mod servers;
-#[allow(dead_code, reason = "the store is yet to come")]
+mod shared;
 mod slots;
+mod state;
 mod tls;
+mod topology;
 mod url;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tidegate_core::{Key, Keyer};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use self::denials::Denials;
+use self::fleet::Fleet;
+use self::script::Scripts;
+use self::shared::{Counters, Shared};
+use self::topology::{Group, Topology};
+use super::{Answers, Charge, Refund, Share, Store, StoreError};
 
 pub use address::Address;
 pub use config::RedisConfig;
+pub use connect::OpenError;
 pub use error::RedisConfigError;
 pub use secret::Secret;
 pub use servers::Servers;
 pub use tls::{Tls, TlsIdentity};
+
+/// Remembers spending in Redis, for every node of a fleet.
+///
+/// Exact: each admission is one atomic step on the server that keeps the counter, decided by the
+/// server's clock. Clones share everything.
+#[derive(Clone, Debug)]
+pub struct RedisStore {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    topology: Topology,
+    denials: Denials,
+    fleet: Fleet,
+}
+
+/// What a store has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RedisCounts {
+    /// Script calls that charged.
+    pub calls: u64,
+    /// Requests that were handed to a server.
+    pub carried: u64,
+    /// Requests that were denied from memory.
+    pub remembered: u64,
+    /// Charges that could not be given back; they stay charged until the limit heals.
+    pub lost: u64,
+    /// How often a server was given up for a while.
+    pub opened: u64,
+}
+
+impl RedisStore {
+    /// A store whose servers have all answered: connections are open, and the scripts loaded.
+    ///
+    /// # Errors
+    /// The first server that can't be used.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn connect(config: RedisConfig) -> Result<Self, OpenError> {
+        let store = Self::new(config, Scripts::new());
+        store.inner.topology.open(&store.inner.shared).await?;
+        Ok(store.begin())
+    }
+
+    /// A store that connects in the background as long as that takes; until then, and whenever a
+    /// server is away, rules follow their `on_store_failure`.
+    ///
+    /// # Errors
+    /// A server that answered and never will do: it is too old, or of another kind.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn start(config: RedisConfig) -> Result<Self, OpenError> {
+        let store = Self::new(config, Scripts::new());
+        match store.inner.topology.open(&store.inner.shared).await {
+            Err(error @ (OpenError::Version { .. } | OpenError::Kind { .. })) => return Err(error),
+            Err(error) => tracing::warn!(%error, "starting without the store, trying on"),
+            Ok(()) => {}
+        }
+        Ok(store.begin())
+    }
+
+    /// As [`connect`](Self::connect), with time told by Lua code of a test's.
+    #[doc(hidden)]
+    pub async fn connect_on_clock(config: RedisConfig, clock: &str) -> Result<Self, OpenError> {
+        let store = Self::new(config, Scripts::with_clock(clock));
+        store.inner.topology.open(&store.inner.shared).await?;
+        Ok(store)
+    }
+
+    fn new(config: RedisConfig, scripts: Scripts) -> Self {
+        let denials = Denials::new(config.denial_memory());
+        let runtime = Handle::current();
+        let counters = Counters::default();
+        let shared = Arc::new(Shared { config, scripts, runtime, counters });
+        let topology = Topology::new(&shared);
+        Self { inner: Arc::new(Inner { shared, topology, denials, fleet: Fleet::new() }) }
+    }
+
+    /// Starts what goes on in the background.
+    fn begin(self) -> Self {
+        let shared = &self.inner.shared;
+        self.inner.topology.keep_open(shared);
+        shared.spawn(fleet::keep_pulsing(Arc::downgrade(&self.inner)));
+        self
+    }
+
+    /// Whether every server is connected to and has the scripts.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.inner.topology.is_up()
+    }
+
+    /// Says at once that this node is alive, and hears how many others are.
+    pub async fn announce(&self) {
+        fleet::pulse(&self.inner).await;
+    }
+
+    /// Tells the fleet that this node is going, so that the others need not find out.
+    pub async fn leave(&self) {
+        fleet::leave(&self.inner).await;
+    }
+
+    /// The servers by name, and whether each can be asked.
+    #[must_use]
+    pub fn servers(&self) -> Vec<(String, bool)> {
+        let nodes = self.inner.topology.nodes();
+        nodes.iter().map(|node| (node.name().to_owned(), node.is_up())).collect()
+    }
+
+    /// What the store has done so far.
+    #[must_use]
+    pub fn counts(&self) -> RedisCounts {
+        let counters = &self.inner.shared.counters;
+        RedisCounts {
+            calls: counters.calls.load(Ordering::Relaxed),
+            carried: counters.carried.load(Ordering::Relaxed),
+            remembered: counters.remembered.load(Ordering::Relaxed),
+            lost: counters.lost.load(Ordering::Relaxed),
+            opened: counters.opened.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The name under which a key's counter is kept.
+    #[must_use]
+    pub fn name_of(&self, key: Key) -> String {
+        self.inner.shared.spell(key)
+    }
+}
+
+impl Inner {
+    /// Gives charges back in the background, whether or not anybody waits for it.
+    fn give_back(self: &Arc<Self>, refunds: Vec<Refund>) -> JoinHandle<()> {
+        let store = Arc::clone(self);
+        self.shared.runtime.spawn(async move {
+            // Sent once; what is lost was counted.
+            let _ = store.refund(&refunds).await;
+        })
+    }
+
+    async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
+        let mut groups: BTreeMap<Group, Vec<Refund>> = BTreeMap::new();
+        for refund in refunds {
+            self.denials.clear(refund.key);
+            let group = self.topology.group(&self.shared, refund.key);
+            groups.entry(group).or_default().push(refund.clone());
+        }
+        let (mut given, mut failed) = (0, None);
+        for (group, refunds) in groups {
+            let refunded = match self.topology.node(group) {
+                Ok(node) => node.refund(&refunds).await,
+                Err(error) => Err(error),
+            };
+            match refunded {
+                Ok(count) => given += count,
+                Err(error) => {
+                    let lost = u64::try_from(refunds.len()).unwrap_or(u64::MAX);
+                    self.shared.counters.lost.fetch_add(lost, Ordering::Relaxed);
+                    failed = Some(error);
+                }
+            }
+        }
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(given),
+        }
+    }
+}
+
+impl Store for RedisStore {
+    fn keyer(&self) -> Keyer {
+        self.inner.shared.config.keyer()
+    }
+
+    async fn charge(&self, charges: &[Charge<'_>]) -> Answers {
+        charging::charge(&self.inner, charges).await
+    }
+
+    fn share(&self) -> Share {
+        self.inner.fleet.share()
+    }
+
+    async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
+        self.inner.refund(refunds).await
+    }
+
+    fn refund_detached(self: &Arc<Self>, refunds: Vec<Refund>) {
+        drop(self.inner.give_back(refunds));
+    }
+
+    async fn forget(&self, key: Key) -> Result<(), StoreError> {
+        self.inner.denials.clear(key);
+        let name = self.inner.shared.spell(key);
+        let node = self.inner.topology.node(self.inner.topology.group(&self.inner.shared, key))?;
+        let script = &self.inner.shared.scripts.forget;
+        let _: u32 = node.call_anywhere(script, &[name], &[]).await?;
+        Ok(())
+    }
+}

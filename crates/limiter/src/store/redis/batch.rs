@@ -51,10 +51,7 @@ const TRIES: u8 = 8;
 impl Errand {
     /// An errand, and where its answer will be. With `look` it spends nothing, as it does when it
     /// costs nothing or more than a limit ever admits.
-    pub(super) fn new(
-        items: SmallVec<[Item; 2]>,
-        look: bool,
-    ) -> (Self, oneshot::Receiver<Told>) {
+    pub(super) fn new(items: SmallVec<[Item; 2]>, look: bool) -> (Self, oneshot::Receiver<Told>) {
         let never = |item: &Item| item.cost == 0 || item.cost > item.limit.capacity();
         let look = look || items.iter().any(never);
         let (reply, told) = oneshot::channel();
@@ -147,7 +144,8 @@ impl Batch {
                 place.entry = Some(self.entries.len());
             }
             let same = |price: &(Arc<Limit>, u64)| {
-                price.1 == item.cost && (Arc::ptr_eq(&price.0, &item.limit) || price.0 == item.limit)
+                price.1 == item.cost
+                    && (Arc::ptr_eq(&price.0, &item.limit) || price.0 == item.limit)
             };
             let known = self.prices.iter().position(same);
             let price = known.unwrap_or_else(|| {
@@ -213,10 +211,8 @@ impl Batch {
     /// Tells every request what the script's reply means for it. Requests whose states have to be
     /// taken over from another limit come back, to be sent again.
     pub(super) fn tell(self, store: &Arc<str>, reply: &[u8]) -> Vec<Errand> {
-        let corrupt = |reason: &str| StoreError::Corrupt {
-            store: Arc::clone(store),
-            reason: reason.into(),
-        };
+        let corrupt =
+            |reason: &str| StoreError::Corrupt { store: Arc::clone(store), reason: reason.into() };
         let mut again = Vec::new();
         let Some((now, mut rest)) = reply.split_first_chunk::<7>() else {
             self.fail(&corrupt("the script's reply is cut short"));
@@ -355,11 +351,7 @@ impl Errand {
 }
 
 /// The states before the batch, one for each item; those of one key are the same.
-fn states(
-    items: &[Item],
-    answers: &[Kept<'_>],
-    now: Timestamp,
-) -> Option<SmallVec<[State; 4]>> {
+fn states(items: &[Item], answers: &[Kept<'_>], now: Timestamp) -> Option<SmallVec<[State; 4]>> {
     let states = items.iter().zip(answers).map(|(item, answer)| {
         let before = answer.before.ok()?;
         if let Limit::SlidingLog(_) = *item.limit {

@@ -161,10 +161,9 @@ async fn wait(store: &Inner, told: oneshot::Receiver<Told>, deadline: Instant) -
             store: "redis".into(),
             reason: "the call was given up".into(),
         }),
-        Err(_) => Err(StoreError::Timeout {
-            store: "redis".into(),
-            after: store.shared.config.timeout(),
-        }),
+        Err(_) => {
+            Err(StoreError::Timeout { store: "redis".into(), after: store.shared.config.timeout() })
+        }
     }
 }
 

@@ -20,7 +20,6 @@ const CALM: Duration = Duration::from_secs(10);
 const RESTLESS: Duration = Duration::from_millis(100);
 
 /// A Redis Cluster.
-#[derive(Debug)]
 pub(super) struct Cluster {
     this: Weak<Self>,
     shared: Arc<Shared>,
@@ -145,5 +144,11 @@ impl Cluster {
             // A storm of redirections asks once.
             tokio::time::sleep(RESTLESS / 4).await;
         }
+    }
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster").field("seeds", &self.seeds).finish_non_exhaustive()
     }
 }

@@ -46,7 +46,13 @@ impl Denials {
     }
 
     /// What a request is told that can't fit, because one that cost no more did not.
-    pub(super) fn find(&self, key: Key, limit: &Arc<Limit>, cost: u64, now: Instant) -> Option<Outcome> {
+    pub(super) fn find(
+        &self,
+        key: Key,
+        limit: &Arc<Limit>,
+        cost: u64,
+        now: Instant,
+    ) -> Option<Outcome> {
         if self.longest.is_zero() {
             return None;
         }
@@ -56,9 +62,8 @@ impl Denials {
         if !same || cost.max(1) < denial.cost || now >= denial.until {
             return None;
         }
-        let passed = Span::from_micros(
-            u64::try_from((now - denial.asked).as_micros()).unwrap_or(u64::MAX),
-        );
+        let passed =
+            Span::from_micros(u64::try_from((now - denial.asked).as_micros()).unwrap_or(u64::MAX));
         let mut outcome = denial.outcome;
         outcome.reset_after = outcome.reset_after.saturating_sub(passed);
         // A dearer request waits at least as long; how much longer, the store would have to say.

@@ -13,7 +13,7 @@ use arc_swap::ArcSwapOption;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, FromRedisValue, RedisError, Script, ServerErrorKind};
+use redis::{ErrorKind, FromRedisValue, RedisError, ServerErrorKind};
 use tokio::sync::watch;
 
 use super::address::Address;
@@ -21,6 +21,7 @@ use super::batch::{Batch, Errand};
 use super::cluster::Cluster;
 use super::connect::{self, OpenError};
 use super::redirect::Redirect;
+use super::script::Script;
 use super::shared::Shared;
 use super::slots::slot_of;
 use super::{sentinel, state};
@@ -42,7 +43,10 @@ const MOVING: Duration = Duration::from_millis(1);
 pub(super) enum Where {
     At(Address),
     /// Wherever the sentinels say the master is.
-    BySentinel { sentinels: Vec<Address>, master: String },
+    BySentinel {
+        sentinels: Vec<Address>,
+        master: String,
+    },
 }
 
 /// One Redis server.
@@ -214,7 +218,12 @@ impl Node {
         self.settle(batch, reply).await;
     }
 
-    async fn charge(&self, link: &Arc<Link>, batch: &Batch, asking: bool) -> Result<Vec<u8>, Failure> {
+    async fn charge(
+        &self,
+        link: &Arc<Link>,
+        batch: &Batch,
+        asking: bool,
+    ) -> Result<Vec<u8>, Failure> {
         let keys: Vec<String> = batch.keys().iter().map(|key| self.shared.spell(*key)).collect();
         self.call(link, &self.shared.scripts.charge, &keys, &batch.arguments(), asking).await
     }
@@ -241,7 +250,10 @@ impl Node {
     }
 
     /// Goes where a node of the cluster sends us. Nothing was done so far.
-    #[allow(clippy::disallowed_methods, reason = "keys on their way are nothing to wait for otherwise")]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "keys on their way are nothing to wait for otherwise"
+    )]
     async fn redirect(&self, batch: Batch, redirect: Redirect) {
         let Some(cluster) = self.cluster.upgrade() else {
             batch.fail(&self.unavailable());
@@ -285,7 +297,8 @@ impl Node {
 
     /// Takes charges back, all of them kept in one place. How many gave anything back.
     pub(super) async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
-        let keys: Vec<String> = refunds.iter().map(|refund| self.shared.spell(refund.key)).collect();
+        let keys: Vec<String> =
+            refunds.iter().map(|refund| self.shared.spell(refund.key)).collect();
         let arguments: Vec<Vec<u8>> = refunds.iter().map(refund_argument).collect();
         let script = &self.shared.scripts.refund;
         let reply: Vec<u8> = self.call_anywhere(script, &keys, &arguments).await?;
@@ -293,7 +306,10 @@ impl Node {
     }
 
     /// Calls a script that is not part of the traffic, wherever a cluster keeps its key.
-    #[allow(clippy::disallowed_methods, reason = "keys on their way are nothing to wait for otherwise")]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "keys on their way are nothing to wait for otherwise"
+    )]
     pub(super) async fn call_anywhere<T: FromRedisValue>(
         &self,
         script: &Script,
@@ -334,11 +350,11 @@ impl Node {
         arguments: &[Vec<u8>],
         asking: bool,
     ) -> Result<T, Failure> {
-        let mut reply = eval(link, "EVALSHA", script.get_hash(), keys, arguments, asking).await;
+        let mut reply = eval(link, "EVALSHA", &script.hash, keys, arguments, asking).await;
         if let Err(error) = &reply
             && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
         {
-            reply = eval(link, "EVAL", script.get_code(), keys, arguments, asking).await;
+            reply = eval(link, "EVAL", &script.source, keys, arguments, asking).await;
         }
         match reply {
             Ok(reply) => {
@@ -432,14 +448,16 @@ impl Node {
         let link = Arc::new(Link { connection, address });
         for script in self.shared.scripts.all() {
             let mut connection = link.connection.clone();
-            let load = script.prepare_invoke().load_async(&mut connection).await.map(|_| ());
-            load.map_err(|error| unusable(&link.address, describe(&error)))?;
+            let mut load = redis::cmd("SCRIPT");
+            load.arg("LOAD").arg(&script.source);
+            let loaded: Result<String, _> = load.query_async(&mut connection).await;
+            loaded.map_err(|error| unusable(&link.address, describe(&error)))?;
         }
         // The real script on no keys: what a check would meet, within the time that a check has.
         let script = &self.shared.scripts.charge;
         let empty = [Vec::new(), Vec::new()];
         let probed: Result<Vec<u8>, _> =
-            eval(&link, "EVALSHA", script.get_hash(), &[], &empty, false).await;
+            eval(&link, "EVALSHA", &script.hash, &[], &empty, false).await;
         probed.map_err(|error| unusable(&link.address, describe(&error)))?;
         self.link.store(Some(link));
         Ok(())

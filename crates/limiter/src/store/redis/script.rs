@@ -1,6 +1,18 @@
 //! The scripts, put together from the files beside this one.
 
-use redis::Script;
+/// A script, and the hash that Redis knows it by.
+#[derive(Clone)]
+pub(super) struct Script {
+    pub(super) source: String,
+    pub(super) hash: String,
+}
+
+impl Script {
+    fn new(source: String) -> Self {
+        let hash = redis::Script::new(&source).get_hash().to_owned();
+        Self { source, hash }
+    }
+}
 
 /// What runs inside of Redis.
 #[derive(Clone)]
@@ -37,25 +49,29 @@ impl Scripts {
     pub(super) fn with_clock(clock: &str) -> Self {
         let compose = |refunds: bool, task: &str| {
             let mut source = String::from(include_str!("header.lua"));
-            source.push_str(if refunds { "local REFUNDS = true\n" } else { "local REFUNDS = false\n" });
+            source.push_str(if refunds {
+                "local REFUNDS = true\n"
+            } else {
+                "local REFUNDS = false\n"
+            });
             source.push_str(clock);
             for (name, meter) in ALGORITHMS {
                 source.push_str(&format!("local function {name}()\n{meter}end\n"));
             }
             source.push_str(task);
-            Script::new(&source)
+            Script::new(source)
         };
         Self {
             charge: compose(false, include_str!("charge.lua")),
             refund: compose(true, include_str!("refund.lua")),
-            pulse: Script::new(include_str!("pulse.lua")),
-            forget: Script::new(include_str!("forget.lua")),
+            pulse: Script::new(include_str!("pulse.lua").to_owned()),
+            forget: Script::new(include_str!("forget.lua").to_owned()),
         }
     }
 }
 
 impl std::fmt::Debug for Scripts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scripts").field("charge", &self.charge.get_hash()).finish_non_exhaustive()
+        f.debug_struct("Scripts").field("charge", &self.charge.hash).finish_non_exhaustive()
     }
 }

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use redis::Value;
+
 use super::address::Address;
-use super::slots::node_at;
+use super::slots::{node_at, text};
 
 /// What `INFO` tells about a server, as far as it tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,41 +47,56 @@ pub(super) enum Mode {
 impl Server {
     /// Reads the reply to `INFO` of the server at `asked`.
     pub(super) fn read(info: &str, asked: &Address) -> Self {
-        let field = |name: &str| {
-            let value = |line: &'_ str| line.strip_prefix(name)?.strip_prefix(':').map(str::trim);
-            info.lines().find_map(|line| value(line).map(str::to_owned))
-        };
+        let fields: Vec<_> = info.lines().filter_map(|line| line.split_once(':')).collect();
+        let field =
+            |name| fields.iter().find(|(known, _)| *known == name).map(|(_, value)| value.trim());
         let redis = field("redis_version");
-        let redis_major =
-            redis.as_deref().and_then(|version| version.split('.').next()?.parse().ok());
+        let redis_major = redis.and_then(|version| version.split('.').next()?.parse().ok());
         let (product, number) = match field("valkey_version") {
             Some(version) => ("Valkey", Some(version)),
             None => ("Redis", redis),
         };
-        let mode = field("server_mode").or_else(|| field("redis_mode"));
         let bounded = field("maxmemory").is_some_and(|bytes| bytes != "0");
+        let policy = field("maxmemory_policy").filter(|policy| *policy != "noeviction");
         Self {
             version: number.zip(redis_major).map(|(number, redis_major)| Version {
                 product,
-                number,
+                number: number.to_owned(),
                 redis_major,
             }),
-            role: match field("role").as_deref() {
+            role: match field("role") {
                 Some("master") => Some(Role::Master),
                 Some("slave" | "replica") => {
                     let master = field("master_host").zip(field("master_port"));
-                    let of = master.and_then(|(host, port)| node_at(&host, port.parse().ok()?, asked));
+                    let of =
+                        master.and_then(|(host, port)| node_at(host, port.parse().ok()?, asked));
                     Some(Role::Replica { of })
                 }
                 _ => None,
             },
-            mode: match mode.as_deref() {
+            mode: match field("server_mode").or(field("redis_mode")) {
                 Some("standalone") => Some(Mode::Standalone),
                 Some("cluster") => Some(Mode::Cluster),
                 Some("sentinel") => Some(Mode::Sentinel),
                 _ => None,
             },
-            evicts: field("maxmemory_policy").filter(|policy| bounded && policy != "noeviction"),
+            evicts: policy.filter(|_| bounded).map(str::to_owned),
+        }
+    }
+}
+
+impl Role {
+    /// Reads the reply to `ROLE` of the server at `asked`.
+    pub(super) fn read(reply: &Value, asked: &Address) -> Option<Self> {
+        let Value::Array(fields) = reply else { return None };
+        match fields.as_slice() {
+            [role, ..] if text(role) == Some("master") => Some(Self::Master),
+            [role, host, Value::Int(port), ..] if text(role) == Some("slave") => {
+                let port = u16::try_from(*port).ok();
+                let of = port.zip(text(host)).and_then(|(port, host)| node_at(host, port, asked));
+                Some(Self::Replica { of })
+            }
+            _ => None,
         }
     }
 }
@@ -139,6 +156,15 @@ mod tests {
             Some(Role::Replica { of: Address::tcp("10.0.0.1", 6379).ok() })
         );
         assert_eq!(read("role:slave\n").role, Some(Role::Replica { of: None }));
+
+        let seed = Address::tcp("seed", 1).unwrap();
+        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let master = Value::Array(vec![bulk("master"), Value::Int(0), Value::Array(Vec::new())]);
+        assert_eq!(Role::read(&master, &seed), Some(Role::Master));
+        let replica = Value::Array(vec![bulk("slave"), bulk("10.0.0.1"), Value::Int(6379)]);
+        let of = Address::tcp("10.0.0.1", 6379).ok();
+        assert_eq!(Role::read(&replica, &seed), Some(Role::Replica { of }));
+        assert_eq!(Role::read(&Value::Array(vec![bulk("sentinel")]), &seed), None);
     }
 
     #[test]

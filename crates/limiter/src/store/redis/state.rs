@@ -203,10 +203,9 @@ pub(super) fn write(tag: &Tag, state: &State) -> Option<Bytes> {
 /// The numbers of a limit and a cost as the scripts read them.
 pub(super) fn put_terms(bytes: &mut Vec<u8>, terms: &Terms) {
     match *terms {
-        Terms::Bucket { parts, depth, cost } => put_numbers(
-            bytes,
-            &[parts, depth.micros, depth.parts, cost.micros, cost.parts],
-        ),
+        Terms::Bucket { parts, depth, cost } => {
+            put_numbers(bytes, &[parts, depth.micros, depth.parts, cost.micros, cost.parts])
+        }
         Terms::Window { window, amount, cost } => put_numbers(bytes, &[window, amount, cost]),
     }
 }

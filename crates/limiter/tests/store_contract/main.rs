@@ -18,6 +18,8 @@ trait Testbed {
     fn advance(&self, span: Span);
     /// Drops what has expired, if the store does not do so by itself.
     fn sweep(&self) {}
+    /// Runs what the store's futures need.
+    fn block_on<F: Future>(&self, future: F) -> F::Output;
 }
 
 struct Memory {
@@ -50,6 +52,10 @@ impl Testbed for Memory {
 
     fn sweep(&self) {
         self.store.sweep(self.store.shards());
+    }
+
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
     }
 }
 
@@ -154,7 +160,6 @@ fn answers_like_a_map<T: Testbed>(
     calls: &[Call],
     together: bool,
 ) -> Result<(), TestCaseError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let (limits, mut naive, mut spent) = (limits(), Naive::default(), Vec::new());
     let shared = Key::from_u128(u128::MAX / 3);
     for call in calls {
@@ -171,7 +176,7 @@ fn answers_like_a_map<T: Testbed>(
                         Charge { key, shared, limit, cost, alone }
                     })
                     .collect();
-                let answered = runtime.block_on(charge(&**bed.store(), &charges));
+                let answered = bed.block_on(charge(&**bed.store(), &charges));
                 let expected = naive.charge(&charges, bed.now());
                 prop_assert_eq!(answered.as_slice(), expected.as_slice(), "{:?}", charges);
                 for (charge, outcome) in charges.iter().zip(&expected) {
@@ -186,12 +191,12 @@ fn answers_like_a_map<T: Testbed>(
             Call::Refund(which) if !spent.is_empty() => {
                 let refund = spent.remove(which % spent.len());
                 let expected = usize::from(naive.refund(&refund, bed.now()));
-                let given = runtime.block_on(bed.store().refund(&[refund])).unwrap();
+                let given = bed.block_on(bed.store().refund(&[refund])).unwrap();
                 prop_assert_eq!(given, expected);
             }
             Call::Refund(_) => {}
             Call::Forget(number) => {
-                runtime.block_on(bed.store().forget(key(*number, together))).unwrap();
+                bed.block_on(bed.store().forget(key(*number, together))).unwrap();
                 naive.kept.remove(&key(*number, together));
                 spent.retain(|refund: &Refund| refund.key != key(*number, together));
             }
@@ -228,9 +233,10 @@ async fn charges_of_one_key_add_up<T: Testbed>(bed: &T) {
     assert_eq!(outcomes[1].remaining, 0);
 }
 
-#[tokio::test]
-async fn memory_adds_up_charges_of_one_key() {
-    charges_of_one_key_add_up(&Memory::new()).await;
+#[test]
+fn memory_adds_up_charges_of_one_key() {
+    let bed = Memory::new();
+    bed.block_on(charges_of_one_key_add_up(&bed));
 }
 
 /// One charge held back by another is not made, and says so.
@@ -254,7 +260,11 @@ async fn a_denied_request_consumes_nothing<T: Testbed>(bed: &T) {
     }
 }
 
-#[tokio::test]
-async fn in_memory_a_denied_request_consumes_nothing() {
-    a_denied_request_consumes_nothing(&Memory::new()).await;
+#[test]
+fn in_memory_a_denied_request_consumes_nothing() {
+    let bed = Memory::new();
+    bed.block_on(a_denied_request_consumes_nothing(&bed));
 }
+
+#[cfg(feature = "redis")]
+mod redis;
