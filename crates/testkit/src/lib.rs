@@ -1,9 +1,10 @@
 //! The real things that Tidegate's tests run against, on free loopback ports.
 //!
 //! [`Redis`] is one server, [`Cluster`] six of them, [`Sentinel`] a master with a replica and who watches them, and
-//! [`FaultProxy`] a bad network in front of any of these. Whatever is started here ends with its handle, also when the test panics, and does not
-//! outlive a test runner that is killed. Waiting means polling a real condition; what never comes is a panic that
-//! shows the server's last lines.
+//! [`FaultProxy`] a bad network in front of a server. [`Process`] runs a program of our own.
+//!
+//! Whatever is started here ends with its handle, also when the test panics, and does not outlive a test runner that is
+//! killed. Waiting means polling a real condition; what never comes is a panic that shows the server's last lines.
 //!
 //! Everything blocks and needs no runtime, so it can be used from `#[test]` and from `#[tokio::test]` alike.
 

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use crate::tool;
+use crate::tool::Tool;
 use crate::wait::{PATIENCE, poll, wait_for};
 
 /// A running program.
@@ -26,7 +26,7 @@ pub struct Process {
 impl Process {
     /// A command for [`spawn`](Self::spawn), to be given arguments and surroundings.
     pub fn command(program: impl AsRef<OsStr>) -> Command {
-        let Some(setpriv) = tool::setpriv() else { return Command::new(program) };
+        let Some(setpriv) = Tool::Setpriv.path() else { return Command::new(program) };
         let mut command = Command::new(setpriv);
         command.args(["--pdeathsig", "KILL", "--"]).arg(program);
         command

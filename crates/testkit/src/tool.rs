@@ -3,7 +3,7 @@
 use std::env;
 use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
@@ -28,6 +28,8 @@ pub enum Tool {
     Faketime,
     /// The `openssl` command, for certificates.
     Openssl,
+    /// The `setpriv` command of util-linux, without which a server outlives a test runner that is killed.
+    Setpriv,
 }
 
 impl Tool {
@@ -41,6 +43,7 @@ impl Tool {
             Self::Server(Flavour::Redis6) => fetched("redis6-server"),
             Self::Faketime => faketime_library(),
             Self::Openssl => on_path("openssl"),
+            Self::Setpriv => SETPRIV.clone(),
         }
     }
 
@@ -61,6 +64,7 @@ impl fmt::Display for Tool {
             Self::Server(Flavour::Redis6) => "Redis 6",
             Self::Faketime => "libfaketime",
             Self::Openssl => "openssl",
+            Self::Setpriv => "setpriv",
         })
     }
 }
@@ -82,17 +86,13 @@ pub fn lacking(tools: &[Tool]) -> bool {
     missing.is_some()
 }
 
-/// The wrapper that has the kernel kill a command when the thread that started it ends, if this machine has it.
-pub(crate) fn setpriv() -> Option<&'static Path> {
-    static SETPRIV: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
-        let found = on_path("setpriv")?;
-        // Not every setpriv knows the option.
-        let mut trial = Command::new(&found);
-        trial.args(["--pdeathsig", "KILL", "true"]).stdout(Stdio::null()).stderr(Stdio::null());
-        trial.status().is_ok_and(|status| status.success()).then_some(found)
-    });
-    SETPRIV.as_deref()
-}
+static SETPRIV: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
+    let found = on_path("setpriv")?;
+    // Not every setpriv knows the option.
+    let mut trial = Command::new(&found);
+    trial.args(["--pdeathsig", "KILL", "true"]).stdout(Stdio::null()).stderr(Stdio::null());
+    trial.status().is_ok_and(|status| status.success()).then_some(found)
+});
 
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;

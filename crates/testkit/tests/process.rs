@@ -38,7 +38,7 @@ fn a_signal_reaches_the_program_itself() {
 
 #[test]
 fn a_server_does_not_outlive_a_killed_test_runner() {
-    if lacking(&[Tool::Server(Flavour::Redis)]) {
+    if lacking(&[Tool::Server(Flavour::Redis), Tool::Setpriv]) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
