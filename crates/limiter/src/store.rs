@@ -20,7 +20,7 @@ pub struct Charge<'a> {
     pub shared: Key,
     /// What may be spent from it.
     pub limit: &'a Arc<Limit>,
-    /// What to spend; 0 only looks.
+    /// What to spend; 0 only looks, and then every charge of the call is 0.
     pub cost: u64,
     /// Charged for itself: neither held back by the other charges nor holding them back.
     pub alone: bool,

@@ -16,7 +16,7 @@ use super::{
 
 /// Time by a key that the test sets. Nothing expires while it stands still.
 const CLOCK: &str = "
-local now = tonumber(redis.call('GET', 'clock'))
+local now = tonumber(redis.call('GET', 'clock') or '0')
 local function milliseconds_until(instant)
   return math.max(math.ceil((instant - now) / 1000), 0) + 3600000
 end
