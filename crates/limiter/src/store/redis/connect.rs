@@ -37,8 +37,7 @@ pub(super) async fn open(
     config: &RedisConfig,
     address: &Address,
 ) -> Result<MultiplexedConnection, OpenError> {
-    let opened = open_any(config, address);
-    let (connection, role) = opened.await?;
+    let (connection, role) = open_any(config, address).await?;
     match role {
         Some(Role::Replica { of: master }) => {
             Err(OpenError::Replica { address: address.clone(), master })

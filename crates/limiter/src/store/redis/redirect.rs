@@ -1,6 +1,6 @@
 //! What a node of a cluster says when a key is not its own.
 
-use redis::{ErrorKind, RedisError, ServerError, ServerErrorKind};
+use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use super::address::Address;
 use super::slots::node_at;
@@ -34,22 +34,10 @@ impl Redirect {
     /// What the error of the node at `asked` says, if it is about where keys are.
     pub(super) fn read(error: &RedisError, asked: &Address) -> Option<Self> {
         let ErrorKind::Server(kind) = error.kind() else { return None };
-        Self::of(kind, error.detail(), asked)
-    }
-
-    /// The same for an error that came as one value among others.
-    pub(super) fn read_value(error: &ServerError, asked: &Address) -> Option<Self> {
-        Self::of(error.kind()?, error.details(), asked)
-    }
-
-    fn of(kind: ServerErrorKind, details: Option<&str>, asked: &Address) -> Option<Self> {
+        let target = || target(error.detail()?, asked);
         match kind {
-            ServerErrorKind::Moved => {
-                target(details?, asked).map(|(slot, to)| Self::Moved { slot, to })
-            }
-            ServerErrorKind::Ask => {
-                target(details?, asked).map(|(slot, to)| Self::Ask { slot, to })
-            }
+            ServerErrorKind::Moved => target().map(|(slot, to)| Self::Moved { slot, to }),
+            ServerErrorKind::Ask => target().map(|(slot, to)| Self::Ask { slot, to }),
             ServerErrorKind::TryAgain => Some(Self::TryAgain),
             ServerErrorKind::ClusterDown => Some(Self::ClusterDown),
             _ => None,
@@ -73,10 +61,7 @@ mod tests {
     fn redirect(line: &str) -> Option<Redirect> {
         let asked = Address::tcp("seed", 7000).unwrap();
         let value = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
-        let redis::Value::ServerError(error) = value.clone() else { panic!("{value:?}") };
-        let read = Redirect::read(&value.extract_error().unwrap_err(), &asked);
-        assert_eq!(Redirect::read_value(&error, &asked), read);
-        read
+        Redirect::read(&value.extract_error().unwrap_err(), &asked)
     }
 
     fn to(text: &str) -> Address {

@@ -28,7 +28,7 @@ pub(super) async fn master(
     for sentinel in sentinels {
         match within(share, sentinel, ask(config, sentinel, name)).await {
             Ok(Some(master)) => return Ok(master),
-            Ok(None) => tried.push(format!("{sentinel} does not know it")),
+            Ok(None) => tried.push(format!("redis {sentinel}: no master of that name")),
             Err(error) => tried.push(error.to_string()),
         }
     }

@@ -94,7 +94,7 @@ impl OpenError {
                     (Some(detail), None) => detail.to_owned(),
                     (None, _) => error.to_string(),
                 };
-                return Self::Connect { address, reason };
+                return Self::Connect { address, reason: reason.trim_end().to_owned() };
             }
         };
         Self::Auth { address, reason }
