@@ -85,6 +85,8 @@ pub(super) struct Batch {
 #[derive(Debug)]
 struct Place {
     number: u8,
+    /// Whether only one entry names it.
+    single: bool,
     /// The first entry that begins with this key.
     entry: Option<usize>,
 }
@@ -138,8 +140,9 @@ impl Batch {
             let next = byte(self.keys.len() + 1);
             let place = self.places.entry(item.key).or_insert_with(|| {
                 self.keys.push(item.key);
-                Place { number: next, entry: None }
+                Place { number: next, single: true, entry: None }
             });
+            place.single &= usize::from(place.number) == usize::from(next);
             if index == 0 && place.entry.is_none() && errand.takeovers.is_empty() {
                 place.entry = Some(self.entries.len());
             }
@@ -177,7 +180,9 @@ impl Batch {
         let mut takeovers = Vec::new();
         for entry in &self.entries {
             let Errand { items, look, .. } = entry.first();
-            program.extend([if *look { 0 } else { byte(entry.errands.len()) }, byte(items.len())]);
+            let count = if *look { 0 } else { byte(entry.errands.len()) };
+            let charges = if self.is_single(entry) { 0 } else { byte(items.len()) };
+            program.extend([count, charges]);
             for (item, price) in items.iter().zip(&entry.prices) {
                 program.extend([self.place(item.key), *price]);
             }
@@ -190,6 +195,14 @@ impl Batch {
         arguments.push(program);
         arguments.append(&mut takeovers);
         arguments
+    }
+
+    /// Whether an entry is one charge, made once, of a key that no other entry names.
+    fn is_single(&self, entry: &Entry) -> bool {
+        let Errand { items, look, takeovers, .. } = entry.first();
+        let alone = |item: &Item| self.places.get(&item.key).is_some_and(|place| place.single);
+        let [item] = items.as_slice() else { return false };
+        !look && takeovers.is_empty() && entry.errands.len() == 1 && alone(item)
     }
 
     fn place(&self, key: Key) -> u8 {

@@ -11,49 +11,48 @@ local function read(raw, at)
   local length = #raw - at
   if length == 10 then
     local ends, spent = unpack_from('>I7I4', raw, at)
-    return {ends, spent}
+    return ends, spent
   elseif length == 13 then
     local ends, spent = unpack_from('>I7I7', raw, at)
-    return {ends, spent}
+    return ends, spent
   end
 end
 
 local function fresh()
-  return {0, 0}
+  return 0, 0
 end
 
 -- A window that is ahead of this moment was opened by a clock that was ahead; it stays.
-local function current(terms, state)
-  local ends = now - now % terms[1] + terms[1]
-  if state[1] < ends then
-    return ends, 0
+local function current(window, ends, spent)
+  local this = now - now % window + window
+  if ends < this then
+    return this, 0
   end
-  return state[1], state[2]
+  return ends, spent
 end
 
-local function take(terms, state)
-  local ends, spent = current(terms, state)
+local function take(terms, ends, spent)
+  ends, spent = current(terms[1], ends, spent)
   spent = spent + terms[3]
-  if spent > terms[2] then
-    return nil
+  if spent <= terms[2] then
+    return ends, spent
   end
-  return {ends, spent}
 end
 
-local function write(_, state)
-  if state[2] == 0 then
+local function write(_, ends, spent)
+  if spent == 0 then
     return '', 0
   end
-  return pack(state[2] < 4294967296 and '>I7I4' or '>I7I7', state[1], state[2]), state[1]
+  return pack(spent < 4294967296 and '>I7I4' or '>I7I7', ends, spent), ends
 end
 
 local refund
 if REFUNDS then
-  function refund(terms, state, slip)
-    local ends, spent = current(terms, state)
+  function refund(terms, slip, ends, spent)
+    ends, spent = current(terms[1], ends, spent)
     local taken = math.min(terms[3], spent)
     if ends == slip[2] and taken > 0 then
-      return {ends, spent - taken}
+      return ends, spent - taken
     end
   end
 end

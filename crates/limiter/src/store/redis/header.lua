@@ -3,9 +3,11 @@
 -- is to be done. A meter is made only when a call needs it: making closures is most of what a short
 -- call costs.
 --
--- A meter: `terms(text, at)` reads the numbers of a limit and a cost; `read(raw, at)` a state, nil when
--- it can't be read; `fresh()` is the state of a new client; `take(terms, state)` the state after the
--- cost was spent, nil when it does not fit; `write(terms, state)` the bytes of a state and until when
--- they say anything; `refund(terms, state, slip)` the state after a charge was taken back, nil when
--- nothing was.
+-- A state is up to four values, passed around without a table. A meter has:
+--   terms(text, at)      the numbers of a limit and a cost
+--   read(raw, at)        a state; nothing when it can't be read
+--   fresh()              the state of a new client
+--   take(terms, …)       the state after the cost was spent; nothing when it does not fit
+--   write(terms, …)      the bytes of a state, and until when they say anything
+--   refund(terms, slip, …)  the state after a charge was taken back; nothing when none was
 local unpack_from, pack = struct.unpack, struct.pack

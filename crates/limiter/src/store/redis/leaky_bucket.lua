@@ -8,19 +8,18 @@ end
 local function read(raw, at)
   local length = #raw - at
   if length == 6 then
-    return {(unpack_from('>I7', raw, at)), 0}
+    return (unpack_from('>I7', raw, at)), 0
   elseif length == 13 then
     local micros, parts = unpack_from('>I7I7', raw, at)
-    return {micros, parts}
+    return micros, parts
   end
 end
 
 local function fresh()
-  return {0, 0}
+  return 0, 0
 end
 
-local function take(terms, state)
-  local micros, parts = state[1], state[2]
+local function take(terms, micros, parts)
   if micros < now then
     micros, parts = now, 0
   end
@@ -29,32 +28,31 @@ local function take(terms, state)
     micros, parts = micros + 1, parts - terms[1]
   end
   local full = now + terms[2]
-  if micros > full or (micros == full and parts > terms[3]) then
-    return nil
+  if micros < full or (micros == full and parts <= terms[3]) then
+    return micros, parts
   end
-  return {micros, parts}
 end
 
-local function write(_, state)
-  if state[2] > 0 then
-    return pack('>I7I7', state[1], state[2]), state[1] + 1
+local function write(_, micros, parts)
+  if parts > 0 then
+    return pack('>I7I7', micros, parts), micros + 1
   end
-  return pack('>I7', state[1]), state[1]
+  return pack('>I7', micros), micros
 end
 
 local refund
 if REFUNDS then
   -- Only the last slot, and only while it has not begun.
-  function refund(terms, state, slip)
-    if slip[2] ~= state[1] or slip[3] ~= state[2] then
+  function refund(terms, slip, micros, parts)
+    if slip[2] ~= micros or slip[3] ~= parts then
       return nil
     end
-    local micros, parts = state[1] - terms[4], state[2] - terms[5]
+    micros, parts = micros - terms[4], parts - terms[5]
     if parts < 0 then
       micros, parts = micros - 1, parts + terms[1]
     end
     if micros > now or (micros == now and parts > 0) then
-      return {micros, parts}
+      return micros, parts
     end
   end
 end

@@ -24,14 +24,16 @@ local function refund(key, text)
   local tag = sub(raw, 1, byte(raw, 2))
   if meter.open then
     local state = meter.open(terms, key, raw, #tag + 1)
-    return state and meter.refund(terms, state, slip)
+    return state and meter.refund(terms, slip, state)
   end
-  local state = meter.read(raw, #tag + 1)
-  local after = state and meter.refund(terms, state, slip)
-  if not after then
+  local a, b, c, d = meter.read(raw, #tag + 1)
+  if a then
+    a, b, c, d = meter.refund(terms, slip, a, b, c, d)
+  end
+  if not a then
     return false
   end
-  local kept, kept_until = meter.write(terms, after)
+  local kept, kept_until = meter.write(terms, a, b, c, d)
   if kept_until > now then
     redis.call('SET', key, tag .. kept, 'PX', milliseconds_until(kept_until))
   else

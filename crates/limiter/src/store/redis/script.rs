@@ -32,6 +32,9 @@ const ALGORITHMS: [(&str, &str); 5] = [
     ("sliding_log", include_str!("sliding_log.lua")),
 ];
 
+/// Where the charge script takes in what it does with requests of several charges.
+const SEVERAL: &str = "--[[ several.lua ]]\n";
+
 /// The server's own time decides.
 const CLOCK: &str = include_str!("clock.lua");
 
@@ -61,8 +64,10 @@ impl Scripts {
             source.push_str(task);
             Script::new(source)
         };
+        let several = format!("local function several()\n{}end\n", include_str!("several.lua"));
+        let charge = include_str!("charge.lua").replace(SEVERAL, &several);
         Self {
-            charge: compose(false, include_str!("charge.lua")),
+            charge: compose(false, &charge),
             refund: compose(true, include_str!("refund.lua")),
             pulse: Script::new(include_str!("pulse.lua").to_owned()),
             forget: Script::new(include_str!("forget.lua").to_owned()),

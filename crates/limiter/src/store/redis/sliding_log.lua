@@ -5,8 +5,9 @@
 -- All charges of one call happen at one instant, so a call adds at most one entry; its cost is kept
 -- apart until it is written. A state is {first, count, spent, last, added, key, start of the header}.
 --
--- Terms: window, amount, cost. Unlike other meters this one reads and writes its key itself: `open`
--- instead of `read`, `store` instead of `write`, and `tell` for what a client needs to know of it.
+-- Terms: window, amount, cost. Unlike other meters this one has a table for a state, and reads and
+-- writes its key itself: `open` instead of `read`, `store` instead of `write`, and `tell` for what a
+-- client needs to know of it.
 
 local HEADER, ENTRY = 19, 9
 -- Entries are read in runs of this many.
@@ -136,7 +137,7 @@ if REFUNDS then
   end
 
   -- Takes the cost off the entry of the slip, and writes the log. Whether there was any.
-  function refund(terms, state, slip)
+  function refund(terms, slip, state)
     local place, cost = find(state, slip[1])
     local taken = place and math.min(terms[3], cost) or 0
     if taken == 0 then

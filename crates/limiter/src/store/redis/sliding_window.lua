@@ -11,26 +11,25 @@ local function read(raw, at)
   local length = #raw - at
   if length == 14 then
     local ends, spent, before = unpack_from('>I7I4I4', raw, at)
-    return {ends, spent, before}
+    return ends, spent, before
   elseif length == 20 then
     local ends, spent, before = unpack_from('>I7I7I7', raw, at)
-    return {ends, spent, before}
+    return ends, spent, before
   end
 end
 
 local function fresh()
-  return {0, 0, 0}
+  return 0, 0, 0
 end
 
-local function rolled(terms, state)
-  local window = terms[1]
-  local ends = now - now % window + window
-  if state[1] >= ends then
-    return state[1], state[2], state[3]
-  elseif state[1] + window == ends then
-    return ends, 0, state[2]
+local function rolled(window, ends, spent, before)
+  local this = now - now % window + window
+  if ends >= this then
+    return ends, spent, before
+  elseif ends + window == this then
+    return this, 0, spent
   end
-  return ends, 0, 0
+  return this, 0, 0
 end
 
 -- a x b as (multiples of 2^52, rest), for whole numbers up to 2^52 and 2^49.
@@ -55,9 +54,9 @@ local function fits(before, left, room, window)
   return carried1 < free1 or (carried1 == free1 and carried0 <= free0)
 end
 
-local function take(terms, state)
+local function take(terms, ends, spent, before)
   local window = terms[1]
-  local ends, spent, before = rolled(terms, state)
+  ends, spent, before = rolled(window, ends, spent, before)
   spent = spent + terms[3]
   local room = terms[2] - spent
   -- A window ahead of this moment has all of the one before it to carry, and no more.
@@ -65,14 +64,12 @@ local function take(terms, state)
   if left > window then
     left = window
   end
-  if room < 0 or not fits(before, left, room, window) then
-    return nil
+  if room >= 0 and fits(before, left, room, window) then
+    return ends, spent, before
   end
-  return {ends, spent, before}
 end
 
-local function write(terms, state)
-  local ends, spent, before = state[1], state[2], state[3]
+local function write(terms, ends, spent, before)
   local small = spent < 4294967296 and before < 4294967296
   local raw = pack(small and '>I7I4I4' or '>I7I7I7', ends, spent, before)
   if spent > 0 then
@@ -85,14 +82,18 @@ end
 
 local refund
 if REFUNDS then
-  function refund(terms, state, slip)
-    local ends, spent, before = rolled(terms, state)
+  function refund(terms, slip, ends, spent, before)
+    ends, spent, before = rolled(terms[1], ends, spent, before)
     if slip[2] == ends then
       local taken = math.min(terms[3], spent)
-      return taken > 0 and {ends, spent - taken, before} or nil
+      if taken > 0 then
+        return ends, spent - taken, before
+      end
     elseif slip[2] + terms[1] == ends then
       local taken = math.min(terms[3], before)
-      return taken > 0 and {ends, spent, before - taken} or nil
+      if taken > 0 then
+        return ends, spent, before - taken
+      end
     end
   end
 end

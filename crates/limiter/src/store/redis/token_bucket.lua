@@ -11,24 +11,23 @@ end
 local function read(raw, at)
   local length = #raw - at
   if length == 6 then
-    return {(unpack_from('>I7', raw, at)), 0, 0, 0}
+    return (unpack_from('>I7', raw, at)), 0, 0, 0
   elseif length == 13 then
     local micros, parts = unpack_from('>I7I7', raw, at)
-    return {micros, parts, 0, 0}
+    return micros, parts, 0, 0
   elseif length == 27 then
     local micros, parts, given, given_parts = unpack_from('>I7I7I7I7', raw, at)
-    return {micros, parts, given, given_parts}
+    return micros, parts, given, given_parts
   end
 end
 
 local function fresh()
-  return {0, 0, 0, 0}
+  return 0, 0, 0, 0
 end
 
 -- What refunds gave back, or nothing once every slip has healed.
-local function still_given(terms, state)
-  local given, given_parts = state[3], state[4]
-  local micros, parts = state[1] + given, state[2] + given_parts
+local function still_given(terms, micros, parts, given, given_parts)
+  micros, parts = micros + given, parts + given_parts
   if parts >= terms[1] then
     micros, parts = micros + 1, parts - terms[1]
   end
@@ -38,8 +37,10 @@ local function still_given(terms, state)
   return given, given_parts
 end
 
-local function take(terms, state)
-  local micros, parts = state[1], state[2]
+local function take(terms, micros, parts, given, given_parts)
+  if given > 0 or given_parts > 0 then
+    given, given_parts = still_given(terms, micros, parts, given, given_parts)
+  end
   if micros < now then
     micros, parts = now, 0
   end
@@ -48,17 +49,12 @@ local function take(terms, state)
     micros, parts = micros + 1, parts - terms[1]
   end
   local full = now + terms[2]
-  if micros > full or (micros == full and parts > terms[3]) then
-    return nil
+  if micros < full or (micros == full and parts <= terms[3]) then
+    return micros, parts, given, given_parts
   end
-  if state[3] == 0 and state[4] == 0 then
-    return {micros, parts, 0, 0}
-  end
-  return {micros, parts, still_given(terms, state)}
 end
 
-local function write(terms, state)
-  local micros, parts, given, given_parts = state[1], state[2], state[3], state[4]
+local function write(_, micros, parts, given, given_parts)
   if given > 0 or given_parts > 0 then
     return pack('>I7I7I7I7', micros, parts, given, given_parts), micros + given + 2
   elseif parts > 0 then
@@ -91,9 +87,9 @@ if REFUNDS then
     return micros - less, parts - less_parts
   end
 
-  function refund(terms, state, slip)
-    local whole, due, due_parts = terms[1], state[1], state[2]
-    local given, given_parts = still_given(terms, state)
+  function refund(terms, slip, due, due_parts, given, given_parts)
+    local whole = terms[1]
+    given, given_parts = still_given(terms, due, due_parts, given, given_parts)
     -- Slips count from a line that refunds don't move.
     local line, line_parts = plus(due, due_parts, given, given_parts, whole)
     local is_last = slip[2] == line and slip[3] == line_parts
@@ -113,7 +109,7 @@ if REFUNDS then
     if not is_last then
       given, given_parts = plus(given, given_parts, micros, parts, whole)
     end
-    return {due, due_parts, given, given_parts}
+    return due, due_parts, given, given_parts
   end
 end
 
