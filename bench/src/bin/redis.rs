@@ -228,6 +228,7 @@ fn median(mut numbers: Vec<f64>) -> (f64, f64, f64) {
 }
 
 fn main() {
+    let only = std::env::args().any(|argument| argument == "--tidegate");
     let quick = std::env::args().any(|argument| argument == "--quick");
     let (rounds, lasting) =
         if quick { (3, Duration::from_millis(500)) } else { (7, Duration::from_secs(2)) };
@@ -276,6 +277,9 @@ fn main() {
         let before = asked.store.counts();
         for _ in 0..rounds {
             for (place, contender) in Contender::ALL.into_iter().enumerate() {
+                if only && contender != Contender::Tidegate && !samples[place].is_empty() {
+                    continue;
+                }
                 let sample =
                     closed_loop(&runtime, &server, &asked, contender, traffic, callers, lasting);
                 samples[place].push(sample);

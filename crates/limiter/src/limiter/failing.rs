@@ -35,8 +35,14 @@ pub(super) struct Failing {
     rules: Vec<Tally>,
     /// What clients spent while the store was away, for rules that go on locally.
     local: OnceLock<MemoryStore>,
-    /// The parts of limits that are this node's own, by the share they were cut for.
-    shares: Mutex<(Share, HashMap<Arc<Limit>, Arc<Limit>>)>,
+    parts: Mutex<Parts>,
+}
+
+/// The parts of limits that are this node's own, and the share they were cut for.
+#[derive(Debug)]
+struct Parts {
+    share: Share,
+    of: HashMap<Arc<Limit>, Arc<Limit>>,
 }
 
 #[derive(Debug, Default)]
@@ -65,8 +71,8 @@ impl Failing {
     pub(super) fn new(rules: usize, clock: Clock) -> Self {
         let mut tallies = Vec::new();
         tallies.resize_with(rules, Tally::default);
-        let shares = Mutex::new((Share::WHOLE, HashMap::new()));
-        Self { clock, rules: tallies, local: OnceLock::new(), shares }
+        let parts = Mutex::new(Parts { share: Share::WHOLE, of: HashMap::new() });
+        Self { clock, rules: tallies, local: OnceLock::new(), parts }
     }
 
     pub(super) fn counts(&self) -> impl Iterator<Item = FailureCounts> {
@@ -153,11 +159,11 @@ impl Failing {
 
     /// This node's part of a limit.
     fn part(&self, limit: &Arc<Limit>, share: Share) -> Arc<Limit> {
-        let mut shares = self.shares.lock();
-        if shares.0 != share {
-            *shares = (share, HashMap::new());
+        let mut parts = self.parts.lock();
+        if parts.share != share {
+            *parts = Parts { share, of: HashMap::new() };
         }
-        let part = shares.1.entry(Arc::clone(limit));
+        let part = parts.of.entry(Arc::clone(limit));
         Arc::clone(part.or_insert_with(|| Arc::new(limit.share(share.index, share.of))))
     }
 

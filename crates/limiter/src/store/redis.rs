@@ -1,7 +1,7 @@
 //! A store for a fleet: spending is remembered in Redis, Valkey or a cluster of them.
 //!
-//! A check becomes an errand; errands for the same server travel in one script call ([`batch`]); a
-//! server that fails is left alone until a probe was answered ([`node`]).
+//! A check becomes an errand; errands for the same server travel in one script call (`batch`); a
+//! server that fails is left alone until a probe was answered (`node`).
 
 mod address;
 mod batch;

@@ -204,7 +204,7 @@ pub(super) fn write(tag: &Tag, state: &State) -> Option<Bytes> {
 pub(super) fn put_terms(bytes: &mut Vec<u8>, terms: &Terms) {
     match *terms {
         Terms::Bucket { parts, depth, cost } => {
-            put_numbers(bytes, &[parts, depth.micros, depth.parts, cost.micros, cost.parts])
+            put_numbers(bytes, &[parts, depth.micros, depth.parts, cost.micros, cost.parts]);
         }
         Terms::Window { window, amount, cost } => put_numbers(bytes, &[window, amount, cost]),
     }
