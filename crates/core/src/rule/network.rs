@@ -9,7 +9,8 @@ use ipnet::IpNet;
 ///
 /// A client that reaches a dual-stack listener over IPv4 shows up as `::ffff:192.0.2.7`, and must
 /// meet the rules for `192.0.2.7`.
-pub(super) fn address(value: &str) -> Option<IpAddr> {
+#[must_use]
+pub fn address(value: &str) -> Option<IpAddr> {
     value.parse().ok().map(|address: IpAddr| address.to_canonical())
 }
 
@@ -60,8 +61,11 @@ impl Networks {
     }
 }
 
-/// Reads `10.0.0.0/8` or `192.0.2.7`.
-pub(super) fn network(text: &str) -> Result<IpNet, NetworkError> {
+/// Reads `10.0.0.0/8` or `192.0.2.7`; IPv4 inside IPv6 is IPv4.
+///
+/// # Errors
+/// The text is neither, or has bits after its prefix.
+pub fn network(text: &str) -> Result<IpNet, NetworkError> {
     let network = match text.parse::<IpNet>() {
         Ok(network) => network,
         Err(_) => IpNet::from(text.parse::<IpAddr>().map_err(|_| NetworkError::Text)?),
@@ -69,7 +73,7 @@ pub(super) fn network(text: &str) -> Result<IpNet, NetworkError> {
     if network.trunc() != network {
         return Err(NetworkError::HostBits(network.trunc()));
     }
-    Ok(network)
+    Ok(unmapped(network))
 }
 
 /// A network of IPv4 addresses written as IPv6 is the IPv4 network, like its addresses.
@@ -85,7 +89,9 @@ fn unmapped(network: IpNet) -> IpNet {
 
 /// Why a text is no network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NetworkError {
+#[non_exhaustive]
+pub enum NetworkError {
+    /// It reads like neither an address nor a network.
     Text,
     /// `10.0.0.1/8`: the author means one address or the whole network, and we can't tell which.
     HostBits(IpNet),
@@ -101,3 +107,5 @@ impl fmt::Display for NetworkError {
         }
     }
 }
+
+impl std::error::Error for NetworkError {}

@@ -11,7 +11,7 @@ use tidegate::rule::{Applied, Because, Chain, Mode};
 use tidegate::{Clock, Request, Rule, RuleSet, Timestamp};
 
 use super::check::Decided;
-use super::validate::titled;
+use super::validate::{penalty, titled};
 use super::{Ending, Failure, Output, waiting};
 use crate::client::Server;
 use crate::config::RuleSource;
@@ -158,6 +158,9 @@ impl Explain {
         let applied = rule.limit_for(request, now);
         output.data(format_args!("  limit    {}, {}", applied.limit, why(rule, &applied, request)));
         output.data(format_args!("  bound    {}", applied.limit.bound()));
+        if let Some(penalty) = penalty(rule, applied.limit) {
+            output.data(format_args!("  penalty  {penalty}"));
+        }
         let (left, now) = match &self.server {
             Some(server) => self.left(server, rule, request)?,
             None => {

@@ -16,6 +16,7 @@ rules:
     per: [ip, path]
     limit: 5 per minute
     algorithm: fixed_window
+    penalty: {after: 10x, within: 1m, block: 10m}
   - name: all
     limit: 10 per second
     algorithm: leaky_bucket
@@ -38,6 +39,7 @@ api-per-key: 100 per 1 s, burst 200 (token_bucket): at most 300 in any 1 s
   claim.plan \"pro\": 100 per 1 s (token_bucket): at most 200 in any 1 s
   override 1 by api_key until 2200-01-01T00:00:00Z: 5000 per 1 s (token_bucket): at most 10000 in any 1 s
 login: 5 per 60 s (fixed_window): at most 10 in any 60 s, 5 in each window aligned to the clock
+  penalty: blocks a client for 10 min after 50 denied requests within 60 s (10 times the limit)
 all: 10 per 1 s, queue 20 (leaky_bucket): at most 11 in any 1 s, in shadow: counts and never denies
 old: 5 per 1 s (token_bucket): at most 10 in any 1 s, but it is off
 ";
@@ -208,6 +210,8 @@ fn explain_takes_attributes_that_come_from_elsewhere() {
     let login = explain(&["-X", "POST", "-a", "ip=192.0.2.7", "shop.example/login"]);
     assert!(login.contains("  host         shop.example\n"), "{login}");
     assert!(login.contains("  key      ip \"192.0.2.7\"; path \"/login\"\n"), "{login}");
+    let penalty = "blocks a client for 10 min after 50 denied requests within 60 s";
+    assert!(login.contains(&format!("  penalty  {penalty} (10 times the limit)\n")), "{login}");
     let (code, _, stderr) = run(&["explain", "-H", "nonsense", "/"]);
     assert_eq!(code, 2);
     assert!(stderr.contains("error: -H must read like 'Name: value', found \"nonsense\"\n"));
