@@ -22,7 +22,7 @@ pub use condition::{Condition, Mismatch, Pattern, Patterns, Test};
 pub use error::{RuleError, RuleErrors};
 pub use glob::Glob;
 pub use limits::{Applied, Because, Override, Tiers};
-pub use network::{NetworkError, Networks, address, network};
+pub use network::{NetworkError, Networks, address, network, unmapped};
 pub use penalty::{After, Penalty, PenaltyError};
 pub use per::{Chain, Picked};
 pub use set::RuleSet;

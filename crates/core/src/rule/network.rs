@@ -26,8 +26,7 @@ impl Networks {
     /// These networks; bits after a prefix are ignored.
     #[must_use]
     pub fn new(networks: impl IntoIterator<Item = IpNet>) -> Self {
-        let written: Box<[IpNet]> =
-            networks.into_iter().map(|network| unmapped(network.trunc())).collect();
+        let written: Box<[IpNet]> = networks.into_iter().map(unmapped).collect();
         let mut sorted: Vec<(IpAddr, IpAddr)> =
             written.iter().map(|network| (network.network(), network.broadcast())).collect();
         sorted.sort_unstable();
@@ -76,8 +75,11 @@ pub fn network(text: &str) -> Result<IpNet, NetworkError> {
     Ok(unmapped(network))
 }
 
-/// A network of IPv4 addresses written as IPv6 is the IPv4 network, like its addresses.
-fn unmapped(network: IpNet) -> IpNet {
+/// The same network without bits after its prefix; one of IPv4 addresses written as IPv6 is the IPv4
+/// network, like its addresses.
+#[must_use]
+pub fn unmapped(network: IpNet) -> IpNet {
+    let network = network.trunc();
     let shorter = network.prefix_len().checked_sub(96);
     match (network.addr().to_canonical(), shorter) {
         (IpAddr::V4(address), Some(length)) if network.addr().is_ipv6() => {
