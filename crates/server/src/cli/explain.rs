@@ -201,6 +201,10 @@ impl Explain {
                 Some(wait) => (format!("{left} of {limit}, more in {wait} s"), Some(left)),
                 None => (format!("{left} of {limit}"), Some(left)),
             },
+            (429, ..) if decided.blocked => {
+                let wait = decided.retry_after.unwrap_or_default();
+                (format!("nothing, the client is blocked for {wait} s"), Some(0))
+            }
             (200, ..) => ("unknown, the server does not enforce the rule".to_owned(), None),
             (404, ..) => ("unknown, the server has no rule of this name".to_owned(), None),
             (status, ..) => {
