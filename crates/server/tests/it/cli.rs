@@ -108,7 +108,7 @@ fn validate_tells_every_error_with_its_line() {
 fn validate_tells_what_a_setting_must_be() {
     let folder = Folder::new();
     for (text, error) in [
-        ("lisen: {}", "1: there is no key \"lisen\", wanted listen, store, rules, headers"),
+        ("lisen: {}", "1: there is no key \"lisen\", wanted listen, store, rules, headers, admin"),
         ("listen: 5", "1: listen must be a map, found \"5\""),
         ("listen:\n  - a", "2: listen must be a map, found a list"),
         ("listen: {http: [a]}", "1: http must be a text, found a list"),
@@ -116,6 +116,11 @@ fn validate_tells_what_a_setting_must_be() {
         ("[a]", "1: the document must be a map, found a list"),
         ("rules: {}", "1: rules must have file or inline, found neither"),
         ("rules: {file: a, inline: []}", "1: rules must have file or inline, found both"),
+        ("admin: {token: secret}", "1: admin.token must be 16 to 256 characters long, found 6"),
+        (
+            "admin:\n  token: not a secret at all",
+            "2: admin.token must be letters, digits and signs without spaces, found others",
+        ),
         ("headers: {ietf: 12}", "1: headers.ietf must be one of 11, 6, off, found \"12\""),
     ] {
         let config = folder.file("tidegate.yaml", text);
@@ -309,7 +314,7 @@ fn check_hints_what_to_do_when_nobody_listens() {
 
 #[test]
 fn help_teaches_with_examples() {
-    for command in ["serve", "check", "explain", "validate"] {
+    for command in ["serve", "check", "explain", "validate", "block"] {
         let (code, stdout, _) = run(&[command, "--help"]);
         assert_eq!(code, 0);
         assert!(stdout.contains("Examples:\n  tidegate "), "{stdout}");
@@ -323,11 +328,16 @@ fn help_teaches_with_examples() {
 
 #[test]
 fn the_configuration_that_the_guide_shows_is_one() {
-    let page = include_str!("../../../../docs/guide/http.md");
-    let shown = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    let folder = Folder::new();
-    folder.file("rules.yaml", "rules: [{name: api, limit: 1/s}]");
-    let config = folder.file("tidegate.yaml", shown);
-    let (code, _, stderr) = run(&["validate", &config]);
-    assert_eq!(code, 0, "{stderr}");
+    let pages = [
+        include_str!("../../../../docs/guide/http.md"),
+        include_str!("../../../../docs/guide/blocking.md"),
+    ];
+    for page in pages {
+        let shown = page.split("```yaml\nlisten:").nth(1).and_then(|rest| rest.split("```").next());
+        let folder = Folder::new();
+        folder.file("rules.yaml", "rules: [{name: api, limit: 1/s}]");
+        let config = folder.file("tidegate.yaml", &format!("listen:{}", shown.unwrap()));
+        let (code, _, stderr) = run(&["validate", &config]);
+        assert_eq!(code, 0, "{stderr}");
+    }
 }
