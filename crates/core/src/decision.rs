@@ -132,6 +132,16 @@ pub struct Decision {
     ruling: Ruling,
     policies: Policies,
     undecided: Vec<Arc<str>>,
+    block: Option<Block>,
+}
+
+/// Why a client was denied without asking any rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// How long it is still blocked, never zero.
+    pub retry_after: Span,
+    /// The rule whose penalty this is; `None` when an operator did it.
+    pub rule: Option<Arc<str>>,
 }
 
 /// The rules that were asked, in the order of the rules file.
@@ -167,7 +177,7 @@ impl Decision {
     pub fn of(policies: Policies) -> Self {
         let denied = policies.iter().any(|policy| !policy.shadow && !policy.outcome.is_allowed());
         let ruling = if denied { Ruling::Deny } else { Ruling::Allow };
-        Self { ruling, policies, undecided: Vec::new() }
+        Self { ruling, policies, undecided: Vec::new(), block: None }
     }
 
     /// The same decision, with rules that could not be asked: they are let pass, or not when
@@ -181,6 +191,13 @@ impl Decision {
         self
     }
 
+    /// The denial of a client that is blocked, whatever the rules say.
+    #[must_use]
+    pub fn blocked(block: Block) -> Self {
+        let (policies, undecided) = (Policies::new(), Vec::new());
+        Self { ruling: Ruling::Deny, policies, undecided, block: Some(block) }
+    }
+
     /// Whether the request may pass.
     #[must_use]
     pub fn ruling(&self) -> Ruling {
@@ -191,6 +208,22 @@ impl Decision {
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.ruling == Ruling::Allow
+    }
+
+    /// The block that denied the request before any rule was asked, if one did.
+    #[must_use]
+    pub fn block(&self) -> Option<&Block> {
+        self.block.as_ref()
+    }
+
+    /// How long a denied client has to wait; `None` when it was not denied, or when no wait helps.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Span> {
+        match (&self.block, self.ruling) {
+            (Some(block), _) => Some(block.retry_after),
+            (None, Ruling::Deny) => self.decisive()?.outcome.retry_after(),
+            (None, Ruling::Allow | Ruling::Unavailable) => None,
+        }
     }
 
     /// Every rule that was asked, shadow rules too, in the order of the rules file.

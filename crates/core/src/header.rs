@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use crate::decision::{Decision, Policy, Ruling};
+use crate::decision::{Block, Decision, Policy, Ruling};
 use crate::time::Timestamp;
 
 /// Which headers to send, and how.
@@ -81,7 +81,7 @@ impl HeaderStyle {
 #[must_use]
 pub fn retry_after_seconds(decision: &Decision) -> Option<u64> {
     match decision.ruling() {
-        Ruling::Deny => Some(decision.decisive()?.outcome.retry_after()?.as_secs_ceil()),
+        Ruling::Deny => Some(decision.retry_after()?.as_secs_ceil()),
         // We can't tell when the store is back; a second spreads the next try.
         Ruling::Unavailable => Some(1),
         Ruling::Allow => None,
@@ -150,6 +150,9 @@ impl Problem {
     /// The problem with a decision; `None` when it allows.
     #[must_use]
     pub fn of(decision: &Decision) -> Option<Self> {
+        if let Some(block) = decision.block() {
+            return Some(Self::blocked(block));
+        }
         match decision.ruling() {
             Ruling::Allow => None,
             Ruling::Deny => {
@@ -173,14 +176,31 @@ impl Problem {
         }
     }
 
+    fn blocked(block: &Block) -> Self {
+        let detail = match &block.rule {
+            Some(rule) => format!("blocked for going on after {rule:?} had denied"),
+            None => "blocked".to_owned(),
+        };
+        Self {
+            kind: "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
+            title: "Abnormal usage detected",
+            status: 429,
+            detail: format!("{detail}, try again in {}", seconds(block.retry_after.as_secs_ceil())),
+            violated_policies: block.rule.iter().map(ToString::to_string).collect(),
+        }
+    }
+
     fn wait(decision: &Decision) -> String {
         let name = decision.decisive().map_or("", |policy| &*policy.rule);
         match retry_after_seconds(decision) {
-            Some(1) => format!("over the limit of {name:?}, try again in 1 second"),
-            Some(wait) => format!("over the limit of {name:?}, try again in {wait} seconds"),
+            Some(wait) => format!("over the limit of {name:?}, try again in {}", seconds(wait)),
             None => format!("the request costs more than the limit of {name:?} ever admits"),
         }
     }
+}
+
+fn seconds(count: u64) -> String {
+    if count == 1 { "1 second".to_owned() } else { format!("{count} seconds") }
 }
 
 #[cfg(test)]
@@ -301,6 +321,21 @@ mod tests {
         let decision = Decision::of(Policies::new()).with_undecided(vec!["api".into()], true);
         assert_eq!(shown(HeaderStyle::default(), &decision), ["retry-after: 1"]);
         assert_eq!(Problem::of(&decision).unwrap().status, 503);
+    }
+
+    #[test]
+    fn a_blocked_client_learns_when_to_come_back_and_nothing_of_limits() {
+        let retry_after = Span::from_micros(599_000_001);
+        let decision = Decision::blocked(Block { retry_after, rule: Some("login".into()) });
+        assert_eq!(decision.ruling(), Ruling::Deny);
+        assert_eq!(decision.retry_after(), Some(retry_after));
+        assert_eq!(shown(HeaderStyle::default(), &decision), ["retry-after: 600"]);
+        assert_eq!(
+            serde_json::to_string(&Problem::of(&decision)).unwrap(),
+            r#"{"type":"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","title":"Abnormal usage detected","status":429,"detail":"blocked for going on after \"login\" had denied, try again in 600 seconds","violated-policies":["login"]}"#
+        );
+        let decision = Decision::blocked(Block { retry_after: Span::SECOND, rule: None });
+        assert_eq!(Problem::of(&decision).unwrap().detail, "blocked, try again in 1 second");
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub mod rule;
 pub mod time;
 
 pub use algorithm::{Algorithm, Bound, Limit, Meter, State};
-pub use decision::{Decision, Outcome, Policies, Policy, Ruling, Slip, Verdict, strictest};
+pub use decision::{Block, Decision, Outcome, Policies, Policy, Ruling, Slip, Verdict, strictest};
 pub use header::{Header, HeaderStyle, Ietf, Problem, Reset, retry_after_seconds};
 pub use key::{Key, Keyer, Part, Scope};
 pub use quota::{Quota, QuotaError};

@@ -8,6 +8,7 @@ mod limits;
 mod matcher;
 mod network;
 mod parse;
+mod penalty;
 mod per;
 mod raw;
 mod set;
@@ -21,7 +22,8 @@ pub use condition::{Condition, Mismatch, Pattern, Patterns, Test};
 pub use error::{RuleError, RuleErrors};
 pub use glob::Glob;
 pub use limits::{Applied, Because, Override, Tiers};
-pub use network::Networks;
+pub use network::{NetworkError, Networks, address, network, unmapped};
+pub use penalty::{After, Penalty, PenaltyError};
 pub use per::{Chain, Picked};
 pub use set::RuleSet;
 
@@ -83,6 +85,7 @@ pub struct Rule {
     overrides: Overrides,
     on_store_failure: OnStoreFailure,
     mode: Mode,
+    penalty: Option<Penalty>,
 }
 
 impl Rule {
@@ -157,6 +160,12 @@ impl Rule {
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// What becomes of a client that goes on after it was denied, if anything does.
+    #[must_use]
+    pub fn penalty(&self) -> Option<&Penalty> {
+        self.penalty.as_ref()
     }
 
     /// Whether the rule applies to a request.

@@ -3,9 +3,10 @@
 
 use tidegate_core::RuleSet;
 
-const PAGES: [(&str, &str); 2] = [
+const PAGES: [(&str, &str); 3] = [
     ("README.md", include_str!("../../../README.md")),
     ("docs/guide/rules.md", include_str!("../../../docs/guide/rules.md")),
+    ("docs/guide/blocking.md", include_str!("../../../docs/guide/blocking.md")),
 ];
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use tidegate_core::rule::{Because, Chain, Mode, OnStoreFailure};
+use tidegate_core::rule::{After, Because, Chain, Mode, OnStoreFailure, Penalty};
 use tidegate_core::{Algorithm, Limit, Part, Quota, Request, RuleSet, Span, Timestamp};
 
 fn read(yaml: &str) -> RuleSet {
@@ -35,6 +35,7 @@ rules:
     accuracy: exact
     on_store_failure: deny
     mode: shadow
+    penalty: {after: 10x, within: 1m, block: 10 minutes}
   - name: all
     limit: {amount: 250, window: 15m}
 "#;
@@ -48,6 +49,8 @@ fn every_field_means_what_the_guide_says() {
     assert_eq!(**rule.limit(), limit(Quota::per_second(100).burst(200)));
     let per: Vec<&str> = rule.per().iter().map(Chain::as_str).collect();
     assert_eq!(per, ["api_key", "user | ip"]);
+    let penalty = Penalty::new(After::Times(10), Span::MINUTE, Span::from_secs(600)).unwrap();
+    assert_eq!(rule.penalty(), Some(&penalty));
 
     let all = rules.rule("all").unwrap();
     assert_eq!(all.mode(), Mode::Enforce);
@@ -55,7 +58,7 @@ fn every_field_means_what_the_guide_says() {
     assert_eq!(all.algorithm(), Algorithm::TokenBucket);
     let quarter = Span::MINUTE.checked_mul(15).unwrap();
     assert_eq!(**all.limit(), limit(Quota::per(250, quarter)));
-    assert!(all.per().is_empty() && all.conditions().is_empty());
+    assert!(all.per().is_empty() && all.conditions().is_empty() && all.penalty().is_none());
     assert!(rules.rule("none").is_none());
 }
 
@@ -201,6 +204,13 @@ fn rules_made_in_code_are_checked_too() {
         rule("a").unwrap().with_per("user |").unwrap_err().to_string(),
         r#"rule "a": attribute must be 1 to 128 bytes without '|', found """#
     );
+    let penalty = Penalty::new(After::Denials(9), Span::MINUTE, Span::HOUR).unwrap();
+    assert_eq!(
+        rule("a").unwrap().with_penalty(penalty).unwrap_err().to_string(),
+        r#"rule "a": penalty needs per, found none (one bucket for all would block everybody)"#
+    );
+    let punished = rule("a").unwrap().with_per("user").unwrap().with_penalty(penalty).unwrap();
+    assert_eq!(punished.penalty(), Some(&penalty));
     let twice = RuleSet::new(vec![rule("a").unwrap(), rule("a").unwrap()]);
     assert_eq!(twice.unwrap_err().to_string(), r#"rule "a": name must be unique, found it twice"#);
 }

@@ -120,17 +120,39 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
         ),
         ("match: {a: {present: yes}}", r#"match.a.present must be true or false, found "yes""#),
         (
+            "penalty: {after: 10x, within: 1m, block: 10m}",
+            "penalty needs per, found none (one bucket for all would block everybody)",
+        ),
+        ("per: [a]\n  penalty: 10x", r#"penalty must be a map, found "10x""#),
+        ("per: [a]\n  penalty: {after: 10x, within: 1m}", "penalty.block is missing"),
+        (
+            "per: [a]\n  penalty: {after: ten, within: 1m, block: 10m}",
+            r#"penalty.after must be a number of denied requests like 500, or of times the limit like 10x, found "ten""#,
+        ),
+        (
+            "per: [a]\n  penalty: {after: 10x, within: soon, block: 10m}",
+            r#"penalty.within: unit of time must be ms, second, minute, hour, day, week, month (30 days) or year (365 days), found "soon""#,
+        ),
+        (
+            "per: [a]\n  penalty: {after: 5, within: 1m, block: 0s}",
+            "penalty.block: window must be from 1 ms to 3650 days, found 0 s",
+        ),
+        (
+            "per: [a]\n  penalty: {after: 5, within: 1m, block: 1m, for: 10m}",
+            r#"penalty has no key "for", wanted after, within or block"#,
+        ),
+        (
             "color: red",
-            r#"rule has no key "color", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, on_store_failure or mode"#,
+            r#"rule has no key "color", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, on_store_failure, mode or penalty"#,
         ),
         (
             "brust: 5",
-            r#"rule has no key "brust", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, on_store_failure or mode (did you mean burst?)"#,
+            r#"rule has no key "brust", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, on_store_failure, mode or penalty (did you mean burst?)"#,
         ),
     ] {
         assert_eq!(
             told(&format!("rules:\n- name: api\n  limit: 1/s\n  {field}\n")),
-            format!(r#"rules.yaml:4: rule "api": {error}"#),
+            format!(r#"rules.yaml:{}: rule "api": {error}"#, 4 + field.matches('\n').count()),
             "{field:?}"
         );
     }

@@ -16,6 +16,7 @@
 //! every rule that matches it: all of them are charged, or none. The `tower` feature puts either in
 //! front of an HTTP or gRPC service.
 
+pub mod block;
 pub mod clock;
 pub mod limiter;
 pub mod per_key;
@@ -23,6 +24,7 @@ pub mod store;
 #[cfg(feature = "tower")]
 pub mod tower;
 
+pub use block::BlockList;
 pub use clock::{Clock, ManualClock};
 pub use limiter::{
     AcquireError, Builder, FailureCounts, ForgetError, Limiter, NoHandle, Receipt, UnknownRule,
@@ -36,7 +38,7 @@ pub use store::redis::{
 };
 pub use store::{Answer, Answers, Charge, Outcomes, Refund, Share, Store, StoreError};
 pub use tidegate_core::{
-    Algorithm, Bound, Decision, HeaderStyle, Ietf, Key, Keyer, Limit, Outcome, Policy, Problem,
-    Quota, QuotaError, Request, RequestError, Reset, Rule, RuleSet, Ruling, Slip, Span, State,
-    Timestamp, Verdict, rule,
+    Algorithm, Block, Bound, Decision, HeaderStyle, Ietf, Key, Keyer, Limit, Outcome, Policy,
+    Problem, Quota, QuotaError, Request, RequestError, Reset, Rule, RuleSet, Ruling, Slip, Span,
+    State, Timestamp, Verdict, rule,
 };

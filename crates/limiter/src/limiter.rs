@@ -8,10 +8,11 @@ use smallvec::SmallVec;
 use thiserror::Error;
 use tidegate_core::rule::{Chain, Mode};
 use tidegate_core::{
-    Algorithm, Decision, Key, Limit, Policies, Policy, Quota, QuotaError, Request, Rule, RuleSet,
-    Ruling, Scope, Span, Timestamp,
+    Algorithm, Decision, Key, Keyer, Limit, Policies, Policy, Quota, QuotaError, Request, Rule,
+    RuleSet, Ruling, Scope, Span, Timestamp,
 };
 
+use crate::block::{BlockList, By, Entry, PenaltyBox, Reason};
 use crate::clock::Clock;
 use crate::per_key::{PerKey, Waiting};
 use crate::store::memory::MemoryStore;
@@ -61,6 +62,9 @@ struct Inner<S> {
     /// For each rule, how soon it is charged: narrow ones before wide ones.
     ranks: Vec<usize>,
     failing: Failing,
+    blocks: Arc<BlockList>,
+    /// The denials of clients, if there is a rule with a penalty.
+    penalties: Option<PenaltyBox>,
 }
 
 /// A charge to be made for one rule.
@@ -122,7 +126,7 @@ impl Limiter<MemoryStore> {
     /// A limiter to be given its rules, and perhaps a clock and a store.
     #[must_use]
     pub fn builder() -> Builder {
-        Builder { rules: RuleSet::default(), clock: None, store: () }
+        Builder { rules: RuleSet::default(), clock: None, blocks: None, store: () }
     }
 }
 
@@ -131,6 +135,7 @@ impl Limiter<MemoryStore> {
 pub struct Builder<St = ()> {
     rules: RuleSet,
     clock: Option<Clock>,
+    blocks: Option<Arc<BlockList>>,
     store: St,
 }
 
@@ -148,20 +153,28 @@ impl<St> Builder<St> {
         self.clock = Some(clock);
         self
     }
+
+    /// Who is blocked. Without a list: one of its own, empty, under the secret of the store's keys.
+    #[must_use]
+    pub fn blocks(mut self, blocks: Arc<BlockList>) -> Self {
+        self.blocks = Some(blocks);
+        self
+    }
 }
 
 impl Builder {
     /// Where spending is remembered. Without one: in memory, with default room.
     #[must_use]
     pub fn store<S: Store>(self, store: Arc<S>) -> Builder<Arc<S>> {
-        Builder { rules: self.rules, clock: self.clock, store }
+        Builder { rules: self.rules, clock: self.clock, blocks: self.blocks, store }
     }
 
     /// The limiter, on a memory store of its own.
     #[must_use]
     pub fn build(self) -> Limiter {
         let clock = self.clock.unwrap_or_default();
-        Limiter::assemble(Arc::new(MemoryStore::new(clock.clone())), clock, self.rules)
+        let store = Arc::new(MemoryStore::new(clock.clone()));
+        Limiter::assemble(store, clock, self.rules, self.blocks)
     }
 }
 
@@ -169,12 +182,17 @@ impl<S: Store> Builder<Arc<S>> {
     /// The limiter.
     #[must_use]
     pub fn build(self) -> Limiter<S> {
-        Limiter::assemble(self.store, self.clock.unwrap_or_default(), self.rules)
+        Limiter::assemble(self.store, self.clock.unwrap_or_default(), self.rules, self.blocks)
     }
 }
 
 impl<S: Store> Limiter<S> {
-    fn assemble(store: Arc<S>, clock: Clock, rules: RuleSet) -> Self {
+    fn assemble(
+        store: Arc<S>,
+        clock: Clock,
+        rules: RuleSet,
+        blocks: Option<Arc<BlockList>>,
+    ) -> Self {
         let keyer = store.keyer();
         let scopes = rules.rules().iter().map(|rule| {
             let scope = keyer.scope(rule.name(), rule.per().iter().map(Chain::as_str));
@@ -184,7 +202,14 @@ impl<S: Store> Limiter<S> {
         let scopes = scopes.collect();
         let ranks = ranks(&rules);
         let failing = Failing::new(rules.rules().len(), clock.clone());
-        Self { inner: Arc::new(Inner { store, clock, rules, scopes, ranks, failing }) }
+        let blocks = blocks.unwrap_or_else(|| {
+            let (Keyer::Local { seed: secret } | Keyer::Fleet { secret }) = keyer;
+            Arc::new(BlockList::new(secret))
+        });
+        let punishing = rules.rules().iter().any(|rule| rule.penalty().is_some());
+        let penalties = punishing.then(|| PenaltyBox::new(clock.clone()));
+        let inner = Inner { store, clock, rules, scopes, ranks, failing, blocks, penalties };
+        Self { inner: Arc::new(inner) }
     }
 
     /// The rules in force.
@@ -205,8 +230,24 @@ impl<S: Store> Limiter<S> {
         &self.inner.store
     }
 
+    /// Who is blocked: the list that this limiter looks at, and adds to by the penalties of its rules.
+    #[must_use]
+    pub fn blocks(&self) -> &Arc<BlockList> {
+        &self.inner.blocks
+    }
+
+    /// Gives back the memory of blocks that are over, and of a part of the denials that no longer
+    /// count: all of them after `parts` calls. Nothing depends on it but memory.
+    pub fn sweep_blocks(&self, parts: usize) {
+        self.inner.blocks.sweep(self.inner.clock.now());
+        if let Some(penalties) = &self.inner.penalties {
+            penalties.sweep(parts);
+        }
+    }
+
     /// Charges a request to every rule that matches it, or to none of them.
     ///
+    /// A client that is blocked is denied before any rule is matched and without touching the store.
     /// A store that fails is part of the decision: each rule says whether it then allows or denies.
     pub async fn check(&self, request: &Request<'_>) -> Decision {
         self.check_with_receipt(request).await.0
@@ -214,6 +255,15 @@ impl<S: Store> Limiter<S> {
 
     /// As [`check`](Self::check), with what it takes to undo it.
     pub async fn check_with_receipt(&self, request: &Request<'_>) -> (Decision, Receipt) {
+        if let Some(decision) = self.blocked(request) {
+            return (decision, Receipt::default());
+        }
+        let charged = self.charge_matching(request).await;
+        self.note_denials(request, &charged.0);
+        charged
+    }
+
+    async fn charge_matching(&self, request: &Request<'_>) -> (Decision, Receipt) {
         let places = self.inner.rules.matching_places(request);
         self.decide(&places, request).await
     }
@@ -233,9 +283,14 @@ impl<S: Store> Limiter<S> {
         request: &Request<'_>,
     ) -> Result<Decision, UnknownRule> {
         let place = self.place(name)?;
+        if let Some(decision) = self.blocked(request) {
+            return Ok(decision);
+        }
         let off = self.inner.rules.rules()[place].mode() == Mode::Off;
         let places: &[usize] = if off { &[] } else { &[place] };
-        Ok(self.decide(places, request).await.0)
+        let decision = self.decide(places, request).await.0;
+        self.note_denials(request, &decision);
+        Ok(decision)
     }
 
     /// Takes back what a request was charged, as far as it still counts. How many charges gave
@@ -260,6 +315,9 @@ impl<S: Store> Limiter<S> {
     /// There is no such rule, or the store did not confirm it.
     pub async fn forget(&self, rule: &str, request: &Request<'_>) -> Result<(), ForgetError> {
         let ask = self.ask(self.place(rule)?, request);
+        if let Some(penalties) = &self.inner.penalties {
+            penalties.forget(ask.key);
+        }
         Ok(self.inner.store.forget(ask.key).await?)
     }
 
@@ -269,10 +327,15 @@ impl<S: Store> Limiter<S> {
     /// last.
     ///
     /// # Errors
-    /// No wait would make the request fit, or the store failed under a rule that then denies.
+    /// No wait would make the request fit, the client is blocked, or the store failed under a rule that
+    /// then denies.
     pub async fn acquire(&self, request: &Request<'_>) -> Result<Decision, AcquireError> {
         loop {
-            let (decision, receipt) = self.check_with_receipt(request).await;
+            if let Some(decision) = self.blocked(request) {
+                return Err(AcquireError::Blocked(decision));
+            }
+            // Who waits its time is not hammering: these denials count towards no penalty.
+            let (decision, receipt) = self.charge_matching(request).await;
             // Read after the check: a wait counted from before it would end too early.
             let now = self.inner.clock.now();
             let wait = match decision.ruling() {
@@ -285,7 +348,7 @@ impl<S: Store> Limiter<S> {
                     }
                     return Ok(decision);
                 }
-                Ruling::Deny => decision.decisive().and_then(|policy| policy.outcome.retry_after()),
+                Ruling::Deny => decision.retry_after(),
                 Ruling::Unavailable => return Err(AcquireError::Unavailable(decision)),
             };
             match wait {
@@ -298,7 +361,8 @@ impl<S: Store> Limiter<S> {
     /// A handle on one rule's limit, a bucket for each value of the attribute it counts by.
     ///
     /// The handle meets the same buckets as requests that carry the value, under the rule's own
-    /// limit: tiers and overrides need a request to look at.
+    /// limit: tiers, overrides and penalties need a request to look at. It does not look at the block
+    /// list either.
     ///
     /// # Errors
     /// There is no such rule, or it does not count by exactly one attribute.
@@ -308,7 +372,8 @@ impl<S: Store> Limiter<S> {
         if rule.per().len() != 1 {
             return Err(NoHandle::Parts { rule: name.to_owned(), found: rule.per().len() });
         }
-        if rule.tiers().is_some() || !rule.overrides().is_empty() || rule.mode() != Mode::Enforce {
+        let varies = rule.tiers().is_some() || !rule.overrides().is_empty();
+        if varies || rule.penalty().is_some() || rule.mode() != Mode::Enforce {
             return Err(NoHandle::Varies { rule: name.to_owned() });
         }
         let (store, clock) = (Arc::clone(&self.inner.store), self.inner.clock.clone());
@@ -390,6 +455,54 @@ impl<S: Store> Limiter<S> {
         decision.with_undecided(verdicts.undecided, verdicts.unavailable)
     }
 
+    /// The denial of a client that is blocked: no rule is matched for it, and the store not touched.
+    #[inline]
+    fn blocked(&self, request: &Request<'_>) -> Option<Decision> {
+        if self.inner.blocks.is_empty() {
+            return None;
+        }
+        let now = self.inner.clock.now();
+        self.inner.blocks.find(request, now)?.block(now).map(Decision::blocked)
+    }
+
+    /// Counts denials towards the penalties of the rules that denied. A look counts nothing.
+    #[inline]
+    fn note_denials(&self, request: &Request<'_>, decision: &Decision) {
+        let Some(penalties) = &self.inner.penalties else { return };
+        if request.costs() == 0 {
+            return;
+        }
+        for policy in decision.policies().iter().filter(|policy| !policy.outcome.is_allowed()) {
+            self.note_denial(penalties, request, policy);
+        }
+    }
+
+    #[cold]
+    fn note_denial(&self, penalties: &PenaltyBox, request: &Request<'_>, policy: &Policy) {
+        let inner = &self.inner;
+        let Some(place) = inner.rules.place(&policy.rule) else { return };
+        let rule = &inner.rules.rules()[place];
+        let Some(penalty) = rule.penalty() else { return };
+        let Some(subject) = inner.blocks.client_of(rule, request) else { return };
+        let (now, key) = (inner.clock.now(), self.ask(place, request).key);
+        if !penalties.is_due(key, penalty, &policy.limit, now) {
+            return;
+        }
+        if policy.shadow {
+            tracing::info!(rule = %policy.rule, %subject, "a client would be blocked");
+            return;
+        }
+        let (rule, span) = (rule.shared_name(), penalty.block());
+        let by = By::Penalty { rule: Arc::clone(&rule) };
+        let (until, reason) = (now + span, Reason::default());
+        let entry = Entry { subject: subject.clone(), until, reason, by, added: now };
+        match inner.blocks.add(entry, now) {
+            Ok(()) => tracing::info!(%rule, %subject, %span, "client blocked"),
+            // Counted by the list; whoever fills it must not fill the log as well.
+            Err(error) => tracing::debug!(%rule, %error, "client not blocked"),
+        }
+    }
+
     /// How many checks each rule answered without the store, in the order of the rules.
     pub fn failures(&self) -> impl Iterator<Item = (&Rule, FailureCounts)> {
         self.inner.rules.rules().iter().zip(self.inner.failing.counts())
@@ -443,7 +556,9 @@ pub enum NoHandle {
         found: usize,
     },
     /// The limit depends on more than the key.
-    #[error("rule {rule:?} has tiers, overrides or a mode, which need a whole request to decide")]
+    #[error(
+        "rule {rule:?} has tiers, overrides, a penalty or a mode, which need a whole request to decide"
+    )]
     Varies {
         /// The rule.
         rule: String,
@@ -469,6 +584,9 @@ pub enum AcquireError {
     /// The cost is more than one of the limits ever admits.
     #[error("the request costs more than one of its limits ever admits")]
     NeverFits(Decision),
+    /// The client is blocked, and the decision says until when.
+    #[error("the client is blocked")]
+    Blocked(Decision),
     /// The store failed, and a rule denies then.
     #[error("the store failed, and a rule denies then")]
     Unavailable(Decision),

@@ -85,7 +85,7 @@ impl<S: Store> RateLimitLayer<ByRules<S>> {
     /// Of a request, rules see `method`, `host`, `path`, `query.*`, `header.*`, `cookie.*`, `api_key`
     /// (the `X-API-Key` header), `ip` where the server left a [`SocketAddr`](std::net::SocketAddr)
     /// among the request's extensions, and what [`ip`](Self::ip) and [`attribute`](Self::attribute)
-    /// add. Only what some rule mentions is read. `X-Forwarded-For` is a header as any other: whoever
+    /// add. Only what some rule mentions, or somebody is blocked by, is read. `X-Forwarded-For` is a header as any other: whoever
     /// sends it may have made it up.
     #[must_use]
     pub fn new(limiter: Limiter<S>) -> Self {

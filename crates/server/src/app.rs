@@ -9,8 +9,10 @@ use thiserror::Error;
 use tidegate::{Clock, HeaderStyle, Limiter, MemoryStore, RuleSet};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
+use crate::admin::{Admin, Guard, is_local};
 use crate::config::{Door, Listen};
 use crate::service::Service;
 use crate::transport::connection::Patience;
@@ -21,21 +23,41 @@ const SWEEP: Duration = Duration::from_secs(10);
 /// How often a part of it is looked through.
 const SWEEP_TICK: Duration = Duration::from_millis(50);
 
+/// How often blocks that are over and denials that no longer count are looked for.
+const SWEEP_BLOCKS: Duration = Duration::from_secs(1);
+
 /// A server whose doors are bound and not yet open.
 #[derive(Debug)]
 pub(crate) struct App {
-    http: TcpListener,
-    address: SocketAddr,
+    http: Bound,
+    admin: Option<(Bound, Admin)>,
     service: Arc<Service>,
+    limiter: Limiter,
     store: Arc<MemoryStore>,
     clock: Clock,
+}
+
+/// An address that is ours.
+#[derive(Debug)]
+struct Bound {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Bound {
+    async fn to(door: &'static str, wanted: &str) -> Result<Self, BindError> {
+        let taken = |error| BindError::Door { door, address: wanted.to_owned(), error };
+        let listener = TcpListener::bind(wanted).await.map_err(taken)?;
+        let address = listener.local_addr().map_err(taken)?;
+        Ok(Self { listener, address })
+    }
 }
 
 impl App {
     /// Takes the addresses; nobody is answered yet.
     ///
     /// # Errors
-    /// There is no door to open, or an address can't be had.
+    /// There is no door to open, an address can't be had, or is open to others without a token.
     pub(crate) async fn bind(
         listen: &Listen,
         rules: RuleSet,
@@ -43,30 +65,53 @@ impl App {
         headers: HeaderStyle,
     ) -> Result<Self, BindError> {
         let Door::At(wanted) = &listen.http else { return Err(BindError::NoDoor) };
-        let taken = |error| BindError::Door { door: "http", address: wanted.clone(), error };
-        let http = TcpListener::bind(wanted).await.map_err(taken)?;
-        let address = http.local_addr().map_err(taken)?;
+        let http = Bound::to("http", wanted).await?;
         let clock = Clock::system();
         let store = Arc::new(MemoryStore::with_max_keys(max_keys, clock.clone()));
         let limiter =
             Limiter::builder().rules(rules).clock(clock.clone()).store(Arc::clone(&store)).build();
-        let service = Arc::new(Service::new(limiter, headers));
-        Ok(Self { http, address, service, store, clock })
+        let admin = match &listen.admin {
+            Door::At(wanted) => {
+                let bound = Bound::to("admin", wanted).await?;
+                if listen.token.is_none() && !is_local(bound.address) {
+                    return Err(BindError::NoToken { address: wanted.clone() });
+                }
+                let guard = Guard::new(listen.token.as_ref(), wanted);
+                let blocks = Arc::clone(limiter.blocks());
+                Some((bound, Admin { guard, blocks, clock: clock.clone() }))
+            }
+            Door::Off => None,
+        };
+        let service = Arc::new(Service::new(limiter.clone(), headers));
+        Ok(Self { http, admin, service, limiter, store, clock })
+    }
+
+    /// Where checks are answered over HTTP.
+    pub(crate) fn http(&self) -> SocketAddr {
+        self.http.address
     }
 
     /// The doors by name, and where they really are.
-    pub(crate) fn doors(&self) -> [(&'static str, SocketAddr); 1] {
-        [("http", self.address)]
+    pub(crate) fn doors(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+        let admin = self.admin.iter().map(|(bound, _)| ("admin", bound.address));
+        std::iter::once(("http", self.http.address)).chain(admin)
     }
 
     /// Answers until `closing` says so, then finishes what is under way. How many connections had
     /// to be cut off.
     pub(crate) async fn run(self, closing: watch::Receiver<bool>) -> usize {
-        let sweeper = tokio::spawn(sweep(self.store));
-        let patience = Patience::default();
-        let cut_off = http::serve(self.http, self.service, patience, self.clock, closing).await;
-        sweeper.abort();
-        cut_off
+        let sweepers = [tokio::spawn(sweep(self.store)), tokio::spawn(sweep_blocks(self.limiter))];
+        let (http, patience) = (self.http.listener, Patience::default());
+        let http = http::serve(http, self.service, patience, self.clock, closing.clone());
+        let admin = async {
+            match self.admin {
+                Some((bound, admin)) => admin.serve(bound.listener, closing).await,
+                None => 0,
+            }
+        };
+        let (http, admin) = tokio::join!(http, admin);
+        sweepers.iter().for_each(JoinHandle::abort);
+        http + admin
     }
 }
 
@@ -82,6 +127,17 @@ async fn sweep(store: Arc<MemoryStore>) {
     }
 }
 
+/// The same for blocks, and for the denials that penalties count.
+async fn sweep_blocks(limiter: Limiter) {
+    let parts = usize::try_from(SWEEP.as_secs() / SWEEP_BLOCKS.as_secs()).unwrap_or(1);
+    let mut ticker = tokio::time::interval(SWEEP_BLOCKS);
+    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticker.tick().await;
+        limiter.sweep_blocks(parts);
+    }
+}
+
 /// Why a server can't start.
 #[derive(Debug, Error)]
 pub(crate) enum BindError {
@@ -89,6 +145,10 @@ pub(crate) enum BindError {
     NoDoor,
     #[error("{door} can't listen on {address}: {}", reason(.error))]
     Door { door: &'static str, address: String, error: io::Error },
+    #[error(
+        "admin can't listen on {address} without a token: whoever reaches it could block anybody"
+    )]
+    NoToken { address: String },
 }
 
 fn reason(error: &io::Error) -> String {

@@ -1,5 +1,6 @@
 //! The command line: one file per command, and how all of them speak.
 
+mod block;
 mod check;
 mod explain;
 mod serve;
@@ -29,9 +30,11 @@ Examples:
   tidegate validate rules.yaml               what each rule admits at the most, or what is wrong
   tidegate explain --rules rules.yaml -H 'X-API-Key: k1' http://api.example/v1/orders
   tidegate check per-key alice               one decision by a running server
+  tidegate block add 192.0.2.7 --for 10m     no answer but a refusal for ten minutes
 
 Exit status: 0 fine, 1 denied or invalid, 2 could not do it.
-TIDEGATE_LOG sets what is logged: debug, or tidegate=trace; info by default.";
+TIDEGATE_LOG sets what is logged: debug, or tidegate=trace; info by default.
+TIDEGATE_TOKEN opens an admin door that has a token.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -39,6 +42,7 @@ enum Command {
     Check(check::Check),
     Explain(explain::Explain),
     Validate(validate::Validate),
+    Block(block::Block),
 }
 
 /// Runs a command to its end.
@@ -51,6 +55,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Command::Check(command) => command.run(&mut output),
         Command::Explain(command) => command.run(&mut output),
         Command::Validate(command) => command.run(&mut output),
+        Command::Block(command) => command.run(&mut output),
     };
     match done {
         Ok(ending) => ending.into(),
@@ -124,6 +129,10 @@ struct Failure {
 impl Failure {
     fn failed(error: impl Display) -> Self {
         Self { ending: Ending::Failed, message: format!("error: {error}"), hints: Vec::new() }
+    }
+
+    fn refused(error: impl Display) -> Self {
+        Self { ending: Ending::No, ..Self::failed(error) }
     }
 
     fn hint(mut self, hint: impl Into<String>) -> Self {

@@ -6,16 +6,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
-use hyper::header::{CONTENT_TYPE, HOST};
-use hyper::{Request, Uri};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tokio::net::TcpStream;
 
+use crate::config::Token;
+
 /// How long a server may take, connecting included.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest answer in bytes.
-const MAX_ANSWER: usize = 1024 * 1024;
+/// Longest answer in bytes: that of a full block list, and then some.
+const MAX_ANSWER: usize = 64 * 1024 * 1024;
 
 /// Where a server answers HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,11 +53,34 @@ impl Server {
     /// # Errors
     /// There was no answer.
     pub(crate) async fn post(&self, path: &str, body: String) -> Result<Answer, ClientError> {
-        let asked = tokio::time::timeout(PATIENCE, self.ask(path, body)).await;
+        self.ask(Method::POST, path, body, None).await
+    }
+
+    /// Sends JSON to a path, with a token if there is one.
+    ///
+    /// # Errors
+    /// There was no answer.
+    pub(crate) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: String,
+        token: Option<&Token>,
+    ) -> Result<Answer, ClientError> {
+        let mut request = Request::builder().method(method).uri(path).header(HOST, &self.address);
+        if let Some(token) = token {
+            request = request.header(AUTHORIZATION, format!("Bearer {}", token.as_str()));
+        }
+        if !body.is_empty() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(Full::from(body));
+        let request = request.map_err(|error| self.silent(error.to_string()))?;
+        let asked = tokio::time::timeout(PATIENCE, self.send(request)).await;
         asked.unwrap_or_else(|_| Err(self.silent(format!("no answer within {PATIENCE:?}"))))
     }
 
-    async fn ask(&self, path: &str, body: String) -> Result<Answer, ClientError> {
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Answer, ClientError> {
         let stream = TcpStream::connect(&self.address).await.map_err(|error| {
             ClientError::Unreachable { address: self.address.clone(), reason: error.to_string() }
         })?;
@@ -63,11 +88,6 @@ impl Server {
             .await
             .map_err(|error| self.silent(error.to_string()))?;
         tokio::spawn(connection);
-        let request = Request::post(path)
-            .header(HOST, &self.address)
-            .header(CONTENT_TYPE, "application/json")
-            .body(Full::<Bytes>::from(body))
-            .map_err(|error| self.silent(error.to_string()))?;
         let response = sender.send_request(request).await;
         let response = response.map_err(|error| self.silent(error.to_string()))?;
         let status = response.status().as_u16();

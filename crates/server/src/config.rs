@@ -3,6 +3,7 @@
 //! This is the only place that reads the environment.
 
 mod file;
+mod token;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use tidegate::rule::RuleErrors;
 use tidegate::{HeaderStyle, MemoryStore, RuleSet};
 
 pub(crate) use self::file::{ConfigFile, Kind, kind};
+pub(crate) use self::token::Token;
 
 /// The rules that are enforced when none are given.
 pub(crate) const SAMPLE_RULES: &str = include_str!("sample_rules.yaml");
@@ -20,6 +22,7 @@ pub(crate) const SAMPLE_RULES: &str = include_str!("sample_rules.yaml");
 pub(crate) const SAMPLE_NAME: &str = "sample_rules.yaml";
 
 const DEFAULT_HTTP: &str = "127.0.0.1:8080";
+const DEFAULT_ADMIN: &str = "127.0.0.1:9090";
 
 /// Everything that `serve` needs to know.
 #[derive(Debug)]
@@ -34,6 +37,9 @@ pub(crate) struct Config {
 #[derive(Clone, Debug)]
 pub(crate) struct Listen {
     pub(crate) http: Door,
+    pub(crate) admin: Door,
+    /// What opens the admin door, beyond being able to reach it.
+    pub(crate) token: Option<Token>,
     /// Doors that were asked for by name and that this version does not have.
     pub(crate) missing: Vec<&'static str>,
 }
@@ -80,15 +86,16 @@ impl Config {
         let missing = [
             ("grpc", flags.grpc.or(file.grpc)),
             ("resp", flags.resp.or(file.resp)),
-            ("admin", flags.admin.or(file.admin)),
             ("gateway", flags.gateway.or(file.gateway).or(flags.upstream.map(Door::At))),
         ];
         let asked = |(name, door)| matches!(door, Some(Door::At(_))).then_some(name);
         let rules = flags.rules.map(RuleSource::File).or(file.rules);
-        let http = flags.http.or(file.http);
+        let or_at = |door: Option<Door>, usual: &str| door.unwrap_or(Door::At(usual.to_owned()));
         Ok(Self {
             listen: Listen {
-                http: http.unwrap_or_else(|| Door::At(DEFAULT_HTTP.to_owned())),
+                http: or_at(flags.http.or(file.http), DEFAULT_HTTP),
+                admin: or_at(flags.admin.or(file.admin), DEFAULT_ADMIN),
+                token: file.token.map_or_else(token, |token| Ok(Some(token)))?,
                 missing: missing.into_iter().filter_map(asked).collect(),
             },
             max_keys: file.max_keys.unwrap_or(MemoryStore::DEFAULT_MAX_KEYS),
@@ -119,6 +126,20 @@ impl RuleSource {
 #[allow(clippy::disallowed_methods, reason = "this is where the environment is read")]
 pub(crate) fn log_filter() -> String {
     std::env::var("TIDEGATE_LOG").unwrap_or_else(|_| "info".to_owned())
+}
+
+/// What `TIDEGATE_TOKEN` says, for an admin door and for commands that ask one.
+///
+/// # Errors
+/// It says something that is no token.
+pub(crate) fn token() -> Result<Option<Token>, ConfigError> {
+    let Some(text) = std::env::var_os("TIDEGATE_TOKEN").filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    text.to_string_lossy().parse().map(Some).map_err(|message| {
+        let source = "TIDEGATE_TOKEN".to_owned();
+        ConfigError::Invalid(vec![Wrong { source, line: None, message }])
+    })
 }
 
 impl FromStr for Door {

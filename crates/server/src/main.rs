@@ -1,5 +1,6 @@
 //! `tidegate`: rate limits as a service.
 
+mod admin;
 mod app;
 mod cli;
 mod client;

@@ -218,6 +218,7 @@ impl Reply {
             ending = ?self.ending(),
             rule = policy.map(|policy| &*policy.rule),
             remaining = policy.map(|policy| policy.outcome.remaining),
+            blocked = self.decision.block().is_some(),
             "checked"
         );
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::limits::Overrides;
-use super::{Condition, Mode, OnStoreFailure, Override, Rule, RuleError, Tiers, parse};
+use super::{Condition, Mode, OnStoreFailure, Override, Penalty, Rule, RuleError, Tiers, parse};
 use crate::algorithm::{Algorithm, Limit};
 use crate::quota::{Quota, QuotaError};
 use crate::time::Timestamp;
@@ -32,6 +32,7 @@ impl Rule {
             overrides: Overrides::default(),
             on_store_failure: OnStoreFailure::default(),
             mode: Mode::default(),
+            penalty: None,
         }
     }
 
@@ -109,5 +110,17 @@ impl Rule {
     pub fn with_on_store_failure(mut self, answer: OnStoreFailure) -> Self {
         self.on_store_failure = answer;
         self
+    }
+
+    /// The same rule, blocking clients that go on after they were denied.
+    ///
+    /// # Errors
+    /// The rule has no `per` yet: it would block everybody.
+    pub fn with_penalty(mut self, penalty: Penalty) -> Result<Self, RuleError> {
+        if self.per.is_empty() {
+            return Err(RuleError::in_code(&self.name, parse::NOBODY_IN_PARTICULAR));
+        }
+        self.penalty = Some(penalty);
+        Ok(self)
     }
 }

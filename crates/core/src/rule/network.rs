@@ -9,7 +9,8 @@ use ipnet::IpNet;
 ///
 /// A client that reaches a dual-stack listener over IPv4 shows up as `::ffff:192.0.2.7`, and must
 /// meet the rules for `192.0.2.7`.
-pub(super) fn address(value: &str) -> Option<IpAddr> {
+#[must_use]
+pub fn address(value: &str) -> Option<IpAddr> {
     value.parse().ok().map(|address: IpAddr| address.to_canonical())
 }
 
@@ -25,8 +26,7 @@ impl Networks {
     /// These networks; bits after a prefix are ignored.
     #[must_use]
     pub fn new(networks: impl IntoIterator<Item = IpNet>) -> Self {
-        let written: Box<[IpNet]> =
-            networks.into_iter().map(|network| unmapped(network.trunc())).collect();
+        let written: Box<[IpNet]> = networks.into_iter().map(unmapped).collect();
         let mut sorted: Vec<(IpAddr, IpAddr)> =
             written.iter().map(|network| (network.network(), network.broadcast())).collect();
         sorted.sort_unstable();
@@ -60,8 +60,11 @@ impl Networks {
     }
 }
 
-/// Reads `10.0.0.0/8` or `192.0.2.7`.
-pub(super) fn network(text: &str) -> Result<IpNet, NetworkError> {
+/// Reads `10.0.0.0/8` or `192.0.2.7`; IPv4 inside IPv6 is IPv4.
+///
+/// # Errors
+/// The text is neither, or has bits after its prefix.
+pub fn network(text: &str) -> Result<IpNet, NetworkError> {
     let network = match text.parse::<IpNet>() {
         Ok(network) => network,
         Err(_) => IpNet::from(text.parse::<IpAddr>().map_err(|_| NetworkError::Text)?),
@@ -69,11 +72,14 @@ pub(super) fn network(text: &str) -> Result<IpNet, NetworkError> {
     if network.trunc() != network {
         return Err(NetworkError::HostBits(network.trunc()));
     }
-    Ok(network)
+    Ok(unmapped(network))
 }
 
-/// A network of IPv4 addresses written as IPv6 is the IPv4 network, like its addresses.
-fn unmapped(network: IpNet) -> IpNet {
+/// The same network without bits after its prefix; one of IPv4 addresses written as IPv6 is the IPv4
+/// network, like its addresses.
+#[must_use]
+pub fn unmapped(network: IpNet) -> IpNet {
+    let network = network.trunc();
     let shorter = network.prefix_len().checked_sub(96);
     match (network.addr().to_canonical(), shorter) {
         (IpAddr::V4(address), Some(length)) if network.addr().is_ipv6() => {
@@ -85,7 +91,9 @@ fn unmapped(network: IpNet) -> IpNet {
 
 /// Why a text is no network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NetworkError {
+#[non_exhaustive]
+pub enum NetworkError {
+    /// It reads like neither an address nor a network.
     Text,
     /// `10.0.0.1/8`: the author means one address or the whole network, and we can't tell which.
     HostBits(IpNet),
@@ -101,3 +109,5 @@ impl fmt::Display for NetworkError {
         }
     }
 }
+
+impl std::error::Error for NetworkError {}

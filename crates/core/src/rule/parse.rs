@@ -5,6 +5,7 @@
 
 mod condition;
 mod limit;
+mod penalty;
 
 use std::collections::HashMap;
 
@@ -131,6 +132,14 @@ fn rule(raw: &RawRule<'_>, line: u64, report: &mut Report) -> Option<Rule> {
         Some(node) => limit::overrides(node, counted_by, report),
         None => Some(Vec::new()),
     };
+    let penalty = match (raw.penalty, &per) {
+        (Some(node), Some(per)) if per.is_empty() => {
+            report.add(node.line, NOBODY_IN_PARTICULAR);
+            None
+        }
+        (Some(node), _) => penalty::penalty(node, report).map(Some),
+        (None, _) => Some(None),
+    };
     accuracy?;
     let mut rule = Rule::with_limit(name?, algorithm?, limit?);
     rule.conditions = conditions?;
@@ -139,8 +148,13 @@ fn rule(raw: &RawRule<'_>, line: u64, report: &mut Report) -> Option<Rule> {
     rule.overrides = Overrides::new(overrides?);
     rule.mode = mode?;
     rule.on_store_failure = on_store_failure?;
+    rule.penalty = penalty?;
     Some(rule)
 }
+
+/// What is wrong with a penalty for clients that the rule does not tell apart.
+pub(super) const NOBODY_IN_PARTICULAR: &str =
+    "penalty needs per, found none (one bucket for all would block everybody)";
 
 const MODES: [(&str, Mode); 3] =
     [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];

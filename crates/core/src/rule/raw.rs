@@ -17,10 +17,11 @@ pub(super) struct RawRule<'n> {
     pub(super) accuracy: Option<&'n Node<'n>>,
     pub(super) on_store_failure: Option<&'n Node<'n>>,
     pub(super) mode: Option<&'n Node<'n>>,
+    pub(super) penalty: Option<&'n Node<'n>>,
 }
 
 impl<'n> RawRule<'n> {
-    const KEYS: [&'static str; 12] = [
+    const KEYS: [&'static str; 13] = [
         "name",
         "match",
         "per",
@@ -33,6 +34,7 @@ impl<'n> RawRule<'n> {
         "accuracy",
         "on_store_failure",
         "mode",
+        "penalty",
     ];
 
     pub(super) fn read(node: &'n Node<'n>, report: &mut Report) -> Option<Self> {
@@ -51,6 +53,7 @@ impl<'n> RawRule<'n> {
             accuracy,
             on_store_failure,
             mode,
+            penalty,
         ] = keys(node, "rule", Self::KEYS, report)?;
         Some(Self {
             name,
@@ -65,6 +68,7 @@ impl<'n> RawRule<'n> {
             accuracy,
             on_store_failure,
             mode,
+            penalty,
         })
     }
 }

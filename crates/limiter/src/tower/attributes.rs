@@ -17,6 +17,8 @@ pub(super) struct Reader {
     known: Vec<(Box<str>, Source)>,
     /// What rules mention and nothing provides.
     gaps: BTreeSet<Box<str>>,
+    /// What the caller provides and no rule mentions; somebody may be blocked by it.
+    spare: Vec<(Box<str>, Source)>,
     warned: Arc<Warned>,
 }
 
@@ -37,15 +39,18 @@ impl Reader {
                 None => drop(gaps.insert(name.into())),
             }
         }
-        Self { known, gaps, warned: Arc::default() }
+        Self { known, gaps, spare: Vec::new(), warned: Arc::default() }
     }
 
-    /// From now on reads an attribute this way, if a rule mentions it.
+    /// From now on reads an attribute this way, if a rule mentions it or somebody is blocked by it.
     pub(super) fn replace(&mut self, name: &str, read: Read) {
-        if let Some((_, source)) = self.known.iter_mut().find(|(known, _)| **known == *name) {
+        let mut sources = self.known.iter_mut().chain(&mut self.spare);
+        if let Some((_, source)) = sources.find(|(known, _)| **known == *name) {
             *source = Source::Custom(read);
         } else if let Some(name) = self.gaps.take(name) {
             self.known.push((name, Source::Custom(read)));
+        } else {
+            self.spare.push((name.into(), Source::Custom(read)));
         }
     }
 
@@ -61,6 +66,19 @@ impl Reader {
             }
         }
         Ok(request)
+    }
+
+    /// Adds an attribute by which somebody is blocked, as far as the request has it.
+    pub(super) fn read_also<'r>(&'r self, name: &str, head: &'r Parts, request: &mut Request<'r>) {
+        if self.known.iter().any(|(known, _)| **known == *name) || request.get(name).is_some() {
+            return;
+        }
+        let value = match self.spare.iter().find(|(spare, _)| **spare == *name) {
+            Some((_, source)) => source.read(head),
+            None => Source::of(name).and_then(|source| source.read(head)),
+        };
+        // A value that is too long for an attribute is nobody's who could be blocked.
+        let _ = value.map(|value| request.insert(name.to_owned(), value));
     }
 
     pub(super) fn warn_of_gaps(&self) {

@@ -142,7 +142,8 @@ impl<S: Store> Gate for ByRules<S> {
 }
 
 async fn decide<S: Store>(limiter: &Limiter<S>, reader: &Reader, head: &Parts) -> Check {
-    let request = reader.read(head)?;
+    let mut request = reader.read(head)?;
+    limiter.blocks().attributes(|name| reader.read_also(name, head, &mut request));
     let (decision, receipt) = limiter.check_with_receipt(&request).await;
     let at = limiter.clock().now();
     let turn = (decision.is_allowed() && !decision.delay().is_zero()).then(|| {

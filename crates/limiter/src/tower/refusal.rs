@@ -125,8 +125,7 @@ fn pushback_millis(decision: &Decision) -> i32 {
     if decision.ruling() == Ruling::Unavailable {
         return 1000;
     }
-    let wait = decision.decisive().and_then(|policy| policy.outcome.retry_after());
-    let millis = wait.map(|wait| wait.as_micros().div_ceil(1000));
+    let millis = decision.retry_after().map(|wait| wait.as_micros().div_ceil(1000));
     millis.map_or(-1, |millis| i32::try_from(millis).unwrap_or(i32::MAX))
 }
 

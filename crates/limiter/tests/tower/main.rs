@@ -1,6 +1,7 @@
 //! The tower layer as services and clients see it.
 #![allow(clippy::unwrap_used, reason = "tests state what they expect")]
 
+mod blocked;
 mod examples;
 mod grpc;
 mod http;

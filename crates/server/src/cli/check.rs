@@ -45,6 +45,7 @@ pub(super) struct Decided {
     pub(super) retry_after: Option<u64>,
     pub(super) rule: Option<String>,
     pub(super) detail: Option<String>,
+    pub(super) blocked: bool,
 }
 
 impl Check {
@@ -76,7 +77,13 @@ impl Check {
 fn summary(allowed: bool, decided: &Decided) -> String {
     let Decided { limit: Some(limit), remaining: Some(remaining), rule: Some(rule), .. } = decided
     else {
-        return if allowed { "allowed, no limit applies" } else { "denied" }.to_owned();
+        return match (allowed, decided.blocked, decided.retry_after) {
+            (true, ..) => "allowed, no limit applies".to_owned(),
+            (false, true, Some(wait)) => {
+                format!("denied, the client is blocked, try again in {wait} s")
+            }
+            (false, ..) => "denied".to_owned(),
+        };
     };
     match (allowed, decided.retry_after) {
         (true, _) => format!("allowed by {rule:?}, {remaining} of {limit} left"),

@@ -11,7 +11,7 @@ use tidegate::rule::{Applied, Because, Chain, Mode};
 use tidegate::{Clock, Request, Rule, RuleSet, Timestamp};
 
 use super::check::Decided;
-use super::validate::titled;
+use super::validate::{penalty, titled};
 use super::{Ending, Failure, Output, waiting};
 use crate::client::Server;
 use crate::config::RuleSource;
@@ -158,6 +158,9 @@ impl Explain {
         let applied = rule.limit_for(request, now);
         output.data(format_args!("  limit    {}, {}", applied.limit, why(rule, &applied, request)));
         output.data(format_args!("  bound    {}", applied.limit.bound()));
+        if let Some(penalty) = penalty(rule, applied.limit) {
+            output.data(format_args!("  penalty  {penalty}"));
+        }
         let (left, now) = match &self.server {
             Some(server) => self.left(server, rule, request)?,
             None => {
@@ -198,6 +201,10 @@ impl Explain {
                 Some(wait) => (format!("{left} of {limit}, more in {wait} s"), Some(left)),
                 None => (format!("{left} of {limit}"), Some(left)),
             },
+            (429, ..) if decided.blocked => {
+                let wait = decided.retry_after.unwrap_or_default();
+                (format!("nothing, the client is blocked for {wait} s"), Some(0))
+            }
             (200, ..) => ("unknown, the server does not enforce the rule".to_owned(), None),
             (404, ..) => ("unknown, the server has no rule of this name".to_owned(), None),
             (status, ..) => {

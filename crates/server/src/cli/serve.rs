@@ -12,13 +12,13 @@ use crate::config::{Config, Door, Flags, RuleSource};
 
 /// Answers rate-limit checks until it is told to stop.
 ///
-/// Without arguments: sample rules, spending kept in memory, HTTP on 127.0.0.1:8080. Each address
-/// is printed on stdout once it is bound, `http 127.0.0.1:8080`, so that port 0 is of use to
-/// scripts.
+/// Without arguments: sample rules, spending kept in memory, HTTP on 127.0.0.1:8080 and the admin
+/// door on 127.0.0.1:9090. Each address is printed on stdout once it is bound, `http
+/// 127.0.0.1:8080`, so that port 0 is of use to scripts.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {
-    /// The configuration: listen, store, rules, headers. Flags beat it
+    /// The configuration: listen, store, rules, headers, admin. Flags beat it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -30,14 +30,16 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDRESS")]
     http: Option<Door>,
 
+    /// Where operators see and change things: an address, or off. Other machines can reach it only if
+    /// it has a token, from the configuration or TIDEGATE_TOKEN [default: 127.0.0.1:9090]
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Option<Door>,
+
     #[arg(long, value_name = "ADDRESS", hide = true)]
     grpc: Option<Door>,
 
     #[arg(long, value_name = "ADDRESS", hide = true)]
     resp: Option<Door>,
-
-    #[arg(long, value_name = "ADDRESS", hide = true)]
-    admin: Option<Door>,
 
     #[arg(long, value_name = "ADDRESS", hide = true)]
     gateway: Option<Door>,
@@ -53,7 +55,8 @@ Examples:
   tidegate serve --config tidegate.yaml --http 127.0.0.1:0
 
 A configuration:
-  listen: {http: 127.0.0.1:8080}
+  listen: {http: 127.0.0.1:8080, admin: 127.0.0.1:9090}
+  admin: {token: at-least-16-characters}  # sent as Authorization: Bearer
   store: {memory: {max_keys: 1000000}}
   rules: {file: rules.yaml}               # or inline: [{name: api, per: [user], limit: 100/s}]
   headers: {reset: delta, ietf: 11}       # reset: delta, epoch; ietf: 11, 6, off";
@@ -84,7 +87,7 @@ async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failur
         output.note(format_args!("{door}: this version has no such door, going on without it"));
     }
     output.note(format_args!("tidegate {}, spending kept in memory", env!("CARGO_PKG_VERSION")));
-    let [(_, http)] = app.doors();
+    let http = app.http();
     if sample {
         output.note(banner(http));
     } else {
@@ -148,9 +151,15 @@ impl From<BindError> for Failure {
         let failure = Self::failed(&error);
         match &error {
             BindError::NoDoor => failure.hint("--http 127.0.0.1:8080 opens one"),
+            BindError::Door { door: "admin", .. } => failure
+                .hint("--admin 127.0.0.1:0 takes any free port")
+                .hint("--admin off does without the door"),
             BindError::Door { door, .. } => {
                 failure.hint(format!("--{door} 127.0.0.1:0 takes any free port"))
             }
+            BindError::NoToken { .. } => failure
+                .hint("admin: {token: …} in the configuration sets one, or TIDEGATE_TOKEN")
+                .hint("--admin 127.0.0.1:9090 keeps the door on this machine"),
         }
     }
 }

@@ -80,6 +80,9 @@ fn describe(rule: &Rule, output: &mut Output<'_>) {
         Mode::Off => ", but it is off",
     };
     output.data(format_args!("{}: {}{note}", rule.name(), bounded(rule.limit())));
+    if let Some(penalty) = penalty(rule, rule.limit()) {
+        output.data(format_args!("  penalty: {penalty}"));
+    }
     if let Some(tiers) = rule.tiers() {
         for (name, limit) in tiers.iter().take(SPELLED) {
             output.data(format_args!("  {} {name:?}: {}", tiers.by(), bounded(limit)));
@@ -101,6 +104,15 @@ fn more(count: usize, what: &str, output: &mut Output<'_>) {
 /// `100 per 1 s, burst 200 (token_bucket): at most 300 in any 1 s`.
 pub(super) fn bounded(limit: &Limit) -> String {
     format!("{limit}: {}", limit.bound())
+}
+
+/// `blocks a client for 10 min after 1000 denied requests within 60 s (10 times the limit)`.
+pub(super) fn penalty(rule: &Rule, limit: &Limit) -> Option<String> {
+    let words = rule.penalty()?.words(limit);
+    Some(match rule.mode() {
+        Mode::Enforce => format!("blocks a client for {words}"),
+        Mode::Shadow | Mode::Off => format!("would block a client for {words}"),
+    })
 }
 
 /// `2 by api_key until 2027-01-01T00:00:00Z`: whom it is for is not said, that may be a secret.

@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 use serde_saphyr::{Error, MessageFormatter, Spanned, UserMessageFormatter};
 use tidegate::{HeaderStyle, Ietf, Reset, RuleSet};
 
-use super::{ConfigError, Door, RuleSource, Wrong, read};
+use super::{ConfigError, Door, RuleSource, Token, Wrong, read};
 use crate::service::cut;
 
 /// A configuration file, read and checked.
@@ -20,6 +20,7 @@ pub(crate) struct ConfigFile {
     pub(super) resp: Option<Door>,
     pub(super) admin: Option<Door>,
     pub(super) gateway: Option<Door>,
+    pub(super) token: Option<Token>,
     pub(super) max_keys: Option<usize>,
     pub(crate) rules: Option<RuleSource>,
     pub(super) headers: HeaderStyle,
@@ -33,6 +34,7 @@ struct RawConfig {
     store: RawStore,
     rules: Option<Spanned<RawRules>>,
     headers: RawHeaders,
+    admin: RawAdmin,
 }
 
 #[derive(Default, Deserialize)]
@@ -69,6 +71,12 @@ struct RawRules {
 struct RawHeaders {
     reset: Option<Spanned<String>>,
     ietf: Option<Spanned<String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawAdmin {
+    token: Option<Spanned<String>>,
 }
 
 impl ConfigFile {
@@ -108,6 +116,7 @@ impl ConfigFile {
             resp: wrong.parsed("listen.resp", listen.resp),
             admin: wrong.parsed("listen.admin", listen.admin),
             gateway: wrong.parsed("listen.gateway", listen.gateway),
+            token: wrong.parsed("admin.token", raw.admin.token),
             max_keys: wrong
                 .parsed::<MaxKeys>("store.memory.max_keys", raw.store.memory.max_keys)
                 .map(|keys| keys.0),
@@ -261,7 +270,11 @@ pub(crate) fn kind(path: &Path, text: &str) -> Kind {
         return Kind::Config;
     }
     match serde_saphyr::from_str::<BTreeMap<String, IgnoredAny>>(text) {
-        Ok(keys) if ["listen", "store", "headers"].iter().any(|key| keys.contains_key(*key)) => {
+        Ok(keys)
+            if ["listen", "store", "headers", "admin"]
+                .iter()
+                .any(|key| keys.contains_key(*key)) =>
+        {
             Kind::Config
         }
         _ => by_name,

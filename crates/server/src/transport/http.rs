@@ -1,15 +1,14 @@
 //! The HTTP door: JSON in, JSON and rate-limit headers out.
 
+pub(crate) mod body;
 mod decode;
-mod encode;
-mod json;
+pub(crate) mod encode;
+pub(crate) mod json;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body as _, Incoming};
-use hyper::header::CONTENT_ENCODING;
 use hyper::{Method, Request, Response, StatusCode};
 use tidegate::Clock;
 use tokio::net::TcpListener;
@@ -24,9 +23,6 @@ use crate::service::Service;
 const MAX_CHECK: usize = 64 * 1024;
 /// Longest body of a batch in bytes.
 const MAX_BATCH: usize = 1024 * 1024;
-/// Longest body that is read to its end only to be refused: a client that is still sending would
-/// see a reset connection and not the answer.
-const MAX_REFUSED: u64 = 4 * 1024 * 1024;
 /// Bodies up to this many bytes are not counted against what all of them may take.
 const SMALL: usize = 4 * 1024;
 /// What all larger bodies together may take, in KiB.
@@ -86,18 +82,11 @@ impl Door {
                 return encode::wrong_method(&detail, ALLOWED);
             }
         }
-        // Any content type will do, JSON is what we read; but it has to be readable.
-        if let Some(encoding) = request.headers().get(CONTENT_ENCODING)
-            && encoding != "identity"
-        {
-            let detail = "content-encoding: found a compressed body, wanted a plain one";
-            return encode::problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail);
-        }
         let most = match endpoint {
             Endpoint::Check => MAX_CHECK,
             Endpoint::Batch => MAX_BATCH,
         };
-        let (body, _room) = match self.read(request.into_body(), most).await {
+        let (body, _room) = match self.read(request, most).await {
             Ok(read) => read,
             Err(response) => return response,
         };
@@ -134,49 +123,24 @@ impl Door {
         encode::batch(&answers)
     }
 
-    /// The whole body, and the room it takes; or the answer to one that is too long.
+    /// The whole body, and the room it takes; or the answer to one that can't be had.
     async fn read(
         &self,
-        body: Incoming,
+        request: Request<Incoming>,
         most: usize,
     ) -> Result<(Bytes, Option<SemaphorePermit<'_>>), Response<Body>> {
-        let too_long = |found: String| {
-            let detail = format!("body: found {found}, wanted at most {most} bytes");
-            encode::problem(StatusCode::PAYLOAD_TOO_LARGE, &detail)
-        };
-        let length = body.size_hint().exact();
-        if let Some(length) = length
-            && length > most as u64
-        {
-            if length <= MAX_REFUSED {
-                discard(body).await;
-            }
-            return Err(too_long(format!("{length} bytes")));
-        }
-        let length = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(most);
-        let room = if length > SMALL {
+        let length = request.body().size_hint().exact();
+        let length = length.map_or(most, |length| usize::try_from(length).unwrap_or(usize::MAX));
+        // One that is too long will not be kept.
+        let room = if length > SMALL && length <= most {
             let kib = u32::try_from(length.div_ceil(1024)).unwrap_or(u32::MAX);
             let taken = self.bodies.try_acquire_many(kib);
             Some(taken.map_err(|_| encode::overloaded("too many long bodies at once"))?)
         } else {
             None
         };
-        match Limited::new(body, most).collect().await {
-            Ok(read) => Ok((read.to_bytes(), room)),
-            Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-                Err(too_long("more".to_owned()))
-            }
-            Err(error) => {
-                let detail = format!("body: found an end too early ({error}), wanted all of it");
-                Err(encode::problem(StatusCode::BAD_REQUEST, &detail))
-            }
-        }
+        Ok((body::read(request, most).await?, room))
     }
-}
-
-/// Reads a body and keeps nothing of it.
-async fn discard(mut body: Incoming) {
-    while let Some(Ok(_)) = body.frame().await {}
 }
 
 fn probe(method: &Method) -> Response<Body> {

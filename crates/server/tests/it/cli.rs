@@ -16,6 +16,7 @@ rules:
     per: [ip, path]
     limit: 5 per minute
     algorithm: fixed_window
+    penalty: {after: 10x, within: 1m, block: 10m}
   - name: all
     limit: 10 per second
     algorithm: leaky_bucket
@@ -38,6 +39,7 @@ api-per-key: 100 per 1 s, burst 200 (token_bucket): at most 300 in any 1 s
   claim.plan \"pro\": 100 per 1 s (token_bucket): at most 200 in any 1 s
   override 1 by api_key until 2200-01-01T00:00:00Z: 5000 per 1 s (token_bucket): at most 10000 in any 1 s
 login: 5 per 60 s (fixed_window): at most 10 in any 60 s, 5 in each window aligned to the clock
+  penalty: blocks a client for 10 min after 50 denied requests within 60 s (10 times the limit)
 all: 10 per 1 s, queue 20 (leaky_bucket): at most 11 in any 1 s, in shadow: counts and never denies
 old: 5 per 1 s (token_bucket): at most 10 in any 1 s, but it is off
 ";
@@ -106,7 +108,7 @@ fn validate_tells_every_error_with_its_line() {
 fn validate_tells_what_a_setting_must_be() {
     let folder = Folder::new();
     for (text, error) in [
-        ("lisen: {}", "1: there is no key \"lisen\", wanted listen, store, rules, headers"),
+        ("lisen: {}", "1: there is no key \"lisen\", wanted listen, store, rules, headers, admin"),
         ("listen: 5", "1: listen must be a map, found \"5\""),
         ("listen:\n  - a", "2: listen must be a map, found a list"),
         ("listen: {http: [a]}", "1: http must be a text, found a list"),
@@ -114,6 +116,11 @@ fn validate_tells_what_a_setting_must_be() {
         ("[a]", "1: the document must be a map, found a list"),
         ("rules: {}", "1: rules must have file or inline, found neither"),
         ("rules: {file: a, inline: []}", "1: rules must have file or inline, found both"),
+        ("admin: {token: secret}", "1: admin.token must be 16 to 256 characters long, found 6"),
+        (
+            "admin:\n  token: not a secret at all",
+            "2: admin.token must be letters, digits and signs without spaces, found others",
+        ),
         ("headers: {ietf: 12}", "1: headers.ietf must be one of 11, 6, off, found \"12\""),
     ] {
         let config = folder.file("tidegate.yaml", text);
@@ -208,6 +215,8 @@ fn explain_takes_attributes_that_come_from_elsewhere() {
     let login = explain(&["-X", "POST", "-a", "ip=192.0.2.7", "shop.example/login"]);
     assert!(login.contains("  host         shop.example\n"), "{login}");
     assert!(login.contains("  key      ip \"192.0.2.7\"; path \"/login\"\n"), "{login}");
+    let penalty = "blocks a client for 10 min after 50 denied requests within 60 s";
+    assert!(login.contains(&format!("  penalty  {penalty} (10 times the limit)\n")), "{login}");
     let (code, _, stderr) = run(&["explain", "-H", "nonsense", "/"]);
     assert_eq!(code, 2);
     assert!(stderr.contains("error: -H must read like 'Name: value', found \"nonsense\"\n"));
@@ -305,7 +314,7 @@ fn check_hints_what_to_do_when_nobody_listens() {
 
 #[test]
 fn help_teaches_with_examples() {
-    for command in ["serve", "check", "explain", "validate"] {
+    for command in ["serve", "check", "explain", "validate", "block"] {
         let (code, stdout, _) = run(&[command, "--help"]);
         assert_eq!(code, 0);
         assert!(stdout.contains("Examples:\n  tidegate "), "{stdout}");
@@ -319,11 +328,16 @@ fn help_teaches_with_examples() {
 
 #[test]
 fn the_configuration_that_the_guide_shows_is_one() {
-    let page = include_str!("../../../../docs/guide/http.md");
-    let shown = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    let folder = Folder::new();
-    folder.file("rules.yaml", "rules: [{name: api, limit: 1/s}]");
-    let config = folder.file("tidegate.yaml", shown);
-    let (code, _, stderr) = run(&["validate", &config]);
-    assert_eq!(code, 0, "{stderr}");
+    let pages = [
+        include_str!("../../../../docs/guide/http.md"),
+        include_str!("../../../../docs/guide/blocking.md"),
+    ];
+    for page in pages {
+        let shown = page.split("```yaml\nlisten:").nth(1).and_then(|rest| rest.split("```").next());
+        let folder = Folder::new();
+        folder.file("rules.yaml", "rules: [{name: api, limit: 1/s}]");
+        let config = folder.file("tidegate.yaml", &format!("listen:{}", shown.unwrap()));
+        let (code, _, stderr) = run(&["validate", &config]);
+        assert_eq!(code, 0, "{stderr}");
+    }
 }

@@ -15,7 +15,7 @@ const FOREVER: Duration = Duration::from_secs(60);
 
 pub(crate) fn tidegate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    command.env_remove("TIDEGATE_LOG");
+    command.env_remove("TIDEGATE_LOG").env_remove("TIDEGATE_TOKEN");
     command
 }
 
@@ -63,6 +63,7 @@ impl Drop for Folder {
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
+    admin: Option<SocketAddr>,
     notes: Receiver<String>,
     _folder: Folder,
 }
@@ -95,7 +96,11 @@ impl Server {
         Self::spawn(command, Folder::new())
     }
 
+    /// Starts a server, its admin door on a port of its own unless the command says where.
     fn spawn(mut command: Command, folder: Folder) -> Self {
+        if !command.get_args().any(|argument| argument == "--admin") {
+            command.args(["--admin", "127.0.0.1:0"]);
+        }
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (send, notes) = channel();
@@ -107,18 +112,27 @@ impl Server {
                 }
             }
         });
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let Some(address) = line.trim().strip_prefix("http ") else {
-            let notes: Vec<String> = notes.iter().collect();
-            panic!("not serving: {line:?} {notes:#?}");
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut bound = |door: &str| -> SocketAddr {
+            let mut line = String::new();
+            stdout.read_line(&mut line).unwrap();
+            match line.trim().strip_prefix(door) {
+                Some(address) => address.parse().unwrap(),
+                None => panic!("not serving: {line:?} {:#?}", notes.iter().collect::<Vec<_>>()),
+            }
         };
-        let address = address.parse().unwrap();
-        Self { child, address, notes, _folder: folder }
+        let address = bound("http ");
+        let closed = command.get_args().any(|argument| argument == "off");
+        let admin = (!closed).then(|| bound("admin "));
+        Self { child, address, admin, notes, _folder: folder }
     }
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    pub(crate) fn admin_url(&self) -> String {
+        format!("http://{}", self.admin.unwrap())
     }
 
     /// The next line of stderr that contains `text`.
@@ -142,9 +156,18 @@ impl Server {
     }
 
     pub(crate) fn connect(&self) -> Connection {
-        let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(FOREVER)).unwrap();
-        Connection { stream: BufReader::new(stream) }
+        Connection::to(self.address)
+    }
+
+    /// One request to the admin door.
+    pub(crate) fn manage(&self, method: &str, path: &str, body: &str) -> Response {
+        let mut connection = self.connect_admin();
+        connection.send(method, path, body);
+        connection.receive(method == "HEAD")
+    }
+
+    pub(crate) fn connect_admin(&self) -> Connection {
+        Connection::to(self.admin.unwrap())
     }
 
     /// One request on a connection of its own.
@@ -172,6 +195,12 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    fn to(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(FOREVER)).unwrap();
+        Self { stream: BufReader::new(stream) }
+    }
+
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         self.stream.get_mut().write_all(bytes).unwrap();
     }
@@ -179,7 +208,7 @@ impl Connection {
     pub(crate) fn send(&mut self, method: &str, path: &str, body: &str) {
         let length = body.len();
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: tidegate\r\ncontent-length: {length}\r\n\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}"
         );
         self.write(request.as_bytes());
     }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests state what they expect")]
 
 mod bad_input;
+mod block;
 mod cli;
 mod http;
 mod kit;

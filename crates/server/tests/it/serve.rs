@@ -22,6 +22,41 @@ fn a_taken_port_names_the_address_and_the_flag() {
 }
 
 #[test]
+fn a_taken_admin_port_names_its_own_flag() {
+    let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
+    let address = server.admin_url().replace("http://", "");
+    let (code, stdout, stderr) = run(&["serve", "--http", "127.0.0.1:0", "--admin", &address]);
+    assert_eq!((code, &*stdout), (2, ""));
+    assert_eq!(
+        stderr,
+        format!(
+            "error: admin can't listen on {address}: the address is already in use\n\
+             hint: --admin 127.0.0.1:0 takes any free port\n\
+             hint: --admin off does without the door\n"
+        )
+    );
+}
+
+#[test]
+fn an_admin_door_that_others_can_reach_needs_a_token() {
+    let serve = ["serve", "--http", "127.0.0.1:0", "--admin", "0.0.0.0:0"];
+    let (code, stdout, stderr) = run(&serve);
+    assert_eq!((code, &*stdout), (2, ""));
+    assert_eq!(
+        stderr,
+        "error: admin can't listen on 0.0.0.0:0 without a token: whoever reaches it could block anybody\n\
+         hint: admin: {token: …} in the configuration sets one, or TIDEGATE_TOKEN\n\
+         hint: --admin 127.0.0.1:9090 keeps the door on this machine\n"
+    );
+    let mut command = crate::kit::tidegate();
+    command.env("TIDEGATE_TOKEN", "too short").args(serve);
+    let (code, _, stderr) = crate::kit::shown(command.output().unwrap());
+    assert_eq!(code, 1);
+    assert!(stderr.starts_with("TIDEGATE_TOKEN: must be letters, digits and signs"), "{stderr}");
+    assert!(!stderr.contains("too short"), "{stderr}");
+}
+
+#[test]
 fn nothing_to_serve_is_an_error() {
     let (code, stdout, stderr) = run(&["serve", "--http", "off", "--grpc", "off"]);
     assert_eq!((code, &*stdout), (2, ""));
@@ -47,7 +82,8 @@ fn doors_to_come_are_named_only_when_they_were_asked_for() {
     assert_eq!(server.note(""), "grpc: this version has no such door, going on without it");
     assert!(server.note("").starts_with("tidegate "));
     let (_, help, _) = run(&["serve", "--help"]);
-    for door in ["--grpc", "--resp", "--admin", "--gateway", "--upstream"] {
+    assert!(help.contains("--admin"));
+    for door in ["--grpc", "--resp", "--gateway", "--upstream"] {
         assert!(!help.contains(door), "{door}");
     }
 }
@@ -153,7 +189,13 @@ fn rules_or_settings_that_are_wrong_are_told_with_file_and_line() {
 #[test]
 fn the_log_says_what_was_decided_and_never_for_whom() {
     let mut command = crate::kit::tidegate();
-    command.env("TIDEGATE_LOG", "trace").args(["serve", "--http", "127.0.0.1:0"]);
+    let folder = Folder::new();
+    let rules = folder.file(
+        "rules.yaml",
+        "rules: [{name: per-key, per: [api_key], limit: 1 per day, penalty: {after: 2, within: 1d, block: 1d}}]",
+    );
+    command.env("TIDEGATE_LOG", "trace");
+    command.args(["serve", "--http", "127.0.0.1:0", "--rules", &rules]);
     let server = Server::launch_command(command);
     let secret = "sk-live-0123456789";
     for body in [
@@ -161,8 +203,19 @@ fn the_log_says_what_was_decided_and_never_for_whom() {
         json!({"rule": "per-key", "client": secret, "cost": 6}),
         json!({"rule": "per-key", "client": secret, "cost": -6}),
         json!({"rule": secret, "client": secret}),
+        json!({"attributes": {"api_key": secret, "ip": "192.0.2.7"}}),
+        json!({"attributes": {"api_key": secret, "ip": "192.0.2.7"}}),
     ] {
         server.check(&body.to_string());
+    }
+    for (method, body) in [
+        ("GET", json!(null)),
+        ("POST", json!({"attribute": "api_key", "value": secret, "for": "1h"})),
+        ("POST", json!({"attribute": "api_key", "value": secret, "for": secret})),
+        ("DELETE", json!({"attribute": "api_key", "value": secret})),
+        ("DELETE", json!({"attribute": "api_key", "value": secret})),
+    ] {
+        server.manage(method, "/v1/block", &body.to_string());
     }
     server.signal("TERM");
     let mut log = String::new();
@@ -174,5 +227,6 @@ fn the_log_says_what_was_decided_and_never_for_whom() {
         }
     }
     assert!(log.contains("checked") && log.contains("per-key"), "{log}");
+    assert!(log.contains("client blocked") && log.contains("let off by an operator"), "{log}");
     assert!(!log.contains(secret), "{log}");
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use tidegate::{Request, RequestError};
 
-use super::json::Json;
+use super::json::{Json, fields, text};
 use crate::service::{Call, Client, Fault, cut};
 
 /// Most checks of one batch.
@@ -55,40 +55,6 @@ pub(super) fn batch(json: Json<'_>) -> Result<Vec<Json<'_>>, Fault> {
         }
         Some(other) => Err(Fault::invalid("checks", other.shown(), wanted())),
         None => Err(Fault::invalid("checks", "nothing", wanted())),
-    }
-}
-
-/// The values of the known fields; null counts as not given.
-fn fields<'a, const N: usize>(
-    json: Json<'a>,
-    known: [&str; N],
-    wanted: &str,
-) -> Result<[Option<Json<'a>>; N], Fault> {
-    let Json::Object(entries) = json else {
-        return Err(Fault::invalid("body", json.shown(), format!("an object of {wanted}")));
-    };
-    let mut values = [const { None }; N];
-    let mut seen = [false; N];
-    for (name, value) in entries {
-        let Some(place) = known.iter().position(|known| *known == name) else {
-            let place = if name.is_empty() { "body".into() } else { cut(&name) };
-            return Err(Fault::invalid(place, "an unknown field", wanted));
-        };
-        if std::mem::replace(&mut seen[place], true) {
-            return Err(Fault::invalid(cut(&name), "it twice", "it once"));
-        }
-        values[place] = match value {
-            Json::Null => None,
-            value => Some(value),
-        };
-    }
-    Ok(values)
-}
-
-fn text<'a>(place: &str, json: Json<'a>) -> Result<Cow<'a, str>, Fault> {
-    match json {
-        Json::Text(text) => Ok(text),
-        other => Err(Fault::invalid(place, other.shown(), "a text")),
     }
 }
 

@@ -6,16 +6,16 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue,
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
-use tidegate::{Problem, Ruling};
+use tidegate::Problem;
 use tidegate_core::retry_after_seconds;
 
 use crate::service::{Fault, Reply};
 
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
+pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PROBLEM: HeaderValue = HeaderValue::from_static(Problem::MEDIA_TYPE);
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-pub(super) type Body = Full<Bytes>;
+pub(crate) type Body = Full<Bytes>;
 
 /// The answer to one check, with its rate-limit headers.
 pub(super) fn reply(reply: &Reply) -> Response<Body> {
@@ -50,32 +50,32 @@ pub(super) fn batch<'a>(answers: &'a [Result<Reply, Fault>]) -> Response<Body> {
 }
 
 /// The answer to a call that can't be decided.
-pub(super) fn fault(fault: &Fault) -> Response<Body> {
+pub(crate) fn fault(fault: &Fault) -> Response<Body> {
     let explained = Explained::of(fault);
     problem_with(fault.ending.http(), &fault.to_string(), Some(explained))
 }
 
 /// The answer to a request that is no call at all.
-pub(super) fn problem(status: StatusCode, detail: &str) -> Response<Body> {
+pub(crate) fn problem(status: StatusCode, detail: &str) -> Response<Body> {
     problem_with(status.as_u16(), detail, None)
 }
 
 /// As [`problem`], for a method that the path does not have.
-pub(super) fn wrong_method(detail: &str, allowed: &'static str) -> Response<Body> {
+pub(crate) fn wrong_method(detail: &str, allowed: &'static str) -> Response<Body> {
     let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, detail);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
 }
 
 /// The answer to a request that we have no room for right now.
-pub(super) fn overloaded(detail: &str) -> Response<Body> {
+pub(crate) fn overloaded(detail: &str) -> Response<Body> {
     let mut response = problem(StatusCode::SERVICE_UNAVAILABLE, detail);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     response
 }
 
 /// Which methods a path has.
-pub(super) fn options(allowed: &'static str) -> Response<Body> {
+pub(crate) fn options(allowed: &'static str) -> Response<Body> {
     let mut response = Response::new(Body::default());
     *response.status_mut() = StatusCode::NO_CONTENT;
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
@@ -84,7 +84,12 @@ pub(super) fn options(allowed: &'static str) -> Response<Body> {
 
 /// A word for a probe.
 pub(super) fn word(text: &'static str) -> Response<Body> {
-    let mut response = Response::new(Body::from(text));
+    plain(text)
+}
+
+/// A text that is not to be kept.
+pub(crate) fn plain(text: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(Body::from(text.into()));
     response.headers_mut().insert(CONTENT_TYPE, TEXT);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
@@ -106,7 +111,8 @@ fn problem_with(status: u16, detail: &str, explained: Option<Explained<'_>>) -> 
     json(status, PROBLEM, &Plain { kind: "about:blank", title, status, detail, explained })
 }
 
-fn json(status: u16, kind: HeaderValue, body: &impl Serialize) -> Response<Body> {
+/// A body of JSON.
+pub(crate) fn json(status: u16, kind: HeaderValue, body: &impl Serialize) -> Response<Body> {
     let mut bytes = Vec::with_capacity(192);
     let mut status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     if let Err(error) = serde_json::to_writer(&mut bytes, body) {
@@ -159,7 +165,10 @@ impl Serialize for Answer<'_> {
         map.serialize_entry("allowed", &decision.is_allowed())?;
         let wait = retry_after_seconds(decision);
         let Some(policy) = decision.decisive() else {
-            if decision.ruling() == Ruling::Unavailable {
+            if decision.block().is_some() {
+                map.serialize_entry("blocked", &true)?;
+            }
+            if !decision.is_allowed() {
                 map.serialize_entry("retryAfter", &wait)?;
             }
             return map.end();

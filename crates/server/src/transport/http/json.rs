@@ -8,14 +8,14 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use crate::service::{Fault, quoted};
+use crate::service::{Fault, cut, quoted};
 
 /// How deep a call can be: a batch, its list, a check, its attributes.
 const DEPTH: usize = 4;
 
 /// One JSON value.
 #[derive(Debug)]
-pub(super) enum Json<'a> {
+pub(crate) enum Json<'a> {
     Null,
     Bool(bool),
     /// A whole number that is not negative.
@@ -31,7 +31,7 @@ pub(super) enum Json<'a> {
 
 impl<'a> Json<'a> {
     /// Reads a whole body.
-    pub(super) fn read(body: &'a [u8]) -> Result<Self, Fault> {
+    pub(crate) fn read(body: &'a [u8]) -> Result<Self, Fault> {
         let mut reader = serde_json::Deserializer::from_slice(body);
         let read = Level(0).deserialize(&mut reader).and_then(|json| reader.end().map(|()| json));
         read.map_err(|error| match body {
@@ -43,7 +43,7 @@ impl<'a> Json<'a> {
     }
 
     /// The value as an error shows it: `-1`, `"abc"`, `a list`.
-    pub(super) fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         match self {
             Self::Null => "null".to_owned(),
             Self::Bool(value) => value.to_string(),
@@ -53,6 +53,41 @@ impl<'a> Json<'a> {
             Self::List(_) => "a list".to_owned(),
             Self::Object(_) => "an object".to_owned(),
         }
+    }
+}
+
+/// The values of the known fields; null counts as not given.
+pub(crate) fn fields<'a, const N: usize>(
+    json: Json<'a>,
+    known: [&str; N],
+    wanted: &str,
+) -> Result<[Option<Json<'a>>; N], Fault> {
+    let Json::Object(entries) = json else {
+        return Err(Fault::invalid("body", json.shown(), format!("an object of {wanted}")));
+    };
+    let mut values = [const { None }; N];
+    let mut seen = [false; N];
+    for (name, value) in entries {
+        let Some(place) = known.iter().position(|known| *known == name) else {
+            let place = if name.is_empty() { "body".into() } else { cut(&name) };
+            return Err(Fault::invalid(place, "an unknown field", wanted));
+        };
+        if std::mem::replace(&mut seen[place], true) {
+            return Err(Fault::invalid(cut(&name), "it twice", "it once"));
+        }
+        values[place] = match value {
+            Json::Null => None,
+            value => Some(value),
+        };
+    }
+    Ok(values)
+}
+
+/// A text, and nothing that looks like one.
+pub(crate) fn text<'a>(place: &str, json: Json<'a>) -> Result<Cow<'a, str>, Fault> {
+    match json {
+        Json::Text(text) => Ok(text),
+        other => Err(Fault::invalid(place, other.shown(), "a text")),
     }
 }
 

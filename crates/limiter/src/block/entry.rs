@@ -1,0 +1,241 @@
+//! One line of the block list, and the form in which a store keeps it.
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tidegate_core::{Block, Request, Rule, Timestamp};
+
+use super::subject::Subject;
+
+/// Somebody who is blocked, until when and why.
+///
+/// Written by serde as a flat object of texts and whole microseconds. A release that does not know a
+/// field skips it, so that two of them can share a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Stored", try_from = "Stored")]
+pub struct Entry {
+    /// Who.
+    pub subject: Subject,
+    /// The first instant at which it is over, in Unix time.
+    pub until: Timestamp,
+    /// Why, for people.
+    pub reason: Reason,
+    /// Who did it.
+    pub by: By,
+    /// When it began.
+    pub added: Timestamp,
+}
+
+/// Who put an entry on the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum By {
+    /// The penalty of a rule.
+    Penalty {
+        /// The rule.
+        rule: Arc<str>,
+    },
+    /// A person, or a program that acts for one.
+    Operator,
+}
+
+impl Entry {
+    /// What a blocked client is told at `now`; `None` once it is over.
+    #[must_use]
+    pub fn block(&self, now: Timestamp) -> Option<Block> {
+        let rule = match &self.by {
+            By::Penalty { rule } => Some(Arc::clone(rule)),
+            By::Operator => None,
+        };
+        (now < self.until).then(|| Block { retry_after: self.until.since(now), rule })
+    }
+
+    pub(super) fn is_penalty(&self) -> bool {
+        matches!(self.by, By::Penalty { .. })
+    }
+}
+
+/// A few words without line breaks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reason(Box<str>);
+
+impl Reason {
+    /// Longest reason in bytes.
+    pub const MAX: usize = 256;
+
+    /// These words.
+    ///
+    /// # Errors
+    /// They are too long, or not on one line.
+    pub fn new(text: &str) -> Result<Self, ReasonError> {
+        if text.len() > Self::MAX {
+            return Err(ReasonError::Long { found: text.len() });
+        }
+        if text.contains(char::is_control) {
+            return Err(ReasonError::Control);
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The words; empty when nobody gave any.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Why a text is no reason.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ReasonError {
+    /// It is too long.
+    #[error("reason must be at most {} bytes long, found {found}", Reason::MAX)]
+    Long {
+        /// Its length in bytes.
+        found: usize,
+    },
+    /// It has line breaks or the like.
+    #[error("reason must be on one line, found control characters")]
+    Control,
+}
+
+/// An entry as a store keeps it.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attributes: Option<Vec<Box<str>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    until: u64,
+    added: u64,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    reason: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<String>,
+}
+
+impl From<Entry> for Stored {
+    fn from(entry: Entry) -> Self {
+        let (network, attributes, digest) = match entry.subject {
+            Subject::Network(network) => (Some(network.to_string()), None, None),
+            Subject::Client { attributes, digest } => {
+                let digest = format!("{:032x}", u128::from_be_bytes(digest));
+                (None, Some(attributes.into_vec()), Some(digest))
+            }
+        };
+        let rule = match entry.by {
+            By::Penalty { rule } => Some(rule.to_string()),
+            By::Operator => None,
+        };
+        Self {
+            network,
+            attributes,
+            digest,
+            until: entry.until.as_micros(),
+            added: entry.added.as_micros(),
+            reason: entry.reason.as_str().to_owned(),
+            rule,
+        }
+    }
+}
+
+impl TryFrom<Stored> for Entry {
+    type Error = EntryError;
+
+    fn try_from(stored: Stored) -> Result<Self, EntryError> {
+        let subject = match (stored.network, stored.attributes, stored.digest) {
+            (Some(network), None, None) => {
+                let network: IpNet = network.parse().map_err(|_| EntryError("network"))?;
+                Subject::Network(network).canonical()
+            }
+            (None, Some(attributes), Some(digest)) => {
+                let digest = u128::from_str_radix(&digest, 16)
+                    .ok()
+                    .filter(|_| digest.len() == 32 && !digest.starts_with('+'))
+                    .ok_or(EntryError("digest"))?;
+                let count = (1..=Subject::MAX_ATTRIBUTES).contains(&attributes.len());
+                let mut lengths = attributes.iter().map(|name| name.len());
+                let fit = lengths.all(|length| (1..=Request::MAX_NAME).contains(&length));
+                let ordered = attributes.is_sorted_by(|one, next| one < next);
+                if !count || !ordered || !fit {
+                    return Err(EntryError("attributes"));
+                }
+                Subject::Client { attributes: attributes.into(), digest: digest.to_be_bytes() }
+            }
+            _ => return Err(EntryError("subject")),
+        };
+        let by = match stored.rule {
+            Some(rule) if rule.len() <= Rule::MAX_NAME => By::Penalty { rule: rule.into() },
+            Some(_) => return Err(EntryError("rule")),
+            None => By::Operator,
+        };
+        Ok(Self {
+            subject,
+            until: Timestamp::from_micros(stored.until),
+            reason: Reason::new(&stored.reason).map_err(|_| EntryError("reason"))?,
+            by,
+            added: Timestamp::from_micros(stored.added),
+        })
+    }
+}
+
+/// What is stored is no entry; its parts may be secrets and are not repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{0} of a blocked client can't be read")]
+struct EntryError(&'static str);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_read_back_as_it_was_written() {
+        let at = Timestamp::from_secs(1_780_000_000);
+        let client = Subject::Client { attributes: ["user".into()].into(), digest: [0xab; 16] };
+        for (subject, by, text) in [
+            (
+                Subject::Network("192.0.2.0/24".parse().unwrap()),
+                By::Operator,
+                r#"{"network":"192.0.2.0/24","until":1780000000000000,"added":1780000000000000,"reason":"scans"}"#,
+            ),
+            (
+                client,
+                By::Penalty { rule: "login".into() },
+                r#"{"attributes":["user"],"digest":"abababababababababababababababab","until":1780000000000000,"added":1780000000000000,"reason":"scans","rule":"login"}"#,
+            ),
+        ] {
+            let reason = Reason::new("scans").unwrap();
+            let entry = Entry { subject, until: at, reason, by, added: at };
+            assert_eq!(serde_json::to_string(&entry).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Entry>(text).unwrap(), entry);
+        }
+    }
+
+    #[test]
+    fn what_is_no_entry_is_refused_and_what_is_unknown_skipped() {
+        let read = |text: &str| {
+            let text = format!(r#"{{{text},"until":1,"added":1}}"#);
+            serde_json::from_str::<Entry>(&text).map_err(|error| error.to_string())
+        };
+        let network = r#""network":"192.0.2.0/24""#;
+        assert!(read(&format!(r#"{network},"news":[1]"#)).is_ok());
+        let zeros = "0".repeat(32);
+        for (text, wrong) in [
+            (r#""network":"nowhere""#.to_owned(), "network"),
+            (r#""attributes":["a"],"digest":"00""#.to_owned(), "digest"),
+            (format!(r#""attributes":["a"],"digest":"+{}""#, "0".repeat(31)), "digest"),
+            (format!(r#""attributes":[],"digest":"{zeros}""#), "attributes"),
+            (format!(r#""attributes":["b","a"],"digest":"{zeros}""#), "attributes"),
+            (format!(r#""attributes":["a","a"],"digest":"{zeros}""#), "attributes"),
+            (format!(r#"{network},"digest":"{zeros}""#), "subject"),
+            (format!(r#"{network},"reason":"a\nb""#), "reason"),
+            (format!(r#"{network},"rule":"{}""#, "x".repeat(65)), "rule"),
+        ] {
+            let error = read(&text).unwrap_err();
+            assert_eq!(error, format!("{wrong} of a blocked client can't be read"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! `/v1/block`: who is blocked, and the ways onto the list and off it.
+
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::header::{CACHE_CONTROL, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use serde::Serialize;
+use tidegate::block::{BlockError, BlockList, By, Entry, Reason, Subject, SubjectError};
+use tidegate::rule::NetworkError;
+use tidegate::{Span, Timestamp};
+use tidegate_core::quota::window_of;
+
+use crate::service::{Fault, quoted};
+use crate::transport::http::body;
+use crate::transport::http::encode::{self, Body, JSON};
+use crate::transport::http::json::{Json, fields, text};
+
+pub(super) const ENDPOINTS: &str = "GET, POST or DELETE /v1/block";
+const ALLOWED: &str = "GET, HEAD, POST, DELETE, OPTIONS";
+
+/// Longest body in bytes: a name, a value and a reason.
+const MAX_BODY: usize = 16 * 1024;
+
+/// Answers a request about the list.
+pub(super) async fn answer(
+    blocks: &BlockList,
+    now: Timestamp,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    match *request.method() {
+        Method::GET | Method::HEAD => list(blocks, now, request.uri().query()),
+        Method::POST | Method::DELETE => {
+            let adding = *request.method() == Method::POST;
+            let body = match body::read(request, MAX_BODY).await {
+                Ok(body) => body,
+                Err(refusal) => return refusal,
+            };
+            let json = match Json::read(&body) {
+                Ok(json) => json,
+                Err(fault) => return encode::fault(&fault),
+            };
+            let changed = if adding { add(blocks, now, json) } else { remove(blocks, now, json) };
+            match changed {
+                Ok(entry) => encode::json(200, JSON, &Shown::of(&entry, now)),
+                Err(refusal) => refusal.response(),
+            }
+        }
+        Method::OPTIONS => encode::options(ALLOWED),
+        ref other => {
+            let detail = format!("method: found {other}, wanted GET, POST or DELETE");
+            encode::wrong_method(&detail, ALLOWED)
+        }
+    }
+}
+
+fn list(blocks: &BlockList, now: Timestamp, query: Option<&str>) -> Response<Body> {
+    #[derive(Serialize)]
+    struct List<'a> {
+        entries: Vec<Shown<'a>>,
+        refused: u64,
+        evicted: u64,
+    }
+    match query {
+        None | Some("" | "format=json") => {
+            let (entries, usage) = (blocks.entries(now), blocks.usage());
+            let entries = entries.iter().map(|entry| Shown::of(entry, now)).collect();
+            let list = List { entries, refused: usage.refused, evicted: usage.evicted };
+            let mut response = encode::json(200, JSON, &list);
+            let fresh = HeaderValue::from_static("no-store");
+            response.headers_mut().insert(CACHE_CONTROL, fresh);
+            response
+        }
+        Some("format=plain") => {
+            let lines = blocks.export(now).into_iter().map(|network| format!("{network}\n"));
+            encode::plain(lines.collect::<String>())
+        }
+        Some(other) => {
+            let wanted = "format=json or format=plain";
+            encode::fault(&Fault::invalid("query", quoted(other), wanted))
+        }
+    }
+}
+
+/// Reads `{"ip": …, "for": …, "reason": …}` or `{"attribute": …, "value": …, "for": …}`, and blocks.
+fn add(blocks: &BlockList, now: Timestamp, json: Json<'_>) -> Result<Arc<Entry>, Refusal> {
+    const WANTED: &str = "ip, attribute, value, for or reason";
+    let [ip, attribute, value, span, reason] =
+        fields(json, ["ip", "attribute", "value", "for", "reason"], WANTED)?;
+    let subject = named(blocks, ip, attribute, value)?;
+    let span = length(span)?;
+    let reason = reason.map(|json| text("reason", json)).transpose()?.unwrap_or_default();
+    let reason = Reason::new(&reason).map_err(|error| {
+        let wanted = format!("at most {} bytes on one line", Reason::MAX);
+        Fault::invalid("reason", error.to_string(), wanted)
+    })?;
+    let by = By::Operator;
+    let entry = Entry { subject: subject.clone(), until: now + span, reason, by, added: now };
+    blocks.add(entry.clone(), now).map_err(|error| match error {
+        BlockError::Everybody => {
+            let wanted = "a network with a prefix of at least 1 bit, or everybody is blocked";
+            Refusal::Fault(Fault::invalid("ip", quoted(&subject.to_string()), wanted))
+        }
+        error => Refusal::NoRoom(error),
+    })?;
+    tracing::info!(%subject, %span, "blocked by an operator");
+    Ok(Arc::new(entry))
+}
+
+/// Reads `{"ip": …}`, `{"attribute": …, "value": …}` or `{"id": …}`, and lets it off.
+fn remove(blocks: &BlockList, now: Timestamp, json: Json<'_>) -> Result<Arc<Entry>, Refusal> {
+    let [ip, attribute, value, id] =
+        fields(json, ["ip", "attribute", "value", "id"], "ip, attribute, value or id")?;
+    let subject = match id {
+        Some(id) if ip.is_none() && attribute.is_none() && value.is_none() => {
+            let id = text("id", id)?;
+            let entries = blocks.entries(now).into_iter();
+            let subject = entries.map(|entry| entry.subject.clone());
+            let mut subject = subject.filter(|subject| subject.to_string() == id);
+            subject.next().ok_or_else(|| Refusal::Absent { name: id.into(), around: None })?
+        }
+        Some(_) => {
+            let wanted = "an id, or who it is about";
+            return Err(Fault::invalid("body", "both an id and more", wanted).into());
+        }
+        None => named(blocks, ip, attribute, value)?,
+    };
+    let Some(entry) = blocks.remove(&subject, now) else {
+        return Err(Refusal::absent(blocks, now, &subject));
+    };
+    tracing::info!(%subject, "let off by an operator");
+    Ok(entry)
+}
+
+/// Whom a body is about: an address or network, or a value of an attribute.
+fn named(
+    blocks: &BlockList,
+    ip: Option<Json<'_>>,
+    attribute: Option<Json<'_>>,
+    value: Option<Json<'_>>,
+) -> Result<Subject, Fault> {
+    let (place, attribute, value) = match (ip, attribute, value) {
+        (Some(ip), None, None) => ("ip", "ip".into(), text("ip", ip)?),
+        (None, Some(attribute), Some(value)) => {
+            ("value", text("attribute", attribute)?, text("value", value)?)
+        }
+        (None, Some(_), None) => {
+            return Err(Fault::invalid("value", "nothing", "the value of the attribute"));
+        }
+        (None, None, Some(_)) => {
+            return Err(Fault::invalid("attribute", "nothing", "the attribute of the value"));
+        }
+        (Some(_), ..) => {
+            return Err(Fault::invalid("body", "both ip and another attribute", "one of them"));
+        }
+        (None, None, None) => {
+            return Err(Fault::invalid("body", "neither ip nor attribute", "one of them"));
+        }
+    };
+    blocks.client(&attribute, &value).map_err(|error| match error {
+        SubjectError::Network(NetworkError::HostBits(whole)) => Fault::invalid(
+            place,
+            quoted(&value),
+            format!("no bits after the prefix, as in {whole}"),
+        ),
+        SubjectError::Network(_) => {
+            Fault::invalid(place, quoted(&value), "an address or a network like 10.0.0.0/8")
+        }
+        SubjectError::Value { found } => {
+            let wanted = format!("1 to {} bytes", tidegate::Request::MAX_VALUE);
+            Fault::invalid("value", format!("{found} bytes"), wanted)
+        }
+        _ => {
+            let wanted = format!("1 to {} bytes of text", tidegate::Request::MAX_NAME);
+            Fault::invalid("attribute", quoted(&attribute), wanted)
+        }
+    })
+}
+
+fn length(json: Option<Json<'_>>) -> Result<Span, Fault> {
+    let wanted = "a length of time like 10m or 1 hour";
+    let json = json.ok_or_else(|| Fault::invalid("for", "nothing", wanted))?;
+    let text = text("for", json)?;
+    window_of(text.trim()).map_err(|_| Fault::invalid("for", quoted(&text), wanted))
+}
+
+/// Why nothing was changed.
+enum Refusal {
+    Fault(Fault),
+    /// There is no such entry; perhaps there is a larger one.
+    Absent {
+        name: String,
+        around: Option<String>,
+    },
+    NoRoom(BlockError),
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl Refusal {
+    fn absent(blocks: &BlockList, now: Timestamp, subject: &Subject) -> Self {
+        let around = match subject {
+            Subject::Network(network) => blocks.entries(now).into_iter().find(|entry| {
+                matches!(&entry.subject, Subject::Network(larger) if larger.contains(network))
+            }),
+            Subject::Client { .. } => None,
+        };
+        let around = around.map(|entry| entry.subject.to_string());
+        Self::Absent { name: subject.to_string(), around }
+    }
+
+    fn response(self) -> Response<Body> {
+        match self {
+            Self::Fault(fault) => encode::fault(&fault),
+            Self::Absent { name, around } => {
+                let mut detail = format!("{} is not on the list", crate::service::cut(&name));
+                if let Some(around) = around {
+                    detail.push_str(&format!(", but {around} is, which it belongs to"));
+                }
+                encode::problem(StatusCode::NOT_FOUND, &detail)
+            }
+            Self::NoRoom(error) => {
+                encode::problem(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())
+            }
+        }
+    }
+}
+
+/// An entry as it is told: whom it is about in the clear only if that is an address.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Shown<'a> {
+    id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ip: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attributes: Option<&'a [Box<str>]>,
+    /// Unix seconds, rounded up.
+    until: u64,
+    seconds_left: u64,
+    by: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<&'a str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    reason: &'a str,
+    added: u64,
+}
+
+impl<'a> Shown<'a> {
+    fn of(entry: &'a Entry, now: Timestamp) -> Self {
+        let (ip, attributes) = match &entry.subject {
+            Subject::Network(network) => (Some(network.to_string()), None),
+            Subject::Client { attributes, .. } => (None, Some(&**attributes)),
+        };
+        let (by, rule) = match &entry.by {
+            By::Penalty { rule } => ("penalty", Some(&**rule)),
+            By::Operator => ("operator", None),
+        };
+        Self {
+            id: entry.subject.to_string(),
+            ip,
+            attributes,
+            until: entry.until.as_secs_ceil(),
+            seconds_left: entry.until.since(now).as_secs_ceil(),
+            by,
+            rule,
+            reason: entry.reason.as_str(),
+            added: entry.added.as_secs_ceil(),
+        }
+    }
+}

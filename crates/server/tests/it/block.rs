@@ -1,0 +1,399 @@
+//! The block list through the admin door, through the command line, and as clients meet it.
+
+use serde_json::{Value, json};
+
+use crate::kit::{Folder, Response, Server, run, shown, tidegate};
+
+const RULES: &str = "
+rules:
+  - name: login
+    per: [ip]
+    limit: 3 per 10 days
+    penalty: {after: 2x, within: 10 days, block: 10m}
+  - {name: per-key, per: [api_key], limit: 1000 per 10 days}
+";
+
+fn from(ip: &str) -> String {
+    json!({"attributes": {"ip": ip, "api_key": "k1"}}).to_string()
+}
+
+fn entries(server: &Server) -> Vec<Value> {
+    let list = server.manage("GET", "/v1/block", "");
+    assert_eq!((list.status, list.header("content-type")), (200, Some("application/json")));
+    assert_eq!(list.header("cache-control"), Some("no-store"));
+    list.json()["entries"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_client_that_keeps_hammering_is_blocked_until_it_is_let_off() {
+    let server = Server::with_rules(RULES);
+    let statuses: Vec<u16> = (0..9).map(|_| server.check(&from("192.0.2.7")).status).collect();
+    assert_eq!(statuses, [200, 200, 200, 429, 429, 429, 429, 429, 429]);
+    let refused = server.check(&from("192.0.2.7"));
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+    assert_eq!(refused.header("x-ratelimit-limit"), None);
+    let wait = refused.header("retry-after").unwrap();
+    assert!((1..=600).contains(&wait.parse().unwrap()), "{wait}");
+    assert_eq!(
+        refused.body,
+        format!(
+            r#"{{"type":"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","title":"Abnormal usage detected","status":429,"detail":"blocked for going on after \"login\" had denied, try again in {wait} seconds","violated-policies":["login"],"allowed":false,"blocked":true,"retryAfter":{wait}}}"#
+        )
+    );
+    // By another rule too, and in a batch.
+    let named = r#"{"rule":"per-key","client":"k1","attributes":{"ip":"192.0.2.7"}}"#;
+    assert_eq!(server.check(named).json()["blocked"], true);
+    let batch = json!({"checks": [{"attributes": {"ip": "192.0.2.7"}}, {"rule": "per-key", "client": "k1"}]});
+    let batch = server.ask("POST", "/v1/check/batch", &batch.to_string()).json();
+    let first = &batch["decisions"][0];
+    assert_eq!((&first["allowed"], &first["blocked"]), (&json!(false), &json!(true)));
+    assert!(first["retryAfter"].is_u64() && first["limit"].is_null(), "{first}");
+    assert_eq!(batch["decisions"][1]["allowed"], true);
+
+    let [entry] = &entries(&server)[..] else { panic!("one entry is wanted") };
+    assert_eq!(entry["id"], "192.0.2.7/32");
+    assert_eq!((&entry["by"], &entry["rule"]), (&json!("penalty"), &json!("login")));
+    let [until, added] = ["until", "added"].map(|field| entry[field].as_u64().unwrap());
+    assert_eq!(until - added, 600);
+    let let_off = server.manage("DELETE", "/v1/block", r#"{"ip":"192.0.2.7"}"#);
+    assert_eq!((let_off.status, &let_off.json()["id"]), (200, &entry["id"]));
+    let denied = server.check(&from("192.0.2.7"));
+    assert_eq!((denied.status, &denied.json()["rule"]), (429, &json!("login")));
+    assert!(entries(&server).is_empty());
+}
+
+#[test]
+fn an_operator_blocks_networks_and_clients() {
+    let server = Server::with_rules(RULES);
+    let add = |body: Value| server.manage("POST", "/v1/block", &body.to_string());
+    let network = add(json!({"ip": "198.51.100.0/24", "for": "10m", "reason": "scans"}));
+    assert_eq!(network.status, 200);
+    let entry = network.json();
+    assert_eq!(
+        [&entry["id"], &entry["ip"], &entry["by"]],
+        ["198.51.100.0/24", "198.51.100.0/24", "operator"]
+    );
+    assert_eq!((&entry["reason"], &entry["secondsLeft"]), (&json!("scans"), &json!(600)));
+    let client = add(json!({"attribute": "api_key", "value": "sk-live-1", "for": "1 hour"})).json();
+    let id = client["id"].as_str().unwrap().to_owned();
+    assert!(id.starts_with("api_key#") && id.len() == 8 + 32, "{id}");
+    assert_eq!((&client["attributes"], &client["ip"]), (&json!(["api_key"]), &Value::Null));
+    add(json!({"attribute": "ip", "value": "198.51.101.0/24", "for": "1h"}));
+    add(json!({"ip": "2001:db8::/32", "for": "1d"}));
+
+    assert_eq!(server.check(&from("198.51.100.77")).json()["blocked"], true);
+    assert_eq!(server.check(&from("::ffff:198.51.100.77")).json()["blocked"], true);
+    assert_eq!(server.check(&from("198.51.99.77")).status, 200);
+    let by_key = r#"{"rule":"per-key","client":"sk-live-1"}"#;
+    assert_eq!(server.check(by_key).json()["blocked"], true);
+    assert_eq!(server.check(r#"{"rule":"per-key","client":"sk-live-2"}"#).status, 200);
+
+    let plain = server.manage("GET", "/v1/block?format=plain", "");
+    assert_eq!(plain.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(plain.body, "198.51.100.0/23\n2001:db8::/32\n");
+    let list = server.manage("GET", "/v1/block?format=json", "");
+    assert!(!list.body.contains("sk-live"), "{list:?}");
+    assert_eq!(entries(&server).len(), 4);
+
+    let let_off = server.manage("DELETE", "/v1/block", &json!({"id": id}).to_string());
+    assert_eq!(let_off.status, 200);
+    assert_eq!(server.check(by_key).status, 200);
+    // Again, for longer: the entry is the same, and so is its name.
+    let again = add(json!({"ip": "198.51.100.0/24", "for": "2h"})).json();
+    assert_eq!((&again["secondsLeft"], entries(&server).len()), (&json!(7200), 3));
+}
+
+#[test]
+fn the_list_is_on_the_admin_door_alone() {
+    let server = Server::with_rules(RULES);
+    for method in ["GET", "POST", "DELETE"] {
+        assert_eq!(server.ask(method, "/v1/block", r#"{"ip":"192.0.2.7","for":"1h"}"#).status, 404);
+    }
+    assert_eq!(server.manage("POST", "/v1/check", &from("192.0.2.7")).status, 404);
+    assert!(entries(&server).is_empty());
+}
+
+#[test]
+fn what_an_operator_gets_wrong_is_told_with_place_found_and_wanted() {
+    let server = Server::with_rules(RULES);
+    let time = "a length of time like 10m or 1 hour";
+    let network = "an address or a network like 10.0.0.0/8";
+    let fields = "ip, attribute, value, for or reason";
+    let long = json!({"ip": "192.0.2.7", "for": "1h", "reason": "x".repeat(257)}).to_string();
+    for (method, body, place, found, wanted) in [
+        ("POST", "", "body", "nothing", "a JSON object"),
+        ("POST", "[]", "body", "a list", "an object of ip, attribute, value, for or reason"),
+        ("POST", "{}", "body", "neither ip nor attribute", "one of them"),
+        ("POST", r#"{"ip":"a","for":"1h"}"#, "ip", r#""a""#, network),
+        ("POST", r#"{"ip":7,"for":"1h"}"#, "ip", "7", "a text"),
+        (
+            "POST",
+            r#"{"ip":"10.0.0.1/8","for":"1h"}"#,
+            "ip",
+            r#""10.0.0.1/8""#,
+            "no bits after the prefix, as in 10.0.0.0/8",
+        ),
+        (
+            "POST",
+            r#"{"ip":"0.0.0.0/0","for":"1h"}"#,
+            "ip",
+            r#""0.0.0.0/0""#,
+            "a network with a prefix of at least 1 bit, or everybody is blocked",
+        ),
+        ("POST", r#"{"ip":"192.0.2.7"}"#, "for", "nothing", time),
+        ("POST", r#"{"ip":"192.0.2.7","for":"soon"}"#, "for", r#""soon""#, time),
+        ("POST", r#"{"ip":"192.0.2.7","for":"0s"}"#, "for", r#""0s""#, time),
+        ("POST", r#"{"ip":"192.0.2.7","for":60}"#, "for", "60", "a text"),
+        ("POST", r#"{"ip":"192.0.2.7","until":1}"#, "until", "an unknown field", fields),
+        ("POST", r#"{"ip":"192.0.2.7","ip":"192.0.2.8"}"#, "ip", "it twice", "it once"),
+        (
+            "POST",
+            r#"{"ip":"192.0.2.7","attribute":"user"}"#,
+            "body",
+            "both ip and another attribute",
+            "one of them",
+        ),
+        (
+            "POST",
+            r#"{"attribute":"user","for":"1h"}"#,
+            "value",
+            "nothing",
+            "the value of the attribute",
+        ),
+        (
+            "POST",
+            r#"{"value":"a","for":"1h"}"#,
+            "attribute",
+            "nothing",
+            "the attribute of the value",
+        ),
+        (
+            "POST",
+            r#"{"attribute":"user","value":"","for":"1h"}"#,
+            "value",
+            "0 bytes",
+            "1 to 8192 bytes",
+        ),
+        (
+            "POST",
+            r#"{"attribute":"","value":"a","for":"1h"}"#,
+            "attribute",
+            r#""""#,
+            "1 to 128 bytes of text",
+        ),
+        (
+            "POST",
+            &long,
+            "reason",
+            "reason must be at most 256 bytes long, found 257",
+            "at most 256 bytes on one line",
+        ),
+        (
+            "DELETE",
+            r#"{"ip":"192.0.2.7","for":"1h"}"#,
+            "for",
+            "an unknown field",
+            "ip, attribute, value or id",
+        ),
+        (
+            "DELETE",
+            r#"{"ip":"192.0.2.7","id":"a"}"#,
+            "body",
+            "both an id and more",
+            "an id, or who it is about",
+        ),
+    ] {
+        let response = server.manage(method, "/v1/block", body);
+        assert_eq!(response.status, 400, "{body}: {response:?}");
+        let json = response.json();
+        assert_eq!(
+            [&json["where"], &json["found"], &json["wanted"]],
+            [place, found, wanted],
+            "{body}"
+        );
+    }
+    let response = server.manage("GET", "/v1/block?format=xml", "");
+    assert_eq!(
+        response.json()["detail"],
+        r#"query: found "format=xml", wanted format=json or format=plain"#
+    );
+    let long = json!({"ip": "x".repeat(20_000)}).to_string();
+    assert_eq!(server.manage("POST", "/v1/block", &long).status, 413);
+    let response = server.manage("PUT", "/v1/block", "");
+    assert_eq!(
+        (response.status, response.header("allow")),
+        (405, Some("GET, HEAD, POST, DELETE, OPTIONS"))
+    );
+    let response = server.manage("GET", "/v1/blocks", "");
+    assert_eq!(
+        response.json()["detail"],
+        r#"path: found "/v1/blocks", wanted GET, POST or DELETE /v1/block"#
+    );
+    assert!(entries(&server).is_empty());
+}
+
+#[test]
+fn who_is_not_on_the_list_is_told_from_who_is_in_a_larger_network() {
+    let server = Server::with_rules(RULES);
+    server.manage("POST", "/v1/block", r#"{"ip":"192.0.2.0/24","for":"1h"}"#);
+    let remove = |body: &str| -> Response { server.manage("DELETE", "/v1/block", body) };
+    let response = remove(r#"{"ip":"192.0.2.7"}"#);
+    assert_eq!(response.status, 404);
+    assert_eq!(
+        response.json()["detail"],
+        "192.0.2.7/32 is not on the list, but 192.0.2.0/24 is, which it belongs to"
+    );
+    for body in
+        [r#"{"ip":"198.51.100.7"}"#, r#"{"id":"user#00"}"#, r#"{"attribute":"user","value":"a"}"#]
+    {
+        assert_eq!(remove(body).status, 404);
+    }
+    assert_eq!(entries(&server).len(), 1);
+}
+
+#[test]
+fn a_page_from_elsewhere_can_not_reach_the_door() {
+    let server = Server::with_rules(RULES);
+    let body = r#"{"ip":"192.0.2.7","for":"1h"}"#;
+    for headers in [
+        "host: evil.example",
+        "host: localhost\r\norigin: http://evil.example",
+        "host: localhost\r\norigin: null",
+    ] {
+        let mut connection = server.connect_admin();
+        let length = body.len();
+        connection.write(
+            format!(
+                "POST /v1/block HTTP/1.1\r\n{headers}\r\ncontent-length: {length}\r\n\r\n{body}"
+            )
+            .as_bytes(),
+        );
+        assert_eq!(connection.receive(false).status, 403, "{headers}");
+    }
+    assert!(entries(&server).is_empty());
+}
+
+#[test]
+fn a_token_that_is_set_is_needed_for_everything() {
+    let server = Server::with_config(
+        "listen: {http: 127.0.0.1:0}\nadmin: {token: 0123456789abcdef}\n\
+         rules: {inline: [{name: api, per: [user], limit: 1 per day}]}\n",
+    );
+    let refused = server.manage("GET", "/v1/block", "");
+    assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("Bearer")));
+    assert!(!refused.body.contains("0123456789abcdef"), "{refused:?}");
+    assert_eq!(server.manage("GET", "/nothing", "").status, 401);
+    let block = |token: &str, arguments: &[&str]| {
+        let mut command = tidegate();
+        command.env("TIDEGATE_TOKEN", token).args(["block", "--server", &server.admin_url()]);
+        shown(command.args(arguments).output().unwrap())
+    };
+    let (code, stdout, stderr) = block("another-token-0123", &["list"]);
+    assert_eq!((code, &*stdout), (2, ""));
+    assert_eq!(
+        stderr,
+        "error: authorization: found another token, wanted Bearer and the token of this door\n\
+         hint: TIDEGATE_TOKEN sets the token that is sent\n"
+    );
+    assert_eq!(block("0123456789abcdef", &["add", "user=mallory"]).0, 0);
+    let (code, stdout, _) = block("0123456789abcdef", &["list"]);
+    assert_eq!(code, 0);
+    assert!(
+        stdout.starts_with("user#") && stdout.ends_with(" s left, by an operator\n"),
+        "{stdout}"
+    );
+    assert!(!stdout.contains("mallory"), "{stdout}");
+}
+
+#[test]
+fn the_command_adds_lists_and_removes() {
+    let server = Server::with_rules(RULES);
+    let url = server.admin_url();
+    let block = |arguments: &[&str]| run(&[&["block", "--server", &url], arguments].concat());
+    let (code, stdout, stderr) = block(&["list"]);
+    assert_eq!((code, &*stdout, &*stderr), (0, "", "nobody is blocked\n"));
+
+    let (code, stdout, stderr) =
+        block(&["add", "192.0.2.0/24", "--for", "100 days", "--reason", "password guessing"]);
+    assert_eq!((code, &*stderr), (0, "192.0.2.0/24 is blocked for 8640000 s\n"));
+    let entry: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(
+        (&entry["ip"], &entry["reason"]),
+        (&json!("192.0.2.0/24"), &json!("password guessing"))
+    );
+    let (code, stdout, stderr) = block(&["add", "user=mallory"]);
+    assert_eq!(code, 0);
+    let client: Value = serde_json::from_str(&stdout).unwrap();
+    let id = client["id"].as_str().unwrap();
+    assert_eq!(stderr, format!("{id} is blocked for 3600 s\n"));
+    while !server.check(&from("203.0.113.9")).body.contains("blocked") {}
+
+    let (code, stdout, stderr) = block(&["list"]);
+    assert_eq!((code, &*stderr), (0, "3 entries\n"));
+    let lines: Vec<&str> = stdout.lines().collect();
+    assert!(lines[0].starts_with("192.0.2.0/24, 86"), "{stdout}");
+    assert!(lines[0].ends_with(" s left, by an operator: password guessing"), "{stdout}");
+    assert!(lines[1].starts_with("203.0.113.9/32, "), "{stdout}");
+    assert!(lines[1].ends_with(" s left, by rule \"login\""), "{stdout}");
+    assert!(lines[2].starts_with(id), "{stdout}");
+    let (code, stdout, _) = block(&["list", "--plain"]);
+    assert_eq!((code, &*stdout), (0, "192.0.2.0/24\n203.0.113.9/32\n"));
+    let (code, stdout, _) = block(&["list", "--json"]);
+    assert_eq!(code, 0);
+    let list: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(list["entries"][2]["attributes"], json!(["user"]));
+    assert!(!stdout.contains("mallory"), "{stdout}");
+
+    let (code, _, stderr) = block(&["remove", "user=mallory"]);
+    assert_eq!((code, stderr), (0, format!("{id} is no longer blocked\n")));
+    assert_eq!(block(&["add", "user=mallory"]).0, 0);
+    assert_eq!(block(&["remove", id]).0, 0);
+    assert_eq!(block(&["remove", "203.0.113.9"]).0, 0);
+    let (code, _, stderr) = block(&["remove", "203.0.113.9"]);
+    assert_eq!(code, 1);
+    assert_eq!(
+        stderr,
+        "error: 203.0.113.9/32 is not on the list\nhint: tidegate block list shows who is blocked\n"
+    );
+    let (code, _, stderr) = block(&["add", "192.0.2.7/24"]);
+    assert_eq!(code, 1);
+    assert_eq!(
+        stderr,
+        "error: ip: found \"192.0.2.7/24\", wanted no bits after the prefix, as in 192.0.2.0/24\n"
+    );
+}
+
+#[test]
+fn the_command_hints_at_the_right_door() {
+    let server = Server::with_rules(RULES);
+    let (code, _, stderr) = run(&["block", "list", "--server", &server.url()]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("hint: the admin door is another one"), "{stderr}");
+    // Bound and closed again: nobody else gets this port so soon.
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (code, _, stderr) = run(&["block", "list", "--server", &format!("http://{address}")]);
+    assert_eq!(code, 2);
+    assert!(stderr.starts_with(&format!("error: {address} can't be reached")), "{stderr}");
+    for command in ["add", "remove", "list"] {
+        let (code, stdout, _) = run(&["block", command, "--help"]);
+        assert_eq!(code, 0);
+        assert!(stdout.contains("--server <URL>"), "{stdout}");
+    }
+}
+
+#[test]
+fn check_and_explain_tell_of_a_block() {
+    let server = Server::with_rules(RULES);
+    let folder = Folder::new();
+    let rules = folder.file("rules.yaml", RULES);
+    server.manage("POST", "/v1/block", r#"{"ip":"192.0.2.7","for":"100 days"}"#);
+    let (code, stdout, stderr) = run(&["check", "login", "192.0.2.7", "--server", &server.url()]);
+    assert_eq!(code, 1);
+    assert!(stdout.contains("\"blocked\":true"), "{stdout}");
+    assert!(stderr.starts_with("denied, the client is blocked, try again in 86"), "{stderr}");
+    let (code, stdout, _) =
+        run(&["explain", "--rules", &rules, "--server", &server.url(), "-a", "ip=192.0.2.7", "/"]);
+    assert_eq!(code, 0);
+    assert!(stdout.contains("  left     nothing, the client is blocked for 86"), "{stdout}");
+}
