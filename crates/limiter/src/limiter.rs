@@ -485,7 +485,7 @@ impl<S: Store> Limiter<S> {
         let Some(penalty) = rule.penalty() else { return };
         let Some(subject) = inner.blocks.client_of(rule, request) else { return };
         let (now, key) = (inner.clock.now(), self.ask(place, request).key);
-        if !penalties.is_due(key, penalty, &policy.limit, now) {
+        if !penalties.is_due(key, penalty, &policy.limit, inner.store.share().of, now) {
             return;
         }
         if policy.shadow {

@@ -30,15 +30,16 @@ impl PenaltyBox {
     }
 
     /// Counts a request that `limit` denied to the client with this key. Whether it is one too many;
-    /// counting then begins anew.
+    /// counting then begins anew. Each of `fleet_size` nodes counts its share of a client's denials.
     pub(crate) fn is_due(
         &self,
         key: Key,
         penalty: &Penalty,
         limit: &Limit,
+        fleet_size: u64,
         now: Timestamp,
     ) -> bool {
-        let quota = Quota::per(penalty.threshold(limit, Self::fleet_size()), penalty.within());
+        let quota = Quota::per(penalty.threshold(limit, fleet_size), penalty.within());
         // Both numbers are within a quota's bounds, or there would be no penalty.
         let Ok(limit) = Limit::new(Algorithm::FixedWindow, quota) else { return false };
         let (limit, shared) = (Arc::new(limit), Self::NOWHERE);
@@ -50,11 +51,6 @@ impl PenaltyBox {
             self.counts.forget_one(key);
         }
         due
-    }
-
-    /// How many nodes see a client's requests. One, until nodes know of each other.
-    fn fleet_size() -> u64 {
-        1
     }
 
     pub(crate) fn forget(&self, key: Key) {
@@ -85,7 +81,7 @@ mod tests {
         let time = ManualClock::default();
         let (counts, now) = (PenaltyBox::new(time.clock()), time.clock().now());
         let (penalty, limit) = ten_in_a_minute();
-        let due = |key| counts.is_due(Key::from_u128(key), &penalty, &limit, now);
+        let due = |key| counts.is_due(Key::from_u128(key), &penalty, &limit, 1, now);
         for _ in 0..3 {
             assert_eq!((0..10).map(|_| due(1)).filter(|due| *due).count(), 1);
         }
@@ -101,7 +97,7 @@ mod tests {
         let (penalty, limit) = ten_in_a_minute();
         for _ in 0..50 {
             for _ in 0..9 {
-                assert!(!counts.is_due(Key::from_u128(1), &penalty, &limit, time.clock().now()));
+                assert!(!counts.is_due(Key::from_u128(1), &penalty, &limit, 1, time.clock().now()));
             }
             time.advance(Span::MINUTE);
         }
@@ -112,7 +108,7 @@ mod tests {
         let time = ManualClock::default();
         let counts = PenaltyBox { counts: MemoryStore::with_max_keys(2, time.clock()) };
         let (penalty, limit) = ten_in_a_minute();
-        let due = |key| counts.is_due(Key::from_u128(key), &penalty, &limit, time.clock().now());
+        let due = |key| counts.is_due(Key::from_u128(key), &penalty, &limit, 1, time.clock().now());
         let (first, second, late) = (1_001, 1_002, 1_003);
         assert!(!due(first) && !due(second));
         assert!((0..1_000).all(|_| !due(late)));

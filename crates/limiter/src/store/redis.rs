@@ -5,6 +5,7 @@
 
 mod address;
 mod batch;
+mod blocks;
 mod charging;
 mod cluster;
 mod config;

@@ -22,12 +22,7 @@ pub(super) struct Fleet {
 
 impl Fleet {
     pub(super) fn new() -> Self {
-        // Two hash maps never have the same random keys; that is all a name has to be.
-        let random = || {
-            use std::hash::{BuildHasher, RandomState};
-            RandomState::new().hash_one(0)
-        };
-        Self { name: format!("{:016x}{:016x}", random(), random()), share: AtomicU64::new(1) }
+        Self { name: random_name(), share: AtomicU64::new(1) }
     }
 
     pub(super) fn share(&self) -> Share {
@@ -38,6 +33,13 @@ impl Fleet {
     fn note(&self, place: u32, size: u32) {
         self.share.store(u64::from(place) << 32 | u64::from(size.max(1)), Ordering::Relaxed);
     }
+}
+
+/// A name that nobody else has: two hash maps never have the same random keys.
+pub(super) fn random_name() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    let random = || RandomState::new().hash_one(0);
+    format!("{:016x}{:016x}", random(), random())
 }
 
 /// Says that this node is alive, and hears how many others are.

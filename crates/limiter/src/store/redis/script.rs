@@ -21,6 +21,7 @@ pub(super) struct Scripts {
     pub(super) refund: Script,
     pub(super) pulse: Script,
     pub(super) forget: Script,
+    pub(super) blocks: Script,
 }
 
 /// Each algorithm by the name of its function, in the order of the ids in their tags.
@@ -44,8 +45,8 @@ impl Scripts {
     }
 
     /// Every script, to be loaded before the first check.
-    pub(super) fn all(&self) -> [&Script; 4] {
-        [&self.charge, &self.refund, &self.pulse, &self.forget]
+    pub(super) fn all(&self) -> [&Script; 5] {
+        [&self.charge, &self.refund, &self.pulse, &self.forget, &self.blocks]
     }
 
     /// The scripts on another clock, for tests that move time by hand.
@@ -71,6 +72,7 @@ impl Scripts {
             refund: compose(true, include_str!("refund.lua")),
             pulse: Script::new(include_str!("pulse.lua").to_owned()),
             forget: Script::new(include_str!("forget.lua").to_owned()),
+            blocks: Script::new(include_str!("blocks.lua").to_owned()),
         }
     }
 }
