@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use tidegate::{Clock, HeaderStyle, Limiter, MemoryStore, RuleSet};
+use tidegate::{Clock, HeaderStyle, Limiter, MemoryStore, OpenError, RuleSet};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use crate::config::{Door, Listen};
+use crate::config::{Door, Listen, StoreConfig};
 use crate::service::Service;
+use crate::store::AnyStore;
 use crate::transport::connection::Patience;
 use crate::transport::http;
 
@@ -27,7 +28,7 @@ pub(crate) struct App {
     http: TcpListener,
     address: SocketAddr,
     service: Arc<Service>,
-    store: Arc<MemoryStore>,
+    store: Arc<AnyStore>,
     clock: Clock,
 }
 
@@ -35,11 +36,11 @@ impl App {
     /// Takes the addresses; nobody is answered yet.
     ///
     /// # Errors
-    /// There is no door to open, or an address can't be had.
+    /// There is no door to open, an address can't be had, or the store will never do.
     pub(crate) async fn bind(
         listen: &Listen,
         rules: RuleSet,
-        max_keys: usize,
+        store: StoreConfig,
         headers: HeaderStyle,
     ) -> Result<Self, BindError> {
         let Door::At(wanted) = &listen.http else { return Err(BindError::NoDoor) };
@@ -47,7 +48,7 @@ impl App {
         let http = TcpListener::bind(wanted).await.map_err(taken)?;
         let address = http.local_addr().map_err(taken)?;
         let clock = Clock::system();
-        let store = Arc::new(MemoryStore::with_max_keys(max_keys, clock.clone()));
+        let store = Arc::new(AnyStore::start(store, &clock).await?);
         let limiter =
             Limiter::builder().rules(rules).clock(clock.clone()).store(Arc::clone(&store)).build();
         let service = Arc::new(Service::new(limiter, headers));
@@ -62,10 +63,17 @@ impl App {
     /// Answers until `closing` says so, then finishes what is under way. How many connections had
     /// to be cut off.
     pub(crate) async fn run(self, closing: watch::Receiver<bool>) -> usize {
-        let sweeper = tokio::spawn(sweep(self.store));
+        let sweeper = match &*self.store {
+            AnyStore::Memory(store) => Some(tokio::spawn(sweep(Arc::clone(store)))),
+            // Redis forgets what has expired by itself.
+            AnyStore::Redis(_) => None,
+        };
         let patience = Patience::default();
         let cut_off = http::serve(self.http, self.service, patience, self.clock, closing).await;
-        sweeper.abort();
+        if let Some(sweeper) = sweeper {
+            sweeper.abort();
+        }
+        self.store.leave().await;
         cut_off
     }
 }
@@ -89,6 +97,8 @@ pub(crate) enum BindError {
     NoDoor,
     #[error("{door} can't listen on {address}: {}", reason(.error))]
     Door { door: &'static str, address: String, error: io::Error },
+    #[error(transparent)]
+    Store(#[from] OpenError),
 }
 
 fn reason(error: &io::Error) -> String {

@@ -3,6 +3,8 @@
 //! This is the only place that reads the environment.
 
 mod file;
+mod redis;
+mod secrets;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,9 +12,11 @@ use std::str::FromStr;
 
 use thiserror::Error;
 use tidegate::rule::RuleErrors;
-use tidegate::{HeaderStyle, MemoryStore, RuleSet};
+use tidegate::{HeaderStyle, MemoryStore, RedisConfig, RuleSet, Secret};
 
 pub(crate) use self::file::{ConfigFile, Kind, kind};
+pub(crate) use self::secrets::PASSWORD_VARIABLE;
+use self::secrets::RedisSource;
 
 /// The rules that are enforced when none are given.
 pub(crate) const SAMPLE_RULES: &str = include_str!("sample_rules.yaml");
@@ -25,7 +29,7 @@ const DEFAULT_HTTP: &str = "127.0.0.1:8080";
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) listen: Listen,
-    pub(crate) max_keys: usize,
+    pub(crate) store: StoreConfig,
     pub(crate) rules: RuleSource,
     pub(crate) headers: HeaderStyle,
 }
@@ -46,6 +50,23 @@ pub(crate) enum Door {
     At(String),
 }
 
+/// Where spending is kept.
+#[derive(Debug)]
+pub(crate) enum StoreConfig {
+    Memory { max_keys: usize },
+    Redis(Box<RedisConfig>),
+}
+
+/// Prints as the place that it is, without secrets: `memory`, `redis://cache.example.com:6379`.
+impl fmt::Display for StoreConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory { .. } => f.write_str("memory"),
+            Self::Redis(config) => config.fmt(f),
+        }
+    }
+}
+
 /// Where the rules come from.
 #[derive(Debug)]
 pub(crate) enum RuleSource {
@@ -59,6 +80,8 @@ pub(crate) enum RuleSource {
 pub(crate) struct Flags {
     pub(crate) config: Option<PathBuf>,
     pub(crate) rules: Option<PathBuf>,
+    /// A URL, which may have a password in it.
+    pub(crate) redis: Option<Secret>,
     pub(crate) http: Option<Door>,
     pub(crate) grpc: Option<Door>,
     pub(crate) resp: Option<Door>,
@@ -86,14 +109,30 @@ impl Config {
         let asked = |(name, door)| matches!(door, Some(Door::At(_))).then_some(name);
         let rules = flags.rules.map(RuleSource::File).or(file.rules);
         let http = flags.http.or(file.http);
+        let store = Self::store(flags.redis.as_ref(), file.redis, file.max_keys)?;
         Ok(Self {
             listen: Listen {
                 http: http.unwrap_or_else(|| Door::At(DEFAULT_HTTP.to_owned())),
                 missing: missing.into_iter().filter_map(asked).collect(),
             },
-            max_keys: file.max_keys.unwrap_or(MemoryStore::DEFAULT_MAX_KEYS),
+            store,
             rules: rules.unwrap_or(RuleSource::Sample),
             headers: file.headers,
+        })
+    }
+
+    /// The flag's store, else the file's, else memory; with its secrets.
+    fn store(
+        flag: Option<&Secret>,
+        file: Option<RedisSource>,
+        max_keys: Option<usize>,
+    ) -> Result<StoreConfig, ConfigError> {
+        let redis = flag.map(RedisSource::of_flag).transpose()?.or(file);
+        Ok(match redis {
+            Some(redis) => StoreConfig::Redis(Box::new(redis.load()?)),
+            None => {
+                StoreConfig::Memory { max_keys: max_keys.unwrap_or(MemoryStore::DEFAULT_MAX_KEYS) }
+            }
         })
     }
 }
@@ -119,6 +158,19 @@ impl RuleSource {
 #[allow(clippy::disallowed_methods, reason = "this is where the environment is read")]
 pub(crate) fn log_filter() -> String {
     std::env::var("TIDEGATE_LOG").unwrap_or_else(|_| "info".to_owned())
+}
+
+/// What a variable says; nothing if it is not there or empty.
+#[allow(clippy::disallowed_methods, reason = "this is where the environment is read")]
+fn environment(name: &'static str) -> Result<Option<String>, ConfigError> {
+    match std::env::var(name) {
+        Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => {
+            let reason = "text in UTF-8 is wanted".to_owned();
+            Err(ConfigError::Elsewhere { place: name, reason })
+        }
+    }
 }
 
 impl FromStr for Door {
@@ -164,6 +216,9 @@ pub(crate) fn read(path: &Path, most: usize) -> Result<String, ConfigError> {
 pub(crate) enum ConfigError {
     #[error("{}: {reason}", path.display())]
     Unreadable { path: PathBuf, reason: String },
+    /// A flag or a variable, which has no line.
+    #[error("{place}: {reason}")]
+    Elsewhere { place: &'static str, reason: String },
     #[error("{}", lines(.0))]
     Invalid(Vec<Wrong>),
     #[error(transparent)]

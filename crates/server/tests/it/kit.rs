@@ -15,7 +15,9 @@ const FOREVER: Duration = Duration::from_secs(60);
 
 pub(crate) fn tidegate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    command.env_remove("TIDEGATE_LOG");
+    for name in ["TIDEGATE_LOG", "TIDEGATE_REDIS_PASSWORD", "TIDEGATE_REDIS_SECRET"] {
+        command.env_remove(name);
+    }
     command
 }
 
@@ -129,6 +131,10 @@ impl Server {
                 return line;
             }
         }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn signal(&self, name: &str) {

@@ -5,4 +5,6 @@ mod bad_input;
 mod cli;
 mod http;
 mod kit;
+mod redis;
+mod redis_config;
 mod serve;

@@ -83,8 +83,9 @@ pub(super) fn options(allowed: &'static str) -> Response<Body> {
 }
 
 /// A word for a probe.
-pub(super) fn word(text: &'static str) -> Response<Body> {
-    let mut response = Response::new(Body::from(text));
+pub(super) fn word(status: StatusCode, text: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(text.into());
+    *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, TEXT);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
