@@ -318,12 +318,21 @@ fn help_teaches_with_examples() {
 }
 
 #[test]
-fn the_configuration_that_the_guide_shows_is_one() {
-    let page = include_str!("../../../../docs/guide/http.md");
-    let shown = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+fn every_configuration_that_the_guides_show_is_one() {
+    let pages = [
+        include_str!("../../../../docs/guide/http.md"),
+        include_str!("../../../../docs/guide/redis.md"),
+    ];
     let folder = Folder::new();
     folder.file("rules.yaml", "rules: [{name: api, limit: 1/s}]");
-    let config = folder.file("tidegate.yaml", shown);
-    let (code, _, stderr) = run(&["validate", &config]);
-    assert_eq!(code, 0, "{stderr}");
+    for page in pages {
+        let blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+        let blocks: Vec<&str> = blocks.collect();
+        assert!(!blocks.is_empty());
+        for block in blocks {
+            let config = folder.file("tidegate.yaml", block);
+            let (code, _, stderr) = run(&["validate", &config]);
+            assert_eq!(code, 0, "{stderr}{block}");
+        }
+    }
 }
