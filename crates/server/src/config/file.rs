@@ -188,9 +188,10 @@ const SECRETIVE: [&str; 4] = ["password", "secret", "://", "@"];
 
 /// What was written, in quotes, unless it may have a password in it.
 fn echo(text: &str) -> String {
-    match text.contains(['@', '/']) {
-        true => "a URL".to_owned(),
-        false => format!("{:?}", cut(text)),
+    if text.contains('@') || text.contains("://") {
+        "a URL".to_owned()
+    } else {
+        format!("{:?}", cut(text))
     }
 }
 

@@ -141,9 +141,11 @@ fn cluster(nodes: &[String]) -> Result<RedisConfig, Reason> {
 
 /// Shards by their URLs, or by their addresses alone.
 fn shards_of(shards: &[String]) -> Result<RedisConfig, Reason> {
-    let shards = shards.iter().map(|text| match text.contains("://") {
-        true => text.parse(),
-        false => RedisConfig::new(Servers::Single(Address::parse(text, Address::REDIS_PORT)?)),
+    let shards = shards.iter().map(|text| {
+        if text.contains("://") {
+            return text.parse();
+        }
+        RedisConfig::new(Servers::Single(Address::parse(text, Address::REDIS_PORT)?))
     });
     Ok(RedisConfig::shards(shards.collect::<Result<Vec<_>, _>>()?)?)
 }

@@ -250,6 +250,26 @@ fn a_socket_leads_to_the_same_counters_as_a_port() {
 }
 
 #[test]
+fn a_server_with_tls_is_trusted_by_the_authority_that_the_configuration_names() {
+    if lacking(&[REDIS, Tool::Openssl]) {
+        return;
+    }
+    let redis = Redis::builder().tls().start();
+    let folder = Folder::new();
+    let text =
+        |tls: &str| format!("store: {{redis: {{url: '{}', timeout: 5s{tls}}}}}", redis.url());
+    let trusting = format!(", tls: {{ca: '{}'}}", redis.ca().display());
+    let trusting = folder.file("tidegate-1.yaml", &text(&trusting));
+    let doubting = folder.file("tidegate-2.yaml", &text(""));
+    let server = Server::launch_command(serve(&folder, &["--config", &trusting]));
+    wait_until_ready(&server);
+    assert_eq!(check(&server, "closed", "alice"), 200);
+    let server = Server::launch_command(serve(&folder, &["--config", &doubting]));
+    assert_eq!(server.ask("GET", "/readyz", "").status, 503);
+    assert_eq!(check(&server, "closed", "alice"), 503);
+}
+
+#[test]
 fn a_fleet_secret_parts_those_who_have_it_from_those_who_do_not() {
     if lacking(&[REDIS]) {
         return;
