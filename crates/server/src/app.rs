@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use tidegate::{Clock, HeaderStyle, Limiter, MemoryStore, RuleSet};
+use tidegate::{Clock, HeaderStyle, Limiter, MemoryStore, OpenError, RuleSet};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 use crate::admin::{Admin, Guard, is_local};
-use crate::config::{Door, Listen};
+use crate::config::{Door, Listen, StoreConfig};
 use crate::service::Service;
+use crate::store::AnyStore;
 use crate::transport::connection::Patience;
 use crate::transport::http;
 
@@ -32,8 +33,8 @@ pub(crate) struct App {
     http: Bound,
     admin: Option<(Bound, Admin)>,
     service: Arc<Service>,
-    limiter: Limiter,
-    store: Arc<MemoryStore>,
+    limiter: Limiter<AnyStore>,
+    store: Arc<AnyStore>,
     clock: Clock,
 }
 
@@ -57,19 +58,23 @@ impl App {
     /// Takes the addresses; nobody is answered yet.
     ///
     /// # Errors
-    /// There is no door to open, an address can't be had, or is open to others without a token.
+    /// There is no door to open, an address can't be had or is open to others without a token, or the
+    /// store will never do.
     pub(crate) async fn bind(
         listen: &Listen,
         rules: RuleSet,
-        max_keys: usize,
+        store: StoreConfig,
         headers: HeaderStyle,
     ) -> Result<Self, BindError> {
         let Door::At(wanted) = &listen.http else { return Err(BindError::NoDoor) };
         let http = Bound::to("http", wanted).await?;
         let clock = Clock::system();
-        let store = Arc::new(MemoryStore::with_max_keys(max_keys, clock.clone()));
+        let store = Arc::new(AnyStore::start(store, &clock).await?);
         let limiter =
             Limiter::builder().rules(rules).clock(clock.clone()).store(Arc::clone(&store)).build();
+        if let AnyStore::Redis(store) = &*store {
+            store.share_blocks(limiter.blocks());
+        }
         let admin = match &listen.admin {
             Door::At(wanted) => {
                 let bound = Bound::to("admin", wanted).await?;
@@ -100,7 +105,11 @@ impl App {
     /// Answers until `closing` says so, then finishes what is under way. How many connections had
     /// to be cut off.
     pub(crate) async fn run(self, closing: watch::Receiver<bool>) -> usize {
-        let sweepers = [tokio::spawn(sweep(self.store)), tokio::spawn(sweep_blocks(self.limiter))];
+        let mut sweepers = vec![tokio::spawn(sweep_blocks(self.limiter))];
+        // Redis forgets what has expired by itself.
+        if let AnyStore::Memory(store) = &*self.store {
+            sweepers.push(tokio::spawn(sweep(Arc::clone(store))));
+        }
         let (http, patience) = (self.http.listener, Patience::default());
         let http = http::serve(http, self.service, patience, self.clock, closing.clone());
         let admin = async {
@@ -111,6 +120,7 @@ impl App {
         };
         let (http, admin) = tokio::join!(http, admin);
         sweepers.iter().for_each(JoinHandle::abort);
+        self.store.leave().await;
         http + admin
     }
 }
@@ -128,7 +138,7 @@ async fn sweep(store: Arc<MemoryStore>) {
 }
 
 /// The same for blocks, and for the denials that penalties count.
-async fn sweep_blocks(limiter: Limiter) {
+async fn sweep_blocks(limiter: Limiter<AnyStore>) {
     let parts = usize::try_from(SWEEP.as_secs() / SWEEP_BLOCKS.as_secs()).unwrap_or(1);
     let mut ticker = tokio::time::interval(SWEEP_BLOCKS);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -149,6 +159,8 @@ pub(crate) enum BindError {
         "admin can't listen on {address} without a token: whoever reaches it could block anybody"
     )]
     NoToken { address: String },
+    #[error(transparent)]
+    Store(#[from] OpenError),
 }
 
 fn reason(error: &io::Error) -> String {

@@ -27,6 +27,7 @@ const EXAMPLES: &str = "\
 Examples:
   tidegate serve                             sample rules on 127.0.0.1:8080, with a curl line to try
   tidegate serve --rules rules.yaml          your own rules
+  tidegate serve --redis redis://cache       one limit for all that use this Redis
   tidegate validate rules.yaml               what each rule admits at the most, or what is wrong
   tidegate explain --rules rules.yaml -H 'X-API-Key: k1' http://api.example/v1/orders
   tidegate check per-key alice               one decision by a running server
@@ -145,6 +146,10 @@ impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         match error {
             ConfigError::Unreadable { .. } => Self::failed(error),
+            ConfigError::Elsewhere { place: "--redis", .. } => Self::failed(error).hint(
+                "--redis takes a URL like redis://127.0.0.1:6379; tidegate serve --help has them all",
+            ),
+            ConfigError::Elsewhere { .. } => Self::failed(error),
             // Each line starts with its file and line already.
             ConfigError::Invalid(_) | ConfigError::Rules(_) => {
                 Self { ending: Ending::No, message: error.to_string(), hints: Vec::new() }

@@ -3,6 +3,8 @@
 //! This is the only place that reads the environment.
 
 mod file;
+mod redis;
+mod secrets;
 mod token;
 
 use std::fmt;
@@ -11,9 +13,11 @@ use std::str::FromStr;
 
 use thiserror::Error;
 use tidegate::rule::RuleErrors;
-use tidegate::{HeaderStyle, MemoryStore, RuleSet};
+use tidegate::{HeaderStyle, MemoryStore, RedisConfig, RuleSet, Secret};
 
 pub(crate) use self::file::{ConfigFile, Kind, kind};
+pub(crate) use self::secrets::PASSWORD_VARIABLE;
+use self::secrets::RedisSource;
 pub(crate) use self::token::Token;
 
 /// The rules that are enforced when none are given.
@@ -28,7 +32,7 @@ const DEFAULT_ADMIN: &str = "127.0.0.1:9090";
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) listen: Listen,
-    pub(crate) max_keys: usize,
+    pub(crate) store: StoreConfig,
     pub(crate) rules: RuleSource,
     pub(crate) headers: HeaderStyle,
 }
@@ -52,6 +56,23 @@ pub(crate) enum Door {
     At(String),
 }
 
+/// Where spending is kept.
+#[derive(Debug)]
+pub(crate) enum StoreConfig {
+    Memory { max_keys: usize },
+    Redis(Box<RedisConfig>),
+}
+
+/// Prints as the place that it is, without secrets: `memory`, `redis://cache.example.com:6379`.
+impl fmt::Display for StoreConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory { .. } => f.write_str("memory"),
+            Self::Redis(config) => config.fmt(f),
+        }
+    }
+}
+
 /// Where the rules come from.
 #[derive(Debug)]
 pub(crate) enum RuleSource {
@@ -65,6 +86,8 @@ pub(crate) enum RuleSource {
 pub(crate) struct Flags {
     pub(crate) config: Option<PathBuf>,
     pub(crate) rules: Option<PathBuf>,
+    /// A URL, which may have a password in it.
+    pub(crate) redis: Option<Secret>,
     pub(crate) http: Option<Door>,
     pub(crate) grpc: Option<Door>,
     pub(crate) resp: Option<Door>,
@@ -91,6 +114,7 @@ impl Config {
         let asked = |(name, door)| matches!(door, Some(Door::At(_))).then_some(name);
         let rules = flags.rules.map(RuleSource::File).or(file.rules);
         let or_at = |door: Option<Door>, usual: &str| door.unwrap_or(Door::At(usual.to_owned()));
+        let store = Self::store(flags.redis.as_ref(), file.redis, file.max_keys)?;
         Ok(Self {
             listen: Listen {
                 http: or_at(flags.http.or(file.http), DEFAULT_HTTP),
@@ -98,9 +122,24 @@ impl Config {
                 token: file.token.map_or_else(token, |token| Ok(Some(token)))?,
                 missing: missing.into_iter().filter_map(asked).collect(),
             },
-            max_keys: file.max_keys.unwrap_or(MemoryStore::DEFAULT_MAX_KEYS),
+            store,
             rules: rules.unwrap_or(RuleSource::Sample),
             headers: file.headers,
+        })
+    }
+
+    /// The flag's store, else the file's, else memory; with its secrets.
+    fn store(
+        flag: Option<&Secret>,
+        file: Option<RedisSource>,
+        max_keys: Option<usize>,
+    ) -> Result<StoreConfig, ConfigError> {
+        let redis = flag.map(RedisSource::of_flag).transpose()?.or(file);
+        Ok(match redis {
+            Some(redis) => StoreConfig::Redis(Box::new(redis.load()?)),
+            None => {
+                StoreConfig::Memory { max_keys: max_keys.unwrap_or(MemoryStore::DEFAULT_MAX_KEYS) }
+            }
         })
     }
 }
@@ -133,13 +172,24 @@ pub(crate) fn log_filter() -> String {
 /// # Errors
 /// It says something that is no token.
 pub(crate) fn token() -> Result<Option<Token>, ConfigError> {
-    let Some(text) = std::env::var_os("TIDEGATE_TOKEN").filter(|text| !text.is_empty()) else {
-        return Ok(None);
-    };
-    text.to_string_lossy().parse().map(Some).map_err(|message| {
-        let source = "TIDEGATE_TOKEN".to_owned();
-        ConfigError::Invalid(vec![Wrong { source, line: None, message }])
+    const NAME: &str = "TIDEGATE_TOKEN";
+    let Some(text) = environment(NAME)? else { return Ok(None) };
+    text.parse().map(Some).map_err(|message| {
+        ConfigError::Invalid(vec![Wrong { source: NAME.to_owned(), line: None, message }])
     })
+}
+
+/// What a variable says; nothing if it is not there or empty.
+#[allow(clippy::disallowed_methods, reason = "this is where the environment is read")]
+fn environment(name: &'static str) -> Result<Option<String>, ConfigError> {
+    match std::env::var(name) {
+        Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => {
+            let reason = "text in UTF-8 is wanted".to_owned();
+            Err(ConfigError::Elsewhere { place: name, reason })
+        }
+    }
 }
 
 impl FromStr for Door {
@@ -185,6 +235,9 @@ pub(crate) fn read(path: &Path, most: usize) -> Result<String, ConfigError> {
 pub(crate) enum ConfigError {
     #[error("{}: {reason}", path.display())]
     Unreadable { path: PathBuf, reason: String },
+    /// A flag or a variable, which has no line.
+    #[error("{place}: {reason}")]
+    Elsewhere { place: &'static str, reason: String },
     #[error("{}", lines(.0))]
     Invalid(Vec<Wrong>),
     #[error(transparent)]

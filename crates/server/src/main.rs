@@ -6,6 +6,7 @@ mod cli;
 mod client;
 mod config;
 mod service;
+mod store;
 mod transport;
 
 use std::process::ExitCode;

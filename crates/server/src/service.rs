@@ -6,10 +6,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate::rule::Chain;
 use tidegate::{Decision, HeaderStyle, Limiter, Request, Rule, RuleSet, Ruling, Timestamp};
 use tidegate_core::Header;
+
+use crate::store::AnyStore;
 
 /// What is asked.
 #[derive(Debug, Default)]
@@ -34,13 +37,34 @@ pub(crate) enum Client<'a> {
 /// Decides calls. Shared by every transport.
 #[derive(Debug)]
 pub(crate) struct Service {
-    limiter: Limiter,
+    limiter: Limiter<AnyStore>,
     style: HeaderStyle,
+    /// Whether the store has ever been there.
+    ready: AtomicBool,
 }
 
 impl Service {
-    pub(crate) fn new(limiter: Limiter, style: HeaderStyle) -> Self {
-        Self { limiter, style }
+    pub(crate) fn new(limiter: Limiter<AnyStore>, style: HeaderStyle) -> Self {
+        let service = Self { limiter, style, ready: AtomicBool::new(false) };
+        // What was there at the start counts, also if nobody asks before it goes away.
+        let _ = service.waits_for();
+        service
+    }
+
+    /// What this node waits for before calls should be sent to it; nothing once it is ready.
+    ///
+    /// Ready once means ready for good, whatever becomes of the store. It goes away for all nodes of
+    /// a fleet at once, and a load balancer that then took them all out would turn every rule that
+    /// allows or goes on locally into an outage. Without the store, rules answer as they say.
+    pub(crate) fn waits_for(&self) -> Option<String> {
+        if self.ready.load(Ordering::Relaxed) {
+            return None;
+        }
+        let missing = self.limiter.store().waits_for();
+        if missing.is_none() {
+            self.ready.store(true, Ordering::Relaxed);
+        }
+        missing
     }
 
     /// Answers one call, and charges it if it is admitted.

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use tidegate::{OpenError, Secret};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::{Ending, Failure, Output};
 use crate::app::{App, BindError};
-use crate::config::{Config, Door, Flags, RuleSource};
+use crate::config::{Config, Door, Flags, PASSWORD_VARIABLE, RuleSource};
 
 /// Answers rate-limit checks until it is told to stop.
 ///
@@ -25,6 +26,10 @@ pub(crate) struct Serve {
     /// The rules to enforce
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
+
+    /// Keep spending in Redis or Valkey, for all that use it together [default: in memory]
+    #[arg(long, value_name = "URL", value_parser = unseen)]
+    redis: Option<Secret>,
 
     /// Where to answer HTTP: an address, or off [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS")]
@@ -53,19 +58,35 @@ Examples:
   tidegate serve
   tidegate serve --rules rules.yaml --http 0.0.0.0:8080
   tidegate serve --config tidegate.yaml --http 127.0.0.1:0
+  tidegate serve --redis redis://127.0.0.1:6379
+
+--redis takes, with rediss in place of redis for TLS:
+  redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]
+  redis+cluster://HOST:PORT,HOST:PORT,...
+  redis+sentinel://HOST:PORT,HOST:PORT,.../MASTER
+  redis+unix:///PATH/OF/SOCKET
+and ?prefix=tg:&timeout=10ms after any of them. A password that stands in the environment, as
+TIDEGATE_REDIS_PASSWORD, or in the configuration is not seen by who lists processes.
 
 A configuration:
   listen: {http: 127.0.0.1:8080, admin: 127.0.0.1:9090}
   admin: {token: at-least-16-characters}  # sent as Authorization: Bearer
-  store: {memory: {max_keys: 1000000}}
+  store: {memory: {max_keys: 1000000}}    # or redis: {url: redis://cache, timeout: 10ms}
   rules: {file: rules.yaml}               # or inline: [{name: api, per: [user], limit: 100/s}]
   headers: {reset: delta, ietf: 11}       # reset: delta, epoch; ietf: 11, 6, off";
 
 impl Serve {
     pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+        if self.redis.as_ref().is_some_and(has_password) {
+            output.note(format_args!(
+                "hint: who lists processes sees the password in --redis, \
+                 and not one in {PASSWORD_VARIABLE}"
+            ));
+        }
         let config = Config::resolve(Flags {
             config: self.config,
             rules: self.rules,
+            redis: self.redis,
             http: self.http,
             grpc: self.grpc,
             resp: self.resp,
@@ -82,11 +103,12 @@ async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failur
     let sample = matches!(config.rules, RuleSource::Sample);
     let rules = config.rules.load()?;
     let count = rules.rules().len();
-    let app = App::bind(&config.listen, rules, config.max_keys, config.headers).await?;
+    let store = config.store.to_string();
+    let app = App::bind(&config.listen, rules, config.store, config.headers).await?;
     for door in &config.listen.missing {
         output.note(format_args!("{door}: this version has no such door, going on without it"));
     }
-    output.note(format_args!("tidegate {}, spending kept in memory", env!("CARGO_PKG_VERSION")));
+    output.note(format_args!("tidegate {}, spending kept in {store}", env!("CARGO_PKG_VERSION")));
     let http = app.http();
     if sample {
         output.note(banner(http));
@@ -103,6 +125,15 @@ async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failur
         cut_off => tracing::warn!(cut_off, "stopping, some connections took too long"),
     }
     Ok(Ending::Fine)
+}
+
+/// Keeps a flag's value out of whatever the command line parser prints.
+fn unseen(text: &str) -> Result<Secret, std::convert::Infallible> {
+    Ok(Secret::from(text))
+}
+
+fn has_password(url: &Secret) -> bool {
+    url.reveal().parse().is_ok_and(|config: tidegate::RedisConfig| config.has_password())
 }
 
 /// What somebody sees who started us without arguments.
@@ -160,6 +191,12 @@ impl From<BindError> for Failure {
             BindError::NoToken { .. } => failure
                 .hint("admin: {token: …} in the configuration sets one, or TIDEGATE_TOKEN")
                 .hint("--admin 127.0.0.1:9090 keeps the door on this machine"),
+            BindError::Store(OpenError::Version { .. }) => {
+                failure.hint("Redis 7 and later will do, and every Valkey")
+            }
+            BindError::Store(OpenError::Kind { .. }) => failure
+                .hint("redis:// is one server, redis+cluster:// a cluster, redis+sentinel:// a master by name"),
+            BindError::Store(_) => failure,
         }
     }
 }

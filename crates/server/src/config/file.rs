@@ -9,6 +9,8 @@ use serde::de::IgnoredAny;
 use serde_saphyr::{Error, MessageFormatter, Spanned, UserMessageFormatter};
 use tidegate::{HeaderStyle, Ietf, Reset, RuleSet};
 
+use super::redis::RawRedis;
+use super::secrets::RedisSource;
 use super::{ConfigError, Door, RuleSource, Token, Wrong, read};
 use crate::service::cut;
 
@@ -22,6 +24,7 @@ pub(crate) struct ConfigFile {
     pub(super) gateway: Option<Door>,
     pub(super) token: Option<Token>,
     pub(super) max_keys: Option<usize>,
+    pub(super) redis: Option<RedisSource>,
     pub(crate) rules: Option<RuleSource>,
     pub(super) headers: HeaderStyle,
 }
@@ -50,7 +53,8 @@ struct RawListen {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct RawStore {
-    memory: RawMemory,
+    memory: Option<RawMemory>,
+    redis: Option<Spanned<RawRedis>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -117,9 +121,8 @@ impl ConfigFile {
             admin: wrong.parsed("listen.admin", listen.admin),
             gateway: wrong.parsed("listen.gateway", listen.gateway),
             token: wrong.parsed("admin.token", raw.admin.token),
-            max_keys: wrong
-                .parsed::<MaxKeys>("store.memory.max_keys", raw.store.memory.max_keys)
-                .map(|keys| keys.0),
+            redis: wrong.redis(path, &raw.store.memory, raw.store.redis),
+            max_keys: raw.store.memory.and_then(|memory| wrong.max_keys(memory)),
             headers: HeaderStyle {
                 reset: wrong.word(
                     "headers.reset",
@@ -151,10 +154,10 @@ impl ConfigFile {
 fn unreadable(error: &Error, text: &str) -> String {
     match error {
         Error::SerdeUnknownField { field, expected, .. } => {
-            format!("there is no key {:?}, wanted {}", cut(field), expected.join(", "))
+            format!("there is no key {}, wanted {}", echo(field), expected.join(", "))
         }
         Error::DuplicateMappingKey { key: Some(key), .. } => {
-            format!("keys must be unique, found {:?} twice", cut(key))
+            format!("keys must be unique, found {} twice", echo(key))
         }
         Error::Unexpected { expected, location } => {
             let offset = location.span().byte_offset().and_then(|at| usize::try_from(at).ok());
@@ -166,28 +169,54 @@ fn unreadable(error: &Error, text: &str) -> String {
             let wanted = match *expected {
                 "mapping start" => "a map",
                 "string scalar" => "a text",
+                "sequence start" => "a list",
                 other => other,
             };
             let found = match after.split([',', '}', ']', '#', '\n']).next().unwrap_or("").trim() {
                 list if list.starts_with(['[', '-']) => "a list".to_owned(),
                 map if map.starts_with('{') || *expected == "string scalar" => "a map".to_owned(),
                 "" => "nothing".to_owned(),
-                scalar => format!("{:?}", cut(scalar)),
+                scalar => echo(scalar),
             };
             format!("{key} must be {wanted}, found {found}")
         }
-        other => UserMessageFormatter.format_message(other).into_owned(),
+        other => {
+            let line = other.location().map_or(0, |location| location.line());
+            let line =
+                usize::try_from(line).ok().and_then(|line| text.lines().nth(line.max(1) - 1));
+            if line.is_some_and(|line| SECRETIVE.iter().any(|word| line.contains(word))) {
+                return "this is no YAML, a secret with special characters needs quotes".to_owned();
+            }
+            UserMessageFormatter.format_message(other).into_owned()
+        }
     }
 }
 
+/// A line with one of these may have a secret in it.
+const SECRETIVE: [&str; 4] = ["password", "secret", "://", "@"];
+
+/// What was written, in quotes, unless it may have a password in it.
+fn echo(text: &str) -> String {
+    if text.contains('@') || text.contains("://") {
+        "a URL".to_owned()
+    } else {
+        format!("{:?}", cut(text))
+    }
+}
+
+/// What paths in a file are relative to: they mean the same wherever the process was started.
+fn folder(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
+}
+
 /// Collects what is wrong with a file.
-struct Wrongs<'s> {
+pub(super) struct Wrongs<'s> {
     source: &'s str,
     found: Vec<Wrong>,
 }
 
 impl Wrongs<'_> {
-    fn add(&mut self, line: u64, message: String) {
+    pub(super) fn add(&mut self, line: u64, message: String) {
         self.found.push(Wrong { source: self.source.to_owned(), line: Some(line), message });
     }
 
@@ -219,12 +248,27 @@ impl Wrongs<'_> {
         T::default()
     }
 
+    fn max_keys(&mut self, memory: RawMemory) -> Option<usize> {
+        self.parsed::<MaxKeys>("store.memory.max_keys", memory.max_keys).map(|keys| keys.0)
+    }
+
+    fn redis(
+        &mut self,
+        path: &Path,
+        memory: &Option<RawMemory>,
+        redis: Option<Spanned<RawRedis>>,
+    ) -> Option<RedisSource> {
+        let redis = redis?;
+        let line = redis.referenced.line();
+        if memory.is_some() {
+            self.add(line, "store must have memory or redis, found both".to_owned());
+        }
+        redis.value.resolve(line, folder(path), self)
+    }
+
     fn rules(&mut self, path: &Path, rules: Spanned<RawRules>) -> Option<RuleSource> {
         match (rules.value.file, rules.value.inline) {
-            // A path in a file means the same wherever the process was started.
-            (Some(file), None) => {
-                Some(RuleSource::File(path.parent().unwrap_or(Path::new("")).join(file)))
-            }
+            (Some(file), None) => Some(RuleSource::File(folder(path).join(file))),
             (None, Some(_)) => Some(RuleSource::Inline(Box::default())),
             (found, _) => {
                 let found = if found.is_some() { "both" } else { "neither" };

@@ -53,8 +53,9 @@ impl Handler for Door {
         match request.uri().path() {
             "/v1/check" => self.post(request, Endpoint::Check).await,
             "/v1/check/batch" => self.post(request, Endpoint::Batch).await,
-            // The rules are loaded and the store is in memory: whoever can ask is answered.
-            "/healthz" | "/readyz" => probe(request.method()),
+            "/healthz" => probe(request.method(), None),
+            // The rules were loaded before the door opened. Once it closes, nobody is let in to ask.
+            "/readyz" => probe(request.method(), self.service.waits_for()),
             "*" if request.method() == Method::OPTIONS => encode::options("GET, POST, OPTIONS"),
             path => {
                 let path = crate::service::quoted(path);
@@ -143,11 +144,18 @@ impl Door {
     }
 }
 
-fn probe(method: &Method) -> Response<Body> {
+/// Answers a probe: fine, or what is still missing.
+fn probe(method: &Method, missing: Option<String>) -> Response<Body> {
     const ALLOWED: &str = "GET, HEAD, OPTIONS";
     match *method {
         // hyper sends the head of the same answer to HEAD.
-        Method::GET | Method::HEAD => encode::word("ok\n"),
+        Method::GET | Method::HEAD => match missing {
+            None => encode::word(StatusCode::OK, "ok\n"),
+            Some(missing) => {
+                let text = format!("not ready: waiting for {missing}\n");
+                encode::word(StatusCode::SERVICE_UNAVAILABLE, text)
+            }
+        },
         Method::OPTIONS => encode::options(ALLOWED),
         ref other => {
             let detail = format!("method: found {other}, wanted GET");

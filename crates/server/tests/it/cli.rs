@@ -327,17 +327,22 @@ fn help_teaches_with_examples() {
 }
 
 #[test]
-fn the_configuration_that_the_guide_shows_is_one() {
+fn every_configuration_that_the_guides_show_is_one() {
     let pages = [
         include_str!("../../../../docs/guide/http.md"),
+        include_str!("../../../../docs/guide/redis.md"),
         include_str!("../../../../docs/guide/blocking.md"),
     ];
+    let folder = Folder::new();
+    folder.file("rules.yaml", "rules: [{name: api, limit: 1/s}]");
     for page in pages {
-        let shown = page.split("```yaml\nlisten:").nth(1).and_then(|rest| rest.split("```").next());
-        let folder = Folder::new();
-        folder.file("rules.yaml", "rules: [{name: api, limit: 1/s}]");
-        let config = folder.file("tidegate.yaml", &format!("listen:{}", shown.unwrap()));
-        let (code, _, stderr) = run(&["validate", &config]);
-        assert_eq!(code, 0, "{stderr}");
+        let blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+        let blocks: Vec<&str> = blocks.collect();
+        assert!(!blocks.is_empty());
+        for block in blocks {
+            let config = folder.file("tidegate.yaml", block);
+            let (code, _, stderr) = run(&["validate", &config]);
+            assert_eq!(code, 0, "{stderr}{block}");
+        }
     }
 }

@@ -15,7 +15,11 @@ const FOREVER: Duration = Duration::from_secs(60);
 
 pub(crate) fn tidegate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    command.env_remove("TIDEGATE_LOG").env_remove("TIDEGATE_TOKEN");
+    for name in
+        ["TIDEGATE_LOG", "TIDEGATE_TOKEN", "TIDEGATE_REDIS_PASSWORD", "TIDEGATE_REDIS_SECRET"]
+    {
+        command.env_remove(name);
+    }
     command
 }
 
@@ -143,6 +147,10 @@ impl Server {
                 return line;
             }
         }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn signal(&self, name: &str) {

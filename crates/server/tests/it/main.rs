@@ -6,4 +6,6 @@ mod block;
 mod cli;
 mod http;
 mod kit;
+mod redis;
+mod redis_config;
 mod serve;

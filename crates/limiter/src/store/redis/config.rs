@@ -269,6 +269,18 @@ impl RedisConfig {
         self.login.user.as_deref()
     }
 
+    /// Whether there is a password to log in with.
+    #[must_use]
+    pub fn has_password(&self) -> bool {
+        self.login.password.is_some()
+    }
+
+    /// Whether keys are hashed with a secret that all nodes share.
+    #[must_use]
+    pub fn has_fleet_secret(&self) -> bool {
+        self.fleet_secret != FleetSecret::default()
+    }
+
     pub(super) fn login(&self) -> &Login {
         &self.login
     }
@@ -420,6 +432,8 @@ mod tests {
         assert_eq!(shards.servers().addresses().len(), 2);
         assert!(matches!(shards.servers(), Servers::Shards(_)));
         assert_eq!(shards.login(), a.login());
+        assert!(shards.has_password() && shards.has_fleet_secret());
+        assert!(!single("a").has_password() && !single("a").has_fleet_secret());
 
         for (other, error) in [
             (b.clone().with_user("u"), "user must be the same for every shard"),

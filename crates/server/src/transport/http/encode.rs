@@ -83,8 +83,10 @@ pub(crate) fn options(allowed: &'static str) -> Response<Body> {
 }
 
 /// A word for a probe.
-pub(super) fn word(text: &'static str) -> Response<Body> {
-    plain(text)
+pub(super) fn word(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
+    let mut response = plain(text);
+    *response.status_mut() = status;
+    response
 }
 
 /// A text that is not to be kept.

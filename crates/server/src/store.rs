@@ -1,0 +1,98 @@
+//! Where a server keeps what clients have spent: in its own memory, or in Redis with its fleet.
+
+use std::sync::Arc;
+
+use tidegate::store::redis::OpenError;
+use tidegate::{
+    Answers, Charge, Clock, Key, Keyer, MemoryStore, RedisStore, Refund, Share, Store, StoreError,
+};
+
+use crate::config::StoreConfig;
+
+/// The store that the configuration asks for.
+#[derive(Debug)]
+pub(crate) enum AnyStore {
+    Memory(Arc<MemoryStore>),
+    Redis(RedisStore),
+}
+
+impl AnyStore {
+    /// A store that can be charged from now on. Servers that are away are tried in the background.
+    ///
+    /// # Errors
+    /// A server that answered and never will do.
+    pub(crate) async fn start(config: StoreConfig, clock: &Clock) -> Result<Self, OpenError> {
+        Ok(match config {
+            StoreConfig::Memory { max_keys } => {
+                Self::Memory(Arc::new(MemoryStore::with_max_keys(max_keys, clock.clone())))
+            }
+            StoreConfig::Redis(config) => Self::Redis(RedisStore::start(*config).await?),
+        })
+    }
+
+    /// What it waits for before it can decide exactly; nothing once it can.
+    pub(crate) fn waits_for(&self) -> Option<String> {
+        let Self::Redis(store) = self else { return None };
+        if store.is_ready() {
+            return None;
+        }
+        let servers = store.servers();
+        let away = servers.iter().filter(|(_, up)| !up).map(|(name, _)| name.as_str());
+        let away: Vec<&str> = away.collect();
+        Some(if away.is_empty() { "redis".to_owned() } else { away.join(", ") })
+    }
+
+    /// Says goodbye to the fleet, so that the others' shares grow at once.
+    pub(crate) async fn leave(&self) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Redis(store) => store.leave().await,
+        }
+    }
+}
+
+impl Store for AnyStore {
+    fn keyer(&self) -> Keyer {
+        match self {
+            Self::Memory(store) => store.keyer(),
+            Self::Redis(store) => store.keyer(),
+        }
+    }
+
+    async fn charge(&self, charges: &[Charge<'_>]) -> Answers {
+        match self {
+            Self::Memory(store) => store.charge(charges).await,
+            // Boxed, so that a check in memory does not carry room for a round trip around.
+            Self::Redis(store) => Box::pin(store.charge(charges)).await,
+        }
+    }
+
+    fn share(&self) -> Share {
+        match self {
+            Self::Memory(store) => store.share(),
+            Self::Redis(store) => store.share(),
+        }
+    }
+
+    async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
+        match self {
+            Self::Memory(store) => store.refund(refunds).await,
+            Self::Redis(store) => Box::pin(store.refund(refunds)).await,
+        }
+    }
+
+    fn refund_detached(self: &Arc<Self>, refunds: Vec<Refund>) {
+        match &**self {
+            Self::Memory(store) => store.refund_detached(refunds),
+            // A clone shares everything.
+            Self::Redis(store) => Arc::new(store.clone()).refund_detached(refunds),
+        }
+    }
+
+    async fn forget(&self, key: Key) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(store) => store.forget(key).await,
+            Self::Redis(store) => Box::pin(store.forget(key)).await,
+        }
+    }
+}

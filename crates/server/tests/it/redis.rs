@@ -1,0 +1,406 @@
+//! Several servers on one Redis, and what becomes of them when it goes.
+
+use std::process::Command;
+
+use serde_json::Value;
+use tidegate_testkit::{Flavour, Redis, Tool, lacking, wait_for};
+
+use crate::kit::{Connection, Folder, Server, shown, tidegate};
+
+const REDIS: Tool = Tool::Server(Flavour::Redis);
+
+/// Patient, so that a busy machine is not taken for a store that failed.
+const PATIENT: &str = "timeout=5s";
+
+const RULES: &str = "
+rules:
+  - {name: open, per: [user], limit: 4 per 10 days, on_store_failure: allow}
+  - {name: closed, per: [user], limit: 4 per 10 days, on_store_failure: deny}
+  - {name: local, per: [user], limit: 4 per 10 days, on_store_failure: local}
+";
+
+fn serve(folder: &Folder, more: &[&str]) -> Command {
+    let rules = folder.file("rules.yaml", RULES);
+    let mut command = tidegate();
+    command.args(["serve", "--http", "127.0.0.1:0", "--rules", &rules]).args(more);
+    command
+}
+
+fn on(url: &str) -> Server {
+    Server::launch_command(serve(&Folder::new(), &["--redis", url]))
+}
+
+fn check(server: &Server, rule: &str, user: &str) -> u16 {
+    server.check(&format!(r#"{{"rule":"{rule}","client":"{user}"}}"#)).status
+}
+
+fn wait_until_ready(server: &Server) {
+    wait_for("the server is ready", || {
+        (server.ask("GET", "/readyz", "").status == 200).then_some(())
+    });
+}
+
+/// How many of `each` checks by every thread of every server are admitted; none may be undecided.
+fn admitted(servers: &[Server], threads: usize, each: usize, rule: &str, user: &str) -> usize {
+    let body = format!(r#"{{"rule":"{rule}","client":"{user}"}}"#);
+    let hammer = |mut connection: Connection| {
+        let mut admitted = 0;
+        for _ in 0..each {
+            connection.send("POST", "/v1/check", &body);
+            match connection.receive(false).status {
+                200 => admitted += 1,
+                429 => {}
+                other => panic!("undecided: {other}"),
+            }
+        }
+        admitted
+    };
+    let connections = servers.iter().flat_map(|server| (0..threads).map(|_| server.connect()));
+    let connections: Vec<Connection> = connections.collect();
+    std::thread::scope(|scope| {
+        let threads = connections.into_iter().map(|connection| scope.spawn(|| hammer(connection)));
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    })
+}
+
+/// The nodes of the fleet, each with when it was last heard of.
+fn fleet(redis: &Redis) -> Vec<(String, String)> {
+    let names: Vec<String> = redis.query(&["KEYS", "*nodes*"]);
+    let Some(name) = names.first() else { return Vec::new() };
+    redis.query(&["ZRANGE", name, "0", "-1", "WITHSCORES"])
+}
+
+/// Waits until every server has been told how many they are.
+fn wait_for_a_fleet_of(redis: &Redis, size: usize) {
+    wait_for("all nodes have come", || (fleet(redis).len() == size).then_some(()));
+    // A node announces itself again after it has heard the answer to the time before.
+    for _ in 0..2 {
+        let before = fleet(redis);
+        wait_for("all nodes were heard of again", || {
+            let now = fleet(redis);
+            before.iter().all(|node| !now.contains(node)).then_some(())
+        });
+    }
+}
+
+#[test]
+fn three_servers_share_one_limit_exactly() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let rules =
+        "rules: [{name: api, per: [api_key], limit: 100 per 10 days, on_store_failure: deny}]";
+    let folder = Folder::new();
+    let rules = folder.file("rules.yaml", rules);
+    let url = format!("{}?{PATIENT}", redis.url());
+    let servers = [(); 3].map(|()| {
+        let http = ["--http", "127.0.0.1:0"];
+        Server::with_arguments(&[&http[..], &["--rules", &rules, "--redis", &url]].concat())
+    });
+    servers.iter().for_each(wait_until_ready);
+    assert_eq!(admitted(&servers, 4, 30, "api", "sk-live-0123456789"), 100);
+    let keys: Vec<String> = redis.query(&["KEYS", "*"]);
+    assert!(keys.iter().any(|key| key.starts_with("tg:")), "{keys:?}");
+    assert!(!keys.iter().any(|key| key.contains("sk-live") || key.contains("api")), "{keys:?}");
+}
+
+#[test]
+fn each_rule_keeps_its_word_while_redis_is_away_and_its_limit_once_it_is_back() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let url = format!("{}?{PATIENT}", redis.url());
+    let servers = [on(&url), on(&url)];
+    servers.iter().for_each(wait_until_ready);
+    wait_for_a_fleet_of(&redis, 2);
+    assert_eq!(check(&servers[0], "closed", "alice"), 200);
+
+    redis.kill();
+    for server in &servers {
+        let answers =
+            |rule: &str| -> Vec<u16> { (0..6).map(|_| check(server, rule, "alice")).collect() };
+        assert_eq!(answers("open"), [200; 6]);
+        assert_eq!(answers("closed"), [503; 6]);
+        // Each of two nodes has a half of 4.
+        assert_eq!(answers("local"), [200, 200, 429, 429, 429, 429]);
+        for probe in ["/healthz", "/readyz"] {
+            assert_eq!(server.ask("GET", probe, "").status, 200);
+        }
+    }
+
+    redis.restart();
+    for server in &servers {
+        wait_for("the store is asked again", || {
+            (check(server, "closed", "nobody") != 503).then_some(())
+        });
+    }
+    for rule in ["open", "closed", "local"] {
+        assert_eq!(admitted(&servers, 2, 4, rule, "bob"), 4, "{rule}");
+    }
+}
+
+#[test]
+fn a_server_is_ready_once_redis_is_there() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    redis.kill();
+    let server = on(&format!("{}?{PATIENT}", redis.url()));
+    server.note("starting without the store, trying on");
+    let ready = server.ask("GET", "/readyz", "");
+    assert_eq!(ready.status, 503);
+    let waiting = format!("not ready: waiting for redis {}\n", redis.address());
+    assert_eq!(ready.body, waiting);
+    assert_eq!(server.ask("GET", "/healthz", "").status, 200);
+    assert_eq!(check(&server, "open", "alice"), 200);
+    assert_eq!(check(&server, "closed", "alice"), 503);
+    redis.restart();
+    wait_until_ready(&server);
+    assert_eq!(check(&server, "closed", "alice"), 200);
+}
+
+#[test]
+fn the_start_says_where_spending_is_kept() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let server = on(&format!("{}/3?{PATIENT}", redis.url()));
+    let version = env!("CARGO_PKG_VERSION");
+    let place = format!("redis://{}/3?timeout=5000ms", redis.address());
+    assert_eq!(server.note(""), format!("tidegate {version}, spending kept in {place}"));
+    // The flag beats a store in the configuration.
+    let folder = Folder::new();
+    let config = folder.file("tidegate.yaml", "store: {redis: {cluster: ['127.0.0.1:1']}}");
+    let arguments = ["--http", "127.0.0.1:0", "--config", &config, "--redis", &redis.url()];
+    let note = Server::with_arguments(&arguments).note("spending kept");
+    assert_eq!(note, format!("tidegate {version}, spending kept in redis://{}", redis.address()));
+}
+
+#[test]
+fn a_password_is_shown_nowhere() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::builder().password("hunter2").start();
+    let address = redis.address();
+    let folder = Folder::new();
+    folder.file("password", "hunter2\n");
+    let in_config = format!("store: {{redis: {{url: 'redis://{address}', password: hunter2}}}}");
+    let in_file =
+        format!("store: {{redis: {{url: 'redis://{address}', password_file: password}}}}");
+    let in_config = folder.file("tidegate-1.yaml", &in_config);
+    let in_file = folder.file("tidegate-2.yaml", &in_file);
+    let plain = format!("redis://{address}");
+    for (arguments, variable, fits) in [
+        (["--redis", &redis.url()], None, true),
+        (["--redis", &plain], Some("hunter2"), true),
+        (["--config", &in_config], Some("hunter3"), true),
+        (["--config", &in_file], None, true),
+        (["--redis", &plain], Some("hunter3"), false),
+        (["--redis", &plain], None, false),
+    ] {
+        let mut command = serve(&folder, &arguments);
+        command.env("TIDEGATE_LOG", "trace");
+        variable.map(|password| command.env("TIDEGATE_REDIS_PASSWORD", password));
+        let server = Server::launch_command(command);
+        let told = arguments[1].contains("hunter2");
+        if fits {
+            wait_until_ready(&server);
+        } else {
+            let waiting = format!("not ready: waiting for redis {address}\n");
+            assert_eq!(server.ask("GET", "/readyz", "").body, waiting);
+        }
+        assert_eq!(check(&server, "closed", "alice"), if fits { 200 } else { 503 });
+        redis.query::<()>(&["FLUSHALL"]);
+        let line = std::fs::read(format!("/proc/{}/cmdline", server.id())).unwrap();
+        assert_eq!(String::from_utf8_lossy(&line).contains("hunter"), told);
+        server.signal("TERM");
+        let mut log = Vec::new();
+        while log.last().is_none_or(|line: &String| !line.contains("stopping")) {
+            log.push(server.note(""));
+        }
+        let log = log.join("\n");
+        assert!(!log.contains("hunter"), "{log}");
+        assert!(log.contains(&format!("spending kept in redis://{address}")), "{log}");
+        let hint = "hint: who lists processes sees the password in --redis";
+        assert_eq!(log.contains(hint), told, "{log}");
+        let reason = match variable {
+            Some(_) => "the password is not accepted",
+            None => "a password is wanted, found none",
+        };
+        assert_eq!(log.contains(reason), !fits, "{log}");
+    }
+}
+
+#[test]
+fn a_socket_leads_to_the_same_counters_as_a_port() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let socket = format!("redis+unix://{}?{PATIENT}", redis.socket().display());
+    let servers = [on(&socket), on(&format!("{}?{PATIENT}", redis.url()))];
+    servers.iter().for_each(wait_until_ready);
+    assert_eq!(admitted(&servers, 2, 4, "closed", "alice"), 4);
+}
+
+#[test]
+fn a_server_with_tls_is_trusted_by_the_authority_that_the_configuration_names() {
+    if lacking(&[REDIS, Tool::Openssl]) {
+        return;
+    }
+    let redis = Redis::builder().tls().start();
+    let folder = Folder::new();
+    let text =
+        |tls: &str| format!("store: {{redis: {{url: '{}', timeout: 5s{tls}}}}}", redis.url());
+    let trusting = format!(", tls: {{ca: '{}'}}", redis.ca().display());
+    let trusting = folder.file("tidegate-1.yaml", &text(&trusting));
+    let doubting = folder.file("tidegate-2.yaml", &text(""));
+    let server = Server::launch_command(serve(&folder, &["--config", &trusting]));
+    wait_until_ready(&server);
+    assert_eq!(check(&server, "closed", "alice"), 200);
+    let server = Server::launch_command(serve(&folder, &["--config", &doubting]));
+    assert_eq!(server.ask("GET", "/readyz", "").status, 503);
+    assert_eq!(check(&server, "closed", "alice"), 503);
+}
+
+#[test]
+fn a_fleet_secret_parts_those_who_have_it_from_those_who_do_not() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let url = format!("{}?{PATIENT}", redis.url());
+    let folder = Folder::new();
+    let text = format!("store: {{redis: {{url: '{url}', secret: horse}}}}");
+    let config = folder.file("tidegate.yaml", &text);
+    let mut by_variable = serve(&folder, &["--redis", &url]);
+    by_variable.env("TIDEGATE_REDIS_SECRET", "horse");
+    let by_variable = Server::launch_command(by_variable);
+    let by_config = Server::launch_command(serve(&folder, &["--config", &config]));
+    let without = on(&url);
+    let left = |server: &Server| -> Value {
+        wait_until_ready(server);
+        server.check(r#"{"rule":"closed","client":"alice"}"#).json()["remaining"].clone()
+    };
+    assert_eq!([left(&by_variable), left(&by_config), left(&without)], [3, 2, 3]);
+}
+
+#[test]
+fn shards_of_a_configuration_are_one_store() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let shards = [Redis::start(), Redis::start()];
+    let folder = Folder::new();
+    let [one, other] = [shards[0].address(), shards[1].address()];
+    let text =
+        format!("store:\n  redis:\n    shards: ['{one}', 'redis://{other}']\n    timeout: 5s\n");
+    let config = folder.file("tidegate.yaml", &text);
+    let servers = [(); 2].map(|()| Server::launch_command(serve(&folder, &["--config", &config])));
+    servers.iter().for_each(wait_until_ready);
+    for user in 0..40 {
+        assert_eq!(admitted(&servers, 1, 3, "closed", &format!("user-{user}")), 4);
+    }
+    for shard in &shards {
+        assert!(shard.query::<usize>(&["DBSIZE"]) > 4, "{}", shard.address());
+    }
+}
+
+#[test]
+fn a_cluster_and_a_master_by_its_name_are_stores_too() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let cluster = tidegate_testkit::Cluster::start();
+    let sentinel = tidegate_testkit::Sentinel::start();
+    for url in [cluster.url(), sentinel.url()] {
+        let url = format!("{url}?{PATIENT}");
+        let servers = [on(&url), on(&url)];
+        servers.iter().for_each(wait_until_ready);
+        assert_eq!(admitted(&servers, 2, 4, "closed", "alice"), 4, "{url}");
+    }
+}
+
+#[test]
+fn a_server_that_stops_leaves_the_fleet() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let url = format!("{}?{PATIENT}", redis.url());
+    let _stays = on(&url);
+    let mut goes = on(&url);
+    wait_for("both have come", || (fleet(&redis).len() == 2).then_some(()));
+    goes.signal("TERM");
+    assert_eq!(goes.wait().code(), Some(0));
+    goes.note("every request under way was answered");
+    assert_eq!(fleet(&redis).len(), 1);
+}
+
+#[test]
+fn a_server_without_its_redis_stops_when_it_is_told_to() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let mut server = on(&redis.url());
+    wait_until_ready(&server);
+    redis.pause();
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn a_redis_that_is_too_old_is_refused_by_name_and_version() {
+    if lacking(&[Tool::Server(Flavour::Redis6)]) {
+        return;
+    }
+    let redis = Redis::builder().flavour(Flavour::Redis6).start();
+    let output = serve(&Folder::new(), &["--redis", &redis.url()]).output().unwrap();
+    let (code, stdout, stderr) = shown(output);
+    assert_eq!((code, &*stdout), (2, ""));
+    let version = redis.info("redis_version").unwrap();
+    let address = redis.address();
+    assert_eq!(
+        stderr,
+        format!(
+            "error: redis {address}: version 7.0 or later is wanted, found Redis {version}\n\
+             hint: Redis 7 and later will do, and every Valkey\n"
+        )
+    );
+}
+
+#[test]
+fn a_user_may_do_what_the_guide_grants_and_needs_no_more() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let guide = include_str!("../../../../docs/guide/redis.md");
+    let grants = guide.split("A user of an access list needs").nth(1).unwrap();
+    let (commands, keys) = (grants.split('`').nth(1).unwrap(), grants.split('`').nth(3).unwrap());
+    let redis = Redis::start();
+    let mut user = vec!["ACL", "SETUSER", "app", "on", ">hunter2", keys];
+    user.extend(commands.split(' '));
+    redis.query::<()>(&user);
+    let folder = Folder::new();
+    let mut servers = [(); 2].map(|()| {
+        let url = format!("redis://app@{}?{PATIENT}", redis.address());
+        let mut command = serve(&folder, &["--redis", &url]);
+        command.env("TIDEGATE_REDIS_PASSWORD", "hunter2");
+        Server::launch_command(command)
+    });
+    servers.iter().for_each(wait_until_ready);
+    assert_eq!(admitted(&servers, 1, 4, "closed", "alice"), 4);
+    wait_for_a_fleet_of(&redis, 2);
+    servers[0].signal("TERM");
+    assert_eq!(servers[0].wait().code(), Some(0));
+    assert_eq!(fleet(&redis).len(), 1);
+    // The server keeps a list of what it has refused.
+    assert_eq!(redis.query::<Vec<Vec<String>>>(&["ACL", "LOG"]), Vec::<Vec<String>>::new());
+}
