@@ -278,8 +278,11 @@ impl Node {
                     return;
                 };
                 let reply = node.charge(&link, &batch, true).await;
-                // Keys of one call that are in two places: they go one by one until they are in one.
                 self.settle(batch, reply).await;
+            }
+            // Keys of one call are in two places. Requests that need not meet go by themselves.
+            Redirect::TryAgain if !batch.is_of_one_kind() => {
+                join_all(batch.apart().map(|batch| self.send(batch))).await;
             }
             Redirect::TryAgain => {
                 tokio::time::sleep(MOVING).await;
