@@ -10,5 +10,6 @@ mod log;
 mod network;
 mod scene;
 mod sentinel;
+mod shards;
 mod single;
 mod table;

@@ -159,8 +159,9 @@ impl Scene {
     /// A client that nobody has heard of, and whom the fault concerns.
     pub(crate) fn newcomer(&self, rule: &str) -> String {
         let newcomer = || format!("new-{}", self.clients.fetch_add(1, Ordering::Relaxed));
-        let mut newcomers = std::iter::repeat_with(newcomer);
-        newcomers.find(|client| (self.concerned)(&self.counter(rule, client))).unwrap()
+        let mut newcomers = std::iter::repeat_with(newcomer).take(10_000);
+        let found = newcomers.find(|client| (self.concerned)(&self.counter(rule, client)));
+        found.expect("the fault concerns some of the clients")
     }
 
     pub(crate) async fn check(
@@ -246,7 +247,7 @@ impl Scene {
         let started = Instant::now();
         let client = self.newcomer("deny");
         until("the store decides again", async || {
-            self.check(&self.limiter, "deny", &client).await == Ruling::Allow
+            self.check(&self.limiter, "deny", &client).await != Ruling::Unavailable
         })
         .await;
         self.recovered = Some(started.elapsed());
@@ -256,9 +257,10 @@ impl Scene {
     }
 
     async fn judge_is_ready(&self) {
+        let client = self.newcomer("deny");
         until("the judge can ask", async || {
             self.judge.store().is_ready()
-                && self.check(&self.judge, "deny", &self.newcomer("deny")).await == Ruling::Allow
+                && self.check(&self.judge, "deny", &client).await != Ruling::Unavailable
         })
         .await;
     }
