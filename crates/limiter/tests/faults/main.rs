@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 mod cluster;
+mod fleet;
 mod load;
 mod log;
 mod network;
