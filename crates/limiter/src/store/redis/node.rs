@@ -476,9 +476,15 @@ async fn probe(node: Weak<Node>) {
         let Some(node) = node.upgrade() else { return };
         match node.open().await {
             Ok(()) => {
-                node.opening.store(false, Ordering::Release);
                 tracing::info!(store = %node.name, tries, "breaker closed, the server answers");
-                return;
+                // Who gave the server up again before this saw that somebody tries already, and left
+                // it to us.
+                node.opening.swap(false, Ordering::AcqRel);
+                if node.is_up() || node.opening.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+                (pause, tries) = (PROBES.0, 0);
+                continue;
             }
             Err(error) if tries == 0 => tracing::warn!(%error, "no connection, trying on"),
             Err(error) => tracing::debug!(%error, "no connection, trying on"),
