@@ -4,6 +4,7 @@
 //! `on_store_failure`, service resumes without a restart, and then the limit is exact again.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
+mod clock;
 mod cluster;
 mod fleet;
 mod load;
