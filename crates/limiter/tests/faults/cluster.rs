@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use tidegate::Ruling;
 use tidegate_testkit::{Cluster, Redis};
 
+use crate::log;
 use crate::scene::{LIMIT, Memory, Scene, Spent, until};
 
 /// The slots of many names, asked for on one connection.
@@ -124,5 +125,28 @@ async fn a_slot_that_moves_under_load_takes_its_counters_along() {
     }
     assert!(met(&cluster, "MOVED"));
     assert_eq!(cluster.owner_of(slot), to);
+    scene.end(Memory::Kept).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_migration_called_off_by_one_side_gives_no_server_up() {
+    let cluster = Cluster::builder().config("cluster-node-timeout", "10000").start();
+    let scene = Scene::begin("half-a-migration", &cluster.url()).await;
+    let client = scene.newcomer("deny");
+    let slot = cluster.slot_of(&scene.counter("deny", &client));
+    let (from, to) = (cluster.owner_of(slot), (cluster.owner_of(slot) + 1) % 3);
+    cluster.begin_migration(slot, to);
+    let stable = ["CLUSTER", "SETSLOT", &slot.to_string(), "STABLE"];
+    cluster.node(to).query::<()>(&stable);
+    // Each of the two says that the other has it.
+    for _ in 0..20 {
+        let ruling = scene.check(&scene.limiter, "deny", &client).await;
+        assert_eq!(ruling, Ruling::Unavailable);
+    }
+    assert!(met(&cluster, "ASK") && met(&cluster, "MOVED"));
+    let given_up = log::count(&["breaker open", "MOVED"]);
+    assert_eq!(given_up, 0, "both serve their other slots");
+    cluster.node(from).query::<()>(&stable);
+    scene.spend(&scene.judge, &client, LIMIT + 1).await.expect_exact(LIMIT);
     scene.end(Memory::Kept).await;
 }

@@ -33,8 +33,11 @@ pub(super) enum Redirect {
 impl Redirect {
     /// What the error of the node at `asked` says, if it is about where keys are.
     pub(super) fn read(error: &RedisError, asked: &Address) -> Option<Self> {
-        let ErrorKind::Server(kind) = error.kind() else { return None };
-        Self::of(kind, error.detail(), asked)
+        let ErrorKind::Server(_) = error.kind() else { return None };
+        // What follows an ASKING is one of two replies, and only there are its details.
+        let errors = error.clone().into_server_errors()?;
+        let (_, error) = errors.first()?;
+        Self::read_value(error, asked)
     }
 
     /// The same for an error that came as one value among others.
