@@ -1,5 +1,6 @@
 # make test     everything that must pass: format, lints, tests, docs
 # make bench    figures beside peers, in one run
+# make faults   what a failing Redis costs, as a table
 # make soak     the properties with a hundred times the cases
 # make fuzz     each fuzz target for a minute
 # make deny     licences, sources and banned crates of all dependencies
@@ -7,7 +8,7 @@
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 
-.PHONY: test setup format lint unit docs bench soak fuzz deny
+.PHONY: test setup format lint unit docs bench faults soak fuzz deny
 
 test: setup format lint unit docs
 
@@ -30,6 +31,10 @@ docs:
 bench:
 	$(CARGO) run --locked --release -p tidegate-bench --bin matcher
 	$(CARGO) run --locked --release -p tidegate-bench --bin in_process
+
+faults: setup
+	$(CARGO) test --locked -p tidegate --features redis --test faults
+	@cat "$${CARGO_TARGET_DIR:-target}/tmp/faults.md"
 
 soak:
 	TIDEGATE_CASES=300000 $(CARGO) test --locked --release -p tidegate-core --test properties

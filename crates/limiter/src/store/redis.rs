@@ -151,7 +151,8 @@ impl RedisStore {
         fleet::pulse(&self.inner).await;
     }
 
-    /// Tells the fleet that this node is going, so that the others need not find out.
+    /// Tells the fleet that this node is going, so that the others need not find out. It no longer
+    /// counts, and can still be asked.
     pub async fn leave(&self) {
         fleet::leave(&self.inner).await;
     }

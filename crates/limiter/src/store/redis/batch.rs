@@ -214,6 +214,23 @@ impl Batch {
         self.entries.into_iter().flat_map(|entry| entry.errands)
     }
 
+    /// Whether all requests of the batch are the same.
+    pub(super) fn is_of_one_kind(&self) -> bool {
+        self.entries.len() <= 1
+    }
+
+    /// The same requests, each kind in a batch of its own.
+    pub(super) fn apart(self) -> impl Iterator<Item = Self> {
+        self.entries.into_iter().map(|entry| {
+            let mut batch = Self::default();
+            for errand in entry.errands {
+                // They fitted one entry before.
+                let _ = batch.push(errand);
+            }
+            batch
+        })
+    }
+
     /// Tells every request the same failure.
     pub(super) fn fail(self, error: &StoreError) {
         for errand in self.into_errands() {

@@ -132,7 +132,8 @@ impl Cluster {
     pub(super) async fn keep_looking(this: Weak<Self>) {
         loop {
             let Some(cluster) = this.upgrade() else { return };
-            let whole = cluster.masters().iter().all(|node| node.is_up());
+            let masters = cluster.masters();
+            let whole = !masters.is_empty() && masters.iter().all(|node| node.is_up());
             let stale = async {
                 cluster.stale.notified().await;
             };

@@ -1,6 +1,6 @@
 //! Which part of the fleet this node is: every node says now and then that it is alive.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -18,11 +18,13 @@ pub(super) struct Fleet {
     name: String,
     /// Place in the upper half, size in the lower.
     share: AtomicU64,
+    /// Whether this node has said goodbye. It may go on for a while, to answer who waits.
+    left: AtomicBool,
 }
 
 impl Fleet {
     pub(super) fn new() -> Self {
-        Self { name: random_name(), share: AtomicU64::new(1) }
+        Self { name: random_name(), share: AtomicU64::new(1), left: AtomicBool::new(false) }
     }
 
     pub(super) fn share(&self) -> Share {
@@ -56,13 +58,13 @@ pub(super) async fn pulse(store: &Inner) {
     }
 }
 
-/// Pulses until the store is gone.
+/// Pulses until the store is gone, or has left.
 #[allow(clippy::disallowed_methods, reason = "a pulse has its own pace")]
 pub(super) async fn keep_pulsing(store: Weak<Inner>) {
     loop {
         match store.upgrade() {
-            Some(store) => pulse(&store).await,
-            None => return,
+            Some(store) if !store.fleet.left.load(Ordering::Relaxed) => pulse(&store).await,
+            Some(_) | None => return,
         }
         tokio::time::sleep(PULSE).await;
     }
@@ -70,6 +72,7 @@ pub(super) async fn keep_pulsing(store: Weak<Inner>) {
 
 /// Tells the fleet at once that this node is going.
 pub(super) async fn leave(store: &Arc<Inner>) {
+    store.fleet.left.store(true, Ordering::Relaxed);
     let name = store.shared.spell_own("nodes");
     let Ok(node) = store.topology.node(store.topology.group_of_name(&name)) else { return };
     if let Some(link) = node.link() {

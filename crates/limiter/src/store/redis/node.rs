@@ -278,8 +278,11 @@ impl Node {
                     return;
                 };
                 let reply = node.charge(&link, &batch, true).await;
-                // Keys of one call that are in two places: they go one by one until they are in one.
                 self.settle(batch, reply).await;
+            }
+            // Keys of one call are in two places. Requests that need not meet go by themselves.
+            Redirect::TryAgain if !batch.is_of_one_kind() => {
+                join_all(batch.apart().map(|batch| self.send(batch))).await;
             }
             Redirect::TryAgain => {
                 tokio::time::sleep(MOVING).await;
@@ -473,9 +476,15 @@ async fn probe(node: Weak<Node>) {
         let Some(node) = node.upgrade() else { return };
         match node.open().await {
             Ok(()) => {
-                node.opening.store(false, Ordering::Release);
                 tracing::info!(store = %node.name, tries, "breaker closed, the server answers");
-                return;
+                // Who gave the server up again before this saw that somebody tries already, and left
+                // it to us.
+                node.opening.swap(false, Ordering::AcqRel);
+                if node.is_up() || node.opening.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+                (pause, tries) = (PROBES.0, 0);
+                continue;
             }
             Err(error) if tries == 0 => tracing::warn!(%error, "no connection, trying on"),
             Err(error) => tracing::debug!(%error, "no connection, trying on"),

@@ -33,8 +33,12 @@ pub(super) enum Redirect {
 impl Redirect {
     /// What the error of the node at `asked` says, if it is about where keys are.
     pub(super) fn read(error: &RedisError, asked: &Address) -> Option<Self> {
-        let ErrorKind::Server(kind) = error.kind() else { return None };
-        let target = || target(error.detail()?, asked);
+        let ErrorKind::Server(_) = error.kind() else { return None };
+        // What follows an ASKING is one of two replies, and only there are its details.
+        let errors = error.clone().into_server_errors()?;
+        let (_, error) = errors.first()?;
+        let kind = error.kind()?;
+        let target = || target(error.details()?, asked);
         match kind {
             ServerErrorKind::Moved => target().map(|(slot, to)| Self::Moved { slot, to }),
             ServerErrorKind::Ask => target().map(|(slot, to)| Self::Ask { slot, to }),
