@@ -43,7 +43,9 @@ impl Client {
         if let Some((old, state)) = &self.kept
             && *old != self.limit
         {
-            let adopted = self.limit.adopt(old, state, now);
+            let mut adopted = self.limit.adopt(old, state, now);
+            // What is taken over is written as it stands now: a log without what is over.
+            self.limit.admits(&mut adopted, now, 1);
             self.keep(adopted, now);
         }
         self.kept.as_ref().map_or_else(|| self.limit.fresh(), |(_, state)| state.clone())
