@@ -30,6 +30,7 @@ docs:
 bench:
 	$(CARGO) run --locked --release -p tidegate-bench --bin matcher
 	$(CARGO) run --locked --release -p tidegate-bench --bin in_process
+	$(CARGO) run --locked --release -p tidegate-bench --bin redis_memory
 
 soak:
 	TIDEGATE_CASES=300000 $(CARGO) test --locked --release -p tidegate-core --test properties
