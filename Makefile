@@ -19,18 +19,19 @@ format:
 	$(CARGO) fmt --all --check
 
 lint:
-	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 
 unit:
-	$(CARGO) test --locked --workspace
+	$(CARGO) test --locked --workspace --all-features
 	$(CARGO) check --locked -p tidegate --no-default-features
 
 docs:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --all-features --no-deps
 
 bench:
 	$(CARGO) run --locked --release -p tidegate-bench --bin matcher
 	$(CARGO) run --locked --release -p tidegate-bench --bin in_process
+	$(CARGO) run --locked --release -p tidegate-bench --bin redis_memory
 
 faults: setup
 	$(CARGO) test --locked -p tidegate --features redis --test faults
@@ -38,7 +39,8 @@ faults: setup
 
 soak:
 	TIDEGATE_CASES=300000 $(CARGO) test --locked --release -p tidegate-core --test properties
-	TIDEGATE_CASES=150000 $(CARGO) test --locked --release -p tidegate --test store_contract
+	TIDEGATE_CASES=150000 $(CARGO) test --locked --release -p tidegate --all-features --test store_contract
+	TIDEGATE_STEPS=20000000 $(CARGO) test --locked --release -p tidegate --all-features --test parity
 
 fuzz:
 	@command -v cargo-fuzz >/dev/null || { echo "fuzz: will install cargo-fuzz from crates.io"; $(CARGO) install --locked cargo-fuzz; }

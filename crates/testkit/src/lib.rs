@@ -15,6 +15,7 @@ mod process;
 mod proxy;
 mod redis;
 mod sentinel;
+mod skew;
 mod tool;
 mod wait;
 

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use crate::skew;
 use crate::tool::Tool;
 use crate::wait::{PATIENCE, poll, wait_for};
 
@@ -19,6 +20,7 @@ use crate::wait::{PATIENCE, poll, wait_for};
 pub struct Process {
     id: u32,
     child: Mutex<Child>,
+    skewed: bool,
     stdout: Output,
     stderr: Output,
 }
@@ -32,18 +34,27 @@ impl Process {
         command
     }
 
+    /// Sets the wall clock of a command made by [`command`](Self::command) off by so many seconds, forward or back. Its
+    /// monotonic clock runs as ever.
+    ///
+    /// # Panics
+    /// Without [`Tool::Faketime`].
+    pub fn skew(command: &mut Command, offset_seconds: i64) {
+        skew::set(command, offset_seconds);
+    }
+
     /// Starts a command made by [`command`](Self::command); its standard streams become this handle's.
     ///
     /// # Panics
     /// When it can't be started. A program that isn't there may also show as one that ends at once.
     pub fn spawn(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let shown = format!("{command:?}");
+        let (shown, skewed) = (format!("{command:?}"), skew::is_set(&command));
         let started = spawn_for_good(command);
         let mut child = started.unwrap_or_else(|error| panic!("{shown}: {error}"));
         let stdout = Output::of(child.stdout.take().expect("stdout is piped"));
         let stderr = Output::of(child.stderr.take().expect("stderr is piped"));
-        Self { id: child.id(), child: Mutex::new(child), stdout, stderr }
+        Self { id: child.id(), child: Mutex::new(child), skewed, stdout, stderr }
     }
 
     /// The process id.
@@ -141,6 +152,9 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
+        if self.skewed {
+            skew::tidy_up_after(self.id);
+        }
     }
 }
 

@@ -128,9 +128,7 @@ impl Redis {
     /// Kills it (`SIGKILL`) and returns when it is gone. Nothing else takes its port meanwhile.
     pub fn kill(&self) {
         // Dropping the process kills it.
-        if let Some(process) = self.process().take() {
-            self.settings.tidy_up_after(&process);
-        }
+        drop(self.process().take());
     }
 
     /// Stops it where it is (`SIGSTOP`): connections stay open, and nobody answers.

@@ -60,3 +60,22 @@ fn starts_a_server_and_waits() {
     println!("server at {}", redis.address());
     stdin().read_line(&mut String::new()).unwrap();
 }
+
+#[test]
+fn a_program_goes_by_the_wall_clock_it_was_given() {
+    if lacking(&[Tool::Faketime]) {
+        return;
+    }
+    let seconds = |offset: i64| -> i64 {
+        let mut command = Process::command("date");
+        command.arg("+%s");
+        if offset != 0 {
+            Process::skew(&mut command, offset);
+        }
+        Process::spawn(command).stdout().next().unwrap().parse().unwrap()
+    };
+    for offset in [300, -300] {
+        let (before, shown, after) = (seconds(0), seconds(offset), seconds(0));
+        assert!((before..=after).contains(&(shown - offset)), "{before} {shown} {after}");
+    }
+}

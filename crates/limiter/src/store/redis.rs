@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tidegate_core::{Key, Keyer};
+use tidegate_core::{Key, Keyer, Limit, State};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -181,6 +181,26 @@ impl RedisStore {
     #[must_use]
     pub fn name_of(&self, key: Key) -> String {
         self.inner.shared.spell(key)
+    }
+
+    /// What is kept under a key, and the limit it belongs to; nothing for a client without a counter.
+    #[doc(hidden)]
+    pub async fn state(&self, key: Key) -> Result<Option<(Limit, State)>, StoreError> {
+        let topology = &self.inner.topology;
+        let node = topology.node(topology.group(&self.inner.shared, key))?;
+        let store: Arc<str> = node.name().into();
+        let unavailable = |reason: &str| StoreError::Unavailable {
+            store: Arc::clone(&store),
+            reason: reason.into(),
+        };
+        let link = node.link().ok_or_else(|| unavailable("not connected"))?;
+        let mut get = ::redis::cmd("GET");
+        let kept: Result<Option<Vec<u8>>, _> =
+            get.arg(self.name_of(key)).query_async(&mut link.connection()).await;
+        let kept = kept.map_err(|error| unavailable(&node::describe(&error)))?;
+        let corrupt =
+            |reason: &str| StoreError::Corrupt { store: Arc::clone(&store), reason: reason.into() };
+        kept.map(|raw| state::parse(&raw).map_err(corrupt)).transpose()
     }
 }
 

@@ -126,23 +126,8 @@ impl RedisBuilder {
             command.arg(format!("--{name}")).args(value.split(' '));
         }
         if let Some(offset) = self.clock {
-            // With the C library's allocator first: libfaketime asks for memory before it can tell the time, and
-            // the allocator that Debian's Redis comes with asks for the time before it can give memory.
-            let library = Tool::Faketime.expect_path();
-            command.env("LD_PRELOAD", format!("{}:libc.so.6", library.display()));
-            command.env("FAKETIME", format!("{offset:+}s"));
-            command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+            Process::skew(&mut command, offset);
         }
         command
-    }
-
-    /// Removes what libfaketime leaves of a process that was killed.
-    pub(super) fn tidy_up_after(&self, process: &Process) {
-        if self.clock.is_some() {
-            process.kill();
-            for name in ["faketime_shm", "sem.faketime_sem"] {
-                let _ = fs::remove_file(format!("/dev/shm/{name}_{}", process.id()));
-            }
-        }
     }
 }

@@ -1,0 +1,101 @@
+//! What a counter takes in Redis, for each algorithm at a million keys.
+//!
+//! `cargo run --release -p tidegate-bench --bin redis_memory [KEYS]`
+//!
+//! Each algorithm fills a server of its own through the real store. The figure is what the server's
+//! used memory grew by, for each key: names, values, expiry and the tables that hold them.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the table is the result")]
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::{Algorithm, Charge, Key, Limit, Quota, RedisConfig, RedisStore, Store};
+use tidegate_testkit::Redis;
+use tokio::task::JoinSet;
+
+const KEYS: u64 = 1_000_000;
+/// Tasks that charge at once, and how many keys each charges between two lines of progress.
+const TASKS: u64 = 512;
+const ROUNDS: u64 = 10;
+
+/// What a charge costs: so much that no bucket is full again, and forgotten, before it was counted.
+const COST: u64 = 9;
+
+/// Limits as people set them, and how often each client comes.
+fn limits() -> [(&'static str, Algorithm, Quota, u64); 7] {
+    let quota = Quota::per_hour(100);
+    [
+        ("100 per hour", Algorithm::TokenBucket, quota, 1),
+        ("70 per hour, in parts of microseconds", Algorithm::TokenBucket, Quota::per_hour(70), 1),
+        ("100 per hour, queue 10", Algorithm::LeakyBucket { queue: 10 }, quota, 1),
+        ("100 per hour", Algorithm::FixedWindow, quota, 1),
+        ("100 per hour", Algorithm::SlidingWindow, quota, 1),
+        ("100 per hour, 1 entry", Algorithm::SlidingLog, quota, 1),
+        ("100 per hour, 10 entries", Algorithm::SlidingLog, quota, 10),
+    ]
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let keys = match std::env::args().nth(1) {
+        Some(keys) => keys.parse()?,
+        None => KEYS,
+    };
+    println!("| algorithm | limit | keys | bytes per key | of that the value |");
+    println!("|---|---|---:|---:|---:|");
+    for (text, algorithm, quota, times) in limits() {
+        eprintln!("{algorithm}, {text}");
+        let limit = Arc::new(Limit::new(algorithm, quota)?);
+        let server = Redis::start();
+        let config: RedisConfig = server.url().parse()?;
+        let store = RedisStore::connect(config.with_timeout(Duration::from_secs(60))?).await?;
+        let before = used(&server);
+        for time in 0..times {
+            fill(&store, &limit, keys, &format!("{} of {times}", time + 1)).await;
+        }
+        let grown = used(&server) - before;
+        let counted: u64 = server.query(&["DBSIZE"]);
+        let value: u64 = server.query(&["STRLEN", &store.name_of(key(0))]);
+        println!("| {algorithm} | {text} | {counted} | {} | {value} |", grown / counted.max(1));
+    }
+    Ok(())
+}
+
+/// Spread as hashes are.
+fn key(number: u64) -> Key {
+    let mixed = u128::from(number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+    Key::from_u128(mixed ^ (mixed >> 61))
+}
+
+fn used(server: &Redis) -> u64 {
+    server.info("used_memory").and_then(|used| used.parse().ok()).unwrap_or_default()
+}
+
+async fn fill(store: &RedisStore, limit: &Arc<Limit>, keys: u64, turn: &str) {
+    for round in 0..ROUNDS {
+        let (from, to) = (keys * round / ROUNDS, keys * (round + 1) / ROUNDS);
+        let mut tasks = JoinSet::new();
+        for task in 0..TASKS {
+            let (store, limit) = (store.clone(), Arc::clone(limit));
+            tasks.spawn(async move {
+                for number in (from + task..to).step_by(usize::try_from(TASKS).unwrap_or(1)) {
+                    let key = key(number);
+                    let charge =
+                        Charge { key, shared: key, limit: &limit, cost: COST, alone: false };
+                    if !store
+                        .charge(&[charge])
+                        .await
+                        .iter()
+                        .all(|answer| answer.outcome().is_some())
+                    {
+                        eprintln!("  key {number} was not answered");
+                    }
+                }
+            });
+        }
+        tasks.join_all().await;
+        eprint!("\r  {turn}: {to} of {keys} keys");
+    }
+    eprintln!();
+}

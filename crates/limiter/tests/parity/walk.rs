@@ -1,0 +1,321 @@
+//! A random walk: hundreds of clients at once through the scripts, and through the core.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tidegate::{
+    Algorithm, Answer, Charge, Key, Limit, Outcome, Quota, Refund, Span, State, Store, Timestamp,
+};
+
+use super::Bench;
+use super::random::Random;
+
+const CLIENTS: u64 = 600;
+const START: u64 = 1_780_000_000_123_457;
+
+/// How many charges and refunds the walk makes; `make soak` asks for more.
+#[allow(clippy::disallowed_methods, reason = "a soak says how long it is")]
+fn steps() -> u64 {
+    std::env::var("TIDEGATE_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(1_000_000)
+}
+
+/// A seed that failed can be walked again.
+#[allow(clippy::disallowed_methods, reason = "a seed that failed is given by hand")]
+fn seed() -> u64 {
+    let given = std::env::var("TIDEGATE_SEED").ok().and_then(|seed| seed.parse().ok());
+    given.unwrap_or_else(|| RandomState::new().hash_one(0))
+}
+
+/// One client, and what the store has to remember of it.
+struct Client {
+    key: Key,
+    /// What it is charged under from now on.
+    limit: Arc<Limit>,
+    /// What was last written, and under which limit; nothing when nothing has to be kept.
+    kept: Option<(Arc<Limit>, State)>,
+    spent: Vec<Refund>,
+}
+
+impl Client {
+    /// The state that a charge finds. A changed limit takes over what there was, spent or not.
+    fn open(&mut self, now: Timestamp) -> State {
+        if let Some((old, state)) = &self.kept
+            && *old != self.limit
+        {
+            let mut adopted = self.limit.adopt(old, state, now);
+            // What is taken over is written as it stands now: a log without what is over.
+            self.limit.admits(&mut adopted, now, 1);
+            self.keep(adopted, now);
+        }
+        self.kept.as_ref().map_or_else(|| self.limit.fresh(), |(_, state)| state.clone())
+    }
+
+    /// What says no more than nothing is not kept: a clock set back does not bring it back.
+    fn keep(&mut self, mut state: State, now: Timestamp) {
+        let keeps = self.limit.whole_at(&mut state) > now;
+        self.kept = keeps.then(|| (Arc::clone(&self.limit), state));
+    }
+
+    fn charge(&mut self, now: Timestamp, cost: u64) -> Outcome {
+        let mut state = self.open(now);
+        let outcome = self.limit.charge(&mut state, now, cost);
+        // A request that spends nothing leaves everything as it was.
+        if let Some(slip) = outcome.slip() {
+            self.keep(state, now);
+            let limit = Arc::clone(&self.limit);
+            self.spent.push(Refund { key: self.key, limit, cost, slip });
+        }
+        outcome
+    }
+
+    fn peek(&mut self, now: Timestamp, cost: u64) -> Outcome {
+        let mut state = self.open(now);
+        self.limit.peek(&mut state, now, cost)
+    }
+
+    fn refund(&mut self, refund: &Refund, now: Timestamp) -> bool {
+        let Some((limit, state)) = self.kept.clone() else { return false };
+        let mut after = state;
+        let given = limit.refund(&mut after, now, &refund.limit, &refund.slip, refund.cost);
+        if given {
+            let keeps = limit.whole_at(&mut after) > now;
+            self.kept = keeps.then_some((limit, after));
+        }
+        given
+    }
+}
+
+/// A limit of any algorithm, from the smallest numbers to the largest.
+fn any_limit(random: &mut Random) -> Arc<Limit> {
+    loop {
+        let window = match random.below(8) {
+            0 => Span::from_millis(1),
+            1 => Span::from_secs(2_592_000),
+            2 => Quota::MAX_WINDOW,
+            3 => Span::from_micros(1_000 + random.size(1 << 48)),
+            _ => random.one_of(&[Span::SECOND, Span::MINUTE, Span::HOUR, Span::DAY]),
+        };
+        let amount = match random.below(10) {
+            0 => 999_999_999_989,
+            1 => Quota::MAX_AMOUNT,
+            2 => random.size(Quota::MAX_AMOUNT),
+            3 => random.below(2),
+            _ => 1 + random.below(40),
+        };
+        let quota = Quota::per(amount, window);
+        let (algorithm, quota) = match random.below(7) {
+            0 => (Algorithm::TokenBucket, quota),
+            1 => (Algorithm::TokenBucket, quota.burst(random.size(Quota::MAX_AMOUNT))),
+            2 => (Algorithm::TokenBucket, quota.burst(1 + random.below(60))),
+            3 => (Algorithm::LeakyBucket { queue: random.below(12) }, quota),
+            4 => (Algorithm::FixedWindow, quota),
+            5 => (Algorithm::SlidingWindow, quota),
+            _ => (Algorithm::SlidingLog, Quota::per(amount % 10_001, window)),
+        };
+        // Not every amount fills up in time to be counted.
+        if let Ok(limit) = Limit::new(algorithm, quota) {
+            return Arc::new(limit);
+        }
+    }
+}
+
+fn any_cost(random: &mut Random, limit: &Limit) -> u64 {
+    let capacity = limit.capacity();
+    match random.below(12) {
+        0 => 0,
+        1 => capacity,
+        2 => capacity.saturating_add(random.below(3)),
+        3 | 4 => random.size(capacity),
+        5 | 6 => capacity / (2 + random.below(6)),
+        _ => 1 + random.below(3),
+    }
+}
+
+/// Time goes on, mostly by little; now and then it is set back.
+fn any_time(random: &mut Random, now: Timestamp) -> Timestamp {
+    match random.below(20) {
+        0 | 1 => now,
+        2 | 3 => now - Span::from_micros(random.size(2_000_000)),
+        4 => now + Span::from_micros(random.size(1 << 42)),
+        _ => now + Span::from_micros(random.size(1 << 25)),
+    }
+}
+
+/// What is asked at one instant. No client is in two of them, so their order does not matter.
+enum Ask {
+    /// The same charge by so many at once.
+    Alike { client: usize, cost: u64, times: usize },
+    /// One request of several limits.
+    Stack { clients: Vec<usize>, cost: u64 },
+}
+
+impl Ask {
+    fn clients(&self) -> &[usize] {
+        match self {
+            Self::Alike { client, .. } => std::slice::from_ref(client),
+            Self::Stack { clients, .. } => clients,
+        }
+    }
+}
+
+struct Walk {
+    random: Random,
+    clients: Vec<Client>,
+    now: Timestamp,
+}
+
+impl Walk {
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let client = |number: u64| Client {
+            key: Key::from_u128(u128::from(number + 1) << 60),
+            limit: any_limit(&mut random),
+            kept: None,
+            spent: Vec::new(),
+        };
+        let clients = (0..CLIENTS).map(client).collect();
+        Self { random, clients, now: Timestamp::from_micros(START) }
+    }
+
+    /// Draws what happens next: who is charged what, and what is taken back.
+    fn draw(&mut self) -> (Vec<Ask>, Vec<Refund>) {
+        let (mut asks, mut refunds, mut place) = (Vec::new(), Vec::new(), 0);
+        while place < self.clients.len() {
+            let (random, client) = (&mut self.random, &mut self.clients[place]);
+            if random.chance(3) {
+                client.limit = any_limit(random);
+            }
+            if random.chance(12) && !client.spent.is_empty() {
+                let which = usize::try_from(random.below(client.spent.len() as u64)).unwrap();
+                refunds.push(client.spent.swap_remove(which));
+                place += 1;
+                continue;
+            }
+            let cost = any_cost(random, &client.limit);
+            let wide = 2 + usize::try_from(random.below(3)).unwrap();
+            if random.chance(5) && place + wide <= self.clients.len() {
+                asks.push(Ask::Stack { clients: (place..place + wide).collect(), cost });
+                place += wide;
+            } else {
+                let times = random.one_of(&[1, 1, 1, 1, 2, 3, 5]);
+                asks.push(Ask::Alike { client: place, cost, times });
+                place += 1;
+            }
+        }
+        (asks, refunds)
+    }
+
+    /// What the core answers. Charges that are alike are answered in any order.
+    fn answer(&mut self, ask: &Ask) -> Vec<Outcome> {
+        let now = self.now;
+        match ask {
+            Ask::Alike { client, cost, times } => {
+                (0..*times).map(|_| self.clients[*client].charge(now, *cost)).collect()
+            }
+            Ask::Stack { clients, cost } => {
+                let mut all_fit = *cost > 0;
+                for client in clients {
+                    let client = &mut self.clients[*client];
+                    let mut state = client.open(now);
+                    all_fit &= client.limit.admits(&mut state, now, *cost);
+                }
+                let outcome = |client: &usize| {
+                    let client = &mut self.clients[*client];
+                    if all_fit { client.charge(now, *cost) } else { client.peek(now, *cost) }
+                };
+                clients.iter().map(outcome).collect()
+            }
+        }
+    }
+}
+
+impl Bench {
+    /// What the scripts answer, all asked at once.
+    fn ask(&self, walk: &Walk, asks: &[Ask]) -> Vec<Vec<Answer>> {
+        let charge = |client: &usize, cost: u64| {
+            let Client { key, limit, .. } = &walk.clients[*client];
+            Charge { key: *key, shared: *key, limit, cost, alone: false }
+        };
+        let answers = asks.iter().map(|ask| {
+            let (cost, times) = match ask {
+                Ask::Alike { cost, times, .. } => (*cost, *times),
+                Ask::Stack { cost, .. } => (*cost, 1),
+            };
+            let charges: Vec<Charge<'_>> =
+                ask.clients().iter().map(|client| charge(client, cost)).collect();
+            async move {
+                let calls = (0..times).map(|_| self.store.charge(&charges));
+                join_all(calls).await.into_iter().flatten().collect()
+            }
+        });
+        self.runtime.block_on(join_all(answers))
+    }
+
+    fn refund(&self, refunds: &[Refund]) -> usize {
+        // Short calls, as they come in life.
+        let calls = refunds.chunks(16).map(|refunds| self.store.refund(refunds));
+        self.runtime.block_on(join_all(calls)).into_iter().map(Result::unwrap).sum()
+    }
+}
+
+/// Whether the same outcomes were told, in whatever order.
+fn are_alike(told: &[Answer], expected: &[Outcome]) -> bool {
+    let mut expected: Vec<Option<&Outcome>> = expected.iter().map(Some).collect();
+    let found = told.iter().all(|answer| {
+        let place = expected.iter().position(|outcome| *outcome == answer.outcome());
+        place.is_some_and(|place| answer.outcome().is_some() && expected.remove(place).is_some())
+    });
+    found && expected.is_empty()
+}
+
+#[test]
+fn a_random_walk_through_lua_and_through_rust_agrees_at_every_step() {
+    let (seed, wanted) = (seed(), steps());
+    let (mut bench, mut walk, mut taken) = (Bench::new(), Walk::new(seed), 0);
+    let (mut admitted, mut denied, mut given_back) = (0, 0, 0);
+    while taken < wanted {
+        walk.now = any_time(&mut walk.random, walk.now);
+        bench.set_time(walk.now);
+        let (asks, refunds) = walk.draw();
+        let told = bench.ask(&walk, &asks);
+        for (ask, told) in asks.iter().zip(&told) {
+            let before: Vec<_> =
+                ask.clients().iter().map(|at| walk.clients[*at].kept.clone()).collect();
+            let expected = walk.answer(ask);
+            let agree = match ask {
+                Ask::Alike { .. } => are_alike(told, &expected),
+                Ask::Stack { .. } => told.iter().map(Answer::outcome).eq(expected.iter().map(Some)),
+            };
+            assert!(
+                agree,
+                "TIDEGATE_SEED={seed}, after {taken} steps, at {:?}: {:?}\n kept {before:?}\n told {told:?}\n wanted {expected:?}",
+                walk.now,
+                ask.clients().iter().map(|at| &walk.clients[*at].limit).collect::<Vec<_>>(),
+            );
+            taken += expected.len() as u64;
+            let passed = expected.iter().filter(|outcome| outcome.is_allowed()).count();
+            (admitted, denied) = (admitted + passed, denied + expected.len() - passed);
+        }
+        let given = refunds.iter().filter(|refund| {
+            let client = walk.clients.iter_mut().find(|client| client.key == refund.key).unwrap();
+            client.refund(refund, walk.now)
+        });
+        let given = given.count();
+        assert_eq!(bench.refund(&refunds), given, "TIDEGATE_SEED={seed}, after {taken} steps");
+        (taken, given_back) = (taken + refunds.len() as u64, given_back + given);
+        for client in &mut walk.clients {
+            let keep = client.spent.len().saturating_sub(8);
+            client.spent.drain(..keep);
+        }
+    }
+    for client in &walk.clients {
+        let kept = bench.runtime.block_on(bench.store.state(client.key)).unwrap();
+        let wanted =
+            client.kept.as_ref().map(|(limit, state)| (Limit::clone(limit), state.clone()));
+        assert_eq!(kept, wanted, "TIDEGATE_SEED={seed}, after {taken} steps");
+    }
+    println!("{taken} steps: {admitted} admitted, {denied} denied, {given_back} refunded");
+    let counts = bench.store.counts();
+    println!("{} requests in {} script calls", counts.carried, counts.calls);
+}
