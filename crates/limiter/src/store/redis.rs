@@ -108,7 +108,7 @@ impl RedisStore {
     pub async fn start(config: RedisConfig) -> Result<Self, OpenError> {
         let store = Self::new(config, Scripts::new());
         match store.inner.topology.open(&store.inner.shared).await {
-            Err(error @ (OpenError::Version { .. } | OpenError::Kind { .. })) => return Err(error),
+            Err(error) if error.is_final() => return Err(error),
             Err(error) => tracing::warn!(%error, "starting without the store, trying on"),
             Ok(()) => {}
         }

@@ -450,7 +450,9 @@ impl Node {
         let connection = connect::open(config, &address).await?;
         let link = Arc::new(Link { connection, address });
         for script in self.shared.scripts.all() {
+            // Loading is part of connecting, and has that long.
             let mut connection = link.connection.clone();
+            connection.set_response_timeout(config.connect_timeout());
             let mut load = redis::cmd("SCRIPT");
             load.arg("LOAD").arg(&script.source);
             let loaded: Result<String, _> = load.query_async(&mut connection).await;

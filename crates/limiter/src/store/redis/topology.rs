@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
+use futures_util::future::join_all;
 use tidegate_core::Key;
 
 use super::Servers;
@@ -91,10 +92,12 @@ impl Topology {
         match self {
             Self::One(node) => node.open().await,
             Self::Shards { nodes, .. } => {
-                for node in nodes {
-                    node.open().await?;
-                }
-                Ok(())
+                let opened = join_all(nodes.iter().map(|node| node.open())).await;
+                let mut errors: Vec<OpenError> =
+                    opened.into_iter().filter_map(Result::err).collect();
+                // One that will never do says more than one that is away.
+                errors.sort_by_key(|error| !error.is_final());
+                errors.into_iter().next().map_or(Ok(()), Err)
             }
             Self::Cluster(cluster) => {
                 cluster.look().await?;

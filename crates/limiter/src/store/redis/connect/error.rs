@@ -78,6 +78,11 @@ fn of(master: Option<&Address>) -> String {
 }
 
 impl OpenError {
+    /// Whether the server answered and will never do, however often it is tried.
+    pub(in super::super) fn is_final(&self) -> bool {
+        matches!(self, Self::Version { .. } | Self::Kind { .. })
+    }
+
     /// What an error means that came up before the first check.
     pub(in super::super) fn new(address: &Address, login: &Login, error: &RedisError) -> Self {
         let address = address.clone();
