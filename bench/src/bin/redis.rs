@@ -12,7 +12,6 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark that can't go on has failed")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
@@ -174,36 +173,29 @@ fn open_loop(
     rate: u64,
     lasting: Duration,
 ) -> Vec<Duration> {
-    let overdue = Arc::new(AtomicU64::new(0));
-    let work = async {
-        let start = Instant::now();
-        let mut random = 0x1234_5678_9abc_def1;
-        let (mut sent, mut tasks) = (0, Vec::new());
-        let mut ticks = tokio::time::interval(Duration::from_millis(1));
-        while start.elapsed() < lasting {
-            ticks.tick().await;
-            let due = (start.elapsed().as_micros() as u64) * rate / 1_000_000;
-            while sent < due {
-                sent += 1;
-                // From when it was due, not from when there was time to send it.
-                let intended = start + Duration::from_micros(sent * 1_000_000 / rate);
-                let number = Traffic::Uniform.pick(&mut random);
-                let asked = asked.clone();
-                tasks.push(tokio::spawn(async move {
-                    asked.ask(contender, number).await;
-                    intended.elapsed()
-                }));
-            }
+    let start = Instant::now();
+    let mut random = 0x1234_5678_9abc_def1;
+    let (mut sent, mut tasks) = (0, Vec::new());
+    let mut intended = start;
+    while intended - start < lasting {
+        // The system's timer is finer than the runtime's.
+        intended += Duration::from_millis(1);
+        std::thread::sleep(intended.saturating_duration_since(Instant::now()));
+        let due = u64::try_from((intended - start).as_micros()).unwrap() * rate / 1_000_000;
+        while sent < due {
+            sent += 1;
+            let number = Traffic::Uniform.pick(&mut random);
+            let asked = asked.clone();
+            tasks.push(runtime.spawn(async move {
+                asked.ask(contender, number).await;
+                intended.elapsed()
+            }));
         }
-        overdue.store(tasks.len() as u64, Ordering::Relaxed);
-        let mut took = Vec::with_capacity(tasks.len());
-        for task in tasks {
-            took.push(task.await.unwrap());
-        }
-        took.sort_unstable();
-        took
-    };
-    runtime.block_on(work)
+    }
+    let mut took: Vec<Duration> =
+        tasks.into_iter().map(|task| runtime.block_on(task).unwrap()).collect();
+    took.sort_unstable();
+    took
 }
 
 fn micros(sorted: &[Duration], share: f64) -> f64 {

@@ -61,7 +61,7 @@ local function charge_single(place, price)
   a, b, c, d = meter.take(price, a, b, c, d)
   if a then
     local kept, kept_until = meter.write(price, a, b, c, d)
-    call('SET', key, price.tag .. kept, 'PX', milliseconds_until(kept_until))
+    call('PSETEX', key, milliseconds_until(kept_until), price.tag .. kept)
     answers[last + 1] = char(1, #raw)
   else
     answers[last + 1] = char(0, #raw)

@@ -6,7 +6,9 @@ do
 end
 
 -- How long to keep what says something until `instant`. Redis rounds to milliseconds and compares
--- with a clock that may have been read a moment earlier, so a counter is kept a little longer.
+-- with a clock that may have been read a moment earlier, so a counter is kept a little longer. As a
+-- text: Redis takes longer to make one of a number.
+local format = string.format
 local function milliseconds_until(instant)
-  return math.ceil((instant - now) / 1000) + 2
+  return format('%d', (instant - now) / 1000 + 3)
 end

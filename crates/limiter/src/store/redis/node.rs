@@ -28,7 +28,7 @@ use super::{sentinel, state};
 use crate::store::{Refund, StoreError};
 
 /// Calls under way at once: while one is decided, the next is written.
-const FLIGHTS: usize = 2;
+const FLIGHTS: usize = 4;
 /// Most requests that may wait for a server; more would only wait longer than they have.
 const WAITING: usize = 16_384;
 /// Failed calls in a row after which a server is not asked any more.

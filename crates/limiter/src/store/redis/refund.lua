@@ -35,7 +35,7 @@ local function refund(key, text)
   end
   local kept, kept_until = meter.write(terms, a, b, c, d)
   if kept_until > now then
-    redis.call('SET', key, tag .. kept, 'PX', milliseconds_until(kept_until))
+    redis.call('PSETEX', key, milliseconds_until(kept_until), tag .. kept)
   else
     redis.call('DEL', key)
   end

@@ -136,7 +136,7 @@ local function finish()
     else
       local kept, kept_until = price.meter.write(price, unpack(state))
       if kept_until > now then
-        call('SET', KEYS[place], price.tag .. kept, 'PX', milliseconds_until(kept_until))
+        call('PSETEX', KEYS[place], milliseconds_until(kept_until), price.tag .. kept)
       else
         call('DEL', KEYS[place])
       end

@@ -108,7 +108,7 @@ local function store(terms, state, tag)
   if count == 0 or (first >= RUN and first * 2 > count) then
     local live = place > first and entries(state, first, place) or ''
     local header = pack('>I4I4I4I7', 0, after - first, spent, last)
-    redis.call('SET', key, tag .. header .. live .. entry, 'PX', ttl)
+    redis.call('PSETEX', key, ttl, tag .. header .. live .. entry)
     return
   end
   if added > 0 then
