@@ -28,9 +28,10 @@ unit:
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --all-features --no-deps
 
-bench:
+bench: setup
 	$(CARGO) run --locked --release -p tidegate-bench --bin matcher
 	$(CARGO) run --locked --release -p tidegate-bench --bin in_process
+	$(CARGO) run --locked --release -p tidegate-bench --bin redis
 	$(CARGO) run --locked --release -p tidegate-bench --bin redis_memory
 
 faults: setup

@@ -107,6 +107,31 @@ fn three_servers_share_one_limit_exactly() {
 }
 
 #[test]
+fn who_is_blocked_on_one_server_is_blocked_on_all() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let url = format!("{}?{PATIENT}", redis.url());
+    let (one, other) = (on(&url), on(&url));
+    wait_until_ready(&one);
+    wait_until_ready(&other);
+    let told =
+        one.manage("POST", "/v1/block", r#"{"attribute":"user","value":"mallory","for":"1h"}"#);
+    assert!((200..300).contains(&told.status), "{told:?}");
+    wait_for("the block is known everywhere", || is_blocked(&other, "mallory").then_some(()));
+    assert!(!is_blocked(&other, "alice"));
+    let told = other.manage("DELETE", "/v1/block", r#"{"attribute":"user","value":"mallory"}"#);
+    assert!((200..300).contains(&told.status), "{told:?}");
+    wait_for("the block is over everywhere", || (!is_blocked(&one, "mallory")).then_some(()));
+}
+
+fn is_blocked(server: &Server, user: &str) -> bool {
+    let told = server.check(&format!(r#"{{"rule":"open","client":"{user}","cost":0}}"#)).json();
+    told["blocked"] == Value::Bool(true)
+}
+
+#[test]
 fn each_rule_keeps_its_word_while_redis_is_away_and_its_limit_once_it_is_back() {
     if lacking(&[REDIS]) {
         return;
