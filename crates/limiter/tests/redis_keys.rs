@@ -9,8 +9,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
 use tidegate::{
-    Algorithm, Charge, Key, Limit, Limiter, Quota, RedisConfig, RedisStore, Request, RuleSet,
-    Ruling, Store,
+    Algorithm, Answer, Charge, Key, Limit, Limiter, Quota, RedisConfig, RedisStore, Request,
+    RuleSet, Ruling, Store, StoreError,
 };
 use tidegate_testkit::{Flavour, PATIENCE, Redis, Tool, lacking};
 
@@ -272,4 +272,41 @@ async fn scripts_flushed_in_the_middle_of_traffic_lose_nothing() {
     let counted = (count(Ruling::Allow), count(Ruling::Deny), count(Ruling::Unavailable));
     assert_eq!(counted, (1_000, 600, 0), "after {flushes} flushes");
     assert!(flushes > 10, "{flushes}");
+}
+
+#[tokio::test]
+async fn a_key_that_can_not_be_read_fails_its_own_request_and_no_other() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let store = RedisStore::connect(config(&server)).await.unwrap();
+    let limits = [Algorithm::TokenBucket, Algorithm::SlidingLog]
+        .map(|algorithm| Arc::new(Limit::new(algorithm, Quota::per_hour(10)).unwrap()));
+    let key = |number: u128| Key::from_u128(number << 64 | number);
+    let ask = async |number: u128, limit: &Arc<Limit>| {
+        let charge = Charge { key: key(number), shared: key(0), limit, cost: 1, alone: false };
+        store.charge(&[charge]).await.remove(0)
+    };
+    // What another release may have written, what nobody wrote, and what is no string at all.
+    server.query::<()>(&["SET", &store.name_of(key(1)), "\u{2}\u{3}\u{1}"]);
+    server.query::<()>(&["SET", &store.name_of(key(2)), "\u{1}"]);
+    server.query::<()>(&["RPUSH", &store.name_of(key(3)), "x"]);
+    let [bucket, log] = &limits;
+    let answers = tokio::join!(
+        ask(1, bucket),
+        ask(11, bucket),
+        ask(2, bucket),
+        ask(12, log),
+        ask(3, log),
+        ask(13, bucket),
+    );
+    let (one, good, two, other, three, last) = answers;
+    for answer in [one, two, three] {
+        assert!(matches!(answer, Answer::Failed(StoreError::Corrupt { .. })), "{answer:?}");
+    }
+    for answer in [good, other, last] {
+        assert_eq!(answer.outcome().unwrap().remaining, 9);
+    }
+    assert_eq!(store.counts().opened, 0, "the server did nothing wrong");
 }

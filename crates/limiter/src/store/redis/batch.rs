@@ -352,7 +352,7 @@ impl Errand {
     ) -> Result<Self, (Self, &'static str)> {
         self.tries += 1;
         if self.tries > TRIES {
-            return Err((self, "its limit keeps changing"));
+            return Err((self, "its limit keeps changing, or it is no string"));
         }
         self.takeovers.clear();
         for (item, answer) in self.items.iter().zip(answers) {

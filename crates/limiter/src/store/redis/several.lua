@@ -31,7 +31,11 @@ local function open(place, price)
   local raw, meter = raws[place], price.meter
   if raw == nil then
     -- As much as any state takes, and of a log its beginning.
-    raw = call('GETRANGE', KEYS[place], 0, 127)
+    raw = redis.pcall('GETRANGE', KEYS[place], 0, 127)
+    if type(raw) == 'table' then
+      -- No string at all: its request fails, the others go on.
+      return nil
+    end
     raw = raw ~= '' and raw
     raws[place] = raw
   end
@@ -79,7 +83,8 @@ local function whole(place)
   if opener and opener.meter.write then
     return opener.tag .. opener.meter.write(opener, unpack(states[place]))
   end
-  return call('GET', KEYS[place]) or ''
+  local raw = redis.pcall('GET', KEYS[place])
+  return type(raw) == 'string' and raw or ''
 end
 
 -- Charges a request up to `count` times: `text` from `at` names its charges.
