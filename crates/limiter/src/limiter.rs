@@ -1,23 +1,25 @@
 //! Match, charge, decide; and what happens when the store fails.
 
+mod blocking;
+mod error;
 mod failing;
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use thiserror::Error;
 use tidegate_core::rule::{Chain, Mode};
 use tidegate_core::{
     Algorithm, Decision, Key, Keyer, Limit, Policies, Policy, Quota, QuotaError, Request, Rule,
     RuleSet, Ruling, Scope, Span, Timestamp,
 };
 
-use crate::block::{BlockList, By, Entry, PenaltyBox, Reason};
+use crate::block::{BlockList, PenaltyBox};
 use crate::clock::Clock;
 use crate::per_key::{PerKey, Waiting};
 use crate::store::memory::MemoryStore;
 use crate::store::{Answers, Charge, Refund, Store, StoreError};
 
+pub use self::error::{AcquireError, ForgetError, NoHandle, UnknownRule};
 pub use self::failing::FailureCounts;
 use self::failing::{Failing, Verdicts};
 
@@ -455,54 +457,6 @@ impl<S: Store> Limiter<S> {
         decision.with_undecided(verdicts.undecided, verdicts.unavailable)
     }
 
-    /// The denial of a client that is blocked: no rule is matched for it, and the store not touched.
-    #[inline]
-    fn blocked(&self, request: &Request<'_>) -> Option<Decision> {
-        if self.inner.blocks.is_empty() {
-            return None;
-        }
-        let now = self.inner.clock.now();
-        self.inner.blocks.find(request, now)?.block(now).map(Decision::blocked)
-    }
-
-    /// Counts denials towards the penalties of the rules that denied. A look counts nothing.
-    #[inline]
-    fn note_denials(&self, request: &Request<'_>, decision: &Decision) {
-        let Some(penalties) = &self.inner.penalties else { return };
-        if request.costs() == 0 {
-            return;
-        }
-        for policy in decision.policies().iter().filter(|policy| !policy.outcome.is_allowed()) {
-            self.note_denial(penalties, request, policy);
-        }
-    }
-
-    #[cold]
-    fn note_denial(&self, penalties: &PenaltyBox, request: &Request<'_>, policy: &Policy) {
-        let inner = &self.inner;
-        let Some(place) = inner.rules.place(&policy.rule) else { return };
-        let rule = &inner.rules.rules()[place];
-        let Some(penalty) = rule.penalty() else { return };
-        let Some(subject) = inner.blocks.client_of(rule, request) else { return };
-        let (now, key) = (inner.clock.now(), self.ask(place, request).key);
-        if !penalties.is_due(key, penalty, &policy.limit, inner.store.share().of, now) {
-            return;
-        }
-        if policy.shadow {
-            tracing::info!(rule = %policy.rule, %subject, "a client would be blocked");
-            return;
-        }
-        let (rule, span) = (rule.shared_name(), penalty.block());
-        let by = By::Penalty { rule: Arc::clone(&rule) };
-        let (until, reason) = (now + span, Reason::default());
-        let entry = Entry { subject: subject.clone(), until, reason, by, added: now };
-        match inner.blocks.add(entry, now) {
-            Ok(()) => tracing::info!(%rule, %subject, %span, "client blocked"),
-            // Counted by the list; whoever fills it must not fill the log as well.
-            Err(error) => tracing::debug!(%rule, %error, "client not blocked"),
-        }
-    }
-
     /// How many checks each rule answered without the store, in the order of the rules.
     pub fn failures(&self) -> impl Iterator<Item = (&Rule, FailureCounts)> {
         self.inner.rules.rules().iter().zip(self.inner.failing.counts())
@@ -530,64 +484,4 @@ fn ranks(rules: &RuleSet) -> Vec<usize> {
         ranks[place] = rank;
     }
     ranks
-}
-
-/// A rule that is not there.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("no rule is named {name:?}")]
-pub struct UnknownRule {
-    /// The name asked for.
-    pub name: String,
-}
-
-/// Why a rule has no handle.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum NoHandle {
-    /// There is no such rule.
-    #[error(transparent)]
-    Unknown(#[from] UnknownRule),
-    /// The rule does not count by exactly one attribute.
-    #[error("rule {rule:?} counts by {found} attributes, a handle needs one")]
-    Parts {
-        /// The rule.
-        rule: String,
-        /// How many attributes it counts by.
-        found: usize,
-    },
-    /// The limit depends on more than the key.
-    #[error(
-        "rule {rule:?} has tiers, overrides, a penalty or a mode, which need a whole request to decide"
-    )]
-    Varies {
-        /// The rule.
-        rule: String,
-    },
-}
-
-/// Why a client could not be forgotten.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum ForgetError {
-    /// There is no such rule.
-    #[error(transparent)]
-    Unknown(#[from] UnknownRule),
-    /// The store did not confirm it.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-/// Why waiting would not help.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum AcquireError {
-    /// The cost is more than one of the limits ever admits.
-    #[error("the request costs more than one of its limits ever admits")]
-    NeverFits(Decision),
-    /// The client is blocked, and the decision says until when.
-    #[error("the client is blocked")]
-    Blocked(Decision),
-    /// The store failed, and a rule denies then.
-    #[error("the store failed, and a rule denies then")]
-    Unavailable(Decision),
 }
