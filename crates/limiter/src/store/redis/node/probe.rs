@@ -30,7 +30,12 @@ impl Node {
                 self.failures.store(0, Ordering::Relaxed);
                 self.up.send_replace(true);
             }
-            Err(error) => *self.trouble.lock() = error.to_string().into(),
+            Err(error) => {
+                // Whoever tells of the trouble names the server as well.
+                let text = error.to_string();
+                let reason = text.strip_prefix(&format!("{}: ", self.name));
+                *self.trouble.lock() = reason.unwrap_or(&text).into();
+            }
         }
         opened
     }
