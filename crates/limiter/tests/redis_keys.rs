@@ -310,3 +310,27 @@ async fn a_key_that_can_not_be_read_fails_its_own_request_and_no_other() {
     }
     assert_eq!(store.counts().opened, 0, "the server did nothing wrong");
 }
+
+/// A regression: a denial from memory was remembered as if the store had said it, without end for
+/// whoever kept asking.
+#[tokio::test]
+async fn who_keeps_asking_is_denied_by_the_store_again_after_the_memory_of_a_denial() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let config = config(&server).with_denial_memory(Duration::from_millis(50)).unwrap();
+    let limiter = limiter(config, "rules: [{name: api, per: [user], limit: 1 per hour}]").await;
+    let user = request(&[("user", "alice")]);
+    assert!(limiter.check(&user).await.is_allowed());
+    assert!(!limiter.check(&user).await.is_allowed());
+    let asked = limiter.store().counts();
+    let again = tokio::time::timeout(PATIENCE, async {
+        while limiter.store().counts().carried == asked.carried {
+            assert!(!limiter.check(&user).await.is_allowed());
+            tokio::task::yield_now().await;
+        }
+    });
+    again.await.expect("the store was never asked again");
+    assert!(limiter.store().counts().remembered > asked.remembered);
+}

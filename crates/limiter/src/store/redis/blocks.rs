@@ -21,7 +21,7 @@ const EVERY: Duration = Duration::from_millis(250);
 const MOST: usize = 500;
 
 impl RedisStore {
-    /// Shares a block list with every node that shares this Redis, as long as both are there.
+    /// Shares a block list with every node that shares this Redis, as long as this store is there.
     pub fn share_blocks(&self, list: &Arc<BlockList>) {
         let (store, list) = (Arc::downgrade(&self.inner), Arc::clone(list));
         self.inner.shared.spawn(keep_sharing(store, list));

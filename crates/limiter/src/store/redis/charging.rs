@@ -32,15 +32,17 @@ pub(super) async fn charge(store: &Arc<Inner>, charges: &[Charge<'_>]) -> Answer
     let together = places(charges, |charge| !charge.alone);
     if !store.deny_from_memory(charges, &together, asked, &mut answers) {
         charge_together(store, charges, &together, deadline, &mut answers).await;
+        // Only what the store said is remembered: a memory of a memory would have no end.
+        for place in &together {
+            if let Answer::Decided(outcome) = &answers[*place] {
+                let charge = &charges[*place];
+                store.denials.note(charge.key, charge.limit, charge.cost, outcome, asked);
+            }
+        }
     }
     for (place, told) in waiting {
         let told = wait(store, told, deadline).await;
         note(&mut answers, &[place], told);
-    }
-    for (charge, answer) in charges.iter().zip(&answers) {
-        if let Answer::Decided(outcome) = answer {
-            store.denials.note(charge.key, charge.limit, charge.cost, outcome, asked);
-        }
     }
     answers
 }

@@ -53,7 +53,8 @@ impl Denials {
         cost: u64,
         now: Instant,
     ) -> Option<Outcome> {
-        if self.longest.is_zero() {
+        // What never fits has no wait, and is told so by who knows the limit.
+        if self.longest.is_zero() || cost > limit.capacity() {
             return None;
         }
         let shard = self.shard(key).lock();
@@ -102,5 +103,73 @@ impl Denials {
     /// Forgets what is known of a key.
     pub(super) fn clear(&self, key: Key) {
         self.shard(key).lock().remove(&key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::{Algorithm, Quota};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn limit(algorithm: Algorithm) -> Arc<Limit> {
+        Arc::new(Limit::new(algorithm, Quota::per_minute(10)).unwrap())
+    }
+
+    fn denied(seconds: u64) -> Outcome {
+        let verdict = Verdict::Deny { retry_after: Some(Span::from_secs(seconds)) };
+        Outcome { limit: 10, remaining: 0, reset_after: Span::from_secs(60), verdict }
+    }
+
+    #[test]
+    fn a_denial_holds_for_its_wait_and_a_second_at_most() {
+        let (denials, limit) = (Denials::new(SECOND), limit(Algorithm::TokenBucket));
+        let (asked, key) = (Instant::now(), Key::from_u128(1));
+        denials.note(key, &limit, 1, &denied(30), asked);
+        let later = denials.find(key, &limit, 1, asked + SECOND / 2).unwrap();
+        assert_eq!(later.retry_after(), Some(Span::from_millis(29_500)));
+        assert_eq!(later.reset_after, Span::from_millis(59_500));
+        assert_eq!(denials.find(key, &limit, 1, asked + SECOND), None);
+        let mut short = denied(0);
+        short.verdict = Verdict::Deny { retry_after: Some(Span::from_millis(100)) };
+        denials.note(key, &limit, 1, &short, asked);
+        assert_eq!(denials.find(key, &limit, 1, asked + SECOND / 10), None);
+    }
+
+    #[test]
+    fn only_who_costs_as_much_is_denied_from_memory() {
+        let (denials, bucket) = (Denials::new(SECOND), limit(Algorithm::TokenBucket));
+        let (now, key) = (Instant::now(), Key::from_u128(1));
+        denials.note(key, &bucket, 3, &denied(30), now);
+        assert!(denials.find(key, &bucket, 3, now).is_some());
+        assert!(denials.find(key, &bucket, 9, now).is_some());
+        assert_eq!(denials.find(key, &bucket, 2, now), None, "a cheaper one may fit");
+        assert_eq!(denials.find(key, &bucket, 0, now), None, "a look asks for one");
+        assert_eq!(denials.find(key, &bucket, 11, now), None, "what never fits has no wait");
+        assert_eq!(denials.find(key, &limit(Algorithm::FixedWindow), 3, now), None);
+        assert_eq!(denials.find(Key::from_u128(2), &bucket, 3, now), None);
+        denials.clear(key);
+        assert_eq!(denials.find(key, &bucket, 3, now), None);
+    }
+
+    #[test]
+    fn a_queue_that_may_shrink_by_itself_is_never_remembered() {
+        let (denials, now) = (Denials::new(SECOND), Instant::now());
+        let queue = limit(Algorithm::LeakyBucket { queue: 3 });
+        denials.note(Key::from_u128(1), &queue, 1, &denied(30), now);
+        assert_eq!(denials.find(Key::from_u128(1), &queue, 1, now), None);
+    }
+
+    #[test]
+    fn a_full_memory_forgets_rather_than_grows() {
+        let (denials, limit) = (Denials::new(SECOND), limit(Algorithm::TokenBucket));
+        let now = Instant::now();
+        // All of them in one shard.
+        for number in 0..2 * ROOM as u128 {
+            denials.note(Key::from_u128(number << 8), &limit, 1, &denied(30), now);
+        }
+        assert!(denials.shards.iter().all(|shard| shard.lock().len() <= ROOM));
     }
 }
