@@ -1,71 +1,11 @@
 //! The shared vectors through the Rust code. The Lua twin has to answer the same files.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
-use serde::Deserialize;
-use tidegate_core::{Algorithm, Limit, Quota, Slip, Span, State, Timestamp};
+#[path = "vectors/case.rs"]
+mod case;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Case {
-    name: String,
-    limit: Numbers,
-    steps: Vec<Step>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Numbers {
-    algorithm: String,
-    amount: u64,
-    window: u64,
-    burst: Option<u64>,
-    queue: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Step {
-    at: u64,
-    cost: Option<u64>,
-    refund: Option<usize>,
-    limit: Option<Numbers>,
-    allowed: Option<bool>,
-    delay: Option<u64>,
-    retry_after: Option<i64>,
-    remaining: Option<u64>,
-    reset_after: Option<u64>,
-    state: Vec<u64>,
-}
-
-impl Numbers {
-    fn limit(&self) -> Limit {
-        let algorithm = match self.algorithm.as_str() {
-            "token_bucket" => Algorithm::TokenBucket,
-            "leaky_bucket" => Algorithm::LeakyBucket { queue: self.queue.unwrap() },
-            "fixed_window" => Algorithm::FixedWindow,
-            "sliding_window" => Algorithm::SlidingWindow,
-            "sliding_log" => Algorithm::SlidingLog,
-            other => panic!("unknown algorithm {other}"),
-        };
-        let quota = Quota::per(self.amount, Span::from_micros(self.window));
-        Limit::new(algorithm, self.burst.map_or(quota, |burst| quota.burst(burst))).unwrap()
-    }
-}
-
-/// The integers of a state, as the vectors list them.
-fn integers(limit: &Limit, state: &mut State, now: Timestamp) -> Vec<u64> {
-    limit.admits(state, now, 1);
-    match state {
-        State::Tokens(level) => {
-            let (due, returned) = (level.due, level.returned);
-            vec![due.micros, due.parts, returned.micros, returned.parts]
-        }
-        State::Queue(due) => vec![due.micros, due.parts],
-        State::Fixed(count) => vec![count.end.as_micros(), count.spent],
-        State::Sliding(counts) => vec![counts.end.as_micros(), counts.current, counts.previous],
-        State::Log(log) => log.entries().flat_map(|(at, cost)| [at.as_micros(), cost]).collect(),
-    }
-}
+use case::{Case, integers};
+use tidegate_core::{Limit, Slip, Timestamp};
 
 fn check(file: &str) {
     let cases: Vec<Case> = serde_json::from_str(file).unwrap();

@@ -1,77 +1,14 @@
 //! The shared vectors through the scripts.
 
+#[path = "../../../core/tests/vectors/case.rs"]
+mod case;
+
 use std::sync::Arc;
 
-use serde::Deserialize;
-use tidegate::{
-    Algorithm, Answer, Charge, Key, Limit, Outcome, Quota, Refund, Span, State, Store, Timestamp,
-};
+use case::{Case, Step, integers};
+use tidegate::{Answer, Charge, Key, Outcome, Refund, Store, Timestamp};
 
 use super::Bench;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Case {
-    name: String,
-    limit: Numbers,
-    steps: Vec<Step>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Numbers {
-    algorithm: String,
-    amount: u64,
-    window: u64,
-    burst: Option<u64>,
-    queue: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Step {
-    at: u64,
-    cost: Option<u64>,
-    refund: Option<usize>,
-    limit: Option<Numbers>,
-    allowed: Option<bool>,
-    delay: Option<u64>,
-    retry_after: Option<i64>,
-    remaining: Option<u64>,
-    reset_after: Option<u64>,
-    state: Vec<u64>,
-}
-
-impl Numbers {
-    fn limit(&self) -> Arc<Limit> {
-        let algorithm = match self.algorithm.as_str() {
-            "token_bucket" => Algorithm::TokenBucket,
-            "leaky_bucket" => Algorithm::LeakyBucket { queue: self.queue.unwrap() },
-            "fixed_window" => Algorithm::FixedWindow,
-            "sliding_window" => Algorithm::SlidingWindow,
-            "sliding_log" => Algorithm::SlidingLog,
-            other => panic!("unknown algorithm {other}"),
-        };
-        let quota = Quota::per(self.amount, Span::from_micros(self.window));
-        let quota = self.burst.map_or(quota, |burst| quota.burst(burst));
-        Arc::new(Limit::new(algorithm, quota).unwrap())
-    }
-}
-
-/// The integers of a state at an instant, as the vectors list them.
-fn integers(limit: &Limit, state: &mut State, now: Timestamp) -> Vec<u64> {
-    limit.admits(state, now, 1);
-    match state {
-        State::Tokens(level) => {
-            let (due, returned) = (level.due, level.returned);
-            vec![due.micros, due.parts, returned.micros, returned.parts]
-        }
-        State::Queue(due) => vec![due.micros, due.parts],
-        State::Fixed(count) => vec![count.end.as_micros(), count.spent],
-        State::Sliding(counts) => vec![counts.end.as_micros(), counts.current, counts.previous],
-        State::Log(log) => log.entries().flat_map(|(at, cost)| [at.as_micros(), cost]).collect(),
-    }
-}
 
 fn assert_told(outcome: &Outcome, step: &Step, place: &str) {
     assert_eq!(Some(outcome.is_allowed()), step.allowed, "{place}: allowed");
@@ -100,7 +37,7 @@ impl Bench {
     /// One case through the scripts, and through the core beside them.
     fn follow(&mut self, key: Key, case: &Case) {
         let store = Arc::clone(&self.store);
-        let mut limit = case.limit.limit();
+        let mut limit = Arc::new(case.limit.limit());
         let mut core = limit.fresh();
         let mut charged: Vec<Option<Refund>> = Vec::new();
         for (number, step) in case.steps.iter().enumerate() {
@@ -108,7 +45,7 @@ impl Bench {
             let now = Timestamp::from_micros(step.at);
             self.set_time(now);
             if let Some(numbers) = &step.limit {
-                let new = numbers.limit();
+                let new = Arc::new(numbers.limit());
                 core = new.adopt(&limit, &core, now);
                 limit = new;
                 // The vectors leave refunds across a change of limit to the walk.
