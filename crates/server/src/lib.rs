@@ -1,0 +1,24 @@
+//! The server behind the binary `tidegate`: rate limits as a service.
+//!
+//! It is a library so that fuzzers and benchmarks can reach its parts; nobody else should build on it.
+
+mod admin;
+mod app;
+mod cli;
+mod client;
+mod config;
+mod service;
+mod store;
+mod transport;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Runs the command that the process was started with.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = cli::Arguments::parse();
+    cli::log(&config::log_filter());
+    cli::run(arguments)
+}
