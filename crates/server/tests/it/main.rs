@@ -8,6 +8,7 @@ mod cli;
 mod deploy;
 mod http;
 mod kit;
+mod metrics;
 mod redis;
 mod redis_config;
 mod serve;
