@@ -7,8 +7,11 @@ mod app;
 mod cli;
 mod client;
 mod config;
+mod metrics;
+mod rules_version;
 mod service;
 mod store;
+mod top;
 mod transport;
 
 use std::process::ExitCode;
