@@ -25,6 +25,9 @@ pub(crate) use self::gate::Gate;
 use super::door::{Activity, Patience, Peer, Protocol, Stream};
 use crate::service::Service;
 
+#[cfg(test)]
+mod tests;
+
 /// The protocol of this door.
 #[derive(Debug)]
 pub(crate) struct Resp {
@@ -39,8 +42,8 @@ impl Resp {
 
     /// As everywhere, but that connections may be idle for an hour: clients keep pools of them, and some
     /// do not expect a server to close one.
-    pub(crate) fn patience(usual: Patience) -> Patience {
-        Patience { idle: Span::HOUR, ..usual }
+    pub(crate) fn patience() -> Patience {
+        Patience { idle: Span::HOUR, ..Patience::default() }
     }
 }
 
