@@ -4,6 +4,8 @@
 //! [`Fault`] it gets. What a call means, what is logged about it, and which status goes with which
 //! ending is settled here once for all of them.
 
+mod throttle;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +15,7 @@ use tidegate::rule::Chain;
 use tidegate::{Decision, HeaderStyle, Limiter, Request, Rule, RuleSet, Ruling, Timestamp};
 use tidegate_core::Header;
 
+pub(crate) use self::throttle::with_throttle;
 use crate::store::AnyStore;
 
 /// What is asked.
@@ -88,6 +91,11 @@ impl Service {
         self.draining.store(true, Ordering::Relaxed);
     }
 
+    /// Whether a decision is there as soon as it is asked for, without waiting for another process.
+    pub(crate) fn decides_at_once(&self) -> bool {
+        matches!(**self.limiter.store(), AnyStore::Memory(_))
+    }
+
     /// Answers calls that have nothing to do with each other, each as [`check`](Self::check) does.
     ///
     /// They are asked in their order and at the same time, so that a store that is far away is waited
@@ -107,7 +115,8 @@ impl Service {
     pub(crate) async fn check<'a>(&'a self, _: Via, call: Call<'a>) -> Result<Reply, Fault> {
         let decision = match &call.rule {
             Some(name) => {
-                let Some(rule) = self.limiter.rules().rule(name) else {
+                let rule = self.limiter.rules().rule(name).filter(|rule| !throttle::is_its(rule));
+                let Some(rule) = rule else {
                     return Err(unknown_rule(name, self.limiter.rules()));
                 };
                 let request = addressed(rule, call.client, call.request)?;
@@ -207,8 +216,9 @@ fn wanted_client(rule: &Rule) -> String {
 const LISTED: usize = 10;
 
 fn unknown_rule(name: &str, rules: &RuleSet) -> Fault {
-    let names: Vec<&str> = rules.rules().iter().take(LISTED).map(Rule::name).collect();
-    let wanted = match rules.rules().len().saturating_sub(LISTED) {
+    let rules = rules.rules().iter().filter(|rule| !throttle::is_its(rule));
+    let names: Vec<&str> = rules.clone().take(LISTED).map(Rule::name).collect();
+    let wanted = match rules.count().saturating_sub(LISTED) {
         0 => format!("one of {}", names.join(", ")),
         more => format!("one of {} and {more} more", names.join(", ")),
     };

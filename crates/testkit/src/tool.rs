@@ -28,6 +28,14 @@ pub enum Tool {
     Faketime,
     /// The `openssl` command, for certificates.
     Openssl,
+    /// The `redis-cli` command.
+    RedisCli,
+    /// The `redis-benchmark` command.
+    RedisBenchmark,
+    /// The Python package `redis`, in the folder that this names, with a `python3` to run it.
+    RedisPy,
+    /// The Node package `ioredis`, in the folder that this names, with a `node` to run it.
+    Ioredis,
     /// The `setpriv` command of util-linux, without which a server outlives a test runner that is killed.
     Setpriv,
 }
@@ -43,6 +51,10 @@ impl Tool {
             Self::Server(Flavour::Redis6) => fetched("redis6-server"),
             Self::Faketime => faketime_library(),
             Self::Openssl => on_path("openssl"),
+            Self::RedisCli => on_path("redis-cli"),
+            Self::RedisBenchmark => on_path("redis-benchmark"),
+            Self::RedisPy => on_path("python3").and_then(|_| library("redis-py")),
+            Self::Ioredis => on_path("node").and_then(|_| library("ioredis")),
             Self::Setpriv => SETPRIV.clone(),
         }
     }
@@ -64,6 +76,10 @@ impl fmt::Display for Tool {
             Self::Server(Flavour::Redis6) => "Redis 6",
             Self::Faketime => "libfaketime",
             Self::Openssl => "openssl",
+            Self::RedisCli => "redis-cli",
+            Self::RedisBenchmark => "redis-benchmark",
+            Self::RedisPy => "redis-py",
+            Self::Ioredis => "ioredis",
             Self::Setpriv => "setpriv",
         })
     }
@@ -103,6 +119,12 @@ fn on_path(name: &str) -> Option<PathBuf> {
 fn fetched(name: &str) -> Option<PathBuf> {
     let file = env::home_dir()?.join(".cache/tidegate-tools/bin").join(name);
     file.is_file().then_some(file)
+}
+
+/// Where `tools/setup.sh` puts packages of other languages.
+fn library(name: &str) -> Option<PathBuf> {
+    let folder = env::home_dir()?.join(".cache/tidegate-tools/lib").join(name);
+    folder.is_dir().then_some(folder)
 }
 
 /// Debian keeps it in a folder named after the architecture.

@@ -9,7 +9,8 @@ use tokio::sync::watch;
 
 use super::{Ending, Failure, Output};
 use crate::app::{App, BindError, Stage};
-use crate::config::{Config, Door, Flags, PASSWORD_VARIABLE, RuleSource};
+use crate::config::{Config, ConfigError, Door, Flags, PASSWORD_VARIABLE, RuleSource};
+use crate::service::with_throttle;
 
 /// Answers rate-limit checks until it is told to stop.
 ///
@@ -108,6 +109,7 @@ async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failur
     let sample = matches!(config.rules, RuleSource::Sample);
     let rules = config.rules.load()?;
     let count = rules.rules().len();
+    let rules = with_throttle(rules).map_err(ConfigError::from)?;
     let store = config.store.to_string();
     let app = App::bind(&config.listen, rules, config.store, config.headers).await?;
     for door in &config.listen.missing {

@@ -30,6 +30,11 @@ pub(crate) fn with_throttle(rules: RuleSet) -> Result<RuleSet, RuleErrors> {
     rules.with_named(vec![rule])
 }
 
+/// Whether this is that rule, which nobody wrote and nobody may ask for.
+pub(super) fn is_its(rule: &Rule) -> bool {
+    rule.name() == NAME
+}
+
 impl Service {
     /// Charges a key under a limit of the caller's. A cost of 0 looks.
     ///

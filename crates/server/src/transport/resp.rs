@@ -11,17 +11,21 @@ pub(crate) mod frame;
 mod gate;
 mod manual;
 mod pipeline;
+mod rehearsal;
 mod reply;
 mod session;
 mod standing;
 mod throttle;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use tidegate::Span;
 
 use self::connection::Connection;
+pub(crate) use self::rehearsal::replies as rehearse;
 pub(crate) use self::gate::Gate;
+use self::session::Session;
 use super::door::{Activity, Patience, Peer, Protocol, Stream};
 use crate::service::Service;
 
@@ -33,11 +37,13 @@ mod tests;
 pub(crate) struct Resp {
     service: Arc<Service>,
     gate: Gate,
+    /// How many connections there have been.
+    connections: AtomicI64,
 }
 
 impl Resp {
     pub(crate) fn new(service: Arc<Service>, gate: Gate) -> Self {
-        Self { service, gate }
+        Self { service, gate, connections: AtomicI64::new(0) }
     }
 
     /// As everywhere, but that connections may be idle for an hour: clients keep pools of them, and some
@@ -49,7 +55,9 @@ impl Resp {
 
 impl Protocol for Resp {
     async fn serve(&self, stream: Stream, _: Peer, activity: Arc<Activity>) {
-        let connection = Connection::new(stream, &self.service, self.gate, &activity);
+        let id = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
+        let session = Session::new(id, self.gate);
+        let connection = Connection::new(stream, &self.service, session, &activity);
         if let Err(error) = connection.run().await {
             tracing::debug!(%error, "connection failed");
         }

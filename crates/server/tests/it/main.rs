@@ -8,5 +8,6 @@ mod http;
 mod kit;
 mod redis;
 mod redis_config;
+mod resp;
 mod serve;
 mod tls;

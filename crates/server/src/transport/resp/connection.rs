@@ -15,7 +15,7 @@ use super::reply::{Refusal, Replies};
 use super::session::Session;
 use super::standing::Standing;
 use super::throttle::Throttle;
-use super::{Gate, check};
+use super::check;
 use crate::service::{Service, Via};
 use crate::transport::door::{Activity, Phase, Stream};
 
@@ -53,14 +53,14 @@ impl<'d> Connection<'d> {
     pub(super) fn new(
         stream: Stream,
         service: &'d Service,
-        gate: Gate,
+        session: Session,
         activity: &'d Activity,
     ) -> Self {
         Self {
             stream,
             service,
             activity,
-            session: Session::new(gate),
+            session,
             input: BytesMut::new(),
             room: ROOM.0,
             replies: Replies::default(),

@@ -1,7 +1,5 @@
 //! What is known of one connection, and what is said about the connection itself.
 
-use std::sync::atomic::{AtomicI64, Ordering};
-
 use super::frame::Arguments;
 use super::gate::Gate;
 use super::manual::{self, Verb, unknown_subcommand, wrong_number};
@@ -22,9 +20,8 @@ pub(super) struct Session {
 const MAX_NAME: usize = 256;
 
 impl Session {
-    pub(super) fn new(gate: Gate) -> Self {
-        static COUNT: AtomicI64 = AtomicI64::new(1);
-        let id = COUNT.fetch_add(1, Ordering::Relaxed);
+    /// The connection of that number.
+    pub(super) fn new(id: i64, gate: Gate) -> Self {
         Self { id, gate, is_known: gate.is_open(), name: Vec::new(), limits: Limits::default() }
     }
 
