@@ -4,6 +4,7 @@
 mod bad_input;
 mod block;
 mod cli;
+mod deploy;
 mod http;
 mod kit;
 mod redis;
