@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use tidegate::Span;
 
 use self::connection::Connection;
-pub(crate) use self::rehearsal::replies as rehearse;
 pub(crate) use self::gate::Gate;
+pub(crate) use self::rehearsal::replies as rehearse;
 use self::session::Session;
 use super::door::{Activity, Patience, Peer, Protocol, Stream};
 use crate::service::Service;

@@ -69,7 +69,10 @@ fn arguments_that_make_no_sense_are_refused_and_the_connection_goes_on() {
         (&["TG.CHECK", "nope", "a"], "ERR rule: found \"nope\", wanted one of api, pair, all"),
         (&["TG.CHECK", "cl.throttle", "a"], "ERR rule: found \"cl.throttle\", wanted one of api"),
         (&["TG.CHECK", "api", "a", "-1"], "ERR cost: found \"-1\", wanted a whole number from 0"),
-        (&["TG.CHECK", "pair", "a"], "ERR client: found a text, wanted an object with user and path"),
+        (
+            &["TG.CHECK", "pair", "a"],
+            "ERR client: found a text, wanted an object with user and path",
+        ),
         (&["GET", "k"], "ERR unknown command 'GET', with args beginning with: 'k'"),
         (&["SELECT", "1"], "ERR DB index is out of range"),
         (&["CLIENT", "KILL", "1"], "ERR unknown subcommand \"KILL\" of client"),
@@ -123,7 +126,8 @@ fn tg_check_meets_the_buckets_that_http_meets() {
 #[test]
 fn a_client_that_is_blocked_is_told_for_how_long() {
     let server = Server::with_rules(RULES);
-    let blocked = server.manage("POST", "/v1/block", r#"{"attribute":"user","value":"mallory","for":"1h"}"#);
+    let blocked =
+        server.manage("POST", "/v1/block", r#"{"attribute":"user","value":"mallory","for":"1h"}"#);
     assert!(blocked.status < 300, "{blocked:?}");
     let numbers = connect(&server).ask(&["TG.CHECK", "api", "mallory"]).integers();
     assert_eq!(numbers[..3], [1, -1, 0]);
@@ -155,7 +159,10 @@ fn what_clients_say_when_they_connect_is_understood() {
     let Value::Array(docs) = wire.ask(&["COMMAND", "DOCS", "ping"]) else { panic!() };
     assert_eq!(docs[0], Value::Bulk("ping".to_owned()));
     let save = wire.ask(&["CONFIG", "GET", "save"]);
-    assert_eq!(save, Value::Array(vec![Value::Bulk("save".to_owned()), Value::Bulk(String::new())]));
+    assert_eq!(
+        save,
+        Value::Array(vec![Value::Bulk("save".to_owned()), Value::Bulk(String::new())])
+    );
     assert_eq!(wire.ask(&["ECHO", "a\r\nb"]), Value::Bulk("a\r\nb".to_owned()));
     assert_eq!(wire.ask(&["PING", "hi"]), Value::Bulk("hi".to_owned()));
     assert_eq!(wire.ask(&["QUIT"]), ok());
@@ -183,12 +190,18 @@ fn hello_chooses_the_version() {
 fn refuses_strangers(server: &Server, password: &str) {
     let mut wire = connect(server);
     let noauth = Value::Error("NOAUTH Authentication required.".to_owned());
-    for command in [&["PING"][..], &["CL.THROTTLE", "k", "1", "1", "1"], &["INFO"], &["CLIENT", "ID"]] {
+    for command in
+        [&["PING"][..], &["CL.THROTTLE", "k", "1", "1", "1"], &["INFO"], &["CLIENT", "ID"]]
+    {
         assert_eq!(wire.ask(command), noauth, "{command:?}");
     }
     let Value::Error(error) = wire.ask(&["HELLO", "3"]) else { panic!() };
     assert!(error.starts_with("NOAUTH HELLO must be called with the client"), "{error}");
-    for command in [&["AUTH", "wrong"][..], &["AUTH", "admin", password], &["HELLO", "3", "AUTH", "default", ""]] {
+    for command in [
+        &["AUTH", "wrong"][..],
+        &["AUTH", "admin", password],
+        &["HELLO", "3", "AUTH", "default", ""],
+    ] {
         let Value::Error(error) = wire.ask(command) else { panic!() };
         assert!(error.starts_with("WRONGPASS "), "{error}");
     }
@@ -220,7 +233,10 @@ fn a_password_that_is_none_keeps_the_door_shut() {
     let folder = Folder::new();
     let empty = folder.file("empty", "\n");
     for (resp, wanted) in [
-        ("{password: a, password_file: b}".to_owned(), "resp must have password or password_file, found both"),
+        (
+            "{password: a, password_file: b}".to_owned(),
+            "resp must have password or password_file, found both",
+        ),
         ("{password: ''}".to_owned(), "resp.password must be some text, found none"),
         ("{pass: a}".to_owned(), "there is no key \"pass\""),
         (format!("{{password_file: {empty}}}"), "a password is wanted, found nothing"),
@@ -238,7 +254,10 @@ fn a_taken_resp_port_names_its_own_flag() {
     let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
     let address = server.door("resp").to_string();
     let (code, stdout, stderr) = shown(
-        tidegate().args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--resp", &address]).output().unwrap(),
+        tidegate()
+            .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--resp", &address])
+            .output()
+            .unwrap(),
     );
     assert_eq!((code, &*stdout), (2, ""));
     assert_eq!(

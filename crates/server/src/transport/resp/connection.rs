@@ -8,6 +8,7 @@ use std::io;
 use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use super::check;
 use super::frame::{Arguments, Frame};
 use super::manual::{Entry, Verb};
 use super::pipeline::{Answer, Pipeline, Turn};
@@ -15,7 +16,6 @@ use super::reply::{Refusal, Replies};
 use super::session::Session;
 use super::standing::Standing;
 use super::throttle::Throttle;
-use super::check;
 use crate::service::{Service, Via};
 use crate::transport::door::{Activity, Phase, Stream};
 
@@ -101,8 +101,8 @@ impl<'d> Connection<'d> {
                 break Flow::More;
             }
             match Frame::read(&input[at..]) {
-                Ok(Frame::Partial) => break Flow::Dry,
-                Ok(Frame::Command { arguments, length }) => {
+                Ok(None) => break Flow::Dry,
+                Ok(Some(Frame { arguments, length })) => {
                     if at == 0 {
                         activity.note(Phase::Request);
                     }

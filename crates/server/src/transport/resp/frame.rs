@@ -25,34 +25,34 @@ const MAX_NUMBER: usize = 24;
 /// The arguments of a command, its name first.
 pub(crate) type Arguments<'b> = SmallVec<[Cow<'b, [u8]>; 8]>;
 
-/// What stands at the beginning of the input.
+/// A command at the beginning of the input.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Frame<'b> {
-    /// Not all of it has come yet.
-    Partial,
-    /// A command that takes `length` bytes. One without arguments asks nothing.
-    Command { arguments: Arguments<'b>, length: usize },
+pub(crate) struct Frame<'b> {
+    /// Without any, nothing is asked.
+    pub(crate) arguments: Arguments<'b>,
+    /// How many bytes of the input it takes.
+    pub(crate) length: usize,
 }
 
 impl<'b> Frame<'b> {
-    /// Reads the frame at the beginning of the input.
+    /// Reads the frame at the beginning of the input; nothing while not all of it has come.
     ///
     /// Whatever follows the frame changes nothing about it, so it does not matter in which pieces the
     /// input came.
     ///
     /// # Errors
     /// The input can't be the beginning of a frame, whatever comes next.
-    pub(crate) fn read(input: &'b [u8]) -> Result<Self, Malformed> {
+    pub(crate) fn read(input: &'b [u8]) -> Result<Option<Self>, Malformed> {
         match input.first() {
-            None => Ok(Self::Partial),
+            None => Ok(None),
             Some(b'*') => Self::array(input),
             Some(_) => inline::read(input),
         }
     }
 
-    fn array(input: &'b [u8]) -> Result<Self, Malformed> {
+    fn array(input: &'b [u8]) -> Result<Option<Self>, Malformed> {
         let Some((count, mut at)) = number(input, 1, Malformed::Count)? else {
-            return Ok(Self::Partial);
+            return Ok(None);
         };
         // As with Redis, fewer than none is none.
         let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);
@@ -62,12 +62,12 @@ impl<'b> Frame<'b> {
         let mut arguments = Arguments::new();
         for _ in 0..count {
             match input.get(at) {
-                None => return Ok(Self::Partial),
+                None => return Ok(None),
                 Some(b'$') => {}
                 Some(found) => return Err(Malformed::Expected { found: *found }),
             }
             let Some((length, start)) = number(input, at + 1, Malformed::Length)? else {
-                return Ok(Self::Partial);
+                return Ok(None);
             };
             let length = usize::try_from(length).ok().filter(|length| *length <= MAX_BULK);
             let end = start + length.ok_or(Malformed::Length)?;
@@ -76,12 +76,12 @@ impl<'b> Frame<'b> {
                 return Err(Malformed::TooLong);
             }
             match input.get(end..at) {
-                None => return Ok(Self::Partial),
+                None => return Ok(None),
                 Some(LINE_END) => arguments.push(Cow::Borrowed(&input[start..end])),
                 Some(_) => return Err(Malformed::Unended),
             }
         }
-        Ok(Self::Command { arguments, length: at })
+        Ok(Some(Self { arguments, length: at }))
     }
 }
 
@@ -151,15 +151,17 @@ mod tests {
         bytes
     }
 
-    /// Every command of input that comes in pieces, and how it ended.
-    fn commands(pieces: &[&[u8]]) -> (Vec<Vec<Vec<u8>>>, Result<Vec<u8>, Malformed>) {
+    type Command = Vec<Vec<u8>>;
+
+    /// Every command of input that comes in pieces, and what is left of it or why it ended.
+    fn commands(pieces: &[&[u8]]) -> (Vec<Command>, Result<Vec<u8>, Malformed>) {
         let (mut found, mut buffer) = (Vec::new(), Vec::new());
         for piece in pieces {
             buffer.extend_from_slice(piece);
             loop {
                 let taken = match Frame::read(&buffer) {
-                    Ok(Frame::Partial) => break,
-                    Ok(Frame::Command { arguments, length }) => {
+                    Ok(None) => break,
+                    Ok(Some(Frame { arguments, length })) => {
                         found.push(arguments.into_iter().map(Cow::into_owned).collect());
                         length
                     }
@@ -244,7 +246,7 @@ mod tests {
     fn an_empty_array_asks_nothing() {
         for input in [&b"*0\r\n"[..], b"*-1\r\n", b"*-10\r\n"] {
             let (found, ended) = commands(&[input]);
-            assert_eq!((found, ended), (vec![Vec::<Vec<u8>>::new()], Ok(Vec::new())));
+            assert_eq!((found, ended), (vec![Command::new()], Ok(Vec::new())));
         }
     }
 }

@@ -16,8 +16,8 @@ pub(crate) fn replies(pieces: &[&[u8]]) -> Vec<u8> {
         input.extend_from_slice(piece);
         loop {
             let taken = match Frame::read(&input) {
-                Ok(Frame::Partial) => break,
-                Ok(Frame::Command { arguments, length }) => {
+                Ok(None) => break,
+                Ok(Some(Frame { arguments, length })) => {
                     if let Err(refusal) = rehearse(arguments, &mut session, &mut replies) {
                         replies.error(&refusal);
                     }

@@ -167,8 +167,14 @@ async fn closing_ends_idle_connections_and_answers_a_command_that_has_begun() {
 async fn what_breaks_the_protocol_is_told_so_and_left() {
     let door = Door::open().await;
     for (sent, wanted) in [
-        (&b"PING\r\n*1\r\n:4\r\n"[..], &b"+PONG\r\n-ERR Protocol error: expected '$', got ':'\r\n"[..]),
-        (b"*-9999999999999999999\r\n", b"-ERR Protocol error: invalid multibulk length, wanted at most 64\r\n"),
+        (
+            &b"PING\r\n*1\r\n:4\r\n"[..],
+            &b"+PONG\r\n-ERR Protocol error: expected '$', got ':'\r\n"[..],
+        ),
+        (
+            b"*-9999999999999999999\r\n",
+            b"-ERR Protocol error: invalid multibulk length, wanted at most 64\r\n",
+        ),
         (b"PING 'x\r\n", b"-ERR Protocol error: unbalanced quotes in request\r\n"),
         // What a browser can be made to send is not answered.
         (b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nPING\r\n", b""),
@@ -179,16 +185,21 @@ async fn what_breaks_the_protocol_is_told_so_and_left() {
         // More than anybody reads at once, so that something is left unread.
         let _ = client.write_all(&[b'x'; 100_000]).await;
         client.shutdown().await.unwrap();
-        assert_eq!(rest(&mut client).await.escape_ascii().to_string(), wanted.escape_ascii().to_string());
+        assert_eq!(
+            rest(&mut client).await.escape_ascii().to_string(),
+            wanted.escape_ascii().to_string()
+        );
     }
 }
 
 #[tokio::test]
 async fn a_stretch_of_commands_is_answered_in_one_piece_or_more_with_the_same_bytes() {
     let door = Door::open().await;
-    let commands = b"*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nk\r\n$1\r\n2\r\n$1\r\n1\r\n$2\r\n60\r\nPING\r\n\
+    let commands =
+        b"*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nk\r\n$1\r\n2\r\n$1\r\n1\r\n$2\r\n60\r\nPING\r\n\
         cl.throttle k 2 1 60\r\n\r\nECHO \"a b\"\r\nCL.THROTTLE k 2 1 60 2\r\nNOPE 'x y'\r\n";
-    let wanted = b"*5\r\n:0\r\n:3\r\n:2\r\n:-1\r\n:60\r\n+PONG\r\n*5\r\n:0\r\n:3\r\n:1\r\n:-1\r\n:120\r\n\
+    let wanted =
+        b"*5\r\n:0\r\n:3\r\n:2\r\n:-1\r\n:60\r\n+PONG\r\n*5\r\n:0\r\n:3\r\n:1\r\n:-1\r\n:120\r\n\
         $3\r\na b\r\n*5\r\n:1\r\n:3\r\n:1\r\n:60\r\n:120\r\n\
         -ERR unknown command 'NOPE', with args beginning with: 'x y' \r\n";
     exchange(&mut door.connect().await, commands, wanted).await;

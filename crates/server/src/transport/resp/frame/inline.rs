@@ -4,14 +4,14 @@ use std::borrow::Cow;
 
 use super::{Arguments, Frame, MAX_ARGUMENTS, MAX_INLINE, Malformed};
 
-pub(super) fn read(input: &[u8]) -> Result<Frame<'_>, Malformed> {
+pub(super) fn read(input: &[u8]) -> Result<Option<Frame<'_>>, Malformed> {
     let within = &input[..input.len().min(MAX_INLINE + 1)];
     let Some(end) = within.iter().position(|byte| *byte == b'\n') else {
-        return if within.len() > MAX_INLINE { Err(Malformed::Inline) } else { Ok(Frame::Partial) };
+        return if within.len() > MAX_INLINE { Err(Malformed::Inline) } else { Ok(None) };
     };
     let line = &input[..end];
     let arguments = words(line.strip_suffix(b"\r").unwrap_or(line))?;
-    Ok(Frame::Command { arguments, length: end + 1 })
+    Ok(Some(Frame { arguments, length: end + 1 }))
 }
 
 fn words(line: &[u8]) -> Result<Arguments<'_>, Malformed> {
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn a_line_ends_with_or_without_a_carriage_return() {
         for line in [&b"PING\r\n"[..], b"PING\n"] {
-            let Ok(Frame::Command { arguments, length }) = read(line) else { panic!("no command") };
+            let Ok(Some(Frame { arguments, length })) = read(line) else { panic!("no command") };
             assert_eq!(
                 (arguments.as_slice(), length),
                 (&[Cow::Borrowed(&b"PING"[..])][..], line.len())
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_line_that_is_too_long_is_refused_with_and_without_its_end() {
         let mut line = vec![b'x'; MAX_INLINE];
-        assert_eq!(read(&line), Ok(Frame::Partial));
+        assert_eq!(read(&line), Ok(None));
         line.push(b'x');
         assert_eq!(read(&line), Err(Malformed::Inline));
         line.push(b'\n');
