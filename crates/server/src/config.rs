@@ -4,6 +4,7 @@
 
 mod file;
 mod redis;
+mod resp;
 mod secrets;
 mod tls;
 mod token;
@@ -29,6 +30,7 @@ pub(crate) const SAMPLE_RULES: &str = include_str!("sample_rules.yaml");
 pub(crate) const SAMPLE_NAME: &str = "sample_rules.yaml";
 
 const DEFAULT_HTTP: &str = "127.0.0.1:8080";
+const DEFAULT_RESP: &str = "127.0.0.1:6380";
 const DEFAULT_ADMIN: &str = "127.0.0.1:9090";
 
 /// Everything that `serve` needs to know.
@@ -44,6 +46,9 @@ pub(crate) struct Config {
 #[derive(Clone, Debug)]
 pub(crate) struct Listen {
     pub(crate) http: Door,
+    pub(crate) resp: Door,
+    /// What clients of the RESP door have to say first.
+    pub(crate) resp_password: Option<Secret>,
     pub(crate) admin: Door,
     /// What opens the admin door, beyond being able to reach it.
     pub(crate) token: Option<Token>,
@@ -134,7 +139,6 @@ impl Config {
         };
         let missing = [
             ("grpc", flags.grpc.or(file.grpc)),
-            ("resp", flags.resp.or(file.resp)),
             ("gateway", flags.gateway.or(file.gateway).or(flags.upstream.map(Door::At))),
         ];
         let asked = |(name, door)| matches!(door, Some(Door::At(_))).then_some(name);
@@ -144,6 +148,8 @@ impl Config {
         Ok(Self {
             listen: Listen {
                 http: or_at(flags.http.or(file.http), DEFAULT_HTTP),
+                resp: or_at(flags.resp.or(file.resp), DEFAULT_RESP),
+                resp_password: file.resp_password.load()?,
                 admin: or_at(flags.admin.or(file.admin), DEFAULT_ADMIN),
                 tls: file.tls,
                 drain: file.drain,

@@ -7,6 +7,8 @@ mod app;
 mod cli;
 mod client;
 mod config;
+#[doc(hidden)]
+pub mod fuzzing;
 mod metrics;
 mod rules_version;
 mod service;

@@ -5,6 +5,7 @@
 //! ending is settled here once for all of them.
 
 mod books;
+mod throttle;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,6 +17,7 @@ use tidegate::{Decision, HeaderStyle, Limiter, Request, Rule, RuleSet, Timestamp
 use tidegate_core::Header;
 
 use self::books::{Answered, Books};
+pub(crate) use self::throttle::with_throttle;
 use crate::metrics::Format;
 use crate::store::AnyStore;
 
@@ -106,6 +108,11 @@ impl Service {
         self.draining.store(true, Ordering::Relaxed);
     }
 
+    /// Whether a decision is there as soon as it is asked for, without waiting for another process.
+    pub(crate) fn decides_at_once(&self) -> bool {
+        matches!(**self.limiter.store(), AnyStore::Memory(_))
+    }
+
     /// Answers calls that have nothing to do with each other, each as [`check`](Self::check) does.
     ///
     /// They are asked in their order and at the same time, so that a store that is far away is waited
@@ -130,7 +137,8 @@ impl Service {
         let began = self.limiter.clock().now();
         let (request, decision) = match &call.rule {
             Some(name) => {
-                let Some(rule) = self.limiter.rules().rule(name) else {
+                let rule = self.limiter.rules().rule(name).filter(|rule| !throttle::is_its(rule));
+                let Some(rule) = rule else {
                     return Err(self.refused(via, unknown_rule(name, self.limiter.rules())));
                 };
                 let request = addressed(rule, call.client, call.request);
@@ -272,8 +280,9 @@ fn wanted_client(rule: &Rule) -> String {
 const LISTED: usize = 10;
 
 pub(crate) fn unknown_rule(name: &str, rules: &RuleSet) -> Fault {
-    let names: Vec<&str> = rules.rules().iter().take(LISTED).map(Rule::name).collect();
-    let wanted = match rules.rules().len().saturating_sub(LISTED) {
+    let rules = rules.rules().iter().filter(|rule| !throttle::is_its(rule));
+    let names: Vec<&str> = rules.clone().take(LISTED).map(Rule::name).collect();
+    let wanted = match rules.count().saturating_sub(LISTED) {
         0 => format!("one of {}", names.join(", ")),
         more => format!("one of {} and {more} more", names.join(", ")),
     };

@@ -3,3 +3,4 @@
 pub(crate) mod connection;
 pub(crate) mod door;
 pub(crate) mod http;
+pub(crate) mod resp;

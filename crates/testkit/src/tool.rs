@@ -30,6 +30,14 @@ pub enum Tool {
     Openssl,
     /// The `promtool` command of the Debian package `prometheus`, which checks metrics and alerts.
     Promtool,
+    /// The `redis-cli` command.
+    RedisCli,
+    /// The `redis-benchmark` command.
+    RedisBenchmark,
+    /// The Python package `redis`, in the folder that this names, with a `python3` to run it.
+    RedisPy,
+    /// The Node package `ioredis`, in the folder that this names, with a `node` to run it.
+    Ioredis,
     /// The `setpriv` command of util-linux, without which a server outlives a test runner that is killed.
     Setpriv,
 }
@@ -46,6 +54,10 @@ impl Tool {
             Self::Faketime => faketime_library(),
             Self::Openssl => on_path("openssl"),
             Self::Promtool => on_path("promtool"),
+            Self::RedisCli => on_path("redis-cli"),
+            Self::RedisBenchmark => on_path("redis-benchmark"),
+            Self::RedisPy => on_path("python3").and_then(|_| library("redis-py")),
+            Self::Ioredis => on_path("node").and_then(|_| library("ioredis")),
             Self::Setpriv => SETPRIV.clone(),
         }
     }
@@ -68,6 +80,10 @@ impl fmt::Display for Tool {
             Self::Faketime => "libfaketime",
             Self::Openssl => "openssl",
             Self::Promtool => "promtool",
+            Self::RedisCli => "redis-cli",
+            Self::RedisBenchmark => "redis-benchmark",
+            Self::RedisPy => "redis-py",
+            Self::Ioredis => "ioredis",
             Self::Setpriv => "setpriv",
         })
     }
@@ -107,6 +123,12 @@ fn on_path(name: &str) -> Option<PathBuf> {
 fn fetched(name: &str) -> Option<PathBuf> {
     let file = env::home_dir()?.join(".cache/tidegate-tools/bin").join(name);
     file.is_file().then_some(file)
+}
+
+/// Where `tools/setup.sh` puts packages of other languages.
+fn library(name: &str) -> Option<PathBuf> {
+    let folder = env::home_dir()?.join(".cache/tidegate-tools/lib").join(name);
+    folder.is_dir().then_some(folder)
 }
 
 /// Debian keeps it in a folder named after the architecture.

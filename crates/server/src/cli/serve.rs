@@ -9,12 +9,13 @@ use tokio::sync::watch;
 
 use super::{Ending, Failure, Output};
 use crate::app::{App, BindError, Stage};
-use crate::config::{Config, Door, Flags, PASSWORD_VARIABLE, RuleSource};
+use crate::config::{Config, ConfigError, Door, Flags, PASSWORD_VARIABLE, RuleSource};
+use crate::service::with_throttle;
 
 /// Answers rate-limit checks until it is told to stop.
 ///
-/// Without arguments: sample rules, spending kept in memory, HTTP on 127.0.0.1:8080 and the admin
-/// door on 127.0.0.1:9090. Each address is printed on stdout once it is bound, `http
+/// Without arguments: sample rules, spending kept in memory, HTTP on 127.0.0.1:8080, RESP on
+/// 127.0.0.1:6380 and the admin door on 127.0.0.1:9090. Each address is printed on stdout once it is bound, `http
 /// 127.0.0.1:8080`, so that port 0 is of use to scripts.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -35,6 +36,11 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDRESS")]
     http: Option<Door>,
 
+    /// Where to answer RESP, as Redis speaks it: an address, or off. Clients need a password if one is
+    /// in the configuration or TIDEGATE_RESP_PASSWORD [default: 127.0.0.1:6380]
+    #[arg(long, value_name = "ADDRESS")]
+    resp: Option<Door>,
+
     /// Where operators see and change things: an address, or off. Other machines can reach it only if
     /// it has a token, from the configuration or TIDEGATE_TOKEN [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDRESS")]
@@ -42,9 +48,6 @@ pub(crate) struct Serve {
 
     #[arg(long, value_name = "ADDRESS", hide = true)]
     grpc: Option<Door>,
-
-    #[arg(long, value_name = "ADDRESS", hide = true)]
-    resp: Option<Door>,
 
     #[arg(long, value_name = "ADDRESS", hide = true)]
     gateway: Option<Door>,
@@ -69,7 +72,8 @@ and ?prefix=tg:&timeout=10ms after any of them. A password that stands in the en
 TIDEGATE_REDIS_PASSWORD, or in the configuration is not seen by who lists processes.
 
 A configuration:
-  listen: {http: 127.0.0.1:8080, admin: 127.0.0.1:9090}
+  listen: {http: 127.0.0.1:8080, resp: 127.0.0.1:6380, admin: 127.0.0.1:9090}
+  resp: {password: secret}                # or password_file: PATH
   admin: {token: at-least-16-characters}  # sent as Authorization: Bearer
   store: {memory: {max_keys: 1000000}}    # or redis: {url: redis://cache, timeout: 10ms}
   rules: {file: rules.yaml}               # or inline: [{name: api, per: [user], limit: 100/s}]
@@ -106,6 +110,7 @@ async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failur
     let sample = matches!(config.rules, RuleSource::Sample);
     let rules = config.rules.load()?;
     let count = rules.rules().len();
+    let rules = with_throttle(rules).map_err(ConfigError::from)?;
     let store = config.store.to_string();
     let app = App::bind(&config.listen, rules, config.store, config.headers).await?;
     for door in &config.listen.missing {
@@ -209,9 +214,9 @@ impl From<BindError> for Failure {
         let failure = Self::failed(&error);
         match &error {
             BindError::NoDoor => failure.hint("--http 127.0.0.1:8080 opens one"),
-            BindError::Door { door: "admin", .. } => failure
-                .hint("--admin 127.0.0.1:0 takes any free port")
-                .hint("--admin off does without the door"),
+            BindError::Door { door: door @ ("resp" | "admin"), .. } => failure
+                .hint(format!("--{door} 127.0.0.1:0 takes any free port"))
+                .hint(format!("--{door} off does without the door")),
             BindError::Door { door, .. } => {
                 failure.hint(format!("--{door} 127.0.0.1:0 takes any free port"))
             }

@@ -11,6 +11,7 @@ use tidegate::{HeaderStyle, Ietf, Reset, RuleSet, Span};
 use tidegate_core::quota::window_of;
 
 use super::redis::RawRedis;
+use super::resp::{RawResp, RespPassword};
 use super::secrets::RedisSource;
 use super::tls::{RawTls, TlsConfig};
 use super::{ConfigError, Door, Drain, RuleSource, Token, Wrong, read};
@@ -22,6 +23,7 @@ pub(crate) struct ConfigFile {
     pub(super) http: Option<Door>,
     pub(super) grpc: Option<Door>,
     pub(super) resp: Option<Door>,
+    pub(super) resp_password: RespPassword,
     pub(super) admin: Option<Door>,
     pub(super) gateway: Option<Door>,
     pub(super) token: Option<Token>,
@@ -41,6 +43,7 @@ struct RawConfig {
     store: RawStore,
     rules: Option<Spanned<RawRules>>,
     headers: RawHeaders,
+    resp: RawResp,
     admin: RawAdmin,
     tls: Option<Spanned<RawTls>>,
     drain: RawDrain,
@@ -131,6 +134,7 @@ impl ConfigFile {
             http: wrong.parsed("listen.http", listen.http),
             grpc: wrong.parsed("listen.grpc", listen.grpc),
             resp: wrong.parsed("listen.resp", listen.resp),
+            resp_password: raw.resp.resolve(folder(path), &mut wrong),
             admin: wrong.parsed("listen.admin", listen.admin),
             gateway: wrong.parsed("listen.gateway", listen.gateway),
             token: wrong.parsed("admin.token", raw.admin.token),

@@ -11,5 +11,6 @@ mod kit;
 mod metrics;
 mod redis;
 mod redis_config;
+mod resp;
 mod serve;
 mod tls;

@@ -1,0 +1,96 @@
+//! Limits that come with the call: CL.THROTTLE names its own for each key.
+//!
+//! Their buckets belong to a rule that nobody wrote and nothing matches, so that they meet no other
+//! rule's, and are counted, blocked and kept like everybody's.
+
+use std::sync::Arc;
+
+use tidegate::rule::{OnStoreFailure, RuleErrors};
+use tidegate::{Algorithm, Claim, Limit, Quota, Request, Rule, RuleSet, StoreError, Under};
+
+use super::{Ending, Fault, Reply, Service, Via};
+
+/// What the rule is called where rules are named.
+const NAME: &str = "cl.throttle";
+/// The attribute that its buckets are told apart by.
+const KEY: &str = "key";
+
+/// The rules with one more, for limits that come with calls.
+///
+/// # Errors
+/// A rule has its name already, or there are too many.
+pub(crate) fn with_throttle(rules: RuleSet) -> Result<RuleSet, RuleErrors> {
+    // Whoever asks this way has no rule that says what then, so it is told that nobody knows.
+    let rule = Rule::new(NAME, Algorithm::TokenBucket, Quota::per_second(1))
+        .and_then(|rule| rule.with_per(KEY))
+        .expect("a name, a limit and an attribute that can be used")
+        .with_on_store_failure(OnStoreFailure::Deny);
+    rules.with_named(vec![rule])
+}
+
+/// Whether this is that rule, which nobody wrote and nobody may ask for.
+pub(super) fn is_its(rule: &Rule) -> bool {
+    rule.name() == NAME
+}
+
+impl Service {
+    /// Charges a key under a limit of the caller's. A cost of 0 looks.
+    ///
+    /// # Errors
+    /// The key is too long; nothing was charged.
+    pub(crate) async fn throttle(
+        &self,
+        via: Via,
+        key: &str,
+        limit: &Arc<Limit>,
+        cost: u64,
+    ) -> Result<Reply, Fault> {
+        let began = self.limiter.clock().now();
+        let request = request(key, cost).map_err(|fault| self.refused(via, fault))?;
+        let claim = Claim { request: &request, under: self.under(limit)? };
+        let decision = self.limiter.check_claim(claim).await;
+        Ok(self.reply(via, began, &request, decision))
+    }
+
+    /// Gives back `cost` to a key, at most what it has spent, and tells how it stands then.
+    ///
+    /// # Errors
+    /// The key is too long, or the store did not confirm it.
+    pub(crate) async fn give_back_throttle(
+        &self,
+        via: Via,
+        key: &str,
+        limit: &Arc<Limit>,
+        cost: u64,
+    ) -> Result<Reply, Fault> {
+        let began = self.limiter.clock().now();
+        let request = request(key, cost).map_err(|fault| self.refused(via, fault))?;
+        let claim = Claim { request: &request, under: self.under(limit)? };
+        let decision = self.limiter.give_back(claim).await;
+        let decision = decision.map_err(|error| self.refused(via, unconfirmed(&error)))?;
+        Ok(self.reply(via, began, &request, decision))
+    }
+
+    fn under<'l>(&self, limit: &'l Arc<Limit>) -> Result<Under<'l>, Fault> {
+        let place = self.limiter.rules().place(NAME);
+        let place = place.ok_or_else(|| Fault::invalid("limit", "one", "a rule in its place"))?;
+        Ok(Under::Limit(place, limit))
+    }
+}
+
+fn request(key: &str, cost: u64) -> Result<Request<'_>, Fault> {
+    let mut request = Request::new().cost(cost);
+    super::insert(&mut request, KEY, KEY, key)?;
+    Ok(request)
+}
+
+/// The caller learns that it is unknown; where the store is stands in the log alone.
+fn unconfirmed(error: &StoreError) -> Fault {
+    tracing::debug!(%error, "give-back not confirmed");
+    Fault {
+        ending: Ending::Unavailable,
+        place: "store".to_owned(),
+        found: "no answer".to_owned(),
+        wanted: "to know what was given back".to_owned(),
+    }
+}
