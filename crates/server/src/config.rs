@@ -15,7 +15,7 @@ use thiserror::Error;
 use tidegate::rule::RuleErrors;
 use tidegate::{HeaderStyle, MemoryStore, RedisConfig, RuleSet, Secret};
 
-pub(crate) use self::file::{ConfigFile, Kind, kind};
+pub(crate) use self::file::{ConfigFile, Kind, kind, unreadable};
 pub(crate) use self::secrets::PASSWORD_VARIABLE;
 use self::secrets::RedisSource;
 pub(crate) use self::token::Token;
@@ -250,6 +250,12 @@ pub(crate) struct Wrong {
     source: String,
     line: Option<u64>,
     message: String,
+}
+
+impl Wrong {
+    pub(crate) fn new(source: &str, line: Option<u64>, message: String) -> Self {
+        Self { source: source.to_owned(), line, message }
+    }
 }
 
 impl fmt::Display for Wrong {

@@ -7,6 +7,7 @@ mod app;
 mod cli;
 mod client;
 mod config;
+mod rules;
 mod service;
 mod store;
 mod transport;

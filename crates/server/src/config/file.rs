@@ -151,7 +151,7 @@ impl ConfigFile {
 }
 
 /// What is wrong with the shape of a file: where, found, wanted.
-fn unreadable(error: &Error, text: &str) -> String {
+pub(crate) fn unreadable(error: &Error, text: &str) -> String {
     match error {
         Error::SerdeUnknownField { field, expected, .. } => {
             format!("there is no key {}, wanted {}", echo(field), expected.join(", "))
