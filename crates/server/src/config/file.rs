@@ -7,11 +7,13 @@ use std::str::FromStr;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_saphyr::{Error, MessageFormatter, Spanned, UserMessageFormatter};
-use tidegate::{HeaderStyle, Ietf, Reset, RuleSet};
+use tidegate::{HeaderStyle, Ietf, Reset, RuleSet, Span};
+use tidegate_core::quota::window_of;
 
 use super::redis::RawRedis;
 use super::secrets::RedisSource;
-use super::{ConfigError, Door, RuleSource, Token, Wrong, read};
+use super::tls::{RawTls, TlsConfig};
+use super::{ConfigError, Door, Drain, RuleSource, Token, Wrong, read};
 use crate::service::cut;
 
 /// A configuration file, read and checked.
@@ -27,6 +29,8 @@ pub(crate) struct ConfigFile {
     pub(super) redis: Option<RedisSource>,
     pub(crate) rules: Option<RuleSource>,
     pub(super) headers: HeaderStyle,
+    pub(super) tls: Option<TlsConfig>,
+    pub(super) drain: Drain,
 }
 
 /// `tidegate.yaml` as it is written.
@@ -38,6 +42,8 @@ struct RawConfig {
     rules: Option<Spanned<RawRules>>,
     headers: RawHeaders,
     admin: RawAdmin,
+    tls: Option<Spanned<RawTls>>,
+    drain: RawDrain,
 }
 
 #[derive(Default, Deserialize)]
@@ -81,6 +87,13 @@ struct RawHeaders {
 #[serde(deny_unknown_fields, default)]
 struct RawAdmin {
     token: Option<Spanned<String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawDrain {
+    delay: Option<Spanned<String>>,
+    timeout: Option<Spanned<String>>,
 }
 
 impl ConfigFile {
@@ -136,6 +149,13 @@ impl ConfigFile {
                 ),
             },
             rules: raw.rules.and_then(|rules| wrong.rules(path, rules)),
+            tls: raw
+                .tls
+                .and_then(|tls| tls.value.resolve(tls.referenced.line(), folder(path), &mut wrong)),
+            drain: Drain {
+                delay: wrong.span("drain.delay", raw.drain.delay, Drain::DELAY),
+                timeout: wrong.span("drain.timeout", raw.drain.timeout, Drain::TIMEOUT),
+            },
         };
         if !wrong.found.is_empty() {
             return Err(ConfigError::Invalid(wrong.found));
@@ -248,6 +268,19 @@ impl Wrongs<'_> {
         T::default()
     }
 
+    /// A length of time, which may be none: `0s`.
+    fn span(&mut self, name: &str, text: Option<Spanned<String>>, usual: Span) -> Span {
+        let Some(text) = text else { return usual };
+        match text.value.trim() {
+            "0" | "0s" | "0ms" => Span::ZERO,
+            value => window_of(value).unwrap_or_else(|_| {
+                let message = format!("{name} must be a time like 5s or 0s, found {value:?}");
+                self.add(text.referenced.line(), message);
+                usual
+            }),
+        }
+    }
+
     fn max_keys(&mut self, memory: RawMemory) -> Option<usize> {
         self.parsed::<MaxKeys>("store.memory.max_keys", memory.max_keys).map(|keys| keys.0)
     }
@@ -315,7 +348,7 @@ pub(crate) fn kind(path: &Path, text: &str) -> Kind {
     }
     match serde_saphyr::from_str::<BTreeMap<String, IgnoredAny>>(text) {
         Ok(keys)
-            if ["listen", "store", "headers", "admin"]
+            if ["listen", "store", "headers", "admin", "tls", "drain", "identity", "resp"]
                 .iter()
                 .any(|key| keys.contains_key(*key)) =>
         {

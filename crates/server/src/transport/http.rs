@@ -10,14 +10,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::body::{Body as _, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
-use tidegate::Clock;
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use self::encode::Body;
 use self::json::Json;
-use super::connection::{self, Handler, Patience};
-use crate::service::Service;
+use super::connection::Handler;
+use super::door::Peer;
+use crate::service::{Service, Via};
 
 /// Longest body of one check in bytes.
 const MAX_CHECK: usize = 64 * 1024;
@@ -30,31 +29,27 @@ const MAX_BODIES: usize = 128 * 1024;
 
 const ENDPOINTS: &str = "POST /v1/check, POST /v1/check/batch, GET /healthz and GET /readyz";
 
-/// Serves the door until `closing` says so; how many connections were cut off in the end.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    service: Arc<Service>,
-    patience: Patience,
-    clock: Clock,
-    closing: watch::Receiver<bool>,
-) -> usize {
-    let door = Door { service, bodies: Semaphore::new(MAX_BODIES) };
-    connection::serve(listener, Arc::new(door), patience, clock, closing).await
-}
-
-struct Door {
+/// Answers checks over HTTP.
+#[derive(Debug)]
+pub(crate) struct Door {
     service: Arc<Service>,
     /// Room for large bodies, in KiB.
     bodies: Semaphore,
 }
 
+impl Door {
+    pub(crate) fn new(service: Arc<Service>) -> Self {
+        Self { service, bodies: Semaphore::new(MAX_BODIES) }
+    }
+}
+
 impl Handler for Door {
-    async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
+    async fn handle(&self, request: Request<Incoming>, _: &Peer) -> Response<Body> {
         match request.uri().path() {
             "/v1/check" => self.post(request, Endpoint::Check).await,
             "/v1/check/batch" => self.post(request, Endpoint::Batch).await,
             "/healthz" => probe(request.method(), None),
-            // The rules were loaded before the door opened. Once it closes, nobody is let in to ask.
+            // The rules were loaded before the door opened.
             "/readyz" => probe(request.method(), self.service.waits_for()),
             "*" if request.method() == Method::OPTIONS => encode::options("GET, POST, OPTIONS"),
             path => {
@@ -102,7 +97,7 @@ impl Door {
             Ok(call) => call,
             Err(fault) => return encode::fault(&fault),
         };
-        match self.service.check(call).await {
+        match self.service.check(Via::Http, call).await {
             Ok(reply) => encode::reply(&reply),
             Err(fault) => encode::fault(&fault),
         }
@@ -113,14 +108,15 @@ impl Door {
             Ok(items) => items,
             Err(fault) => return encode::fault(&fault),
         };
-        let mut answers = Vec::with_capacity(items.len());
-        for (index, item) in items.into_iter().enumerate() {
-            let answer = match decode::check(item) {
-                Ok(call) => self.service.check(call).await,
-                Err(fault) => Err(fault),
-            };
-            answers.push(answer.map_err(|fault| fault.within(&format!("checks[{index}]"))));
-        }
+        let calls = items.into_iter().map(decode::check).collect();
+        let answers = self.service.check_each(Via::Http, calls).await;
+        let answers: Vec<_> = answers
+            .into_iter()
+            .enumerate()
+            .map(|(index, answer)| {
+                answer.map_err(|fault| fault.within(&format!("checks[{index}]")))
+            })
+            .collect();
         encode::batch(&answers)
     }
 
