@@ -4,8 +4,10 @@
 mod bad_input;
 mod block;
 mod cli;
+mod deploy;
 mod http;
 mod kit;
 mod redis;
 mod redis_config;
 mod serve;
+mod tls;
