@@ -7,6 +7,7 @@ mod app;
 mod cli;
 mod client;
 mod config;
+pub mod proto;
 mod rules;
 mod service;
 mod store;
