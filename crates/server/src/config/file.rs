@@ -15,6 +15,7 @@ use super::secrets::RedisSource;
 use super::tls::{RawTls, TlsConfig};
 use super::{ConfigError, Door, Drain, RuleSource, Token, Wrong, read};
 use crate::service::cut;
+use crate::service::rls::RlsHeaders;
 
 /// A configuration file, read and checked.
 #[derive(Debug, Default)]
@@ -29,6 +30,7 @@ pub(crate) struct ConfigFile {
     pub(super) redis: Option<RedisSource>,
     pub(crate) rules: Option<RuleSource>,
     pub(super) headers: HeaderStyle,
+    pub(super) rls_headers: RlsHeaders,
     pub(super) tls: Option<TlsConfig>,
     pub(super) drain: Drain,
 }
@@ -81,6 +83,7 @@ struct RawRules {
 struct RawHeaders {
     reset: Option<Spanned<String>>,
     ietf: Option<Spanned<String>>,
+    rls: Option<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -148,6 +151,15 @@ impl ConfigFile {
                     [("11", Ietf::Current), ("6", Ietf::Six), ("off", Ietf::Off)],
                 ),
             },
+            rls_headers: wrong.word(
+                "headers.rls",
+                raw.headers.rls,
+                [
+                    ("denied", RlsHeaders::Denied),
+                    ("all", RlsHeaders::All),
+                    ("off", RlsHeaders::Off),
+                ],
+            ),
             rules: raw.rules.and_then(|rules| wrong.rules(path, rules)),
             tls: raw
                 .tls
