@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use thiserror::Error;
-use tidegate::{Clock, HeaderStyle, Limiter, MemoryStore, OpenError, RuleSet, Span};
+use tidegate::{Clock, HeaderStyle, Limiter, MemoryStore, OpenError, Span};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -15,6 +15,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::admin::{Admin, Guard, is_local};
 use crate::config::{Door, Drain, Listen, StoreConfig};
+use crate::rules::Rules;
 use crate::service::Service;
 use crate::store::AnyStore;
 use crate::transport::connection::Http1;
@@ -101,7 +102,7 @@ impl App {
     /// certificate can't be used, or the store will never do.
     pub(crate) async fn bind(
         listen: &Listen,
-        rules: RuleSet,
+        rules: Rules,
         store: StoreConfig,
         headers: HeaderStyle,
     ) -> Result<Self, BindError> {
@@ -111,8 +112,11 @@ impl App {
         let http = Bound::to("http", &listen.http, listen, &["http/1.1"]).await?;
         let clock = Clock::system();
         let store = Arc::new(AnyStore::start(store, &clock).await?);
-        let limiter =
-            Limiter::builder().rules(rules).clock(clock.clone()).store(Arc::clone(&store)).build();
+        let limiter = Limiter::builder()
+            .rules(rules.set)
+            .clock(clock.clone())
+            .store(Arc::clone(&store))
+            .build();
         if let AnyStore::Redis(store) = &*store {
             store.share_blocks(limiter.blocks());
         }
@@ -124,11 +128,14 @@ impl App {
                 }
                 let guard = Guard::new(listen.token.as_ref(), &wanted);
                 let blocks = Arc::clone(limiter.blocks());
-                Some((bound, Admin { guard, blocks, clock: clock.clone() }))
+                Some((
+                    bound,
+                    Admin { guard, blocks, envoy: rules.envoy.clone(), clock: clock.clone() },
+                ))
             }
             None => None,
         };
-        let service = Arc::new(Service::new(limiter.clone(), headers));
+        let service = Arc::new(Service::new(limiter.clone(), headers).with_envoy(rules.envoy));
         Ok(Self { http, admin, drain: listen.drain, service, limiter, store, clock })
     }
 
@@ -267,7 +274,7 @@ fn reason(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::{ManualClock, Request};
+    use tidegate::{ManualClock, Request, RuleSet};
 
     use super::*;
 

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
@@ -13,6 +14,7 @@ use tidegate::rule::Chain;
 use tidegate::{Decision, HeaderStyle, Limiter, Request, Rule, RuleSet, Ruling, Timestamp};
 use tidegate_core::Header;
 
+use crate::rules::envoy::EnvoyRules;
 use crate::store::AnyStore;
 
 /// What is asked.
@@ -45,6 +47,8 @@ pub(crate) enum Via {
 #[derive(Debug)]
 pub(crate) struct Service {
     limiter: Limiter<AnyStore>,
+    /// Finds the limits of envoyproxy/ratelimit files, if there are any.
+    envoy: Option<Arc<EnvoyRules>>,
     style: HeaderStyle,
     /// Whether the store has ever been there.
     ready: AtomicBool,
@@ -55,10 +59,15 @@ pub(crate) struct Service {
 impl Service {
     pub(crate) fn new(limiter: Limiter<AnyStore>, style: HeaderStyle) -> Self {
         let (ready, draining) = (AtomicBool::new(false), AtomicBool::new(false));
-        let service = Self { limiter, style, ready, draining };
+        let service = Self { limiter, envoy: None, style, ready, draining };
         // What was there at the start counts, also if nobody asks before it goes away.
         let _ = service.waits_for();
         service
+    }
+
+    /// The same service with the limits of envoyproxy/ratelimit files, whose rules the limiter has.
+    pub(crate) fn with_envoy(self, envoy: Option<Arc<EnvoyRules>>) -> Self {
+        Self { envoy, ..self }
     }
 
     /// What this node waits for before calls should be sent to it; nothing once it is ready.
