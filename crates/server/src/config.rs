@@ -197,10 +197,35 @@ impl RuleSource {
     }
 }
 
-/// What `TIDEGATE_LOG` asks to be logged: `debug`, `tidegate=trace`; `info` unless it says so.
-#[allow(clippy::disallowed_methods, reason = "this is where the environment is read")]
-pub(crate) fn log_filter() -> String {
-    std::env::var("TIDEGATE_LOG").unwrap_or_else(|_| "info".to_owned())
+/// What to log, and how.
+#[derive(Debug)]
+pub(crate) struct LogConfig {
+    /// `debug`, `tidegate=trace`.
+    pub(crate) filter: String,
+    pub(crate) format: LogFormat,
+}
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// An object on each line, for whoever collects them.
+    Json,
+}
+
+impl LogConfig {
+    /// What `TIDEGATE_LOG` and `TIDEGATE_LOG_FORMAT` ask for; what can't be understood is as if it were
+    /// not said, because there is no log yet to complain in.
+    #[allow(clippy::disallowed_methods, reason = "this is where the environment is read")]
+    pub(crate) fn from_environment() -> Self {
+        let format = match std::env::var("TIDEGATE_LOG_FORMAT").as_deref() {
+            Ok("json") => LogFormat::Json,
+            _ => LogFormat::Text,
+        };
+        let filter = std::env::var("TIDEGATE_LOG").unwrap_or_else(|_| "info".to_owned());
+        Self { filter, format }
+    }
 }
 
 /// What `TIDEGATE_TOKEN` says, for an admin door and for commands that ask one.

@@ -20,6 +20,6 @@ use clap::Parser;
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments = cli::Arguments::parse();
-    cli::log(&config::log_filter());
+    cli::log(&config::LogConfig::from_environment());
     cli::run(arguments)
 }

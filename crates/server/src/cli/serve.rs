@@ -168,8 +168,8 @@ Your own: tidegate serve --rules FILE
     )
 }
 
-/// What signals ask for: SIGTERM to leave in good order, SIGINT to close now; another one after either
-/// ends the process at once.
+/// What signals ask for: SIGTERM to leave in good order, SIGINT to close now, as does a signal on the way
+/// out. One more ends the process at once.
 fn stage_by_signals() -> std::io::Result<watch::Receiver<Stage>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -181,9 +181,15 @@ fn stage_by_signals() -> std::io::Result<watch::Receiver<Stage>> {
                 _ = interrupt.recv() => Stage::Closing,
             }
         };
+        let first = next().await;
         // Nobody listens any more only when everything is over already.
-        let _ = told.send(next().await);
+        let _ = told.send(first);
         tracing::info!("told to stop, answering what is under way");
+        if first < Stage::Closing {
+            next().await;
+            tracing::info!("told to stop again, closing now");
+            let _ = told.send(Stage::Closing);
+        }
         next().await;
         tracing::warn!("told to stop again, stopping at once");
         std::process::exit(2);

@@ -9,3 +9,4 @@ mod kit;
 mod redis;
 mod redis_config;
 mod serve;
+mod tls;
