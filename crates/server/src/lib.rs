@@ -7,6 +7,8 @@ mod app;
 mod cli;
 mod client;
 mod config;
+#[doc(hidden)]
+pub mod fuzzing;
 mod rules;
 mod service;
 mod store;

@@ -4,6 +4,8 @@
 mod bad_input;
 mod block;
 mod cli;
+mod envoy;
+mod envoy_rules;
 mod http;
 mod kit;
 mod redis;
