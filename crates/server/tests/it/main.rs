@@ -6,6 +6,7 @@ mod block;
 mod cli;
 mod envoy;
 mod envoy_rules;
+mod deploy;
 mod http;
 mod kit;
 mod redis;
