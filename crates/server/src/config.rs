@@ -38,6 +38,8 @@ pub(crate) struct Config {
     pub(crate) listen: Listen,
     pub(crate) store: StoreConfig,
     pub(crate) rules: RuleSource,
+    /// A directory of envoyproxy/ratelimit files, beside the rules.
+    pub(crate) envoy: Option<PathBuf>,
     pub(crate) headers: HeaderStyle,
     /// What Envoy is asked to add to its responses.
     pub(crate) rls_headers: RlsHeaders,
@@ -106,6 +108,8 @@ impl fmt::Display for StoreConfig {
 /// Where the rules come from.
 #[derive(Debug)]
 pub(crate) enum RuleSource {
+    /// There are none of our own.
+    Nothing,
     Sample,
     File(PathBuf),
     Inline(Box<RuleSet>),
@@ -116,6 +120,7 @@ pub(crate) enum RuleSource {
 pub(crate) struct Flags {
     pub(crate) config: Option<PathBuf>,
     pub(crate) rules: Option<PathBuf>,
+    pub(crate) rules_envoy: Option<PathBuf>,
     /// A URL, which may have a password in it.
     pub(crate) redis: Option<Secret>,
     pub(crate) http: Option<Door>,
@@ -142,6 +147,8 @@ impl Config {
         ];
         let asked = |(name, door)| matches!(door, Some(Door::At(_))).then_some(name);
         let rules = flags.rules.map(RuleSource::File).or(file.rules);
+        let envoy = flags.rules_envoy.or(file.envoy);
+        let otherwise = if envoy.is_some() { RuleSource::Nothing } else { RuleSource::Sample };
         let or_at = |door: Option<Door>, usual: &str| door.unwrap_or(Door::At(usual.to_owned()));
         let store = Self::store(flags.redis.as_ref(), file.redis, file.max_keys)?;
         Ok(Self {
@@ -155,7 +162,8 @@ impl Config {
                 missing: missing.into_iter().filter_map(asked).collect(),
             },
             store,
-            rules: rules.unwrap_or(RuleSource::Sample),
+            rules: rules.unwrap_or(otherwise),
+            envoy,
             headers: file.headers,
             rls_headers: file.rls_headers,
         })
@@ -184,6 +192,7 @@ impl RuleSource {
     /// The file can't be read, or has rules that can't be used.
     pub(crate) fn load(self) -> Result<RuleSet, ConfigError> {
         match self {
+            Self::Nothing => Ok(RuleSet::default()),
             Self::Sample => Ok(RuleSet::parse(SAMPLE_NAME, SAMPLE_RULES)?),
             Self::File(path) => {
                 let text = read(&path, RuleSet::MAX_DOCUMENT)?;

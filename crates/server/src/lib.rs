@@ -7,6 +7,8 @@ mod app;
 mod cli;
 mod client;
 mod config;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod proto;
 mod rules;
 mod service;

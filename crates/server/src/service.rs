@@ -8,6 +8,7 @@ pub(crate) mod rls;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
@@ -16,6 +17,7 @@ use tidegate::{Decision, HeaderStyle, Limiter, Request, Rule, RuleSet, Ruling, T
 use tidegate_core::Header;
 
 use self::rls::Rls;
+use crate::rules::envoy::EnvoyRules;
 use crate::store::AnyStore;
 
 /// What is asked.
@@ -51,6 +53,8 @@ pub(crate) enum Via {
 #[derive(Debug)]
 pub(crate) struct Service {
     limiter: Limiter<AnyStore>,
+    /// Finds the limits of envoyproxy/ratelimit files, if there are any.
+    envoy: Option<Arc<EnvoyRules>>,
     style: HeaderStyle,
     rls: Rls,
     /// Whether the store has ever been there.
@@ -62,7 +66,7 @@ pub(crate) struct Service {
 impl Service {
     pub(crate) fn new(limiter: Limiter<AnyStore>, style: HeaderStyle) -> Self {
         let (ready, draining) = (AtomicBool::new(false), AtomicBool::new(false));
-        let service = Self { limiter, style, rls: Rls::default(), ready, draining };
+        let service = Self { limiter, envoy: None, style, rls: Rls::default(), ready, draining };
         // What was there at the start counts, also if nobody asks before it goes away.
         let _ = service.unready();
         service
@@ -72,6 +76,11 @@ impl Service {
     pub(crate) fn with_rls(mut self, rls: Rls) -> Self {
         self.rls = rls;
         self
+    }
+
+    /// The same service with the limits of envoyproxy/ratelimit files, whose rules the limiter has.
+    pub(crate) fn with_envoy(self, envoy: Option<Arc<EnvoyRules>>) -> Self {
+        Self { envoy, ..self }
     }
 
     /// Why calls should not be sent to this node; nothing once it is ready.

@@ -30,6 +30,8 @@ pub enum Tool {
     Openssl,
     /// The `setpriv` command of util-linux, without which a server outlives a test runner that is killed.
     Setpriv,
+    /// Envoy, from the path or fetched by `tools/setup.sh`.
+    Envoy,
 }
 
 impl Tool {
@@ -44,6 +46,7 @@ impl Tool {
             Self::Faketime => faketime_library(),
             Self::Openssl => on_path("openssl"),
             Self::Setpriv => SETPRIV.clone(),
+            Self::Envoy => on_path("envoy").or_else(|| fetched("envoy")),
         }
     }
 
@@ -65,6 +68,7 @@ impl fmt::Display for Tool {
             Self::Faketime => "libfaketime",
             Self::Openssl => "openssl",
             Self::Setpriv => "setpriv",
+            Self::Envoy => "envoy",
         })
     }
 }

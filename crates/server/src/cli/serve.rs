@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use super::{Ending, Failure, Output};
 use crate::app::{App, BindError, Stage};
 use crate::config::{Config, Door, Flags, PASSWORD_VARIABLE, RuleSource};
+use crate::rules::Rules;
 
 /// Answers rate-limit checks until it is told to stop.
 ///
@@ -26,6 +27,10 @@ pub(crate) struct Serve {
     /// The rules to enforce
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
+
+    /// Limits of envoyproxy/ratelimit, read as they are: a directory of its *.yaml files
+    #[arg(long, value_name = "DIR")]
+    rules_envoy: Option<PathBuf>,
 
     /// Keep spending in Redis or Valkey, for all that use it together [default: in memory]
     #[arg(long, value_name = "URL", value_parser = unseen)]
@@ -61,6 +66,7 @@ Examples:
   tidegate serve --rules rules.yaml --http 0.0.0.0:8080
   tidegate serve --config tidegate.yaml --http 127.0.0.1:0
   tidegate serve --redis redis://127.0.0.1:6379
+  tidegate serve --rules-envoy /srv/runtime_data/current/ratelimit/config
 
 --redis takes, with rediss in place of redis for TLS:
   redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]
@@ -75,6 +81,7 @@ A configuration:
   admin: {token: at-least-16-characters}  # sent as Authorization: Bearer
   store: {memory: {max_keys: 1000000}}    # or redis: {url: redis://cache, timeout: 10ms}
   rules: {file: rules.yaml}               # or inline: [{name: api, per: [user], limit: 100/s}]
+                                          # and envoy: DIR, for files of envoyproxy/ratelimit
   headers: {reset: delta, ietf: 11}       # reset: delta, epoch; ietf: 11, 6, off;
                                           # rls, through Envoy: denied, all, off
   tls: {certificate: c.pem, key: k.pem}   # client_ca: ca.pem asks clients for certificates
@@ -91,6 +98,7 @@ impl Serve {
         let config = Config::resolve(Flags {
             config: self.config,
             rules: self.rules,
+            rules_envoy: self.rules_envoy,
             redis: self.redis,
             http: self.http,
             grpc: self.grpc,
@@ -106,8 +114,8 @@ impl Serve {
 
 async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failure> {
     let sample = matches!(config.rules, RuleSource::Sample);
-    let rules = config.rules.load()?;
-    let count = rules.rules().len();
+    let rules = Rules::load(config.rules, config.envoy.as_deref())?;
+    let count = rules.set.rules().len();
     let store = config.store.to_string();
     let app =
         App::bind(&config.listen, rules, config.store, config.headers, config.rls_headers).await?;

@@ -29,6 +29,7 @@ pub(crate) struct ConfigFile {
     pub(super) max_keys: Option<usize>,
     pub(super) redis: Option<RedisSource>,
     pub(crate) rules: Option<RuleSource>,
+    pub(crate) envoy: Option<PathBuf>,
     pub(super) headers: HeaderStyle,
     pub(super) rls_headers: RlsHeaders,
     pub(super) tls: Option<TlsConfig>,
@@ -76,6 +77,7 @@ struct RawMemory {
 struct RawRules {
     file: Option<PathBuf>,
     inline: Option<IgnoredAny>,
+    envoy: Option<PathBuf>,
 }
 
 #[derive(Default, Deserialize)]
@@ -160,6 +162,10 @@ impl ConfigFile {
                     ("off", RlsHeaders::Off),
                 ],
             ),
+            envoy: raw
+                .rules
+                .as_ref()
+                .and_then(|rules| Some(folder(path).join(rules.value.envoy.as_ref()?))),
             rules: raw.rules.and_then(|rules| wrong.rules(path, rules)),
             tls: raw
                 .tls
@@ -315,11 +321,12 @@ impl Wrongs<'_> {
         match (rules.value.file, rules.value.inline) {
             (Some(file), None) => Some(RuleSource::File(folder(path).join(file))),
             (None, Some(_)) => Some(RuleSource::Inline(Box::default())),
+            (None, None) if rules.value.envoy.is_some() => None,
             (found, _) => {
                 let found = if found.is_some() { "both" } else { "neither" };
                 self.add(
                     rules.referenced.line(),
-                    format!("rules must have file or inline, found {found}"),
+                    format!("rules must have file, inline or envoy, found {found}"),
                 );
                 None
             }
@@ -346,6 +353,8 @@ impl FromStr for MaxKeys {
 pub(crate) enum Kind {
     Rules,
     Config,
+    /// A file of envoyproxy/ratelimit.
+    Envoy,
 }
 
 /// Tells a configuration from a file of rules by its keys, or else by its name.
@@ -359,6 +368,7 @@ pub(crate) fn kind(path: &Path, text: &str) -> Kind {
         return Kind::Config;
     }
     match serde_saphyr::from_str::<BTreeMap<String, IgnoredAny>>(text) {
+        Ok(keys) if keys.contains_key("domain") || keys.contains_key("descriptors") => Kind::Envoy,
         Ok(keys)
             if ["listen", "store", "headers", "admin", "tls", "drain", "identity", "resp"]
                 .iter()

@@ -31,6 +31,7 @@ pub(crate) struct EnvoyRules {
 
 /// What a descriptor comes to.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "it is used up at once; a box would be one per call")]
 pub(crate) enum Found<'a> {
     /// No limit is meant for it.
     Nothing,

@@ -11,8 +11,6 @@ mod notes;
 mod overrides;
 mod status;
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 use tidegate::{Claim, Decision};
 use tidegate_core::{Header, Policies};
@@ -24,21 +22,18 @@ use self::overrides::Overrides;
 pub(crate) use self::overrides::override_rule;
 pub(crate) use self::status::{CurrentLimit, Status};
 use super::{Fault, Service, Via};
-use crate::rules::envoy::EnvoyRules;
 pub(crate) use crate::rules::envoy::Unit;
 
 /// What these calls need beyond the rules.
 #[derive(Debug, Default)]
 pub(crate) struct Rls {
     headers: RlsHeaders,
-    /// The limits of envoyproxy/ratelimit files.
-    envoy: Option<Arc<EnvoyRules>>,
     overrides: Overrides,
 }
 
 impl Rls {
-    pub(crate) fn new(headers: RlsHeaders, envoy: Option<Arc<EnvoyRules>>) -> Self {
-        Self { headers, envoy, overrides: Overrides::default() }
+    pub(crate) fn new(headers: RlsHeaders) -> Self {
+        Self { headers, overrides: Overrides::default() }
     }
 }
 

@@ -54,6 +54,7 @@ impl Handler for Door {
             "/healthz" => probe(request.method(), None),
             // The rules were loaded before the door opened.
             "/readyz" => probe(request.method(), self.service.unready()),
+            "/healthcheck" => healthcheck(request.method(), self.service.unready().is_none()),
             "*" if request.method() == Method::OPTIONS => encode::options("GET, POST, OPTIONS"),
             path => {
                 let path = crate::service::quoted(path);
@@ -154,6 +155,15 @@ impl Door {
             None
         };
         Ok((body::read(request, most).await?, room))
+    }
+}
+
+/// Answers a probe as envoyproxy/ratelimit does.
+fn healthcheck(method: &Method, ready: bool) -> Response<Body> {
+    match probe(method, None) {
+        fine if fine.status() != StatusCode::OK => fine,
+        _ if ready => encode::word(StatusCode::OK, "OK"),
+        _ => encode::word(StatusCode::INTERNAL_SERVER_ERROR, ""),
     }
 }
 

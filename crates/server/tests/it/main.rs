@@ -5,6 +5,8 @@ mod bad_input;
 mod block;
 mod cli;
 mod deploy;
+mod envoy;
+mod envoy_rules;
 mod grpc_caller;
 mod grpc_own;
 mod grpc_rls;

@@ -106,7 +106,7 @@ impl Service {
 
     /// What the files of envoyproxy/ratelimit have for each descriptor that brings no limit along.
     fn found<'a>(&'a self, call: &'a RlsCall<'_>) -> SmallVec<[Found<'a>; 2]> {
-        let Some(envoy) = &self.rls.envoy else {
+        let Some(envoy) = &self.envoy else {
             return call.descriptors.iter().map(|_| Found::Nothing).collect();
         };
         let find = |descriptor: &'a Descriptor<'_>| {

@@ -14,8 +14,8 @@ fn examples() -> EnvoyRules {
 #[test]
 fn documented_descriptors_find_their_documented_limits() {
     let rules = examples();
-    let cases: [(&str, &[(&str, &str)], &str); 38] = [
-        ("mongo_cps", &[("database", "users")], "500/SECOND"),
+    for (domain, entries, wanted) in [
+        ("mongo_cps", [("database", "users")].as_slice(), "500/SECOND"),
         ("mongo_cps", &[("database", "default")], "500/SECOND"),
         ("mongo_cps", &[("database", "other")], "-"),
         ("mongo_cps", &[], "-"),
@@ -53,8 +53,7 @@ fn documented_descriptors_find_their_documented_limits() {
         ("rl", &[("foo", "x"), ("bar", "banned")], "0/MINUTE"),
         ("rl", &[("foo", "x"), ("bay", "x")], "unlimited"),
         ("rl", &[("source_cluster", "proxy"), ("destination_cluster", "mock")], "1/MINUTE"),
-    ];
-    for (domain, entries, wanted) in cases {
+    ] {
         assert_eq!(answer(&rules, domain, entries), wanted, "{domain} {entries:?}");
     }
 }
