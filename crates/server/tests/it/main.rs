@@ -4,9 +4,9 @@
 mod bad_input;
 mod block;
 mod cli;
+mod deploy;
 mod envoy;
 mod envoy_rules;
-mod deploy;
 mod http;
 mod kit;
 mod redis;
