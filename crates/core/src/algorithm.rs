@@ -124,11 +124,10 @@ pub trait Meter: Sized {
     /// matters: with none, the slip gives nothing back.
     fn newest(&self, state: &Self::State, now: Timestamp) -> Slip;
 
-    /// Gives back up to `cost` of what was spent last, and at most the capacity at once, without a
-    /// slip. Whether anything was given back.
+    /// Gives back up to `cost` of what was spent last, without a slip. Whether anything was given back.
     fn give_back(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> bool {
         let slip = self.newest(state, now);
-        self.refund(state, now, &slip, cost.min(self.capacity()))
+        self.refund(state, now, &slip, cost)
     }
 
     /// What a client of the limit `old` starts with under this one: never more than it had.
@@ -372,8 +371,8 @@ impl Limit {
     }
 
     /// Gives back up to `cost` of what was spent last under the limit `charged`, for who has no slip:
-    /// at most the capacity at once, never above full, and from no window but the current one.
-    /// Whether anything was given back.
+    /// at most that limit's capacity at once, never above full, and from no window but the current
+    /// one. Whether anything was given back.
     ///
     /// A leaky bucket gives back its last slots, all that the cost takes or none: those that have begun
     /// were released. As for a [`refund`](Self::refund), a bucket whose numbers changed since gives
@@ -383,6 +382,7 @@ impl Limit {
             let own_now = meter.advance(state, now);
             meter.give_back(state, own_now, cost)
         }
+        let cost = cost.min(charged.capacity());
         self.honours(charged)
             && any_meter!(self, meter => with(meter, state, |meter, own| give_back(meter, own, now, cost)))
     }

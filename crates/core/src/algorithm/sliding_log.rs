@@ -149,7 +149,6 @@ impl Meter for SlidingLog {
 
     /// One entry after another, the newest first.
     fn give_back(&self, log: &mut Log, _: Timestamp, cost: u64) -> bool {
-        let cost = cost.min(self.capacity());
         let mut wanted = cost;
         while wanted > 0
             && let Some((_, spent)) = log.entries.back_mut()
