@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use thiserror::Error;
+use tidegate::rule::{RuleError, RuleErrors};
 use tidegate::{Clock, HeaderStyle, Limiter, MemoryStore, OpenError, Span};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -17,10 +18,12 @@ use crate::admin::{Admin, Guard, is_local};
 use crate::config::{Door, Drain, Listen, StoreConfig};
 use crate::rules::Rules;
 use crate::service::Service;
+use crate::service::rls::{self, Rls, RlsHeaders};
 use crate::store::AnyStore;
 use crate::transport::connection::Http1;
 use crate::transport::door::tls::TlsError;
 use crate::transport::door::{Doorway, Patience, Tls};
+use crate::transport::grpc::{self, Grpc};
 use crate::transport::http;
 
 /// How long it takes to look through the whole store for what has expired.
@@ -38,6 +41,7 @@ const RELOAD: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct App {
     http: Option<Bound>,
+    grpc: Option<Bound>,
     admin: Option<(Bound, Admin)>,
     drain: Drain,
     service: Arc<Service>,
@@ -105,15 +109,17 @@ impl App {
         rules: Rules,
         store: StoreConfig,
         headers: HeaderStyle,
+        rls_headers: RlsHeaders,
     ) -> Result<Self, BindError> {
-        if listen.http == Door::Off {
+        if [&listen.http, &listen.grpc].into_iter().all(|door| *door == Door::Off) {
             return Err(BindError::NoDoor);
         }
         let http = Bound::to("http", &listen.http, listen, &["http/1.1"]).await?;
+        let grpc = Bound::to("grpc", &listen.grpc, listen, &["h2"]).await?;
         let clock = Clock::system();
         let store = Arc::new(AnyStore::start(store, &clock).await?);
         let limiter = Limiter::builder()
-            .rules(rules.set)
+            .rules(rules.set.with_named(vec![rls::override_rule()?])?)
             .clock(clock.clone())
             .store(Arc::clone(&store))
             .build();
@@ -135,8 +141,11 @@ impl App {
             }
             None => None,
         };
-        let service = Arc::new(Service::new(limiter.clone(), headers).with_envoy(rules.envoy));
-        Ok(Self { http, admin, drain: listen.drain, service, limiter, store, clock })
+        let service = Service::new(limiter.clone(), headers)
+            .with_envoy(rules.envoy)
+            .with_rls(Rls::new(rls_headers));
+        let service = Arc::new(service);
+        Ok(Self { http, grpc, admin, drain: listen.drain, service, limiter, store, clock })
     }
 
     /// Where checks are answered over HTTP.
@@ -147,7 +156,7 @@ impl App {
     /// The doors by name, and where they really are.
     pub(crate) fn doors(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         let admin = self.admin.as_ref().map(|(bound, _)| bound);
-        let doors = [("http", self.http.as_ref()), ("admin", admin)];
+        let doors = [("http", self.http.as_ref()), ("grpc", self.grpc.as_ref()), ("admin", admin)];
         doors.into_iter().filter_map(|(name, bound)| Some((name, bound?.address)))
     }
 
@@ -159,7 +168,8 @@ impl App {
         if let AnyStore::Memory(store) = &*self.store {
             tasks.push(tokio::spawn(sweep(Arc::clone(store))));
         }
-        let bounds = [self.http.as_ref(), self.admin.as_ref().map(|(bound, _)| bound)];
+        let bounds =
+            [self.http.as_ref(), self.grpc.as_ref(), self.admin.as_ref().map(|(bound, _)| bound)];
         let tls: Vec<_> = bounds.into_iter().filter_map(|bound| bound?.tls.clone()).collect();
         if !tls.is_empty() {
             tasks.push(tokio::spawn(reload(tls)));
@@ -173,14 +183,23 @@ impl App {
             let doorway = bound.doorway(patience(Patience::default()), &clock, &closing);
             doorway.serve(Arc::new(Http1(http::Door::new(Arc::clone(&self.service)))))
         });
+        let grpc = self.grpc.map(|bound| {
+            let doorway = bound.doorway(patience(grpc::patience()), &clock, &closing);
+            let service = Arc::clone(&self.service);
+            doorway.serve(Arc::new(Grpc::new(service, clock.clone(), closing.clone())))
+        });
         let admin = self.admin.map(|(bound, admin)| {
             let doorway = bound.doorway(patience(Admin::patience()), &clock, &closing);
             doorway.serve(Arc::new(Http1(admin)))
         });
-        let (http, admin) = tokio::join!(OptionFuture::from(http), OptionFuture::from(admin));
+        let (http, grpc, admin) = tokio::join!(
+            OptionFuture::from(http),
+            OptionFuture::from(grpc),
+            OptionFuture::from(admin)
+        );
         tasks.iter().for_each(JoinHandle::abort);
         self.store.leave().await;
-        [http, admin].into_iter().flatten().sum()
+        [http, grpc, admin].into_iter().flatten().sum()
     }
 }
 
@@ -261,6 +280,10 @@ pub(crate) enum BindError {
     NoToken { address: String },
     #[error("tls: {0}")]
     Tls(#[from] TlsError),
+    #[error(transparent)]
+    Rule(#[from] RuleError),
+    #[error(transparent)]
+    Rules(#[from] RuleErrors),
     #[error(transparent)]
     Store(#[from] OpenError),
 }

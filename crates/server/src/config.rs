@@ -21,6 +21,7 @@ pub(crate) use self::secrets::PASSWORD_VARIABLE;
 use self::secrets::RedisSource;
 pub(crate) use self::tls::TlsConfig;
 pub(crate) use self::token::Token;
+use crate::service::rls::RlsHeaders;
 
 /// The rules that are enforced when none are given.
 pub(crate) const SAMPLE_RULES: &str = include_str!("sample_rules.yaml");
@@ -28,6 +29,7 @@ pub(crate) const SAMPLE_RULES: &str = include_str!("sample_rules.yaml");
 pub(crate) const SAMPLE_NAME: &str = "sample_rules.yaml";
 
 const DEFAULT_HTTP: &str = "127.0.0.1:8080";
+const DEFAULT_GRPC: &str = "127.0.0.1:8081";
 const DEFAULT_ADMIN: &str = "127.0.0.1:9090";
 
 /// Everything that `serve` needs to know.
@@ -39,12 +41,15 @@ pub(crate) struct Config {
     /// A directory of envoyproxy/ratelimit files, beside the rules.
     pub(crate) envoy: Option<PathBuf>,
     pub(crate) headers: HeaderStyle,
+    /// What Envoy is asked to add to its responses.
+    pub(crate) rls_headers: RlsHeaders,
 }
 
 /// Which doors to open, and where.
 #[derive(Clone, Debug)]
 pub(crate) struct Listen {
     pub(crate) http: Door,
+    pub(crate) grpc: Door,
     pub(crate) admin: Door,
     /// What opens the admin door, beyond being able to reach it.
     pub(crate) token: Option<Token>,
@@ -137,7 +142,6 @@ impl Config {
             None => ConfigFile::default(),
         };
         let missing = [
-            ("grpc", flags.grpc.or(file.grpc)),
             ("resp", flags.resp.or(file.resp)),
             ("gateway", flags.gateway.or(file.gateway).or(flags.upstream.map(Door::At))),
         ];
@@ -150,6 +154,7 @@ impl Config {
         Ok(Self {
             listen: Listen {
                 http: or_at(flags.http.or(file.http), DEFAULT_HTTP),
+                grpc: or_at(flags.grpc.or(file.grpc), DEFAULT_GRPC),
                 admin: or_at(flags.admin.or(file.admin), DEFAULT_ADMIN),
                 tls: file.tls,
                 drain: file.drain,
@@ -160,6 +165,7 @@ impl Config {
             rules: rules.unwrap_or(otherwise),
             envoy,
             headers: file.headers,
+            rls_headers: file.rls_headers,
         })
     }
 

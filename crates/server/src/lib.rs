@@ -9,6 +9,7 @@ mod client;
 mod config;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod proto;
 mod rules;
 mod service;
 mod store;

@@ -4,6 +4,8 @@
 //! [`Fault`] it gets. What a call means, what is logged about it, and which status goes with which
 //! ending is settled here once for all of them.
 
+pub(crate) mod rls;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +16,7 @@ use tidegate::rule::Chain;
 use tidegate::{Decision, HeaderStyle, Limiter, Request, Rule, RuleSet, Ruling, Timestamp};
 use tidegate_core::Header;
 
+use self::rls::Rls;
 use crate::rules::envoy::EnvoyRules;
 use crate::store::AnyStore;
 
@@ -53,6 +56,7 @@ pub(crate) struct Service {
     /// Finds the limits of envoyproxy/ratelimit files, if there are any.
     envoy: Option<Arc<EnvoyRules>>,
     style: HeaderStyle,
+    rls: Rls,
     /// Whether the store has ever been there.
     ready: AtomicBool,
     /// Whether no more calls should be sent here.
@@ -62,10 +66,16 @@ pub(crate) struct Service {
 impl Service {
     pub(crate) fn new(limiter: Limiter<AnyStore>, style: HeaderStyle) -> Self {
         let (ready, draining) = (AtomicBool::new(false), AtomicBool::new(false));
-        let service = Self { limiter, envoy: None, style, ready, draining };
+        let service = Self { limiter, envoy: None, style, rls: Rls::default(), ready, draining };
         // What was there at the start counts, also if nobody asks before it goes away.
         let _ = service.unready();
         service
+    }
+
+    /// The same service, with what calls of Envoy need.
+    pub(crate) fn with_rls(mut self, rls: Rls) -> Self {
+        self.rls = rls;
+        self
     }
 
     /// The same service with the limits of envoyproxy/ratelimit files, whose rules the limiter has.
@@ -247,6 +257,16 @@ impl Ending {
             Self::UnknownRule => 404,
             Self::Denied => 429,
             Self::Unavailable => 503,
+        }
+    }
+
+    /// The gRPC status code, for calls that answer a denial with a message.
+    pub(crate) const fn grpc(self) -> i32 {
+        match self {
+            Self::Allowed | Self::Denied => 0,
+            Self::Invalid => 3,
+            Self::UnknownRule => 5,
+            Self::Unavailable => 14,
         }
     }
 }

@@ -2,4 +2,5 @@
 
 pub(crate) mod connection;
 pub(crate) mod door;
+pub(crate) mod grpc;
 pub(crate) mod http;

@@ -14,9 +14,9 @@ use crate::rules::Rules;
 
 /// Answers rate-limit checks until it is told to stop.
 ///
-/// Without arguments: sample rules, spending kept in memory, HTTP on 127.0.0.1:8080 and the admin
-/// door on 127.0.0.1:9090. Each address is printed on stdout once it is bound, `http
-/// 127.0.0.1:8080`, so that port 0 is of use to scripts.
+/// Without arguments: sample rules, spending kept in memory, HTTP on 127.0.0.1:8080, gRPC on
+/// 127.0.0.1:8081 and the admin door on 127.0.0.1:9090. Each address is printed on stdout once it is
+/// bound, `http 127.0.0.1:8080`, so that port 0 is of use to scripts.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {
@@ -40,13 +40,15 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDRESS")]
     http: Option<Door>,
 
+    /// Where to answer gRPC, Envoy's rate limit service among it: an address, or off
+    /// [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "ADDRESS")]
+    grpc: Option<Door>,
+
     /// Where operators see and change things: an address, or off. Other machines can reach it only if
     /// it has a token, from the configuration or TIDEGATE_TOKEN [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<Door>,
-
-    #[arg(long, value_name = "ADDRESS", hide = true)]
-    grpc: Option<Door>,
 
     #[arg(long, value_name = "ADDRESS", hide = true)]
     resp: Option<Door>,
@@ -75,12 +77,13 @@ and ?prefix=tg:&timeout=10ms after any of them. A password that stands in the en
 TIDEGATE_REDIS_PASSWORD, or in the configuration is not seen by who lists processes.
 
 A configuration:
-  listen: {http: 127.0.0.1:8080, admin: 127.0.0.1:9090}
+  listen: {http: 127.0.0.1:8080, grpc: 127.0.0.1:8081, admin: 127.0.0.1:9090}
   admin: {token: at-least-16-characters}  # sent as Authorization: Bearer
   store: {memory: {max_keys: 1000000}}    # or redis: {url: redis://cache, timeout: 10ms}
   rules: {file: rules.yaml}               # or inline: [{name: api, per: [user], limit: 100/s}]
                                           # and envoy: DIR, for files of envoyproxy/ratelimit
-  headers: {reset: delta, ietf: 11}       # reset: delta, epoch; ietf: 11, 6, off
+  headers: {reset: delta, ietf: 11}       # reset: delta, epoch; ietf: 11, 6, off;
+                                          # rls, through Envoy: denied, all, off
   tls: {certificate: c.pem, key: k.pem}   # client_ca: ca.pem asks clients for certificates
   drain: {delay: 2s, timeout: 25s}        # after SIGTERM: not ready, then no new connections";
 
@@ -114,7 +117,8 @@ async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failur
     let rules = Rules::load(config.rules, config.envoy.as_deref())?;
     let count = rules.set.rules().len();
     let store = config.store.to_string();
-    let app = App::bind(&config.listen, rules, config.store, config.headers).await?;
+    let app =
+        App::bind(&config.listen, rules, config.store, config.headers, config.rls_headers).await?;
     for door in &config.listen.missing {
         output.note(format_args!("{door}: this version has no such door, going on without it"));
     }
@@ -216,7 +220,10 @@ impl From<BindError> for Failure {
             }
             BindError::Store(OpenError::Kind { .. }) => failure
                 .hint("redis:// is one server, redis+cluster:// a cluster, redis+sentinel:// a master by name"),
-            BindError::Tls(_) | BindError::Store(_) => failure,
+            BindError::Tls(_)
+            | BindError::Rule(_)
+            | BindError::Rules(_)
+            | BindError::Store(_) => failure,
         }
     }
 }

@@ -15,6 +15,7 @@ use super::secrets::RedisSource;
 use super::tls::{RawTls, TlsConfig};
 use super::{ConfigError, Door, Drain, RuleSource, Token, Wrong, read};
 use crate::service::cut;
+use crate::service::rls::RlsHeaders;
 
 /// A configuration file, read and checked.
 #[derive(Debug, Default)]
@@ -30,6 +31,7 @@ pub(crate) struct ConfigFile {
     pub(crate) rules: Option<RuleSource>,
     pub(crate) envoy: Option<PathBuf>,
     pub(super) headers: HeaderStyle,
+    pub(super) rls_headers: RlsHeaders,
     pub(super) tls: Option<TlsConfig>,
     pub(super) drain: Drain,
 }
@@ -83,6 +85,7 @@ struct RawRules {
 struct RawHeaders {
     reset: Option<Spanned<String>>,
     ietf: Option<Spanned<String>>,
+    rls: Option<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -150,6 +153,15 @@ impl ConfigFile {
                     [("11", Ietf::Current), ("6", Ietf::Six), ("off", Ietf::Off)],
                 ),
             },
+            rls_headers: wrong.word(
+                "headers.rls",
+                raw.headers.rls,
+                [
+                    ("denied", RlsHeaders::Denied),
+                    ("all", RlsHeaders::All),
+                    ("off", RlsHeaders::Off),
+                ],
+            ),
             envoy: raw
                 .rules
                 .as_ref()

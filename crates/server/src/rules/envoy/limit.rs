@@ -33,7 +33,7 @@ pub(crate) struct EnvoyLimit {
 }
 
 /// The window of a limit: fixed, counted from the epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Unit {
     Unknown,
     Second,
@@ -113,8 +113,14 @@ impl Unit {
         known.map(|(_, unit)| *unit)
     }
 
+    /// The unit whose window is exactly this; [`Unknown`](Self::Unknown) if none is.
+    pub(crate) fn of(window: Span) -> Self {
+        let known = Self::NAMES.iter().find(|(_, unit)| unit.window() == Some(window));
+        known.map_or(Self::Unknown, |(_, unit)| *unit)
+    }
+
     /// How long its window is; `None` for none.
-    pub(super) const fn window(self) -> Option<Span> {
+    pub(crate) const fn window(self) -> Option<Span> {
         const DAY: u64 = 24 * 60 * 60;
         let seconds = match self {
             Self::Unknown => return None,
