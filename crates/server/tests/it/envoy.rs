@@ -6,7 +6,7 @@ mod edge;
 use tidegate_testkit::{Port, Tool, lacking, wait_for};
 
 use self::edge::{Edge, HERE, Patience, THERE};
-use crate::kit::{Folder, Server};
+use crate::kit::{Folder, Server, run};
 
 /// Rules whose windows no test outlasts.
 const RULES: &str = "
@@ -56,6 +56,13 @@ fn envoy_admits_up_to_the_limit_and_says_how_much_is_left() {
         200,
         "another method is another matter"
     );
+}
+
+#[test]
+fn the_rules_that_are_deployed_with_envoy_are_fine() {
+    let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/envoy/rules.yaml");
+    let (code, _, notes) = run(&["validate", rules]);
+    assert_eq!(code, 0, "{notes}");
 }
 
 #[test]
