@@ -9,10 +9,13 @@ mod client;
 mod config;
 #[doc(hidden)]
 pub mod fuzzing;
+mod metrics;
 pub mod proto;
 mod rules;
+mod rules_version;
 mod service;
 mod store;
+mod top;
 mod transport;
 
 use std::process::ExitCode;

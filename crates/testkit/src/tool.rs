@@ -28,6 +28,8 @@ pub enum Tool {
     Faketime,
     /// The `openssl` command, for certificates.
     Openssl,
+    /// The `promtool` command of the Debian package `prometheus`, which checks metrics and alerts.
+    Promtool,
     /// The `setpriv` command of util-linux, without which a server outlives a test runner that is killed.
     Setpriv,
     /// Envoy, from the path or fetched by `tools/setup.sh`.
@@ -47,6 +49,7 @@ impl Tool {
             Self::Server(Flavour::Redis6) => fetched("redis6-server"),
             Self::Faketime => faketime_library(),
             Self::Openssl => on_path("openssl"),
+            Self::Promtool => on_path("promtool"),
             Self::Setpriv => SETPRIV.clone(),
             Self::Envoy => on_path("envoy").or_else(|| fetched("envoy")),
             Self::PythonEnvoy => fetched("python-envoy"),
@@ -70,6 +73,7 @@ impl fmt::Display for Tool {
             Self::Server(Flavour::Redis6) => "Redis 6",
             Self::Faketime => "libfaketime",
             Self::Openssl => "openssl",
+            Self::Promtool => "promtool",
             Self::Setpriv => "setpriv",
             Self::Envoy => "envoy",
             Self::PythonEnvoy => "Python with Envoy's messages",

@@ -21,6 +21,7 @@ pub(crate) use self::headers::RlsHeaders;
 use self::overrides::Overrides;
 pub(crate) use self::overrides::{OVERRIDE, override_rule};
 pub(crate) use self::status::{CurrentLimit, Status};
+use super::books::Answered;
 use super::{Fault, Service, Via};
 pub(crate) use crate::rules::envoy::Unit;
 
@@ -65,7 +66,8 @@ impl Service {
         via: Via,
         call: &RlsCall<'_>,
     ) -> Result<RlsReply, Fault> {
-        let asked = self.asked(call)?;
+        let began = self.limiter.clock().now();
+        let asked = self.asked(call).map_err(|fault| self.refused(via, fault))?;
         let spending = asked.iter().filter(|asked| !asked.gives_back);
         let claims: SmallVec<[Claim<'_, '_>; 4]> = spending.flat_map(Asked::claims).collect();
         let decided = match claims.as_slice() {
@@ -86,6 +88,11 @@ impl Service {
         let statuses: Vec<Status> = each.map(|(asked, by)| Status::of(asked, by)).collect();
         let headers = self.rls.headers.of(self.style, over, settled.iter().flatten());
         let metadata = notes::of(&asked, &statuses, settled.iter().flatten());
+        let spent = asked.iter().zip(&settled).filter(|(asked, _)| !asked.gives_back);
+        let decided =
+            spent.flat_map(|(asked, by)| asked.claims().map(|claim| claim.request).zip(by));
+        let answered = Answered { via, began, at: self.limiter.clock().now() };
+        self.books.enter(&self.limiter, answered, decided);
         tracing::debug!(?via, over, descriptors = statuses.len(), "descriptors checked");
         Ok(RlsReply { over, statuses, headers, metadata })
     }

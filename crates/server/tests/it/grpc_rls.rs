@@ -345,3 +345,19 @@ fn concurrent_calls_never_exceed_the_limit() {
     let admitted: usize = callers.into_iter().map(|caller| caller.join().unwrap()).sum();
     assert_eq!(admitted, 100);
 }
+
+#[test]
+fn calls_are_counted_by_door_and_decisions_by_rule() {
+    let server = Server::with_rules(RULES);
+    let caller = Caller::to(&server);
+    caller.ask("both", &[user("alice"), user("bob")]);
+    caller.ask("both", &[hits(3, user("alice"))]);
+    let metrics = server.manage("GET", "/metrics", "").body;
+    let count = |wanted: &[&str]| {
+        let line = metrics.lines().find(|line| wanted.iter().all(|part| line.contains(part)));
+        line.and_then(|line| line.rsplit_once(' ')).map(|(_, count)| count.to_owned())
+    };
+    let calls = |ending| count(&["_checks_total{", "door=\"grpc\"", ending]);
+    assert_eq!(calls("\"allowed\"").as_deref(), Some("1"), "{metrics}");
+    assert_eq!(calls("\"denied\"").as_deref(), Some("1"), "{metrics}");
+}

@@ -1,6 +1,7 @@
 //! The real binary, over real sockets.
 #![allow(clippy::unwrap_used, reason = "tests state what they expect")]
 
+mod admin;
 mod bad_input;
 mod block;
 mod cli;
@@ -14,6 +15,7 @@ mod grpc_rls;
 mod grpc_wire;
 mod http;
 mod kit;
+mod metrics;
 mod redis;
 mod redis_config;
 mod rls_json;

@@ -24,7 +24,8 @@ pub(super) async fn check(
     service: &Service,
     asked: &CheckRequest,
 ) -> Result<CheckResponse, Status> {
-    let reply = service.check(Via::Grpc, call(asked)?).await?;
+    let call = call(asked).map_err(|fault| service.refused(Via::Grpc, fault))?;
+    let reply = service.check(Via::Grpc, call).await?;
     if reply.ending() == Ending::Unavailable {
         let undecided = reply.decision.undecided().join(", ");
         let code = Code::from(Ending::Unavailable.grpc());
@@ -48,7 +49,8 @@ pub(super) async fn batch(
     let found = asked.checks.len();
     if found > MAX_CHECKS {
         let wanted = format!("at most {MAX_CHECKS}");
-        return Err(Fault::invalid("checks", format!("{found} checks"), wanted).into());
+        let fault = Fault::invalid("checks", format!("{found} checks"), wanted);
+        return Err(service.refused(Via::Grpc, fault).into());
     }
     let replies = service.check_each(Via::Grpc, asked.checks.iter().map(call).collect()).await;
     let answers = replies.iter().enumerate().map(|(index, reply)| {

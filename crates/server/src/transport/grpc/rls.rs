@@ -28,7 +28,8 @@ pub(super) async fn answer(
     service: &Service,
     asked: &RateLimitRequest,
 ) -> Result<RateLimitResponse, Status> {
-    let reply = service.should_rate_limit(Via::Grpc, &call(asked)?).await?;
+    let call = call(asked).map_err(|fault| service.refused(Via::Grpc, fault))?;
+    let reply = service.should_rate_limit(Via::Grpc, &call).await?;
     Ok(response(reply))
 }
 

@@ -35,7 +35,8 @@ impl Door {
         let limiter = Limiter::builder().clock(clock.clone()).store(store).build();
         let service = Arc::new(Service::new(limiter, HeaderStyle::default()));
         let grpc = Arc::new(Grpc::new(service, clock.clone(), closing.clone()));
-        let doorway = Doorway { listener, tls: None, patience: patience(), clock, closing };
+        let (patience, connections) = (patience(), Arc::default());
+        let doorway = Doorway { listener, tls: None, patience, clock, closing, connections };
         tokio::spawn(doorway.serve(grpc));
         Self { address, time, _close: close }
     }
