@@ -81,7 +81,7 @@ impl Node {
                 }
             }
             Err(error) => {
-                tracing::debug!(store = %self.name, %error, "server does not say what it holds")
+                tracing::debug!(store = %self.name, %error, "server does not say what it holds");
             }
         }
     }
