@@ -36,7 +36,8 @@ Examples:
 Exit status: 0 fine, 1 denied or invalid, 2 could not do it.
 TIDEGATE_LOG sets what is logged: debug, or tidegate=trace; info by default.
 TIDEGATE_LOG_FORMAT sets how: text, or json, an object on each line.
-TIDEGATE_TOKEN opens an admin door that has a token.";
+TIDEGATE_TOKEN opens an admin door that has a token.
+TIDEGATE_CA, TIDEGATE_CERTIFICATE and TIDEGATE_KEY name PEM files for --server https://…";
 
 #[derive(Debug, Subcommand)]
 enum Command {

@@ -21,6 +21,7 @@ pub(crate) use self::secrets::PASSWORD_VARIABLE;
 use self::secrets::RedisSource;
 pub(crate) use self::tls::TlsConfig;
 pub(crate) use self::token::Token;
+use crate::client::ClientTls;
 use crate::service::rls::RlsHeaders;
 
 /// The rules that are enforced when none are given.
@@ -244,6 +245,25 @@ pub(crate) fn token() -> Result<Option<Token>, ConfigError> {
     text.parse().map(Some).map_err(|message| {
         ConfigError::Invalid(vec![Wrong { source: NAME.to_owned(), line: None, message }])
     })
+}
+
+/// How commands speak TLS to a server: `TIDEGATE_CA`, `TIDEGATE_CERTIFICATE` and `TIDEGATE_KEY` name files.
+///
+/// # Errors
+/// There is a certificate without a key, or the other way round.
+pub(crate) fn client_tls() -> Result<ClientTls, ConfigError> {
+    let path = |name| Ok::<_, ConfigError>(environment(name)?.map(PathBuf::from));
+    let ca = path("TIDEGATE_CA")?;
+    let identity = match (path("TIDEGATE_CERTIFICATE")?, path("TIDEGATE_KEY")?) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        (found, _) => {
+            let place = if found.is_some() { "TIDEGATE_KEY" } else { "TIDEGATE_CERTIFICATE" };
+            let reason = "a certificate and its key are wanted, found the other one".to_owned();
+            return Err(ConfigError::Elsewhere { place, reason });
+        }
+    };
+    Ok(ClientTls { ca, identity })
 }
 
 /// What a variable says; nothing if it is not there or empty.

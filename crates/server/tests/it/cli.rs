@@ -114,7 +114,7 @@ fn validate_tells_what_a_setting_must_be() {
         ("listen: {http: [a]}", "1: http must be a text, found a list"),
         ("listen: {http: a, http: b}", "1: keys must be unique, found \"http\" twice"),
         ("[a]", "1: the document must be a map, found a list"),
-        ("rules: {}", "1: rules must have file or inline, found neither"),
+        ("rules: {}", "1: rules must have file, inline or envoy, found none"),
         ("rules: {file: a, inline: []}", "1: rules must have file or inline, found both"),
         ("admin: {token: secret}", "1: admin.token must be 16 to 256 characters long, found 6"),
         (
@@ -311,7 +311,7 @@ fn check_hints_what_to_do_when_nobody_listens() {
              hint: --server http://HOST:PORT asks another one\n"
         )
     );
-    for url in ["127.0.0.1:8080", "https://127.0.0.1", "http://127.0.0.1/v1", ""] {
+    for url in ["127.0.0.1:8080", "ftp://127.0.0.1", "http://127.0.0.1/v1", ""] {
         let (code, _, stderr) = run(&["check", "api", "alice", "--server", url]);
         assert_eq!(code, 2);
         assert!(stderr.contains("must be a URL like http://127.0.0.1:8080"), "{stderr}");

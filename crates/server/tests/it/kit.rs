@@ -15,10 +15,10 @@ const FOREVER: Duration = Duration::from_secs(60);
 
 pub(crate) fn tidegate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    for name in
-        ["TIDEGATE_LOG", "TIDEGATE_TOKEN", "TIDEGATE_REDIS_PASSWORD", "TIDEGATE_REDIS_SECRET"]
-    {
-        command.env_remove(name);
+    for name in std::env::vars_os().map(|(name, _)| name) {
+        if name.to_str().is_some_and(|name| name.starts_with("TIDEGATE_")) {
+            command.env_remove(name);
+        }
     }
     command
 }

@@ -67,6 +67,17 @@ fn a_door_that_asks_for_certificates_lets_in_only_those_of_its_authority() {
         curl(&url, &[&ca[..], &shown].concat())
     };
     assert_eq!(with(certificates.client("orders", "URI:spiffe://shop/orders")), Ok(200));
+    // Our own commands come in the same way.
+    let (certificate, key) = certificates.client("operator", "DNS:operator.internal");
+    let check = |identity: &[(&str, &Path)]| {
+        let mut command = crate::kit::tidegate();
+        command.args(["check", "global", "--server", &format!("https://{}", server.address)]);
+        command.envs(identity.iter().copied()).output().unwrap().status.code()
+    };
+    let shown = [("TIDEGATE_CERTIFICATE", &*certificate), ("TIDEGATE_KEY", &*key)];
+    assert_eq!(check(&[&shown[..], &[("TIDEGATE_CA", &certificates.ca)]].concat()), Some(0));
+    assert_eq!(check(&[("TIDEGATE_CA", &certificates.ca)]), Some(2));
+    assert_eq!(check(&shown), Some(2));
     curl(&url, &ca).unwrap_err();
     let stranger = Certificates::create(Path::new(other.path()));
     with(stranger.client("orders", "URI:spiffe://shop/orders")).unwrap_err();
