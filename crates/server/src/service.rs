@@ -225,9 +225,14 @@ fn wanted_client(rule: &Rule) -> String {
 /// Most rules that an error lists.
 const LISTED: usize = 10;
 
+/// Rules that the doors count by and nobody names.
+const INTERNAL: [&str; 1] = [rls::OVERRIDE];
+
 fn unknown_rule(name: &str, rules: &RuleSet) -> Fault {
-    let names: Vec<&str> = rules.rules().iter().take(LISTED).map(Rule::name).collect();
-    let wanted = match rules.rules().len().saturating_sub(LISTED) {
+    let names = rules.rules().iter().map(Rule::name).filter(|name| !INTERNAL.contains(name));
+    let (more, names) = (names.clone().skip(LISTED).count(), names.take(LISTED));
+    let names: Vec<&str> = names.collect();
+    let wanted = match more {
         0 => format!("one of {}", names.join(", ")),
         more => format!("one of {} and {more} more", names.join(", ")),
     };

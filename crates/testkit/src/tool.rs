@@ -32,6 +32,8 @@ pub enum Tool {
     Setpriv,
     /// Envoy, from the path or fetched by `tools/setup.sh`.
     Envoy,
+    /// A Python with Envoy's messages and gRPC, fetched by `tools/setup.sh`.
+    PythonEnvoy,
 }
 
 impl Tool {
@@ -47,6 +49,7 @@ impl Tool {
             Self::Openssl => on_path("openssl"),
             Self::Setpriv => SETPRIV.clone(),
             Self::Envoy => on_path("envoy").or_else(|| fetched("envoy")),
+            Self::PythonEnvoy => fetched("python-envoy"),
         }
     }
 
@@ -69,6 +72,7 @@ impl fmt::Display for Tool {
             Self::Openssl => "openssl",
             Self::Setpriv => "setpriv",
             Self::Envoy => "envoy",
+            Self::PythonEnvoy => "Python with Envoy's messages",
         })
     }
 }

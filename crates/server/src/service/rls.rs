@@ -19,7 +19,7 @@ use self::asked::Asked;
 pub(crate) use self::call::{Descriptor, Hits, RlsCall};
 pub(crate) use self::headers::RlsHeaders;
 use self::overrides::Overrides;
-pub(crate) use self::overrides::override_rule;
+pub(crate) use self::overrides::{OVERRIDE, override_rule};
 pub(crate) use self::status::{CurrentLimit, Status};
 use super::{Fault, Service, Via};
 pub(crate) use crate::rules::envoy::Unit;

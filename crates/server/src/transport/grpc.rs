@@ -30,8 +30,8 @@ use crate::service::{Fault, Service};
 
 /// What all long messages together may take, in KiB.
 const MAX_MESSAGES: usize = 128 * 1024;
-/// How long a message may take from its head to its end.
-const MESSAGE: Span = Span::from_secs(30);
+/// How long a message may take from its head to its end: less than a connection may be busy with it.
+const MESSAGE: Span = Span::from_secs(20);
 /// How long a connection may be silent. Callers keep theirs open, Envoy for an hour; whether they are
 /// still there is found out by asking.
 const IDLE: Span = Span::from_secs(3_900);
@@ -141,3 +141,6 @@ impl From<Fault> for Status {
         Self::new(Code::from(fault.ending.grpc()), fault.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests;

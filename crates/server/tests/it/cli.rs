@@ -108,7 +108,7 @@ fn validate_tells_every_error_with_its_line() {
 fn validate_tells_what_a_setting_must_be() {
     let folder = Folder::new();
     for (text, error) in [
-        ("headers: {rest: delta}", "1: there is no key \"rest\", wanted reset, ietf"),
+        ("headers: {rest: delta}", "1: there is no key \"rest\", wanted reset, ietf, rls"),
         ("listen: 5", "1: listen must be a map, found \"5\""),
         ("listen:\n  - a", "2: listen must be a map, found a list"),
         ("listen: {http: [a]}", "1: http must be a text, found a list"),

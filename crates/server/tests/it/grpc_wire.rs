@@ -2,9 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use tidegate_testkit::Port;
+use tidegate_testkit::{Certificates, Port, Tool, lacking};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
@@ -17,7 +19,7 @@ use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
 use crate::grpc_caller::{Caller, descriptor, user};
-use crate::kit::Server;
+use crate::kit::{Folder, Server, shown};
 
 const RULES: &str = "rules: [{name: api, per: [user], limit: 5 per 10 days}]";
 const RLS: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -65,6 +67,58 @@ fn whoever_watches_learns_that_the_server_leaves_and_does_not_keep_it() {
     assert_eq!(next().unwrap().status(), ServingStatus::NotServing);
     assert_eq!(next(), None);
     assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn a_call_under_way_is_answered_before_the_end() {
+    let config = format!(
+        "listen: {{http: 127.0.0.1:0}}\ndrain: {{delay: 0s}}\nrules: {{inline: {}}}\n",
+        &RULES[7..]
+    );
+    let mut server = Server::with_config(&config);
+    let caller = Caller::to(&server);
+    let (release, released) = tokio::sync::oneshot::channel::<Vec<u8>>();
+    let channel = caller.channel.clone();
+    let under_way = caller.runtime.spawn(async move {
+        let mut client = tonic::client::Grpc::<Channel>::new(channel);
+        client.ready().await.unwrap();
+        let message = futures_util::stream::once(async { released.await.unwrap() });
+        let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
+        client.client_streaming(Request::new(message), path, bytes_codec::Bytes).await
+    });
+    // The head of the call was sent before those of this one, which are answered.
+    assert_eq!(health(&caller, "").unwrap(), ServingStatus::Serving);
+    server.signal("TERM");
+    server.note("told to stop");
+    release.send(Vec::new()).unwrap();
+    let answer = caller.runtime.block_on(under_way).unwrap().unwrap().into_inner();
+    // NOT_SERVING, as the message has it.
+    assert_eq!(answer, [0x08, 2]);
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn http2_is_agreed_upon_inside_of_tls() {
+    if lacking(&[Tool::Openssl]) {
+        return;
+    }
+    let folder = Folder::new();
+    let certificates = Certificates::create(Path::new(folder.path()));
+    let file = |path: &Path| path.to_str().unwrap().to_owned();
+    let server = Server::with_config(&format!(
+        "listen: {{http: 127.0.0.1:0}}\ntls: {{certificate: {}, key: {}, doors: [grpc]}}\n",
+        file(&certificates.certificate),
+        file(&certificates.key)
+    ));
+    let url = format!("https://{}/grpc.health.v1.Health/Check", server.door("grpc"));
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--show-error", "--max-time", "30", "--output", "/dev/null"]);
+    curl.args(["--write-out", "%{http_code} %{http_version}", "--http2"]);
+    curl.args(["--cacert", &file(&certificates.ca), "-H", "content-type: application/grpc"]);
+    // An empty message: not compressed, no bytes.
+    curl.args(["--data-binary", &format!("@{}", folder.file("message", "\0\0\0\0\0")), &url]);
+    let (code, answer, errors) = shown(curl.output().unwrap());
+    assert_eq!((code, answer.as_str()), (0, "200 2"), "{errors}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod envoy;
 mod envoy_rules;
 mod grpc_caller;
 mod grpc_own;
+mod grpc_python;
 mod grpc_rls;
 mod grpc_wire;
 mod http;

@@ -10,7 +10,7 @@ use tidegate::{Algorithm, Limit, Quota, QuotaError, Rule, Span};
 use super::Unit;
 
 /// The rule that counts them.
-pub(super) const OVERRIDE: &str = "rls.override";
+pub(crate) const OVERRIDE: &str = "rls.override";
 /// What it counts by, beside the domain: the whole descriptor, and the unit.
 pub(super) const DESCRIPTOR: &str = "descriptor";
 pub(super) const UNIT: &str = "unit";

@@ -173,7 +173,7 @@ struct WireHeader<'a> {
 
 impl<'a> Answer<'a> {
     fn of(reply: &'a RlsReply) -> Self {
-        let header = |(key, value): &'a (&str, String)| WireHeader { key: *key, value };
+        let header = |(key, value): &'a (&str, String)| WireHeader { key, value };
         Self {
             overall_code: code(reply.over),
             statuses: reply.statuses.iter().map(WireStatus::of).collect(),
