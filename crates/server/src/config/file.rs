@@ -323,11 +323,11 @@ impl Wrongs<'_> {
             (None, Some(_)) => Some(RuleSource::Inline(Box::default())),
             (None, None) if rules.value.envoy.is_some() => None,
             (found, _) => {
-                let found = if found.is_some() { "both" } else { "neither" };
-                self.add(
-                    rules.referenced.line(),
-                    format!("rules must have file, inline or envoy, found {found}"),
-                );
+                let message = match found {
+                    Some(_) => "rules must have file or inline, found both",
+                    None => "rules must have file, inline or envoy, found none",
+                };
+                self.add(rules.referenced.line(), message.to_owned());
                 None
             }
         }

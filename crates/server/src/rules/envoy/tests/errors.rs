@@ -136,3 +136,17 @@ fn scalars_keep_the_spelling_of_their_author() {
     assert_eq!(answer(&rules, "1.10", &[("true", "0x10")]), "1000/DAY");
     assert_eq!(answer(&rules, "1.10", &[("yes", "anything")]), "7/WEEK");
 }
+
+proptest::proptest! {
+    #[test]
+    fn a_damaged_file_is_read_or_refused_with_its_place(
+        start in 0..800usize,
+        length in 0..40usize,
+        put in "[ a-z{}\\[\\]:,*&~'\"|>\n-]{0,12}",
+    ) {
+        let text = include_str!("../../../../tests/envoy_examples/12-everything.yml");
+        let start = start.min(text.len());
+        let end = (start + length).min(text.len());
+        crate::fuzzing::envoy_yaml(&format!("{}{put}{}", &text[..start], &text[end..]));
+    }
+}
