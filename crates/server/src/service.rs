@@ -297,8 +297,13 @@ const LISTED: usize = 10;
 /// Rules that the doors count by and nobody names.
 const INTERNAL: [&str; 1] = [rls::OVERRIDE];
 
+/// The rules that somebody wrote.
+pub(crate) fn written(rules: &RuleSet) -> impl Iterator<Item = &Rule> + Clone {
+    rules.rules().iter().filter(|rule| !INTERNAL.contains(&rule.name()))
+}
+
 pub(crate) fn unknown_rule(name: &str, rules: &RuleSet) -> Fault {
-    let names = rules.rules().iter().map(Rule::name).filter(|name| !INTERNAL.contains(name));
+    let names = written(rules).map(Rule::name);
     let (more, names) = (names.clone().skip(LISTED).count(), names.take(LISTED));
     let names: Vec<&str> = names.collect();
     let wanted = match more {
