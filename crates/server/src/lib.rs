@@ -10,6 +10,8 @@ mod config;
 #[doc(hidden)]
 pub mod fuzzing;
 mod metrics;
+pub mod proto;
+mod rules;
 mod rules_version;
 mod service;
 mod store;

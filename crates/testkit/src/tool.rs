@@ -40,6 +40,10 @@ pub enum Tool {
     Ioredis,
     /// The `setpriv` command of util-linux, without which a server outlives a test runner that is killed.
     Setpriv,
+    /// Envoy, from the path or fetched by `tools/setup.sh`.
+    Envoy,
+    /// A Python with Envoy's messages and gRPC, fetched by `tools/setup.sh`.
+    PythonEnvoy,
 }
 
 impl Tool {
@@ -59,6 +63,8 @@ impl Tool {
             Self::RedisPy => on_path("python3").and_then(|_| library("redis-py")),
             Self::Ioredis => on_path("node").and_then(|_| library("ioredis")),
             Self::Setpriv => SETPRIV.clone(),
+            Self::Envoy => on_path("envoy").or_else(|| fetched("envoy")),
+            Self::PythonEnvoy => fetched("python-envoy"),
         }
     }
 
@@ -85,6 +91,8 @@ impl fmt::Display for Tool {
             Self::RedisPy => "redis-py",
             Self::Ioredis => "ioredis",
             Self::Setpriv => "setpriv",
+            Self::Envoy => "envoy",
+            Self::PythonEnvoy => "Python with Envoy's messages",
         })
     }
 }

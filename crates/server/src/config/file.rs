@@ -16,6 +16,7 @@ use super::secrets::RedisSource;
 use super::tls::{RawTls, TlsConfig};
 use super::{ConfigError, Door, Drain, RuleSource, Token, Wrong, read};
 use crate::service::cut;
+use crate::service::rls::RlsHeaders;
 
 /// A configuration file, read and checked.
 #[derive(Debug, Default)]
@@ -30,7 +31,9 @@ pub(crate) struct ConfigFile {
     pub(super) max_keys: Option<usize>,
     pub(super) redis: Option<RedisSource>,
     pub(crate) rules: Option<RuleSource>,
+    pub(crate) envoy: Option<PathBuf>,
     pub(super) headers: HeaderStyle,
+    pub(super) rls_headers: RlsHeaders,
     pub(super) tls: Option<TlsConfig>,
     pub(super) drain: Drain,
 }
@@ -77,6 +80,7 @@ struct RawMemory {
 struct RawRules {
     file: Option<PathBuf>,
     inline: Option<IgnoredAny>,
+    envoy: Option<PathBuf>,
 }
 
 #[derive(Default, Deserialize)]
@@ -84,6 +88,7 @@ struct RawRules {
 struct RawHeaders {
     reset: Option<Spanned<String>>,
     ietf: Option<Spanned<String>>,
+    rls: Option<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -152,6 +157,19 @@ impl ConfigFile {
                     [("11", Ietf::Current), ("6", Ietf::Six), ("off", Ietf::Off)],
                 ),
             },
+            rls_headers: wrong.word(
+                "headers.rls",
+                raw.headers.rls,
+                [
+                    ("denied", RlsHeaders::Denied),
+                    ("all", RlsHeaders::All),
+                    ("off", RlsHeaders::Off),
+                ],
+            ),
+            envoy: raw
+                .rules
+                .as_ref()
+                .and_then(|rules| Some(folder(path).join(rules.value.envoy.as_ref()?))),
             rules: raw.rules.and_then(|rules| wrong.rules(path, rules)),
             tls: raw
                 .tls
@@ -175,7 +193,7 @@ impl ConfigFile {
 }
 
 /// What is wrong with the shape of a file: where, found, wanted.
-fn unreadable(error: &Error, text: &str) -> String {
+pub(crate) fn unreadable(error: &Error, text: &str) -> String {
     match error {
         Error::SerdeUnknownField { field, expected, .. } => {
             format!("there is no key {}, wanted {}", echo(field), expected.join(", "))
@@ -307,12 +325,13 @@ impl Wrongs<'_> {
         match (rules.value.file, rules.value.inline) {
             (Some(file), None) => Some(RuleSource::File(folder(path).join(file))),
             (None, Some(_)) => Some(RuleSource::Inline(Box::default())),
+            (None, None) if rules.value.envoy.is_some() => None,
             (found, _) => {
-                let found = if found.is_some() { "both" } else { "neither" };
-                self.add(
-                    rules.referenced.line(),
-                    format!("rules must have file or inline, found {found}"),
-                );
+                let message = match found {
+                    Some(_) => "rules must have file or inline, found both",
+                    None => "rules must have file, inline or envoy, found none",
+                };
+                self.add(rules.referenced.line(), message.to_owned());
                 None
             }
         }
@@ -338,6 +357,8 @@ impl FromStr for MaxKeys {
 pub(crate) enum Kind {
     Rules,
     Config,
+    /// A file of envoyproxy/ratelimit.
+    Envoy,
 }
 
 /// Tells a configuration from a file of rules by its keys, or else by its name.
@@ -351,6 +372,7 @@ pub(crate) fn kind(path: &Path, text: &str) -> Kind {
         return Kind::Config;
     }
     match serde_saphyr::from_str::<BTreeMap<String, IgnoredAny>>(text) {
+        Ok(keys) if keys.contains_key("domain") || keys.contains_key("descriptors") => Kind::Envoy,
         Ok(keys)
             if ["listen", "store", "headers", "admin", "tls", "drain", "identity", "resp"]
                 .iter()

@@ -5,32 +5,24 @@
 
 use std::sync::Arc;
 
-use tidegate::rule::{OnStoreFailure, RuleErrors};
-use tidegate::{Algorithm, Claim, Limit, Quota, Request, Rule, RuleSet, StoreError, Under};
+use tidegate::rule::{OnStoreFailure, RuleError};
+use tidegate::{Algorithm, Claim, Limit, Quota, Request, Rule, StoreError, Under};
 
 use super::{Ending, Fault, Reply, Service, Via};
 
 /// What the rule is called where rules are named.
-const NAME: &str = "cl.throttle";
+pub(super) const NAME: &str = "cl.throttle";
 /// The attribute that its buckets are told apart by.
 const KEY: &str = "key";
 
-/// The rules with one more, for limits that come with calls.
+/// The rule. Whoever asks this way has none that says what happens without a store, so it is told that
+/// nobody knows.
 ///
 /// # Errors
-/// A rule has its name already, or there are too many.
-pub(crate) fn with_throttle(rules: RuleSet) -> Result<RuleSet, RuleErrors> {
-    // Whoever asks this way has no rule that says what then, so it is told that nobody knows.
-    let rule = Rule::new(NAME, Algorithm::TokenBucket, Quota::per_second(1))
-        .and_then(|rule| rule.with_per(KEY))
-        .expect("a name, a limit and an attribute that can be used")
-        .with_on_store_failure(OnStoreFailure::Deny);
-    rules.with_named(vec![rule])
-}
-
-/// Whether this is that rule, which nobody wrote and nobody may ask for.
-pub(super) fn is_its(rule: &Rule) -> bool {
-    rule.name() == NAME
+/// Never; it is a rule like any other.
+pub(super) fn rule() -> Result<Rule, RuleError> {
+    let rule = Rule::new(NAME, Algorithm::TokenBucket, Quota::per_second(1))?.with_per(KEY)?;
+    Ok(rule.with_on_store_failure(OnStoreFailure::Deny))
 }
 
 impl Service {

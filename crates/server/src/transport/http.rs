@@ -4,6 +4,7 @@ pub(crate) mod body;
 pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod json;
+mod rls_json;
 
 use std::sync::Arc;
 
@@ -27,7 +28,8 @@ const SMALL: usize = 4 * 1024;
 /// What all larger bodies together may take, in KiB.
 const MAX_BODIES: usize = 128 * 1024;
 
-const ENDPOINTS: &str = "POST /v1/check, POST /v1/check/batch, GET /healthz and GET /readyz";
+const ENDPOINTS: &str =
+    "POST /v1/check, POST /v1/check/batch, POST /json, GET /healthz and GET /readyz";
 
 /// Answers checks over HTTP.
 #[derive(Debug)]
@@ -48,9 +50,11 @@ impl Handler for Door {
         match request.uri().path() {
             "/v1/check" => self.post(request, Endpoint::Check).await,
             "/v1/check/batch" => self.post(request, Endpoint::Batch).await,
+            "/json" => self.post(request, Endpoint::Rls).await,
             "/healthz" => probe(request.method(), None),
             // The rules were loaded before the door opened.
             "/readyz" => probe(request.method(), self.service.unready()),
+            "/healthcheck" => healthcheck(request.method(), self.service.unready().is_none()),
             "*" if request.method() == Method::OPTIONS => encode::options("GET, POST, OPTIONS"),
             path => {
                 let path = crate::service::quoted(path);
@@ -65,6 +69,8 @@ impl Handler for Door {
 enum Endpoint {
     Check,
     Batch,
+    /// A call of Envoy's rate limit service.
+    Rls,
 }
 
 impl Door {
@@ -79,7 +85,7 @@ impl Door {
             }
         }
         let most = match endpoint {
-            Endpoint::Check => MAX_CHECK,
+            Endpoint::Check | Endpoint::Rls => MAX_CHECK,
             Endpoint::Batch => MAX_BATCH,
         };
         let (body, _room) = match self.read(request, most).await {
@@ -89,6 +95,7 @@ impl Door {
         match endpoint {
             Endpoint::Check => self.check(&body).await,
             Endpoint::Batch => self.batch(&body).await,
+            Endpoint::Rls => self.rls(&body).await,
         }
     }
 
@@ -120,6 +127,17 @@ impl Door {
         encode::batch(&answers)
     }
 
+    async fn rls(&self, body: &[u8]) -> Response<Body> {
+        let call = match Json::read(body).and_then(rls_json::decode) {
+            Ok(call) => call,
+            Err(fault) => return encode::fault(&self.service.refused(Via::Http, fault)),
+        };
+        match self.service.should_rate_limit(Via::Http, &call).await {
+            Ok(reply) => rls_json::encode(&reply),
+            Err(fault) => encode::fault(&fault),
+        }
+    }
+
     /// The whole body, and the room it takes; or the answer to one that can't be had.
     async fn read(
         &self,
@@ -137,6 +155,15 @@ impl Door {
             None
         };
         Ok((body::read(request, most).await?, room))
+    }
+}
+
+/// Answers a probe as envoyproxy/ratelimit does.
+fn healthcheck(method: &Method, ready: bool) -> Response<Body> {
+    match probe(method, None) {
+        fine if fine.status() != StatusCode::OK => fine,
+        _ if ready => encode::word(StatusCode::OK, "OK"),
+        _ => encode::word(StatusCode::INTERNAL_SERVER_ERROR, ""),
     }
 }
 

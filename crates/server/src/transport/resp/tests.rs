@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::service::with_throttle;
+use crate::service::internal_rules;
 use crate::store::AnyStore;
 use crate::transport::door::{Doorway, LOOK};
 
@@ -35,7 +35,7 @@ impl Door {
         let address = listener.local_addr().unwrap();
         let time = ManualClock::default();
         let store = Arc::new(AnyStore::Memory(Arc::new(MemoryStore::new(time.clock()))));
-        let rules = with_throttle(RuleSet::default()).unwrap();
+        let rules = RuleSet::default().with_named(internal_rules().unwrap()).unwrap();
         let limiter = Limiter::builder().rules(rules).clock(time.clock()).store(store).build();
         let service = Arc::new(Service::new(limiter, HeaderStyle::default()));
         let (close, closing) = watch::channel(false);

@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::super::reply::Replies;
 use super::{Limits, Throttle};
-use crate::service::{Service, with_throttle};
+use crate::service::{Service, internal_rules};
 use crate::store::AnyStore;
 
 /// One key. Times are microseconds times `count`, in which an emission interval is whole.
@@ -64,7 +64,7 @@ impl Subject {
     fn new() -> Self {
         let time = ManualClock::default();
         let store = Arc::new(AnyStore::Memory(Arc::new(MemoryStore::new(time.clock()))));
-        let rules = with_throttle(RuleSet::default()).unwrap();
+        let rules = RuleSet::default().with_named(internal_rules().unwrap()).unwrap();
         let limiter = Limiter::builder().rules(rules).clock(time.clock()).store(store).build();
         let service = Service::new(limiter, HeaderStyle::default());
         let runtime = Builder::new_current_thread().build().unwrap();
