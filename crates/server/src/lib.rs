@@ -9,8 +9,11 @@ mod client;
 mod config;
 #[doc(hidden)]
 pub mod fuzzing;
+mod metrics;
+mod rules_version;
 mod service;
 mod store;
+mod top;
 mod transport;
 
 use std::process::ExitCode;

@@ -36,6 +36,8 @@ pub enum Tool {
     RedisPy,
     /// The Node package `ioredis`, in the folder that this names, with a `node` to run it.
     Ioredis,
+    /// The `promtool` command of the Debian package `prometheus`, which checks metrics and alerts.
+    Promtool,
     /// The `setpriv` command of util-linux, without which a server outlives a test runner that is killed.
     Setpriv,
 }
@@ -55,6 +57,7 @@ impl Tool {
             Self::RedisBenchmark => on_path("redis-benchmark"),
             Self::RedisPy => on_path("python3").and_then(|_| library("redis-py")),
             Self::Ioredis => on_path("node").and_then(|_| library("ioredis")),
+            Self::Promtool => on_path("promtool"),
             Self::Setpriv => SETPRIV.clone(),
         }
     }
@@ -80,6 +83,7 @@ impl fmt::Display for Tool {
             Self::RedisBenchmark => "redis-benchmark",
             Self::RedisPy => "redis-py",
             Self::Ioredis => "ioredis",
+            Self::Promtool => "promtool",
             Self::Setpriv => "setpriv",
         })
     }

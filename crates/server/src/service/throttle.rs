@@ -6,9 +6,7 @@
 use std::sync::Arc;
 
 use tidegate::rule::{OnStoreFailure, RuleErrors};
-use tidegate::{
-    Algorithm, Claim, Decision, Limit, Quota, Request, Rule, RuleSet, StoreError, Under,
-};
+use tidegate::{Algorithm, Claim, Limit, Quota, Request, Rule, RuleSet, StoreError, Under};
 
 use super::{Ending, Fault, Reply, Service, Via};
 
@@ -31,7 +29,7 @@ pub(crate) fn with_throttle(rules: RuleSet) -> Result<RuleSet, RuleErrors> {
 }
 
 /// Whether this is that rule, which nobody wrote and nobody may ask for.
-pub(super) fn is_its(rule: &Rule) -> bool {
+pub(crate) fn is_throttle(rule: &Rule) -> bool {
     rule.name() == NAME
 }
 
@@ -47,9 +45,10 @@ impl Service {
         limit: &Arc<Limit>,
         cost: u64,
     ) -> Result<Reply, Fault> {
-        let request = request(key, cost)?;
+        let (began, request) = (self.limiter.clock().now(), self.request(via, key, cost)?);
         let claim = Claim { request: &request, under: self.under(limit)? };
-        Ok(self.replied(via, self.limiter.check_claim(claim).await))
+        let decision = self.limiter.check_claim(claim).await;
+        Ok(self.reply(via, began, &request, decision))
     }
 
     /// Gives back `cost` to a key, at most what it has spent, and tells how it stands then.
@@ -63,10 +62,12 @@ impl Service {
         limit: &Arc<Limit>,
         cost: u64,
     ) -> Result<Reply, Fault> {
-        let request = request(key, cost)?;
+        let (began, request) = (self.limiter.clock().now(), self.request(via, key, cost)?);
         let claim = Claim { request: &request, under: self.under(limit)? };
         let decision = self.limiter.give_back(claim).await;
-        Ok(self.replied(via, decision.map_err(|error| unconfirmed(&error))?))
+        let decision = decision.map_err(|error| self.refused(via, unconfirmed(&error)))?;
+        // What is told is a look.
+        Ok(self.reply(via, began, &request.cost(0), decision))
     }
 
     fn under<'l>(&self, limit: &'l Arc<Limit>) -> Result<Under<'l>, Fault> {
@@ -75,17 +76,11 @@ impl Service {
         Ok(Under::Limit(place, limit))
     }
 
-    fn replied(&self, _: Via, decision: Decision) -> Reply {
-        let reply = Reply { decision, at: self.limiter.clock().now(), style: self.style };
-        reply.log();
-        reply
+    fn request<'k>(&self, via: Via, key: &'k str, cost: u64) -> Result<Request<'k>, Fault> {
+        let mut request = Request::new().cost(cost);
+        super::insert(&mut request, KEY, KEY, key).map_err(|fault| self.refused(via, fault))?;
+        Ok(request)
     }
-}
-
-fn request(key: &str, cost: u64) -> Result<Request<'_>, Fault> {
-    let mut request = Request::new().cost(cost);
-    super::insert(&mut request, KEY, KEY, key)?;
-    Ok(request)
 }
 
 /// The caller learns that it is unknown; where the store is stands in the log alone.

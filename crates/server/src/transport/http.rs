@@ -1,7 +1,7 @@
 //! The HTTP door: JSON in, JSON and rate-limit headers out.
 
 pub(crate) mod body;
-mod decode;
+pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod json;
 
@@ -95,7 +95,7 @@ impl Door {
     async fn check(&self, body: &[u8]) -> Response<Body> {
         let call = match Json::read(body).and_then(decode::check) {
             Ok(call) => call,
-            Err(fault) => return encode::fault(&fault),
+            Err(fault) => return encode::fault(&self.service.refused(Via::Http, fault)),
         };
         match self.service.check(Via::Http, call).await {
             Ok(reply) => encode::reply(&reply),
@@ -106,7 +106,7 @@ impl Door {
     async fn batch(&self, body: &[u8]) -> Response<Body> {
         let items = match Json::read(body).and_then(decode::batch) {
             Ok(items) => items,
-            Err(fault) => return encode::fault(&fault),
+            Err(fault) => return encode::fault(&self.service.refused(Via::Http, fault)),
         };
         let calls = items.into_iter().map(decode::check).collect();
         let answers = self.service.check_each(Via::Http, calls).await;

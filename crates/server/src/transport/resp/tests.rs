@@ -39,8 +39,8 @@ impl Door {
         let limiter = Limiter::builder().rules(rules).clock(time.clock()).store(store).build();
         let service = Arc::new(Service::new(limiter, HeaderStyle::default()));
         let (close, closing) = watch::channel(false);
-        let (patience, clock) = (PATIENCE, time.clock());
-        let doorway = Doorway { listener, tls: None, patience, clock, closing };
+        let (connections, patience, clock) = (Arc::default(), PATIENCE, time.clock());
+        let doorway = Doorway { listener, tls: None, connections, patience, clock, closing };
         let serving = doorway.serve(Arc::new(Resp::new(service, Gate::default())));
         Self { address, time, close, serving: tokio::spawn(serving) }
     }
