@@ -69,11 +69,12 @@ impl Cluster {
     /// Notes that a slot is served elsewhere, and looks where the others are.
     pub(super) fn moved(&self, slot: u16, to: &Address) -> Arc<Node> {
         if self.map.load().master_of(slot) != Some(to) {
-            self.map.rcu(|map| {
+            let before = self.map.rcu(|map| {
                 let mut map = SlotMap::clone(map);
                 map.moved(slot, to);
                 map
             });
+            self.note_newcomers(&before, std::slice::from_ref(to));
             self.look_again();
         }
         self.node_at(to)
