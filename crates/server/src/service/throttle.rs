@@ -37,8 +37,7 @@ impl Service {
         limit: &Arc<Limit>,
         cost: u64,
     ) -> Result<Reply, Fault> {
-        let began = self.limiter.clock().now();
-        let request = request(key, cost).map_err(|fault| self.refused(via, fault))?;
+        let (began, request) = (self.limiter.clock().now(), self.request(via, key, cost)?);
         let claim = Claim { request: &request, under: self.under(limit)? };
         let decision = self.limiter.check_claim(claim).await;
         Ok(self.reply(via, began, &request, decision))
@@ -55,12 +54,12 @@ impl Service {
         limit: &Arc<Limit>,
         cost: u64,
     ) -> Result<Reply, Fault> {
-        let began = self.limiter.clock().now();
-        let request = request(key, cost).map_err(|fault| self.refused(via, fault))?;
+        let (began, request) = (self.limiter.clock().now(), self.request(via, key, cost)?);
         let claim = Claim { request: &request, under: self.under(limit)? };
         let decision = self.limiter.give_back(claim).await;
         let decision = decision.map_err(|error| self.refused(via, unconfirmed(&error)))?;
-        Ok(self.reply(via, began, &request, decision))
+        // What is told is a look.
+        Ok(self.reply(via, began, &request.cost(0), decision))
     }
 
     fn under<'l>(&self, limit: &'l Arc<Limit>) -> Result<Under<'l>, Fault> {
@@ -68,12 +67,12 @@ impl Service {
         let place = place.ok_or_else(|| Fault::invalid("limit", "one", "a rule in its place"))?;
         Ok(Under::Limit(place, limit))
     }
-}
 
-fn request(key: &str, cost: u64) -> Result<Request<'_>, Fault> {
-    let mut request = Request::new().cost(cost);
-    super::insert(&mut request, KEY, KEY, key)?;
-    Ok(request)
+    fn request<'k>(&self, via: Via, key: &'k str, cost: u64) -> Result<Request<'k>, Fault> {
+        let mut request = Request::new().cost(cost);
+        super::insert(&mut request, KEY, KEY, key).map_err(|fault| self.refused(via, fault))?;
+        Ok(request)
+    }
 }
 
 /// The caller learns that it is unknown; where the store is stands in the log alone.

@@ -124,6 +124,24 @@ fn tg_check_meets_the_buckets_that_http_meets() {
 }
 
 #[test]
+fn what_is_asked_here_is_counted_as_everywhere() {
+    let server = Server::with_rules(RULES);
+    let mut wire = connect(&server);
+    wire.ask(&["TG.CHECK", "api", "alice"]);
+    for _ in 0..3 {
+        wire.ask(&["CL.THROTTLE", "k", "0", "1", "864000"]);
+    }
+    wire.ask(&["TG.CHECK", "nope", "alice"]);
+    wire.ask(&["CL.THROTTLE", "k", "0", "0", "0"]);
+    let metrics = server.manage("GET", "/metrics", "").body;
+    for line in [r#"tidegate_check_duration_seconds_count{door="resp"} 4"#, "tidegate_rules 5"] {
+        assert!(metrics.lines().any(|found| found == line), "{line} in {metrics}");
+    }
+    let rules = server.manage("GET", "/v1/rules", "").body;
+    assert!(rules.contains("api") && !rules.contains("cl.throttle"), "{rules}");
+}
+
+#[test]
 fn a_client_that_is_blocked_is_told_for_how_long() {
     let server = Server::with_rules(RULES);
     let blocked =

@@ -16,7 +16,7 @@ use super::reply::{Refusal, Replies};
 use super::session::Session;
 use super::standing::Standing;
 use super::throttle::Throttle;
-use crate::service::{Service, Via};
+use crate::service::{Fault, Service, Via};
 use crate::transport::door::{Activity, Phase, Stream};
 
 /// Fewest and most bytes that are read at once.
@@ -222,13 +222,14 @@ async fn taken<'b>(
     }
     match entry.verb {
         Verb::Throttle => {
-            let throttle = Throttle::read(&mut arguments, &mut session.limits)?;
+            let throttle = Throttle::read(&mut arguments, &mut session.limits)
+                .map_err(|refusal| counted(service, refusal))?;
             let turn = if throttle.gives_back() { Turn::Alone } else { Turn::Next };
             let deciding = async { Answer::Throttle(throttle.decide(service).await) };
             pipeline.ask(deciding, turn, replies).await;
         }
         Verb::Check => {
-            let call = check::read(arguments)?;
+            let call = check::read(arguments).map_err(|refusal| counted(service, refusal))?;
             let deciding =
                 async { Answer::Check(Standing::of(service.check(Via::Resp, call).await)) };
             pipeline.ask(deciding, Turn::Next, replies).await;
@@ -242,6 +243,12 @@ async fn taken<'b>(
         }
     }
     Ok(Flow::More)
+}
+
+/// A refusal that the service has heard of, as of every call that is not understood.
+fn counted(service: &Service, refusal: Refusal) -> Refusal {
+    let _ = service.refused(Via::Resp, Fault::invalid("command", "other arguments", "its own"));
+    refusal
 }
 
 /// Whether this is the beginning of a line that a browser would send. Redis looks for the same two.
