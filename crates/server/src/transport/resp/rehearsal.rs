@@ -55,3 +55,39 @@ fn rehearse(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    /// Lines that are commands or nearly so.
+    fn line() -> impl Strategy<Value = String> {
+        let name = prop_oneof![
+            Just("CL.THROTTLE"),
+            Just("tg.check"),
+            Just("HELLO"),
+            Just("CLIENT"),
+            Just("COMMAND"),
+            Just("CONFIG"),
+            Just("AUTH"),
+            Just("PING"),
+            Just("RESET"),
+            Just("NOPE"),
+        ];
+        let word = prop_oneof![
+            "[a-z]{0,3}",
+            "-?[0-9]{1,20}",
+            "(GET|INFO|DOCS|COUNT|SETNAME|GETNAME|ID|AUTH|save|ping)",
+            "\"[ -~]{0,5}\"",
+        ];
+        (name, vec(word, 0..8)).prop_map(|(name, words)| format!("{name} {}\r\n", words.join(" ")))
+    }
+
+    proptest! {
+        #[test]
+        fn a_conversation_goes_the_same_way_in_pieces_of_any_size(lines in vec(line(), 0..8)) {
+            crate::fuzzing::resp(lines.concat().as_bytes());
+        }
+    }
+}

@@ -79,6 +79,7 @@ fn a_store_that_does_not_answer_is_an_error_and_not_a_decision() {
     let mut wire = connect(&server);
     proxy.refuse();
     proxy.drop_connections();
+    wait_for("the store is out of reach", || (proxy.open() == 0).then_some(()));
     for quantity in ["1", "0", "-1"] {
         let command = ["CL.THROTTLE", "k", "1", "1", "60", quantity];
         let Value::Error(error) = wire.ask(&command) else { panic!("decided") };
