@@ -52,7 +52,8 @@ impl<H: Handler> Protocol for Http1<H> {
             }
         });
         let mut http = http1::Builder::new();
-        http.max_header_size(MAX_HEAD).max_buf_size(MAX_BUFFER);
+        // Whoever has said all it wants to say still gets its answer.
+        http.max_header_size(MAX_HEAD).max_buf_size(MAX_BUFFER).half_close(true);
         let mut connection = pin!(http.serve_connection(TokioIo::new(io), service));
         let (mut waiting, mut closing) = (false, false);
         let ended = poll_fn(|context| {

@@ -1,6 +1,7 @@
 //! The real binary, over real sockets.
 #![allow(clippy::unwrap_used, reason = "tests state what they expect")]
 
+mod abuse;
 mod admin;
 mod bad_input;
 mod block;
