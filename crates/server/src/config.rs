@@ -3,6 +3,7 @@
 //! This is the only place that reads the environment.
 
 mod file;
+mod identity;
 mod redis;
 mod secrets;
 mod token;
@@ -19,6 +20,7 @@ pub(crate) use self::file::{ConfigFile, Kind, kind};
 pub(crate) use self::secrets::PASSWORD_VARIABLE;
 use self::secrets::RedisSource;
 pub(crate) use self::token::Token;
+use crate::identity::IdentityConfig;
 
 /// The rules that are enforced when none are given.
 pub(crate) const SAMPLE_RULES: &str = include_str!("sample_rules.yaml");
@@ -35,6 +37,7 @@ pub(crate) struct Config {
     pub(crate) store: StoreConfig,
     pub(crate) rules: RuleSource,
     pub(crate) headers: HeaderStyle,
+    pub(crate) identity: IdentityConfig,
 }
 
 /// Which doors to open, and where.
@@ -125,6 +128,7 @@ impl Config {
             store,
             rules: rules.unwrap_or(RuleSource::Sample),
             headers: file.headers,
+            identity: file.identity,
         })
     }
 

@@ -7,6 +7,8 @@ mod app;
 mod cli;
 mod client;
 mod config;
+#[doc(hidden)]
+pub mod identity;
 mod service;
 mod store;
 mod transport;

@@ -9,9 +9,11 @@ use serde::de::IgnoredAny;
 use serde_saphyr::{Error, MessageFormatter, Spanned, UserMessageFormatter};
 use tidegate::{HeaderStyle, Ietf, Reset, RuleSet};
 
+use super::identity::RawIdentity;
 use super::redis::RawRedis;
 use super::secrets::RedisSource;
 use super::{ConfigError, Door, RuleSource, Token, Wrong, read};
+use crate::identity::IdentityConfig;
 use crate::service::cut;
 
 /// A configuration file, read and checked.
@@ -27,6 +29,7 @@ pub(crate) struct ConfigFile {
     pub(super) redis: Option<RedisSource>,
     pub(crate) rules: Option<RuleSource>,
     pub(super) headers: HeaderStyle,
+    pub(super) identity: IdentityConfig,
 }
 
 /// `tidegate.yaml` as it is written.
@@ -37,6 +40,7 @@ struct RawConfig {
     store: RawStore,
     rules: Option<Spanned<RawRules>>,
     headers: RawHeaders,
+    identity: RawIdentity,
     admin: RawAdmin,
 }
 
@@ -136,6 +140,7 @@ impl ConfigFile {
                 ),
             },
             rules: raw.rules.and_then(|rules| wrong.rules(path, rules)),
+            identity: raw.identity.resolve(folder(path), &mut wrong),
         };
         if !wrong.found.is_empty() {
             return Err(ConfigError::Invalid(wrong.found));
@@ -315,7 +320,7 @@ pub(crate) fn kind(path: &Path, text: &str) -> Kind {
     }
     match serde_saphyr::from_str::<BTreeMap<String, IgnoredAny>>(text) {
         Ok(keys)
-            if ["listen", "store", "headers", "admin"]
+            if ["listen", "store", "headers", "identity", "admin"]
                 .iter()
                 .any(|key| keys.contains_key(*key)) =>
         {

@@ -1,5 +1,6 @@
 //! The HTTP door: JSON in, JSON and rate-limit headers out.
 
+mod authorize;
 pub(crate) mod body;
 mod decode;
 pub(crate) mod encode;
