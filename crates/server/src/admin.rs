@@ -12,11 +12,10 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
 use tidegate::{BlockList, Clock};
-use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 pub(crate) use self::guard::Guard;
-use crate::transport::connection::{self, Handler, Patience};
+use crate::transport::connection::Handler;
+use crate::transport::door::{Patience, Peer};
 use crate::transport::http::encode::{self, Body};
 
 /// Most operators at once.
@@ -31,20 +30,14 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Serves the door until `closing` says so; how many connections were cut off in the end.
-    pub(crate) async fn serve(
-        self,
-        listener: TcpListener,
-        closing: watch::Receiver<bool>,
-    ) -> usize {
-        let patience = Patience { connections: CONNECTIONS, ..Patience::default() };
-        let clock = self.clock.clone();
-        connection::serve(listener, Arc::new(self), patience, clock, closing).await
+    /// An operator is served like everybody else, only that there are not many of them.
+    pub(crate) fn patience() -> Patience {
+        Patience { connections: CONNECTIONS, ..Patience::default() }
     }
 }
 
 impl Handler for Admin {
-    async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
+    async fn handle(&self, request: Request<Incoming>, _: &Peer) -> Response<Body> {
         if let Err(stranger) = self.guard.admit(request.headers()) {
             return stranger.response();
         }

@@ -5,18 +5,22 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
 use thiserror::Error;
-use tidegate::{Clock, HeaderStyle, Limiter, MemoryStore, OpenError, RuleSet};
+use tidegate::{Clock, HeaderStyle, Limiter, MemoryStore, OpenError, RuleSet, Span};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 use crate::admin::{Admin, Guard, is_local};
-use crate::config::{Door, Listen, StoreConfig};
+use crate::config::{ConfigError, Door, Drain, Listen, StoreConfig};
+use crate::identity::{Identity, IdentityConfig};
 use crate::service::Service;
 use crate::store::AnyStore;
-use crate::transport::connection::Patience;
+use crate::transport::connection::Http1;
+use crate::transport::door::tls::TlsError;
+use crate::transport::door::{Doorway, Patience, Tls};
 use crate::transport::http;
 
 /// How long it takes to look through the whole store for what has expired.
@@ -27,15 +31,31 @@ const SWEEP_TICK: Duration = Duration::from_millis(50);
 /// How often blocks that are over and denials that no longer count are looked for.
 const SWEEP_BLOCKS: Duration = Duration::from_secs(1);
 
+/// How often certificates are looked at.
+const RELOAD: Duration = Duration::from_secs(5);
+
 /// A server whose doors are bound and not yet open.
 #[derive(Debug)]
 pub(crate) struct App {
-    http: Bound,
+    http: Option<Bound>,
     admin: Option<(Bound, Admin)>,
+    drain: Drain,
     service: Arc<Service>,
+    identity: Arc<Identity>,
     limiter: Limiter<AnyStore>,
     store: Arc<AnyStore>,
     clock: Clock,
+}
+
+/// How far a server is on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// Not on its way out.
+    Open,
+    /// Calls should go elsewhere; it closes soon.
+    Leaving,
+    /// No new connections; what is under way is answered.
+    Closing,
 }
 
 /// An address that is ours.
@@ -43,14 +63,35 @@ pub(crate) struct App {
 struct Bound {
     listener: TcpListener,
     address: SocketAddr,
+    tls: Option<Arc<Tls>>,
 }
 
 impl Bound {
-    async fn to(door: &'static str, wanted: &str) -> Result<Self, BindError> {
-        let taken = |error| BindError::Door { door, address: wanted.to_owned(), error };
+    /// Takes the address of a door that is not off. `protocols` are what it speaks inside of TLS.
+    async fn to(
+        name: &'static str,
+        door: &Door,
+        listen: &Listen,
+        protocols: &[&str],
+    ) -> Result<Option<Self>, BindError> {
+        let Door::At(wanted) = door else { return Ok(None) };
+        let taken = |error| BindError::Door { door: name, address: wanted.clone(), error };
         let listener = TcpListener::bind(wanted).await.map_err(taken)?;
         let address = listener.local_addr().map_err(taken)?;
-        Ok(Self { listener, address })
+        let files = listen.tls.as_ref().and_then(|tls| tls.of(name));
+        let tls = files.map(|files| Tls::load(files.clone(), protocols).map(Arc::new));
+        Ok(Some(Self { listener, address, tls: tls.transpose()? }))
+    }
+
+    /// The door, ready to be opened.
+    fn doorway(
+        self,
+        patience: Patience,
+        clock: &Clock,
+        closing: &watch::Receiver<bool>,
+    ) -> Doorway {
+        let (clock, closing) = (clock.clone(), closing.clone());
+        Doorway { listener: self.listener, tls: self.tls, patience, clock, closing }
     }
 }
 
@@ -58,16 +99,19 @@ impl App {
     /// Takes the addresses; nobody is answered yet.
     ///
     /// # Errors
-    /// There is no door to open, an address can't be had or is open to others without a token, or the
-    /// store will never do.
+    /// There is no door to open, an address can't be had or is open to others without a token, a
+    /// certificate can't be used, or the store will never do.
     pub(crate) async fn bind(
         listen: &Listen,
         rules: RuleSet,
         store: StoreConfig,
         headers: HeaderStyle,
+        identity: IdentityConfig,
     ) -> Result<Self, BindError> {
-        let Door::At(wanted) = &listen.http else { return Err(BindError::NoDoor) };
-        let http = Bound::to("http", wanted).await?;
+        if listen.http == Door::Off {
+            return Err(BindError::NoDoor);
+        }
+        let http = Bound::to("http", &listen.http, listen, &["http/1.1"]).await?;
         let clock = Clock::system();
         let store = Arc::new(AnyStore::start(store, &clock).await?);
         let limiter =
@@ -75,53 +119,109 @@ impl App {
         if let AnyStore::Redis(store) = &*store {
             store.share_blocks(limiter.blocks());
         }
-        let admin = match &listen.admin {
-            Door::At(wanted) => {
-                let bound = Bound::to("admin", wanted).await?;
+        let admin = match Bound::to("admin", &listen.admin, listen, &["http/1.1"]).await? {
+            Some(bound) => {
+                let wanted = listen.admin.to_string();
                 if listen.token.is_none() && !is_local(bound.address) {
-                    return Err(BindError::NoToken { address: wanted.clone() });
+                    return Err(BindError::NoToken { address: wanted });
                 }
-                let guard = Guard::new(listen.token.as_ref(), wanted);
+                let guard = Guard::new(listen.token.as_ref(), &wanted);
                 let blocks = Arc::clone(limiter.blocks());
                 Some((bound, Admin { guard, blocks, clock: clock.clone() }))
             }
-            Door::Off => None,
+            None => None,
         };
+        let blocks = Arc::clone(limiter.blocks());
+        let identity = Identity::new(identity, limiter.rules(), blocks, clock.clone())?;
+        let identity = Arc::new(identity);
         let service = Arc::new(Service::new(limiter.clone(), headers));
-        Ok(Self { http, admin, service, limiter, store, clock })
+        Ok(Self { http, admin, drain: listen.drain, service, identity, limiter, store, clock })
     }
 
     /// Where checks are answered over HTTP.
-    pub(crate) fn http(&self) -> SocketAddr {
-        self.http.address
+    pub(crate) fn http(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(|bound| bound.address)
     }
 
     /// The doors by name, and where they really are.
     pub(crate) fn doors(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
-        let admin = self.admin.iter().map(|(bound, _)| ("admin", bound.address));
-        std::iter::once(("http", self.http.address)).chain(admin)
+        let admin = self.admin.as_ref().map(|(bound, _)| bound);
+        let doors = [("http", self.http.as_ref()), ("admin", admin)];
+        doors.into_iter().filter_map(|(name, bound)| Some((name, bound?.address)))
     }
 
-    /// Answers until `closing` says so, then finishes what is under way. How many connections had
+    /// Answers until `stage` says so, then finishes what is under way. How many connections had
     /// to be cut off.
-    pub(crate) async fn run(self, closing: watch::Receiver<bool>) -> usize {
-        let mut sweepers = vec![tokio::spawn(sweep_blocks(self.limiter))];
+    pub(crate) async fn run(self, stage: watch::Receiver<Stage>) -> usize {
+        let mut tasks = vec![tokio::spawn(sweep_blocks(self.limiter))];
         // Redis forgets what has expired by itself.
         if let AnyStore::Memory(store) = &*self.store {
-            sweepers.push(tokio::spawn(sweep(Arc::clone(store))));
+            tasks.push(tokio::spawn(sweep(Arc::clone(store))));
         }
-        let (http, patience) = (self.http.listener, Patience::default());
-        let http = http::serve(http, self.service, patience, self.clock, closing.clone());
-        let admin = async {
-            match self.admin {
-                Some((bound, admin)) => admin.serve(bound.listener, closing).await,
-                None => 0,
-            }
-        };
-        let (http, admin) = tokio::join!(http, admin);
-        sweepers.iter().for_each(JoinHandle::abort);
+        let bounds = [self.http.as_ref(), self.admin.as_ref().map(|(bound, _)| bound)];
+        let tls: Vec<_> = bounds.into_iter().filter_map(|bound| bound?.tls.clone()).collect();
+        if !tls.is_empty() {
+            tasks.push(tokio::spawn(reload(tls)));
+        }
+        let (clock, drain) = (self.clock, self.drain);
+        let (close, closing) = watch::channel(false);
+        let leaving = leave(stage, Arc::clone(&self.service), clock.clone(), drain.delay, close);
+        tasks.push(tokio::spawn(leaving));
+        let patience = |patience: Patience| Patience { drain: drain.timeout, ..patience };
+        let http = self.http.map(|bound| {
+            let doorway = bound.doorway(patience(Patience::default()), &clock, &closing);
+            doorway
+                .serve(Arc::new(Http1(http::Door::new(Arc::clone(&self.service), self.identity))))
+        });
+        let admin = self.admin.map(|(bound, admin)| {
+            let doorway = bound.doorway(patience(Admin::patience()), &clock, &closing);
+            doorway.serve(Arc::new(Http1(admin)))
+        });
+        let (http, admin) = tokio::join!(OptionFuture::from(http), OptionFuture::from(admin));
+        tasks.iter().for_each(JoinHandle::abort);
         self.store.leave().await;
-        http + admin
+        [http, admin].into_iter().flatten().sum()
+    }
+}
+
+/// Closes the doors: at once, or after a while in which calls can be sent elsewhere.
+async fn leave(
+    mut stage: watch::Receiver<Stage>,
+    service: Arc<Service>,
+    clock: Clock,
+    delay: Span,
+    close: watch::Sender<bool>,
+) {
+    // Nobody is left to say anything only when everything is over.
+    let _ = stage.wait_for(|stage| *stage > Stage::Open).await;
+    service.drain();
+    tokio::select! {
+        _ = stage.wait_for(|stage| *stage == Stage::Closing) => {}
+        () = clock.sleep_until(clock.now() + delay) => {}
+    }
+    let _ = close.send(true);
+}
+
+/// Takes up certificates that have changed. One that can't be used is told, and the old one stays.
+async fn reload(doors: Vec<Arc<Tls>>) {
+    let mut ticker = tokio::time::interval(RELOAD);
+    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut told = String::new();
+    loop {
+        ticker.tick().await;
+        for tls in &doors {
+            match tls.reload() {
+                Ok(false) => {}
+                Ok(true) => tracing::info!("certificate taken up"),
+                Err(error) => {
+                    let error = error.to_string();
+                    if told != error {
+                        tracing::warn!(%error, "certificate not taken up, the old one stays");
+                        told = error;
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -159,8 +259,13 @@ pub(crate) enum BindError {
         "admin can't listen on {address} without a token: whoever reaches it could block anybody"
     )]
     NoToken { address: String },
+    #[error("tls: {0}")]
+    Tls(#[from] TlsError),
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// Keys for tokens can't be read.
+    #[error(transparent)]
+    Identity(#[from] ConfigError),
 }
 
 fn reason(error: &io::Error) -> String {
@@ -172,7 +277,7 @@ fn reason(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::{ManualClock, Request, Span};
+    use tidegate::{ManualClock, Request};
 
     use super::*;
 

@@ -6,6 +6,7 @@ mod file;
 mod identity;
 mod redis;
 mod secrets;
+mod tls;
 mod token;
 
 use std::fmt;
@@ -14,11 +15,12 @@ use std::str::FromStr;
 
 use thiserror::Error;
 use tidegate::rule::RuleErrors;
-use tidegate::{HeaderStyle, MemoryStore, RedisConfig, RuleSet, Secret};
+use tidegate::{HeaderStyle, MemoryStore, RedisConfig, RuleSet, Secret, Span};
 
 pub(crate) use self::file::{ConfigFile, Kind, kind};
 pub(crate) use self::secrets::PASSWORD_VARIABLE;
 use self::secrets::RedisSource;
+pub(crate) use self::tls::TlsConfig;
 pub(crate) use self::token::Token;
 use crate::identity::IdentityConfig;
 
@@ -47,8 +49,31 @@ pub(crate) struct Listen {
     pub(crate) admin: Door,
     /// What opens the admin door, beyond being able to reach it.
     pub(crate) token: Option<Token>,
+    pub(crate) tls: Option<TlsConfig>,
+    pub(crate) drain: Drain,
     /// Doors that were asked for by name and that this version does not have.
     pub(crate) missing: Vec<&'static str>,
+}
+
+/// How a server goes away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Drain {
+    /// How long it goes on as before and only says that it is not ready, so that load balancers can
+    /// send calls elsewhere.
+    pub(crate) delay: Span,
+    /// How long it then waits for what is under way.
+    pub(crate) timeout: Span,
+}
+
+impl Drain {
+    const DELAY: Span = Span::from_secs(2);
+    const TIMEOUT: Span = Span::from_secs(25);
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self { delay: Self::DELAY, timeout: Self::TIMEOUT }
+    }
 }
 
 /// Where a door listens.
@@ -122,6 +147,8 @@ impl Config {
             listen: Listen {
                 http: or_at(flags.http.or(file.http), DEFAULT_HTTP),
                 admin: or_at(flags.admin.or(file.admin), DEFAULT_ADMIN),
+                tls: file.tls,
+                drain: file.drain,
                 token: file.token.map_or_else(token, |token| Ok(Some(token)))?,
                 missing: missing.into_iter().filter_map(asked).collect(),
             },
@@ -192,6 +219,15 @@ fn environment(name: &'static str) -> Result<Option<String>, ConfigError> {
         Err(std::env::VarError::NotUnicode(_)) => {
             let reason = "text in UTF-8 is wanted".to_owned();
             Err(ConfigError::Elsewhere { place: name, reason })
+        }
+    }
+}
+
+impl fmt::Display for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::At(address) => f.write_str(address),
         }
     }
 }

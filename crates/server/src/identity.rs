@@ -26,7 +26,7 @@ use self::jwt::{Claims, Verifier};
 pub(crate) use self::jwt::{JwtConfig, TokenPlace};
 pub(crate) use self::keys::KeySource;
 use crate::config::ConfigError;
-use crate::service::Fault;
+use crate::service::{Call, Fault};
 
 /// How clients are told apart.
 #[derive(Debug, Default)]
@@ -60,6 +60,21 @@ pub(crate) struct Caller<'a> {
     pub(crate) address: IpAddr,
     /// The name in its certificate, if that was verified.
     pub(crate) service: Option<&'a str>,
+}
+
+/// The call with the name of the service that makes it, if its certificate says so.
+///
+/// A call that has `service` already speaks for another, and one that names a rule says itself whom it
+/// is about.
+pub(crate) fn vouched<'a>(mut call: Call<'a>, caller: Caller<'a>) -> Call<'a> {
+    if let Some(service) = caller.service
+        && call.rule.is_none()
+        && call.request.get("service").is_none()
+    {
+        // A call that is full of attributes has no room for one more, and is decided without.
+        let _ = call.request.insert("service", service);
+    }
+    call
 }
 
 /// Where an attribute is found.

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures_util::future::join_all;
 use tidegate::rule::Chain;
 use tidegate::{Decision, HeaderStyle, Limiter, Request, Rule, RuleSet, Ruling, Timestamp};
 use tidegate_core::Header;
@@ -34,6 +35,12 @@ pub(crate) enum Client<'a> {
     Parts(Vec<(Cow<'a, str>, Cow<'a, str>)>),
 }
 
+/// Which door a call came through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Via {
+    Http,
+}
+
 /// Decides calls. Shared by every transport.
 #[derive(Debug)]
 pub(crate) struct Service {
@@ -41,11 +48,14 @@ pub(crate) struct Service {
     style: HeaderStyle,
     /// Whether the store has ever been there.
     ready: AtomicBool,
+    /// Whether no more calls should be sent here.
+    draining: AtomicBool,
 }
 
 impl Service {
     pub(crate) fn new(limiter: Limiter<AnyStore>, style: HeaderStyle) -> Self {
-        let service = Self { limiter, style, ready: AtomicBool::new(false) };
+        let (ready, draining) = (AtomicBool::new(false), AtomicBool::new(false));
+        let service = Self { limiter, style, ready, draining };
         // What was there at the start counts, also if nobody asks before it goes away.
         let _ = service.waits_for();
         service
@@ -57,6 +67,9 @@ impl Service {
     /// a fleet at once, and a load balancer that then took them all out would turn every rule that
     /// allows or goes on locally into an outage. Without the store, rules answer as they say.
     pub(crate) fn waits_for(&self) -> Option<String> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Some("nothing, it is about to stop".to_owned());
+        }
         if self.ready.load(Ordering::Relaxed) {
             return None;
         }
@@ -67,11 +80,28 @@ impl Service {
         missing
     }
 
+    /// Says from now on that calls should go elsewhere. Those that come are still answered.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Answers calls that have nothing to do with each other, each as [`check`](Self::check) does.
+    ///
+    /// They are asked in their order and at the same time, so that a store that is far away is waited
+    /// for once.
+    pub(crate) async fn check_each<'a>(
+        &'a self,
+        via: Via,
+        calls: Vec<Result<Call<'a>, Fault>>,
+    ) -> Vec<Result<Reply, Fault>> {
+        join_all(calls.into_iter().map(async |call| self.check(via, call?).await)).await
+    }
+
     /// Answers one call, and charges it if it is admitted.
     ///
     /// # Errors
     /// The call can't be understood, or names a rule that is not there; nothing was charged.
-    pub(crate) async fn check<'a>(&'a self, call: Call<'a>) -> Result<Reply, Fault> {
+    pub(crate) async fn check<'a>(&'a self, _: Via, call: Call<'a>) -> Result<Reply, Fault> {
         let decision = match &call.rule {
             Some(name) => {
                 let Some(rule) = self.limiter.rules().rule(name) else {

@@ -1,4 +1,5 @@
 //! The doors: each turns the bytes of its protocol into calls, and replies into bytes.
 
 pub(crate) mod connection;
+pub(crate) mod door;
 pub(crate) mod http;

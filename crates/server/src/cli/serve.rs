@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::{Ending, Failure, Output};
-use crate::app::{App, BindError};
+use crate::app::{App, BindError, Stage};
 use crate::config::{Config, Door, Flags, PASSWORD_VARIABLE, RuleSource};
 
 /// Answers rate-limit checks until it is told to stop.
@@ -73,7 +73,9 @@ A configuration:
   admin: {token: at-least-16-characters}  # sent as Authorization: Bearer
   store: {memory: {max_keys: 1000000}}    # or redis: {url: redis://cache, timeout: 10ms}
   rules: {file: rules.yaml}               # or inline: [{name: api, per: [user], limit: 100/s}]
-  headers: {reset: delta, ietf: 11}       # reset: delta, epoch; ietf: 11, 6, off";
+  headers: {reset: delta, ietf: 11}       # reset: delta, epoch; ietf: 11, 6, off
+  tls: {certificate: c.pem, key: k.pem}   # client_ca: ca.pem asks clients for certificates
+  drain: {delay: 2s, timeout: 25s}        # after SIGTERM: not ready, then no new connections";
 
 impl Serve {
     pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
@@ -104,23 +106,25 @@ async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failur
     let rules = config.rules.load()?;
     let count = rules.rules().len();
     let store = config.store.to_string();
-    let app = App::bind(&config.listen, rules, config.store, config.headers).await?;
+    let app =
+        App::bind(&config.listen, rules, config.store, config.headers, config.identity).await?;
     for door in &config.listen.missing {
         output.note(format_args!("{door}: this version has no such door, going on without it"));
     }
     output.note(format_args!("tidegate {}, spending kept in {store}", env!("CARGO_PKG_VERSION")));
-    let http = app.http();
-    if sample {
-        output.note(banner(http));
-    } else {
-        let rules = if count == 1 { "rule" } else { "rules" };
-        output.note(format_args!("{count} {rules}, answering on http://{http}"));
+    match app.http() {
+        Some(http) if sample => output.note(banner(http)),
+        http => {
+            let rules = if count == 1 { "rule" } else { "rules" };
+            let on = http.map_or_else(String::new, |http| format!(" on http://{http}"));
+            output.note(format_args!("{count} {rules}, answering{on}"));
+        }
     }
-    let closing = closing_on_signals().map_err(Failure::failed)?;
+    let stage = stage_by_signals().map_err(Failure::failed)?;
     for (door, address) in app.doors() {
         output.data(format_args!("{door} {address}"));
     }
-    match app.run(closing).await {
+    match app.run(stage).await {
         0 => tracing::info!("every request under way was answered, stopping"),
         cut_off => tracing::warn!(cut_off, "stopping, some connections took too long"),
     }
@@ -157,28 +161,34 @@ Your own: tidegate serve --rules FILE
     )
 }
 
-/// Turns true at the first SIGTERM or SIGINT; the second one ends the process at once.
-fn closing_on_signals() -> std::io::Result<watch::Receiver<bool>> {
+/// What signals ask for: SIGTERM to leave in good order, SIGINT to close now; another one after either
+/// ends the process at once.
+fn stage_by_signals() -> std::io::Result<watch::Receiver<Stage>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let (close, closing) = watch::channel(false);
+    let (told, stage) = watch::channel(Stage::Open);
     tokio::spawn(async move {
         let mut next = async || {
-            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            tokio::select! {
+                _ = terminate.recv() => Stage::Leaving,
+                _ = interrupt.recv() => Stage::Closing,
+            }
         };
-        next().await;
-        tracing::info!("told to stop, answering what is under way");
         // Nobody listens any more only when everything is over already.
-        let _ = close.send(true);
+        let _ = told.send(next().await);
+        tracing::info!("told to stop, answering what is under way");
         next().await;
         tracing::warn!("told to stop again, stopping at once");
         std::process::exit(2);
     });
-    Ok(closing)
+    Ok(stage)
 }
 
 impl From<BindError> for Failure {
     fn from(error: BindError) -> Self {
+        if let BindError::Identity(error) = error {
+            return error.into();
+        }
         let failure = Self::failed(&error);
         match &error {
             BindError::NoDoor => failure.hint("--http 127.0.0.1:8080 opens one"),
@@ -196,7 +206,7 @@ impl From<BindError> for Failure {
             }
             BindError::Store(OpenError::Kind { .. }) => failure
                 .hint("redis:// is one server, redis+cluster:// a cluster, redis+sentinel:// a master by name"),
-            BindError::Store(_) => failure,
+            BindError::Tls(_) | BindError::Store(_) | BindError::Identity(_) => failure,
         }
     }
 }

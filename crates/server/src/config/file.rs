@@ -7,12 +7,14 @@ use std::str::FromStr;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_saphyr::{Error, MessageFormatter, Spanned, UserMessageFormatter};
-use tidegate::{HeaderStyle, Ietf, Reset, RuleSet};
+use tidegate::{HeaderStyle, Ietf, Reset, RuleSet, Span};
+use tidegate_core::quota::window_of;
 
 use super::identity::RawIdentity;
 use super::redis::RawRedis;
 use super::secrets::RedisSource;
-use super::{ConfigError, Door, RuleSource, Token, Wrong, read};
+use super::tls::{RawTls, TlsConfig};
+use super::{ConfigError, Door, Drain, RuleSource, Token, Wrong, read};
 use crate::identity::IdentityConfig;
 use crate::service::cut;
 
@@ -30,6 +32,8 @@ pub(crate) struct ConfigFile {
     pub(crate) rules: Option<RuleSource>,
     pub(super) headers: HeaderStyle,
     pub(super) identity: IdentityConfig,
+    pub(super) tls: Option<TlsConfig>,
+    pub(super) drain: Drain,
 }
 
 /// `tidegate.yaml` as it is written.
@@ -42,6 +46,8 @@ struct RawConfig {
     headers: RawHeaders,
     identity: RawIdentity,
     admin: RawAdmin,
+    tls: Option<Spanned<RawTls>>,
+    drain: RawDrain,
 }
 
 #[derive(Default, Deserialize)]
@@ -85,6 +91,13 @@ struct RawHeaders {
 #[serde(deny_unknown_fields, default)]
 struct RawAdmin {
     token: Option<Spanned<String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawDrain {
+    delay: Option<Spanned<String>>,
+    timeout: Option<Spanned<String>>,
 }
 
 impl ConfigFile {
@@ -141,6 +154,13 @@ impl ConfigFile {
             },
             rules: raw.rules.and_then(|rules| wrong.rules(path, rules)),
             identity: raw.identity.resolve(folder(path), &mut wrong),
+            tls: raw
+                .tls
+                .and_then(|tls| tls.value.resolve(tls.referenced.line(), folder(path), &mut wrong)),
+            drain: Drain {
+                delay: wrong.span("drain.delay", raw.drain.delay, Drain::DELAY),
+                timeout: wrong.span("drain.timeout", raw.drain.timeout, Drain::TIMEOUT),
+            },
         };
         if !wrong.found.is_empty() {
             return Err(ConfigError::Invalid(wrong.found));
@@ -253,6 +273,19 @@ impl Wrongs<'_> {
         T::default()
     }
 
+    /// A length of time, which may be none: `0s`.
+    fn span(&mut self, name: &str, text: Option<Spanned<String>>, usual: Span) -> Span {
+        let Some(text) = text else { return usual };
+        match text.value.trim() {
+            "0" | "0s" | "0ms" => Span::ZERO,
+            value => window_of(value).unwrap_or_else(|_| {
+                let message = format!("{name} must be a time like 5s or 0s, found {value:?}");
+                self.add(text.referenced.line(), message);
+                usual
+            }),
+        }
+    }
+
     fn max_keys(&mut self, memory: RawMemory) -> Option<usize> {
         self.parsed::<MaxKeys>("store.memory.max_keys", memory.max_keys).map(|keys| keys.0)
     }
@@ -320,7 +353,7 @@ pub(crate) fn kind(path: &Path, text: &str) -> Kind {
     }
     match serde_saphyr::from_str::<BTreeMap<String, IgnoredAny>>(text) {
         Ok(keys)
-            if ["listen", "store", "headers", "identity", "admin"]
+            if ["listen", "store", "headers", "admin", "tls", "drain", "identity", "resp"]
                 .iter()
                 .any(|key| keys.contains_key(*key)) =>
         {

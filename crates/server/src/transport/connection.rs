@@ -1,15 +1,14 @@
-//! Accepts HTTP/1 connections, not too many, and keeps none that does nothing.
+//! HTTP/1 on a door.
 //!
 //! hyper has a timeout of its own for request heads, but arms a timer for each request. Here a
-//! connection only notes what it does, and the loop that accepts looks at all notes now and then.
+//! connection only notes what it does, and the door looks at all notes now and then.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -17,293 +16,68 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tidegate::{Clock, Span, Timestamp};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::AbortHandle;
+
+use super::door::{Activity, Peer, Phase, Protocol, Stream};
 
 /// Longest request head in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 /// Largest read buffer of one connection in bytes.
 const MAX_BUFFER: usize = 64 * 1024;
-/// How long to wait when the system has no room for another connection.
-const PAUSE: Span = Span::from_millis(50);
-/// How often connections are looked at: each has up to two of these more than its patience says.
-const LOOK: Span = Span::SECOND;
-
-/// How many connections a door holds, and how long each may take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
-    /// Most connections at once; more wait to be accepted.
-    pub(crate) connections: usize,
-    /// From the first byte of a request, or from connecting, to the end of its head.
-    pub(crate) head: Span,
-    /// From the end of the head to the reply, the body included.
-    pub(crate) request: Span,
-    /// From one request to the next.
-    pub(crate) idle: Span,
-    /// For requests under way when the door closes.
-    pub(crate) drain: Span,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self {
-            connections: 10_000,
-            head: Span::from_secs(10),
-            request: Span::from_secs(30),
-            idle: Span::from_secs(90),
-            drain: Span::from_secs(25),
-        }
-    }
-}
 
 /// What answers the requests of a door.
 pub(crate) trait Handler: Send + Sync + 'static {
     fn handle(
         &self,
         request: hyper::Request<Incoming>,
+        peer: &Peer,
     ) -> impl Future<Output = hyper::Response<Full<Bytes>>> + Send;
 }
 
-/// Serves connections until `closing` says so, then finishes what is under way.
-///
-/// Returns how many connections had to be cut off in the end.
-pub(crate) async fn serve<H: Handler>(
-    listener: TcpListener,
-    handler: Arc<H>,
-    patience: Patience,
-    clock: Clock,
-    mut closing: watch::Receiver<bool>,
-) -> usize {
-    let places = Arc::new(Semaphore::new(patience.connections));
-    let mut watcher = Watcher::starting(patience, clock.now());
-    loop {
-        tokio::select! {
-            () = told(&mut closing) => break,
-            () = clock.sleep_until(watcher.next) => watcher.look(clock.now()),
-            accepted = accept(&listener, &places) => match accepted {
-                Ok((stream, place)) => {
-                    let activity = Arc::new(Activity::starting(Arc::clone(&watcher.ticks)));
-                    let serving = connection(stream, Arc::clone(&handler), Arc::clone(&activity));
-                    let task = tokio::spawn(async move {
-                        serving.await;
-                        drop(place);
-                    });
-                    watcher.held.push(Held { activity, task: task.abort_handle() });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "connection not accepted");
-                    if !is_the_peers(&error) {
-                        clock.sleep_until(clock.now() + PAUSE).await;
-                    }
-                }
-            },
-        }
-    }
-    drop(listener);
-    watcher.close();
-    let end = clock.now() + patience.drain;
-    let all = u32::try_from(patience.connections).unwrap_or(u32::MAX);
-    loop {
-        tokio::select! {
-            // Holding every place means that nobody else does.
-            _ = places.acquire_many(all) => return 0,
-            () = clock.sleep_until(watcher.next.min(end)) => watcher.look(clock.now()),
-        }
-        if clock.now() >= end {
-            watcher.held.iter().for_each(|held| held.task.abort());
-            return watcher.held.len();
-        }
-    }
-}
-
-/// The next connection, once there is a place for it. Safe to drop at any point.
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, place))
-}
-
-/// Returns once the door is to be closed, or nobody is left to say so.
-async fn told(closing: &mut watch::Receiver<bool>) {
-    let _ = closing.wait_for(|closing| *closing).await;
-}
-
-/// Whether the error is about one connection and the next may well be fine.
-fn is_the_peers(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
-    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
-}
-
-async fn connection<H: Handler>(stream: TcpStream, handler: Arc<H>, activity: Arc<Activity>) {
-    // A reply is one small write: waiting to fill a packet would only delay it.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "connection without TCP_NODELAY");
-    }
-    let io = Watched { stream, activity: Arc::clone(&activity) };
-    let service = service_fn(|request| {
-        activity.note(Phase::Request);
-        let reply = handler.handle(request);
-        let activity = &activity;
-        async move {
-            let reply = reply.await;
-            activity.note(Phase::Idle);
-            Ok::<_, Infallible>(reply)
-        }
-    });
-    let mut http = http1::Builder::new();
-    http.max_header_size(MAX_HEAD).max_buf_size(MAX_BUFFER);
-    let mut connection = pin!(http.serve_connection(TokioIo::new(io), service));
-    let (mut waiting, mut closing) = (false, false);
-    let ended = poll_fn(|context| {
-        // This is all that the task polls, so its waker stays the same.
-        if !std::mem::replace(&mut waiting, true) {
-            activity.wait(context.waker());
-        }
-        if !closing && activity.closing.load(Ordering::Acquire) {
-            closing = true;
-            connection.as_mut().graceful_shutdown();
-        }
-        connection.as_mut().poll(context)
-    });
-    if let Err(error) = ended.await {
-        tracing::debug!(%error, "connection failed");
-    }
-}
-
-/// Ends connections that have been in one phase for too long.
-struct Watcher {
-    patience: Patience,
-    started: Timestamp,
-    /// When to look again.
-    next: Timestamp,
-    /// How many times [`LOOK`] has passed since the start, as of the last look.
-    ticks: Arc<AtomicU64>,
-    held: Vec<Held>,
-}
-
-struct Held {
-    activity: Arc<Activity>,
-    task: AbortHandle,
-}
-
-impl Watcher {
-    fn starting(patience: Patience, now: Timestamp) -> Self {
-        Self { patience, started: now, next: now + LOOK, ticks: Arc::default(), held: Vec::new() }
-    }
-
-    fn look(&mut self, now: Timestamp) {
-        let ticks = now.since(self.started).as_micros() / LOOK.as_micros();
-        self.ticks.store(ticks, Ordering::Relaxed);
-        self.next = now + LOOK;
-        self.held.retain(|held| {
-            let (phase, since) = held.activity.noted();
-            // The note may be from the very end of its tick.
-            let age = LOOK.checked_mul(ticks.saturating_sub(since + 1)).unwrap_or(Span::ZERO);
-            let overdue = age >= self.patience.of(phase);
-            if overdue && !held.task.is_finished() {
-                tracing::debug!(?phase, "connection cut off, it took too long");
-                held.task.abort();
-            }
-            !overdue && !held.task.is_finished()
-        });
-    }
-
-    /// Tells every connection to end after the request that is under way.
-    fn close(&mut self) {
-        self.held.retain(|held| !held.task.is_finished());
-        self.held.iter().for_each(|held| held.activity.close());
-    }
-}
-
-/// What a connection is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Waiting for the next request.
-    Idle,
-    /// Reading a head.
-    Head,
-    /// Reading a body or answering.
-    Request,
-}
-
-impl Patience {
-    fn of(&self, phase: Phase) -> Span {
-        match phase {
-            Phase::Idle => self.idle,
-            Phase::Head => self.head,
-            Phase::Request => self.request,
-        }
-    }
-}
-
-/// What a connection is doing and since when, and whether it is to end.
+/// HTTP/1, each request answered by a handler.
 #[derive(Debug)]
-struct Activity {
-    /// The tick of the last change, and the phase in the lowest two bits.
-    noted: AtomicU64,
-    ticks: Arc<AtomicU64>,
-    closing: AtomicBool,
-    waker: Mutex<Option<Waker>>,
-}
+pub(crate) struct Http1<H>(pub(crate) H);
 
-impl Activity {
-    /// A new connection owes us a head.
-    fn starting(ticks: Arc<AtomicU64>) -> Self {
-        let activity = Self {
-            noted: AtomicU64::new(0),
-            ticks,
-            closing: AtomicBool::new(false),
-            waker: Mutex::new(None),
-        };
-        activity.note(Phase::Head);
-        activity
-    }
-
-    fn note(&self, phase: Phase) {
-        let bits = match phase {
-            Phase::Idle => 0,
-            Phase::Head => 1,
-            Phase::Request => 2,
-        };
-        let tick = self.ticks.load(Ordering::Relaxed);
-        self.noted.store((tick << 2) | bits, Ordering::Relaxed);
-    }
-
-    /// The phase, and the tick it began in.
-    fn noted(&self) -> (Phase, u64) {
-        let noted = self.noted.load(Ordering::Relaxed);
-        let phase = match noted & 3 {
-            0 => Phase::Idle,
-            1 => Phase::Head,
-            _ => Phase::Request,
-        };
-        (phase, noted >> 2)
-    }
-
-    /// Remembers whom to wake. Whoever closes sees the waker, or the waiter sees that it is closed:
-    /// the lock puts the two in order.
-    fn wait(&self, waker: &Waker) {
-        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
-    }
-
-    fn close(&self) {
-        self.closing.store(true, Ordering::Release);
-        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(waker) = waker {
-            waker.wake();
+impl<H: Handler> Protocol for Http1<H> {
+    async fn serve(&self, stream: Stream, peer: Peer, activity: Arc<Activity>) {
+        let io = Watched { stream, activity: Arc::clone(&activity) };
+        let service = service_fn(|request| {
+            activity.note(Phase::Request);
+            let reply = self.0.handle(request, &peer);
+            let activity = &activity;
+            async move {
+                let reply = reply.await;
+                activity.note(Phase::Idle);
+                Ok::<_, Infallible>(reply)
+            }
+        });
+        let mut http = http1::Builder::new();
+        http.max_header_size(MAX_HEAD).max_buf_size(MAX_BUFFER);
+        let mut connection = pin!(http.serve_connection(TokioIo::new(io), service));
+        let (mut waiting, mut closing) = (false, false);
+        let ended = poll_fn(|context| {
+            // This is all that the task polls, so its waker stays the same.
+            let waits = std::mem::replace(&mut waiting, true);
+            let told = if waits {
+                activity.is_closing()
+            } else {
+                activity.poll_closed(context).is_ready()
+            };
+            if told && !closing {
+                closing = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            connection.as_mut().poll(context)
+        });
+        if let Err(error) = ended.await {
+            tracing::debug!(%error, "connection failed");
         }
     }
 }
 
 /// A stream that notes when a request begins.
 struct Watched {
-    stream: TcpStream,
+    stream: Stream,
     activity: Arc<Activity>,
 }
 
@@ -315,7 +89,7 @@ impl AsyncRead for Watched {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > before && self.activity.noted().0 == Phase::Idle {
+        if buffer.filled().len() > before && self.activity.phase() == Phase::Idle {
             self.activity.note(Phase::Head);
         }
         read
@@ -355,10 +129,13 @@ impl AsyncWrite for Watched {
 #[cfg(test)]
 mod tests {
     use http_body_util::{BodyExt, Collected};
-    use tidegate::ManualClock;
+    use tidegate::{ManualClock, Span};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::watch;
     use tokio::task::JoinHandle;
 
+    use super::super::door::{Doorway, LOOK, Patience};
     use super::*;
 
     const PATIENCE: Patience = Patience {
@@ -373,7 +150,11 @@ mod tests {
     struct Echo;
 
     impl Handler for Echo {
-        async fn handle(&self, request: hyper::Request<Incoming>) -> hyper::Response<Full<Bytes>> {
+        async fn handle(
+            &self,
+            request: hyper::Request<Incoming>,
+            _: &Peer,
+        ) -> hyper::Response<Full<Bytes>> {
             let body = request.into_body().collect().await.map(Collected::to_bytes);
             hyper::Response::new(Full::new(body.unwrap_or_default()))
         }
@@ -392,8 +173,10 @@ mod tests {
             let address = listener.local_addr().unwrap();
             let time = ManualClock::default();
             let (close, closing) = watch::channel(false);
-            let serving = serve(listener, Arc::new(Echo), patience, time.clock(), closing);
-            Self { address, time, close, serving: tokio::spawn(serving) }
+            let clock = time.clock();
+            let doorway = Doorway { listener, tls: None, patience, clock, closing };
+            let serving = tokio::spawn(doorway.serve(Arc::new(Http1(Echo))));
+            Self { address, time, close, serving }
         }
 
         /// Lets so much time pass that whoever has used up this span is noticed.

@@ -5,20 +5,21 @@ pub(crate) mod body;
 mod decode;
 pub(crate) mod encode;
 pub(crate) mod json;
+mod openapi;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::{Body as _, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
-use tidegate::Clock;
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use self::encode::Body;
 use self::json::Json;
-use super::connection::{self, Handler, Patience};
-use crate::service::Service;
+use super::connection::Handler;
+use super::door::Peer;
+use crate::identity::{self, Identity};
+use crate::service::{Call, Service, Via};
 
 /// Longest body of one check in bytes.
 const MAX_CHECK: usize = 64 * 1024;
@@ -29,33 +30,33 @@ const SMALL: usize = 4 * 1024;
 /// What all larger bodies together may take, in KiB.
 const MAX_BODIES: usize = 128 * 1024;
 
-const ENDPOINTS: &str = "POST /v1/check, POST /v1/check/batch, GET /healthz and GET /readyz";
+const ENDPOINTS: &str = "POST /v1/check, POST /v1/check/batch, /v1/authorize, GET /openapi.json, \
+                         GET /healthz and GET /readyz";
 
-/// Serves the door until `closing` says so; how many connections were cut off in the end.
-pub(crate) async fn serve(
-    listener: TcpListener,
+/// Answers checks over HTTP.
+#[derive(Debug)]
+pub(crate) struct Door {
     service: Arc<Service>,
-    patience: Patience,
-    clock: Clock,
-    closing: watch::Receiver<bool>,
-) -> usize {
-    let door = Door { service, bodies: Semaphore::new(MAX_BODIES) };
-    connection::serve(listener, Arc::new(door), patience, clock, closing).await
-}
-
-struct Door {
-    service: Arc<Service>,
+    identity: Arc<Identity>,
     /// Room for large bodies, in KiB.
     bodies: Semaphore,
 }
 
+impl Door {
+    pub(crate) fn new(service: Arc<Service>, identity: Arc<Identity>) -> Self {
+        Self { service, identity, bodies: Semaphore::new(MAX_BODIES) }
+    }
+}
+
 impl Handler for Door {
-    async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
+    async fn handle(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
         match request.uri().path() {
-            "/v1/check" => self.post(request, Endpoint::Check).await,
-            "/v1/check/batch" => self.post(request, Endpoint::Batch).await,
+            "/v1/check" => self.post(request, peer, Endpoint::Check).await,
+            "/v1/check/batch" => self.post(request, peer, Endpoint::Batch).await,
+            "/v1/authorize" => self.authorize(request, peer).await,
+            "/openapi.json" => openapi::answer(request.method()),
             "/healthz" => probe(request.method(), None),
-            // The rules were loaded before the door opened. Once it closes, nobody is let in to ask.
+            // The rules were loaded before the door opened.
             "/readyz" => probe(request.method(), self.service.waits_for()),
             "*" if request.method() == Method::OPTIONS => encode::options("GET, POST, OPTIONS"),
             path => {
@@ -74,7 +75,12 @@ enum Endpoint {
 }
 
 impl Door {
-    async fn post(&self, request: Request<Incoming>, endpoint: Endpoint) -> Response<Body> {
+    async fn post(
+        &self,
+        request: Request<Incoming>,
+        peer: &Peer,
+        endpoint: Endpoint,
+    ) -> Response<Body> {
         const ALLOWED: &str = "POST, OPTIONS";
         match *request.method() {
             Method::POST => {}
@@ -93,36 +99,61 @@ impl Door {
             Err(response) => return response,
         };
         match endpoint {
-            Endpoint::Check => self.check(&body).await,
-            Endpoint::Batch => self.batch(&body).await,
+            Endpoint::Check => self.check(&body, peer).await,
+            Endpoint::Batch => self.batch(&body, peer).await,
         }
     }
 
-    async fn check(&self, body: &[u8]) -> Response<Body> {
+    async fn check(&self, body: &[u8], peer: &Peer) -> Response<Body> {
         let call = match Json::read(body).and_then(decode::check) {
-            Ok(call) => call,
+            Ok(call) => identity::vouched(call, peer.caller()),
             Err(fault) => return encode::fault(&fault),
         };
-        match self.service.check(call).await {
+        match self.service.check(Via::Http, call).await {
             Ok(reply) => encode::reply(&reply),
             Err(fault) => encode::fault(&fault),
         }
     }
 
-    async fn batch(&self, body: &[u8]) -> Response<Body> {
+    async fn batch(&self, body: &[u8], peer: &Peer) -> Response<Body> {
         let items = match Json::read(body).and_then(decode::batch) {
             Ok(items) => items,
             Err(fault) => return encode::fault(&fault),
         };
-        let mut answers = Vec::with_capacity(items.len());
-        for (index, item) in items.into_iter().enumerate() {
-            let answer = match decode::check(item) {
-                Ok(call) => self.service.check(call).await,
-                Err(fault) => Err(fault),
-            };
-            answers.push(answer.map_err(|fault| fault.within(&format!("checks[{index}]"))));
-        }
+        let vouched = |call| identity::vouched(call, peer.caller());
+        let calls = items.into_iter().map(|item| decode::check(item).map(vouched)).collect();
+        let answers = self.service.check_each(Via::Http, calls).await;
+        let answers: Vec<_> = answers
+            .into_iter()
+            .enumerate()
+            .map(|(index, answer)| {
+                answer.map_err(|fault| fault.within(&format!("checks[{index}]")))
+            })
+            .collect();
         encode::batch(&answers)
+    }
+
+    /// Whether a proxy may let pass what it holds. Every method asks the same: the one that counts
+    /// is in a header.
+    async fn authorize(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
+        let (head, body) = request.into_parts();
+        body::ignore(body).await;
+        let manner = match authorize::Manner::of(&head.uri) {
+            Ok(manner) => manner,
+            Err(fault) => return encode::fault(&fault),
+        };
+        let head = match authorize::original(head) {
+            Ok(head) => head,
+            Err(fault) => return encode::fault(&fault),
+        };
+        let call = match self.identity.describe(&head, peer.caller()) {
+            Ok(request) => Call { request, ..Call::default() },
+            Err(fault) => return encode::fault(&fault),
+        };
+        match self.service.check(Via::Http, call).await {
+            Ok(reply) => manner.tell(reply.ending(), encode::reply(&reply)),
+            Err(fault) => encode::fault(&fault),
+        }
     }
 
     /// The whole body, and the room it takes; or the answer to one that can't be had.

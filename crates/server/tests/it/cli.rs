@@ -108,7 +108,7 @@ fn validate_tells_every_error_with_its_line() {
 fn validate_tells_what_a_setting_must_be() {
     let folder = Folder::new();
     for (text, error) in [
-        ("lisen: {}", "1: there is no key \"lisen\", wanted listen, store, rules, headers, admin"),
+        ("headers: {rest: delta}", "1: there is no key \"rest\", wanted reset, ietf"),
         ("listen: 5", "1: listen must be a map, found \"5\""),
         ("listen:\n  - a", "2: listen must be a map, found a list"),
         ("listen: {http: [a]}", "1: http must be a text, found a list"),
@@ -121,6 +121,12 @@ fn validate_tells_what_a_setting_must_be() {
             "admin:\n  token: not a secret at all",
             "2: admin.token must be letters, digits and signs without spaces, found others",
         ),
+        ("tls: {key: k.pem}", "1: tls must have certificate and key, found one at the most"),
+        (
+            "tls: {key: k, certificate: c, doors: [http, side]}",
+            "1: tls.doors must be some of http, grpc, resp, admin, found \"side\"",
+        ),
+        ("drain: {delay: soon}", "1: drain.delay must be a time like 5s or 0s, found \"soon\""),
         ("headers: {ietf: 12}", "1: headers.ietf must be one of 11, 6, off, found \"12\""),
     ] {
         let config = folder.file("tidegate.yaml", text);

@@ -7,13 +7,14 @@
 
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::{Method, StatusCode, Uri};
+use hyper::{Method, Response, StatusCode, Uri};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
+use super::encode::Body;
 use crate::service::{Ending, Fault, quoted};
 
 /// Says which status a denial would have had, for proxies that can't be told by the status itself.
-pub(super) const STATUS: HeaderName = HeaderName::from_static("x-tidegate-status");
+const STATUS: HeaderName = HeaderName::from_static("x-tidegate-status");
 
 const ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
 const ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
@@ -40,8 +41,16 @@ impl Manner {
         }
     }
 
+    /// The answer to the proxy: the response with its status, and the one that it stands for.
+    pub(super) fn tell(self, ending: Ending, mut response: Response<Body>) -> Response<Body> {
+        let (told, meant) = self.status(ending);
+        *response.status_mut() = told;
+        response.headers_mut().insert(STATUS, HeaderValue::from(meant));
+        response
+    }
+
     /// The status for an ending, and the one that it stands for.
-    pub(super) fn status(self, ending: Ending) -> (StatusCode, u16) {
+    fn status(self, ending: Ending) -> (StatusCode, u16) {
         let meant = ending.http();
         let told = if self.forbid && meant >= 400 { 403 } else { meant };
         (StatusCode::from_u16(told).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), meant)

@@ -1,0 +1,71 @@
+//! `tls` of `tidegate.yaml`, from what is written to what can be used.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+
+use super::file::Wrongs;
+use crate::transport::door::tls::TlsFiles;
+
+/// The doors that can speak TLS.
+const DOORS: [&str; 4] = ["http", "grpc", "resp", "admin"];
+
+/// `tls` as it is written.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawTls {
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    client_ca: Option<PathBuf>,
+    doors: Option<Vec<Spanned<String>>>,
+}
+
+/// Which doors speak TLS, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TlsConfig {
+    files: TlsFiles,
+    doors: Vec<String>,
+}
+
+impl TlsConfig {
+    /// What a door needs to speak TLS, if it is to.
+    pub(crate) fn of(&self, door: &str) -> Option<&TlsFiles> {
+        self.doors.iter().any(|name| name == door).then_some(&self.files)
+    }
+}
+
+impl RawTls {
+    /// What is meant, or `None` after everything wrong was added to `wrong`. Paths are relative to
+    /// `folder`.
+    pub(super) fn resolve(
+        self,
+        line: u64,
+        folder: &Path,
+        wrong: &mut Wrongs<'_>,
+    ) -> Option<TlsConfig> {
+        let (Some(certificate), Some(key)) = (self.certificate, self.key) else {
+            wrong.add(line, "tls must have certificate and key, found one at the most".to_owned());
+            return None;
+        };
+        let mut doors = Vec::new();
+        for door in self.doors.iter().flatten() {
+            if DOORS.contains(&door.value.as_str()) {
+                doors.push(door.value.clone());
+            } else {
+                let wanted = DOORS.join(", ");
+                let message = format!("tls.doors must be some of {wanted}, found {:?}", door.value);
+                wrong.add(door.referenced.line(), message);
+            }
+        }
+        if self.doors.is_none() {
+            doors = DOORS.map(str::to_owned).into();
+        }
+        let files = TlsFiles {
+            certificate: folder.join(certificate),
+            key: folder.join(key),
+            client_ca: self.client_ca.map(|path| folder.join(path)),
+        };
+        Some(TlsConfig { files, doors })
+    }
+}
