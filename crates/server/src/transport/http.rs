@@ -138,10 +138,7 @@ impl Door {
     async fn authorize(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
         let (head, body) = request.into_parts();
         body::ignore(body).await;
-        let manner = match authorize::Manner::of(&head.uri) {
-            Ok(manner) => manner,
-            Err(fault) => return encode::fault(&fault),
-        };
+        let manner = authorize::Manner::of(&head.uri);
         let head = match authorize::original(head) {
             Ok(head) => head,
             Err(fault) => return encode::fault(&fault),

@@ -1,11 +1,14 @@
 //! The real binary, over real sockets.
 #![allow(clippy::unwrap_used, reason = "tests state what they expect")]
 
+mod authorize;
 mod bad_input;
 mod block;
 mod cli;
 mod http;
+mod identity;
 mod kit;
+mod proxies;
 mod redis;
 mod redis_config;
 mod serve;

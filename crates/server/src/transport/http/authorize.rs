@@ -11,7 +11,7 @@ use hyper::{Method, Response, StatusCode, Uri};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 use super::encode::Body;
-use crate::service::{Ending, Fault, quoted};
+use crate::service::{Ending, Fault};
 
 /// Says which status a denial would have had, for proxies that can't be told by the status itself.
 const STATUS: HeaderName = HeaderName::from_static("x-tidegate-status");
@@ -30,15 +30,12 @@ pub(super) struct Manner {
 }
 
 impl Manner {
-    /// Reads the query of the call: nothing, or `deny=403`.
-    pub(super) fn of(uri: &Uri) -> Result<Self, Fault> {
-        match uri.query() {
-            None | Some("" | "deny=429") => Ok(Self { forbid: false }),
-            Some("deny=403") => Ok(Self { forbid: true }),
-            Some(other) => {
-                Err(Fault::invalid("query", quoted(other), "deny=403, deny=429 or none"))
-            }
-        }
+    /// Reads `deny=403` from the query of the call.
+    ///
+    /// Whatever else is there is passed over: Caddy hands on the query of its client.
+    pub(super) fn of(uri: &Uri) -> Self {
+        let mut pairs = uri.query().unwrap_or_default().split('&');
+        Self { forbid: pairs.any(|pair| pair == "deny=403") }
     }
 
     /// The answer to the proxy: the response with its status, and the one that it stands for.
@@ -209,21 +206,20 @@ mod tests {
 
     #[test]
     fn nginx_is_told_403_and_what_it_stands_for() {
-        let manner = |query: &str| Manner::of(&format!("/v1/authorize{query}").parse().unwrap());
         let status = |query: &str, ending| {
-            let (told, meant) = manner(query).unwrap().status(ending);
+            let uri = format!("/v1/authorize{query}").parse().unwrap();
+            let (told, meant) = Manner::of(&uri).status(ending);
             (told.as_u16(), meant)
         };
-        for plain in ["", "?", "?deny=429"] {
+        for plain in ["", "?", "?deny=429", "?page=2&deny=4030"] {
             assert_eq!(status(plain, Ending::Allowed), (200, 200));
             assert_eq!(status(plain, Ending::Denied), (429, 429));
             assert_eq!(status(plain, Ending::Unavailable), (503, 503));
         }
-        assert_eq!(status("?deny=403", Ending::Allowed), (200, 200));
-        assert_eq!(status("?deny=403", Ending::Denied), (403, 429));
-        assert_eq!(status("?deny=403", Ending::Unavailable), (403, 503));
-        for other in ["?deny=401", "?deny=403&x=1", "?allow"] {
-            assert!(manner(other).is_err(), "{other}");
+        for forbid in ["?deny=403", "?page=2&deny=403"] {
+            assert_eq!(status(forbid, Ending::Allowed), (200, 200));
+            assert_eq!(status(forbid, Ending::Denied), (403, 429));
+            assert_eq!(status(forbid, Ending::Unavailable), (403, 503));
         }
     }
 }
