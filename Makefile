@@ -45,9 +45,10 @@ soak:
 
 fuzz:
 	@command -v cargo-fuzz >/dev/null || { echo "fuzz: will install cargo-fuzz from crates.io"; $(CARGO) install --locked cargo-fuzz; }
-	mkdir -p fuzz/corpus/rules fuzz/corpus/limit
+	mkdir -p fuzz/corpus/rules fuzz/corpus/limit fuzz/corpus/forwarded
 	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run rules fuzz/corpus/rules fuzz/seeds/rules -- -max_total_time=$(FUZZ_SECONDS) -timeout=5 -max_len=4096
 	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run limit fuzz/corpus/limit fuzz/seeds/limit -- -max_total_time=$(FUZZ_SECONDS) -timeout=5
+	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run forwarded fuzz/corpus/forwarded fuzz/seeds/forwarded -- -max_total_time=$(FUZZ_SECONDS) -timeout=5 -max_len=4096
 
 deny:
 	@command -v cargo-deny >/dev/null || { echo "deny: will install cargo-deny from crates.io"; $(CARGO) install --locked cargo-deny; }

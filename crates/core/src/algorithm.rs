@@ -120,6 +120,16 @@ pub trait Meter: Sized {
     /// Takes a spent `cost` back, as far as it still counts. Whether anything was taken back.
     fn refund(&self, state: &mut Self::State, now: Timestamp, slip: &Slip, cost: u64) -> bool;
 
+    /// What a refund of the newest spending has to name. Only spending that a refund can still reach
+    /// matters: with none, the slip gives nothing back.
+    fn newest(&self, state: &Self::State, now: Timestamp) -> Slip;
+
+    /// Gives back up to `cost` of what was spent last, without a slip. Whether anything was given back.
+    fn give_back(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> bool {
+        let slip = self.newest(state, now);
+        self.refund(state, now, &slip, cost)
+    }
+
     /// What a client of the limit `old` starts with under this one: never more than it had.
     fn adopt(&self, old: &Self, state: &Self::State, now: Timestamp) -> Self::State;
 
@@ -358,6 +368,23 @@ impl Limit {
         }
         self.honours(charged)
             && any_meter!(self, meter => with(meter, state, |meter, own| refund(meter, own, now, slip, cost)))
+    }
+
+    /// Gives back up to `cost` of what was spent last under the limit `charged`, for who has no slip:
+    /// at most that limit's capacity at once, never above full, and from no window but the current
+    /// one. Whether anything was given back.
+    ///
+    /// A leaky bucket gives back its last slots, all that the cost takes or none: those that have begun
+    /// were released. As for a [`refund`](Self::refund), a bucket whose numbers changed since gives
+    /// nothing back, nor does a window of another length.
+    pub fn give_back(&self, state: &mut State, now: Timestamp, charged: &Self, cost: u64) -> bool {
+        fn give_back<M: Meter>(meter: &M, state: &mut M::State, now: Timestamp, cost: u64) -> bool {
+            let own_now = meter.advance(state, now);
+            meter.give_back(state, own_now, cost)
+        }
+        let cost = cost.min(charged.capacity());
+        self.honours(charged)
+            && any_meter!(self, meter => with(meter, state, |meter, own| give_back(meter, own, now, cost)))
     }
 
     /// Whether a slip of the limit `charged` means the same under this one.

@@ -66,6 +66,10 @@ enum Step {
     Refund {
         which: usize,
     },
+    /// Give back what was spent last, without saying which charge it was.
+    GiveBack {
+        cost: u64,
+    },
     Change {
         to: (Algorithm, Quota),
     },
@@ -78,6 +82,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         8 => prop_oneof![Just(1u64), 0u64..12, 0u64..70, Just(u64::MAX)]
             .prop_map(|cost| Step::Charge { cost }),
         2 => any::<usize>().prop_map(|which| Step::Refund { which }),
+        1 => prop_oneof![0u64..12, Just(u64::MAX)].prop_map(|cost| Step::GiveBack { cost }),
         1 => limits(1..40).prop_map(|to| Step::Change { to }),
     ];
     proptest::collection::vec(step, 1..60)
@@ -121,6 +126,13 @@ impl Pair {
                     let Spent { slip, cost, limit, .. } = spent;
                     self.limit.refund(&mut self.state, at(self.now), &limit, &slip, cost);
                 }
+            }
+            Step::GiveBack { cost } => {
+                self.model.give_back(self.now, cost);
+                let limit = self.limit.clone();
+                limit.give_back(&mut self.state, at(self.now), &limit, cost);
+                // What slips from before are worth now, the model does not say.
+                self.spent.clear();
             }
             Step::Change { to: (algorithm, quota) } => {
                 let new = Limit::new(algorithm, quota).unwrap();
@@ -256,7 +268,8 @@ proptest! {
     fn no_window_holds_more_than_the_bound(limit in limits(0..40), steps in steps()) {
         let mut pair = Pair::new(limit);
         let mut admitted: Vec<(u64, u64, u64)> = Vec::new();
-        for step in steps.iter().filter(|step| !matches!(step, Step::Change { .. })) {
+        let asked = |step: &&Step| !matches!(step, Step::Change { .. } | Step::GiveBack { .. });
+        for step in steps.iter().filter(asked) {
             let before: Vec<u64> = pair.spent.iter().map(|spent| spent.id).collect();
             pair.walk(step)?;
             match step {

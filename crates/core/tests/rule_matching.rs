@@ -34,6 +34,32 @@ const ADDRESSES: [&str; 9] = [
     "10.1.2.3 ",
 ];
 
+#[test]
+fn a_named_rule_is_there_and_matches_nothing() {
+    let rule = |name| Rule::new(name, Algorithm::FixedWindow, Quota::per_second(1)).unwrap();
+    let rules = RuleSet::new(vec![rule("api")]).unwrap();
+    let rules = rules.with_named(vec![rule("cl.throttle").with_per("key").unwrap()]).unwrap();
+    assert_eq!(rules.place("cl.throttle"), Some(1));
+    assert_eq!(rules.rule("cl.throttle").unwrap().per()[0].as_str(), "key");
+    let names: Vec<&str> = rules.matching(&Request::new()).iter().map(|rule| rule.name()).collect();
+    assert_eq!(names, ["api"]);
+    let more = rules.with_named(vec![rule("rls.override")]).unwrap();
+    assert_eq!((more.place("cl.throttle"), more.place("rls.override")), (Some(1), Some(2)));
+}
+
+#[test]
+fn a_name_that_is_reserved_is_refused_by_name() {
+    let rule = |name| Rule::new(name, Algorithm::FixedWindow, Quota::per_second(1)).unwrap();
+    let rules = RuleSet::new(vec![rule("api"), rule("cl.throttle")]).unwrap();
+    let named = vec![rule("cl.throttle"), rule("twice"), rule("twice")];
+    let errors = rules.with_named(named).unwrap_err();
+    assert_eq!(
+        errors.to_string(),
+        "rule \"cl.throttle\": this name is reserved, choose another\n\
+         rule \"twice\": name must be unique, found it twice"
+    );
+}
+
 /// Few enough names that conditions meet, and sometimes more than an index asks for one by one.
 fn attribute() -> impl Strategy<Value = &'static str> {
     prop_oneof![1 => select(&NAMES[..3]), 1 => select(&NAMES[..])]

@@ -27,7 +27,8 @@ pub mod tower;
 pub use block::BlockList;
 pub use clock::{Clock, ManualClock};
 pub use limiter::{
-    AcquireError, Builder, FailureCounts, ForgetError, Limiter, NoHandle, Receipt, UnknownRule,
+    AcquireError, Builder, Claim, FailureCounts, ForgetError, Limiter, NoHandle, Receipt, Under,
+    UnknownRule,
 };
 pub use per_key::{NeverFits, PerKey};
 pub use store::memory::{MemoryStore, MemoryUse};

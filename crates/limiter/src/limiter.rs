@@ -1,27 +1,32 @@
 //! Match, charge, decide; and what happens when the store fails.
 
 mod blocking;
+mod builder;
+mod deciding;
 mod error;
 mod failing;
+mod give_back;
+mod together;
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::rule::{Chain, Mode};
+use tidegate_core::rule::Mode;
 use tidegate_core::{
-    Algorithm, Decision, Key, Keyer, Limit, Policies, Policy, Quota, QuotaError, Request, Rule,
-    RuleSet, Ruling, Scope, Span, Timestamp,
+    Algorithm, Decision, Key, Limit, Quota, QuotaError, Request, Rule, RuleSet, Ruling, Scope, Span,
 };
 
 use crate::block::{BlockList, PenaltyBox};
 use crate::clock::Clock;
 use crate::per_key::{PerKey, Waiting};
 use crate::store::memory::MemoryStore;
-use crate::store::{Answers, Charge, Refund, Store, StoreError};
+use crate::store::{Refund, Store, StoreError};
 
+pub use self::builder::Builder;
 pub use self::error::{AcquireError, ForgetError, NoHandle, UnknownRule};
+use self::failing::Failing;
 pub use self::failing::FailureCounts;
-use self::failing::{Failing, Verdicts};
+pub use self::together::{Claim, Under};
 
 /// Decides requests by a set of rules. Clones share everything.
 ///
@@ -67,15 +72,6 @@ struct Inner<S> {
     blocks: Arc<BlockList>,
     /// The denials of clients, if there is a rule with a penalty.
     penalties: Option<PenaltyBox>,
-}
-
-/// A charge to be made for one rule.
-struct Ask<'r> {
-    place: usize,
-    rule: &'r Rule,
-    key: Key,
-    shared: Key,
-    limit: &'r Arc<Limit>,
 }
 
 /// What a request was charged, for taking it back.
@@ -124,96 +120,9 @@ impl Limiter<MemoryStore> {
         let clock = store.clock().clone();
         Ok(PerKey::new(store, clock, scope, limit))
     }
-
-    /// A limiter to be given its rules, and perhaps a clock and a store.
-    #[must_use]
-    pub fn builder() -> Builder {
-        Builder { rules: RuleSet::default(), clock: None, blocks: None, store: () }
-    }
-}
-
-/// Collects what a [`Limiter`] needs.
-#[derive(Debug)]
-pub struct Builder<St = ()> {
-    rules: RuleSet,
-    clock: Option<Clock>,
-    blocks: Option<Arc<BlockList>>,
-    store: St,
-}
-
-impl<St> Builder<St> {
-    /// The rules to decide by. Without any, every request is allowed.
-    #[must_use]
-    pub fn rules(mut self, rules: RuleSet) -> Self {
-        self.rules = rules;
-        self
-    }
-
-    /// The clock for overrides that end, for waiting, and for a memory store made here.
-    #[must_use]
-    pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = Some(clock);
-        self
-    }
-
-    /// Who is blocked. Without a list: one of its own, empty, under the secret of the store's keys.
-    #[must_use]
-    pub fn blocks(mut self, blocks: Arc<BlockList>) -> Self {
-        self.blocks = Some(blocks);
-        self
-    }
-}
-
-impl Builder {
-    /// Where spending is remembered. Without one: in memory, with default room.
-    #[must_use]
-    pub fn store<S: Store>(self, store: Arc<S>) -> Builder<Arc<S>> {
-        Builder { rules: self.rules, clock: self.clock, blocks: self.blocks, store }
-    }
-
-    /// The limiter, on a memory store of its own.
-    #[must_use]
-    pub fn build(self) -> Limiter {
-        let clock = self.clock.unwrap_or_default();
-        let store = Arc::new(MemoryStore::new(clock.clone()));
-        Limiter::assemble(store, clock, self.rules, self.blocks)
-    }
-}
-
-impl<S: Store> Builder<Arc<S>> {
-    /// The limiter.
-    #[must_use]
-    pub fn build(self) -> Limiter<S> {
-        Limiter::assemble(self.store, self.clock.unwrap_or_default(), self.rules, self.blocks)
-    }
 }
 
 impl<S: Store> Limiter<S> {
-    fn assemble(
-        store: Arc<S>,
-        clock: Clock,
-        rules: RuleSet,
-        blocks: Option<Arc<BlockList>>,
-    ) -> Self {
-        let keyer = store.keyer();
-        let scopes = rules.rules().iter().map(|rule| {
-            let scope = keyer.scope(rule.name(), rule.per().iter().map(Chain::as_str));
-            let shared = scope.shared();
-            (scope, shared)
-        });
-        let scopes = scopes.collect();
-        let ranks = ranks(&rules);
-        let failing = Failing::new(rules.rules().len(), clock.clone());
-        let blocks = blocks.unwrap_or_else(|| {
-            let (Keyer::Local { seed: secret } | Keyer::Fleet { secret }) = keyer;
-            Arc::new(BlockList::new(secret))
-        });
-        let punishing = rules.rules().iter().any(|rule| rule.penalty().is_some());
-        let penalties = punishing.then(|| PenaltyBox::new(clock.clone()));
-        let inner = Inner { store, clock, rules, scopes, ranks, failing, blocks, penalties };
-        Self { inner: Arc::new(inner) }
-    }
-
     /// The rules in force.
     #[must_use]
     pub fn rules(&self) -> &RuleSet {
@@ -267,7 +176,7 @@ impl<S: Store> Limiter<S> {
 
     async fn charge_matching(&self, request: &Request<'_>) -> (Decision, Receipt) {
         let places = self.inner.rules.matching_places(request);
-        self.decide(&places, request).await
+        self.decide(places.iter().map(|place| self.ask(*place, request)).collect()).await
     }
 
     /// Answers what [`check`](Self::check) would for a cost of 1, and spends nothing.
@@ -288,9 +197,8 @@ impl<S: Store> Limiter<S> {
         if let Some(decision) = self.blocked(request) {
             return Ok(decision);
         }
-        let off = self.inner.rules.rules()[place].mode() == Mode::Off;
-        let places: &[usize] = if off { &[] } else { &[place] };
-        let decision = self.decide(places, request).await.0;
+        let claim = Claim { request, under: Under::Rule(place) };
+        let decision = self.decide(self.asks(&claim)).await.0;
         self.note_denials(request, &decision);
         Ok(decision)
     }
@@ -388,100 +296,8 @@ impl<S: Store> Limiter<S> {
         place.ok_or_else(|| UnknownRule { name: name.to_owned() })
     }
 
-    fn ask(&self, place: usize, request: &Request<'_>) -> Ask<'_> {
-        let (rule, (scope, shared)) = (&self.inner.rules.rules()[place], &self.inner.scopes[place]);
-        // Only an override can end, and reading a clock costs as much as a decision.
-        let dated = !rule.overrides().is_empty();
-        let now = if dated { self.inner.clock.now() } else { Timestamp::EPOCH };
-        let limit = rule.limit_for(request, now).limit;
-        Ask { place, rule, key: scope.key(rule.parts(request)), shared: *shared, limit }
-    }
-
-    async fn decide(&self, places: &[usize], request: &Request<'_>) -> (Decision, Receipt) {
-        if places.is_empty() {
-            return (Decision::of(Policies::new()), Receipt::default());
-        }
-        let mut asks: SmallVec<[Ask<'_>; 4]> =
-            places.iter().map(|place| self.ask(*place, request)).collect();
-        if asks.len() > 1 {
-            asks.sort_by_key(|ask| self.inner.ranks[ask.place]);
-        }
-        let charges: SmallVec<[Charge<'_>; 4]> = asks
-            .iter()
-            .map(|ask| Charge {
-                key: ask.key,
-                shared: ask.shared,
-                limit: ask.limit,
-                cost: request.costs(),
-                alone: ask.rule.mode() == Mode::Shadow,
-            })
-            .collect();
-        let answers = self.inner.store.charge(&charges).await;
-        let verdicts = self.inner.failing.settle(&*self.inner.store, &asks, &charges, &answers);
-        let receipt = receipt(&asks, &answers, request.costs());
-        let decision = self.decision(&asks, verdicts);
-        if decision.is_allowed() || receipt.is_empty() {
-            return (decision, receipt);
-        }
-        // What one rule denied without the store, others may have been charged for in it.
-        let given_back = |refund: &Refund| {
-            let ask = asks.iter().find(|ask| ask.key == refund.key);
-            ask.is_some_and(|ask| ask.rule.mode() == Mode::Enforce)
-        };
-        let (back, kept) = receipt.refunds.into_iter().partition(given_back);
-        self.refund_detached(Receipt { refunds: back });
-        (decision, Receipt { refunds: kept })
-    }
-
-    /// All verdicts together, in the order of the rules.
-    fn decision(&self, asks: &[Ask<'_>], verdicts: Verdicts) -> Decision {
-        let mut policies: SmallVec<[(usize, Policy); 4]> = verdicts
-            .outcomes
-            .iter()
-            .map(|(index, outcome)| {
-                let ask = &asks[*index];
-                let policy = Policy {
-                    rule: ask.rule.shared_name(),
-                    limit: Arc::clone(ask.limit),
-                    outcome: *outcome,
-                    shadow: ask.rule.mode() == Mode::Shadow,
-                };
-                (ask.place, policy)
-            })
-            .collect();
-        policies.sort_by_key(|(place, _)| *place);
-        let decision = Decision::of(policies.into_iter().map(|(_, policy)| policy).collect());
-        if verdicts.undecided.is_empty() {
-            return decision;
-        }
-        decision.with_undecided(verdicts.undecided, verdicts.unavailable)
-    }
-
     /// How many checks each rule answered without the store, in the order of the rules.
     pub fn failures(&self) -> impl Iterator<Item = (&Rule, FailureCounts)> {
         self.inner.rules.rules().iter().zip(self.inner.failing.counts())
     }
-}
-
-/// What was spent, for taking it back.
-fn receipt(asks: &[Ask<'_>], answers: &Answers, cost: u64) -> Receipt {
-    let spent = asks.iter().zip(answers).filter_map(|(ask, answer)| {
-        let slip = answer.outcome()?.slip()?;
-        Some(Refund { key: ask.key, limit: Arc::clone(ask.limit), cost, slip })
-    });
-    Receipt { refunds: spent.collect() }
-}
-
-/// For each rule, its place when they are charged from the narrowest to the widest.
-///
-/// A rule that counts by more attributes is narrower: a denial is likelier there, and stops the rest
-/// before what everybody shares is charged.
-fn ranks(rules: &RuleSet) -> Vec<usize> {
-    let mut places: Vec<usize> = (0..rules.rules().len()).collect();
-    places.sort_by_key(|place| std::cmp::Reverse(rules.rules()[*place].per().len()));
-    let mut ranks = vec![0; places.len()];
-    for (rank, place) in places.into_iter().enumerate() {
-        ranks[place] = rank;
-    }
-    ranks
 }

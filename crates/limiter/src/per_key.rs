@@ -122,7 +122,7 @@ impl PerKey<MemoryStore> {
             key: self.key(key.as_ref()),
             limit: Arc::clone(&self.limit),
             cost,
-            slip,
+            slip: Some(slip),
         });
         refund.is_some_and(|refund| self.store.refund_one(&refund))
     }
@@ -153,7 +153,7 @@ impl PerKey<MemoryStore> {
                         key: self.key(key),
                         limit: Arc::clone(&self.limit),
                         cost,
-                        slip,
+                        slip: Some(slip),
                     });
                     let waiting = Waiting::new(&self.store, refunds.into_iter().collect());
                     self.clock.sleep_until(now + delay).await;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use thiserror::Error;
-use tidegate_core::{Key, Keyer, Limit, Outcome, Slip};
+use tidegate_core::{Key, Keyer, Limit, Outcome, Slip, State, Timestamp};
 
 /// One limit to charge for a request.
 #[derive(Clone, Debug)]
@@ -33,10 +33,22 @@ pub struct Refund {
     pub key: Key,
     /// The limit it was charged under.
     pub limit: Arc<Limit>,
-    /// What was spent.
+    /// What was spent, or is to be given back.
     pub cost: u64,
-    /// What the charge was answered with.
-    pub slip: Slip,
+    /// What the charge was answered with; without one, up to `cost` of what was spent last is given
+    /// back.
+    pub slip: Option<Slip>,
+}
+
+impl Refund {
+    /// Takes the charge back from a state under `limit`, as far as it still counts. Whether anything
+    /// was given back.
+    pub fn take_back(&self, limit: &Limit, state: &mut State, now: Timestamp) -> bool {
+        match &self.slip {
+            Some(slip) => limit.refund(state, now, &self.limit, slip, self.cost),
+            None => limit.give_back(state, now, &self.limit, self.cost),
+        }
+    }
 }
 
 /// Outcomes in the order of the charges.

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::client::ClientError;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, LogConfig, LogFormat};
 
 /// Rate limits as a service.
 #[derive(Debug, Parser)]
@@ -35,7 +35,9 @@ Examples:
 
 Exit status: 0 fine, 1 denied or invalid, 2 could not do it.
 TIDEGATE_LOG sets what is logged: debug, or tidegate=trace; info by default.
-TIDEGATE_TOKEN opens an admin door that has a token.";
+TIDEGATE_LOG_FORMAT sets how: text, or json, an object on each line.
+TIDEGATE_TOKEN opens an admin door that has a token.
+TIDEGATE_CA, TIDEGATE_CERTIFICATE and TIDEGATE_KEY name PEM files for --server https://…";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -71,14 +73,14 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
 }
 
 /// Sends log lines to stderr.
-pub(crate) fn log(filter: &str) {
-    let filter = tracing_subscriber::EnvFilter::builder().parse_lossy(filter);
+pub(crate) fn log(config: &LogConfig) {
+    let filter = tracing_subscriber::EnvFilter::builder().parse_lossy(&config.filter);
     let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(colours)
-        .with_writer(std::io::stderr)
-        .init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match config.format {
+        LogFormat::Text => log.with_ansi(colours).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
 }
 
 /// Where a command writes: what it was asked for, and everything else.

@@ -1,5 +1,7 @@
 //! Asks a running server, for the commands that want its answer.
 
+mod tls;
+
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -10,9 +12,11 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use crate::config::Token;
+pub(crate) use self::tls::ClientTls;
+use crate::config::{self, Token};
 
 /// How long a server may take, connecting included.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -24,6 +28,8 @@ const MAX_ANSWER: usize = 64 * 1024 * 1024;
 pub(crate) struct Server {
     /// Host and port.
     address: String,
+    host: String,
+    tls: Option<ClientTls>,
 }
 
 impl FromStr for Server {
@@ -32,11 +38,17 @@ impl FromStr for Server {
     fn from_str(text: &str) -> Result<Self, String> {
         let wanted = || format!("must be a URL like http://127.0.0.1:8080, found {text:?}");
         let uri: Uri = text.parse().map_err(|_| wanted())?;
-        let host = uri.host().filter(|_| uri.scheme_str() == Some("http")).ok_or_else(wanted)?;
+        let (tls, usual) = match uri.scheme_str() {
+            Some("http") => (None, 80),
+            Some("https") => (Some(config::client_tls().map_err(|error| error.to_string())?), 443),
+            _ => return Err(wanted()),
+        };
+        let host = uri.host().ok_or_else(wanted)?;
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
             return Err(wanted());
         }
-        Ok(Self { address: format!("{host}:{}", uri.port_u16().unwrap_or(80)) })
+        let address = format!("{host}:{}", uri.port_u16().unwrap_or(usual));
+        Ok(Self { address, host: host.to_owned(), tls })
     }
 }
 
@@ -84,6 +96,20 @@ impl Server {
         let stream = TcpStream::connect(&self.address).await.map_err(|error| {
             ClientError::Unreachable { address: self.address.clone(), reason: error.to_string() }
         })?;
+        match &self.tls {
+            None => self.speak(stream, request).await,
+            Some(tls) => {
+                let stream = tls.connect(&self.host, stream).await;
+                self.speak(stream.map_err(|reason| self.silent(reason))?, request).await
+            }
+        }
+    }
+
+    async fn speak(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Answer, ClientError> {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.silent(error.to_string()))?;

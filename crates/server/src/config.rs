@@ -22,6 +22,7 @@ pub(crate) use self::secrets::PASSWORD_VARIABLE;
 use self::secrets::RedisSource;
 pub(crate) use self::tls::TlsConfig;
 pub(crate) use self::token::Token;
+use crate::client::ClientTls;
 use crate::identity::IdentityConfig;
 
 /// The rules that are enforced when none are given.
@@ -192,10 +193,35 @@ impl RuleSource {
     }
 }
 
-/// What `TIDEGATE_LOG` asks to be logged: `debug`, `tidegate=trace`; `info` unless it says so.
-#[allow(clippy::disallowed_methods, reason = "this is where the environment is read")]
-pub(crate) fn log_filter() -> String {
-    std::env::var("TIDEGATE_LOG").unwrap_or_else(|_| "info".to_owned())
+/// What to log, and how.
+#[derive(Debug)]
+pub(crate) struct LogConfig {
+    /// `debug`, `tidegate=trace`.
+    pub(crate) filter: String,
+    pub(crate) format: LogFormat,
+}
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// An object on each line, for whoever collects them.
+    Json,
+}
+
+impl LogConfig {
+    /// What `TIDEGATE_LOG` and `TIDEGATE_LOG_FORMAT` ask for; what can't be understood is as if it were
+    /// not said, because there is no log yet to complain in.
+    #[allow(clippy::disallowed_methods, reason = "this is where the environment is read")]
+    pub(crate) fn from_environment() -> Self {
+        let format = match std::env::var("TIDEGATE_LOG_FORMAT").as_deref() {
+            Ok("json") => LogFormat::Json,
+            _ => LogFormat::Text,
+        };
+        let filter = std::env::var("TIDEGATE_LOG").unwrap_or_else(|_| "info".to_owned());
+        Self { filter, format }
+    }
 }
 
 /// What `TIDEGATE_TOKEN` says, for an admin door and for commands that ask one.
@@ -208,6 +234,25 @@ pub(crate) fn token() -> Result<Option<Token>, ConfigError> {
     text.parse().map(Some).map_err(|message| {
         ConfigError::Invalid(vec![Wrong { source: NAME.to_owned(), line: None, message }])
     })
+}
+
+/// How commands speak TLS to a server: `TIDEGATE_CA`, `TIDEGATE_CERTIFICATE` and `TIDEGATE_KEY` name files.
+///
+/// # Errors
+/// There is a certificate without a key, or the other way round.
+pub(crate) fn client_tls() -> Result<ClientTls, ConfigError> {
+    let path = |name| Ok::<_, ConfigError>(environment(name)?.map(PathBuf::from));
+    let ca = path("TIDEGATE_CA")?;
+    let identity = match (path("TIDEGATE_CERTIFICATE")?, path("TIDEGATE_KEY")?) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        (found, _) => {
+            let place = if found.is_some() { "TIDEGATE_KEY" } else { "TIDEGATE_CERTIFICATE" };
+            let reason = "a certificate and its key are wanted, found the other one".to_owned();
+            return Err(ConfigError::Elsewhere { place, reason });
+        }
+    };
+    Ok(ClientTls { ca, identity })
 }
 
 /// What a variable says; nothing if it is not there or empty.

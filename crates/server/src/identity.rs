@@ -6,7 +6,7 @@
 
 mod address;
 mod bearer;
-pub mod forwarded;
+pub(crate) mod forwarded;
 mod jwt;
 mod keys;
 

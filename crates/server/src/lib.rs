@@ -8,7 +8,8 @@ mod cli;
 mod client;
 mod config;
 #[doc(hidden)]
-pub mod identity;
+pub mod fuzzing;
+mod identity;
 mod service;
 mod store;
 mod transport;
@@ -21,6 +22,6 @@ use clap::Parser;
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments = cli::Arguments::parse();
-    cli::log(&config::log_filter());
+    cli::log(&config::LogConfig::from_environment());
     cli::run(arguments)
 }

@@ -37,8 +37,11 @@ pub(crate) enum Client<'a> {
 
 /// Which door a call came through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "a door that is being built")]
 pub(crate) enum Via {
     Http,
+    Grpc,
+    Resp,
 }
 
 /// Decides calls. Shared by every transport.
@@ -57,18 +60,18 @@ impl Service {
         let (ready, draining) = (AtomicBool::new(false), AtomicBool::new(false));
         let service = Self { limiter, style, ready, draining };
         // What was there at the start counts, also if nobody asks before it goes away.
-        let _ = service.waits_for();
+        let _ = service.unready();
         service
     }
 
-    /// What this node waits for before calls should be sent to it; nothing once it is ready.
+    /// Why calls should not be sent to this node; nothing once it is ready.
     ///
     /// Ready once means ready for good, whatever becomes of the store. It goes away for all nodes of
     /// a fleet at once, and a load balancer that then took them all out would turn every rule that
     /// allows or goes on locally into an outage. Without the store, rules answer as they say.
-    pub(crate) fn waits_for(&self) -> Option<String> {
+    pub(crate) fn unready(&self) -> Option<String> {
         if self.draining.load(Ordering::Relaxed) {
-            return Some("nothing, it is about to stop".to_owned());
+            return Some("it is about to stop".to_owned());
         }
         if self.ready.load(Ordering::Relaxed) {
             return None;
@@ -77,7 +80,7 @@ impl Service {
         if missing.is_none() {
             self.ready.store(true, Ordering::Relaxed);
         }
-        missing
+        missing.map(|missing| format!("waiting for {missing}"))
     }
 
     /// Says from now on that calls should go elsewhere. Those that come are still answered.

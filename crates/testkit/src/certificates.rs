@@ -33,6 +33,24 @@ impl Certificates {
         });
         Self { ca, certificate, key }
     }
+
+    /// A certificate by the same authority for a client, in the same folder: it and its key. `name` is a
+    /// name as OpenSSL writes it: `URI:spiffe://shop/orders`, `DNS:orders.internal`.
+    ///
+    /// # Panics
+    /// When `openssl` is missing or fails.
+    pub fn client(&self, file: &str, name: &str) -> (PathBuf, PathBuf) {
+        let (certificate, key) = (
+            self.ca.with_file_name(format!("{file}.pem")),
+            self.ca.with_file_name(format!("{file}.key")),
+        );
+        request(file, &certificate, &key, |command| {
+            let name = format!("subjectAltName={name}");
+            command.args(["-addext", &name, "-addext", "basicConstraints=critical,CA:FALSE"]);
+            command.arg("-CA").arg(&self.ca).arg("-CAkey").arg(self.ca.with_extension("key"))
+        });
+        (certificate, key)
+    }
 }
 
 fn request(

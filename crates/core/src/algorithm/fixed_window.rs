@@ -88,7 +88,7 @@ impl Meter for FixedWindow {
 
     fn spend(&self, count: &mut Count, now: Timestamp, cost: u64) -> Slip {
         count.spent += cost;
-        Slip { at: now, until: count.end, parts: 0 }
+        self.newest(count, now)
     }
 
     fn remaining(&self, count: &Count, _: Timestamp) -> u64 {
@@ -110,6 +110,10 @@ impl Meter for FixedWindow {
         let taken = cost.min(count.spent);
         count.spent -= taken;
         taken > 0
+    }
+
+    fn newest(&self, count: &Count, now: Timestamp) -> Slip {
+        Slip { at: now, until: count.end, parts: 0 }
     }
 
     /// What counts now goes on counting, in the window that this limit has now.

@@ -91,7 +91,7 @@ impl Meter for LeakyBucket {
     #[inline]
     fn spend(&self, due: &mut Due, now: Timestamp, cost: u64) -> Slip {
         *due = self.pace.after(*due, now, cost);
-        Slip { at: now, until: Timestamp::from_micros(due.micros), parts: due.parts }
+        self.newest(due, now)
     }
 
     #[inline]
@@ -126,6 +126,11 @@ impl Meter for LeakyBucket {
             *due = slot_start;
         }
         waiting
+    }
+
+    #[inline]
+    fn newest(&self, due: &Due, now: Timestamp) -> Slip {
+        Slip { at: now, until: Timestamp::from_micros(due.micros), parts: due.parts }
     }
 
     /// Slots that were given out stay where they are.

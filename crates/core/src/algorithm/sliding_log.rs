@@ -102,7 +102,7 @@ impl Meter for SlidingLog {
             Some((last, spent)) if *last == now => *spent += cost,
             _ => log.entries.push_back((now, cost)),
         }
-        Slip { at: now, until: now + self.quota.window(), parts: 0 }
+        self.newest(log, now)
     }
 
     fn remaining(&self, log: &Log, _: Timestamp) -> u64 {
@@ -140,6 +140,28 @@ impl Meter for SlidingLog {
             log.entries.remove(index);
         }
         taken > 0
+    }
+
+    fn newest(&self, log: &Log, now: Timestamp) -> Slip {
+        let at = log.entries.back().map_or(now, |&(last, _)| last);
+        Slip { at, until: at + self.quota.window(), parts: 0 }
+    }
+
+    /// One entry after another, the newest first.
+    fn give_back(&self, log: &mut Log, _: Timestamp, cost: u64) -> bool {
+        let mut wanted = cost;
+        while wanted > 0
+            && let Some((_, spent)) = log.entries.back_mut()
+        {
+            let taken = wanted.min(*spent);
+            *spent -= taken;
+            log.spent -= taken;
+            wanted -= taken;
+            if *spent == 0 {
+                log.entries.pop_back();
+            }
+        }
+        wanted < cost
     }
 
     /// The entries that still count stay.

@@ -100,7 +100,7 @@ impl Meter for SlidingWindow {
 
     fn spend(&self, counts: &mut Counts, now: Timestamp, cost: u64) -> Slip {
         counts.current += cost;
-        Slip { at: now, until: counts.end, parts: 0 }
+        self.newest(counts, now)
     }
 
     fn remaining(&self, counts: &Counts, now: Timestamp) -> u64 {
@@ -142,6 +142,10 @@ impl Meter for SlidingWindow {
         let taken = cost.min(*spent);
         *spent -= taken;
         taken > 0
+    }
+
+    fn newest(&self, counts: &Counts, now: Timestamp) -> Slip {
+        Slip { at: now, until: counts.end, parts: 0 }
     }
 
     /// Both counts move over as they are, after the old limit has rolled its windows up to now.

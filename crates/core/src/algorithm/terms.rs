@@ -26,7 +26,8 @@ pub enum Terms {
 }
 
 impl Limit {
-    /// The numbers of a charge of `cost`, which is at most the capacity.
+    /// The numbers of a charge of `cost`, or of giving that much back. One above the capacity counts
+    /// as the capacity: it never fits, and no more is given back at once.
     #[must_use]
     pub fn terms(&self, cost: u64) -> Terms {
         let pace = match self {
@@ -35,7 +36,7 @@ impl Limit {
             Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => {
                 let quota = self.quota();
                 let (window, amount) = (quota.window().as_micros(), quota.amount());
-                return Terms::Window { window, amount, cost };
+                return Terms::Window { window, amount, cost: cost.min(amount) };
             }
         };
         let cost = pace.span(cost.min(self.capacity()));

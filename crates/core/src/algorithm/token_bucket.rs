@@ -91,8 +91,7 @@ impl Meter for TokenBucket {
     #[inline]
     fn spend(&self, level: &mut Level, now: Timestamp, cost: u64) -> Slip {
         level.due = self.pace.after(level.due, now, cost);
-        let until = self.forgets_at(level);
-        Slip { at: now, until: Timestamp::from_micros(until.micros), parts: until.parts }
+        self.newest(level, now)
     }
 
     #[inline]
@@ -129,6 +128,12 @@ impl Meter for TokenBucket {
             level.returned = self.pace.add(level.returned, given);
         }
         given > Due::default()
+    }
+
+    #[inline]
+    fn newest(&self, level: &Level, now: Timestamp) -> Slip {
+        let until = self.forgets_at(level);
+        Slip { at: now, until: Timestamp::from_micros(until.micros), parts: until.parts }
     }
 
     fn adopt(&self, old: &Self, level: &Level, now: Timestamp) -> Level {

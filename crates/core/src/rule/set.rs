@@ -86,6 +86,33 @@ impl RuleSet {
         Ok(Self::indexed(rules))
     }
 
+    /// The same set with more rules after the others, which apply only where they are named: no
+    /// request matches them, whatever their conditions.
+    ///
+    /// # Errors
+    /// A rule of the set, or another of these, has one of their names already; or there are too many.
+    pub fn with_named(self, rules: Vec<Rule>) -> Result<Self, RuleErrors> {
+        let mut report = Report::new("");
+        let mut all = self.rules.into_vec();
+        let (written, mut by_name) = (all.len(), self.by_name);
+        let both = || all.iter().chain(&rules);
+        let overrides = both().map(|rule| rule.overrides().len()).sum();
+        check_size(both().count(), overrides, &mut report);
+        for (place, rule) in (written..).zip(&rules) {
+            report.enter(Some(rule.name()));
+            match by_name.insert(rule.shared_name(), place) {
+                Some(taken) if taken < written => {
+                    report.add(None, "this name is reserved, choose another");
+                }
+                Some(_) => report.add(None, "name must be unique, found it twice"),
+                None => {}
+            }
+        }
+        report.finish()?;
+        all.extend(rules);
+        Ok(Self { rules: all.into(), by_name, matcher: self.matcher })
+    }
+
     fn indexed(rules: Vec<Rule>) -> Self {
         Self {
             by_name: (0..).zip(&rules).map(|(index, rule)| (rule.shared_name(), index)).collect(),
@@ -94,7 +121,7 @@ impl RuleSet {
         }
     }
 
-    /// Every rule in the order of the document.
+    /// Every rule in the order of the document, then those that apply only where they are named.
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
@@ -114,7 +141,7 @@ impl RuleSet {
 
     /// The rules that apply to a request, in the order of the document.
     ///
-    /// The same as asking every rule whether it [matches](Rule::matches), only faster.
+    /// The same as asking every rule of the document whether it [matches](Rule::matches), only faster.
     #[must_use]
     pub fn matching(&self, request: &Request<'_>) -> SmallVec<[&Rule; 8]> {
         let places = self.matching_places(request);

@@ -205,6 +205,41 @@ impl Model {
         }
     }
 
+    /// Gives back up to `cost` of what was spent last.
+    pub(crate) fn give_back(&mut self, now: u64, cost: u64) {
+        let (mut cost, window) = (cost.min(self.capacity()), self.window());
+        if cost == 0 {
+            return;
+        }
+        let level = match self.algorithm {
+            Algorithm::TokenBucket => (self.level(now) + exact(cost)).min(exact(self.capacity())),
+            _ => Exact::zero(),
+        };
+        match &mut self.memory {
+            Memory::Tokens { level: own, at, .. } => (*own, *at) = (level, now),
+            Memory::Slots(slots) => {
+                let interval = exact(window) / exact(self.quota.amount());
+                let Some((last, _)) = slots.last() else { return };
+                let first = last + &interval - exact(cost) * &interval;
+                if first > exact(now) {
+                    slots.retain(|(start, _)| *start < first);
+                    // Of slots from before a change of limit only the end is known.
+                    slots.push((first - interval, u64::MAX));
+                }
+            }
+            Memory::Log(log) => {
+                let since = match self.algorithm {
+                    Algorithm::SlidingLog => (now + 1).saturating_sub(window),
+                    _ => now - now % window,
+                };
+                for charge in log.iter_mut().rev().filter(|charge| charge.at >= since) {
+                    let taken = cost.min(charge.cost);
+                    (charge.cost, cost) = (charge.cost - taken, cost - taken);
+                }
+            }
+        }
+    }
+
     /// The same client under other numbers from `now` on; whether earlier charges can be refunded.
     pub(crate) fn change(&mut self, now: u64, algorithm: Algorithm, quota: Quota) -> bool {
         let old = self.clone();

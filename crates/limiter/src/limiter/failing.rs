@@ -9,13 +9,16 @@ use smallvec::SmallVec;
 use tidegate_core::rule::{Mode, OnStoreFailure};
 use tidegate_core::{Limit, Outcome, Span, Timestamp};
 
-use super::Ask;
+use super::deciding::Ask;
 use crate::clock::Clock;
 use crate::store::memory::MemoryStore;
 use crate::store::{Answer, Answers, Charge, Share, Store, StoreError};
 
 /// How long a rule must have been answered by the store before its next failure is news again.
 const QUIET: Span = Span::from_secs(1);
+
+/// Most limits whose parts are kept.
+const PARTS: usize = 4_096;
 
 /// How many checks a rule answered without the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,10 +64,32 @@ struct Tally {
 pub(super) struct Verdicts {
     /// Outcomes by the place of their question.
     pub(super) outcomes: SmallVec<[(usize, Outcome); 4]>,
-    /// The rules that nobody decided.
-    pub(super) undecided: Vec<Arc<str>>,
-    /// Whether one of those denies then.
-    pub(super) unavailable: bool,
+    /// The places of questions that nobody decided.
+    pub(super) undecided: Vec<usize>,
+    /// Whether the rule of one of those denies then.
+    unavailable: bool,
+}
+
+impl Verdicts {
+    /// Adds what other questions were answered, by the places that those have here.
+    pub(super) fn extend(&mut self, other: Self, place_of: impl Fn(usize) -> usize) {
+        let outcomes = other.outcomes.into_iter();
+        self.outcomes.extend(outcomes.map(|(index, outcome)| (place_of(index), outcome)));
+        self.undecided.extend(other.undecided.into_iter().map(place_of));
+        self.unavailable |= other.unavailable;
+    }
+
+    /// The questions that were answered with a denial, or whose rule denies without an answer.
+    pub(super) fn denying<'a, 'r>(
+        &'a self,
+        asks: &'a [Ask<'r>],
+    ) -> impl Iterator<Item = &'a Ask<'r>> {
+        let denied = self.outcomes.iter().filter(|(_, outcome)| !outcome.is_allowed());
+        let denied = denied.map(|(index, _)| &asks[*index]).filter(|ask| ask.is_enforced());
+        let refused = self.undecided.iter().map(|index| &asks[*index]);
+        let refused = refused.filter(|ask| ask.rule.on_store_failure() == OnStoreFailure::Deny);
+        denied.chain(refused)
+    }
 }
 
 impl Failing {
@@ -109,11 +134,11 @@ impl Failing {
                     }
                     OnStoreFailure::Allow => {
                         self.note_failure(ask, error, |tally| &tally.open);
-                        verdicts.undecided.push(ask.rule.shared_name());
+                        verdicts.undecided.push(index);
                     }
                     OnStoreFailure::Deny => {
                         self.note_failure(ask, error, |tally| &tally.closed);
-                        verdicts.undecided.push(ask.rule.shared_name());
+                        verdicts.undecided.push(index);
                         verdicts.unavailable = true;
                     }
                 },
@@ -160,7 +185,8 @@ impl Failing {
     /// This node's part of a limit.
     fn part(&self, limit: &Arc<Limit>, share: Share) -> Arc<Limit> {
         let mut parts = self.parts.lock();
-        if parts.share != share {
+        // Callers may bring limits of their own, as many as they like.
+        if parts.share != share || parts.of.len() >= PARTS {
             *parts = Parts { share, of: HashMap::new() };
         }
         let part = parts.of.entry(Arc::clone(limit));

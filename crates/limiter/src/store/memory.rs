@@ -293,7 +293,7 @@ impl MemoryStore {
         let place = self.place(refund.key);
         let mut shard = self.shards[place].0.lock();
         let given = shard.visit_as_is(&self.common, refund.key, now, |limit, state| {
-            limit.refund(state, now, &refund.limit, &refund.slip, refund.cost)
+            refund.take_back(limit, state, now)
         });
         self.hints[place].note(&shard);
         given.unwrap_or(false)

@@ -54,8 +54,7 @@ impl Bench {
             charged.push(None);
             if let Some(earlier) = step.refund {
                 if let Some(refund) = charged[earlier].take() {
-                    let Refund { limit: charged_by, slip, cost, .. } = &refund;
-                    let given = limit.refund(&mut core, now, charged_by, slip, *cost);
+                    let given = refund.take_back(&limit, &mut core, now);
                     let refunded = self.runtime.block_on(store.refund(&[refund]));
                     assert_eq!(refunded, Ok(usize::from(given)), "{place}: refund");
                 }
@@ -67,7 +66,8 @@ impl Bench {
                 assert_eq!(answers[0], Answer::Decided(expected), "{place}");
                 assert_told(answers[0].outcome().unwrap(), step, &place);
                 let limit = Arc::clone(&limit);
-                charged[number] = expected.slip().map(|slip| Refund { key, limit, cost, slip });
+                charged[number] =
+                    expected.slip().map(|slip| Refund { key, limit, cost, slip: Some(slip) });
             }
             match self.runtime.block_on(store.state(key)).unwrap() {
                 Some((kept_under, mut kept)) => {

@@ -64,7 +64,7 @@ impl Client {
         if let Some(slip) = outcome.slip() {
             self.keep(state, now);
             let limit = Arc::clone(&self.limit);
-            self.spent.push(Refund { key: self.key, limit, cost, slip });
+            self.spent.push(Refund { key: self.key, limit, cost, slip: Some(slip) });
         }
         outcome
     }
@@ -77,7 +77,7 @@ impl Client {
     fn refund(&mut self, refund: &Refund, now: Timestamp) -> bool {
         let Some((limit, state)) = self.kept.clone() else { return false };
         let mut after = state;
-        let given = limit.refund(&mut after, now, &refund.limit, &refund.slip, refund.cost);
+        let given = refund.take_back(&limit, &mut after, now);
         if given {
             let keeps = limit.whole_at(&mut after) > now;
             self.kept = keeps.then_some((limit, after));
@@ -188,7 +188,12 @@ impl Walk {
             }
             if random.chance(12) && !client.spent.is_empty() {
                 let which = usize::try_from(random.below(client.spent.len() as u64)).unwrap();
-                refunds.push(client.spent.swap_remove(which));
+                let mut refund = client.spent.swap_remove(which);
+                if random.chance(20) {
+                    // Not this charge, but whatever was spent last.
+                    (refund.slip, refund.cost) = (None, any_cost(random, &client.limit));
+                }
+                refunds.push(refund);
                 place += 1;
                 continue;
             }

@@ -103,7 +103,7 @@ impl Naive {
 
     fn refund(&mut self, refund: &Refund, now: Timestamp) -> bool {
         let Some((limit, state)) = self.kept.get_mut(&refund.key) else { return false };
-        limit.refund(state, now, &refund.limit, &refund.slip, refund.cost)
+        refund.take_back(limit, state, now)
     }
 }
 
@@ -112,6 +112,8 @@ enum Call {
     /// Charges of one call: key, limit, cost, alone.
     Charge(Vec<(usize, usize, u64, bool)>),
     Refund(usize),
+    /// What was spent last: key, limit, cost.
+    GiveBack(usize, usize, u64),
     Forget(usize),
     Advance(u64),
     Sweep,
@@ -142,6 +144,8 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     let call = prop_oneof![
         6 => prop::collection::vec(charge, 1..4).prop_map(Call::Charge),
         2 => any::<usize>().prop_map(Call::Refund),
+        2 => (0..KEYS, 0..limits, prop_oneof![1u64..5, Just(u64::MAX)])
+            .prop_map(|(number, limit, cost)| Call::GiveBack(number, limit, cost)),
         1 => (0..KEYS).prop_map(Call::Forget),
         1 => Just(Call::Sweep),
         3 => prop_oneof![0u64..300_000, 0u64..3_000_000, Just(20_000_000)].prop_map(Call::Advance),
@@ -186,7 +190,7 @@ fn answers_like_a_map<T: Testbed>(
                         key: charge.key,
                         limit: Arc::clone(charge.limit),
                         cost: charge.cost,
-                        slip,
+                        slip: Some(slip),
                     }));
                 }
             }
@@ -197,6 +201,16 @@ fn answers_like_a_map<T: Testbed>(
                 prop_assert_eq!(given, expected);
             }
             Call::Refund(_) => {}
+            Call::GiveBack(number, limit, cost) => {
+                let key = key(*number, together);
+                // Most often under the limit that it was charged under.
+                let known = naive.kept.get(&key).filter(|_| limit % 4 > 0);
+                let limit = known.map_or(&limits[*limit], |(limit, _)| limit);
+                let refund = Refund { key, limit: Arc::clone(limit), cost: *cost, slip: None };
+                let expected = usize::from(naive.refund(&refund, bed.now()));
+                let given = bed.block_on(bed.store().refund(&[refund])).unwrap();
+                prop_assert_eq!(given, expected);
+            }
             Call::Forget(number) => {
                 bed.block_on(bed.store().forget(key(*number, together))).unwrap();
                 naive.kept.remove(&key(*number, together));

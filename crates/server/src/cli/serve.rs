@@ -19,7 +19,7 @@ use crate::config::{Config, Door, Flags, PASSWORD_VARIABLE, RuleSource};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {
-    /// The configuration: listen, store, rules, headers, admin. Flags beat it
+    /// The configuration: listen, store, rules, identity, headers, admin. Flags beat it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -73,6 +73,7 @@ A configuration:
   admin: {token: at-least-16-characters}  # sent as Authorization: Bearer
   store: {memory: {max_keys: 1000000}}    # or redis: {url: redis://cache, timeout: 10ms}
   rules: {file: rules.yaml}               # or inline: [{name: api, per: [user], limit: 100/s}]
+  identity: {trusted_proxies: [127.0.0.1]} # and api_key, session, jwt, attributes
   headers: {reset: delta, ietf: 11}       # reset: delta, epoch; ietf: 11, 6, off
   tls: {certificate: c.pem, key: k.pem}   # client_ca: ca.pem asks clients for certificates
   drain: {delay: 2s, timeout: 25s}        # after SIGTERM: not ready, then no new connections";
@@ -161,8 +162,8 @@ Your own: tidegate serve --rules FILE
     )
 }
 
-/// What signals ask for: SIGTERM to leave in good order, SIGINT to close now; another one after either
-/// ends the process at once.
+/// What signals ask for: SIGTERM to leave in good order, SIGINT to close now, as does a signal on the way
+/// out. One more ends the process at once.
 fn stage_by_signals() -> std::io::Result<watch::Receiver<Stage>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -174,9 +175,15 @@ fn stage_by_signals() -> std::io::Result<watch::Receiver<Stage>> {
                 _ = interrupt.recv() => Stage::Closing,
             }
         };
+        let first = next().await;
         // Nobody listens any more only when everything is over already.
-        let _ = told.send(next().await);
+        let _ = told.send(first);
         tracing::info!("told to stop, answering what is under way");
+        if first < Stage::Closing {
+            next().await;
+            tracing::info!("told to stop again, closing now");
+            let _ = told.send(Stage::Closing);
+        }
         next().await;
         tracing::warn!("told to stop again, stopping at once");
         std::process::exit(2);

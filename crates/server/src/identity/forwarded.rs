@@ -10,7 +10,7 @@ use hyper::header::{FORWARDED, HeaderMap, HeaderName};
 
 /// Which header the trusted proxies write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ForwardedHeader {
+pub(crate) enum ForwardedHeader {
     /// `X-Forwarded-For: 192.0.2.7, 10.0.0.1`
     #[default]
     XForwardedFor,
@@ -20,8 +20,7 @@ pub enum ForwardedHeader {
 
 impl ForwardedHeader {
     /// Its name.
-    #[must_use]
-    pub fn name(self) -> HeaderName {
+    pub(crate) fn name(self) -> HeaderName {
         match self {
             Self::XForwardedFor => HeaderName::from_static("x-forwarded-for"),
             Self::Forwarded => FORWARDED,
@@ -33,8 +32,7 @@ impl ForwardedHeader {
     /// A peer that is not trusted is the client, whatever it sends. So is the last trusted proxy when
     /// what it added is no address (`unknown`, a made-up name, garbage): what stands further left
     /// could be anybody's words. Several lines count as one, in their order.
-    #[must_use]
-    pub fn client(
+    pub(crate) fn client(
         self,
         peer: IpAddr,
         headers: &HeaderMap,

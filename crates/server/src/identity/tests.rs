@@ -161,3 +161,17 @@ fn a_value_that_is_too_long_is_refused_by_name() {
     let fault = identity.describe(&head, CALLER).unwrap_err();
     assert_eq!(fault.to_string(), "tenant: found 8193 bytes, wanted at most 8192 bytes");
 }
+
+#[test]
+fn a_call_has_the_name_in_its_callers_certificate_unless_it_says_more() {
+    let service = |request: Request<'static>, rule: Option<&'static str>| {
+        let call = Call { request, rule: rule.map(Cow::from), ..Call::default() };
+        vouched(call, CALLER).request.get("service").map(str::to_owned)
+    };
+    assert_eq!(service(Request::new(), None).as_deref(), Some("billing"));
+    let spoken_for = Request::new().with("service", "shop").unwrap();
+    assert_eq!(service(spoken_for, None).as_deref(), Some("shop"));
+    assert_eq!(service(Request::new(), Some("api")), None);
+    let call = vouched(Call::default(), Caller { service: None, ..CALLER });
+    assert_eq!(call.request.get("service"), None);
+}

@@ -57,7 +57,7 @@ impl Handler for Door {
             "/openapi.json" => openapi::answer(request.method()),
             "/healthz" => probe(request.method(), None),
             // The rules were loaded before the door opened.
-            "/readyz" => probe(request.method(), self.service.waits_for()),
+            "/readyz" => probe(request.method(), self.service.unready()),
             "*" if request.method() == Method::OPTIONS => encode::options("GET, POST, OPTIONS"),
             path => {
                 let path = crate::service::quoted(path);
@@ -173,15 +173,15 @@ impl Door {
     }
 }
 
-/// Answers a probe: fine, or what is still missing.
-fn probe(method: &Method, missing: Option<String>) -> Response<Body> {
+/// Answers a probe: fine, or why not.
+fn probe(method: &Method, unready: Option<String>) -> Response<Body> {
     const ALLOWED: &str = "GET, HEAD, OPTIONS";
     match *method {
         // hyper sends the head of the same answer to HEAD.
-        Method::GET | Method::HEAD => match missing {
+        Method::GET | Method::HEAD => match unready {
             None => encode::word(StatusCode::OK, "ok\n"),
-            Some(missing) => {
-                let text = format!("not ready: waiting for {missing}\n");
+            Some(reason) => {
+                let text = format!("not ready: {reason}\n");
                 encode::word(StatusCode::SERVICE_UNAVAILABLE, text)
             }
         },

@@ -311,7 +311,7 @@ fn check_hints_what_to_do_when_nobody_listens() {
              hint: --server http://HOST:PORT asks another one\n"
         )
     );
-    for url in ["127.0.0.1:8080", "https://127.0.0.1", "http://127.0.0.1/v1", ""] {
+    for url in ["127.0.0.1:8080", "ftp://127.0.0.1", "http://127.0.0.1/v1", ""] {
         let (code, _, stderr) = run(&["check", "api", "alice", "--server", url]);
         assert_eq!(code, 2);
         assert!(stderr.contains("must be a URL like http://127.0.0.1:8080"), "{stderr}");

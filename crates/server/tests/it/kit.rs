@@ -15,10 +15,10 @@ const FOREVER: Duration = Duration::from_secs(60);
 
 pub(crate) fn tidegate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    for name in
-        ["TIDEGATE_LOG", "TIDEGATE_TOKEN", "TIDEGATE_REDIS_PASSWORD", "TIDEGATE_REDIS_SECRET"]
-    {
-        command.env_remove(name);
+    for name in std::env::vars_os().map(|(name, _)| name) {
+        if name.to_str().is_some_and(|name| name.starts_with("TIDEGATE_")) {
+            command.env_remove(name);
+        }
     }
     command
 }
@@ -67,7 +67,7 @@ impl Drop for Folder {
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
-    admin: Option<SocketAddr>,
+    doors: Vec<(String, SocketAddr)>,
     notes: Receiver<String>,
     _folder: Folder,
 }
@@ -100,10 +100,12 @@ impl Server {
         Self::spawn(command, Folder::new())
     }
 
-    /// Starts a server, its admin door on a port of its own unless the command says where.
+    /// Starts a server, each door on a port of its own unless the command says where.
     fn spawn(mut command: Command, folder: Folder) -> Self {
-        if !command.get_args().any(|argument| argument == "--admin") {
-            command.args(["--admin", "127.0.0.1:0"]);
+        for door in ["--grpc", "--resp", "--admin"] {
+            if !command.get_args().any(|argument| argument == door) {
+                command.args([door, "127.0.0.1:0"]);
+            }
         }
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -116,19 +118,27 @@ impl Server {
                 }
             }
         });
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut bound = |door: &str| -> SocketAddr {
-            let mut line = String::new();
-            stdout.read_line(&mut line).unwrap();
-            match line.trim().strip_prefix(door) {
-                Some(address) => address.parse().unwrap(),
-                None => panic!("not serving: {line:?} {:#?}", notes.iter().collect::<Vec<_>>()),
+        // The doors are printed in one go, the admin door last.
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut off = command.get_args().skip_while(|argument| *argument != "--admin");
+        let last = if off.nth(1).is_some_and(|door| door == "off") { None } else { Some("admin") };
+        let mut doors = Vec::new();
+        for line in stdout.lines().map_while(Result::ok) {
+            let (door, address) = line.split_once(' ').unwrap();
+            doors.push((door.to_owned(), address.parse().unwrap()));
+            if last.is_none_or(|last| last == door) {
+                break;
             }
+        }
+        let Some((_, address)) = doors.iter().find(|(door, _)| door == "http") else {
+            panic!("not serving: {doors:?} {:#?}", notes.iter().collect::<Vec<_>>())
         };
-        let address = bound("http ");
-        let closed = command.get_args().any(|argument| argument == "off");
-        let admin = (!closed).then(|| bound("admin "));
-        Self { child, address, admin, notes, _folder: folder }
+        Self { child, address: *address, doors, notes, _folder: folder }
+    }
+
+    /// Where a door is.
+    pub(crate) fn door(&self, name: &str) -> SocketAddr {
+        self.doors.iter().find(|(door, _)| door == name).unwrap().1
     }
 
     pub(crate) fn url(&self) -> String {
@@ -136,7 +146,7 @@ impl Server {
     }
 
     pub(crate) fn admin_url(&self) -> String {
-        format!("http://{}", self.admin.unwrap())
+        format!("http://{}", self.door("admin"))
     }
 
     /// The next line of stderr that contains `text`.
@@ -175,7 +185,7 @@ impl Server {
     }
 
     pub(crate) fn connect_admin(&self) -> Connection {
-        Connection::to(self.admin.unwrap())
+        Connection::to(self.door("admin"))
     }
 
     /// One request on a connection of its own.

@@ -197,7 +197,7 @@ fn the_start_says_where_spending_is_kept() {
     let server = on(&format!("{}/3?{PATIENT}", redis.url()));
     let version = env!("CARGO_PKG_VERSION");
     let place = format!("redis://{}/3?timeout=5000ms", redis.address());
-    assert_eq!(server.note(""), format!("tidegate {version}, spending kept in {place}"));
+    assert_eq!(server.note("tidegate "), format!("tidegate {version}, spending kept in {place}"));
     // The flag beats a store in the configuration.
     let folder = Folder::new();
     let config = folder.file("tidegate.yaml", "store: {redis: {cluster: ['127.0.0.1:1']}}");

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use serde_json::json;
+use tidegate_testkit as testkit;
 
 use crate::kit::{Folder, Server, run};
 
@@ -149,6 +150,42 @@ fn an_interrupt_ends_an_idle_server_with_success() {
     let mut server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
     server.signal("INT");
     assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn a_server_that_is_told_to_stop_says_so_before_it_closes() {
+    let config = "listen: {http: '127.0.0.1:0'}\ndrain: {delay: 1h}";
+    let mut server = Server::with_config(config);
+    assert_eq!(server.ask("GET", "/readyz", "").status, 200);
+    let mut kept = server.connect();
+    server.signal("TERM");
+    server.note("told to stop");
+    testkit::wait_for("the server to be unready", || {
+        (server.ask("GET", "/readyz", "").status == 503).then_some(())
+    });
+    let said = server.ask("GET", "/readyz", "").body;
+    assert_eq!(said, "not ready: it is about to stop\n");
+    // Whoever has not noticed yet is still served, on connections old and new.
+    assert_eq!(server.ask("GET", "/healthz", "").status, 200);
+    assert_eq!(server.check(r#"{"attributes":{"ip":"192.0.2.7"}}"#).status, 200);
+    kept.send("POST", "/v1/check", r#"{"attributes":{"ip":"192.0.2.7"}}"#);
+    assert_eq!(kept.receive(false).status, 200);
+    server.signal("TERM");
+    assert_eq!(kept.rest(), "");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn log_lines_are_objects_when_asked_for() {
+    let mut command = crate::kit::tidegate();
+    command.env("TIDEGATE_LOG_FORMAT", "json").env("TIDEGATE_LOG", "debug");
+    command.args(["serve", "--http", "127.0.0.1:0"]);
+    let server = Server::launch_command(command);
+    server.check(r#"{"rule":"per-key","client":"alice"}"#);
+    let line: serde_json::Value = serde_json::from_str(&server.note("checked")).unwrap();
+    assert_eq!(line["level"], "DEBUG");
+    assert_eq!((&line["message"], &line["rule"]), (&json!("checked"), &json!("per-key")));
+    assert_eq!(line["remaining"], 4);
 }
 
 #[test]

@@ -110,7 +110,7 @@ async fn charge_together(
         given.refunds.extend(places.iter().filter_map(|place| {
             let (charge, slip) = (&charges[*place], answers[*place].outcome()?.slip()?);
             let limit = Arc::clone(charge.limit);
-            Some(Refund { key: charge.key, limit, cost: charge.cost, slip })
+            Some(Refund { key: charge.key, limit, cost: charge.cost, slip: Some(slip) })
         }));
     }
     given.refunds.clear();

@@ -51,7 +51,7 @@ if REFUNDS then
   function refund(terms, slip, ends, spent)
     ends, spent = current(terms[1], ends, spent)
     local taken = math.min(terms[3], spent)
-    if ends == slip[2] and taken > 0 then
+    if (not slip or ends == slip[2]) and taken > 0 then
       return ends, spent - taken
     end
   end

@@ -9,5 +9,6 @@
 --   fresh()              the state of a new client
 --   take(terms, …)       the state after the cost was spent; nothing when it does not fit
 --   write(terms, …)      the bytes of a state, and until when they say anything
---   refund(terms, slip, …)  the state after a charge was taken back; nothing when none was
+--   refund(terms, slip, …)  the state after a charge was taken back, the last one when there is no
+--                        slip; nothing when none was
 local unpack_from, pack = struct.unpack, struct.pack

@@ -3,7 +3,7 @@
 -- KEYS     one key for each refund
 -- ARGV     one for each refund: algorithm, length of what has to follow the first two bytes of the
 --          stored tag, that, terms of the limit and the cost; instant of the charge, end of its
---          slot or window, parts
+--          slot or window, parts. Without the latter three, what was spent last is given back
 --
 -- Answers with one byte for each refund: 1 when it gave anything back.
 
@@ -15,7 +15,7 @@ local function refund(key, text)
   local meter = meters[id] or makers[id]()
   meters[id] = meter
   local terms = {meter.terms(text, 3 + length)}
-  local slip = {unpack_from('>I7I7I7', text, terms[#terms])}
+  local slip = terms[#terms] <= #text and {unpack_from('>I7I7I7', text, terms[#terms])}
   local raw = redis.call('GETRANGE', key, 0, 127)
   if byte(raw) ~= 1 or sub(raw, 3, 2 + length) ~= sub(text, 3, 2 + length) then
     return false

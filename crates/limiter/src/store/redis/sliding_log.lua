@@ -136,16 +136,51 @@ if REFUNDS then
     end
   end
 
-  -- Takes the cost off the entry of the slip, and writes the log. Whether there was any.
+  local function put(state, place, at, cost)
+    local start = state[7] + HEADER + place * ENTRY
+    redis.call('SETRANGE', state[6], start, pack('>I7I2', at, cost))
+  end
+
+  -- Takes up to `wanted` off the entry of an instant. What was taken.
+  local function take_at(state, instant, wanted)
+    local place, cost = find(state, instant)
+    local taken = place and math.min(wanted, cost) or 0
+    if taken > 0 then
+      put(state, place, instant, cost - taken)
+    end
+    return taken
+  end
+
+  -- Takes up to `wanted` off the newest entries, which are gone then. What was taken.
+  local function take_newest(state, wanted)
+    local left = wanted
+    while left > 0 and state[2] > state[1] do
+      local from = math.max(state[2] - RUN, state[1])
+      local run = entries(state, from, state[2])
+      for place = state[2] - 1, from, -1 do
+        local at, cost = unpack_from('>I7I2', run, (place - from) * ENTRY + 1)
+        if cost > left then
+          put(state, place, at, cost - left)
+          return wanted
+        end
+        left, state[2] = left - cost, place
+        if left == 0 then
+          return wanted
+        end
+      end
+    end
+    return wanted - left
+  end
+
+  -- Takes the cost off the entry of the slip, or off the newest, and writes the log. Whether there
+  -- was any.
   function refund(terms, slip, state)
-    local place, cost = find(state, slip[1])
-    local taken = place and math.min(terms[3], cost) or 0
+    local taken = slip and take_at(state, slip[1], terms[3])
+    taken = taken or take_newest(state, terms[3])
     if taken == 0 then
       return false
     end
     local first, count, spent, last, _, key, start = unpack(state)
-    local entry = pack('>I7I2', slip[1], cost - taken)
-    redis.call('SETRANGE', key, start + HEADER + place * ENTRY, entry)
     -- Entries at the end that are empty now are gone: the last one tells the log's time.
     while count > first do
       local at, left = unpack_from('>I7I2', entries(state, count - 1, count))

@@ -84,7 +84,7 @@ local refund
 if REFUNDS then
   function refund(terms, slip, ends, spent, before)
     ends, spent, before = rolled(terms[1], ends, spent, before)
-    if slip[2] == ends then
+    if not slip or slip[2] == ends then
       local taken = math.min(terms[3], spent)
       if taken > 0 then
         return ends, spent - taken, before

@@ -92,8 +92,12 @@ if REFUNDS then
     given, given_parts = still_given(terms, due, due_parts, given, given_parts)
     -- Slips count from a line that refunds don't move.
     local line, line_parts = plus(due, due_parts, given, given_parts, whole)
-    local is_last = slip[2] == line and slip[3] == line_parts
-    local micros, parts = minus(slip[2], slip[3], given, given_parts, whole)
+    local micros, parts = line, line_parts
+    if slip then
+      micros, parts = slip[2], slip[3]
+    end
+    local is_last = micros == line and parts == line_parts
+    micros, parts = minus(micros, parts, given, given_parts, whole)
     micros, parts = minus(micros, parts, now, 0, whole)
     if is_later(micros, parts, terms[4], terms[5]) then
       micros, parts = terms[4], terms[5]

@@ -109,6 +109,8 @@ fn refund_argument(refund: &Refund) -> Vec<u8> {
     let mut argument = vec![tag.algorithm(), u8::try_from(honoured.len()).unwrap_or(0)];
     argument.extend_from_slice(honoured);
     state::put_terms(&mut argument, &refund.limit.terms(refund.cost));
-    state::put_slip(&mut argument, &refund.slip);
+    if let Some(slip) = &refund.slip {
+        state::put_slip(&mut argument, slip);
+    }
     argument
 }

@@ -1,0 +1,263 @@
+//! Several claims, charged all or not at all.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+use tidegate::block::{By, Entry, Reason};
+use tidegate::{
+    Algorithm, Claim, Decision, Limit, Limiter, ManualClock, Quota, Request, Rule, RuleSet, Ruling,
+    Span, Under,
+};
+
+use super::failing::partly;
+use super::{left, limiter, request};
+
+/// A claim under every rule that matches.
+fn matching<'a, 'q>(request: &'a Request<'q>) -> Claim<'a, 'q> {
+    Claim { request, under: Under::Matching }
+}
+
+fn rulings(decisions: &[Decision]) -> Vec<Ruling> {
+    decisions.iter().map(Decision::ruling).collect()
+}
+
+const CALLER_AND_CALLEE: &str = "
+rules:
+  - {name: caller, match: {caller: '*'}, per: [caller], limit: 5 per minute}
+  - {name: callee, match: {callee: '*'}, per: [callee], limit: 2 per minute}
+";
+
+#[tokio::test]
+async fn one_claim_that_does_not_fit_charges_nobody() {
+    let time = ManualClock::default();
+    let limiter = limiter(&time, CALLER_AND_CALLEE);
+    let (alice, orders) = (request(&[("caller", "alice")]), request(&[("callee", "orders")]));
+    let both = [matching(&alice), matching(&orders)];
+    for remaining in [1, 0] {
+        let decisions = limiter.check_together(&both).await;
+        assert_eq!(rulings(&decisions), [Ruling::Allow, Ruling::Allow]);
+        assert_eq!(left(&decisions[1]), [("callee", remaining)]);
+    }
+    for _ in 0..9 {
+        let decisions = limiter.check_together(&both).await;
+        assert_eq!(rulings(&decisions), [Ruling::Allow, Ruling::Deny]);
+        assert_eq!(left(&decisions[0]), [("caller", 3)], "it would fit, and was not charged");
+    }
+}
+
+#[tokio::test]
+async fn claims_that_meet_in_one_bucket_add_up() {
+    let time = ManualClock::default();
+    let limiter = limiter(&time, CALLER_AND_CALLEE);
+    let alice = request(&[("caller", "alice")]).cost(3);
+    let decisions = limiter.check_together(&[matching(&alice), matching(&alice)]).await;
+    assert_eq!(rulings(&decisions), [Ruling::Allow, Ruling::Deny]);
+    let two = request(&[("caller", "alice")]).cost(2);
+    let decisions = limiter.check_together(&[matching(&alice), matching(&two)]).await;
+    assert_eq!(rulings(&decisions), [Ruling::Allow, Ruling::Allow]);
+    assert_eq!(
+        (left(&decisions[0]), left(&decisions[1])),
+        (vec![("caller", 2)], vec![("caller", 0)])
+    );
+}
+
+#[tokio::test]
+async fn a_look_that_is_denied_holds_back_what_would_be_spent() {
+    let time = ManualClock::default();
+    let limiter = limiter(&time, CALLER_AND_CALLEE);
+    let (alice, look) = (request(&[("caller", "alice")]), request(&[("callee", "orders")]).cost(0));
+    let decisions = limiter.check_together(&[matching(&alice), matching(&look)]).await;
+    assert_eq!(
+        (left(&decisions[0]), left(&decisions[1])),
+        (vec![("caller", 4)], vec![("callee", 2)])
+    );
+    assert!(limiter.check(&request(&[("callee", "orders")]).cost(2)).await.is_allowed());
+    let decisions = limiter.check_together(&[matching(&alice), matching(&look)]).await;
+    assert_eq!(rulings(&decisions), [Ruling::Allow, Ruling::Deny]);
+    assert_eq!(left(&decisions[0]), [("caller", 4)]);
+    // What is held back is answered for what it costs.
+    let five = request(&[("caller", "alice")]).cost(5);
+    let decisions = limiter.check_together(&[matching(&five), matching(&look)]).await;
+    assert_eq!(rulings(&decisions), [Ruling::Deny, Ruling::Deny]);
+}
+
+#[tokio::test]
+async fn a_blocked_client_holds_back_the_others() {
+    let time = ManualClock::default();
+    let limiter = limiter(&time, CALLER_AND_CALLEE);
+    let (alice, orders) = (request(&[("caller", "alice")]), request(&[("callee", "orders")]));
+    let subject = limiter.blocks().client("caller", "alice").unwrap();
+    let (until, added) = (time.now() + Span::MINUTE, time.now());
+    let entry = Entry { subject, until, reason: Reason::default(), by: By::Operator, added };
+    limiter.blocks().add(entry, time.now()).unwrap();
+    let decisions = limiter.check_together(&[matching(&alice), matching(&orders)]).await;
+    assert_eq!(decisions[0].block().unwrap().retry_after, Span::MINUTE);
+    assert_eq!(left(&decisions[1]), [("callee", 2)]);
+    assert!(decisions[1].is_allowed());
+}
+
+#[tokio::test]
+async fn a_claim_of_a_rule_that_is_off_is_allowed_without_a_limit() {
+    let time = ManualClock::default();
+    let limiter = limiter(
+        &time,
+        "
+rules:
+  - {name: off, limit: 0 per minute, mode: off}
+  - {name: trial, limit: 1 per minute, mode: shadow}
+  - {name: on, limit: 3 per minute}
+",
+    );
+    let anyone = Request::new();
+    let under = |place| Claim { request: &anyone, under: Under::Rule(place) };
+    for remaining in [2, 1, 0] {
+        let decisions = limiter.check_together(&[under(0), under(1), under(2)]).await;
+        assert!(decisions.iter().all(Decision::is_allowed));
+        assert!(decisions[0].policies().is_empty());
+        assert_eq!(left(&decisions[1]), [("trial", 0)]);
+        assert_eq!(left(&decisions[2]), [("on", remaining)]);
+    }
+}
+
+/// Rules that only apply where they are named.
+fn with_throttle(time: &ManualClock) -> Limiter {
+    let rule = Rule::new("cl.throttle", Algorithm::TokenBucket, Quota::per_second(1)).unwrap();
+    let rules = RuleSet::parse("rules.yaml", CALLER_AND_CALLEE).unwrap();
+    let rules = rules.with_named(vec![rule.with_per("key").unwrap()]).unwrap();
+    Limiter::builder().rules(rules).clock(time.clock()).build()
+}
+
+#[tokio::test]
+async fn a_limit_of_the_callers_stands_in_for_the_rules_and_a_change_keeps_the_fraction() {
+    let time = ManualClock::default();
+    let limiter = with_throttle(&time);
+    let limit =
+        |amount| Arc::new(Limit::new(Algorithm::TokenBucket, Quota::per_minute(amount)).unwrap());
+    let (small, large, key) = (limit(10), limit(100), request(&[("key", "k")]).cost(5));
+    let under = |limit| Claim { request: &key, under: Under::Limit(2, limit) };
+    let decisions = limiter.check_together(&[under(&small)]).await;
+    assert_eq!(left(&decisions[0]), [("cl.throttle", 5)]);
+    assert_eq!(decisions[0].policies()[0].limit, small);
+    let decisions = limiter.check_together(&[under(&large)]).await;
+    assert_eq!(left(&decisions[0]), [("cl.throttle", 45)]);
+    // Of two limits for one bucket the first counts.
+    let decisions = limiter.check_together(&[under(&large), under(&small)]).await;
+    assert_eq!(
+        (left(&decisions[0]), left(&decisions[1])),
+        (vec![("cl.throttle", 40)], vec![("cl.throttle", 35)])
+    );
+    assert!(limiter.check(&key).await.policies().is_empty(), "nothing matches it");
+}
+
+#[tokio::test]
+async fn what_another_claim_was_charged_is_given_back_when_the_store_fails_one_that_denies() {
+    let time = ManualClock::default();
+    let rules = "
+rules:
+  - {name: gone, match: {to: gone}, limit: 9 per minute, on_store_failure: deny}
+  - {name: there, match: {to: there}, limit: 2 per minute}
+  - {name: trial, match: {to: there}, limit: 5 per minute, mode: shadow}
+";
+    let limiter = partly(&time, rules, |limit| limit.capacity() == 9);
+    let (gone, there) = (request(&[("to", "gone")]), request(&[("to", "there")]));
+    for asked in 1..5 {
+        let decisions = limiter.check_together(&[matching(&there), matching(&gone)]).await;
+        assert_eq!(rulings(&decisions), [Ruling::Allow, Ruling::Unavailable]);
+        assert_eq!(limiter.store().refunded.load(Ordering::Relaxed), asked);
+        assert_eq!(left(&decisions[0]), [("there", 1), ("trial", 5 - asked as u64)]);
+    }
+    assert_eq!(limiter.failures().next().unwrap().1.closed, 4);
+}
+
+#[tokio::test]
+async fn only_claims_that_were_denied_count_towards_a_penalty() {
+    let time = ManualClock::default();
+    let limiter = limiter(
+        &time,
+        "
+rules:
+  - {name: user, match: {user: '*'}, per: [user], limit: 9 per minute, penalty: {after: 2, within: 1m, block: 1h}}
+  - {name: app, match: {app: '*'}, per: [app], limit: 1 per minute, penalty: {after: 2, within: 1m, block: 1h}}
+",
+    );
+    let (user, app) = (request(&[("user", "u")]), request(&[("app", "a")]));
+    for _ in 0..3 {
+        limiter.check_together(&[matching(&user), matching(&app)]).await;
+    }
+    let decisions = limiter.check_together(&[matching(&user), matching(&app)]).await;
+    assert!(decisions[0].is_allowed() && decisions[0].block().is_none());
+    assert!(decisions[1].block().is_some());
+}
+
+/// What the promise says, told by counts.
+#[derive(Default)]
+struct Counts(HashMap<(usize, u8), u64>);
+
+const LIMITS: [u64; 3] = [3, 7, 20];
+
+impl Counts {
+    /// Whether each claim of (rule, client, cost) fits with those before it; spends if all do.
+    fn check(&mut self, claims: &[(usize, u8, u64)]) -> Vec<bool> {
+        let look = claims.iter().filter(|(.., cost)| *cost == 0);
+        let held = look.clone().any(|(rule, client, _)| {
+            self.0.get(&(*rule, *client)).copied().unwrap_or(0) + 1 > LIMITS[*rule]
+        });
+        let mut after: HashMap<(usize, u8), u64> = self.0.clone();
+        let fits: Vec<bool> = claims
+            .iter()
+            .map(|(rule, client, cost)| {
+                let spent = match cost {
+                    0 => self.0.get(&(*rule, *client)).copied().unwrap_or(0) + 1,
+                    _ => {
+                        let spent = after.entry((*rule, *client)).or_default();
+                        *spent += cost;
+                        *spent
+                    }
+                };
+                spent <= LIMITS[*rule]
+            })
+            .collect();
+        if !held && fits.iter().all(|fits| *fits) {
+            self.0 = after;
+        }
+        fits
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_claims_are_charged_all_or_none(
+        calls in prop::collection::vec(prop::collection::vec((0usize..3, 0u8..3, 0u64..5), 1..5), 1..30),
+    ) {
+        let rules = LIMITS.iter().enumerate().map(|(number, amount)| {
+            let quota = Quota::per(*amount, Quota::MAX_WINDOW);
+            let rule = Rule::new(&format!("r{number}"), Algorithm::FixedWindow, quota);
+            rule.unwrap().with_per("client").unwrap()
+        });
+        let rules = RuleSet::default().with_named(rules.collect()).unwrap();
+        let time = ManualClock::default();
+        let limiter = Limiter::builder().rules(rules).clock(time.clock()).build();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut counts = Counts::default();
+        for call in calls {
+            let requests: Vec<Request<'static>> = call
+                .iter()
+                .map(|(_, client, cost)| {
+                    Request::new().with("client", client.to_string()).unwrap().cost(*cost)
+                })
+                .collect();
+            let claims: Vec<Claim<'_, '_>> = requests
+                .iter()
+                .zip(&call)
+                .map(|(request, (rule, ..))| Claim { request, under: Under::Rule(*rule) })
+                .collect();
+            let decisions = runtime.block_on(limiter.check_together(&claims));
+            let allowed: Vec<bool> = decisions.iter().map(Decision::is_allowed).collect();
+            prop_assert_eq!(allowed, counts.check(&call), "{:?}", call);
+        }
+    }
+}
