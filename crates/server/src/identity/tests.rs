@@ -18,8 +18,8 @@ rules:
 ";
 
 fn identity(rules: &str, change: impl FnOnce(&mut IdentityConfig)) -> (Identity, ManualClock) {
-    let mut config = IdentityConfig::default();
-    config.session = Lookup::named("cookie.sid");
+    let session = Lookup::named("cookie.sid");
+    let mut config = IdentityConfig { session, ..IdentityConfig::default() };
     config.attributes.insert("tenant".to_owned(), Lookup::named("header.x-tenant").unwrap());
     config.jwt = Some(JwtConfig {
         keys: KeySource::Secret(Secret::from(SECRET.to_owned())),
