@@ -25,3 +25,15 @@ pub fn forwarded(words: &[u8]) {
         assert_eq!(header.client(proxy, &headers, trusts), client, "{headers:?}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_words_of_a_client_are_believed(words in "[\"\\\\,;=for \t\\[\\]:.0-9a-f_é]{0,60}") {
+            super::forwarded(words.as_bytes());
+        }
+    }
+}

@@ -1,6 +1,12 @@
 //! Who is who, as `identity` in `tidegate.yaml` says.
 
 use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use jsonwebtoken::{EncodingKey, Header, encode};
+use serde_json::json;
+use tidegate_testkit::{Certificates, Tool, lacking};
 
 use crate::kit::{Folder, Server, run};
 
@@ -73,6 +79,83 @@ fn sessions_and_bearer_tokens_count_apart() {
     assert_eq!(left(&server, &[("authorization", "Bearer t2")]), "99");
     assert_eq!(left(&server, &[("authorization", "bearer t1")]), "98");
     assert_eq!(left(&server, &[("authorization", "Basic t1")]), "99");
+}
+
+#[test]
+fn a_user_is_known_by_a_token_and_its_tier_by_a_claim() {
+    let secret = "a secret that has thirty-two bytes";
+    let folder = Folder::new();
+    folder.file("secret", &format!("{secret}\n"));
+    let config = folder.file(
+        "tidegate.yaml",
+        "listen: {http: 127.0.0.1:0}
+identity:
+  jwt: {secret_file: secret, algorithms: [HS256], issuer: me, audience: [shop, api], leeway: 5s}
+rules:
+  inline:
+    - name: a
+      per: [user]
+      limit: 100 per 10 days
+      tiers: {by: claim.plan, limits: {pro: 1000 per 10 days}}
+",
+    );
+    let server = Server::with_arguments(&["--config", &config]);
+    let left = |secret: &str, user: &str, plan: &str, audience: &str| {
+        let year_2100: u64 = 4_102_444_800;
+        let claims =
+            json!({"sub": user, "plan": plan, "iss": "me", "aud": audience, "exp": year_2100});
+        let key = EncodingKey::from_secret(secret.as_bytes());
+        let token = encode(&Header::default(), &claims, &key).unwrap();
+        left(&server, &[("authorization", &format!("Bearer {token}"))])
+    };
+    assert_eq!(left(secret, "alice", "free", "shop"), "99");
+    assert_eq!(left(secret, "bob", "pro", "api"), "999");
+    assert_eq!(left(secret, "alice", "free", "shop"), "98");
+    // Who makes up a token is nobody, like everybody who has none.
+    assert_eq!(left("another secret of thirty-two bytes", "alice", "pro", "shop"), "99");
+    assert_eq!(left(secret, "alice", "pro", "elsewhere"), "98");
+}
+
+#[test]
+fn a_service_is_known_by_its_certificate() {
+    if lacking(&[Tool::Openssl]) {
+        return;
+    }
+    let folder = Folder::new();
+    let certificates = Certificates::create(Path::new(folder.path()));
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let server = Server::with_config(&format!(
+        "listen: {{http: '127.0.0.1:0'}}
+tls: {{certificate: {}, key: {}, client_ca: {}, doors: [http]}}
+rules: {{inline: [{{name: a, per: [service], limit: 2 per 10 days}}]}}",
+        text(&certificates.certificate),
+        text(&certificates.key),
+        text(&certificates.ca)
+    ));
+    let as_service = |name: &str| {
+        let (certificate, key) = certificates.client(name, &format!("URI:spiffe://shop/{name}"));
+        let ca = text(&certificates.ca);
+        let identity = ["--cert", &text(&certificate), "--key", &text(&key), "--cacert", &ca];
+        let identity = identity.map(str::to_owned);
+        let url = format!("https://{}", server.address);
+        move |arguments: &[&str]| {
+            let mut command = Command::new("curl");
+            command.args(["--silent", "--output", "/dev/null", "--write-out", "%{http_code}"]);
+            command.args(&identity).args(&arguments[1..]).arg(format!("{url}{}", arguments[0]));
+            String::from_utf8(command.output().unwrap().stdout).unwrap()
+        }
+    };
+    let proxy = ["/v1/authorize", "-HX-Original-URI: /", "-HX-Original-Method: GET"];
+    let call = ["/v1/check", "-d", "{\"attributes\":{}}"];
+    let (orders, billing) = (as_service("orders"), as_service("billing"));
+    assert_eq!(
+        [orders(&proxy), orders(&call), orders(&proxy), orders(&call)].join(" "),
+        "200 200 429 429"
+    );
+    assert_eq!(billing(&call), "200");
+    // Who speaks for another says so.
+    let named = ["/v1/check", "-d", "{\"attributes\":{\"service\":\"spiffe://shop/orders\"}}"];
+    assert_eq!(billing(&named), "429");
 }
 
 #[test]
