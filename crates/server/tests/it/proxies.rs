@@ -9,8 +9,15 @@ use tidegate_testkit::wait_for;
 
 use self::app::App;
 use self::client::{Answer, Client};
-use self::proxy::{Kind, Proxy};
-use crate::kit::Server;
+use self::proxy::{Kind, Patience, Proxy};
+use crate::kit::{Folder, Server};
+
+/// The rules in `deploy/`, but that no test is long enough to see a refill.
+const SLOW: &str = "
+rules:
+  - {name: per-client, per: [ip], limit: 5 per 10 days}
+  - {name: login, match: {path: /login, method: POST}, per: [ip], limit: 2 per 10 days}
+";
 
 /// An application behind a proxy that asks a Tidegate.
 struct Scene {
@@ -22,15 +29,22 @@ struct Scene {
 impl Scene {
     /// With the rules in `deploy/`: 5 per minute for each address, 2 for its logins.
     fn new(kind: Kind) -> Self {
-        Self::with(kind, &[])
+        Self::with(kind, Patience::Long, &[])
     }
 
-    fn with(kind: Kind, arguments: &[&str]) -> Self {
+    /// With rules of the test's.
+    fn ruled(kind: Kind, rules: &str, arguments: &[&str]) -> Self {
+        let folder = Folder::new();
+        let rules = folder.file("rules.yaml", rules);
+        Self::with(kind, Patience::Long, &[&["--rules", &rules], arguments].concat())
+    }
+
+    fn with(kind: Kind, patience: Patience, arguments: &[&str]) -> Self {
         let config = kind.file("tidegate.yaml");
         let config = ["--config", config.to_str().unwrap(), "--http", "127.0.0.1:0"];
         let tidegate = Server::with_arguments(&[&config, arguments].concat());
         let app = App::start();
-        let proxy = Proxy::start(kind, tidegate.address, app.address());
+        let proxy = Proxy::start(kind, patience, tidegate.address, app.address());
         let scene = Self { proxy, tidegate, app };
         // Whoever asks whether it is there is a client too, but none of those below.
         let probe = scene.client(250);
@@ -110,14 +124,14 @@ fn own_refusal(kind: Kind) {
 }
 
 fn two_clients(kind: Kind) {
-    let scene = Scene::new(kind);
+    let scene = Scene::ruled(kind, SLOW, &[]);
     let (spent, _) = scene.spent(2);
     assert_eq!(scene.client(3).get("/orders").status, 200);
     assert_eq!(spent.get("/orders").status, 429);
 }
 
 fn made_up(kind: Kind) {
-    let scene = Scene::new(kind);
+    let scene = Scene::ruled(kind, SLOW, &[]);
     let (spent, _) = scene.spent(2);
     for address in ["203.0.113.9", "127.0.0.1", "203.0.113.9, 127.0.0.1", "\""] {
         let answer = spent.get_with("/orders", &[("X-Forwarded-For", address)]);
@@ -139,7 +153,7 @@ fn made_up(kind: Kind) {
 }
 
 fn without_tidegate(kind: Kind) {
-    let mut scene = Scene::new(kind);
+    let mut scene = Scene::with(kind, Patience::Short, &[]);
     let (spent, _) = scene.spent(2);
     scene.freeze();
     for _ in 0..3 {
@@ -155,11 +169,9 @@ fn without_tidegate(kind: Kind) {
 }
 
 fn fail_closed(kind: Kind) {
-    let folder = crate::kit::Folder::new();
     let rules = "rules: [{name: paid, per: [ip], limit: 5 per minute, on_store_failure: deny}]";
-    let rules = folder.file("rules.yaml", rules);
     // Nobody listens there, or ever will.
-    let scene = Scene::with(kind, &["--rules", &rules, "--redis", "redis://127.0.0.1:1"]);
+    let scene = Scene::ruled(kind, rules, &["--redis", "redis://127.0.0.1:1"]);
     let answer = scene.client(2).get("/orders");
     assert_eq!(answer.status, 503, "{answer:?}");
     assert_eq!(answer.header("retry-after"), Some("1"));

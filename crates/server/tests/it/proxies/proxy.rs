@@ -1,4 +1,4 @@
-//! A proxy that runs as its file in `deploy/` says, but for the ports.
+//! A proxy that runs as its file in `deploy/` says, but for the ports and how patient it is.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -35,6 +35,24 @@ impl Kind {
     }
 }
 
+/// How long a proxy waits for Tidegate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// As in `deploy/`.
+    Short,
+    /// Until a busy machine has found the time.
+    Long,
+}
+
+impl Patience {
+    fn shown(self) -> &'static str {
+        match self {
+            Self::Short => "200ms",
+            Self::Long => "60s",
+        }
+    }
+}
+
 pub(super) struct Proxy {
     port: Port,
     _process: Process,
@@ -44,7 +62,12 @@ pub(super) struct Proxy {
 
 impl Proxy {
     /// Starts one. It may take a moment before it answers.
-    pub(super) fn start(kind: Kind, tidegate: SocketAddr, app: SocketAddr) -> Self {
+    pub(super) fn start(
+        kind: Kind,
+        patience: Patience,
+        tidegate: SocketAddr,
+        app: SocketAddr,
+    ) -> Self {
         let folder = Folder::new();
         let port = Port::free();
         let others = [Port::free(), Port::free()];
@@ -55,6 +78,7 @@ impl Proxy {
             ("127.0.0.1:8002", at(&others[1])),
             ("127.0.0.1:8080", tidegate.to_string()),
             ("127.0.0.1:3000", app.to_string()),
+            ("200ms", patience.shown().to_owned()),
         ];
         let mut command = Process::command(kind.tool().path().unwrap());
         command.current_dir(folder.path());
@@ -71,6 +95,7 @@ impl Proxy {
                     ("PROXY_PORT", port.number().to_string()),
                     ("TIDEGATE_ADDRESS", tidegate.to_string()),
                     ("APP_ADDRESS", app.to_string()),
+                    ("TIDEGATE_TIMEOUT", patience.shown().to_owned()),
                     ("HOME", folder.path().to_owned()),
                 ];
                 command.envs(places);
@@ -91,7 +116,7 @@ impl Proxy {
     }
 }
 
-/// A copy of a file in `deploy/` with other addresses.
+/// A copy of a file in `deploy/` with other addresses and times.
 fn moved(kind: Kind, name: &str, folder: &Folder, places: &[(&str, String)]) -> String {
     let text = std::fs::read_to_string(kind.file(name)).unwrap();
     let text = places.iter().fold(text, |text, (from, to)| text.replace(from, to));
