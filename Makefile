@@ -1,5 +1,6 @@
 # make test     everything that must pass: format, lints, tests, docs
 # make bench    figures beside peers, in one run
+# make bench-doors  the same for the doors alone
 # make faults   what a failing Redis costs, as a table
 # make soak     the properties with a hundred times the cases
 # make fuzz     each fuzz target for a minute
@@ -8,7 +9,7 @@
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 
-.PHONY: test setup format lint unit docs bench faults soak fuzz deny
+.PHONY: test setup format lint unit docs bench bench-doors faults soak fuzz deny
 
 test: setup format lint unit docs
 
@@ -33,6 +34,12 @@ bench: setup
 	$(CARGO) run --locked --release -p tidegate-bench --bin in_process
 	$(CARGO) run --locked --release -p tidegate-bench --bin redis
 	$(CARGO) run --locked --release -p tidegate-bench --bin redis_memory
+	$(MAKE) bench-doors
+
+bench-doors:
+	@tools/setup-bench.sh
+	$(CARGO) build --locked --release -p tidegate-server -p tidegate-bench --bin tidegate --bin empty --bin doors
+	$${CARGO_TARGET_DIR:-target}/release/doors
 
 faults: setup
 	$(CARGO) test --locked -p tidegate --features redis --test faults

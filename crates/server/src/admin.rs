@@ -4,16 +4,24 @@
 //! handful of paths is a `match`.
 
 mod block;
+mod clients;
 mod guard;
+mod query;
+mod refund;
+mod rules;
+mod standing;
+mod top;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::{Request, Response, StatusCode};
-use tidegate::{BlockList, Clock};
+use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
 
 pub(crate) use self::guard::Guard;
+use crate::metrics::Format;
+use crate::service::Service;
 use crate::transport::connection::Handler;
 use crate::transport::door::{Patience, Peer};
 use crate::transport::http::encode::{self, Body};
@@ -21,12 +29,13 @@ use crate::transport::http::encode::{self, Body};
 /// Most operators at once.
 const CONNECTIONS: usize = 64;
 
+const ENDPOINTS: &str = "/metrics, /v1/block, /v1/clients, /v1/refund, /v1/rules or /v1/top";
+
 /// What the admin door shows.
 #[derive(Debug)]
 pub(crate) struct Admin {
     pub(crate) guard: Guard,
-    pub(crate) blocks: Arc<BlockList>,
-    pub(crate) clock: Clock,
+    pub(crate) service: Arc<Service>,
 }
 
 impl Admin {
@@ -34,22 +43,60 @@ impl Admin {
     pub(crate) fn patience() -> Patience {
         Patience { connections: CONNECTIONS, ..Patience::default() }
     }
-}
 
-impl Handler for Admin {
-    async fn handle(&self, request: Request<Incoming>, _: &Peer) -> Response<Body> {
-        if let Err(stranger) = self.guard.admit(request.headers()) {
-            return stranger.response();
-        }
+    async fn route(&self, request: Request<Incoming>, from: SocketAddr) -> Response<Body> {
+        let service = &*self.service;
         match request.uri().path() {
-            "/v1/block" => block::answer(&self.blocks, self.clock.now(), request).await,
+            "/metrics" => reading(&request, || metrics(service, &request)),
+            "/v1/block" => block::answer(service.limiter(), request, from).await,
+            "/v1/refund" => refund::answer(service.limiter(), request, from).await,
+            "/v1/rules" => reading(&request, || rules::answer(service, &request)),
+            "/v1/top" => reading(&request, || top::answer(service, request.uri().query())),
+            path if path.starts_with(clients::PATH) => {
+                clients::answer(service.limiter(), request, from).await
+            }
             path => {
                 let path = crate::service::quoted(path);
-                let detail = format!("path: found {path}, wanted {}", block::ENDPOINTS);
+                let detail = format!("path: found {path}, wanted {ENDPOINTS}");
                 encode::problem(StatusCode::NOT_FOUND, &detail)
             }
         }
     }
+}
+
+impl Handler for Admin {
+    async fn handle(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
+        let mut response = match self.guard.admit(request.headers()) {
+            Ok(()) => self.route(request, peer.address).await,
+            Err(stranger) => stranger.response(),
+        };
+        // What is shown here changes all the time, and is for this operator alone.
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
+}
+
+/// Answers a path that can only be read.
+fn reading(request: &Request<Incoming>, read: impl FnOnce() -> Response<Body>) -> Response<Body> {
+    const ALLOWED: &str = "GET, HEAD, OPTIONS";
+    match *request.method() {
+        // hyper sends the head of the same answer to HEAD.
+        Method::GET | Method::HEAD => read(),
+        Method::OPTIONS => encode::options(ALLOWED),
+        ref other => {
+            let detail = format!("method: found {other}, wanted GET");
+            encode::wrong_method(&detail, ALLOWED)
+        }
+    }
+}
+
+fn metrics(service: &Service, request: &Request<Incoming>) -> Response<Body> {
+    let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+    let format = Format::accepted(accept);
+    let mut response = encode::plain(service.metrics(format));
+    let kind = HeaderValue::from_static(format.content_type());
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
 }
 
 /// Whether only programs on this machine can reach an address.

@@ -20,7 +20,7 @@ use crate::service::Service;
 use crate::store::AnyStore;
 use crate::transport::connection::Http1;
 use crate::transport::door::tls::TlsError;
-use crate::transport::door::{Doorway, Patience, Tls};
+use crate::transport::door::{Connections, Doorway, Patience, Tls};
 use crate::transport::http;
 
 /// How long it takes to look through the whole store for what has expired.
@@ -61,9 +61,11 @@ pub(crate) enum Stage {
 /// An address that is ours.
 #[derive(Debug)]
 struct Bound {
+    name: &'static str,
     listener: TcpListener,
     address: SocketAddr,
     tls: Option<Arc<Tls>>,
+    connections: Arc<Connections>,
 }
 
 impl Bound {
@@ -80,7 +82,8 @@ impl Bound {
         let address = listener.local_addr().map_err(taken)?;
         let files = listen.tls.as_ref().and_then(|tls| tls.of(name));
         let tls = files.map(|files| Tls::load(files.clone(), protocols).map(Arc::new));
-        Ok(Some(Self { listener, address, tls: tls.transpose()? }))
+        let (tls, connections) = (tls.transpose()?, Arc::default());
+        Ok(Some(Self { name, listener, address, tls, connections }))
     }
 
     /// The door, ready to be opened.
@@ -91,7 +94,8 @@ impl Bound {
         closing: &watch::Receiver<bool>,
     ) -> Doorway {
         let (clock, closing) = (clock.clone(), closing.clone());
-        Doorway { listener: self.listener, tls: self.tls, patience, clock, closing }
+        let Self { listener, tls, connections, .. } = self;
+        Doorway { listener, tls, connections, patience, clock, closing }
     }
 }
 
@@ -119,6 +123,7 @@ impl App {
         if let AnyStore::Redis(store) = &*store {
             store.share_blocks(limiter.blocks());
         }
+        let service = Arc::new(Service::new(limiter.clone(), headers));
         let admin = match Bound::to("admin", &listen.admin, listen, &["http/1.1"]).await? {
             Some(bound) => {
                 let wanted = listen.admin.to_string();
@@ -126,15 +131,13 @@ impl App {
                     return Err(BindError::NoToken { address: wanted });
                 }
                 let guard = Guard::new(listen.token.as_ref(), &wanted);
-                let blocks = Arc::clone(limiter.blocks());
-                Some((bound, Admin { guard, blocks, clock: clock.clone() }))
+                Some((bound, Admin { guard, service: Arc::clone(&service) }))
             }
             None => None,
         };
         let blocks = Arc::clone(limiter.blocks());
         let identity = Identity::new(identity, limiter.rules(), blocks, clock.clone())?;
         let identity = Arc::new(identity);
-        let service = Arc::new(Service::new(limiter.clone(), headers));
         Ok(Self { http, admin, drain: listen.drain, service, identity, limiter, store, clock })
     }
 
@@ -159,6 +162,9 @@ impl App {
             tasks.push(tokio::spawn(sweep(Arc::clone(store))));
         }
         let bounds = [self.http.as_ref(), self.admin.as_ref().map(|(bound, _)| bound)];
+        for bound in bounds.into_iter().flatten() {
+            self.service.books().metrics.door(bound.name, Arc::clone(&bound.connections));
+        }
         let tls: Vec<_> = bounds.into_iter().filter_map(|bound| bound?.tls.clone()).collect();
         if !tls.is_empty() {
             tasks.push(tokio::spawn(reload(tls)));

@@ -10,8 +10,11 @@ mod config;
 #[doc(hidden)]
 pub mod fuzzing;
 mod identity;
+mod metrics;
+mod rules_version;
 mod service;
 mod store;
+mod top;
 mod transport;
 
 use std::process::ExitCode;

@@ -4,15 +4,19 @@
 //! [`Fault`] it gets. What a call means, what is logged about it, and which status goes with which
 //! ending is settled here once for all of them.
 
+mod books;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
 use tidegate::rule::Chain;
-use tidegate::{Decision, HeaderStyle, Limiter, Request, Rule, RuleSet, Ruling, Timestamp};
+use tidegate::{Decision, HeaderStyle, Limiter, Request, Rule, RuleSet, Timestamp};
 use tidegate_core::Header;
 
+use self::books::{Answered, Books};
+use crate::metrics::Format;
 use crate::store::AnyStore;
 
 /// What is asked.
@@ -37,11 +41,23 @@ pub(crate) enum Client<'a> {
 
 /// Which door a call came through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "a door that is being built")]
 pub(crate) enum Via {
     Http,
     Grpc,
     Resp,
+}
+
+impl Via {
+    pub(crate) const ALL: [Self; 3] = [Self::Http, Self::Grpc, Self::Resp];
+
+    /// What the door is called.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Grpc => "grpc",
+            Self::Resp => "resp",
+        }
+    }
 }
 
 /// Decides calls. Shared by every transport.
@@ -49,6 +65,7 @@ pub(crate) enum Via {
 pub(crate) struct Service {
     limiter: Limiter<AnyStore>,
     style: HeaderStyle,
+    books: Books,
     /// Whether the store has ever been there.
     ready: AtomicBool,
     /// Whether no more calls should be sent here.
@@ -58,7 +75,8 @@ pub(crate) struct Service {
 impl Service {
     pub(crate) fn new(limiter: Limiter<AnyStore>, style: HeaderStyle) -> Self {
         let (ready, draining) = (AtomicBool::new(false), AtomicBool::new(false));
-        let service = Self { limiter, style, ready, draining };
+        let books = Books::new(&limiter);
+        let service = Self { limiter, style, books, ready, draining };
         // What was there at the start counts, also if nobody asks before it goes away.
         let _ = service.unready();
         service
@@ -97,38 +115,85 @@ impl Service {
         via: Via,
         calls: Vec<Result<Call<'a>, Fault>>,
     ) -> Vec<Result<Reply, Fault>> {
-        join_all(calls.into_iter().map(async |call| self.check(via, call?).await)).await
+        let decide = async |call: Result<Call<'a>, Fault>| match call {
+            Ok(call) => self.check(via, call).await,
+            Err(fault) => Err(self.refused(via, fault)),
+        };
+        join_all(calls.into_iter().map(decide)).await
     }
 
     /// Answers one call, and charges it if it is admitted.
     ///
     /// # Errors
     /// The call can't be understood, or names a rule that is not there; nothing was charged.
-    pub(crate) async fn check<'a>(&'a self, _: Via, call: Call<'a>) -> Result<Reply, Fault> {
-        let decision = match &call.rule {
+    pub(crate) async fn check<'a>(&'a self, via: Via, call: Call<'a>) -> Result<Reply, Fault> {
+        let began = self.limiter.clock().now();
+        let (request, decision) = match &call.rule {
             Some(name) => {
                 let Some(rule) = self.limiter.rules().rule(name) else {
-                    return Err(unknown_rule(name, self.limiter.rules()));
+                    return Err(self.refused(via, unknown_rule(name, self.limiter.rules())));
                 };
-                let request = addressed(rule, call.client, call.request)?;
+                let request = addressed(rule, call.client, call.request);
+                let request = request.map_err(|fault| self.refused(via, fault))?;
                 let decision = self.limiter.check_rule(rule.name(), &request).await;
-                decision.map_err(|_| unknown_rule(name, self.limiter.rules()))?
+                let decision = decision.map_err(|_| unknown_rule(name, self.limiter.rules()))?;
+                (request, decision)
             }
             None if call.client.is_some() => {
-                return Err(Fault::invalid("rule", "nothing", "the rule that client belongs to"));
+                let wanted = "the rule that client belongs to";
+                return Err(self.refused(via, Fault::invalid("rule", "nothing", wanted)));
             }
-            None => self.limiter.check(&call.request).await,
+            None => {
+                let decision = self.limiter.check(&call.request).await;
+                (call.request, decision)
+            }
         };
-        let reply = Reply { decision, at: self.limiter.clock().now(), style: self.style };
+        Ok(self.reply(via, began, &request, decision))
+    }
+
+    /// The reply to a call that began at `began`, which is entered into the books.
+    fn reply(
+        &self,
+        via: Via,
+        began: Timestamp,
+        request: &Request<'_>,
+        decision: Decision,
+    ) -> Reply {
+        let at = self.limiter.clock().now();
+        let answered = Answered { via, began, at };
+        self.books.enter(&self.limiter, answered, [(request, &decision)]);
+        let reply = Reply { decision, at, style: self.style };
         reply.log();
-        Ok(reply)
+        reply
+    }
+
+    /// Counts a call that can't be decided, or not even be read.
+    pub(crate) fn refused(&self, via: Via, fault: Fault) -> Fault {
+        self.books.metrics.refused(via, fault.ending);
+        fault
+    }
+
+    /// What decides; for the admin door.
+    pub(crate) fn limiter(&self) -> &Limiter<AnyStore> {
+        &self.limiter
+    }
+
+    /// What was answered so far; for the admin door.
+    pub(crate) fn books(&self) -> &Books {
+        &self.books
+    }
+
+    /// The metrics of this moment; for the admin door.
+    pub(crate) fn metrics(&self, format: Format) -> String {
+        let ready = self.unready().is_none();
+        self.books.metrics.write(self.books.sources(&self.limiter, ready), format)
     }
 }
 
 /// The request as the rule sees it: its client under the names of the attributes it counts by.
 ///
 /// Naming a client this way meets the same bucket as a request that carries the attributes.
-fn addressed<'a>(
+pub(crate) fn addressed<'a>(
     rule: &'a Rule,
     client: Option<Client<'a>>,
     request: Request<'a>,
@@ -206,7 +271,7 @@ fn wanted_client(rule: &Rule) -> String {
 /// Most rules that an error lists.
 const LISTED: usize = 10;
 
-fn unknown_rule(name: &str, rules: &RuleSet) -> Fault {
+pub(crate) fn unknown_rule(name: &str, rules: &RuleSet) -> Fault {
     let names: Vec<&str> = rules.rules().iter().take(LISTED).map(Rule::name).collect();
     let wanted = match rules.rules().len().saturating_sub(LISTED) {
         0 => format!("one of {}", names.join(", ")),
@@ -230,6 +295,20 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Allowed, Self::Denied, Self::Unavailable, Self::Invalid, Self::UnknownRule];
+
+    /// What metrics call it.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Unavailable => "unavailable",
+            Self::Invalid => "invalid",
+            Self::UnknownRule => "unknown_rule",
+        }
+    }
+
     /// The HTTP status.
     pub(crate) const fn http(self) -> u16 {
         match self {
@@ -253,11 +332,7 @@ pub(crate) struct Reply {
 
 impl Reply {
     pub(crate) fn ending(&self) -> Ending {
-        match self.decision.ruling() {
-            Ruling::Allow => Ending::Allowed,
-            Ruling::Deny => Ending::Denied,
-            Ruling::Unavailable => Ending::Unavailable,
-        }
+        Ending::of(self.decision.ruling())
     }
 
     /// The rate-limit headers, names in lower case.

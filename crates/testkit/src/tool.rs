@@ -28,6 +28,8 @@ pub enum Tool {
     Faketime,
     /// The `openssl` command, for certificates.
     Openssl,
+    /// The `promtool` command of the Debian package `prometheus`, which checks metrics and alerts.
+    Promtool,
     /// The `setpriv` command of util-linux, without which a server outlives a test runner that is killed.
     Setpriv,
     /// NGINX with `auth_request`, as Debian has it.
@@ -49,6 +51,7 @@ impl Tool {
             Self::Server(Flavour::Redis6) => fetched("redis6-server"),
             Self::Faketime => faketime_library(),
             Self::Openssl => on_path("openssl"),
+            Self::Promtool => on_path("promtool"),
             Self::Setpriv => SETPRIV.clone(),
             // Not everybody has the place on the path where Debian keeps it.
             Self::Nginx => on_path("nginx").or_else(|| {
@@ -76,6 +79,7 @@ impl fmt::Display for Tool {
             Self::Server(Flavour::Redis6) => "Redis 6",
             Self::Faketime => "libfaketime",
             Self::Openssl => "openssl",
+            Self::Promtool => "promtool",
             Self::Setpriv => "setpriv",
             Self::Nginx => "nginx",
             Self::Caddy => "caddy",

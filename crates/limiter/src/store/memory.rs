@@ -85,8 +85,13 @@ pub struct MemoryUse {
     pub keys: usize,
     /// Bytes of the tables that hold them, vacant slots included.
     pub bytes: usize,
+    /// Most keys that the store has room for.
+    pub max_keys: usize,
     /// Charges that went to shared buckets since the start because the store was full.
     pub overflowed: u64,
+    /// Keys that were dropped since the start because they no longer said anything. Nobody who is
+    /// being limited is ever dropped.
+    pub expired: u64,
 }
 
 impl std::fmt::Debug for MemoryStore {
@@ -329,8 +334,12 @@ impl MemoryStore {
     /// How full the store is. Looks at every shard in turn.
     #[must_use]
     pub fn usage(&self) -> MemoryUse {
-        let overflowed = self.overflowed.load(Ordering::Relaxed);
-        let mut usage = MemoryUse { overflowed, ..MemoryUse::default() };
+        let mut usage = MemoryUse {
+            max_keys: self.common.room * self.shards.len(),
+            overflowed: self.overflowed.load(Ordering::Relaxed),
+            expired: self.common.expired.load(Ordering::Relaxed),
+            ..MemoryUse::default()
+        };
         for cell in &self.shards {
             let shard = cell.0.lock();
             usage.keys += shard.keys();

@@ -15,6 +15,7 @@ mod error;
 mod fleet;
 mod node;
 mod redirect;
+mod report;
 mod ring;
 mod script;
 mod secret;
@@ -27,6 +28,7 @@ mod state;
 mod tls;
 mod topology;
 mod url;
+mod weighing;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,6 +49,7 @@ pub use address::Address;
 pub use config::RedisConfig;
 pub use connect::OpenError;
 pub use error::RedisConfigError;
+pub use report::{Latency, ServerReport, ServerUse};
 pub use secret::Secret;
 pub use servers::Servers;
 pub use tls::{Tls, TlsIdentity};
@@ -81,6 +84,11 @@ pub struct RedisCounts {
     pub lost: u64,
     /// How often a server was given up for a while.
     pub opened: u64,
+    /// How often another server took the place of a master: behind sentinels one at another address,
+    /// in a cluster one that served no slots before.
+    pub failovers: u64,
+    /// Parts of requests that had no answer by their deadline, and were left to their rules.
+    pub late: u64,
 }
 
 impl RedisStore {
@@ -137,6 +145,7 @@ impl RedisStore {
         let shared = &self.inner.shared;
         self.inner.topology.keep_open(shared);
         shared.spawn(fleet::keep_pulsing(Arc::downgrade(&self.inner)));
+        shared.spawn(weighing::keep_weighing(Arc::downgrade(&self.inner)));
         self
     }
 
@@ -164,6 +173,17 @@ impl RedisStore {
         nodes.iter().map(|node| (node.name().to_owned(), node.is_up())).collect()
     }
 
+    /// How each server has done so far. What they hold is up to ten seconds old.
+    #[must_use]
+    pub fn reports(&self) -> Vec<ServerReport> {
+        self.inner.topology.nodes().iter().map(|node| node.report()).collect()
+    }
+
+    /// Asks the servers at once what they hold.
+    pub async fn weigh(&self) {
+        weighing::weigh(&self.inner).await;
+    }
+
     /// What the store has done so far.
     #[must_use]
     pub fn counts(&self) -> RedisCounts {
@@ -174,6 +194,8 @@ impl RedisStore {
             remembered: counters.remembered.load(Ordering::Relaxed),
             lost: counters.lost.load(Ordering::Relaxed),
             opened: counters.opened.load(Ordering::Relaxed),
+            failovers: counters.failovers.load(Ordering::Relaxed),
+            late: counters.late.load(Ordering::Relaxed),
         }
     }
 

@@ -63,6 +63,7 @@ async fn a_master_that_dies_is_replaced_by_its_replica() {
     failover("no");
     scene.service_resumes().await;
     assert_ne!(cluster.wait_for_promotion(&name), dead);
+    assert_eq!(scene.limiter.store().counts().failovers, 1);
     scene.end(Memory::Kept).await;
 }
 

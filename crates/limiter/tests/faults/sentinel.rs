@@ -40,6 +40,7 @@ async fn is_replaced(fault: &'static str, clock: Option<i64>) {
     scene.rules_follow_their_policies().await;
     wait_before_replacing(&sentinel, QUICK);
     scene.service_resumes().await;
+    assert_eq!(scene.judge.store().counts().failovers, 1);
     // Neither a clock that went back nor one that is ahead gives a client anything before its time.
     let more = scene.spend(&scene.judge, &full, 5).await;
     assert!(spent.admitted + more.admitted <= LIMIT, "{spent:?} {more:?}");

@@ -1,22 +1,24 @@
 //! `/v1/block`: who is blocked, and the ways onto the list and off it.
 
+mod entries;
+
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{CACHE_CONTROL, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use serde::Serialize;
 use tidegate::block::{BlockError, BlockList, By, Entry, Reason, Subject, SubjectError};
 use tidegate::rule::NetworkError;
-use tidegate::{Span, Timestamp};
+use tidegate::{Limiter, Span, Timestamp};
 use tidegate_core::quota::window_of;
 
+use self::entries::{Shown, list, of_id};
 use crate::service::{Fault, quoted};
+use crate::store::AnyStore;
 use crate::transport::http::body;
 use crate::transport::http::encode::{self, Body, JSON};
 use crate::transport::http::json::{Json, fields, text};
 
-pub(super) const ENDPOINTS: &str = "GET, POST or DELETE /v1/block";
 const ALLOWED: &str = "GET, HEAD, POST, DELETE, OPTIONS";
 
 /// Longest body in bytes: a name, a value and a reason.
@@ -24,10 +26,11 @@ const MAX_BODY: usize = 16 * 1024;
 
 /// Answers a request about the list.
 pub(super) async fn answer(
-    blocks: &BlockList,
-    now: Timestamp,
+    limiter: &Limiter<AnyStore>,
     request: Request<Incoming>,
+    from: SocketAddr,
 ) -> Response<Body> {
+    let (blocks, now) = (&**limiter.blocks(), limiter.clock().now());
     match *request.method() {
         Method::GET | Method::HEAD => list(blocks, now, request.uri().query()),
         Method::POST | Method::DELETE => {
@@ -40,7 +43,10 @@ pub(super) async fn answer(
                 Ok(json) => json,
                 Err(fault) => return encode::fault(&fault),
             };
-            let changed = if adding { add(blocks, now, json) } else { remove(blocks, now, json) };
+            let changed = match adding {
+                true => add(blocks, now, json, from),
+                false => remove(blocks, now, json, from),
+            };
             match changed {
                 Ok(entry) => encode::json(200, JSON, &Shown::of(&entry, now)),
                 Err(refusal) => refusal.response(),
@@ -54,40 +60,26 @@ pub(super) async fn answer(
     }
 }
 
-fn list(blocks: &BlockList, now: Timestamp, query: Option<&str>) -> Response<Body> {
-    #[derive(Serialize)]
-    struct List<'a> {
-        entries: Vec<Shown<'a>>,
-        refused: u64,
-        evicted: u64,
-    }
-    match query {
-        None | Some("" | "format=json") => {
-            let (entries, usage) = (blocks.entries(now), blocks.usage());
-            let entries = entries.iter().map(|entry| Shown::of(entry, now)).collect();
-            let list = List { entries, refused: usage.refused, evicted: usage.evicted };
-            let mut response = encode::json(200, JSON, &list);
-            let fresh = HeaderValue::from_static("no-store");
-            response.headers_mut().insert(CACHE_CONTROL, fresh);
-            response
+/// Reads `{"ip": …, "for": …, "reason": …}`, `{"attribute": …, "value": …, "for": …}` or
+/// `{"id": …, "for": …}`, and blocks.
+fn add(
+    blocks: &BlockList,
+    now: Timestamp,
+    json: Json<'_>,
+    from: SocketAddr,
+) -> Result<Arc<Entry>, Refusal> {
+    const WANTED: &str = "ip, attribute, value, id, for or reason";
+    let [ip, attribute, value, id, span, reason] =
+        fields(json, ["ip", "attribute", "value", "id", "for", "reason"], WANTED)?;
+    let subject = match id {
+        Some(id) if ip.is_none() && attribute.is_none() && value.is_none() => {
+            let id = text("id", id)?;
+            let wanted = "an id as /v1/top and /v1/block show it";
+            of_id(&id).ok_or_else(|| Fault::invalid("id", quoted(&id), wanted))?
         }
-        Some("format=plain") => {
-            let lines = blocks.export(now).into_iter().map(|network| format!("{network}\n"));
-            encode::plain(lines.collect::<String>())
-        }
-        Some(other) => {
-            let wanted = "format=json or format=plain";
-            encode::fault(&Fault::invalid("query", quoted(other), wanted))
-        }
-    }
-}
-
-/// Reads `{"ip": …, "for": …, "reason": …}` or `{"attribute": …, "value": …, "for": …}`, and blocks.
-fn add(blocks: &BlockList, now: Timestamp, json: Json<'_>) -> Result<Arc<Entry>, Refusal> {
-    const WANTED: &str = "ip, attribute, value, for or reason";
-    let [ip, attribute, value, span, reason] =
-        fields(json, ["ip", "attribute", "value", "for", "reason"], WANTED)?;
-    let subject = named(blocks, ip, attribute, value)?;
+        Some(_) => return Err(both_id_and_more()),
+        None => named(blocks, ip, attribute, value)?,
+    };
     let span = length(span)?;
     let reason = reason.map(|json| text("reason", json)).transpose()?.unwrap_or_default();
     let reason = Reason::new(&reason).map_err(|error| {
@@ -103,12 +95,17 @@ fn add(blocks: &BlockList, now: Timestamp, json: Json<'_>) -> Result<Arc<Entry>,
         }
         error => Refusal::NoRoom(error),
     })?;
-    tracing::info!(%subject, %span, "blocked by an operator");
+    tracing::info!(%from, %subject, %span, "blocked by an operator");
     Ok(Arc::new(entry))
 }
 
 /// Reads `{"ip": …}`, `{"attribute": …, "value": …}` or `{"id": …}`, and lets it off.
-fn remove(blocks: &BlockList, now: Timestamp, json: Json<'_>) -> Result<Arc<Entry>, Refusal> {
+fn remove(
+    blocks: &BlockList,
+    now: Timestamp,
+    json: Json<'_>,
+    from: SocketAddr,
+) -> Result<Arc<Entry>, Refusal> {
     let [ip, attribute, value, id] =
         fields(json, ["ip", "attribute", "value", "id"], "ip, attribute, value or id")?;
     let subject = match id {
@@ -119,17 +116,19 @@ fn remove(blocks: &BlockList, now: Timestamp, json: Json<'_>) -> Result<Arc<Entr
             let mut subject = subject.filter(|subject| subject.to_string() == id);
             subject.next().ok_or_else(|| Refusal::Absent { name: id.into(), around: None })?
         }
-        Some(_) => {
-            let wanted = "an id, or who it is about";
-            return Err(Fault::invalid("body", "both an id and more", wanted).into());
-        }
+        Some(_) => return Err(both_id_and_more()),
         None => named(blocks, ip, attribute, value)?,
     };
     let Some(entry) = blocks.remove(&subject, now) else {
         return Err(Refusal::absent(blocks, now, &subject));
     };
-    tracing::info!(%subject, "let off by an operator");
+    tracing::info!(%from, %subject, "let off by an operator");
     Ok(entry)
+}
+
+fn both_id_and_more() -> Refusal {
+    let wanted = "an id, or who it is about";
+    Fault::invalid("body", "both an id and more", wanted).into()
 }
 
 /// Whom a body is about: an address or network, or a value of an attribute.
@@ -226,50 +225,6 @@ impl Refusal {
             Self::NoRoom(error) => {
                 encode::problem(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())
             }
-        }
-    }
-}
-
-/// An entry as it is told: whom it is about in the clear only if that is an address.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Shown<'a> {
-    id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ip: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    attributes: Option<&'a [Box<str>]>,
-    /// Unix seconds, rounded up.
-    until: u64,
-    seconds_left: u64,
-    by: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rule: Option<&'a str>,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    reason: &'a str,
-    added: u64,
-}
-
-impl<'a> Shown<'a> {
-    fn of(entry: &'a Entry, now: Timestamp) -> Self {
-        let (ip, attributes) = match &entry.subject {
-            Subject::Network(network) => (Some(network.to_string()), None),
-            Subject::Client { attributes, .. } => (None, Some(&**attributes)),
-        };
-        let (by, rule) = match &entry.by {
-            By::Penalty { rule } => ("penalty", Some(&**rule)),
-            By::Operator => ("operator", None),
-        };
-        Self {
-            id: entry.subject.to_string(),
-            ip,
-            attributes,
-            until: entry.until.as_secs_ceil(),
-            seconds_left: entry.until.since(now).as_secs_ceil(),
-            by,
-            rule,
-            reason: entry.reason.as_str(),
-            added: entry.added.as_secs_ceil(),
         }
     }
 }

@@ -97,6 +97,7 @@ impl Serve {
             gateway: self.gateway,
             upstream: self.upstream,
         })?;
+        raise_file_limit();
         let runtime = tokio::runtime::Runtime::new().map_err(Failure::failed)?;
         runtime.block_on(serve(config, output))
     }
@@ -130,6 +131,20 @@ async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failur
         cut_off => tracing::warn!(cut_off, "stopping, some connections took too long"),
     }
     Ok(Ending::Fine)
+}
+
+/// Lets this process have as many files, and so connections, as the system allows it to ask for: the
+/// usual 1024 is for programs that can't count further.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return;
+    }
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "limit of open files not raised");
+    }
 }
 
 /// Keeps a flag's value out of whatever the command line parser prints.

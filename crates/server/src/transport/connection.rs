@@ -174,7 +174,8 @@ mod tests {
             let time = ManualClock::default();
             let (close, closing) = watch::channel(false);
             let clock = time.clock();
-            let doorway = Doorway { listener, tls: None, patience, clock, closing };
+            let connections = Arc::default();
+            let doorway = Doorway { listener, tls: None, connections, patience, clock, closing };
             let serving = tokio::spawn(doorway.serve(Arc::new(Http1(Echo))));
             Self { address, time, close, serving }
         }

@@ -1,6 +1,7 @@
 //! One way in for every protocol: accepts connections, not too many, keeps none that does nothing,
 //! and lets go of them in good order.
 
+mod connections;
 mod stream;
 pub(crate) mod tls;
 mod watch;
@@ -14,6 +15,7 @@ use tidegate::{Clock, Span};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch as channel};
 
+pub(crate) use self::connections::Connections;
 pub(crate) use self::stream::Stream;
 pub(crate) use self::tls::Tls;
 #[cfg(test)]
@@ -56,6 +58,8 @@ impl Peer {
 pub(crate) struct Doorway {
     pub(crate) listener: TcpListener,
     pub(crate) tls: Option<Arc<Tls>>,
+    /// Where connections are counted.
+    pub(crate) connections: Arc<Connections>,
     pub(crate) patience: Patience,
     pub(crate) clock: Clock,
     /// Turns true when the door is to close.
@@ -67,7 +71,8 @@ impl Doorway {
     ///
     /// Returns how many connections had to be cut off in the end.
     pub(crate) async fn serve<P: Protocol>(self, protocol: Arc<P>) -> usize {
-        let Self { listener, tls, patience, clock, mut closing } = self;
+        let Self { listener, tls, connections, patience, clock, mut closing } = self;
+        connections.at_most(patience.connections);
         let places = Arc::new(Semaphore::new(patience.connections));
         let mut watcher = Watcher::starting(patience, clock.now());
         loop {
@@ -84,9 +89,10 @@ impl Doorway {
                             Arc::clone(&protocol),
                             Arc::clone(&activity),
                         );
+                        let open = connections.accept();
                         let task = tokio::spawn(async move {
                             serving.await;
-                            drop(place);
+                            drop((place, open));
                         });
                         watcher.hold(activity, task.abort_handle());
                     }

@@ -2,7 +2,7 @@
 
 mod authorize;
 pub(crate) mod body;
-mod decode;
+pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod json;
 mod openapi;
@@ -107,7 +107,7 @@ impl Door {
     async fn check(&self, body: &[u8], peer: &Peer) -> Response<Body> {
         let call = match Json::read(body).and_then(decode::check) {
             Ok(call) => identity::vouched(call, peer.caller()),
-            Err(fault) => return encode::fault(&fault),
+            Err(fault) => return encode::fault(&self.service.refused(Via::Http, fault)),
         };
         match self.service.check(Via::Http, call).await {
             Ok(reply) => encode::reply(&reply),
@@ -118,7 +118,7 @@ impl Door {
     async fn batch(&self, body: &[u8], peer: &Peer) -> Response<Body> {
         let items = match Json::read(body).and_then(decode::batch) {
             Ok(items) => items,
-            Err(fault) => return encode::fault(&fault),
+            Err(fault) => return encode::fault(&self.service.refused(Via::Http, fault)),
         };
         let vouched = |call| identity::vouched(call, peer.caller());
         let calls = items.into_iter().map(|item| decode::check(item).map(vouched)).collect();
@@ -139,13 +139,14 @@ impl Door {
         let (head, body) = request.into_parts();
         body::ignore(body).await;
         let manner = authorize::Manner::of(&head.uri);
-        let head = match authorize::original(head) {
-            Ok(head) => head,
-            Err(fault) => return encode::fault(&fault),
+        let original = authorize::original(head);
+        let described = match &original {
+            Ok(head) => self.identity.describe(head, peer.caller()),
+            Err(fault) => Err(fault.clone()),
         };
-        let call = match self.identity.describe(&head, peer.caller()) {
+        let call = match described {
             Ok(request) => Call { request, ..Call::default() },
-            Err(fault) => return encode::fault(&fault),
+            Err(fault) => return encode::fault(&self.service.refused(Via::Http, fault)),
         };
         match self.service.check(Via::Http, call).await {
             Ok(reply) => manner.tell(reply.ending(), encode::reply(&reply)),

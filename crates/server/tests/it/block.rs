@@ -119,11 +119,11 @@ fn what_an_operator_gets_wrong_is_told_with_place_found_and_wanted() {
     let server = Server::with_rules(RULES);
     let time = "a length of time like 10m or 1 hour";
     let network = "an address or a network like 10.0.0.0/8";
-    let fields = "ip, attribute, value, for or reason";
+    let fields = "ip, attribute, value, id, for or reason";
     let long = json!({"ip": "192.0.2.7", "for": "1h", "reason": "x".repeat(257)}).to_string();
     for (method, body, place, found, wanted) in [
         ("POST", "", "body", "nothing", "a JSON object"),
-        ("POST", "[]", "body", "a list", "an object of ip, attribute, value, for or reason"),
+        ("POST", "[]", "body", "a list", "an object of ip, attribute, value, id, for or reason"),
         ("POST", "{}", "body", "neither ip nor attribute", "one of them"),
         ("POST", r#"{"ip":"a","for":"1h"}"#, "ip", r#""a""#, network),
         ("POST", r#"{"ip":7,"for":"1h"}"#, "ip", "7", "a text"),
@@ -214,10 +214,7 @@ fn what_an_operator_gets_wrong_is_told_with_place_found_and_wanted() {
         );
     }
     let response = server.manage("GET", "/v1/block?format=xml", "");
-    assert_eq!(
-        response.json()["detail"],
-        r#"query: found "format=xml", wanted format=json or format=plain"#
-    );
+    assert_eq!(response.json()["detail"], r#"format: found "xml", wanted json or plain"#);
     let long = json!({"ip": "x".repeat(20_000)}).to_string();
     assert_eq!(server.manage("POST", "/v1/block", &long).status, 413);
     let response = server.manage("PUT", "/v1/block", "");
@@ -228,7 +225,7 @@ fn what_an_operator_gets_wrong_is_told_with_place_found_and_wanted() {
     let response = server.manage("GET", "/v1/blocks", "");
     assert_eq!(
         response.json()["detail"],
-        r#"path: found "/v1/blocks", wanted GET, POST or DELETE /v1/block"#
+        r#"path: found "/v1/blocks", wanted /metrics, /v1/block, /v1/clients, /v1/refund, /v1/rules or /v1/top"#
     );
     assert!(entries(&server).is_empty());
 }

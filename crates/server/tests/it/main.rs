@@ -1,6 +1,7 @@
 //! The real binary, over real sockets.
 #![allow(clippy::unwrap_used, reason = "tests state what they expect")]
 
+mod admin;
 mod authorize;
 mod bad_input;
 mod block;
@@ -9,6 +10,7 @@ mod deploy;
 mod http;
 mod identity;
 mod kit;
+mod metrics;
 mod openapi;
 mod proxies;
 mod redis;

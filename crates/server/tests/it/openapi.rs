@@ -219,6 +219,23 @@ fn answers_to_operators_and_probes_are_as_the_document_says() {
     }
     let plain = server.manage("GET", "/v1/block?format=plain", "");
     assert_described(&document, "GET", "/v1/block", &plain);
+    server.check(r#"{"rule":"api","client":"alice"}"#);
+    for (method, path, described, body) in [
+        ("GET", "/metrics", "/metrics", ""),
+        ("GET", "/v1/rules", "/v1/rules", ""),
+        ("GET", "/v1/top", "/v1/top", ""),
+        ("GET", "/v1/top?by=denials&limit=1", "/v1/top", ""),
+        ("GET", "/v1/top?by=size", "/v1/top", ""),
+        ("GET", "/v1/clients/api/alice", "/v1/clients/{rule}/{client}", ""),
+        ("GET", "/v1/clients/missing/alice", "/v1/clients/{rule}/{client}", ""),
+        ("GET", "/v1/clients/api?user=alice", "/v1/clients/{rule}", ""),
+        ("POST", "/v1/refund", "/v1/refund", r#"{"rule":"api","client":"alice"}"#),
+        ("POST", "/v1/refund", "/v1/refund", r#"{"rule":"api","client":"alice","cost":0}"#),
+        ("DELETE", "/v1/clients/api/alice", "/v1/clients/{rule}/{client}", ""),
+    ] {
+        let response = server.manage(method, path, body);
+        assert_described(&document, method, described, &response);
+    }
     let denied = server.check(r#"{"attributes":{"user":"mallory"}}"#);
     assert_eq!(denied.status, 429);
     assert_described(&document, "POST", "/v1/check", &denied);

@@ -1,6 +1,7 @@
 //! One part of the store: its tables, and room for its share of the keys.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidegate_core::algorithm::TokenBucket;
@@ -16,6 +17,8 @@ pub(super) struct Common {
     pub(super) base: Timestamp,
     /// Most keys in one shard.
     pub(super) room: usize,
+    /// Keys that were dropped because they no longer said anything.
+    pub(super) expired: AtomicU64,
     limits: boxcar::Vec<TokenBucket>,
     numbers: RwLock<HashMap<Quota, u16>>,
 }
@@ -23,7 +26,14 @@ pub(super) struct Common {
 impl Common {
     pub(super) fn new(base: Timestamp, room: usize) -> Self {
         let limits = boxcar::Vec::new();
-        Self { base, room, limits, numbers: RwLock::default() }
+        Self { base, room, expired: AtomicU64::new(0), limits, numbers: RwLock::default() }
+    }
+
+    /// Counts keys that were dropped because they no longer said anything.
+    fn note_expired(&self, keys: usize) {
+        if keys > 0 {
+            self.expired.fetch_add(keys as u64, Ordering::Relaxed);
+        }
     }
 
     /// The number of a limit, if it has one or can still get one.
@@ -192,12 +202,14 @@ impl Shard {
             return;
         }
         if let Some(slot) = common.narrow(key, limit, &state) {
-            self.narrow.insert(slot, |slot| common.whole_at(slot) + GRACE <= now);
+            common.note_expired(
+                self.narrow.insert(slot, |slot| common.whole_at(slot) + GRACE <= now),
+            );
             return;
         }
         let slot = Wide::new(key, Arc::clone(limit), state);
         let wide = self.wide.get_or_insert_default();
-        wide.insert(slot, |slot| slot.whole_at() + GRACE <= now);
+        common.note_expired(wide.insert(slot, |slot| slot.whole_at() + GRACE <= now));
     }
 
     pub(super) fn forget(&mut self, key: Key) {
@@ -245,6 +257,7 @@ impl Shard {
         }
         self.wide.take_if(|wide| wide.len() == 0);
         self.quiet_until = earliest.get();
+        common.note_expired(dropped);
         dropped
     }
 }

@@ -85,12 +85,16 @@ impl<T: Slot> Table<T> {
         (self.used + 1) * 5 > self.slots.len() * SLOTS_PER_FIVE
     }
 
-    /// Adds an entry that is not in the table yet. Entries that are `over` make room first.
-    pub(super) fn insert(&mut self, entry: T, over: impl Fn(&T) -> bool) {
+    /// Adds an entry that is not in the table yet. Entries that are `over` make room first; how many
+    /// did.
+    pub(super) fn insert(&mut self, entry: T, over: impl Fn(&T) -> bool) -> usize {
+        let before = self.used;
         if self.is_crowded() {
             self.rebuild(over);
         }
+        let dropped = before - self.used;
         self.put(entry);
+        dropped
     }
 
     fn put(&mut self, entry: T) {
@@ -214,7 +218,7 @@ mod tests {
                     Step::Put(key, value) => {
                         match table.find(key, |slot| !slot.is_vacant() && slot.key == key) {
                             Some(place) => table.at(place).value = value,
-                            None => table.insert(Entry { key, value }, |_| false),
+                            None => prop_assert_eq!(table.insert(Entry { key, value }, |_| false), 0),
                         }
                         map.insert(key, value);
                     }

@@ -101,8 +101,12 @@ async fn charge_together(
             given.now(deadline).await;
             // What was given back is as if it had not been asked.
             for place in together {
-                if let Answer::Decided(outcome) = &mut answers[*place] {
+                if let Answer::Decided(outcome) = &mut answers[*place]
+                    && outcome.slip().is_some()
+                {
                     *outcome = outcome.without_slip();
+                    let whole = outcome.remaining.saturating_add(charges[*place].cost);
+                    outcome.remaining = whole.min(outcome.limit);
                 }
             }
             return;
@@ -164,6 +168,7 @@ async fn wait(store: &Inner, told: oneshot::Receiver<Told>, deadline: Instant) -
             reason: "the call was given up".into(),
         }),
         Err(_) => {
+            store.shared.counters.late.fetch_add(1, Ordering::Relaxed);
             Err(StoreError::Timeout { store: "redis".into(), after: store.shared.config.timeout() })
         }
     }

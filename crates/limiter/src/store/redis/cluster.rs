@@ -1,6 +1,7 @@
 //! A Redis Cluster: which node serves a slot, and finding out anew when that changes.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -68,11 +69,12 @@ impl Cluster {
     /// Notes that a slot is served elsewhere, and looks where the others are.
     pub(super) fn moved(&self, slot: u16, to: &Address) -> Arc<Node> {
         if self.map.load().master_of(slot) != Some(to) {
-            self.map.rcu(|map| {
+            let before = self.map.rcu(|map| {
                 let mut map = SlotMap::clone(map);
                 map.moved(slot, to);
                 map
             });
+            self.note_newcomers(&before, std::slice::from_ref(to));
             self.look_again();
         }
         self.node_at(to)
@@ -119,12 +121,23 @@ impl Cluster {
         }
         // Those that serve no slot any more are dropped, and with them their connections.
         let serving: Vec<Address> = map.masters().cloned().collect();
-        self.map.store(Arc::new(map));
+        let before = self.map.swap(Arc::new(map));
+        self.note_newcomers(&before, &serving);
         for address in &serving {
             self.node_at(address);
         }
         self.nodes.lock().retain(|address, _| serving.contains(address));
         Ok(())
+    }
+
+    /// Counts nodes that serve slots now and did not when we last looked.
+    fn note_newcomers(&self, before: &SlotMap, serving: &[Address]) {
+        let known: Vec<&Address> = before.masters().collect();
+        if !known.is_empty() {
+            let new = serving.iter().filter(|address| !known.contains(address)).count();
+            let new = u64::try_from(new).unwrap_or(u64::MAX);
+            self.shared.counters.failovers.fetch_add(new, Ordering::Relaxed);
+        }
     }
 
     /// Looks where the slots are now and then, and at once when there is a reason.

@@ -7,6 +7,7 @@
 mod call;
 mod lane;
 mod probe;
+mod tally;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -19,6 +20,7 @@ use redis::{ErrorKind, RedisError};
 use tokio::sync::watch;
 
 use self::lane::Lane;
+use self::tally::Tally;
 use super::address::Address;
 use super::cluster::Cluster;
 use super::connect::OpenError;
@@ -61,6 +63,7 @@ pub(super) struct Node {
     trouble: Mutex<Arc<str>>,
     up: watch::Sender<bool>,
     lane: Mutex<Lane>,
+    tally: Tally,
 }
 
 pub(super) struct Link {
@@ -99,6 +102,7 @@ impl Node {
             trouble: Mutex::new("not connected yet".into()),
             up: watch::Sender::new(false),
             lane: Mutex::new(Lane::default()),
+            tally: Tally::default(),
         })
     }
 
@@ -135,6 +139,7 @@ impl Node {
         }
         let store = Arc::clone(&self.name);
         if error.is_timeout() {
+            self.tally.timeouts.fetch_add(1, Ordering::Relaxed);
             if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= PATIENCE {
                 self.give_up(link, "it does not answer in time");
             }
@@ -143,6 +148,7 @@ impl Node {
                 after: self.shared.config.timeout(),
             });
         }
+        self.tally.failures.fetch_add(1, Ordering::Relaxed);
         let reason: Arc<str> = describe(error).into();
         if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) {
             // It said no, so nothing was done. One that was a master and is none says so at once.
@@ -167,6 +173,7 @@ impl Node {
         self.link.store(None);
         self.up.send_replace(false);
         self.shared.counters.opened.fetch_add(1, Ordering::Relaxed);
+        self.tally.opened.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(store = %self.name, reason, "breaker open, rules follow on_store_failure");
         let waiting = std::mem::take(&mut self.lane.lock().waiting);
         let error = self.unavailable();

@@ -33,6 +33,10 @@ pub(super) struct Counters {
     pub(super) lost: AtomicU64,
     /// How often a server was given up for a while.
     pub(super) opened: AtomicU64,
+    /// How often another server took the place of a master.
+    pub(super) failovers: AtomicU64,
+    /// Requests without an answer by their deadline.
+    pub(super) late: AtomicU64,
 }
 
 impl Shared {

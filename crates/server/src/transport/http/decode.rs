@@ -58,7 +58,7 @@ pub(super) fn batch(json: Json<'_>) -> Result<Vec<Json<'_>>, Fault> {
     }
 }
 
-fn whole(place: &str, json: &Json<'_>) -> Result<u64, Fault> {
+pub(crate) fn whole(place: &str, json: &Json<'_>) -> Result<u64, Fault> {
     match json {
         Json::Whole(number) => Ok(*number),
         other => {
@@ -81,7 +81,7 @@ fn texts<'a>(place: &str, json: Json<'a>) -> Result<Texts<'a>, Fault> {
     texts.collect()
 }
 
-fn named_client(json: Json<'_>) -> Result<Client<'_>, Fault> {
+pub(crate) fn named_client(json: Json<'_>) -> Result<Client<'_>, Fault> {
     match json {
         Json::Text(value) => Ok(Client::Value(value)),
         Json::Object(_) => texts("client", json).map(Client::Parts),

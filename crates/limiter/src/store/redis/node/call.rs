@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use redis::{ErrorKind, FromRedisValue, RedisError, ServerErrorKind};
+use tokio::time::Instant;
 
 use super::super::redirect::Redirect;
 use super::super::script::Script;
@@ -67,12 +68,14 @@ impl Node {
         arguments: &[Vec<u8>],
         asking: bool,
     ) -> Result<T, Failure> {
+        let sent = Instant::now();
         let mut reply = eval(link, "EVALSHA", &script.hash, keys, arguments, asking).await;
         if let Err(error) = &reply
             && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
         {
             reply = eval(link, "EVAL", &script.source, keys, arguments, asking).await;
         }
+        self.tally.note_call(sent.elapsed());
         match reply {
             Ok(reply) => {
                 self.failures.store(0, Ordering::Relaxed);

@@ -65,6 +65,9 @@ impl Node {
         let probed: Result<Vec<u8>, _> =
             eval(&link, "EVALSHA", &script.hash, &[], &empty, false).await;
         probed.map_err(|error| unusable(&link.address, describe(&error)))?;
+        if self.tally.note_connection(&link.address) {
+            self.shared.counters.failovers.fetch_add(1, Ordering::Relaxed);
+        }
         self.link.store(Some(link));
         Ok(())
     }

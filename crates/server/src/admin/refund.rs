@@ -1,0 +1,61 @@
+//! `/v1/refund`: gives a client something back.
+
+use std::net::SocketAddr;
+
+use hyper::body::Incoming;
+use hyper::{Method, Request, Response};
+use tidegate::Limiter;
+
+use super::standing::{Asked, found, unconfirmed};
+use crate::service::Fault;
+use crate::store::AnyStore;
+use crate::transport::http::body;
+use crate::transport::http::decode::{named_client, whole};
+use crate::transport::http::encode::{self, Body};
+use crate::transport::http::json::{Json, fields, text};
+
+/// Longest body in bytes: a rule, a client and a cost.
+const MAX_BODY: usize = 64 * 1024;
+
+/// Answers `POST /v1/refund`. Never more than is spent is given back.
+pub(super) async fn answer(
+    limiter: &Limiter<AnyStore>,
+    request: Request<Incoming>,
+    from: SocketAddr,
+) -> Response<Body> {
+    const ALLOWED: &str = "POST, OPTIONS";
+    match *request.method() {
+        Method::POST => {}
+        Method::OPTIONS => return encode::options(ALLOWED),
+        ref other => {
+            let detail = format!("method: found {other}, wanted POST");
+            return encode::wrong_method(&detail, ALLOWED);
+        }
+    }
+    let body = match body::read(request, MAX_BODY).await {
+        Ok(body) => body,
+        Err(refusal) => return refusal,
+    };
+    let asked = match Json::read(&body).and_then(|json| read(limiter, json)) {
+        Ok(asked) => asked,
+        Err(fault) => return encode::fault(&fault),
+    };
+    if let Err(error) = limiter.give_back(asked.claim()).await {
+        return unconfirmed(&error);
+    }
+    let (rule, client, cost) = (asked.rule.name(), asked.id(limiter), asked.request.costs());
+    tracing::info!(%from, rule, client, cost, "a client was given something back");
+    asked.response(limiter).await
+}
+
+/// Reads `{"rule": …, "client": …, "cost": …}`.
+fn read<'a>(limiter: &'a Limiter<AnyStore>, json: Json<'a>) -> Result<Asked<'a>, Fault> {
+    let [rule, client, cost] = fields(json, ["rule", "client", "cost"], "rule, client or cost")?;
+    let rule = rule.ok_or_else(|| Fault::invalid("rule", "nothing", "the name of a rule"))?;
+    let (place, rule) = found(limiter, &text("rule", rule)?)?;
+    let cost = cost.map_or(Ok(1), |cost| whole("cost", &cost))?;
+    if cost == 0 {
+        return Err(Fault::invalid("cost", "0", "what to give back, 1 or more"));
+    }
+    Asked::of(place, rule, client.map(named_client).transpose()?, cost)
+}

@@ -1,0 +1,114 @@
+//! A client of a rule, and how it stands.
+
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+use tidegate::{Claim, Limiter, Request, Rule, StoreError, Under};
+
+use crate::service::{Client, Fault, addressed, quoted, unknown_rule};
+use crate::store::AnyStore;
+use crate::top;
+use crate::transport::http::encode::{self, Body, JSON};
+
+/// A client of a rule.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) rule: &'a Rule,
+    /// Where the rule stands among the rules.
+    place: usize,
+    /// The client as a request of its own.
+    pub(super) request: Request<'a>,
+}
+
+impl<'a> Asked<'a> {
+    /// The client that a rule knows by these words, and what it is about to spend or get.
+    pub(super) fn of(
+        place: usize,
+        rule: &'a Rule,
+        client: Option<Client<'a>>,
+        cost: u64,
+    ) -> Result<Self, Fault> {
+        let request = addressed(rule, client, Request::new().cost(cost))?;
+        Ok(Self { rule, place, request })
+    }
+
+    pub(super) fn claim(&self) -> Claim<'_, 'a> {
+        Claim { request: &self.request, under: Under::Rule(self.place) }
+    }
+
+    /// How the block list calls the client; what all clients share has no name.
+    pub(super) fn id(&self, limiter: &Limiter<AnyStore>) -> Option<String> {
+        let subject = limiter.blocks().client_of(self.rule, &self.request);
+        subject.map(|subject| subject.to_string())
+    }
+
+    /// How the client stands now. Nothing is charged for it.
+    pub(super) async fn response(&self, limiter: &Limiter<AnyStore>) -> Response<Body> {
+        let look = limiter.look(self.claim()).await;
+        if !look.undecided().is_empty() {
+            let detail = "the store can't be asked how the client stands";
+            return encode::problem(StatusCode::SERVICE_UNAVAILABLE, detail);
+        }
+        let now = limiter.clock().now();
+        let client = top::Client::of(self.rule, &self.request, limiter.blocks());
+        let block = limiter.blocks().find(&self.request, now).and_then(|entry| entry.block(now));
+        let outcome = look.policies().first().map(|policy| policy.outcome);
+        let wait = outcome.and_then(|outcome| outcome.retry_after());
+        let wait = block.as_ref().map(|block| block.retry_after).max(wait);
+        let standing = Standing {
+            rule: self.rule.name(),
+            id: client.as_ref().map(top::Client::id),
+            client: client.and_then(|client| client.name),
+            allowed: block.is_none() && outcome.is_none_or(|outcome| outcome.is_allowed()),
+            limit: outcome.map(|outcome| outcome.limit),
+            remaining: outcome.map(|outcome| outcome.remaining),
+            reset_time: outcome.map(|outcome| (now + outcome.reset_after).as_secs_ceil()),
+            retry_after: wait.map(|wait| wait.as_secs_ceil()),
+            blocked: block.is_some(),
+        };
+        encode::json(200, JSON, &standing)
+    }
+}
+
+/// The rule of this name, and where it stands.
+pub(super) fn found<'a>(
+    limiter: &'a Limiter<AnyStore>,
+    name: &str,
+) -> Result<(usize, &'a Rule), Fault> {
+    let rules = limiter.rules();
+    if name.is_empty() {
+        return Err(Fault::invalid("rule", quoted(name), "/v1/clients/RULE/CLIENT"));
+    }
+    let place = rules.place(name);
+    let rule = place.and_then(|place| Some((place, rules.rules().get(place)?)));
+    rule.ok_or_else(|| unknown_rule(name, rules))
+}
+
+/// A change that the store did not confirm: whether it was made is not known.
+pub(super) fn unconfirmed(error: &StoreError) -> Response<Body> {
+    let detail = format!("not confirmed by the store: {error}");
+    encode::problem(StatusCode::SERVICE_UNAVAILABLE, &detail)
+}
+
+/// How a client stands, as it is told. A rule that is off says nothing of limits.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Standing<'a> {
+    rule: &'a str,
+    /// What the block list calls it; null for what all clients share.
+    id: Option<String>,
+    /// What the rule calls it; null when that is not to be shown.
+    client: Option<top::Name>,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining: Option<u64>,
+    /// Unix seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reset_time: Option<u64>,
+    /// Seconds, while nothing is allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    blocked: bool,
+}

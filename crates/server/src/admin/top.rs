@@ -1,0 +1,87 @@
+//! `/v1/top`: who comes most, and who is denied most.
+
+use hyper::Response;
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+use tidegate::{Rule, RuleSet};
+
+use super::query;
+use crate::service::{Fault, Service, quoted, unknown_rule};
+use crate::top::{By, Ranked, Top};
+use crate::transport::http::encode::{self, Body, JSON};
+
+const USUAL: usize = 20;
+const MOST: usize = 1_000;
+
+/// Answers a request for the busiest clients.
+pub(super) fn answer(service: &Service, query: Option<&str>) -> Response<Body> {
+    let (by, place, limit) = match asked(service.limiter().rules(), query) {
+        Ok(asked) => asked,
+        Err(fault) => return encode::fault(&fault),
+    };
+    let now = service.limiter().clock().now();
+    let first = service.books().top.first(by, place, limit, now);
+    let rules = service.limiter().rules().rules();
+    let clients = first.iter().map(|ranked| Shown { by, ranked, rules }).collect();
+    let since = Top::since(now);
+    let list = List {
+        by: name(by),
+        since: since.as_secs_ceil(),
+        seconds: now.since(since).as_secs_ceil(),
+        clients,
+    };
+    encode::json(200, JSON, &list)
+}
+
+fn asked(rules: &RuleSet, query: Option<&str>) -> Result<(By, Option<usize>, usize), Fault> {
+    let [by, rule, limit] = query::known(query, ["by", "rule", "limit"], "by, rule or limit")?;
+    let by = match by.as_deref() {
+        None | Some("traffic") => By::Traffic,
+        Some("denials") => By::Denials,
+        Some(other) => return Err(Fault::invalid("by", quoted(other), "traffic or denials")),
+    };
+    let place = rule.map(|name| rules.place(&name).ok_or_else(|| unknown_rule(&name, rules)));
+    let limit = query::number("limit", limit.as_deref(), USUAL, MOST)?;
+    Ok((by, place.transpose()?, limit))
+}
+
+const fn name(by: By) -> &'static str {
+    match by {
+        By::Traffic => "traffic",
+        By::Denials => "denials",
+    }
+}
+
+#[derive(Serialize)]
+struct List<'a> {
+    by: &'static str,
+    /// Unix seconds.
+    since: u64,
+    seconds: u64,
+    clients: Vec<Shown<'a>>,
+}
+
+/// `{"rule":"login","id":"192.0.2.7/32","client":"192.0.2.7","requests":120,"atLeast":118}`.
+struct Shown<'a> {
+    by: By,
+    ranked: &'a Ranked,
+    rules: &'a [Rule],
+}
+
+impl Serialize for Shown<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Ranked { place, client, count, at_least } = self.ranked;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("rule", &self.rules.get(*place).map(Rule::name))?;
+        map.serialize_entry("id", &client.id())?;
+        // Null when it is not to be shown.
+        map.serialize_entry("client", &client.name)?;
+        let counted = match self.by {
+            By::Traffic => "requests",
+            By::Denials => "denials",
+        };
+        map.serialize_entry(counted, count)?;
+        map.serialize_entry("atLeast", at_least)?;
+        map.end()
+    }
+}

@@ -1,0 +1,97 @@
+//! What a running server tells Prometheus.
+//!
+//! Checks are counted in `service.rs` and nowhere else, by a few additions to counters of the thread's
+//! own. Everything else is asked for when somebody looks.
+
+mod classic;
+mod exposition;
+mod gather;
+mod latency;
+mod names;
+mod places;
+mod process;
+mod rules;
+pub(crate) mod shards;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tidegate::{Decision, RuleSet, Span, Timestamp};
+
+pub(crate) use self::exposition::Format;
+pub(crate) use self::gather::Sources;
+use self::latency::Latency;
+use self::rules::RuleCounts;
+use self::shards::{PER_LINE, Shards};
+use crate::rules_version;
+use crate::service::{Ending, Via};
+use crate::transport::door::Connections;
+
+/// How checks ended that were blocked; the others are [`Ending`]s.
+const BLOCKED: usize = 5;
+const _: () = assert!(BLOCKED < PER_LINE);
+
+/// Counts what a server does.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    /// A line for each door.
+    checks: Shards,
+    durations: Latency,
+    rules: RuleCounts,
+    rules_version: String,
+    rules_loaded: Timestamp,
+    doors: Mutex<Vec<(&'static str, Arc<Connections>)>>,
+}
+
+impl Metrics {
+    pub(crate) fn new(rules: &RuleSet, now: Timestamp) -> Self {
+        Self {
+            checks: Shards::new(Via::ALL.len()),
+            durations: Latency::new(Via::ALL.len()),
+            rules: RuleCounts::new(rules),
+            rules_version: rules_version::of(rules),
+            rules_loaded: now,
+            doors: Mutex::default(),
+        }
+    }
+
+    /// Tells of a door from now on.
+    pub(crate) fn door(&self, name: &'static str, connections: Arc<Connections>) {
+        self.doors.lock().push((name, connections));
+    }
+
+    /// Counts a check that was decided.
+    #[inline]
+    pub(crate) fn answered(&self, via: Via, ending: Ending, blocked: bool, took: Span) {
+        let answer = if blocked { BLOCKED } else { ending as usize };
+        self.checks.add(via as usize, answer, 1);
+        self.durations.add(via as usize, took, 1);
+    }
+
+    /// Counts a call that was not understood.
+    pub(crate) fn refused(&self, via: Via, ending: Ending) {
+        self.checks.add(via as usize, ending as usize, 1);
+    }
+
+    /// Counts what the rules said to a check.
+    #[inline]
+    pub(crate) fn decided(&self, rules: &RuleSet, decision: &Decision) {
+        self.rules.add(rules, decision);
+    }
+
+    /// Where a rule that decided stands among the rules.
+    #[inline]
+    pub(crate) fn place(&self, name: &Arc<str>) -> Option<usize> {
+        self.rules.places().find(name)
+    }
+
+    /// Which rules are in force: the same on nodes that have the same rules.
+    pub(crate) fn rules_version(&self) -> &str {
+        &self.rules_version
+    }
+
+    /// The metrics of this moment.
+    pub(crate) fn write(&self, sources: Sources<'_>, format: Format) -> String {
+        gather::gather(self, sources).write(format)
+    }
+}

@@ -1,0 +1,188 @@
+//! Collects the metrics of one moment from wherever they are counted.
+
+use std::time::Duration;
+
+use tidegate::rule::{Mode, OnStoreFailure};
+use tidegate::{Latency, Limiter, MemoryStore, RedisStore, ServerReport, ServerUse, Store};
+
+use super::exposition::{Exposition, Labels};
+use super::latency::{Histogram, seconds};
+use super::names::{self, Metric};
+use super::process::Process;
+use super::rules::{NAMED, OTHER};
+use super::{BLOCKED, Metrics};
+use crate::service::{Ending, Via};
+use crate::store::AnyStore;
+
+/// Who else knows something.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sources<'a> {
+    pub(crate) limiter: &'a Limiter<AnyStore>,
+    pub(crate) ready: bool,
+    /// Checks that the ranking of clients passed over.
+    pub(crate) missed: u64,
+}
+
+pub(super) fn gather(metrics: &Metrics, sources: Sources<'_>) -> Exposition {
+    let mut told = Exposition::default();
+    told.family(names::BUILD, [(label("version", env!("CARGO_PKG_VERSION")), true)]);
+    told.one(names::READY, sources.ready);
+    checks(metrics, &mut told);
+    rules(metrics, sources.limiter, &mut told);
+    doors(metrics, &mut told);
+    blocks(sources.limiter, &mut told);
+    told.one(names::TOP_MISSED, sources.missed);
+    match &**sources.limiter.store() {
+        AnyStore::Memory(store) => memory(store, &mut told),
+        AnyStore::Redis(store) => redis(store, &mut told),
+    }
+    process(&mut told);
+    told
+}
+
+fn label(name: &'static str, value: &str) -> Labels {
+    vec![(name, value.to_owned())]
+}
+
+fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> Labels {
+    pairs.into_iter().map(|(name, value)| (name, value.to_owned())).collect()
+}
+
+fn checks(metrics: &Metrics, told: &mut Exposition) {
+    let answers = || {
+        let endings = Ending::ALL.into_iter().map(|ending| (ending.label(), ending as usize));
+        endings.chain([("blocked", BLOCKED)])
+    };
+    let rows = Via::ALL.into_iter().flat_map(|via| {
+        answers().map(move |(answer, counter)| {
+            let labels = labels([("door", via.name()), ("answer", answer)]);
+            (labels, metrics.checks.total(via as usize, counter))
+        })
+    });
+    told.family(names::CHECKS, rows);
+    let durations = Via::ALL
+        .into_iter()
+        .map(|via| (label("door", via.name()), metrics.durations.read(via as usize)));
+    told.family(names::CHECK_DURATION, durations);
+}
+
+fn rules(metrics: &Metrics, limiter: &Limiter<AnyStore>, told: &mut Exposition) {
+    let rules = limiter.rules();
+    let decisions = metrics.rules.read(rules).map(|(rule, answer, count)| {
+        (labels([("rule", rule), ("outcome", answer.label())]), count)
+    });
+    told.family(names::DECISIONS, decisions);
+    let (mut failures, mut others) = (Vec::new(), [0; 3]);
+    for (place, (rule, counts)) in limiter.failures().enumerate() {
+        let answers = [
+            (OnStoreFailure::Allow, "allow", counts.open),
+            (OnStoreFailure::Deny, "deny", counts.closed),
+            (OnStoreFailure::Local, "local", counts.local),
+        ];
+        for (index, (answer, name, count)) in answers.into_iter().enumerate() {
+            let possible = rule.on_store_failure() == answer && rule.mode() == Mode::Enforce;
+            if place >= NAMED {
+                others[index] += count;
+            } else if possible || count > 0 {
+                failures.push((labels([("rule", rule.name()), ("answer", name)]), count));
+            }
+        }
+    }
+    if rules.rules().len() > NAMED {
+        let names = ["allow", "deny", "local"].into_iter().zip(others);
+        let others =
+            names.map(|(name, count)| (labels([("rule", OTHER), ("answer", name)]), count));
+        failures.extend(others);
+    }
+    told.family(names::STORE_FAILURES, failures);
+    told.one(names::RULES, rules.rules().len());
+    told.family(names::RULES_VERSION, [(label("version", &metrics.rules_version), true)]);
+    told.one(names::RULES_LOADED, seconds(metrics.rules_loaded.as_micros()));
+}
+
+fn doors(metrics: &Metrics, told: &mut Exposition) {
+    let doors = metrics.doors.lock();
+    let open = doors.iter().map(|(name, door)| (label("door", name), door.open()));
+    told.family(names::CONNECTIONS, open);
+    let accepted = doors.iter().map(|(name, door)| (label("door", name), door.accepted()));
+    told.family(names::CONNECTIONS_ACCEPTED, accepted);
+    let most = doors.iter().map(|(name, door)| (label("door", name), door.most()));
+    told.family(names::CONNECTIONS_MOST, most);
+}
+
+fn blocks(limiter: &Limiter<AnyStore>, told: &mut Exposition) {
+    let usage = limiter.blocks().usage();
+    told.one(names::BLOCKED, usage.entries);
+    told.one(names::BLOCKS_REFUSED, usage.refused);
+    told.one(names::BLOCKS_EVICTED, usage.evicted);
+}
+
+fn memory(store: &MemoryStore, told: &mut Exposition) {
+    let usage = store.usage();
+    told.one(names::MEMORY_KEYS, usage.keys);
+    told.one(names::MEMORY_MOST, usage.max_keys);
+    told.one(names::MEMORY_BYTES, usage.bytes);
+    told.one(names::MEMORY_EXPIRED, usage.expired);
+    told.one(names::MEMORY_OVERFLOWED, usage.overflowed);
+}
+
+fn redis(store: &RedisStore, told: &mut Exposition) {
+    told.one(names::FLEET, store.share().of);
+    let counts = store.counts();
+    told.one(names::REDIS_REQUESTS, counts.carried);
+    told.one(names::REDIS_CALLS, counts.calls);
+    told.one(names::REDIS_REMEMBERED, counts.remembered);
+    told.one(names::REDIS_LATE, counts.late);
+    told.one(names::REDIS_LOST, counts.lost);
+    told.one(names::REDIS_FAILOVERS, counts.failovers);
+    servers(&store.reports(), told);
+}
+
+/// One of the figures that something knows.
+type Figure<T> = fn(&T) -> u64;
+
+fn servers(reports: &[ServerReport], told: &mut Exposition) {
+    // Names begin with the word `redis`, which the metrics say already.
+    let server = |report: &ServerReport| {
+        label("server", report.name.strip_prefix("redis ").unwrap_or(&report.name))
+    };
+    let up = reports.iter().map(|report| (server(report), report.is_up));
+    told.family(names::REDIS_UP, up);
+    let durations = reports.iter().map(|report| (server(report), of_calls(&report.latency)));
+    told.family(names::REDIS_DURATION, durations);
+    let counters: [(Metric, Figure<ServerReport>); 4] = [
+        (names::REDIS_TIMEOUTS, |report| report.timeouts),
+        (names::REDIS_FAILURES, |report| report.failures),
+        (names::REDIS_OPENED, |report| report.opened),
+        (names::REDIS_CONNECTED, |report| report.connections),
+    ];
+    for (metric, count) in counters {
+        told.family(metric, reports.iter().map(|report| (server(report), count(report))));
+    }
+    let uses: [(Metric, Figure<ServerUse>); 4] = [
+        (names::REDIS_MEMORY, |usage| usage.memory),
+        (names::REDIS_MOST_MEMORY, |usage| usage.max_memory),
+        (names::REDIS_KEYS, |usage| usage.keys),
+        (names::REDIS_EVICTED, |usage| usage.evicted),
+    ];
+    for (metric, number) in uses {
+        let known = reports.iter().filter_map(|report| Some((report, report.usage?)));
+        told.family(metric, known.map(|(report, usage)| (server(report), number(&usage))));
+    }
+}
+
+fn of_calls(latency: &Latency) -> Histogram {
+    let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+    Histogram::of(&Latency::BOUNDS.map(micros), latency.counts, micros(latency.sum))
+}
+
+fn process(told: &mut Exposition) {
+    let process = Process::read();
+    told.known(names::CPU, process.cpu_seconds);
+    told.known(names::RESIDENT, process.resident_bytes);
+    told.known(names::VIRTUAL, process.virtual_bytes);
+    told.known(names::OPEN_FILES, process.open_files);
+    told.known(names::MOST_FILES, process.most_files);
+    told.known(names::THREADS, process.threads);
+    told.known(names::STARTED, process.started);
+}

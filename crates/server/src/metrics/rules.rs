@@ -1,0 +1,226 @@
+//! What each rule answered, counted by rule.
+
+use std::sync::Arc;
+
+use tidegate::rule::{Mode, OnStoreFailure};
+use tidegate::{Decision, Policy, Rule, RuleSet};
+
+use super::places::Places;
+use super::shards::{PER_LINE, Shards};
+
+/// Most rules with a line of their own; those behind them are counted together. Each line is kept by
+/// every Prometheus that looks, so their number is bounded.
+pub(super) const NAMED: usize = 1_000;
+/// What the others are called. No rule can be.
+pub(super) const OTHER: &str = "(other)";
+/// What stands for the rule when an operator blocked the client.
+pub(super) const OPERATOR: &str = "(operator)";
+
+/// What a rule said to a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Allowed,
+    Denied,
+    /// A rule that only counts would have allowed it.
+    ShadowAllowed,
+    ShadowDenied,
+    /// The store failed, and the rule allows then.
+    FailedOpen,
+    FailedClosed,
+    /// The client is blocked by the rule's penalty.
+    Blocked,
+}
+
+impl Answer {
+    const ALL: [Self; 7] = [
+        Self::Allowed,
+        Self::Denied,
+        Self::ShadowAllowed,
+        Self::ShadowDenied,
+        Self::FailedOpen,
+        Self::FailedClosed,
+        Self::Blocked,
+    ];
+
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::ShadowAllowed => "shadow_allowed",
+            Self::ShadowDenied => "shadow_denied",
+            Self::FailedOpen => "failed_open",
+            Self::FailedClosed => "failed_closed",
+            Self::Blocked => "blocked",
+        }
+    }
+
+    fn of(policy: &Policy) -> Self {
+        match (policy.shadow, policy.outcome.is_allowed()) {
+            (false, true) => Self::Allowed,
+            (false, false) => Self::Denied,
+            (true, true) => Self::ShadowAllowed,
+            (true, false) => Self::ShadowDenied,
+        }
+    }
+
+    /// Whether a rule ever says so: only that is told while it is zero.
+    fn is_possible(self, rule: &Rule) -> bool {
+        let (mode, failing) = (rule.mode(), rule.on_store_failure());
+        match self {
+            Self::Allowed | Self::Denied => mode == Mode::Enforce,
+            Self::ShadowAllowed | Self::ShadowDenied => mode == Mode::Shadow,
+            Self::FailedOpen => mode == Mode::Enforce && failing == OnStoreFailure::Allow,
+            Self::FailedClosed => mode == Mode::Enforce && failing == OnStoreFailure::Deny,
+            Self::Blocked => mode == Mode::Enforce && rule.penalty().is_some(),
+        }
+    }
+}
+
+const _: () = assert!(Answer::ALL.len() <= PER_LINE);
+
+/// Counts answers by rule.
+#[derive(Debug)]
+pub(super) struct RuleCounts {
+    places: Places,
+    /// A line for each named rule, one for the others, and one for operators.
+    shards: Shards,
+    named: usize,
+}
+
+impl RuleCounts {
+    pub(super) fn new(rules: &RuleSet) -> Self {
+        let named = rules.rules().len().min(NAMED);
+        Self { places: Places::of(rules.rules()), shards: Shards::new(named + 2), named }
+    }
+
+    pub(super) fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// Counts what every rule said.
+    #[inline]
+    pub(super) fn add(&self, rules: &RuleSet, decision: &Decision) {
+        for policy in decision.policies() {
+            self.count(self.place(&policy.rule), Answer::of(policy));
+        }
+        for name in decision.undecided() {
+            self.add_undecided(rules, name);
+        }
+        if let Some(block) = decision.block() {
+            let line =
+                block.rule.as_ref().map_or(self.named + 1, |rule| self.of_penalty(rules, rule));
+            self.count(line, Answer::Blocked);
+        }
+    }
+
+    #[cold]
+    fn add_undecided(&self, rules: &RuleSet, name: &Arc<str>) {
+        let place = self.places.find(name);
+        let rule = place.and_then(|place| rules.rules().get(place));
+        let closed = rule.is_some_and(|rule| rule.on_store_failure() == OnStoreFailure::Deny);
+        let answer = if closed { Answer::FailedClosed } else { Answer::FailedOpen };
+        self.count(self.place(name), answer);
+    }
+
+    /// The list may name a rule that another node has, or in a text of its own.
+    #[cold]
+    fn of_penalty(&self, rules: &RuleSet, name: &Arc<str>) -> usize {
+        rules.place(name).unwrap_or(self.named).min(self.named)
+    }
+
+    #[inline]
+    fn place(&self, name: &Arc<str>) -> usize {
+        self.places.find(name).unwrap_or(self.named).min(self.named)
+    }
+
+    #[inline]
+    fn count(&self, line: usize, answer: Answer) {
+        self.shards.add(line, answer as usize, 1);
+    }
+
+    /// The counts of every rule: its name, an answer, and how often it was given.
+    pub(super) fn read<'r>(
+        &'r self,
+        rules: &'r RuleSet,
+    ) -> impl Iterator<Item = (&'r str, Answer, u64)> {
+        let rules = rules.rules().iter().take(self.named).map(Some).chain([None, None]);
+        rules.enumerate().flat_map(move |(line, rule)| {
+            let name = match rule {
+                Some(rule) => rule.name(),
+                None if line == self.named => OTHER,
+                None => OPERATOR,
+            };
+            let rows = Answer::ALL
+                .into_iter()
+                .map(move |answer| (name, answer, self.shards.total(line, answer as usize)));
+            rows.filter(move |(_, answer, count)| {
+                *count > 0 || rule.is_some_and(|rule| answer.is_possible(rule))
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::{Algorithm, Block, Limiter, Quota, Request, Span};
+
+    use super::*;
+
+    fn told(counts: &RuleCounts, rules: &RuleSet) -> Vec<String> {
+        let rows = counts.read(rules);
+        rows.map(|(rule, answer, count)| format!("{rule} {} {count}", answer.label())).collect()
+    }
+
+    #[tokio::test]
+    async fn a_rule_is_told_with_every_answer_that_it_may_give() {
+        let rules = "
+rules:
+  - {name: api, per: [user], limit: 1/d, on_store_failure: deny}
+  - {name: trial, per: [user], limit: 1/d, mode: shadow}
+  - {name: off, limit: 1/d, mode: off}
+  - {name: login, per: [ip], limit: 9/d, penalty: {after: 5, within: 1m, block: 1m}}
+";
+        let rules = RuleSet::parse("", rules).unwrap();
+        let limiter = Limiter::builder().rules(rules.clone()).build();
+        let counts = RuleCounts::new(limiter.rules());
+        for _ in 0..3 {
+            let request = Request::new().with("user", "a").unwrap().with("ip", "::1").unwrap();
+            counts.add(limiter.rules(), &limiter.check(&request).await);
+        }
+        let name: Arc<str> = Arc::from("login");
+        for rule in [Some(name), Some(Arc::from("gone")), None] {
+            let block = Block { retry_after: Span::SECOND, rule };
+            counts.add(limiter.rules(), &Decision::blocked(block));
+        }
+        assert_eq!(
+            told(&counts, limiter.rules()),
+            [
+                "api allowed 1",
+                "api denied 2",
+                "api failed_closed 0",
+                "trial shadow_allowed 1",
+                "trial shadow_denied 2",
+                "login allowed 3",
+                "login denied 0",
+                "login failed_open 0",
+                "login blocked 1",
+                "(other) blocked 1",
+                "(operator) blocked 1",
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn rules_beyond_the_bound_are_counted_together() {
+        let quota = Quota::per_day(9);
+        let rule = |index| Rule::new(&format!("r{index}"), Algorithm::TokenBucket, quota).unwrap();
+        let rules = RuleSet::new((0..NAMED + 5).map(rule).collect()).unwrap();
+        let limiter = Limiter::builder().rules(rules).build();
+        let counts = RuleCounts::new(limiter.rules());
+        counts.add(limiter.rules(), &limiter.check(&Request::new()).await);
+        let told = told(&counts, limiter.rules());
+        assert_eq!(told.len(), NAMED * 3 + 1);
+        assert_eq!(told.first().unwrap(), "r0 allowed 1");
+        assert_eq!(told.last().unwrap(), "(other) allowed 5");
+    }
+}

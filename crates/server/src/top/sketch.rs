@@ -1,0 +1,111 @@
+//! Who comes most, counted in a fixed number of rows.
+//!
+//! Space-Saving: a key without a row takes over the row with the smallest count, and the count with
+//! it. So no count is ever too small, the smallest one is at most the total divided by the number of
+//! rows, and whoever has more than that has a row.
+
+/// Rows of one sketch. Few enough that looking through them takes less than keeping them in order.
+pub(super) const ROWS: usize = 128;
+
+/// Counts of the keys that come most, and something to remember each by.
+#[derive(Debug)]
+pub(super) struct Sketch<T> {
+    keys: Vec<u64>,
+    counts: Vec<u64>,
+    /// How much of each count may be others'.
+    errors: Vec<u64>,
+    items: Vec<T>,
+}
+
+/// One row: the key came at most `count` times and at least `count - error`.
+#[derive(Debug)]
+pub(super) struct Row<'s, T> {
+    pub(super) key: u64,
+    pub(super) count: u64,
+    pub(super) error: u64,
+    pub(super) item: &'s T,
+}
+
+impl<T> Default for Sketch<T> {
+    fn default() -> Self {
+        Self { keys: Vec::new(), counts: Vec::new(), errors: Vec::new(), items: Vec::new() }
+    }
+}
+
+impl<T> Sketch<T> {
+    /// Counts a key; `item` is asked for if the key has no row, and without one it gets none.
+    pub(super) fn add(&mut self, key: u64, weight: u64, item: impl FnOnce() -> Option<T>) {
+        if let Some(row) = self.keys.iter().position(|known| *known == key) {
+            self.counts[row] = self.counts[row].saturating_add(weight);
+            return;
+        }
+        let Some(item) = item() else { return };
+        if self.keys.len() < ROWS {
+            self.keys.push(key);
+            self.counts.push(weight);
+            self.errors.push(0);
+            self.items.push(item);
+            return;
+        }
+        let smallest = self.counts.iter().copied().min().unwrap_or(0);
+        if let Some(row) = self.counts.iter().position(|count| *count == smallest) {
+            self.keys[row] = key;
+            self.counts[row] = smallest.saturating_add(weight);
+            self.errors[row] = smallest;
+            self.items[row] = item;
+        }
+    }
+
+    /// Every row, in no order.
+    pub(super) fn rows(&self) -> impl Iterator<Item = Row<'_, T>> {
+        let numbers = self.keys.iter().zip(&self.counts).zip(&self.errors);
+        numbers.zip(&self.items).map(|(((key, count), error), item)| Row {
+            key: *key,
+            count: *count,
+            error: *error,
+            item,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Streams in which few keys come often and many rarely, in any order.
+    fn streams() -> impl Strategy<Value = Vec<(u64, u64)>> {
+        let heavy = (0..20_u64, 1..4_u64);
+        let light = (20..5_000_u64, Just(1_u64));
+        let any = prop_oneof![2 => heavy, 3 => light];
+        proptest::collection::vec(any, 0..4_000)
+    }
+
+    proptest! {
+        #[test]
+        fn a_count_is_never_too_small_and_too_large_by_no_more_than_it_says(stream in streams()) {
+            let mut exact: HashMap<u64, u64> = HashMap::new();
+            let mut sketch = Sketch::default();
+            for (key, weight) in &stream {
+                *exact.entry(*key).or_default() += weight;
+                sketch.add(*key, *weight, || Some(*key));
+            }
+            let total: u64 = exact.values().sum();
+            let rows: HashMap<u64, (u64, u64)> =
+                sketch.rows().map(|row| (row.key, (row.count, row.error))).collect();
+            prop_assert!(rows.len() <= ROWS);
+            for (key, (count, error)) in &rows {
+                let truth = exact[key];
+                prop_assert!(*count >= truth && count - error <= truth, "{key}: {count} {error} {truth}");
+                prop_assert!(*error <= total / ROWS as u64);
+            }
+            for (key, truth) in &exact {
+                prop_assert!(*truth <= total / ROWS as u64 || rows.contains_key(key), "{key}");
+            }
+            prop_assert!(sketch.rows().all(|row| row.key == *row.item));
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! What operators see and change on the admin door: rules, clients, refunds and who comes most.
+
+use serde_json::{Value, json};
+
+use crate::kit::{Response, Server};
+
+const RULES: &str = "
+rules:
+  - {name: per-ip, per: [ip], limit: 5 per 10 days}
+  - {name: per-key, per: [api_key], limit: 3 per 10 days, match: {api_key: [sk-live-1, sk-live-2]}}
+  - {name: per-page, per: [ip, path], limit: 4 per 10 days, mode: shadow}
+  - {name: either, match: {path: /either}, per: [user | ip], limit: 2 per 10 days}
+  - {name: all, match: {path: /all}, limit: 9 per 10 days}
+";
+
+fn read(server: &Server, path: &str) -> Value {
+    let response = server.manage("GET", path, "");
+    assert_eq!(response.status, 200, "{path}: {response:?}");
+    assert_eq!(response.header("cache-control"), Some("no-store"), "{path}");
+    response.json()
+}
+
+fn spend(server: &Server, rule: &str, client: &Value, times: usize) {
+    let body = json!({"rule": rule, "client": client}).to_string();
+    for _ in 0..times {
+        server.check(&body);
+    }
+}
+
+fn refused(response: &Response) -> (u16, String) {
+    (response.status, response.json()["detail"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn a_client_is_read_without_being_charged_and_starts_over_when_it_is_reset() {
+    let server = Server::with_rules(RULES);
+    let path = "/v1/clients/per-ip/192.0.2.7";
+    spend(&server, "per-ip", &json!("192.0.2.7"), 7);
+    for _ in 0..3 {
+        let client = read(&server, path);
+        assert_eq!(client["rule"], "per-ip");
+        assert_eq!(
+            (&client["id"], &client["client"]),
+            (&json!("192.0.2.7/32"), &json!("192.0.2.7"))
+        );
+        assert_eq!((&client["limit"], &client["remaining"]), (&json!(5), &json!(0)));
+        assert_eq!(client["allowed"], false);
+        assert!(client["resetTime"].as_u64().unwrap() > 1_700_000_000, "{client}");
+        assert!(client["retryAfter"].as_u64().unwrap() > 0, "{client}");
+    }
+    let reset = server.manage("DELETE", path, "");
+    assert_eq!((reset.status, &reset.json()["remaining"]), (200, &json!(5)));
+    let line = server.note("what a client has spent was forgotten");
+    assert!(line.contains("192.0.2.7/32") && line.contains("127.0.0.1:"), "{line}");
+    assert_eq!(server.check(r#"{"rule":"per-ip","client":"192.0.2.7"}"#).status, 200);
+    assert_eq!(read(&server, path)["remaining"], 4);
+}
+
+#[test]
+fn a_client_of_several_attributes_is_named_by_an_object_or_by_a_query() {
+    let server = Server::with_rules(RULES);
+    spend(&server, "per-page", &json!({"ip": "192.0.2.7", "path": "/a b&c"}), 1);
+    let object = "%7B%22ip%22%3A%22192.0.2.7%22%2C%22path%22%3A%22%2Fa%20b%26c%22%7D";
+    for path in [
+        format!("/v1/clients/per-page/{object}"),
+        "/v1/clients/per-page?ip=192.0.2.7&path=/a+b%26c".to_owned(),
+        "/v1/clients/per-page?path=%2Fa%20b%26c&ip=192.0.2.7".to_owned(),
+    ] {
+        let client = read(&server, &path);
+        assert_eq!((&client["limit"], &client["remaining"]), (&json!(4), &json!(3)), "{path}");
+        assert_eq!(client["client"], json!({"ip": "192.0.2.7", "path": "/a b&c"}));
+    }
+    // By the second of two attributes, and by none.
+    spend(&server, "either", &json!({"ip": "192.0.2.7"}), 1);
+    assert_eq!(read(&server, "/v1/clients/either?ip=192.0.2.7")["remaining"], 1);
+    assert_eq!(read(&server, "/v1/clients/either/192.0.2.7")["remaining"], 2);
+    spend(&server, "all", &json!("anybody"), 2);
+    let all = read(&server, "/v1/clients/all");
+    assert_eq!((&all["remaining"], &all["id"]), (&json!(7), &Value::Null));
+}
+
+#[test]
+fn a_value_that_may_be_a_secret_is_looked_up_and_not_repeated() {
+    let server = Server::with_rules(RULES);
+    spend(&server, "per-key", &json!("sk-live-1"), 2);
+    let read = server.manage("GET", "/v1/clients/per-key/sk-live-1", "");
+    let client = read.json();
+    assert_eq!((&client["remaining"], &client["client"]), (&json!(1), &Value::Null));
+    assert!(client["id"].as_str().unwrap().starts_with("api_key#"), "{client}");
+    assert_eq!(server.manage("DELETE", "/v1/clients/per-key/sk-live-1", "").status, 200);
+    let line = server.note("what a client has spent was forgotten");
+    assert!(line.contains(client["id"].as_str().unwrap()), "{line}");
+    for text in [&read.body, &line] {
+        assert!(!text.contains("sk-live"), "{text}");
+    }
+}
+
+#[test]
+fn values_are_text_however_they_look() {
+    let server = Server::with_rules(RULES);
+    for value in ["{\"ip\":\"1\"}", "../../rules", "<script>", "a/b%2f", "%00", "💧", "'; --"] {
+        spend(&server, "per-key", &json!(value), 1);
+        let escaped: String = value.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let response = server.manage("GET", &format!("/v1/clients/per-key/{escaped}"), "");
+        assert_eq!(response.status, 200, "{value}: {response:?}");
+        assert_eq!(response.json()["remaining"], 2, "{value}");
+        assert_eq!(response.header("content-type"), Some("application/json"));
+    }
+}
+
+#[test]
+fn what_is_given_back_can_be_spent_again_and_no_more() {
+    let server = Server::with_rules(RULES);
+    spend(&server, "per-ip", &json!("192.0.2.7"), 4);
+    let refund = |body: Value| server.manage("POST", "/v1/refund", &body.to_string());
+    let given = refund(json!({"rule": "per-ip", "client": "192.0.2.7", "cost": 3}));
+    assert_eq!((given.status, &given.json()["remaining"]), (200, &json!(4)));
+    let line = server.note("a client was given something back");
+    assert!(line.contains("192.0.2.7/32") && line.contains('3'), "{line}");
+    let given = refund(json!({"rule": "per-ip", "client": "192.0.2.7", "cost": 1_000_000}));
+    assert_eq!((given.status, &given.json()["remaining"]), (200, &json!(5)));
+    let given = refund(json!({"rule": "per-ip", "client": "192.0.2.7"}));
+    assert_eq!((given.status, &given.json()["remaining"]), (200, &json!(5)));
+    for (body, status, detail) in [
+        (json!({"client": "a"}), 400, "rule: found nothing, wanted the name of a rule"),
+        (
+            json!({"rule": "per-ip", "client": "::1", "cost": 0}),
+            400,
+            "cost: found 0, wanted what to give back, 1 or more",
+        ),
+        (
+            json!({"rule": "per-ip", "client": "::1", "cost": -1}),
+            400,
+            "cost: found -1, wanted a whole number from 0 to 18446744073709551615",
+        ),
+        (
+            json!({"rule": "nope", "client": "a"}),
+            404,
+            "rule: found \"nope\", wanted one of per-ip, per-key, per-page, either, all",
+        ),
+        (
+            json!({"rule": "per-page", "client": "a"}),
+            400,
+            "client: found a text, wanted an object with ip and path, by which rule \"per-page\" counts",
+        ),
+    ] {
+        assert_eq!(refused(&refund(body)), (status, detail.to_owned()));
+    }
+}
+
+#[test]
+fn what_an_operator_gets_wrong_about_a_client_is_told() {
+    let server = Server::with_rules(RULES);
+    for (path, status, detail) in [
+        ("/v1/clients/", 400, "rule: found \"\", wanted /v1/clients/RULE/CLIENT"),
+        (
+            "/v1/clients/nope/a",
+            404,
+            "rule: found \"nope\", wanted one of per-ip, per-key, per-page, either, all",
+        ),
+        (
+            "/v1/clients/per-ip",
+            400,
+            "client: found nothing, wanted the value of ip, by which rule \"per-ip\" counts",
+        ),
+        (
+            "/v1/clients/per-ip/a?ip=b",
+            400,
+            "query: found a client as in the path, wanted one of them",
+        ),
+        (
+            "/v1/clients/per-page?ip=::1&user=a",
+            400,
+            "client.user: found a value, wanted an object with ip and path, by which rule \"per-page\" counts",
+        ),
+        (
+            "/v1/clients/per-ip/%ff",
+            400,
+            "client: found bytes that are no text, wanted text in UTF-8",
+        ),
+        ("/v1/top?by=size", 400, "by: found \"size\", wanted traffic or denials"),
+        ("/v1/top?limit=0", 400, "limit: found \"0\", wanted a whole number from 1 to 1000"),
+        ("/v1/top?top=1", 400, "query: found \"top\", wanted by, rule or limit"),
+    ] {
+        assert_eq!(refused(&server.manage("GET", path, "")), (status, detail.to_owned()), "{path}");
+    }
+    for (method, path, allowed) in [
+        ("POST", "/v1/clients/per-ip/a", "GET, HEAD, DELETE, OPTIONS"),
+        ("GET", "/v1/refund", "POST, OPTIONS"),
+        ("PUT", "/v1/rules", "GET, HEAD, OPTIONS"),
+        ("POST", "/v1/top", "GET, HEAD, OPTIONS"),
+        ("DELETE", "/metrics", "GET, HEAD, OPTIONS"),
+    ] {
+        let response = server.manage(method, path, "");
+        assert_eq!((response.status, response.header("allow")), (405, Some(allowed)), "{path}");
+    }
+}
+
+#[test]
+fn the_rules_in_force_are_shown_without_the_secrets_in_them() {
+    let server = Server::with_rules(RULES);
+    let response = server.manage("GET", "/v1/rules", "");
+    let rules = response.json();
+    let version = rules["version"].as_str().unwrap();
+    assert_eq!(response.header("etag"), Some(&*format!("\"{version}\"")));
+    assert_eq!(
+        rules["rules"][0],
+        json!({
+            "name": "per-ip",
+            "mode": "enforce",
+            "match": [],
+            "per": ["ip"],
+            "limit": "5 per 10 days (token_bucket)",
+            "algorithm": "token_bucket",
+            "bound": "at most 10 in any 10 days",
+            "onStoreFailure": "allow"
+        })
+    );
+    assert_eq!(
+        rules["rules"][1]["match"],
+        json!([{"attribute": "api_key", "wanted": "one of 2 values that are not shown"}])
+    );
+    assert_eq!(rules["rules"][2]["mode"], "shadow");
+    assert_eq!(rules["rules"][3]["match"], json!([{"attribute": "path", "wanted": "\"/either\""}]));
+    assert_eq!(rules["rules"][3]["per"], json!(["user | ip"]));
+    assert!(!response.body.contains("sk-live"), "{response:?}");
+    // Who has this version need not read it again.
+    let mut connection = server.connect_admin();
+    let headers = format!("host: localhost\r\nif-none-match: \"{version}\"");
+    connection.write(format!("GET /v1/rules HTTP/1.1\r\n{headers}\r\n\r\n").as_bytes());
+    assert_eq!(connection.receive(true).status, 304);
+}
+
+#[test]
+fn the_busiest_clients_are_told_and_can_be_blocked_from_what_is_told() {
+    let server = Server::with_rules(RULES);
+    for (ip, times) in [("192.0.2.1", 2), ("192.0.2.2", 9), ("192.0.2.3", 6)] {
+        spend(&server, "per-ip", &json!(ip), times);
+    }
+    spend(&server, "per-key", &json!("sk-live-1"), 4);
+    let top = |query: &str| read(&server, &format!("/v1/top{query}"));
+    let clients = top("?rule=per-ip&limit=2");
+    assert_eq!(clients["by"], "traffic");
+    assert!((60..=120).contains(&clients["seconds"].as_u64().unwrap()), "{clients}");
+    assert_eq!(
+        clients["clients"],
+        json!([
+            {"rule": "per-ip", "id": "192.0.2.2/32", "client": "192.0.2.2", "requests": 9, "atLeast": 9},
+            {"rule": "per-ip", "id": "192.0.2.3/32", "client": "192.0.2.3", "requests": 6, "atLeast": 6},
+        ])
+    );
+    let denied = top("?by=denials")["clients"].as_array().unwrap().clone();
+    let counts: Vec<u64> = denied.iter().map(|row| row["denials"].as_u64().unwrap()).collect();
+    assert_eq!(counts, [4, 1, 1]);
+    let secret = denied.iter().find(|row| row["rule"] == "per-key").unwrap();
+    assert_eq!(secret["client"], Value::Null);
+    assert!(!top("").to_string().contains("sk-live"));
+
+    // A row has what it takes to look its client up, and to block it.
+    let row = &clients["clients"][0];
+    let path = format!(
+        "/v1/clients/{}/{}",
+        row["rule"].as_str().unwrap(),
+        row["client"].as_str().unwrap()
+    );
+    assert_eq!(read(&server, &path)["remaining"], 0);
+    for row in [row, secret] {
+        let body = json!({"id": row["id"], "for": "10m"}).to_string();
+        let blocked = server.manage("POST", "/v1/block", &body);
+        assert_eq!((blocked.status, &blocked.json()["id"]), (200, &row["id"]));
+    }
+    for (rule, client) in [("per-ip", "192.0.2.2"), ("per-key", "sk-live-1")] {
+        let body = json!({"rule": rule, "client": client}).to_string();
+        assert_eq!(server.check(&body).json()["blocked"], true, "{rule}");
+    }
+    let blocked = read(&server, &path);
+    assert_eq!((&blocked["blocked"], &blocked["remaining"]), (&json!(true), &json!(0)));
+    let wrong = server.manage("POST", "/v1/block", r#"{"id":"api_key#12","for":"1h"}"#);
+    assert_eq!(
+        refused(&wrong),
+        (
+            400,
+            r##"id: found "api_key#12", wanted an id as /v1/top and /v1/block show it"##.to_owned()
+        )
+    );
+}
+
+#[test]
+fn a_long_block_list_is_read_in_parts() {
+    let server = Server::with_rules(RULES);
+    for subject in [
+        json!({"ip": "192.0.2.0/24"}),
+        json!({"ip": "198.51.100.7"}),
+        json!({"ip": "2001:db8::/32"}),
+        json!({"attribute": "user", "value": "mallory"}),
+        json!({"attribute": "api_key", "value": "sk-live-1"}),
+    ] {
+        let mut body = subject;
+        body["for"] = json!("1h");
+        assert_eq!(server.manage("POST", "/v1/block", &body.to_string()).status, 200);
+    }
+    let ids = |list: &Value| -> Vec<String> {
+        let entries = list["entries"].as_array().unwrap().iter();
+        entries.map(|entry| entry["id"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = read(&server, "/v1/block");
+    assert_eq!((ids(&all).len(), &all["next"]), (5, &Value::Null));
+    let (mut path, mut seen) = ("/v1/block?limit=2".to_owned(), Vec::new());
+    loop {
+        let part = read(&server, &path);
+        seen.extend(ids(&part));
+        let Some(next) = part["next"].as_str() else { break };
+        path = format!("/v1/block?limit=2&after={}", next.replace('#', "%23"));
+    }
+    assert_eq!(seen, ids(&all));
+    let wrong = server.manage("GET", "/v1/block?after=nobody", "");
+    assert_eq!(
+        refused(&wrong),
+        (400, r#"after: found "nobody", wanted the id of a network or client"#.to_owned())
+    );
+}
+
+#[test]
+fn everything_on_the_door_wants_the_token_and_is_nowhere_else() {
+    let server = Server::with_config(
+        "listen: {http: 127.0.0.1:0}\nadmin: {token: 0123456789abcdef}\n\
+         rules: {inline: [{name: api, per: [user], limit: 1 per day}]}\n",
+    );
+    for (method, path) in [
+        ("GET", "/metrics"),
+        ("GET", "/v1/rules"),
+        ("GET", "/v1/top"),
+        ("GET", "/v1/clients/api/alice"),
+        ("DELETE", "/v1/clients/api/alice"),
+        ("POST", "/v1/refund"),
+        ("GET", "/v1/block"),
+    ] {
+        let refused = server.manage(method, path, "");
+        assert_eq!(refused.status, 401, "{method} {path}");
+        assert_eq!(refused.header("cache-control"), Some("no-store"));
+        assert!(!refused.body.contains("tidegate_"), "{refused:?}");
+        let mut connection = server.connect_admin();
+        let token = "authorization: Bearer 0123456789abcdef";
+        connection.write(format!("GET /v1/rules HTTP/1.1\r\n{token}\r\n\r\n").as_bytes());
+        assert_eq!(connection.receive(false).status, 200);
+        assert_eq!(server.ask(method, path, "").status, 404, "{method} {path}");
+    }
+}
