@@ -52,10 +52,11 @@ soak:
 
 fuzz:
 	@command -v cargo-fuzz >/dev/null || { echo "fuzz: will install cargo-fuzz from crates.io"; $(CARGO) install --locked cargo-fuzz; }
-	mkdir -p fuzz/corpus/rules fuzz/corpus/limit fuzz/corpus/forwarded
-	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run rules fuzz/corpus/rules fuzz/seeds/rules -- -max_total_time=$(FUZZ_SECONDS) -timeout=5 -max_len=4096
-	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run limit fuzz/corpus/limit fuzz/seeds/limit -- -max_total_time=$(FUZZ_SECONDS) -timeout=5
-	RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run forwarded fuzz/corpus/forwarded fuzz/seeds/forwarded -- -max_total_time=$(FUZZ_SECONDS) -timeout=5 -max_len=4096
+	@for target in rules limit resp envoy_yaml forwarded; do \
+	  mkdir -p fuzz/corpus/$$target && echo "fuzz: $$target for $(FUZZ_SECONDS) s" && \
+	  RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
+	    -max_total_time=$(FUZZ_SECONDS) -timeout=5 -max_len=4096 || exit 1; \
+	done
 
 deny:
 	@command -v cargo-deny >/dev/null || { echo "deny: will install cargo-deny from crates.io"; $(CARGO) install --locked cargo-deny; }

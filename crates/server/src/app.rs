@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use thiserror::Error;
-use tidegate::{Clock, HeaderStyle, Limiter, MemoryStore, OpenError, RuleSet, Span};
+use tidegate::rule::{RuleError, RuleErrors};
+use tidegate::{Clock, HeaderStyle, Limiter, MemoryStore, OpenError, Span};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -16,12 +17,16 @@ use tokio::time::MissedTickBehavior;
 use crate::admin::{Admin, Guard, is_local};
 use crate::config::{ConfigError, Door, Drain, Listen, StoreConfig};
 use crate::identity::{Identity, IdentityConfig};
-use crate::service::Service;
+use crate::rules::Rules;
+use crate::service::rls::{Rls, RlsHeaders};
+use crate::service::{self, Service};
 use crate::store::AnyStore;
 use crate::transport::connection::Http1;
 use crate::transport::door::tls::TlsError;
 use crate::transport::door::{Connections, Doorway, Patience, Tls};
+use crate::transport::grpc::{self, Grpc};
 use crate::transport::http;
+use crate::transport::resp::{Gate, Resp};
 
 /// How long it takes to look through the whole store for what has expired.
 const SWEEP: Duration = Duration::from_secs(10);
@@ -38,6 +43,8 @@ const RELOAD: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct App {
     http: Option<Bound>,
+    grpc: Option<Bound>,
+    resp: Option<(Bound, Gate)>,
     admin: Option<(Bound, Admin)>,
     drain: Drain,
     service: Arc<Service>,
@@ -107,23 +114,34 @@ impl App {
     /// certificate can't be used, or the store will never do.
     pub(crate) async fn bind(
         listen: &Listen,
-        rules: RuleSet,
+        rules: Rules,
         store: StoreConfig,
         headers: HeaderStyle,
+        rls_headers: RlsHeaders,
         identity: IdentityConfig,
     ) -> Result<Self, BindError> {
-        if listen.http == Door::Off {
+        let doors = [&listen.http, &listen.grpc, &listen.resp];
+        if doors.into_iter().all(|door| *door == Door::Off) {
             return Err(BindError::NoDoor);
         }
         let http = Bound::to("http", &listen.http, listen, &["http/1.1"]).await?;
+        let grpc = Bound::to("grpc", &listen.grpc, listen, &["h2"]).await?;
+        let gate = Gate::new(listen.resp_password.as_ref());
+        let resp = Bound::to("resp", &listen.resp, listen, &[]).await?.map(|bound| (bound, gate));
         let clock = Clock::system();
         let store = Arc::new(AnyStore::start(store, &clock).await?);
-        let limiter =
-            Limiter::builder().rules(rules).clock(clock.clone()).store(Arc::clone(&store)).build();
+        let limiter = Limiter::builder()
+            .rules(rules.set.with_named(service::internal_rules()?)?)
+            .clock(clock.clone())
+            .store(Arc::clone(&store))
+            .build();
         if let AnyStore::Redis(store) = &*store {
             store.share_blocks(limiter.blocks());
         }
-        let service = Arc::new(Service::new(limiter.clone(), headers));
+        let service = Service::new(limiter.clone(), headers)
+            .with_envoy(rules.envoy)
+            .with_rls(Rls::new(rls_headers));
+        let service = Arc::new(service);
         let admin = match Bound::to("admin", &listen.admin, listen, &["http/1.1"]).await? {
             Some(bound) => {
                 let wanted = listen.admin.to_string();
@@ -138,7 +156,18 @@ impl App {
         let blocks = Arc::clone(limiter.blocks());
         let identity = Identity::new(identity, limiter.rules(), blocks, clock.clone())?;
         let identity = Arc::new(identity);
-        Ok(Self { http, admin, drain: listen.drain, service, identity, limiter, store, clock })
+        Ok(Self {
+            http,
+            grpc,
+            resp,
+            admin,
+            drain: listen.drain,
+            service,
+            identity,
+            limiter,
+            store,
+            clock,
+        })
     }
 
     /// Where checks are answered over HTTP.
@@ -148,9 +177,10 @@ impl App {
 
     /// The doors by name, and where they really are.
     pub(crate) fn doors(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+        let resp = self.resp.as_ref().map(|(bound, _)| bound);
         let admin = self.admin.as_ref().map(|(bound, _)| bound);
-        let doors = [("http", self.http.as_ref()), ("admin", admin)];
-        doors.into_iter().filter_map(|(name, bound)| Some((name, bound?.address)))
+        let doors = [self.http.as_ref(), self.grpc.as_ref(), resp, admin];
+        doors.into_iter().flatten().map(|bound| (bound.name, bound.address))
     }
 
     /// Answers until `stage` says so, then finishes what is under way. How many connections had
@@ -161,7 +191,9 @@ impl App {
         if let AnyStore::Memory(store) = &*self.store {
             tasks.push(tokio::spawn(sweep(Arc::clone(store))));
         }
-        let bounds = [self.http.as_ref(), self.admin.as_ref().map(|(bound, _)| bound)];
+        let resp = self.resp.as_ref().map(|(bound, _)| bound);
+        let admin = self.admin.as_ref().map(|(bound, _)| bound);
+        let bounds = [self.http.as_ref(), self.grpc.as_ref(), resp, admin];
         for bound in bounds.into_iter().flatten() {
             self.service.books().metrics.door(bound.name, Arc::clone(&bound.connections));
         }
@@ -179,14 +211,28 @@ impl App {
             doorway
                 .serve(Arc::new(Http1(http::Door::new(Arc::clone(&self.service), self.identity))))
         });
+        let grpc = self.grpc.map(|bound| {
+            let doorway = bound.doorway(patience(grpc::patience()), &clock, &closing);
+            let service = Arc::clone(&self.service);
+            doorway.serve(Arc::new(Grpc::new(service, clock.clone(), closing.clone())))
+        });
+        let resp = self.resp.map(|(bound, gate)| {
+            let doorway = bound.doorway(patience(Resp::patience()), &clock, &closing);
+            doorway.serve(Arc::new(Resp::new(Arc::clone(&self.service), gate)))
+        });
         let admin = self.admin.map(|(bound, admin)| {
             let doorway = bound.doorway(patience(Admin::patience()), &clock, &closing);
             doorway.serve(Arc::new(Http1(admin)))
         });
-        let (http, admin) = tokio::join!(OptionFuture::from(http), OptionFuture::from(admin));
+        let (http, grpc, resp, admin) = tokio::join!(
+            OptionFuture::from(http),
+            OptionFuture::from(grpc),
+            OptionFuture::from(resp),
+            OptionFuture::from(admin)
+        );
         tasks.iter().for_each(JoinHandle::abort);
         self.store.leave().await;
-        [http, admin].into_iter().flatten().sum()
+        [http, grpc, resp, admin].into_iter().flatten().sum()
     }
 }
 
@@ -268,6 +314,10 @@ pub(crate) enum BindError {
     #[error("tls: {0}")]
     Tls(#[from] TlsError),
     #[error(transparent)]
+    Rule(#[from] RuleError),
+    #[error(transparent)]
+    Rules(#[from] RuleErrors),
+    #[error(transparent)]
     Store(#[from] OpenError),
     /// Keys for tokens can't be read.
     #[error(transparent)]
@@ -283,7 +333,7 @@ fn reason(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::{ManualClock, Request};
+    use tidegate::{ManualClock, Request, RuleSet};
 
     use super::*;
 

@@ -5,6 +5,7 @@
 mod file;
 mod identity;
 mod redis;
+mod resp;
 mod secrets;
 mod tls;
 mod token;
@@ -17,13 +18,14 @@ use thiserror::Error;
 use tidegate::rule::RuleErrors;
 use tidegate::{HeaderStyle, MemoryStore, RedisConfig, RuleSet, Secret, Span};
 
-pub(crate) use self::file::{ConfigFile, Kind, kind};
+pub(crate) use self::file::{ConfigFile, Kind, kind, unreadable};
 pub(crate) use self::secrets::PASSWORD_VARIABLE;
 use self::secrets::RedisSource;
 pub(crate) use self::tls::TlsConfig;
 pub(crate) use self::token::Token;
 use crate::client::ClientTls;
 use crate::identity::IdentityConfig;
+use crate::service::rls::RlsHeaders;
 
 /// The rules that are enforced when none are given.
 pub(crate) const SAMPLE_RULES: &str = include_str!("sample_rules.yaml");
@@ -31,6 +33,8 @@ pub(crate) const SAMPLE_RULES: &str = include_str!("sample_rules.yaml");
 pub(crate) const SAMPLE_NAME: &str = "sample_rules.yaml";
 
 const DEFAULT_HTTP: &str = "127.0.0.1:8080";
+const DEFAULT_GRPC: &str = "127.0.0.1:8081";
+const DEFAULT_RESP: &str = "127.0.0.1:6380";
 const DEFAULT_ADMIN: &str = "127.0.0.1:9090";
 
 /// Everything that `serve` needs to know.
@@ -39,7 +43,11 @@ pub(crate) struct Config {
     pub(crate) listen: Listen,
     pub(crate) store: StoreConfig,
     pub(crate) rules: RuleSource,
+    /// A directory of envoyproxy/ratelimit files, beside the rules.
+    pub(crate) envoy: Option<PathBuf>,
     pub(crate) headers: HeaderStyle,
+    /// What Envoy is asked to add to its responses.
+    pub(crate) rls_headers: RlsHeaders,
     pub(crate) identity: IdentityConfig,
 }
 
@@ -47,6 +55,10 @@ pub(crate) struct Config {
 #[derive(Clone, Debug)]
 pub(crate) struct Listen {
     pub(crate) http: Door,
+    pub(crate) grpc: Door,
+    pub(crate) resp: Door,
+    /// What clients of the RESP door have to say first.
+    pub(crate) resp_password: Option<Secret>,
     pub(crate) admin: Door,
     /// What opens the admin door, beyond being able to reach it.
     pub(crate) token: Option<Token>,
@@ -105,6 +117,8 @@ impl fmt::Display for StoreConfig {
 /// Where the rules come from.
 #[derive(Debug)]
 pub(crate) enum RuleSource {
+    /// There are none of our own.
+    Nothing,
     Sample,
     File(PathBuf),
     Inline(Box<RuleSet>),
@@ -115,6 +129,7 @@ pub(crate) enum RuleSource {
 pub(crate) struct Flags {
     pub(crate) config: Option<PathBuf>,
     pub(crate) rules: Option<PathBuf>,
+    pub(crate) rules_envoy: Option<PathBuf>,
     /// A URL, which may have a password in it.
     pub(crate) redis: Option<Secret>,
     pub(crate) http: Option<Door>,
@@ -135,18 +150,20 @@ impl Config {
             Some(path) => ConfigFile::read(path)?,
             None => ConfigFile::default(),
         };
-        let missing = [
-            ("grpc", flags.grpc.or(file.grpc)),
-            ("resp", flags.resp.or(file.resp)),
-            ("gateway", flags.gateway.or(file.gateway).or(flags.upstream.map(Door::At))),
-        ];
+        let missing =
+            [("gateway", flags.gateway.or(file.gateway).or(flags.upstream.map(Door::At)))];
         let asked = |(name, door)| matches!(door, Some(Door::At(_))).then_some(name);
         let rules = flags.rules.map(RuleSource::File).or(file.rules);
+        let envoy = flags.rules_envoy.or(file.envoy);
+        let otherwise = if envoy.is_some() { RuleSource::Nothing } else { RuleSource::Sample };
         let or_at = |door: Option<Door>, usual: &str| door.unwrap_or(Door::At(usual.to_owned()));
         let store = Self::store(flags.redis.as_ref(), file.redis, file.max_keys)?;
         Ok(Self {
             listen: Listen {
                 http: or_at(flags.http.or(file.http), DEFAULT_HTTP),
+                grpc: or_at(flags.grpc.or(file.grpc), DEFAULT_GRPC),
+                resp: or_at(flags.resp.or(file.resp), DEFAULT_RESP),
+                resp_password: file.resp_password.load()?,
                 admin: or_at(flags.admin.or(file.admin), DEFAULT_ADMIN),
                 tls: file.tls,
                 drain: file.drain,
@@ -154,8 +171,10 @@ impl Config {
                 missing: missing.into_iter().filter_map(asked).collect(),
             },
             store,
-            rules: rules.unwrap_or(RuleSource::Sample),
+            rules: rules.unwrap_or(otherwise),
+            envoy,
             headers: file.headers,
+            rls_headers: file.rls_headers,
             identity: file.identity,
         })
     }
@@ -183,6 +202,7 @@ impl RuleSource {
     /// The file can't be read, or has rules that can't be used.
     pub(crate) fn load(self) -> Result<RuleSet, ConfigError> {
         match self {
+            Self::Nothing => Ok(RuleSet::default()),
             Self::Sample => Ok(RuleSet::parse(SAMPLE_NAME, SAMPLE_RULES)?),
             Self::File(path) => {
                 let text = read(&path, RuleSet::MAX_DOCUMENT)?;
@@ -335,6 +355,12 @@ pub(crate) struct Wrong {
     source: String,
     line: Option<u64>,
     message: String,
+}
+
+impl Wrong {
+    pub(crate) fn new(source: &str, line: Option<u64>, message: String) -> Self {
+        Self { source: source.to_owned(), line, message }
+    }
 }
 
 impl fmt::Display for Wrong {

@@ -1,10 +1,58 @@
-//! What fuzzers reach: one function for each reader of what strangers send.
+//! What fuzzers reach: whatever reads a stranger's text. Nobody else should use it.
 
 use std::net::IpAddr;
 
 use hyper::header::{HeaderMap, HeaderValue};
 
 use crate::identity::forwarded::ForwardedHeader;
+use crate::rules::envoy::{EnvoyRules, Found};
+use crate::transport::resp::rehearse;
+
+/// Sends any bytes to the RESP door, where no decision is made, at once and in pieces.
+///
+/// # Panics
+/// The pieces are answered otherwise than the whole.
+pub fn resp(bytes: &[u8]) {
+    let whole = rehearse(&[bytes]);
+    // The first byte says where to cut.
+    let cut = bytes.first().map_or(0, |first| usize::from(*first)) % (bytes.len() + 1);
+    let (head, tail) = bytes.split_at(cut);
+    assert_eq!(rehearse(&[head, tail]), whole);
+    let single: Vec<&[u8]> = bytes.chunks(1).collect();
+    assert_eq!(rehearse(&single), whole);
+}
+
+/// Reads a text as a file of envoyproxy/ratelimit, and asks what was read about a few descriptors.
+///
+/// # Panics
+/// When a promise is broken: an error without its place, or a limit that has no rule.
+pub fn envoy_yaml(text: &str) {
+    let rules = match EnvoyRules::parse(&[("fuzz".to_owned(), text.to_owned())]) {
+        Ok(rules) => rules,
+        Err(error) => {
+            let error = error.to_string();
+            assert!(error.lines().next().is_some_and(|line| line.starts_with("fuzz")), "{error}");
+            return;
+        }
+    };
+    let native = tidegate::RuleSet::new(rules.rules());
+    let native = native.unwrap_or_else(|errors| panic!("the names of rules are unique: {errors}"));
+    assert_eq!(rules.dump().lines().count() == 0, rules.len() == 0);
+    for domain in ["d", "rl", "example7", "example10", "quota"] {
+        for (key, value) in
+            [("k", "v"), ("foo", "a"), ("file", "test1"), ("service", "service_1"), ("", "")]
+        {
+            for depth in 0..4 {
+                if let Found::Limited(limit, request) =
+                    rules.find(domain, &vec![(key, value); depth])
+                {
+                    let rule = native.rule(&limit.rule).expect("a limit has a rule");
+                    assert_eq!(rule.parts(&request).len(), rule.per().len());
+                }
+            }
+        }
+    }
+}
 
 /// Any bytes as the words of a client before those of a proxy: never a panic, and never believed.
 ///

@@ -11,6 +11,8 @@ mod config;
 pub mod fuzzing;
 mod identity;
 mod metrics;
+pub mod proto;
+mod rules;
 mod rules_version;
 mod service;
 mod store;

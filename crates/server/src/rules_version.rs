@@ -3,12 +3,14 @@
 use tidegate::rule::{Condition, Mode, OnStoreFailure, Test};
 use tidegate::{Rule, RuleSet};
 
+use crate::service::written;
+
 /// 16 hexadecimal digits of everything that the rules say, in their order.
 ///
 /// What does not change a decision does not count: comments, layout, the order of alternatives.
 pub(crate) fn of(rules: &RuleSet) -> String {
     let mut said = Said(blake3::Hasher::new());
-    for rule in rules.rules() {
+    for rule in written(rules) {
         said.rule(rule);
     }
     said.0.finalize().to_hex().as_str()[..16].to_owned()

@@ -5,18 +5,23 @@
 //! ending is settled here once for all of them.
 
 mod books;
+pub(crate) mod rls;
+mod throttle;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
-use tidegate::rule::Chain;
+use tidegate::rule::{Chain, RuleError};
 use tidegate::{Decision, HeaderStyle, Limiter, Request, Rule, RuleSet, Timestamp};
 use tidegate_core::Header;
 
 use self::books::{Answered, Books};
+use self::rls::Rls;
 use crate::metrics::Format;
+use crate::rules::envoy::EnvoyRules;
 use crate::store::AnyStore;
 
 /// What is asked.
@@ -64,7 +69,10 @@ impl Via {
 #[derive(Debug)]
 pub(crate) struct Service {
     limiter: Limiter<AnyStore>,
+    /// Finds the limits of envoyproxy/ratelimit files, if there are any.
+    envoy: Option<Arc<EnvoyRules>>,
     style: HeaderStyle,
+    rls: Rls,
     books: Books,
     /// Whether the store has ever been there.
     ready: AtomicBool,
@@ -75,11 +83,22 @@ pub(crate) struct Service {
 impl Service {
     pub(crate) fn new(limiter: Limiter<AnyStore>, style: HeaderStyle) -> Self {
         let (ready, draining) = (AtomicBool::new(false), AtomicBool::new(false));
-        let books = Books::new(&limiter);
-        let service = Self { limiter, style, books, ready, draining };
+        let (books, rls) = (Books::new(&limiter), Rls::default());
+        let service = Self { limiter, envoy: None, style, rls, books, ready, draining };
         // What was there at the start counts, also if nobody asks before it goes away.
         let _ = service.unready();
         service
+    }
+
+    /// The same service, with what calls of Envoy need.
+    pub(crate) fn with_rls(mut self, rls: Rls) -> Self {
+        self.rls = rls;
+        self
+    }
+
+    /// The same service with the limits of envoyproxy/ratelimit files, whose rules the limiter has.
+    pub(crate) fn with_envoy(self, envoy: Option<Arc<EnvoyRules>>) -> Self {
+        Self { envoy, ..self }
     }
 
     /// Why calls should not be sent to this node; nothing once it is ready.
@@ -106,6 +125,11 @@ impl Service {
         self.draining.store(true, Ordering::Relaxed);
     }
 
+    /// Whether a decision is there as soon as it is asked for, without waiting for another process.
+    pub(crate) fn decides_at_once(&self) -> bool {
+        matches!(**self.limiter.store(), AnyStore::Memory(_))
+    }
+
     /// Answers calls that have nothing to do with each other, each as [`check`](Self::check) does.
     ///
     /// They are asked in their order and at the same time, so that a store that is far away is waited
@@ -130,7 +154,8 @@ impl Service {
         let began = self.limiter.clock().now();
         let (request, decision) = match &call.rule {
             Some(name) => {
-                let Some(rule) = self.limiter.rules().rule(name) else {
+                let rule = self.limiter.rules().rule(name).filter(|rule| is_written(rule));
+                let Some(rule) = rule else {
                     return Err(self.refused(via, unknown_rule(name, self.limiter.rules())));
                 };
                 let request = addressed(rule, call.client, call.request);
@@ -176,6 +201,11 @@ impl Service {
     /// What decides; for the admin door.
     pub(crate) fn limiter(&self) -> &Limiter<AnyStore> {
         &self.limiter
+    }
+
+    /// The limits of envoyproxy/ratelimit files; for the admin door.
+    pub(crate) fn envoy(&self) -> Option<&EnvoyRules> {
+        self.envoy.as_deref()
     }
 
     /// What was answered so far; for the admin door.
@@ -271,9 +301,29 @@ fn wanted_client(rule: &Rule) -> String {
 /// Most rules that an error lists.
 const LISTED: usize = 10;
 
+/// Rules that the doors count by and nobody names: for limits that come with a call.
+///
+/// # Errors
+/// Never; they are rules like any other.
+pub(crate) fn internal_rules() -> Result<Vec<Rule>, RuleError> {
+    Ok(vec![throttle::rule()?, rls::override_rule()?])
+}
+
+/// Whether somebody wrote this rule.
+fn is_written(rule: &Rule) -> bool {
+    ![throttle::NAME, rls::OVERRIDE].contains(&rule.name())
+}
+
+/// The rules that somebody wrote.
+pub(crate) fn written(rules: &RuleSet) -> impl Iterator<Item = &Rule> + Clone {
+    rules.rules().iter().filter(|rule| is_written(rule))
+}
+
 pub(crate) fn unknown_rule(name: &str, rules: &RuleSet) -> Fault {
-    let names: Vec<&str> = rules.rules().iter().take(LISTED).map(Rule::name).collect();
-    let wanted = match rules.rules().len().saturating_sub(LISTED) {
+    let names = written(rules).map(Rule::name);
+    let (more, names) = (names.clone().skip(LISTED).count(), names.take(LISTED));
+    let names: Vec<&str> = names.collect();
+    let wanted = match more {
         0 => format!("one of {}", names.join(", ")),
         more => format!("one of {} and {more} more", names.join(", ")),
     };
@@ -317,6 +367,16 @@ impl Ending {
             Self::UnknownRule => 404,
             Self::Denied => 429,
             Self::Unavailable => 503,
+        }
+    }
+
+    /// The gRPC status code, for calls that answer a denial with a message.
+    pub(crate) const fn grpc(self) -> i32 {
+        match self {
+            Self::Allowed | Self::Denied => 0,
+            Self::Invalid => 3,
+            Self::UnknownRule => 5,
+            Self::Unavailable => 14,
         }
     }
 }

@@ -2,4 +2,6 @@
 
 pub(crate) mod connection;
 pub(crate) mod door;
+pub(crate) mod grpc;
 pub(crate) mod http;
+pub(crate) mod resp;

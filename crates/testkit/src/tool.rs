@@ -30,8 +30,20 @@ pub enum Tool {
     Openssl,
     /// The `promtool` command of the Debian package `prometheus`, which checks metrics and alerts.
     Promtool,
+    /// The `redis-cli` command.
+    RedisCli,
+    /// The `redis-benchmark` command.
+    RedisBenchmark,
+    /// The Python package `redis`, in the folder that this names, with a `python3` to run it.
+    RedisPy,
+    /// The Node package `ioredis`, in the folder that this names, with a `node` to run it.
+    Ioredis,
     /// The `setpriv` command of util-linux, without which a server outlives a test runner that is killed.
     Setpriv,
+    /// Envoy, from the path or fetched by `tools/setup.sh`.
+    Envoy,
+    /// A Python with Envoy's messages and gRPC, fetched by `tools/setup.sh`.
+    PythonEnvoy,
     /// NGINX with `auth_request`, as Debian has it.
     Nginx,
     /// Caddy, from the path or fetched by `tools/setup.sh`.
@@ -52,7 +64,13 @@ impl Tool {
             Self::Faketime => faketime_library(),
             Self::Openssl => on_path("openssl"),
             Self::Promtool => on_path("promtool"),
+            Self::RedisCli => on_path("redis-cli"),
+            Self::RedisBenchmark => on_path("redis-benchmark"),
+            Self::RedisPy => on_path("python3").and_then(|_| library("redis-py")),
+            Self::Ioredis => on_path("node").and_then(|_| library("ioredis")),
             Self::Setpriv => SETPRIV.clone(),
+            Self::Envoy => on_path("envoy").or_else(|| fetched("envoy")),
+            Self::PythonEnvoy => fetched("python-envoy"),
             // Not everybody has the place on the path where Debian keeps it.
             Self::Nginx => on_path("nginx").or_else(|| {
                 Some("/usr/sbin/nginx".into()).filter(|nginx: &PathBuf| nginx.is_file())
@@ -80,7 +98,13 @@ impl fmt::Display for Tool {
             Self::Faketime => "libfaketime",
             Self::Openssl => "openssl",
             Self::Promtool => "promtool",
+            Self::RedisCli => "redis-cli",
+            Self::RedisBenchmark => "redis-benchmark",
+            Self::RedisPy => "redis-py",
+            Self::Ioredis => "ioredis",
             Self::Setpriv => "setpriv",
+            Self::Envoy => "envoy",
+            Self::PythonEnvoy => "Python with Envoy's messages",
             Self::Nginx => "nginx",
             Self::Caddy => "caddy",
             Self::Traefik => "traefik",
@@ -122,6 +146,12 @@ fn on_path(name: &str) -> Option<PathBuf> {
 fn fetched(name: &str) -> Option<PathBuf> {
     let file = env::home_dir()?.join(".cache/tidegate-tools/bin").join(name);
     file.is_file().then_some(file)
+}
+
+/// Where `tools/setup.sh` puts packages of other languages.
+fn library(name: &str) -> Option<PathBuf> {
+    let folder = env::home_dir()?.join(".cache/tidegate-tools/lib").join(name);
+    folder.is_dir().then_some(folder)
 }
 
 /// Debian keeps it in a folder named after the architecture.

@@ -56,6 +56,19 @@ impl Board<'_> {
 }
 
 impl<S: Store> Limiter<S> {
+    /// Decides one claim, as [`check_together`](Self::check_together) does for several.
+    ///
+    /// # Panics
+    /// The claim names a rule that is not there.
+    pub async fn check_claim(&self, claim: Claim<'_, '_>) -> Decision {
+        if let Some(decision) = self.blocked(claim.request) {
+            return decision;
+        }
+        let decision = self.decide(self.asks(&claim)).await.0;
+        self.note_denials(claim.request, &decision);
+        decision
+    }
+
     /// Decides several claims together: all of them are charged, or none. One decision for each, about
     /// itself: a claim that would have fitted but was held back by another says allow.
     ///
@@ -69,13 +82,11 @@ impl<S: Store> Limiter<S> {
     /// # Panics
     /// A claim names a rule that is not there.
     pub async fn check_together(&self, claims: &[Claim<'_, '_>]) -> Vec<Decision> {
+        if let [claim] = claims {
+            return vec![self.check_claim(*claim).await];
+        }
         let blocked: Vec<Option<Decision>> =
             claims.iter().map(|claim| self.blocked(claim.request)).collect();
-        if let ([claim], [None]) = (claims, blocked.as_slice()) {
-            let decision = self.decide(self.asks(claim)).await.0;
-            self.note_denials(claim.request, &decision);
-            return vec![decision];
-        }
         let mut board = self.board(claims, |claim| blocked[claim].is_none());
         let mut held = blocked.iter().any(Option::is_some);
         let looks = board.places(|_, ask| ask.cost == 0);

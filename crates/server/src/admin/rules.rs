@@ -7,7 +7,7 @@ use serde::Serialize;
 use tidegate::rule::{Chain, Condition, Mode, OnStoreFailure, Override, Test};
 use tidegate::{Limit, Rule};
 
-use crate::service::Service;
+use crate::service::{Service, written};
 use crate::top::clear;
 use crate::transport::http::encode::{self, Body, JSON};
 
@@ -24,7 +24,7 @@ pub(super) fn answer(service: &Service, request: &Request<Incoming>) -> Response
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        let rules = service.limiter().rules().rules().iter().map(Shown::of).collect();
+        let rules = written(service.limiter().rules()).map(Shown::of).collect();
         encode::json(200, JSON, &Rules { version, rules })
     };
     if let Ok(tag) = HeaderValue::from_str(&tag) {

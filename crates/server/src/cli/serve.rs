@@ -10,12 +10,13 @@ use tokio::sync::watch;
 use super::{Ending, Failure, Output};
 use crate::app::{App, BindError, Stage};
 use crate::config::{Config, Door, Flags, PASSWORD_VARIABLE, RuleSource};
+use crate::rules::Rules;
 
 /// Answers rate-limit checks until it is told to stop.
 ///
-/// Without arguments: sample rules, spending kept in memory, HTTP on 127.0.0.1:8080 and the admin
-/// door on 127.0.0.1:9090. Each address is printed on stdout once it is bound, `http
-/// 127.0.0.1:8080`, so that port 0 is of use to scripts.
+/// Without arguments: sample rules, spending kept in memory, HTTP on 127.0.0.1:8080, gRPC on
+/// 127.0.0.1:8081, RESP on 127.0.0.1:6380 and the admin door on 127.0.0.1:9090. Each address is printed
+/// on stdout once it is bound, `http 127.0.0.1:8080`, so that port 0 is of use to scripts.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {
@@ -27,6 +28,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
 
+    /// Limits of envoyproxy/ratelimit, read as they are: a directory of its *.yaml files
+    #[arg(long, value_name = "DIR")]
+    rules_envoy: Option<PathBuf>,
+
     /// Keep spending in Redis or Valkey, for all that use it together [default: in memory]
     #[arg(long, value_name = "URL", value_parser = unseen)]
     redis: Option<Secret>,
@@ -35,16 +40,20 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDRESS")]
     http: Option<Door>,
 
+    /// Where to answer gRPC, Envoy's rate limit service among it: an address, or off
+    /// [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "ADDRESS")]
+    grpc: Option<Door>,
+
+    /// Where to answer RESP, as Redis speaks it: an address, or off. Clients need a password if one is
+    /// in the configuration or TIDEGATE_RESP_PASSWORD [default: 127.0.0.1:6380]
+    #[arg(long, value_name = "ADDRESS")]
+    resp: Option<Door>,
+
     /// Where operators see and change things: an address, or off. Other machines can reach it only if
     /// it has a token, from the configuration or TIDEGATE_TOKEN [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<Door>,
-
-    #[arg(long, value_name = "ADDRESS", hide = true)]
-    grpc: Option<Door>,
-
-    #[arg(long, value_name = "ADDRESS", hide = true)]
-    resp: Option<Door>,
 
     #[arg(long, value_name = "ADDRESS", hide = true)]
     gateway: Option<Door>,
@@ -59,6 +68,7 @@ Examples:
   tidegate serve --rules rules.yaml --http 0.0.0.0:8080
   tidegate serve --config tidegate.yaml --http 127.0.0.1:0
   tidegate serve --redis redis://127.0.0.1:6379
+  tidegate serve --rules-envoy /srv/runtime_data/current/ratelimit/config
 
 --redis takes, with rediss in place of redis for TLS:
   redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]
@@ -69,12 +79,15 @@ and ?prefix=tg:&timeout=10ms after any of them. A password that stands in the en
 TIDEGATE_REDIS_PASSWORD, or in the configuration is not seen by who lists processes.
 
 A configuration:
-  listen: {http: 127.0.0.1:8080, admin: 127.0.0.1:9090}
+  listen: {http: 127.0.0.1:8080, grpc: 127.0.0.1:8081, resp: 127.0.0.1:6380, admin: 127.0.0.1:9090}
+  resp: {password: secret}                # or password_file: PATH
   admin: {token: at-least-16-characters}  # sent as Authorization: Bearer
   store: {memory: {max_keys: 1000000}}    # or redis: {url: redis://cache, timeout: 10ms}
   rules: {file: rules.yaml}               # or inline: [{name: api, per: [user], limit: 100/s}]
+                                          # and envoy: DIR, for files of envoyproxy/ratelimit
   identity: {trusted_proxies: [127.0.0.1]} # and api_key, session, jwt, attributes
-  headers: {reset: delta, ietf: 11}       # reset: delta, epoch; ietf: 11, 6, off
+  headers: {reset: delta, ietf: 11}       # reset: delta, epoch; ietf: 11, 6, off;
+                                          # rls, through Envoy: denied, all, off
   tls: {certificate: c.pem, key: k.pem}   # client_ca: ca.pem asks clients for certificates
   drain: {delay: 2s, timeout: 25s}        # after SIGTERM: not ready, then no new connections";
 
@@ -89,6 +102,7 @@ impl Serve {
         let config = Config::resolve(Flags {
             config: self.config,
             rules: self.rules,
+            rules_envoy: self.rules_envoy,
             redis: self.redis,
             http: self.http,
             grpc: self.grpc,
@@ -105,11 +119,18 @@ impl Serve {
 
 async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failure> {
     let sample = matches!(config.rules, RuleSource::Sample);
-    let rules = config.rules.load()?;
-    let count = rules.rules().len();
+    let rules = Rules::load(config.rules, config.envoy.as_deref())?;
+    let count = rules.set.rules().len();
     let store = config.store.to_string();
-    let app =
-        App::bind(&config.listen, rules, config.store, config.headers, config.identity).await?;
+    let app = App::bind(
+        &config.listen,
+        rules,
+        config.store,
+        config.headers,
+        config.rls_headers,
+        config.identity,
+    )
+    .await?;
     for door in &config.listen.missing {
         output.note(format_args!("{door}: this version has no such door, going on without it"));
     }
@@ -214,9 +235,9 @@ impl From<BindError> for Failure {
         let failure = Self::failed(&error);
         match &error {
             BindError::NoDoor => failure.hint("--http 127.0.0.1:8080 opens one"),
-            BindError::Door { door: "admin", .. } => failure
-                .hint("--admin 127.0.0.1:0 takes any free port")
-                .hint("--admin off does without the door"),
+            BindError::Door { door: door @ ("resp" | "admin"), .. } => failure
+                .hint(format!("--{door} 127.0.0.1:0 takes any free port"))
+                .hint(format!("--{door} off does without the door")),
             BindError::Door { door, .. } => {
                 failure.hint(format!("--{door} 127.0.0.1:0 takes any free port"))
             }
@@ -228,7 +249,11 @@ impl From<BindError> for Failure {
             }
             BindError::Store(OpenError::Kind { .. }) => failure
                 .hint("redis:// is one server, redis+cluster:// a cluster, redis+sentinel:// a master by name"),
-            BindError::Tls(_) | BindError::Store(_) | BindError::Identity(_) => failure,
+            BindError::Tls(_)
+            | BindError::Rule(_)
+            | BindError::Rules(_)
+            | BindError::Identity(_)
+            | BindError::Store(_) => failure,
         }
     }
 }

@@ -7,17 +7,19 @@ use tidegate::rule::{Condition, Mode, Override};
 use tidegate::{Limit, Rule, RuleSet};
 
 use super::{Ending, Failure, Output};
-use crate::config::{self, ConfigFile, Kind, RuleSource};
+use crate::config::{self, ConfigError, ConfigFile, Kind, RuleSource};
+use crate::rules::Rules;
+use crate::rules::envoy::EnvoyRules;
 
-/// Checks rule files and configurations without serving them.
+/// Checks rule files and configurations without serving them, those of envoyproxy/ratelimit too.
 ///
 /// Prints for each rule its limit, its algorithm, and what that admits at the most. Exit status: 0
 /// fine, 1 something is wrong, 2 a file can't be read.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Validate {
-    /// Rule files or configurations
-    #[arg(required = true, value_name = "FILE")]
+    /// Rule files, configurations, or directories of envoyproxy/ratelimit files
+    #[arg(required = true, value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
 }
 
@@ -25,7 +27,8 @@ const EXAMPLES: &str = "\
 Examples:
   tidegate validate rules.yaml
   tidegate validate tidegate.yaml            with the rules that it names
-  tidegate validate rules/*.yaml && deploy";
+  tidegate validate rules/*.yaml && deploy
+  tidegate validate /srv/runtime_data/current/ratelimit/config";
 
 /// Most tiers and most overrides of a rule that are spelled out.
 const SPELLED: usize = 5;
@@ -41,7 +44,8 @@ impl Validate {
                     }
                     output.note(summary(path, rules.as_ref()));
                 }
-                Err(failure) => {
+                Err(error) => {
+                    let failure = Failure::from(error);
                     output.note(failure.message);
                     worst = worst.max(failure.ending);
                 }
@@ -51,17 +55,28 @@ impl Validate {
     }
 }
 
-/// The rules of a file; `None` for a configuration without any.
-fn rules_of(path: &Path) -> Result<Option<RuleSet>, Failure> {
+/// The rules of a file or directory; `None` for a configuration without any.
+fn rules_of(path: &Path) -> Result<Option<RuleSet>, ConfigError> {
+    if path.is_dir() {
+        return Ok(Some(Rules::load(RuleSource::Nothing, Some(path))?.set));
+    }
     let text = config::read(path, RuleSet::MAX_DOCUMENT)?;
-    let source = match config::kind(path, &text) {
-        Kind::Rules => {
-            let rules = RuleSet::parse(&path.display().to_string(), &text);
-            return Ok(Some(rules.map_err(config::ConfigError::from)?));
+    let source = path.display().to_string();
+    match config::kind(path, &text) {
+        Kind::Rules => Ok(Some(RuleSet::parse(&source, &text)?)),
+        Kind::Envoy => {
+            let limits = EnvoyRules::parse(&[(source, text)])?;
+            Ok(Some(RuleSet::default().with_named(limits.rules())?))
         }
-        Kind::Config => ConfigFile::parse(path, &text)?.rules,
-    };
-    Ok(source.map(RuleSource::load).transpose()?)
+        Kind::Config => {
+            let file = ConfigFile::parse(path, &text)?;
+            if file.rules.is_none() && file.envoy.is_none() {
+                return Ok(None);
+            }
+            let own = file.rules.unwrap_or(RuleSource::Nothing);
+            Ok(Some(Rules::load(own, file.envoy.as_deref())?.set))
+        }
+    }
 }
 
 fn summary(path: &Path, rules: Option<&RuleSet>) -> String {

@@ -12,11 +12,13 @@ use tidegate_core::quota::window_of;
 
 use super::identity::RawIdentity;
 use super::redis::RawRedis;
+use super::resp::{RawResp, RespPassword};
 use super::secrets::RedisSource;
 use super::tls::{RawTls, TlsConfig};
 use super::{ConfigError, Door, Drain, RuleSource, Token, Wrong, read};
 use crate::identity::IdentityConfig;
 use crate::service::cut;
+use crate::service::rls::RlsHeaders;
 
 /// A configuration file, read and checked.
 #[derive(Debug, Default)]
@@ -24,13 +26,16 @@ pub(crate) struct ConfigFile {
     pub(super) http: Option<Door>,
     pub(super) grpc: Option<Door>,
     pub(super) resp: Option<Door>,
+    pub(super) resp_password: RespPassword,
     pub(super) admin: Option<Door>,
     pub(super) gateway: Option<Door>,
     pub(super) token: Option<Token>,
     pub(super) max_keys: Option<usize>,
     pub(super) redis: Option<RedisSource>,
     pub(crate) rules: Option<RuleSource>,
+    pub(crate) envoy: Option<PathBuf>,
     pub(super) headers: HeaderStyle,
+    pub(super) rls_headers: RlsHeaders,
     pub(super) identity: IdentityConfig,
     pub(super) tls: Option<TlsConfig>,
     pub(super) drain: Drain,
@@ -44,6 +49,7 @@ struct RawConfig {
     store: RawStore,
     rules: Option<Spanned<RawRules>>,
     headers: RawHeaders,
+    resp: RawResp,
     identity: RawIdentity,
     admin: RawAdmin,
     tls: Option<Spanned<RawTls>>,
@@ -78,6 +84,7 @@ struct RawMemory {
 struct RawRules {
     file: Option<PathBuf>,
     inline: Option<IgnoredAny>,
+    envoy: Option<PathBuf>,
 }
 
 #[derive(Default, Deserialize)]
@@ -85,6 +92,7 @@ struct RawRules {
 struct RawHeaders {
     reset: Option<Spanned<String>>,
     ietf: Option<Spanned<String>>,
+    rls: Option<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -135,6 +143,7 @@ impl ConfigFile {
             http: wrong.parsed("listen.http", listen.http),
             grpc: wrong.parsed("listen.grpc", listen.grpc),
             resp: wrong.parsed("listen.resp", listen.resp),
+            resp_password: raw.resp.resolve(folder(path), &mut wrong),
             admin: wrong.parsed("listen.admin", listen.admin),
             gateway: wrong.parsed("listen.gateway", listen.gateway),
             token: wrong.parsed("admin.token", raw.admin.token),
@@ -152,6 +161,19 @@ impl ConfigFile {
                     [("11", Ietf::Current), ("6", Ietf::Six), ("off", Ietf::Off)],
                 ),
             },
+            rls_headers: wrong.word(
+                "headers.rls",
+                raw.headers.rls,
+                [
+                    ("denied", RlsHeaders::Denied),
+                    ("all", RlsHeaders::All),
+                    ("off", RlsHeaders::Off),
+                ],
+            ),
+            envoy: raw
+                .rules
+                .as_ref()
+                .and_then(|rules| Some(folder(path).join(rules.value.envoy.as_ref()?))),
             rules: raw.rules.and_then(|rules| wrong.rules(path, rules)),
             identity: raw.identity.resolve(folder(path), &mut wrong),
             tls: raw
@@ -176,7 +198,7 @@ impl ConfigFile {
 }
 
 /// What is wrong with the shape of a file: where, found, wanted.
-fn unreadable(error: &Error, text: &str) -> String {
+pub(crate) fn unreadable(error: &Error, text: &str) -> String {
     match error {
         Error::SerdeUnknownField { field, expected, .. } => {
             format!("there is no key {}, wanted {}", echo(field), expected.join(", "))
@@ -308,12 +330,13 @@ impl Wrongs<'_> {
         match (rules.value.file, rules.value.inline) {
             (Some(file), None) => Some(RuleSource::File(folder(path).join(file))),
             (None, Some(_)) => Some(RuleSource::Inline(Box::default())),
+            (None, None) if rules.value.envoy.is_some() => None,
             (found, _) => {
-                let found = if found.is_some() { "both" } else { "neither" };
-                self.add(
-                    rules.referenced.line(),
-                    format!("rules must have file or inline, found {found}"),
-                );
+                let message = match found {
+                    Some(_) => "rules must have file or inline, found both",
+                    None => "rules must have file, inline or envoy, found none",
+                };
+                self.add(rules.referenced.line(), message.to_owned());
                 None
             }
         }
@@ -339,6 +362,8 @@ impl FromStr for MaxKeys {
 pub(crate) enum Kind {
     Rules,
     Config,
+    /// A file of envoyproxy/ratelimit.
+    Envoy,
 }
 
 /// Tells a configuration from a file of rules by its keys, or else by its name.
@@ -352,6 +377,7 @@ pub(crate) fn kind(path: &Path, text: &str) -> Kind {
         return Kind::Config;
     }
     match serde_saphyr::from_str::<BTreeMap<String, IgnoredAny>>(text) {
+        Ok(keys) if keys.contains_key("domain") || keys.contains_key("descriptors") => Kind::Envoy,
         Ok(keys)
             if ["listen", "store", "headers", "admin", "tls", "drain", "identity", "resp"]
                 .iter()

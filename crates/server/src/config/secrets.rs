@@ -88,7 +88,7 @@ impl Wanted {
 }
 
 /// A secret in a file of its own. The end of its line does not belong to it.
-fn in_file(path: &Path) -> Result<String, ConfigError> {
+pub(super) fn in_file(path: &Path) -> Result<String, ConfigError> {
     const MAX_LENGTH: usize = 4_096;
     let text = read(path, MAX_LENGTH)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())

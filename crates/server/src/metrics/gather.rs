@@ -11,7 +11,7 @@ use super::names::{self, Metric};
 use super::process::Process;
 use super::rules::{NAMED, OTHER};
 use super::{BLOCKED, Metrics};
-use crate::service::{Ending, Via};
+use crate::service::{Ending, Via, written};
 use crate::store::AnyStore;
 
 /// Who else knows something.
@@ -95,7 +95,7 @@ fn rules(metrics: &Metrics, limiter: &Limiter<AnyStore>, told: &mut Exposition) 
         failures.extend(others);
     }
     told.family(names::STORE_FAILURES, failures);
-    told.one(names::RULES, rules.rules().len());
+    told.one(names::RULES, written(rules).count());
     told.family(names::RULES_VERSION, [(label("version", &metrics.rules_version), true)]);
     told.one(names::RULES_LOADED, seconds(metrics.rules_loaded.as_micros()));
 }

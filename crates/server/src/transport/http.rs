@@ -6,6 +6,7 @@ pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod json;
 mod openapi;
+mod rls_json;
 
 use std::sync::Arc;
 
@@ -30,8 +31,8 @@ const SMALL: usize = 4 * 1024;
 /// What all larger bodies together may take, in KiB.
 const MAX_BODIES: usize = 128 * 1024;
 
-const ENDPOINTS: &str = "POST /v1/check, POST /v1/check/batch, /v1/authorize, GET /openapi.json, \
-                         GET /healthz and GET /readyz";
+const ENDPOINTS: &str = "POST /v1/check, POST /v1/check/batch, POST /json, /v1/authorize, \
+                         GET /openapi.json, GET /healthz, GET /readyz and GET /healthcheck";
 
 /// Answers checks over HTTP.
 #[derive(Debug)]
@@ -55,9 +56,11 @@ impl Handler for Door {
             "/v1/check/batch" => self.post(request, peer, Endpoint::Batch).await,
             "/v1/authorize" => self.authorize(request, peer).await,
             "/openapi.json" => openapi::answer(request.method()),
+            "/json" => self.post(request, peer, Endpoint::Rls).await,
             "/healthz" => probe(request.method(), None),
             // The rules were loaded before the door opened.
             "/readyz" => probe(request.method(), self.service.unready()),
+            "/healthcheck" => healthcheck(request.method(), self.service.unready().is_none()),
             "*" if request.method() == Method::OPTIONS => encode::options("GET, POST, OPTIONS"),
             path => {
                 let path = crate::service::quoted(path);
@@ -72,6 +75,8 @@ impl Handler for Door {
 enum Endpoint {
     Check,
     Batch,
+    /// A call of Envoy's rate limit service.
+    Rls,
 }
 
 impl Door {
@@ -91,7 +96,7 @@ impl Door {
             }
         }
         let most = match endpoint {
-            Endpoint::Check => MAX_CHECK,
+            Endpoint::Check | Endpoint::Rls => MAX_CHECK,
             Endpoint::Batch => MAX_BATCH,
         };
         let (body, _room) = match self.read(request, most).await {
@@ -101,6 +106,7 @@ impl Door {
         match endpoint {
             Endpoint::Check => self.check(&body, peer).await,
             Endpoint::Batch => self.batch(&body, peer).await,
+            Endpoint::Rls => self.rls(&body).await,
         }
     }
 
@@ -154,6 +160,17 @@ impl Door {
         }
     }
 
+    async fn rls(&self, body: &[u8]) -> Response<Body> {
+        let call = match Json::read(body).and_then(rls_json::decode) {
+            Ok(call) => call,
+            Err(fault) => return encode::fault(&self.service.refused(Via::Http, fault)),
+        };
+        match self.service.should_rate_limit(Via::Http, &call).await {
+            Ok(reply) => rls_json::encode(&reply),
+            Err(fault) => encode::fault(&fault),
+        }
+    }
+
     /// The whole body, and the room it takes; or the answer to one that can't be had.
     async fn read(
         &self,
@@ -171,6 +188,15 @@ impl Door {
             None
         };
         Ok((body::read(request, most).await?, room))
+    }
+}
+
+/// Answers a probe as envoyproxy/ratelimit does.
+fn healthcheck(method: &Method, ready: bool) -> Response<Body> {
+    match probe(method, None) {
+        fine if fine.status() != StatusCode::OK => fine,
+        _ if ready => encode::word(StatusCode::OK, "OK"),
+        _ => encode::word(StatusCode::INTERNAL_SERVER_ERROR, ""),
     }
 }
 

@@ -108,13 +108,13 @@ fn validate_tells_every_error_with_its_line() {
 fn validate_tells_what_a_setting_must_be() {
     let folder = Folder::new();
     for (text, error) in [
-        ("headers: {rest: delta}", "1: there is no key \"rest\", wanted reset, ietf"),
+        ("headers: {rest: delta}", "1: there is no key \"rest\", wanted reset, ietf, rls"),
         ("listen: 5", "1: listen must be a map, found \"5\""),
         ("listen:\n  - a", "2: listen must be a map, found a list"),
         ("listen: {http: [a]}", "1: http must be a text, found a list"),
         ("listen: {http: a, http: b}", "1: keys must be unique, found \"http\" twice"),
         ("[a]", "1: the document must be a map, found a list"),
-        ("rules: {}", "1: rules must have file or inline, found neither"),
+        ("rules: {}", "1: rules must have file, inline or envoy, found none"),
         ("rules: {file: a, inline: []}", "1: rules must have file or inline, found both"),
         ("admin: {token: secret}", "1: admin.token must be 16 to 256 characters long, found 6"),
         (
@@ -138,11 +138,12 @@ fn validate_tells_what_a_setting_must_be() {
 #[test]
 fn validate_tells_apart_what_is_invalid_and_what_cant_be_read() {
     let folder = Folder::new();
-    let bad = folder.file("bad.yaml", "rules: 5");
-    let (code, _, stderr) = run(&["validate", folder.path(), "no/such/file.yaml", &bad]);
+    let (bad, empty) = (folder.file("bad.yaml", "rules: 5"), Folder::new());
+    let (code, _, stderr) = run(&["validate", empty.path(), "no/such/file.yaml", &bad]);
     assert_eq!(code, 2);
     let lines: Vec<&str> = stderr.lines().collect();
-    assert_eq!(lines[0], format!("error: {}: a file is wanted, found a directory", folder.path()));
+    let wanted = "*.yaml or *.yml files are wanted, found none";
+    assert_eq!(lines[0], format!("error: {}: {wanted}", empty.path()));
     assert!(lines[1].starts_with("error: no/such/file.yaml: No such file"), "{stderr}");
     assert_eq!(lines[2], format!("{bad}:1: rules must be a list, found \"5\""));
 }

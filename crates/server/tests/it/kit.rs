@@ -1,7 +1,7 @@
 //! Starts the binary, speaks HTTP to it, and stops it again.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -217,6 +217,19 @@ impl Connection {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(FOREVER)).unwrap();
         Self { stream: BufReader::new(stream) }
+    }
+
+    /// A connection of a client with this address, of which this machine has many.
+    pub(crate) fn from(client: IpAddr, to: SocketAddr) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let stream = runtime.block_on(async {
+            let socket = tokio::net::TcpSocket::new_v4()?;
+            socket.bind((client, 0).into())?;
+            socket.connect(to).await?.into_std()
+        })?;
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(FOREVER))?;
+        Ok(Self { stream: BufReader::new(stream) })
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) {

@@ -140,6 +140,11 @@ fn answers_to_checks_are_as_the_document_says() {
         assert_described(&document, "POST", "/v1/check", &response);
     }
     let batch = r#"{"checks":[{"rule":"api","client":"carol"},{"rule":"missing"},{"cost":-1}]}"#;
+    let envoy = r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#;
+    for body in [envoy, r#"{"domain":"d"}"#, "nonsense"] {
+        let response = server.ask("POST", "/json", body);
+        assert_described(&document, "POST", "/json", &response);
+    }
     for body in [batch, r#"{"checks":1}"#] {
         let response = server.ask("POST", "/v1/check/batch", body);
         assert_described(&document, "POST", "/v1/check/batch", &response);
@@ -203,7 +208,7 @@ fn answers_to_proxies_are_as_the_document_says() {
 fn answers_to_operators_and_probes_are_as_the_document_says() {
     let server = Server::with_rules(RULES);
     let document = document(&server);
-    for path in ["/healthz", "/readyz", "/openapi.json"] {
+    for path in ["/healthz", "/readyz", "/healthcheck", "/openapi.json"] {
         assert_described(&document, "GET", path, &server.ask("GET", path, ""));
     }
     for (method, body) in [
@@ -222,6 +227,7 @@ fn answers_to_operators_and_probes_are_as_the_document_says() {
     server.check(r#"{"rule":"api","client":"alice"}"#);
     for (method, path, described, body) in [
         ("GET", "/metrics", "/metrics", ""),
+        ("GET", "/rlconfig", "/rlconfig", ""),
         ("GET", "/v1/rules", "/v1/rules", ""),
         ("GET", "/v1/top", "/v1/top", ""),
         ("GET", "/v1/top?by=denials&limit=1", "/v1/top", ""),

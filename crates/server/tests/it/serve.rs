@@ -26,7 +26,8 @@ fn a_taken_port_names_the_address_and_the_flag() {
 fn a_taken_admin_port_names_its_own_flag() {
     let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
     let address = server.admin_url().replace("http://", "");
-    let (code, stdout, stderr) = run(&["serve", "--http", "127.0.0.1:0", "--admin", &address]);
+    let (code, stdout, stderr) =
+        run(&["serve", "--http", "127.0.0.1:0", "--resp", "off", "--admin", &address]);
     assert_eq!((code, &*stdout), (2, ""));
     assert_eq!(
         stderr,
@@ -40,7 +41,7 @@ fn a_taken_admin_port_names_its_own_flag() {
 
 #[test]
 fn an_admin_door_that_others_can_reach_needs_a_token() {
-    let serve = ["serve", "--http", "127.0.0.1:0", "--admin", "0.0.0.0:0"];
+    let serve = ["serve", "--http", "127.0.0.1:0", "--resp", "off", "--admin", "0.0.0.0:0"];
     let (code, stdout, stderr) = run(&serve);
     assert_eq!((code, &*stdout), (2, ""));
     assert_eq!(
@@ -59,7 +60,7 @@ fn an_admin_door_that_others_can_reach_needs_a_token() {
 
 #[test]
 fn nothing_to_serve_is_an_error() {
-    let (code, stdout, stderr) = run(&["serve", "--http", "off", "--grpc", "off"]);
+    let (code, stdout, stderr) = run(&["serve", "--http", "off", "--grpc", "off", "--resp", "off"]);
     assert_eq!((code, &*stdout), (2, ""));
     assert_eq!(
         stderr,
@@ -78,13 +79,13 @@ fn an_address_that_is_none_is_refused_with_what_is_wanted() {
 
 #[test]
 fn doors_to_come_are_named_only_when_they_were_asked_for() {
-    let doors = ["--grpc", "127.0.0.1:0", "--resp", "off", "--admin", "off", "--gateway", "off"];
+    let doors = ["--gateway", "127.0.0.1:0", "--resp", "off", "--admin", "off"];
     let server = Server::with_arguments(&[&["--http", "127.0.0.1:0"], &doors[..]].concat());
-    assert_eq!(server.note(""), "grpc: this version has no such door, going on without it");
+    assert_eq!(server.note(""), "gateway: this version has no such door, going on without it");
     assert!(server.note("").starts_with("tidegate "));
     let (_, help, _) = run(&["serve", "--help"]);
-    assert!(help.contains("--admin"));
-    for door in ["--grpc", "--resp", "--gateway", "--upstream"] {
+    assert!(["--grpc", "--resp", "--admin"].iter().all(|door| help.contains(door)));
+    for door in ["--gateway", "--upstream"] {
         assert!(!help.contains(door), "{door}");
     }
 }

@@ -83,7 +83,7 @@ pub(crate) fn options(allowed: &'static str) -> Response<Body> {
 }
 
 /// A word for a probe.
-pub(super) fn word(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
+pub(crate) fn word(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
     let mut response = plain(text);
     *response.status_mut() = status;
     response

@@ -10,8 +10,8 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 
 use crate::service::{Fault, cut, quoted};
 
-/// How deep a call can be: a batch, its list, a check, its attributes.
-const DEPTH: usize = 4;
+/// How deep a call can be: a call of Envoy, its descriptors, one of them, its entries, one of these.
+const DEPTH: usize = 5;
 
 /// One JSON value.
 #[derive(Debug)]

@@ -1,0 +1,53 @@
+//! The files of a configuration directory.
+
+use std::path::{Path, PathBuf};
+
+use tidegate::RuleSet;
+
+use crate::config::{self, ConfigError};
+
+/// Most files of one directory.
+const MAX_FILES: usize = 1_000;
+/// Most entries of a directory that are looked at.
+const MAX_ENTRIES: usize = 10_000;
+
+/// The `*.yaml` and `*.yml` files of a directory in the order of their names, each as what errors call
+/// it and its text. Hidden ones are left out, and so is what is in directories below.
+///
+/// # Errors
+/// The directory or a file can't be read, or there is nothing in it for us.
+pub(super) fn read(folder: &Path) -> Result<Vec<(String, String)>, ConfigError> {
+    let unreadable = |reason: String| ConfigError::Unreadable { path: folder.to_owned(), reason };
+    let entries = std::fs::read_dir(folder).map_err(|error| unreadable(error.to_string()))?;
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for (index, entry) in entries.enumerate() {
+        let path = entry.map_err(|error| unreadable(error.to_string()))?.path();
+        if index == MAX_ENTRIES {
+            return Err(unreadable(format!("at most {MAX_ENTRIES} files are wanted, found more")));
+        }
+        // A file may be a link, as Kubernetes makes them; a directory of that name is none of ours.
+        if is_wanted(&path) && !path.is_dir() {
+            paths.push(path);
+        }
+    }
+    match paths.len() {
+        0 => return Err(unreadable("*.yaml or *.yml files are wanted, found none".to_owned())),
+        1..=MAX_FILES => {}
+        found => {
+            let reason = format!("at most {MAX_FILES} *.yaml files are wanted, found {found}");
+            return Err(unreadable(reason));
+        }
+    }
+    paths.sort();
+    let read = paths.into_iter().map(|path| {
+        let text = config::read(&path, RuleSet::MAX_DOCUMENT)?;
+        Ok((path.display().to_string(), text))
+    });
+    read.collect()
+}
+
+fn is_wanted(path: &Path) -> bool {
+    let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+    let known = path.extension().is_some_and(|end| end == "yaml" || end == "yml");
+    known && !hidden
+}

@@ -1,0 +1,132 @@
+//! The tree against a matcher that only reads lists.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A descriptor as it is configured. Its limit is known by its number.
+#[derive(Clone, Debug)]
+struct Configured {
+    key: String,
+    value: Option<String>,
+    limit: bool,
+    shared: bool,
+    below: Vec<Configured>,
+    number: u32,
+}
+
+impl Configured {
+    fn pattern(&self) -> bool {
+        self.value.as_ref().is_some_and(|value| value.contains('*'))
+    }
+
+    fn json(&self) -> Value {
+        let mut json =
+            json!({"key": self.key, "value": self.value, "descriptors": list(&self.below)});
+        if self.limit {
+            json["rate_limit"] = json!({"unit": "day", "requests_per_unit": self.number});
+        }
+        if self.shared && self.pattern() {
+            json["share_threshold"] = true.into();
+        }
+        json
+    }
+}
+
+fn list(descriptors: &[Configured]) -> Value {
+    descriptors.iter().map(Configured::json).collect()
+}
+
+/// Whether a pattern covers a value, by trying every way.
+fn covers(pattern: &[u8], value: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => value.is_empty(),
+        Some((b'*', rest)) => (0..=value.len()).any(|taken| covers(rest, &value[taken..])),
+        Some((byte, rest)) => value.first() == Some(byte) && covers(rest, &value[1..]),
+    }
+}
+
+/// The limit and its counter: the values that it tells apart.
+fn naive(
+    descriptors: &[Configured],
+    entries: &[(String, String)],
+    mut counted: Vec<String>,
+) -> Option<(u32, Vec<String>)> {
+    let ((key, value), rest) = entries.split_first()?;
+    let same: Vec<&Configured> = descriptors.iter().filter(|item| item.key == *key).collect();
+    let exact = same.iter().find(|item| item.value.as_ref() == Some(value));
+    let like = same.iter().find(|item| {
+        let pattern = item.value.as_deref().unwrap_or_default();
+        item.pattern() && covers(pattern.as_bytes(), value.as_bytes())
+    });
+    let found = exact.or(like).or_else(|| same.iter().find(|item| item.value.is_none()))?;
+    if found.value.is_none() || (found.pattern() && !found.shared) {
+        counted.push(value.clone());
+    }
+    if rest.is_empty() {
+        return found.limit.then_some((found.number, counted));
+    }
+    naive(&found.below, rest, counted)
+}
+
+fn words() -> impl Strategy<Value = String> {
+    proptest::string::string_regex("[ab/]{1,3}").unwrap()
+}
+
+fn descriptors(depth: u32) -> BoxedStrategy<Vec<Configured>> {
+    let below = if depth == 0 { Just(Vec::new()).boxed() } else { descriptors(depth - 1) };
+    let value = prop_oneof![
+        Just(None),
+        words().prop_map(Some),
+        proptest::string::string_regex("[ab/*]{1,4}").unwrap().prop_map(Some),
+    ];
+    let one = ("[kl]", value, any::<bool>(), any::<bool>(), below);
+    let one = one.prop_map(|(key, value, limit, shared, below)| Configured {
+        key,
+        value,
+        limit,
+        shared,
+        below,
+        number: 0,
+    });
+    proptest::collection::vec(one, 0..5).boxed()
+}
+
+/// Numbers every limit, and leaves out what stands twice at one level.
+fn settle(descriptors: &mut Vec<Configured>, next: &mut u32) {
+    let mut seen = std::collections::HashSet::new();
+    descriptors.retain(|item| seen.insert((item.key.clone(), item.value.clone())));
+    for item in descriptors {
+        *next += 1;
+        item.number = *next;
+        settle(&mut item.below, next);
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_tree_answers_what_reading_the_file_would(
+        mut tree in descriptors(2),
+        asked in proptest::collection::vec(
+            proptest::collection::vec(("[kl]", "[ab/*]{0,4}"), 0..4), 1..20),
+    ) {
+        settle(&mut tree, &mut 0);
+        let rules = rules(&json!({"domain": "d", "descriptors": list(&tree)}).to_string());
+        for entries in &asked {
+            let borrowed: Vec<(&str, &str)> =
+                entries.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            let found = match rules.find("d", &borrowed) {
+                Found::Limited(limit, request) => {
+                    let rule = rules.rules.iter().find(|rule| *rule.name() == *limit.rule).unwrap();
+                    let counted = rule.per().iter().map(|chain| {
+                        request.get(chain.as_str()).unwrap_or_default().to_owned()
+                    });
+                    Some((limit.requests_per_unit, counted.collect::<Vec<_>>()))
+                }
+                _ => None,
+            };
+            prop_assert_eq!(found, naive(&tree, entries, Vec::new()), "{:?} in {:#?}", entries, tree);
+        }
+    }
+}

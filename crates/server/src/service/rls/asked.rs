@@ -1,0 +1,252 @@
+//! From descriptors to claims on limits.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tidegate::{Claim, Limit, Request, Under};
+
+use super::overrides::{DESCRIPTOR, OVERRIDE, UNIT};
+use super::{Descriptor, Hits, RlsCall, Unit};
+use crate::rules::envoy::{EnvoyLimit, Found, drop_replaced};
+use crate::service::{Fault, Service};
+
+/// Most descriptors of one call.
+const MAX_DESCRIPTORS: usize = 100;
+/// What the domain of a call becomes.
+const DOMAIN: &str = "domain";
+
+/// What one descriptor asks for.
+pub(super) struct Asked<'a> {
+    /// The descriptor as rules see it.
+    request: Request<'a>,
+    /// Whether rules have to be asked about it.
+    pub(super) by_rules: bool,
+    pub(super) own: Own<'a>,
+    pub(super) gives_back: bool,
+}
+
+/// The limit of a descriptor's own, beside the rules that match it.
+pub(super) enum Own<'a> {
+    Nothing,
+    /// One of envoyproxy/ratelimit's files that lets everything pass.
+    Unlimited(&'a EnvoyLimit),
+    /// One of envoyproxy/ratelimit's files.
+    Envoy {
+        limit: &'a EnvoyLimit,
+        place: usize,
+        request: Request<'a>,
+    },
+    /// One that it brought along.
+    Brought {
+        amount: u32,
+        unit: Unit,
+        place: usize,
+        limit: Arc<Limit>,
+        request: Request<'a>,
+    },
+}
+
+impl<'a> Asked<'a> {
+    /// What it claims: of the rules that match it, if any do, then of the limit of its own.
+    pub(super) fn claims(&self) -> impl Iterator<Item = Claim<'_, 'a>> {
+        let rules = Claim { request: &self.request, under: Under::Matching };
+        let own = match &self.own {
+            Own::Nothing | Own::Unlimited(_) => None,
+            Own::Envoy { place, request, .. } => {
+                Some(Claim { request, under: Under::Rule(*place) })
+            }
+            Own::Brought { place, limit, request, .. } => {
+                Some(Claim { request, under: Under::Limit(*place, limit) })
+            }
+        };
+        self.by_rules.then_some(rules).into_iter().chain(own)
+    }
+}
+
+impl Service {
+    /// What a call asks for, descriptor by descriptor.
+    pub(super) fn asked<'a>(&'a self, call: &'a RlsCall<'_>) -> Result<Vec<Asked<'a>>, Fault> {
+        if call.domain.is_empty() {
+            return Err(Fault::invalid("domain", "nothing", "a name"));
+        }
+        let wanted = || format!("1 to {MAX_DESCRIPTORS} of them");
+        match call.descriptors.len() {
+            0 => Err(Fault::invalid("descriptors", "nothing", wanted())),
+            1..=MAX_DESCRIPTORS => {
+                let each = call.descriptors.iter().zip(self.found(call)).enumerate();
+                each.map(|(index, (descriptor, found))| {
+                    self.asked_by(&call.domain, descriptor, found)
+                        .map_err(|fault| fault.within(&format!("descriptors[{index}]")))
+                })
+                .collect()
+            }
+            found => Err(Fault::invalid("descriptors", found.to_string(), wanted())),
+        }
+    }
+
+    fn asked_by<'a>(
+        &'a self,
+        domain: &'a str,
+        descriptor: &'a Descriptor<'_>,
+        found: Found<'a>,
+    ) -> Result<Asked<'a>, Fault> {
+        let (hits, gives_back) = match descriptor.hits {
+            Hits::Spend(hits) => (hits, false),
+            Hits::GiveBack(hits) => (hits, true),
+        };
+        let request = attributes(domain, descriptor)?.cost(hits);
+        let own = self.own(domain, descriptor, found, hits)?;
+        // Where a limit of its own is asked anyway, rules that do not match need not be.
+        let alone = matches!(own, Own::Nothing | Own::Unlimited(_));
+        let by_rules = alone || !self.limiter.rules().matching_places(&request).is_empty();
+        Ok(Asked { request, by_rules, own, gives_back })
+    }
+
+    /// What the files of envoyproxy/ratelimit have for each descriptor that brings no limit along.
+    fn found<'a>(&'a self, call: &'a RlsCall<'_>) -> SmallVec<[Found<'a>; 2]> {
+        let Some(envoy) = &self.envoy else {
+            return call.descriptors.iter().map(|_| Found::Nothing).collect();
+        };
+        let find = |descriptor: &'a Descriptor<'_>| {
+            if descriptor.limit.is_some() {
+                return Found::Nothing;
+            }
+            let entries = descriptor.entries.iter().map(|(key, value)| (&**key, &**value));
+            envoy.find(&call.domain, &entries.collect::<SmallVec<[(&str, &str); 8]>>())
+        };
+        let mut found: SmallVec<[Found<'a>; 2]> = call.descriptors.iter().map(find).collect();
+        drop_replaced(&mut found);
+        found
+    }
+
+    fn own<'a>(
+        &self,
+        domain: &'a str,
+        descriptor: &Descriptor<'_>,
+        found: Found<'a>,
+        hits: u64,
+    ) -> Result<Own<'a>, Fault> {
+        let rules = self.limiter.rules();
+        let Some((amount, unit)) = descriptor.limit else {
+            return Ok(match found {
+                Found::Nothing => Own::Nothing,
+                Found::Unlimited(limit) => Own::Unlimited(limit),
+                Found::Limited(limit, request) => match rules.place(&limit.rule) {
+                    Some(place) => Own::Envoy { limit, place, request: request.cost(hits) },
+                    None => Own::Nothing,
+                },
+            });
+        };
+        let Some(place) = rules.place(OVERRIDE) else { return Ok(Own::Nothing) };
+        let refused = |error: &dyn std::fmt::Display| {
+            Fault::invalid("limit", error.to_string(), "a limit that can be counted")
+        };
+        let limit = self.rls.overrides.limit(amount, unit).map_err(|error| refused(&error))?;
+        let request = Request::new()
+            .with(DOMAIN, fitting(domain))
+            .and_then(|request| request.with(UNIT, unit.to_string()))
+            .and_then(|request| request.with(DESCRIPTOR, fitting_owned(spelled(descriptor))))
+            .map_err(|error| Fault::refused("limit", &error))?
+            .cost(hits);
+        Ok(Own::Brought { amount, unit, place, limit, request })
+    }
+}
+
+/// The domain and the entries as attributes. A key that comes again is `key#2`, `key#3` and so on.
+///
+/// An Envoy that is told of an error lets its request pass, so what can be read is: a value that is too
+/// long is told apart by its hash, and a key that no rule could spell is left out.
+fn attributes<'a>(domain: &'a str, descriptor: &'a Descriptor<'_>) -> Result<Request<'a>, Fault> {
+    if descriptor.entries.is_empty() {
+        return Err(Fault::invalid("entries", "nothing", "at least one"));
+    }
+    let mut request = Request::new();
+    let mut add = |name: Cow<'a, str>, value: &'a str| {
+        let spellable = (1..=Request::MAX_NAME).contains(&name.len());
+        let added = if spellable { request.insert(name, fitting(value)) } else { Ok(()) };
+        added.map_err(|error| Fault::refused("entries", &error))
+    };
+    add(DOMAIN.into(), domain)?;
+    for (index, (key, value)) in descriptor.entries.iter().enumerate() {
+        if key.is_empty() {
+            let place = format!("entries[{index}].key");
+            return Err(Fault::invalid(place, "nothing", "a name"));
+        }
+        let before = descriptor.entries[..index].iter().filter(|(other, _)| other == key).count();
+        match before + usize::from(key == DOMAIN) {
+            0 => add(Cow::Borrowed(key), value)?,
+            again => add(format!("{key}#{}", again + 1).into(), value)?,
+        }
+    }
+    Ok(request)
+}
+
+/// All entries as one text, so that two descriptors have the same only if they are the same.
+fn spelled(descriptor: &Descriptor<'_>) -> String {
+    let mut text = String::new();
+    for (key, value) in &descriptor.entries {
+        // Quoted and escaped. Writing to a string can't fail.
+        let _ = write!(text, "{key:?}={value:?},");
+    }
+    text
+}
+
+/// A value that an attribute can have.
+fn fitting(value: &str) -> Cow<'_, str> {
+    if value.len() <= Request::MAX_VALUE { value.into() } else { hashed(value).into() }
+}
+
+fn fitting_owned(value: String) -> String {
+    if value.len() <= Request::MAX_VALUE { value } else { hashed(&value) }
+}
+
+fn hashed(value: &str) -> String {
+    format!("blake3:{}", blake3::hash(value.as_bytes()).to_hex())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn descriptor(entries: &[(&'static str, &'static str)]) -> Descriptor<'static> {
+        let entries: SmallVec<[_; 4]> =
+            entries.iter().map(|(key, value)| (Cow::from(*key), Cow::from(*value))).collect();
+        Descriptor { entries, hits: Hits::Spend(1), limit: None }
+    }
+
+    #[test]
+    fn entries_are_attributes_and_a_key_that_comes_again_has_a_number() {
+        let descriptor =
+            descriptor(&[("a", "1"), ("b", "2"), ("a", "3"), ("domain", "4"), ("a", "")]);
+        let request = attributes("edge", &descriptor).unwrap();
+        let found: Vec<_> = request.attributes().collect();
+        let wanted = [
+            ("domain", "edge"),
+            ("a", "1"),
+            ("b", "2"),
+            ("a#2", "3"),
+            ("domain#2", "4"),
+            ("a#3", ""),
+        ];
+        assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn descriptors_that_differ_are_spelled_differently() {
+        let same =
+            |one: &[_], other: &[_]| spelled(&descriptor(one)) == spelled(&descriptor(other));
+        assert!(same(&[("a", "1"), ("b", "2")], &[("a", "1"), ("b", "2")]));
+        assert!(!same(&[("a", "1"), ("b", "2")], &[("a", "1\"=\"b"), ("", "2")]));
+        assert!(!same(&[("a", "1,\"b\"=2")], &[("a", "1"), ("b", "2")]));
+        assert!(!same(&[("a_b", "c")], &[("a", "b_c")]));
+    }
+
+    #[test]
+    fn a_value_too_long_for_an_attribute_is_told_apart_by_its_hash() {
+        let long = "x".repeat(Request::MAX_VALUE + 1);
+        let (one, other) = (fitting(&long).into_owned(), fitting_owned(format!("{long}y")));
+        assert!(one.len() < 100 && one != other);
+    }
+}

@@ -1,0 +1,100 @@
+//! What a caller of `POST /json` is promised: Envoy's rate limit service without gRPC.
+
+use serde_json::{Value, json};
+
+use crate::kit::{Response, Server};
+
+const RULES: &str = "
+rules:
+  - {name: per-user, match: {domain: edge}, per: [user], limit: 2 per 30 days}
+";
+
+fn ask(server: &Server, body: &Value) -> Response {
+    server.ask("POST", "/json", &body.to_string())
+}
+
+#[test]
+fn a_call_as_json_is_answered_as_json() {
+    let server = Server::with_rules(RULES);
+    let body = json!({
+        "domain": "edge",
+        "descriptors": [
+            {"entries": [{"key": "user", "value": "alice"}]},
+            {"entries": [{"key": "perday"}], "limit": {"requestsPerUnit": 7, "unit": "DAY"}},
+        ],
+        "hitsAddend": 1,
+    });
+    let answer = ask(&server, &body);
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")));
+    let mut json = answer.json();
+    assert_eq!(json["overallCode"], "OK");
+    let statuses = json["statuses"].as_array_mut().unwrap();
+    for status in &mut *statuses {
+        let reset = status["durationUntilReset"].take();
+        assert!(reset.as_str().unwrap().ends_with('s'), "{reset}");
+    }
+    assert_eq!(statuses[0]["code"], "OK");
+    let limit = json!({"requestsPerUnit": 2, "unit": "MONTH", "name": "per-user"});
+    assert_eq!(statuses[0]["currentLimit"], limit);
+    assert_eq!(statuses[0]["limitRemaining"], 1);
+    assert_eq!(statuses[1]["code"], "OK");
+    let denied = ask(
+        &server,
+        &json!({
+            "domain": "edge",
+            "descriptors": [{"entries": [{"key": "user", "value": "alice"}], "hits_addend": "2"}],
+        }),
+    );
+    assert_eq!((denied.status, &denied.json()["overallCode"]), (429, &json!("OVER_LIMIT")));
+    let headers = denied.json()["responseHeadersToAdd"].to_string();
+    assert!(headers.contains("retry-after"), "{headers}");
+    assert_eq!(denied.json()["dynamicMetadata"]["tidegate"]["rule"], "per-user");
+}
+
+#[test]
+fn both_spellings_numbers_in_quotes_and_units_by_number_are_read() {
+    let server = Server::with_rules(RULES);
+    let body = json!({
+        "domain": "free",
+        "hits_addend": "2",
+        "descriptors": [
+            {"entries": [{"key": "a", "value": "b"}], "limit": {"requests_per_unit": "5", "unit": 6}},
+            {"entries": [{"key": "c"}], "limit": {"requestsPerUnit": 5, "unit": "YEAR"}, "hitsAddend": 0, "isNegativeHits": false},
+        ],
+    });
+    let json = ask(&server, &body).json();
+    assert_eq!(json["statuses"][0]["limitRemaining"], 3);
+    assert_eq!(json["statuses"][1]["limitRemaining"], 5);
+}
+
+#[test]
+fn a_body_that_is_no_call_is_told_where() {
+    let server = Server::with_rules(RULES);
+    let detail = |body: &str| {
+        let answer = server.ask("POST", "/json", body);
+        assert_eq!(answer.status, 400, "{body}");
+        answer.json()["detail"].as_str().unwrap().to_owned()
+    };
+    assert!(detail("").starts_with("body: found nothing"));
+    assert!(detail("[]").starts_with("body: found a list"));
+    assert_eq!(detail(r#"{"descriptors":[]}"#), "domain: found nothing, wanted a name");
+    assert!(detail(r#"{"domain":"a"}"#).starts_with("descriptors: found nothing"));
+    assert!(
+        detail(r#"{"domain":"a","descriptor":[]}"#).starts_with("descriptor: found an unknown")
+    );
+    assert_eq!(
+        detail(
+            r#"{"domain":"a","descriptors":[{"entries":[{"key":"k"}],"limit":{"unit":"WEEK"}}]}"#
+        ),
+        "descriptors[0].limit.unit: found \"WEEK\", wanted a unit from SECOND to YEAR"
+    );
+    assert_eq!(
+        detail(r#"{"domain":"a","descriptors":[{"entries":[{"key":1}]}]}"#),
+        "descriptors[0].entries[0].key: found 1, wanted a text"
+    );
+    assert_eq!(
+        detail(r#"{"domain":"a","hitsAddend":-1,"descriptors":[]}"#),
+        "hitsAddend: found -1, wanted a whole number from 0 to 4294967295"
+    );
+    assert_eq!(server.ask("GET", "/json", "").status, 405);
+}
