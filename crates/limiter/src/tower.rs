@@ -8,6 +8,7 @@ mod attributes;
 mod body;
 mod future;
 mod gate;
+mod lookup;
 mod refusal;
 mod source;
 
@@ -24,9 +25,11 @@ use tidegate_core::HeaderStyle;
 use tower_layer::Layer;
 use tower_service::Service;
 
+pub use self::attributes::mentioned;
 pub use self::body::ResponseBody;
 pub use self::future::ResponseFuture;
 pub use self::gate::{ByKey, ByRules, Gate};
+pub use self::lookup::Lookup;
 use self::refusal::Answers;
 pub use self::source::attributes;
 use crate::limiter::Limiter;

@@ -30,7 +30,8 @@ use crate::transport::http::encode::{self, Body};
 /// Most operators at once.
 const CONNECTIONS: usize = 64;
 
-const ENDPOINTS: &str = "/metrics, /v1/block, /v1/clients, /v1/refund, /v1/rules or /v1/top";
+const ENDPOINTS: &str =
+    "/metrics, /rlconfig, /v1/block, /v1/clients, /v1/refund, /v1/rules or /v1/top";
 
 /// What the admin door shows.
 #[derive(Debug)]

@@ -15,7 +15,8 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 use crate::admin::{Admin, Guard, is_local};
-use crate::config::{Door, Drain, Listen, StoreConfig};
+use crate::config::{ConfigError, Door, Drain, Listen, StoreConfig};
+use crate::identity::{Identity, IdentityConfig};
 use crate::rules::Rules;
 use crate::service::rls::{Rls, RlsHeaders};
 use crate::service::{self, Service};
@@ -47,6 +48,7 @@ pub(crate) struct App {
     admin: Option<(Bound, Admin)>,
     drain: Drain,
     service: Arc<Service>,
+    identity: Arc<Identity>,
     limiter: Limiter<AnyStore>,
     store: Arc<AnyStore>,
     clock: Clock,
@@ -116,6 +118,7 @@ impl App {
         store: StoreConfig,
         headers: HeaderStyle,
         rls_headers: RlsHeaders,
+        identity: IdentityConfig,
     ) -> Result<Self, BindError> {
         let doors = [&listen.http, &listen.grpc, &listen.resp];
         if doors.into_iter().all(|door| *door == Door::Off) {
@@ -150,7 +153,21 @@ impl App {
             }
             None => None,
         };
-        Ok(Self { http, grpc, resp, admin, drain: listen.drain, service, limiter, store, clock })
+        let blocks = Arc::clone(limiter.blocks());
+        let identity = Identity::new(identity, limiter.rules(), blocks, clock.clone())?;
+        let identity = Arc::new(identity);
+        Ok(Self {
+            http,
+            grpc,
+            resp,
+            admin,
+            drain: listen.drain,
+            service,
+            identity,
+            limiter,
+            store,
+            clock,
+        })
     }
 
     /// Where checks are answered over HTTP.
@@ -191,7 +208,8 @@ impl App {
         let patience = |patience: Patience| Patience { drain: drain.timeout, ..patience };
         let http = self.http.map(|bound| {
             let doorway = bound.doorway(patience(Patience::default()), &clock, &closing);
-            doorway.serve(Arc::new(Http1(http::Door::new(Arc::clone(&self.service)))))
+            doorway
+                .serve(Arc::new(Http1(http::Door::new(Arc::clone(&self.service), self.identity))))
         });
         let grpc = self.grpc.map(|bound| {
             let doorway = bound.doorway(patience(grpc::patience()), &clock, &closing);
@@ -301,6 +319,9 @@ pub(crate) enum BindError {
     Rules(#[from] RuleErrors),
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// Keys for tokens can't be read.
+    #[error(transparent)]
+    Identity(#[from] ConfigError),
 }
 
 fn reason(error: &io::Error) -> String {

@@ -3,6 +3,7 @@
 //! This is the only place that reads the environment.
 
 mod file;
+mod identity;
 mod redis;
 mod resp;
 mod secrets;
@@ -23,6 +24,7 @@ use self::secrets::RedisSource;
 pub(crate) use self::tls::TlsConfig;
 pub(crate) use self::token::Token;
 use crate::client::ClientTls;
+use crate::identity::IdentityConfig;
 use crate::service::rls::RlsHeaders;
 
 /// The rules that are enforced when none are given.
@@ -46,6 +48,7 @@ pub(crate) struct Config {
     pub(crate) headers: HeaderStyle,
     /// What Envoy is asked to add to its responses.
     pub(crate) rls_headers: RlsHeaders,
+    pub(crate) identity: IdentityConfig,
 }
 
 /// Which doors to open, and where.
@@ -172,6 +175,7 @@ impl Config {
             envoy,
             headers: file.headers,
             rls_headers: file.rls_headers,
+            identity: file.identity,
         })
     }
 

@@ -44,6 +44,12 @@ pub enum Tool {
     Envoy,
     /// A Python with Envoy's messages and gRPC, fetched by `tools/setup.sh`.
     PythonEnvoy,
+    /// NGINX with `auth_request`, as Debian has it.
+    Nginx,
+    /// Caddy, from the path or fetched by `tools/setup.sh`.
+    Caddy,
+    /// Traefik, from the path or fetched by `tools/setup.sh`.
+    Traefik,
 }
 
 impl Tool {
@@ -65,6 +71,12 @@ impl Tool {
             Self::Setpriv => SETPRIV.clone(),
             Self::Envoy => on_path("envoy").or_else(|| fetched("envoy")),
             Self::PythonEnvoy => fetched("python-envoy"),
+            // Not everybody has the place on the path where Debian keeps it.
+            Self::Nginx => on_path("nginx").or_else(|| {
+                Some("/usr/sbin/nginx".into()).filter(|nginx: &PathBuf| nginx.is_file())
+            }),
+            Self::Caddy => on_path("caddy").or_else(|| fetched("caddy")),
+            Self::Traefik => on_path("traefik").or_else(|| fetched("traefik")),
         }
     }
 
@@ -93,6 +105,9 @@ impl fmt::Display for Tool {
             Self::Setpriv => "setpriv",
             Self::Envoy => "envoy",
             Self::PythonEnvoy => "Python with Envoy's messages",
+            Self::Nginx => "nginx",
+            Self::Caddy => "caddy",
+            Self::Traefik => "traefik",
         })
     }
 }

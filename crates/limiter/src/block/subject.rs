@@ -69,7 +69,6 @@ impl Shape {
         Self { attributes, scope }
     }
 
-    #[cfg(feature = "tower")]
     pub(super) fn attributes(&self) -> impl Iterator<Item = &str> {
         self.attributes.iter().map(|name| &**name)
     }

@@ -170,7 +170,6 @@ impl Table {
     }
 
     /// Calls `each` with the attributes that are looked at, some perhaps more than once.
-    #[cfg(feature = "tower")]
     pub(super) fn attributes(&self, mut each: impl FnMut(&str)) {
         let kinds = self.kinds.load();
         if !kinds.v4.is_empty() || !kinds.v6.is_empty() {

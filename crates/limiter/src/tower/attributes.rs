@@ -93,8 +93,10 @@ fn first(asked: &AtomicBool) -> bool {
     !asked.load(Ordering::Relaxed) && !asked.swap(true, Ordering::Relaxed)
 }
 
-/// The attributes that can make a difference to a decision.
-fn mentioned(rules: &RuleSet) -> BTreeSet<&str> {
+/// The attributes that can make a difference to a decision: rules in force match, count or choose a
+/// limit by them.
+#[must_use]
+pub fn mentioned(rules: &RuleSet) -> BTreeSet<&str> {
     let in_force = rules.rules().iter().filter(|rule| rule.mode() != Mode::Off);
     in_force.flat_map(mentioned_by).collect()
 }

@@ -20,7 +20,7 @@ use crate::rules::Rules;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {
-    /// The configuration: listen, store, rules, headers, admin. Flags beat it
+    /// The configuration: listen, store, rules, identity, headers, admin. Flags beat it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -85,6 +85,7 @@ A configuration:
   store: {memory: {max_keys: 1000000}}    # or redis: {url: redis://cache, timeout: 10ms}
   rules: {file: rules.yaml}               # or inline: [{name: api, per: [user], limit: 100/s}]
                                           # and envoy: DIR, for files of envoyproxy/ratelimit
+  identity: {trusted_proxies: [127.0.0.1]} # and api_key, session, jwt, attributes
   headers: {reset: delta, ietf: 11}       # reset: delta, epoch; ietf: 11, 6, off;
                                           # rls, through Envoy: denied, all, off
   tls: {certificate: c.pem, key: k.pem}   # client_ca: ca.pem asks clients for certificates
@@ -121,8 +122,15 @@ async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failur
     let rules = Rules::load(config.rules, config.envoy.as_deref())?;
     let count = rules.set.rules().len();
     let store = config.store.to_string();
-    let app =
-        App::bind(&config.listen, rules, config.store, config.headers, config.rls_headers).await?;
+    let app = App::bind(
+        &config.listen,
+        rules,
+        config.store,
+        config.headers,
+        config.rls_headers,
+        config.identity,
+    )
+    .await?;
     for door in &config.listen.missing {
         output.note(format_args!("{door}: this version has no such door, going on without it"));
     }
@@ -221,6 +229,9 @@ fn stage_by_signals() -> std::io::Result<watch::Receiver<Stage>> {
 
 impl From<BindError> for Failure {
     fn from(error: BindError) -> Self {
+        if let BindError::Identity(error) = error {
+            return error.into();
+        }
         let failure = Self::failed(&error);
         match &error {
             BindError::NoDoor => failure.hint("--http 127.0.0.1:8080 opens one"),
@@ -241,6 +252,7 @@ impl From<BindError> for Failure {
             BindError::Tls(_)
             | BindError::Rule(_)
             | BindError::Rules(_)
+            | BindError::Identity(_)
             | BindError::Store(_) => failure,
         }
     }

@@ -10,11 +10,13 @@ use serde_saphyr::{Error, MessageFormatter, Spanned, UserMessageFormatter};
 use tidegate::{HeaderStyle, Ietf, Reset, RuleSet, Span};
 use tidegate_core::quota::window_of;
 
+use super::identity::RawIdentity;
 use super::redis::RawRedis;
 use super::resp::{RawResp, RespPassword};
 use super::secrets::RedisSource;
 use super::tls::{RawTls, TlsConfig};
 use super::{ConfigError, Door, Drain, RuleSource, Token, Wrong, read};
+use crate::identity::IdentityConfig;
 use crate::service::cut;
 use crate::service::rls::RlsHeaders;
 
@@ -34,6 +36,7 @@ pub(crate) struct ConfigFile {
     pub(crate) envoy: Option<PathBuf>,
     pub(super) headers: HeaderStyle,
     pub(super) rls_headers: RlsHeaders,
+    pub(super) identity: IdentityConfig,
     pub(super) tls: Option<TlsConfig>,
     pub(super) drain: Drain,
 }
@@ -47,6 +50,7 @@ struct RawConfig {
     rules: Option<Spanned<RawRules>>,
     headers: RawHeaders,
     resp: RawResp,
+    identity: RawIdentity,
     admin: RawAdmin,
     tls: Option<Spanned<RawTls>>,
     drain: RawDrain,
@@ -171,6 +175,7 @@ impl ConfigFile {
                 .as_ref()
                 .and_then(|rules| Some(folder(path).join(rules.value.envoy.as_ref()?))),
             rules: raw.rules.and_then(|rules| wrong.rules(path, rules)),
+            identity: raw.identity.resolve(folder(path), &mut wrong),
             tls: raw
                 .tls
                 .and_then(|tls| tls.value.resolve(tls.referenced.line(), folder(path), &mut wrong)),

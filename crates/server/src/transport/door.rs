@@ -22,6 +22,7 @@ pub(crate) use self::tls::Tls;
 pub(crate) use self::watch::LOOK;
 use self::watch::Watcher;
 pub(crate) use self::watch::{Activity, Patience, Phase};
+use crate::identity::Caller;
 
 /// How long to wait when the system has no room for another connection.
 const PAUSE: Span = Span::from_millis(50);
@@ -39,11 +40,17 @@ pub(crate) trait Protocol: Send + Sync + 'static {
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug)]
-#[allow(dead_code, reason = "identity reads it")]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     /// The name in its certificate, if it had to show one.
     pub(crate) service: Option<Arc<str>>,
+}
+
+impl Peer {
+    /// Who it is to rules.
+    pub(crate) fn caller(&self) -> Caller<'_> {
+        Caller { address: self.address.ip(), service: self.service.as_deref() }
+    }
 }
 
 /// A door that is about to open.

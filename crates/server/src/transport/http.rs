@@ -1,9 +1,11 @@
 //! The HTTP door: JSON in, JSON and rate-limit headers out.
 
+mod authorize;
 pub(crate) mod body;
 pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod json;
+mod openapi;
 mod rls_json;
 
 use std::sync::Arc;
@@ -17,7 +19,8 @@ use self::encode::Body;
 use self::json::Json;
 use super::connection::Handler;
 use super::door::Peer;
-use crate::service::{Service, Via};
+use crate::identity::{self, Identity};
+use crate::service::{Call, Service, Via};
 
 /// Longest body of one check in bytes.
 const MAX_CHECK: usize = 64 * 1024;
@@ -28,29 +31,32 @@ const SMALL: usize = 4 * 1024;
 /// What all larger bodies together may take, in KiB.
 const MAX_BODIES: usize = 128 * 1024;
 
-const ENDPOINTS: &str =
-    "POST /v1/check, POST /v1/check/batch, POST /json, GET /healthz and GET /readyz";
+const ENDPOINTS: &str = "POST /v1/check, POST /v1/check/batch, POST /json, /v1/authorize, \
+                         GET /openapi.json, GET /healthz, GET /readyz and GET /healthcheck";
 
 /// Answers checks over HTTP.
 #[derive(Debug)]
 pub(crate) struct Door {
     service: Arc<Service>,
+    identity: Arc<Identity>,
     /// Room for large bodies, in KiB.
     bodies: Semaphore,
 }
 
 impl Door {
-    pub(crate) fn new(service: Arc<Service>) -> Self {
-        Self { service, bodies: Semaphore::new(MAX_BODIES) }
+    pub(crate) fn new(service: Arc<Service>, identity: Arc<Identity>) -> Self {
+        Self { service, identity, bodies: Semaphore::new(MAX_BODIES) }
     }
 }
 
 impl Handler for Door {
-    async fn handle(&self, request: Request<Incoming>, _: &Peer) -> Response<Body> {
+    async fn handle(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
         match request.uri().path() {
-            "/v1/check" => self.post(request, Endpoint::Check).await,
-            "/v1/check/batch" => self.post(request, Endpoint::Batch).await,
-            "/json" => self.post(request, Endpoint::Rls).await,
+            "/v1/check" => self.post(request, peer, Endpoint::Check).await,
+            "/v1/check/batch" => self.post(request, peer, Endpoint::Batch).await,
+            "/v1/authorize" => self.authorize(request, peer).await,
+            "/openapi.json" => openapi::answer(request.method()),
+            "/json" => self.post(request, peer, Endpoint::Rls).await,
             "/healthz" => probe(request.method(), None),
             // The rules were loaded before the door opened.
             "/readyz" => probe(request.method(), self.service.unready()),
@@ -74,7 +80,12 @@ enum Endpoint {
 }
 
 impl Door {
-    async fn post(&self, request: Request<Incoming>, endpoint: Endpoint) -> Response<Body> {
+    async fn post(
+        &self,
+        request: Request<Incoming>,
+        peer: &Peer,
+        endpoint: Endpoint,
+    ) -> Response<Body> {
         const ALLOWED: &str = "POST, OPTIONS";
         match *request.method() {
             Method::POST => {}
@@ -93,15 +104,15 @@ impl Door {
             Err(response) => return response,
         };
         match endpoint {
-            Endpoint::Check => self.check(&body).await,
-            Endpoint::Batch => self.batch(&body).await,
+            Endpoint::Check => self.check(&body, peer).await,
+            Endpoint::Batch => self.batch(&body, peer).await,
             Endpoint::Rls => self.rls(&body).await,
         }
     }
 
-    async fn check(&self, body: &[u8]) -> Response<Body> {
+    async fn check(&self, body: &[u8], peer: &Peer) -> Response<Body> {
         let call = match Json::read(body).and_then(decode::check) {
-            Ok(call) => call,
+            Ok(call) => identity::vouched(call, peer.caller()),
             Err(fault) => return encode::fault(&self.service.refused(Via::Http, fault)),
         };
         match self.service.check(Via::Http, call).await {
@@ -110,12 +121,13 @@ impl Door {
         }
     }
 
-    async fn batch(&self, body: &[u8]) -> Response<Body> {
+    async fn batch(&self, body: &[u8], peer: &Peer) -> Response<Body> {
         let items = match Json::read(body).and_then(decode::batch) {
             Ok(items) => items,
             Err(fault) => return encode::fault(&self.service.refused(Via::Http, fault)),
         };
-        let calls = items.into_iter().map(decode::check).collect();
+        let vouched = |call| identity::vouched(call, peer.caller());
+        let calls = items.into_iter().map(|item| decode::check(item).map(vouched)).collect();
         let answers = self.service.check_each(Via::Http, calls).await;
         let answers: Vec<_> = answers
             .into_iter()
@@ -125,6 +137,27 @@ impl Door {
             })
             .collect();
         encode::batch(&answers)
+    }
+
+    /// Whether a proxy may let pass what it holds. Every method asks the same: the one that counts
+    /// is in a header.
+    async fn authorize(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
+        let (head, body) = request.into_parts();
+        body::ignore(body).await;
+        let manner = authorize::Manner::of(&head.uri);
+        let original = authorize::original(head);
+        let described = match &original {
+            Ok(head) => self.identity.describe(head, peer.caller()),
+            Err(fault) => Err(fault.clone()),
+        };
+        let call = match described {
+            Ok(request) => Call { request, ..Call::default() },
+            Err(fault) => return encode::fault(&self.service.refused(Via::Http, fault)),
+        };
+        match self.service.check(Via::Http, call).await {
+            Ok(reply) => manner.tell(reply.ending(), encode::reply(&reply)),
+            Err(fault) => encode::fault(&fault),
+        }
     }
 
     async fn rls(&self, body: &[u8]) -> Response<Body> {

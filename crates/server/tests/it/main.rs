@@ -3,6 +3,7 @@
 
 mod abuse;
 mod admin;
+mod authorize;
 mod bad_input;
 mod block;
 mod cli;
@@ -15,8 +16,11 @@ mod grpc_python;
 mod grpc_rls;
 mod grpc_wire;
 mod http;
+mod identity;
 mod kit;
 mod metrics;
+mod openapi;
+mod proxies;
 mod redis;
 mod redis_config;
 mod resp;

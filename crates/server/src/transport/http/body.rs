@@ -45,6 +45,16 @@ pub(crate) async fn read(request: Request<Incoming>, most: usize) -> Result<Byte
     }
 }
 
+/// Reads a body that nobody needs, if it is not too long: what is left unread costs the connection.
+pub(crate) async fn ignore(mut body: Incoming) {
+    let mut read = 0;
+    while read <= MAX_REFUSED
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        read += frame.data_ref().map_or(0, |data| data.len() as u64);
+    }
+}
+
 /// Reads a body and keeps nothing of it.
 async fn discard(mut body: Incoming) {
     while let Some(Ok(_)) = body.frame().await {}
