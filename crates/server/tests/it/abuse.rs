@@ -163,8 +163,6 @@ fn garbage_ends_its_own_connection_and_no_other() {
         good.read_exact(&mut answer).unwrap();
         assert_eq!(answer, speech.answer, "{}", speech.door);
         drop(good);
-        wait_for("the files to be closed", || {
-            (open_files(server.id()) <= files + 2).then_some(())
-        });
+        wait_for("the files to be closed", || (open_files(server.id()) <= files + 2).then_some(()));
     }
 }

@@ -166,7 +166,7 @@ fn requests_pass_a_frozen_tidegate_at_their_deadline() {
     let edge = Edge::start(server.door("grpc").port(), Patience::AsDeployed);
     let ask = || edge.ask(HERE, "POST", "/login", &[]).status;
     wait_for("the limit is reached", || (ask() == 429).then_some(()));
-    server.signal("STOP");
+    server.freeze();
     assert_eq!(statuses(3, ask), [200; 3]);
     server.signal("CONT");
     wait_for("the limit holds again", || (ask() == 429).then_some(()));

@@ -169,6 +169,20 @@ impl Server {
         assert!(sent.success());
     }
 
+    /// Stops it where it is: it keeps its sockets and does nothing until it is sent `CONT`.
+    pub(crate) fn freeze(&self) {
+        self.signal("STOP");
+        // The signal reaches one thread after another.
+        let stopped = |thread: std::path::PathBuf| {
+            let line = std::fs::read_to_string(thread.join("stat")).unwrap_or_default();
+            line.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
+        };
+        tidegate_testkit::wait_for("every thread to be stopped", || {
+            let threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
+            threads.map(|thread| thread.unwrap().path()).all(stopped).then_some(())
+        });
+    }
+
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }

@@ -15,6 +15,7 @@ mod grpc_own;
 mod grpc_python;
 mod grpc_rls;
 mod grpc_wire;
+mod guide;
 mod http;
 mod identity;
 mod kit;

@@ -72,12 +72,7 @@ impl Scene {
     }
 
     fn freeze(&self) {
-        self.tidegate.signal("STOP");
-        let stat = format!("/proc/{}/stat", self.tidegate.id());
-        wait_for("Tidegate stands still", || {
-            let line = std::fs::read_to_string(&stat).unwrap();
-            line.rsplit_once(") ").unwrap().1.starts_with('T').then_some(())
-        });
+        self.tidegate.freeze();
     }
 }
 
