@@ -8,7 +8,7 @@ use thiserror::Error;
 /// One request to be limited: named attributes and a cost.
 ///
 /// Names are free; a rule looks at the ones it mentions. A name given twice keeps its first
-/// value. Borrowed values cost no allocation for up to sixteen attributes.
+/// value. Borrowed values cost no allocation for up to six attributes.
 ///
 /// ```
 /// use tidegate_core::Request;
@@ -20,7 +20,8 @@ use thiserror::Error;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    attributes: SmallVec<[(Cow<'a, str>, Cow<'a, str>); 16]>,
+    /// Room for a few: a request is handed from one place to the next, and what is empty is carried too.
+    attributes: SmallVec<[(Cow<'a, str>, Cow<'a, str>); 6]>,
     cost: u64,
 }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::rule::{Mode, OnStoreFailure};
-use tidegate_core::{Decision, Key, Limit, Policies, Policy, Request, Rule, Timestamp};
+use tidegate_core::{Decision, Key, Limit, Outcome, Policies, Policy, Request, Rule, Timestamp};
 
 use super::failing::Verdicts;
 use super::{Limiter, Receipt};
-use crate::store::{Charge, Refund, Store};
+use crate::store::{Answer, Answers, Charge, Refund, Store};
 
 /// A charge to be made for one rule.
 #[derive(Clone, Copy)]
@@ -34,6 +34,16 @@ impl<'r> Ask<'r> {
     /// Whether it can deny.
     pub(super) fn is_enforced(&self) -> bool {
         self.rule.mode() == Mode::Enforce
+    }
+
+    /// What the rule says to the request.
+    fn policy(&self, outcome: &Outcome) -> Policy {
+        Policy {
+            rule: self.rule.shared_name(),
+            limit: Arc::clone(self.limit),
+            outcome: *outcome,
+            shadow: !self.is_enforced(),
+        }
     }
 
     pub(super) fn refund(&self, slip: Option<tidegate_core::Slip>) -> Refund {
@@ -68,18 +78,44 @@ impl<S: Store> Limiter<S> {
         if asks.is_empty() {
             return (Decision::of(Policies::new()), Receipt::default());
         }
-        if asks.len() > 1 {
-            asks.sort_by_key(|ask| self.inner.ranks[ask.place]);
+        if let [ask] = asks.as_slice() {
+            let answers = self.inner.store.charge(&[ask.charge()]).await;
+            if let [Answer::Decided(outcome)] = answers.as_slice() {
+                return self.decided_alone(ask, outcome);
+            }
+            return self.settled(&asks, &[ask.charge()], &answers);
         }
+        asks.sort_by_key(|ask| self.inner.ranks[ask.place]);
         let charges: SmallVec<[Charge<'_>; 4]> = asks.iter().map(Ask::charge).collect();
         let answers = self.inner.store.charge(&charges).await;
-        let verdicts = self.inner.failing.settle(&*self.inner.store, &asks, &charges, &answers);
-        let refunds = asks.iter().zip(&answers).filter_map(|(ask, answer)| {
+        self.settled(&asks, &charges, &answers)
+    }
+
+    /// The decision of a rule that was asked alone and answered, as most are.
+    #[inline]
+    fn decided_alone(&self, ask: &Ask<'_>, outcome: &Outcome) -> (Decision, Receipt) {
+        self.inner.failing.note_success(ask);
+        let mut policies = Policies::new();
+        policies.push(ask.policy(outcome));
+        let mut receipt = Receipt::default();
+        receipt.refunds.extend(outcome.slip().map(|slip| ask.refund(Some(slip))));
+        (Decision::of(policies), receipt)
+    }
+
+    /// The decision that the store's answers make, with what the rules say where it did not answer.
+    fn settled(
+        &self,
+        asks: &[Ask<'_>],
+        charges: &[Charge<'_>],
+        answers: &Answers,
+    ) -> (Decision, Receipt) {
+        let verdicts = self.inner.failing.settle(&*self.inner.store, asks, charges, answers);
+        let refunds = asks.iter().zip(answers).filter_map(|(ask, answer)| {
             let slip = answer.outcome()?.slip()?;
             Some(ask.refund(Some(slip)))
         });
         let refunds: SmallVec<[Refund; 2]> = refunds.collect();
-        let decision = decision(&asks, &verdicts, 0);
+        let decision = decision(asks, &verdicts, 0);
         if decision.is_allowed() || refunds.is_empty() {
             return (decision, Receipt { refunds });
         }
@@ -100,13 +136,7 @@ pub(super) fn decision(asks: &[Ask<'_>], verdicts: &Verdicts, claim: usize) -> D
     let mut policies: SmallVec<[(usize, Policy); 4]> = outcomes
         .map(|(index, outcome)| {
             let ask = &asks[*index];
-            let policy = Policy {
-                rule: ask.rule.shared_name(),
-                limit: Arc::clone(ask.limit),
-                outcome: *outcome,
-                shadow: !ask.is_enforced(),
-            };
-            (ask.place, policy)
+            (ask.place, ask.policy(outcome))
         })
         .collect();
     policies.sort_by_key(|(place, _)| *place);

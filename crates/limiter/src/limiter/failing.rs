@@ -217,7 +217,7 @@ impl Failing {
 
     /// Ends an episode once the store has answered without a failure for a while.
     #[inline]
-    fn note_success(&self, ask: &Ask<'_>) {
+    pub(super) fn note_success(&self, ask: &Ask<'_>) {
         let tally = &self.rules[ask.place];
         let failed_at = tally.failed_at.load(Ordering::Relaxed);
         if failed_at != 0 {

@@ -368,6 +368,11 @@ impl Store for MemoryStore {
     }
 
     async fn charge(&self, charges: &[Charge<'_>]) -> Answers {
+        if let [charge] = charges {
+            let mut answers = Answers::new();
+            answers.push(Answer::Decided(self.charge_one(charge, self.clock.now())));
+            return answers;
+        }
         self.charge_all(charges).into_iter().map(Answer::Decided).collect()
     }
 

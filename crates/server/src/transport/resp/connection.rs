@@ -224,12 +224,21 @@ async fn taken<'b>(
         Verb::Throttle => {
             let throttle = Throttle::read(&mut arguments, &mut session.limits)
                 .map_err(|refusal| counted(service, refusal))?;
+            if pipeline.is_at_once() {
+                Answer::Throttle(throttle.decide(service).await).write(replies);
+                return Ok(Flow::More);
+            }
             let turn = if throttle.gives_back() { Turn::Alone } else { Turn::Next };
             let deciding = async { Answer::Throttle(throttle.decide(service).await) };
             pipeline.ask(deciding, turn, replies).await;
         }
         Verb::Check => {
             let call = check::read(arguments).map_err(|refusal| counted(service, refusal))?;
+            if pipeline.is_at_once() {
+                let standing = Standing::of(service.check(Via::Resp, call).await);
+                Answer::Check(standing).write(replies);
+                return Ok(Flow::More);
+            }
             let deciding =
                 async { Answer::Check(Standing::of(service.check(Via::Resp, call).await)) };
             pipeline.ask(deciding, Turn::Next, replies).await;

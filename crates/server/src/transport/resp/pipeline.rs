@@ -20,7 +20,7 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    fn write(&self, replies: &mut Replies) {
+    pub(super) fn write(&self, replies: &mut Replies) {
         match self {
             Self::Throttle(Ok(standing)) => standing.write_five(replies),
             Self::Check(Ok(standing)) => standing.write_six(replies),
@@ -58,17 +58,19 @@ impl<'b> Pipeline<'b> {
         Self { at_once, under_way: Vec::new() }
     }
 
-    /// Asks one command. Its answer is written now, or by a later [`settle`](Self::settle).
+    /// Whether answers need not be waited for. Whoever asks then does best to write them itself: handing
+    /// a question over costs more than answering it.
+    pub(super) fn is_at_once(&self) -> bool {
+        self.at_once
+    }
+
+    /// Asks one command. Its answer is written by a later [`settle`](Self::settle).
     pub(super) async fn ask(
         &mut self,
         deciding: impl Future<Output = Answer> + Send + 'b,
         turn: Turn,
         replies: &mut Replies,
     ) {
-        if self.at_once {
-            deciding.await.write(replies);
-            return;
-        }
         if turn == Turn::Alone || self.under_way.len() == MOST {
             self.settle(replies).await;
         }

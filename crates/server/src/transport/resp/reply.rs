@@ -1,7 +1,6 @@
 //! Replies as bytes, in the version of the protocol that the client chose.
 
 use std::fmt;
-use std::io::Write as _;
 
 /// Longest text of an error in bytes.
 const MAX_ERROR: usize = 512;
@@ -131,8 +130,8 @@ impl Replies {
             // Most numbers that a limiter says are small.
             Ok(digit @ 0..=9) => self.bytes.push(b'0' + digit),
             _ => {
-                // Writing to memory does not fail.
-                let _ = write!(self.bytes, "{number}");
+                let mut digits = itoa::Buffer::new();
+                self.bytes.extend_from_slice(digits.format(number).as_bytes());
             }
         }
         self.end();
