@@ -6,6 +6,7 @@ use hyper::header::{HeaderMap, HeaderValue};
 
 use crate::identity::forwarded::ForwardedHeader;
 use crate::rules::envoy::{EnvoyRules, Found};
+use crate::transport::http;
 use crate::transport::resp::rehearse;
 
 /// Sends any bytes to the RESP door, where no decision is made, at once and in pieces.
@@ -71,6 +72,17 @@ pub fn forwarded(words: &[u8]) {
         let Ok(before) = HeaderValue::from_bytes(&[words, added].concat()) else { return };
         headers.insert(header.name(), before);
         assert_eq!(header.client(proxy, &headers, trusts), client, "{headers:?}");
+    }
+}
+
+/// Reads any bytes as the body of a check, a batch or a call of Envoy's.
+///
+/// # Panics
+/// What is refused has no place, or its text is too long to be told.
+pub fn check_json(body: &[u8]) {
+    for fault in http::rehearse(body) {
+        assert!(!fault.place.is_empty() && !fault.wanted.is_empty(), "{fault:?}");
+        assert!(fault.to_string().len() < 2_048, "{} bytes are told", fault.to_string().len());
     }
 }
 

@@ -10,6 +10,7 @@ use super::{Ending, Failure, Output};
 use crate::config::{self, ConfigError, ConfigFile, Kind, RuleSource};
 use crate::rules::Rules;
 use crate::rules::envoy::EnvoyRules;
+use crate::service::internal_rules;
 
 /// Checks rule files and configurations without serving them, those of envoyproxy/ratelimit too.
 ///
@@ -55,8 +56,17 @@ impl Validate {
     }
 }
 
-/// The rules of a file or directory; `None` for a configuration without any.
+/// The rules of a file or directory, fit to be served; `None` for a configuration without any.
 fn rules_of(path: &Path) -> Result<Option<RuleSet>, ConfigError> {
+    let rules = written_in(path)?;
+    if let Some(rules) = &rules {
+        // The server has rules of its own, whose names are taken.
+        rules.clone().with_named(internal_rules().unwrap_or_default())?;
+    }
+    Ok(rules)
+}
+
+fn written_in(path: &Path) -> Result<Option<RuleSet>, ConfigError> {
     if path.is_dir() {
         return Ok(Some(Rules::load(RuleSource::Nothing, Some(path))?.set));
     }

@@ -105,6 +105,15 @@ fn validate_tells_every_error_with_its_line() {
 }
 
 #[test]
+fn validate_refuses_a_name_that_serving_would() {
+    let folder = Folder::new();
+    let rules = folder.file("rules.yaml", "rules: [{name: cl.throttle, limit: 1/s}]");
+    let (code, _, stderr) = run(&["validate", &rules]);
+    assert_eq!(code, 1);
+    assert!(stderr.contains("this name is reserved, choose another"), "{stderr}");
+}
+
+#[test]
 fn validate_tells_what_a_setting_must_be() {
     let folder = Folder::new();
     for (text, error) in [

@@ -51,7 +51,7 @@ impl Ports {
     }
 
     /// Puts them into a text: numbers that stand alone.
-    fn into_text(&self, text: &str) -> String {
+    fn placed_in(&self, text: &str) -> String {
         let mut replaced = String::with_capacity(text.len());
         let mut digits = String::new();
         let flush = |digits: &mut String, replaced: &mut String| {
@@ -81,7 +81,7 @@ fn copy(name: &str, folder: &Path, ports: &Ports) {
     for file in std::fs::read_dir(root().join("deploy").join(name)).unwrap() {
         let file = file.unwrap().path();
         if file.is_file() {
-            let text = ports.into_text(&std::fs::read_to_string(&file).unwrap());
+            let text = ports.placed_in(&std::fs::read_to_string(&file).unwrap());
             std::fs::write(target.join(file.file_name().unwrap()), text).unwrap();
         }
     }
@@ -117,7 +117,7 @@ fn assert_as_the_page_says(heading: &str) {
     }
     install(home, &ports);
     let (commands, expected) = part(heading);
-    let script = PROLOGUE.to_owned() + &ports.into_text(&commands);
+    let script = PROLOGUE.to_owned() + &ports.placed_in(&commands);
     let fetched = std::env::home_dir().unwrap().join(".cache/tidegate-tools/bin");
     let path = std::env::var_os("PATH").unwrap();
     let path = [home.join("bin"), fetched, "/usr/sbin".into()]
@@ -138,7 +138,7 @@ fn assert_as_the_page_says(heading: &str) {
         }
         logs
     };
-    assert_eq!(shown(&output.stdout), ports.into_text(&expected), "{heading}: {}", logs());
+    assert_eq!(shown(&output.stdout), ports.placed_in(&expected), "{heading}: {}", logs());
     assert!(output.status.success(), "{heading}: {}", logs());
 }
 

@@ -173,7 +173,7 @@ impl Server {
     pub(crate) fn freeze(&self) {
         self.signal("STOP");
         // The signal reaches one thread after another.
-        let stopped = |thread: std::path::PathBuf| {
+        let stopped = |thread: PathBuf| {
             let line = std::fs::read_to_string(thread.join("stat")).unwrap_or_default();
             line.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
         };
