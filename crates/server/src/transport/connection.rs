@@ -20,8 +20,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::door::{Activity, Peer, Phase, Protocol, Stream};
 
-/// Longest request head in bytes.
-const MAX_HEAD: usize = 16 * 1024;
+/// Longest request head in bytes. Proxies pass on the heads of their clients, NGINX up to 32 KiB of them.
+const MAX_HEAD: usize = 48 * 1024;
 /// Largest read buffer of one connection in bytes.
 const MAX_BUFFER: usize = 64 * 1024;
 

@@ -147,6 +147,25 @@ fn made_up(kind: Kind) {
     assert_eq!((answer.status, answer.header("x-ratelimit-limit")), (429, Some("2")), "{answer:?}");
 }
 
+/// A head that Tidegate won't read must not look to the proxy like a Tidegate that is away.
+fn long_heads(kind: Kind) {
+    let scene = Scene::ruled(kind, SLOW, &[]);
+    let (spent, _) = scene.spent(2);
+    let filler = "x".repeat(7 * 1024);
+    for lines in [1, 2, 3, 4, 5, 8, 16, 40] {
+        let names: Vec<String> = (0..lines).map(|line| format!("X-Filler-{line}")).collect();
+        let headers: Vec<_> = names.iter().map(|name| (name.as_str(), filler.as_str())).collect();
+        let seen = scene.app.seen("GET /orders");
+        let answer = spent.try_get_with("/orders", &headers);
+        assert_ne!(answer.map(|answer| answer.status), Some(200), "{lines} long lines");
+        assert_eq!(scene.app.seen("GET /orders"), seen, "{lines} long lines");
+    }
+    let many: Vec<String> = (0..300).map(|line| format!("X-Many-{line}")).collect();
+    let many: Vec<_> = many.iter().map(|name| (name.as_str(), "x")).collect();
+    let answer = spent.try_get_with("/orders", &many);
+    assert_ne!(answer.map(|answer| answer.status), Some(200), "many lines");
+}
+
 fn without_tidegate(kind: Kind) {
     let mut scene = Scene::with(kind, Patience::Short, &[]);
     let (spent, _) = scene.spent(2);
@@ -215,6 +234,11 @@ macro_rules! through {
             #[test]
             fn what_a_client_makes_up_does_not_help() {
                 run(super::made_up);
+            }
+
+            #[test]
+            fn a_long_head_does_not_help() {
+                run(super::long_heads);
             }
 
             #[test]

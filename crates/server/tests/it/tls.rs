@@ -53,6 +53,27 @@ fn a_door_speaks_tls_and_nothing_else() {
 }
 
 #[test]
+fn redis_clients_speak_tls_to_their_door() {
+    if lacking(&[Tool::Openssl, Tool::RedisCli]) {
+        return;
+    }
+    let folder = Folder::new();
+    let certificates = Certificates::create(Path::new(folder.path()));
+    let server = serve(&certificates, ", doors: [resp]");
+    let port = server.door("resp").port().to_string();
+    let ask = |arguments: &[&str]| {
+        let mut command = Command::new("redis-cli");
+        command.args(["-h", "127.0.0.1", "-p", &port]).args(arguments);
+        let output = command.args(["CL.THROTTLE", "alice", "15", "30", "60"]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let answer = ask(&["--tls", "--cacert", text(&certificates.ca)]);
+    assert_eq!(answer, "0\n16\n15\n-1\n2\n");
+    assert_eq!(ask(&[]), "");
+    assert_eq!(ask(&["--tls"]), "");
+}
+
+#[test]
 fn a_door_that_asks_for_certificates_lets_in_only_those_of_its_authority() {
     if lacking(&[Tool::Openssl]) {
         return;

@@ -46,6 +46,11 @@ impl Client {
         self.ask("GET", path, &[], "")
     }
 
+    /// The answer, if the proxy does not hang up before it gives one.
+    pub(super) fn try_get_with(&self, path: &str, headers: &[(&str, &str)]) -> Option<Answer> {
+        self.ask("GET", path, headers, "")
+    }
+
     pub(super) fn post(&self, path: &str, body: &str, headers: &[(&str, &str)]) -> Answer {
         self.ask("POST", path, headers, body).unwrap_or_else(|| panic!("no answer to {path}"))
     }
