@@ -1,0 +1,27 @@
+//! What a limit lets through.
+
+use std::fmt;
+
+use crate::time::Span;
+
+/// What a limit lets through at the most, as `validate` and `explain` print it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The most that is admitted in any span as long as the window, wherever it starts.
+    pub most: u64,
+    /// The window.
+    pub window: Span,
+    /// The most in one window that starts at a multiple of its length, where that is less.
+    pub aligned: Option<u64>,
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { most, window, aligned } = self;
+        write!(f, "at most {most} in any {window}")?;
+        match aligned {
+            Some(aligned) => write!(f, ", {aligned} in each window aligned to the clock"),
+            None => Ok(()),
+        }
+    }
+}
