@@ -193,14 +193,8 @@ impl<S: Store> Limiter<S> {
         name: &str,
         request: &Request<'_>,
     ) -> Result<Decision, UnknownRule> {
-        let place = self.place(name)?;
-        if let Some(decision) = self.blocked(request) {
-            return Ok(decision);
-        }
-        let claim = Claim { request, under: Under::Rule(place) };
-        let decision = self.decide(self.asks(&claim)).await.0;
-        self.note_denials(request, &decision);
-        Ok(decision)
+        let under = Under::Rule(self.place(name)?);
+        Ok(self.check_claim(Claim { request, under }).await)
     }
 
     /// Takes back what a request was charged, as far as it still counts. How many charges gave

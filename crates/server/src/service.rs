@@ -5,20 +5,26 @@
 //! ending is settled here once for all of them.
 
 mod books;
+mod client;
+mod fault;
+mod own_rules;
 pub(crate) mod rls;
 mod throttle;
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
-use tidegate::rule::{Chain, RuleError};
-use tidegate::{Decision, HeaderStyle, Limiter, Request, Rule, RuleSet, Timestamp};
+use tidegate::{Claim, Decision, HeaderStyle, Limiter, Request, Timestamp, Under};
 use tidegate_core::Header;
 
 use self::books::{Answered, Books};
+use self::client::insert;
+pub(crate) use self::client::{Client, addressed};
+pub(crate) use self::fault::{Ending, Fault, cut, quoted};
+use self::own_rules::is_written;
+pub(crate) use self::own_rules::{internal_rules, unknown_rule, written};
 use self::rls::Rls;
 use crate::metrics::Format;
 use crate::rules::envoy::EnvoyRules;
@@ -33,15 +39,6 @@ pub(crate) struct Call<'a> {
     pub(crate) client: Option<Client<'a>>,
     /// Everything else that is known of the request, and what it costs.
     pub(crate) request: Request<'a>,
-}
-
-/// Who comes, for a call that names a rule.
-#[derive(Debug)]
-pub(crate) enum Client<'a> {
-    /// The value of the first alternative of the rule's only `per` entry.
-    Value(Cow<'a, str>),
-    /// Attributes that the rule counts by, one for each `per` entry.
-    Parts(Vec<(Cow<'a, str>, Cow<'a, str>)>),
 }
 
 /// Which door a call came through.
@@ -154,14 +151,15 @@ impl Service {
         let began = self.limiter.clock().now();
         let (request, decision) = match &call.rule {
             Some(name) => {
-                let rule = self.limiter.rules().rule(name).filter(|rule| is_written(rule));
-                let Some(rule) = rule else {
-                    return Err(self.refused(via, unknown_rule(name, self.limiter.rules())));
+                let rules = self.limiter.rules();
+                let place = rules.place(name).filter(|place| is_written(&rules.rules()[*place]));
+                let Some(place) = place else {
+                    return Err(self.refused(via, unknown_rule(name, rules)));
                 };
-                let request = addressed(rule, call.client, call.request);
+                let request = addressed(&rules.rules()[place], call.client, call.request);
                 let request = request.map_err(|fault| self.refused(via, fault))?;
-                let decision = self.limiter.check_rule(rule.name(), &request).await;
-                let decision = decision.map_err(|_| unknown_rule(name, self.limiter.rules()))?;
+                let claim = Claim { request: &request, under: Under::Rule(place) };
+                let decision = self.limiter.check_claim(claim).await;
                 (request, decision)
             }
             None if call.client.is_some() => {
@@ -220,167 +218,6 @@ impl Service {
     }
 }
 
-/// The request as the rule sees it: its client under the names of the attributes it counts by.
-///
-/// Naming a client this way meets the same bucket as a request that carries the attributes.
-pub(crate) fn addressed<'a>(
-    rule: &'a Rule,
-    client: Option<Client<'a>>,
-    request: Request<'a>,
-) -> Result<Request<'a>, Fault> {
-    let mut named = Request::new().cost(request.costs());
-    match client {
-        None if rule.per().is_empty() || request.attributes().next().is_some() => {
-            return Ok(request);
-        }
-        None => return Err(Fault::invalid("client", "nothing", wanted_client(rule))),
-        Some(Client::Value(value)) => match rule.per() {
-            // One bucket for all: whoever comes, it is the same.
-            [] => {}
-            [chain] => {
-                let first = chain.attributes().next().unwrap_or_default();
-                insert(&mut named, "client", first, value)?;
-            }
-            _ => return Err(Fault::invalid("client", "a text", wanted_client(rule))),
-        },
-        Some(Client::Parts(parts)) => {
-            for (name, value) in parts {
-                let known = rule
-                    .per()
-                    .iter()
-                    .any(|chain| chain.attributes().any(|attribute| attribute == name));
-                let place = || format!("client.{}", cut(&name));
-                if !known {
-                    return Err(Fault::invalid(place(), "a value", wanted_client(rule)));
-                }
-                if named.get(&name).is_some() {
-                    return Err(Fault::invalid(place(), "it twice", "it once"));
-                }
-                let place = place();
-                insert(&mut named, &place, name, value)?;
-            }
-            if rule.per().iter().any(|chain| chain.pick(&named).is_none()) {
-                return Err(Fault::invalid("client", "too little", wanted_client(rule)));
-            }
-        }
-    }
-    for (name, value) in request.attributes() {
-        let place = format!("attributes.{}", cut(name));
-        if named.get(name).is_some() {
-            return Err(Fault::invalid(place, "another value", "none, because client names it"));
-        }
-        insert(&mut named, &place, name.to_owned(), value.to_owned())?;
-    }
-    Ok(named)
-}
-
-fn insert<'a>(
-    request: &mut Request<'a>,
-    place: &str,
-    name: impl Into<Cow<'a, str>>,
-    value: impl Into<Cow<'a, str>>,
-) -> Result<(), Fault> {
-    request.insert(name, value).map_err(|error| Fault::refused(place, &error))
-}
-
-/// `the value of api_key`, or `an object with values for user | ip and path`.
-fn wanted_client(rule: &Rule) -> String {
-    match rule.per() {
-        [] => format!("none, because rule {:?} has one bucket for all", rule.name()),
-        [chain] if chain.attributes().len() == 1 => {
-            format!("the value of {chain}, by which rule {:?} counts", rule.name())
-        }
-        chains => {
-            let names: Vec<&str> = chains.iter().map(Chain::as_str).collect();
-            let names = names.join(" and ");
-            format!("an object with {names}, by which rule {:?} counts", rule.name())
-        }
-    }
-}
-
-/// Most rules that an error lists.
-const LISTED: usize = 10;
-
-/// Rules that the doors count by and nobody names: for limits that come with a call.
-///
-/// # Errors
-/// Never; they are rules like any other.
-pub(crate) fn internal_rules() -> Result<Vec<Rule>, RuleError> {
-    Ok(vec![throttle::rule()?, rls::override_rule()?])
-}
-
-/// Whether somebody wrote this rule.
-fn is_written(rule: &Rule) -> bool {
-    ![throttle::NAME, rls::OVERRIDE].contains(&rule.name())
-}
-
-/// The rules that somebody wrote.
-pub(crate) fn written(rules: &RuleSet) -> impl Iterator<Item = &Rule> + Clone {
-    rules.rules().iter().filter(|rule| is_written(rule))
-}
-
-pub(crate) fn unknown_rule(name: &str, rules: &RuleSet) -> Fault {
-    let names = written(rules).map(Rule::name);
-    let (more, names) = (names.clone().skip(LISTED).count(), names.take(LISTED));
-    let names: Vec<&str> = names.collect();
-    let wanted = match more {
-        0 => format!("one of {}", names.join(", ")),
-        more => format!("one of {} and {more} more", names.join(", ")),
-    };
-    Fault { ending: Ending::UnknownRule, place: "rule".to_owned(), found: quoted(name), wanted }
-}
-
-/// How a call ended. The table from endings to what each protocol calls them is here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Allowed,
-    /// The client is over its share.
-    Denied,
-    /// A rule that denies when the store fails could not be decided.
-    Unavailable,
-    /// The call can't be understood.
-    Invalid,
-    /// The call names a rule that is not there.
-    UnknownRule,
-}
-
-impl Ending {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Allowed, Self::Denied, Self::Unavailable, Self::Invalid, Self::UnknownRule];
-
-    /// What metrics call it.
-    pub(crate) const fn label(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Denied => "denied",
-            Self::Unavailable => "unavailable",
-            Self::Invalid => "invalid",
-            Self::UnknownRule => "unknown_rule",
-        }
-    }
-
-    /// The HTTP status.
-    pub(crate) const fn http(self) -> u16 {
-        match self {
-            Self::Allowed => 200,
-            Self::Invalid => 400,
-            Self::UnknownRule => 404,
-            Self::Denied => 429,
-            Self::Unavailable => 503,
-        }
-    }
-
-    /// The gRPC status code, for calls that answer a denial with a message.
-    pub(crate) const fn grpc(self) -> i32 {
-        match self {
-            Self::Allowed | Self::Denied => 0,
-            Self::Invalid => 3,
-            Self::UnknownRule => 5,
-            Self::Unavailable => 14,
-        }
-    }
-}
-
 /// A decision, and what the client is told about it.
 #[derive(Debug)]
 pub(crate) struct Reply {
@@ -414,83 +251,4 @@ impl Reply {
             "checked"
         );
     }
-}
-
-/// Why a call was not decided: where, found, wanted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
-    pub(crate) ending: Ending,
-    /// Where in the call: `checks[3].cost`.
-    pub(crate) place: String,
-    pub(crate) found: String,
-    pub(crate) wanted: String,
-}
-
-impl Fault {
-    pub(crate) fn invalid(
-        place: impl Into<String>,
-        found: impl Into<String>,
-        wanted: impl Into<String>,
-    ) -> Self {
-        Self {
-            ending: Ending::Invalid,
-            place: place.into(),
-            found: found.into(),
-            wanted: wanted.into(),
-        }
-    }
-
-    /// An attribute that a [`Request`] does not take.
-    pub(crate) fn refused(place: &str, error: &tidegate::RequestError) -> Self {
-        use tidegate::RequestError::{Name, TooMany, Value};
-        match error {
-            Name { found } => Self::invalid(
-                place,
-                format!("a name of {found} bytes"),
-                format!("1 to {} bytes", Request::MAX_NAME),
-            ),
-            Value { found, .. } => Self::invalid(
-                place,
-                format!("{found} bytes"),
-                format!("at most {} bytes", Request::MAX_VALUE),
-            ),
-            TooMany => Self::invalid(
-                place,
-                "one attribute too many",
-                format!("at most {} attributes", Request::MAX_ATTRIBUTES),
-            ),
-            other => Self::invalid(place, other.to_string(), "an attribute"),
-        }
-    }
-
-    /// The same fault of an item of a larger call: `checks[3]`.
-    pub(crate) fn within(mut self, item: &str) -> Self {
-        self.place = match self.place.as_str() {
-            "body" => item.to_owned(),
-            place => format!("{item}.{place}"),
-        };
-        self
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: found {}, wanted {}", self.place, self.found, self.wanted)
-    }
-}
-
-/// Longest text of a caller that is echoed back, in characters.
-const ECHO: usize = 64;
-
-/// The beginning of a text.
-pub(crate) fn cut(text: &str) -> Cow<'_, str> {
-    match text.char_indices().nth(ECHO) {
-        Some((end, _)) => format!("{}…", &text[..end]).into(),
-        None => text.into(),
-    }
-}
-
-/// What a caller wrote, in quotes, cut if it is long.
-pub(crate) fn quoted(text: &str) -> String {
-    format!("{:?}", cut(text))
 }

@@ -5,10 +5,8 @@
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::io::{self, IoSlice};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -16,9 +14,8 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::door::{Activity, Peer, Phase, Protocol, Stream};
+use super::door::{Activity, Observed, Peer, Phase, Protocol, Stream};
 
 /// Longest request head in bytes. Proxies pass on the heads of their clients, NGINX up to 32 KiB of them.
 const MAX_HEAD: usize = 48 * 1024;
@@ -40,7 +37,11 @@ pub(crate) struct Http1<H>(pub(crate) H);
 
 impl<H: Handler> Protocol for Http1<H> {
     async fn serve(&self, stream: Stream, peer: Peer, activity: Arc<Activity>) {
-        let io = Watched { stream, activity: Arc::clone(&activity) };
+        let io = Observed::new(stream, |read| {
+            if read > 0 && activity.phase() == Phase::Idle {
+                activity.note(Phase::Head);
+            }
+        });
         let service = service_fn(|request| {
             activity.note(Phase::Request);
             let reply = self.0.handle(request, &peer);
@@ -76,59 +77,10 @@ impl<H: Handler> Protocol for Http1<H> {
     }
 }
 
-/// A stream that notes when a request begins.
-struct Watched {
-    stream: Stream,
-    activity: Arc<Activity>,
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > before && self.activity.phase() == Phase::Idle {
-            self.activity.note(Phase::Head);
-        }
-        read
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use http_body_util::{BodyExt, Collected};
     use tidegate::{ManualClock, Span};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch as channel};
 
 pub(crate) use self::connections::Connections;
-pub(crate) use self::stream::Stream;
+pub(crate) use self::stream::{Observed, Stream};
 pub(crate) use self::tls::Tls;
 #[cfg(test)]
 pub(crate) use self::watch::LOOK;

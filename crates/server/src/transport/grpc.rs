@@ -61,13 +61,13 @@ impl Grpc {
 }
 
 impl Protocol for Grpc {
-    async fn serve(&self, stream: Stream, _: Peer, activity: Arc<Activity>) {
-        let shared = &self.0;
-        connection::serve(stream, activity, |request| answer(Arc::clone(shared), request)).await;
+    async fn serve(&self, stream: Stream, peer: Peer, activity: Arc<Activity>) {
+        let answer = |request| answer(Arc::clone(&self.0), peer.clone(), request);
+        connection::serve(stream, activity, answer).await;
     }
 }
 
-async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
+async fn answer(shared: Arc<Shared>, peer: Peer, request: Request<Incoming>) -> Response<Body> {
     let kind = request.headers().get(CONTENT_TYPE).map(|kind| kind.as_bytes());
     if request.method() != Method::POST {
         return no_call(StatusCode::METHOD_NOT_ALLOWED);
@@ -75,11 +75,15 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Bod
     if !kind.is_some_and(|kind| kind.starts_with(body::GRPC.as_bytes())) {
         return no_call(StatusCode::UNSUPPORTED_MEDIA_TYPE);
     }
-    shared.answer(request).await.unwrap_or_else(Status::into_http)
+    shared.answer(&peer, request).await.unwrap_or_else(Status::into_http)
 }
 
 impl Shared {
-    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Status> {
+    async fn answer(
+        &self,
+        peer: &Peer,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Status> {
         match request.uri().path() {
             rls::SHOULD_RATE_LIMIT => {
                 let (asked, _room) = self.read(request).await?;
@@ -87,15 +91,21 @@ impl Shared {
             }
             check::CHECK => {
                 let (asked, _room) = self.read(request).await?;
-                check::check(&self.service, &asked).await.map(|answer| body::message(&answer))
+                check::check(&self.service, peer.caller(), &asked)
+                    .await
+                    .map(|answer| body::message(&answer))
             }
             check::PEEK => {
                 let (asked, _room) = self.read(request).await?;
-                check::peek(&self.service, asked).await.map(|answer| body::message(&answer))
+                check::peek(&self.service, peer.caller(), asked)
+                    .await
+                    .map(|answer| body::message(&answer))
             }
             check::CHECK_BATCH => {
                 let (asked, _room) = self.read(request).await?;
-                check::batch(&self.service, &asked).await.map(|answer| body::message(&answer))
+                check::batch(&self.service, peer.caller(), &asked)
+                    .await
+                    .map(|answer| body::message(&answer))
             }
             health::CHECK => {
                 let (asked, _room) = self.read(request).await?;

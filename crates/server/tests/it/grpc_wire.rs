@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use prost::Message;
+use tidegate_server::proto::tidegate::v1::{CheckRequest, CheckResponse};
 use tidegate_testkit::{Certificates, Port, Tool, lacking};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
@@ -119,6 +121,43 @@ fn http2_is_agreed_upon_inside_of_tls() {
     curl.args(["--data-binary", &format!("@{}", folder.file("message", "\0\0\0\0\0")), &url]);
     let (code, answer, errors) = shown(curl.output().unwrap());
     assert_eq!((code, answer.as_str()), (0, "200 2"), "{errors}");
+}
+
+#[test]
+fn a_service_is_known_by_its_certificate() {
+    if lacking(&[Tool::Openssl]) {
+        return;
+    }
+    let folder = Folder::new();
+    let certificates = Certificates::create(Path::new(folder.path()));
+    let file = |path: &Path| path.to_str().unwrap().to_owned();
+    let server = Server::with_config(&format!(
+        "listen: {{http: 127.0.0.1:0}}
+tls: {{certificate: {}, key: {}, client_ca: {}, doors: [grpc]}}
+rules: {{inline: [{{name: a, per: [service], limit: 1 per 10 days}}]}}",
+        file(&certificates.certificate),
+        file(&certificates.key),
+        file(&certificates.ca)
+    ));
+    let url = format!("https://{}/tidegate.v1.RateLimiter/Check", server.door("grpc"));
+    let attributes = [("path".to_owned(), "/orders".to_owned())].into();
+    let asked = CheckRequest { attributes, ..CheckRequest::default() }.encode_to_vec();
+    let length = u32::try_from(asked.len()).unwrap().to_be_bytes();
+    let message = Path::new(folder.path()).join("message");
+    std::fs::write(&message, [&[0][..], &length, &asked].concat()).unwrap();
+    let allowed = |name: &str| {
+        let (certificate, key) = certificates.client(name, &format!("URI:spiffe://shop/{name}"));
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--show-error", "--max-time", "30", "--http2"]);
+        curl.args(["--cacert", &file(&certificates.ca), "--cert", &file(&certificate)]);
+        curl.args(["--key", &file(&key), "-H", "content-type: application/grpc"]);
+        let output =
+            curl.arg("--data-binary").arg(format!("@{}", file(&message))).arg(&url).output();
+        let output = output.unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        CheckResponse::decode(output.stdout.get(5..).expect(&errors)).unwrap().allowed
+    };
+    assert_eq!(["orders", "orders", "billing"].map(allowed), [true, false, true]);
 }
 
 #[test]
@@ -276,7 +315,7 @@ fn calls_that_come_together_are_all_answered() {
                 caller.channel.clone(),
             );
         async move {
-            let asked = tidegate_server::proto::tidegate::v1::CheckRequest {
+            let asked = CheckRequest {
                 attributes: [("user".to_owned(), "alice".to_owned())].into(),
                 ..Default::default()
             };

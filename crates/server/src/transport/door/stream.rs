@@ -1,4 +1,4 @@
-//! A connection's bytes, in the clear or through TLS.
+//! A connection's bytes, in the clear or through TLS, and who looks on.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -71,5 +71,61 @@ impl AsyncWrite for Stream {
             Self::Plain(stream) => stream.is_write_vectored(),
             Self::Tls(stream) => stream.is_write_vectored(),
         }
+    }
+}
+
+/// A stream that tells each time how many bytes were read.
+#[derive(Debug)]
+pub(crate) struct Observed<F> {
+    stream: Stream,
+    seen: F,
+}
+
+impl<F: FnMut(usize)> Observed<F> {
+    pub(crate) fn new(stream: Stream, seen: F) -> Self {
+        Self { stream, seen }
+    }
+}
+
+impl<F: FnMut(usize) + Unpin> AsyncRead for Observed<F> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        (self.seen)(buffer.filled().len() - before);
+        read
+    }
+}
+
+impl<F: Unpin> AsyncWrite for Observed<F> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 }

@@ -6,6 +6,7 @@ use tidegate::Request;
 use tidegate_core::retry_after_seconds;
 use tonic::{Code, Status};
 
+use crate::identity::{Caller, vouched};
 use crate::proto::tidegate::v1::check_batch_response::{Answer, answer};
 use crate::proto::tidegate::v1::check_request::Named;
 use crate::proto::tidegate::v1::{
@@ -22,10 +23,11 @@ const MAX_CHECKS: usize = 1_000;
 
 pub(super) async fn check(
     service: &Service,
+    caller: Caller<'_>,
     asked: &CheckRequest,
 ) -> Result<CheckResponse, Status> {
     let call = call(asked).map_err(|fault| service.refused(Via::Grpc, fault))?;
-    let reply = service.check(Via::Grpc, call).await?;
+    let reply = service.check(Via::Grpc, vouched(call, caller)).await?;
     if reply.ending() == Ending::Unavailable {
         let undecided = reply.decision.undecided().join(", ");
         let code = Code::from(Ending::Unavailable.grpc());
@@ -36,14 +38,16 @@ pub(super) async fn check(
 
 pub(super) async fn peek(
     service: &Service,
+    caller: Caller<'_>,
     mut asked: CheckRequest,
 ) -> Result<CheckResponse, Status> {
     asked.cost = Some(0);
-    check(service, &asked).await
+    check(service, caller, &asked).await
 }
 
 pub(super) async fn batch(
     service: &Service,
+    caller: Caller<'_>,
     asked: &CheckBatchRequest,
 ) -> Result<CheckBatchResponse, Status> {
     let found = asked.checks.len();
@@ -52,7 +56,8 @@ pub(super) async fn batch(
         let fault = Fault::invalid("checks", format!("{found} checks"), wanted);
         return Err(service.refused(Via::Grpc, fault).into());
     }
-    let replies = service.check_each(Via::Grpc, asked.checks.iter().map(call).collect()).await;
+    let calls = asked.checks.iter().map(|check| Ok(vouched(call(check)?, caller)));
+    let replies = service.check_each(Via::Grpc, calls.collect()).await;
     let answers = replies.iter().enumerate().map(|(index, reply)| {
         let answer = match reply {
             Ok(reply) => answer::Answer::Decision(response(reply)),

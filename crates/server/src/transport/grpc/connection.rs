@@ -2,11 +2,10 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -14,12 +13,11 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::body::Body;
 use super::inline::Inline;
 use super::message::MAX_MESSAGE;
-use crate::transport::door::{Activity, Phase, Stream};
+use crate::transport::door::{Activity, Observed, Phase, Stream};
 
 /// Most calls under way on one connection.
 const MAX_CALLS: u32 = 1_024;
@@ -66,7 +64,16 @@ pub(super) async fn serve<F>(
         .max_send_buf_size(MAX_UNREAD)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PONG);
-    let io = Greeted { stream, read: 0, activity: Arc::clone(&activity) };
+    let (mut greeting, greeted) = (0, Arc::clone(&activity));
+    let io = Observed::new(stream, move |read| {
+        // Once a peer has said that it speaks HTTP/2 it may be silent.
+        if greeting < PREFACE {
+            greeting += read;
+            if greeting >= PREFACE {
+                greeted.note(Phase::Idle);
+            }
+        }
+    });
     let mut connection = pin!(http.serve_connection(TokioIo::new(io), service));
     let (mut closing, mut batch) = (false, Vec::new());
     let ended = poll_fn(|context| {
@@ -111,60 +118,5 @@ impl Drop for Call {
     fn drop(&mut self) {
         let last = self.0.under_way.fetch_sub(1, Ordering::Relaxed) == 1;
         self.0.activity.note(if last { Phase::Idle } else { Phase::Request });
-    }
-}
-
-/// A stream that notes when a peer has said that it speaks HTTP/2; after that it may be silent.
-struct Greeted {
-    stream: Stream,
-    read: usize,
-    activity: Arc<Activity>,
-}
-
-impl AsyncRead for Greeted {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if self.read < PREFACE {
-            self.read += buffer.filled().len() - before;
-            if self.read >= PREFACE {
-                self.activity.note(Phase::Idle);
-            }
-        }
-        read
-    }
-}
-
-impl AsyncWrite for Greeted {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }
