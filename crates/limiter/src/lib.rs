@@ -36,8 +36,9 @@ pub use per_key::{NeverFits, PerKey};
 pub use store::memory::{MemoryStore, MemoryUse};
 #[cfg(feature = "redis")]
 pub use store::redis::{
-    Address, Latency, OpenError, RedisConfig, RedisConfigError, RedisCounts, RedisStore, Secret,
-    ServerReport, ServerUse, Servers, Tls, TlsIdentity,
+    Address, DocumentVersion, Draft, Edition, Expected, Latency, Latest, OpenError, PutError,
+    RedisConfig, RedisConfigError, RedisCounts, RedisDocument, RedisStore, Secret, ServerReport,
+    ServerUse, Servers, Tls, TlsIdentity,
 };
 pub use store::{Answer, Answers, Charge, Outcomes, Refund, Share, Store, StoreError};
 pub use tidegate_core::{
