@@ -19,6 +19,7 @@
 pub mod block;
 pub mod clock;
 pub mod limiter;
+pub mod live;
 pub mod per_key;
 pub mod store;
 #[cfg(feature = "tower")]
@@ -30,6 +31,7 @@ pub use limiter::{
     AcquireError, Builder, Claim, FailureCounts, ForgetError, Limiter, NoHandle, Receipt, Under,
     UnknownRule,
 };
+pub use live::LiveLimiter;
 pub use per_key::{NeverFits, PerKey};
 pub use store::memory::{MemoryStore, MemoryUse};
 #[cfg(feature = "redis")]

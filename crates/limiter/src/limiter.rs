@@ -30,6 +30,9 @@ pub use self::together::{Claim, Under};
 
 /// Decides requests by a set of rules. Clones share everything.
 ///
+/// The rules of one limiter never change. [`with_rules`](Self::with_rules) makes the next one, and a
+/// [`LiveLimiter`](crate::LiveLimiter) is for whoever decides while rules change.
+///
 /// ```
 /// use tidegate::{Limiter, Request, RuleSet};
 ///
@@ -71,7 +74,7 @@ struct Inner<S> {
     failing: Failing,
     blocks: Arc<BlockList>,
     /// The denials of clients, if there is a rule with a penalty.
-    penalties: Option<PenaltyBox>,
+    penalties: Option<Arc<PenaltyBox>>,
 }
 
 /// What a request was charged, for taking it back.

@@ -1,6 +1,7 @@
 //! Rules to decisions.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
+mod changing;
 mod failing;
 mod give_back;
 mod together;
