@@ -268,7 +268,7 @@ impl<S: Store> Limiter<S> {
     /// A handle on one rule's limit, a bucket for each value of the attribute it counts by.
     ///
     /// The handle meets the same buckets as requests that carry the value, under the rule's own
-    /// limit: tiers, overrides and penalties need a request to look at. It does not look at the block
+    /// limit: tiers, overrides, rollouts and penalties need a request to look at. It does not look at the block
     /// list either.
     ///
     /// # Errors
@@ -279,8 +279,9 @@ impl<S: Store> Limiter<S> {
         if rule.per().len() != 1 {
             return Err(NoHandle::Parts { rule: name.to_owned(), found: rule.per().len() });
         }
+        let chooses = rule.penalty().is_some() || rule.rollout().is_some();
         let varies = rule.tiers().is_some() || !rule.overrides().is_empty();
-        if varies || rule.penalty().is_some() || rule.mode() != Mode::Enforce {
+        if varies || chooses || rule.mode() != Mode::Enforce {
             return Err(NoHandle::Varies { rule: name.to_owned() });
         }
         let (store, clock) = (Arc::clone(&self.inner.store), self.inner.clock.clone());

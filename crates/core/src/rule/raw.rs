@@ -17,11 +17,12 @@ pub(super) struct RawRule<'n> {
     pub(super) accuracy: Option<&'n Node<'n>>,
     pub(super) on_store_failure: Option<&'n Node<'n>>,
     pub(super) mode: Option<&'n Node<'n>>,
+    pub(super) rollout: Option<&'n Node<'n>>,
     pub(super) penalty: Option<&'n Node<'n>>,
 }
 
 impl<'n> RawRule<'n> {
-    const KEYS: [&'static str; 13] = [
+    const KEYS: [&'static str; 14] = [
         "name",
         "match",
         "per",
@@ -34,6 +35,7 @@ impl<'n> RawRule<'n> {
         "accuracy",
         "on_store_failure",
         "mode",
+        "rollout",
         "penalty",
     ];
 
@@ -53,6 +55,7 @@ impl<'n> RawRule<'n> {
             accuracy,
             on_store_failure,
             mode,
+            rollout,
             penalty,
         ] = keys(node, "rule", Self::KEYS, report)?;
         Some(Self {
@@ -68,6 +71,7 @@ impl<'n> RawRule<'n> {
             accuracy,
             on_store_failure,
             mode,
+            rollout,
             penalty,
         })
     }

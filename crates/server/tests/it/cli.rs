@@ -211,6 +211,31 @@ old does not apply
 }
 
 #[test]
+fn validate_and_explain_say_whom_a_rollout_reaches() {
+    let folder = Folder::new();
+    let rules = |share| {
+        let item = format!("{{match: {{path: /}}, limit: 9/s, rollout: {share}}}");
+        let text = format!(
+            "rules: [{{name: a, per: [ip], limit: 1/s, rollout: {share}, overrides: [{item}]}}]"
+        );
+        folder.file("rules.yaml", &text)
+    };
+    let (code, stdout, _) = run(&["validate", &rules("0.5%")]);
+    assert_eq!(code, 0);
+    let wanted = "\
+a: 1 per 1 s (token_bucket): at most 2 in any 1 s, for 0.5% of its clients
+  override 1 by path for 0.5% of the clients: 9 per 1 s (token_bucket): at most 18 in any 1 s
+";
+    assert_eq!(stdout, wanted);
+    let (_, inside, _) = run(&["explain", "--rules", &rules("100%"), "/"]);
+    assert!(inside.contains("\na applies, the client is among its 100%\n"), "{inside}");
+    assert!(inside.contains(", override 1 by path for 100% of the clients\n"), "{inside}");
+    let (_, outside, _) = run(&["explain", "--rules", &rules("0%"), "/"]);
+    let because = "  because  the client is not among the 0% that the rule is rolled out to\n";
+    assert!(outside.contains(&format!("\na does not apply\n{because}")), "{outside}");
+}
+
+#[test]
 fn explain_takes_attributes_that_come_from_elsewhere() {
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", RULES);
