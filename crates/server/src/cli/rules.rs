@@ -18,8 +18,8 @@ use crate::client::Server;
 
 /// Shows the rules of running servers, and changes them while traffic flows.
 ///
-/// Asks the admin door of one server. Rules that it shares with others through a Redis (serve --rules
-/// redis://…) are changed on all of them, usually within a second; whoever has a file changes the
+/// Asks the admin door of one server. Rules that it shares with others through a Redis, by serve --rules
+/// redis://cache, are changed on all of them, usually within a second; whoever has a file changes the
 /// file. Exit status: 0 done, 1 not possible or not so, 2 no answer.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

@@ -26,5 +26,6 @@ mod redis;
 mod redis_config;
 mod resp;
 mod rls_json;
+mod rules_cli;
 mod serve;
 mod tls;

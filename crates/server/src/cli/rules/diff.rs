@@ -15,10 +15,11 @@ use super::table::plain;
 /// Exit status: 0 the rules are the same, 1 they are not, 2 it can't be told.
 #[derive(Debug, Args)]
 pub(super) struct Diff {
-    /// A document, - for stdin; or the number of a version, and then that of another
+    /// A document, - for stdin, to compare with what is in force; or the number of a version
     #[arg(value_name = "FILE|N")]
     first: String,
 
+    /// The version to compare that one with
     #[arg(value_name = "M")]
     second: Option<u64>,
 
