@@ -10,12 +10,9 @@ const REDIS: Tool = Tool::Server(Flavour::Redis);
 const FIRST: &str = "# the first\nrules:\n  - {name: api, per: [user], limit: 2 per 10 days}\n  - {name: all, limit: 9 per 10 days}\n";
 const SECOND: &str = "rules:\n  - {name: api, per: [user], limit: 3 per 10 days}\n  - {name: login, per: [ip], limit: 5 per 10 days}\n";
 
-/// A server whose rules are in a Redis, and what it should still have after a restart in a folder.
-fn serve(redis: &Redis, folder: &Folder) -> Server {
-    let mut command = tidegate();
-    command.args(["serve", "--http", "127.0.0.1:0", "--rules", &redis.url()]);
-    command.env("XDG_STATE_HOME", folder.path());
-    Server::launch_command(command)
+/// A server whose rules are in a Redis.
+fn serve(redis: &Redis) -> Server {
+    Server::with_arguments(&["--http", "127.0.0.1:0", "--rules", &redis.url()])
 }
 
 /// Runs `tidegate rules` for a server.
@@ -49,7 +46,7 @@ fn a_push_shows_what_it_changes_and_is_in_force_on_every_node() {
         return;
     }
     let (redis, folder) = (Redis::start(), Folder::new());
-    let (near, far) = (serve(&redis, &Folder::new()), serve(&redis, &Folder::new()));
+    let (near, far) = (serve(&redis), serve(&redis));
     let (first, second) = (folder.file("first.yaml", FIRST), folder.file("second.yaml", SECOND));
 
     let (code, stdout, stderr) =
@@ -105,7 +102,7 @@ fn a_rollback_is_a_new_version_of_an_old_text() {
         return;
     }
     let (redis, folder) = (Redis::start(), Folder::new());
-    let server = serve(&redis, &Folder::new());
+    let server = serve(&redis);
     let (first, second) = (folder.file("first.yaml", FIRST), folder.file("second.yaml", SECOND));
     let (code, stdout, stderr) = rules(&server, &["rollback"]);
     assert_eq!((code, &*stdout), (1, ""));
@@ -137,14 +134,16 @@ fn of_pushes_at_once_each_is_in_the_history_or_was_told_to_look_again() {
         return;
     }
     let (redis, folder) = (Redis::start(), Folder::new());
-    let server = serve(&redis, &Folder::new());
+    let server = serve(&redis);
     let file = folder.file("first.yaml", FIRST);
     let url = server.admin_url();
-    let push = &|number: u32| rules_at(&url, &["push", &file, "--note", &number.to_string()]);
-    let outcomes: Vec<_> = std::thread::scope(|scope| {
-        let pushes: Vec<_> = (0..8).map(|number| scope.spawn(move || push(number))).collect();
-        pushes.into_iter().map(|push| push.join().unwrap()).collect()
-    });
+    let push = &|| rules_at(&url, &["push", &file]);
+    let mut outcomes = Vec::new();
+    for _ in 0..5 {
+        outcomes.extend(std::thread::scope(|scope| {
+            [scope.spawn(push), scope.spawn(push)].map(|push| push.join().unwrap())
+        }));
+    }
     let mut won: Vec<u64> = Vec::new();
     for (code, stdout, stderr) in &outcomes {
         if *code == 0 {
@@ -202,6 +201,9 @@ fn a_document_with_an_error_is_not_even_sent() {
     let (code, _, stderr) = run(&["rules", "push", &fine, "--note", &long, "--server", &url]);
     assert_eq!(code, 2);
     assert!(stderr.contains("must have at most 200 characters, found 201"), "{stderr}");
+    let (code, _, stderr) = run(&["rules", "rollback", "--by", "a\nb", "--server", &url]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("must be one line of plain text"), "{stderr}");
 }
 
 #[test]
@@ -247,7 +249,7 @@ fn a_document_can_be_piped_in() {
         return;
     }
     let (redis, folder) = (Redis::start(), Folder::new());
-    let server = serve(&redis, &Folder::new());
+    let server = serve(&redis);
     let input = std::fs::File::open(folder.file("first.yaml", FIRST)).unwrap();
     let url = server.admin_url();
     let mut push = tidegate();

@@ -156,9 +156,9 @@ fn refusal(status: u16, body: &str, About { name, hint }: About<'_>) -> Failure 
         401 => Failure::failed(detail).hint("TIDEGATE_TOKEN sets the token that is sent"),
         404 if detail.starts_with("path:") => Failure::failed(detail)
             .hint("the admin door is another one than the door for checks, port 9090 if not told otherwise"),
-        404 => Failure::refused(detail).hint("tidegate rules history shows which versions are kept"),
+        404 if detail.starts_with("version ") => Failure::refused(detail).hint("tidegate rules history shows which versions are kept"),
         // The door says what to do instead.
-        409 => Failure::refused(detail),
+        404 | 409 => Failure::refused(detail),
         412 => Failure::refused(match version {
             Some(0) => "the rules were lost meanwhile, nothing was pushed".to_owned(),
             Some(version) => format!("version {version} was pushed meanwhile, yours was not"),

@@ -51,6 +51,9 @@ pub(super) struct Words {
 }
 
 fn few(text: &str) -> Result<String, String> {
+    if text.chars().any(char::is_control) {
+        return Err("must be one line of plain text".to_owned());
+    }
     match text.chars().count() {
         0..=MOST_WORDS => Ok(text.to_owned()),
         found => Err(format!("must have at most {MOST_WORDS} characters, found {found}")),

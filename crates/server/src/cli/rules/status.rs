@@ -28,6 +28,9 @@ pub(super) struct Standing {
     behind: bool,
     #[serde(default)]
     problem: Option<String>,
+    /// Why other nodes are not listed.
+    #[serde(default)]
+    unknown: Option<String>,
     #[serde(default)]
     nodes: Vec<Node>,
 }
@@ -74,6 +77,9 @@ impl Status {
             output.note(summary(&standing));
             if let Some(problem) = &standing.problem {
                 output.note(format_args!("here: {}", plain(problem)));
+            }
+            if let Some(unknown) = &standing.unknown {
+                output.note(format_args!("other nodes are not known: {}", plain(unknown)));
             }
         }
         Ok(if standing.is_behind() { Ending::No } else { Ending::Fine })
