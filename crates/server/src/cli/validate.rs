@@ -6,6 +6,7 @@ use clap::Args;
 use tidegate::rule::{Condition, Mode, Override};
 use tidegate::{Limit, Rule, RuleSet};
 
+use super::excerpt::Sources;
 use super::{Ending, Failure, Output};
 use crate::config::{self, ConfigError, ConfigFile, Kind, RuleSource};
 use crate::rules::Rules;
@@ -14,8 +15,8 @@ use crate::service::internal_rules;
 
 /// Checks rule files and configurations without serving them, those of envoyproxy/ratelimit too.
 ///
-/// Prints for each rule its limit, its algorithm, and what that admits at the most. Exit status: 0
-/// fine, 1 something is wrong, 2 a file can't be read.
+/// Prints for each rule its limit, its algorithm, and what that admits at the most, or each error with
+/// the line that it is about. Lines that may hold a secret are not shown. Exit status: 0 fine, 1 something is wrong, 2 a file can't be read.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Validate {
@@ -37,8 +38,9 @@ const SPELLED: usize = 5;
 impl Validate {
     pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
         let mut worst = Ending::Fine;
+        let mut sources = Sources::default();
         for path in &self.files {
-            match rules_of(path) {
+            match rules_of(path, &mut sources) {
                 Ok(rules) => {
                     for rule in rules.iter().flat_map(RuleSet::rules) {
                         describe(rule, output);
@@ -46,8 +48,9 @@ impl Validate {
                     output.note(summary(path, rules.as_ref()));
                 }
                 Err(error) => {
+                    let told = sources.told(&error);
                     let failure = Failure::from(error);
-                    output.note(failure.message);
+                    output.note(told.unwrap_or(failure.message));
                     worst = worst.max(failure.ending);
                 }
             }
@@ -57,8 +60,8 @@ impl Validate {
 }
 
 /// The rules of a file or directory, fit to be served; `None` for a configuration without any.
-fn rules_of(path: &Path) -> Result<Option<RuleSet>, ConfigError> {
-    let rules = written_in(path)?;
+fn rules_of(path: &Path, sources: &mut Sources) -> Result<Option<RuleSet>, ConfigError> {
+    let rules = written_in(path, sources)?;
     if let Some(rules) = &rules {
         // The server has rules of its own, whose names are taken.
         rules.clone().with_named(internal_rules().unwrap_or_default())?;
@@ -66,12 +69,13 @@ fn rules_of(path: &Path) -> Result<Option<RuleSet>, ConfigError> {
     Ok(rules)
 }
 
-fn written_in(path: &Path) -> Result<Option<RuleSet>, ConfigError> {
+fn written_in(path: &Path, sources: &mut Sources) -> Result<Option<RuleSet>, ConfigError> {
     if path.is_dir() {
         return Ok(Some(Rules::load(RuleSource::Nothing, Some(path))?.set));
     }
     let text = config::read(path, RuleSet::MAX_DOCUMENT)?;
     let source = path.display().to_string();
+    sources.keep(&source, &text);
     match config::kind(path, &text) {
         Kind::Rules => Ok(Some(RuleSet::parse(&source, &text)?)),
         Kind::Envoy => {
