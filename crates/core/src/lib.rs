@@ -31,6 +31,7 @@ pub mod nearest;
 pub mod quota;
 pub mod request;
 pub mod rule;
+pub mod schema;
 pub mod time;
 
 pub use algorithm::{Algorithm, Bound, Limit, Meter, State};

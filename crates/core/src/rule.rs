@@ -12,6 +12,7 @@ mod parse;
 mod penalty;
 mod per;
 mod raw;
+pub mod schema;
 mod set;
 mod yaml;
 

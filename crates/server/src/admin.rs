@@ -22,6 +22,7 @@ use hyper::{Method, Request, Response, StatusCode};
 
 pub(crate) use self::guard::Guard;
 use crate::metrics::Format;
+use crate::reference::Subject;
 use crate::service::Service;
 use crate::transport::connection::Handler;
 use crate::transport::door::{Patience, Peer};
@@ -30,8 +31,8 @@ use crate::transport::http::encode::{self, Body};
 /// Most operators at once.
 const CONNECTIONS: usize = 64;
 
-const ENDPOINTS: &str =
-    "/metrics, /rlconfig, /v1/block, /v1/clients, /v1/refund, /v1/rules or /v1/top";
+const ENDPOINTS: &str = "/metrics, /rlconfig, /v1/block, /v1/clients, /v1/refund, /v1/rules, \
+    /v1/schema/config.json, /v1/schema/rules.json or /v1/top";
 
 /// What the admin door shows.
 #[derive(Debug)]
@@ -54,6 +55,8 @@ impl Admin {
             "/v1/block" => block::answer(service.limiter(), request, from).await,
             "/v1/refund" => refund::answer(service.limiter(), request, from).await,
             "/v1/rules" => reading(&request, || rules::answer(service, &request)),
+            "/v1/schema/rules.json" => reading(&request, || schema(Subject::Rules)),
+            "/v1/schema/config.json" => reading(&request, || schema(Subject::Config)),
             "/v1/top" => reading(&request, || top::answer(service, request.uri().query())),
             path if path.starts_with(clients::PATH) => {
                 clients::answer(service.limiter(), request, from).await
@@ -98,6 +101,13 @@ fn metrics(service: &Service, request: &Request<Incoming>) -> Response<Body> {
     let format = Format::accepted(accept);
     let mut response = encode::plain(service.metrics(format));
     let kind = HeaderValue::from_static(format.content_type());
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+fn schema(subject: Subject) -> Response<Body> {
+    let mut response = Response::new(Body::from(subject.schema().to_json()));
+    let kind = HeaderValue::from_static(Subject::MEDIA_TYPE);
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }

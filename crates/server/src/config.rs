@@ -6,6 +6,7 @@ mod file;
 mod identity;
 mod redis;
 mod resp;
+pub(crate) mod schema;
 mod secrets;
 mod tls;
 mod token;

@@ -9,6 +9,7 @@ use tidegate::{Limit, Rule, RuleSet};
 use super::excerpt::Sources;
 use super::{Ending, Failure, Output};
 use crate::config::{self, ConfigError, ConfigFile, Kind, RuleSource};
+use crate::reference::Subject;
 use crate::rules::Rules;
 use crate::rules::envoy::EnvoyRules;
 use crate::service::internal_rules;
@@ -21,8 +22,12 @@ use crate::service::internal_rules;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Validate {
     /// Rule files, configurations, or directories of envoyproxy/ratelimit files
-    #[arg(required = true, value_name = "FILE|DIR")]
+    #[arg(required_unless_present = "schema", value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
+
+    /// Print the JSON Schema of rules or of configurations instead, for editors
+    #[arg(long, value_name = "KIND", conflicts_with = "files")]
+    schema: Option<Subject>,
 }
 
 const EXAMPLES: &str = "\
@@ -30,6 +35,7 @@ Examples:
   tidegate validate rules.yaml
   tidegate validate tidegate.yaml            with the rules that it names
   tidegate validate rules/*.yaml && deploy
+  tidegate validate --schema rules > rules.schema.json
   tidegate validate /srv/runtime_data/current/ratelimit/config";
 
 /// Most tiers and most overrides of a rule that are spelled out.
@@ -37,6 +43,10 @@ const SPELLED: usize = 5;
 
 impl Validate {
     pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+        if let Some(subject) = self.schema {
+            output.data(subject.schema().to_json().trim_end());
+            return Ok(Ending::Fine);
+        }
         let mut worst = Ending::Fine;
         let mut sources = Sources::default();
         for path in &self.files {
