@@ -68,6 +68,12 @@ impl<'a> Part<'a> {
         }
     }
 
+    /// Adds the part to a hash, in a way that no other parts read the same.
+    pub(crate) fn spell(&self, hasher: &mut blake3::Hasher) {
+        hasher.update(&self.header().to_le_bytes());
+        hasher.update(self.value());
+    }
+
     #[inline]
     fn value(&self) -> &'a [u8] {
         match self {
@@ -181,10 +187,7 @@ impl Scope {
     #[cold]
     fn thorough<'p>(&self, parts: impl Iterator<Item = Part<'p>>) -> Key {
         let mut hasher = blake3::Hasher::new_keyed(&self.secret);
-        for part in parts {
-            hasher.update(&part.header().to_le_bytes());
-            hasher.update(part.value());
-        }
+        parts.for_each(|part| part.spell(&mut hasher));
         let mut cut = [0; 16];
         hasher.finalize_xof().fill(&mut cut);
         Key(u128::from_le_bytes(cut))

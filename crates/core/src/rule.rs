@@ -12,6 +12,7 @@ mod parse;
 mod penalty;
 mod per;
 mod raw;
+mod rollout;
 pub mod schema;
 mod set;
 mod yaml;
@@ -28,10 +29,12 @@ pub use mark::Mark;
 pub use network::{NetworkError, Networks, address, network, unmapped};
 pub use penalty::{After, Penalty, PenaltyError};
 pub use per::{Chain, Picked};
+pub use rollout::{Rollout, RolloutError};
 pub use set::RuleSet;
 
 use condition::present;
 use limits::Overrides;
+use rollout::Draw;
 
 use crate::algorithm::{Algorithm, Limit};
 use crate::key::Part;
@@ -88,6 +91,7 @@ pub struct Rule {
     overrides: Overrides,
     on_store_failure: OnStoreFailure,
     mode: Mode,
+    rollout: Option<Rollout>,
     penalty: Option<Penalty>,
 }
 
@@ -165,6 +169,12 @@ impl Rule {
         self.mode
     }
 
+    /// The share of its clients that the rule is for; `None` is all of them.
+    #[must_use]
+    pub fn rollout(&self) -> Option<Rollout> {
+        self.rollout
+    }
+
     /// What becomes of a client that goes on after it was denied, if anything does.
     #[must_use]
     pub fn penalty(&self) -> Option<&Penalty> {
@@ -190,16 +200,33 @@ impl Rule {
                 });
             }
         }
-        Ok(())
+        match self.rollout {
+            Some(share) if !share.takes(self.draw(request)) => Err(Mismatch::Rollout(share)),
+            _ => Ok(()),
+        }
     }
 
-    /// The limit for a request: the first override that matches and is not over at `now`, else
-    /// that of the request's tier, else the rule's own.
+    /// Whether the rule applies to the client of a request that names the rule and need not match: it
+    /// is not off, and its rollout reaches the client.
+    #[inline]
+    #[must_use]
+    pub fn reaches(&self, request: &Request<'_>) -> bool {
+        self.mode != Mode::Off && self.rollout.is_none_or(|share| share.takes(self.draw(request)))
+    }
+
+    /// Where the client stands among all of the rule's.
+    #[cold]
+    fn draw(&self, request: &Request<'_>) -> Draw {
+        Draw::of(&self.name, self.parts(request))
+    }
+
+    /// The limit for a request: the first override that matches, is not over at `now` and reaches
+    /// the client, else that of the request's tier, else the rule's own.
     #[must_use]
     pub fn limit_for(&self, request: &Request<'_>, now: Timestamp) -> Applied<'_> {
         let tiers = self.tiers.as_ref();
         self.overrides
-            .applied(request, now)
+            .applied(request, now, || self.draw(request))
             .or_else(|| tiers.and_then(|tiers| tiers.applied(request)))
             .unwrap_or(Applied { limit: &self.limit, because: Because::Rule })
     }

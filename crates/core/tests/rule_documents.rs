@@ -3,7 +3,9 @@
 
 use std::fmt::Write as _;
 
-use tidegate_core::rule::{After, Because, Chain, Mode, OnStoreFailure, Penalty};
+use tidegate_core::rule::{
+    After, Because, Chain, Mode, OnStoreFailure, Override, Penalty, Rollout,
+};
 use tidegate_core::{Algorithm, Limit, Part, Quota, Request, RuleSet, Span, Timestamp};
 
 fn read(yaml: &str) -> RuleSet {
@@ -31,10 +33,11 @@ rules:
     tiers: {by: claim.plan, limits: {free: 10 per second, pro: {amount: 100, window: 1m, burst: 7}}}
     overrides:
       - {match: {api_key: partner-1}, limit: 5000 per second, until: 2027-01-01T00:00:00Z}
-      - {match: {api_key: "partner-*"}, limit: {amount: 4_000, window: 1s}}
+      - {match: {api_key: "partner-*"}, limit: {amount: 4_000, window: 1s}, rollout: 100%}
     accuracy: exact
     on_store_failure: deny
     mode: shadow
+    rollout: 12.5%
     penalty: {after: 10x, within: 1m, block: 10 minutes}
   - name: all
     limit: {amount: 250, window: 15m}
@@ -51,6 +54,9 @@ fn every_field_means_what_the_guide_says() {
     assert_eq!(per, ["api_key", "user | ip"]);
     let penalty = Penalty::new(After::Times(10), Span::MINUTE, Span::from_secs(600)).unwrap();
     assert_eq!(rule.penalty(), Some(&penalty));
+    assert_eq!(rule.rollout(), Rollout::of_million(125_000));
+    let shares: Vec<_> = rule.overrides().iter().map(Override::rollout).collect();
+    assert_eq!(shares, [None, Some(Rollout::EVERYBODY)]);
 
     let all = rules.rule("all").unwrap();
     assert_eq!(all.mode(), Mode::Enforce);
@@ -59,7 +65,7 @@ fn every_field_means_what_the_guide_says() {
     let quarter = Span::MINUTE.checked_mul(15).unwrap();
     assert_eq!(**all.limit(), limit(Quota::per(250, quarter)));
     assert!(all.per().is_empty() && all.conditions().is_empty() && all.penalty().is_none());
-    assert!(rules.rule("none").is_none());
+    assert!(all.rollout().is_none() && rules.rule("none").is_none());
 }
 
 #[test]
@@ -211,6 +217,17 @@ fn rules_made_in_code_are_checked_too() {
     );
     let punished = rule("a").unwrap().with_per("user").unwrap().with_penalty(penalty).unwrap();
     assert_eq!(punished.penalty(), Some(&penalty));
+    let tenth = Rollout::of_million(100_000).unwrap();
+    assert_eq!(
+        rule("a").unwrap().with_rollout(tenth).unwrap_err().to_string(),
+        r#"rule "a": rollout needs per, found none"#
+    );
+    let counted = || rule("a").unwrap().with_per("user").unwrap();
+    assert_eq!(
+        counted().with_override_rollout(0, tenth).unwrap_err().to_string(),
+        r#"rule "a": rollout must name one of 0 overrides, found 0"#
+    );
+    assert_eq!(counted().with_rollout(tenth).unwrap().rollout(), Some(tenth));
     let twice = RuleSet::new(vec![rule("a").unwrap(), rule("a").unwrap()]);
     assert_eq!(twice.unwrap_err().to_string(), r#"rule "a": name must be unique, found it twice"#);
 }

@@ -64,6 +64,17 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
         ),
         ("mode: on", r#"mode must be enforce, shadow or off, found "on""#),
         ("mode:", "mode must be enforce, shadow or off, found nothing"),
+        (
+            "per: [a]\n  rollout: 10",
+            r#"rollout must be from 0% to 100%, like 10% or 0.5%, with at most 4 decimals, found "10""#,
+        ),
+        ("per: [a]\n  rollout: [10%]", "rollout must be a text, found a list"),
+        ("rollout: 10%", "rollout needs per, found none"),
+        (
+            "per: [a]\n  overrides: [{match: {a: b}, limit: 1/s, rollout: 101%}]",
+            r#"rollout must be from 0% to 100%, like 10% or 0.5%, with at most 4 decimals, found "101%""#,
+        ),
+        ("overrides: [{match: {a: b}, limit: 1/s, rollout: 10%}]", "rollout needs per, found none"),
         ("accuracy: leased", r#"accuracy must be exact, found "leased""#),
         (
             "on_store_failure: maybe",
@@ -89,7 +100,7 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
         ),
         (
             "overrides: [{match: {a: b}, limit: 1/s, til: x}]",
-            r#"override has no key "til", wanted match, limit or until (did you mean until?)"#,
+            r#"override has no key "til", wanted match, limit, until or rollout (did you mean until?)"#,
         ),
         ("match: [a]", "match must be a map, found a list"),
         ("match:", "match must be a map, found nothing"),
@@ -143,11 +154,11 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
         ),
         (
             "color: red",
-            r#"rule has no key "color", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, on_store_failure, mode or penalty"#,
+            r#"rule has no key "color", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, on_store_failure, mode, rollout or penalty"#,
         ),
         (
             "brust: 5",
-            r#"rule has no key "brust", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, on_store_failure, mode or penalty (did you mean burst?)"#,
+            r#"rule has no key "brust", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, on_store_failure, mode, rollout or penalty (did you mean burst?)"#,
         ),
     ] {
         assert_eq!(

@@ -19,6 +19,7 @@
 pub mod block;
 pub mod clock;
 pub mod limiter;
+pub mod live;
 pub mod per_key;
 pub mod store;
 #[cfg(feature = "tower")]
@@ -30,12 +31,14 @@ pub use limiter::{
     AcquireError, Builder, Claim, FailureCounts, ForgetError, Limiter, NoHandle, Receipt, Under,
     UnknownRule,
 };
+pub use live::LiveLimiter;
 pub use per_key::{NeverFits, PerKey};
 pub use store::memory::{MemoryStore, MemoryUse};
 #[cfg(feature = "redis")]
 pub use store::redis::{
-    Address, Latency, OpenError, RedisConfig, RedisConfigError, RedisCounts, RedisStore, Secret,
-    ServerReport, ServerUse, Servers, Tls, TlsIdentity,
+    Address, DocumentVersion, Draft, Edition, Expected, Latency, Latest, OpenError, PutError,
+    RedisConfig, RedisConfigError, RedisCounts, RedisDocument, RedisStore, Secret, ServerReport,
+    ServerUse, Servers, Tls, TlsIdentity,
 };
 pub use store::{Answer, Answers, Charge, Outcomes, Refund, Share, Store, StoreError};
 pub use tidegate_core::{

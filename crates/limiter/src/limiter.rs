@@ -30,6 +30,9 @@ pub use self::together::{Claim, Under};
 
 /// Decides requests by a set of rules. Clones share everything.
 ///
+/// The rules of one limiter never change. [`with_rules`](Self::with_rules) makes the next one, and a
+/// [`LiveLimiter`](crate::LiveLimiter) is for whoever decides while rules change.
+///
 /// ```
 /// use tidegate::{Limiter, Request, RuleSet};
 ///
@@ -71,7 +74,7 @@ struct Inner<S> {
     failing: Failing,
     blocks: Arc<BlockList>,
     /// The denials of clients, if there is a rule with a penalty.
-    penalties: Option<PenaltyBox>,
+    penalties: Option<Arc<PenaltyBox>>,
 }
 
 /// What a request was charged, for taking it back.
@@ -265,7 +268,7 @@ impl<S: Store> Limiter<S> {
     /// A handle on one rule's limit, a bucket for each value of the attribute it counts by.
     ///
     /// The handle meets the same buckets as requests that carry the value, under the rule's own
-    /// limit: tiers, overrides and penalties need a request to look at. It does not look at the block
+    /// limit: tiers, overrides, rollouts and penalties need a request to look at. It does not look at the block
     /// list either.
     ///
     /// # Errors
@@ -276,8 +279,9 @@ impl<S: Store> Limiter<S> {
         if rule.per().len() != 1 {
             return Err(NoHandle::Parts { rule: name.to_owned(), found: rule.per().len() });
         }
+        let chooses = rule.penalty().is_some() || rule.rollout().is_some();
         let varies = rule.tiers().is_some() || !rule.overrides().is_empty();
-        if varies || rule.penalty().is_some() || rule.mode() != Mode::Enforce {
+        if varies || chooses || rule.mode() != Mode::Enforce {
             return Err(NoHandle::Varies { rule: name.to_owned() });
         }
         let (store, clock) = (Arc::clone(&self.inner.store), self.inner.clock.clone());

@@ -32,7 +32,7 @@ pub use self::gate::{ByKey, ByRules, Gate};
 pub use self::lookup::Lookup;
 use self::refusal::Answers;
 pub use self::source::attributes;
-use crate::limiter::Limiter;
+use crate::live::LiveLimiter;
 use crate::per_key::PerKey;
 use crate::store::Store;
 
@@ -90,9 +90,11 @@ impl<S: Store> RateLimitLayer<ByRules<S>> {
     /// among the request's extensions, and what [`ip`](Self::ip) and [`attribute`](Self::attribute)
     /// add. Only what some rule mentions, or somebody is blocked by, is read. `X-Forwarded-For` is a header as any other: whoever
     /// sends it may have made it up.
+    ///
+    /// A [`LiveLimiter`] lets the rules change while the service runs.
     #[must_use]
-    pub fn new(limiter: Limiter<S>) -> Self {
-        Self { gate: ByRules::new(limiter), answers: Answers::default() }
+    pub fn new(limiter: impl Into<LiveLimiter<S>>) -> Self {
+        Self { gate: ByRules::new(limiter.into()), answers: Answers::default() }
     }
 
     /// Tells rules an attribute that the layer can't find itself, or finds elsewhere: `user` from

@@ -1,6 +1,6 @@
 //! Which rules are in force, in one short word: the same for nodes that have the same rules.
 
-use tidegate::rule::{Condition, Mode, OnStoreFailure, Test};
+use tidegate::rule::{Condition, Mode, OnStoreFailure, Rollout, Test};
 use tidegate::{Rule, RuleSet};
 
 use crate::service::written;
@@ -55,6 +55,7 @@ impl Said {
             self.word(&item.limit().to_string());
             let until = item.until().map(|until| until.as_micros().to_string());
             self.word(until.as_deref().unwrap_or_default());
+            self.rollout(item.rollout());
         }
         let mode = match rule.mode() {
             Mode::Enforce => "enforce",
@@ -68,6 +69,7 @@ impl Said {
         };
         self.word(mode);
         self.word(failing);
+        self.rollout(rule.rollout());
         match rule.penalty() {
             Some(penalty) => {
                 let (after, within, block) = (penalty.after(), penalty.within(), penalty.block());
@@ -75,6 +77,10 @@ impl Said {
             }
             None => self.word(""),
         }
+    }
+
+    fn rollout(&mut self, share: Option<Rollout>) {
+        self.word(&share.map(|share| share.to_string()).unwrap_or_default());
     }
 
     fn conditions(&mut self, conditions: &[Condition]) {
@@ -145,6 +151,11 @@ mod tests {
             "{name: a, limit: 1/s, match: {ip: {in: [10.0.0.0/8]}}}",
             "{name: a, limit: 1/s, per: [ip], penalty: {after: 5, within: 1m, block: 1m}}",
             "{name: a, limit: 1/s, per: [ip], penalty: {after: 5x, within: 1m, block: 1m}}",
+            "{name: a, limit: 1/s, per: [ip], rollout: 10%}",
+            "{name: a, limit: 1/s, per: [ip], rollout: 20%}",
+            "{name: a, limit: 1/s, per: [ip], rollout: 100%}",
+            "{name: a, limit: 1/s, per: [ip], overrides: [{match: {user: x}, limit: 2/s}]}",
+            "{name: a, limit: 1/s, per: [ip], overrides: [{match: {user: x}, limit: 2/s, rollout: 10%}]}",
             "{name: a, limit: 1/s, tiers: {by: plan, limits: {pro: 2/s}}}",
             "{name: a, limit: 1/s, overrides: [{match: {user: x}, limit: 2/s}]}",
             "{name: a, limit: 1/s, overrides: [{match: {user: y}, limit: 2/s}]}",

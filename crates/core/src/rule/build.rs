@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::limits::Overrides;
-use super::{Condition, Mode, OnStoreFailure, Override, Penalty, Rule, RuleError, Tiers, parse};
+use super::{
+    Condition, Mode, OnStoreFailure, Override, Penalty, Rollout, Rule, RuleError, Tiers, parse,
+};
 use crate::algorithm::{Algorithm, Limit};
 use crate::quota::{Quota, QuotaError};
 use crate::time::Timestamp;
@@ -32,6 +34,7 @@ impl Rule {
             overrides: Overrides::default(),
             on_store_failure: OnStoreFailure::default(),
             mode: Mode::default(),
+            rollout: None,
             penalty: None,
         }
     }
@@ -90,12 +93,49 @@ impl Rule {
                     conditions: conditions.into(),
                     limit: Arc::new(Limit::new(self.algorithm, quota)?),
                     until,
+                    rollout: None,
                 })
             })
             .collect();
         let items = items.map_err(|error| RuleError::in_code(&self.name, error.to_string()))?;
         self.overrides = Overrides::new(items);
         Ok(self)
+    }
+
+    /// The same rule for only a share of its clients.
+    ///
+    /// # Errors
+    /// The rule has no `per` yet: there are no clients to choose from.
+    pub fn with_rollout(mut self, share: Rollout) -> Result<Self, RuleError> {
+        self.check_clients()?;
+        self.rollout = Some(share);
+        Ok(self)
+    }
+
+    /// The same rule, of which one override is for only a share of the rule's clients.
+    ///
+    /// # Errors
+    /// The rule has no `per` yet, or no override with this index.
+    pub fn with_override_rollout(
+        mut self,
+        index: usize,
+        share: Rollout,
+    ) -> Result<Self, RuleError> {
+        self.check_clients()?;
+        let count = self.overrides.as_slice().len();
+        let Some(item) = self.overrides.get_mut(index) else {
+            let message = format!("rollout must name one of {count} overrides, found {index}");
+            return Err(RuleError::in_code(&self.name, message));
+        };
+        item.rollout = Some(share);
+        Ok(self)
+    }
+
+    fn check_clients(&self) -> Result<(), RuleError> {
+        match self.per.is_empty() {
+            true => Err(RuleError::in_code(&self.name, parse::NOBODY_TO_CHOOSE)),
+            false => Ok(()),
+        }
     }
 
     /// The same rule in another mode.

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use super::error::quoted;
 use super::glob::Glob;
 use super::network::Networks;
+use super::rollout::Rollout;
 use crate::request::Request;
 
 /// What an attribute must be for a rule to apply.
@@ -209,6 +210,8 @@ pub enum Mismatch<'a> {
         /// What the rule wants.
         wanted: &'a Test,
     },
+    /// The client is outside the share that the rule is for.
+    Rollout(Rollout),
 }
 
 impl fmt::Display for Mismatch<'_> {
@@ -218,6 +221,9 @@ impl fmt::Display for Mismatch<'_> {
             Self::Condition { attribute, found, wanted } => {
                 let found = found.map_or_else(|| "absent".to_owned(), quoted);
                 write!(f, "{attribute} is {found}, wanted {wanted}")
+            }
+            Self::Rollout(share) => {
+                write!(f, "the client is not among the {share} that the rule is rolled out to")
             }
         }
     }

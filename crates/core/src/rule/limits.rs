@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::condition::{Condition, present};
 use super::matcher::Matcher;
+use super::rollout::{Draw, Rollout};
 use crate::algorithm::Limit;
 use crate::request::Request;
 use crate::time::Timestamp;
@@ -65,6 +66,7 @@ pub struct Override {
     pub(super) conditions: Box<[Condition]>,
     pub(super) limit: Arc<Limit>,
     pub(super) until: Option<Timestamp>,
+    pub(super) rollout: Option<Rollout>,
 }
 
 impl Override {
@@ -86,9 +88,21 @@ impl Override {
         self.until
     }
 
-    fn applies(&self, request: &Request<'_>, now: Timestamp) -> bool {
+    /// The share of the rule's clients that the override is for; `None` is all of them.
+    #[must_use]
+    pub fn rollout(&self) -> Option<Rollout> {
+        self.rollout
+    }
+
+    fn applies(
+        &self,
+        request: &Request<'_>,
+        now: Timestamp,
+        draw: &mut impl FnMut() -> Draw,
+    ) -> bool {
         self.until.is_none_or(|end| now < end)
             && self.conditions.iter().all(|condition| condition.holds(request))
+            && self.rollout.is_none_or(|share| share.takes(draw()))
     }
 }
 
@@ -108,15 +122,27 @@ impl Overrides {
         &self.items
     }
 
-    /// The first override in the order of the file that matches and is not over.
-    pub(super) fn applied(&self, request: &Request<'_>, now: Timestamp) -> Option<Applied<'_>> {
+    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Override> {
+        self.items.get_mut(index)
+    }
+
+    /// The first override in the order of the file that matches, is not over and reaches the client;
+    /// `draw` is asked only where a rollout wants to know.
+    pub(super) fn applied(
+        &self,
+        request: &Request<'_>,
+        now: Timestamp,
+        draw: impl Fn() -> Draw,
+    ) -> Option<Applied<'_>> {
+        let mut drawn = None;
+        let mut draw = || *drawn.get_or_insert_with(&draw);
         let mut first: Option<(usize, &Override)> = None;
         self.matcher.candidates(request, |index| {
             if first.is_some_and(|(best, _)| best <= index) {
                 return;
             }
             if let Some(item) = self.items.get(index)
-                && item.applies(request, now)
+                && item.applies(request, now, &mut draw)
             {
                 first = Some((index, item));
             }

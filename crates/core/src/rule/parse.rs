@@ -6,6 +6,7 @@
 pub(super) mod condition;
 mod limit;
 mod penalty;
+mod rollout;
 
 use std::collections::HashMap;
 
@@ -128,7 +129,7 @@ fn rule(raw: &RawRule<'_>, at: Mark, report: &mut Report) -> Option<Rule> {
         None => Some(None),
     };
     let overrides = match raw.overrides {
-        Some(node) => limit::overrides(node, counted_by, report),
+        Some(node) => limit::overrides(node, counted_by, per.as_deref(), report),
         None => Some(Vec::new()),
     };
     let penalty = match (raw.penalty, &per) {
@@ -139,6 +140,7 @@ fn rule(raw: &RawRule<'_>, at: Mark, report: &mut Report) -> Option<Rule> {
         (Some(node), _) => penalty::penalty(node, report).map(Some),
         (None, _) => Some(None),
     };
+    let rollout = rollout::rollout(raw.rollout, per.as_deref(), report);
     accuracy?;
     let mut rule = Rule::with_limit(name?, algorithm?, limit?);
     rule.conditions = conditions?;
@@ -147,6 +149,7 @@ fn rule(raw: &RawRule<'_>, at: Mark, report: &mut Report) -> Option<Rule> {
     rule.overrides = Overrides::new(overrides?);
     rule.mode = mode?;
     rule.on_store_failure = on_store_failure?;
+    rule.rollout = rollout?;
     rule.penalty = penalty?;
     Some(rule)
 }
@@ -154,6 +157,9 @@ fn rule(raw: &RawRule<'_>, at: Mark, report: &mut Report) -> Option<Rule> {
 /// What is wrong with a penalty for clients that the rule does not tell apart.
 pub(super) const NOBODY_IN_PARTICULAR: &str =
     "penalty needs per, found none (one bucket for all would block everybody)";
+
+/// What is wrong with a share of clients that the rule does not tell apart.
+pub(super) const NOBODY_TO_CHOOSE: &str = "rollout needs per, found none";
 
 pub(super) const MODES: [(&str, Mode); 3] =
     [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];

@@ -19,11 +19,12 @@ pub(super) struct RawRule<'n> {
     pub(super) accuracy: Option<&'n Node<'n>>,
     pub(super) on_store_failure: Option<&'n Node<'n>>,
     pub(super) mode: Option<&'n Node<'n>>,
+    pub(super) rollout: Option<&'n Node<'n>>,
     pub(super) penalty: Option<&'n Node<'n>>,
 }
 
 impl<'n> RawRule<'n> {
-    pub(super) const KEYS: [&'static str; 13] = [
+    pub(super) const KEYS: [&'static str; 14] = [
         "name",
         "match",
         "per",
@@ -36,6 +37,7 @@ impl<'n> RawRule<'n> {
         "accuracy",
         "on_store_failure",
         "mode",
+        "rollout",
         "penalty",
     ];
 
@@ -55,6 +57,7 @@ impl<'n> RawRule<'n> {
             accuracy,
             on_store_failure,
             mode,
+            rollout,
             penalty,
         ] = keys(node, "rule", Self::KEYS, report)?;
         Some(Self {
@@ -70,6 +73,7 @@ impl<'n> RawRule<'n> {
             accuracy,
             on_store_failure,
             mode,
+            rollout,
             penalty,
         })
     }

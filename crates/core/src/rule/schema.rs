@@ -128,8 +128,9 @@ fn rule() -> Schema {
             Schema::word("Whether it denies, only counts what it would deny, or does nothing.", words(&MODES.map(|(word, _)| word)))
                 .example("shadow"),
         )
+        .key("rollout", share("The share of clients that the rule is for, always the same ones. Needs `per`."))
         .key("penalty", penalty.example(json!({"after": "10x", "within": "1m", "block": "10m"})))
-        .with("dependentRequired", json!({"penalty": ["per"]}))
+        .with("dependentRequired", json!({"penalty": ["per"], "rollout": ["per"]}))
         .with(
             "allOf",
             json!([
@@ -215,6 +216,14 @@ fn overridden() -> Schema {
                 .with("pattern", "^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9:.]+([Zz]|[+-][0-9:]+)$")
                 .example("2027-01-01T00:00:00Z"),
         )
+        .key("rollout", share("The share of those clients that get it."))
+}
+
+fn share(about: &str) -> Schema {
+    Schema::text(about)
+        .with("pattern", "^[0-9]{1,3}([.][0-9]{1,4})?%$")
+        .example("10%")
+        .example("0.5%")
 }
 
 fn window() -> Schema {

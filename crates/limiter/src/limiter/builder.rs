@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate_core::rule::Chain;
-use tidegate_core::{Keyer, RuleSet};
+use tidegate_core::{Key, Keyer, RuleSet, Scope};
 
 use super::failing::Failing;
 use super::{Inner, Limiter};
@@ -83,24 +83,50 @@ impl<S: Store> Limiter<S> {
         rules: RuleSet,
         blocks: Option<Arc<BlockList>>,
     ) -> Self {
-        let keyer = store.keyer();
-        let scopes = rules.rules().iter().map(|rule| {
-            let scope = keyer.scope(rule.name(), rule.per().iter().map(Chain::as_str));
-            let shared = scope.shared();
-            (scope, shared)
-        });
-        let scopes = scopes.collect();
-        let ranks = ranks(&rules);
-        let failing = Failing::new(rules.rules().len(), clock.clone());
         let blocks = blocks.unwrap_or_else(|| {
-            let (Keyer::Local { seed: secret } | Keyer::Fleet { secret }) = keyer;
+            let (Keyer::Local { seed: secret } | Keyer::Fleet { secret }) = store.keyer();
             Arc::new(BlockList::new(secret))
         });
-        let punishing = rules.rules().iter().any(|rule| rule.penalty().is_some());
-        let penalties = punishing.then(|| PenaltyBox::new(clock.clone()));
+        let failing = Failing::new(rules.rules().len(), clock.clone());
+        let penalties = is_punishing(&rules).then(|| Arc::new(PenaltyBox::new(clock.clone())));
+        let (scopes, ranks) = (scopes(&store.keyer(), &rules), ranks(&rules));
         let inner = Inner { store, clock, rules, scopes, ranks, failing, blocks, penalties };
         Self { inner: Arc::new(inner) }
     }
+
+    /// A limiter by other rules that goes on where this one is: on the same store, with the same
+    /// clients blocked and the same failures counted.
+    ///
+    /// What a client has spent under a rule stays with the rule's name and what it counts by. A limit
+    /// that changed takes it over: a bucket keeps its fraction, a window its count.
+    #[must_use]
+    pub fn with_rules(&self, rules: RuleSet) -> Self {
+        let old = &*self.inner;
+        let (store, clock, blocks) =
+            (Arc::clone(&old.store), old.clock.clone(), Arc::clone(&old.blocks));
+        let failing = old.failing.following(&old.rules, &rules);
+        let penalties = is_punishing(&rules).then(|| {
+            let kept = old.penalties.as_ref().map(Arc::clone);
+            kept.unwrap_or_else(|| Arc::new(PenaltyBox::new(clock.clone())))
+        });
+        let (scopes, ranks) = (scopes(&store.keyer(), &rules), ranks(&rules));
+        let inner = Inner { store, clock, rules, scopes, ranks, failing, blocks, penalties };
+        Self { inner: Arc::new(inner) }
+    }
+}
+
+fn is_punishing(rules: &RuleSet) -> bool {
+    rules.rules().iter().any(|rule| rule.penalty().is_some())
+}
+
+/// For each rule, the keys of its clients.
+fn scopes(keyer: &Keyer, rules: &RuleSet) -> Vec<(Scope, Key)> {
+    let scopes = rules.rules().iter().map(|rule| {
+        let scope = keyer.scope(rule.name(), rule.per().iter().map(Chain::as_str));
+        let shared = scope.shared();
+        (scope, shared)
+    });
+    scopes.collect()
 }
 
 /// For each rule, its place when they are charged from the narrowest to the widest.

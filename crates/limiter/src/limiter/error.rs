@@ -30,7 +30,7 @@ pub enum NoHandle {
     },
     /// The limit depends on more than the key.
     #[error(
-        "rule {rule:?} has tiers, overrides, a penalty or a mode, which need a whole request to decide"
+        "rule {rule:?} has tiers, overrides, a rollout, a penalty or a mode, which need a whole request to decide"
     )]
     Varies {
         /// The rule.

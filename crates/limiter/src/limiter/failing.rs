@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_core::rule::{Mode, OnStoreFailure};
-use tidegate_core::{Limit, Outcome, Span, Timestamp};
+use tidegate_core::{Limit, Outcome, Rule, RuleSet, Span, Timestamp};
 
 use super::deciding::Ask;
 use crate::clock::Clock;
@@ -35,10 +35,10 @@ pub struct FailureCounts {
 #[derive(Debug)]
 pub(super) struct Failing {
     clock: Clock,
-    rules: Vec<Tally>,
+    rules: Vec<Arc<Tally>>,
     /// What clients spent while the store was away, for rules that go on locally.
-    local: OnceLock<MemoryStore>,
-    parts: Mutex<Parts>,
+    local: Arc<OnceLock<MemoryStore>>,
+    parts: Arc<Mutex<Parts>>,
 }
 
 /// The parts of limits that are this node's own, and the share they were cut for.
@@ -95,9 +95,17 @@ impl Verdicts {
 impl Failing {
     pub(super) fn new(rules: usize, clock: Clock) -> Self {
         let mut tallies = Vec::new();
-        tallies.resize_with(rules, Tally::default);
+        tallies.resize_with(rules, Arc::default);
         let parts = Mutex::new(Parts { share: Share::WHOLE, of: HashMap::new() });
-        Self { clock, rules: tallies, local: OnceLock::new(), parts }
+        Self { clock, rules: tallies, local: Arc::default(), parts: Arc::new(parts) }
+    }
+
+    /// The same for other rules: those of the same name go on with their counts.
+    pub(super) fn following(&self, old: &RuleSet, new: &RuleSet) -> Self {
+        let kept = |rule: &Rule| Some(Arc::clone(self.rules.get(old.place(rule.name())?)?));
+        let rules = new.rules().iter().map(|rule| kept(rule).unwrap_or_default()).collect();
+        let (local, parts) = (Arc::clone(&self.local), Arc::clone(&self.parts));
+        Self { clock: self.clock.clone(), rules, local, parts }
     }
 
     pub(super) fn counts(&self) -> impl Iterator<Item = FailureCounts> {

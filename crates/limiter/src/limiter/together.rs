@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use tidegate_core::rule::Mode;
 use tidegate_core::{Decision, Limit, Request};
 
 use super::Limiter;
@@ -74,7 +73,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// Claims that meet in one bucket add up; where two bring limits of their own to it, the first
     /// one's counts. Claims that cost nothing are looked at first. If one of those is denied, or the
-    /// client of any claim is blocked, nothing is charged at all. A rule that is off allows.
+    /// client of any claim is blocked, nothing is charged at all. A rule that is off allows, and so
+    /// does one whose rollout leaves the client out.
     ///
     /// As a rule this takes one call of the store; a claim that costs nothing among others that do
     /// takes one more, and so does a denial that left other claims without an answer.
@@ -111,13 +111,13 @@ impl<S: Store> Limiter<S> {
 
     /// What one claim asks of the store.
     pub(super) fn asks<'r>(&'r self, claim: &Claim<'r, '_>) -> Asks<'r> {
-        let off = |place: usize| self.inner.rules.rules()[place].mode() == Mode::Off;
+        let passes_by = |place: usize| !self.inner.rules.rules()[place].reaches(claim.request);
         match claim.under {
             Under::Matching => {
                 let places = self.inner.rules.matching_places(claim.request);
                 places.iter().map(|place| self.ask(*place, claim.request)).collect()
             }
-            Under::Rule(place) | Under::Limit(place, _) if off(place) => Asks::new(),
+            Under::Rule(place) | Under::Limit(place, _) if passes_by(place) => Asks::new(),
             Under::Rule(place) => [self.ask(place, claim.request)].into_iter().collect(),
             Under::Limit(place, limit) => {
                 [self.ask_under(place, claim.request, limit)].into_iter().collect()

@@ -24,14 +24,14 @@ pub(super) struct Reader {
 
 /// What was logged and need not be again.
 #[derive(Debug, Default)]
-struct Warned {
+pub(super) struct Warned {
     gaps: AtomicBool,
     address: AtomicBool,
 }
 
 impl Reader {
     /// Knows the attributes that these rules mention, as far as every HTTP request may have them.
-    pub(super) fn new(rules: &RuleSet) -> Self {
+    pub(super) fn new(rules: &RuleSet, warned: Arc<Warned>) -> Self {
         let (mut known, mut gaps) = (Vec::new(), BTreeSet::new());
         for name in mentioned(rules) {
             match Source::of(name) {
@@ -39,7 +39,12 @@ impl Reader {
                 None => drop(gaps.insert(name.into())),
             }
         }
-        Self { known, gaps, spare: Vec::new(), warned: Arc::default() }
+        Self { known, gaps, spare: Vec::new(), warned }
+    }
+
+    /// What was logged so far, for who reads by the next rules.
+    pub(super) fn warned(&self) -> &Arc<Warned> {
+        &self.warned
     }
 
     /// From now on reads an attribute this way, if a rule mentions it or somebody is blocked by it.
@@ -126,7 +131,7 @@ rules:
 ";
 
     fn reader() -> Reader {
-        Reader::new(&RuleSet::parse("rules.yaml", EVERYTHING).unwrap())
+        Reader::new(&RuleSet::parse("rules.yaml", EVERYTHING).unwrap(), Arc::default())
     }
 
     fn head(request: http::request::Builder) -> Parts {

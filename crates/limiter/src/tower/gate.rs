@@ -7,14 +7,16 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use arc_swap::{ArcSwap, Guard};
 use http::request::Parts;
 use tidegate_core::{Decision, Policies, Policy, Request, RequestError, Timestamp};
 
-use super::attributes::Reader;
+use super::attributes::{Reader, Warned};
 use super::refusal::Unreadable;
 use super::source::Read;
 use crate::clock::Clock;
 use crate::limiter::Limiter;
+use crate::live::LiveLimiter;
 use crate::per_key::PerKey;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
@@ -94,24 +96,73 @@ impl<F: FnOnce()> Drop for Slot<F> {
 /// Decides by every rule that matches.
 #[derive(Debug)]
 pub struct ByRules<S = MemoryStore> {
-    limiter: Limiter<S>,
-    reader: Arc<Reader>,
+    limiter: LiveLimiter<S>,
+    /// What the caller reads itself.
+    custom: Vec<(Box<str>, Custom)>,
+    reading: Arc<ArcSwap<Reading<S>>>,
+}
+
+/// A read function, which prints as nothing.
+#[derive(Clone)]
+struct Custom(Read);
+
+impl fmt::Debug for Custom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Custom")
+    }
+}
+
+/// What was made of the rules that were in force when somebody last looked.
+#[derive(Debug)]
+struct Reading<S> {
+    limiter: Arc<Limiter<S>>,
+    reader: Reader,
 }
 
 impl<S> Clone for ByRules<S> {
     fn clone(&self) -> Self {
-        Self { limiter: self.limiter.clone(), reader: Arc::clone(&self.reader) }
+        let (limiter, custom) = (self.limiter.clone(), self.custom.clone());
+        Self { limiter, custom, reading: Arc::clone(&self.reading) }
     }
 }
 
 impl<S: Store> ByRules<S> {
-    pub(super) fn new(limiter: Limiter<S>) -> Self {
-        let reader = Arc::new(Reader::new(limiter.rules()));
-        Self { limiter, reader }
+    pub(super) fn new(limiter: LiveLimiter<S>) -> Self {
+        let reading = Reading::of(Arc::clone(&limiter.now()), &[], Arc::default());
+        let reading = Arc::new(ArcSwap::from_pointee(reading));
+        Self { limiter, custom: Vec::new(), reading }
     }
 
     pub(super) fn attribute(&mut self, name: &str, read: Read) {
-        Arc::make_mut(&mut self.reader).replace(name, read);
+        self.custom.push((name.into(), Custom(read)));
+        let reading = self.read_anew(Arc::clone(&self.limiter.now()));
+        // A clone made before goes on reading as it did.
+        self.reading = Arc::new(ArcSwap::from(reading));
+    }
+
+    fn read_anew(&self, limiter: Arc<Limiter<S>>) -> Arc<Reading<S>> {
+        let warned = Arc::clone(self.reading.load().reader.warned());
+        Arc::new(Reading::of(limiter, &self.custom, warned))
+    }
+
+    /// How requests are read and decided by the rules in force.
+    fn reading(&self) -> Guard<Arc<Reading<S>>> {
+        let (reading, now) = (self.reading.load(), self.limiter.now());
+        if Arc::ptr_eq(&reading.limiter, &now) {
+            return reading;
+        }
+        self.reading.store(self.read_anew(Arc::clone(&now)));
+        self.reading.load()
+    }
+}
+
+impl<S: Store> Reading<S> {
+    fn of(limiter: Arc<Limiter<S>>, custom: &[(Box<str>, Custom)], warned: Arc<Warned>) -> Self {
+        let mut reader = Reader::new(limiter.rules(), warned);
+        for (name, Custom(read)) in custom {
+            reader.replace(name, Arc::clone(read));
+        }
+        Self { limiter, reader }
     }
 }
 
@@ -121,7 +172,8 @@ impl<S: Store> Gate for ByRules<S> {
         if TypeId::of::<S>() != TypeId::of::<MemoryStore>() {
             return None;
         }
-        let check = pin!(decide(&self.limiter, &self.reader, head));
+        let reading = self.reading();
+        let check = pin!(decide(&reading.limiter, &reading.reader, head));
         match check.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(check) => Some(check),
             Poll::Pending => None,
@@ -129,15 +181,15 @@ impl<S: Store> Gate for ByRules<S> {
     }
 
     fn check_later(&self, head: Parts) -> Later {
-        let (limiter, reader) = (self.limiter.clone(), Arc::clone(&self.reader));
+        let reading = self.reading();
         Box::pin(async move {
-            let check = decide(&limiter, &reader, &head).await;
+            let check = decide(&reading.limiter, &reading.reader, &head).await;
             (head, check)
         })
     }
 
     fn warn_of_gaps(&self) {
-        self.reader.warn_of_gaps();
+        self.reading().reader.warn_of_gaps();
     }
 }
 

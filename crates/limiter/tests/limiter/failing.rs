@@ -13,7 +13,7 @@ use super::{left, request};
 
 /// A store that never answers in time, and counts how often it was asked.
 #[derive(Default)]
-struct Failing {
+pub(crate) struct Failing {
     asked: AtomicUsize,
 }
 

@@ -1,6 +1,7 @@
 //! Rules to decisions.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
+mod changing;
 mod failing;
 mod give_back;
 mod together;
@@ -144,6 +145,37 @@ rules:
     assert!(matches!(limiter.rule("tiered"), Err(NoHandle::Varies { .. })));
     let error = limiter.rule("nope").unwrap_err().to_string();
     assert_eq!(error, r#"no rule is named "nope""#);
+}
+
+#[tokio::test]
+async fn a_client_outside_a_rollout_is_not_limited_however_it_is_asked() {
+    let time = ManualClock::default();
+    let limiter = limiter(
+        &time,
+        "
+rules:
+  - {name: half, per: [user], limit: 5 per minute, rollout: 50%}
+  - {name: all, per: [user], limit: 7 per minute, overrides: [{match: {}, limit: 2 per minute, rollout: 50%}]}
+",
+    );
+    let (mut inside, mut limited) = (0, 0);
+    for number in 0..200 {
+        let user = format!("user-{number}");
+        let client = request(&[("user", &user)]);
+        let matched = limiter.check(&client).await;
+        let named = limiter.check_rule("half", &client).await.unwrap();
+        assert_eq!(named.policies().len(), matched.policies().len() - 1);
+        inside += named.policies().len();
+        let all = limiter.check_rule("all", &client).await.unwrap();
+        limited += usize::from(all.decisive().unwrap().outcome.limit == 2);
+        // Not even its bucket is touched: whoever is let in later is full.
+        if named.policies().is_empty() {
+            assert_eq!(left(&matched), [("all", all.decisive().unwrap().outcome.remaining + 1)]);
+            assert!(limiter.check_rule("half", &client.cost(99)).await.unwrap().is_allowed());
+        }
+    }
+    assert!((60..140).contains(&inside) && (60..140).contains(&limited), "{inside} {limited}");
+    assert!(matches!(limiter.rule("half"), Err(NoHandle::Varies { .. })));
 }
 
 #[tokio::test]

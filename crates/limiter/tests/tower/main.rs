@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests state what they expect")]
 
 mod blocked;
+mod changing;
 mod examples;
 mod grpc;
 mod http;

@@ -50,6 +50,8 @@ struct Shown<'a> {
     limit: Limited,
     on_store_failure: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    rollout: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     tiers: Option<Tiers<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     overrides: Vec<Overridden<'a>>,
@@ -90,6 +92,8 @@ struct Overridden<'a> {
     /// Unix seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rollout: Option<String>,
     #[serde(flatten)]
     limit: Limited,
 }
@@ -106,6 +110,7 @@ impl<'a> Shown<'a> {
         let overridden = |item: &'a Override| Overridden {
             r#match: matched(item.conditions()),
             until: item.until().map(|until| until.as_secs_ceil()),
+            rollout: item.rollout().map(|share| share.to_string()),
             limit: limited(item.limit()),
         };
         Self {
@@ -123,6 +128,7 @@ impl<'a> Shown<'a> {
                 OnStoreFailure::Deny => "deny",
                 OnStoreFailure::Local => "local",
             },
+            rollout: rule.rollout().map(|share| share.to_string()),
             tiers,
             overrides: rule.overrides().iter().map(overridden).collect(),
             penalty: rule.penalty().map(|penalty| penalty.words(rule.limit())),

@@ -153,7 +153,9 @@ impl Explain {
             Mode::Shadow => ", in shadow: it counts and never denies",
             Mode::Enforce | Mode::Off => "",
         };
-        output.data(format_args!("{} applies{shadow}", rule.name()));
+        let share = rule.rollout().map(|share| format!(", the client is among its {share}"));
+        let share = share.unwrap_or_default();
+        output.data(format_args!("{} applies{share}{shadow}", rule.name()));
         output.data(format_args!("  key      {}", key(rule, request)));
         let applied = rule.limit_for(request, now);
         output.data(format_args!("  limit    {}, {}", applied.limit, why(rule, &applied, request)));

@@ -118,7 +118,9 @@ fn describe(rule: &Rule, output: &mut Output<'_>) {
         Mode::Shadow => ", in shadow: counts and never denies",
         Mode::Off => ", but it is off",
     };
-    output.data(format_args!("{}: {}{note}", rule.name(), bounded(rule.limit())));
+    let share = rule.rollout().map(|share| format!(", for {share} of its clients"));
+    let share = share.unwrap_or_default();
+    output.data(format_args!("{}: {}{share}{note}", rule.name(), bounded(rule.limit())));
     if let Some(penalty) = penalty(rule, rule.limit()) {
         output.data(format_args!("  penalty: {penalty}"));
     }
@@ -154,7 +156,7 @@ pub(super) fn penalty(rule: &Rule, limit: &Limit) -> Option<String> {
     })
 }
 
-/// `2 by api_key until 2027-01-01T00:00:00Z`: whom it is for is not said, that may be a secret.
+/// `2 by api_key until 2027-01-01T00:00:00Z for 10% of the clients`: whom it is for is not said, that may be a secret.
 pub(super) fn titled(index: usize, item: &Override) -> String {
     let names: Vec<&str> = item.conditions().iter().map(Condition::attribute).collect();
     let mut title = format!("{} by {}", index + 1, names.join(", "));
@@ -164,6 +166,9 @@ pub(super) fn titled(index: usize, item: &Override) -> String {
     });
     if let Some(until) = until {
         title.push_str(&format!(" until {until}"));
+    }
+    if let Some(share) = item.rollout() {
+        title.push_str(&format!(" for {share} of the clients"));
     }
     title
 }

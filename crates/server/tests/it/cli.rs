@@ -181,7 +181,7 @@ rules.yaml:3: rule "login": match.api_key has no key "presnt", wanted is, in, pr
   |
 3 |     match: {path: /login, api_key: {presnt: true}}
   |                                     ^^^^^^
-rules.yaml:5: rule "login": rule has no key "limt", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, on_store_failure, mode or penalty (did you mean limit?)
+rules.yaml:5: rule "login": rule has no key "limt", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, on_store_failure, mode, rollout or penalty (did you mean limit?)
   |
 5 |     limt: 5 per minute
   |     ^^^^
@@ -333,6 +333,31 @@ old does not apply
 2 of 4 rules apply, and each that enforces must admit it.
 "
     );
+}
+
+#[test]
+fn validate_and_explain_say_whom_a_rollout_reaches() {
+    let folder = Folder::new();
+    let rules = |share| {
+        let item = format!("{{match: {{path: /}}, limit: 9/s, rollout: {share}}}");
+        let text = format!(
+            "rules: [{{name: a, per: [ip], limit: 1/s, rollout: {share}, overrides: [{item}]}}]"
+        );
+        folder.file("rules.yaml", &text)
+    };
+    let (code, stdout, _) = run(&["validate", &rules("0.5%")]);
+    assert_eq!(code, 0);
+    let wanted = "\
+a: 1 per 1 s (token_bucket): at most 2 in any 1 s, for 0.5% of its clients
+  override 1 by path for 0.5% of the clients: 9 per 1 s (token_bucket): at most 18 in any 1 s
+";
+    assert_eq!(stdout, wanted);
+    let (_, inside, _) = run(&["explain", "--rules", &rules("100%"), "/"]);
+    assert!(inside.contains("\na applies, the client is among its 100%\n"), "{inside}");
+    assert!(inside.contains(", override 1 by path for 100% of the clients\n"), "{inside}");
+    let (_, outside, _) = run(&["explain", "--rules", &rules("0%"), "/"]);
+    let because = "  because  the client is not among the 0% that the rule is rolled out to\n";
+    assert!(outside.contains(&format!("\na does not apply\n{because}")), "{outside}");
 }
 
 #[test]

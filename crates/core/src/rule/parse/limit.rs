@@ -7,8 +7,8 @@ use super::super::error::{Report, quoted};
 use super::super::limits::{Override, Tiers};
 use super::super::raw::{keys, list, map, noted, required, text, whole};
 use super::super::yaml::{Node, Value};
-use super::super::{Rule, RuleSet};
-use super::{check_attribute, condition};
+use super::super::{Chain, Rule, RuleSet};
+use super::{check_attribute, condition, rollout};
 use crate::algorithm::{Algorithm, Limit};
 use crate::quota::{Quota, window_of};
 use crate::time::Timestamp;
@@ -105,16 +105,23 @@ fn tier_limits(
 pub(super) fn overrides(
     node: &Node<'_>,
     algorithm: Algorithm,
+    per: Option<&[Chain]>,
     report: &mut Report,
 ) -> Option<Vec<Override>> {
     let items = list(node, "overrides", RuleSet::MAX_OVERRIDES, report)?;
     let overrides: Vec<Option<Override>> =
-        items.iter().map(|item| one_override(item, algorithm, report)).collect();
+        items.iter().map(|item| one_override(item, algorithm, per, report)).collect();
     overrides.into_iter().collect()
 }
 
-fn one_override(node: &Node<'_>, algorithm: Algorithm, report: &mut Report) -> Option<Override> {
-    let [matching, limited, until] = keys(node, "override", ["match", "limit", "until"], report)?;
+fn one_override(
+    node: &Node<'_>,
+    algorithm: Algorithm,
+    per: Option<&[Chain]>,
+    report: &mut Report,
+) -> Option<Override> {
+    let [matching, limited, until, share] =
+        keys(node, "override", ["match", "limit", "until", "rollout"], report)?;
     let conditions = required(matching, "override.match", node.at, report)
         .and_then(|node| condition::all(node, report));
     let limit = required(limited, "override.limit", node.at, report)
@@ -123,7 +130,8 @@ fn one_override(node: &Node<'_>, algorithm: Algorithm, report: &mut Report) -> O
         Some(node) => instant(node, report).map(Some),
         None => Some(None),
     };
-    Some(Override { conditions: conditions?.into(), limit: limit?, until: until? })
+    let share = rollout::rollout(share, per, report);
+    Some(Override { conditions: conditions?.into(), limit: limit?, until: until?, rollout: share? })
 }
 
 /// Reads an RFC 3339 time; one before 1970 is the epoch, which is over just the same.

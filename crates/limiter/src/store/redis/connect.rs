@@ -4,7 +4,7 @@ mod error;
 
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
+use redis::aio::{MultiplexedConnection, PubSub};
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
@@ -81,6 +81,33 @@ pub(super) async fn connect(
     login: &Login,
     database: u32,
 ) -> Result<MultiplexedConnection, OpenError> {
+    let settings = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(config.connect_timeout()))
+        .set_response_timeout(None);
+    let connecting = async move |client: Client| {
+        client.get_multiplexed_async_connection_with_config(&settings).await
+    };
+    reach(config, address, login, database, connecting).await
+}
+
+/// A connection that only listens, opened within the connect timeout.
+pub(super) async fn listen(config: &RedisConfig, address: &Address) -> Result<PubSub, OpenError> {
+    let patience = config.connect_timeout();
+    let connecting = async move |client: Client| {
+        let late = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        timeout(patience, client.get_async_pubsub()).await.map_err(late)?
+    };
+    reach(config, address, config.login(), config.database(), connecting).await
+}
+
+/// What comes of a client that knows the way to a server and how to log in there.
+async fn reach<T: Send + 'static>(
+    config: &RedisConfig,
+    address: &Address,
+    login: &Login,
+    database: u32,
+    connecting: impl AsyncFnOnce(Client) -> Result<T, RedisError> + Send + 'static,
+) -> Result<T, OpenError> {
     let failed = |error: RedisError| {
         let after = config.connect_timeout();
         if error.is_timeout() {
@@ -100,15 +127,9 @@ pub(super) async fn connect(
     let info = place.into_connection_info().map_err(failed)?;
     let info =
         info.set_tcp_settings(tcp_settings(config)).set_redis_settings(hello(login, database));
-    let settings = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(config.connect_timeout()))
-        .set_response_timeout(None);
     let Some(tls) = config.tls().cloned() else {
         let client = Client::open(info).map_err(failed)?;
-        return client
-            .get_multiplexed_async_connection_with_config(&settings)
-            .await
-            .map_err(failed);
+        return connecting(client).await.map_err(failed);
     };
     // Certificates are files, ours and those of the system, which the client reads each time: not
     // on a thread that has checks to answer.
@@ -117,8 +138,7 @@ pub(super) async fn connect(
     let connecting = tokio::task::spawn_blocking(move || {
         let certificates = tls.read().map_err(Trouble::Files)?;
         let client = Client::build_with_tls(info, certificates).map_err(Trouble::Redis)?;
-        let connecting = client.get_multiplexed_async_connection_with_config(&settings);
-        runtime.block_on(connecting).map_err(Trouble::Redis)
+        runtime.block_on(connecting(client)).map_err(Trouble::Redis)
     });
     match connecting.await {
         Ok(outcome) => outcome.map_err(|trouble| match trouble {
