@@ -71,13 +71,13 @@ fn rule() -> Schema {
     let penalty = Schema::map("Blocks a client that goes on after it was denied. Needs `per`.")
         .required(
             "after",
-            Schema::any(
+            Schema::one_of(
                 "How many denied requests are too many: a number, or so many times the limit.",
+                [
+                    Schema::whole("So many.", 1, Quota::MAX_AMOUNT),
+                    Schema::text("So many times the limit.").with("pattern", "^[0-9][0-9_]*x$"),
+                ],
             )
-            .with("type", vec!["integer", "string"])
-            .with("minimum", 1)
-            .with("maximum", Quota::MAX_AMOUNT)
-            .with("pattern", "^[0-9][0-9_]*x?$")
             .example("10x")
             .example(500),
         )

@@ -7,9 +7,10 @@
 
 mod secrecy;
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fmt::{Display, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tidegate::RuleSet;
 use tidegate::rule::Mark;
@@ -27,14 +28,16 @@ pub(super) struct Sources(HashMap<String, Option<Source>>);
 
 struct Source {
     text: String,
-    kind: Kind,
+    path: PathBuf,
+    /// Looked at only when something is wrong: a large file takes a while.
+    kind: OnceCell<Kind>,
 }
 
 impl Sources {
     /// Keeps a text that was read already.
     pub(super) fn keep(&mut self, name: &str, text: &str) {
-        let kind = config::kind(Path::new(name), text);
-        self.0.insert(name.to_owned(), Some(Source { text: text.to_owned(), kind }));
+        let (text, path) = (text.to_owned(), PathBuf::from(name));
+        self.0.insert(name.to_owned(), Some(Source { text, path, kind: OnceCell::new() }));
     }
 
     /// Every error on its line, and below it the line of the file; `None` for an error without lines.
@@ -64,8 +67,9 @@ impl Sources {
     fn source(&mut self, name: &str) -> Option<&Source> {
         if !self.0.contains_key(name) {
             let path = Path::new(name);
-            match config::read(path, RuleSet::MAX_DOCUMENT) {
-                Ok(text) if path.is_file() => self.keep(name, &text),
+            let text = path.is_file().then(|| config::read(path, RuleSet::MAX_DOCUMENT));
+            match text {
+                Some(Ok(text)) => self.keep(name, &text),
                 _ => {
                     self.0.insert(name.to_owned(), None);
                 }
@@ -82,9 +86,9 @@ impl Source {
         let place = usize::try_from(at.line()).ok()?.checked_sub(1)?;
         let line = lines(&self.text).nth(place)?;
         let width = usize::try_from(at.width()).unwrap_or(usize::MAX).max(1);
-        let shown = match self.kind {
+        let shown = match self.kind.get_or_init(|| config::kind(&self.path, &self.text)) {
             Kind::Config => secrecy::of_config(&self.text, place, column - 1 + width)?,
-            Kind::Rules | Kind::Envoy => secrecy::of_rules(line).into(),
+            Kind::Rules | Kind::Envoy => secrecy::of_rules(line),
         };
         Some(drawn(at.line(), &shown, column - 1, width))
     }

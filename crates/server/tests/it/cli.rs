@@ -251,8 +251,8 @@ tidegate.yaml:3: headers.reset must be one of delta, epoch, found "delte" (did y
     // What can't be read is a configuration by its words, and nobody knows what is a secret in it.
     assert_told(
         "any.yaml",
-        "listen: {http: off}\nresp:\n  pasword: 'hunter2\n",
-        "any.yaml:4: while scanning a quoted scalar, found unexpected end of stream\n",
+        "listen: {http: off}\ndrain: {delay: 'hunter2\n",
+        "any.yaml:2: unclosed quote\n",
     );
 }
 

@@ -3,8 +3,20 @@
 use super::lines;
 use crate::config::SECRETIVE;
 
-/// Attributes whose values open doors: `api_key: k1` in a condition of a rule.
-const KEYS: [&str; 6] = ["api_key:", "session:", "bearer:", "cookie.", "header.", "is:"];
+/// Keys whose values open doors: `api_key: k1` in a condition of a rule, and those of a configuration that
+/// was not known for one.
+const KEYS: [&str; 10] = [
+    "api_key:",
+    "session:",
+    "bearer:",
+    "cookie.",
+    "header.",
+    "is:",
+    "password:",
+    "secret:",
+    "token:",
+    "url:",
+];
 
 /// A line of a configuration up to its `end`-th character; nothing if a secret may stand in it.
 pub(super) fn of_config(text: &str, place: usize, end: usize) -> Option<String> {

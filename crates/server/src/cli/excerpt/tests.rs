@@ -73,6 +73,7 @@ fn what_opens_doors_is_crossed_out_in_rules() {
         ("match: {api_key: [k1, 'k2'], path: /v1}", "match: {api_key: [**, '**'], path: /v1}"),
         ("match: {api_key: {is: \"k}1\"}, ip: x}", "match: {api_key: {is: \"*}*\"}, ip: x}"),
         ("  header.x-key: abc # why", "  header.x-key: *** # why"),
+        ("rsp: {password: hunter2}", "rsp: {password: *******}"),
         ("  cookie.sid: abc", "  cookie.sid: ***"),
         ("per: [api_key, header.x-key]", "per: [api_key, header.x-key]"),
         ("match: {user: {present: true}}", "match: {user: {present: true}}"),
