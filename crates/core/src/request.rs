@@ -100,6 +100,21 @@ impl<'a> Request<'a> {
         self.cost
     }
 
+    /// The same request for as long as something else lasts, so that attributes can be borrowed from
+    /// that as well. Nothing is copied but the list of them.
+    #[must_use]
+    pub fn within<'b>(self) -> Request<'b>
+    where
+        'a: 'b,
+    {
+        // The list can't be used as one of a shorter lifetime by itself: its type is invariant.
+        let mut attributes = SmallVec::with_capacity(self.attributes.len());
+        for attribute in self.attributes {
+            attributes.push(attribute);
+        }
+        Request { attributes, cost: self.cost }
+    }
+
     /// Every attribute in the order it was given.
     pub fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
         self.attributes.iter().map(|(name, value)| (name.as_ref(), value.as_ref()))

@@ -19,10 +19,12 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
+use tokio::sync::Semaphore;
 
 pub(crate) use self::guard::Guard;
 use crate::metrics::Format;
 use crate::reference::Subject;
+use crate::rules::Keeper;
 use crate::service::Service;
 use crate::transport::connection::Handler;
 use crate::transport::door::{Patience, Peer};
@@ -31,35 +33,48 @@ use crate::transport::http::encode::{self, Body};
 /// Most operators at once.
 const CONNECTIONS: usize = 64;
 
+/// Most documents of rules that are read at a time.
+const DOCUMENTS: usize = 2;
+
 const ENDPOINTS: &str = "/metrics, /rlconfig, /v1/block, /v1/clients, /v1/refund, /v1/rules, \
-    /v1/schema/config.json, /v1/schema/rules.json or /v1/top";
+     /v1/rules/diff, /v1/rules/history, /v1/rules/status, /v1/schema/config.json, /v1/schema/rules.json \
+     or /v1/top";
 
 /// What the admin door shows.
 #[derive(Debug)]
 pub(crate) struct Admin {
     pub(crate) guard: Guard,
     pub(crate) service: Arc<Service>,
+    pub(crate) keeper: Arc<Keeper>,
+    /// Room for documents of rules, which may be long.
+    documents: Semaphore,
 }
 
 impl Admin {
+    pub(crate) fn new(guard: Guard, service: Arc<Service>, keeper: Arc<Keeper>) -> Self {
+        Self { guard, service, keeper, documents: Semaphore::new(DOCUMENTS) }
+    }
+
     /// An operator is served like everybody else, only that there are not many of them.
     pub(crate) fn patience() -> Patience {
         Patience { connections: CONNECTIONS, ..Patience::default() }
     }
 
     async fn route(&self, request: Request<Incoming>, from: SocketAddr) -> Response<Body> {
-        let service = &*self.service;
+        let (service, now) = (&*self.service, self.service.now());
         match request.uri().path() {
-            "/metrics" => reading(&request, || metrics(service, &request)),
-            "/rlconfig" => rlconfig::answer(service.envoy(), request.method()),
-            "/v1/block" => block::answer(service.limiter(), request, from).await,
-            "/v1/refund" => refund::answer(service.limiter(), request, from).await,
-            "/v1/rules" => reading(&request, || rules::answer(service, &request)),
+            "/metrics" => reading(&request, || metrics(self, &request)),
+            "/rlconfig" => rlconfig::answer(now.envoy(), request.method()),
+            "/v1/block" => block::answer(now.limiter(), request, from).await,
+            "/v1/refund" => refund::answer(now.limiter(), request, from).await,
+            "/v1/top" => reading(&request, || top::answer(service, &now, request.uri().query())),
+            rules::PATH | "/v1/rules/diff" | "/v1/rules/history" | "/v1/rules/status" => {
+                rules::answer(self, &now, request, from).await
+            }
             "/v1/schema/rules.json" => reading(&request, || schema(Subject::Rules)),
             "/v1/schema/config.json" => reading(&request, || schema(Subject::Config)),
-            "/v1/top" => reading(&request, || top::answer(service, request.uri().query())),
             path if path.starts_with(clients::PATH) => {
-                clients::answer(service.limiter(), request, from).await
+                clients::answer(now.limiter(), request, from).await
             }
             path => {
                 let path = crate::service::quoted(path);
@@ -96,10 +111,10 @@ fn reading(request: &Request<Incoming>, read: impl FnOnce() -> Response<Body>) -
     }
 }
 
-fn metrics(service: &Service, request: &Request<Incoming>) -> Response<Body> {
+fn metrics(admin: &Admin, request: &Request<Incoming>) -> Response<Body> {
     let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
     let format = Format::accepted(accept);
-    let mut response = encode::plain(service.metrics(format));
+    let mut response = encode::plain(admin.service.metrics(format, &admin.keeper.standing()));
     let kind = HeaderValue::from_static(format.content_type());
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use thiserror::Error;
-use tidegate::rule::{RuleError, RuleErrors};
 use tidegate::{Clock, HeaderStyle, Limiter, MemoryStore, OpenError, Span};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -15,11 +14,11 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 use crate::admin::{Admin, Guard, is_local};
-use crate::config::{ConfigError, Door, Drain, Listen, StoreConfig};
+use crate::config::{ConfigError, Door, Drain, Listen, RulesConfig, StoreConfig};
 use crate::identity::{Identity, IdentityConfig};
-use crate::rules::Rules;
+use crate::rules::{Found, Household, Keeper, Shared, node_name, reports};
 use crate::service::rls::{Rls, RlsHeaders};
-use crate::service::{self, Service};
+use crate::service::{Service, written};
 use crate::store::AnyStore;
 use crate::transport::connection::Http1;
 use crate::transport::door::tls::TlsError;
@@ -49,7 +48,8 @@ pub(crate) struct App {
     drain: Drain,
     service: Arc<Service>,
     identity: Arc<Identity>,
-    limiter: Limiter<AnyStore>,
+    keeper: Arc<Keeper>,
+    rules: RulesConfig,
     store: Arc<AnyStore>,
     clock: Clock,
 }
@@ -114,7 +114,7 @@ impl App {
     /// certificate can't be used, or the store will never do.
     pub(crate) async fn bind(
         listen: &Listen,
-        rules: Rules,
+        rules: Found,
         store: StoreConfig,
         headers: HeaderStyle,
         rls_headers: RlsHeaders,
@@ -129,19 +129,16 @@ impl App {
         let gate = Gate::new(listen.resp_password.as_ref());
         let resp = Bound::to("resp", &listen.resp, listen, &[]).await?.map(|bound| (bound, gate));
         let clock = Clock::system();
+        let shared = Shared::of(&store, &rules.config.source);
         let store = Arc::new(AnyStore::start(store, &clock).await?);
-        let limiter = Limiter::builder()
-            .rules(rules.set.with_named(service::internal_rules()?)?)
-            .clock(clock.clone())
-            .store(Arc::clone(&store))
-            .build();
+        let limiter = Limiter::builder().clock(clock.clone()).store(Arc::clone(&store)).build();
+        let blocks = Arc::clone(limiter.blocks());
         if let AnyStore::Redis(store) = &*store {
-            store.share_blocks(limiter.blocks());
+            store.share_blocks(&blocks);
         }
-        let service = Service::new(limiter.clone(), headers)
-            .with_envoy(rules.envoy)
-            .with_rls(Rls::new(rls_headers));
+        let service = Service::new(limiter, headers).with_rls(Rls::new(rls_headers));
         let service = Arc::new(service);
+        let identity = Arc::new(Identity::new(identity, blocks, clock.clone())?);
         let admin = match Bound::to("admin", &listen.admin, listen, &["http/1.1"]).await? {
             Some(bound) => {
                 let wanted = listen.admin.to_string();
@@ -149,13 +146,31 @@ impl App {
                     return Err(BindError::NoToken { address: wanted });
                 }
                 let guard = Guard::new(listen.token.as_ref(), &wanted);
-                Some((bound, Admin { guard, service: Arc::clone(&service) }))
+                Some((bound, guard))
             }
             None => None,
         };
-        let blocks = Arc::clone(limiter.blocks());
-        let identity = Identity::new(identity, limiter.rules(), blocks, clock.clone())?;
-        let identity = Arc::new(identity);
+        let addresses = [http.as_ref(), grpc.as_ref(), resp.as_ref().map(|(bound, _)| bound)];
+        let admin_at = admin.as_ref().map(|(bound, _)| bound.address);
+        let at =
+            admin_at.or_else(|| addresses.into_iter().flatten().map(|bound| bound.address).next());
+        let shared = shared.rules(&store).await?;
+        let household = Household {
+            service: Arc::clone(&service),
+            identity: Arc::clone(&identity),
+            source: rules.config.source.to_string(),
+            node: node_name(at),
+            copy: rules.copy(),
+            reports: reports(shared.as_ref(), &store),
+            shared,
+        };
+        let Found { config: rules, inputs, rules: first } = rules;
+        let keeper = Arc::new(Keeper::new(household, inputs, first));
+        keeper.begin(&rules).await;
+        let admin = admin.map(|(bound, guard)| {
+            let (service, keeper) = (Arc::clone(&service), Arc::clone(&keeper));
+            (bound, Admin::new(guard, service, keeper))
+        });
         Ok(Self {
             http,
             grpc,
@@ -164,10 +179,16 @@ impl App {
             drain: listen.drain,
             service,
             identity,
-            limiter,
+            keeper,
+            rules,
             store,
             clock,
         })
+    }
+
+    /// How many rules somebody wrote are in force.
+    pub(crate) fn rules(&self) -> usize {
+        written(self.service.now().limiter().rules()).count()
     }
 
     /// Where checks are answered over HTTP.
@@ -186,7 +207,8 @@ impl App {
     /// Answers until `stage` says so, then finishes what is under way. How many connections had
     /// to be cut off.
     pub(crate) async fn run(self, stage: watch::Receiver<Stage>) -> usize {
-        let mut tasks = vec![tokio::spawn(sweep_blocks(self.limiter))];
+        let mut tasks = self.keeper.follow(&self.rules);
+        tasks.push(tokio::spawn(sweep_blocks(Arc::clone(&self.service))));
         // Redis forgets what has expired by itself.
         if let AnyStore::Memory(store) = &*self.store {
             tasks.push(tokio::spawn(sweep(Arc::clone(store))));
@@ -290,13 +312,13 @@ async fn sweep(store: Arc<MemoryStore>) {
 }
 
 /// The same for blocks, and for the denials that penalties count.
-async fn sweep_blocks(limiter: Limiter<AnyStore>) {
+async fn sweep_blocks(service: Arc<Service>) {
     let parts = usize::try_from(SWEEP.as_secs() / SWEEP_BLOCKS.as_secs()).unwrap_or(1);
     let mut ticker = tokio::time::interval(SWEEP_BLOCKS);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticker.tick().await;
-        limiter.sweep_blocks(parts);
+        service.now().limiter().sweep_blocks(parts);
     }
 }
 
@@ -313,10 +335,6 @@ pub(crate) enum BindError {
     NoToken { address: String },
     #[error("tls: {0}")]
     Tls(#[from] TlsError),
-    #[error(transparent)]
-    Rule(#[from] RuleError),
-    #[error(transparent)]
-    Rules(#[from] RuleErrors),
     #[error(transparent)]
     Store(#[from] OpenError),
     /// Keys for tokens can't be read.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use hyper::{Method, Request, Uri};
+use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -38,28 +38,35 @@ impl FromStr for Server {
     fn from_str(text: &str) -> Result<Self, String> {
         let wanted = || format!("must be a URL like http://127.0.0.1:8080, found {text:?}");
         let uri: Uri = text.parse().map_err(|_| wanted())?;
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+            return Err(wanted());
+        }
+        Self::of(&uri).map_err(|error| format!("{error}, found {text:?}"))
+    }
+}
+
+impl Server {
+    /// The server of a URL, whatever its path.
+    ///
+    /// # Errors
+    /// It is no URL of HTTP, or the files for TLS can't be had.
+    pub(crate) fn of(uri: &Uri) -> Result<Self, String> {
+        let wanted = || "must be a URL like http://127.0.0.1:8080".to_owned();
         let (tls, usual) = match uri.scheme_str() {
             Some("http") => (None, 80),
             Some("https") => (Some(config::client_tls().map_err(|error| error.to_string())?), 443),
             _ => return Err(wanted()),
         };
         let host = uri.host().ok_or_else(wanted)?;
-        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-            return Err(wanted());
-        }
         let address = format!("{host}:{}", uri.port_u16().unwrap_or(usual));
         Ok(Self { address, host: host.to_owned(), tls })
     }
-}
 
-/// What a server answered.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) body: String,
-}
+    /// Host and port.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
 
-impl Server {
     /// Posts JSON to a path.
     ///
     /// # Errors
@@ -88,19 +95,37 @@ impl Server {
         }
         let request = request.body(Full::from(body));
         let request = request.map_err(|error| self.silent(error.to_string()))?;
-        let asked = tokio::time::timeout(PATIENCE, self.send(request)).await;
+        let answer = self.exchange(request, MAX_ANSWER).await?;
+        let (status, body) = (answer.status().as_u16(), answer.into_body());
+        Ok(Answer { status, body: String::from_utf8_lossy(&body).into_owned() })
+    }
+
+    /// Sends any request, and reads an answer of at most so many bytes.
+    ///
+    /// # Errors
+    /// There was none, or it is longer.
+    pub(crate) async fn exchange(
+        &self,
+        request: Request<Full<Bytes>>,
+        most: usize,
+    ) -> Result<Response<Bytes>, ClientError> {
+        let asked = tokio::time::timeout(PATIENCE, self.send(request, most)).await;
         asked.unwrap_or_else(|_| Err(self.silent(format!("no answer within {PATIENCE:?}"))))
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Answer, ClientError> {
+    async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+        most: usize,
+    ) -> Result<Response<Bytes>, ClientError> {
         let stream = TcpStream::connect(&self.address).await.map_err(|error| {
             ClientError::Unreachable { address: self.address.clone(), reason: error.to_string() }
         })?;
         match &self.tls {
-            None => self.speak(stream, request).await,
+            None => self.speak(stream, request, most).await,
             Some(tls) => {
                 let stream = tls.connect(&self.host, stream).await;
-                self.speak(stream.map_err(|reason| self.silent(reason))?, request).await
+                self.speak(stream.map_err(|reason| self.silent(reason))?, request, most).await
             }
         }
     }
@@ -109,22 +134,30 @@ impl Server {
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         request: Request<Full<Bytes>>,
-    ) -> Result<Answer, ClientError> {
+        most: usize,
+    ) -> Result<Response<Bytes>, ClientError> {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.silent(error.to_string()))?;
         tokio::spawn(connection);
         let response = sender.send_request(request).await;
         let response = response.map_err(|error| self.silent(error.to_string()))?;
-        let status = response.status().as_u16();
-        let read = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+        let (head, body) = response.into_parts();
+        let read = Limited::new(body, most).collect().await;
         let body = read.map_err(|error| self.silent(error.to_string()))?.to_bytes();
-        Ok(Answer { status, body: String::from_utf8_lossy(&body).into_owned() })
+        Ok(Response::from_parts(head, body))
     }
 
     fn silent(&self, reason: String) -> ClientError {
         ClientError::Silent { address: self.address.clone(), reason }
     }
+}
+
+/// What a server answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: String,
 }
 
 /// Why there is no answer.

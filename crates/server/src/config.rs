@@ -6,6 +6,7 @@ mod file;
 mod identity;
 mod redis;
 mod resp;
+mod rules;
 pub(crate) mod schema;
 mod secrets;
 mod tls;
@@ -17,10 +18,11 @@ use std::str::FromStr;
 
 use serde_saphyr::Location;
 use thiserror::Error;
-use tidegate::rule::{Mark, RuleErrors};
-use tidegate::{HeaderStyle, MemoryStore, RedisConfig, RuleSet, Secret, Span};
+use tidegate::rule::{Mark, RuleError, RuleErrors};
+use tidegate::{HeaderStyle, MemoryStore, RedisConfig, Secret, Span};
 
 pub(crate) use self::file::{ConfigFile, Kind, SECRETIVE, kind, unreadable};
+pub(crate) use self::rules::{RuleSource, RulesConfig, RulesRedis, RulesUrl};
 pub(crate) use self::secrets::PASSWORD_VARIABLE;
 use self::secrets::RedisSource;
 pub(crate) use self::tls::TlsConfig;
@@ -44,9 +46,7 @@ const DEFAULT_ADMIN: &str = "127.0.0.1:9090";
 pub(crate) struct Config {
     pub(crate) listen: Listen,
     pub(crate) store: StoreConfig,
-    pub(crate) rules: RuleSource,
-    /// A directory of envoyproxy/ratelimit files, beside the rules.
-    pub(crate) envoy: Option<PathBuf>,
+    pub(crate) rules: RulesConfig,
     pub(crate) headers: HeaderStyle,
     /// What Envoy is asked to add to its responses.
     pub(crate) rls_headers: RlsHeaders,
@@ -116,21 +116,12 @@ impl fmt::Display for StoreConfig {
     }
 }
 
-/// Where the rules come from.
-#[derive(Debug)]
-pub(crate) enum RuleSource {
-    /// There are none of our own.
-    Nothing,
-    Sample,
-    File(PathBuf),
-    Inline(Box<RuleSet>),
-}
-
 /// What the command line says about the configuration; it beats the file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flags {
     pub(crate) config: Option<PathBuf>,
-    pub(crate) rules: Option<PathBuf>,
+    /// A file, or the URL of a Redis or of a document.
+    pub(crate) rules: Option<Secret>,
     pub(crate) rules_envoy: Option<PathBuf>,
     /// A URL, which may have a password in it.
     pub(crate) redis: Option<Secret>,
@@ -155,9 +146,23 @@ impl Config {
         let missing =
             [("gateway", flags.gateway.or(file.gateway).or(flags.upstream.map(Door::At)))];
         let asked = |(name, door)| matches!(door, Some(Door::At(_))).then_some(name);
-        let rules = flags.rules.map(RuleSource::File).or(file.rules);
+        let rules = match &flags.rules {
+            Some(place) => Some(RuleSource::of_flag(place)?),
+            None => file.rules,
+        };
         let envoy = flags.rules_envoy.or(file.envoy);
         let otherwise = if envoy.is_some() { RuleSource::Nothing } else { RuleSource::Sample };
+        let rules = RulesConfig {
+            source: rules.unwrap_or(otherwise).load()?,
+            envoy,
+            copies: file.copies,
+            poll: file.poll,
+        };
+        // What is on this machine needs a copy on this machine only if somebody says so.
+        let rules = match &rules.copies {
+            None if rules.source.is_remote() => RulesConfig { copies: state_folder()?, ..rules },
+            _ => rules,
+        };
         let or_at = |door: Option<Door>, usual: &str| door.unwrap_or(Door::At(usual.to_owned()));
         let store = Self::store(flags.redis.as_ref(), file.redis, file.max_keys)?;
         Ok(Self {
@@ -173,8 +178,7 @@ impl Config {
                 missing: missing.into_iter().filter_map(asked).collect(),
             },
             store,
-            rules: rules.unwrap_or(otherwise),
-            envoy,
+            rules,
             headers: file.headers,
             rls_headers: file.rls_headers,
             identity: file.identity,
@@ -194,24 +198,6 @@ impl Config {
                 StoreConfig::Memory { max_keys: max_keys.unwrap_or(MemoryStore::DEFAULT_MAX_KEYS) }
             }
         })
-    }
-}
-
-impl RuleSource {
-    /// The rules, all of them fit to be enforced.
-    ///
-    /// # Errors
-    /// The file can't be read, or has rules that can't be used.
-    pub(crate) fn load(self) -> Result<RuleSet, ConfigError> {
-        match self {
-            Self::Nothing => Ok(RuleSet::default()),
-            Self::Sample => Ok(RuleSet::parse(SAMPLE_NAME, SAMPLE_RULES)?),
-            Self::File(path) => {
-                let text = read(&path, RuleSet::MAX_DOCUMENT)?;
-                Ok(RuleSet::parse(&path.display().to_string(), &text)?)
-            }
-            Self::Inline(rules) => Ok(*rules),
-        }
     }
 }
 
@@ -275,6 +261,24 @@ pub(crate) fn client_tls() -> Result<ClientTls, ConfigError> {
         }
     };
     Ok(ClientTls { ca, identity })
+}
+
+/// Where a server may keep what it should still have after a restart: what systemd names, else the usual
+/// place of its user. Nothing if it has neither.
+///
+/// # Errors
+/// A variable is no text.
+fn state_folder() -> Result<Option<PathBuf>, ConfigError> {
+    // systemd may name several, the first is the one that was asked for first.
+    let given = environment("STATE_DIRECTORY")?;
+    if let Some(first) = given.as_deref().and_then(|list| list.split(':').next()) {
+        return Ok(Some(PathBuf::from(first)));
+    }
+    let own = match environment("XDG_STATE_HOME")? {
+        Some(folder) => Some(PathBuf::from(folder)),
+        None => environment("HOME")?.map(|home| Path::new(&home).join(".local/state")),
+    };
+    Ok(own.filter(|folder| folder.is_absolute()).map(|folder| folder.join("tidegate")))
 }
 
 /// What a variable says; nothing if it is not there or empty.
@@ -349,6 +353,12 @@ pub(crate) enum ConfigError {
     Invalid(Vec<Wrong>),
     #[error(transparent)]
     Rules(#[from] RuleErrors),
+}
+
+impl From<RuleError> for ConfigError {
+    fn from(error: RuleError) -> Self {
+        Self::Rules(error.into())
+    }
 }
 
 /// One thing that is wrong with a configuration file.

@@ -49,10 +49,12 @@ pub(crate) struct Identity {
     session: Option<Lookup>,
     tokens: Option<Verifier>,
     custom: BTreeMap<String, Lookup>,
-    /// What rules mention, and where it is.
-    known: Vec<(Box<str>, Source)>,
     blocks: Arc<BlockList>,
 }
+
+/// What rules mention, and where it is.
+#[derive(Debug, Default)]
+pub(crate) struct Known(Vec<(Box<str>, Source)>);
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -91,51 +93,52 @@ enum Source {
 }
 
 impl Identity {
-    /// Reads what these rules mention, and what the list blocks by.
+    /// Reads what rules mention, and what the list blocks by.
     ///
     /// # Errors
     /// The keys for tokens can't be read.
     pub(crate) fn new(
         config: IdentityConfig,
-        rules: &RuleSet,
         blocks: Arc<BlockList>,
         clock: Clock,
     ) -> Result<Self, ConfigError> {
         let tokens = config.jwt.map(|jwt| Verifier::new(jwt, clock)).transpose()?;
-        let mut identity = Self {
+        Ok(Self {
             addresses: Addresses::new(config.address),
             api_key: config.api_key,
             session: config.session,
             tokens,
             custom: config.attributes,
-            known: Vec::new(),
             blocks,
-        };
-        let known = mentioned(rules).into_iter();
-        identity.known =
-            known.filter_map(|name| Some((name.into(), identity.source(name)?))).collect();
-        Ok(identity)
+        })
     }
 
-    /// What rules see of a request.
+    /// What these rules mention, as far as a request can have it.
+    pub(crate) fn known(&self, rules: &RuleSet) -> Known {
+        let known = mentioned(rules).into_iter();
+        Known(known.filter_map(|name| Some((name.into(), self.source(name)?))).collect())
+    }
+
+    /// What rules that mention `known` see of a request.
     ///
     /// # Errors
     /// A value is longer than rules are shown.
     pub(crate) fn describe<'r>(
         &'r self,
+        known: &'r Known,
         head: &'r Parts,
         caller: Caller<'_>,
     ) -> Result<Request<'r>, Fault> {
         let seen = Seen { identity: self, head, caller, claims: OnceCell::new() };
         let mut request = Request::new();
-        for (name, source) in &self.known {
+        for (name, source) in &known.0 {
             if let Some(value) = seen.read(source) {
                 let refused = |error| Fault::refused(name, &error);
                 request.insert(&**name, value).map_err(refused)?;
             }
         }
         self.blocks.attributes(|name| {
-            if self.known.iter().any(|(known, _)| **known == *name) || request.get(name).is_some() {
+            if known.0.iter().any(|(known, _)| **known == *name) || request.get(name).is_some() {
                 return;
             }
             let value = self.source(name).and_then(|source| seen.read(&source));

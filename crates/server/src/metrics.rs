@@ -7,6 +7,7 @@ mod classic;
 mod exposition;
 mod gather;
 mod latency;
+mod lines;
 mod names;
 mod places;
 mod process;
@@ -16,14 +17,14 @@ pub(crate) mod shards;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tidegate::{Decision, RuleSet, Span, Timestamp};
+use tidegate::{Decision, RuleSet, Span};
 
 pub(crate) use self::exposition::Format;
 pub(crate) use self::gather::Sources;
 use self::latency::Latency;
+pub(crate) use self::lines::Lines;
 use self::rules::RuleCounts;
 use self::shards::{PER_LINE, Shards};
-use crate::rules_version;
 use crate::service::{Ending, Via};
 use crate::transport::door::Connections;
 
@@ -38,19 +39,15 @@ pub(crate) struct Metrics {
     checks: Shards,
     durations: Latency,
     rules: RuleCounts,
-    rules_version: String,
-    rules_loaded: Timestamp,
     doors: Mutex<Vec<(&'static str, Arc<Connections>)>>,
 }
 
 impl Metrics {
-    pub(crate) fn new(rules: &RuleSet, now: Timestamp) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             checks: Shards::new(Via::ALL.len()),
             durations: Latency::new(Via::ALL.len()),
-            rules: RuleCounts::new(rules),
-            rules_version: rules_version::of(rules),
-            rules_loaded: now,
+            rules: RuleCounts::new(),
             doors: Mutex::default(),
         }
     }
@@ -75,19 +72,13 @@ impl Metrics {
 
     /// Counts what the rules said to a check.
     #[inline]
-    pub(crate) fn decided(&self, rules: &RuleSet, decision: &Decision) {
-        self.rules.add(rules, decision);
+    pub(crate) fn decided(&self, lines: &Lines, rules: &RuleSet, decision: &Decision) {
+        self.rules.add(lines, rules, decision);
     }
 
-    /// Where a rule that decided stands among the rules.
-    #[inline]
-    pub(crate) fn place(&self, name: &Arc<str>) -> Option<usize> {
-        self.rules.places().find(name)
-    }
-
-    /// Which rules are in force: the same on nodes that have the same rules.
-    pub(crate) fn rules_version(&self) -> &str {
-        &self.rules_version
+    /// The counters of rules that come into force. `anew` is told those that had been another rule's.
+    pub(crate) fn enlist(&self, rules: &RuleSet, anew: impl FnMut(usize)) -> Lines {
+        self.rules.enlist(rules, anew)
     }
 
     /// The metrics of this moment.

@@ -1,14 +1,29 @@
-//! Rules, wherever they come from, ready to be enforced together.
+//! Rules, wherever they come from, kept up to date while calls are answered.
+//!
+//! A source offers documents (`source/`), the [`Keeper`] puts those in force that are newer and fit, and
+//! keeps what it has when they are not.
 
+mod copy;
+pub(crate) mod diff;
 pub(crate) mod envoy;
+mod keeper;
+mod opening;
+mod shown;
+mod source;
+mod standing;
 
-use std::path::Path;
 use std::sync::Arc;
 
-use tidegate::RuleSet;
+use tidegate::{RuleSet, Timestamp};
 
-use self::envoy::EnvoyRules;
-use crate::config::{ConfigError, RuleSource};
+use self::envoy::{EnvoyRules, Files};
+pub(crate) use self::keeper::{Household, Keeper, PushError};
+pub(crate) use self::opening::{Found, Shared, node_name, reports};
+pub(crate) use self::shown::Shown;
+pub(crate) use self::source::NUMBER;
+pub(crate) use self::standing::{NodeReport, Standing};
+use crate::config::{self, ConfigError, RuleSource, SAMPLE_NAME, SAMPLE_RULES};
+use crate::service::internal_rules;
 
 /// Everything that is enforced.
 #[derive(Debug)]
@@ -19,16 +34,85 @@ pub(crate) struct Rules {
     pub(crate) envoy: Option<Arc<EnvoyRules>>,
 }
 
-impl Rules {
-    /// Reads our own rules and a directory of envoyproxy/ratelimit files, if there is one.
+/// Our own rules as they were found.
+#[derive(Clone, Debug)]
+pub(crate) enum Own {
+    /// There are none, or none yet.
+    Nothing,
+    /// They stand in the configuration.
+    Inline(Box<RuleSet>),
+    Written(Document),
+}
+
+/// A document of rules, and what is known of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Document {
+    /// What errors call it.
+    pub(crate) name: Arc<str>,
+    pub(crate) text: Arc<str>,
+    /// The number that its source gives it; a source that has none is counted by whoever follows it.
+    pub(crate) number: Option<u64>,
+    pub(crate) by: String,
+    pub(crate) note: String,
+    pub(crate) at: Option<Timestamp>,
+}
+
+impl Document {
+    /// A text of which nothing else is known.
+    pub(crate) fn new(name: &str, text: &str) -> Self {
+        let (by, note) = (String::new(), String::new());
+        Self { name: name.into(), text: text.into(), number: None, by, note, at: None }
+    }
+}
+
+impl Own {
+    /// What this machine has of a source; of one that is elsewhere nothing yet.
     ///
     /// # Errors
-    /// A file can't be read or has rules that can't be used, or two rules have the same name.
-    pub(crate) fn load(source: RuleSource, envoy: Option<&Path>) -> Result<Self, ConfigError> {
-        let set = source.load()?;
-        let Some(folder) = envoy else { return Ok(Self { set, envoy: None }) };
-        let envoy = EnvoyRules::load(folder)?;
+    /// The file can't be read.
+    pub(crate) fn read(source: &RuleSource) -> Result<Self, ConfigError> {
+        Ok(match source {
+            RuleSource::Nothing | RuleSource::Redis(_) | RuleSource::Url(_) => Self::Nothing,
+            RuleSource::Sample => Self::Written(Document::new(SAMPLE_NAME, SAMPLE_RULES)),
+            RuleSource::Inline(rules) => Self::Inline(rules.clone()),
+            RuleSource::File(path) => {
+                let text = config::read(path, RuleSet::MAX_DOCUMENT)?;
+                Self::Written(Document::new(&path.display().to_string(), &text))
+            }
+        })
+    }
+
+    pub(crate) fn document(&self) -> Option<&Document> {
+        match self {
+            Self::Written(document) => Some(document),
+            Self::Nothing | Self::Inline(_) => None,
+        }
+    }
+}
+
+impl Rules {
+    /// Our own rules and those of envoyproxy/ratelimit files, if there are any.
+    ///
+    /// # Errors
+    /// Something is wrong with them, or two rules have the same name.
+    pub(crate) fn of(own: &Own, envoy: Option<&Files>) -> Result<Self, ConfigError> {
+        let set = match own {
+            Own::Nothing => RuleSet::default(),
+            Own::Inline(rules) => RuleSet::clone(rules),
+            Own::Written(document) => RuleSet::parse(&document.name, &document.text)?,
+        };
+        let Some(files) = envoy else { return Ok(Self { set, envoy: None }) };
+        let envoy = EnvoyRules::parse(files)?;
         let set = set.with_named(envoy.rules())?;
         Ok(Self { set, envoy: Some(Arc::new(envoy)) })
+    }
+
+    /// The same with the rules that doors count by and nobody names.
+    ///
+    /// # Errors
+    /// Somebody wrote a rule of such a name.
+    pub(crate) fn complete(self) -> Result<Self, ConfigError> {
+        let set = self.set.with_named(internal_rules()?)?;
+        Ok(Self { set, ..self })
     }
 }

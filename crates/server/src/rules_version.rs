@@ -16,6 +16,13 @@ pub(crate) fn of(rules: &RuleSet) -> String {
     said.0.finalize().to_hex().as_str()[..16].to_owned()
 }
 
+/// The same of one rule, at full length.
+pub(crate) fn of_rule(rule: &Rule) -> [u8; 32] {
+    let mut said = Said(blake3::Hasher::new());
+    said.rule(rule);
+    *said.0.finalize().as_bytes()
+}
+
 /// Everything that was said so far.
 struct Said(blake3::Hasher);
 

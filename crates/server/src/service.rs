@@ -7,6 +7,7 @@
 mod books;
 mod client;
 mod fault;
+mod in_force;
 mod own_rules;
 pub(crate) mod rls;
 mod throttle;
@@ -15,19 +16,24 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use arc_swap::{ArcSwap, Guard};
 use futures_util::future::join_all;
-use tidegate::{Claim, Decision, HeaderStyle, Limiter, Request, Timestamp, Under};
+use parking_lot::Mutex;
+use tidegate::{Claim, Clock, Decision, HeaderStyle, Limiter, Request, Timestamp, Under};
 use tidegate_core::Header;
 
 use self::books::{Answered, Books};
 use self::client::insert;
 pub(crate) use self::client::{Client, addressed};
 pub(crate) use self::fault::{Ending, Fault, cut, quoted};
+pub(crate) use self::in_force::{InForce, Next, Version};
 use self::own_rules::is_written;
 pub(crate) use self::own_rules::{internal_rules, unknown_rule, written};
 use self::rls::Rls;
+use crate::identity::Known;
 use crate::metrics::Format;
-use crate::rules::envoy::EnvoyRules;
+use crate::rules::Standing;
+use crate::rules_version;
 use crate::store::AnyStore;
 
 /// What is asked.
@@ -65,9 +71,9 @@ impl Via {
 /// Decides calls. Shared by every transport.
 #[derive(Debug)]
 pub(crate) struct Service {
-    limiter: Limiter<AnyStore>,
-    /// Finds the limits of envoyproxy/ratelimit files, if there are any.
-    envoy: Option<Arc<EnvoyRules>>,
+    in_force: ArcSwap<InForce>,
+    store: Arc<AnyStore>,
+    clock: Clock,
     style: HeaderStyle,
     rls: Rls,
     books: Books,
@@ -75,13 +81,32 @@ pub(crate) struct Service {
     ready: AtomicBool,
     /// Whether no more calls should be sent here.
     draining: AtomicBool,
+    /// The rules that are still to come, if there were none to start with.
+    awaited: Mutex<Option<String>>,
 }
 
 impl Service {
+    /// Decides by the rules of a limiter, until there are others.
     pub(crate) fn new(limiter: Limiter<AnyStore>, style: HeaderStyle) -> Self {
+        let (store, clock) = (Arc::clone(limiter.store()), limiter.clock().clone());
         let (ready, draining) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (books, rls) = (Books::new(&limiter), Rls::default());
-        let service = Self { limiter, envoy: None, style, rls, books, ready, draining };
+        let (books, rls) = (Books::new(), Rls::default());
+        let (lines, known) = (books.enlist(limiter.rules()), Known::default());
+        let (loaded, hash) = (clock.now(), rules_version::of(limiter.rules()));
+        let version = Version { loaded, hash, ..Version::default() };
+        let in_force = InForce { limiter, envoy: None, known, lines, version };
+        let in_force = ArcSwap::from_pointee(in_force);
+        let service = Self {
+            in_force,
+            store,
+            clock,
+            style,
+            rls,
+            books,
+            ready,
+            draining,
+            awaited: Mutex::default(),
+        };
         // What was there at the start counts, also if nobody asks before it goes away.
         let _ = service.unready();
         service
@@ -93,9 +118,21 @@ impl Service {
         self
     }
 
-    /// The same service with the limits of envoyproxy/ratelimit files, whose rules the limiter has.
-    pub(crate) fn with_envoy(self, envoy: Option<Arc<EnvoyRules>>) -> Self {
-        Self { envoy, ..self }
+    /// What calls are decided by at this moment.
+    #[inline]
+    pub(crate) fn now(&self) -> Guard<Arc<InForce>> {
+        self.in_force.load()
+    }
+
+    /// Decides by other rules from the next call on. What had been in force is handed back: whoever
+    /// drops the last of it frees the rules, which for very many takes a moment.
+    ///
+    /// To be called by one at a time.
+    pub(crate) fn enforce(&self, next: Next) -> Arc<InForce> {
+        let Next { set, envoy, known, version } = next;
+        let limiter = self.now().limiter.with_rules(set);
+        let lines = self.books.enlist(limiter.rules());
+        self.in_force.swap(Arc::new(InForce { limiter, envoy, known, lines, version }))
     }
 
     /// Why calls should not be sent to this node; nothing once it is ready.
@@ -107,14 +144,22 @@ impl Service {
         if self.draining.load(Ordering::Relaxed) {
             return Some("it is about to stop".to_owned());
         }
+        if let Some(rules) = &*self.awaited.lock() {
+            return Some(format!("waiting for {rules}"));
+        }
         if self.ready.load(Ordering::Relaxed) {
             return None;
         }
-        let missing = self.limiter.store().waits_for();
+        let missing = self.store.waits_for();
         if missing.is_none() {
             self.ready.store(true, Ordering::Relaxed);
         }
         missing.map(|missing| format!("waiting for {missing}"))
+    }
+
+    /// Says which rules are still to come before calls should be sent here.
+    pub(crate) fn await_rules(&self, rules: Option<String>) {
+        *self.awaited.lock() = rules;
     }
 
     /// Says from now on that calls should go elsewhere. Those that come are still answered.
@@ -124,7 +169,7 @@ impl Service {
 
     /// Whether a decision is there as soon as it is asked for, without waiting for another process.
     pub(crate) fn decides_at_once(&self) -> bool {
-        matches!(**self.limiter.store(), AnyStore::Memory(_))
+        matches!(*self.store, AnyStore::Memory(_))
     }
 
     /// Answers calls that have nothing to do with each other, each as [`check`](Self::check) does.
@@ -147,11 +192,25 @@ impl Service {
     ///
     /// # Errors
     /// The call can't be understood, or names a rule that is not there; nothing was charged.
-    pub(crate) async fn check<'a>(&'a self, via: Via, call: Call<'a>) -> Result<Reply, Fault> {
-        let began = self.limiter.clock().now();
-        let (request, decision) = match &call.rule {
+    pub(crate) async fn check(&self, via: Via, call: Call<'_>) -> Result<Reply, Fault> {
+        let by = self.now();
+        self.check_by(&by, via, call).await
+    }
+
+    /// As [`check`](Self::check), by rules that were in force when the call was read.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn check_by(
+        &self,
+        by: &InForce,
+        via: Via,
+        call: Call<'_>,
+    ) -> Result<Reply, Fault> {
+        let (began, limiter) = (self.clock.now(), &by.limiter);
+        match &call.rule {
             Some(name) => {
-                let rules = self.limiter.rules();
+                let rules = limiter.rules();
                 let place = rules.place(name).filter(|place| is_written(&rules.rules()[*place]));
                 let Some(place) = place else {
                     return Err(self.refused(via, unknown_rule(name, rules)));
@@ -159,32 +218,32 @@ impl Service {
                 let request = addressed(&rules.rules()[place], call.client, call.request);
                 let request = request.map_err(|fault| self.refused(via, fault))?;
                 let claim = Claim { request: &request, under: Under::Rule(place) };
-                let decision = self.limiter.check_claim(claim).await;
-                (request, decision)
+                let decision = limiter.check_claim(claim).await;
+                Ok(self.reply(by, via, began, &request, decision))
             }
             None if call.client.is_some() => {
                 let wanted = "the rule that client belongs to";
-                return Err(self.refused(via, Fault::invalid("rule", "nothing", wanted)));
+                Err(self.refused(via, Fault::invalid("rule", "nothing", wanted)))
             }
             None => {
-                let decision = self.limiter.check(&call.request).await;
-                (call.request, decision)
+                let decision = limiter.check(&call.request).await;
+                Ok(self.reply(by, via, began, &call.request, decision))
             }
-        };
-        Ok(self.reply(via, began, &request, decision))
+        }
     }
 
     /// The reply to a call that began at `began`, which is entered into the books.
     fn reply(
         &self,
+        by: &InForce,
         via: Via,
         began: Timestamp,
         request: &Request<'_>,
         decision: Decision,
     ) -> Reply {
-        let at = self.limiter.clock().now();
+        let at = self.clock.now();
         let answered = Answered { via, began, at };
-        self.books.enter(&self.limiter, answered, [(request, &decision)]);
+        self.books.enter(by, answered, [(request, &decision)]);
         let reply = Reply { decision, at, style: self.style };
         reply.log();
         reply
@@ -196,14 +255,9 @@ impl Service {
         fault
     }
 
-    /// What decides; for the admin door.
-    pub(crate) fn limiter(&self) -> &Limiter<AnyStore> {
-        &self.limiter
-    }
-
-    /// The limits of envoyproxy/ratelimit files; for the admin door.
-    pub(crate) fn envoy(&self) -> Option<&EnvoyRules> {
-        self.envoy.as_deref()
+    /// What tells the time; for the admin door.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// What was answered so far; for the admin door.
@@ -212,9 +266,9 @@ impl Service {
     }
 
     /// The metrics of this moment; for the admin door.
-    pub(crate) fn metrics(&self, format: Format) -> String {
+    pub(crate) fn metrics(&self, format: Format, standing: &Standing) -> String {
         let ready = self.unready().is_none();
-        self.books.metrics.write(self.books.sources(&self.limiter, ready), format)
+        self.books.metrics.write(self.books.sources(&self.now(), standing, ready), format)
     }
 }
 

@@ -86,7 +86,7 @@ impl Top {
         }
     }
 
-    /// Counts a check that the rule at `place` answered.
+    /// Counts a check that a rule answered; `place` is any number of the rule's own.
     pub(crate) fn note(
         &self,
         place: usize,
@@ -145,6 +145,13 @@ impl Top {
         });
         ranked.truncate(limit);
         ranked
+    }
+
+    /// Forgets what was seen of a rule's number, and of those that share its rows.
+    pub(crate) fn forget(&self, place: usize) {
+        for shard in &self.shards {
+            shard.0.lock().1.forget(place);
+        }
     }
 
     /// From when on what is shown at `at` was counted.

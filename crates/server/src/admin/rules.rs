@@ -1,160 +1,110 @@
-//! `/v1/rules`: the rules in force, as an operator may see them.
+//! `/v1/rules`: the rules in force, and the ways to change them.
+
+mod fleet;
+mod pushing;
+mod reading;
+
+use std::net::SocketAddr;
 
 use hyper::body::Incoming;
-use hyper::header::{ETAG, HeaderValue, IF_NONE_MATCH};
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
-use tidegate::rule::{Chain, Condition, Mode, OnStoreFailure, Override, Test};
-use tidegate::{Limit, Rule};
+use tidegate::rule::RuleError;
 
-use crate::service::{Service, written};
-use crate::top::clear;
-use crate::transport::http::encode::{self, Body, JSON};
+use super::Admin;
+use crate::config::ConfigError;
+use crate::rules::PushError;
+use crate::service::InForce;
+use crate::transport::http::encode::{self, Body};
 
-/// Answers a request for the rules; with nothing new to whoever has this version.
-pub(super) fn answer(service: &Service, request: &Request<Incoming>) -> Response<Body> {
-    let version = service.books().metrics.rules_version();
-    let tag = format!("\"{version}\"");
-    let known = request.headers().get_all(IF_NONE_MATCH).iter().any(|value| {
-        let tags = value.to_str().unwrap_or_default().split(',').map(str::trim);
-        tags.into_iter().any(|known| known == "*" || known.trim_start_matches("W/") == tag)
-    });
-    let mut response = if known {
-        let mut response = Response::new(Body::default());
-        *response.status_mut() = StatusCode::NOT_MODIFIED;
-        response
-    } else {
-        let rules = written(service.limiter().rules()).map(Shown::of).collect();
-        encode::json(200, JSON, &Rules { version, rules })
+/// What the paths here begin with.
+pub(super) const PATH: &str = "/v1/rules";
+
+/// Answers a request about rules.
+pub(super) async fn answer(
+    admin: &Admin,
+    now: &InForce,
+    request: Request<Incoming>,
+    from: SocketAddr,
+) -> Response<Body> {
+    let keeper = &admin.keeper;
+    let path = request.uri().path().strip_prefix(PATH).unwrap_or_default().to_owned();
+    let allowed = match path.as_str() {
+        "" => "GET, HEAD, PUT, OPTIONS",
+        "/diff" => "GET, HEAD, POST, OPTIONS",
+        _ => "GET, HEAD, OPTIONS",
     };
-    if let Ok(tag) = HeaderValue::from_str(&tag) {
-        response.headers_mut().insert(ETAG, tag);
-    }
-    response
-}
-
-#[derive(Serialize)]
-struct Rules<'a> {
-    version: &'a str,
-    rules: Vec<Shown<'a>>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Shown<'a> {
-    name: &'a str,
-    mode: &'static str,
-    r#match: Vec<Matched<'a>>,
-    per: Vec<&'a str>,
-    #[serde(flatten)]
-    limit: Limited,
-    on_store_failure: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rollout: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tiers: Option<Tiers<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    overrides: Vec<Overridden<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    penalty: Option<String>,
-}
-
-/// `100 per 60 s, burst 200 (token_bucket)`, and what that admits at the most.
-#[derive(Serialize)]
-struct Limited {
-    limit: String,
-    algorithm: &'static str,
-    bound: String,
-}
-
-#[derive(Serialize)]
-struct Matched<'a> {
-    attribute: &'a str,
-    wanted: String,
-}
-
-#[derive(Serialize)]
-struct Tiers<'a> {
-    by: &'a str,
-    limits: Vec<Tier<'a>>,
-}
-
-#[derive(Serialize)]
-struct Tier<'a> {
-    tier: &'a str,
-    #[serde(flatten)]
-    limit: Limited,
-}
-
-#[derive(Serialize)]
-struct Overridden<'a> {
-    r#match: Vec<Matched<'a>>,
-    /// Unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    until: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rollout: Option<String>,
-    #[serde(flatten)]
-    limit: Limited,
-}
-
-impl<'a> Shown<'a> {
-    fn of(rule: &'a Rule) -> Self {
-        let tiers = rule.tiers().map(|tiers| Tiers {
-            by: tiers.by(),
-            limits: tiers
-                .iter()
-                .map(|(tier, limit)| Tier { tier, limit: limited(limit) })
-                .collect(),
-        });
-        let overridden = |item: &'a Override| Overridden {
-            r#match: matched(item.conditions()),
-            until: item.until().map(|until| until.as_secs_ceil()),
-            rollout: item.rollout().map(|share| share.to_string()),
-            limit: limited(item.limit()),
-        };
-        Self {
-            name: rule.name(),
-            mode: match rule.mode() {
-                Mode::Enforce => "enforce",
-                Mode::Shadow => "shadow",
-                Mode::Off => "off",
-            },
-            r#match: matched(rule.conditions()),
-            per: rule.per().iter().map(Chain::as_str).collect(),
-            limit: limited(rule.limit()),
-            on_store_failure: match rule.on_store_failure() {
-                OnStoreFailure::Allow => "allow",
-                OnStoreFailure::Deny => "deny",
-                OnStoreFailure::Local => "local",
-            },
-            rollout: rule.rollout().map(|share| share.to_string()),
-            tiers,
-            overrides: rule.overrides().iter().map(overridden).collect(),
-            penalty: rule.penalty().map(|penalty| penalty.words(rule.limit())),
+    match (path.as_str(), request.method()) {
+        (_, &Method::OPTIONS) => encode::options(allowed),
+        ("", &Method::GET | &Method::HEAD) => reading::rules(keeper, now, &request).await,
+        ("", &Method::PUT) => pushing::push(admin, request, from).await,
+        ("/diff", &Method::GET | &Method::HEAD) => pushing::between(keeper, &request).await,
+        ("/diff", &Method::POST) => pushing::difference(admin, now, request).await,
+        ("/history", &Method::GET | &Method::HEAD) => fleet::history(keeper, &request).await,
+        ("/status", &Method::GET | &Method::HEAD) => fleet::status(keeper).await,
+        (_, other) => {
+            let wanted = allowed.trim_end_matches(", OPTIONS");
+            encode::wrong_method(&format!("method: found {other}, wanted {wanted}"), allowed)
         }
     }
 }
 
-fn limited(limit: &Limit) -> Limited {
-    let bound = limit.bound().to_string();
-    Limited { limit: limit.to_string(), algorithm: limit.algorithm().name(), bound }
+/// What an error says to whoever asked for a change.
+fn refused(error: &PushError) -> Response<Body> {
+    match error {
+        PushError::Elsewhere { source_name } => encode::problem(
+            StatusCode::CONFLICT,
+            &format!(
+                "rules come from {source_name} on this server, change them there; \
+             rules: {{redis: true}} in tidegate.yaml keeps them in Redis, where they can be pushed"
+            ),
+        ),
+        PushError::Invalid(error) => invalid(error),
+        PushError::Conflict { found } => {
+            let version = found.as_ref().map_or(0, |found| found.number);
+            let more = Met { version };
+            encode::problem_and(StatusCode::PRECONDITION_FAILED, &error.to_string(), &more)
+        }
+        PushError::Store(error) => {
+            let detail = format!("not confirmed by the store: {error}");
+            encode::problem(StatusCode::SERVICE_UNAVAILABLE, &detail)
+        }
+    }
 }
 
-/// What a request must be like; of values that may be secrets only how many there are.
-fn matched(conditions: &[Condition]) -> Vec<Matched<'_>> {
-    let matched = conditions.iter().map(|condition| {
-        let attribute = condition.attribute();
-        let wanted = match condition.test() {
-            Test::OneOf(patterns) if !clear::is_harmless(attribute) => {
-                match patterns.exact().len() + patterns.globs().len() {
-                    1 => "a value that is not shown".to_owned(),
-                    count => format!("one of {count} values that are not shown"),
-                }
-            }
-            test => test.to_string(),
-        };
-        Matched { attribute, wanted }
-    });
-    matched.collect()
+/// What is wrong with a document, line by line.
+fn invalid(error: &ConfigError) -> Response<Body> {
+    let errors = match error {
+        ConfigError::Rules(errors) => errors.iter().map(Wrong::of).collect(),
+        other => vec![Wrong { line: None, message: other.to_string() }],
+    };
+    let detail = match errors.len() {
+        1 => "the document has an error".to_owned(),
+        count => format!("the document has {count} errors"),
+    };
+    encode::problem_and(StatusCode::UNPROCESSABLE_ENTITY, &detail, &Wrongs { errors })
+}
+
+/// The version that is there instead of the expected one.
+#[derive(Serialize)]
+struct Met {
+    version: u64,
+}
+
+#[derive(Serialize)]
+struct Wrongs {
+    errors: Vec<Wrong>,
+}
+
+#[derive(Serialize)]
+struct Wrong {
+    line: Option<u64>,
+    message: String,
+}
+
+impl Wrong {
+    fn of(error: &RuleError) -> Self {
+        // The line stands beside it, and what the document is called is of no use here.
+        Self { line: error.line(), message: error.without_place() }
+    }
 }

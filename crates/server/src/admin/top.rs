@@ -3,10 +3,10 @@
 use hyper::Response;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
-use tidegate::{Rule, RuleSet};
+use tidegate::Rule;
 
 use super::query;
-use crate::service::{Fault, Service, quoted, unknown_rule};
+use crate::service::{Fault, InForce, Service, quoted, unknown_rule};
 use crate::top::{By, Ranked, Top};
 use crate::transport::http::encode::{self, Body, JSON};
 
@@ -14,15 +14,18 @@ const USUAL: usize = 20;
 const MOST: usize = 1_000;
 
 /// Answers a request for the busiest clients.
-pub(super) fn answer(service: &Service, query: Option<&str>) -> Response<Body> {
-    let (by, place, limit) = match asked(service.limiter().rules(), query) {
+pub(super) fn answer(service: &Service, in_force: &InForce, query: Option<&str>) -> Response<Body> {
+    let (by, place, limit) = match asked(in_force, query) {
         Ok(asked) => asked,
         Err(fault) => return encode::fault(&fault),
     };
-    let now = service.limiter().clock().now();
+    let now = service.clock().now();
     let first = service.books().top.first(by, place, limit, now);
-    let rules = service.limiter().rules().rules();
-    let clients = first.iter().map(|ranked| Shown { by, ranked, rules }).collect();
+    let (rules, places) = (in_force.limiter().rules().rules(), in_force.lines().by_number());
+    // A rule that is gone is not asked about any more.
+    let rule = |ranked: &Ranked| rules.get(*places.get(&ranked.place)?).map(Rule::name);
+    let shown = |ranked| Some(Shown { by, ranked, rule: rule(ranked)? });
+    let clients = first.iter().filter_map(shown).collect();
     let since = Top::since(now);
     let list = List {
         by: name(by),
@@ -33,14 +36,16 @@ pub(super) fn answer(service: &Service, query: Option<&str>) -> Response<Body> {
     encode::json(200, JSON, &list)
 }
 
-fn asked(rules: &RuleSet, query: Option<&str>) -> Result<(By, Option<usize>, usize), Fault> {
+fn asked(by: &InForce, query: Option<&str>) -> Result<(By, Option<usize>, usize), Fault> {
+    let (rules, lines) = (by.limiter().rules(), by.lines());
     let [by, rule, limit] = query::known(query, ["by", "rule", "limit"], "by, rule or limit")?;
     let by = match by.as_deref() {
         None | Some("traffic") => By::Traffic,
         Some("denials") => By::Denials,
         Some(other) => return Err(Fault::invalid("by", quoted(other), "traffic or denials")),
     };
-    let place = rule.map(|name| rules.place(&name).ok_or_else(|| unknown_rule(&name, rules)));
+    let number = |name: &str| rules.place(name).and_then(|place| lines.number(place));
+    let place = rule.map(|name| number(&name).ok_or_else(|| unknown_rule(&name, rules)));
     let limit = query::number("limit", limit.as_deref(), USUAL, MOST)?;
     Ok((by, place.transpose()?, limit))
 }
@@ -65,14 +70,14 @@ struct List<'a> {
 struct Shown<'a> {
     by: By,
     ranked: &'a Ranked,
-    rules: &'a [Rule],
+    rule: &'a str,
 }
 
 impl Serialize for Shown<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Ranked { place, client, count, at_least } = self.ranked;
+        let Ranked { client, count, at_least, .. } = self.ranked;
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("rule", &self.rules.get(*place).map(Rule::name))?;
+        map.serialize_entry("rule", self.rule)?;
         map.serialize_entry("id", &client.id())?;
         // Null when it is not to be shown.
         map.serialize_entry("client", &client.name)?;

@@ -15,6 +15,7 @@ use super::validate::{penalty, titled};
 use super::{Ending, Failure, Output, waiting};
 use crate::client::Server;
 use crate::config::RuleSource;
+use crate::rules::{Own, Rules};
 
 /// Shows what the rules make of a request, given as for curl.
 ///
@@ -70,7 +71,8 @@ impl Explain {
         if self.rules.is_none() {
             output.note("no --rules, so these are the sample rules of serve");
         }
-        let rules = self.rules.clone().map_or(RuleSource::Sample, RuleSource::File).load()?;
+        let source = self.rules.clone().map_or(RuleSource::Sample, RuleSource::File);
+        let rules = Rules::of(&Own::read(&source)?, None)?.set;
         let attributes = self.seen()?;
         let mut request = Request::new().cost(self.cost);
         for (name, value) in &attributes {

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::{Ending, Failure, Output};
 use crate::app::{App, BindError, Stage};
 use crate::config::{Config, Door, Flags, PASSWORD_VARIABLE, RuleSource};
-use crate::rules::Rules;
+use crate::rules::Found;
 
 /// Answers rate-limit checks until it is told to stop.
 ///
@@ -24,9 +24,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// The rules to enforce
-    #[arg(long, value_name = "FILE")]
-    rules: Option<PathBuf>,
+    /// The rules to enforce: a file, which is watched, the URL of a document, or that of a Redis whose
+    /// rules are changed by tidegate rules push
+    #[arg(long, value_name = "FILE|URL", value_parser = unseen)]
+    rules: Option<Secret>,
 
     /// Limits of envoyproxy/ratelimit, read as they are: a directory of its *.yaml files
     #[arg(long, value_name = "DIR")]
@@ -67,7 +68,7 @@ Examples:
   tidegate serve
   tidegate serve --rules rules.yaml --http 0.0.0.0:8080
   tidegate serve --config tidegate.yaml --http 127.0.0.1:0
-  tidegate serve --redis redis://127.0.0.1:6379
+  tidegate serve --redis redis://127.0.0.1:6379 --rules redis://127.0.0.1:6379
   tidegate serve --rules-envoy /srv/runtime_data/current/ratelimit/config
 
 --redis takes, with rediss in place of redis for TLS:
@@ -83,8 +84,10 @@ A configuration:
   resp: {password: secret}                # or password_file: PATH
   admin: {token: at-least-16-characters}  # sent as Authorization: Bearer
   store: {memory: {max_keys: 1000000}}    # or redis: {url: redis://cache, timeout: 10ms}
-  rules: {file: rules.yaml}               # or inline: [{name: api, per: [user], limit: 100/s}]
-                                          # and envoy: DIR, for files of envoyproxy/ratelimit
+  rules: {file: rules.yaml}               # or redis: true, redis: URL, url: URL,
+                                          # inline: [{name: api, per: [user], limit: 100/s}];
+                                          # and envoy: DIR, for files of envoyproxy/ratelimit;
+                                          # copy: DIR keeps the last good ones, poll: 30s
   identity: {trusted_proxies: [127.0.0.1]} # and api_key, session, jwt, attributes
   headers: {reset: delta, ietf: 11}       # reset: delta, epoch; ietf: 11, 6, off;
                                           # rls, through Envoy: denied, all, off
@@ -118,9 +121,8 @@ impl Serve {
 }
 
 async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failure> {
-    let sample = matches!(config.rules, RuleSource::Sample);
-    let rules = Rules::load(config.rules, config.envoy.as_deref())?;
-    let count = rules.set.rules().len();
+    let sample = matches!(config.rules.source, RuleSource::Sample);
+    let rules = Found::read(config.rules)?;
     let store = config.store.to_string();
     let app = App::bind(
         &config.listen,
@@ -138,6 +140,7 @@ async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failur
     match app.http() {
         Some(http) if sample => output.note(banner(http)),
         http => {
+            let count = app.rules();
             let rules = if count == 1 { "rule" } else { "rules" };
             let on = http.map_or_else(String::new, |http| format!(" on http://{http}"));
             output.note(format_args!("{count} {rules}, answering{on}"));
@@ -249,10 +252,7 @@ impl From<BindError> for Failure {
             }
             BindError::Store(OpenError::Kind { .. }) => failure
                 .hint("redis:// is one server, redis+cluster:// a cluster, redis+sentinel:// a master by name"),
-            BindError::Tls(_)
-            | BindError::Rule(_)
-            | BindError::Rules(_)
-            | BindError::Identity(_)
+            BindError::Tls(_) | BindError::Identity(_)
             | BindError::Store(_) => failure,
         }
     }

@@ -8,10 +8,10 @@ use tidegate::{Limit, Rule, RuleSet};
 
 use super::excerpt::Sources;
 use super::{Ending, Failure, Output};
-use crate::config::{self, ConfigError, ConfigFile, Kind, RuleSource};
+use crate::config::{self, ConfigError, ConfigFile, Kind};
 use crate::reference::Subject;
-use crate::rules::Rules;
-use crate::rules::envoy::EnvoyRules;
+use crate::rules::envoy::{self, EnvoyRules};
+use crate::rules::{Own, Rules};
 use crate::service::internal_rules;
 
 /// Checks rule files and configurations without serving them, those of envoyproxy/ratelimit too.
@@ -81,7 +81,7 @@ fn rules_of(path: &Path, sources: &mut Sources) -> Result<Option<RuleSet>, Confi
 
 fn written_in(path: &Path, sources: &mut Sources) -> Result<Option<RuleSet>, ConfigError> {
     if path.is_dir() {
-        return Ok(Some(Rules::load(RuleSource::Nothing, Some(path))?.set));
+        return Ok(Some(Rules::of(&Own::Nothing, Some(&envoy::read(path)?))?.set));
     }
     let text = config::read(path, RuleSet::MAX_DOCUMENT)?;
     let source = path.display().to_string();
@@ -94,11 +94,14 @@ fn written_in(path: &Path, sources: &mut Sources) -> Result<Option<RuleSet>, Con
         }
         Kind::Config => {
             let file = ConfigFile::parse(path, &text)?;
-            if file.rules.is_none() && file.envoy.is_none() {
-                return Ok(None);
-            }
-            let own = file.rules.unwrap_or(RuleSource::Nothing);
-            Ok(Some(Rules::load(own, file.envoy.as_deref())?.set))
+            let own = match &file.rules {
+                // What is elsewhere may be another by the time it is served.
+                Some(source) if !source.is_remote() => Own::read(source)?,
+                _ if file.envoy.is_none() => return Ok(None),
+                _ => Own::Nothing,
+            };
+            let files = file.envoy.as_deref().map(envoy::read).transpose()?;
+            Ok(Some(Rules::of(&own, files.as_ref())?.set))
         }
     }
 }
@@ -108,7 +111,7 @@ fn summary(path: &Path, rules: Option<&RuleSet>) -> String {
     match rules.map(|rules| rules.rules().len()) {
         Some(1) => format!("{path}: 1 rule, fine"),
         Some(count) => format!("{path}: {count} rules, fine"),
-        None => format!("{path}: fine, names no rules"),
+        None => format!("{path}: fine, names no rules on this machine"),
     }
 }
 

@@ -15,6 +15,7 @@ use tidegate_core::quota::window_of;
 use super::identity::RawIdentity;
 use super::redis::RawRedis;
 use super::resp::{RawResp, RespPassword};
+use super::rules::RawRules;
 use super::secrets::RedisSource;
 use super::tls::{RawTls, TlsConfig};
 use super::{ConfigError, Door, Drain, RuleSource, Token, Wrong, mark, read};
@@ -36,6 +37,8 @@ pub(crate) struct ConfigFile {
     pub(super) redis: Option<RedisSource>,
     pub(crate) rules: Option<RuleSource>,
     pub(crate) envoy: Option<PathBuf>,
+    pub(super) copies: Option<PathBuf>,
+    pub(super) poll: Option<Span>,
     pub(super) headers: HeaderStyle,
     pub(super) rls_headers: RlsHeaders,
     pub(super) identity: IdentityConfig,
@@ -79,14 +82,6 @@ struct RawStore {
 #[serde(deny_unknown_fields, default)]
 struct RawMemory {
     max_keys: Option<Spanned<String>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RawRules {
-    file: Option<PathBuf>,
-    inline: Option<IgnoredAny>,
-    envoy: Option<PathBuf>,
 }
 
 #[derive(Default, Deserialize)]
@@ -151,6 +146,7 @@ impl ConfigFile {
             })?;
         let mut wrong = Wrongs { source: &source, found: Vec::new() };
         let listen = raw.listen;
+        let rules = raw.rules.as_ref().map(|rules| &rules.value);
         let file = Self {
             http: wrong.parsed("listen.http", listen.http),
             grpc: wrong.parsed("listen.grpc", listen.grpc),
@@ -166,11 +162,12 @@ impl ConfigFile {
                 ietf: wrong.word("headers.ietf", raw.headers.ietf, DRAFTS),
             },
             rls_headers: wrong.word("headers.rls", raw.headers.rls, RLS_HEADERS),
-            envoy: raw
+            envoy: rules.and_then(|rules| Some(folder(path).join(rules.envoy.as_ref()?))),
+            copies: rules.and_then(|rules| Some(folder(path).join(rules.copy.as_ref()?))),
+            poll: rules.and_then(|rules| rules.poll.clone()).map(|poll| wrong.poll(poll)),
+            rules: raw
                 .rules
-                .as_ref()
-                .and_then(|rules| Some(folder(path).join(rules.value.envoy.as_ref()?))),
-            rules: raw.rules.and_then(|rules| wrong.rules(path, rules)),
+                .and_then(|rules| rules.value.source(rules.referenced, path, &mut wrong)),
             identity: raw.identity.resolve(folder(path), &mut wrong),
             tls: raw
                 .tls
@@ -261,7 +258,7 @@ fn echo(text: &str) -> String {
 }
 
 /// What paths in a file are relative to: they mean the same wherever the process was started.
-fn folder(path: &Path) -> &Path {
+pub(super) fn folder(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
 }
 
@@ -334,20 +331,14 @@ impl Wrongs<'_> {
         redis.value.resolve(at, folder(path), self)
     }
 
-    fn rules(&mut self, path: &Path, rules: Spanned<RawRules>) -> Option<RuleSource> {
-        match (rules.value.file, rules.value.inline) {
-            (Some(file), None) => Some(RuleSource::File(folder(path).join(file))),
-            (None, Some(_)) => Some(RuleSource::Inline(Box::default())),
-            (None, None) if rules.value.envoy.is_some() => None,
-            (found, _) => {
-                let message = match found {
-                    Some(_) => "rules must have file or inline, found both",
-                    None => "rules must have file, inline or envoy, found none",
-                };
-                self.add(rules.referenced, message.to_owned());
-                None
-            }
+    /// How often to look: not more than once a second.
+    fn poll(&mut self, text: Spanned<String>) -> Span {
+        let at = text.referenced;
+        let poll = self.span("rules.poll", Some(text), Span::SECOND);
+        if poll < Span::SECOND {
+            self.add(at, format!("rules.poll must be 1s or more, found {poll}"));
         }
+        poll
     }
 }
 

@@ -133,25 +133,36 @@ fn redis() -> Schema {
 }
 
 fn rules() -> Schema {
-    Schema::map("Where the rules come from. Without it: a few sample rules.")
-        .key("file", file("A file of rules.", "rules.yaml"))
+    let one = |form: &str| json!({"required": [form]});
+    let redis = Schema::any(
+        "In Redis, for all nodes together: `true` for the one of the store, or the URL of another.",
+    )
+    .with(
+        "anyOf",
+        json!([{"const": true}, {"type": "string", "pattern": "^(true|[a-z+]+://.+)$"}]),
+    );
+    let url = Schema::text("A document on the web, which is looked at again and again. TIDEGATE_RULES_TOKEN is what its server is shown.")
+        .with("pattern", "^https?://[^@/]+(/.*)?$");
+    Schema::map("Where the rules come from: one of `file`, `redis`, `url` and `inline`, or `envoy` beside it or alone. Without it: a few sample rules.")
+        .key("file", file("A file of rules, which is watched.", "rules.yaml"))
+        .key("redis", redis.example(true).example("redis://cache.example.com"))
+        .key("url", url.example("https://config.example.com/rules.yaml"))
         .key(
             "inline",
-            Schema::list(
-                "The rules themselves, as they stand in a file of rules.",
-                Schema::part("", "rule"),
-            )
-            .example(json!([{"name": "api", "per": ["user"], "limit": "100/s"}])),
+            Schema::list("The rules themselves, as they stand in a file of rules.", Schema::part("", "rule"))
+                .example(json!([{"name": "api", "per": ["user"], "limit": "100/s"}])),
         )
-        .key(
-            "envoy",
-            file(
-                "A directory of envoyproxy/ratelimit files, beside the rules or alone.",
-                "ratelimit/config",
-            ),
+        .key("envoy", file("A directory of envoyproxy/ratelimit files.", "ratelimit/config"))
+        .key("copy", file("A directory where the last good rules are kept, for a start without their source.", "/var/lib/tidegate"))
+        .key("poll", Schema::part("How often the source is looked at, whatever it says by itself: a second or more.", "window").example("30s"))
+        .with("anyOf", ["file", "redis", "url", "inline", "envoy"].map(one).to_vec())
+        .with(
+            "not",
+            json!({"anyOf": [
+                {"required": ["file", "redis"]}, {"required": ["file", "url"]}, {"required": ["file", "inline"]},
+                {"required": ["redis", "url"]}, {"required": ["redis", "inline"]}, {"required": ["url", "inline"]}
+            ]}),
         )
-        .with("minProperties", 1)
-        .with("not", json!({"required": ["file", "inline"]}))
         .example(json!({"file": "rules.yaml"}))
 }
 

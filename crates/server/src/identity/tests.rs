@@ -17,7 +17,13 @@ rules:
     tiers: {by: claim.plan, limits: {pro: 2 per second}}
 ";
 
-fn identity(rules: &str, change: impl FnOnce(&mut IdentityConfig)) -> (Identity, ManualClock) {
+/// An identity, and what some rules want to know of it.
+struct Asked {
+    identity: Identity,
+    known: Known,
+}
+
+fn identity(rules: &str, change: impl FnOnce(&mut IdentityConfig)) -> (Asked, ManualClock) {
     let session = Lookup::named("cookie.sid");
     let mut config = IdentityConfig { session, ..IdentityConfig::default() };
     config.attributes.insert("tenant".to_owned(), Lookup::named("header.x-tenant").unwrap());
@@ -33,7 +39,9 @@ fn identity(rules: &str, change: impl FnOnce(&mut IdentityConfig)) -> (Identity,
     let time = ManualClock::default();
     let rules = RuleSet::parse("", rules).unwrap();
     let blocks = Arc::new(BlockList::new([7; 32]));
-    (Identity::new(config, &rules, blocks, time.clock()).unwrap(), time)
+    let identity = Identity::new(config, blocks, time.clock()).unwrap();
+    let known = identity.known(&rules);
+    (Asked { identity, known }, time)
 }
 
 const CALLER: Caller<'_> =
@@ -43,8 +51,8 @@ fn head(request: http::request::Builder) -> Parts {
     request.body(()).unwrap().into_parts().0
 }
 
-fn shown(identity: &Identity, head: &Parts) -> Vec<(String, String)> {
-    let request = identity.describe(head, CALLER).unwrap();
+fn shown(asked: &Asked, head: &Parts) -> Vec<(String, String)> {
+    let request = asked.identity.describe(&asked.known, head, CALLER).unwrap();
     request.attributes().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
@@ -143,13 +151,13 @@ fn what_somebody_is_blocked_by_is_read_too() {
     let head = head(hyper::Request::get("/").header("x-tenant", "acme"));
     assert_eq!(shown(&identity, &head), pairs(&[]));
     let entry = Entry {
-        subject: identity.blocks.client("tenant", "mallory").unwrap(),
+        subject: identity.identity.blocks.client("tenant", "mallory").unwrap(),
         until: time.now() + Span::HOUR,
         reason: Reason::new("a test").unwrap(),
         by: By::Operator,
         added: time.now(),
     };
-    identity.blocks.add(entry, time.now()).unwrap();
+    identity.identity.blocks.add(entry, time.now()).unwrap();
     assert_eq!(shown(&identity, &head), pairs(&[("tenant", "acme")]));
 }
 
@@ -158,7 +166,7 @@ fn a_value_that_is_too_long_is_refused_by_name() {
     let (identity, _) = identity("rules: [{name: a, per: [tenant], limit: 1/s}]", |_| {});
     let long = "x".repeat(Request::MAX_VALUE + 1);
     let head = head(hyper::Request::get("/").header("x-tenant", &long));
-    let fault = identity.describe(&head, CALLER).unwrap_err();
+    let fault = identity.identity.describe(&identity.known, &head, CALLER).unwrap_err();
     assert_eq!(fault.to_string(), "tenant: found 8193 bytes, wanted at most 8192 bytes");
 }
 

@@ -11,13 +11,15 @@ use super::names::{self, Metric};
 use super::process::Process;
 use super::rules::{NAMED, OTHER};
 use super::{BLOCKED, Metrics};
-use crate::service::{Ending, Via, written};
+use crate::rules::Standing;
+use crate::service::{Ending, InForce, Via, written};
 use crate::store::AnyStore;
 
 /// Who else knows something.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sources<'a> {
-    pub(crate) limiter: &'a Limiter<AnyStore>,
+    pub(crate) in_force: &'a InForce,
+    pub(crate) standing: &'a Standing,
     pub(crate) ready: bool,
     /// Checks that the ranking of clients passed over.
     pub(crate) missed: u64,
@@ -28,11 +30,12 @@ pub(super) fn gather(metrics: &Metrics, sources: Sources<'_>) -> Exposition {
     told.family(names::BUILD, [(label("version", env!("CARGO_PKG_VERSION")), true)]);
     told.one(names::READY, sources.ready);
     checks(metrics, &mut told);
-    rules(metrics, sources.limiter, &mut told);
+    rules(metrics, sources.in_force, &mut told);
+    source(sources.in_force.version().number, sources.standing, &mut told);
     doors(metrics, &mut told);
-    blocks(sources.limiter, &mut told);
+    blocks(sources.in_force.limiter(), &mut told);
     told.one(names::TOP_MISSED, sources.missed);
-    match &**sources.limiter.store() {
+    match &**sources.in_force.limiter().store() {
         AnyStore::Memory(store) => memory(store, &mut told),
         AnyStore::Redis(store) => redis(store, &mut told),
     }
@@ -66,9 +69,10 @@ fn checks(metrics: &Metrics, told: &mut Exposition) {
     told.family(names::CHECK_DURATION, durations);
 }
 
-fn rules(metrics: &Metrics, limiter: &Limiter<AnyStore>, told: &mut Exposition) {
+fn rules(metrics: &Metrics, in_force: &InForce, told: &mut Exposition) {
+    let (limiter, lines, version) = (in_force.limiter(), in_force.lines(), in_force.version());
     let rules = limiter.rules();
-    let decisions = metrics.rules.read(rules).map(|(rule, answer, count)| {
+    let decisions = metrics.rules.read(lines, rules).map(|(rule, answer, count)| {
         (labels([("rule", rule), ("outcome", answer.label())]), count)
     });
     told.family(names::DECISIONS, decisions);
@@ -81,7 +85,7 @@ fn rules(metrics: &Metrics, limiter: &Limiter<AnyStore>, told: &mut Exposition) 
         ];
         for (index, (answer, name, count)) in answers.into_iter().enumerate() {
             let possible = rule.on_store_failure() == answer && rule.mode() == Mode::Enforce;
-            if place >= NAMED {
+            if lines.number(place).is_none_or(|number| number >= NAMED) {
                 others[index] += count;
             } else if possible || count > 0 {
                 failures.push((labels([("rule", rule.name()), ("answer", name)]), count));
@@ -96,8 +100,16 @@ fn rules(metrics: &Metrics, limiter: &Limiter<AnyStore>, told: &mut Exposition) 
     }
     told.family(names::STORE_FAILURES, failures);
     told.one(names::RULES, written(rules).count());
-    told.family(names::RULES_VERSION, [(label("version", &metrics.rules_version), true)]);
-    told.one(names::RULES_LOADED, seconds(metrics.rules_loaded.as_micros()));
+    told.family(names::RULES_VERSION, [(label("version", &version.hash), true)]);
+    told.one(names::RULES_NUMBER, version.number);
+    told.one(names::RULES_LOADED, seconds(version.loaded.as_micros()));
+}
+
+fn source(number: u64, standing: &Standing, told: &mut Exposition) {
+    told.one(names::RULES_BEHIND, standing.is_behind(number));
+    told.one(names::RULES_SOURCE_UP, !standing.is_away);
+    told.one(names::RULES_SOURCE_FAILURES, standing.failures);
+    told.one(names::RULES_REJECTED, standing.rejected);
 }
 
 fn doors(metrics: &Metrics, told: &mut Exposition) {

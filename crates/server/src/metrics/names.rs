@@ -42,6 +42,11 @@ metrics! {
 
     RULES: Gauge "tidegate_rules", "Rules in force.";
     RULES_VERSION: Info "tidegate_rules_version", "Which rules are in force: nodes with the same rules have the same version.";
+    RULES_NUMBER: Gauge "tidegate_rules_number", "The number of the version in force; it only ever grows.";
+    RULES_BEHIND: Gauge "tidegate_rules_behind", "1 when the source has other rules than those in force, else 0.";
+    RULES_SOURCE_UP: Gauge "tidegate_rules_source_up", "1 when the source of the rules could be asked last time, else 0.";
+    RULES_SOURCE_FAILURES: Counter "tidegate_rules_source_failures", "How often the source of the rules could not be asked.";
+    RULES_REJECTED: Counter "tidegate_rules_rejected", "Documents that could not be used, while the rules in force stayed.";
     RULES_LOADED: Gauge "tidegate_rules_loaded_timestamp_seconds", "When the rules in force were loaded.";
 
     CONNECTIONS: Gauge "tidegate_connections", "Open connections by door.";

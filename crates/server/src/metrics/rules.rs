@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tidegate::rule::{Mode, OnStoreFailure};
 use tidegate::{Decision, Policy, Rule, RuleSet};
 
-use super::places::Places;
+use super::lines::{Lines, Register};
 use super::shards::{PER_LINE, Shards};
 
 /// Most rules with a line of their own; those behind them are counted together. Each line is kept by
@@ -81,56 +82,53 @@ const _: () = assert!(Answer::ALL.len() <= PER_LINE);
 /// Counts answers by rule.
 #[derive(Debug)]
 pub(super) struct RuleCounts {
-    places: Places,
+    register: Mutex<Register>,
     /// A line for each named rule, one for the others, and one for operators.
     shards: Shards,
-    named: usize,
 }
 
+const OTHERS: usize = NAMED;
+const OPERATORS: usize = NAMED + 1;
+
 impl RuleCounts {
-    pub(super) fn new(rules: &RuleSet) -> Self {
-        let named = rules.rules().len().min(NAMED);
-        Self { places: Places::of(rules.rules()), shards: Shards::new(named + 2), named }
+    pub(super) fn new() -> Self {
+        Self { register: Mutex::default(), shards: Shards::new(NAMED + 2) }
     }
 
-    pub(super) fn places(&self) -> &Places {
-        &self.places
+    /// The lines of rules that come into force. `anew` is told those that had been another rule's.
+    pub(super) fn enlist(&self, rules: &RuleSet, mut anew: impl FnMut(usize)) -> Lines {
+        self.register.lock().enlist(rules.rules(), |number| {
+            if number < NAMED {
+                self.shards.clear(number);
+            }
+            anew(number);
+        })
     }
 
     /// Counts what every rule said.
     #[inline]
-    pub(super) fn add(&self, rules: &RuleSet, decision: &Decision) {
+    pub(super) fn add(&self, lines: &Lines, rules: &RuleSet, decision: &Decision) {
         for policy in decision.policies() {
-            self.count(self.place(&policy.rule), Answer::of(policy));
+            self.count(line(lines, lines.place(&policy.rule)), Answer::of(policy));
         }
         for name in decision.undecided() {
-            self.add_undecided(rules, name);
+            self.add_undecided(lines, rules, name);
         }
         if let Some(block) = decision.block() {
-            let line =
-                block.rule.as_ref().map_or(self.named + 1, |rule| self.of_penalty(rules, rule));
+            let of_penalty = |name: &Arc<str>| line(lines, rules.place(name));
+            // The list may name a rule that another node has, or in a text of its own.
+            let line = block.rule.as_ref().map_or(OPERATORS, of_penalty);
             self.count(line, Answer::Blocked);
         }
     }
 
     #[cold]
-    fn add_undecided(&self, rules: &RuleSet, name: &Arc<str>) {
-        let place = self.places.find(name);
+    fn add_undecided(&self, lines: &Lines, rules: &RuleSet, name: &Arc<str>) {
+        let place = lines.place(name);
         let rule = place.and_then(|place| rules.rules().get(place));
         let closed = rule.is_some_and(|rule| rule.on_store_failure() == OnStoreFailure::Deny);
         let answer = if closed { Answer::FailedClosed } else { Answer::FailedOpen };
-        self.count(self.place(name), answer);
-    }
-
-    /// The list may name a rule that another node has, or in a text of its own.
-    #[cold]
-    fn of_penalty(&self, rules: &RuleSet, name: &Arc<str>) -> usize {
-        rules.place(name).unwrap_or(self.named).min(self.named)
-    }
-
-    #[inline]
-    fn place(&self, name: &Arc<str>) -> usize {
-        self.places.find(name).unwrap_or(self.named).min(self.named)
+        self.count(line(lines, place), answer);
     }
 
     #[inline]
@@ -141,15 +139,15 @@ impl RuleCounts {
     /// The counts of every rule: its name, an answer, and how often it was given.
     pub(super) fn read<'r>(
         &'r self,
+        lines: &'r Lines,
         rules: &'r RuleSet,
     ) -> impl Iterator<Item = (&'r str, Answer, u64)> {
-        let rules = rules.rules().iter().take(self.named).map(Some).chain([None, None]);
-        rules.enumerate().flat_map(move |(line, rule)| {
-            let name = match rule {
-                Some(rule) => rule.name(),
-                None if line == self.named => OTHER,
-                None => OPERATOR,
-            };
+        let named = rules.rules().iter().enumerate().filter_map(|(place, rule)| {
+            let line = lines.number(place).filter(|line| *line < NAMED)?;
+            Some((line, rule.name(), Some(rule)))
+        });
+        let rows = named.chain([(OTHERS, OTHER, None), (OPERATORS, OPERATOR, None)]);
+        rows.flat_map(move |(line, name, rule)| {
             let rows = Answer::ALL
                 .into_iter()
                 .map(move |answer| (name, answer, self.shards.total(line, answer as usize)));
@@ -160,14 +158,20 @@ impl RuleCounts {
     }
 }
 
+/// The line of the rule at a place; of the others if it has none, or is not there.
+#[inline]
+fn line(lines: &Lines, place: Option<usize>) -> usize {
+    place.and_then(|place| lines.number(place)).unwrap_or(OTHERS).min(OTHERS)
+}
+
 #[cfg(test)]
 mod tests {
     use tidegate::{Algorithm, Block, Limiter, Quota, Request, Span};
 
     use super::*;
 
-    fn told(counts: &RuleCounts, rules: &RuleSet) -> Vec<String> {
-        let rows = counts.read(rules);
+    fn told(counts: &RuleCounts, lines: &Lines, rules: &RuleSet) -> Vec<String> {
+        let rows = counts.read(lines, rules);
         rows.map(|(rule, answer, count)| format!("{rule} {} {count}", answer.label())).collect()
     }
 
@@ -182,18 +186,19 @@ rules:
 ";
         let rules = RuleSet::parse("", rules).unwrap();
         let limiter = Limiter::builder().rules(rules.clone()).build();
-        let counts = RuleCounts::new(limiter.rules());
+        let counts = RuleCounts::new();
+        let lines = counts.enlist(limiter.rules(), |_| {});
         for _ in 0..3 {
             let request = Request::new().with("user", "a").unwrap().with("ip", "::1").unwrap();
-            counts.add(limiter.rules(), &limiter.check(&request).await);
+            counts.add(&lines, limiter.rules(), &limiter.check(&request).await);
         }
         let name: Arc<str> = Arc::from("login");
         for rule in [Some(name), Some(Arc::from("gone")), None] {
             let block = Block { retry_after: Span::SECOND, rule };
-            counts.add(limiter.rules(), &Decision::blocked(block));
+            counts.add(&lines, limiter.rules(), &Decision::blocked(block));
         }
         assert_eq!(
-            told(&counts, limiter.rules()),
+            told(&counts, &lines, limiter.rules()),
             [
                 "api allowed 1",
                 "api denied 2",
@@ -216,9 +221,10 @@ rules:
         let rule = |index| Rule::new(&format!("r{index}"), Algorithm::TokenBucket, quota).unwrap();
         let rules = RuleSet::new((0..NAMED + 5).map(rule).collect()).unwrap();
         let limiter = Limiter::builder().rules(rules).build();
-        let counts = RuleCounts::new(limiter.rules());
-        counts.add(limiter.rules(), &limiter.check(&Request::new()).await);
-        let told = told(&counts, limiter.rules());
+        let counts = RuleCounts::new();
+        let lines = counts.enlist(limiter.rules(), |_| {});
+        counts.add(&lines, limiter.rules(), &limiter.check(&Request::new()).await);
+        let told = told(&counts, &lines, limiter.rules());
         assert_eq!(told.len(), NAMED * 3 + 1);
         assert_eq!(told.first().unwrap(), "r0 allowed 1");
         assert_eq!(told.last().unwrap(), "(other) allowed 5");

@@ -38,6 +38,14 @@ impl Shards {
         }
     }
 
+    /// Begins a line anew.
+    pub(super) fn clear(&self, line: usize) {
+        for counter in self.copies.iter().filter_map(|copy| copy.get(line)).flat_map(|line| &line.0)
+        {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// A counter's total.
     pub(super) fn total(&self, line: usize, counter: usize) -> u64 {
         let copies = self.copies.iter().filter_map(|copy| copy.get(line)?.0.get(counter));

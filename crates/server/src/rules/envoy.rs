@@ -29,6 +29,17 @@ pub(crate) struct EnvoyRules {
     rules: Vec<Rule>,
 }
 
+/// Files that were read: what errors call each, and its text.
+pub(crate) type Files = Vec<(String, String)>;
+
+/// Reads the `*.yaml` and `*.yml` files of a directory, in the order of their names.
+///
+/// # Errors
+/// The directory can't be read or has no such file.
+pub(crate) fn read(folder: &Path) -> Result<Files, ConfigError> {
+    folder::read(folder)
+}
+
 /// What a descriptor comes to.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "it is used up at once; a box would be one per call")]
@@ -45,19 +56,10 @@ impl EnvoyRules {
     /// Most limits of all files together.
     pub(crate) const MAX_LIMITS: usize = tidegate::RuleSet::MAX_RULES;
 
-    /// Reads the `*.yaml` and `*.yml` files of a directory, in the order of their names.
+    /// The limits of files that were read.
     ///
     /// # Errors
-    /// The directory can't be read or has no such file, or something is wrong with what they say: all
-    /// of it, each with its file and line.
-    pub(crate) fn load(folder: &Path) -> Result<Self, ConfigError> {
-        Self::parse(&folder::read(folder)?)
-    }
-
-    /// As [`load`](Self::load), for files that were read already: what errors call each, and its text.
-    ///
-    /// # Errors
-    /// Something is wrong with what they say.
+    /// Everything that is wrong with what they say, each with its file and line.
     pub(crate) fn parse(files: &[(String, String)]) -> Result<Self, ConfigError> {
         build::rules(files)
     }

@@ -1,10 +1,10 @@
 //! The books: what was asked and answered, entered once per call.
 
-use tidegate::{Decision, Limiter, Request, Ruling, Timestamp};
+use tidegate::{Decision, Request, RuleSet, Ruling, Timestamp};
 
-use super::{Ending, Via};
-use crate::metrics::{Metrics, Sources};
-use crate::store::AnyStore;
+use super::{Ending, InForce, Via};
+use crate::metrics::{Lines, Metrics, Sources};
+use crate::rules::Standing;
 use crate::top::Top;
 
 /// Most rules of one check whose client is counted among the busiest.
@@ -26,8 +26,13 @@ pub(super) struct Answered {
 }
 
 impl Books {
-    pub(super) fn new(limiter: &Limiter<AnyStore>) -> Self {
-        Self { metrics: Metrics::new(limiter.rules(), limiter.clock().now()), top: Top::new() }
+    pub(super) fn new() -> Self {
+        Self { metrics: Metrics::new(), top: Top::new() }
+    }
+
+    /// Where rules that come into force are counted.
+    pub(super) fn enlist(&self, rules: &RuleSet) -> Lines {
+        self.metrics.enlist(rules, |number| self.top.forget(number))
     }
 
     /// Enters a call: one request and its decision, or several that were decided together. Of those the
@@ -35,7 +40,7 @@ impl Books {
     #[inline]
     pub(super) fn enter<'d, 'q: 'd>(
         &self,
-        limiter: &Limiter<AnyStore>,
+        by: &InForce,
         answered: Answered,
         decided: impl IntoIterator<Item = (&'d Request<'q>, &'d Decision)>,
     ) {
@@ -43,35 +48,35 @@ impl Books {
         for (request, decision) in decided {
             ending = ending.or(Ending::of(decision.ruling()));
             blocked |= decision.block().is_some();
-            self.decided(limiter, request, decision, answered.at);
+            self.decided(by, request, decision, answered.at);
         }
         let took = answered.at.since(answered.began);
         self.metrics.answered(answered.via, ending, blocked, took);
     }
 
     #[inline]
-    fn decided(
-        &self,
-        limiter: &Limiter<AnyStore>,
-        request: &Request<'_>,
-        decision: &Decision,
-        at: Timestamp,
-    ) {
-        let rules = limiter.rules();
-        self.metrics.decided(rules, decision);
+    fn decided(&self, by: &InForce, request: &Request<'_>, decision: &Decision, at: Timestamp) {
+        let (rules, lines) = (by.limiter().rules(), by.lines());
+        self.metrics.decided(lines, rules, decision);
         for policy in decision.policies().iter().take(RANKED) {
-            if let Some(place) = self.metrics.place(&policy.rule)
+            if let Some(place) = lines.place(&policy.rule)
+                && let Some(number) = lines.number(place)
                 && let Some(rule) = rules.rules().get(place)
             {
                 let denied = !policy.outcome.is_allowed();
-                self.top.note(place, rule, request, denied, at, limiter.blocks());
+                self.top.note(number, rule, request, denied, at, by.limiter().blocks());
             }
         }
     }
 
     /// Where the rest of the metrics comes from.
-    pub(crate) fn sources<'a>(&self, limiter: &'a Limiter<AnyStore>, ready: bool) -> Sources<'a> {
-        Sources { limiter, ready, missed: self.top.missed() }
+    pub(crate) fn sources<'a>(
+        &self,
+        in_force: &'a InForce,
+        standing: &'a Standing,
+        ready: bool,
+    ) -> Sources<'a> {
+        Sources { in_force, standing, ready, missed: self.top.missed() }
     }
 }
 

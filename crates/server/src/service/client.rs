@@ -19,15 +19,15 @@ pub(crate) enum Client<'a> {
 /// The request as the rule sees it: its client under the names of the attributes it counts by.
 ///
 /// Naming a client this way meets the same bucket as a request that carries the attributes.
-pub(crate) fn addressed<'a>(
-    rule: &'a Rule,
-    client: Option<Client<'a>>,
-    request: Request<'a>,
-) -> Result<Request<'a>, Fault> {
+pub(crate) fn addressed<'r, 'c: 'r>(
+    rule: &'r Rule,
+    client: Option<Client<'c>>,
+    request: Request<'c>,
+) -> Result<Request<'r>, Fault> {
     let mut named = Request::new().cost(request.costs());
     match client {
         None if rule.per().is_empty() || request.attributes().next().is_some() => {
-            return Ok(request);
+            return Ok(request.within());
         }
         None => return Err(Fault::invalid("client", "nothing", wanted_client(rule))),
         Some(Client::Value(value)) => match rule.per() {

@@ -22,7 +22,7 @@ use self::overrides::Overrides;
 pub(crate) use self::overrides::{OVERRIDE, override_rule};
 pub(crate) use self::status::{CurrentLimit, Status};
 use super::books::Answered;
-use super::{Fault, Service, Via};
+use super::{Fault, InForce, Service, Via};
 pub(crate) use crate::rules::envoy::Unit;
 
 /// What these calls need beyond the rules.
@@ -66,20 +66,20 @@ impl Service {
         via: Via,
         call: &RlsCall<'_>,
     ) -> Result<RlsReply, Fault> {
-        let began = self.limiter.clock().now();
-        let asked = self.asked(call).map_err(|fault| self.refused(via, fault))?;
+        let (began, by) = (self.clock.now(), self.now());
+        let asked = self.asked(&by, call).map_err(|fault| self.refused(via, fault))?;
         let spending = asked.iter().filter(|asked| !asked.gives_back);
         let claims: SmallVec<[Claim<'_, '_>; 4]> = spending.flat_map(Asked::claims).collect();
         let decided = match claims.as_slice() {
             [] => Vec::new(),
-            claims => self.limiter.check_together(claims).await,
+            claims => by.limiter.check_together(claims).await,
         };
         let over = decided.iter().any(|decision| !decision.is_allowed());
         let mut decided = decided.into_iter();
         let mut settled: SmallVec<[Decisions; 2]> = SmallVec::with_capacity(asked.len());
         for asked in &asked {
             settled.push(if asked.gives_back {
-                self.give_back_to(asked, over).await
+                give_back_to(&by, asked, over).await
             } else {
                 decided.by_ref().take(asked.claims().count()).collect()
             });
@@ -91,26 +91,26 @@ impl Service {
         let spent = asked.iter().zip(&settled).filter(|(asked, _)| !asked.gives_back);
         let decided =
             spent.flat_map(|(asked, by)| asked.claims().map(|claim| claim.request).zip(by));
-        let answered = Answered { via, began, at: self.limiter.clock().now() };
-        self.books.enter(&self.limiter, answered, decided);
+        let answered = Answered { via, began, at: self.clock.now() };
+        self.books.enter(&by, answered, decided);
         tracing::debug!(?via, over, descriptors = statuses.len(), "descriptors checked");
         Ok(RlsReply { over, statuses, headers, metadata })
     }
+}
 
-    /// Gives back what a descriptor says, unless the call was denied; how it stands then.
-    async fn give_back_to(&self, asked: &Asked<'_>, denied: bool) -> Decisions {
-        let mut decisions = Decisions::new();
-        for claim in asked.claims() {
-            if denied {
-                decisions.push(self.limiter.look(claim).await);
-                continue;
-            }
-            let given = self.limiter.give_back(claim).await;
-            decisions.push(given.unwrap_or_else(|error| {
-                tracing::warn!(%error, "nothing given back");
-                Decision::of(Policies::new())
-            }));
+/// Gives back what a descriptor says, unless the call was denied; how it stands then.
+async fn give_back_to(by: &InForce, asked: &Asked<'_>, denied: bool) -> Decisions {
+    let mut decisions = Decisions::new();
+    for claim in asked.claims() {
+        if denied {
+            decisions.push(by.limiter.look(claim).await);
+            continue;
         }
-        decisions
+        let given = by.limiter.give_back(claim).await;
+        decisions.push(given.unwrap_or_else(|error| {
+            tracing::warn!(%error, "nothing given back");
+            Decision::of(Policies::new())
+        }));
     }
+    decisions
 }

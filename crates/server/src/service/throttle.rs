@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tidegate::rule::{OnStoreFailure, RuleError};
 use tidegate::{Algorithm, Claim, Limit, Quota, Request, Rule, StoreError, Under};
 
-use super::{Ending, Fault, Reply, Service, Via};
+use super::{Ending, Fault, InForce, Reply, Service, Via};
 
 /// What the rule is called where rules are named.
 pub(super) const NAME: &str = "cl.throttle";
@@ -37,10 +37,11 @@ impl Service {
         limit: &Arc<Limit>,
         cost: u64,
     ) -> Result<Reply, Fault> {
-        let (began, request) = (self.limiter.clock().now(), self.request(via, key, cost)?);
-        let claim = Claim { request: &request, under: self.under(limit)? };
-        let decision = self.limiter.check_claim(claim).await;
-        Ok(self.reply(via, began, &request, decision))
+        let (began, request) = (self.clock.now(), self.request(via, key, cost)?);
+        let by = self.now();
+        let claim = Claim { request: &request, under: under(&by, limit)? };
+        let decision = by.limiter.check_claim(claim).await;
+        Ok(self.reply(&by, via, began, &request, decision))
     }
 
     /// Gives back `cost` to a key, at most what it has spent, and tells how it stands then.
@@ -54,18 +55,13 @@ impl Service {
         limit: &Arc<Limit>,
         cost: u64,
     ) -> Result<Reply, Fault> {
-        let (began, request) = (self.limiter.clock().now(), self.request(via, key, cost)?);
-        let claim = Claim { request: &request, under: self.under(limit)? };
-        let decision = self.limiter.give_back(claim).await;
+        let (began, request) = (self.clock.now(), self.request(via, key, cost)?);
+        let by = self.now();
+        let claim = Claim { request: &request, under: under(&by, limit)? };
+        let decision = by.limiter.give_back(claim).await;
         let decision = decision.map_err(|error| self.refused(via, unconfirmed(&error)))?;
         // What is told is a look.
-        Ok(self.reply(via, began, &request.cost(0), decision))
-    }
-
-    fn under<'l>(&self, limit: &'l Arc<Limit>) -> Result<Under<'l>, Fault> {
-        let place = self.limiter.rules().place(NAME);
-        let place = place.ok_or_else(|| Fault::invalid("limit", "one", "a rule in its place"))?;
-        Ok(Under::Limit(place, limit))
+        Ok(self.reply(&by, via, began, &request.cost(0), decision))
     }
 
     fn request<'k>(&self, via: Via, key: &'k str, cost: u64) -> Result<Request<'k>, Fault> {
@@ -73,6 +69,12 @@ impl Service {
         super::insert(&mut request, KEY, KEY, key).map_err(|fault| self.refused(via, fault))?;
         Ok(request)
     }
+}
+
+fn under<'l>(by: &InForce, limit: &'l Arc<Limit>) -> Result<Under<'l>, Fault> {
+    let place = by.limiter.rules().place(NAME);
+    let place = place.ok_or_else(|| Fault::invalid("limit", "one", "a rule in its place"))?;
+    Ok(Under::Limit(place, limit))
 }
 
 /// The caller learns that it is unknown; where the store is stands in the log alone.

@@ -53,6 +53,12 @@ impl Recent {
         }
     }
 
+    /// Forgets what was seen of a rule, and of those that share a pair with it.
+    pub(super) fn forget(&mut self, place: usize) {
+        self.now.remove(&place.min(OWN));
+        self.before.remove(&place.min(OWN));
+    }
+
     /// The rows of a rule, or of all rules, that are not forgotten at `at`. A client may have one in
     /// each half.
     pub(super) fn rows(

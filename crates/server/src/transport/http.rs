@@ -160,15 +160,16 @@ impl Door {
         body::ignore(body).await;
         let manner = authorize::Manner::of(&head.uri);
         let original = authorize::original(head);
+        let by = self.service.now();
         let described = match &original {
-            Ok(head) => self.identity.describe(head, peer.caller()),
+            Ok(head) => self.identity.describe(by.known(), head, peer.caller()),
             Err(fault) => Err(fault.clone()),
         };
         let call = match described {
             Ok(request) => Call { request, ..Call::default() },
             Err(fault) => return encode::fault(&self.service.refused(Via::Http, fault)),
         };
-        match self.service.check(Via::Http, call).await {
+        match self.service.check_by(&by, Via::Http, call).await {
             Ok(reply) => manner.tell(reply.ending(), encode::reply(&reply)),
             Err(fault) => encode::fault(&fault),
         }

@@ -187,7 +187,9 @@ fn what_an_operator_gets_wrong_about_a_client_is_told() {
     for (method, path, allowed) in [
         ("POST", "/v1/clients/per-ip/a", "GET, HEAD, DELETE, OPTIONS"),
         ("GET", "/v1/refund", "POST, OPTIONS"),
-        ("PUT", "/v1/rules", "GET, HEAD, OPTIONS"),
+        ("POST", "/v1/rules", "GET, HEAD, PUT, OPTIONS"),
+        ("PUT", "/v1/rules/diff", "GET, HEAD, POST, OPTIONS"),
+        ("POST", "/v1/rules/status", "GET, HEAD, OPTIONS"),
         ("POST", "/v1/top", "GET, HEAD, OPTIONS"),
         ("DELETE", "/metrics", "GET, HEAD, OPTIONS"),
     ] {
@@ -201,7 +203,7 @@ fn the_rules_in_force_are_shown_without_the_secrets_in_them() {
     let server = Server::with_rules(RULES);
     let response = server.manage("GET", "/v1/rules", "");
     let rules = response.json();
-    let version = rules["version"].as_str().unwrap();
+    let version = format!("{}.{}", rules["version"], rules["hash"].as_str().unwrap());
     assert_eq!(response.header("etag"), Some(&*format!("\"{version}\"")));
     assert_eq!(
         rules["rules"][0],
@@ -329,6 +331,10 @@ fn everything_on_the_door_wants_the_token_and_is_nowhere_else() {
     for (method, path) in [
         ("GET", "/metrics"),
         ("GET", "/v1/rules"),
+        ("PUT", "/v1/rules"),
+        ("POST", "/v1/rules/diff"),
+        ("GET", "/v1/rules/history"),
+        ("GET", "/v1/rules/status"),
         ("GET", "/v1/top"),
         ("GET", "/v1/clients/api/alice"),
         ("DELETE", "/v1/clients/api/alice"),

@@ -110,6 +110,10 @@ impl Server {
 
     /// Starts a server, each door on a port of its own unless the command says where.
     fn spawn(mut command: Command, folder: Folder) -> Self {
+        // What one server keeps is no other's business.
+        if !command.get_envs().any(|(name, _)| name == "STATE_DIRECTORY") {
+            command.env("STATE_DIRECTORY", folder.path());
+        }
         for door in ["--grpc", "--resp", "--admin"] {
             if !command.get_args().any(|argument| argument == door) {
                 command.args([door, "127.0.0.1:0"]);
@@ -203,6 +207,23 @@ impl Server {
     pub(crate) fn manage(&self, method: &str, path: &str, body: &str) -> Response {
         let mut connection = self.connect_admin();
         connection.send(method, path, body);
+        connection.receive(method == "HEAD")
+    }
+
+    /// As [`manage`](Self::manage), with headers.
+    pub(crate) fn manage_with(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Response {
+        let mut connection = self.connect_admin();
+        let headers: String =
+            headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let length = body.len();
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}");
+        connection.write(format!("{head}content-length: {length}\r\n\r\n{body}").as_bytes());
         connection.receive(method == "HEAD")
     }
 

@@ -27,5 +27,8 @@ mod redis;
 mod redis_config;
 mod resp;
 mod rls_json;
+mod rules_files;
+mod rules_fleet;
+mod rules_url;
 mod serve;
 mod tls;

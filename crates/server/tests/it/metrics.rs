@@ -140,7 +140,7 @@ fn every_check_is_counted_once_by_door_answer_and_rule() {
         assert!(!scrape.text.contains(secret), "{}", scrape.text);
     }
     let version = server.manage("GET", "/v1/rules", "").json();
-    let info = format!("tidegate_rules_version_info{{version={}}}", version["version"]);
+    let info = format!("tidegate_rules_version_info{{version={}}}", version["hash"]);
     assert_eq!(scrape.value(&info), 1.0);
 }
 

@@ -10,7 +10,7 @@ use tidegate::{Claim, Limit, Request, Under};
 use super::overrides::{DESCRIPTOR, OVERRIDE, UNIT};
 use super::{Descriptor, Hits, RlsCall, Unit};
 use crate::rules::envoy::{EnvoyLimit, Found, drop_replaced};
-use crate::service::{Fault, Service};
+use crate::service::{Fault, InForce, Service};
 
 /// Most descriptors of one call.
 const MAX_DESCRIPTORS: usize = 100;
@@ -67,7 +67,11 @@ impl<'a> Asked<'a> {
 
 impl Service {
     /// What a call asks for, descriptor by descriptor.
-    pub(super) fn asked<'a>(&'a self, call: &'a RlsCall<'_>) -> Result<Vec<Asked<'a>>, Fault> {
+    pub(super) fn asked<'a>(
+        &'a self,
+        by: &'a InForce,
+        call: &'a RlsCall<'_>,
+    ) -> Result<Vec<Asked<'a>>, Fault> {
         if call.domain.is_empty() {
             return Err(Fault::invalid("domain", "nothing", "a name"));
         }
@@ -75,9 +79,9 @@ impl Service {
         match call.descriptors.len() {
             0 => Err(Fault::invalid("descriptors", "nothing", wanted())),
             1..=MAX_DESCRIPTORS => {
-                let each = call.descriptors.iter().zip(self.found(call)).enumerate();
+                let each = call.descriptors.iter().zip(found(by, call)).enumerate();
                 each.map(|(index, (descriptor, found))| {
-                    self.asked_by(&call.domain, descriptor, found)
+                    self.asked_by(by, &call.domain, descriptor, found)
                         .map_err(|fault| fault.within(&format!("descriptors[{index}]")))
                 })
                 .collect()
@@ -88,6 +92,7 @@ impl Service {
 
     fn asked_by<'a>(
         &'a self,
+        by: &'a InForce,
         domain: &'a str,
         descriptor: &'a Descriptor<'_>,
         found: Found<'a>,
@@ -97,38 +102,22 @@ impl Service {
             Hits::GiveBack(hits) => (hits, true),
         };
         let request = attributes(domain, descriptor)?.cost(hits);
-        let own = self.own(domain, descriptor, found, hits)?;
+        let own = self.own(by, domain, descriptor, found, hits)?;
         // Where a limit of its own is asked anyway, rules that do not match need not be.
         let alone = matches!(own, Own::Nothing | Own::Unlimited(_));
-        let by_rules = alone || !self.limiter.rules().matching_places(&request).is_empty();
+        let by_rules = alone || !by.limiter.rules().matching_places(&request).is_empty();
         Ok(Asked { request, by_rules, own, gives_back })
-    }
-
-    /// What the files of envoyproxy/ratelimit have for each descriptor that brings no limit along.
-    fn found<'a>(&'a self, call: &'a RlsCall<'_>) -> SmallVec<[Found<'a>; 2]> {
-        let Some(envoy) = &self.envoy else {
-            return call.descriptors.iter().map(|_| Found::Nothing).collect();
-        };
-        let find = |descriptor: &'a Descriptor<'_>| {
-            if descriptor.limit.is_some() {
-                return Found::Nothing;
-            }
-            let entries = descriptor.entries.iter().map(|(key, value)| (&**key, &**value));
-            envoy.find(&call.domain, &entries.collect::<SmallVec<[(&str, &str); 8]>>())
-        };
-        let mut found: SmallVec<[Found<'a>; 2]> = call.descriptors.iter().map(find).collect();
-        drop_replaced(&mut found);
-        found
     }
 
     fn own<'a>(
         &self,
+        by: &'a InForce,
         domain: &'a str,
         descriptor: &Descriptor<'_>,
         found: Found<'a>,
         hits: u64,
     ) -> Result<Own<'a>, Fault> {
-        let rules = self.limiter.rules();
+        let rules = by.limiter.rules();
         let Some((amount, unit)) = descriptor.limit else {
             return Ok(match found {
                 Found::Nothing => Own::Nothing,
@@ -152,6 +141,23 @@ impl Service {
             .cost(hits);
         Ok(Own::Brought { amount, unit, place, limit, request })
     }
+}
+
+/// What the files of envoyproxy/ratelimit have for each descriptor that brings no limit along.
+fn found<'a>(by: &'a InForce, call: &'a RlsCall<'_>) -> SmallVec<[Found<'a>; 2]> {
+    let Some(envoy) = &by.envoy else {
+        return call.descriptors.iter().map(|_| Found::Nothing).collect();
+    };
+    let find = |descriptor: &'a Descriptor<'_>| {
+        if descriptor.limit.is_some() {
+            return Found::Nothing;
+        }
+        let entries = descriptor.entries.iter().map(|(key, value)| (&**key, &**value));
+        envoy.find(&call.domain, &entries.collect::<SmallVec<[(&str, &str); 8]>>())
+    };
+    let mut found: SmallVec<[Found<'a>; 2]> = call.descriptors.iter().map(find).collect();
+    drop_replaced(&mut found);
+    found
 }
 
 /// The domain and the entries as attributes. A key that comes again is `key#2`, `key#3` and so on.

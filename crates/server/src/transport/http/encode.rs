@@ -52,12 +52,21 @@ pub(super) fn batch<'a>(answers: &'a [Result<Reply, Fault>]) -> Response<Body> {
 /// The answer to a call that can't be decided.
 pub(crate) fn fault(fault: &Fault) -> Response<Body> {
     let explained = Explained::of(fault);
-    problem_with(fault.ending.http(), &fault.to_string(), Some(explained))
+    problem_with(fault.ending.http(), &fault.to_string(), Some(&explained))
 }
 
 /// The answer to a request that is no call at all.
 pub(crate) fn problem(status: StatusCode, detail: &str) -> Response<Body> {
-    problem_with(status.as_u16(), detail, None)
+    problem_with(status.as_u16(), detail, None::<&Explained<'_>>)
+}
+
+/// As [`problem`], with members of its own.
+pub(crate) fn problem_and(
+    status: StatusCode,
+    detail: &str,
+    more: &impl Serialize,
+) -> Response<Body> {
+    problem_with(status.as_u16(), detail, Some(more))
 }
 
 /// As [`problem`], for a method that the path does not have.
@@ -97,20 +106,20 @@ pub(crate) fn plain(text: impl Into<Bytes>) -> Response<Body> {
     response
 }
 
-fn problem_with(status: u16, detail: &str, explained: Option<Explained<'_>>) -> Response<Body> {
+fn problem_with(status: u16, detail: &str, more: Option<&impl Serialize>) -> Response<Body> {
     #[derive(Serialize)]
-    struct Plain<'a> {
+    struct Plain<'a, M> {
         #[serde(rename = "type")]
         kind: &'static str,
         title: &'static str,
         status: u16,
         detail: &'a str,
         #[serde(flatten)]
-        explained: Option<Explained<'a>>,
+        more: Option<&'a M>,
     }
     let title = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
     let title = title.unwrap_or("Error");
-    json(status, PROBLEM, &Plain { kind: "about:blank", title, status, detail, explained })
+    json(status, PROBLEM, &Plain { kind: "about:blank", title, status, detail, more })
 }
 
 /// A body of JSON.

@@ -8,7 +8,9 @@ use super::*;
 
 fn examples() -> EnvoyRules {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/envoy_examples");
-    EnvoyRules::load(&folder).unwrap_or_else(|error| panic!("{error}"))
+    read(&folder)
+        .and_then(|files| EnvoyRules::parse(&files))
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]

@@ -1,0 +1,84 @@
+//! Rules that an operator pushes: checked here, stored for all, in force everywhere.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+use tidegate::{DocumentVersion, Draft, Edition, Expected, PutError, RedisDocument, StoreError};
+use tokio::task::spawn_blocking;
+
+use super::{Inputs, Keeper};
+use crate::config::ConfigError;
+use crate::rules::{Document, Own, Rules};
+
+/// Why rules were not pushed. Nothing changed anywhere, unless the store did not confirm it.
+#[derive(Debug, Error)]
+pub(crate) enum PushError {
+    #[error("rules come from {source_name} on this server and can't be pushed to it")]
+    Elsewhere { source_name: String },
+    #[error(transparent)]
+    Invalid(#[from] ConfigError),
+    #[error("{}", met(.found.as_ref()))]
+    Conflict { found: Option<DocumentVersion> },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+fn met(found: Option<&DocumentVersion>) -> String {
+    match found {
+        Some(found) => format!("rules are at version {} by now", found.number),
+        None => "there are no rules yet".to_owned(),
+    }
+}
+
+impl Keeper {
+    /// Checks a document whole, stores it for all nodes, and puts it in force on this one.
+    ///
+    /// # Errors
+    /// It can't be used, another one came first, or the store did not confirm it.
+    pub(crate) async fn push(
+        self: &Arc<Self>,
+        text: &str,
+        by: &str,
+        note: &str,
+        expected: Expected,
+    ) -> Result<DocumentVersion, PushError> {
+        let shared = self.shared()?;
+        self.checked(text).await?;
+        let above = self.version().number;
+        let draft = Draft { text, by, note, expected, above };
+        let version = shared.put(draft).await.map_err(|error| match error {
+            PutError::Conflict { found } => PushError::Conflict { found },
+            PutError::Store(error) => PushError::Store(error),
+        })?;
+        tracing::info!(version = version.number, by, note, "rules pushed");
+        let edition = Edition { version: version.clone(), text: text.to_owned() };
+        // The others hear of it. What was just checked is fit.
+        self.take(Document::shared(self.source(), edition)).await?;
+        Ok(version)
+    }
+
+    /// The rules of a document, as they would come into force here.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub(crate) async fn checked(&self, text: &str) -> Result<Rules, ConfigError> {
+        let document = Document::new("rules", text);
+        let envoy = self.inputs.lock().await.envoy.clone();
+        let next = Inputs { own: Own::Written(document), envoy };
+        let reading =
+            spawn_blocking(move || Rules::of(&next.own, next.envoy.as_deref())?.complete());
+        match reading.await {
+            Ok(read) => read,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+
+    /// Where rules are pushed to.
+    ///
+    /// # Errors
+    /// They come from somewhere else.
+    pub(crate) fn shared(&self) -> Result<&RedisDocument, PushError> {
+        let elsewhere = || PushError::Elsewhere { source_name: self.source.clone() };
+        self.shared.as_ref().ok_or_else(elsewhere)
+    }
+}

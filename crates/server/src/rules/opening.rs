@@ -1,0 +1,122 @@
+//! What a server knows of its rules before it opens, and where a fleet shares them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tidegate::store::redis::OpenError;
+use tidegate::{RedisConfig, RedisDocument};
+
+use super::copy::LocalCopy;
+use super::envoy;
+use super::keeper::Inputs;
+use super::{Own, Rules};
+use crate::config::{ConfigError, RuleSource, RulesConfig, RulesRedis, StoreConfig};
+use crate::store::AnyStore;
+
+/// What the document and the reports are called in Redis.
+const NAME: &str = "rules";
+
+/// The rules of this machine, fit to be enforced; of a source that is elsewhere nothing yet.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) config: RulesConfig,
+    pub(crate) inputs: Inputs,
+    pub(crate) rules: Rules,
+}
+
+impl Found {
+    /// Reads what the configuration names.
+    ///
+    /// A file that can't be read is replaced by its copy, if one is kept. One that says something wrong
+    /// is not: who starts a server is there to mend it.
+    ///
+    /// # Errors
+    /// A file can't be read, or has rules that can't be used.
+    pub(crate) fn read(config: RulesConfig) -> Result<Self, ConfigError> {
+        let own = match (Own::read(&config.source), copy(&config)) {
+            (Err(error @ ConfigError::Unreadable { .. }), Some(copy)) => {
+                let Some(kept) = copy.read() else { return Err(error) };
+                tracing::warn!(%error, version = kept.number, "started with a copy of the rules");
+                Own::Written(kept)
+            }
+            (read, _) => read?,
+        };
+        let envoy = config.envoy.as_deref().map(envoy::read).transpose()?;
+        let rules = Rules::of(&own, envoy.as_ref())?.complete()?;
+        Ok(Self { config, inputs: Inputs { own, envoy: envoy.map(Arc::new) }, rules })
+    }
+
+    /// Where the last good rules are kept.
+    pub(crate) fn copy(&self) -> Option<LocalCopy> {
+        copy(&self.config)
+    }
+}
+
+fn copy(config: &RulesConfig) -> Option<LocalCopy> {
+    let source = match &config.source {
+        // The same file, wherever the server was started.
+        RuleSource::File(path) => std::path::absolute(path).ok()?.display().to_string(),
+        RuleSource::Redis(_) | RuleSource::Url(_) => config.source.to_string(),
+        RuleSource::Nothing | RuleSource::Sample | RuleSource::Inline(_) => return None,
+    };
+    Some(LocalCopy::of(&source, config.copies.as_deref()?))
+}
+
+/// Which Redis a fleet shares its rules through.
+#[derive(Debug)]
+pub(crate) enum Shared {
+    /// None: they come from elsewhere.
+    Nowhere,
+    /// That of the store.
+    InStore,
+    /// Another one.
+    Own(Box<RedisConfig>),
+}
+
+impl Shared {
+    pub(crate) fn of(store: &StoreConfig, source: &RuleSource) -> Self {
+        match (source, store) {
+            (RuleSource::Redis(RulesRedis::OfStore), StoreConfig::Redis(_)) => Self::InStore,
+            (RuleSource::Redis(RulesRedis::Own(own)), StoreConfig::Redis(store))
+                if own == store =>
+            {
+                Self::InStore
+            }
+            (RuleSource::Redis(RulesRedis::Own(own)), _) => Self::Own(own.clone()),
+            _ => Self::Nowhere,
+        }
+    }
+
+    /// Where rules are pushed to and come from.
+    ///
+    /// # Errors
+    /// A server that answered and never will do.
+    pub(crate) async fn rules(&self, store: &AnyStore) -> Result<Option<RedisDocument>, OpenError> {
+        Ok(match (self, store) {
+            (Self::InStore, AnyStore::Redis(store)) => Some(store.document(NAME)),
+            (Self::Own(config), _) => {
+                Some(RedisDocument::start(RedisConfig::clone(config), NAME).await?)
+            }
+            _ => None,
+        })
+    }
+}
+
+/// Where nodes tell each other what they have: where the rules are, else where the spending is.
+pub(crate) fn reports(rules: Option<&RedisDocument>, store: &AnyStore) -> Option<RedisDocument> {
+    match (rules, store) {
+        (Some(rules), _) => Some(rules.clone()),
+        (None, AnyStore::Redis(store)) => Some(store.document(NAME)),
+        (None, AnyStore::Memory(_)) => None,
+    }
+}
+
+/// What this node is called: its machine, and the port of one of its doors.
+pub(crate) fn node_name(at: Option<SocketAddr>) -> String {
+    let system = rustix::system::uname();
+    let host = system.nodename().to_string_lossy();
+    match at {
+        Some(at) => format!("{host}:{}", at.port()),
+        None => format!("{host}:{}", std::process::id()),
+    }
+}

@@ -1,0 +1,40 @@
+//! How a node stands with its source of rules.
+
+use serde::{Deserialize, Serialize};
+
+/// What a node knows of its source.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// The latest number that the source has, as far as this node has heard.
+    pub(crate) latest: u64,
+    /// What the source has is not what is in force, and why.
+    pub(crate) problem: Option<String>,
+    /// Whether the source could not be asked when it was last tried.
+    pub(crate) is_away: bool,
+    /// Documents that could not be used.
+    pub(crate) rejected: u64,
+    /// How often the source could not be asked.
+    pub(crate) failures: u64,
+}
+
+impl Standing {
+    /// Whether the source has other rules than these.
+    pub(crate) fn is_behind(&self, number: u64) -> bool {
+        self.latest > number || (self.problem.is_some() && !self.is_away)
+    }
+}
+
+/// What a node says of itself to its fleet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct NodeReport {
+    pub(crate) node: String,
+    pub(crate) source: String,
+    pub(crate) version: u64,
+    pub(crate) hash: String,
+    pub(crate) behind: bool,
+    pub(crate) problem: Option<String>,
+    /// When it said so, in Unix seconds.
+    #[serde(default)]
+    pub(crate) seen: u64,
+}

@@ -1,0 +1,288 @@
+//! Rules that a fleet shares through Redis.
+
+use serde_json::{Value, json};
+use tidegate_testkit::{FaultProxy, Flavour, Redis, Tool, lacking, wait_for};
+
+use crate::kit::{Folder, Response, Server, tidegate};
+
+const REDIS: Tool = Tool::Server(Flavour::Redis);
+
+fn rules(limit: u64) -> String {
+    format!(
+        "rules: [{{name: api, per: [user], limit: {limit} per 10 days, algorithm: fixed_window}}]\n"
+    )
+}
+
+/// A node whose rules and spending are in the Redis at `url`. Patient, so that a busy machine is not taken
+/// for a store that failed; and it asks so seldom that being told must be why it knows.
+fn node(folder: &Folder, url: &str, poll: &str) -> Server {
+    let config = folder.file(
+        "tidegate.yaml",
+        &format!(
+            "store: {{redis: {{url: '{url}', timeout: 5s}}}}\n\
+             rules: {{redis: true, poll: {poll}}}\nlisten: {{http: 127.0.0.1:0}}\n"
+        ),
+    );
+    let mut command = tidegate();
+    command.args(["serve", "--config", &config]).env("STATE_DIRECTORY", folder.path());
+    Server::launch_command(command)
+}
+
+fn push(server: &Server, version: &str, text: &str) -> Response {
+    let headers =
+        [("if-match", version), ("tidegate-by", "ann%40laptop"), ("tidegate-note", "a%20test")];
+    server.manage_with("PUT", "/v1/rules", &headers, text)
+}
+
+fn status(server: &Server) -> Value {
+    server.manage("GET", "/v1/rules/status", "").json()
+}
+
+fn limit(server: &Server) -> Option<u64> {
+    server.check(r#"{"rule":"api","client":"probe","cost":0}"#).json()["limit"].as_u64()
+}
+
+fn wait_for_version(server: &Server, version: u64) {
+    wait_for("the version is in force", || (status(server)["version"] == version).then_some(()));
+}
+
+#[test]
+fn what_is_pushed_to_one_node_is_enforced_by_all_of_them_together() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let folders = [Folder::new(), Folder::new(), Folder::new()];
+    let nodes = folders.each_ref().map(|folder| node(folder, &redis.url(), "1h"));
+    // There is nothing yet, and everything is allowed.
+    assert_eq!(status(&nodes[0])["version"], 0);
+    let pushed = push(&nodes[0], "\"0\"", &rules(30));
+    assert_eq!(pushed.status, 200, "{pushed:?}");
+    assert_eq!(pushed.header("etag"), Some("\"1\""));
+    for node in &nodes {
+        wait_for_version(node, 1);
+        assert_eq!(limit(node), Some(30));
+    }
+    let spend = |node: &Server| node.check(r#"{"rule":"api","client":"alice"}"#).status;
+    let admitted = nodes.iter().cycle().take(60).filter(|node| spend(node) == 200).count();
+    assert_eq!(admitted, 30);
+    // A raised limit leaves what was spent, a lowered one too.
+    assert_eq!(push(&nodes[1], "\"1\"", &rules(40)).status, 200);
+    nodes.iter().for_each(|node| wait_for_version(node, 2));
+    let admitted = nodes.iter().cycle().take(60).filter(|node| spend(node) == 200).count();
+    assert_eq!(admitted, 10);
+    let history = nodes[2].manage("GET", "/v1/rules/history", "").json();
+    let versions = history["versions"].as_array().unwrap();
+    assert_eq!(versions.iter().map(|item| &item["version"]).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(
+        (&versions[0]["by"], &versions[0]["note"]),
+        (&json!("ann@laptop"), &json!("a test"))
+    );
+    let first = nodes[2].manage("GET", "/v1/rules?version=1", "");
+    assert_eq!(first.body, rules(30));
+    let difference = nodes[2].manage("GET", "/v1/rules/diff?from=1&to=2", "").json();
+    assert_eq!(difference["changed"][0]["fields"][0]["field"], "limit");
+    wait_for("every node was heard of", || {
+        let all = status(&nodes[0]);
+        let told = all["nodes"].as_array().unwrap();
+        let current = |node: &Value| node["version"] == 2 && node["behind"] == false;
+        (told.len() == 3 && told.iter().all(current)).then_some(())
+    });
+}
+
+#[test]
+fn a_broken_document_changes_nothing_anywhere_and_of_two_pushes_one_wins() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let folders = [Folder::new(), Folder::new()];
+    let nodes = folders.each_ref().map(|folder| node(folder, &redis.url(), "1h"));
+    assert_eq!(push(&nodes[0], "*", &rules(5)).status, 200);
+    nodes.iter().for_each(|node| wait_for_version(node, 1));
+    let broken = "rules:\n  - name: api\n    per: [user]\n    limit: 5 per fortnight\n";
+    let refused = push(&nodes[0], "\"1\"", broken);
+    assert_eq!(refused.status, 422);
+    let error = &refused.json()["errors"][0];
+    assert_eq!(error["line"], 4);
+    let message = error["message"].as_str().unwrap();
+    assert!(message.starts_with("rule \"api\": ") && message.contains("fortnight"), "{message}");
+    let taken = "rules: [{name: cl.throttle, limit: 1/s}]";
+    assert_eq!(push(&nodes[0], "\"1\"", taken).status, 422);
+    assert_eq!(nodes[0].manage("PUT", "/v1/rules", &rules(6)).status, 428);
+    assert_eq!(push(&nodes[0], "seven", &rules(6)).status, 400);
+    for round in 1..6 {
+        let statuses: Vec<u16> = std::thread::scope(|scope| {
+            let pushing = nodes.iter().enumerate().map(|(place, node)| {
+                let limit = round * 10 + u64::try_from(place).unwrap();
+                scope.spawn(move || push(node, &format!("\"{round}\""), &rules(limit)).status)
+            });
+            let pushing: Vec<_> = pushing.collect();
+            pushing.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let mut sorted = statuses.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, [200, 412], "round {round}");
+        let winner =
+            u64::try_from(statuses.iter().position(|status| *status == 200).unwrap()).unwrap();
+        for node in &nodes {
+            wait_for_version(node, round + 1);
+            assert_eq!(limit(node), Some(round * 10 + winner));
+        }
+    }
+    let late = push(&nodes[0], "\"1\"", &rules(7));
+    assert_eq!((late.status, &late.json()["version"]), (412, &json!(6)));
+    let history = nodes[0].manage("GET", "/v1/rules/history", "").json();
+    assert_eq!(history["versions"].as_array().unwrap().len(), 6);
+}
+
+#[test]
+fn a_node_that_hears_nothing_catches_up_by_asking() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    // Nobody may subscribe, as on a server whose access list forgot it.
+    let _: String = redis.query(&["ACL", "SETUSER", "default", "-subscribe"]);
+    let folders = [Folder::new(), Folder::new()];
+    let (teller, hearer) =
+        (node(&folders[0], &redis.url(), "1h"), node(&folders[1], &redis.url(), "1s"));
+    for version in 1..4 {
+        assert_eq!(push(&teller, "*", &rules(version)).status, 200);
+        wait_for_version(&hearer, version);
+    }
+}
+
+#[test]
+fn a_node_that_was_cut_off_keeps_its_rules_and_catches_up() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let proxy = FaultProxy::to(redis.address());
+    let folders = [Folder::new(), Folder::new()];
+    let near = node(&folders[0], &redis.url(), "1h");
+    let far = node(&folders[1], &proxy.url(), "1h");
+    assert_eq!(push(&near, "*", &rules(5)).status, 200);
+    wait_for_version(&far, 1);
+    for round in 2..4 {
+        proxy.refuse();
+        proxy.drop_connections();
+        assert_eq!(push(&near, "*", &rules(round)).status, 200);
+        // The rule answers as it says for a store that is away; it is still there.
+        assert_eq!(status(&far)["version"], round - 1);
+        assert_eq!(far.check(r#"{"rule":"api","client":"a"}"#).status, 200);
+        proxy.pass();
+        // Listening again is news in itself.
+        wait_for_version(&far, round);
+    }
+}
+
+#[test]
+fn without_redis_rules_stay_and_a_restart_has_the_last_good_ones() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let (folder, empty) = (Folder::new(), Folder::new());
+    let server = node(&folder, &redis.url(), "1s");
+    assert_eq!(push(&server, "*", &rules(5)).status, 200);
+    redis.kill();
+    wait_for("the source is missed", || status(&server)["problem"].is_string().then_some(()));
+    assert_eq!(status(&server)["version"], 1);
+    assert_eq!(server.manage("GET", "/v1/rules", "").json()["rules"][0]["name"], "api");
+    assert_eq!(push(&server, "*", &rules(6)).status, 503);
+    drop(server);
+    let server = node(&folder, &redis.url(), "1s");
+    assert_eq!(status(&server)["version"], 1);
+    server.note("started with a copy of the rules");
+    let unready = node(&empty, &redis.url(), "1s");
+    assert_eq!(unready.ask("GET", "/readyz", "").status, 503);
+    // A server that comes back without its data is given the rules again.
+    redis.restart();
+    let given = |server: &Server| {
+        wait_for("rules are there again", || {
+            (limit(server) == Some(5) && status(server)["problem"].is_null()).then_some(())
+        });
+    };
+    given(&server);
+    given(&unready);
+    assert_eq!(push(&unready, "\"1\"", &rules(6)).status, 200);
+    wait_for_version(&server, 2);
+}
+
+#[test]
+fn a_document_that_this_release_does_not_understand_is_left_to_others() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let folder = Folder::new();
+    let server = node(&folder, &redis.url(), "1s");
+    assert_eq!(push(&server, "*", &rules(5)).status, 200);
+    // As a later release may write it: the same keys, and one that is new.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let put = |text: &str| {
+        runtime.block_on(async {
+            let config = redis.url().parse().unwrap();
+            let document = tidegate::RedisDocument::start(config, "rules").await.unwrap();
+            let (by, note, expected) = ("later", "", tidegate::Expected::Any);
+            document.put(tidegate::Draft { text, by, note, expected, above: 0 }).await.unwrap()
+        })
+    };
+    put("rules: [{name: api, per: [user], limit: 9 per 10 days, colour: red}]");
+    wait_for("the node is behind", || (status(&server)["behind"] == true).then_some(()));
+    let told = status(&server);
+    assert_eq!((&told["version"], &told["latest"]), (&json!(1), &json!(2)));
+    assert!(told["problem"].as_str().unwrap().contains("colour"), "{told}");
+    assert_eq!(limit(&server), Some(5));
+    let metrics = server.manage("GET", "/metrics", "").body;
+    assert!(metrics.contains("tidegate_rules_behind 1\n"), "{metrics}");
+    // A restart does not make it better or worse.
+    drop(server);
+    let server = node(&folder, &redis.url(), "1s");
+    assert_eq!((limit(&server), &status(&server)["behind"]), (Some(5), &json!(true)));
+    put(&rules(7));
+    wait_for_version(&server, 3);
+    assert_eq!(status(&server)["behind"], false);
+}
+
+#[test]
+fn no_check_fails_while_rules_are_pushed_all_the_time() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let folder = Folder::new();
+    let server = node(&folder, &redis.url(), "1h");
+    assert_eq!(push(&server, "*", &rules(1_000_000)).status, 200);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let (answered, pushed) = std::thread::scope(|scope| {
+        let checking = (0..4).map(|_| {
+            let mut connection = server.connect();
+            let done = &done;
+            scope.spawn(move || {
+                let mut answered = 0;
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    connection.send("POST", "/v1/check", r#"{"attributes":{"user":"alice"}}"#);
+                    assert_eq!(connection.receive(false).status, 200);
+                    answered += 1;
+                }
+                answered
+            })
+        });
+        let checking: Vec<_> = checking.collect();
+        for round in 0..30 {
+            assert_eq!(push(&server, "*", &rules(1_000_000 + round)).status, 200);
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        let answered: usize = checking.into_iter().map(|thread| thread.join().unwrap()).sum();
+        (answered, 31)
+    });
+    assert_eq!(status(&server)["version"], pushed);
+    assert!(answered > 30, "{answered}");
+    // Every check was counted once, by whichever rules it was decided.
+    let metrics = server.manage("GET", "/metrics", "").body;
+    let line = format!(r#"tidegate_decisions_total{{rule="api",outcome="allowed"}} {answered}"#);
+    assert!(metrics.lines().any(|found| found == line), "{line} in {metrics}");
+}
