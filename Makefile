@@ -5,12 +5,13 @@
 # make faults   what a failing Redis costs, as a table
 # make soak     the properties with a hundred times the cases
 # make fuzz     each fuzz target for a minute
+# make reference  docs/reference, from the code that reads rules and configurations
 # make deny     licences, sources and banned crates of all dependencies
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 
-.PHONY: test setup format lint unit docs bench bench-doors bench-reload faults soak fuzz deny
+.PHONY: test setup format lint unit docs bench bench-doors bench-reload faults soak fuzz reference deny
 
 test: setup format lint unit docs
 
@@ -61,6 +62,9 @@ fuzz:
 	  RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
 	    -max_total_time=$(FUZZ_SECONDS) -timeout=5 -max_len=4096 || exit 1; \
 	done
+
+reference:
+	TIDEGATE_REFERENCE=write $(CARGO) test --locked -p tidegate-server --lib -- the_committed_reference_is_not_stale
 
 deny:
 	@command -v cargo-deny >/dev/null || { echo "deny: will install cargo-deny from crates.io"; $(CARGO) install --locked cargo-deny; }

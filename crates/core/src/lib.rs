@@ -27,15 +27,18 @@ pub mod algorithm;
 pub mod decision;
 pub mod header;
 pub mod key;
+pub mod nearest;
 pub mod quota;
 pub mod request;
 pub mod rule;
+pub mod schema;
 pub mod time;
 
 pub use algorithm::{Algorithm, Bound, Limit, Meter, State};
 pub use decision::{Block, Decision, Outcome, Policies, Policy, Ruling, Slip, Verdict, strictest};
 pub use header::{Header, HeaderStyle, Ietf, Problem, Reset, retry_after_seconds};
 pub use key::{Key, Keyer, Part, Scope};
+pub use nearest::{did_you_mean, nearest};
 pub use quota::{Quota, QuotaError};
 pub use request::{Request, RequestError};
 pub use rule::{Rule, RuleSet};

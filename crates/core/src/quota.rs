@@ -303,19 +303,21 @@ pub fn window_of(text: &str) -> Result<Span, QuotaError> {
     Ok(found)
 }
 
+/// Every way to spell a unit, and how long it is.
+pub(crate) const UNITS: [(&[&str], Span); 8] = [
+    (&["ms", "millisecond", "milliseconds"], Span::from_millis(1)),
+    (&["s", "sec", "secs", "second", "seconds"], Span::SECOND),
+    (&["m", "min", "mins", "minute", "minutes"], Span::MINUTE),
+    (&["h", "hr", "hour", "hours"], Span::HOUR),
+    (&["d", "day", "days"], Span::DAY),
+    (&["w", "week", "weeks"], Span::from_secs(7 * 86_400)),
+    (&["month", "months"], Span::from_secs(30 * 86_400)),
+    (&["y", "year", "years"], Span::from_secs(365 * 86_400)),
+];
+
 fn unit_micros(unit: &str) -> Option<u64> {
-    let day = Span::DAY.as_micros();
-    Some(match unit.to_ascii_lowercase().as_str() {
-        "ms" | "millisecond" | "milliseconds" => 1_000,
-        "s" | "sec" | "secs" | "second" | "seconds" => Span::SECOND.as_micros(),
-        "m" | "min" | "mins" | "minute" | "minutes" => Span::MINUTE.as_micros(),
-        "h" | "hr" | "hour" | "hours" => Span::HOUR.as_micros(),
-        "d" | "day" | "days" => day,
-        "w" | "week" | "weeks" => 7 * day,
-        "month" | "months" => 30 * day,
-        "y" | "year" | "years" => 365 * day,
-        _ => return None,
-    })
+    let spelled = |words: &[&str]| words.iter().any(|word| word.eq_ignore_ascii_case(unit));
+    UNITS.iter().find(|(words, _)| spelled(words)).map(|(_, span)| span.as_micros())
 }
 
 #[cfg(test)]

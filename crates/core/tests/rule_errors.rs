@@ -261,7 +261,7 @@ rules.yaml:16: rule must be a map, found "just a word""#
     );
     let errors = refused(yaml);
     let first =
-        errors.iter().next().map(|error| (&*error.source, error.line, error.rule.as_deref()));
+        errors.iter().next().map(|error| (&*error.source, error.line(), error.rule.as_deref()));
     assert_eq!(first, Some(("rules.yaml", Some(3), None)));
 }
 

@@ -23,6 +23,7 @@ use tokio::sync::Semaphore;
 
 pub(crate) use self::guard::Guard;
 use crate::metrics::Format;
+use crate::reference::Subject;
 use crate::rules::Keeper;
 use crate::service::Service;
 use crate::transport::connection::Handler;
@@ -36,7 +37,8 @@ const CONNECTIONS: usize = 64;
 const DOCUMENTS: usize = 2;
 
 const ENDPOINTS: &str = "/metrics, /rlconfig, /v1/block, /v1/clients, /v1/refund, /v1/rules, \
-     /v1/rules/diff, /v1/rules/history, /v1/rules/status or /v1/top";
+     /v1/rules/diff, /v1/rules/history, /v1/rules/status, /v1/schema/config.json, /v1/schema/rules.json \
+     or /v1/top";
 
 /// What the admin door shows.
 #[derive(Debug)]
@@ -69,6 +71,8 @@ impl Admin {
             rules::PATH | "/v1/rules/diff" | "/v1/rules/history" | "/v1/rules/status" => {
                 rules::answer(self, &now, request, from).await
             }
+            "/v1/schema/rules.json" => reading(&request, || schema(Subject::Rules)),
+            "/v1/schema/config.json" => reading(&request, || schema(Subject::Config)),
             path if path.starts_with(clients::PATH) => {
                 clients::answer(now.limiter(), request, from).await
             }
@@ -112,6 +116,13 @@ fn metrics(admin: &Admin, request: &Request<Incoming>) -> Response<Body> {
     let format = Format::accepted(accept);
     let mut response = encode::plain(admin.service.metrics(format, &admin.keeper.standing()));
     let kind = HeaderValue::from_static(format.content_type());
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+fn schema(subject: Subject) -> Response<Body> {
+    let mut response = Response::new(Body::from(subject.schema().to_json()));
+    let kind = HeaderValue::from_static(Subject::MEDIA_TYPE);
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }

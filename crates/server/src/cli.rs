@@ -2,6 +2,7 @@
 
 mod block;
 mod check;
+mod excerpt;
 mod explain;
 mod rules;
 mod serve;

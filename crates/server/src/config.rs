@@ -7,6 +7,7 @@ mod identity;
 mod redis;
 mod resp;
 mod rules;
+pub(crate) mod schema;
 mod secrets;
 mod tls;
 mod token;
@@ -15,11 +16,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use serde_saphyr::Location;
 use thiserror::Error;
-use tidegate::rule::{RuleError, RuleErrors};
+use tidegate::rule::{Mark, RuleError, RuleErrors};
 use tidegate::{HeaderStyle, MemoryStore, RedisConfig, Secret, Span};
 
-pub(crate) use self::file::{ConfigFile, Kind, kind, unreadable};
+pub(crate) use self::file::{ConfigFile, Kind, SECRETIVE, kind, unreadable};
 pub(crate) use self::rules::{RuleSource, RulesConfig, RulesRedis, RulesUrl};
 pub(crate) use self::secrets::PASSWORD_VARIABLE;
 use self::secrets::RedisSource;
@@ -237,9 +239,9 @@ impl LogConfig {
 pub(crate) fn token() -> Result<Option<Token>, ConfigError> {
     const NAME: &str = "TIDEGATE_TOKEN";
     let Some(text) = environment(NAME)? else { return Ok(None) };
-    text.parse().map(Some).map_err(|message| {
-        ConfigError::Invalid(vec![Wrong { source: NAME.to_owned(), line: None, message }])
-    })
+    text.parse()
+        .map(Some)
+        .map_err(|message| ConfigError::Invalid(vec![Wrong::new(NAME, None, message)]))
 }
 
 /// Who gives a command: `ann@laptop`, by `USER` or `LOGNAME`; the machine alone if neither says.
@@ -377,20 +379,25 @@ impl From<RuleError> for ConfigError {
 /// One thing that is wrong with a configuration file.
 #[derive(Debug)]
 pub(crate) struct Wrong {
-    source: String,
-    line: Option<u64>,
+    pub(crate) source: String,
+    pub(crate) at: Option<Mark>,
     message: String,
 }
 
 impl Wrong {
-    pub(crate) fn new(source: &str, line: Option<u64>, message: String) -> Self {
-        Self { source: source.to_owned(), line, message }
+    pub(crate) fn new(source: &str, at: Option<Mark>, message: String) -> Self {
+        Self { source: source.to_owned(), at, message }
     }
+}
+
+/// The part of a line that a location of the reader is.
+pub(crate) fn mark(location: Location) -> Mark {
+    Mark::new(location.line(), location.column(), location.span().len())
 }
 
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
+        match self.at.map(Mark::line) {
             Some(line) => write!(f, "{}:{line}: {}", self.source, self.message),
             None => write!(f, "{}: {}", self.source, self.message),
         }

@@ -12,6 +12,7 @@ pub mod fuzzing;
 mod identity;
 mod metrics;
 pub mod proto;
+mod reference;
 mod rules;
 mod rules_version;
 mod service;

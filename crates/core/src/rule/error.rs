@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::mark::Mark;
+
 /// One thing that is wrong with a rule.
 ///
 /// Prints as `rules.yaml:12: rule "login": …`. What the author wrote is echoed, cut to 64
@@ -11,8 +13,8 @@ use std::sync::Arc;
 pub struct RuleError {
     /// Where the rules came from, a file name for example; empty for rules made in code.
     pub source: Arc<str>,
-    /// The line, counted from 1, when there is one.
-    pub line: Option<u64>,
+    /// Where it stands there, when that is known.
+    pub at: Option<Mark>,
     /// The rule, when it is known which.
     pub rule: Option<String>,
     /// What was found and what is wanted.
@@ -22,7 +24,22 @@ pub struct RuleError {
 impl RuleError {
     /// An error in a rule that was made in code.
     pub(super) fn in_code(rule: &str, message: impl Into<String>) -> Self {
-        Self { source: Arc::from(""), line: None, rule: Some(cut(rule)), message: message.into() }
+        Self { source: Arc::from(""), at: None, rule: Some(cut(rule)), message: message.into() }
+    }
+
+    /// The line, counted from 1, when there is one.
+    #[must_use]
+    pub fn line(&self) -> Option<u64> {
+        self.at.map(Mark::line)
+    }
+
+    /// What is wrong, for who knows where: `rule "login": limit is missing`.
+    #[must_use]
+    pub fn without_place(&self) -> String {
+        match &self.rule {
+            Some(rule) => format!("rule {rule:?}: {}", self.message),
+            None => self.message.clone(),
+        }
     }
 }
 
@@ -30,15 +47,12 @@ impl fmt::Display for RuleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.source.is_empty() {
             write!(f, "{}:", self.source)?;
-            match self.line {
+            match self.line() {
                 Some(line) => write!(f, "{line}: ")?,
                 None => f.write_str(" ")?,
             }
         }
-        if let Some(rule) = &self.rule {
-            write!(f, "rule {rule:?}: ")?;
-        }
-        f.write_str(&self.message)
+        f.write_str(&self.without_place())
     }
 }
 
@@ -120,14 +134,14 @@ impl Report {
         self.rule = rule.map(cut);
     }
 
-    pub(super) fn add(&mut self, line: impl Into<Option<u64>>, message: impl Into<String>) {
+    pub(super) fn add(&mut self, at: impl Into<Option<Mark>>, message: impl Into<String>) {
         if self.listed.len() == RuleErrors::MAX_LISTED {
             self.unlisted += 1;
             return;
         }
         self.listed.push(RuleError {
             source: Arc::clone(&self.source),
-            line: line.into(),
+            at: at.into(),
             rule: self.rule.clone(),
             message: message.into(),
         });
@@ -138,7 +152,7 @@ impl Report {
         if self.listed.is_empty() {
             return Ok(());
         }
-        self.listed.sort_by_key(|error| error.line);
+        self.listed.sort_by_key(RuleError::line);
         Err(RuleErrors { listed: self.listed, unlisted: self.unlisted })
     }
 }
@@ -167,36 +181,4 @@ pub(super) fn choice<'w>(words: impl IntoIterator<Item = &'w str>) -> String {
         Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
         None => String::new(),
     }
-}
-
-/// The word that `text` was most likely meant to be, if one is near enough.
-pub(super) fn nearest<'w>(text: &str, words: &[&'w str]) -> Option<&'w str> {
-    if text.len() > ECHO {
-        return None;
-    }
-    words
-        .iter()
-        .map(|word| (distance(text, word), *word))
-        .min()
-        .filter(|(distance, word)| *distance <= (word.len() / 2).min(3))
-        .map(|(_, word)| word)
-}
-
-/// How many letters must be added, dropped or changed to turn one word into the other.
-fn distance(from: &str, to: &str) -> usize {
-    let mut row: Vec<usize> = (0..=to.chars().count()).collect();
-    for (index, typed) in from.chars().enumerate() {
-        let mut diagonal = index;
-        let mut left = index + 1;
-        for (cell, wanted) in row.iter_mut().skip(1).zip(to.chars()) {
-            let changed = diagonal + usize::from(!typed.eq_ignore_ascii_case(&wanted));
-            diagonal = *cell;
-            *cell = changed.min(diagonal + 1).min(left + 1);
-            left = *cell;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = index + 1;
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }

@@ -3,7 +3,7 @@
 //! Every function reports what is wrong and goes on with the rest, so that one look at a broken
 //! document shows all of it. A rule with an error is left out; the report then fails the whole.
 
-mod condition;
+pub(super) mod condition;
 mod limit;
 mod penalty;
 mod rollout;
@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use super::error::{Report, quoted};
 use super::limits::Overrides;
+use super::mark::Mark;
 use super::matcher::Hashing;
 use super::raw::{RawRule, keys, list, noted, peek, required, text, whole, word};
 use super::set::check_size;
@@ -32,7 +33,7 @@ pub(super) fn document(yaml: &str, report: &mut Report) -> Vec<Rule> {
         return Vec::new();
     };
     let Some(rules) = rules else {
-        report.add(root.line, "rules is missing");
+        report.add(root.at, "rules is missing");
         return Vec::new();
     };
     listed(rules, report)
@@ -46,7 +47,7 @@ pub(super) fn part(yaml: &str, path: &[&str], report: &mut Report) -> Vec<Rule> 
     let mut node = &root;
     for key in path {
         let Some(inner) = peek(node, key) else {
-            report.add(node.line, format!("{key} is missing"));
+            report.add(node.at, format!("{key} is missing"));
             return Vec::new();
         };
         node = inner;
@@ -60,7 +61,7 @@ fn root<'y>(yaml: &'y str, report: &mut Report) -> Option<Node<'y>> {
         report.add(None, format!("document must be at most {most} bytes long, found {found}"));
         return None;
     }
-    yaml::read(yaml).map_err(|error| report.add(error.line, error.message)).ok()
+    yaml::read(yaml).map_err(|error| report.add(error.at, error.message)).ok()
 }
 
 fn listed(rules: &Node<'_>, report: &mut Report) -> Vec<Rule> {
@@ -73,11 +74,11 @@ fn listed(rules: &Node<'_>, report: &mut Report) -> Vec<Rule> {
         let rule = RawRule::read(node, report).and_then(|raw| {
             if let Some(name) = raw.name
                 && let Some(text) = name.text()
-                && let Some(first) = first_lines.insert(text, name.line)
+                && let Some(first) = first_lines.insert(text, name.at.line())
             {
-                report.add(name.line, format!("name must be unique, found it on line {first} too"));
+                report.add(name.at, format!("name must be unique, found it on line {first} too"));
             }
-            rule(&raw, node.line, report)
+            rule(&raw, node.at, report)
         });
         rules.extend(rule);
     }
@@ -87,8 +88,8 @@ fn listed(rules: &Node<'_>, report: &mut Report) -> Vec<Rule> {
     rules
 }
 
-fn rule(raw: &RawRule<'_>, line: u64, report: &mut Report) -> Option<Rule> {
-    let name = required(raw.name, "name", line, report)
+fn rule(raw: &RawRule<'_>, at: Mark, report: &mut Report) -> Option<Rule> {
+    let name = required(raw.name, "name", at, report)
         .and_then(|node| Some((node, text(node, "name", report)?)))
         .and_then(|(node, name)| noted(check_name(name).map(|()| name), node, report));
     let conditions = match raw.matching {
@@ -109,15 +110,13 @@ fn rule(raw: &RawRule<'_>, line: u64, report: &mut Report) -> Option<Rule> {
         Some(node) => whole(node, "burst", report).map(Some),
         None => Some(None),
     };
-    let limit = required(raw.limit, "limit", line, report)
+    let limit = required(raw.limit, "limit", at, report)
         .and_then(|node| Some((node, limit::quota(node, report)?)))
         .and_then(|(node, quota)| {
             let quota = match (quota.explicit_burst(), burst?) {
                 (Some(_), Some(_)) => {
-                    report.add(
-                        node.line,
-                        "burst must be given once, found it beside limit and in it",
-                    );
+                    report
+                        .add(node.at, "burst must be given once, found it beside limit and in it");
                     return None;
                 }
                 (_, Some(burst)) => quota.burst(burst),
@@ -135,7 +134,7 @@ fn rule(raw: &RawRule<'_>, line: u64, report: &mut Report) -> Option<Rule> {
     };
     let penalty = match (raw.penalty, &per) {
         (Some(node), Some(per)) if per.is_empty() => {
-            report.add(node.line, NOBODY_IN_PARTICULAR);
+            report.add(node.at, NOBODY_IN_PARTICULAR);
             None
         }
         (Some(node), _) => penalty::penalty(node, report).map(Some),
@@ -162,16 +161,16 @@ pub(super) const NOBODY_IN_PARTICULAR: &str =
 /// What is wrong with a share of clients that the rule does not tell apart.
 pub(super) const NOBODY_TO_CHOOSE: &str = "rollout needs per, found none";
 
-const MODES: [(&str, Mode); 3] =
+pub(super) const MODES: [(&str, Mode); 3] =
     [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
 
-const ANSWERS: [(&str, OnStoreFailure); 3] = [
+pub(super) const ANSWERS: [(&str, OnStoreFailure); 3] = [
     ("allow", OnStoreFailure::Allow),
     ("deny", OnStoreFailure::Deny),
     ("local", OnStoreFailure::Local),
 ];
 
-const ALGORITHMS: [(&str, Algorithm); 5] = [
+pub(super) const ALGORITHMS: [(&str, Algorithm); 5] = [
     ("token_bucket", Algorithm::TokenBucket),
     ("leaky_bucket", Algorithm::LeakyBucket { queue: 0 }),
     ("fixed_window", Algorithm::FixedWindow),

@@ -1,7 +1,9 @@
 //! The shape of a rules document: which keys stand where, before anyone looks at their values.
 
-use super::error::{Report, choice, nearest, quoted};
+use super::error::{Report, choice, quoted};
+use super::mark::Mark;
 use super::yaml::{Name, Node, Value};
+use crate::nearest::did_you_mean;
 
 /// A rule as it was written: each key with its value still unread.
 pub(super) struct RawRule<'n> {
@@ -22,7 +24,7 @@ pub(super) struct RawRule<'n> {
 }
 
 impl<'n> RawRule<'n> {
-    const KEYS: [&'static str; 14] = [
+    pub(super) const KEYS: [&'static str; 14] = [
         "name",
         "match",
         "per",
@@ -99,12 +101,9 @@ pub(super) fn keys<'n, const N: usize>(
             *slot = Some(value);
             continue;
         }
-        let mut message =
-            format!("{what} has no key {}, wanted {}", quoted(&name.text), choice(known));
-        if let Some(meant) = nearest(&name.text, &known) {
-            message.push_str(&format!(" (did you mean {meant}?)"));
-        }
-        report.add(name.line, message);
+        let (found, wanted) = (quoted(&name.text), choice(known));
+        let meant = did_you_mean(&name.text, known);
+        report.add(name.at, format!("{what} has no key {found}, wanted {wanted}{meant}"));
     }
     Some(values)
 }
@@ -118,7 +117,7 @@ pub(super) fn map<'n>(
     match &node.value {
         Value::Map(entries) => Some(entries),
         _ => {
-            report.add(node.line, format!("{what} must be a map, found {}", node.shown()));
+            report.add(node.at, format!("{what} must be a map, found {}", node.shown()));
             None
         }
     }
@@ -135,11 +134,11 @@ pub(super) fn list<'n>(
         Value::List(items) if items.len() <= most => Some(items),
         Value::List(items) => {
             let found = items.len();
-            report.add(node.line, format!("{what} must have at most {most} items, found {found}"));
+            report.add(node.at, format!("{what} must have at most {most} items, found {found}"));
             None
         }
         _ => {
-            report.add(node.line, format!("{what} must be a list, found {}", node.shown()));
+            report.add(node.at, format!("{what} must be a list, found {}", node.shown()));
             None
         }
     }
@@ -149,7 +148,7 @@ pub(super) fn list<'n>(
 pub(super) fn text<'n>(node: &'n Node<'n>, what: &str, report: &mut Report) -> Option<&'n str> {
     let text = node.text();
     if text.is_none() {
-        report.add(node.line, format!("{what} must be a text, found {}", node.shown()));
+        report.add(node.at, format!("{what} must be a text, found {}", node.shown()));
     }
     text
 }
@@ -162,7 +161,7 @@ pub(super) fn whole(node: &Node<'_>, what: &str, report: &mut Report) -> Option<
         .map(|text| text.replace('_', ""));
     let number = digits.and_then(|digits| digits.parse().ok());
     if number.is_none() {
-        report.add(node.line, format!("{what} must be a whole number, found {}", node.shown()));
+        report.add(node.at, format!("{what} must be a whole number, found {}", node.shown()));
     }
     number
 }
@@ -179,8 +178,10 @@ pub(super) fn word<T: Copy, const N: usize>(
     };
     let known = words.iter().find(|(word, _)| node.text() == Some(*word));
     if known.is_none() {
-        let wanted = choice(words.iter().map(|(word, _)| *word));
-        report.add(node.line, format!("{what} must be {wanted}, found {}", node.shown()));
+        let words = || words.iter().map(|(word, _)| *word);
+        let (wanted, found) = (choice(words()), node.shown());
+        let meant = node.text().map(|text| did_you_mean(text, words())).unwrap_or_default();
+        report.add(node.at, format!("{what} must be {wanted}, found {found}{meant}"));
     }
     known.map(|(_, value)| *value)
 }
@@ -188,11 +189,11 @@ pub(super) fn word<T: Copy, const N: usize>(
 pub(super) fn required<'n>(
     node: Option<&'n Node<'n>>,
     what: &str,
-    line: u64,
+    at: Mark,
     report: &mut Report,
 ) -> Option<&'n Node<'n>> {
     if node.is_none() {
-        report.add(line, format!("{what} is missing"));
+        report.add(at, format!("{what} is missing"));
     }
     node
 }
@@ -203,5 +204,5 @@ pub(super) fn noted<T, E: ToString>(
     node: &Node<'_>,
     report: &mut Report,
 ) -> Option<T> {
-    result.map_err(|error| report.add(node.line, error.to_string())).ok()
+    result.map_err(|error| report.add(node.at, error.to_string())).ok()
 }

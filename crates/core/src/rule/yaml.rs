@@ -13,6 +13,7 @@ use serde_saphyr::options::NonFiniteFloatPolicy;
 use serde_saphyr::{Error, MessageFormatter, UserMessageFormatter};
 
 use super::error::quoted;
+use super::mark::Mark;
 use found::Found;
 
 /// Most nodes of one document: ten thousand rules and a hundred thousand overrides take a third.
@@ -25,8 +26,8 @@ const MAX_DEPTH: usize = 16;
 /// One value of the document.
 #[derive(Debug)]
 pub(super) struct Node<'y> {
-    /// The line it is used on: for an alias, where the alias stands.
-    pub(super) line: u64,
+    /// Where it is used: for an alias, where the alias stands.
+    pub(super) at: Mark,
     pub(super) value: Value<'y>,
 }
 
@@ -44,14 +45,14 @@ pub(super) enum Value<'y> {
 /// A key of a map.
 #[derive(Debug)]
 pub(super) struct Name<'y> {
-    pub(super) line: u64,
+    pub(super) at: Mark,
     pub(super) text: Cow<'y, str>,
 }
 
 /// Why a text is no YAML document that we would read.
 #[derive(Debug)]
 pub(super) struct SyntaxError {
-    pub(super) line: Option<u64>,
+    pub(super) at: Option<Mark>,
     pub(super) message: String,
 }
 
@@ -78,11 +79,9 @@ pub(super) fn read(yaml: &str) -> Result<Node<'_>, SyntaxError> {
         reject_unsupported_tags: true,
         non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
     };
-    let node: Found<'_> =
-        serde_saphyr::from_str_with_options(yaml, options).map_err(|error| SyntaxError {
-            line: error.location().map(|location| location.line()),
-            message: message(&error),
-        })?;
+    let node: Found<'_> = serde_saphyr::from_str_with_options(yaml, options).map_err(|error| {
+        SyntaxError { at: error.location().map(found::mark), message: message(&error) }
+    })?;
     Ok(node.settle(yaml))
 }
 
@@ -142,18 +141,18 @@ mod tests {
 
     fn shown(node: &Node<'_>) -> String {
         match &node.value {
-            Value::Nothing => format!("{}:nothing", node.line),
-            Value::Text(text) => format!("{}:{text}", node.line),
+            Value::Nothing => format!("{}:nothing", node.at.line()),
+            Value::Text(text) => format!("{}:{text}", node.at.line()),
             Value::List(items) => {
                 let items: Vec<String> = items.iter().map(shown).collect();
-                format!("{}:[{}]", node.line, items.join(" "))
+                format!("{}:[{}]", node.at.line(), items.join(" "))
             }
             Value::Map(entries) => {
                 let entries: Vec<String> = entries
                     .iter()
-                    .map(|(name, node)| format!("{}:{}={}", name.line, name.text, shown(node)))
+                    .map(|(name, node)| format!("{}:{}={}", name.at.line(), name.text, shown(node)))
                     .collect();
-                format!("{}:{{{}}}", node.line, entries.join(" "))
+                format!("{}:{{{}}}", node.at.line(), entries.join(" "))
             }
         }
     }
@@ -161,7 +160,7 @@ mod tests {
     fn tree(yaml: &str) -> String {
         match read(yaml) {
             Ok(node) => shown(&node),
-            Err(error) => format!("{:?}: {}", error.line, error.message),
+            Err(error) => format!("{:?}: {}", error.at.map(Mark::line), error.message),
         }
     }
 

@@ -105,7 +105,6 @@ struct Wrong {
 impl Wrong {
     fn of(error: &RuleError) -> Self {
         // The line stands beside it, and what the document is called is of no use here.
-        let plain = RuleError { source: "".into(), line: None, ..error.clone() };
-        Self { line: error.line, message: plain.to_string() }
+        Self { line: error.line(), message: error.without_place() }
     }
 }

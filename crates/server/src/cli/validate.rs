@@ -6,22 +6,28 @@ use clap::Args;
 use tidegate::rule::{Condition, Mode, Override};
 use tidegate::{Limit, Rule, RuleSet};
 
+use super::excerpt::Sources;
 use super::{Ending, Failure, Output};
 use crate::config::{self, ConfigError, ConfigFile, Kind};
+use crate::reference::Subject;
 use crate::rules::envoy::{self, EnvoyRules};
 use crate::rules::{Own, Rules};
 use crate::service::internal_rules;
 
 /// Checks rule files and configurations without serving them, those of envoyproxy/ratelimit too.
 ///
-/// Prints for each rule its limit, its algorithm, and what that admits at the most. Exit status: 0
-/// fine, 1 something is wrong, 2 a file can't be read.
+/// Prints for each rule its limit, its algorithm, and what that admits at the most, or each error with
+/// the line that it is about. Lines that may hold a secret are not shown. Exit status: 0 fine, 1 something is wrong, 2 a file can't be read.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Validate {
     /// Rule files, configurations, or directories of envoyproxy/ratelimit files
-    #[arg(required = true, value_name = "FILE|DIR")]
+    #[arg(required_unless_present = "schema", value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
+
+    /// Print the JSON Schema of rules or of configurations instead, for editors
+    #[arg(long, value_name = "KIND", conflicts_with = "files")]
+    schema: Option<Subject>,
 }
 
 const EXAMPLES: &str = "\
@@ -29,6 +35,7 @@ Examples:
   tidegate validate rules.yaml
   tidegate validate tidegate.yaml            with the rules that it names
   tidegate validate rules/*.yaml && deploy
+  tidegate validate --schema rules > rules.schema.json
   tidegate validate /srv/runtime_data/current/ratelimit/config";
 
 /// Most tiers and most overrides of a rule that are spelled out.
@@ -36,9 +43,14 @@ const SPELLED: usize = 5;
 
 impl Validate {
     pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+        if let Some(subject) = self.schema {
+            output.data(subject.schema().to_json().trim_end());
+            return Ok(Ending::Fine);
+        }
         let mut worst = Ending::Fine;
+        let mut sources = Sources::default();
         for path in &self.files {
-            match rules_of(path) {
+            match rules_of(path, &mut sources) {
                 Ok(rules) => {
                     for rule in rules.iter().flat_map(RuleSet::rules) {
                         describe(rule, output);
@@ -46,8 +58,9 @@ impl Validate {
                     output.note(summary(path, rules.as_ref()));
                 }
                 Err(error) => {
+                    let told = sources.told(&error);
                     let failure = Failure::from(error);
-                    output.note(failure.message);
+                    output.note(told.unwrap_or(failure.message));
                     worst = worst.max(failure.ending);
                 }
             }
@@ -57,8 +70,8 @@ impl Validate {
 }
 
 /// The rules of a file or directory, fit to be served; `None` for a configuration without any.
-fn rules_of(path: &Path) -> Result<Option<RuleSet>, ConfigError> {
-    let rules = written_in(path)?;
+fn rules_of(path: &Path, sources: &mut Sources) -> Result<Option<RuleSet>, ConfigError> {
+    let rules = written_in(path, sources)?;
     if let Some(rules) = &rules {
         // The server has rules of its own, whose names are taken.
         rules.clone().with_named(internal_rules().unwrap_or_default())?;
@@ -66,12 +79,13 @@ fn rules_of(path: &Path) -> Result<Option<RuleSet>, ConfigError> {
     Ok(rules)
 }
 
-fn written_in(path: &Path) -> Result<Option<RuleSet>, ConfigError> {
+fn written_in(path: &Path, sources: &mut Sources) -> Result<Option<RuleSet>, ConfigError> {
     if path.is_dir() {
         return Ok(Some(Rules::of(&Own::Nothing, Some(&envoy::read(path)?))?.set));
     }
     let text = config::read(path, RuleSet::MAX_DOCUMENT)?;
     let source = path.display().to_string();
+    sources.keep(&source, &text);
     match config::kind(path, &text) {
         Kind::Rules => Ok(Some(RuleSet::parse(&source, &text)?)),
         Kind::Envoy => {

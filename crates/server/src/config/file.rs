@@ -6,8 +6,10 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_saphyr::{Error, MessageFormatter, Spanned, UserMessageFormatter};
+use serde_saphyr::{Error, Location, MessageFormatter, Spanned, UserMessageFormatter};
+use tidegate::rule::Mark;
 use tidegate::{HeaderStyle, Ietf, Reset, RuleSet, Span};
+use tidegate_core::did_you_mean;
 use tidegate_core::quota::window_of;
 
 use super::identity::RawIdentity;
@@ -16,7 +18,7 @@ use super::resp::{RawResp, RespPassword};
 use super::rules::RawRules;
 use super::secrets::RedisSource;
 use super::tls::{RawTls, TlsConfig};
-use super::{ConfigError, Door, Drain, RuleSource, Token, Wrong, read};
+use super::{ConfigError, Door, Drain, RuleSource, Token, Wrong, mark, read};
 use crate::identity::IdentityConfig;
 use crate::service::cut;
 use crate::service::rls::RlsHeaders;
@@ -103,6 +105,17 @@ struct RawDrain {
     timeout: Option<Spanned<String>>,
 }
 
+/// How `headers.reset` tells a time.
+pub(super) const RESETS: [(&str, Reset); 2] = [("delta", Reset::Delta), ("epoch", Reset::Epoch)];
+
+/// The drafts of the IETF that `headers.ietf` knows.
+pub(super) const DRAFTS: [(&str, Ietf); 3] =
+    [("11", Ietf::Current), ("6", Ietf::Six), ("off", Ietf::Off)];
+
+/// Which responses `headers.rls` has Envoy add headers to.
+pub(super) const RLS_HEADERS: [(&str, RlsHeaders); 3] =
+    [("denied", RlsHeaders::Denied), ("all", RlsHeaders::All), ("off", RlsHeaders::Off)];
+
 impl ConfigFile {
     /// Longest file in bytes: its inline rules may be as long as a file of rules.
     const MAX_LENGTH: usize = RuleSet::MAX_DOCUMENT;
@@ -128,9 +141,8 @@ impl ConfigFile {
         let options = serde_saphyr::options! { with_snippet: false };
         let raw: RawConfig =
             serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-                let line = error.location().map(|location| location.line());
-                let message = unreadable(&error, text);
-                ConfigError::Invalid(vec![Wrong { source: source.clone(), line, message }])
+                let at = error.location().map(|location| place(&error, location));
+                ConfigError::Invalid(vec![Wrong::new(&source, at, unreadable(&error, text))])
             })?;
         let mut wrong = Wrongs { source: &source, found: Vec::new() };
         let listen = raw.listen;
@@ -146,36 +158,20 @@ impl ConfigFile {
             redis: wrong.redis(path, &raw.store.memory, raw.store.redis),
             max_keys: raw.store.memory.and_then(|memory| wrong.max_keys(memory)),
             headers: HeaderStyle {
-                reset: wrong.word(
-                    "headers.reset",
-                    raw.headers.reset,
-                    [("delta", Reset::Delta), ("epoch", Reset::Epoch)],
-                ),
-                ietf: wrong.word(
-                    "headers.ietf",
-                    raw.headers.ietf,
-                    [("11", Ietf::Current), ("6", Ietf::Six), ("off", Ietf::Off)],
-                ),
+                reset: wrong.word("headers.reset", raw.headers.reset, RESETS),
+                ietf: wrong.word("headers.ietf", raw.headers.ietf, DRAFTS),
             },
-            rls_headers: wrong.word(
-                "headers.rls",
-                raw.headers.rls,
-                [
-                    ("denied", RlsHeaders::Denied),
-                    ("all", RlsHeaders::All),
-                    ("off", RlsHeaders::Off),
-                ],
-            ),
+            rls_headers: wrong.word("headers.rls", raw.headers.rls, RLS_HEADERS),
             envoy: rules.and_then(|rules| Some(folder(path).join(rules.envoy.as_ref()?))),
             copies: rules.and_then(|rules| Some(folder(path).join(rules.copy.as_ref()?))),
             poll: rules.and_then(|rules| rules.poll.clone()).map(|poll| wrong.poll(poll)),
             rules: raw
                 .rules
-                .and_then(|rules| rules.value.source(rules.referenced.line(), path, &mut wrong)),
+                .and_then(|rules| rules.value.source(rules.referenced, path, &mut wrong)),
             identity: raw.identity.resolve(folder(path), &mut wrong),
             tls: raw
                 .tls
-                .and_then(|tls| tls.value.resolve(tls.referenced.line(), folder(path), &mut wrong)),
+                .and_then(|tls| tls.value.resolve(tls.referenced, folder(path), &mut wrong)),
             drain: Drain {
                 delay: wrong.span("drain.delay", raw.drain.delay, Drain::DELAY),
                 timeout: wrong.span("drain.timeout", raw.drain.timeout, Drain::TIMEOUT),
@@ -198,7 +194,9 @@ impl ConfigFile {
 pub(crate) fn unreadable(error: &Error, text: &str) -> String {
     match error {
         Error::SerdeUnknownField { field, expected, .. } => {
-            format!("there is no key {}, wanted {}", echo(field), expected.join(", "))
+            let (found, wanted) = (echo(field), expected.join(", "));
+            let meant = did_you_mean(field, expected.iter().copied());
+            format!("there is no key {found}, wanted {wanted}{meant}")
         }
         Error::DuplicateMappingKey { key: Some(key), .. } => {
             format!("keys must be unique, found {} twice", echo(key))
@@ -236,8 +234,19 @@ pub(crate) fn unreadable(error: &Error, text: &str) -> String {
     }
 }
 
+/// Where an error of the reader stands in a configuration. A text that is no YAML has no place in its
+/// line: nobody can tell there which word is a key and which a secret.
+fn place(error: &Error, location: Location) -> Mark {
+    match error {
+        Error::SerdeUnknownField { .. }
+        | Error::DuplicateMappingKey { .. }
+        | Error::Unexpected { .. } => mark(location),
+        _ => Mark::line_alone(location.line()),
+    }
+}
+
 /// A line with one of these may have a secret in it.
-const SECRETIVE: [&str; 4] = ["password", "secret", "://", "@"];
+pub(crate) const SECRETIVE: [&str; 5] = ["password", "secret", "token", "://", "@"];
 
 /// What was written, in quotes, unless it may have a password in it.
 fn echo(text: &str) -> String {
@@ -260,8 +269,8 @@ pub(super) struct Wrongs<'s> {
 }
 
 impl Wrongs<'_> {
-    pub(super) fn add(&mut self, line: u64, message: String) {
-        self.found.push(Wrong { source: self.source.to_owned(), line: Some(line), message });
+    pub(super) fn add(&mut self, at: Location, message: String) {
+        self.found.push(Wrong::new(self.source, Some(mark(at)), message));
     }
 
     fn parsed<T: FromStr<Err = String>>(
@@ -271,7 +280,7 @@ impl Wrongs<'_> {
     ) -> Option<T> {
         let text = text?;
         let parsed = text.value.parse();
-        parsed.map_err(|error| self.add(text.referenced.line(), format!("{name} {error}"))).ok()
+        parsed.map_err(|error| self.add(text.referenced, format!("{name} {error}"))).ok()
     }
 
     fn word<T: Copy + Default, const N: usize>(
@@ -284,11 +293,10 @@ impl Wrongs<'_> {
         if let Some((_, value)) = words.iter().find(|(word, _)| *word == text.value) {
             return *value;
         }
-        let wanted = words.map(|(word, _)| word).join(", ");
-        self.add(
-            text.referenced.line(),
-            format!("{name} must be one of {wanted}, found {:?}", text.value),
-        );
+        let words = words.map(|(word, _)| word);
+        let (wanted, meant) = (words.join(", "), did_you_mean(&text.value, words));
+        let message = format!("{name} must be one of {wanted}, found {:?}{meant}", text.value);
+        self.add(text.referenced, message);
         T::default()
     }
 
@@ -299,7 +307,7 @@ impl Wrongs<'_> {
             "0" | "0s" | "0ms" => Span::ZERO,
             value => window_of(value).unwrap_or_else(|_| {
                 let message = format!("{name} must be a time like 5s or 0s, found {value:?}");
-                self.add(text.referenced.line(), message);
+                self.add(text.referenced, message);
                 usual
             }),
         }
@@ -316,23 +324,26 @@ impl Wrongs<'_> {
         redis: Option<Spanned<RawRedis>>,
     ) -> Option<RedisSource> {
         let redis = redis?;
-        let line = redis.referenced.line();
+        let at = redis.referenced;
         if memory.is_some() {
-            self.add(line, "store must have memory or redis, found both".to_owned());
+            self.add(at, "store must have memory or redis, found both".to_owned());
         }
-        redis.value.resolve(line, folder(path), self)
+        redis.value.resolve(at, folder(path), self)
     }
 
     /// How often to look: not more than once a second.
     fn poll(&mut self, text: Spanned<String>) -> Span {
-        let line = text.referenced.line();
+        let at = text.referenced;
         let poll = self.span("rules.poll", Some(text), Span::SECOND);
         if poll < Span::SECOND {
-            self.add(line, format!("rules.poll must be 1s or more, found {poll}"));
+            self.add(at, format!("rules.poll must be 1s or more, found {poll}"));
         }
         poll
     }
 }
+
+/// Most keys that a memory store can be told to hold.
+pub(super) const MAX_KEYS: usize = 1_000_000_000;
 
 struct MaxKeys(usize);
 
@@ -340,7 +351,7 @@ impl FromStr for MaxKeys {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        const MOST: usize = 1_000_000_000;
+        const MOST: usize = MAX_KEYS;
         let keys = text.replace('_', "").parse().ok();
         keys.filter(|keys| (1..=MOST).contains(keys))
             .map(Self)
@@ -357,6 +368,17 @@ pub(crate) enum Kind {
     Envoy,
 }
 
+/// The keys that only a configuration has.
+const CONFIG_KEYS: [&str; 8] =
+    ["listen", "store", "headers", "admin", "tls", "drain", "identity", "resp"];
+
+fn begins_a_line_of(text: &str, keys: &[&str]) -> bool {
+    let begins = |line: &str| {
+        keys.iter().any(|key| line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':')))
+    };
+    text.lines().any(begins)
+}
+
 /// Tells a configuration from a file of rules by its keys, or else by its name.
 pub(crate) fn kind(path: &Path, text: &str) -> Kind {
     let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
@@ -369,14 +391,12 @@ pub(crate) fn kind(path: &Path, text: &str) -> Kind {
     }
     match serde_saphyr::from_str::<BTreeMap<String, IgnoredAny>>(text) {
         Ok(keys) if keys.contains_key("domain") || keys.contains_key("descriptors") => Kind::Envoy,
-        Ok(keys)
-            if ["listen", "store", "headers", "admin", "tls", "drain", "identity", "resp"]
-                .iter()
-                .any(|key| keys.contains_key(*key)) =>
-        {
-            Kind::Config
-        }
-        _ => by_name,
+        Ok(keys) if CONFIG_KEYS.iter().any(|key| keys.contains_key(*key)) => Kind::Config,
+        Ok(_) => by_name,
+        // It can't be read, so that its words have to do.
+        Err(_) if begins_a_line_of(text, &["domain", "descriptors"]) => Kind::Envoy,
+        Err(_) if begins_a_line_of(text, &CONFIG_KEYS) => Kind::Config,
+        Err(_) => by_name,
     }
 }
 

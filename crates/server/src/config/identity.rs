@@ -8,9 +8,10 @@ use hyper::header::HeaderName;
 use ipnet::IpNet;
 use jsonwebtoken::Algorithm;
 use serde::Deserialize;
-use serde_saphyr::Spanned;
+use serde_saphyr::{Location, Spanned};
 use tidegate::tower::Lookup;
 use tidegate::{Secret, Span};
+use tidegate_core::did_you_mean;
 use tidegate_core::quota::window_of;
 
 use super::file::Wrongs;
@@ -87,8 +88,8 @@ impl RawIdentity {
         let api_key = place("api_key", self.api_key, &["header", "query", "cookie"]);
         let session = place("session", self.session, &["cookie", "header"]);
         let jwt = self.jwt.and_then(|raw| {
-            let line = raw.referenced.line();
-            raw.value.resolve(line, folder, wrong)
+            let at = raw.referenced;
+            raw.value.resolve(at, folder, wrong)
         });
         IdentityConfig {
             address: AddressConfig {
@@ -110,15 +111,15 @@ impl RawIdentity {
 }
 
 impl RawJwt {
-    fn resolve(self, line: u64, folder: &Path, wrong: &mut Wrongs<'_>) -> Option<JwtConfig> {
+    fn resolve(self, at: Location, folder: &Path, wrong: &mut Wrongs<'_>) -> Option<JwtConfig> {
         let secret = match self.secret {
             Some(text) => {
-                let line = text.referenced.line();
+                let at = text.referenced;
                 let found = text.value.len();
                 if found < KeySource::MIN_SECRET {
                     let least = KeySource::MIN_SECRET;
                     let reason = format!("must be at least {least} bytes long, found {found}");
-                    wrong.add(line, format!("identity.jwt.secret {reason}"));
+                    wrong.add(at, format!("identity.jwt.secret {reason}"));
                 }
                 Some(KeySource::Secret(Secret::from(text.value)))
             }
@@ -136,7 +137,7 @@ impl RawJwt {
         if keys.is_none() || !given.is_empty() {
             let found = if keys.is_none() { "none" } else { "several" };
             let wanted = "one of secret, secret_file, public_key, jwks";
-            wrong.add(line, format!("identity.jwt must have {wanted}, found {found}"));
+            wrong.add(at, format!("identity.jwt must have {wanted}, found {found}"));
         }
         let algorithms: Vec<Algorithm> =
             self.algorithms.into_iter().filter_map(|text| noted(text, wrong, algorithm)).collect();
@@ -151,10 +152,10 @@ impl RawJwt {
                 lookup("jwt", &raw, &["header", "cookie"]).map(TokenPlace::Found)
             }
         };
-        let place = place.map_err(|reason| wrong.add(line, format!("identity.{reason}"))).ok()?;
+        let place = place.map_err(|reason| wrong.add(at, format!("identity.{reason}"))).ok()?;
         let keys = keys?;
         if let Some(reason) = unfit(&keys, &algorithms) {
-            wrong.add(line, format!("identity.jwt.algorithms {reason}"));
+            wrong.add(at, format!("identity.jwt.algorithms {reason}"));
         }
         Some(JwtConfig {
             keys,
@@ -173,8 +174,8 @@ fn noted<T, U>(
     wrong: &mut Wrongs<'_>,
     resolve: impl FnOnce(T) -> Result<U, String>,
 ) -> Option<U> {
-    let line = raw.referenced.line();
-    resolve(raw.value).map_err(|reason| wrong.add(line, format!("identity.{reason}"))).ok()
+    let at = raw.referenced;
+    resolve(raw.value).map_err(|reason| wrong.add(at, format!("identity.{reason}"))).ok()
 }
 
 fn network(text: String) -> Result<IpNet, String> {
@@ -187,7 +188,11 @@ fn forwarded_header(text: String) -> Result<ForwardedHeader, String> {
     match text.to_ascii_lowercase().as_str() {
         "x-forwarded-for" => Ok(ForwardedHeader::XForwardedFor),
         "forwarded" => Ok(ForwardedHeader::Forwarded),
-        _ => Err(format!("forwarded_header must be x-forwarded-for or forwarded, found {text:?}")),
+        _ => {
+            let meant = did_you_mean(&text, ["x-forwarded-for", "forwarded"]);
+            let wanted = "x-forwarded-for or forwarded";
+            Err(format!("forwarded_header must be {wanted}, found {text:?}{meant}"))
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_saphyr::Spanned;
+use serde_saphyr::{Location, Spanned};
 use tidegate::{Address, RedisConfig, RedisConfigError, Servers, Tls, TlsIdentity};
 use tidegate_core::quota::window_of;
 
@@ -54,7 +54,7 @@ impl RawRedis {
     /// `folder`.
     pub(super) fn resolve(
         mut self,
-        line: u64,
+        at: Location,
         folder: &Path,
         wrong: &mut Wrongs<'_>,
     ) -> Option<RedisSource> {
@@ -65,7 +65,7 @@ impl RawRedis {
             self.sentinel.map(|raw| Form::new("sentinel", raw, RawSentinel::resolve)),
             self.shards.map(|raw| Form::new("shards", raw, |shards| shards_of(&shards))),
         ];
-        let source = only(line, forms, wrong).map(RedisSource::new);
+        let source = only(at, forms, wrong).map(RedisSource::new);
         let mut build = Build { source, folder, wrong };
         build.set(self.timeout, |config, text| Ok(config.with_timeout(length("timeout", &text)?)?));
         build.set(self.prefix, |config, text| Ok(config.with_prefix(text)?));
@@ -103,7 +103,7 @@ impl From<RedisConfigError> for Reason {
 /// One of the ways to say which servers there are.
 struct Form {
     name: &'static str,
-    line: u64,
+    at: Location,
     config: Result<RedisConfig, Reason>,
 }
 
@@ -113,22 +113,22 @@ impl Form {
         raw: Spanned<T>,
         resolve: impl FnOnce(T) -> Result<RedisConfig, Reason>,
     ) -> Self {
-        Self { name, line: raw.referenced.line(), config: resolve(raw.value) }
+        Self { name, at: raw.referenced, config: resolve(raw.value) }
     }
 }
 
 /// The one form that is given, if it is one and can be used.
-fn only(line: u64, forms: [Option<Form>; 4], wrong: &mut Wrongs<'_>) -> Option<RedisConfig> {
+fn only(at: Location, forms: [Option<Form>; 4], wrong: &mut Wrongs<'_>) -> Option<RedisConfig> {
     let mut given: Vec<Form> = forms.into_iter().flatten().collect();
     match (given.pop(), given.as_slice()) {
-        (Some(Form { name, line, config }), []) => config
-            .map_err(|Reason(reason)| wrong.add(line, format!("store.redis.{name}: {reason}")))
+        (Some(Form { name, at, config }), []) => config
+            .map_err(|Reason(reason)| wrong.add(at, format!("store.redis.{name}: {reason}")))
             .ok(),
         (last, others) => {
             let names: Vec<&str> = others.iter().chain(&last).map(|form| form.name).collect();
             let found = if names.is_empty() { "none".to_owned() } else { names.join(" and ") };
             let wanted = "one of url, cluster, sentinel, shards";
-            wrong.add(line, format!("store.redis must have {wanted}, found {found}"));
+            wrong.add(at, format!("store.redis must have {wanted}, found {found}"));
             None
         }
     }
@@ -215,7 +215,7 @@ impl Build<'_, '_> {
         match set(source.config.clone(), raw.value) {
             Ok(config) => source.config = config,
             Err(Reason(reason)) => {
-                self.wrong.add(raw.referenced.line(), format!("store.redis: {reason}"));
+                self.wrong.add(raw.referenced, format!("store.redis: {reason}"));
             }
         }
     }
@@ -231,7 +231,7 @@ impl Build<'_, '_> {
             (Some(here), Some(_)) => {
                 let name = wanted.name();
                 let message = format!("store.redis must have {name} or {name}_file, found both");
-                self.wrong.add(here.referenced.line(), message);
+                self.wrong.add(here.referenced, message);
             }
             (Some(here), None) => {
                 self.set(Some(here), |config, secret| Ok(wanted.put(config, secret)?));

@@ -39,13 +39,13 @@ impl RawResp {
             (None, Some(file)) => RespPassword::File(folder.join(file.value)),
             (Some(password), None) if password.value.is_empty() => {
                 let message = "resp.password must be some text, found none";
-                wrong.add(password.referenced.line(), message.to_owned());
+                wrong.add(password.referenced, message.to_owned());
                 RespPassword::Elsewhere
             }
             (Some(password), None) => RespPassword::Here(Secret::from(password.value)),
             (Some(password), Some(_)) => {
                 let message = "resp must have password or password_file, found both";
-                wrong.add(password.referenced.line(), message.to_owned());
+                wrong.add(password.referenced, message.to_owned());
                 RespPassword::Elsewhere
             }
         }

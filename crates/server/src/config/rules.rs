@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_saphyr::Spanned;
+use serde_saphyr::{Location, Spanned};
 use tidegate::{RedisConfig, RuleSet, Secret, Span};
 
 use super::file::{Wrongs, folder};
@@ -74,7 +74,7 @@ impl RawRules {
     /// The source, or `None` after what is wrong was added.
     pub(super) fn source(
         self,
-        line: u64,
+        at: Location,
         path: &Path,
         wrong: &mut Wrongs<'_>,
     ) -> Option<RuleSource> {
@@ -85,13 +85,13 @@ impl RawRules {
         }
         if let Some(redis) = self.redis {
             let source = of_redis(&redis.value);
-            let noted = source.map_err(|error| wrong.add(redis.referenced.line(), error));
+            let noted = source.map_err(|error| wrong.add(redis.referenced, error));
             given.push(("redis", noted.ok().map(RuleSource::Redis)));
         }
         if let Some(url) = self.url {
             let source = RulesUrl::of(&url.value);
             let said = |error| format!("rules.url {error}");
-            let noted = source.map_err(|error| wrong.add(url.referenced.line(), said(error)));
+            let noted = source.map_err(|error| wrong.add(url.referenced, said(error)));
             given.push(("url", noted.ok().map(RuleSource::Url)));
         }
         if self.inline.is_some() {
@@ -105,7 +105,7 @@ impl RawRules {
                 let names: Vec<&str> = names.collect();
                 let found = if names.is_empty() { "none".to_owned() } else { names.join(" and ") };
                 let wanted = "rules must have one of file, redis, url, inline, or envoy";
-                wrong.add(line, format!("{wanted}, found {found}"));
+                wrong.add(at, format!("{wanted}, found {found}"));
                 None
             }
         }

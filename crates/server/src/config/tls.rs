@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde_saphyr::Spanned;
+use serde_saphyr::{Location, Spanned};
+use tidegate_core::did_you_mean;
 
 use super::file::Wrongs;
 use crate::transport::door::tls::TlsFiles;
 
 /// The doors that can speak TLS.
-const DOORS: [&str; 4] = ["http", "grpc", "resp", "admin"];
+pub(super) const DOORS: [&str; 4] = ["http", "grpc", "resp", "admin"];
 
 /// `tls` as it is written.
 #[derive(Default, Deserialize)]
@@ -40,12 +41,12 @@ impl RawTls {
     /// `folder`.
     pub(super) fn resolve(
         self,
-        line: u64,
+        at: Location,
         folder: &Path,
         wrong: &mut Wrongs<'_>,
     ) -> Option<TlsConfig> {
         let (Some(certificate), Some(key)) = (self.certificate, self.key) else {
-            wrong.add(line, "tls must have certificate and key, found one at the most".to_owned());
+            wrong.add(at, "tls must have certificate and key, found one at the most".to_owned());
             return None;
         };
         let mut doors = Vec::new();
@@ -53,9 +54,10 @@ impl RawTls {
             if DOORS.contains(&door.value.as_str()) {
                 doors.push(door.value.clone());
             } else {
-                let wanted = DOORS.join(", ");
-                let message = format!("tls.doors must be some of {wanted}, found {:?}", door.value);
-                wrong.add(door.referenced.line(), message);
+                let (wanted, meant) = (DOORS.join(", "), did_you_mean(&door.value, DOORS));
+                let found = format!("{:?}{meant}", door.value);
+                let message = format!("tls.doors must be some of {wanted}, found {found}");
+                wrong.add(door.referenced, message);
             }
         }
         if self.doors.is_none() {

@@ -225,7 +225,7 @@ fn what_an_operator_gets_wrong_is_told_with_place_found_and_wanted() {
     let response = server.manage("GET", "/v1/blocks", "");
     assert_eq!(
         response.json()["detail"],
-        r#"path: found "/v1/blocks", wanted /metrics, /rlconfig, /v1/block, /v1/clients, /v1/refund, /v1/rules, /v1/rules/diff, /v1/rules/history, /v1/rules/status or /v1/top"#
+        r#"path: found "/v1/blocks", wanted /metrics, /rlconfig, /v1/block, /v1/clients, /v1/refund, /v1/rules, /v1/rules/diff, /v1/rules/history, /v1/rules/status, /v1/schema/config.json, /v1/schema/rules.json or /v1/top"#
     );
     assert!(entries(&server).is_empty());
 }

@@ -1,6 +1,6 @@
 //! What the other commands print, and how they end.
 
-use crate::kit::{Folder, Server, run, shown, tidegate};
+use crate::kit::{Folder, Server, run, shown, tidegate, without_excerpts};
 
 const RULES: &str = r#"
 rules:
@@ -83,6 +83,7 @@ fn validate_tells_every_error_with_its_line() {
     let (code, stdout, stderr) = run(&["validate", &good, &bad, &config, &inline]);
     assert_eq!(code, 1);
     assert_eq!(stdout, "a: 1 per 1 s (token_bucket): at most 2 in any 1 s\n");
+    let stderr = without_excerpts(&stderr);
     let lines: Vec<&str> = stderr.lines().collect();
     assert_eq!(lines[0], format!("{good}: 1 rule, fine"));
     assert!(lines[1].starts_with(&format!("{bad}:3: rule \"login\": window must be")), "{stderr}");
@@ -117,7 +118,10 @@ fn validate_refuses_a_name_that_serving_would() {
 fn validate_tells_what_a_setting_must_be() {
     let folder = Folder::new();
     for (text, error) in [
-        ("headers: {rest: delta}", "1: there is no key \"rest\", wanted reset, ietf, rls"),
+        (
+            "headers: {rest: delta}",
+            "1: there is no key \"rest\", wanted reset, ietf, rls (did you mean reset?)",
+        ),
         ("listen: 5", "1: listen must be a map, found \"5\""),
         ("listen:\n  - a", "2: listen must be a map, found a list"),
         ("listen: {http: [a]}", "1: http must be a text, found a list"),
@@ -140,8 +144,129 @@ fn validate_tells_what_a_setting_must_be() {
     ] {
         let config = folder.file("tidegate.yaml", text);
         let (code, _, stderr) = run(&["validate", &config]);
-        assert_eq!((code, stderr), (1, format!("{config}:{error}\n")), "{text}");
+        let told = without_excerpts(&stderr);
+        assert_eq!((code, told), (1, format!("{config}:{error}\n")), "{text}");
     }
+}
+
+/// Validates a file and compares all that is said.
+fn assert_told(name: &str, text: &str, expected: &str) {
+    let folder = Folder::new();
+    let path = folder.file(name, text);
+    let (code, stdout, stderr) = run(&["validate", &path]);
+    assert_eq!((code, &*stdout), (1, ""));
+    assert_eq!(stderr.replace(&format!("{}/", folder.path()), ""), expected);
+}
+
+#[test]
+fn validate_shows_each_line_that_is_wrong_and_guesses_what_was_meant() {
+    assert_told(
+        "rules.yaml",
+        r#"rules:
+  - name: login
+    match: {path: /login, api_key: {presnt: true}}
+    per: [ip]
+    limt: 5 per minute
+    mode: enforced
+  - name: api
+    limit: 100 per fortnight  # too long
+    algorithm: token-bucket
+    on_store_failure: reject
+"#,
+        r#"rules.yaml:2: rule "login": limit is missing
+  |
+2 |   - name: login
+  |     ^
+rules.yaml:3: rule "login": match.api_key has no key "presnt", wanted is, in, present or absent (did you mean present?)
+  |
+3 |     match: {path: /login, api_key: {presnt: true}}
+  |                                     ^^^^^^
+rules.yaml:5: rule "login": rule has no key "limt", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, on_store_failure, mode, rollout or penalty (did you mean limit?)
+  |
+5 |     limt: 5 per minute
+  |     ^^^^
+rules.yaml:6: rule "login": mode must be enforce, shadow or off, found "enforced" (did you mean enforce?)
+  |
+6 |     mode: enforced
+  |           ^^^^^^^^
+rules.yaml:8: rule "api": unit of time must be ms, second, minute, hour, day, week, month (30 days) or year (365 days), found "fortnight"
+  |
+8 |     limit: 100 per fortnight  # too long
+  |            ^^^^^^^^^^^^^^^^^
+rules.yaml:9: rule "api": algorithm must be token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log, found "token-bucket" (did you mean token_bucket?)
+  |
+9 |     algorithm: token-bucket
+  |                ^^^^^^^^^^^^
+rules.yaml:10: rule "api": on_store_failure must be allow, deny or local, found "reject"
+   |
+10 |     on_store_failure: reject
+   |                       ^^^^^^
+"#,
+    );
+    assert_told(
+        "rules.yaml",
+        "rules:\n  - name: a: b\n",
+        "rules.yaml:2: mapping values are not allowed in this context
+  |
+2 |   - name: a: b
+  |            ^
+",
+    );
+}
+
+#[test]
+fn validate_shows_lines_of_configurations_but_no_secret() {
+    assert_told(
+        "tidegate.yaml",
+        "listen: {http: here}\nheaders:\n  reset: delte\nadmin:\n  token: hunter2\n",
+        r#"tidegate.yaml:1: listen.http must be an address like 127.0.0.1:8080, or off, found "here"
+  |
+1 | listen: {http: here …
+  |                ^^^^
+tidegate.yaml:5: admin.token must be 16 to 256 characters long, found 7
+tidegate.yaml:3: headers.reset must be one of delta, epoch, found "delte" (did you mean delta?)
+  |
+3 |   reset: delte
+  |          ^^^^^
+"#,
+    );
+    assert_told(
+        "tidegate.yaml",
+        "listen: {http: off}\nresp:\n  pasword: hunter2\n",
+        r#"tidegate.yaml:3: there is no key "pasword", wanted password, password_file (did you mean password?)
+  |
+3 |   pasword: …
+  |   ^^^^^^^
+"#,
+    );
+    assert_told(
+        "tidegate.yaml",
+        "lisen: {http: off}\n",
+        r#"tidegate.yaml:1: there is no key "lisen", wanted listen, store, rules, headers, resp, identity, admin, tls, drain (did you mean listen?)
+  |
+1 | lisen: …
+  | ^^^^^
+"#,
+    );
+    // What can't be read is a configuration by its words, and nobody knows what is a secret in it.
+    assert_told(
+        "any.yaml",
+        "listen: {http: off}\ndrain: {delay: 'hunter2\n",
+        "any.yaml:2: unclosed quote\n",
+    );
+}
+
+#[test]
+fn validate_shows_lines_of_envoy_files() {
+    assert_told(
+        "limits.yaml",
+        "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: minutes, requests_per_unit: 5}\n",
+        r#"limits.yaml:4: unit must be one of second, minute, hour, day, week, month, year, found "minutes" (did you mean minute?)
+  |
+4 |     rate_limit: {unit: minutes, requests_per_unit: 5}
+  |                        ^^^^^^^
+"#,
+    );
 }
 
 #[test]

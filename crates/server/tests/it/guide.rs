@@ -27,13 +27,13 @@ const DEADLINES: [(&str, &str); 3] =
 const PROLOGUE: &str =
     "set -eo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\ntrap exit TERM\n";
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The commands under a heading, and what they print.
-fn part(heading: &str) -> (String, String) {
-    let (_, rest) = PAGE.split_once(&format!("\n## {heading}\n")).unwrap();
+/// The commands under a heading of a page, and what they print.
+fn part(page: &str, heading: &str) -> (String, String) {
+    let (_, rest) = page.split_once(&format!("\n## {heading}\n")).unwrap();
     let part = rest.split("\n## ").next().unwrap();
     let block = |fence: &str| {
         let (_, rest) = part.split_once(&format!("\n```{fence}\n")).unwrap();
@@ -78,11 +78,11 @@ impl Ports {
     }
 }
 
-/// Copies a folder of `deploy/` with other ports and longer deadlines.
+/// Copies a folder of the repository with other ports and longer deadlines.
 fn copy(name: &str, folder: &Path, ports: &Ports) {
-    let target = folder.join("deploy").join(name);
+    let target = folder.join(name);
     std::fs::create_dir_all(&target).unwrap();
-    for file in std::fs::read_dir(root().join("deploy").join(name)).unwrap() {
+    for file in std::fs::read_dir(root().join(name)).unwrap() {
         let file = file.unwrap().path();
         if file.is_file() {
             let mut text = ports.placed_in(&std::fs::read_to_string(&file).unwrap());
@@ -116,15 +116,15 @@ exec {binary} "$@"
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-/// Runs the commands under a heading, and compares what they print.
-fn assert_as_the_page_says(heading: &str) {
+/// Runs the commands under a heading of a page, and compares what they print.
+pub(crate) fn assert_as_the_page_says(page: &str, heading: &str) {
     let (folder, ports) = (Folder::new(), Ports::free());
     let home = Path::new(folder.path());
-    for name in ["envoy", "nginx"] {
+    for name in ["deploy/envoy", "deploy/nginx", "docs/guide/recipes"] {
         copy(name, home, &ports);
     }
     install(home, &ports);
-    let (commands, expected) = part(heading);
+    let (commands, expected) = part(page, heading);
     let script = PROLOGUE.to_owned() + &ports.placed_in(&commands);
     let fetched = std::env::home_dir().unwrap().join(".cache/tidegate-tools/bin");
     let path = std::env::var_os("PATH").unwrap();
@@ -152,7 +152,7 @@ fn assert_as_the_page_says(heading: &str) {
 
 #[test]
 fn a_rust_service() {
-    let (commands, expected) = part("A Rust service");
+    let (commands, expected) = part(PAGE, "A Rust service");
     // The profile of the tests, whose dependencies are built already.
     let run = commands.strip_prefix("cargo run ").unwrap();
     let mut command = Command::new(env!("CARGO"));
@@ -165,38 +165,41 @@ fn a_rust_service() {
 #[test]
 fn envoy() {
     if !lacking(&[Tool::Envoy]) {
-        assert_as_the_page_says("Envoy");
+        assert_as_the_page_says(PAGE, "Envoy");
     }
 }
 
 #[test]
 fn nginx() {
     if !lacking(&[Tool::Nginx]) {
-        assert_as_the_page_says("NGINX");
+        assert_as_the_page_says(PAGE, "NGINX");
     }
 }
 
 #[test]
 fn a_redis_cluster() {
     if !lacking(&[Tool::Server(Flavour::Redis)]) {
-        assert_as_the_page_says("A Redis Cluster");
+        assert_as_the_page_says(PAGE, "A Redis Cluster");
     }
 }
 
 #[test]
 fn a_server_to_operate() {
-    assert_as_the_page_says("A server to operate");
+    assert_as_the_page_says(PAGE, "A server to operate");
 }
 
 #[test]
 fn every_link_of_the_guide_leads_somewhere() {
-    let guide = root().join("docs/guide");
-    for file in std::fs::read_dir(&guide).unwrap().map(|file| file.unwrap().path()) {
+    let folders = ["docs/guide", "docs/reference"].map(|folder| root().join(folder));
+    let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let files = files.map(|file| file.unwrap().path());
+    for file in files.filter(|file| file.extension().is_some_and(|kind| kind == "md")) {
         let text = std::fs::read_to_string(&file).unwrap();
+        let home = file.parent().unwrap();
         for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
             let target = link.split('#').next().unwrap();
             if !target.is_empty() && !link.contains("://") {
-                assert!(guide.join(target).exists(), "{}: {link}", file.display());
+                assert!(home.join(target).exists(), "{}: {link}", file.display());
             }
         }
     }

@@ -34,6 +34,14 @@ pub(crate) fn shown(output: Output) -> (i32, String, String) {
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
+/// What a command said, without the lines of files that it showed below its errors.
+pub(crate) fn without_excerpts(notes: &str) -> String {
+    let is_excerpt = |line: &str| {
+        line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ').starts_with('|')
+    };
+    notes.lines().filter(|line| !is_excerpt(line)).map(|line| format!("{line}\n")).collect()
+}
+
 /// A directory of a test's own.
 pub(crate) struct Folder(PathBuf);
 

@@ -22,6 +22,7 @@ mod kit;
 mod metrics;
 mod openapi;
 mod proxies;
+mod recipes;
 mod redis;
 mod redis_config;
 mod resp;

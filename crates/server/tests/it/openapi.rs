@@ -229,6 +229,8 @@ fn answers_to_operators_and_probes_are_as_the_document_says() {
         ("GET", "/metrics", "/metrics", ""),
         ("GET", "/rlconfig", "/rlconfig", ""),
         ("GET", "/v1/rules", "/v1/rules", ""),
+        ("GET", "/v1/schema/rules.json", "/v1/schema/rules.json", ""),
+        ("GET", "/v1/schema/config.json", "/v1/schema/config.json", ""),
         ("GET", "/v1/rules?version=1", "/v1/rules", ""),
         ("GET", "/v1/rules?version=x", "/v1/rules", ""),
         ("PUT", "/v1/rules", "/v1/rules", "rules: []"),

@@ -216,7 +216,7 @@ fn rules_or_settings_that_are_wrong_are_told_with_file_and_line() {
     let config = folder.file("tidegate.yaml", "listen:\n  htpp: off\n");
     let (code, _, stderr) = run(&["serve", "--config", &config]);
     assert_eq!(code, 1);
-    let keys = "http, grpc, resp, admin, gateway";
+    let keys = "http, grpc, resp, admin, gateway (did you mean http?)";
     assert_eq!(stderr, format!("{config}:2: there is no key \"htpp\", wanted {keys}\n"));
     let (code, _, stderr) = run(&["serve", "--rules", folder.path()]);
     assert_eq!(code, 2);

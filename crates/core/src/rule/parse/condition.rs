@@ -2,25 +2,26 @@
 
 use super::super::Rule;
 use super::super::condition::{Condition, Pattern, Patterns, Test};
-use super::super::error::{Report, quoted};
+use super::super::error::{Report, choice, quoted};
 use super::super::network::{Networks, network};
 use super::super::raw::{list, map, noted, text};
 use super::super::yaml::{Node, Value};
 use super::check_attribute;
+use crate::nearest::did_you_mean;
 
 /// Every condition of a `match`.
 pub(super) fn all(node: &Node<'_>, report: &mut Report) -> Option<Vec<Condition>> {
     let entries = map(node, "match", report)?;
     if entries.len() > Rule::MAX_CONDITIONS {
         let (most, found) = (Rule::MAX_CONDITIONS, entries.len());
-        report.add(node.line, format!("match must have at most {most} conditions, found {found}"));
+        report.add(node.at, format!("match must have at most {most} conditions, found {found}"));
         return None;
     }
     let conditions: Vec<Option<Condition>> = entries
         .iter()
         .map(|(name, node)| {
             let attribute =
-                check_attribute(&name.text).map_err(|error| report.add(name.line, error)).ok();
+                check_attribute(&name.text).map_err(|error| report.add(name.at, error)).ok();
             let test = test(&name.text, node, report);
             attribute?;
             Some(Condition::new(&name.text, test?))
@@ -28,6 +29,9 @@ pub(super) fn all(node: &Node<'_>, report: &mut Report) -> Option<Vec<Condition>
         .collect();
     conditions.into_iter().collect()
 }
+
+/// What a condition can say beside a value or a list of them.
+pub(in super::super) const TESTS: [&str; 4] = ["is", "in", "present", "absent"];
 
 /// How a value is taken: `*` is a star in one place and a letter in the other.
 type Reading = fn(&str) -> Pattern;
@@ -42,7 +46,7 @@ fn test(attribute: &str, node: &Node<'_>, report: &mut Report) -> Option<Test> {
     };
     let [(name, value)] = entries else {
         report.add(
-            node.line,
+            node.at,
             format!(
                 "match.{attribute} must be a value, a list of values, {{is: …}}, {{in: [network, …]}}, \
                  {{present: true}} or {{absent: true}}, found {}",
@@ -63,12 +67,11 @@ fn test(attribute: &str, node: &Node<'_>, report: &mut Report) -> Option<Test> {
             _ => Test::Present,
         }),
         other => {
+            let (found, meant) = (quoted(other), did_you_mean(other, TESTS));
+            let wanted = choice(TESTS);
             report.add(
-                name.line,
-                format!(
-                    "match.{attribute} has no key {}, wanted is, in, present or absent",
-                    quoted(other)
-                ),
+                name.at,
+                format!("match.{attribute} has no key {found}, wanted {wanted}{meant}"),
             );
             None
         }
@@ -81,7 +84,7 @@ fn presence(attribute: &str, key: &str, node: &Node<'_>, report: &mut Report) ->
         Some("false") => Some(Test::Absent),
         _ => {
             report.add(
-                node.line,
+                node.at,
                 format!("match.{attribute}.{key} must be true or false, found {}", node.shown()),
             );
             None
@@ -104,7 +107,7 @@ fn patterns(
                 return Some(reading(text));
             }
             report.add(
-                item.line,
+                item.at,
                 if text.is_empty() {
                     format!("match.{attribute} must not be empty (an empty value counts as absent, wanted {{absent: true}})")
                 } else {
@@ -149,7 +152,7 @@ fn alternatives<'n>(
     };
     if items.is_empty() {
         report.add(
-            node.line,
+            node.at,
             format!("match.{attribute} must have at least one value, found an empty list"),
         );
         return None;

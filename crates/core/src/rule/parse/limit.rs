@@ -21,9 +21,9 @@ pub(super) fn quota(node: &Node<'_>, report: &mut Report) -> Option<Quota> {
         Value::Map(_) => {
             let [amount, window, burst] =
                 keys(node, "limit", ["amount", "window", "burst"], report)?;
-            let amount = required(amount, "limit.amount", node.line, report)
+            let amount = required(amount, "limit.amount", node.at, report)
                 .and_then(|node| whole(node, "limit.amount", report));
-            let window = required(window, "limit.window", node.line, report).and_then(|node| {
+            let window = required(window, "limit.window", node.at, report).and_then(|node| {
                 let text = text(node, "limit.window", report)?;
                 noted(window_of(text.trim()), node, report)
             });
@@ -38,7 +38,7 @@ pub(super) fn quota(node: &Node<'_>, report: &mut Report) -> Option<Quota> {
         }
         Value::Nothing | Value::List(_) => {
             report.add(
-                node.line,
+                node.at,
                 format!(
                     "limit must read like \"100 per minute\" or {{amount: 250, window: 15m}}, found {}",
                     node.shown()
@@ -88,11 +88,11 @@ fn shared_limit<'n>(
 /// Reads `{by: claim.plan, limits: {free: 10 per second}}`.
 pub(super) fn tiers(node: &Node<'_>, algorithm: Algorithm, report: &mut Report) -> Option<Tiers> {
     let [by, limits] = keys(node, "tiers", ["by", "limits"], report)?;
-    let by = required(by, "tiers.by", node.line, report).and_then(|node| {
+    let by = required(by, "tiers.by", node.at, report).and_then(|node| {
         let by = text(node, "tiers.by", report)?;
         noted(check_attribute(by).map(|()| by), node, report)
     });
-    let limits = required(limits, "tiers.limits", node.line, report)
+    let limits = required(limits, "tiers.limits", node.at, report)
         .and_then(|node| tier_limits(node, algorithm, report));
     Some(Tiers::new(by?, limits?))
 }
@@ -105,8 +105,7 @@ fn tier_limits(
     let entries = map(node, "tiers.limits", report)?;
     if entries.len() > Rule::MAX_TIERS {
         let (most, found) = (Rule::MAX_TIERS, entries.len());
-        report
-            .add(node.line, format!("tiers.limits must have at most {most} tiers, found {found}"));
+        report.add(node.at, format!("tiers.limits must have at most {most} tiers, found {found}"));
         return None;
     }
     let limits: Vec<_> = entries
@@ -115,8 +114,7 @@ fn tier_limits(
             let limit = limit(algorithm, node, report);
             if !(1..=Rule::MAX_VALUE).contains(&name.text.len()) {
                 let (most, found) = (Rule::MAX_VALUE, quoted(&name.text));
-                report
-                    .add(name.line, format!("tier must be 1 to {most} bytes long, found {found}"));
+                report.add(name.at, format!("tier must be 1 to {most} bytes long, found {found}"));
                 return None;
             }
             Some((Box::from(&*name.text), limit?))
@@ -154,9 +152,9 @@ fn one_override<'n>(
 ) -> Option<Override> {
     let [matching, limited, until, share] =
         keys(node, "override", ["match", "limit", "until", "rollout"], report)?;
-    let conditions = required(matching, "override.match", node.line, report)
+    let conditions = required(matching, "override.match", node.at, report)
         .and_then(|node| condition::all(node, report));
-    let limit = required(limited, "override.limit", node.line, report)
+    let limit = required(limited, "override.limit", node.at, report)
         .and_then(|node| shared_limit(algorithm, node, known, report));
     let until = match until {
         Some(node) => instant(node, report).map(Some),
@@ -171,7 +169,7 @@ fn instant(node: &Node<'_>, report: &mut Report) -> Option<Timestamp> {
     let time = node.text().and_then(|text| text.parse::<jiff::Timestamp>().ok());
     if time.is_none() {
         report.add(
-            node.line,
+            node.at,
             format!("until must read like \"2027-01-01T00:00:00Z\", found {}", node.shown()),
         );
     }

@@ -9,13 +9,13 @@ use crate::time::Span;
 
 pub(super) fn penalty(node: &Node<'_>, report: &mut Report) -> Option<Penalty> {
     let [after, within, block] = keys(node, "penalty", ["after", "within", "block"], report)?;
-    let after = required(after, "penalty.after", node.line, report).and_then(|node| {
+    let after = required(after, "penalty.after", node.at, report).and_then(|node| {
         let text = text(node, "penalty.after", report)?;
         noted(text.parse::<After>(), node, report)
     });
-    let within = required(within, "penalty.within", node.line, report)
+    let within = required(within, "penalty.within", node.at, report)
         .and_then(|node| span(node, "penalty.within", report));
-    let block = required(block, "penalty.block", node.line, report)
+    let block = required(block, "penalty.block", node.at, report)
         .and_then(|node| span(node, "penalty.block", report));
     noted(Penalty::new(after?, within?, block?), node, report)
 }

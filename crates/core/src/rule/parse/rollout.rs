@@ -16,7 +16,7 @@ pub(super) fn rollout(
         return Some(None);
     };
     if per.is_some_and(<[Chain]>::is_empty) {
-        report.add(node.line, NOBODY_TO_CHOOSE);
+        report.add(node.at, NOBODY_TO_CHOOSE);
         return None;
     }
     let text = text(node, "rollout", report)?;

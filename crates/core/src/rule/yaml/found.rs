@@ -7,10 +7,11 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
 use super::{Name, Node, Value};
+use crate::rule::mark::Mark;
 
 /// A node of which numbers and booleans have lost their spelling.
 pub(super) struct Found<'y> {
-    line: u64,
+    at: Mark,
     /// Where in the source its text is: first byte and length.
     spelled: (u32, u32),
     shape: Shape<'y>,
@@ -39,7 +40,7 @@ impl<'y> Found<'y> {
                 entries.into_iter().map(|(name, item)| (name, item.settle(source))).collect(),
             ),
         };
-        Node { line: self.line, value }
+        Node { at: self.at, value }
     }
 }
 
@@ -53,6 +54,11 @@ fn spelling(source: &str, (start, length): (u32, u32)) -> &str {
     range().unwrap_or_default().trim_matches(['"', '\''])
 }
 
+/// What a location says about lines and columns.
+pub(super) fn mark(location: Location) -> Mark {
+    Mark::new(location.line(), location.column(), location.span().len())
+}
+
 /// What a location says about bytes; the text of a document fits the numbers with room to spare.
 fn bytes(location: Location) -> Option<(u32, u32)> {
     let span = location.span();
@@ -64,7 +70,7 @@ impl<'de> Deserialize<'de> for Found<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let found = Spanned::<Shape<'de>>::deserialize(deserializer)?;
         Ok(Self {
-            line: found.referenced.line(),
+            at: mark(found.referenced),
             spelled: bytes(found.defined).unwrap_or_default(),
             shape: found.value,
         })
@@ -129,7 +135,7 @@ impl<'de> Visitor<'de> for ShapeVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut entries = Vec::new();
         while let Some(name) = map.next_key::<Spanned<String>>()? {
-            let name = Name { line: name.referenced.line(), text: name.value.into() };
+            let name = Name { at: mark(name.referenced), text: name.value.into() };
             entries.push((name, map.next_value()?));
         }
         Ok(Shape::Map(entries))

@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 
 use serde_saphyr::Spanned;
-use tidegate::rule::{Mode, OnStoreFailure};
+use tidegate::rule::{Mark, Mode, OnStoreFailure};
 use tidegate::{Algorithm, Quota, Request, Rule};
+use tidegate_core::did_you_mean;
 
 use super::name::{self, MAX_KEY, Step};
 use super::raw::{self, RawDescriptor, RawLimit};
 use super::tree::{Level, Node, Refused};
 use super::{EnvoyLimit, EnvoyRules, Unit};
-use crate::config::{ConfigError, Wrong, unreadable};
+use crate::config::{ConfigError, Wrong, mark, unreadable};
 use crate::service::quoted;
 
 /// Most levels of descriptors.
@@ -33,8 +34,8 @@ pub(super) fn rules(files: &[(String, String)]) -> Result<EnvoyRules, ConfigErro
         let file = match raw::read(text) {
             Ok(file) => file,
             Err(error) => {
-                let line = error.location().map(|location| location.line());
-                builder.add(line, unreadable(&error, text));
+                let at = error.location().map(mark);
+                builder.add(at, unreadable(&error, text));
                 continue;
             }
         };
@@ -42,7 +43,7 @@ pub(super) fn rules(files: &[(String, String)]) -> Result<EnvoyRules, ConfigErro
         if let Some(first) = homes.get(&domain.value) {
             let found = quoted(&domain.value);
             let message = format!("domain {found} must be unique, found it in {first} too");
-            builder.add(domain.referenced.line(), message);
+            builder.add(mark(domain.referenced), message);
             continue;
         }
         builder.domain.clone_from(&domain.value);
@@ -70,7 +71,7 @@ struct Draft {
     per: Vec<Box<str>>,
     hash: [u8; 32],
     source: String,
-    line: u64,
+    at: Mark,
 }
 
 /// One step down a tree.
@@ -81,15 +82,15 @@ struct Down<'y> {
 }
 
 impl Builder<'_> {
-    fn add(&mut self, line: impl Into<Option<u64>>, message: String) {
+    fn add(&mut self, at: impl Into<Option<Mark>>, message: String) {
         if self.wrong.len() < MAX_WRONG {
-            self.wrong.push(Wrong::new(self.source, line.into(), message));
+            self.wrong.push(Wrong::new(self.source, at.into(), message));
         }
     }
 
     fn domain(&mut self, domain: Option<Spanned<String>>) -> Option<Spanned<String>> {
         let Some(domain) = domain.filter(|domain| !domain.value.is_empty()) else {
-            self.add(1, "domain must be a text, found nothing".to_owned());
+            self.add(Mark::new(1, 1, 0), "domain must be a text, found nothing".to_owned());
             return None;
         };
         self.fits("domain", &domain, MAX_TEXT).then_some(domain)
@@ -100,7 +101,7 @@ impl Builder<'_> {
         let found = text.value.len();
         if found > most {
             let message = format!("{what} must be at most {most} bytes long, found {found}");
-            self.add(text.referenced.line(), message);
+            self.add(mark(text.referenced), message);
         }
         found <= most
     }
@@ -113,12 +114,12 @@ impl Builder<'_> {
         let mut level = Level::default();
         if let (MAX_DEPTH, Some(first)) = (path.len(), descriptors.first()) {
             let message = format!("descriptors must be nested at most {MAX_DEPTH} deep");
-            self.add(first.referenced.line(), message);
+            self.add(mark(first.referenced), message);
             return level;
         }
         for descriptor in descriptors {
-            let (raw, line) = (&descriptor.value, descriptor.referenced.line());
-            let Some(down) = self.step(raw, line) else { continue };
+            let (raw, at) = (&descriptor.value, mark(descriptor.referenced));
+            let Some(down) = self.step(raw, at) else { continue };
             let (key, value) = down.step;
             path.push(down);
             let limit = raw.rate_limit.as_ref().and_then(|limit| self.limit(raw, limit, path));
@@ -130,12 +131,12 @@ impl Builder<'_> {
                 Ok(()) => {}
                 Err(Refused::Twice) => {
                     let spelled = quoted(&name::spelled(&self.domain, &steps));
-                    self.add(line, format!("descriptor {spelled} must be unique, found it twice"));
+                    self.add(at, format!("descriptor {spelled} must be unique, found it twice"));
                 }
                 Err(Refused::TooManyPatterns) => {
                     let (key, most) = (quoted(key), Level::MAX_PATTERNS);
                     self.add(
-                        line,
+                        at,
                         format!("key {key} must have at most {most} values with '*', found more"),
                     );
                 }
@@ -144,9 +145,9 @@ impl Builder<'_> {
         level
     }
 
-    fn step<'y>(&mut self, raw: &'y RawDescriptor, line: u64) -> Option<Down<'y>> {
+    fn step<'y>(&mut self, raw: &'y RawDescriptor, at: Mark) -> Option<Down<'y>> {
         let Some(key) = raw.key.as_ref().filter(|key| !key.value.is_empty()) else {
-            self.add(line, "key must be a text, found nothing".to_owned());
+            self.add(at, "key must be a text, found nothing".to_owned());
             return None;
         };
         if !self.fits("key", key, MAX_KEY) {
@@ -162,7 +163,7 @@ impl Builder<'_> {
         if let (Some(shared), false) = (shared, pattern) {
             let found = text.map_or_else(|| "nothing".to_owned(), quoted);
             let message = format!("share_threshold needs a value with '*', found {found}");
-            self.add(shared.referenced.line(), message);
+            self.add(mark(shared.referenced), message);
         }
         let open = text.is_none() || (pattern && shared.is_none());
         Some(Down { step: (&key.value, text), open })
@@ -175,8 +176,8 @@ impl Builder<'_> {
         limit: &Spanned<RawLimit>,
         path: &[Down<'_>],
     ) -> Option<usize> {
-        let line = limit.referenced.line();
-        let rate = self.rate(&limit.value, line);
+        let at = mark(limit.referenced);
+        let rate = self.rate(&limit.value, at);
         let name = limit.value.name.as_deref().filter(|name| !name.is_empty());
         let replaces = self.replaces(&limit.value, name);
         let metadata = match &raw.metadata {
@@ -204,39 +205,41 @@ impl Builder<'_> {
             per,
             hash: name::hash(&self.domain, &steps),
             source: self.source.to_owned(),
-            line,
+            at,
         });
         Some(self.drafts.len() - 1)
     }
 
     /// How much, and for how long.
-    fn rate(&mut self, raw: &RawLimit, line: u64) -> Option<(u32, Unit)> {
+    fn rate(&mut self, raw: &RawLimit, at: Mark) -> Option<(u32, Unit)> {
         let unit = raw.unit.as_ref().filter(|unit| !unit.value.is_empty());
         if raw.unlimited.unwrap_or_default() {
             let Some(unit) = unit else { return Some((0, Unit::Unknown)) };
             let message = format!("unlimited needs no unit, found {}", quoted(&unit.value));
-            self.add(unit.referenced.line(), message);
+            self.add(mark(unit.referenced), message);
             return None;
         }
         let known = unit.and_then(|unit| Unit::named(&unit.value));
         if known.is_none() {
-            let (found, line) = unit.map_or_else(
-                || ("nothing".to_owned(), line),
-                |unit| (quoted(&unit.value), unit.referenced.line()),
+            let (found, at) = unit.map_or_else(
+                || ("nothing".to_owned(), at),
+                |unit| (quoted(&unit.value), mark(unit.referenced)),
             );
             let wanted = Unit::NAMES.map(|(name, _)| name).join(", ");
-            self.add(line, format!("unit must be one of {wanted}, found {found}"));
+            let names = Unit::NAMES.map(|(name, _)| name);
+            let meant = unit.map(|unit| did_you_mean(&unit.value, names)).unwrap_or_default();
+            self.add(at, format!("unit must be one of {wanted}, found {found}{meant}"));
         }
         let amount = raw.requests_per_unit.as_ref();
         let number = amount.and_then(|amount| amount.value.replace('_', "").parse::<u32>().ok());
         if number.is_none() {
-            let (found, line) = amount.map_or_else(
-                || ("nothing".to_owned(), line),
-                |amount| (quoted(&amount.value), amount.referenced.line()),
+            let (found, at) = amount.map_or_else(
+                || ("nothing".to_owned(), at),
+                |amount| (quoted(&amount.value), mark(amount.referenced)),
             );
             let most = u32::MAX;
             self.add(
-                line,
+                at,
                 format!("requests_per_unit must be a whole number up to {most}, found {found}"),
             );
         }
@@ -246,25 +249,22 @@ impl Builder<'_> {
     fn replaces(&mut self, raw: &RawLimit, own: Option<&str>) -> Option<Box<[Box<str>]>> {
         let items = raw.replaces.as_deref().unwrap_or_default();
         if let Some(over) = items.get(MAX_REPLACES) {
-            let (line, found) = (over.referenced.line(), items.len());
-            self.add(
-                line,
-                format!("replaces must have at most {MAX_REPLACES} items, found {found}"),
-            );
+            let (at, found) = (mark(over.referenced), items.len());
+            self.add(at, format!("replaces must have at most {MAX_REPLACES} items, found {found}"));
             return None;
         }
         let mut names = Vec::with_capacity(items.len());
         for item in items {
-            let line = item.referenced.line();
+            let at = mark(item.referenced);
             match item.value.name.as_deref() {
                 None | Some("") => {
-                    self.add(line, "replaces needs a name, found nothing".to_owned());
+                    self.add(at, "replaces needs a name, found nothing".to_owned());
                     return None;
                 }
                 name if name == own => {
                     let found = quoted(name.unwrap_or_default());
                     self.add(
-                        line,
+                        at,
                         format!("replaces must name another limit, found its own name {found}"),
                     );
                     return None;
@@ -285,7 +285,7 @@ impl Builder<'_> {
             let message = format!(
                 "metadata must be at most {MAX_METADATA} bytes long as JSON, found {found}"
             );
-            self.add(metadata.referenced.line(), message);
+            self.add(mark(metadata.referenced), message);
             return None;
         }
         Some(value)
@@ -296,7 +296,7 @@ impl Builder<'_> {
         let (most, found) = (EnvoyRules::MAX_LIMITS, self.drafts.len());
         if let Some(over) = self.drafts.get(most) {
             let message = format!("at most {most} limits are allowed in all, found {found}");
-            self.wrong.push(Wrong::new(&over.source, Some(over.line), message));
+            self.wrong.push(Wrong::new(&over.source, Some(over.at), message));
         }
         if !self.wrong.is_empty() {
             return Err(ConfigError::Invalid(self.wrong));
@@ -310,7 +310,7 @@ impl Builder<'_> {
                 Ok(rule) => done.rules.extend(rule),
                 Err(error) => {
                     let message = error.to_string();
-                    self.wrong.push(Wrong::new(&draft.source, Some(draft.line), message));
+                    self.wrong.push(Wrong::new(&draft.source, Some(draft.at), message));
                 }
             }
             limit.rule = name.into();

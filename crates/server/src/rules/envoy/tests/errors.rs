@@ -23,7 +23,7 @@ fn an_error_says_where_it_is_and_what_is_wanted() {
             one("key: k\n    ratelimit: {}"),
             "limits.yaml:4: there is no key \"ratelimit\", wanted key, value, rate_limit, \
              descriptors, shadow_mode, quota_mode, share_threshold, detailed_metric, \
-             value_to_metric, metadata",
+             value_to_metric, metadata (did you mean rate_limit?)",
         ),
         (
             limit("{unit: day, requests_per_unit: 1, shadow_mode: true}"),

@@ -1,0 +1,41 @@
+//! The schema has the keys that the reader knows.
+
+use std::path::Path;
+
+use super::*;
+use crate::config::ConfigFile;
+
+/// Every map of a schema whose keys are fixed, with the keys that lead to it.
+fn maps<'s>(schema: &'s Schema, path: Vec<&'s str>, found: &mut Vec<(Vec<&'s str>, &'s Schema)>) {
+    if schema.keys().len() > 0 {
+        found.push((path.clone(), schema));
+    }
+    for (name, value) in schema.keys() {
+        maps(value, [&path[..], &[name]].concat(), found);
+    }
+}
+
+/// The keys that the reader names when it finds one at this place that it does not know.
+fn known_at(path: &[&str]) -> Vec<String> {
+    let open: String = path.iter().map(|key| format!("{{{key}: ")).collect();
+    let text = format!("{open}{{no_such_key: 1}}{}", "}".repeat(path.len()));
+    let error = ConfigFile::parse(Path::new("tidegate.yaml"), &text).unwrap_err().to_string();
+    let (_, wanted) = error.split_once("there is no key \"no_such_key\", wanted ").unwrap();
+    wanted.split(", ").map(str::to_owned).collect()
+}
+
+#[test]
+fn the_schema_has_the_keys_that_the_reader_knows() {
+    let (schema, mut found) = (schema(), Vec::new());
+    maps(&schema, Vec::new(), &mut found);
+    assert!(found.len() > 10, "{}", found.len());
+    for (path, map) in found {
+        let keys: Vec<&str> = map.keys().map(|(name, _)| name).collect();
+        let mut known = known_at(&path);
+        // One struct reads all places; which of them a place may be is told later.
+        if path == ["identity", "session"] {
+            known = vec!["cookie".to_owned(), "header".to_owned()];
+        }
+        assert_eq!(keys, known, "{path:?}");
+    }
+}
