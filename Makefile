@@ -1,6 +1,7 @@
 # make test     everything that must pass: format, lints, tests, docs
 # make bench    figures beside peers, in one run
 # make bench-doors  the same for the doors alone
+# make bench-reload  very many rules: loading, matching, replacing under load
 # make faults   what a failing Redis costs, as a table
 # make soak     the properties with a hundred times the cases
 # make fuzz     each fuzz target for a minute
@@ -10,7 +11,7 @@
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 
-.PHONY: test setup format lint unit docs bench bench-doors faults soak fuzz reference deny
+.PHONY: test setup format lint unit docs bench bench-doors bench-reload faults soak fuzz reference deny
 
 test: setup format lint unit docs
 
@@ -42,13 +43,16 @@ bench-doors:
 	$(CARGO) build --locked --release -p tidegate-server -p tidegate-bench --bin tidegate --bin empty --bin doors
 	$${CARGO_TARGET_DIR:-target}/release/doors
 
+bench-reload:
+	$(CARGO) run --locked --release -p tidegate-bench --bin reload
+
 faults: setup
 	$(CARGO) test --locked -p tidegate --features redis --test faults
 	@cat "$${CARGO_TARGET_DIR:-target}/tmp/faults.md"
 
 soak:
-	TIDEGATE_CASES=300000 $(CARGO) test --locked --release -p tidegate-core --test properties
-	TIDEGATE_CASES=150000 $(CARGO) test --locked --release -p tidegate --all-features --test store_contract
+	TIDEGATE_CASES=300000 $(CARGO) test --locked --release -p tidegate-core --test properties --test limit_changes
+	TIDEGATE_CASES=150000 $(CARGO) test --locked --release -p tidegate --all-features --test store_contract --test limit_changes
 	TIDEGATE_STEPS=20000000 $(CARGO) test --locked --release -p tidegate --all-features --test parity
 
 fuzz:

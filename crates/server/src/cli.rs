@@ -4,6 +4,7 @@ mod block;
 mod check;
 mod excerpt;
 mod explain;
+mod rules;
 mod serve;
 mod validate;
 
@@ -33,6 +34,7 @@ Examples:
   tidegate explain --rules rules.yaml -H 'X-API-Key: k1' http://api.example/v1/orders
   tidegate check per-key alice               one decision by a running server
   tidegate block add 192.0.2.7 --for 10m     no answer but a refusal for ten minutes
+  tidegate rules push rules.yaml             other rules on every node, while traffic flows
 
 Exit status: 0 fine, 1 denied or invalid, 2 could not do it.
 TIDEGATE_LOG sets what is logged: debug, or tidegate=trace; info by default.
@@ -46,6 +48,7 @@ enum Command {
     Check(check::Check),
     Explain(explain::Explain),
     Validate(validate::Validate),
+    Rules(rules::Rules),
     Block(block::Block),
 }
 
@@ -59,6 +62,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Command::Check(command) => command.run(&mut output),
         Command::Explain(command) => command.run(&mut output),
         Command::Validate(command) => command.run(&mut output),
+        Command::Rules(command) => command.run(&mut output),
         Command::Block(command) => command.run(&mut output),
     };
     match done {
@@ -94,6 +98,11 @@ impl Output<'_> {
     /// A line for whoever reads the result. A reader that has gone away is no error.
     fn data(&mut self, line: impl Display) {
         let _ = writeln!(self.data, "{line}").and_then(|()| self.data.flush());
+    }
+
+    /// A text for whoever reads the result, as it is.
+    fn text(&mut self, text: &str) {
+        let _ = self.data.write_all(text.as_bytes()).and_then(|()| self.data.flush());
     }
 
     /// A line for the person at the terminal.

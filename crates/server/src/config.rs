@@ -244,6 +244,21 @@ pub(crate) fn token() -> Result<Option<Token>, ConfigError> {
         .map_err(|message| ConfigError::Invalid(vec![Wrong::new(NAME, None, message)]))
 }
 
+/// Who gives a command: `ann@laptop`, by `USER` or `LOGNAME`; the machine alone if neither says.
+///
+/// # Errors
+/// A variable is no text.
+pub(crate) fn operator() -> Result<String, ConfigError> {
+    let system = rustix::system::uname();
+    let host = system.nodename().to_string_lossy();
+    let user =
+        environment("USER")?.map_or_else(|| environment("LOGNAME"), |user| Ok(Some(user)))?;
+    Ok(match user {
+        Some(user) => format!("{user}@{host}"),
+        None => host.into_owned(),
+    })
+}
+
 /// How commands speak TLS to a server: `TIDEGATE_CA`, `TIDEGATE_CERTIFICATE` and `TIDEGATE_KEY` name files.
 ///
 /// # Errors

@@ -250,8 +250,9 @@ impl Limit {
 
     /// What a client of the limit `old` starts with under this one.
     ///
-    /// A bucket keeps the fraction that is used, a window keeps its count, a log its entries. When
-    /// the algorithm itself changes, what was used counts as spent just now. Nobody gains a burst.
+    /// A token bucket keeps the fraction that is used, a window keeps its count, a log its entries, a leaky
+    /// bucket its slots. When the algorithm itself changes, so many as were used count as spent just
+    /// now. Nobody gains a burst, and nobody loses more than one token to rounding.
     #[must_use]
     pub fn adopt(&self, old: &Self, state: &State, now: Timestamp) -> State {
         match (self, old, state) {

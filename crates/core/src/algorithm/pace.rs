@@ -38,7 +38,7 @@ impl From<Timestamp> for Due {
 /// How fast a bucket of `capacity` tokens refills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Pace {
-    /// One token takes `period / parts` microseconds, in lowest terms.
+    /// One token takes `period / parts` microseconds, in lowest terms. Without tokens, the window.
     period: u64,
     parts: u64,
     capacity: u64,
@@ -54,7 +54,13 @@ impl Pace {
         let window = quota.window();
         if quota.amount() == 0 {
             let zero = Due::default();
-            return Ok(Self { period: 1, parts: 1, capacity: 0, one: zero, depth: zero });
+            return Ok(Self {
+                period: window.as_micros(),
+                parts: 1,
+                capacity: 0,
+                one: zero,
+                depth: zero,
+            });
         }
         // A capacity that passes for a burst passes here.
         quota.burst(capacity).validate()?;
@@ -181,24 +187,23 @@ impl Pace {
         self.minus(due, self.span(cost))
     }
 
-    /// The instant at which a bucket of this pace is full that is used to the same fraction.
-    ///
-    /// A limit of zero has no fractions; around it the instant stays, and nobody is refilled.
+    /// The instant at which a bucket of this pace is full that is used to the same fraction, at most a
+    /// part later.
     pub(super) fn keep_fraction(&self, old: &Self, due: Due, now: Timestamp) -> Due {
         let used = old.in_parts(old.minus(due, now.into()));
         if used == 0 {
             return Due::default();
         }
-        if self.capacity == 0 || old.capacity == 0 {
-            let due = self.keep_instant(old, due);
-            return if self.capacity == 0 {
-                due
-            } else {
-                due.min(self.add(now.into(), self.depth))
-            };
-        }
-        let used = rescale_up(used, old.in_parts(old.depth), self.in_parts(self.depth));
+        let used = rescale_up(used, old.whole(), self.whole());
         self.add(now.into(), self.due_of(used))
+    }
+
+    /// How many parts the bucket takes from empty to full.
+    ///
+    /// One of a limit of zero has no tokens and can still be used up, by a client that comes from
+    /// another limit and may go back: it takes the window.
+    fn whole(&self) -> u128 {
+        if self.capacity == 0 { u128::from(self.period) } else { self.in_parts(self.depth) }
     }
 
     /// The same instant in parts of this pace, at most a part later.

@@ -148,11 +148,16 @@ impl Meter for SlidingWindow {
         Slip { at: now, until: counts.end, parts: 0 }
     }
 
-    /// Both counts move over as they are, after the old limit has rolled its windows up to now.
+    /// What counts now goes on counting. In a window of another length the previous count would get
+    /// another weight all at once, so what it weighs now counts as spent in this window.
     fn adopt(&self, old: &Self, counts: &Counts, now: Timestamp) -> Counts {
         let mut counts = *counts;
         old.advance(&mut counts, now);
         if old.quota.window() != self.quota.window() {
+            let carried = old.carried(&counts, now).div_ceil(old.window());
+            let carried = u64::try_from(carried).unwrap_or(u64::MAX);
+            counts.current = counts.current.saturating_add(carried);
+            counts.previous = 0;
             counts.end = window_end(&self.quota, now);
         }
         counts

@@ -302,14 +302,8 @@ impl Model {
                 false
             }
             Algorithm::SlidingWindow => {
-                let (window, fresh) = (old.window(), new.window());
-                let (start, new_start) = (now - now % window, now - now % fresh);
-                let current = old.spent_between(start, start + window);
-                let previous = old.spent_between(start.saturating_sub(window), start);
-                new.memory = Memory::Log(vec![
-                    Charge { id: u64::MAX, at: now, cost: current },
-                    Charge { id: u64::MAX, at: new_start.saturating_sub(1), cost: previous },
-                ]);
+                let used = old.used(now).ceil().to_integer().to_u64().unwrap();
+                new.memory = Memory::Log(vec![Charge { id: u64::MAX, at: now, cost: used }]);
                 false
             }
         };

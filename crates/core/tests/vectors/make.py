@@ -128,6 +128,8 @@ class Window:
 
     def adopt(self, old, now):
         current, previous = old.counts(now)
+        if self.window != old.window:
+            current, previous = ceil(old.used(now)), 0
         index = now // self.window
         self.spent = {index: current, index - 1: previous}
 

@@ -132,6 +132,20 @@ impl Keeper {
         self.change(&mut inputs, next, number).await.map(|()| true)
     }
 
+    /// Puts the copy of a document in force whose source is away, or has one that can't be used. What the
+    /// source has is still told.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub(crate) async fn start_with(self: &Arc<Self>, kept: Document) -> Result<(), ConfigError> {
+        let told = self.standing();
+        self.take(kept).await?;
+        let mut standing = self.standing.lock();
+        standing.latest = standing.latest.max(told.latest);
+        standing.problem = told.problem;
+        Ok(())
+    }
+
     /// Puts other files of envoyproxy/ratelimit in force, beside the same rules of our own.
     ///
     /// # Errors

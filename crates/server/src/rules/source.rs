@@ -33,19 +33,21 @@ impl Keeper {
             _ => return,
         };
         let Err(error) = found else { return };
-        self.away(&error);
-        let Some(kept) = self.kept() else {
+        let kept = self.kept();
+        let version = kept.as_ref().and_then(|kept| kept.number);
+        let started = match kept {
+            Some(kept) => self.start_with(kept).await.is_ok(),
+            None => false,
+        };
+        // That they can't be used was told.
+        if self.standing().problem.is_none() {
+            self.away(&error);
+        }
+        if started {
+            tracing::warn!(version, source = self.source(), "started with a copy of the rules");
+        } else {
             tracing::warn!(source = self.source(), "no rules yet, and no copy of them: not ready");
             self.await_rules(true);
-            return;
-        };
-        let version = kept.number;
-        match self.take(kept).await {
-            Ok(_) => {
-                tracing::warn!(version, source = self.source(), "started with a copy of the rules");
-                self.away(&error);
-            }
-            Err(_) => self.await_rules(true),
         }
     }
 

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -71,12 +72,24 @@ impl Drop for Folder {
     }
 }
 
+/// Waits until a server has kept a version of its rules in a directory: that takes until the disk has it.
+pub(crate) fn wait_for_copy(folder: &str, version: u64) {
+    let mark = format!("\"version\":{version},");
+    tidegate_testkit::wait_for("a copy of the rules is kept", || {
+        let entries = std::fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut copies = entries.filter(|path| path.extension().is_some_and(|end| end == "yaml"));
+        let kept =
+            |path: PathBuf| std::fs::read_to_string(path).is_ok_and(|text| text.contains(&mark));
+        copies.any(kept).then_some(())
+    });
+}
+
 /// A running server on a port of its own.
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
     doors: Vec<(String, SocketAddr)>,
-    notes: Receiver<String>,
+    notes: Mutex<Receiver<String>>,
     _folder: Folder,
 }
 
@@ -145,7 +158,7 @@ impl Server {
         let Some((_, address)) = doors.iter().find(|(door, _)| door == "http") else {
             panic!("not serving: {doors:?} {:#?}", notes.iter().collect::<Vec<_>>())
         };
-        Self { child, address: *address, doors, notes, _folder: folder }
+        Self { child, address: *address, doors, notes: Mutex::new(notes), _folder: folder }
     }
 
     /// Where a door is.
@@ -164,7 +177,7 @@ impl Server {
     /// The next line of stderr that contains `text`.
     pub(crate) fn note(&self, text: &str) -> String {
         loop {
-            let line = self.notes.recv_timeout(FOREVER).expect(text);
+            let line = self.notes.lock().unwrap().recv_timeout(FOREVER).expect(text);
             if line.contains(text) {
                 return line;
             }

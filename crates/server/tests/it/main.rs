@@ -27,6 +27,7 @@ mod redis;
 mod redis_config;
 mod resp;
 mod rls_json;
+mod rules_cli;
 mod rules_files;
 mod rules_fleet;
 mod rules_url;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tidegate_testkit::{FaultProxy, Flavour, Redis, Tool, lacking, wait_for};
 
-use crate::kit::{Folder, Response, Server, tidegate};
+use crate::kit::{Folder, Response, Server, tidegate, wait_for_copy};
 
 const REDIS: Tool = Tool::Server(Flavour::Redis);
 
@@ -192,6 +192,7 @@ fn without_redis_rules_stay_and_a_restart_has_the_last_good_ones() {
     assert_eq!(status(&server)["version"], 1);
     assert_eq!(server.manage("GET", "/v1/rules", "").json()["rules"][0]["name"], "api");
     assert_eq!(push(&server, "*", &rules(6)).status, 503);
+    wait_for_copy(folder.path(), 1);
     drop(server);
     let server = node(&folder, &redis.url(), "1s");
     assert_eq!(status(&server)["version"], 1);
@@ -239,6 +240,7 @@ fn a_document_that_this_release_does_not_understand_is_left_to_others() {
     let metrics = server.manage("GET", "/metrics", "").body;
     assert!(metrics.contains("tidegate_rules_behind 1\n"), "{metrics}");
     // A restart does not make it better or worse.
+    wait_for_copy(folder.path(), 1);
     drop(server);
     let server = node(&folder, &redis.url(), "1s");
     assert_eq!((limit(&server), &status(&server)["behind"]), (Some(5), &json!(true)));

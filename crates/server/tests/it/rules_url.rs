@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use tidegate_testkit::wait_for;
 
-use crate::kit::{Folder, Server, tidegate};
+use crate::kit::{Folder, Server, tidegate, wait_for_copy};
 
 /// What a small web server has, and what it was asked.
 #[derive(Default)]
@@ -142,6 +142,7 @@ fn without_its_source_a_server_starts_with_the_last_good_rules_or_says_that_it_w
     let address = site.address.to_string();
     let server = serve(&folder, &address);
     assert_eq!(limit(&server), Some(5));
+    wait_for_copy(folder.path(), 1);
     drop(server);
     site.page.lock().unwrap().status = 503;
     site.show("");

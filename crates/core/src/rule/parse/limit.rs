@@ -1,10 +1,11 @@
 //! Reads limits: a rule's own, those of its tiers and those of its overrides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::super::error::{Report, quoted};
 use super::super::limits::{Override, Tiers};
+use super::super::matcher::Hashing;
 use super::super::raw::{keys, list, map, noted, required, text, whole};
 use super::super::yaml::{Node, Value};
 use super::super::{Chain, Rule, RuleSet};
@@ -63,6 +64,27 @@ fn limit(algorithm: Algorithm, node: &Node<'_>, report: &mut Report) -> Option<A
     checked(algorithm, quota, node, report)
 }
 
+/// Limits that were read already, by their text: a hundred thousand customers have a few limits.
+type Known<'n> = HashMap<&'n str, Arc<Limit>, Hashing>;
+
+/// As `limit`, and the same one for the same text.
+fn shared_limit<'n>(
+    algorithm: Algorithm,
+    node: &'n Node<'n>,
+    known: &mut Known<'n>,
+    report: &mut Report,
+) -> Option<Arc<Limit>> {
+    let Some(text) = node.text() else {
+        return limit(algorithm, node, report);
+    };
+    if let Some(limit) = known.get(text) {
+        return Some(Arc::clone(limit));
+    }
+    let limit = limit(algorithm, node, report)?;
+    known.insert(text, Arc::clone(&limit));
+    Some(limit)
+}
+
 /// Reads `{by: claim.plan, limits: {free: 10 per second}}`.
 pub(super) fn tiers(node: &Node<'_>, algorithm: Algorithm, report: &mut Report) -> Option<Tiers> {
     let [by, limits] = keys(node, "tiers", ["by", "limits"], report)?;
@@ -109,15 +131,23 @@ pub(super) fn overrides(
     report: &mut Report,
 ) -> Option<Vec<Override>> {
     let items = list(node, "overrides", RuleSet::MAX_OVERRIDES, report)?;
-    let overrides: Vec<Option<Override>> =
-        items.iter().map(|item| one_override(item, algorithm, per, report)).collect();
-    overrides.into_iter().collect()
+    let mut known = Known::default();
+    let mut overrides = Some(Vec::with_capacity(items.len()));
+    for item in items {
+        let found = one_override(item, algorithm, per, &mut known, report);
+        overrides = overrides.zip(found).map(|(mut overrides, found)| {
+            overrides.push(found);
+            overrides
+        });
+    }
+    overrides
 }
 
-fn one_override(
-    node: &Node<'_>,
+fn one_override<'n>(
+    node: &'n Node<'n>,
     algorithm: Algorithm,
     per: Option<&[Chain]>,
+    known: &mut Known<'n>,
     report: &mut Report,
 ) -> Option<Override> {
     let [matching, limited, until, share] =
@@ -125,7 +155,7 @@ fn one_override(
     let conditions = required(matching, "override.match", node.at, report)
         .and_then(|node| condition::all(node, report));
     let limit = required(limited, "override.limit", node.at, report)
-        .and_then(|node| limit(algorithm, node, report));
+        .and_then(|node| shared_limit(algorithm, node, known, report));
     let until = match until {
         Some(node) => instant(node, report).map(Some),
         None => Some(None),

@@ -51,8 +51,9 @@ pub(super) async fn push(
     match admin.keeper.push(&text, &by, &note.unwrap_or_default(), expected).await {
         Ok(version) => {
             tracing::info!(%from, by, version = version.number, "rules changed by an operator");
-            let rules = written(admin.service.now().limiter().rules()).count();
-            let pushed = Pushed { version: version.number, hash: &version.hash, rules };
+            let now = admin.service.now();
+            let rules = written(now.limiter().rules()).count();
+            let pushed = Pushed { version: version.number, hash: &now.version().hash, rules };
             let mut response = encode::json(200, JSON, &pushed);
             if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", version.number)) {
                 response.headers_mut().insert(ETAG, tag);

@@ -73,6 +73,10 @@ impl Keeper {
     pub(crate) fn away(&self, error: &dyn Display) {
         let mut standing = self.standing.lock();
         standing.failures += 1;
+        // Being away says less than rules that are known to be wrong.
+        if standing.problem.is_some() && !standing.is_away {
+            return;
+        }
         if !standing.is_away {
             tracing::warn!(
                 source = self.source,
@@ -81,11 +85,8 @@ impl Keeper {
             );
             self.changed.notify_one();
         }
-        // Being away says less than rules that are known to be wrong.
-        if standing.problem.is_none() || standing.is_away {
-            standing.problem = Some(error.to_string());
-            standing.is_away = true;
-        }
+        standing.problem = Some(error.to_string());
+        standing.is_away = true;
     }
 
     /// How this node stands with its source.

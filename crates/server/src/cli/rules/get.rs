@@ -1,0 +1,33 @@
+//! `tidegate rules get`.
+
+use clap::Args;
+
+use super::super::{Ending, Failure, Output};
+use super::ask::Door;
+
+/// Prints the document in force, as it was pushed
+#[derive(Debug, Args)]
+pub(super) struct Get {
+    /// An older one, as tidegate rules history lists them
+    #[arg(long, value_name = "N")]
+    version: Option<u64>,
+
+    /// The rules as the server understands them, in JSON
+    #[arg(long, conflicts_with = "version")]
+    json: bool,
+}
+
+impl Get {
+    pub(super) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
+        if self.json {
+            output.data(door.read("/v1/rules")?.body);
+            return Ok(Ending::Fine);
+        }
+        let document = door.document(self.version)?;
+        output.text(&document.body);
+        if let Some(version) = document.version.or(self.version) {
+            output.note(format_args!("version {version}"));
+        }
+        Ok(Ending::Fine)
+    }
+}

@@ -1,0 +1,116 @@
+//! `tidegate rules push`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Deserialize;
+
+use super::super::{Ending, Failure, Output};
+use super::ask::{Change, Door};
+use super::diff::Difference;
+use super::document::Document;
+use super::status::Standing;
+use crate::config;
+
+/// Most characters of who and why, as the server takes them.
+const MOST_WORDS: usize = 200;
+
+/// Puts a document in force on every node, and shows what it changes
+///
+/// The document is checked here and by the server, whole; one that has an error changes nothing
+/// anywhere. It replaces the version that it was compared with: if somebody else pushes meanwhile,
+/// theirs stays and yours is not pushed.
+#[derive(Debug, Args)]
+pub(super) struct Push {
+    /// The document; - reads it from stdin
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    #[command(flatten)]
+    words: Words,
+
+    /// Only if this version is in force; 0 if there must be none yet
+    #[arg(long, value_name = "N")]
+    if_version: Option<u64>,
+
+    /// Shows what would change, and pushes nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// What is kept with a version.
+#[derive(Debug, Args)]
+pub(super) struct Words {
+    /// Why, for whoever reads the history
+    #[arg(long, value_name = "TEXT", value_parser = few)]
+    pub(super) note: Option<String>,
+
+    /// Who: user@host of this machine if nothing is said
+    #[arg(long, value_name = "WHO", value_parser = few)]
+    pub(super) by: Option<String>,
+}
+
+fn few(text: &str) -> Result<String, String> {
+    if text.chars().any(char::is_control) {
+        return Err("must be one line of plain text".to_owned());
+    }
+    match text.chars().count() {
+        0..=MOST_WORDS => Ok(text.to_owned()),
+        found => Err(format!("must have at most {MOST_WORDS} characters, found {found}")),
+    }
+}
+
+impl Push {
+    pub(super) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
+        let Document { name, text } = Document::read(&self.file)?;
+        let replaces = Standing::ask(door)?.version;
+        let look = format!(
+            "tidegate rules diff {} shows what pushing it would change now",
+            self.file.display()
+        );
+        if let Some(wanted) = self.if_version.filter(|wanted| *wanted != replaces) {
+            let wrong = format!("version {wanted} must be in force, found {replaces}");
+            return Err(Failure::refused(wrong).hint(look));
+        }
+        Difference::ask(door, &name, &text)?.lines().for_each(|line| output.note(line));
+        if self.dry_run {
+            output.note(format_args!("version {replaces} stays in force, nothing was pushed"));
+            return Ok(Ending::Fine);
+        }
+        let (by, note) = (self.words.by()?, self.words.note.unwrap_or_default());
+        let change =
+            Change { name: &name, text: &text, replaces, by: &by, note: &note, hint: &look };
+        send(door, &change, output)
+    }
+}
+
+impl Words {
+    /// Who changes the rules.
+    pub(super) fn by(&self) -> Result<String, Failure> {
+        match &self.by {
+            Some(by) => Ok(by.clone()),
+            None => Ok(config::operator()?.chars().take(MOST_WORDS).collect()),
+        }
+    }
+}
+
+/// What a server says of a version that was pushed.
+#[derive(Deserialize)]
+struct Pushed {
+    version: u64,
+    rules: u64,
+}
+
+/// Pushes a change and says what became of it.
+pub(super) fn send(
+    door: &Door<'_>,
+    change: &Change<'_>,
+    output: &mut Output<'_>,
+) -> Result<Ending, Failure> {
+    let pushed = door.push(change)?;
+    let Pushed { version, rules } = pushed.json()?;
+    output.data(&pushed.body);
+    let rules = if rules == 1 { "1 rule".to_owned() } else { format!("{rules} rules") };
+    output.note(format_args!("version {version} is in force: {rules}"));
+    Ok(Ending::Fine)
+}

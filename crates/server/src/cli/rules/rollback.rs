@@ -1,0 +1,58 @@
+//! `tidegate rules rollback`.
+
+use clap::Args;
+
+use super::super::{Ending, Failure, Output};
+use super::ask::{Change, Door};
+use super::diff::Difference;
+use super::history::{self, Versions};
+use super::push::{Words, send};
+use super::status::Standing;
+
+/// How far back to look for the version before the one in force.
+const KEPT: u32 = 50;
+
+/// Pushes an older version again, as a new one
+///
+/// What was pushed in between stays in the history. If somebody else pushes meanwhile, theirs stays and
+/// nothing is rolled back.
+#[derive(Debug, Args)]
+pub(super) struct Rollback {
+    /// Which version; the one before the one in force if nothing is said
+    #[arg(value_name = "N")]
+    version: Option<u64>,
+
+    #[command(flatten)]
+    words: Words,
+}
+
+impl Rollback {
+    pub(super) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
+        let replaces = Standing::ask(door)?.version;
+        let version = match self.version {
+            Some(version) => version,
+            None => before(door, replaces)?,
+        };
+        if version == replaces {
+            return Err(Failure::refused(format_args!("version {version} is in force already")));
+        }
+        let text = door.document(Some(version))?.body;
+        let name = format!("version {version}");
+        Difference::ask(door, &name, &text)?.lines().for_each(|line| output.note(line));
+        let by = self.words.by()?;
+        let note = self.words.note.unwrap_or_else(|| format!("rollback to {version}"));
+        let hint = "tidegate rules history shows what was pushed";
+        let change = Change { name: &name, text: &text, replaces, by: &by, note: &note, hint };
+        send(door, &change, output)
+    }
+}
+
+/// The version before one.
+fn before(door: &Door<'_>, version: u64) -> Result<u64, Failure> {
+    let Versions { versions } = history::ask(door, KEPT)?.json()?;
+    let earlier = versions.iter().map(|kept| kept.version).filter(|kept| *kept < version).max();
+    earlier.ok_or_else(|| {
+        let wrong = format!("no version before {version} is kept");
+        Failure::refused(wrong).hint("tidegate rules history shows which versions are kept")
+    })
+}

@@ -1,0 +1,65 @@
+//! Columns for the terminal.
+
+/// Rows under a heading, each column as wide as its widest cell.
+pub(super) struct Table<const COLUMNS: usize> {
+    rows: Vec<[String; COLUMNS]>,
+}
+
+impl<const COLUMNS: usize> Table<COLUMNS> {
+    pub(super) fn new(heading: [&str; COLUMNS]) -> Self {
+        Self { rows: vec![heading.map(str::to_owned)] }
+    }
+
+    pub(super) fn row(&mut self, cells: [&str; COLUMNS]) {
+        self.rows.push(cells.map(plain));
+    }
+
+    pub(super) fn lines(&self) -> impl Iterator<Item = String> {
+        let width = |cell: &str| cell.chars().count();
+        let mut widths = [0; COLUMNS];
+        for row in &self.rows {
+            for (widest, cell) in widths.iter_mut().zip(row) {
+                *widest = width(cell).max(*widest);
+            }
+        }
+        self.rows.iter().map(move |row| {
+            let mut line = String::new();
+            for (cell, widest) in row.iter().zip(widths) {
+                line.push_str(cell);
+                line.extend(std::iter::repeat_n(' ', widest - width(cell) + 2));
+            }
+            line.trim_end().to_owned()
+        })
+    }
+}
+
+/// A text that says nothing to the terminal itself.
+pub(super) fn plain(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+}
+
+/// `2026-11-16T07:00:00Z`
+pub(super) fn instant(seconds: u64) -> String {
+    let instant = i64::try_from(seconds).ok().and_then(|at| jiff::Timestamp::from_second(at).ok());
+    instant.map_or_else(|| seconds.to_string(), |instant| instant.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_what_is_in_them_and_nothing_moves_the_cursor() {
+        let mut table = Table::new(["", "WHO", "NOTE"]);
+        table.row(["*", "zoë@laptop", "two\nlines\u{1b}[2J"]);
+        table.row(["", "x", ""]);
+        let lines: Vec<String> = table.lines().collect();
+        assert_eq!(lines, ["   WHO         NOTE", "*  zoë@laptop  two lines [2J", "   x"]);
+    }
+
+    #[test]
+    fn an_instant_is_told_in_utc() {
+        assert_eq!(instant(1_763_276_400), "2025-11-16T07:00:00Z");
+        assert_eq!(instant(u64::MAX), u64::MAX.to_string());
+    }
+}
