@@ -127,8 +127,11 @@ fn validate_tells_what_a_setting_must_be() {
         ("listen: {http: [a]}", "1: http must be a text, found a list"),
         ("listen: {http: a, http: b}", "1: keys must be unique, found \"http\" twice"),
         ("[a]", "1: the document must be a map, found a list"),
-        ("rules: {}", "1: rules must have file, inline or envoy, found none"),
-        ("rules: {file: a, inline: []}", "1: rules must have file or inline, found both"),
+        ("rules: {}", "1: rules must have one of file, redis, url, inline, or envoy, found none"),
+        (
+            "rules: {file: a, inline: []}",
+            "1: rules must have one of file, redis, url, inline, or envoy, found file and inline",
+        ),
         ("admin: {token: secret}", "1: admin.token must be 16 to 256 characters long, found 6"),
         (
             "admin:\n  token: not a secret at all",

@@ -143,7 +143,7 @@ fn a_plan_gets_what_it_pays_for() {
     for (key, plan, wanted) in [
         ("k1", "free", 20),
         ("k2", "pro", 200),
-        ("k3", "enterprise", 3_000),
+        ("k3", "enterprise", 5_000),
         ("k4", "unheard-of", 20),
         ("launch-partner", "free", 2_000),
     ] {
