@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use tidegate::RuleSet;
 
 use super::super::Failure;
+use super::super::excerpt::Sources;
 use crate::config::{self, ConfigError, Kind};
 use crate::service::internal_rules;
 
@@ -38,8 +39,12 @@ impl Document {
             rules.with_named(internal_rules().unwrap_or_default())?;
             Ok::<_, ConfigError>(())
         };
-        checked()?;
-        Ok(Self { name, text })
+        let Err(error) = checked() else { return Ok(Self { name, text }) };
+        let mut sources = Sources::default();
+        sources.keep(&name, &text);
+        let told = sources.told(&error);
+        let failure = Failure::from(error);
+        Err(Failure { message: told.unwrap_or_else(|| failure.message.clone()), ..failure })
     }
 }
 
