@@ -1,6 +1,6 @@
 //! Which rules are in force, in one short word: the same for nodes that have the same rules.
 
-use tidegate::rule::{Condition, Mode, OnStoreFailure, Rollout, Test};
+use tidegate::rule::{Condition, Mode, OnStoreFailure, Override, Rollout, Test};
 use tidegate::{Rule, RuleSet};
 
 use crate::service::written;
@@ -20,6 +20,13 @@ pub(crate) fn of(rules: &RuleSet) -> String {
 pub(crate) fn of_rule(rule: &Rule) -> [u8; 32] {
     let mut said = Said(blake3::Hasher::new());
     said.rule(rule);
+    *said.0.finalize().as_bytes()
+}
+
+/// The same of one override.
+pub(crate) fn of_override(item: &Override) -> [u8; 32] {
+    let mut said = Said(blake3::Hasher::new());
+    said.item(item);
     *said.0.finalize().as_bytes()
 }
 
@@ -57,13 +64,7 @@ impl Said {
             None => self.count(0),
         }
         self.count(rule.overrides().len());
-        for item in rule.overrides() {
-            self.conditions(item.conditions());
-            self.word(&item.limit().to_string());
-            let until = item.until().map(|until| until.as_micros().to_string());
-            self.word(until.as_deref().unwrap_or_default());
-            self.rollout(item.rollout());
-        }
+        rule.overrides().iter().for_each(|item| self.item(item));
         let mode = match rule.mode() {
             Mode::Enforce => "enforce",
             Mode::Shadow => "shadow",
@@ -88,6 +89,14 @@ impl Said {
 
     fn rollout(&mut self, share: Option<Rollout>) {
         self.word(&share.map(|share| share.to_string()).unwrap_or_default());
+    }
+
+    fn item(&mut self, item: &Override) {
+        self.conditions(item.conditions());
+        self.word(&item.limit().to_string());
+        let until = item.until().map(|until| until.as_micros().to_string());
+        self.word(until.as_deref().unwrap_or_default());
+        self.rollout(item.rollout());
     }
 
     fn conditions(&mut self, conditions: &[Condition]) {

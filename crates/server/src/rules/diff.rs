@@ -1,7 +1,10 @@
 //! What other rules would change.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tidegate::rule::Override;
 use tidegate::{Rule, RuleSet};
 
 use super::shown::Shown;
@@ -59,15 +62,17 @@ impl Changed {
         names.extend(from.keys().filter(|name| !to.contains_key(*name)));
         let mut changed = Vec::new();
         for name in names.into_iter().filter(|name| from.get(*name) != to.get(*name)) {
-            // What a limit admits at the most follows from what it says.
-            if name == "bound" {
+            // What a limit admits at the most follows from what it says; overrides come below.
+            if name == "bound" || name == "overrides" {
                 continue;
             }
-            changed.push(field(name, from.get(name), to.get(name)));
+            let (from, to) = (from.get(name).map(words), to.get(name).map(words));
+            changed.push(Field { field: name.clone(), from, to });
         }
+        changed.extend(overrides(old.overrides(), new.overrides()));
         if changed.is_empty() {
-            // It is another rule, so it differs in what is not shown.
-            let said = Some("values that are not shown".to_owned());
+            // It is another rule, so it differs in what is not shown, or in the order of its overrides.
+            let said = Some("something that is not shown".to_owned());
             changed.push(Field { field: "match".to_owned(), from: said.clone(), to: said });
         }
         Self { rule: new.name().to_owned(), fields: changed }
@@ -81,28 +86,18 @@ fn fields(rule: &Rule) -> Map<String, Value> {
     }
 }
 
-/// A list is told by what is new and what is gone in it, unless it is short.
-fn field(name: &str, from: Option<&Value>, to: Option<&Value>) -> Field {
-    const SHORT: usize = 3;
-    let (old, new) = (items(from), items(to));
-    let named = |from, to| Field { field: name.to_owned(), from, to };
-    if old.len().max(new.len()) <= SHORT {
-        return named(from.map(words), to.map(words));
-    }
-    let texts = |items: &[Value]| -> std::collections::BTreeSet<String> {
-        items.iter().map(Value::to_string).collect()
+/// How many overrides there are, are new and are gone; there may be very many, and they name clients.
+fn overrides(old: &[Override], new: &[Override]) -> Option<Field> {
+    let hashes = |items: &[Override]| -> HashSet<[u8; 32]> {
+        items.iter().map(rules_version::of_override).collect()
     };
-    let (before, after) = (texts(old), texts(new));
+    let (before, after) = (hashes(old), hashes(new));
     let (gone, more) = (before.difference(&after).count(), after.difference(&before).count());
-    let told = format!("{} ({more} new, {gone} gone)", new.len());
-    named(Some(old.len().to_string()), Some(told))
-}
-
-fn items(value: Option<&Value>) -> &[Value] {
-    match value {
-        Some(Value::Array(items)) => items,
-        _ => &[],
+    if gone + more == 0 && old.len() == new.len() {
+        return None;
     }
+    let told = format!("{} ({more} new, {gone} gone)", new.len());
+    Some(Field { field: "overrides".to_owned(), from: Some(old.len().to_string()), to: Some(told) })
 }
 
 fn words(value: &Value) -> String {
