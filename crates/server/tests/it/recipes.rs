@@ -76,6 +76,7 @@ fn every_recipe_is_a_file_that_the_page_shows_as_it_is() {
     }
 }
 
+/// A number on the page that is a port of the guide's would be replaced: recipes have none.
 #[test]
 fn every_command_on_the_page_prints_what_it_says() {
     for (heading, name) in RECIPES {
