@@ -250,7 +250,7 @@ fn document(rules: usize, overrides: usize) -> String {
 }
 
 fn requests(rules: usize, overrides: usize) -> Vec<Request<'static>> {
-    (0..1_000)
+    (0..50_000)
         .filter_map(|n| {
             // Fixed strides walk all rules and overrides in an order that no cache foresees.
             let (rule, key) = (n * 7_919 % rules, n * 104_729 % overrides);

@@ -39,6 +39,11 @@ impl Condition {
         &self.test
     }
 
+    /// Whether it wants nothing but one of some texts.
+    pub(super) fn is_exact(&self) -> bool {
+        matches!(&self.test, Test::OneOf(patterns) if patterns.globs().len() == 0)
+    }
+
     /// Whether the request satisfies it.
     #[must_use]
     pub fn holds(&self, request: &Request<'_>) -> bool {

@@ -97,11 +97,12 @@ impl Override {
     fn applies(
         &self,
         request: &Request<'_>,
+        sure: bool,
         now: Timestamp,
         draw: &mut impl FnMut() -> Draw,
     ) -> bool {
         self.until.is_none_or(|end| now < end)
-            && self.conditions.iter().all(|condition| condition.holds(request))
+            && (sure || self.conditions.iter().all(|condition| condition.holds(request)))
             && self.rollout.is_none_or(|share| share.takes(draw()))
     }
 }
@@ -137,12 +138,12 @@ impl Overrides {
         let mut drawn = None;
         let mut draw = || *drawn.get_or_insert_with(&draw);
         let mut first: Option<(usize, &Override)> = None;
-        self.matcher.candidates(request, |index| {
+        self.matcher.candidates(request, |index, sure| {
             if first.is_some_and(|(best, _)| best <= index) {
                 return;
             }
             if let Some(item) = self.items.get(index)
-                && item.applies(request, now, &mut draw)
+                && item.applies(request, sure, now, &mut draw)
             {
                 first = Some((index, item));
             }

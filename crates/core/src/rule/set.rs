@@ -152,9 +152,12 @@ impl RuleSet {
     #[must_use]
     pub fn matching_places(&self, request: &Request<'_>) -> SmallVec<[usize; 8]> {
         let mut found: SmallVec<[usize; 8]> = SmallVec::new();
-        self.matcher.candidates(request, |index| {
-            let rule = self.rules.get(index);
-            if rule.is_some_and(|rule| rule.matches(request).is_ok()) {
+        self.matcher.candidates(request, |index, sure| {
+            let matches = |rule: &Rule| match sure {
+                true => rule.reaches(request),
+                false => rule.matches(request).is_ok(),
+            };
+            if self.rules.get(index).is_some_and(matches) {
                 found.push(index);
             }
         });
