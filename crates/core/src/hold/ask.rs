@@ -81,13 +81,13 @@ impl Limit {
     #[must_use]
     pub fn settled_at(&self, state: &State, holds: &Holds) -> Timestamp {
         fn settled<M: Lender>(meter: &M, state: &mut M::State, holds: &Holds) -> Timestamp {
-            let mut list: SmallVec<[Hold; 8]> = holds.iter().copied().collect();
-            list.sort_unstable_by_key(|hold| hold.until);
-            for hold in &list {
+            let mut over = Timestamp::EPOCH;
+            // In the order in which they will be counted, which is not that of their ends.
+            for hold in holds.iter() {
+                over = over.max(hold.until);
                 meter.advance(state, hold.last_use());
                 meter.owe(state, hold.last_use(), hold.rest(meter.capacity()));
             }
-            let over = list.last().map_or(Timestamp::EPOCH, |last| last.until);
             meter.whole_at(state).max(over)
         }
         let mut state = state.clone();
