@@ -63,7 +63,7 @@ impl Limit {
     /// The state is [adopted](Self::adopt); holds stay as they are, since the nodes that have them do
     /// not know of the change yet. Each counts under the new limit, for its capacity at the most, so
     /// what is admitted after a change exceeds the new limit by no more than was held at that moment.
-    /// It exceeds it by nothing when used and held fit under the new limit together.
+    /// It exceeds it by nothing if used and held fit under the new limit together.
     pub fn ask(&self, state: &mut State, holds: &mut Holds, now: Timestamp, ask: &Ask) -> Granted {
         match self {
             Self::TokenBucket(meter) => meter.on(state, |own| decide(meter, own, holds, now, ask)),

@@ -42,6 +42,13 @@ pub(crate) enum Step {
         node: usize,
         cost: u64,
     },
+    /// Time passes until the last instant at which a node's newest hold may be used by its clock,
+    /// another node talks up to `early` before that, and all of the hold is spent.
+    Brink {
+        node: usize,
+        early: u64,
+        talk: Sent,
+    },
     /// A node forgets everything.
     Crash {
         node: usize,
@@ -89,6 +96,8 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => which().prop_map(|which| Step::LoseAnswer { which }),
         12 => (0..NODES, prop_oneof![Just(1u64), 1u64..40])
             .prop_map(|(node, cost)| Step::Spend { node, cost }),
+        2 => (0..NODES, 0u64..20_000, sent())
+            .prop_map(|(node, early, talk)| Step::Brink { node, early, talk }),
         1 => (0..NODES).prop_map(|node| Step::Crash { node }),
     ];
     proptest::collection::vec(step, 1..150)
@@ -115,6 +124,16 @@ impl Node {
     fn can_use(&self, lease: &Lease, life: Span, now: u64) -> bool {
         let elapsed = (now - lease.sent) * self.rate.0 / self.rate.1;
         !lease.closed && elapsed < life.as_micros()
+    }
+
+    /// The last instant at which the newest hold may be used, and what is left of it.
+    fn last_instant(&self) -> Option<(u64, u64)> {
+        let open =
+            |lease: &&Lease| !lease.closed && lease.granted.is_some_and(|(held, _)| held > 0);
+        let lease = self.leases.iter().rev().find(open)?;
+        let (held, life) = lease.granted?;
+        let elapsed = (life.as_micros() * self.rate.1).div_ceil(self.rate.0);
+        Some((lease.sent + elapsed - 1, held - lease.spent))
     }
 }
 
@@ -186,6 +205,13 @@ impl Fleet {
             }
             Step::LoseAnswer { which } => drop(take(&mut self.answers, which)),
             Step::Spend { node, cost } => self.spend(node, cost),
+            Step::Brink { node, early, ref talk } => {
+                let Some((last, left)) = self.nodes[node].last_instant() else { return Ok(()) };
+                self.now = self.now.max(last.saturating_sub(early));
+                self.walk(&Step::Talk(talk.clone()))?;
+                self.now = self.now.max(last);
+                self.spend(node, left);
+            }
             Step::Crash { node } => self.nodes[node].leases.clear(),
         }
         Ok(())
