@@ -51,7 +51,7 @@ faults: setup
 	@cat "$${CARGO_TARGET_DIR:-target}/tmp/faults.md"
 
 soak:
-	TIDEGATE_CASES=300000 $(CARGO) test --locked --release -p tidegate-core --test properties --test limit_changes
+	TIDEGATE_CASES=300000 $(CARGO) test --locked --release -p tidegate-core --test properties --test limit_changes --test holds
 	TIDEGATE_CASES=150000 $(CARGO) test --locked --release -p tidegate --all-features --test store_contract --test limit_changes
 	TIDEGATE_STEPS=20000000 $(CARGO) test --locked --release -p tidegate --all-features --test parity
 

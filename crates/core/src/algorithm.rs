@@ -137,6 +137,18 @@ pub trait Meter: Sized {
     /// What a client of the limit `old` starts with under this one: never more than it had.
     fn adopt(&self, old: &Self, state: &Self::State, now: Timestamp) -> Self::State;
 
+    /// Runs `work` on this algorithm's own state; a state that another one left counts as none.
+    #[inline]
+    fn on<R>(&self, state: &mut State, work: impl FnOnce(&mut Self::State) -> R) -> R {
+        if Self::own(state).is_none() {
+            *state = Self::State::default().into();
+        }
+        match Self::own(state) {
+            Some(own) => work(own),
+            None => work(&mut Self::State::default()),
+        }
+    }
+
     /// Spends `cost` if it fits, and tells how things stand. A cost of 0 only looks.
     #[inline]
     fn charge(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> Outcome {

@@ -1,11 +1,14 @@
 //! The shared vectors through the Rust code. The Lua twin has to answer the same files.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
+#[path = "vectors/asks.rs"]
+mod asks;
 #[path = "vectors/case.rs"]
 mod case;
 
+use asks::AskCase;
 use case::{Case, integers};
-use tidegate_core::{Limit, Slip, Timestamp};
+use tidegate_core::{Holds, Limit, Slip, Timestamp};
 
 fn check(file: &str) {
     let cases: Vec<Case> = serde_json::from_str(file).unwrap();
@@ -76,6 +79,29 @@ fn sliding_window_answers_its_vectors() {
 #[test]
 fn sliding_log_answers_its_vectors() {
     check(include_str!("vectors/sliding_log.json"));
+}
+
+#[test]
+fn asks_are_answered_as_their_vectors_say() {
+    let cases: Vec<AskCase> = serde_json::from_str(include_str!("vectors/holds.json")).unwrap();
+    assert!(!cases.is_empty());
+    for case in cases {
+        let mut limit = case.limit.limit();
+        let (mut state, mut holds) = (limit.fresh(), Holds::default());
+        for (number, step) in case.steps.iter().enumerate() {
+            let place = format!("{}, {}, step {number}", limit.algorithm(), case.name);
+            let now = Timestamp::from_micros(step.at);
+            if let Some(numbers) = &step.limit {
+                let new = numbers.limit();
+                state = new.adopt(&limit, &state, now);
+                limit = new;
+            }
+            let granted = limit.ask(&mut state, &mut holds, now, &step.ask());
+            step.assert_told(&granted, &place);
+            step.assert_held(&holds, &place);
+            assert_eq!(integers(&limit, &mut state, now), step.state, "{place}: state");
+        }
+    }
 }
 
 /// The textbook's words, counted off its own vectors.

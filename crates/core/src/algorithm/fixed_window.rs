@@ -4,6 +4,7 @@
 
 use crate::algorithm::{Bound, Meter, State};
 use crate::decision::Slip;
+use crate::hold::Lender;
 use crate::quota::{Quota, QuotaError};
 use crate::time::Timestamp;
 
@@ -125,4 +126,22 @@ impl Meter for FixedWindow {
         }
         count
     }
+}
+
+impl Lender for FixedWindow {
+    /// What was spent in a window that is over is forgotten with it.
+    fn owe(&self, count: &mut Count, at: Timestamp, amount: u64) {
+        if window_end(&self.quota, at) >= count.end {
+            count.spent = owed(count.spent, amount, self.quota.amount());
+        }
+    }
+
+    fn ends(&self, count: &Count) -> Option<Timestamp> {
+        Some(count.end)
+    }
+}
+
+/// A window's count with `amount` more, whether or not that fits: at most used up.
+pub(super) fn owed(spent: u64, amount: u64, most: u64) -> u64 {
+    spent.saturating_add(amount).min(most).max(spent)
 }

@@ -65,22 +65,10 @@ macro_rules! any_meter {
     };
 }
 
-/// Runs `work` on the meter's own state; a state that another algorithm left counts as none.
-#[inline]
-fn on_own<M: Meter, R>(state: &mut State, work: impl FnOnce(&mut M::State) -> R) -> R {
-    if M::own(state).is_none() {
-        *state = M::State::default().into();
-    }
-    match M::own(state) {
-        Some(own) => work(own),
-        None => work(&mut M::State::default()),
-    }
-}
-
-/// `on_own` with the meter's type taken from the meter.
+/// Runs `work` with a meter and its own state.
 #[inline]
 fn with<M: Meter, R>(meter: &M, state: &mut State, work: impl FnOnce(&M, &mut M::State) -> R) -> R {
-    on_own::<M, R>(state, |own| work(meter, own))
+    meter.on(state, |own| work(meter, own))
 }
 
 impl Limit {

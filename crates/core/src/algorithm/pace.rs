@@ -146,6 +146,13 @@ impl Pace {
         self.add(due.max(now.into()), self.span(cost))
     }
 
+    /// The bucket after `cost` tokens left it at `at`, whether or not it had them. It owes at most
+    /// another bucket for that.
+    pub(super) fn owing(&self, due: Due, at: Timestamp, cost: u64) -> Due {
+        let most = self.add(self.add(at.into(), self.depth), self.depth);
+        due.max(self.after(due, at, cost.min(self.capacity)).min(most))
+    }
+
     #[inline]
     pub(super) fn admits(&self, due: Due, now: Timestamp, cost: u64) -> bool {
         self.after(due, now, cost) <= self.add(now.into(), self.depth)

@@ -4,9 +4,10 @@
 //! share of it that the trailing window still covers counts. Bound: the amount in each aligned
 //! window, less than twice that in the worst trailing one, near the amount on even traffic.
 
-use crate::algorithm::fixed_window::{window_end, without_burst};
+use crate::algorithm::fixed_window::{owed, window_end, without_burst};
 use crate::algorithm::{Bound, Meter, State};
 use crate::decision::Slip;
+use crate::hold::Lender;
 use crate::quota::{Quota, QuotaError};
 use crate::time::{Span, Timestamp};
 
@@ -161,5 +162,21 @@ impl Meter for SlidingWindow {
             counts.end = window_end(&self.quota, now);
         }
         counts
+    }
+}
+
+impl Lender for SlidingWindow {
+    /// What was spent in the window before counts there.
+    fn owe(&self, counts: &mut Counts, at: Timestamp, amount: u64) {
+        let (end, most) = (window_end(&self.quota, at), self.quota.amount());
+        if end >= counts.end {
+            counts.current = owed(counts.current, amount, most);
+        } else if end + self.quota.window() == counts.end {
+            counts.previous = owed(counts.previous, amount, most);
+        }
+    }
+
+    fn ends(&self, counts: &Counts) -> Option<Timestamp> {
+        Some(counts.end)
     }
 }

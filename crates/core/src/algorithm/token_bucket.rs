@@ -7,6 +7,7 @@ use crate::algorithm::flat_bucket::FlatBucket;
 use crate::algorithm::pace::{Due, Pace};
 use crate::algorithm::{Bound, Meter, State};
 use crate::decision::Slip;
+use crate::hold::Lender;
 use crate::quota::{Quota, QuotaError};
 use crate::time::Timestamp;
 
@@ -147,5 +148,17 @@ impl TokenBucket {
     #[inline]
     fn forgets_at(&self, level: &Level) -> Due {
         self.pace.add(level.due, level.returned)
+    }
+}
+
+impl Lender for TokenBucket {
+    fn owe(&self, level: &mut Level, at: Timestamp, amount: u64) {
+        if amount > 0 {
+            level.due = self.pace.owing(level.due, at, amount);
+        }
+    }
+
+    fn ends(&self, _: &Level) -> Option<Timestamp> {
+        None
     }
 }

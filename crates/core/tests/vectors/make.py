@@ -8,7 +8,11 @@ reported, and the integers that are kept.
 A step charges `cost` at `at` (microseconds since the epoch). `refund: n` takes the charge of step
 n back instead; `limit` changes the limit first. Times in the answers are microseconds from `at`;
 `retry_after` is null when the step is allowed and -1 when it never will be.
+
+In holds.json a step asks for a cost and a hold. `reports` lists node, number, spent and closed;
+`holds` lists node, number, amount, spent and until of what is held after it.
 """
+import copy
 import json
 import pathlib
 import random
@@ -69,6 +73,12 @@ class Bucket:
             used = old.used(now) / old.capacity * self.capacity * self.interval
             self.full = now + Fraction(ceil(used * self.parts), self.parts)
 
+    def owe(self, at, cost):
+        """Spends at an instant that may be over, whether or not it fits."""
+        most = at + 2 * self.capacity * self.interval
+        if cost:
+            self.full = max(self.full, min(max(self.full, Fraction(at)) + cost * self.interval, most))
+
     def settle(self, now):
         """What refunds gave back no longer matters once no slip from before them counts."""
         if self.full + self.returned <= now:
@@ -102,6 +112,11 @@ class Window:
         index = now // self.window
         self.spent[index] = self.spent.get(index, 0) + cost
         return 0, index
+
+    def owe(self, at, cost):
+        """Spends at an instant that may be over, whether or not it fits."""
+        spent = self.spent.get(at // self.window, 0)
+        self.spent[at // self.window] = max(spent, min(spent + cost, self.capacity))
 
     def refund(self, now, index, cost):
         keeps = (now // self.window,) if not self.sliding else (now // self.window, now // self.window - 1)
@@ -223,6 +238,105 @@ def play(name, limit, script):
     return {"name": name, "limit": limit, "steps": steps}
 
 
+def rest(hold, capacity):
+    return min(hold["amount"], capacity) - min(hold["spent"], capacity)
+
+
+def usable(kept):
+    return max(0, kept - 10_000) * 100 // 101
+
+
+def lease(client, holds, now, ask):
+    """Decides one ask: expiry, reports, the cost, a new hold."""
+    for hold in [hold for hold in holds if hold["until"] <= now]:
+        client.owe(hold["until"] - 1, rest(hold, client.capacity))
+        holds.remove(hold)
+    for node, number, spent, closed in ask["reports"]:
+        for hold in [hold for hold in holds if hold["id"] == (node, number)]:
+            before = rest(hold, client.capacity)
+            hold["spent"] = max(hold["spent"], min(spent, hold["amount"]))
+            client.owe(now, before - rest(hold, client.capacity))
+            if closed or hold["spent"] == hold["amount"]:
+                holds.remove(hold)
+    seen = copy.deepcopy(client)
+    seen.owe(now, min(client.capacity, sum(rest(hold, client.capacity) for hold in holds)))
+    cost = max(1, ask["cost"])
+    allowed = cost <= client.capacity and seen.fits(now, cost)
+    wait = None
+    if allowed and ask["cost"]:
+        client.spend(now, cost)
+        seen.spend(now, cost)
+    elif not allowed:
+        wait = NEVER if cost > client.capacity else seen.fits_at(now, cost) - now
+    answer = {"allowed": allowed, "retry_after": wait, "remaining": seen.remaining(now),
+              "reset_after": seen.whole_at(now) - now, "held": 0, "life_granted": 0}
+    life, free = min(ask["life"], 3_600 * SECOND), answer["remaining"]
+    known = [hold for hold in holds if hold["id"] == (ask["node"], ask["number"])]
+    if not ask["want"]:
+        return answer
+    if known:
+        answer["held"], answer["life_granted"] = known[0]["amount"], min(life, usable(known[0]["until"] - now))
+        return answer
+    if isinstance(client, Window):
+        life = min(life, usable(client.window - now % client.window))
+    amount = ask["want"]
+    while amount > min(free, max(1, free // (2 * max(1, ask["nodes"])))):
+        amount //= 2
+    if amount and life and len(holds) < 64:
+        until = now + life + life // 100 + 10_000
+        holds.append({"id": (ask["node"], ask["number"]), "amount": amount, "spent": 0, "until": until})
+        answer["held"], answer["life_granted"] = amount, life
+    return answer
+
+
+def play_asks(name, limit, script):
+    """Runs a script of asks and writes down what they must answer."""
+    client, holds, steps = meter(limit), [], []
+    for step in script:
+        now = step["at"]
+        if "limit" in step:
+            successor = meter(step["limit"])
+            successor.adopt(client, now)
+            client = successor
+        answer = lease(client, holds, now, step)
+        listed = [[*hold["id"], hold["amount"], hold["spent"], hold["until"]] for hold in holds]
+        steps.append({**step, **answer, "state": client.state(now), "holds": listed})
+    return {"name": name, "limit": limit, "steps": steps}
+
+
+def walk_asks(seed, limit, count=40, other=None):
+    """A random walk of a few nodes that ask, report, close, repeat themselves and lose their way."""
+    chance = random.Random(seed)
+    now, script, asked = 1_780_000_000_123_457 + chance.randrange(10**9), [], []
+    capacity = meter(limit).capacity
+    lives = [5_000, 100_000, SECOND, limit["window"], 10**13]
+    for number in range(count):
+        if chance.random() < 0.5:
+            life = chance.choice(lives[:4])
+            now += chance.choice([0, 1, life // 7, life, limit["window"] // 5, limit["window"]])
+        reports = [[*chance.choice(asked), chance.choice([0, 1, 2, capacity // 7, capacity]), chance.random() < 0.3]
+                   for _ in range(chance.randrange(4)) if asked]
+        name = chance.choice(asked) if asked and chance.random() < 0.1 else [chance.choice([0, 7, 2**64 - 1]), number]
+        asked.append(name)
+        script.append({
+            "at": now, "cost": chance.choice([0, 0, 1, 1, 2, max(1, capacity // 5), capacity + 1]),
+            "want": chance.choice([0, 1, 5, 100, max(1, capacity // 3), capacity, 2**60]), "node": name[0], "number": name[1],
+            "reports": reports, "life": chance.choice(lives), "nodes": chance.choice([0, 1, 1, 2, 8, 2**40])})
+        if other and number in (count // 3, 2 * count // 3):
+            script[-1]["limit"] = other if number == count // 3 else limit
+    return script
+
+
+def asks(numbers):
+    for algorithm in ("token_bucket", "fixed_window", "sliding_window"):
+        for seed, (amount, window) in enumerate(numbers):
+            more = {"burst": min(2**52, amount * 3)} if algorithm == "token_bucket" and seed % 2 else {}
+            limit = limit_of(algorithm, amount, window, **more)
+            other = limit_of(algorithm, max(1, amount // 3), min(window * (1 + seed % 2), 3_650 * 86_400 * SECOND))
+            yield play_asks(f"walk {seed}: {amount} per {window} us", limit, walk_asks(seed, limit))
+            yield play_asks(f"walk {seed} with a change of limit", limit, walk_asks(seed + 100, limit, other=other))
+
+
 def limit_of(algorithm, amount, window, **more):
     return {"algorithm": algorithm, "amount": amount, "window": window, **more}
 
@@ -278,6 +392,8 @@ def main():
                 cases.append(play(f"walk {seed} with a change of limit", limit, walk(seed + 100, limit, other=other)))
         lines = ",\n".join("  " + json.dumps(case) for case in cases)
         (HERE / f"{algorithm}.json").write_text(f"[\n{lines}\n]\n")
+    lines = ",\n".join("  " + json.dumps(case) for case in asks(numbers + large))
+    (HERE / "holds.json").write_text(f"[\n{lines}\n]\n")
 
 
 main()

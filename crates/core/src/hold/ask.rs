@@ -1,0 +1,152 @@
+//! One question of a node: what it spent, what a request costs, and what it wants to hold.
+
+use smallvec::SmallVec;
+
+use super::{Hold, HoldId, Holds, Lender, margin, portion, usable};
+use crate::algorithm::{Limit, Meter, State};
+use crate::decision::{Outcome, Verdict};
+use crate::time::{Span, Timestamp};
+
+/// How much of a hold was spent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Which hold.
+    pub id: HoldId,
+    /// Spent of it in all, so far.
+    pub spent: u64,
+    /// Nothing more will be: what is left of it is free again.
+    pub closed: bool,
+}
+
+/// What a node asks of a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// What the request costs; 0 only looks.
+    pub cost: u64,
+    /// How many tokens to hold at the most; 0 for none.
+    pub want: u64,
+    /// The name of that hold.
+    pub id: HoldId,
+    /// What was spent of earlier ones.
+    pub reports: SmallVec<[Report; 2]>,
+    /// How long to hold them, without the margin; at most [`Hold::LONGEST`].
+    pub life: Span,
+    /// How many nodes there are, as far as the asker knows.
+    pub nodes: u64,
+}
+
+/// What a node is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// Of the cost; a look for a cost of 0. What others hold counts as spent in it, the new hold
+    /// does not yet, so its waits are estimates: a hold may be given back.
+    pub outcome: Outcome,
+    /// How many tokens are held for the node now; 0 for none.
+    pub held: u64,
+    /// How long it may use them, from when it asked.
+    pub life: Span,
+}
+
+impl Limit {
+    /// Whether some of this limit can be held ahead of use.
+    #[must_use]
+    pub fn leases(&self) -> bool {
+        matches!(self, Self::TokenBucket(_) | Self::FixedWindow(_) | Self::SlidingWindow(_))
+    }
+
+    /// Decides an ask in one step at `now`: expiry, reports, the cost and a new hold, in this order.
+    ///
+    /// What is used and what is held never exceed the capacity together. A limit that does not
+    /// [lease](Self::leases) charges the cost, and neither holds anything nor hears reports.
+    ///
+    /// # When the limit changes
+    /// The state is [adopted](Self::adopt); holds stay as they are, since the nodes that have them do
+    /// not know of the change yet. Each counts under the new limit, for its capacity at the most, so
+    /// what is admitted after a change exceeds the new limit by no more than was held at that moment.
+    /// It exceeds it by nothing if used and held fit under the new limit together.
+    pub fn ask(&self, state: &mut State, holds: &mut Holds, now: Timestamp, ask: &Ask) -> Granted {
+        match self {
+            Self::TokenBucket(meter) => meter.on(state, |own| decide(meter, own, holds, now, ask)),
+            Self::FixedWindow(meter) => meter.on(state, |own| decide(meter, own, holds, now, ask)),
+            Self::SlidingWindow(meter) => {
+                meter.on(state, |own| decide(meter, own, holds, now, ask))
+            }
+            Self::LeakyBucket(_) | Self::SlidingLog(_) => {
+                Granted { outcome: self.charge(state, now, ask.cost), held: 0, life: Span::ZERO }
+            }
+        }
+    }
+
+    /// From when on a state and what is held beside it say no more than a fresh state and nothing.
+    #[must_use]
+    pub fn settled_at(&self, state: &State, holds: &Holds) -> Timestamp {
+        fn settled<M: Lender>(meter: &M, state: &mut M::State, holds: &Holds) -> Timestamp {
+            let mut over = Timestamp::EPOCH;
+            // In the order in which they will be counted, which is not that of their ends.
+            for hold in holds.iter() {
+                over = over.max(hold.until);
+                meter.advance(state, hold.last_use());
+                meter.owe(state, hold.last_use(), hold.rest(meter.capacity()));
+            }
+            meter.whole_at(state).max(over)
+        }
+        let mut state = state.clone();
+        match self {
+            Self::TokenBucket(meter) => meter.on(&mut state, |own| settled(meter, own, holds)),
+            Self::FixedWindow(meter) => meter.on(&mut state, |own| settled(meter, own, holds)),
+            Self::SlidingWindow(meter) => meter.on(&mut state, |own| settled(meter, own, holds)),
+            Self::LeakyBucket(_) | Self::SlidingLog(_) => self.whole_at(&mut state),
+        }
+    }
+}
+
+fn decide<M: Lender>(
+    meter: &M,
+    state: &mut M::State,
+    holds: &mut Holds,
+    now: Timestamp,
+    ask: &Ask,
+) -> Granted {
+    let (own_now, capacity) = (meter.advance(state, now), meter.capacity());
+    holds.expire(now, |hold| meter.owe(state, hold.last_use(), hold.rest(capacity)));
+    for report in &ask.reports {
+        let news = holds.settle(report, capacity);
+        meter.owe(state, own_now, news);
+    }
+    // A cost fits if it would after all that is held was spent.
+    let mut spent = state.clone();
+    meter.owe(&mut spent, own_now, holds.held(capacity));
+    let mut outcome = meter.charge(&mut spent, now, ask.cost);
+    if let Verdict::Allow { slip: Some(slip), .. } = &mut outcome.verdict {
+        *slip = meter.spend(state, own_now, ask.cost);
+    }
+    let (held, life) = hold(ask, holds, outcome.remaining, own_now, meter.ends(state));
+    Granted { outcome, held, life }
+}
+
+/// Holds a portion of what is free. How much of it, and for how long.
+fn hold(
+    ask: &Ask,
+    holds: &mut Holds,
+    free: u64,
+    now: Timestamp,
+    ends: Option<Timestamp>,
+) -> (u64, Span) {
+    const NOTHING: (u64, Span) = (0, Span::ZERO);
+    if ask.want == 0 {
+        return NOTHING;
+    }
+    let life = ask.life.min(Hold::LONGEST);
+    if let Some(known) = holds.get(ask.id) {
+        // Asked twice: whichever answer arrives, it is the same hold and ends at the same time.
+        return (known.amount, life.min(usable(known.until.since(now))));
+    }
+    let life = ends.map_or(life, |end| life.min(usable(end.since(now))));
+    let amount = portion(ask.want, free, ask.nodes);
+    if amount == 0 || life.is_zero() {
+        return NOTHING;
+    }
+    let until = now + life + margin(life);
+    let added = holds.add(Hold { id: ask.id, amount, spent: 0, until });
+    if added { (amount, life) } else { NOTHING }
+}

@@ -1,0 +1,79 @@
+//! One case of holds.json, for every implementation that is held to it.
+
+use serde::Deserialize;
+use tidegate_core::{Ask, Granted, HoldId, Holds, Report, Span};
+
+use super::case::Numbers;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AskCase {
+    pub(crate) name: String,
+    pub(crate) limit: Numbers,
+    pub(crate) steps: Vec<AskStep>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AskStep {
+    pub(crate) at: u64,
+    pub(crate) limit: Option<Numbers>,
+    cost: u64,
+    want: u64,
+    node: u64,
+    number: u32,
+    reports: Vec<(u64, u32, u64, bool)>,
+    life: u64,
+    nodes: u64,
+    allowed: bool,
+    retry_after: Option<i64>,
+    remaining: u64,
+    reset_after: u64,
+    held: u64,
+    life_granted: u64,
+    pub(crate) state: Vec<u64>,
+    holds: Vec<(u64, u32, u64, u64, u64)>,
+}
+
+impl AskStep {
+    pub(crate) fn ask(&self) -> Ask {
+        let report = |&(node, number, spent, closed): &(u64, u32, u64, bool)| Report {
+            id: HoldId { node, number },
+            spent,
+            closed,
+        };
+        Ask {
+            cost: self.cost,
+            want: self.want,
+            id: HoldId { node: self.node, number: self.number },
+            reports: self.reports.iter().map(report).collect(),
+            life: Span::from_micros(self.life),
+            nodes: self.nodes,
+        }
+    }
+
+    pub(crate) fn assert_told(&self, granted: &Granted, place: &str) {
+        let outcome = &granted.outcome;
+        assert_eq!(outcome.is_allowed(), self.allowed, "{place}: allowed");
+        let wait = match outcome.retry_after() {
+            Some(wait) => Some(i64::try_from(wait.as_micros()).unwrap()),
+            None if outcome.is_allowed() => None,
+            None => Some(-1),
+        };
+        assert_eq!(wait, self.retry_after, "{place}: retry_after");
+        assert_eq!(outcome.remaining, self.remaining, "{place}: remaining");
+        assert_eq!(outcome.reset_after.as_micros(), self.reset_after, "{place}: reset_after");
+        assert_eq!(granted.held, self.held, "{place}: held");
+        assert_eq!(granted.life.as_micros(), self.life_granted, "{place}: life");
+    }
+
+    pub(crate) fn assert_held(&self, holds: &Holds, place: &str) {
+        let listed: Vec<_> = holds
+            .iter()
+            .map(|hold| {
+                (hold.id.node, hold.id.number, hold.amount, hold.spent, hold.until.as_micros())
+            })
+            .collect();
+        assert_eq!(listed, self.holds, "{place}: holds");
+    }
+}
