@@ -18,6 +18,7 @@
 
 pub mod block;
 pub mod clock;
+pub mod fleet;
 pub mod limiter;
 pub mod live;
 pub mod per_key;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use thiserror::Error;
+use tidegate_core::hold::{Ask, Granted};
 use tidegate_core::{Key, Keyer, Limit, Outcome, Slip, State, Timestamp};
 
 /// One limit to charge for a request.
@@ -119,6 +120,27 @@ pub trait Store: Send + Sync + 'static {
     /// Dropping the future leaves it unknown whether the charge was made. A charge that failed is
     /// never to be tried again.
     fn charge(&self, charges: &[Charge<'_>]) -> impl Future<Output = Answers> + Send;
+
+    /// Whether tokens can be held in this store ahead of use, by nodes that share it.
+    fn leases(&self) -> bool {
+        false
+    }
+
+    /// Decides asks of different clients, each on its own: what was spent of holds, a cost, and what to
+    /// hold. One answer for each.
+    ///
+    /// An ask that failed is never to be sent again: what it granted, if it did, is not used, and what
+    /// it told is told by the next one.
+    fn ask(
+        &self,
+        asks: &[(Key, Arc<Limit>, Ask)],
+    ) -> impl Future<Output = Vec<Result<Granted, StoreError>>> + Send {
+        let nothing = || StoreError::Unavailable {
+            store: "store".into(),
+            reason: "nothing can be held in it".into(),
+        };
+        std::future::ready(asks.iter().map(|_| Err(nothing())).collect())
+    }
 
     /// What part of the fleet this node is, for limits that it has to keep alone.
     fn share(&self) -> Share {
