@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::door::{Activity, Observed, Peer, Phase, Protocol, Stream};
 
@@ -21,6 +22,9 @@ use super::door::{Activity, Observed, Peer, Phase, Protocol, Stream};
 const MAX_HEAD: usize = 48 * 1024;
 /// Largest read buffer of one connection in bytes.
 const MAX_BUFFER: usize = 64 * 1024;
+
+/// Most that is read of a request that was refused already, in bytes.
+const MAX_SEEN_OFF: u64 = 4 * 1024 * 1024;
 
 /// What answers the requests of a door.
 pub(crate) trait Handler: Send + Sync + 'static {
@@ -55,7 +59,7 @@ impl<H: Handler> Protocol for Http1<H> {
         let mut http = http1::Builder::new();
         // Whoever has said all it wants to say still gets its answer.
         http.max_header_size(MAX_HEAD).max_buf_size(MAX_BUFFER).half_close(true);
-        let mut connection = pin!(http.serve_connection(TokioIo::new(io), service));
+        let mut connection = http.serve_connection(TokioIo::new(io), service);
         let (mut waiting, mut closing) = (false, false);
         let ended = poll_fn(|context| {
             // This is all that the task polls, so its waker stays the same.
@@ -67,14 +71,25 @@ impl<H: Handler> Protocol for Http1<H> {
             };
             if told && !closing {
                 closing = true;
-                connection.as_mut().graceful_shutdown();
+                Pin::new(&mut connection).graceful_shutdown();
             }
-            connection.as_mut().poll(context)
+            Pin::new(&mut connection).poll(context)
         });
         if let Err(error) = ended.await {
             tracing::debug!(%error, "connection failed");
+            activity.note(Phase::Head);
+            see_off(connection.into_parts().io.into_inner().into_inner()).await;
         }
     }
+}
+
+/// Reads on after a request that was refused half-way: what is left unread when a connection is closed
+/// resets it, and the other side may never see why. A proxy would take that for a server that is away,
+/// and let pass what it was to be told not to. The door ends it, should it take too long.
+async fn see_off(mut stream: Stream) {
+    let _ = stream.shutdown().await;
+    let mut left = stream.take(MAX_SEEN_OFF);
+    let _ = tokio::io::copy(&mut left, &mut tokio::io::sink()).await;
 }
 
 #[cfg(test)]
@@ -83,7 +98,6 @@ mod tests {
 
     use http_body_util::{BodyExt, Collected};
     use tidegate::{ManualClock, Span};
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::watch;
     use tokio::task::JoinHandle;
@@ -190,6 +204,28 @@ mod tests {
         answered(&mut good).await;
         door.pass(PATIENCE.head);
         closed(slow).await;
+    }
+
+    #[tokio::test]
+    async fn whoever_sends_too_long_a_head_is_told_so_and_not_reset() {
+        let door = Door::open(PATIENCE).await;
+        let mut sender = door.connect().await;
+        let part = vec![b'x'; 200 * 1024];
+        sender.write_all(b"GET / HTTP/1.1\r\nx: ").await.unwrap();
+        sender.write_all(&part).await.unwrap();
+        let mut answer = String::new();
+        while !answer.ends_with("\r\n\r\n") {
+            let mut byte = [0];
+            sender.read_exact(&mut byte).await.unwrap();
+            answer.push(char::from(byte[0]));
+        }
+        assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+        // It is answered by now, and may go on as if it had not noticed.
+        for _ in 0..10 {
+            sender.write_all(&part).await.unwrap();
+        }
+        sender.shutdown().await.unwrap();
+        assert_eq!(sender.read(&mut [0]).await.unwrap(), 0);
     }
 
     #[tokio::test]

@@ -85,6 +85,11 @@ impl<F: FnMut(usize)> Observed<F> {
     pub(crate) fn new(stream: Stream, seen: F) -> Self {
         Self { stream, seen }
     }
+
+    /// The stream, for whoever nobody looks on to.
+    pub(crate) fn into_inner(self) -> Stream {
+        self.stream
+    }
 }
 
 impl<F: FnMut(usize) + Unpin> AsyncRead for Observed<F> {
