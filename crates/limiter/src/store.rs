@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use thiserror::Error;
-use tidegate_core::hold::{Ask, Granted};
-use tidegate_core::{Key, Keyer, Limit, Outcome, Slip, State, Timestamp};
+use tidegate_core::{Ask, Granted, Key, Keyer, Limit, Outcome, Slip, State, Timestamp};
 
 /// One limit to charge for a request.
 #[derive(Clone, Debug)]
@@ -126,20 +125,19 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
-    /// Decides asks of different clients, each on its own: what was spent of holds, a cost, and what to
-    /// hold. One answer for each.
+    /// Decides what nodes that hold tokens ahead of use ask, each on its own and in one step
+    /// ([`Limit::ask`]). Answers keep the order of `asks`; several of one key are decided in any order.
     ///
-    /// An ask that failed is never to be sent again: what it granted, if it did, is not used, and what
-    /// it told is told by the next one.
+    /// What is spent this way and what is charged is the same state. A charge does not look at what
+    /// is held: a client whose rule is leased is asked for and not charged. As with a charge, an ask that
+    /// failed is never to be sent again, and dropping the future leaves it unknown.
     fn ask(
         &self,
         asks: &[(Key, Arc<Limit>, Ask)],
     ) -> impl Future<Output = Vec<Result<Granted, StoreError>>> + Send {
-        let nothing = || StoreError::Unavailable {
-            store: "store".into(),
-            reason: "nothing can be held in it".into(),
-        };
-        std::future::ready(asks.iter().map(|_| Err(nothing())).collect())
+        let reason = Arc::from("this store leases nothing");
+        let error = StoreError::Unavailable { store: "store".into(), reason };
+        std::future::ready(vec![Err(error); asks.len()])
     }
 
     /// What part of the fleet this node is, for limits that it has to keep alone.

@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use tidegate::store::redis::OpenError;
 use tidegate::{
-    Answers, Charge, Clock, Key, Keyer, Limit, MemoryStore, RedisStore, Refund, Share, Store,
-    StoreError,
+    Answers, Ask, Charge, Clock, Granted, Key, Keyer, Limit, MemoryStore, RedisStore, Refund,
+    Share, Store, StoreError,
 };
-
-use tidegate_core::hold::{Ask, Granted};
 
 use crate::config::StoreConfig;
 
