@@ -65,6 +65,27 @@ pub enum OnStoreFailure {
     Local,
 }
 
+/// How a rule's limit is kept where nodes share a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Accuracy {
+    /// Every admission is one step on the store.
+    #[default]
+    Exact,
+    /// Nodes take tokens ahead of use, and most checks ask nobody. The bound is the same.
+    Leased,
+}
+
+impl Accuracy {
+    /// The word for it in a rules file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Leased => "leased",
+        }
+    }
+}
+
 /// A limit, the requests it is for, and the clients it counts apart.
 ///
 /// Usually read from YAML by [`RuleSet::parse`]; in code:
@@ -89,6 +110,7 @@ pub struct Rule {
     limit: Arc<Limit>,
     tiers: Option<Tiers>,
     overrides: Overrides,
+    accuracy: Accuracy,
     on_store_failure: OnStoreFailure,
     mode: Mode,
     rollout: Option<Rollout>,
@@ -155,6 +177,12 @@ impl Rule {
     #[must_use]
     pub fn overrides(&self) -> &[Override] {
         self.overrides.as_slice()
+    }
+
+    /// How the limit is kept where nodes share a store.
+    #[must_use]
+    pub fn accuracy(&self) -> Accuracy {
+        self.accuracy
     }
 
     /// What to answer when the store can't.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_core::{Span, Timestamp};
 use tokio::sync::watch;
@@ -10,7 +10,8 @@ use tokio::sync::watch;
 /// Tells the time, and waits for it. Clones show the same time.
 ///
 /// The real clock is monotonic: it takes wall time once, when it is made, and counts from there, so
-/// that a step of the wall clock neither frees nor locks out anybody.
+/// that a step of the wall clock neither frees nor locks out anybody. It goes on while the machine
+/// sleeps, where the system has such a clock.
 #[derive(Clone, Debug)]
 pub struct Clock(Source);
 
@@ -23,21 +24,40 @@ enum Source {
 
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
-    started: Instant,
+    started: Duration,
     wall: Timestamp,
+}
+
+/// How long the machine has been up, sleep included.
+#[cfg(target_os = "linux")]
+#[inline]
+fn uptime() -> Duration {
+    let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let (seconds, nanos) = (u64::try_from(up.tv_sec), u32::try_from(up.tv_nsec));
+    Duration::new(seconds.unwrap_or_default(), nanos.unwrap_or_default())
+}
+
+/// How long this process has been asking.
+#[cfg(not(target_os = "linux"))]
+#[allow(clippy::disallowed_methods, reason = "this is the clock that others ask")]
+fn uptime() -> Duration {
+    static START: std::sync::LazyLock<std::time::Instant> =
+        std::sync::LazyLock::new(std::time::Instant::now);
+    START.elapsed()
 }
 
 impl Anchor {
     #[allow(clippy::disallowed_methods, reason = "this is the clock that others ask")]
     fn take() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { started: Instant::now(), wall: Timestamp::EPOCH + Span::from(wall) }
+        Self { started: uptime(), wall: Timestamp::EPOCH + Span::from(wall) }
     }
 
     #[inline]
     fn now(&self) -> Timestamp {
         // Whole microseconds that have passed: rounding up would run ahead of real time.
-        let micros = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let passed = uptime().saturating_sub(self.started);
+        let micros = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
         self.wall + Span::from_micros(micros)
     }
 }
@@ -74,6 +94,15 @@ impl Clock {
             Ok(_) => Self(Source::Cached(shown)),
             // Without a thread to note it, the time is read afresh.
             Err(_) => Self(Source::System(anchor)),
+        }
+    }
+
+    /// The same time, read afresh: for who may not be late.
+    #[must_use]
+    pub(crate) fn afresh(&self) -> Self {
+        match &self.0 {
+            Source::Cached(_) => Self::system(),
+            Source::System(_) | Source::Manual(_) => self.clone(),
         }
     }
 

@@ -18,6 +18,7 @@
 
 pub mod block;
 pub mod clock;
+pub mod fleet;
 pub mod limiter;
 pub mod live;
 pub mod per_key;
@@ -42,7 +43,7 @@ pub use store::redis::{
 };
 pub use store::{Answer, Answers, Charge, Outcomes, Refund, Share, Store, StoreError};
 pub use tidegate_core::{
-    Algorithm, Block, Bound, Decision, HeaderStyle, Ietf, Key, Keyer, Limit, Outcome, Policy,
-    Problem, Quota, QuotaError, Request, RequestError, Reset, Rule, RuleSet, Ruling, Slip, Span,
-    State, Timestamp, Verdict, rule,
+    Algorithm, Ask, Block, Bound, Decision, Granted, HeaderStyle, Hold, HoldId, Holds, Ietf, Key,
+    Keyer, Limit, Outcome, Policy, Problem, Quota, QuotaError, Report, Request, RequestError,
+    Reset, Rule, RuleSet, Ruling, Slip, Span, State, Timestamp, Verdict, hold, rule,
 };

@@ -6,18 +6,20 @@ mod deciding;
 mod error;
 mod failing;
 mod give_back;
+mod leasing;
 mod together;
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::rule::Mode;
+use tidegate_core::rule::{Accuracy, Mode};
 use tidegate_core::{
     Algorithm, Decision, Key, Limit, Quota, QuotaError, Request, Rule, RuleSet, Ruling, Scope, Span,
 };
 
 use crate::block::{BlockList, PenaltyBox};
 use crate::clock::Clock;
+use crate::fleet::leases::Leases;
 use crate::per_key::{PerKey, Waiting};
 use crate::store::memory::MemoryStore;
 use crate::store::{Refund, Store, StoreError};
@@ -73,6 +75,8 @@ struct Inner<S> {
     ranks: Vec<usize>,
     failing: Failing,
     blocks: Arc<BlockList>,
+    /// What this node holds ahead of use, if the store can be asked to.
+    leases: Option<Arc<Leases>>,
     /// The denials of clients, if there is a rule with a penalty.
     penalties: Option<Arc<PenaltyBox>>,
 }
@@ -81,13 +85,15 @@ struct Inner<S> {
 #[derive(Clone, Debug, Default)]
 pub struct Receipt {
     refunds: SmallVec<[Refund; 2]>,
+    /// What was taken from what this node holds: the client, and how much.
+    leased: SmallVec<[(Key, u64); 1]>,
 }
 
 impl Receipt {
     /// Whether there is nothing to take back.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.refunds.is_empty()
+        self.refunds.is_empty() && self.leased.is_empty()
     }
 }
 
@@ -206,12 +212,17 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// The store did not confirm it; it is not tried again.
     pub async fn refund(&self, receipt: Receipt) -> Result<usize, StoreError> {
-        self.inner.store.refund(&receipt.refunds).await
+        let here = self.put_back(&receipt.leased);
+        if receipt.refunds.is_empty() {
+            return Ok(here);
+        }
+        Ok(here + self.inner.store.refund(&receipt.refunds).await?)
     }
 
     /// As [`refund`](Self::refund), without waiting for the store's answer.
     pub fn refund_detached(&self, receipt: Receipt) {
-        if !receipt.is_empty() {
+        self.put_back(&receipt.leased);
+        if !receipt.refunds.is_empty() {
             self.inner.store.refund_detached(receipt.refunds.into_vec());
         }
     }
@@ -280,8 +291,9 @@ impl<S: Store> Limiter<S> {
             return Err(NoHandle::Parts { rule: name.to_owned(), found: rule.per().len() });
         }
         let chooses = rule.penalty().is_some() || rule.rollout().is_some();
+        let leased = rule.accuracy() != Accuracy::Exact;
         let varies = rule.tiers().is_some() || !rule.overrides().is_empty();
-        if varies || chooses || rule.mode() != Mode::Enforce {
+        if varies || chooses || leased || rule.mode() != Mode::Enforce {
             return Err(NoHandle::Varies { rule: name.to_owned() });
         }
         let (store, clock) = (Arc::clone(&self.inner.store), self.inner.clock.clone());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use thiserror::Error;
-use tidegate_core::{Key, Keyer, Limit, Outcome, Slip, State, Timestamp};
+use tidegate_core::{Ask, Granted, Key, Keyer, Limit, Outcome, Slip, State, Timestamp};
 
 /// One limit to charge for a request.
 #[derive(Clone, Debug)]
@@ -119,6 +119,26 @@ pub trait Store: Send + Sync + 'static {
     /// Dropping the future leaves it unknown whether the charge was made. A charge that failed is
     /// never to be tried again.
     fn charge(&self, charges: &[Charge<'_>]) -> impl Future<Output = Answers> + Send;
+
+    /// Whether tokens can be held in this store ahead of use, by nodes that share it.
+    fn leases(&self) -> bool {
+        false
+    }
+
+    /// Decides what nodes that hold tokens ahead of use ask, each on its own and in one step
+    /// ([`Limit::ask`]). Answers keep the order of `asks`; several of one key are decided in any order.
+    ///
+    /// What is spent this way and what is charged is the same state. A charge does not look at what
+    /// is held: a client whose rule is leased is asked for and not charged. As with a charge, an ask that
+    /// failed is never to be sent again, and dropping the future leaves it unknown.
+    fn ask(
+        &self,
+        asks: &[(Key, Arc<Limit>, Ask)],
+    ) -> impl Future<Output = Vec<Result<Granted, StoreError>>> + Send {
+        let reason = Arc::from("this store leases nothing");
+        let error = StoreError::Unavailable { store: "store".into(), reason };
+        std::future::ready(vec![Err(error); asks.len()])
+    }
 
     /// What part of the fleet this node is, for limits that it has to keep alone.
     fn share(&self) -> Share {

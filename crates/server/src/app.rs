@@ -253,6 +253,8 @@ impl App {
             OptionFuture::from(admin)
         );
         tasks.iter().for_each(JoinHandle::abort);
+        // What this node holds ahead of use is the others' again at once.
+        self.service.now().limiter().give_back_leases().await;
         self.store.leave().await;
         [http, grpc, resp, admin].into_iter().flatten().sum()
     }

@@ -8,6 +8,7 @@ pub(crate) mod diff;
 pub(crate) mod envoy;
 mod keeper;
 mod opening;
+mod quiet;
 mod shown;
 mod source;
 mod standing;

@@ -76,6 +76,7 @@ impl Said {
             OnStoreFailure::Local => "local",
         };
         self.word(mode);
+        self.word(rule.accuracy().name());
         self.word(failing);
         self.rollout(rule.rollout());
         match rule.penalty() {
@@ -159,6 +160,7 @@ mod tests {
             "{name: a, limit: 1/s, mode: shadow}",
             "{name: a, limit: 1/s, mode: off}",
             "{name: a, limit: 1/s, on_store_failure: deny}",
+            "{name: a, limit: 1/s, accuracy: leased}",
             "{name: a, limit: 1/s, match: {path: /a}}",
             "{name: a, limit: 1/s, match: {path: /b}}",
             "{name: a, limit: 1/s, match: {path: [/a, /b, /c, /d, /e, /f, /g]}}",

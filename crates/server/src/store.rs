@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tidegate::store::redis::OpenError;
 use tidegate::{
-    Answers, Charge, Clock, Key, Keyer, MemoryStore, RedisStore, Refund, Share, Store, StoreError,
+    Answers, Ask, Charge, Clock, Granted, Key, Keyer, Limit, MemoryStore, RedisStore, Refund,
+    Share, Store, StoreError,
 };
 
 use crate::config::StoreConfig;
@@ -64,6 +65,20 @@ impl Store for AnyStore {
             Self::Memory(store) => store.charge(charges).await,
             // Boxed, so that a check in memory does not carry room for a round trip around.
             Self::Redis(store) => Box::pin(store.charge(charges)).await,
+        }
+    }
+
+    fn leases(&self) -> bool {
+        match self {
+            Self::Memory(store) => store.leases(),
+            Self::Redis(store) => store.leases(),
+        }
+    }
+
+    async fn ask(&self, asks: &[(Key, Arc<Limit>, Ask)]) -> Vec<Result<Granted, StoreError>> {
+        match self {
+            Self::Memory(store) => store.ask(asks).await,
+            Self::Redis(store) => Box::pin(store.ask(asks)).await,
         }
     }
 

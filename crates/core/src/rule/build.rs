@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::limits::Overrides;
 use super::{
-    Condition, Mode, OnStoreFailure, Override, Penalty, Rollout, Rule, RuleError, Tiers, parse,
+    Accuracy, Condition, Mode, OnStoreFailure, Override, Penalty, Rollout, Rule, RuleError, Tiers,
+    parse,
 };
 use crate::algorithm::{Algorithm, Limit};
 use crate::quota::{Quota, QuotaError};
@@ -32,6 +33,7 @@ impl Rule {
             limit,
             tiers: None,
             overrides: Overrides::default(),
+            accuracy: Accuracy::default(),
             on_store_failure: OnStoreFailure::default(),
             mode: Mode::default(),
             rollout: None,
@@ -143,6 +145,18 @@ impl Rule {
     pub fn with_mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
+    }
+
+    /// The same rule, kept in another way where nodes share a store.
+    ///
+    /// # Errors
+    /// Its algorithm can't be leased.
+    pub fn with_accuracy(mut self, accuracy: Accuracy) -> Result<Self, RuleError> {
+        if accuracy == Accuracy::Leased && !self.limit.leases() {
+            return Err(RuleError::in_code(&self.name, parse::unleasable(self.algorithm)));
+        }
+        self.accuracy = accuracy;
+        Ok(self)
     }
 
     /// The same rule with another answer for when the store fails.

@@ -19,7 +19,7 @@ use super::matcher::Hashing;
 use super::raw::{RawRule, keys, list, noted, peek, required, text, whole, word};
 use super::set::check_size;
 use super::yaml::{self, Node};
-use super::{Chain, Mode, OnStoreFailure, Rule, RuleSet};
+use super::{Accuracy, Chain, Mode, OnStoreFailure, Rule, RuleSet};
 use crate::algorithm::Algorithm;
 use crate::quota::QuotaError;
 use crate::request::Request;
@@ -103,7 +103,7 @@ fn rule(raw: &RawRule<'_>, at: Mark, report: &mut Report) -> Option<Rule> {
     let algorithm = algorithm(raw, report);
     let mode = word(raw.mode, "mode", MODES, report);
     let on_store_failure = word(raw.on_store_failure, "on_store_failure", ANSWERS, report);
-    let accuracy = word(raw.accuracy, "accuracy", [("exact", ())], report);
+    let accuracy = word(raw.accuracy, "accuracy", ACCURACIES, report);
     // Limits are read even when the algorithm is unknown: what their texts say can still be wrong.
     let counted_by = algorithm.unwrap_or_default();
     let burst = match raw.burst {
@@ -141,17 +141,30 @@ fn rule(raw: &RawRule<'_>, at: Mark, report: &mut Report) -> Option<Rule> {
         (None, _) => Some(None),
     };
     let rollout = rollout::rollout(raw.rollout, per.as_deref(), report);
-    accuracy?;
+    let accuracy = match (accuracy?, raw.accuracy, &limit) {
+        (Accuracy::Leased, Some(node), Some(limit)) if !limit.leases() => {
+            report.add(node.at, unleasable(counted_by));
+            return None;
+        }
+        (accuracy, _, _) => accuracy,
+    };
     let mut rule = Rule::with_limit(name?, algorithm?, limit?);
     rule.conditions = conditions?;
     rule.per = per?;
     rule.tiers = tiers?;
     rule.overrides = Overrides::new(overrides?);
+    rule.accuracy = accuracy;
     rule.mode = mode?;
     rule.on_store_failure = on_store_failure?;
     rule.rollout = rollout?;
     rule.penalty = penalty?;
     Some(rule)
+}
+
+/// What is wrong with leasing an algorithm that can't be.
+pub(super) fn unleasable(algorithm: Algorithm) -> String {
+    let name = algorithm.name();
+    format!("accuracy leased needs token_bucket, fixed_window or sliding_window, found {name}")
 }
 
 /// What is wrong with a penalty for clients that the rule does not tell apart.
@@ -163,6 +176,9 @@ pub(super) const NOBODY_TO_CHOOSE: &str = "rollout needs per, found none";
 
 pub(super) const MODES: [(&str, Mode); 3] =
     [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
+
+pub(super) const ACCURACIES: [(&str, Accuracy); 2] =
+    [("exact", Accuracy::Exact), ("leased", Accuracy::Leased)];
 
 pub(super) const ANSWERS: [(&str, OnStoreFailure); 3] = [
     ("allow", OnStoreFailure::Allow),

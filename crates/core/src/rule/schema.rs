@@ -4,7 +4,7 @@
 //! a number is too large, whether a name was used before.
 
 use super::parse::condition::TESTS;
-use super::parse::{ALGORITHMS, ANSWERS, MODES};
+use super::parse::{ACCURACIES, ALGORITHMS, ANSWERS, MODES};
 use super::{Chain, Rule, RuleSet};
 use crate::quota::{Quota, UNITS};
 use crate::request::Request;
@@ -117,7 +117,7 @@ fn rule() -> Schema {
                 .with("maxItems", RuleSet::MAX_OVERRIDES)
                 .example(json!([{"match": {"api_key": "partner-1"}, "limit": "5000 per second"}])),
         )
-        .key("accuracy", Schema::word("How exact it is: every admission is one step on the store.", ["exact"]).example("exact"))
+        .key("accuracy", Schema::word("How it is kept where nodes share a store: each admission is one step there, or nodes take tokens ahead of use. Both admit no more than the limit.", words(&ACCURACIES.map(|(word, _)| word))).example("leased"))
         .key(
             "on_store_failure",
             Schema::word("What happens when the store can't be asked: the request passes, is answered 503, or meets this node's share of the limit.", words(&ANSWERS.map(|(word, _)| word)))

@@ -9,6 +9,7 @@ use super::failing::Failing;
 use super::{Inner, Limiter};
 use crate::block::{BlockList, PenaltyBox};
 use crate::clock::Clock;
+use crate::fleet::leases::Leases;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 
@@ -90,7 +91,9 @@ impl<S: Store> Limiter<S> {
         let failing = Failing::new(rules.rules().len(), clock.clone());
         let penalties = is_punishing(&rules).then(|| Arc::new(PenaltyBox::new(clock.clone())));
         let (scopes, ranks) = (scopes(&store.keyer(), &rules), ranks(&rules));
-        let inner = Inner { store, clock, rules, scopes, ranks, failing, blocks, penalties };
+        let leases = store.leases().then(|| Arc::new(Leases::new(clock.clone())));
+        let inner =
+            Inner { store, clock, rules, scopes, ranks, failing, blocks, leases, penalties };
         Self { inner: Arc::new(inner) }
     }
 
@@ -110,7 +113,9 @@ impl<S: Store> Limiter<S> {
             kept.unwrap_or_else(|| Arc::new(PenaltyBox::new(clock.clone())))
         });
         let (scopes, ranks) = (scopes(&store.keyer(), &rules), ranks(&rules));
-        let inner = Inner { store, clock, rules, scopes, ranks, failing, blocks, penalties };
+        let leases = old.leases.clone();
+        let inner =
+            Inner { store, clock, rules, scopes, ranks, failing, blocks, leases, penalties };
         Self { inner: Arc::new(inner) }
     }
 }

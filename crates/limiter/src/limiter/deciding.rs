@@ -78,7 +78,9 @@ impl<S: Store> Limiter<S> {
         if asks.is_empty() {
             return (Decision::of(Policies::new()), Receipt::default());
         }
-        if let [ask] = asks.as_slice() {
+        if let [ask] = asks.as_slice()
+            && !self.is_leased(ask)
+        {
             let answers = self.inner.store.charge(&[ask.charge()]).await;
             if let [Answer::Decided(outcome)] = answers.as_slice() {
                 return self.decided_alone(ask, outcome);
@@ -87,8 +89,14 @@ impl<S: Store> Limiter<S> {
         }
         asks.sort_by_key(|ask| self.inner.ranks[ask.place]);
         let charges: SmallVec<[Charge<'_>; 4]> = asks.iter().map(Ask::charge).collect();
-        let answers = self.inner.store.charge(&charges).await;
-        self.settled(&asks, &charges, &answers)
+        let (answers, leased) = self.charge(&asks, &charges).await;
+        let (decision, mut receipt) = self.settled(&asks, &charges, &answers);
+        if decision.is_allowed() {
+            receipt.leased = leased;
+        } else {
+            self.put_back(&leased);
+        }
+        (decision, receipt)
     }
 
     /// The decision of a rule that was asked alone and answered, as most are.
@@ -117,7 +125,7 @@ impl<S: Store> Limiter<S> {
         let refunds: SmallVec<[Refund; 2]> = refunds.collect();
         let decision = decision(asks, &verdicts, 0);
         if decision.is_allowed() || refunds.is_empty() {
-            return (decision, Receipt { refunds });
+            return (decision, Receipt { refunds, ..Receipt::default() });
         }
         // What one rule denied without the store, others may have been charged for in it.
         let given_back = |refund: &Refund| {
@@ -125,8 +133,8 @@ impl<S: Store> Limiter<S> {
             ask.is_some_and(Ask::is_enforced)
         };
         let (back, kept) = refunds.into_iter().partition(given_back);
-        self.refund_detached(Receipt { refunds: back });
-        (decision, Receipt { refunds: kept })
+        self.refund_detached(Receipt { refunds: back, ..Receipt::default() });
+        (decision, Receipt { refunds: kept, ..Receipt::default() })
     }
 }
 

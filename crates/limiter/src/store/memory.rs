@@ -4,6 +4,7 @@
 //! [`MemoryStore::sweep`] is called; nothing ever stops the whole store. At its cap the store
 //! forgets nobody who is still being limited: newcomers share a few buckets per rule instead.
 
+mod lending;
 mod prefetch;
 mod shard;
 mod slot;
@@ -16,8 +17,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use smallvec::SmallVec;
 use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
-use tidegate_core::{Key, Keyer, Limit, Outcome, State, Timestamp};
+use tidegate_core::{Ask, Granted, Key, Keyer, Limit, Outcome, State, Timestamp};
 
+use self::lending::Lending;
 use self::prefetch::prefetch;
 use self::shard::{Common, Full, Shard};
 use self::slot::{Narrow, spread, upper};
@@ -40,6 +42,7 @@ pub struct MemoryStore {
     shift: u32,
     common: Common,
     clock: Clock,
+    lending: Lending,
     seed: [u8; 32],
     overflowed: AtomicU64,
     next_sweep: AtomicUsize,
@@ -130,6 +133,7 @@ impl MemoryStore {
             shift: 64 - shards.trailing_zeros(),
             common: Common::new(clock.now(), max_keys.div_ceil(shards)),
             clock,
+            lending: Lending::default(),
             seed: random_seed(),
             overflowed: AtomicU64::new(0),
             next_sweep: AtomicUsize::new(0),
@@ -374,6 +378,10 @@ impl Store for MemoryStore {
             return answers;
         }
         self.charge_all(charges).into_iter().map(Answer::Decided).collect()
+    }
+
+    async fn ask(&self, asks: &[(Key, Arc<Limit>, Ask)]) -> Vec<Result<Granted, StoreError>> {
+        asks.iter().map(|(key, limit, ask)| self.ask_one(*key, limit, ask)).collect()
     }
 
     async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {

@@ -14,6 +14,8 @@ mod denials;
 mod document;
 mod error;
 mod fleet;
+mod holds;
+mod leasing;
 mod node;
 mod redirect;
 mod report;
@@ -35,7 +37,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tidegate_core::{Key, Keyer, Limit, State};
+use tidegate_core::{Ask, Granted, Holds, Key, Keyer, Limit, State};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -80,6 +82,8 @@ pub struct RedisCounts {
     pub calls: u64,
     /// Requests that were handed to a server.
     pub carried: u64,
+    /// Asks for holds that were handed to a server.
+    pub asks: u64,
     /// Requests that were denied from memory.
     pub remembered: u64,
     /// Charges that could not be given back; they stay charged until the limit heals.
@@ -193,6 +197,7 @@ impl RedisStore {
         RedisCounts {
             calls: counters.calls.load(Ordering::Relaxed),
             carried: counters.carried.load(Ordering::Relaxed),
+            asks: counters.asks.load(Ordering::Relaxed),
             remembered: counters.remembered.load(Ordering::Relaxed),
             lost: counters.lost.load(Ordering::Relaxed),
             opened: counters.opened.load(Ordering::Relaxed),
@@ -207,9 +212,30 @@ impl RedisStore {
         self.inner.shared.spell(key)
     }
 
+    /// The name under which is kept what nodes hold of a key.
+    #[must_use]
+    pub fn name_of_holds(&self, key: Key) -> String {
+        self.inner.shared.spell_holds(key)
+    }
+
     /// What is kept under a key, and the limit it belongs to; nothing for a client without a counter.
     #[doc(hidden)]
     pub async fn state(&self, key: Key) -> Result<Option<(Limit, State)>, StoreError> {
+        self.kept(key, self.name_of(key), state::parse).await
+    }
+
+    /// What nodes hold of a key, and the limit under which that is kept; nothing if they hold none.
+    #[doc(hidden)]
+    pub async fn holds(&self, key: Key) -> Result<Option<(Limit, Holds)>, StoreError> {
+        self.kept(key, self.name_of_holds(key), holds::parse).await
+    }
+
+    async fn kept<T>(
+        &self,
+        key: Key,
+        name: String,
+        parse: impl Fn(&[u8]) -> Result<T, state::Unreadable>,
+    ) -> Result<Option<T>, StoreError> {
         let topology = &self.inner.topology;
         let node = topology.node(topology.group(&self.inner.shared, key))?;
         let store: Arc<str> = node.name().into();
@@ -220,11 +246,11 @@ impl RedisStore {
         let link = node.link().ok_or_else(|| unavailable("not connected"))?;
         let mut get = ::redis::cmd("GET");
         let kept: Result<Option<Vec<u8>>, _> =
-            get.arg(self.name_of(key)).query_async(&mut link.connection()).await;
+            get.arg(name).query_async(&mut link.connection()).await;
         let kept = kept.map_err(|error| unavailable(&node::describe(&error)))?;
         let corrupt =
             |reason: &str| StoreError::Corrupt { store: Arc::clone(&store), reason: reason.into() };
-        kept.map(|raw| state::parse(&raw).map_err(corrupt)).transpose()
+        kept.map(|raw| parse(&raw).map_err(corrupt)).transpose()
     }
 }
 
@@ -274,6 +300,14 @@ impl Store for RedisStore {
 
     async fn charge(&self, charges: &[Charge<'_>]) -> Answers {
         charging::charge(&self.inner, charges).await
+    }
+
+    async fn ask(&self, asks: &[(Key, Arc<Limit>, Ask)]) -> Vec<Result<Granted, StoreError>> {
+        leasing::ask(&self.inner, asks).await
+    }
+
+    fn leases(&self) -> bool {
+        true
     }
 
     fn share(&self) -> Share {

@@ -1,6 +1,7 @@
 //! The scripts in a real Redis answer what the Rust core answers, to the microsecond.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
+mod leases;
 mod random;
 mod vectors;
 mod walk;

@@ -1,7 +1,7 @@
 //! The shared vectors through the scripts.
 
 #[path = "../../../core/tests/vectors/case.rs"]
-mod case;
+pub(crate) mod case;
 
 use std::sync::Arc;
 

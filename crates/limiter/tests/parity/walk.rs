@@ -22,7 +22,7 @@ fn steps() -> u64 {
 
 /// A seed that failed can be walked again.
 #[allow(clippy::disallowed_methods, reason = "a seed that failed is given by hand")]
-fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     let given = std::env::var("TIDEGATE_SEED").ok().and_then(|seed| seed.parse().ok());
     given.unwrap_or_else(|| RandomState::new().hash_one(0))
 }
@@ -87,7 +87,7 @@ impl Client {
 }
 
 /// A limit of any algorithm, from the smallest numbers to the largest.
-fn any_limit(random: &mut Random) -> Arc<Limit> {
+pub(crate) fn any_limit(random: &mut Random) -> Arc<Limit> {
     loop {
         let window = match random.below(8) {
             0 => Span::from_millis(1),
@@ -133,7 +133,7 @@ fn any_cost(random: &mut Random, limit: &Limit) -> u64 {
 }
 
 /// Time goes on, mostly by little; now and then it is set back.
-fn any_time(random: &mut Random, now: Timestamp) -> Timestamp {
+pub(crate) fn any_time(random: &mut Random, now: Timestamp) -> Timestamp {
     match random.below(20) {
         0 | 1 => now,
         2 | 3 => now - Span::from_micros(random.size(2_000_000)),

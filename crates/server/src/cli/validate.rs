@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tidegate::rule::{Condition, Mode, Override};
+use tidegate::rule::{Accuracy, Condition, Mode, Override};
 use tidegate::{Limit, Rule, RuleSet};
 
 use super::excerpt::Sources;
@@ -124,6 +124,9 @@ fn describe(rule: &Rule, output: &mut Output<'_>) {
     let share = rule.rollout().map(|share| format!(", for {share} of its clients"));
     let share = share.unwrap_or_default();
     output.data(format_args!("{}: {}{share}{note}", rule.name(), bounded(rule.limit())));
+    if rule.accuracy() == Accuracy::Leased {
+        output.data("  leased: within the same bound, whatever the number of nodes");
+    }
     if let Some(penalty) = penalty(rule, rule.limit()) {
         output.data(format_args!("  penalty: {penalty}"));
     }

@@ -14,6 +14,7 @@ use tokio::task::spawn_blocking;
 pub(crate) use self::push::PushError;
 use super::copy::LocalCopy;
 use super::envoy::Files;
+use super::quiet::quietly;
 use super::{Document, Own, Rules, Standing};
 use crate::config::ConfigError;
 use crate::identity::{Identity, Known};
@@ -166,18 +167,16 @@ impl Keeper {
         number: u64,
     ) -> Result<(), ConfigError> {
         let (keeper, read) = (Arc::clone(self), next.clone());
-        let reading = spawn_blocking(move || {
+        let reading = quietly(move || {
             let rules = Rules::of(&read.own, read.envoy.as_deref())?.complete()?;
             Ok::<Fit, ConfigError>(keeper.fit(rules))
         });
-        let fit = match reading.await {
-            Ok(Ok(fit)) => fit,
-            Ok(Err(error)) => {
+        let fit = match reading.await.and_then(|read| read) {
+            Ok(fit) => fit,
+            Err(error) => {
                 self.unfit(number, &error);
                 return Err(error);
             }
-            // It is aborted only with everything else, or there is a mistake in reading rules.
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
         let (count, hash) = (fit.rules.set.rules().len(), fit.hash.clone());
         tokio::spawn(retire(self.enforce(fit, number, &next.own)));
@@ -250,5 +249,6 @@ async fn retire(old: Arc<InForce>) {
     while Arc::strong_count(&old) > 1 {
         ticker.tick().await;
     }
-    let _ = spawn_blocking(move || drop(old)).await;
+    // Without a thread it was dropped here.
+    let _ = quietly(move || drop(old)).await;
 }

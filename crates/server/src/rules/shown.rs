@@ -16,6 +16,7 @@ pub(crate) struct Shown<'a> {
     per: Vec<&'a str>,
     #[serde(flatten)]
     limit: Limited,
+    accuracy: &'static str,
     on_store_failure: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     rollout: Option<String>,
@@ -91,6 +92,7 @@ impl<'a> Shown<'a> {
             r#match: matched(rule.conditions()),
             per: rule.per().iter().map(Chain::as_str).collect(),
             limit: limited(rule.limit()),
+            accuracy: rule.accuracy().name(),
             on_store_failure: match rule.on_store_failure() {
                 OnStoreFailure::Allow => "allow",
                 OnStoreFailure::Deny => "deny",

@@ -57,4 +57,60 @@ if REFUNDS then
   end
 end
 
-return {terms = terms, read = read, fresh = fresh, take = take, write = write, refund = refund}
+local leasing
+if LEASES then
+  leasing = {size = 0}
+
+  -- What a hold takes and what of it is spent: no more than the whole amount.
+  function leasing.read(terms, _, _, amount, spent)
+    return math.min(amount, terms[2]), 0, math.min(spent, terms[2]), 0
+  end
+
+  function leasing.write()
+    return ''
+  end
+
+  function leasing.plus(_, tokens, _, more)
+    return tokens + more, 0
+  end
+
+  function leasing.capped(terms, tokens)
+    return math.min(tokens, terms[2]), 0
+  end
+
+  function leasing.minus(_, tokens, _, less)
+    return math.max(tokens - less, 0), 0
+  end
+
+  function leasing.advance(terms, ends, spent)
+    return current(terms[1], ends, spent)
+  end
+
+  -- The key's own time, and when holds end at the latest.
+  function leasing.time(terms, ends)
+    return math.max(now, ends - terms[1]), ends
+  end
+
+  -- Whether so much more could be spent.
+  function leasing.fits(terms, more, _, _, spent)
+    return spent + more <= terms[2]
+  end
+
+  -- Spends so much at an instant that may be over, whether or not it fits. What was spent in a window
+  -- that is past is forgotten with it.
+  function leasing.owe(terms, at, more, _, ends, spent)
+    if at - at % terms[1] + terms[1] >= ends then
+      spent = math.max(spent, math.min(spent + more, terms[2]))
+    end
+    return ends, spent
+  end
+
+  -- From when on holds that end by then say nothing.
+  function leasing.settled(_, ends)
+    return ends
+  end
+end
+
+return {
+  terms = terms, read = read, fresh = fresh, take = take, write = write, refund = refund, leasing = leasing,
+}

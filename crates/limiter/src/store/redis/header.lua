@@ -11,4 +11,5 @@
 --   write(terms, …)      the bytes of a state, and until when they say anything
 --   refund(terms, slip, …)  the state after a charge was taken back, the last one when there is no
 --                        slip; nothing when none was
+--   leasing              what holds need of it: sums of what tokens take, and spending that is owed
 local unpack_from, pack = struct.unpack, struct.pack

@@ -19,6 +19,7 @@ impl Script {
 pub(super) struct Scripts {
     pub(super) charge: Script,
     pub(super) refund: Script,
+    pub(super) lease: Script,
     pub(super) pulse: Script,
     pub(super) forget: Script,
     pub(super) blocks: Script,
@@ -45,19 +46,16 @@ impl Scripts {
     }
 
     /// Every script, to be loaded before the first check.
-    pub(super) fn all(&self) -> [&Script; 5] {
-        [&self.charge, &self.refund, &self.pulse, &self.forget, &self.blocks]
+    pub(super) fn all(&self) -> [&Script; 6] {
+        [&self.charge, &self.refund, &self.lease, &self.pulse, &self.forget, &self.blocks]
     }
 
     /// The scripts on another clock, for tests that move time by hand.
     pub(super) fn with_clock(clock: &str) -> Self {
-        let compose = |refunds: bool, task: &str| {
+        // What a script does not need of the meters is not made.
+        let compose = |needs: &str, task: &str| {
             let mut source = String::from(include_str!("header.lua"));
-            source.push_str(if refunds {
-                "local REFUNDS = true\n"
-            } else {
-                "local REFUNDS = false\n"
-            });
+            source.push_str(needs);
             source.push_str(clock);
             for (name, meter) in ALGORITHMS {
                 source.push_str(&format!("local function {name}()\n{meter}end\n"));
@@ -67,9 +65,12 @@ impl Scripts {
         };
         let several = format!("local function several()\n{}end\n", include_str!("several.lua"));
         let charge = include_str!("charge.lua").replace(SEVERAL, &several);
+        let leases =
+            format!("local REFUNDS, LEASES, MOST = false, true, {}\n", tidegate_core::Holds::MOST);
         Self {
-            charge: compose(false, &charge),
-            refund: compose(true, include_str!("refund.lua")),
+            charge: compose("local REFUNDS, LEASES = false, false\n", &charge),
+            refund: compose("local REFUNDS, LEASES = true, false\n", include_str!("refund.lua")),
+            lease: compose(&leases, include_str!("lease.lua")),
             pulse: Script::new(include_str!("pulse.lua").to_owned()),
             forget: Script::new(include_str!("forget.lua").to_owned()),
             blocks: Script::new(include_str!("blocks.lua").to_owned()),

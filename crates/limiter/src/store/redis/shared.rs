@@ -27,6 +27,8 @@ pub(super) struct Counters {
     pub(super) calls: AtomicU64,
     /// Requests that they carried.
     pub(super) carried: AtomicU64,
+    /// Asks that were handed to a server.
+    pub(super) asks: AtomicU64,
     /// Requests that were denied from memory.
     pub(super) remembered: AtomicU64,
     /// Charges that could not be given back.
@@ -46,6 +48,11 @@ impl Shared {
         name.push_str(self.config.prefix());
         BASE64_URL_SAFE_NO_PAD.encode_string(key.as_u128().to_be_bytes(), &mut name);
         name
+    }
+
+    /// The name of what is held beside a key's counter; a cluster keeps both in one slot.
+    pub(super) fn spell_holds(&self, key: Key) -> String {
+        format!("{{{}}}:h", self.spell(key))
     }
 
     /// A name for something that is no counter.

@@ -98,4 +98,64 @@ if REFUNDS then
   end
 end
 
-return {terms = terms, read = read, fresh = fresh, take = take, write = write, refund = refund}
+local leasing
+if LEASES then
+  leasing = {size = 0}
+
+  -- What a hold takes and what of it is spent: no more than the whole amount.
+  function leasing.read(terms, _, _, amount, spent)
+    return math.min(amount, terms[2]), 0, math.min(spent, terms[2]), 0
+  end
+
+  function leasing.write()
+    return ''
+  end
+
+  function leasing.plus(_, tokens, _, more)
+    return tokens + more, 0
+  end
+
+  function leasing.capped(terms, tokens)
+    return math.min(tokens, terms[2]), 0
+  end
+
+  function leasing.minus(_, tokens, _, less)
+    return math.max(tokens - less, 0), 0
+  end
+
+  function leasing.advance(terms, ends, spent, before)
+    return rolled(terms[1], ends, spent, before)
+  end
+
+  -- The key's own time, and when holds end at the latest.
+  function leasing.time(terms, ends)
+    return math.max(now, ends - terms[1]), ends
+  end
+
+  -- Whether so much more could be spent.
+  function leasing.fits(terms, more, _, ends, spent, before)
+    local room = terms[2] - spent - more
+    return room >= 0 and fits(before, math.min(ends - now, terms[1]), room, terms[1])
+  end
+
+  -- Spends so much at an instant that may be over, whether or not it fits: what was spent in the
+  -- window before counts there.
+  function leasing.owe(terms, at, more, _, ends, spent, before)
+    local at_end = at - at % terms[1] + terms[1]
+    if at_end >= ends then
+      spent = math.max(spent, math.min(spent + more, terms[2]))
+    elseif at_end + terms[1] == ends then
+      before = math.max(before, math.min(before + more, terms[2]))
+    end
+    return ends, spent, before
+  end
+
+  -- From when on holds that end by then say nothing.
+  function leasing.settled(terms, ends)
+    return ends + 2 * terms[1]
+  end
+end
+
+return {
+  terms = terms, read = read, fresh = fresh, take = take, write = write, refund = refund, leasing = leasing,
+}

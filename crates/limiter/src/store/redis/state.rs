@@ -76,6 +76,17 @@ pub(super) type Unreadable = &'static str;
 
 /// The limit and the state that a key's bytes say.
 pub(super) fn parse(raw: &[u8]) -> Result<(Limit, State), Unreadable> {
+    let (limit, payload) = parse_tag(raw)?;
+    let state = if let Limit::SlidingLog(_) = limit {
+        parse_log(payload).ok_or("its log can't be")?
+    } else {
+        read(&limit, payload).ok_or("its length is wrong")?
+    };
+    Ok((limit, state))
+}
+
+/// The limit that a key's bytes belong to, and what follows its tag.
+pub(super) fn parse_tag(raw: &[u8]) -> Result<(Limit, &[u8]), Unreadable> {
     let (&[version, length, algorithm], _) = raw.split_first_chunk().ok_or("it is cut short")?;
     if version != VERSION {
         return Err("its format is of another version");
@@ -97,12 +108,7 @@ pub(super) fn parse(raw: &[u8]) -> Result<(Limit, State), Unreadable> {
         _ => return Err("its algorithm is unknown"),
     };
     let limit = Limit::new(algorithm, quota).map_err(|_| "its limit can't be")?;
-    let state = if algorithm == Algorithm::SlidingLog {
-        parse_log(payload).ok_or("its log can't be")?
-    } else {
-        read(&limit, payload).ok_or("its length is wrong")?
-    };
-    Ok((limit, state))
+    Ok((limit, payload))
 }
 
 /// The state of a limit other than a log, from what follows the tag; nothing is a new client.
@@ -216,23 +222,24 @@ pub(super) fn put_slip(bytes: &mut Vec<u8>, slip: &Slip) {
 }
 
 /// Each number in seven bytes: all of them are below 2^53.
-fn put_numbers(bytes: &mut impl Extend<u8>, numbers: &[u64]) {
+pub(super) fn put_numbers(bytes: &mut impl Extend<u8>, numbers: &[u64]) {
     for number in numbers {
         let [_, seven @ ..] = number.to_be_bytes();
         bytes.extend(seven);
     }
 }
 
-struct Numbers<'b>(&'b [u8]);
+/// Numbers in network order, one after another.
+pub(super) struct Numbers<'b>(pub(super) &'b [u8]);
 
 impl Numbers<'_> {
-    fn number(&mut self, size: usize) -> Option<u64> {
+    pub(super) fn number(&mut self, size: usize) -> Option<u64> {
         let (bytes, rest) = self.0.split_at_checked(size)?;
         self.0 = rest;
         Some(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
 
-    fn time(&mut self) -> Option<Timestamp> {
+    pub(super) fn time(&mut self) -> Option<Timestamp> {
         self.number(7).map(Timestamp::from_micros)
     }
 

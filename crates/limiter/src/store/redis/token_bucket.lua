@@ -117,4 +117,94 @@ if REFUNDS then
   end
 end
 
-return {terms = terms, read = read, fresh = fresh, take = take, write = write, refund = refund}
+local leasing
+if LEASES then
+  leasing = {size = 28}
+
+  -- What a hold takes and what of it is spent, as (micros, parts) each.
+  function leasing.read(_, raw, at)
+    return unpack_from('>I7I7I7I7', raw, at)
+  end
+
+  function leasing.write(hold)
+    return pack('>I7I7I7I7', hold.all, hold.all_parts, hold.used, hold.used_parts)
+  end
+
+  local function plus(terms, micros, parts, more, more_parts)
+    micros, parts = micros + more, parts + more_parts
+    if parts >= terms[1] then
+      return micros + 1, parts - terms[1]
+    end
+    return micros, parts
+  end
+  leasing.plus = plus
+
+  -- At most a whole bucket.
+  function leasing.capped(terms, micros, parts)
+    if micros > terms[2] or (micros == terms[2] and parts > terms[3]) then
+      return terms[2], terms[3]
+    end
+    return micros, parts
+  end
+
+  -- Zero when it would be less.
+  function leasing.minus(terms, micros, parts, less, less_parts)
+    if micros < less or (micros == less and parts <= less_parts) then
+      return 0, 0
+    elseif parts < less_parts then
+      return micros - less - 1, parts + terms[1] - less_parts
+    end
+    return micros - less, parts - less_parts
+  end
+
+  function leasing.advance(terms, micros, parts, given, given_parts)
+    if given > 0 or given_parts > 0 then
+      given, given_parts = still_given(terms, micros, parts, given, given_parts)
+    end
+    return micros, parts, given, given_parts
+  end
+
+  -- The key's own time, and when holds end at the latest, if they do.
+  function leasing.time()
+    return now, nil
+  end
+
+  -- Whether so much more could be spent.
+  function leasing.fits(terms, more, more_parts, micros, parts)
+    local full = now + terms[2]
+    if micros > full then
+      return false
+    elseif micros < now then
+      micros, parts = now, 0
+    end
+    micros, parts = plus(terms, micros, parts, more, more_parts)
+    return micros < full or (micros == full and parts <= terms[3])
+  end
+
+  -- Spends so much at an instant that may be over, whether or not it fits: a bucket owes at most
+  -- another one.
+  function leasing.owe(terms, at, more, more_parts, micros, parts, given, given_parts)
+    local base, base_parts = micros, parts
+    if base < at then
+      base, base_parts = at, 0
+    end
+    base, base_parts = plus(terms, base, base_parts, more, more_parts)
+    local most, most_parts = plus(terms, at + terms[2], terms[3], terms[2], terms[3])
+    if base > most or (base == most and base_parts > most_parts) then
+      base, base_parts = most, most_parts
+    end
+    if base < micros or (base == micros and base_parts < parts) then
+      base, base_parts = micros, parts
+    end
+    return base, base_parts, given, given_parts
+  end
+
+  -- From when on holds that end by then, and take so much, say nothing.
+  function leasing.settled(terms, ends, all, micros)
+    return (micros > ends and micros or ends) + math.min(all, 2 * terms[2]) + MOST + 2
+  end
+end
+
+return {
+  terms = terms, read = read, fresh = fresh, take = take, write = write, refund = refund, leasing = leasing,
+}

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use tidegate::{DocumentVersion, Draft, Edition, Expected, PutError, RedisDocument, StoreError};
-use tokio::task::spawn_blocking;
 
 use super::{Inputs, Keeper};
 use crate::config::ConfigError;
+use crate::rules::quiet::quietly;
 use crate::rules::{Document, Own, Rules};
 
 /// Why rules were not pushed. Nothing changed anywhere, unless the store did not confirm it.
@@ -65,12 +65,7 @@ impl Keeper {
         let document = Document::new("rules", text);
         let envoy = self.inputs.lock().await.envoy.clone();
         let next = Inputs { own: Own::Written(document), envoy };
-        let reading =
-            spawn_blocking(move || Rules::of(&next.own, next.envoy.as_deref())?.complete());
-        match reading.await {
-            Ok(read) => read,
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
-        }
+        quietly(move || Rules::of(&next.own, next.envoy.as_deref())?.complete()).await?
     }
 
     /// Where rules are pushed to.

@@ -1,0 +1,382 @@
+//! What one node has of one client's limit, and what it has to tell about it.
+//!
+//! The node's side of `docs/decisions/0011-leases.md`. Time is an argument, and nothing is sent here: a
+//! whole fleet runs inside a test.
+
+use smallvec::SmallVec;
+use tidegate_core::hold::{Ask, Granted, HoldId, Report};
+use tidegate_core::{Limit, Outcome, Span, Timestamp, Verdict};
+
+use super::demand::Demand;
+
+/// How long a hold may be used. A client of a node that crashed waits so long for its tokens.
+pub const LIFE: Span = Span::from_secs(2);
+/// After how long without a check what is left is given back.
+const IDLE: Span = Span::from_millis(500);
+/// Most holds of one client at one node: one in use, one to follow, and some that are over and not yet
+/// told.
+const MOST: usize = 6;
+
+/// Longest that a denial is remembered.
+const DENIED: Span = Span::SECOND;
+/// Shortest and longest pause of a client for which there is less than it wants.
+const PAUSE: (Span, Span) = (Span::from_millis(10), Span::from_millis(100));
+/// So many tokens should have come back when it asks again.
+const WORTH: u64 = 16;
+
+/// The tokens that this node holds for one client.
+#[derive(Debug, Default)]
+pub struct Tab {
+    /// Oldest first, which is also the order of use.
+    leases: SmallVec<[Lease; 2]>,
+    demand: Demand,
+    /// The question under way, if there is one.
+    asked: Option<Asked>,
+    /// When a check was last decided here.
+    used: Timestamp,
+    /// How much the last grant was, to know when half of it is gone.
+    granted: u64,
+    /// What the client is told without asking.
+    denied: Option<Denied>,
+}
+
+/// A denial, which holds for whatever costs as much.
+#[derive(Clone, Copy, Debug)]
+struct Denied {
+    cost: u64,
+    outcome: Outcome,
+    until: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    id: HoldId,
+    spent: u64,
+    /// How much of that was told, heard or not: it can't be taken back.
+    told: u64,
+    left: u64,
+    /// Until when it may be used, by this node's clock.
+    until: Timestamp,
+    /// Nothing more is spent from it, and the store has not confirmed that it knows.
+    closed: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    id: HoldId,
+    at: Timestamp,
+    cost: u64,
+    want: u64,
+}
+
+/// What a tab says to a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Decided here. With so many tokens left here.
+    Yes(u64),
+    /// The store has to be asked.
+    No,
+}
+
+impl Tab {
+    /// Takes `cost` from what is held, if it is there.
+    pub fn take(&mut self, now: Timestamp, cost: u64) -> Taken {
+        self.used = now;
+        self.demand.note(now, cost);
+        let left = self.left(now);
+        if cost > left {
+            return Taken::No;
+        }
+        let mut open = cost;
+        for lease in self.leases.iter_mut().filter(|lease| lease.is_usable(now)) {
+            let part = open.min(lease.left);
+            lease.left -= part;
+            lease.spent += part;
+            open -= part;
+            if open == 0 {
+                break;
+            }
+        }
+        Taken::Yes(left - cost)
+    }
+
+    /// The denial of a check that need not ask: one that cost no more was denied a moment ago, or there
+    /// is so little left that it is fetched in fewer and larger parts.
+    #[must_use]
+    pub fn refusal(&self, now: Timestamp, cost: u64) -> Option<Outcome> {
+        let denied = self.denied.filter(|denied| now < denied.until && cost >= denied.cost)?;
+        let retry_after = Some(denied.until.since(now).max(Span::MICROSECOND));
+        Some(Outcome { verdict: Verdict::Deny { retry_after }, ..denied.outcome })
+    }
+
+    /// Gives back what was taken a moment ago, as far as its lease can still be used and nobody was told.
+    pub fn put_back(&mut self, now: Timestamp, cost: u64) {
+        let mut open = cost;
+        for lease in self.leases.iter_mut().rev().filter(|lease| lease.is_usable(now)) {
+            let part = open.min(lease.spent - lease.told);
+            lease.left += part;
+            lease.spent -= part;
+            open -= part;
+        }
+    }
+
+    /// How many tokens can be taken here.
+    #[must_use]
+    pub fn left(&self, now: Timestamp) -> u64 {
+        let usable = self.leases.iter().filter(|lease| lease.is_usable(now));
+        usable.map(|lease| lease.left).fold(0, u64::saturating_add)
+    }
+
+    /// Whether a question is under way.
+    #[must_use]
+    pub fn is_asking(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Whether it is time to ask for more, so that nobody has to wait for it.
+    #[must_use]
+    pub fn is_low(&mut self, now: Timestamp) -> bool {
+        !self.is_asking() && self.granted > 0 && self.left(now) <= self.granted / 2 && {
+            let ahead = self.demand.ahead(now);
+            ahead > 0
+        }
+    }
+
+    /// A question with a cost, and about what else to hold: with all that is to be told. One at a
+    /// time; what was asked before and not answered is given up.
+    pub fn ask(&mut self, now: Timestamp, cost: u64, waiting: u64, id: HoldId, nodes: u64) -> Ask {
+        self.retire(now);
+        let ahead = self.demand.ahead(now);
+        let room = self.leases.len() < MOST;
+        let want = if room { ahead.max(waiting) } else { 0 };
+        self.asked = Some(Asked { id, at: now, cost, want });
+        Ask { cost, want, id, reports: self.reports(), life: LIFE, nodes }
+    }
+
+    /// What the store answered to the question that is under way, about this limit.
+    pub fn answered(&mut self, limit: &Limit, granted: &Granted) {
+        let Some(Asked { id, at, cost, want }) = self.asked.take() else { return };
+        // All that was told is known there.
+        self.leases.retain(|lease| !lease.closed);
+        self.granted = granted.held;
+        self.denied = match granted.outcome.retry_after() {
+            Some(wait) if cost > 0 => {
+                let wait = if want > 0 { wait.max(pause(limit)) } else { wait };
+                Some(Denied { cost, outcome: granted.outcome, until: at + wait.min(DENIED) })
+            }
+            _ if want > 0 && granted.held < want / 2 => {
+                let until = at + pause(limit);
+                Some(Denied { cost: 0, outcome: granted.outcome, until })
+            }
+            _ => None,
+        };
+        if want > 0 && granted.held > 0 {
+            let until = at + granted.life;
+            let (left, closed) = (granted.held, false);
+            let lease = Lease { id, spent: 0, told: 0, left, until, closed };
+            self.leases.push(lease);
+        }
+    }
+
+    /// The question that is under way has no answer, or none in time. What it may have been granted is
+    /// not used; what it told is told again.
+    pub fn lost(&mut self) {
+        self.asked = None;
+        self.granted = 0;
+    }
+
+    /// What to tell the store about a client that does not come any more; nothing if there is nothing
+    /// to tell. What is left is not used again.
+    pub fn leave(&mut self, now: Timestamp, id: HoldId, nodes: u64) -> Option<Ask> {
+        if self.is_asking() {
+            return None;
+        }
+        self.leases.iter_mut().for_each(Lease::close);
+        self.granted = 0;
+        if self.leases.is_empty() {
+            return None;
+        }
+        self.asked = Some(Asked { id, at: now, cost: 0, want: 0 });
+        Some(Ask { cost: 0, want: 0, id, reports: self.reports(), life: LIFE, nodes })
+    }
+
+    /// Whether the client has not come for a while.
+    #[must_use]
+    pub fn is_idle(&self, now: Timestamp) -> bool {
+        now.since(self.used) >= IDLE
+    }
+
+    /// Whether there is nothing to remember.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.leases.is_empty() && self.asked.is_none()
+    }
+
+    fn reports(&mut self) -> SmallVec<[Report; 2]> {
+        let report = |lease: &mut Lease| {
+            lease.told = lease.spent;
+            Report { id: lease.id, spent: lease.spent, closed: lease.closed }
+        };
+        self.leases.iter_mut().map(report).collect()
+    }
+
+    /// Closes what is used up or over: it is told with the next question.
+    fn retire(&mut self, now: Timestamp) {
+        for lease in &mut self.leases {
+            if lease.left == 0 || now >= lease.until {
+                lease.close();
+            }
+        }
+    }
+}
+
+/// How long a busy client waits before it asks for more of a limit that is nearly used up.
+fn pause(limit: &Limit) -> Span {
+    let (amount, window) = (limit.quota().amount().max(1), limit.quota().window().as_micros());
+    let worth = u128::from(window) * u128::from(WORTH) / u128::from(amount);
+    let worth = Span::from_micros(u64::try_from(worth).unwrap_or(u64::MAX));
+    // Not a large part of a window: what is not asked for in it is lost.
+    worth.clamp(PAUSE.0, PAUSE.1).min(Span::from_micros(window / 64))
+}
+
+impl Lease {
+    fn is_usable(&self, now: Timestamp) -> bool {
+        !self.closed && now < self.until
+    }
+
+    fn close(&mut self) {
+        self.closed = true;
+        self.left = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::hold::Holds;
+    use tidegate_core::{Algorithm, Limit, Quota};
+
+    use super::*;
+
+    /// A store of one client, and time.
+    struct Scene {
+        limit: Limit,
+        state: tidegate_core::State,
+        holds: Holds,
+        now: Timestamp,
+        number: u32,
+    }
+
+    impl Scene {
+        fn new(quota: Quota) -> Self {
+            let limit = Limit::new(Algorithm::TokenBucket, quota).unwrap();
+            let (state, now) = (limit.fresh(), Timestamp::from_secs(1_000));
+            Self { limit, state, holds: Holds::default(), now, number: 0 }
+        }
+
+        fn id(&mut self) -> HoldId {
+            self.number += 1;
+            HoldId { node: 1, number: self.number }
+        }
+
+        fn decide(&mut self, ask: &Ask) -> Granted {
+            self.limit.ask(&mut self.state, &mut self.holds, self.now, ask)
+        }
+
+        /// One check of cost 1: whether it passed, and whether the store was asked.
+        fn check(&mut self, tab: &mut Tab) -> (bool, bool) {
+            if let Taken::Yes(_) = tab.take(self.now, 1) {
+                return (true, false);
+            }
+            if tab.refusal(self.now, 1).is_some() {
+                return (false, false);
+            }
+            let (now, id) = (self.now, self.id());
+            let ask = tab.ask(now, 1, 0, id, 1);
+            let granted = self.decide(&ask);
+            tab.answered(&self.limit, &granted);
+            (granted.outcome.is_allowed(), true)
+        }
+    }
+
+    #[test]
+    fn a_busy_client_asks_seldom_and_gets_what_the_limit_allows() {
+        let (mut scene, mut tab) = (Scene::new(Quota::per_second(10_000)), Tab::default());
+        let (mut passed, mut asked) = (0, 0);
+        for _ in 0..200_000 {
+            let (yes, question) = scene.check(&mut tab);
+            passed += u64::from(yes);
+            asked += u64::from(question);
+            scene.now = scene.now + Span::from_micros(50);
+        }
+        // Ten seconds at twice the limit: the burst, and ten times the rate.
+        assert!((108_000..=110_000).contains(&passed), "{passed}");
+        assert!(asked <= 200_000 / 100, "{asked} questions for {passed} passed");
+    }
+
+    #[test]
+    fn a_client_that_comes_seldom_costs_one_question_each_and_holds_nothing() {
+        let (mut scene, mut tab) = (Scene::new(Quota::per_hour(10)), Tab::default());
+        for _ in 0..5 {
+            assert_eq!(scene.check(&mut tab), (true, true));
+            assert!(scene.holds.is_empty() && tab.is_empty());
+            scene.now = scene.now + Span::from_secs(1_800);
+        }
+    }
+
+    #[test]
+    fn what_is_over_is_not_used_and_what_is_left_is_given_back() {
+        let (mut scene, mut tab) = (Scene::new(Quota::per_day(1_000)), Tab::default());
+        while tab.left(scene.now) == 0 {
+            scene.check(&mut tab);
+        }
+        let left = tab.left(scene.now);
+        assert_eq!(scene.holds.held(1_000), left);
+        assert_eq!(tab.left(scene.now + LIFE), 0);
+        assert_eq!(tab.take(scene.now + LIFE, 1), Taken::No);
+        let (now, id) = (scene.now, scene.id());
+        let leaving = tab.leave(now, id, 1).unwrap();
+        let granted = scene.decide(&leaving);
+        assert!(granted.outcome.remaining >= left);
+        tab.answered(&scene.limit, &granted);
+        assert!(scene.holds.is_empty() && tab.is_empty());
+    }
+
+    #[test]
+    fn an_answer_that_was_lost_is_never_used() {
+        let (mut scene, mut tab) = (Scene::new(Quota::per_day(1_000)), Tab::default());
+        for _ in 0..10 {
+            tab.take(scene.now, 1);
+        }
+        let (now, id) = (scene.now, scene.id());
+        let ask = tab.ask(now, 1, 0, id, 1);
+        let granted = scene.decide(&ask);
+        assert!(granted.held > 0);
+        tab.lost();
+        assert_eq!(tab.take(scene.now, 1), Taken::No);
+        // It comes after all, and nobody waits for it.
+        tab.answered(&scene.limit, &granted);
+        assert_eq!(tab.take(scene.now, 1), Taken::No);
+    }
+
+    #[test]
+    fn what_is_put_back_can_be_taken_again_and_is_not_reported() {
+        let (mut scene, mut tab) = (Scene::new(Quota::per_day(1_000)), Tab::default());
+        while tab.left(scene.now) == 0 {
+            scene.check(&mut tab);
+        }
+        let left = tab.left(scene.now);
+        assert_eq!(tab.take(scene.now, 2), Taken::Yes(left - 2));
+        tab.put_back(scene.now, 2);
+        assert_eq!(tab.left(scene.now), left);
+        let (now, id) = (scene.now, scene.id());
+        let ask = tab.ask(now, 0, 0, id, 1);
+        assert!(ask.reports.iter().all(|report| report.spent == 0), "{:?}", ask.reports);
+        tab.lost();
+        // Once the store may know of it, it stays spent.
+        assert_eq!(tab.take(scene.now, 2), Taken::Yes(left - 2));
+        let id = scene.id();
+        tab.ask(now, 0, 0, id, 1);
+        tab.put_back(scene.now, 2);
+        assert_eq!(tab.left(scene.now), left - 2);
+    }
+}

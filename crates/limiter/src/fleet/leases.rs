@@ -1,0 +1,380 @@
+//! The leases of all clients of one node, and the questions that keep them.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tidegate_core::hold::{Ask, Granted, HoldId};
+use tidegate_core::{Key, Limit, Outcome, Span, Verdict};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use super::lease::{Tab, Taken};
+use crate::clock::Clock;
+use crate::store::{Store, StoreError};
+
+const SHARDS: usize = 64;
+/// How often clients that do not come any more are looked for.
+const SWEEP: Duration = Duration::from_millis(250);
+/// Most clients that are asked about in one call when they have gone.
+const LEAVING: usize = 64;
+
+/// What this node holds, of every client under a leased rule.
+pub(crate) struct Leases {
+    node: u64,
+    numbers: AtomicU32,
+    clock: Clock,
+    shards: Box<[Mutex<HashMap<Key, Entry>>]>,
+    /// Whether somebody looks after clients that have gone.
+    swept: AtomicBool,
+}
+
+/// One client.
+struct Entry {
+    tab: Tab,
+    limit: Arc<Limit>,
+    /// What those cost who wait for the question that is under way.
+    waiting: u64,
+    answered: Arc<Notify>,
+    /// How often a question was answered or lost, and what became of the last.
+    questions: u64,
+    last: Option<Result<Outcome, StoreError>>,
+}
+
+impl Entry {
+    fn new(limit: &Arc<Limit>) -> Self {
+        Self {
+            tab: Tab::default(),
+            limit: Arc::clone(limit),
+            waiting: 0,
+            answered: Arc::default(),
+            questions: 0,
+            last: None,
+        }
+    }
+
+    /// What a check is told that was decided here.
+    fn told(&self, left: u64) -> Outcome {
+        let capacity = self.limit.capacity();
+        let last = self.last.as_ref().and_then(|last| last.as_ref().ok());
+        let elsewhere = last.map_or(0, |last| last.remaining);
+        let verdict = Verdict::Allow { delay: Span::ZERO, slip: None };
+        let reset_after = last.map_or(Span::ZERO, |last| last.reset_after);
+        let remaining = left.saturating_add(elsewhere).min(capacity);
+        Outcome { limit: capacity, remaining, reset_after, verdict }
+    }
+}
+
+/// What to do about a check.
+enum Step {
+    /// It is decided.
+    Done(Outcome),
+    /// Somebody else asks; this is how often somebody had.
+    Wait(Arc<Notify>, u64),
+    Ask(Ask),
+}
+
+/// What a leased rule said to a charge.
+pub(crate) struct Leased {
+    pub(crate) outcome: Outcome,
+    /// Whether it was taken from what is held here, and can be put back there.
+    pub(crate) here: bool,
+}
+
+impl Leases {
+    pub(crate) fn new(clock: Clock) -> Self {
+        let mut shards = Vec::new();
+        shards.resize_with(SHARDS, Mutex::default);
+        Self {
+            node: RandomState::new().hash_one(0),
+            numbers: AtomicU32::new(0),
+            // A clock that lags would use what is over.
+            clock: clock.afresh(),
+            shards: shards.into(),
+            swept: AtomicBool::new(false),
+        }
+    }
+
+    fn shard(&self, key: Key) -> &Mutex<HashMap<Key, Entry>> {
+        let [.., last] = key.as_u128().to_be_bytes();
+        &self.shards[usize::from(last) % SHARDS]
+    }
+
+    fn id(&self) -> HoldId {
+        HoldId { node: self.node, number: self.numbers.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// Charges a client: from what is held here, else by asking the store, once for all who wait.
+    ///
+    /// # Errors
+    /// The store did not answer in time; nothing is taken here.
+    pub(crate) async fn charge<S: Store>(
+        self: &Arc<Self>,
+        store: &Arc<S>,
+        key: Key,
+        limit: &Arc<Limit>,
+        cost: u64,
+    ) -> Result<Leased, StoreError> {
+        loop {
+            let (step, low) = self.step(key, limit, cost, store.share().of);
+            if low {
+                self.fetch_ahead(store, key, limit);
+            }
+            match step {
+                Step::Done(outcome) => {
+                    let here = outcome.is_allowed();
+                    return Ok(Leased { outcome, here });
+                }
+                Step::Wait(answered, questions) => {
+                    if let Some(error) = self.wait(key, answered, questions).await {
+                        return Err(error);
+                    }
+                }
+                Step::Ask(ask) => {
+                    let outcome = self.ask(store, key, limit, ask).await?;
+                    return Ok(Leased { outcome, here: false });
+                }
+            }
+        }
+    }
+
+    /// Answers what a charge would, and takes nothing: the answer to `cost`, or to 1 for 0.
+    ///
+    /// # Errors
+    /// The store did not answer in time.
+    pub(crate) async fn look<S: Store>(
+        &self,
+        store: &Arc<S>,
+        key: Key,
+        limit: &Arc<Limit>,
+        cost: u64,
+    ) -> Result<Outcome, StoreError> {
+        let (now, cost) = (self.clock.now(), cost.max(1));
+        let left = {
+            let shard = self.shard(key).lock();
+            let entry = shard.get(&key).filter(|entry| entry.limit == *limit);
+            entry.map_or(0, |entry| entry.tab.left(now))
+        };
+        let (id, life, nodes) = (self.id(), super::lease::LIFE, store.share().of);
+        let ask = Ask { cost: 0, want: 0, id, reports: [].into_iter().collect(), life, nodes };
+        let mut outcome = one(store, key, limit, ask).await?.outcome;
+        outcome.remaining = outcome.remaining.saturating_add(left).min(outcome.limit);
+        if cost <= outcome.remaining {
+            outcome.verdict = Verdict::Allow { delay: Span::ZERO, slip: None };
+        } else if outcome.is_allowed() {
+            // How long exactly, the store was not asked.
+            let wait = (cost <= outcome.limit).then(|| outcome.reset_after.max(Span::MICROSECOND));
+            outcome.verdict = Verdict::Deny { retry_after: wait };
+        }
+        Ok(outcome)
+    }
+
+    /// Puts back what was taken here, as far as that can still be.
+    pub(crate) fn put_back(&self, key: Key, cost: u64) {
+        let now = self.clock.now();
+        if let Some(entry) = self.shard(key).lock().get_mut(&key) {
+            entry.tab.put_back(now, cost);
+        }
+    }
+
+    fn step(&self, key: Key, limit: &Arc<Limit>, cost: u64, nodes: u64) -> (Step, bool) {
+        let now = self.clock.now();
+        let mut shard = self.shard(key).lock();
+        let entry = shard.entry(key).or_insert_with(|| Entry::new(limit));
+        if !Arc::ptr_eq(&entry.limit, limit) && entry.limit != *limit {
+            // What is held belongs to the limit as it was: no more is taken from it, and it expires.
+            *entry = Entry { answered: Arc::clone(&entry.answered), ..Entry::new(limit) };
+        }
+        if let Taken::Yes(left) = entry.tab.take(now, cost) {
+            let low = entry.tab.is_low(now);
+            return (Step::Done(entry.told(left)), low);
+        }
+        if let Some(outcome) = entry.tab.refusal(now, cost) {
+            return (Step::Done(outcome), false);
+        }
+        if entry.tab.is_asking() {
+            entry.waiting = entry.waiting.saturating_add(cost);
+            return (Step::Wait(Arc::clone(&entry.answered), entry.questions), false);
+        }
+        let waiting = std::mem::take(&mut entry.waiting);
+        (Step::Ask(entry.tab.ask(now, cost, waiting, self.id(), nodes)), false)
+    }
+
+    /// Waits for the question that somebody else has asked. Its failure is everybody's.
+    async fn wait(&self, key: Key, answered: Arc<Notify>, questions: u64) -> Option<StoreError> {
+        let notified = answered.notified();
+        let settled = |entry: &Entry| entry.questions != questions;
+        // It may have been answered between the look and here.
+        let over = self.shard(key).lock().get(&key).is_none_or(settled);
+        if !over {
+            notified.await;
+        }
+        let shard = self.shard(key).lock();
+        let entry = shard.get(&key)?;
+        match &entry.last {
+            Some(Err(error)) if entry.questions == questions + 1 => Some(error.clone()),
+            _ => None,
+        }
+    }
+
+    /// Asks the store, and tells everybody who waits.
+    async fn ask<S: Store>(
+        self: &Arc<Self>,
+        store: &Arc<S>,
+        key: Key,
+        limit: &Arc<Limit>,
+        ask: Ask,
+    ) -> Result<Outcome, StoreError> {
+        // Whoever stops waiting leaves nobody behind who waits for ever.
+        let question = Question { leases: self, key, settled: false };
+        let answer = one(store, key, limit, ask).await;
+        let outcome = question.settle(answer)?;
+        self.look_after(store);
+        Ok(outcome)
+    }
+
+    /// Asks for more before there is nothing left, while others go on.
+    fn fetch_ahead<S: Store>(self: &Arc<Self>, store: &Arc<S>, key: Key, limit: &Arc<Limit>) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (leases, store, limit) = (Arc::clone(self), Arc::clone(store), Arc::clone(limit));
+        let asked = self.clock.now();
+        let ask = {
+            let mut shard = self.shard(key).lock();
+            let Some(entry) = shard.get_mut(&key).filter(|entry| !entry.tab.is_asking()) else {
+                return;
+            };
+            let waiting = std::mem::take(&mut entry.waiting);
+            entry.tab.ask(asked, 0, waiting, self.id(), store.share().of)
+        };
+        runtime.spawn(async move {
+            // What failed is told when somebody needs it.
+            let _ = leases.ask(&store, key, &limit, ask).await;
+        });
+    }
+
+    /// Sees to it that what clients leave behind is given back.
+    fn look_after<S: Store>(self: &Arc<Self>, store: &Arc<S>) {
+        if self.swept.load(Ordering::Relaxed) || self.swept.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (leases, store) = (Arc::downgrade(self), Arc::downgrade(store));
+        runtime.spawn(keep_sweeping(leases, store));
+    }
+
+    /// Gives back what is held for clients that have gone, or for all of them.
+    pub(crate) async fn give_back<S: Store>(&self, store: &Arc<S>, all: bool) {
+        for shard in &self.shards {
+            loop {
+                let asks = self.leaving(shard, store.share().of, all);
+                if asks.is_empty() {
+                    break;
+                }
+                let answers = store.ask(&asks).await;
+                let mut shard = shard.lock();
+                for ((key, _, _), answer) in asks.iter().zip(answers) {
+                    let Some(entry) = shard.get_mut(key) else { continue };
+                    match answer {
+                        Ok(granted) => entry.tab.answered(&entry.limit, &granted),
+                        // It expires there.
+                        Err(_) => entry.tab = Tab::default(),
+                    }
+                    entry.questions += 1;
+                    entry.answered.notify_waiters();
+                }
+            }
+        }
+    }
+
+    fn leaving(
+        &self,
+        shard: &Mutex<HashMap<Key, Entry>>,
+        nodes: u64,
+        all: bool,
+    ) -> Vec<(Key, Arc<Limit>, Ask)> {
+        let now = self.clock.now();
+        let mut asks = Vec::new();
+        shard.lock().retain(|key, entry| {
+            if asks.len() == LEAVING || !(all || entry.tab.is_idle(now)) {
+                return true;
+            }
+            let ask = entry.tab.leave(now, self.id(), nodes);
+            let told = ask.is_some();
+            asks.extend(ask.map(|ask| (*key, Arc::clone(&entry.limit), ask)));
+            told || !entry.tab.is_empty()
+        });
+        asks
+    }
+}
+
+impl std::fmt::Debug for Leases {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let clients: usize = self.shards.iter().map(|shard| shard.lock().len()).sum();
+        f.debug_struct("Leases").field("clients", &clients).finish_non_exhaustive()
+    }
+}
+
+/// A question under way. Dropped without an answer, it is lost.
+struct Question<'a> {
+    leases: &'a Leases,
+    key: Key,
+    settled: bool,
+}
+
+impl Question<'_> {
+    fn settle(mut self, answer: Result<Granted, StoreError>) -> Result<Outcome, StoreError> {
+        self.settled = true;
+        let mut shard = self.leases.shard(self.key).lock();
+        let outcome = answer.as_ref().map(|granted| granted.outcome).map_err(Clone::clone);
+        if let Some(entry) = shard.get_mut(&self.key) {
+            match &answer {
+                Ok(granted) => entry.tab.answered(&entry.limit, granted),
+                Err(_) => entry.tab.lost(),
+            }
+            entry.questions += 1;
+            entry.last = Some(outcome.clone());
+            entry.answered.notify_waiters();
+        }
+        outcome
+    }
+}
+
+impl Drop for Question<'_> {
+    fn drop(&mut self) {
+        if self.settled {
+            return;
+        }
+        if let Some(entry) = self.leases.shard(self.key).lock().get_mut(&self.key) {
+            entry.tab.lost();
+            entry.questions += 1;
+            entry.last = None;
+            entry.answered.notify_waiters();
+        }
+    }
+}
+
+async fn one<S: Store>(
+    store: &Arc<S>,
+    key: Key,
+    limit: &Arc<Limit>,
+    ask: Ask,
+) -> Result<Granted, StoreError> {
+    let mut answers = store.ask(&[(key, Arc::clone(limit), ask)]).await;
+    answers.pop().unwrap_or_else(|| {
+        let reason = "it answered nothing".into();
+        Err(StoreError::Unavailable { store: "store".into(), reason })
+    })
+}
+
+async fn keep_sweeping<S: Store>(leases: Weak<Leases>, store: Weak<S>) {
+    let mut ticker = tokio::time::interval(SWEEP);
+    ticker.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticker.tick().await;
+        let (Some(leases), Some(store)) = (leases.upgrade(), store.upgrade()) else { return };
+        leases.give_back(&store, false).await;
+    }
+}

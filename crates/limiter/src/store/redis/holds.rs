@@ -1,0 +1,66 @@
+//! What is kept of holds, byte by byte, beside the state of the same client.
+//!
+//! The tag of the limit, as a state has it, then for each hold its name, its tokens, how many of them
+//! are spent and when it ends; for a bucket also how long these tokens take to refill, which the
+//! script adds up and can't work out.
+
+use tidegate_core::algorithm::Terms;
+use tidegate_core::{Hold, HoldId, Holds, Limit};
+
+use super::state::{Numbers, Tag, Unreadable, parse_tag, put_numbers};
+
+/// Bytes of a hold without what its tokens take.
+const PLAIN: usize = 12 + 3 * 7;
+
+/// The limit and the holds that a key's bytes say.
+pub(super) fn parse(raw: &[u8]) -> Result<(Limit, Holds), Unreadable> {
+    let (limit, payload) = parse_tag(raw)?;
+    let holds = read(&limit, payload).ok_or("its length is wrong")?;
+    Ok((limit, holds))
+}
+
+/// The holds of a limit, from what follows the tag; nothing is none.
+pub(super) fn read(limit: &Limit, payload: &[u8]) -> Option<Holds> {
+    let size = PLAIN + if let Limit::TokenBucket(_) = limit { 4 * 7 } else { 0 };
+    let chunks = payload.chunks_exact(size);
+    if !chunks.remainder().is_empty() || chunks.len() > Holds::MOST {
+        return None;
+    }
+    let hold = |bytes| {
+        let mut at = Numbers(bytes);
+        let id = HoldId { node: at.number(8)?, number: u32::try_from(at.number(4)?).ok()? };
+        Some(Hold { id, amount: at.number(7)?, spent: at.number(7)?, until: at.time()? })
+    };
+    chunks.map(hold).collect()
+}
+
+/// The bytes of holds under a limit; nothing for none.
+pub(super) fn write(tag: &Tag, limit: &Limit, holds: &Holds) -> Vec<u8> {
+    if holds.is_empty() {
+        return Vec::new();
+    }
+    let mut bytes = tag.bytes().to_vec();
+    for hold in holds.iter() {
+        put_name(&mut bytes, hold.id);
+        put_numbers(&mut bytes, &[hold.amount, hold.spent, hold.until.as_micros()]);
+        if let Limit::TokenBucket(_) = limit {
+            put_span(&mut bytes, limit, hold.amount);
+            put_span(&mut bytes, limit, hold.spent);
+        }
+    }
+    bytes
+}
+
+/// The name of a hold as scripts compare it.
+pub(super) fn put_name(bytes: &mut Vec<u8>, id: HoldId) {
+    bytes.extend(id.node.to_be_bytes());
+    bytes.extend(id.number.to_be_bytes());
+}
+
+/// What so many tokens take, in two numbers. More than the capacity take as much as that.
+pub(super) fn put_span(bytes: &mut Vec<u8>, limit: &Limit, tokens: u64) {
+    match limit.terms(tokens) {
+        Terms::Bucket { cost, .. } => put_numbers(bytes, &[cost.micros, cost.parts]),
+        Terms::Window { cost, .. } => put_numbers(bytes, &[cost, 0]),
+    }
+}

@@ -1,0 +1,221 @@
+-- Decides asks, each on its own: what is over, what was reported, a cost, and a new hold.
+--
+-- KEYS     for each ask the key of its client's state, as charges use it, and the key of the holds
+-- ARGV     one for each ask: algorithm, length of its tag, tag, terms of the limit and the cost;
+--          whether to charge the cost; how many reports, and for each the name of its hold, whether
+--          that is closed, what was spent in all, and what that takes; the name of the new hold, how
+--          long it may be used, and what it may be, largest first: tokens, what they take, and
+--          what has to be free for them
+-- ARGV[…]  states to take over from another limit: place of the ask, the bytes of state and holds that
+--          were found, and both under the new limit
+--
+-- Holds are kept as the tag of their limit, and for each its name, its tokens, how many are spent, when
+-- it ends, and for a bucket what these tokens take.
+--
+-- Answers with the time, and for each ask a byte that says what became of it. 1: decided; whether the cost
+-- was charged, which of the new holds was granted, and the state and holds that were there before,
+-- each after its length. 2: it belongs to another limit or can't be read, and what is there. 3: it is no
+-- string.
+
+local byte, char, sub, call, concat = string.byte, string.char, string.sub, redis.call, table.concat
+local makers, meters = {token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log}, {}
+local NAME, DECIDED, FOREIGN, NO_STRING = 12, 1, 2, 3
+
+local function get(key)
+  local raw = redis.pcall('GET', key)
+  if type(raw) ~= 'table' then
+    return raw or ''
+  end
+end
+
+-- Holds from their bytes; nothing when they can't be read.
+local function read_holds(meter, terms, raw, at)
+  local holds, size = {}, NAME + 21 + meter.size
+  local length = #raw - at + 1
+  if length % size ~= 0 or length > MOST * size then
+    return nil
+  end
+  for place = at, #raw, size do
+    local amount, spent, ends = unpack_from('>I7I7I7', raw, place + NAME)
+    local hold = {name = sub(raw, place, place + NAME - 1), amount = amount, spent = spent, ends = ends}
+    hold.all, hold.all_parts, hold.used, hold.used_parts =
+      meter.read(terms, raw, place + NAME + 21, amount, spent)
+    holds[#holds + 1] = hold
+  end
+  return holds
+end
+
+local function write_holds(key, tag, meter, terms, holds, due)
+  local texts, ends, all = {tag}, 0, 0
+  for index = 1, #holds do
+    local hold = holds[index]
+    texts[index + 1] = hold.name .. pack('>I7I7I7', hold.amount, hold.spent, hold.ends) .. meter.write(hold)
+    ends, all = math.max(ends, hold.ends), all + hold.all - hold.used
+  end
+  if #holds > 0 then
+    local settled = meter.settled(terms, ends, all, due)
+    call('PSETEX', key, milliseconds_until(settled), concat(texts))
+  else
+    call('DEL', key)
+  end
+end
+
+local function find(holds, name)
+  for index = 1, #holds do
+    if holds[index].name == name then
+      return index
+    end
+  end
+end
+
+-- How long a node may use what is kept so long: that and its margin fit into it.
+local function usable(kept)
+  local beyond = math.max(kept - 10000, 0)
+  return (beyond * 100 - beyond * 100 % 101) / 101
+end
+
+local takeovers = {}
+for place = #KEYS / 2 + 1, #ARGV, 5 do
+  takeovers[tonumber(ARGV[place])] = place
+end
+
+local function decide(place)
+  local text, key, holds_key = ARGV[place], KEYS[2 * place - 1], KEYS[2 * place]
+  local id, length = byte(text, 1, 2)
+  meters[id] = meters[id] or makers[id]()
+  local meter, leasing = meters[id], meters[id].leasing
+  local tag = sub(text, 3, 2 + length)
+  local terms = {meter.terms(text, 3 + length)}
+  local at = terms[#terms]
+
+  local raw, raw_holds = get(key), get(holds_key)
+  if not raw or not raw_holds then
+    return char(NO_STRING)
+  end
+  local changed, holds_changed, takeover = false, false, takeovers[place]
+  if takeover and raw == ARGV[takeover + 1] and raw_holds == ARGV[takeover + 2] then
+    raw, raw_holds, changed, holds_changed = ARGV[takeover + 3], ARGV[takeover + 4], true, true
+  end
+  local a, b, c, d, holds
+  if raw == '' then
+    a, b, c, d = meter.fresh()
+  elseif sub(raw, 1, length) == tag then
+    a, b, c, d = meter.read(raw, length + 1)
+  end
+  if raw_holds == '' then
+    holds = {}
+  elseif sub(raw_holds, 1, length) == tag then
+    holds = read_holds(leasing, terms, raw_holds, length + 1)
+  end
+  if not a or not holds then
+    return pack('>I1I4', FOREIGN, #raw) .. raw .. pack('>I4', #raw_holds) .. raw_holds
+  end
+
+  local function owe(instant, more, more_parts)
+    if more > 0 or more_parts > 0 then
+      a, b, c, d = leasing.owe(terms, instant, more, more_parts, a, b, c, d)
+      changed = true
+    end
+  end
+
+  a, b, c, d = leasing.advance(terms, a, b, c, d)
+  local own_now, latest = leasing.time(terms, a)
+
+  local live = {}
+  for index = 1, #holds do
+    local hold = holds[index]
+    if hold.ends <= now then
+      owe(hold.ends - 1, leasing.minus(terms, hold.all, hold.all_parts, hold.used, hold.used_parts))
+      holds_changed = true
+    else
+      live[#live + 1] = hold
+    end
+  end
+  holds = live
+
+  local charges, reports = unpack_from('>I1I2', text, at)
+  at = at + 3
+  for _ = 1, reports do
+    local index = find(holds, sub(text, at, at + NAME - 1))
+    local closed, spent, used, used_parts = unpack_from('>I1I7I7I7', text, at + NAME)
+    at = at + NAME + 22
+    if index then
+      local hold = holds[index]
+      if spent > hold.amount then
+        spent, used, used_parts = hold.amount, hold.all, hold.all_parts
+      end
+      if spent > hold.spent then
+        owe(own_now, leasing.minus(terms, used, used_parts, hold.used, hold.used_parts))
+        hold.spent, hold.used, hold.used_parts, holds_changed = spent, used, used_parts, true
+      end
+      if closed == 1 or hold.spent == hold.amount then
+        table.remove(holds, index)
+        holds_changed = true
+      end
+    end
+  end
+
+  local held, held_parts = 0, 0
+  for index = 1, #holds do
+    local hold = holds[index]
+    held, held_parts = leasing.capped(terms, leasing.plus(terms, held, held_parts,
+      leasing.minus(terms, hold.all, hold.all_parts, hold.used, hold.used_parts)))
+  end
+  local function fits(more, more_parts)
+    more, more_parts = leasing.plus(terms, held, held_parts, more, more_parts)
+    return leasing.fits(terms, more, more_parts, a, b, c, d)
+  end
+
+  local charged = 0
+  -- The cost is the last of the terms before the place where the next begins.
+  local cost, cost_parts = terms[#terms - 1], 0
+  if leasing.size > 0 then
+    cost, cost_parts = terms[#terms - 2], cost
+  end
+  if charges == 1 and fits(cost, cost_parts) then
+    a, b, c, d = meter.take(terms, a, b, c, d)
+    charged, changed = 1, true
+  end
+
+  local name, granted = sub(text, at, at + NAME - 1), 0
+  local life = unpack_from('>I7', text, at + NAME)
+  at = at + NAME + 7
+  if latest then
+    life = math.min(life, usable(latest - own_now))
+  end
+  if life > 0 and #holds < MOST and not find(holds, name) then
+    local number = 1
+    while at <= #text do
+      local amount, all, all_parts, free, free_parts = unpack_from('>I7I7I7I7I7', text, at)
+      if fits(free, free_parts) then
+        local ends = own_now + life + (life - life % 100) / 100 + 10000
+        holds[#holds + 1] = {
+          name = name, amount = amount, spent = 0, ends = ends,
+          all = all, all_parts = all_parts, used = 0, used_parts = 0,
+        }
+        granted, holds_changed = number, true
+        break
+      end
+      at, number = at + 35, number + 1
+    end
+  end
+
+  if changed then
+    local kept, kept_until = meter.write(terms, a, b, c, d)
+    if kept_until > now then
+      call('PSETEX', key, milliseconds_until(kept_until), tag .. kept)
+    else
+      call('DEL', key)
+    end
+  end
+  if holds_changed then
+    write_holds(holds_key, tag, leasing, terms, holds, a)
+  end
+  return pack('>I1I1I1I4', DECIDED, charged, granted, #raw) .. raw .. pack('>I4', #raw_holds) .. raw_holds
+end
+
+local answers = {pack('>I7', now)}
+for place = 1, #KEYS / 2 do
+  answers[place + 1] = decide(place)
+end
+return concat(answers)
