@@ -85,8 +85,8 @@ struct Inner<S> {
 #[derive(Clone, Debug, Default)]
 pub struct Receipt {
     refunds: SmallVec<[Refund; 2]>,
-    /// What was taken from what this node holds: the client, and how much.
-    leased: SmallVec<[(Key, u64); 1]>,
+    /// What was taken from what this node holds.
+    leased: leasing::Taken,
 }
 
 impl Receipt {

@@ -52,8 +52,8 @@ struct Denied {
 struct Lease {
     id: HoldId,
     spent: u64,
-    /// How much of that was told, heard or not: it can't be taken back.
-    told: u64,
+    /// How often it was told, heard or not. What was told can't be taken back.
+    tellings: u32,
     left: u64,
     /// Until when it may be used, by this node's clock.
     until: Timestamp,
@@ -69,11 +69,28 @@ struct Asked {
     want: u64,
 }
 
+/// Tokens that were taken: they can be put back where they come from, and nowhere else.
+///
+/// In another hold they would be worth more. It may be of a later window, and the store may already
+/// have begun to refill what it was told is spent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    id: HoldId,
+    /// How often the hold had been told.
+    tellings: u32,
+    amount: u64,
+}
+
 /// What a tab says to a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// Decided here. With so many tokens left here.
-    Yes(u64),
+    /// Decided here.
+    Yes {
+        /// How many tokens are left here.
+        left: u64,
+        /// What can be put back: of a cost that took several holds, what came from the last.
+        slice: Slice,
+    },
     /// The store has to be asked.
     No,
 }
@@ -94,10 +111,12 @@ impl Tab {
             lease.spent += part;
             open -= part;
             if open == 0 {
-                break;
+                let Lease { id, tellings, .. } = *lease;
+                let slice = Slice { id, tellings, amount: part };
+                return Taken::Yes { left: left - cost, slice };
             }
         }
-        Taken::Yes(left - cost)
+        Taken::No
     }
 
     /// The denial of a check that need not ask: one that cost no more was denied a moment ago, or there
@@ -109,14 +128,12 @@ impl Tab {
         Some(Outcome { verdict: Verdict::Deny { retry_after }, ..denied.outcome })
     }
 
-    /// Gives back what was taken a moment ago, as far as its lease can still be used and nobody was told.
-    pub fn put_back(&mut self, now: Timestamp, cost: u64) {
-        let mut open = cost;
-        for lease in self.leases.iter_mut().rev().filter(|lease| lease.is_usable(now)) {
-            let part = open.min(lease.spent - lease.told);
-            lease.left += part;
-            lease.spent -= part;
-            open -= part;
+    /// Gives back what was taken a moment ago, if its lease can still be used and nobody was told.
+    pub fn put_back(&mut self, now: Timestamp, slice: &Slice) {
+        let same = |lease: &&mut Lease| lease.id == slice.id && lease.tellings == slice.tellings;
+        if let Some(lease) = self.leases.iter_mut().find(same).filter(|it| it.is_usable(now)) {
+            lease.left += slice.amount;
+            lease.spent -= slice.amount;
         }
     }
 
@@ -153,9 +170,12 @@ impl Tab {
         Ask { cost, want, id, reports: self.reports(), life: LIFE, nodes }
     }
 
-    /// What the store answered to the question that is under way, about this limit.
-    pub fn answered(&mut self, limit: &Limit, granted: &Granted) {
-        let Some(Asked { id, at, cost, want }) = self.asked.take() else { return };
+    /// What the store answered to the question that asked for hold `id`, about this limit. Nothing
+    /// changes if that is not the one that is under way: it was given up.
+    pub fn answered(&mut self, id: HoldId, limit: &Limit, granted: &Granted) {
+        let Some(Asked { at, cost, want, .. }) = self.asked.take_if(|asked| asked.id == id) else {
+            return;
+        };
         // All that was told is known there.
         self.leases.retain(|lease| !lease.closed);
         self.granted = granted.held;
@@ -173,16 +193,17 @@ impl Tab {
         if want > 0 && granted.held > 0 {
             let until = at + granted.life;
             let (left, closed) = (granted.held, false);
-            let lease = Lease { id, spent: 0, told: 0, left, until, closed };
+            let lease = Lease { id, spent: 0, tellings: 0, left, until, closed };
             self.leases.push(lease);
         }
     }
 
-    /// The question that is under way has no answer, or none in time. What it may have been granted is
-    /// not used; what it told is told again.
-    pub fn lost(&mut self) {
-        self.asked = None;
-        self.granted = 0;
+    /// The question that asked for hold `id` has no answer, or none in time. What it may have been
+    /// granted is not used; what it told is told again.
+    pub fn lost(&mut self, id: HoldId) {
+        if self.asked.take_if(|asked| asked.id == id).is_some() {
+            self.granted = 0;
+        }
     }
 
     /// What to tell the store about a client that does not come any more; nothing if there is nothing
@@ -214,7 +235,7 @@ impl Tab {
 
     fn reports(&mut self) -> SmallVec<[Report; 2]> {
         let report = |lease: &mut Lease| {
-            lease.told = lease.spent;
+            lease.tellings = lease.tellings.wrapping_add(1);
             Report { id: lease.id, spent: lease.spent, closed: lease.closed }
         };
         self.leases.iter_mut().map(report).collect()
@@ -284,7 +305,7 @@ mod tests {
 
         /// One check of cost 1: whether it passed, and whether the store was asked.
         fn check(&mut self, tab: &mut Tab) -> (bool, bool) {
-            if let Taken::Yes(_) = tab.take(self.now, 1) {
+            if let Taken::Yes { .. } = tab.take(self.now, 1) {
                 return (true, false);
             }
             if tab.refusal(self.now, 1).is_some() {
@@ -293,7 +314,7 @@ mod tests {
             let (now, id) = (self.now, self.id());
             let ask = tab.ask(now, 1, 0, id, 1);
             let granted = self.decide(&ask);
-            tab.answered(&self.limit, &granted);
+            tab.answered(ask.id, &self.limit, &granted);
             (granted.outcome.is_allowed(), true)
         }
     }
@@ -337,7 +358,7 @@ mod tests {
         let leaving = tab.leave(now, id, 1).unwrap();
         let granted = scene.decide(&leaving);
         assert!(granted.outcome.remaining >= left);
-        tab.answered(&scene.limit, &granted);
+        tab.answered(leaving.id, &scene.limit, &granted);
         assert!(scene.holds.is_empty() && tab.is_empty());
     }
 
@@ -351,10 +372,10 @@ mod tests {
         let ask = tab.ask(now, 1, 0, id, 1);
         let granted = scene.decide(&ask);
         assert!(granted.held > 0);
-        tab.lost();
+        tab.lost(id);
         assert_eq!(tab.take(scene.now, 1), Taken::No);
         // It comes after all, and nobody waits for it.
-        tab.answered(&scene.limit, &granted);
+        tab.answered(id, &scene.limit, &granted);
         assert_eq!(tab.take(scene.now, 1), Taken::No);
     }
 
@@ -365,18 +386,65 @@ mod tests {
             scene.check(&mut tab);
         }
         let left = tab.left(scene.now);
-        assert_eq!(tab.take(scene.now, 2), Taken::Yes(left - 2));
-        tab.put_back(scene.now, 2);
+        let slice = take(&mut tab, scene.now, 2);
+        tab.put_back(scene.now, &slice);
         assert_eq!(tab.left(scene.now), left);
         let (now, id) = (scene.now, scene.id());
         let ask = tab.ask(now, 0, 0, id, 1);
         assert!(ask.reports.iter().all(|report| report.spent == 0), "{:?}", ask.reports);
-        tab.lost();
-        // Once the store may know of it, it stays spent.
-        assert_eq!(tab.take(scene.now, 2), Taken::Yes(left - 2));
+        tab.lost(id);
+    }
+
+    fn take(tab: &mut Tab, now: Timestamp, cost: u64) -> Slice {
+        match tab.take(now, cost) {
+            Taken::Yes { slice, .. } => slice,
+            Taken::No => panic!("{cost} of {} can't be taken", tab.left(now)),
+        }
+    }
+
+    #[test]
+    fn what_the_store_may_know_of_stays_spent() {
+        let (mut scene, mut tab) = (Scene::new(Quota::per_day(1_000)), Tab::default());
+        while tab.left(scene.now) == 0 {
+            scene.check(&mut tab);
+        }
+        let (now, left) = (scene.now, tab.left(scene.now));
+        let slice = take(&mut tab, now, 2);
         let id = scene.id();
         tab.ask(now, 0, 0, id, 1);
-        tab.put_back(scene.now, 2);
-        assert_eq!(tab.left(scene.now), left - 2);
+        // Nor in place of what somebody else took since then.
+        take(&mut tab, now, 2);
+        tab.put_back(now, &slice);
+        assert_eq!(tab.left(now), left - 4);
+    }
+
+    #[test]
+    fn what_came_from_one_hold_is_never_put_into_another() {
+        let (mut scene, mut tab) = (Scene::new(Quota::per_second(1_000)), Tab::default());
+        while tab.left(scene.now) == 0 {
+            scene.check(&mut tab);
+        }
+        let old = take(&mut tab, scene.now, 1);
+        scene.now = scene.now + LIFE;
+        while tab.left(scene.now) == 0 {
+            scene.check(&mut tab);
+        }
+        take(&mut tab, scene.now, 1);
+        let left = tab.left(scene.now);
+        tab.put_back(scene.now, &old);
+        assert_eq!(tab.left(scene.now), left);
+    }
+
+    #[test]
+    fn an_answer_to_another_question_is_not_used() {
+        let (mut scene, mut tab) = (Scene::new(Quota::per_day(1_000)), Tab::default());
+        (0..10).for_each(|_| assert_eq!(tab.take(scene.now, 1), Taken::No));
+        let (now, first, second) = (scene.now, scene.id(), scene.id());
+        let ask = tab.ask(now, 1, 0, first, 1);
+        let granted = scene.decide(&ask);
+        assert!(granted.held > 0);
+        tab.ask(now, 1, 0, second, 1);
+        tab.answered(first, &scene.limit, &granted);
+        assert!(tab.is_asking() && tab.left(now) == 0);
     }
 }

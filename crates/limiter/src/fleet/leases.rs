@@ -12,7 +12,7 @@ use tidegate_core::{Key, Limit, Outcome, Span, Verdict};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use super::lease::{Tab, Taken};
+use super::lease::{Slice, Tab, Taken};
 use crate::clock::Clock;
 use crate::store::{Store, StoreError};
 
@@ -70,8 +70,8 @@ impl Entry {
 
 /// What to do about a check.
 enum Step {
-    /// It is decided.
-    Done(Outcome),
+    /// It is decided, and this was taken for it.
+    Done(Outcome, Option<Slice>),
     /// Somebody else asks; this is how often somebody had.
     Wait(Arc<Notify>, u64),
     Ask(Ask),
@@ -80,8 +80,8 @@ enum Step {
 /// What a leased rule said to a charge.
 pub(crate) struct Leased {
     pub(crate) outcome: Outcome,
-    /// Whether it was taken from what is held here, and can be put back there.
-    pub(crate) here: bool,
+    /// What was taken for it from what is held here, and can be put back there.
+    pub(crate) here: Option<Slice>,
 }
 
 impl Leases {
@@ -124,10 +124,7 @@ impl Leases {
                 self.fetch_ahead(store, key, limit);
             }
             match step {
-                Step::Done(outcome) => {
-                    let here = outcome.is_allowed();
-                    return Ok(Leased { outcome, here });
-                }
+                Step::Done(outcome, here) => return Ok(Leased { outcome, here }),
                 Step::Wait(answered, questions) => {
                     if let Some(error) = self.wait(key, answered, questions).await {
                         return Err(error);
@@ -135,7 +132,7 @@ impl Leases {
                 }
                 Step::Ask(ask) => {
                     let outcome = self.ask(store, key, limit, ask).await?;
-                    return Ok(Leased { outcome, here: false });
+                    return Ok(Leased { outcome, here: None });
                 }
             }
         }
@@ -173,10 +170,10 @@ impl Leases {
     }
 
     /// Puts back what was taken here, as far as that can still be.
-    pub(crate) fn put_back(&self, key: Key, cost: u64) {
+    pub(crate) fn put_back(&self, key: Key, slice: &Slice) {
         let now = self.clock.now();
         if let Some(entry) = self.shard(key).lock().get_mut(&key) {
-            entry.tab.put_back(now, cost);
+            entry.tab.put_back(now, slice);
         }
     }
 
@@ -188,12 +185,12 @@ impl Leases {
             // What is held belongs to the limit as it was: no more is taken from it, and it expires.
             *entry = Entry { answered: Arc::clone(&entry.answered), ..Entry::new(limit) };
         }
-        if let Taken::Yes(left) = entry.tab.take(now, cost) {
+        if let Taken::Yes { left, slice } = entry.tab.take(now, cost) {
             let low = entry.tab.is_low(now);
-            return (Step::Done(entry.told(left)), low);
+            return (Step::Done(entry.told(left), Some(slice)), low);
         }
         if let Some(outcome) = entry.tab.refusal(now, cost) {
-            return (Step::Done(outcome), false);
+            return (Step::Done(outcome, None), false);
         }
         if entry.tab.is_asking() {
             entry.waiting = entry.waiting.saturating_add(cost);
@@ -229,7 +226,7 @@ impl Leases {
         ask: Ask,
     ) -> Result<Outcome, StoreError> {
         // Whoever stops waiting leaves nobody behind who waits for ever.
-        let question = Question { leases: self, key, settled: false };
+        let question = Question { leases: self, key, id: ask.id, settled: false };
         let answer = one(store, key, limit, ask).await;
         let outcome = question.settle(answer)?;
         self.look_after(store);
@@ -275,10 +272,10 @@ impl Leases {
                 }
                 let answers = store.ask(&asks).await;
                 let mut shard = shard.lock();
-                for ((key, _, _), answer) in asks.iter().zip(answers) {
+                for ((key, _, ask), answer) in asks.iter().zip(answers) {
                     let Some(entry) = shard.get_mut(key) else { continue };
                     match answer {
-                        Ok(granted) => entry.tab.answered(&entry.limit, &granted),
+                        Ok(granted) => entry.tab.answered(ask.id, &entry.limit, &granted),
                         // It expires there.
                         Err(_) => entry.tab = Tab::default(),
                     }
@@ -321,6 +318,7 @@ impl std::fmt::Debug for Leases {
 struct Question<'a> {
     leases: &'a Leases,
     key: Key,
+    id: HoldId,
     settled: bool,
 }
 
@@ -331,8 +329,8 @@ impl Question<'_> {
         let outcome = answer.as_ref().map(|granted| granted.outcome).map_err(Clone::clone);
         if let Some(entry) = shard.get_mut(&self.key) {
             match &answer {
-                Ok(granted) => entry.tab.answered(&entry.limit, granted),
-                Err(_) => entry.tab.lost(),
+                Ok(granted) => entry.tab.answered(self.id, &entry.limit, granted),
+                Err(_) => entry.tab.lost(self.id),
             }
             entry.questions += 1;
             entry.last = Some(outcome.clone());
@@ -348,7 +346,7 @@ impl Drop for Question<'_> {
             return;
         }
         if let Some(entry) = self.leases.shard(self.key).lock().get_mut(&self.key) {
-            entry.tab.lost();
+            entry.tab.lost(self.id);
             entry.questions += 1;
             entry.last = None;
             entry.answered.notify_waiters();

@@ -6,11 +6,12 @@ use tidegate_core::rule::Accuracy;
 
 use super::Limiter;
 use super::deciding::Ask;
+use crate::fleet::lease::Slice;
 use crate::fleet::leases::Leases;
 use crate::store::{Answer, Answers, Charge, Store};
 
-/// What was taken from what this node holds: the client, and how much.
-pub(super) type Taken = SmallVec<[(Key, u64); 1]>;
+/// What was taken from what this node holds: the client, and where from.
+pub(super) type Taken = SmallVec<[(Key, Slice); 1]>;
 
 impl<S: Store> Limiter<S> {
     /// Whether a question is one that this node may answer from what it holds. What only counts is
@@ -89,9 +90,7 @@ impl<S: Store> Limiter<S> {
         }
         match leases.charge(store, *key, limit, *cost).await {
             Ok(leased) => {
-                if leased.here {
-                    taken.push((*key, *cost));
-                }
+                taken.extend(leased.here.map(|slice| (*key, slice)));
                 Answer::Decided(leased.outcome)
             }
             Err(error) => Answer::Failed(error),
@@ -124,9 +123,9 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Puts back what was taken from what this node holds. How many gave anything back.
-    pub(super) fn put_back(&self, taken: &[(Key, u64)]) -> usize {
+    pub(super) fn put_back(&self, taken: &[(Key, Slice)]) -> usize {
         let Some(leases) = &self.inner.leases else { return 0 };
-        taken.iter().for_each(|(key, cost)| leases.put_back(*key, *cost));
+        taken.iter().for_each(|(key, slice)| leases.put_back(*key, slice));
         taken.len()
     }
 
