@@ -1,0 +1,333 @@
+//! A store and its nodes as they ship, on a network and under a weather that a seed decides.
+
+use std::collections::BTreeMap;
+
+use tidegate_core::{Algorithm, Ask, Granted, HoldId, Holds, Limit, Quota, Span, State, Timestamp};
+
+use super::chance::Chance;
+use super::lease::{Tab, Taken};
+use super::truth::Admitted;
+
+/// Some time in 2026, on no round boundary.
+const START: u64 = 1_780_000_000_123_457;
+/// So long is looked at.
+const LENGTH: u64 = 9_000_000;
+const SWEEP: u64 = 250_000;
+
+enum Event {
+    /// A request, or as many as there are tokens.
+    Check {
+        burst: bool,
+    },
+    Question {
+        ask: Ask,
+    },
+    Answer {
+        number: u32,
+        granted: Granted,
+    },
+    /// Nobody waits for an answer any longer.
+    Deadline {
+        number: u32,
+    },
+    /// A request that took tokens was denied elsewhere.
+    PutBack {
+        admission: usize,
+    },
+    Sweep,
+    Crash,
+    Pause,
+}
+
+#[derive(Default)]
+struct Node {
+    tab: Tab,
+    /// What it calls itself; another after a crash.
+    name: u64,
+    numbers: u32,
+    asking: Option<u32>,
+    waiting: u64,
+    /// It does nothing before.
+    asleep: u64,
+    /// Its clock goes on by the first in the second.
+    rate: (u64, u64),
+    /// One request each so many microseconds, about.
+    every: u64,
+}
+
+impl Node {
+    fn clock(&self, now: u64) -> Timestamp {
+        Timestamp::from_micros(START / 2 + self.name + (now - START) * self.rate.0 / self.rate.1)
+    }
+
+    /// How long its clock takes for a span, a little less.
+    fn real(&self, span: u64) -> u64 {
+        (span * self.rate.1 / self.rate.0).saturating_sub(2)
+    }
+}
+
+/// How bad it gets.
+struct Weather {
+    delay: u64,
+    slow: u64,
+    lost: u64,
+    doubled: u64,
+    crash: u64,
+    pause: u64,
+    put_back: u64,
+    deadline: u64,
+}
+
+/// A fleet with one client.
+pub(crate) struct Fleet {
+    chance: Chance,
+    weather: Weather,
+    pub(crate) limit: Limit,
+    state: State,
+    holds: Holds,
+    nodes: Vec<Node>,
+    now: u64,
+    queue: BTreeMap<(u64, u64), (usize, u64, Event)>,
+    queued: u64,
+    admitted: Vec<Option<Admitted>>,
+    /// How many tokens were admitted without a question.
+    pub(crate) from_holds: u64,
+    trace: Option<Vec<String>>,
+}
+
+impl Fleet {
+    /// The fleet of a seed. Clocks run apart by one part in `drift`.
+    pub(crate) fn new(seed: u64, drift: u64, traced: bool) -> Self {
+        let mut chance = Chance::new(seed);
+        let algorithms = [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow];
+        let algorithm = chance.pick(&algorithms);
+        let window = Span::from_micros(chance.spread(50_000, 5_000_000));
+        let mut quota = Quota::per(chance.spread(1, 300), window);
+        if algorithm == Algorithm::TokenBucket && chance.percent(50) {
+            quota = quota.burst(chance.spread(1, 300));
+        }
+        let limit = Limit::new(algorithm, quota).unwrap();
+        let bad = chance.pick(&[0, 1, 10]);
+        let weather = Weather {
+            delay: chance.pick(&[500, 5_000, 300_000]),
+            slow: bad,
+            lost: bad,
+            doubled: bad,
+            crash: bad,
+            pause: bad,
+            put_back: 0,
+            deadline: chance.pick(&[10_000, 1_000_000, 5_000_000]),
+        };
+        let mut fleet = Self {
+            state: limit.fresh(),
+            holds: Holds::default(),
+            now: START,
+            queue: BTreeMap::new(),
+            queued: 0,
+            admitted: Vec::new(),
+            from_holds: 0,
+            trace: traced.then(Vec::new),
+            nodes: Vec::new(),
+            chance,
+            weather,
+            limit,
+        };
+        fleet.note(|fleet| format!("{:?}", fleet.limit));
+        let fair = window.as_micros() / quota.amount();
+        for at in 0..fleet.chance.spread(1, 4) {
+            let rate = fleet.chance.pick(&[(drift, drift + 1), (1, 1), (drift + 1, drift)]);
+            let every = fleet.chance.spread(fair / 4, fair * 4).max(400);
+            fleet.nodes.push(Node { name: at + 1, rate, every, ..Node::default() });
+            let at = usize::try_from(at).unwrap();
+            fleet.queue(at, 0, Event::Check { burst: false });
+            fleet.queue(at, SWEEP, Event::Sweep);
+            for (likely, event) in
+                [(weather_of(&fleet).0, Event::Crash), (weather_of(&fleet).1, Event::Pause)]
+            {
+                if fleet.chance.percent(likely * 5) {
+                    let after = fleet.chance.below(LENGTH);
+                    fleet.queue(at, after, event);
+                }
+            }
+        }
+        fleet
+    }
+
+    /// Lets everything happen, and returns what was admitted, in order.
+    pub(crate) fn run(&mut self) -> Vec<Admitted> {
+        while let Some(((at, _), (node, name, event))) = self.queue.pop_first() {
+            self.now = at;
+            if at - START > LENGTH {
+                break;
+            }
+            if let Event::Question { ask } = event {
+                self.decide(node, name, &ask);
+            } else if self.nodes[node].asleep > at {
+                let later = self.nodes[node].asleep - at;
+                self.queue_for(node, name, later, event);
+            } else if name == self.nodes[node].name
+                || matches!(event, Event::Check { .. } | Event::Sweep)
+            {
+                self.happen(node, event);
+            }
+        }
+        self.admitted.iter().flatten().copied().collect()
+    }
+
+    /// What happened, if that was asked for.
+    pub(crate) fn trace(&self) -> &[String] {
+        self.trace.as_deref().unwrap_or_default()
+    }
+
+    fn note(&mut self, what: impl Fn(&Self) -> String) {
+        if self.trace.is_some() {
+            let line = format!("{:>9}  {}", self.now - START, what(self));
+            self.trace.iter_mut().for_each(|trace| trace.push(line.clone()));
+        }
+    }
+
+    fn queue(&mut self, node: usize, after: u64, event: Event) {
+        self.queue_for(node, self.nodes[node].name, after, event);
+    }
+
+    fn queue_for(&mut self, node: usize, name: u64, after: u64, event: Event) {
+        self.queued += 1;
+        self.queue.insert((self.now + after, self.queued), (node, name, event));
+    }
+
+    fn admit(&mut self, cost: u64) {
+        self.admitted.push(Some(Admitted { at: self.now, cost }));
+    }
+
+    fn happen(&mut self, node: usize, event: Event) {
+        let at = self.nodes[node].clock(self.now);
+        match event {
+            Event::Check { burst: true } => while self.check(node, 1) {},
+            Event::Check { burst: false } => {
+                let cost = if self.chance.percent(90) { 1 } else { self.chance.spread(1, 9) };
+                self.check(node, cost);
+                let after = self.chance.below(2 * self.nodes[node].every);
+                self.queue(node, after, Event::Check { burst: false });
+            }
+            Event::Answer { number, granted } if self.nodes[node].asking == Some(number) => {
+                self.note(|_| format!("node {node}: answer {number}: {granted:?}"));
+                self.nodes[node].asking = None;
+                self.nodes[node].tab.answered(&self.limit, &granted);
+            }
+            Event::Deadline { number } if self.nodes[node].asking == Some(number) => {
+                self.note(|_| format!("node {node}: no answer {number}"));
+                self.nodes[node].asking = None;
+                self.nodes[node].tab.lost();
+            }
+            Event::Answer { .. } | Event::Deadline { .. } | Event::Question { .. } => {}
+            Event::PutBack { admission } => {
+                let cost = self.admitted[admission].take().map_or(0, |admitted| admitted.cost);
+                self.note(|_| format!("node {node}: {cost} put back"));
+                self.nodes[node].tab.put_back(at, cost);
+            }
+            Event::Sweep => {
+                let id = self.next_id(node);
+                let idle = self.nodes[node].tab.is_idle(at);
+                let leaving = if idle { self.nodes[node].tab.leave(at, id, 3) } else { None };
+                if let Some(ask) = leaving {
+                    self.send(node, ask);
+                }
+                self.queue(node, SWEEP, Event::Sweep);
+            }
+            Event::Crash => {
+                self.note(|_| format!("node {node}: crashes"));
+                let Node { name, rate, every, .. } = self.nodes[node];
+                self.nodes[node] = Node { name: name + 1_000, rate, every, ..Node::default() };
+            }
+            Event::Pause => {
+                self.note(|_| format!("node {node}: pauses"));
+                self.nodes[node].asleep = self.now + self.chance.spread(1_000, 4_000_000);
+            }
+        }
+    }
+
+    /// A request. Whether it was admitted from what is held.
+    fn check(&mut self, node: usize, cost: u64) -> bool {
+        let at = self.nodes[node].clock(self.now);
+        let taken = self.nodes[node].tab.take(at, cost);
+        let taken = matches!(taken, Taken::Yes(_));
+        if taken {
+            self.note(|_| format!("node {node}: admits {cost}"));
+            self.from_holds += cost;
+            self.admit(cost);
+            if self.chance.percent(self.weather.put_back) {
+                let (after, admission) = (self.chance.below(50_000), self.admitted.len() - 1);
+                self.queue(node, after, Event::PutBack { admission });
+            }
+        }
+        let own = &mut self.nodes[node];
+        let ask = match taken {
+            true => own.tab.is_low(at).then_some(0),
+            false if own.tab.refusal(at, cost).is_some() => None,
+            false if own.tab.is_asking() => {
+                own.waiting += cost;
+                None
+            }
+            false => Some(cost),
+        };
+        if let Some(cost) = ask {
+            let id = self.next_id(node);
+            let waiting = std::mem::take(&mut self.nodes[node].waiting);
+            let ask = self.nodes[node].tab.ask(at, cost, waiting, id, 3);
+            self.send(node, ask);
+        }
+        taken
+    }
+
+    fn next_id(&mut self, node: usize) -> HoldId {
+        self.nodes[node].numbers += 1;
+        HoldId { node: self.nodes[node].name, number: self.nodes[node].numbers }
+    }
+
+    fn send(&mut self, node: usize, ask: Ask) {
+        self.note(|_| format!("node {node}: asks {ask:?}"));
+        let number = ask.id.number;
+        self.nodes[node].asking = Some(number);
+        self.queue(node, self.weather.deadline, Event::Deadline { number });
+        for after in self.ways() {
+            self.queue(node, after, Event::Question { ask: ask.clone() });
+        }
+    }
+
+    /// When a message that is sent now arrives, each time that it does.
+    fn ways(&mut self) -> Vec<u64> {
+        let times = match self.chance.below(100) {
+            roll if roll < self.weather.lost => 0,
+            roll if roll < self.weather.lost + self.weather.doubled => 2,
+            _ => 1,
+        };
+        let slow = self.chance.percent(self.weather.slow);
+        let most = if slow { 4_000_000 } else { self.weather.delay };
+        (0..times).map(|_| self.chance.below(most)).collect()
+    }
+
+    fn decide(&mut self, node: usize, name: u64, ask: &Ask) {
+        let now = Timestamp::from_micros(self.now);
+        let granted = self.limit.ask(&mut self.state, &mut self.holds, now, ask);
+        self.note(|_| format!("store: {ask:?}: {granted:?}"));
+        if ask.cost > 0 && granted.outcome.is_allowed() {
+            self.admit(ask.cost);
+        }
+        // Somebody comes when it is about to end, and when it has.
+        if granted.held > 0 && self.chance.percent(50) {
+            let real = self.nodes[node].real(granted.life.as_micros());
+            self.queue(node, real, Event::Check { burst: true });
+            let other = usize::try_from(self.chance.below(4)).unwrap() % self.nodes.len();
+            let early = self.chance.below(20_000).min(real);
+            self.queue(other, real - early, Event::Check { burst: true });
+        }
+        for after in self.ways() {
+            let answer = Event::Answer { number: ask.id.number, granted: granted.clone() };
+            self.queue_for(node, name, after, answer);
+        }
+    }
+}
+
+fn weather_of(fleet: &Fleet) -> (u64, u64) {
+    (fleet.weather.crash, fleet.weather.pause)
+}

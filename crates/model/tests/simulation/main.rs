@@ -1,0 +1,54 @@
+//! The code that ships, driven through networks that seeds decide.
+//!
+//! `TIDEGATE_SEED=17 cargo test -p tidegate-model --test simulation -- --nocapture` runs one of them and
+//! prints what happens in it.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
+
+mod chance;
+#[path = "shipped/demand.rs"]
+mod demand;
+mod fleet;
+#[path = "shipped/lease.rs"]
+mod lease;
+mod truth;
+
+use fleet::Fleet;
+use truth::excess;
+
+#[allow(clippy::disallowed_methods, reason = "a soak says how long it is, and who looks which one")]
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|number| number.parse().ok())
+}
+
+/// What went beyond the bound in the fleet of a seed, and how much was admitted from holds and in all.
+fn run(seed: u64, drift: u64) -> (Option<String>, u64, u64) {
+    let mut fleet = Fleet::new(seed, drift, false);
+    let admitted = fleet.run();
+    let excess = excess(&fleet.limit, &admitted).map(|one| format!("{one:?} of {:?}", fleet.limit));
+    (excess, fleet.from_holds, admitted.iter().map(|one| one.cost).sum())
+}
+
+#[test]
+fn what_is_admitted_stays_within_the_bound_over_every_span() {
+    if let Some(seed) = number("TIDEGATE_SEED") {
+        let mut fleet = Fleet::new(seed, 100, true);
+        let admitted = fleet.run();
+        fleet.trace().iter().for_each(|line| println!("{line}"));
+        assert!(excess(&fleet.limit, &admitted).is_none(), "seed {seed}");
+        return;
+    }
+    let (mut ahead, mut total) = (0, 0);
+    for seed in 0..number("TIDEGATE_CASES").unwrap_or(2_000) {
+        let (excess, from_holds, admitted) = run(seed, 100);
+        assert!(excess.is_none(), "TIDEGATE_SEED={seed}: {}", excess.unwrap());
+        (ahead, total) = (ahead + from_holds, total + admitted);
+    }
+    println!("{ahead} of {total} tokens were admitted from holds");
+    assert!(ahead > total / 2, "{ahead} of {total} tokens were admitted from holds");
+}
+
+/// What shows that the other could fail.
+#[test]
+fn clocks_that_run_apart_further_than_the_margin_covers_are_found_out() {
+    assert!((0..2_000).any(|seed| run(seed, 5).0.is_some()));
+}
