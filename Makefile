@@ -58,6 +58,7 @@ soak:
 	TIDEGATE_CASES=300000 $(CARGO) test --locked --release -p tidegate-core --test properties --test limit_changes --test holds
 	TIDEGATE_CASES=150000 $(CARGO) test --locked --release -p tidegate --all-features --test store_contract --test limit_changes
 	TIDEGATE_STEPS=20000000 $(CARGO) test --locked --release -p tidegate --all-features --test parity
+	TIDEGATE_CASES=200000 $(CARGO) test --locked --release -p tidegate-model --test simulation
 
 fuzz:
 	@command -v cargo-fuzz >/dev/null || { echo "fuzz: will install cargo-fuzz from crates.io"; $(CARGO) install --locked cargo-fuzz; }

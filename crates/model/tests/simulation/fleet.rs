@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use tidegate::fleet::lease::{Slice, Tab, Taken};
 use tidegate_core::{Algorithm, Ask, Granted, HoldId, Holds, Limit, Quota, Span, State, Timestamp};
 
 use super::chance::Chance;
-use super::lease::{Tab, Taken};
 use super::truth::Admitted;
 
 /// Some time in 2026, on no round boundary.
@@ -33,6 +33,7 @@ enum Event {
     /// A request that took tokens was denied elsewhere.
     PutBack {
         admission: usize,
+        slice: Slice,
     },
     Sweep,
     Crash,
@@ -69,11 +70,8 @@ impl Node {
 /// How bad it gets.
 struct Weather {
     delay: u64,
-    slow: u64,
-    lost: u64,
-    doubled: u64,
-    crash: u64,
-    pause: u64,
+    /// How many of a hundred messages are lost, doubled, late for good.
+    bad: u64,
     put_back: u64,
     deadline: u64,
 }
@@ -110,12 +108,8 @@ impl Fleet {
         let bad = chance.pick(&[0, 1, 10]);
         let weather = Weather {
             delay: chance.pick(&[500, 5_000, 300_000]),
-            slow: bad,
-            lost: bad,
-            doubled: bad,
-            crash: bad,
-            pause: bad,
-            put_back: 0,
+            bad,
+            put_back: chance.pick(&[0, 0, 20]),
             deadline: chance.pick(&[10_000, 1_000_000, 5_000_000]),
         };
         let mut fleet = Self {
@@ -141,10 +135,8 @@ impl Fleet {
             let at = usize::try_from(at).unwrap();
             fleet.queue(at, 0, Event::Check { burst: false });
             fleet.queue(at, SWEEP, Event::Sweep);
-            for (likely, event) in
-                [(weather_of(&fleet).0, Event::Crash), (weather_of(&fleet).1, Event::Pause)]
-            {
-                if fleet.chance.percent(likely * 5) {
+            for event in [Event::Crash, Event::Pause] {
+                if fleet.chance.percent(5 * bad) {
                     let after = fleet.chance.below(LENGTH);
                     fleet.queue(at, after, event);
                 }
@@ -212,18 +204,20 @@ impl Fleet {
             Event::Answer { number, granted } if self.nodes[node].asking == Some(number) => {
                 self.note(|_| format!("node {node}: answer {number}: {granted:?}"));
                 self.nodes[node].asking = None;
-                self.nodes[node].tab.answered(&self.limit, &granted);
+                let id = HoldId { node: self.nodes[node].name, number };
+                self.nodes[node].tab.answered(id, &self.limit, &granted);
             }
             Event::Deadline { number } if self.nodes[node].asking == Some(number) => {
                 self.note(|_| format!("node {node}: no answer {number}"));
                 self.nodes[node].asking = None;
-                self.nodes[node].tab.lost();
+                let id = HoldId { node: self.nodes[node].name, number };
+                self.nodes[node].tab.lost(id);
             }
             Event::Answer { .. } | Event::Deadline { .. } | Event::Question { .. } => {}
-            Event::PutBack { admission } => {
+            Event::PutBack { admission, slice } => {
                 let cost = self.admitted[admission].take().map_or(0, |admitted| admitted.cost);
                 self.note(|_| format!("node {node}: {cost} put back"));
-                self.nodes[node].tab.put_back(at, cost);
+                self.nodes[node].tab.put_back(at, &slice);
             }
             Event::Sweep => {
                 let id = self.next_id(node);
@@ -250,25 +244,25 @@ impl Fleet {
     fn check(&mut self, node: usize, cost: u64) -> bool {
         let at = self.nodes[node].clock(self.now);
         let taken = self.nodes[node].tab.take(at, cost);
-        let taken = matches!(taken, Taken::Yes(_));
-        if taken {
+        if let Taken::Yes { slice, .. } = taken {
             self.note(|_| format!("node {node}: admits {cost}"));
             self.from_holds += cost;
             self.admit(cost);
             if self.chance.percent(self.weather.put_back) {
-                let (after, admission) = (self.chance.below(50_000), self.admitted.len() - 1);
-                self.queue(node, after, Event::PutBack { admission });
+                let (after, admission) =
+                    (self.chance.spread(0, 3_000_000), self.admitted.len() - 1);
+                self.queue(node, after, Event::PutBack { admission, slice });
             }
         }
         let own = &mut self.nodes[node];
         let ask = match taken {
-            true => own.tab.is_low(at).then_some(0),
-            false if own.tab.refusal(at, cost).is_some() => None,
-            false if own.tab.is_asking() => {
+            Taken::Yes { .. } => own.tab.is_low(at).then_some(0),
+            Taken::No if own.tab.refusal(at, cost).is_some() => None,
+            Taken::No if own.tab.is_asking() => {
                 own.waiting += cost;
                 None
             }
-            false => Some(cost),
+            Taken::No => Some(cost),
         };
         if let Some(cost) = ask {
             let id = self.next_id(node);
@@ -276,7 +270,7 @@ impl Fleet {
             let ask = self.nodes[node].tab.ask(at, cost, waiting, id, 3);
             self.send(node, ask);
         }
-        taken
+        taken != Taken::No
     }
 
     fn next_id(&mut self, node: usize) -> HoldId {
@@ -297,11 +291,11 @@ impl Fleet {
     /// When a message that is sent now arrives, each time that it does.
     fn ways(&mut self) -> Vec<u64> {
         let times = match self.chance.below(100) {
-            roll if roll < self.weather.lost => 0,
-            roll if roll < self.weather.lost + self.weather.doubled => 2,
+            roll if roll < self.weather.bad => 0,
+            roll if roll < 2 * self.weather.bad => 2,
             _ => 1,
         };
-        let slow = self.chance.percent(self.weather.slow);
+        let slow = self.chance.percent(self.weather.bad);
         let most = if slow { 4_000_000 } else { self.weather.delay };
         (0..times).map(|_| self.chance.below(most)).collect()
     }
@@ -326,8 +320,4 @@ impl Fleet {
             self.queue_for(node, name, after, answer);
         }
     }
-}
-
-fn weather_of(fleet: &Fleet) -> (u64, u64) {
-    (fleet.weather.crash, fleet.weather.pause)
 }

@@ -5,11 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 mod chance;
-#[path = "shipped/demand.rs"]
-mod demand;
 mod fleet;
-#[path = "shipped/lease.rs"]
-mod lease;
 mod truth;
 
 use fleet::Fleet;
