@@ -3,6 +3,7 @@
 # make bench-doors  the same for the doors alone
 # make bench-reload  very many rules: loading, matching, replacing under load
 # make faults   what a failing Redis costs, as a table
+# make model    the lease protocol, explored exhaustively for small fleets
 # make soak     the properties with a hundred times the cases
 # make fuzz     each fuzz target for a minute
 # make reference  docs/reference, from the code that reads rules and configurations
@@ -11,7 +12,7 @@
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 
-.PHONY: test setup format lint unit docs bench bench-doors bench-reload faults soak fuzz reference deny
+.PHONY: test setup format lint unit docs bench bench-doors bench-reload faults model soak fuzz reference deny
 
 test: setup format lint unit docs
 
@@ -49,6 +50,9 @@ bench-reload:
 faults: setup
 	$(CARGO) test --locked -p tidegate --features redis --test faults
 	@cat "$${CARGO_TARGET_DIR:-target}/tmp/faults.md"
+
+model:
+	$(CARGO) run --locked --release -p tidegate-model
 
 soak:
 	TIDEGATE_CASES=300000 $(CARGO) test --locked --release -p tidegate-core --test properties --test limit_changes --test holds
