@@ -45,6 +45,7 @@ pub struct Tab {
 struct Denied {
     cost: u64,
     outcome: Outcome,
+    asked: Timestamp,
     until: Timestamp,
 }
 
@@ -124,8 +125,13 @@ impl Tab {
     #[must_use]
     pub fn refusal(&self, now: Timestamp, cost: u64) -> Option<Outcome> {
         let denied = self.denied.filter(|denied| now < denied.until && cost >= denied.cost)?;
-        let retry_after = Some(denied.until.since(now).max(Span::MICROSECOND));
-        Some(Outcome { verdict: Verdict::Deny { retry_after }, ..denied.outcome })
+        let (passed, mut outcome) = (now.since(denied.asked), denied.outcome);
+        let pause = denied.until.since(now);
+        let wait =
+            outcome.retry_after().map_or(pause, |wait| wait.saturating_sub(passed).max(pause));
+        outcome.reset_after = outcome.reset_after.saturating_sub(passed);
+        outcome.verdict = Verdict::Deny { retry_after: Some(wait.max(Span::MICROSECOND)) };
+        Some(outcome)
     }
 
     /// Gives back what was taken a moment ago, if its lease can still be used and nobody was told.
@@ -182,11 +188,12 @@ impl Tab {
         self.denied = match granted.outcome.retry_after() {
             Some(wait) if cost > 0 => {
                 let wait = if want > 0 { wait.max(pause(limit)) } else { wait };
-                Some(Denied { cost, outcome: granted.outcome, until: at + wait.min(DENIED) })
+                let until = at + wait.min(DENIED);
+                Some(Denied { cost, outcome: granted.outcome, asked: at, until })
             }
             _ if want > 0 && granted.held < want / 2 => {
                 let until = at + pause(limit);
-                Some(Denied { cost: 0, outcome: granted.outcome, until })
+                Some(Denied { cost: 0, outcome: granted.outcome, asked: at, until })
             }
             _ => None,
         };
