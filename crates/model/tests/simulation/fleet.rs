@@ -7,6 +7,7 @@ use tidegate_core::{Algorithm, Ask, Granted, HoldId, Holds, Limit, Quota, Span, 
 
 use super::chance::Chance;
 use super::truth::Admitted;
+use super::weather::Weather;
 
 /// Some time in 2026, on no round boundary.
 const START: u64 = 1_780_000_000_123_457;
@@ -21,6 +22,7 @@ enum Event {
     },
     Question {
         ask: Ask,
+        sent: u64,
     },
     Answer {
         number: u32,
@@ -35,6 +37,8 @@ enum Event {
         admission: usize,
         slice: Slice,
     },
+    /// Somebody without leases takes all that is free.
+    Drain,
     Sweep,
     Crash,
     Pause,
@@ -52,7 +56,8 @@ struct Node {
     asleep: u64,
     /// Its clock goes on by the first in the second.
     rate: (u64, u64),
-    /// One request each so many microseconds, about.
+    /// So many requests at once, each so many microseconds, about.
+    cluster: u64,
     every: u64,
 }
 
@@ -65,15 +70,6 @@ impl Node {
     fn real(&self, span: u64) -> u64 {
         (span * self.rate.1 / self.rate.0).saturating_sub(2)
     }
-}
-
-/// How bad it gets.
-struct Weather {
-    delay: u64,
-    /// How many of a hundred messages are lost, doubled, late for good.
-    bad: u64,
-    put_back: u64,
-    deadline: u64,
 }
 
 /// A fleet with one client.
@@ -105,13 +101,7 @@ impl Fleet {
             quota = quota.burst(chance.spread(1, 300));
         }
         let limit = Limit::new(algorithm, quota).unwrap();
-        let bad = chance.pick(&[0, 1, 10]);
-        let weather = Weather {
-            delay: chance.pick(&[500, 5_000, 300_000]),
-            bad,
-            put_back: chance.pick(&[0, 0, 20]),
-            deadline: chance.pick(&[10_000, 1_000_000, 5_000_000]),
-        };
+        let weather = Weather::new(&mut chance);
         let mut fleet = Self {
             state: limit.fresh(),
             holds: Holds::default(),
@@ -130,13 +120,14 @@ impl Fleet {
         let fair = window.as_micros() / quota.amount();
         for at in 0..fleet.chance.spread(1, 4) {
             let rate = fleet.chance.pick(&[(drift, drift + 1), (1, 1), (drift + 1, drift)]);
-            let every = fleet.chance.spread(fair / 4, fair * 4).max(400);
-            fleet.nodes.push(Node { name: at + 1, rate, every, ..Node::default() });
+            let cluster = fleet.chance.pick(&[1, 1, 10, 100]);
+            let every = (cluster * fleet.chance.spread(fair / 4, fair * 4)).clamp(400, 1_000_000);
+            fleet.nodes.push(Node { name: at + 1, rate, cluster, every, ..Node::default() });
             let at = usize::try_from(at).unwrap();
             fleet.queue(at, 0, Event::Check { burst: false });
             fleet.queue(at, SWEEP, Event::Sweep);
             for event in [Event::Crash, Event::Pause] {
-                if fleet.chance.percent(5 * bad) {
+                if fleet.chance.percent(5 * fleet.weather.bad) {
                     let after = fleet.chance.below(LENGTH);
                     fleet.queue(at, after, event);
                 }
@@ -152,8 +143,10 @@ impl Fleet {
             if at - START > LENGTH {
                 break;
             }
-            if let Event::Question { ask } = event {
-                self.decide(node, name, &ask);
+            if let Event::Question { ask, sent } = event {
+                self.decide(node, name, &ask, sent);
+            } else if let Event::Drain = event {
+                self.drain();
             } else if self.nodes[node].asleep > at {
                 let later = self.nodes[node].asleep - at;
                 self.queue_for(node, name, later, event);
@@ -196,9 +189,15 @@ impl Fleet {
         match event {
             Event::Check { burst: true } => while self.check(node, 1) {},
             Event::Check { burst: false } => {
-                let cost = if self.chance.percent(90) { 1 } else { self.chance.spread(1, 9) };
-                self.check(node, cost);
-                let after = self.chance.below(2 * self.nodes[node].every);
+                for _ in 0..self.nodes[node].cluster {
+                    let costly = self.chance.percent(self.weather.costly);
+                    let most = 1 + self.limit.capacity() / 3;
+                    let cost = if costly { self.chance.spread(1, most) } else { 1 };
+                    self.check(node, cost);
+                }
+                let quiet = self.chance.percent(self.weather.quiet);
+                let most = if quiet { 3_000_000 } else { 2 * self.nodes[node].every };
+                let after = self.chance.below(most);
                 self.queue(node, after, Event::Check { burst: false });
             }
             Event::Answer { number, granted } if self.nodes[node].asking == Some(number) => {
@@ -213,7 +212,10 @@ impl Fleet {
                 let id = HoldId { node: self.nodes[node].name, number };
                 self.nodes[node].tab.lost(id);
             }
-            Event::Answer { .. } | Event::Deadline { .. } | Event::Question { .. } => {}
+            Event::Answer { .. }
+            | Event::Deadline { .. }
+            | Event::Question { .. }
+            | Event::Drain => {}
             Event::PutBack { admission, slice } => {
                 let cost = self.admitted[admission].take().map_or(0, |admitted| admitted.cost);
                 self.note(|_| format!("node {node}: {cost} put back"));
@@ -221,8 +223,12 @@ impl Fleet {
             }
             Event::Sweep => {
                 let id = self.next_id(node);
-                let idle = self.nodes[node].tab.is_idle(at);
-                let leaving = if idle { self.nodes[node].tab.leave(at, id, 3) } else { None };
+                let idle = self.weather.sweeps && self.nodes[node].tab.is_idle(at);
+                let leaving = if idle {
+                    self.nodes[node].tab.leave(at, id, self.weather.share)
+                } else {
+                    None
+                };
                 if let Some(ask) = leaving {
                     self.send(node, ask);
                 }
@@ -230,8 +236,9 @@ impl Fleet {
             }
             Event::Crash => {
                 self.note(|_| format!("node {node}: crashes"));
-                let Node { name, rate, every, .. } = self.nodes[node];
-                self.nodes[node] = Node { name: name + 1_000, rate, every, ..Node::default() };
+                let Node { name, rate, cluster, every, .. } = self.nodes[node];
+                self.nodes[node] =
+                    Node { name: name + 1_000, rate, cluster, every, ..Node::default() };
             }
             Event::Pause => {
                 self.note(|_| format!("node {node}: pauses"));
@@ -267,7 +274,7 @@ impl Fleet {
         if let Some(cost) = ask {
             let id = self.next_id(node);
             let waiting = std::mem::take(&mut self.nodes[node].waiting);
-            let ask = self.nodes[node].tab.ask(at, cost, waiting, id, 3);
+            let ask = self.nodes[node].tab.ask(at, cost, waiting, id, self.weather.share);
             self.send(node, ask);
         }
         taken != Taken::No
@@ -284,7 +291,7 @@ impl Fleet {
         self.nodes[node].asking = Some(number);
         self.queue(node, self.weather.deadline, Event::Deadline { number });
         for after in self.ways() {
-            self.queue(node, after, Event::Question { ask: ask.clone() });
+            self.queue(node, after, Event::Question { ask: ask.clone(), sent: self.now });
         }
     }
 
@@ -300,20 +307,35 @@ impl Fleet {
         (0..times).map(|_| self.chance.below(most)).collect()
     }
 
-    fn decide(&mut self, node: usize, name: u64, ask: &Ask) {
+    fn drain(&mut self) {
+        let (now, id) = (Timestamp::from_micros(self.now), HoldId { node: 0, number: 0 });
+        let reports = [].into_iter().collect();
+        let mut ask = Ask { cost: 0, want: 0, id, reports, life: Span::ZERO, nodes: 1 };
+        let look = self.limit.ask(&mut self.state, &mut self.holds, now, &ask);
+        ask.cost = look.outcome.remaining;
+        if ask.cost > 0 {
+            self.note(|_| format!("store: {} drained", ask.cost));
+            let granted = self.limit.ask(&mut self.state, &mut self.holds, now, &ask);
+            assert!(granted.outcome.is_allowed(), "what remains can be had");
+            self.admit(ask.cost);
+        }
+    }
+
+    fn decide(&mut self, node: usize, name: u64, ask: &Ask, sent: u64) {
         let now = Timestamp::from_micros(self.now);
         let granted = self.limit.ask(&mut self.state, &mut self.holds, now, ask);
         self.note(|_| format!("store: {ask:?}: {granted:?}"));
         if ask.cost > 0 && granted.outcome.is_allowed() {
             self.admit(ask.cost);
         }
-        // Somebody comes when it is about to end, and when it has.
-        if granted.held > 0 && self.chance.percent(50) {
-            let real = self.nodes[node].real(granted.life.as_micros());
-            self.queue(node, real, Event::Check { burst: true });
-            let other = usize::try_from(self.chance.below(4)).unwrap() % self.nodes.len();
-            let early = self.chance.below(20_000).min(real);
-            self.queue(other, real - early, Event::Check { burst: true });
+        // When it is about to end, by the clock of its node, everybody wants all that there is.
+        let end = sent + self.nodes[node].real(granted.life.as_micros());
+        if end > self.now && self.chance.percent(self.weather.brink) {
+            let left = end - self.now;
+            let early = self.chance.spread(0, left);
+            self.queue(node, left - early, Event::Drain);
+            self.queue(node, left, Event::Drain);
+            self.queue(node, left, Event::Check { burst: true });
         }
         for after in self.ways() {
             let answer = Event::Answer { number: ask.id.number, granted: granted.clone() };

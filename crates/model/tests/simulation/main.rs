@@ -7,6 +7,7 @@
 mod chance;
 mod fleet;
 mod truth;
+mod weather;
 
 use fleet::Fleet;
 use truth::excess;
@@ -34,13 +35,13 @@ fn what_is_admitted_stays_within_the_bound_over_every_span() {
         return;
     }
     let (mut ahead, mut total) = (0, 0);
-    for seed in 0..number("TIDEGATE_CASES").unwrap_or(2_000) {
+    for seed in 0..number("TIDEGATE_CASES").unwrap_or(4_000) {
         let (excess, from_holds, admitted) = run(seed, 100);
         assert!(excess.is_none(), "TIDEGATE_SEED={seed}: {}", excess.unwrap());
         (ahead, total) = (ahead + from_holds, total + admitted);
     }
     println!("{ahead} of {total} tokens were admitted from holds");
-    assert!(ahead > total / 2, "{ahead} of {total} tokens were admitted from holds");
+    assert!(ahead > total / 5, "{ahead} of {total} tokens were admitted from holds");
 }
 
 /// What shows that the other could fail.
