@@ -7,7 +7,6 @@ use tidegate_model::{explore, sound};
 /// Explores a fleet, all of it. It admits no more than its limit and what its store lost; its store
 /// promises no more than there is; from wherever it got to, all tokens can be had again after a
 /// while; and somewhere on the way all were admitted at once.
-#[allow(clippy::print_stdout, reason = "how much was seen is worth knowing")]
 fn keeps_every_promise(name: &str) {
     let scenario = sound(false).into_iter().find(|scenario| scenario.name == name).unwrap();
     let explored = explore(&scenario.fleet, usize::MAX);
