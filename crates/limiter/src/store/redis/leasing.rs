@@ -88,15 +88,19 @@ async fn wait(
     let asked = u64::try_from(count).unwrap_or(u64::MAX);
     store.shared.counters.asks.fetch_add(asked, Ordering::Relaxed);
     let call = store.shared.runtime.spawn(send(Arc::clone(store), node, letters, deadline));
-    match timeout_at(deadline, call).await {
+    let told = match timeout_at(deadline, call).await {
         Ok(Ok(told)) => told,
         Ok(Err(_)) => all(unanswered()),
         Err(_) => {
-            store.shared.counters.late.fetch_add(asked, Ordering::Relaxed);
             let after = store.shared.config.timeout();
             all(StoreError::Timeout { store: "redis".into(), after })
         }
-    }
+    };
+    // The connection may have noticed first.
+    let late = told.iter().filter(|told| matches!(told, Err(StoreError::Timeout { .. }))).count();
+    let late = u64::try_from(late).unwrap_or(u64::MAX);
+    store.shared.counters.late.fetch_add(late, Ordering::Relaxed);
+    told
 }
 
 /// Sends letters, those that found a state of another limit again: nothing was done for them.
