@@ -2,6 +2,7 @@
 # make bench    figures beside peers, in one run
 # make bench-doors  the same for the doors alone
 # make bench-reload  very many rules: loading, matching, replacing under load
+# make frontier  how exact and how fast each accuracy is across a fleet
 # make faults   what a failing Redis costs, as a table
 # make model    the lease protocol, explored exhaustively for small fleets
 # make soak     the properties with a hundred times the cases
@@ -12,7 +13,7 @@
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 
-.PHONY: test setup format lint unit docs bench bench-doors bench-reload faults model soak fuzz reference deny
+.PHONY: test setup format lint unit docs bench bench-doors bench-reload frontier faults model soak fuzz reference deny
 
 test: setup format lint unit docs
 
@@ -46,6 +47,9 @@ bench-doors:
 
 bench-reload:
 	$(CARGO) run --locked --release -p tidegate-bench --bin reload
+
+frontier: setup
+	$(CARGO) run --locked --release -p tidegate-bench --bin frontier
 
 faults: setup
 	$(CARGO) test --locked -p tidegate --features redis --test faults

@@ -75,7 +75,11 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
             r#"rollout must be from 0% to 100%, like 10% or 0.5%, with at most 4 decimals, found "101%""#,
         ),
         ("overrides: [{match: {a: b}, limit: 1/s, rollout: 10%}]", "rollout needs per, found none"),
-        ("accuracy: leased", r#"accuracy must be exact, found "leased""#),
+        ("accuracy: roughly", r#"accuracy must be exact or leased, found "roughly""#),
+        (
+            "algorithm: sliding_log\n  accuracy: leased",
+            "accuracy leased needs token_bucket, fixed_window or sliding_window, found sliding_log",
+        ),
         (
             "on_store_failure: maybe",
             r#"on_store_failure must be allow, deny or local, found "maybe""#,

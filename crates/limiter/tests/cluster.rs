@@ -56,6 +56,16 @@ async fn wait_until_spent(store: &RedisStore, wanted: &[(Key, u64)]) {
     }
 }
 
+/// Waits until so many parts of requests were handed to a server.
+#[allow(clippy::disallowed_methods, reason = "what goes on in a store gives no event to wait for")]
+async fn wait_until_carried(store: &RedisStore, wanted: u64) {
+    let patience = Instant::now() + PATIENCE;
+    while store.counts().carried < wanted {
+        assert!(Instant::now() < patience, "{} were handed over", store.counts().carried);
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
 /// Keys of one round, each on a master of its own.
 fn keys(cluster: &Cluster, store: &RedisStore, round: u128) -> Vec<Key> {
     let mut found: Vec<(usize, Key)> = Vec::new();
@@ -236,11 +246,14 @@ async fn a_check_dropped_between_two_slots_gives_back() {
     let [user, item] = ["user", "item"].map(|rule| key(&limiter, rule, &asked));
 
     cluster.node(wide).pause();
+    let before = store.counts().carried;
     let checking = tokio::spawn({
         let (limiter, asked) = (limiter.clone(), asked.clone());
         async move { limiter.check(&asked).await }
     });
-    wait_until_spent(&store, &[(item, 1), (user, 1)]).await;
+    // The third is on its way once the other two have answered.
+    wait_until_carried(&store, before + 3).await;
+    assert_eq!((spent(&store, item).await, spent(&store, user).await), (1, 1));
     checking.abort();
     assert!(checking.await.unwrap_err().is_cancelled());
     wait_until_spent(&store, &[(item, 0), (user, 0)]).await;

@@ -215,6 +215,7 @@ fn the_rules_in_force_are_shown_without_the_secrets_in_them() {
             "limit": "5 per 10 days (token_bucket)",
             "algorithm": "token_bucket",
             "bound": "at most 10 in any 10 days",
+            "accuracy": "exact",
             "onStoreFailure": "allow"
         })
     );
