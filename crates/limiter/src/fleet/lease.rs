@@ -159,10 +159,10 @@ impl Tab {
     /// Whether it is time to ask for more, so that nobody has to wait for it.
     #[must_use]
     pub fn is_low(&mut self, now: Timestamp) -> bool {
-        !self.is_asking() && self.granted > 0 && self.left(now) <= self.granted / 2 && {
-            let ahead = self.demand.ahead(now);
-            ahead > 0
-        }
+        // Of what is scarce, more is fetched when some has come back.
+        let scarce = self.denied.is_some_and(|denied| now < denied.until);
+        let low = self.granted > 0 && self.left(now) <= self.granted / 2;
+        low && !scarce && !self.is_asking() && self.demand.ahead(now) > 0
     }
 
     /// A question with a cost, and about what else to hold: with all that is to be told. One at a
