@@ -225,12 +225,11 @@ impl Leases {
         limit: &Arc<Limit>,
         ask: Ask,
     ) -> Result<Outcome, StoreError> {
+        // Also clients that a failing store was asked for are forgotten when they have gone.
+        self.look_after(store);
         // Whoever stops waiting leaves nobody behind who waits for ever.
         let question = Question { leases: self, key, id: ask.id, settled: false };
-        let answer = one(store, key, limit, ask).await;
-        let outcome = question.settle(answer)?;
-        self.look_after(store);
-        Ok(outcome)
+        question.settle(one(store, key, limit, ask).await)
     }
 
     /// Asks for more before there is nothing left, while others go on.
