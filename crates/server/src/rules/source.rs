@@ -6,6 +6,7 @@ mod url;
 
 pub(crate) use self::url::NUMBER;
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,13 +86,20 @@ impl Retry {
         Self(RETRY.0)
     }
 
-    fn again(&mut self) {
-        *self = Self::new();
-    }
-
-    fn next(&mut self, most: Duration) -> Duration {
+    /// How long to wait after a look: until it is time again, or less if the source could not be asked.
+    fn after<E: Display>(
+        &mut self,
+        looked: Result<(), E>,
+        keeper: &Keeper,
+        pace: Duration,
+    ) -> Duration {
+        let Err(error) = looked else {
+            *self = Self::new();
+            return pace;
+        };
+        keeper.away(&error);
         let wait = self.0;
         self.0 = (wait * 2).min(RETRY.1);
-        wait.min(most)
+        wait.min(pace)
     }
 }

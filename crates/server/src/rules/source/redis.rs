@@ -57,16 +57,7 @@ pub(super) async fn follow(keeper: Arc<Keeper>, pace: Duration) {
         let mut seen = text.map(|text| (version.number, hashed(text)));
         let mut retry = Retry::new();
         loop {
-            let wait = match look(&keeper, shared, &mut seen).await {
-                Ok(()) => {
-                    retry.again();
-                    pace
-                }
-                Err(error) => {
-                    keeper.away(&error);
-                    retry.next(pace)
-                }
-            };
+            let wait = retry.after(look(&keeper, shared, &mut seen).await, &keeper, pace);
             let _ = timeout(wait, news.notified()).await;
         }
     };

@@ -38,16 +38,7 @@ pub(super) async fn follow(keeper: Arc<Keeper>, from: RulesUrl, pace: Duration) 
     };
     let mut retry = Retry::new();
     loop {
-        let wait = match following.look(&keeper).await {
-            Ok(()) => {
-                retry.again();
-                pace
-            }
-            Err(error) => {
-                keeper.away(&error);
-                retry.next(pace)
-            }
-        };
+        let wait = retry.after(following.look(&keeper).await, &keeper, pace);
         let _ = timeout(wait, std::future::pending::<()>()).await;
     }
 }
