@@ -1,0 +1,1 @@
+//! A hot key is split and called in again.
