@@ -167,6 +167,8 @@ impl Shard {
     pub(super) fn put_back(&mut self, key: Key, kept: Narrow) {
         if let Some(place) = self.narrow.find(spread(key), |slot| slot.is(key)) {
             *self.narrow.at(place) = kept;
+            // Nobody has looked whether it is over.
+            self.quiet_until = Timestamp::EPOCH;
         }
     }
 

@@ -342,6 +342,34 @@ fn a_key_that_nobody_comes_to_any_more_makes_room() {
 }
 
 #[test]
+fn newcomers_do_not_push_a_hot_key_out() {
+    let (time, store, limit) = hot_store(Quota::per_minute(100));
+    store.ask_as(0, &limit, 39);
+    // All in the same shard, and more than it has room for.
+    for number in 0..1_000 {
+        store.charge_one(&charge(Key::from_u128(number << 50), &limit, 1), time.now());
+    }
+    assert!(store.usage().overflowed > 0 && store.is_hot(KEY));
+    assert_eq!(store.ask_as(1, &limit, 0).remaining, 60);
+}
+
+#[test]
+fn a_key_that_was_hot_makes_room_for_newcomers_once_it_is_over() {
+    let time = ManualClock::default();
+    let store = MemoryStore::with_max_keys(1, time.clock());
+    let limit = limit(Quota::per_second(10));
+    store.charge_one(&charge(KEY, &limit, 1), time.now());
+    store.heat(KEY, &limit);
+    store.charge_one(&charge(OTHER, &limit, 1), time.now());
+    assert_eq!(store.usage().overflowed, 1);
+    time.advance(Span::from_secs(1));
+    store.ask_as(0, &limit, 0);
+    assert!(!store.is_hot(KEY));
+    store.charge_one(&charge(OTHER, &limit, 1), time.now());
+    assert_eq!(store.usage().overflowed, 1);
+}
+
+#[test]
 fn what_is_swept_or_forgotten_is_no_longer_hot() {
     let (time, store, limit) = hot_store(Quota::per_minute(60));
     store.ask_as(0, &limit, 9);
