@@ -102,7 +102,7 @@ async fn what_a_node_leaves_behind_is_the_others_at_once_or_after_it_expired() {
         admitted += u64::from(leaver.check(&by("alice")).await.is_allowed());
     }
     assert_eq!(admitted, 200);
-    leaver.give_back_leases().await;
+    leaver.settle_fleet().await;
     let holds: Vec<String> = fleet.redis.query(&["KEYS", "*:h"]);
     assert_eq!(holds, Vec::<String>::new());
     let (rest, _) = exhaust(other, "alice").await;
@@ -142,7 +142,7 @@ async fn a_request_that_an_exact_rule_denies_takes_nothing_from_a_leased_one() {
     let look = node.peek(&to("/b")).await;
     let left = look.policies().iter().find(|policy| &*policy.rule == "api").unwrap();
     assert_eq!(left.outcome.remaining, 19_900);
-    node.give_back_leases().await;
+    node.settle_fleet().await;
     let mut rest = 0;
     for path in 0..300 {
         let path: &'static str = Box::leak(format!("/{path}").into_boxed_str());
@@ -151,7 +151,7 @@ async fn a_request_that_an_exact_rule_denies_takes_nothing_from_a_leased_one() {
         }
     }
     // Denials while tokens are fetched in parts took nothing either: what is left can still be had.
-    node.give_back_leases().await;
+    node.settle_fleet().await;
     let look = node.peek(&to("/fresh")).await;
     let left = look.policies().iter().find(|policy| &*policy.rule == "api").unwrap();
     assert_eq!(100 + rest + left.outcome.remaining, 20_000);
