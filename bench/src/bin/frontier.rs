@@ -217,7 +217,7 @@ async fn node(arguments: &[String]) {
     // Some of them tell as much as all.
     let step = seen.times.len().div_ceil(2_000).max(1);
     seen.times = seen.times.iter().copied().step_by(step).collect();
-    let calls = after.calls + after.asks - before.calls - before.asks;
+    let calls = after.calls + after.ask_calls - before.calls - before.ask_calls;
     let mut line =
         format!("seen {} {calls} {} {}", seen.checks, seen.clients.len(), seen.times.len());
     for (client, (offered, admitted)) in &seen.clients {

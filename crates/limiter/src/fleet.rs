@@ -18,6 +18,9 @@ use self::leases::Leases;
 use crate::clock::Clock;
 use crate::store::{Answer, Charge, Refund, Store, StoreError};
 
+/// A client that uses so many in a second at one node is hot: it is leased also where others are not.
+const HOT: u64 = 200;
+
 /// What this node keeps of limits that it does not ask the store about each time.
 #[derive(Debug)]
 pub(crate) struct Fleet {
@@ -44,12 +47,8 @@ impl Fleet {
     /// Whether a limit is kept in a way of its own, and not charged in the store with others.
     pub(crate) fn keeps(accuracy: Accuracy, limit: &Limit) -> bool {
         match accuracy {
-            Accuracy::Leased => limit.leases(),
-            Accuracy::Exact
-            | Accuracy::Sharded(_)
-            | Accuracy::LeasedWhenHot
-            | Accuracy::Synced(_)
-            | Accuracy::Split => false,
+            Accuracy::Leased | Accuracy::LeasedWhenHot => limit.leases(),
+            Accuracy::Exact | Accuracy::Sharded(_) | Accuracy::Synced(_) | Accuracy::Split => false,
         }
     }
 
@@ -65,12 +64,12 @@ impl Fleet {
     ) -> Answer {
         let looks = looks || charge.cost == 0 || charge.cost > charge.limit.capacity();
         let answer = match accuracy {
+            Accuracy::LeasedWhenHot => self.lease(store, charge, HOT, looks, taken).await,
             Accuracy::Exact
             | Accuracy::Sharded(_)
-            | Accuracy::LeasedWhenHot
             | Accuracy::Synced(_)
             | Accuracy::Split
-            | Accuracy::Leased => self.lease(store, charge, looks, taken).await,
+            | Accuracy::Leased => self.lease(store, charge, lease::FEW, looks, taken).await,
         };
         match answer {
             Ok(outcome) => Answer::Decided(outcome.without_slip()),
@@ -82,6 +81,7 @@ impl Fleet {
         &self,
         store: &Arc<S>,
         charge: &Charge<'_>,
+        few: u64,
         looks: bool,
         taken: &mut Takings,
     ) -> Result<Outcome, StoreError> {
@@ -89,7 +89,7 @@ impl Fleet {
         if looks {
             return self.leases.look(store, *key, limit, *cost).await;
         }
-        let leased = self.leases.charge(store, *key, limit, *cost).await?;
+        let leased = self.leases.charge(store, *key, limit, *cost, few).await?;
         taken.extend(leased.here.map(|slice| Taken::Held(*key, slice)));
         taken.extend(leased.outcome.slip().map(|slip| {
             let (limit, slip) = (Arc::clone(limit), Some(slip));
