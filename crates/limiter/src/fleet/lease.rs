@@ -42,6 +42,8 @@ pub struct Tab {
     granted: u64,
     /// When the last question was asked that was answered.
     last_asked: Timestamp,
+    /// Whether most of the limit was free then.
+    plenty: bool,
     /// What the client is told without asking.
     denied: Option<Denied>,
 }
@@ -123,6 +125,7 @@ impl Tab {
             used: since,
             granted: 0,
             last_asked: since,
+            plenty: true,
             denied: none,
         }
     }
@@ -209,8 +212,9 @@ impl Tab {
         let room = self.leases.len() < MOST;
         let want = if room { ahead.max(waiting) } else { 0 };
         self.asked = Some(Asked { id, at: now, cost, want });
-        // Who has just come gets an even part; how busy it is shows soon.
-        let nodes = if self.granted == 0 && self.denied.is_none() { nodes } else { 1 };
+        // Of plenty not too much at once: what is spent begins to come back when that is told. Later half
+        // of what there is, or some would always be left.
+        let nodes = if self.plenty { nodes.max(4) } else { 1 };
         Ask { cost, want, id, reports: self.reports(), life: LIFE, nodes }
     }
 
@@ -225,6 +229,7 @@ impl Tab {
         self.granted = granted.held;
         let since = at.since(std::mem::replace(&mut self.last_asked, at));
         let (outcome, held) = (granted.outcome, granted.held);
+        self.plenty = outcome.remaining > limit.capacity() / 2;
         let scarce = want > held && held < worth(limit);
         let pause = if scarce { pause(limit, held, since) } else { Span::ZERO };
         self.denied = match outcome.retry_after() {

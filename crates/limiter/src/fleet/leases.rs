@@ -274,6 +274,9 @@ impl Leases {
     /// Gives back what is held for clients that have gone, or for all of them.
     pub(crate) async fn give_back<S: Store>(&self, store: &Arc<S>, all: bool) {
         for shard in &self.shards {
+            if all {
+                self.hear_out(store, shard).await;
+            }
             loop {
                 let asks = self.leaving(shard, store.share().of, all);
                 if asks.is_empty() {
@@ -291,6 +294,20 @@ impl Leases {
                     entry.answered.notify_waiters();
                 }
             }
+        }
+    }
+
+    /// Waits for the questions that are under way, once: what they bring is known then.
+    async fn hear_out<S: Store>(&self, store: &Arc<S>, shard: &Mutex<HashMap<Key, Entry>>) {
+        let asking = |(key, entry): (&Key, &Entry)| {
+            let asked = entry.tab.is_asking();
+            asked.then(|| (*key, Arc::clone(&entry.answered), entry.questions))
+        };
+        let under_way: Vec<_> = shard.lock().iter().filter_map(asking).collect();
+        let deadline = store.patience().map(|patience| Instant::now() + patience);
+        for (key, answered, questions) in under_way {
+            // What failed or is late is not used.
+            let _ = in_time(store, deadline, self.wait(key, answered, questions)).await;
         }
     }
 
