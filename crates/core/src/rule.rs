@@ -1,5 +1,6 @@
 //! Rules: which requests a limit is for, whom it counts, and what it does.
 
+mod accuracy;
 mod build;
 mod condition;
 mod error;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+pub use accuracy::{Accuracy, Every, FleetBound, MaxAhead, Synced};
 pub use condition::{Condition, Mismatch, Pattern, Patterns, Test};
 pub use error::{RuleError, RuleErrors};
 pub use glob::Glob;
@@ -63,27 +65,6 @@ pub enum OnStoreFailure {
     Deny,
     /// Decides on its own, by this node's share of the limit.
     Local,
-}
-
-/// How a rule's limit is kept where nodes share a store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Accuracy {
-    /// Every admission is one step on the store.
-    #[default]
-    Exact,
-    /// Nodes take tokens ahead of use, and most checks ask nobody. The bound is the same.
-    Leased,
-}
-
-impl Accuracy {
-    /// The word for it in a rules file.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Leased => "leased",
-        }
-    }
 }
 
 /// A limit, the requests it is for, and the clients it counts apart.

@@ -75,7 +75,36 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
             r#"rollout must be from 0% to 100%, like 10% or 0.5%, with at most 4 decimals, found "101%""#,
         ),
         ("overrides: [{match: {a: b}, limit: 1/s, rollout: 10%}]", "rollout needs per, found none"),
-        ("accuracy: roughly", r#"accuracy must be exact or leased, found "roughly""#),
+        (
+            "accuracy: roughly",
+            r#"accuracy must be exact, leased, synced or split, found "roughly""#,
+        ),
+        (
+            "algorithm: sliding_log\n  accuracy: synced",
+            "accuracy synced needs token_bucket, fixed_window or sliding_window, found sliding_log",
+        ),
+        (
+            "algorithm: sliding_log\n  hot: leased",
+            "hot needs token_bucket, fixed_window or sliding_window, found sliding_log",
+        ),
+        (
+            "algorithm: leaky_bucket\n  accuracy: split",
+            "accuracy split needs an algorithm without a queue, found leaky_bucket",
+        ),
+        (
+            "algorithm: leaky_bucket\n  shards: 2",
+            "shards needs an algorithm without a queue, found leaky_bucket",
+        ),
+        ("shards: 1", r#"shards must be 2 to 64, found "1""#),
+        ("sync: 200ms", "sync needs accuracy synced, found exact"),
+        ("accuracy: split\n  max_ahead: 3", "max_ahead needs accuracy synced, found split"),
+        ("accuracy: leased\n  shards: 3", "shards needs accuracy exact, found leased"),
+        ("shards: 2\n  hot: leased", "hot must stand alone, found it beside shards"),
+        ("accuracy: synced\n  sync: 2h", r#"sync must be 10 ms to 60 s, found "2h""#),
+        (
+            "accuracy: synced\n  max_ahead: 0",
+            r#"max_ahead must be 1 or more, or unbounded, found "0""#,
+        ),
         (
             "algorithm: sliding_log\n  accuracy: leased",
             "accuracy leased needs token_bucket, fixed_window or sliding_window, found sliding_log",
@@ -158,11 +187,11 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
         ),
         (
             "color: red",
-            r#"rule has no key "color", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, on_store_failure, mode, rollout or penalty"#,
+            r#"rule has no key "color", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, sync, max_ahead, shards, hot, on_store_failure, mode, rollout or penalty"#,
         ),
         (
             "brust: 5",
-            r#"rule has no key "brust", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, on_store_failure, mode, rollout or penalty (did you mean burst?)"#,
+            r#"rule has no key "brust", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, sync, max_ahead, shards, hot, on_store_failure, mode, rollout or penalty (did you mean burst?)"#,
         ),
     ] {
         assert_eq!(

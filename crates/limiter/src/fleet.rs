@@ -1,8 +1,118 @@
 //! Limits that a fleet shares without asking its store each time.
 //!
-//! Leases are tokens that a node takes ahead of use; `docs/decisions/0011-leases.md` says why that admits
-//! no more than the limit.
+//! Each way of keeping a limit is a file of its own; here is what a limiter sees of them. What was taken
+//! for a request that is refused after all is put back, in the way in which it was taken.
 
 mod demand;
 pub mod lease;
-pub(crate) mod leases;
+mod leases;
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tidegate_core::rule::Accuracy;
+use tidegate_core::{Key, Limit, Outcome};
+
+use self::lease::Slice;
+use self::leases::Leases;
+use crate::clock::Clock;
+use crate::store::{Answer, Charge, Refund, Store, StoreError};
+
+/// A client that uses so many in a second at one node is hot: it is leased also where others are not.
+const HOT: u64 = 200;
+
+/// What this node keeps of limits that it does not ask the store about each time.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    leases: Arc<Leases>,
+}
+
+/// What was taken for a charge, to be put back where it came from.
+#[derive(Clone, Debug)]
+pub(crate) enum Taken {
+    /// From what this node holds ahead of use.
+    Held(Key, Slice),
+    /// From the store.
+    Stored(Refund),
+}
+
+/// What was taken for all charges of a request.
+pub(crate) type Takings = SmallVec<[Taken; 1]>;
+
+impl Fleet {
+    pub(crate) fn new(clock: &Clock) -> Self {
+        Self { leases: Arc::new(Leases::new(clock.clone())) }
+    }
+
+    /// Whether a limit is kept in a way of its own, and not charged in the store with others.
+    pub(crate) fn keeps(accuracy: Accuracy, limit: &Limit) -> bool {
+        match accuracy {
+            Accuracy::Leased | Accuracy::LeasedWhenHot => limit.leases(),
+            Accuracy::Exact | Accuracy::Sharded(_) | Accuracy::Synced(_) | Accuracy::Split => false,
+        }
+    }
+
+    /// Charges one key in the way that its rule wants, or looks at it: what it answers carries no slip,
+    /// and what was taken is added to `taken`.
+    pub(crate) async fn charge<S: Store>(
+        &self,
+        store: &Arc<S>,
+        accuracy: Accuracy,
+        charge: &Charge<'_>,
+        looks: bool,
+        taken: &mut Takings,
+    ) -> Answer {
+        let looks = looks || charge.cost == 0 || charge.cost > charge.limit.capacity();
+        let answer = match accuracy {
+            Accuracy::LeasedWhenHot => self.lease(store, charge, HOT, looks, taken).await,
+            Accuracy::Exact
+            | Accuracy::Sharded(_)
+            | Accuracy::Synced(_)
+            | Accuracy::Split
+            | Accuracy::Leased => self.lease(store, charge, lease::FEW, looks, taken).await,
+        };
+        match answer {
+            Ok(outcome) => Answer::Decided(outcome.without_slip()),
+            Err(error) => Answer::Failed(error),
+        }
+    }
+
+    async fn lease<S: Store>(
+        &self,
+        store: &Arc<S>,
+        charge: &Charge<'_>,
+        few: u64,
+        looks: bool,
+        taken: &mut Takings,
+    ) -> Result<Outcome, StoreError> {
+        let Charge { key, limit, cost, .. } = charge;
+        if looks {
+            return self.leases.look(store, *key, limit, *cost).await;
+        }
+        let leased = self.leases.charge(store, *key, limit, *cost, few).await?;
+        taken.extend(leased.here.map(|slice| Taken::Held(*key, slice)));
+        taken.extend(leased.outcome.slip().map(|slip| {
+            let (limit, slip) = (Arc::clone(limit), Some(slip));
+            Taken::Stored(Refund { key: *key, limit, cost: *cost, slip })
+        }));
+        Ok(leased.outcome)
+    }
+
+    /// Puts back what was taken, as far as that can be done here and now. What is left to tell the store.
+    pub(crate) fn put_back(&self, taken: Takings) -> Vec<Refund> {
+        let mut refunds = Vec::new();
+        for taken in taken {
+            match taken {
+                Taken::Held(key, slice) => self.leases.put_back(key, &slice),
+                Taken::Stored(refund) => refunds.push(refund),
+            }
+        }
+        refunds
+    }
+
+    /// Tells the store all that it does not know, and gives back what is held, as a node does before it
+    /// goes.
+    pub(crate) async fn leave<S: Store>(&self, store: &Arc<S>) {
+        self.leases.give_back(store, true).await;
+    }
+}

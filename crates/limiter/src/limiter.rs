@@ -2,11 +2,11 @@
 
 mod blocking;
 mod builder;
+mod charging;
 mod deciding;
 mod error;
 mod failing;
 mod give_back;
-mod leasing;
 mod together;
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tidegate_core::{
 
 use crate::block::{BlockList, PenaltyBox};
 use crate::clock::Clock;
-use crate::fleet::leases::Leases;
+use crate::fleet::{Fleet, Takings};
 use crate::per_key::{PerKey, Waiting};
 use crate::store::memory::MemoryStore;
 use crate::store::{Refund, Store, StoreError};
@@ -75,8 +75,8 @@ struct Inner<S> {
     ranks: Vec<usize>,
     failing: Failing,
     blocks: Arc<BlockList>,
-    /// What this node holds ahead of use, if the store can be asked to.
-    leases: Option<Arc<Leases>>,
+    /// What this node keeps of limits that it does not ask about each time, if others share the store.
+    fleet: Option<Arc<Fleet>>,
     /// The denials of clients, if there is a rule with a penalty.
     penalties: Option<Arc<PenaltyBox>>,
 }
@@ -85,15 +85,15 @@ struct Inner<S> {
 #[derive(Clone, Debug, Default)]
 pub struct Receipt {
     refunds: SmallVec<[Refund; 2]>,
-    /// What was taken from what this node holds.
-    leased: leasing::Taken,
+    /// What was taken in a way of its rule's own.
+    taken: Takings,
 }
 
 impl Receipt {
     /// Whether there is nothing to take back.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.refunds.is_empty() && self.leased.is_empty()
+        self.refunds.is_empty() && self.taken.is_empty()
     }
 }
 
@@ -212,16 +212,21 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// The store did not confirm it; it is not tried again.
     pub async fn refund(&self, receipt: Receipt) -> Result<usize, StoreError> {
-        let here = self.put_back(&receipt.leased);
-        if receipt.refunds.is_empty() {
+        let Receipt { mut refunds, taken } = receipt;
+        let count = taken.len();
+        let told = self.inner.fleet.as_ref().map(|fleet| fleet.put_back(taken));
+        let told = told.unwrap_or_default();
+        let here = count - told.len();
+        refunds.extend(told);
+        if refunds.is_empty() {
             return Ok(here);
         }
-        Ok(here + self.inner.store.refund(&receipt.refunds).await?)
+        Ok(here + self.inner.store.refund(&refunds).await?)
     }
 
     /// As [`refund`](Self::refund), without waiting for the store's answer.
     pub fn refund_detached(&self, receipt: Receipt) {
-        self.put_back(&receipt.leased);
+        self.put_back_detached(receipt.taken);
         if !receipt.refunds.is_empty() {
             self.inner.store.refund_detached(receipt.refunds.into_vec());
         }

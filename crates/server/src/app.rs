@@ -254,7 +254,7 @@ impl App {
         );
         tasks.iter().for_each(JoinHandle::abort);
         // What this node holds ahead of use is the others' again at once.
-        self.service.now().limiter().give_back_leases().await;
+        self.service.now().limiter().settle_fleet().await;
         self.store.leave().await;
         [http, grpc, resp, admin].into_iter().flatten().sum()
     }

@@ -76,7 +76,7 @@ impl Said {
             OnStoreFailure::Local => "local",
         };
         self.word(mode);
-        self.word(rule.accuracy().name());
+        self.word(&rule.accuracy().to_string());
         self.word(failing);
         self.rollout(rule.rollout());
         match rule.penalty() {
@@ -161,6 +161,11 @@ mod tests {
             "{name: a, limit: 1/s, mode: off}",
             "{name: a, limit: 1/s, on_store_failure: deny}",
             "{name: a, limit: 1/s, accuracy: leased}",
+            "{name: a, limit: 1/s, accuracy: split}",
+            "{name: a, limit: 1/s, accuracy: synced}",
+            "{name: a, limit: 1/s, accuracy: synced, sync: 1s}",
+            "{name: a, limit: 1/s, accuracy: synced, max_ahead: 3}",
+            "{name: a, limit: 1/s, hot: leased}",
             "{name: a, limit: 1/s, match: {path: /a}}",
             "{name: a, limit: 1/s, match: {path: /b}}",
             "{name: a, limit: 1/s, match: {path: [/a, /b, /c, /d, /e, /f, /g]}}",

@@ -150,13 +150,21 @@ impl Rule {
     /// The same rule, kept in another way where nodes share a store.
     ///
     /// # Errors
-    /// Its algorithm can't be leased.
+    /// One of its limits can't be kept like that.
     pub fn with_accuracy(mut self, accuracy: Accuracy) -> Result<Self, RuleError> {
-        if accuracy == Accuracy::Leased && !self.limit.leases() {
-            return Err(RuleError::in_code(&self.name, parse::unleasable(self.algorithm)));
+        let wrong = self.limits().find_map(|limit| accuracy.suits(limit).err());
+        if let Some(wrong) = wrong {
+            return Err(RuleError::in_code(&self.name, wrong));
         }
         self.accuracy = accuracy;
         Ok(self)
+    }
+
+    /// Every limit that a client may have under this rule.
+    fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        let tiers = self.tiers.iter().flat_map(Tiers::iter).map(|(_, limit)| limit);
+        let overrides = self.overrides.as_slice().iter().map(Override::limit);
+        std::iter::once(&self.limit).chain(tiers).chain(overrides)
     }
 
     /// The same rule with another answer for when the store fails.

@@ -3,6 +3,7 @@
 //! Every function reports what is wrong and goes on with the rest, so that one look at a broken
 //! document shows all of it. A rule with an error is left out; the report then fails the whole.
 
+pub(super) mod accuracy;
 pub(super) mod condition;
 mod limit;
 mod penalty;
@@ -19,7 +20,7 @@ use super::matcher::Hashing;
 use super::raw::{RawRule, keys, list, noted, peek, required, text, whole, word};
 use super::set::check_size;
 use super::yaml::{self, Node};
-use super::{Accuracy, Chain, Mode, OnStoreFailure, Rule, RuleSet};
+use super::{Chain, Mode, OnStoreFailure, Rule, RuleSet};
 use crate::algorithm::Algorithm;
 use crate::quota::QuotaError;
 use crate::request::Request;
@@ -103,7 +104,7 @@ fn rule(raw: &RawRule<'_>, at: Mark, report: &mut Report) -> Option<Rule> {
     let algorithm = algorithm(raw, report);
     let mode = word(raw.mode, "mode", MODES, report);
     let on_store_failure = word(raw.on_store_failure, "on_store_failure", ANSWERS, report);
-    let accuracy = word(raw.accuracy, "accuracy", ACCURACIES, report);
+    let accuracy = accuracy::accuracy(raw, report);
     // Limits are read even when the algorithm is unknown: what their texts say can still be wrong.
     let counted_by = algorithm.unwrap_or_default();
     let burst = match raw.burst {
@@ -141,30 +142,22 @@ fn rule(raw: &RawRule<'_>, at: Mark, report: &mut Report) -> Option<Rule> {
         (None, _) => Some(None),
     };
     let rollout = rollout::rollout(raw.rollout, per.as_deref(), report);
-    let accuracy = match (accuracy?, raw.accuracy, &limit) {
-        (Accuracy::Leased, Some(node), Some(limit)) if !limit.leases() => {
-            report.add(node.at, unleasable(counted_by));
-            return None;
-        }
-        (accuracy, _, _) => accuracy,
-    };
+    if let (Some(accuracy), Some(limit), Some(tiers), Some(overrides)) =
+        (accuracy, &limit, &tiers, &overrides)
+    {
+        accuracy::check(accuracy, raw, limit, tiers.as_ref(), overrides, report)?;
+    }
     let mut rule = Rule::with_limit(name?, algorithm?, limit?);
     rule.conditions = conditions?;
     rule.per = per?;
     rule.tiers = tiers?;
     rule.overrides = Overrides::new(overrides?);
-    rule.accuracy = accuracy;
+    rule.accuracy = accuracy?;
     rule.mode = mode?;
     rule.on_store_failure = on_store_failure?;
     rule.rollout = rollout?;
     rule.penalty = penalty?;
     Some(rule)
-}
-
-/// What is wrong with leasing an algorithm that can't be.
-pub(super) fn unleasable(algorithm: Algorithm) -> String {
-    let name = algorithm.name();
-    format!("accuracy leased needs token_bucket, fixed_window or sliding_window, found {name}")
 }
 
 /// What is wrong with a penalty for clients that the rule does not tell apart.
@@ -176,9 +169,6 @@ pub(super) const NOBODY_TO_CHOOSE: &str = "rollout needs per, found none";
 
 pub(super) const MODES: [(&str, Mode); 3] =
     [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
-
-pub(super) const ACCURACIES: [(&str, Accuracy); 2] =
-    [("exact", Accuracy::Exact), ("leased", Accuracy::Leased)];
 
 pub(super) const ANSWERS: [(&str, OnStoreFailure); 3] = [
     ("allow", OnStoreFailure::Allow),

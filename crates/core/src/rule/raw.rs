@@ -17,6 +17,10 @@ pub(super) struct RawRule<'n> {
     pub(super) tiers: Option<&'n Node<'n>>,
     pub(super) overrides: Option<&'n Node<'n>>,
     pub(super) accuracy: Option<&'n Node<'n>>,
+    pub(super) sync: Option<&'n Node<'n>>,
+    pub(super) max_ahead: Option<&'n Node<'n>>,
+    pub(super) shards: Option<&'n Node<'n>>,
+    pub(super) hot: Option<&'n Node<'n>>,
     pub(super) on_store_failure: Option<&'n Node<'n>>,
     pub(super) mode: Option<&'n Node<'n>>,
     pub(super) rollout: Option<&'n Node<'n>>,
@@ -24,7 +28,7 @@ pub(super) struct RawRule<'n> {
 }
 
 impl<'n> RawRule<'n> {
-    pub(super) const KEYS: [&'static str; 14] = [
+    pub(super) const KEYS: [&'static str; 18] = [
         "name",
         "match",
         "per",
@@ -35,6 +39,10 @@ impl<'n> RawRule<'n> {
         "tiers",
         "overrides",
         "accuracy",
+        "sync",
+        "max_ahead",
+        "shards",
+        "hot",
         "on_store_failure",
         "mode",
         "rollout",
@@ -55,6 +63,10 @@ impl<'n> RawRule<'n> {
             tiers,
             overrides,
             accuracy,
+            sync,
+            max_ahead,
+            shards,
+            hot,
             on_store_failure,
             mode,
             rollout,
@@ -71,6 +83,10 @@ impl<'n> RawRule<'n> {
             tiers,
             overrides,
             accuracy,
+            sync,
+            max_ahead,
+            shards,
+            hot,
             on_store_failure,
             mode,
             rollout,

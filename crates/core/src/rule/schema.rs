@@ -3,9 +3,10 @@
 //! What fits the schema has the shape of rules. What they mean is still the reader's to judge: whether
 //! a number is too large, whether a name was used before.
 
+use super::parse::accuracy::{ACCURACIES, UNBOUNDED, WHEN_HOT};
 use super::parse::condition::TESTS;
-use super::parse::{ACCURACIES, ALGORITHMS, ANSWERS, MODES};
-use super::{Chain, Rule, RuleSet};
+use super::parse::{ALGORITHMS, ANSWERS, MODES};
+use super::{Accuracy, Chain, Rule, RuleSet};
 use crate::quota::{Quota, UNITS};
 use crate::request::Request;
 use crate::schema::Schema;
@@ -117,7 +118,51 @@ fn rule() -> Schema {
                 .with("maxItems", RuleSet::MAX_OVERRIDES)
                 .example(json!([{"match": {"api_key": "partner-1"}, "limit": "5000 per second"}])),
         )
-        .key("accuracy", Schema::word("How it is kept where nodes share a store: each admission is one step there, or nodes take tokens ahead of use. Both admit no more than the limit.", words(&ACCURACIES.map(|(word, _)| word))).example("leased"))
+        .key(
+            "accuracy",
+            Schema::word(
+                "How it is kept where nodes share a store. `exact`: each admission is one step there. `leased`: nodes take tokens ahead of use. \
+                 `synced`: nodes decide alone and tell each other now and then, which can admit more. `split`: each node keeps its part.",
+                words(&ACCURACIES.map(|(word, _)| word)),
+            )
+            .example("leased"),
+        )
+        .key(
+            "sync",
+            Schema::part("How often a node tells what it admitted, for `synced`: `10ms` to `1m`.", "window")
+                .usually("200ms")
+                .example("200ms"),
+        )
+        .key(
+            "max_ahead",
+            Schema::one_of(
+                "The most that a node admits before the store knows of it, for `synced`: N nodes admit at most N times that beyond the limit. \
+                 Without it: a tenth of what can be spent at once.",
+                [
+                    Schema::whole("So many.", 1, Quota::MAX_AMOUNT),
+                    Schema::word("No bound but what the node believes to be left.", [UNBOUNDED]).without_usual(),
+                ],
+            )
+            .example(50),
+        )
+        .key(
+            "shards",
+            Schema::whole(
+                "In how many parts the limit of each client is kept, for `exact`, so that several servers share the work of one busy client.",
+                u64::from(Accuracy::SHARDS.0),
+                u64::from(Accuracy::SHARDS.1),
+            )
+            .example(4),
+        )
+        .key(
+            "hot",
+            Schema::word(
+                "What becomes of a client whom a node sees very often, for `exact`: the node takes tokens ahead of use while it does.",
+                words(&WHEN_HOT.map(|(word, _)| word)),
+            )
+            .without_usual()
+            .example("leased"),
+        )
         .key(
             "on_store_failure",
             Schema::word("What happens when the store can't be asked: the request passes, is answered 503, or meets this node's share of the limit.", words(&ANSWERS.map(|(word, _)| word)))
@@ -137,6 +182,14 @@ fn rule() -> Schema {
                 {
                     "if": {"required": ["queue"]},
                     "then": {"properties": {"algorithm": {"const": "leaky_bucket"}}, "required": ["algorithm"]}
+                },
+                {
+                    "if": {"anyOf": [{"required": ["sync"]}, {"required": ["max_ahead"]}]},
+                    "then": {"properties": {"accuracy": {"const": "synced"}}, "required": ["accuracy"]}
+                },
+                {
+                    "if": {"anyOf": [{"required": ["shards"]}, {"required": ["hot"]}]},
+                    "then": {"properties": {"accuracy": {"const": "exact"}}}
                 },
                 {
                     "if": {"required": ["burst"]},

@@ -9,7 +9,7 @@ use super::failing::Failing;
 use super::{Inner, Limiter};
 use crate::block::{BlockList, PenaltyBox};
 use crate::clock::Clock;
-use crate::fleet::leases::Leases;
+use crate::fleet::Fleet;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 
@@ -91,9 +91,8 @@ impl<S: Store> Limiter<S> {
         let failing = Failing::new(rules.rules().len(), clock.clone());
         let penalties = is_punishing(&rules).then(|| Arc::new(PenaltyBox::new(clock.clone())));
         let (scopes, ranks) = (scopes(&store.keyer(), &rules), ranks(&rules));
-        let leases = store.leases().then(|| Arc::new(Leases::new(clock.clone())));
-        let inner =
-            Inner { store, clock, rules, scopes, ranks, failing, blocks, leases, penalties };
+        let fleet = store.leases().then(|| Arc::new(Fleet::new(&clock)));
+        let inner = Inner { store, clock, rules, scopes, ranks, failing, blocks, fleet, penalties };
         Self { inner: Arc::new(inner) }
     }
 
@@ -113,9 +112,8 @@ impl<S: Store> Limiter<S> {
             kept.unwrap_or_else(|| Arc::new(PenaltyBox::new(clock.clone())))
         });
         let (scopes, ranks) = (scopes(&store.keyer(), &rules), ranks(&rules));
-        let leases = old.leases.clone();
-        let inner =
-            Inner { store, clock, rules, scopes, ranks, failing, blocks, leases, penalties };
+        let fleet = old.fleet.clone();
+        let inner = Inner { store, clock, rules, scopes, ranks, failing, blocks, fleet, penalties };
         Self { inner: Arc::new(inner) }
     }
 }

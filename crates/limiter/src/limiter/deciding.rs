@@ -79,7 +79,7 @@ impl<S: Store> Limiter<S> {
             return (Decision::of(Policies::new()), Receipt::default());
         }
         if let [ask] = asks.as_slice()
-            && !self.is_leased(ask)
+            && !self.has_own_way(ask)
         {
             let answers = self.inner.store.charge(&[ask.charge()]).await;
             if let [Answer::Decided(outcome)] = answers.as_slice() {
@@ -89,12 +89,12 @@ impl<S: Store> Limiter<S> {
         }
         asks.sort_by_key(|ask| self.inner.ranks[ask.place]);
         let charges: SmallVec<[Charge<'_>; 4]> = asks.iter().map(Ask::charge).collect();
-        let (answers, leased) = self.charge(&asks, &charges).await;
+        let (answers, taken) = self.charge(&asks, &charges).await;
         let (decision, mut receipt) = self.settled(&asks, &charges, &answers);
         if decision.is_allowed() {
-            receipt.leased = leased;
+            receipt.taken = taken;
         } else {
-            self.put_back(&leased);
+            self.put_back_detached(taken);
         }
         (decision, receipt)
     }

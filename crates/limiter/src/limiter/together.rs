@@ -7,7 +7,7 @@ use tidegate_core::{Decision, Limit, Request};
 use super::Limiter;
 use super::deciding::{Ask, Asks, decision};
 use super::failing::Verdicts;
-use super::leasing::Taken;
+use crate::fleet::Takings;
 use crate::store::{Answer, Charge, Refund, Store};
 
 /// What is asked for one client of a request that may ask for several.
@@ -40,8 +40,8 @@ struct Board<'r> {
     verdicts: Verdicts,
     /// For each question, whether the store has not been asked it.
     unasked: Vec<bool>,
-    /// What was taken from what this node holds.
-    leased: Taken,
+    /// What was taken in a way of its rule's own.
+    taken: Takings,
 }
 
 impl Board<'_> {
@@ -98,7 +98,7 @@ impl<S: Store> Limiter<S> {
         let spends = board.places(|_, ask| ask.cost > 0);
         self.put(&mut board, &spends, held).await;
         if board.denies(|_| true) {
-            self.put_back(&std::mem::take(&mut board.leased));
+            self.put_back_detached(std::mem::take(&mut board.taken));
             self.give_back_charged(&board);
             self.complete(&mut board).await;
         }
@@ -143,7 +143,7 @@ impl<S: Store> Limiter<S> {
         }
         asks.sort_by_key(|ask| self.inner.ranks[ask.place]);
         let unasked = vec![true; asks.len()];
-        Board { asks, verdicts: Verdicts::default(), unasked, leased: Taken::new() }
+        Board { asks, verdicts: Verdicts::default(), unasked, taken: Takings::new() }
     }
 
     /// Asks the store some of the questions, and notes what it says. What is held is not spent.
@@ -156,12 +156,12 @@ impl<S: Store> Limiter<S> {
             // A charge that never fits: the others are answered for what they cost, and not made.
             charges.push(Charge { cost: u64::MAX, alone: false, ..first });
         }
-        let (mut answers, leased) = match held {
+        let (mut answers, taken) = match held {
             // The one that never fits is no rule's.
             true => self.charge(&[&asks[..], &asks[..1]].concat(), &charges).await,
             false => self.charge(&asks, &charges).await,
         };
-        board.leased.extend(leased);
+        board.taken.extend(taken);
         if held {
             answers.truncate(asks.len());
             charges.truncate(asks.len());

@@ -162,6 +162,9 @@ impl Explain {
         let applied = rule.limit_for(request, now);
         output.data(format_args!("  limit    {}, {}", applied.limit, why(rule, &applied, request)));
         output.data(format_args!("  bound    {}", applied.limit.bound()));
+        if let Some(bound) = rule.accuracy().bound(applied.limit) {
+            output.data(format_args!("  fleet    {bound}"));
+        }
         if let Some(penalty) = penalty(rule, applied.limit) {
             output.data(format_args!("  penalty  {penalty}"));
         }

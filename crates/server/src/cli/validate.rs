@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tidegate::rule::{Accuracy, Condition, Mode, Override};
+use tidegate::rule::{Condition, Mode, Override};
 use tidegate::{Limit, Rule, RuleSet};
 
 use super::excerpt::Sources;
@@ -124,20 +124,22 @@ fn describe(rule: &Rule, output: &mut Output<'_>) {
     let share = rule.rollout().map(|share| format!(", for {share} of its clients"));
     let share = share.unwrap_or_default();
     output.data(format_args!("{}: {}{share}{note}", rule.name(), bounded(rule.limit())));
-    if rule.accuracy() == Accuracy::Leased {
-        output.data("  leased: within the same bound, whatever the number of nodes");
+    if let Some(bound) = rule.accuracy().bound(rule.limit()) {
+        output.data(format_args!("  {bound}"));
     }
     if let Some(penalty) = penalty(rule, rule.limit()) {
         output.data(format_args!("  penalty: {penalty}"));
     }
     if let Some(tiers) = rule.tiers() {
         for (name, limit) in tiers.iter().take(SPELLED) {
-            output.data(format_args!("  {} {name:?}: {}", tiers.by(), bounded(limit)));
+            let limit = kept(rule, limit);
+            output.data(format_args!("  {} {name:?}: {limit}", tiers.by()));
         }
         more(tiers.iter().len(), "tiers", output);
     }
     for (index, item) in rule.overrides().iter().enumerate().take(SPELLED) {
-        output.data(format_args!("  override {}: {}", titled(index, item), bounded(item.limit())));
+        let (title, limit) = (titled(index, item), kept(rule, item.limit()));
+        output.data(format_args!("  override {title}: {limit}"));
     }
     more(rule.overrides().len(), "overrides", output);
 }
@@ -151,6 +153,16 @@ fn more(count: usize, what: &str, output: &mut Output<'_>) {
 /// `100 per 1 s, burst 200 (token_bucket): at most 300 in any 1 s`.
 pub(super) fn bounded(limit: &Limit) -> String {
     format!("{limit}: {}", limit.bound())
+}
+
+/// The same for one of several limits of a rule, with what nodes can admit beyond it if that is not
+/// the same for all of them.
+fn kept(rule: &Rule, limit: &Limit) -> String {
+    let (bound, own) = (rule.accuracy().bound(limit), rule.accuracy().bound(rule.limit()));
+    match bound.filter(|bound| Some(*bound) != own) {
+        Some(bound) => format!("{}; {bound}", bounded(limit)),
+        None => bounded(limit),
+    }
 }
 
 /// `blocks a client for 10 min after 1000 denied requests within 60 s (10 times the limit)`.

@@ -17,6 +17,9 @@ pub(crate) struct Shown<'a> {
     #[serde(flatten)]
     limit: Limited,
     accuracy: &'static str,
+    /// What becomes of the bound across a fleet, where that needs words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fleet: Option<String>,
     on_store_failure: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     rollout: Option<String>,
@@ -93,6 +96,7 @@ impl<'a> Shown<'a> {
             per: rule.per().iter().map(Chain::as_str).collect(),
             limit: limited(rule.limit()),
             accuracy: rule.accuracy().name(),
+            fleet: rule.accuracy().bound(rule.limit()).map(|bound| bound.to_string()),
             on_store_failure: match rule.on_store_failure() {
                 OnStoreFailure::Allow => "allow",
                 OnStoreFailure::Deny => "deny",
