@@ -110,6 +110,11 @@ impl Fleet {
         refunds
     }
 
+    /// How many clients something is held of ahead of use, and how much.
+    pub(crate) fn leased(&self) -> (usize, u64) {
+        self.leases.held()
+    }
+
     /// Tells the store all that it does not know, and gives back what is held, as a node does before it
     /// goes.
     pub(crate) async fn leave<S: Store>(&self, store: &Arc<S>) {

@@ -99,6 +99,17 @@ impl Leases {
         }
     }
 
+    /// How many clients something is held of, and how much of that is unused.
+    pub(crate) fn held(&self) -> (usize, u64) {
+        let now = self.clock.now();
+        let left = |shard: &Mutex<HashMap<Key, Entry>>| {
+            let left = shard.lock().values().map(|entry| entry.tab.left(now)).collect::<Vec<_>>();
+            left.into_iter().filter(|left| *left > 0)
+        };
+        let each = self.shards.iter().flat_map(left);
+        each.fold((0, 0), |(clients, tokens), left| (clients + 1, left.saturating_add(tokens)))
+    }
+
     fn shard(&self, key: Key) -> &Mutex<HashMap<Key, Entry>> {
         let [.., last] = key.as_u128().to_be_bytes();
         &self.shards[usize::from(last) % SHARDS]
