@@ -6,6 +6,7 @@
 //! comes, or when anybody does something else with it than charge it alone.
 
 mod bucket;
+mod charging;
 mod purse;
 #[cfg(test)]
 mod tests;
@@ -15,13 +16,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tidegate_core::algorithm::FlatBucket;
-use tidegate_core::{Key, Limit, Outcome, Span, Timestamp};
+use tidegate_core::{Key, Limit, Span, Timestamp};
 
-use self::bucket::{Decided, HotBucket, PURSES};
+use self::bucket::{HotBucket, PURSES};
+use super::Lock;
 use super::shard::{Common, Shard};
 use super::slot::{spread, upper};
-use super::{Guard, Lock, MemoryStore};
-use crate::store::Charge;
 
 /// How many keys can be hot at the same time; each has one place where it may be.
 const PLACES: usize = 64;
@@ -165,108 +165,6 @@ impl HotKeys {
     pub(super) fn bytes(&self) -> usize {
         let made = self.places.iter().filter(|place| place.bucket.get().is_some());
         made.count() * size_of::<HotBucket>()
-    }
-}
-
-impl MemoryStore {
-    /// Charges a key that may be hot, for the thread of a purse.
-    #[inline(never)]
-    pub(super) fn charge_hot(&self, charge: &Charge<'_>, now: Timestamp, purse: usize) -> Outcome {
-        if let Some(flat) = flat_of(charge.limit)
-            && let Some(hot) = self.hot.bucket(charge.key)
-        {
-            let mut purse = hot.purse(purse);
-            if let Some(now) = purse.pay(charge, flat, self.common.base, now) {
-                return flat.charge(purse.due(), self.common.base, now, charge.cost);
-            }
-        }
-        self.charge_unpaid(charge, now, purse)
-    }
-
-    /// Charges a key that may be hot, and whose purse could not decide.
-    #[cold]
-    fn charge_unpaid(&self, charge: &Charge<'_>, now: Timestamp, purse: usize) -> Outcome {
-        let place = self.place(charge.key);
-        let mut shard = match self.shards[place].0.try_lock() {
-            Some(shard) => shard,
-            None => {
-                let shard = self.shards[place].0.lock();
-                // Who was there before may have handed out what this thread needs.
-                if let Some(flat) = flat_of(charge.limit)
-                    && let Some(hot) = self.hot.bucket(charge.key)
-                    && let mut purse = hot.purse(purse)
-                    && let Some(now) = purse.pay(charge, flat, self.common.base, now)
-                {
-                    return flat.charge(purse.due(), self.common.base, now, charge.cost);
-                }
-                shard
-            }
-        };
-        match self.charge_lent(&mut shard, charge, now, || purse) {
-            Some(outcome) => outcome,
-            None => self.charge_in(place, shard, charge, now),
-        }
-    }
-
-    /// Charges the whole bucket of a key that is hot. `None` if it is not, or is not any more.
-    pub(super) fn charge_lent(
-        &self,
-        shard: &mut Shard,
-        charge: &Charge<'_>,
-        now: Timestamp,
-        purse: impl FnOnce() -> usize,
-    ) -> Option<Outcome> {
-        if !self.hot.may_have(charge.key) || !shard.has_lent(charge.key) {
-            return None;
-        }
-        let (sign, hot) = (self.hot.sign(charge.key), self.hot.bucket(charge.key)?);
-        let decided = hot.charge_whole(purse(), charge, self.common.base, now, &sign);
-        let Some(Decided { outcome, cooled }) = decided else {
-            self.recall(shard, charge.key);
-            return None;
-        };
-        if let Some(slot) = cooled {
-            shard.put_back(charge.key, slot);
-        }
-        Some(outcome)
-    }
-
-    /// Charges a key whose shard another thread is using.
-    #[cold]
-    pub(super) fn charge_contended(
-        &self,
-        place: usize,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) -> Outcome {
-        let hot = flat_of(charge.limit).is_some() && self.hot.note_wait(charge.key, now);
-        if hot && let Some(other) = self.hot.in_the_way(charge.key, now) {
-            drop(self.open(other));
-        }
-        let mut shard = self.shards[place].0.lock();
-        if hot {
-            self.hot.put(&mut shard, &self.common, (charge.key, charge.limit), now);
-        }
-        self.charge_in(place, shard, charge, now)
-    }
-
-    /// The shard of a key, locked, with all of the key's state in it.
-    pub(super) fn open(&self, key: Key) -> (usize, Guard<'_>) {
-        let place = self.place(key);
-        let mut shard = self.shards[place].0.lock();
-        self.recall(&mut shard, key);
-        (place, shard)
-    }
-
-    /// Brings all of a key's state back into its shard.
-    pub(super) fn recall(&self, shard: &mut Shard, key: Key) {
-        if self.hot.may_have(key)
-            && shard.has_lent(key)
-            && let Some(hot) = self.hot.bucket(key)
-            && let Some(slot) = hot.dissolve(key, self.common.base, &self.hot.sign(key))
-        {
-            shard.put_back(key, slot);
-        }
     }
 }
 

@@ -149,7 +149,9 @@ impl HotBucket {
         let mut books = kept.take_if(|books| books.key == key)?;
         sign.take_down();
         let limit = Arc::clone(&books.limit);
-        self.call_in(&mut books, flat_of(&limit)?, base);
+        if let Some(flat) = flat_of(&limit) {
+            self.call_in(&mut books, flat, base);
+        }
         Some(books.slot)
     }
 
