@@ -171,7 +171,7 @@ impl HotBucket {
             }
             // Spent before the bucket was full, so it adds to what was owed, whenever it was.
             flat.count(&mut books.slot.due, base, base, spent.steadily);
-            noted.extend(spent.noted);
+            noted.extend_from_slice(spent.noted);
             purses.push((bit, purse));
         }
         noted.sort_unstable();

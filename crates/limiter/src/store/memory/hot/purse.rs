@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use tidegate_core::algorithm::FlatBucket;
 use tidegate_core::{Key, Limit, Timestamp};
 
@@ -41,8 +40,10 @@ pub(super) struct Purse {
     sole: bool,
     /// Asked since it was handed out.
     used: bool,
-    /// Spent later than `steady`, by instant.
-    noted: SmallVec<[Entry; INSTANTS]>,
+    /// How many of the entries count.
+    count: usize,
+    /// Spent later than `steady`, by instant. Last, because most purses that are called in have none.
+    noted: [Entry; INSTANTS],
 }
 
 /// What a purse is for, and what is known when it is handed out.
@@ -59,12 +60,13 @@ pub(super) struct Terms<'a> {
 }
 
 /// What was in a purse when it was called in.
-#[derive(Debug, Default)]
-pub(super) struct Spent {
+#[derive(Debug)]
+pub(super) struct Spent<'a> {
     /// While the bucket was not full, so that its order does not matter.
     pub(super) steadily: u64,
     /// The rest, in the order of time.
-    pub(super) noted: SmallVec<[Entry; INSTANTS]>,
+    pub(super) noted: &'a [Entry],
+    /// Whether it was asked since it was handed out.
     pub(super) used: bool,
 }
 
@@ -82,7 +84,8 @@ impl Default for Purse {
             spent: 0,
             sole: false,
             used: false,
-            noted: SmallVec::new(),
+            count: 0,
+            noted: [(Timestamp::EPOCH, 0); INSTANTS],
         }
     }
 }
@@ -132,15 +135,17 @@ impl Purse {
     /// Remembers what is spent at an instant. Whether there was room for that.
     #[inline]
     fn note(&mut self, now: Timestamp, cost: u64) -> bool {
-        if let Some((_, spent)) = self.noted.last_mut().filter(|(at, _)| *at == now) {
+        if self.count > 0
+            && let (at, spent) = &mut self.noted[self.count - 1]
+            && *at == now
+        {
             *spent += cost;
             return true;
         }
-        if self.noted.len() == INSTANTS {
-            return false;
-        }
+        let Some(entry) = self.noted.get_mut(self.count) else { return false };
+        *entry = (now, cost);
+        self.count += 1;
         self.latest = now;
-        self.noted.push((now, cost));
         true
     }
 
@@ -150,12 +155,12 @@ impl Purse {
     }
 
     /// Closes the purse. What was spent from it; what was not is no longer in it.
-    pub(super) fn call_in(&mut self) -> Spent {
+    pub(super) fn call_in(&mut self) -> Spent<'_> {
         self.until = Timestamp::EPOCH;
         self.tokens = 0;
         Spent {
             steadily: std::mem::take(&mut self.spent),
-            noted: std::mem::take(&mut self.noted),
+            noted: &self.noted[..std::mem::take(&mut self.count)],
             used: std::mem::take(&mut self.used),
         }
     }
