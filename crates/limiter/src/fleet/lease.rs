@@ -173,7 +173,7 @@ impl Tab {
         let room = self.leases.len() < MOST;
         let want = if room { ahead.max(waiting) } else { 0 };
         self.asked = Some(Asked { id, at: now, cost, want });
-        Ask { cost, want, id, reports: self.reports(), life: LIFE, nodes }
+        Ask { cost, want, id, owed: SmallVec::new(), reports: self.reports(), life: LIFE, nodes }
     }
 
     /// What the store answered to the question that asked for hold `id`, about this limit. Nothing
@@ -225,7 +225,15 @@ impl Tab {
             return None;
         }
         self.asked = Some(Asked { id, at: now, cost: 0, want: 0 });
-        Some(Ask { cost: 0, want: 0, id, reports: self.reports(), life: LIFE, nodes })
+        Some(Ask {
+            cost: 0,
+            want: 0,
+            id,
+            owed: SmallVec::new(),
+            reports: self.reports(),
+            life: LIFE,
+            nodes,
+        })
     }
 
     /// Whether the client has not come for a while.
