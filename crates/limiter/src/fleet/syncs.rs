@@ -13,9 +13,11 @@ use tidegate_core::rule::Synced;
 use tidegate_core::{Ask, Granted, HoldId, Key, Limit, Outcome, Timestamp};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
 
 use self::question::Question;
 use self::queue::Queue;
+use super::leases::in_time;
 use super::sync::{Advance, Taken, View, exactly};
 use crate::clock::Clock;
 use crate::store::{Store, StoreError};
@@ -134,19 +136,22 @@ impl Syncs {
         synced: Synced,
         cost: u64,
     ) -> Result<Decided, StoreError> {
-        let mut waited = false;
+        // Of all that it waits for: somebody else's question, and its own.
+        let mut deadline = None;
         loop {
-            match self.step(key, limit, synced, cost, waited) {
+            match self.step(key, limit, synced, cost, deadline.is_some()) {
                 Step::Done(outcome, here) => return Ok(Decided { outcome, here }),
                 Step::Wait(answered, questions) => {
-                    waited = true;
-                    if let Some(error) = self.wait(key, answered, questions).await {
+                    deadline = Some(store.patience().map(|patience| Instant::now() + patience));
+                    let waiting = self.wait(key, answered, questions);
+                    if let Some(error) = in_time(store, deadline.flatten(), waiting).await? {
                         return Err(error);
                     }
                 }
                 Step::Ask(id, ask) => {
                     self.tend(store);
-                    let outcome = self.ask(store, (key, Arc::clone(limit), id, ask)).await?.outcome;
+                    let asking = self.ask(store, (key, Arc::clone(limit), id, ask));
+                    let outcome = in_time(store, deadline.flatten(), asking).await??.outcome;
                     return Ok(Decided { outcome, here: None });
                 }
             }
@@ -326,7 +331,7 @@ impl Syncs {
             let keys: Vec<Key> = shard.lock().keys().copied().collect();
             for keys in keys.chunks(TOGETHER) {
                 for key in keys {
-                    self.quiet(*key).await;
+                    self.quiet(store, *key).await;
                 }
                 let asking = self.leaving(shard, keys);
                 if !asking.is_empty() {
@@ -353,7 +358,8 @@ impl Syncs {
     }
 
     /// Waits until no question about a client is under way, or for a few of them.
-    async fn quiet(&self, key: Key) {
+    async fn quiet<S: Store>(&self, store: &Arc<S>, key: Key) {
+        let deadline = store.patience().map(|patience| Instant::now() + patience);
         for _ in 0..PATIENCE {
             let asking = {
                 let shard = self.shard(key).lock();
@@ -361,7 +367,8 @@ impl Syncs {
                 entry.map(|entry| (Arc::clone(&entry.answered), entry.questions))
             };
             let Some((answered, questions)) = asking else { return };
-            self.wait(key, answered, questions).await;
+            // What failed or is late is told again.
+            let _ = in_time(store, deadline, self.wait(key, answered, questions)).await;
         }
     }
 }
