@@ -6,15 +6,19 @@
 mod demand;
 pub mod lease;
 mod leases;
+pub mod sync;
+mod syncs;
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::rule::Accuracy;
+use tidegate_core::rule::{Accuracy, Synced};
 use tidegate_core::{Key, Limit, Outcome};
 
 use self::lease::Slice;
 use self::leases::Leases;
+use self::sync::Advance;
+use self::syncs::Syncs;
 use crate::clock::Clock;
 use crate::store::{Answer, Charge, Refund, Store, StoreError};
 
@@ -25,6 +29,7 @@ const HOT: u64 = 200;
 #[derive(Debug)]
 pub(crate) struct Fleet {
     leases: Arc<Leases>,
+    syncs: Arc<Syncs>,
 }
 
 /// What was taken for a charge, to be put back where it came from.
@@ -32,6 +37,8 @@ pub(crate) struct Fleet {
 pub(crate) enum Taken {
     /// From what this node holds ahead of use.
     Held(Key, Slice),
+    /// From what this node knows of the store.
+    Ahead(Key, Advance),
     /// From the store.
     Stored(Refund),
 }
@@ -41,14 +48,14 @@ pub(crate) type Takings = SmallVec<[Taken; 1]>;
 
 impl Fleet {
     pub(crate) fn new(clock: &Clock) -> Self {
-        Self { leases: Arc::new(Leases::new(clock.clone())) }
+        Self { leases: Arc::new(Leases::new(clock.clone())), syncs: Arc::new(Syncs::new(clock)) }
     }
 
     /// Whether a limit is kept in a way of its own, and not charged in the store with others.
     pub(crate) fn keeps(accuracy: Accuracy, limit: &Limit) -> bool {
         match accuracy {
-            Accuracy::Leased | Accuracy::LeasedWhenHot => limit.leases(),
-            Accuracy::Exact | Accuracy::Sharded(_) | Accuracy::Synced(_) | Accuracy::Split => false,
+            Accuracy::Leased | Accuracy::LeasedWhenHot | Accuracy::Synced(_) => limit.leases(),
+            Accuracy::Exact | Accuracy::Sharded(_) | Accuracy::Split => false,
         }
     }
 
@@ -64,12 +71,11 @@ impl Fleet {
     ) -> Answer {
         let looks = looks || charge.cost == 0 || charge.cost > charge.limit.capacity();
         let answer = match accuracy {
+            Accuracy::Synced(synced) => self.sync(store, synced, charge, looks, taken).await,
             Accuracy::LeasedWhenHot => self.lease(store, charge, HOT, looks, taken).await,
-            Accuracy::Exact
-            | Accuracy::Sharded(_)
-            | Accuracy::Synced(_)
-            | Accuracy::Split
-            | Accuracy::Leased => self.lease(store, charge, lease::FEW, looks, taken).await,
+            Accuracy::Exact | Accuracy::Sharded(_) | Accuracy::Split | Accuracy::Leased => {
+                self.lease(store, charge, lease::FEW, looks, taken).await
+            }
         };
         match answer {
             Ok(outcome) => Answer::Decided(outcome.without_slip()),
@@ -98,12 +104,36 @@ impl Fleet {
         Ok(leased.outcome)
     }
 
+    async fn sync<S: Store>(
+        &self,
+        store: &Arc<S>,
+        synced: Synced,
+        charge: &Charge<'_>,
+        looks: bool,
+        taken: &mut Takings,
+    ) -> Result<Outcome, StoreError> {
+        let Charge { key, limit, cost, .. } = charge;
+        if looks {
+            return self.syncs.look(store, *key, limit, synced, *cost).await;
+        }
+        let decided = self.syncs.charge(store, *key, limit, synced, *cost).await?;
+        match decided.here {
+            Some(advance) => taken.push(Taken::Ahead(*key, advance)),
+            None => taken.extend(decided.outcome.slip().map(|slip| {
+                let (limit, slip) = (Arc::clone(limit), Some(slip));
+                Taken::Stored(Refund { key: *key, limit, cost: *cost, slip })
+            })),
+        }
+        Ok(decided.outcome)
+    }
+
     /// Puts back what was taken, as far as that can be done here and now. What is left to tell the store.
     pub(crate) fn put_back(&self, taken: Takings) -> Vec<Refund> {
         let mut refunds = Vec::new();
         for taken in taken {
             match taken {
                 Taken::Held(key, slice) => self.leases.put_back(key, &slice),
+                Taken::Ahead(key, advance) => self.syncs.put_back(key, &advance),
                 Taken::Stored(refund) => refunds.push(refund),
             }
         }
@@ -119,5 +149,16 @@ impl Fleet {
     /// goes.
     pub(crate) async fn leave<S: Store>(&self, store: &Arc<S>) {
         self.leases.give_back(store, true).await;
+        self.syncs.flush(store).await;
+    }
+
+    /// Has the store asked about a client that was given something back.
+    pub(crate) fn unsee(&self, key: Key) {
+        self.syncs.unsee(key);
+    }
+
+    /// Drops what this node knows of a client that is forgotten.
+    pub(crate) fn forget(&self, key: Key) {
+        self.syncs.forget(key);
     }
 }

@@ -44,6 +44,6 @@ pub use store::redis::{
 pub use store::{Answer, Answers, Charge, Outcomes, Refund, Share, Store, StoreError};
 pub use tidegate_core::{
     Algorithm, Ask, Block, Bound, Decision, Granted, HeaderStyle, Hold, HoldId, Holds, Ietf, Key,
-    Keyer, Limit, Outcome, Policy, Problem, Quota, QuotaError, Report, Request, RequestError,
-    Reset, Rule, RuleSet, Ruling, Slip, Span, State, Timestamp, Verdict, hold, rule,
+    Keyer, Limit, Outcome, Owed, Policy, Problem, Quota, QuotaError, Report, Request, RequestError,
+    Reset, Rule, RuleSet, Ruling, Slip, Span, Standing, State, Timestamp, Verdict, hold, rule,
 };

@@ -241,7 +241,12 @@ impl<S: Store> Limiter<S> {
         if let Some(penalties) = &self.inner.penalties {
             penalties.forget(ask.key);
         }
-        Ok(self.inner.store.forget(ask.key).await?)
+        let forget_here = || self.inner.fleet.iter().for_each(|fleet| fleet.forget(ask.key));
+        // Before, so that nothing is told after; and after, since somebody may have looked in between.
+        forget_here();
+        self.inner.store.forget(ask.key).await?;
+        forget_here();
+        Ok(())
     }
 
     /// Waits until a request was charged and its turn has come.
