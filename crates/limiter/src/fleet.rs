@@ -6,15 +6,21 @@
 mod demand;
 pub mod lease;
 mod leases;
+pub mod membership;
+mod parts;
+#[cfg(test)]
+mod simulation;
+mod split;
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::rule::Accuracy;
-use tidegate_core::{Key, Limit, Outcome};
+use tidegate_core::{Algorithm, Key, Limit, Outcome};
 
 use self::lease::Slice;
 use self::leases::Leases;
+use self::split::Split;
 use crate::clock::Clock;
 use crate::store::{Answer, Charge, Refund, Store, StoreError};
 
@@ -22,6 +28,7 @@ use crate::store::{Answer, Charge, Refund, Store, StoreError};
 #[derive(Debug)]
 pub(crate) struct Fleet {
     leases: Arc<Leases>,
+    split: Split,
 }
 
 /// What was taken for a charge, to be put back where it came from.
@@ -29,6 +36,8 @@ pub(crate) struct Fleet {
 pub(crate) enum Taken {
     /// From what this node holds ahead of use.
     Held(Key, Slice),
+    /// From this node's part of a limit.
+    Split(Refund),
     /// From the store.
     Stored(Refund),
 }
@@ -38,18 +47,18 @@ pub(crate) type Takings = SmallVec<[Taken; 1]>;
 
 impl Fleet {
     pub(crate) fn new(clock: &Clock) -> Self {
-        Self { leases: Arc::new(Leases::new(clock.clone())) }
+        Self { leases: Arc::new(Leases::new(clock.clone())), split: Split::new() }
     }
 
     /// Whether a limit is kept in a way of its own, and not charged in the store with others.
     pub(crate) fn keeps(accuracy: Accuracy, limit: &Limit) -> bool {
         match accuracy {
             Accuracy::Leased => limit.leases(),
+            Accuracy::Split => !matches!(limit.algorithm(), Algorithm::LeakyBucket { .. }),
             Accuracy::Exact
             | Accuracy::Sharded(_)
             | Accuracy::LeasedWhenHot
-            | Accuracy::Synced(_)
-            | Accuracy::Split => false,
+            | Accuracy::Synced(_) => false,
         }
     }
 
@@ -65,11 +74,11 @@ impl Fleet {
     ) -> Answer {
         let looks = looks || charge.cost == 0 || charge.cost > charge.limit.capacity();
         let answer = match accuracy {
+            Accuracy::Split => self.split(store, charge, looks, taken),
             Accuracy::Exact
             | Accuracy::Sharded(_)
             | Accuracy::LeasedWhenHot
             | Accuracy::Synced(_)
-            | Accuracy::Split
             | Accuracy::Leased => self.lease(store, charge, looks, taken).await,
         };
         match answer {
@@ -98,12 +107,61 @@ impl Fleet {
         Ok(leased.outcome)
     }
 
+    fn split<S: Store>(
+        &self,
+        store: &Arc<S>,
+        charge: &Charge<'_>,
+        looks: bool,
+        taken: &mut Takings,
+    ) -> Result<Outcome, StoreError> {
+        let (outcome, refund) = self.split.charge(store.stake().as_ref(), charge, looks)?;
+        taken.extend(refund.map(Taken::Split));
+        Ok(outcome)
+    }
+
+    /// What is left to tell the store so that up to a refund's cost is given back, of what was spent last.
+    ///
+    /// # Errors
+    /// The store did not say what was spent.
+    pub(crate) async fn returned<S: Store>(
+        &self,
+        store: &Arc<S>,
+        accuracy: Accuracy,
+        refund: Refund,
+    ) -> Result<Vec<Refund>, StoreError> {
+        match accuracy {
+            Accuracy::Split => {
+                self.split.take_back(store.stake().as_ref(), &refund);
+                Ok(Vec::new())
+            }
+            _ => Ok(vec![refund]),
+        }
+    }
+
+    /// Forgets what a client has spent, as far as it is kept in a way of its rule's own.
+    ///
+    /// # Errors
+    /// The store did not confirm it.
+    pub(crate) async fn forget<S: Store>(
+        &self,
+        store: &Arc<S>,
+        accuracy: Accuracy,
+        key: Key,
+    ) -> Result<(), StoreError> {
+        match accuracy {
+            Accuracy::Split => self.split.forget(key),
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// Puts back what was taken, as far as that can be done here and now. What is left to tell the store.
-    pub(crate) fn put_back(&self, taken: Takings) -> Vec<Refund> {
+    pub(crate) fn put_back<S: Store>(&self, store: &Arc<S>, taken: Takings) -> Vec<Refund> {
         let mut refunds = Vec::new();
         for taken in taken {
             match taken {
                 Taken::Held(key, slice) => self.leases.put_back(key, &slice),
+                Taken::Split(refund) => self.split.take_back(store.stake().as_ref(), &refund),
                 Taken::Stored(refund) => refunds.push(refund),
             }
         }

@@ -11,6 +11,8 @@ use smallvec::SmallVec;
 use thiserror::Error;
 use tidegate_core::{Ask, Granted, Key, Keyer, Limit, Outcome, Slip, State, Timestamp};
 
+use crate::fleet::membership::Stake;
+
 /// One limit to charge for a request.
 #[derive(Clone, Debug)]
 pub struct Charge<'a> {
@@ -81,7 +83,7 @@ impl Answer {
 }
 
 /// Which part of a fleet this node is, as far as it knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Share {
     /// This node's place among the nodes.
     pub index: u64,
@@ -143,6 +145,12 @@ pub trait Store: Send + Sync + 'static {
     /// What part of the fleet this node is, for limits that it has to keep alone.
     fn share(&self) -> Share {
         Share::WHOLE
+    }
+
+    /// This node's place in the fleet now, for limits of which each node enforces its own part. `None`
+    /// from a store whose nodes do not know of each other.
+    fn stake(&self) -> Option<Stake> {
+        None
     }
 
     /// Takes charges back, each as far as it still counts. How many gave anything back.
