@@ -8,6 +8,7 @@ pub mod lease;
 mod leases;
 pub mod membership;
 mod parts;
+mod shards;
 #[cfg(test)]
 mod simulation;
 mod split;
@@ -20,6 +21,7 @@ use tidegate_core::{Algorithm, Key, Limit, Outcome};
 
 use self::lease::Slice;
 use self::leases::Leases;
+use self::shards::Shards;
 use self::split::Split;
 use crate::clock::Clock;
 use crate::store::{Answer, Charge, Refund, Store, StoreError};
@@ -28,6 +30,7 @@ use crate::store::{Answer, Charge, Refund, Store, StoreError};
 #[derive(Debug)]
 pub(crate) struct Fleet {
     leases: Arc<Leases>,
+    shards: Shards,
     split: Split,
 }
 
@@ -47,18 +50,21 @@ pub(crate) type Takings = SmallVec<[Taken; 1]>;
 
 impl Fleet {
     pub(crate) fn new(clock: &Clock) -> Self {
-        Self { leases: Arc::new(Leases::new(clock.clone())), split: Split::new() }
+        Self {
+            leases: Arc::new(Leases::new(clock.clone())),
+            shards: Shards::new(),
+            split: Split::new(),
+        }
     }
 
     /// Whether a limit is kept in a way of its own, and not charged in the store with others.
     pub(crate) fn keeps(accuracy: Accuracy, limit: &Limit) -> bool {
         match accuracy {
             Accuracy::Leased => limit.leases(),
-            Accuracy::Split => !matches!(limit.algorithm(), Algorithm::LeakyBucket { .. }),
-            Accuracy::Exact
-            | Accuracy::Sharded(_)
-            | Accuracy::LeasedWhenHot
-            | Accuracy::Synced(_) => false,
+            Accuracy::Sharded(_) | Accuracy::Split => {
+                !matches!(limit.algorithm(), Algorithm::LeakyBucket { .. })
+            }
+            Accuracy::Exact | Accuracy::LeasedWhenHot | Accuracy::Synced(_) => false,
         }
     }
 
@@ -74,12 +80,11 @@ impl Fleet {
     ) -> Answer {
         let looks = looks || charge.cost == 0 || charge.cost > charge.limit.capacity();
         let answer = match accuracy {
+            Accuracy::Sharded(of) => self.shards.charge(store, of, charge, looks, taken).await,
             Accuracy::Split => self.split(store, charge, looks, taken),
-            Accuracy::Exact
-            | Accuracy::Sharded(_)
-            | Accuracy::LeasedWhenHot
-            | Accuracy::Synced(_)
-            | Accuracy::Leased => self.lease(store, charge, looks, taken).await,
+            Accuracy::Exact | Accuracy::LeasedWhenHot | Accuracy::Synced(_) | Accuracy::Leased => {
+                self.lease(store, charge, looks, taken).await
+            }
         };
         match answer {
             Ok(outcome) => Answer::Decided(outcome.without_slip()),
@@ -134,6 +139,7 @@ impl Fleet {
                 self.split.take_back(store.stake().as_ref(), &refund);
                 Ok(Vec::new())
             }
+            Accuracy::Sharded(of) => self.shards.returned(store, of, &refund).await,
             _ => Ok(vec![refund]),
         }
     }
@@ -150,6 +156,7 @@ impl Fleet {
     ) -> Result<(), StoreError> {
         match accuracy {
             Accuracy::Split => self.split.forget(key),
+            Accuracy::Sharded(of) => self.shards.forget(store, of, key).await?,
             _ => {}
         }
         Ok(())

@@ -96,6 +96,13 @@ impl Store for AnyStore {
         }
     }
 
+    fn parts(&self, key: Key, of: u8) -> Vec<Key> {
+        match self {
+            Self::Memory(store) => store.parts(key, of),
+            Self::Redis(store) => store.parts(key, of),
+        }
+    }
+
     async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
         match self {
             Self::Memory(store) => store.refund(refunds).await,

@@ -319,6 +319,10 @@ impl Store for RedisStore {
         Some(self.inner.fleet.stake())
     }
 
+    fn parts(&self, key: Key, of: u8) -> Vec<Key> {
+        self.inner.topology.parts(&self.inner.shared, key, of)
+    }
+
     async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
         self.inner.refund(refunds).await
     }
