@@ -26,6 +26,9 @@ use self::split::Split;
 use crate::clock::Clock;
 use crate::store::{Answer, Charge, Refund, Store, StoreError};
 
+/// A client that uses so many in a second at one node is hot: it is leased also where others are not.
+const HOT: u64 = 200;
+
 /// What this node keeps of limits that it does not ask the store about each time.
 #[derive(Debug)]
 pub(crate) struct Fleet {
@@ -60,11 +63,11 @@ impl Fleet {
     /// Whether a limit is kept in a way of its own, and not charged in the store with others.
     pub(crate) fn keeps(accuracy: Accuracy, limit: &Limit) -> bool {
         match accuracy {
-            Accuracy::Leased => limit.leases(),
+            Accuracy::Leased | Accuracy::LeasedWhenHot => limit.leases(),
             Accuracy::Sharded(_) | Accuracy::Split => {
                 !matches!(limit.algorithm(), Algorithm::LeakyBucket { .. })
             }
-            Accuracy::Exact | Accuracy::LeasedWhenHot | Accuracy::Synced(_) => false,
+            Accuracy::Exact | Accuracy::Synced(_) => false,
         }
     }
 
@@ -80,10 +83,11 @@ impl Fleet {
     ) -> Answer {
         let looks = looks || charge.cost == 0 || charge.cost > charge.limit.capacity();
         let answer = match accuracy {
+            Accuracy::LeasedWhenHot => self.lease(store, charge, HOT, looks, taken).await,
             Accuracy::Sharded(of) => self.shards.charge(store, of, charge, looks, taken).await,
             Accuracy::Split => self.split(store, charge, looks, taken),
-            Accuracy::Exact | Accuracy::LeasedWhenHot | Accuracy::Synced(_) | Accuracy::Leased => {
-                self.lease(store, charge, looks, taken).await
+            Accuracy::Exact | Accuracy::Synced(_) | Accuracy::Leased => {
+                self.lease(store, charge, lease::FEW, looks, taken).await
             }
         };
         match answer {
@@ -96,6 +100,7 @@ impl Fleet {
         &self,
         store: &Arc<S>,
         charge: &Charge<'_>,
+        few: u64,
         looks: bool,
         taken: &mut Takings,
     ) -> Result<Outcome, StoreError> {
@@ -103,7 +108,7 @@ impl Fleet {
         if looks {
             return self.leases.look(store, *key, limit, *cost).await;
         }
-        let leased = self.leases.charge(store, *key, limit, *cost).await?;
+        let leased = self.leases.charge(store, *key, limit, *cost, few).await?;
         taken.extend(leased.here.map(|slice| Taken::Held(*key, slice)));
         taken.extend(leased.outcome.slip().map(|slip| {
             let (limit, slip) = (Arc::clone(limit), Some(slip));
@@ -173,6 +178,11 @@ impl Fleet {
             }
         }
         refunds
+    }
+
+    /// How many clients something is held of ahead of use, and how much.
+    pub(crate) fn leased(&self) -> (usize, u64) {
+        self.leases.held()
     }
 
     /// Tells the store all that it does not know, and gives back what is held, as a node does before it

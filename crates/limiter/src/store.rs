@@ -142,6 +142,11 @@ pub trait Store: Send + Sync + 'static {
         std::future::ready(vec![Err(error); asks.len()])
     }
 
+    /// How long a request waits for this store at the most; no time for one that answers at once.
+    fn patience(&self) -> Option<std::time::Duration> {
+        None
+    }
+
     /// What part of the fleet this node is, for limits that it has to keep alone.
     fn share(&self) -> Share {
         Share::WHOLE

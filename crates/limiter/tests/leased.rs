@@ -206,3 +206,33 @@ async fn without_its_store_a_leased_rule_answers_as_it_says() {
     assert_eq!(node.check(&to("/open")).await.ruling(), Ruling::Allow);
     assert_eq!(node.check(&to("/closed")).await.ruling(), Ruling::Unavailable);
 }
+
+const HOT: &str =
+    "{name: api, per: [user], limit: 20000 per 10 days, algorithm: fixed_window, hot: leased}";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_an_exact_rule_only_a_hot_client_is_leased() {
+    if lacking(&[Tool::Server(Flavour::Redis)]) {
+        return;
+    }
+    let fleet = Fleet::of(2, HOT).await;
+    let before = fleet.calls();
+    // A dozen each is leased where all are, and far from hot.
+    for check in 0..12 {
+        for user in 0..20 {
+            let decision = fleet.nodes[check % 2].check(&by(&user.to_string())).await;
+            assert_eq!(decision.decisive().unwrap().outcome.remaining, 20_000 - 1 - check as u64);
+        }
+    }
+    assert_eq!(fleet.calls() - before, 240);
+    let holds: Vec<String> = fleet.redis.query(&["KEYS", "*:h"]);
+    assert_eq!(holds, Vec::<String>::new());
+    let before = fleet.calls();
+    let (hammered, checked) = exhaust(&fleet.nodes[0], "alice").await;
+    let calls = fleet.calls() - before;
+    assert!(calls * 20 < checked, "{calls} calls for {checked} checks");
+    // What was fetched ahead and is not used is the other's.
+    fleet.nodes[0].settle_fleet().await;
+    let (rest, _) = exhaust(&fleet.nodes[1], "alice").await;
+    assert_eq!(hammered + rest, 20_000);
+}

@@ -82,6 +82,13 @@ impl Store for AnyStore {
         }
     }
 
+    fn patience(&self) -> Option<std::time::Duration> {
+        match self {
+            Self::Memory(store) => store.patience(),
+            Self::Redis(store) => store.patience(),
+        }
+    }
+
     fn share(&self) -> Share {
         match self {
             Self::Memory(store) => store.share(),

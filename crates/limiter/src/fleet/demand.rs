@@ -5,9 +5,7 @@ use tidegate_core::{Span, Timestamp};
 /// How long is counted before it is looked at.
 const WINDOW: Span = Span::from_millis(100);
 /// How far ahead tokens are held.
-const AHEAD: Span = Span::from_millis(500);
-/// Below so many tokens ahead, holding costs more questions than it saves.
-const FEW: u64 = 4;
+const AHEAD: Span = Span::SECOND;
 
 /// A rate that follows what is asked for, in tokens.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,14 +27,14 @@ impl Demand {
         self.counted = self.counted.saturating_add(cost);
     }
 
-    /// How much to hold: what the client will use soon, or nothing for one that comes seldom.
-    pub(super) fn ahead(&mut self, now: Timestamp) -> u64 {
+    /// How much to hold: what the client will use soon, or nothing if that is less than `few`.
+    pub(super) fn ahead(&mut self, now: Timestamp, few: u64) -> u64 {
         if now.since(self.since) >= WINDOW {
             self.turn(now);
         }
         // A client that has just begun is believed at once: what it asked for in one window.
         let most = self.ahead.max(self.counted);
-        if most < FEW { 0 } else { most }
+        if most < few { 0 } else { most }
     }
 
     fn turn(&mut self, now: Timestamp) {
@@ -53,6 +51,8 @@ impl Demand {
 mod tests {
     use super::*;
 
+    const FEW: u64 = 8;
+
     fn at(millis: u64) -> Timestamp {
         Timestamp::from_secs(1_000) + Span::from_millis(millis)
     }
@@ -64,27 +64,27 @@ mod tests {
             demand.note(now, 1);
             now = now + every;
         }
-        demand.ahead(now)
+        demand.ahead(now, FEW)
     }
 
     #[test]
     fn a_client_that_comes_seldom_is_held_nothing() {
         assert_eq!(held(Span::from_secs(1_800), 10), 0);
-        assert_eq!(held(Span::from_millis(300), 50), 0);
+        assert_eq!(held(Span::from_millis(150), 50), 0);
     }
 
     #[test]
-    fn a_busy_one_is_held_what_it_uses_in_half_a_second() {
+    fn a_busy_one_is_held_what_it_uses_in_a_second() {
         let held = held(Span::from_micros(20), 100_000);
-        assert!((20_000..=30_000).contains(&held), "{held}");
+        assert!((40_000..=60_000).contains(&held), "{held}");
     }
 
     #[test]
     fn one_that_has_just_begun_is_believed_and_one_that_stops_forgotten() {
         let mut demand = Demand::default();
         (0..10).for_each(|_| demand.note(at(0), 1));
-        assert_eq!(demand.ahead(at(0)), 10);
-        assert!(demand.ahead(at(100)) >= 10);
-        assert_eq!(demand.ahead(at(60_000)), 0);
+        assert_eq!(demand.ahead(at(0), FEW), 10);
+        assert!(demand.ahead(at(100), FEW) >= 10);
+        assert_eq!(demand.ahead(at(60_000), FEW), 0);
     }
 }

@@ -20,13 +20,17 @@ const MOST: usize = 6;
 /// Longest that a denial is remembered.
 const DENIED: Span = Span::SECOND;
 /// Shortest and longest pause of a client for which there is less than it wants.
-const PAUSE: (Span, Span) = (Span::from_millis(10), Span::from_millis(100));
-/// So many tokens should have come back when it asks again.
-const WORTH: u64 = 16;
+const PAUSE: (Span, Span) = (Span::from_millis(1), Span::from_millis(250));
+/// As many tokens should a question bring, if the limit is large enough for that.
+const WORTH: u64 = 64;
+/// A client of which fewer are used in a second is asked for each time.
+pub const FEW: u64 = 8;
 
 /// The tokens that this node holds for one client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Tab {
+    /// Nothing is held for a client that uses fewer than so many in a second.
+    few: u64,
     /// Oldest first, which is also the order of use.
     leases: SmallVec<[Lease; 2]>,
     demand: Demand,
@@ -34,8 +38,12 @@ pub struct Tab {
     asked: Option<Asked>,
     /// When a check was last decided here.
     used: Timestamp,
-    /// How much the last grant was, to know when half of it is gone.
+    /// How much the last grant was, to know when most of it is gone.
     granted: u64,
+    /// When the last question was asked that was answered.
+    last_asked: Timestamp,
+    /// Whether most of the limit was free then.
+    plenty: bool,
     /// What the client is told without asking.
     denied: Option<Denied>,
 }
@@ -47,6 +55,8 @@ struct Denied {
     outcome: Outcome,
     asked: Timestamp,
     until: Timestamp,
+    /// There is less than the client uses: more is fetched while it is refused, so that nobody waits.
+    scarce: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +106,30 @@ pub enum Taken {
     No,
 }
 
+impl Default for Tab {
+    fn default() -> Self {
+        Self::new(FEW)
+    }
+}
+
 impl Tab {
+    /// Nothing yet, and nothing is held while fewer than so many are used in a second.
+    #[must_use]
+    pub fn new(few: u64) -> Self {
+        let (since, none) = (Timestamp::EPOCH, None);
+        Self {
+            few,
+            leases: SmallVec::new(),
+            demand: Demand::default(),
+            asked: None,
+            used: since,
+            granted: 0,
+            last_asked: since,
+            plenty: true,
+            denied: none,
+        }
+    }
+
     /// Takes `cost` from what is held, if it is there.
     pub fn take(&mut self, now: Timestamp, cost: u64) -> Taken {
         self.used = now;
@@ -122,16 +155,22 @@ impl Tab {
 
     /// The denial of a check that need not ask: one that cost no more was denied a moment ago, or there
     /// is so little left that it is fetched in fewer and larger parts.
+    ///
+    /// The flag says that it is time to ask again, while this and others are refused.
     #[must_use]
-    pub fn refusal(&self, now: Timestamp, cost: u64) -> Option<Outcome> {
-        let denied = self.denied.filter(|denied| now < denied.until && cost >= denied.cost)?;
+    pub fn refusal(&mut self, now: Timestamp, cost: u64) -> Option<(Outcome, bool)> {
+        let denied = self.denied.filter(|denied| cost >= denied.cost)?;
+        let over = now >= denied.until;
+        if over && !(denied.scarce && self.demand.ahead(now, self.few) > 0) {
+            return None;
+        }
         let (passed, mut outcome) = (now.since(denied.asked), denied.outcome);
         let pause = denied.until.since(now);
         let wait =
             outcome.retry_after().map_or(pause, |wait| wait.saturating_sub(passed).max(pause));
         outcome.reset_after = outcome.reset_after.saturating_sub(passed);
         outcome.verdict = Verdict::Deny { retry_after: Some(wait.max(Span::MICROSECOND)) };
-        Some(outcome)
+        Some((outcome, over && !self.is_asking()))
     }
 
     /// Gives back what was taken a moment ago, if its lease can still be used and nobody was told.
@@ -161,18 +200,21 @@ impl Tab {
     pub fn is_low(&mut self, now: Timestamp) -> bool {
         // Of what is scarce, more is fetched when some has come back.
         let scarce = self.denied.is_some_and(|denied| now < denied.until);
-        let low = self.granted > 0 && self.left(now) <= self.granted / 2;
-        low && !scarce && !self.is_asking() && self.demand.ahead(now) > 0
+        let low = self.granted > 0 && self.left(now) <= self.granted / 4;
+        low && !scarce && !self.is_asking() && self.demand.ahead(now, self.few) > 0
     }
 
     /// A question with a cost, and about what else to hold: with all that is to be told. One at a
     /// time; what was asked before and not answered is given up.
     pub fn ask(&mut self, now: Timestamp, cost: u64, waiting: u64, id: HoldId, nodes: u64) -> Ask {
         self.retire(now);
-        let ahead = self.demand.ahead(now);
+        let ahead = self.demand.ahead(now, self.few);
         let room = self.leases.len() < MOST;
         let want = if room { ahead.max(waiting) } else { 0 };
         self.asked = Some(Asked { id, at: now, cost, want });
+        // Of plenty not too much at once: what is spent begins to come back when that is told. Later half
+        // of what there is, or some would always be left.
+        let nodes = if self.plenty { nodes.max(4) } else { 1 };
         Ask { cost, want, id, reports: self.reports(), life: LIFE, nodes }
     }
 
@@ -185,16 +227,19 @@ impl Tab {
         // All that was told is known there.
         self.leases.retain(|lease| !lease.closed);
         self.granted = granted.held;
-        self.denied = match granted.outcome.retry_after() {
+        let since = at.since(std::mem::replace(&mut self.last_asked, at));
+        let (outcome, held) = (granted.outcome, granted.held);
+        self.plenty = outcome.remaining > limit.capacity() / 2;
+        let scarce = want > held && held < worth(limit);
+        let pause = if scarce { pause(limit, held, since) } else { Span::ZERO };
+        self.denied = match outcome.retry_after() {
             Some(wait) if cost > 0 => {
-                let wait = if want > 0 { wait.max(pause(limit)) } else { wait };
-                let until = at + wait.min(DENIED);
-                Some(Denied { cost, outcome: granted.outcome, asked: at, until })
+                let until = at + wait.max(pause).min(DENIED);
+                // When the store has said how long, somebody waits for it: a window begins anew.
+                let scarce = scarce && wait <= pause;
+                Some(Denied { cost, outcome, asked: at, until, scarce })
             }
-            _ if want > 0 && granted.held < want / 2 => {
-                let until = at + pause(limit);
-                Some(Denied { cost: 0, outcome: granted.outcome, asked: at, until })
-            }
+            _ if scarce => Some(Denied { cost: 0, outcome, asked: at, until: at + pause, scarce }),
             _ => None,
         };
         if want > 0 && granted.held > 0 {
@@ -209,8 +254,16 @@ impl Tab {
     /// granted is not used; what it told is told again.
     pub fn lost(&mut self, id: HoldId) {
         if self.asked.take_if(|asked| asked.id == id).is_some() {
-            self.granted = 0;
+            // Whoever comes next asks, and is told what is wrong.
+            (self.granted, self.denied) = (0, None);
         }
+    }
+
+    /// The question of a client that [left](Self::leave) has no answer. It is not asked again: what was
+    /// held expires in the store.
+    pub fn abandoned(&mut self, id: HoldId) {
+        self.lost(id);
+        self.leases.retain(|lease| !lease.closed);
     }
 
     /// What to tell the store about a client that does not come any more; nothing if there is nothing
@@ -258,13 +311,29 @@ impl Tab {
     }
 }
 
-/// How long a busy client waits before it asks for more of a limit that is nearly used up.
-fn pause(limit: &Limit) -> Span {
-    let (amount, window) = (limit.quota().amount().max(1), limit.quota().window().as_micros());
-    let worth = u128::from(window) * u128::from(WORTH) / u128::from(amount);
-    let worth = Span::from_micros(u64::try_from(worth).unwrap_or(u64::MAX));
-    // Not a large part of a window: what is not asked for in it is lost.
-    worth.clamp(PAUSE.0, PAUSE.1).min(Span::from_micros(window / 64))
+/// How many tokens are worth a question: of a large limit many, of a small one a part.
+fn worth(limit: &Limit) -> u64 {
+    let capacity = limit.capacity();
+    (capacity / 16).min(WORTH).max(capacity / 128).max(1)
+}
+
+/// How long a busy client waits before it asks for more of a limit that is nearly used up: until as much
+/// as is worth a question has come back for it, if that goes on as it went since the last one.
+fn pause(limit: &Limit, held: u64, since: Span) -> Span {
+    let ever = PAUSE.1.as_micros();
+    let since = u128::from(since.as_micros().min(ever)) * u128::from(worth(limit));
+    let pause = since.checked_div(u128::from(held)).unwrap_or(u128::from(ever));
+    let pause = Span::from_micros(u64::try_from(pause).unwrap_or(ever));
+    // Not a large part of a window: what is not asked for in it is lost. Nor so long that a bucket fills.
+    let window = limit.quota().window().as_micros();
+    let most = if let Limit::TokenBucket(_) = limit {
+        let (capacity, amount) = (limit.capacity(), limit.quota().amount().max(1));
+        u128::from(window) * u128::from(capacity) / u128::from(amount) / 4
+    } else {
+        u128::from(window / 64)
+    };
+    let most = Span::from_micros(u64::try_from(most).unwrap_or(ever));
+    pause.clamp(PAUSE.0, PAUSE.1).min(most)
 }
 
 impl Lease {
@@ -315,14 +384,26 @@ mod tests {
             if let Taken::Yes { .. } = tab.take(self.now, 1) {
                 return (true, false);
             }
-            if tab.refusal(self.now, 1).is_some() {
-                return (false, false);
+            match tab.refusal(self.now, 1) {
+                Some((_, false)) => return (false, false),
+                Some((_, true)) => {
+                    self.fetch(tab);
+                    return (false, true);
+                }
+                None => {}
             }
             let (now, id) = (self.now, self.id());
             let ask = tab.ask(now, 1, 0, id, 1);
             let granted = self.decide(&ask);
             tab.answered(ask.id, &self.limit, &granted);
             (granted.outcome.is_allowed(), true)
+        }
+
+        fn fetch(&mut self, tab: &mut Tab) {
+            let (now, id) = (self.now, self.id());
+            let ask = tab.ask(now, 0, 0, id, 1);
+            let granted = self.decide(&ask);
+            tab.answered(ask.id, &self.limit, &granted);
         }
     }
 

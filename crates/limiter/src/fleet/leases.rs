@@ -11,6 +11,7 @@ use tidegate_core::hold::{Ask, Granted, HoldId};
 use tidegate_core::{Key, Limit, Outcome, Span, Verdict};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
 
 use super::lease::{Slice, Tab, Taken};
 use crate::clock::Clock;
@@ -45,9 +46,9 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(limit: &Arc<Limit>) -> Self {
+    fn new(limit: &Arc<Limit>, few: u64) -> Self {
         Self {
-            tab: Tab::default(),
+            tab: Tab::new(few),
             limit: Arc::clone(limit),
             waiting: 0,
             answered: Arc::default(),
@@ -98,6 +99,17 @@ impl Leases {
         }
     }
 
+    /// How many clients something is held of, and how much of that is unused.
+    pub(crate) fn held(&self) -> (usize, u64) {
+        let now = self.clock.now();
+        let left = |shard: &Mutex<HashMap<Key, Entry>>| {
+            let left = shard.lock().values().map(|entry| entry.tab.left(now)).collect::<Vec<_>>();
+            left.into_iter().filter(|left| *left > 0)
+        };
+        let each = self.shards.iter().flat_map(left);
+        each.fold((0, 0), |(clients, tokens), left| (clients + 1, left.saturating_add(tokens)))
+    }
+
     fn shard(&self, key: Key) -> &Mutex<HashMap<Key, Entry>> {
         let [.., last] = key.as_u128().to_be_bytes();
         &self.shards[usize::from(last) % SHARDS]
@@ -107,7 +119,8 @@ impl Leases {
         HoldId { node: self.node, number: self.numbers.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// Charges a client: from what is held here, else by asking the store, once for all who wait.
+    /// Charges a client: from what is held here, else by asking the store, once for all who wait. Nothing
+    /// is held for one that uses fewer than so many in a second.
     ///
     /// # Errors
     /// The store did not answer in time; nothing is taken here.
@@ -117,21 +130,28 @@ impl Leases {
         key: Key,
         limit: &Arc<Limit>,
         cost: u64,
+        few: u64,
     ) -> Result<Leased, StoreError> {
+        // Of all that it waits for: others' questions, one after another, and its own.
+        let mut deadline = None;
         loop {
-            let (step, low) = self.step(key, limit, cost, store.share().of);
+            let (step, low) = self.step(key, limit, cost, few, store.share().of);
             if low {
                 self.fetch_ahead(store, key, limit);
             }
             match step {
                 Step::Done(outcome, here) => return Ok(Leased { outcome, here }),
                 Step::Wait(answered, questions) => {
-                    if let Some(error) = self.wait(key, answered, questions).await {
+                    let patience = store.patience();
+                    deadline = deadline.or_else(|| Some(Instant::now() + patience?));
+                    let waiting = self.wait(key, answered, questions);
+                    if let Some(error) = in_time(store, deadline, waiting).await? {
                         return Err(error);
                     }
                 }
                 Step::Ask(ask) => {
-                    let outcome = self.ask(store, key, limit, ask).await?;
+                    let asking = self.ask(store, key, limit, ask);
+                    let outcome = in_time(store, deadline, asking).await??;
                     return Ok(Leased { outcome, here: None });
                 }
             }
@@ -177,20 +197,21 @@ impl Leases {
         }
     }
 
-    fn step(&self, key: Key, limit: &Arc<Limit>, cost: u64, nodes: u64) -> (Step, bool) {
+    /// What to do about a check, and whether to fetch more meanwhile.
+    fn step(&self, key: Key, limit: &Arc<Limit>, cost: u64, few: u64, nodes: u64) -> (Step, bool) {
         let now = self.clock.now();
         let mut shard = self.shard(key).lock();
-        let entry = shard.entry(key).or_insert_with(|| Entry::new(limit));
+        let entry = shard.entry(key).or_insert_with(|| Entry::new(limit, few));
         if !Arc::ptr_eq(&entry.limit, limit) && entry.limit != *limit {
             // What is held belongs to the limit as it was: no more is taken from it, and it expires.
-            *entry = Entry { answered: Arc::clone(&entry.answered), ..Entry::new(limit) };
+            *entry = Entry { answered: Arc::clone(&entry.answered), ..Entry::new(limit, few) };
         }
         if let Taken::Yes { left, slice } = entry.tab.take(now, cost) {
             let low = entry.tab.is_low(now);
             return (Step::Done(entry.told(left), Some(slice)), low);
         }
-        if let Some(outcome) = entry.tab.refusal(now, cost) {
-            return (Step::Done(outcome, None), false);
+        if let Some((outcome, again)) = entry.tab.refusal(now, cost) {
+            return (Step::Done(outcome, None), again);
         }
         if entry.tab.is_asking() {
             entry.waiting = entry.waiting.saturating_add(cost);
@@ -264,6 +285,9 @@ impl Leases {
     /// Gives back what is held for clients that have gone, or for all of them.
     pub(crate) async fn give_back<S: Store>(&self, store: &Arc<S>, all: bool) {
         for shard in &self.shards {
+            if all {
+                self.hear_out(store, shard).await;
+            }
             loop {
                 let asks = self.leaving(shard, store.share().of, all);
                 if asks.is_empty() {
@@ -275,13 +299,26 @@ impl Leases {
                     let Some(entry) = shard.get_mut(key) else { continue };
                     match answer {
                         Ok(granted) => entry.tab.answered(ask.id, &entry.limit, &granted),
-                        // It expires there.
-                        Err(_) => entry.tab = Tab::default(),
+                        Err(_) => entry.tab.abandoned(ask.id),
                     }
                     entry.questions += 1;
                     entry.answered.notify_waiters();
                 }
             }
+        }
+    }
+
+    /// Waits for the questions that are under way, once: what they bring is known then.
+    async fn hear_out<S: Store>(&self, store: &Arc<S>, shard: &Mutex<HashMap<Key, Entry>>) {
+        let asking = |(key, entry): (&Key, &Entry)| {
+            let asked = entry.tab.is_asking();
+            asked.then(|| (*key, Arc::clone(&entry.answered), entry.questions))
+        };
+        let under_way: Vec<_> = shard.lock().iter().filter_map(asking).collect();
+        let deadline = store.patience().map(|patience| Instant::now() + patience);
+        for (key, answered, questions) in under_way {
+            // What failed or is late is not used.
+            let _ = in_time(store, deadline, self.wait(key, answered, questions)).await;
         }
     }
 
@@ -351,6 +388,18 @@ impl Drop for Question<'_> {
             entry.answered.notify_waiters();
         }
     }
+}
+
+/// What comes by a deadline, if there is one.
+async fn in_time<S: Store, T>(
+    store: &Arc<S>,
+    deadline: Option<Instant>,
+    coming: impl Future<Output = T>,
+) -> Result<T, StoreError> {
+    let Some(end) = deadline else { return Ok(coming.await) };
+    let after = store.patience().unwrap_or_default();
+    let late = |_| StoreError::Timeout { store: "store".into(), after };
+    timeout_at(end, coming).await.map_err(late)
 }
 
 async fn one<S: Store>(

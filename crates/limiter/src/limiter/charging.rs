@@ -85,6 +85,12 @@ impl<S: Store> Limiter<S> {
         }
     }
 
+    /// How many clients this node holds tokens of ahead of use, and how many tokens it has not used.
+    #[must_use]
+    pub fn leased(&self) -> (usize, u64) {
+        self.inner.fleet.as_ref().map_or((0, 0), |fleet| fleet.leased())
+    }
+
     /// Tells the store all that this node has not told it yet, and gives back what it holds ahead of
     /// use, as it does before it goes.
     pub async fn settle_fleet(&self) {

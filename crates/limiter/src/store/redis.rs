@@ -73,6 +73,8 @@ struct Inner {
     shared: Arc<Shared>,
     topology: Topology,
     denials: Denials,
+    /// Asks that wait for their servers.
+    post: leasing::Post,
     fleet: Fleet,
 }
 
@@ -85,6 +87,8 @@ pub struct RedisCounts {
     pub carried: u64,
     /// Asks for holds that were handed to a server.
     pub asks: u64,
+    /// Script calls that carried those.
+    pub ask_calls: u64,
     /// Requests that were denied from memory.
     pub remembered: u64,
     /// Charges that could not be given back; they stay charged until the limit heals.
@@ -144,7 +148,15 @@ impl RedisStore {
         let counters = Counters::default();
         let shared = Arc::new(Shared { config, scripts, runtime, counters });
         let topology = Topology::new(&shared);
-        Self { inner: Arc::new(Inner { shared, topology, denials, fleet: Fleet::new() }) }
+        Self {
+            inner: Arc::new(Inner {
+                shared,
+                topology,
+                denials,
+                post: leasing::Post::default(),
+                fleet: Fleet::new(),
+            }),
+        }
     }
 
     /// Starts what goes on in the background.
@@ -199,6 +211,7 @@ impl RedisStore {
             calls: counters.calls.load(Ordering::Relaxed),
             carried: counters.carried.load(Ordering::Relaxed),
             asks: counters.asks.load(Ordering::Relaxed),
+            ask_calls: counters.ask_calls.load(Ordering::Relaxed),
             remembered: counters.remembered.load(Ordering::Relaxed),
             lost: counters.lost.load(Ordering::Relaxed),
             opened: counters.opened.load(Ordering::Relaxed),
@@ -309,6 +322,10 @@ impl Store for RedisStore {
 
     fn leases(&self) -> bool {
         true
+    }
+
+    fn patience(&self) -> Option<std::time::Duration> {
+        Some(self.inner.shared.config.timeout())
     }
 
     fn share(&self) -> Share {

@@ -262,14 +262,14 @@ impl Fleet {
             }
         }
         let own = &mut self.nodes[node];
-        let ask = match taken {
-            Taken::Yes { .. } => own.tab.is_low(at).then_some(0),
-            Taken::No if own.tab.refusal(at, cost).is_some() => None,
-            Taken::No if own.tab.is_asking() => {
+        let ask = match (taken, own.tab.refusal(at, cost)) {
+            (Taken::Yes { .. }, _) => own.tab.is_low(at).then_some(0),
+            (Taken::No, Some((_, again))) => again.then_some(0),
+            (Taken::No, None) if own.tab.is_asking() => {
                 own.waiting += cost;
                 None
             }
-            Taken::No => Some(cost),
+            (Taken::No, None) => Some(cost),
         };
         if let Some(cost) = ask {
             let id = self.next_id(node);

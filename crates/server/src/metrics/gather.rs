@@ -37,7 +37,12 @@ pub(super) fn gather(metrics: &Metrics, sources: Sources<'_>) -> Exposition {
     told.one(names::TOP_MISSED, sources.missed);
     match &**sources.in_force.limiter().store() {
         AnyStore::Memory(store) => memory(store, &mut told),
-        AnyStore::Redis(store) => redis(store, &mut told),
+        AnyStore::Redis(store) => {
+            let (clients, tokens) = sources.in_force.limiter().leased();
+            told.one(names::LEASED_CLIENTS, clients);
+            told.one(names::LEASED_TOKENS, tokens);
+            redis(store, &mut told);
+        }
     }
     process(&mut told);
     told
@@ -143,6 +148,8 @@ fn redis(store: &RedisStore, told: &mut Exposition) {
     let counts = store.counts();
     told.one(names::REDIS_REQUESTS, counts.carried);
     told.one(names::REDIS_CALLS, counts.calls);
+    told.one(names::REDIS_ASKS, counts.asks);
+    told.one(names::REDIS_ASK_CALLS, counts.ask_calls);
     told.one(names::REDIS_REMEMBERED, counts.remembered);
     told.one(names::REDIS_LATE, counts.late);
     told.one(names::REDIS_LOST, counts.lost);

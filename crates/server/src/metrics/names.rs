@@ -67,8 +67,13 @@ metrics! {
 
     FLEET: Gauge "tidegate_fleet_nodes", "Nodes that share the store, as far as this one knows.";
 
+    LEASED_CLIENTS: Gauge "tidegate_leased_clients", "Clients of whose limits this node holds a part ahead of use.";
+    LEASED_TOKENS: Gauge "tidegate_leased_tokens", "What it holds of them and has not used.";
+
     REDIS_REQUESTS: Counter "tidegate_redis_requests", "Checks that were handed to a server.";
     REDIS_CALLS: Counter "tidegate_redis_calls", "Script calls that carried them.";
+    REDIS_ASKS: Counter "tidegate_redis_asks", "Questions of rules that nodes decide ahead of the store: for tokens to hold, or to tell what was admitted.";
+    REDIS_ASK_CALLS: Counter "tidegate_redis_ask_calls", "Script calls that carried those.";
     REDIS_REMEMBERED: Counter "tidegate_redis_remembered_denials", "Checks that were denied from memory, without asking again.";
     REDIS_LATE: Counter "tidegate_redis_late", "Parts of checks without an answer by their deadline, left to their rules.";
     REDIS_LOST: Counter "tidegate_redis_lost_refunds", "Charges that could not be given back; they stand until the limit heals.";

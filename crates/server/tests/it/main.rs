@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests state what they expect")]
 
 mod abuse;
+mod accuracy;
 mod admin;
 mod authorize;
 mod bad_input;

@@ -1,8 +1,9 @@
-//! Asks of nodes that hold tokens ahead of use: those that live in one place travel together.
+//! Asks of nodes that hold tokens ahead of use: those that wait for one place travel together.
 //!
 //! Sent once. The call goes on when whoever asked has no time left: what it held then expires.
 
 mod letter;
+mod post;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,16 +11,17 @@ use std::sync::atomic::Ordering;
 
 use futures_util::future::{join, join_all};
 use tidegate_core::{Ask, Granted, Key, Limit, Span};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use self::letter::{Letter, Read};
+pub(super) use self::post::Post;
+use self::post::Posted;
 use super::node::Node;
-use super::topology::Topology;
+use super::topology::Group;
 use super::{Inner, charging};
 use crate::store::{Answer, Charge, StoreError};
 
-/// The most asks of one script call.
-const TOGETHER: usize = 64;
 /// How often a state may turn out to belong to yet another limit.
 const TRIES: usize = 8;
 
@@ -28,35 +30,32 @@ type Told = Result<Granted, StoreError>;
 /// Asks for everything, and answers within the deadline, in the order of `asks`.
 pub(super) async fn ask(store: &Arc<Inner>, asks: &[(Key, Arc<Limit>, Ask)]) -> Vec<Told> {
     let deadline = Instant::now() + store.shared.config.timeout();
-    let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
-    let mut exact = Vec::new();
-    for (place, (key, limit, _)) in asks.iter().enumerate() {
-        if limit.leases() {
-            let group = store.topology.group(&store.shared, *key);
-            groups.entry(group).or_default().push(place);
-        } else {
+    let mut groups: BTreeMap<Group, Vec<Posted>> = BTreeMap::new();
+    let (mut exact, mut replies) = (Vec::new(), Vec::new());
+    for (place, ask) in asks.iter().enumerate() {
+        let (key, limit, _) = ask;
+        if !limit.leases() {
             exact.push(place);
+            continue;
         }
+        let (told, reply) = oneshot::channel();
+        let posted = Posted { letter: Letter::new(ask), deadline, told };
+        let group = store.topology.group(&store.shared, *key);
+        groups.entry(group).or_default().push(posted);
+        replies.push((place, reply));
     }
-    // Keys of two clients may be on their way between nodes of a cluster, one there and one not.
-    let together = if let Topology::Cluster(_) = store.topology { 1 } else { TOGETHER };
-    let calls = groups
-        .iter()
-        .flat_map(|(group, places)| places.chunks(together).map(|places| (*group, places)));
-    let calls = calls.map(|(group, places)| async move {
-        let letters = places.iter().map(|place| Letter::new(&asks[*place])).collect();
-        let told = match store.topology.node(group) {
-            Ok(node) => wait(store, node, letters, deadline).await,
-            Err(error) => vec![Err(error); places.len()],
-        };
-        (places, told)
-    });
+    let asked = u64::try_from(replies.len()).unwrap_or(u64::MAX);
+    store.shared.counters.asks.fetch_add(asked, Ordering::Relaxed);
+    for (group, letters) in groups {
+        post::hand_over(store, group, letters);
+    }
     let charges = exact.iter().map(|place| charge(store, &asks[*place]));
-    let (calls, charges) = join(join_all(calls), join_all(charges)).await;
+    let replies = replies
+        .into_iter()
+        .map(|(place, reply)| async move { (place, wait(store, reply, deadline).await) });
+    let (replies, charges) = join(join_all(replies), join_all(charges)).await;
     let mut answers: Vec<Told> = vec![Err(unanswered()); asks.len()];
-    for (places, told) in calls {
-        places.iter().zip(told).for_each(|(place, told)| answers[*place] = told);
-    }
+    replies.into_iter().for_each(|(place, told)| answers[place] = told);
     exact.into_iter().zip(charges).for_each(|(place, told)| answers[place] = told);
     answers
 }
@@ -76,37 +75,27 @@ async fn charge(store: &Arc<Inner>, (key, limit, ask): &(Key, Arc<Limit>, Ask)) 
     }
 }
 
-/// What the letters are told, or that it did not come in time.
-async fn wait(
-    store: &Arc<Inner>,
-    node: Arc<Node>,
-    letters: Vec<Letter>,
-    deadline: Instant,
-) -> Vec<Told> {
-    let count = letters.len();
-    let all = |error: StoreError| vec![Err(error); count];
-    let asked = u64::try_from(count).unwrap_or(u64::MAX);
-    store.shared.counters.asks.fetch_add(asked, Ordering::Relaxed);
-    let call = store.shared.runtime.spawn(send(Arc::clone(store), node, letters, deadline));
-    let told = match timeout_at(deadline, call).await {
+/// What a letter is told, or that it did not come in time.
+async fn wait(store: &Inner, reply: oneshot::Receiver<Told>, deadline: Instant) -> Told {
+    let told = match timeout_at(deadline, reply).await {
         Ok(Ok(told)) => told,
-        Ok(Err(_)) => all(unanswered()),
+        Ok(Err(_)) => Err(unanswered()),
         Err(_) => {
             let after = store.shared.config.timeout();
-            all(StoreError::Timeout { store: "redis".into(), after })
+            Err(StoreError::Timeout { store: "redis".into(), after })
         }
     };
     // The connection may have noticed first.
-    let late = told.iter().filter(|told| matches!(told, Err(StoreError::Timeout { .. }))).count();
-    let late = u64::try_from(late).unwrap_or(u64::MAX);
-    store.shared.counters.late.fetch_add(late, Ordering::Relaxed);
+    if let Err(StoreError::Timeout { .. }) = told {
+        store.shared.counters.late.fetch_add(1, Ordering::Relaxed);
+    }
     told
 }
 
 /// Sends letters, those that found a state of another limit again: nothing was done for them.
 async fn send(
-    store: Arc<Inner>,
-    node: Arc<Node>,
+    store: &Inner,
+    node: &Arc<Node>,
     mut letters: Vec<Letter>,
     deadline: Instant,
 ) -> Vec<Told> {

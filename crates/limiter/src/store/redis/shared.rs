@@ -29,6 +29,8 @@ pub(super) struct Counters {
     pub(super) carried: AtomicU64,
     /// Asks that were handed to a server.
     pub(super) asks: AtomicU64,
+    /// Script calls that carried them.
+    pub(super) ask_calls: AtomicU64,
     /// Requests that were denied from memory.
     pub(super) remembered: AtomicU64,
     /// Charges that could not be given back.

@@ -1,0 +1,55 @@
+//! How a limit is kept across a fleet: what is said of it, and that a server does it.
+
+use crate::kit::{Folder, run};
+
+const RULES: &str = "
+rules:
+  - {name: leased, per: [ip], limit: 100/s, accuracy: leased}
+  - {name: synced, per: [ip], limit: 100/s, accuracy: synced, max_ahead: 20}
+  - name: tiered
+    per: [ip]
+    limit: 100/s
+    accuracy: synced
+    sync: 1s
+    tiers: {by: plan, limits: {pro: 1000/s}}
+  - {name: loose, per: [ip], limit: 60/s, algorithm: fixed_window, accuracy: synced, max_ahead: unbounded}
+  - {name: split, per: [ip], limit: 100/s, accuracy: split}
+  - {name: sharded, per: [ip], limit: 100/s, shards: 4}
+  - {name: hot, per: [ip], limit: 100/s, hot: leased}
+";
+
+#[test]
+fn validate_says_what_becomes_of_a_bound_with_n_nodes() {
+    let folder = Folder::new();
+    let (code, stdout, stderr) = run(&["validate", &folder.file("rules.yaml", RULES)]);
+    assert_eq!(code, 0, "{stderr}");
+    let wanted = "\
+leased: 100 per 1 s (token_bucket): at most 200 in any 1 s
+  leased: the same bound, whatever the number of nodes
+synced: 100 per 1 s (token_bucket): at most 200 in any 1 s
+  synced every 200 ms: with N nodes up to N x 20 more than that
+tiered: 100 per 1 s (token_bucket): at most 200 in any 1 s
+  synced every 1 s: with N nodes up to N x 10 more than that
+  plan \"pro\": 1000 per 1 s (token_bucket): at most 2000 in any 1 s; synced every 1 s: with N nodes up to N x 100 more than that
+loose: 60 per 1 s (fixed_window): at most 120 in any 1 s, 60 in each window aligned to the clock
+  synced every 200 ms: without max_ahead each of N nodes can admit all of that
+split: 100 per 1 s (token_bucket): at most 200 in any 1 s
+  split: the same bound, each of N live nodes keeps an N-th of it
+sharded: 100 per 1 s (token_bucket): at most 200 in any 1 s
+  4 shards: the same bound, each client's limit in 4 parts
+hot: 100 per 1 s (token_bucket): at most 200 in any 1 s
+  leased when hot: the same bound, whatever the number of nodes
+";
+    assert_eq!(stdout, wanted);
+}
+
+#[test]
+fn explain_says_it_of_the_limit_that_applies() {
+    let folder = Folder::new();
+    let rules = folder.file("rules.yaml", RULES);
+    let (code, stdout, stderr) = run(&["explain", "--rules", &rules, "-a", "plan=pro", "/"]);
+    assert_eq!(code, 0, "{stderr}");
+    let wanted = "  fleet    synced every 1 s: with N nodes up to N x 100 more than that\n";
+    assert!(stdout.contains(wanted), "{stdout}");
+    assert!(stdout.contains("  fleet    4 shards: the same bound"), "{stdout}");
+}
