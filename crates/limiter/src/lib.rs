@@ -28,6 +28,7 @@ pub mod tower;
 
 pub use block::BlockList;
 pub use clock::{Clock, ManualClock};
+pub use fleet::membership::{Era, Footing, Heard, Membership, Stake};
 pub use limiter::{
     AcquireError, Builder, Claim, FailureCounts, ForgetError, Limiter, NoHandle, Receipt, Under,
     UnknownRule,

@@ -2,7 +2,7 @@
 //!
 //! A node tells running totals under a name, and the store keeps beside the state how much it has heard under
 //! it: what is told again, because an answer was lost, counts once. Why that is enough is in
-//! `docs/decisions/0012-synced-and-split.md`.
+//! `docs/decisions/0013-synced-split-and-shards.md`.
 
 use super::{Ask, Hold, Holds, Lender};
 use crate::algorithm::{Due, Limit, Meter, State};

@@ -1,6 +1,6 @@
 //! What one node knows of one client's limit, and has admitted on the strength of it.
 //!
-//! The node's side of `docs/decisions/0012-synced-and-split.md`. Time is an argument, and nothing is sent
+//! The node's side of `docs/decisions/0013-synced-split-and-shards.md`. Time is an argument, and nothing is sent
 //! here: a whole fleet runs inside a test.
 
 mod ledger;

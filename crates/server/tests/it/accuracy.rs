@@ -84,8 +84,7 @@ fn servers_keep_a_limit_in_each_way() {
     let servers = [launch(), launch()];
     // Of days nothing comes back, so every way admits the limit and none admits more than it says.
     for (rule, most) in [("leased", 400), ("sharded", 400), ("hot", 400), ("synced", 500)] {
-        let statuses: Vec<u16> =
-            (0..700).map(|number| check(&servers[number % 2], rule)).collect();
+        let statuses: Vec<u16> = (0..700).map(|number| check(&servers[number % 2], rule)).collect();
         assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{rule}");
         let admitted = statuses.iter().filter(|status| **status == 200).count();
         assert!((360..=most).contains(&admitted), "{rule}: {admitted}");
