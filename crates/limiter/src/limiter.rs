@@ -214,7 +214,7 @@ impl<S: Store> Limiter<S> {
     pub async fn refund(&self, receipt: Receipt) -> Result<usize, StoreError> {
         let Receipt { mut refunds, taken } = receipt;
         let count = taken.len();
-        let told = self.inner.fleet.as_ref().map(|fleet| fleet.put_back(taken));
+        let told = self.inner.fleet.as_ref().map(|fleet| fleet.put_back(&self.inner.store, taken));
         let told = told.unwrap_or_default();
         let here = count - told.len();
         refunds.extend(told);
@@ -232,7 +232,8 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Forgets what the client that a request names has spent under a rule.
+    /// Forgets what the client that a request names has spent under a rule; of a rule that is split, on
+    /// this node.
     ///
     /// # Errors
     /// There is no such rule, or the store did not confirm it.
@@ -241,7 +242,15 @@ impl<S: Store> Limiter<S> {
         if let Some(penalties) = &self.inner.penalties {
             penalties.forget(ask.key);
         }
-        Ok(self.inner.store.forget(ask.key).await?)
+        let fleet = self.inner.fleet.as_ref().filter(|_| self.has_own_way(&ask));
+        let forget_here = async || match fleet {
+            Some(fleet) => fleet.forget(&self.inner.store, ask.rule.accuracy(), ask.key).await,
+            None => Ok(()),
+        };
+        // Before, so that nothing is told after; and after, since somebody may have looked in between.
+        forget_here().await?;
+        self.inner.store.forget(ask.key).await?;
+        Ok(forget_here().await?)
     }
 
     /// Waits until a request was charged and its turn has come.

@@ -11,6 +11,8 @@ use smallvec::SmallVec;
 use thiserror::Error;
 use tidegate_core::{Ask, Granted, Key, Keyer, Limit, Outcome, Slip, State, Timestamp};
 
+use crate::fleet::membership::Stake;
+
 /// One limit to charge for a request.
 #[derive(Clone, Debug)]
 pub struct Charge<'a> {
@@ -81,7 +83,7 @@ impl Answer {
 }
 
 /// Which part of a fleet this node is, as far as it knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Share {
     /// This node's place among the nodes.
     pub index: u64,
@@ -150,6 +152,18 @@ pub trait Store: Send + Sync + 'static {
         Share::WHOLE
     }
 
+    /// This node's place in the fleet now, for limits of which each node enforces its own part. `None`
+    /// from a store whose nodes do not know of each other.
+    fn stake(&self) -> Option<Stake> {
+        None
+    }
+
+    /// Where each of `of` parts of a client's limit is kept: on different servers, as far as there are
+    /// that many. Everybody who shares the store finds the same, and no two parts of any clients meet.
+    fn parts(&self, key: Key, of: u8) -> Vec<Key> {
+        (0..of).map(|index| apart(key, index.into())).collect()
+    }
+
     /// Takes charges back, each as far as it still counts. How many gave anything back.
     ///
     /// # Errors
@@ -164,6 +178,14 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// The store did not confirm it.
     fn forget(&self, key: Key) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+/// A key that belongs to another, the `number`-th of them. As random as that, so it meets no client's.
+pub(crate) fn apart(key: Key, number: u64) -> Key {
+    /// Odd, and far from any small number.
+    const STEP: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+    let step = STEP.wrapping_mul(u128::from(number) + 1);
+    Key::from_u128(key.as_u128().wrapping_add(step))
 }
 
 /// Why a store did not answer.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate::store::redis::OpenError;
 use tidegate::{
     Answers, Ask, Charge, Clock, Granted, Key, Keyer, Limit, MemoryStore, RedisStore, Refund,
-    Share, Store, StoreError,
+    Share, Stake, Store, StoreError,
 };
 
 use crate::config::StoreConfig;
@@ -93,6 +93,20 @@ impl Store for AnyStore {
         match self {
             Self::Memory(store) => store.share(),
             Self::Redis(store) => store.share(),
+        }
+    }
+
+    fn stake(&self) -> Option<Stake> {
+        match self {
+            Self::Memory(store) => store.stake(),
+            Self::Redis(store) => store.stake(),
+        }
+    }
+
+    fn parts(&self, key: Key, of: u8) -> Vec<Key> {
+        match self {
+            Self::Memory(store) => store.parts(key, of),
+            Self::Redis(store) => store.parts(key, of),
         }
     }
 

@@ -79,7 +79,7 @@ impl<S: Store> Limiter<S> {
     /// Puts back what was taken: here at once, and in the store without waiting for it.
     pub(super) fn put_back_detached(&self, taken: Takings) {
         let Some(fleet) = self.inner.fleet.as_ref().filter(|_| !taken.is_empty()) else { return };
-        let refunds = fleet.put_back(taken);
+        let refunds = fleet.put_back(&self.inner.store, taken);
         if !refunds.is_empty() {
             self.inner.store.refund_detached(refunds);
         }

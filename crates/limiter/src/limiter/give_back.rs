@@ -21,12 +21,20 @@ impl<S: Store> Limiter<S> {
     /// # Panics
     /// The claim names a rule that is not there.
     pub async fn give_back(&self, claim: Claim<'_, '_>) -> Result<Decision, StoreError> {
-        let refunds: Vec<Refund> = match claim.request.costs() {
-            0 => Vec::new(),
-            _ => self.asks(&claim).iter().map(|ask| ask.refund(None)).collect(),
-        };
+        let mut refunds: Vec<Refund> = Vec::new();
+        for ask in self.asks(&claim).iter().filter(|ask| ask.cost > 0) {
+            match self.inner.fleet.as_ref().filter(|_| self.has_own_way(ask)) {
+                Some(fleet) => {
+                    let (store, accuracy) = (&self.inner.store, ask.rule.accuracy());
+                    refunds.extend(fleet.returned(store, accuracy, ask.refund(None)).await?);
+                }
+                None => refunds.push(ask.refund(None)),
+            }
+        }
         if !refunds.is_empty() {
             self.inner.store.refund(&refunds).await?;
+            let fleet = self.inner.fleet.iter();
+            fleet.for_each(|fleet| refunds.iter().for_each(|refund| fleet.unsee(refund.key)));
         }
         match self.blocked(claim.request) {
             Some(blocked) => Ok(blocked),

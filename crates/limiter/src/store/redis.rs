@@ -47,6 +47,7 @@ use self::script::Scripts;
 use self::shared::{Counters, Shared};
 use self::topology::{Group, Topology};
 use super::{Answers, Charge, Refund, Share, Store, StoreError};
+use crate::fleet::membership::Stake;
 
 pub use address::Address;
 pub use config::RedisConfig;
@@ -175,7 +176,7 @@ impl RedisStore {
 
     /// Says at once that this node is alive, and hears how many others are.
     pub async fn announce(&self) {
-        fleet::pulse(&self.inner).await;
+        let _ = fleet::pulse(&self.inner).await;
     }
 
     /// Tells the fleet that this node is going, so that the others need not find out. It no longer
@@ -329,6 +330,14 @@ impl Store for RedisStore {
 
     fn share(&self) -> Share {
         self.inner.fleet.share()
+    }
+
+    fn stake(&self) -> Option<Stake> {
+        Some(self.inner.fleet.stake())
+    }
+
+    fn parts(&self, key: Key, of: u8) -> Vec<Key> {
+        self.inner.topology.parts(&self.inner.shared, key, of)
     }
 
     async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {

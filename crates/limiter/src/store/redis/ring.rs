@@ -33,10 +33,15 @@ impl Ring {
 
     /// The place in the list of the shard that has this key.
     pub(super) fn shard_of(&self, key: u128) -> usize {
+        self.shards.get(self.rank_of(key)).map_or(0, |(_, place)| *place)
+    }
+
+    /// The place of the shard that has this key, in an order that does not depend on the list's.
+    pub(super) fn rank_of(&self, key: u128) -> usize {
         let alias = self.continuum.node(&key.to_le_bytes());
         let known = alias
             .and_then(|alias| self.shards.binary_search_by_key(&alias, |(alias, _)| *alias).ok());
-        known.and_then(|index| self.shards.get(index)).map_or(0, |(_, place)| *place)
+        known.unwrap_or(0)
     }
 }
 

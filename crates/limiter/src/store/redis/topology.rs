@@ -11,8 +11,11 @@ use super::connect::OpenError;
 use super::node::{Node, Where};
 use super::ring::Ring;
 use super::shared::Shared;
-use super::slots::slot_of;
-use crate::store::StoreError;
+use super::slots::{SLOTS, slot_of};
+use crate::store::{StoreError, apart};
+
+/// How many names are tried for the parts of a client: enough for the most parts, as good as always.
+const TRIES: u64 = 4_096;
 
 /// Which server keeps a key.
 pub(super) enum Topology {
@@ -51,6 +54,24 @@ impl Topology {
                 Group(u16::try_from(ring.shard_of(key.as_u128())).unwrap_or(0))
             }
             Self::Cluster(_) => Group(slot_of(shared.spell(key).as_bytes())),
+        }
+    }
+
+    /// Where the parts of a client's limit are kept.
+    ///
+    /// In a cluster each has an equal range of slots to itself, so that masters with usual ranges have about
+    /// as many each; on shards they take turns through the servers. Where the first is depends on the
+    /// client.
+    pub(super) fn parts(&self, shared: &Shared, key: Key, of: u8) -> Vec<Key> {
+        let count = usize::from(of.max(1));
+        match self {
+            Self::One(_) => spread(key, count, 1, |_| 0),
+            Self::Shards { ring, nodes } => {
+                spread(key, count, nodes.len(), |key| ring.rank_of(key.as_u128()))
+            }
+            Self::Cluster(_) => spread(key, count, count, |key| {
+                usize::from(slot_of(shared.spell(key).as_bytes())) * count / usize::from(SLOTS)
+            }),
         }
     }
 
@@ -134,8 +155,59 @@ impl Topology {
     }
 }
 
+/// Keys that belong to another, one home after the other, found by trying where they fall.
+fn spread(key: Key, count: usize, homes: usize, home: impl Fn(Key) -> usize) -> Vec<Key> {
+    let homes = homes.max(1);
+    // The upper half of the key decides, since keys are told apart by the lower half in many places.
+    let first = u128::try_from(homes).map_or(0, |homes| (key.as_u128() >> 64) % homes);
+    let first = usize::try_from(first).unwrap_or(0);
+    let mut found: Vec<Option<Key>> = vec![None; count];
+    let mut missing = count;
+    for tried in (0..TRIES).map(|number| apart(key, number)) {
+        if missing == 0 {
+            break;
+        }
+        let turn = (home(tried) + homes - first) % homes;
+        let mut open = (turn..count).step_by(homes);
+        if let Some(place) = open.find(|place| found[*place].is_none()) {
+            found[place] = Some(tried);
+            missing -= 1;
+        }
+    }
+    let anywhere = (TRIES..).map(|number| apart(key, number));
+    found.into_iter().zip(anywhere).map(|(found, other)| found.unwrap_or(other)).collect()
+}
+
 impl std::fmt::Debug for Topology {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.nodes().iter().map(|node| node.name().to_owned())).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn parts_take_turns_through_their_homes_and_never_meet() {
+        for (count, homes) in [(2, 3), (3, 3), (8, 3), (64, 64), (64, 1), (5, 17)] {
+            let home = |key: Key| usize::try_from(key.as_u128() % 1_009).unwrap() % homes;
+            let mut firsts = HashSet::new();
+            for client in 0..200_u128 {
+                let client = Key::from_u128(client << 64 | 12_345);
+                let parts = spread(client, count, homes, home);
+                let known: HashSet<Key> = parts.iter().copied().collect();
+                assert_eq!(known.len(), count);
+                assert!(!known.contains(&client));
+                for (place, pair) in parts.windows(2).enumerate() {
+                    let next = (home(pair[0]) + 1) % homes;
+                    assert_eq!(home(pair[1]), next, "part {place} of {count} in {homes}");
+                }
+                firsts.insert(home(parts[0]));
+            }
+            assert_eq!(firsts.len(), homes, "every home has the first part of somebody");
+        }
     }
 }

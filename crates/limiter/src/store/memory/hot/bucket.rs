@@ -110,12 +110,11 @@ impl HotBucket {
         let mut kept = self.books.lock();
         let books = kept.as_mut().filter(|books| books.key == charge.key)?;
         let flat = flat_of(charge.limit).filter(|flat| now.since(base) <= flat.reach())?;
-        if !Arc::ptr_eq(&books.limit, charge.limit) {
-            if books.limit != *charge.limit {
-                return None;
-            }
-            books.limit = Arc::clone(charge.limit);
+        if !Arc::ptr_eq(&books.limit, charge.limit) && books.limit != *charge.limit {
+            return None;
         }
+        // Purses know the limit by where it is: it stays there until they are called in.
+        let _known = std::mem::replace(&mut books.limit, Arc::clone(charge.limit));
         let own = 1 << (purse % PURSES);
         books.out |= own;
         let (mut purses, mut busy) = self.call_in(books, flat, base);

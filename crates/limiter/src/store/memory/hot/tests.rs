@@ -125,7 +125,7 @@ proptest! {
                     let id = HoldId { node: 1, number: number as u32 };
                     let life = Span::from_millis(50);
                     let ask =
-                        Ask { cost, want: 2, id, reports: SmallVec::new(), life, nodes: 1 };
+                        Ask { cost, want: 2, id, owed: SmallVec::new(), reports: SmallVec::new(), life, nodes: 1 };
                     let asked = |store: &MemoryStore| store.ask_one(KEY, &usual, &ask).unwrap();
                     prop_assert_eq!(asked(&split), asked(&plain));
                 }

@@ -1,0 +1,274 @@
+//! What of the fleet's limits is this node's own, and for how long.
+//!
+//! Every node tells the store now and then that it is there (a pulse), and hears how many there are and
+//! which of them it is. The store forgets who is silent; since when it has known a node without a gap, it
+//! says too. A node uses a share only while what it last heard is fresh, and after it has been known for
+//! so long that everybody who uses a share has heard of it. So whoever uses a share knows of all others who
+//! do, and shares add up to the limit: `docs/decisions/0013-synced-split-and-shards.md`.
+
+use std::sync::Arc;
+
+use tidegate_core::hold::margin;
+use tidegate_core::{Span, Timestamp};
+
+use crate::store::Share;
+
+/// Most eras that are remembered. A client that was last seen before those starts with nothing.
+const HISTORY: usize = 8;
+
+/// A time through which one share is this node's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Era {
+    /// Which it is, counted from the first.
+    pub number: u64,
+    /// The share.
+    pub share: Share,
+    /// Its first instant.
+    pub from: Timestamp,
+    /// The first instant after it, unless it is renewed before.
+    pub until: Timestamp,
+}
+
+/// What became of a pulse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// When it was sent, by this node's clock.
+    pub sent: Timestamp,
+    /// When the answer had come, by the same clock.
+    pub received: Timestamp,
+    /// Which part of the fleet this node is.
+    pub share: Share,
+    /// Since when the store has known this node without a gap: a number that changes with each gap.
+    pub since: u64,
+}
+
+/// How a node stands at an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Footing<'a> {
+    /// It is new, and nothing is its own yet.
+    Waiting {
+        /// What will be.
+        share: Share,
+        /// For so long.
+        wait: Span,
+    },
+    /// The share of the last of these eras is its own; those before are what led there.
+    Holding(&'a [Era]),
+    /// It could not renew in time, or was forgotten, or has left: it can't tell what is its own.
+    Lapsed,
+}
+
+/// A node's place in its fleet, as far as it knows. Time is an argument.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    /// How long the store remembers a node that is silent.
+    silence: Span,
+    since: Option<u64>,
+    sent: Timestamp,
+    /// By their beginnings. The last may not have begun yet.
+    eras: Vec<Era>,
+    next: u64,
+    gone: bool,
+}
+
+impl Membership {
+    /// A node that the store has not heard of, and forgets after so long a silence.
+    #[must_use]
+    pub const fn new(silence: Span) -> Self {
+        let eras = Vec::new();
+        Self { silence, since: None, sent: Timestamp::EPOCH, eras, next: 0, gone: false }
+    }
+
+    /// Takes note of a pulse that was answered.
+    ///
+    /// An answer that came too late to be of use is not used at all, nor is one to a pulse from before
+    /// the last.
+    pub fn heard(&mut self, heard: Heard) {
+        let Heard { sent, received, share, since } = heard;
+        // The store may count faster than this node, and forget it a little earlier.
+        let until = sent + self.silence.saturating_sub(margin(self.silence));
+        if self.gone || sent < self.sent || until <= received {
+            return;
+        }
+        self.sent = sent;
+        if self.since == Some(since) {
+            self.renewed(share, received, until);
+        } else {
+            self.since = Some(since);
+            self.joined(share, received, until);
+        }
+    }
+
+    fn renewed(&mut self, share: Share, received: Timestamp, until: Timestamp) {
+        let Some(last) = self.eras.last_mut() else { return };
+        let waits = received < last.from;
+        if waits || (received < last.until && last.share == share) {
+            (last.share, last.until) = (share, until);
+            return;
+        }
+        // One that was over before it could be renewed stays over when it was.
+        last.until = last.until.min(received);
+        self.begin(share, received, until);
+    }
+
+    /// The store knows this node anew. What it was told before it may use to the end of its time;
+    /// nobody who is unknown to it can use a share until then.
+    fn joined(&mut self, share: Share, received: Timestamp, until: Timestamp) {
+        self.eras.pop_if(|last| received < last.from);
+        self.begin(share, received + self.silence + margin(self.silence), until);
+    }
+
+    fn begin(&mut self, share: Share, from: Timestamp, until: Timestamp) {
+        if self.eras.len() == HISTORY {
+            self.eras.remove(0);
+        }
+        self.eras.push(Era { number: self.next, share, from, until });
+        self.next += 1;
+    }
+
+    /// From now on nothing is this node's own.
+    pub const fn leave(&mut self) {
+        self.gone = true;
+    }
+
+    /// How the node stands at `now`.
+    #[must_use]
+    pub fn footing(&self, now: Timestamp) -> Footing<'_> {
+        let begun = self.eras.partition_point(|era| era.from <= now);
+        let (past, coming) = self.eras.split_at(begun);
+        match (past, coming) {
+            _ if self.gone => Footing::Lapsed,
+            ([.., current], _) if now < current.until => Footing::Holding(past),
+            ([], [next, ..]) if now < next.until => {
+                Footing::Waiting { share: next.share, wait: next.from.since(now) }
+            }
+            _ => Footing::Lapsed,
+        }
+    }
+}
+
+/// A node's place in its fleet, at an instant of the clock that it counts by.
+#[derive(Clone, Debug)]
+pub struct Stake {
+    /// The instant.
+    pub at: Timestamp,
+    /// The place.
+    pub membership: Arc<Membership>,
+}
+
+impl Stake {
+    /// How the node stands.
+    #[must_use]
+    pub fn footing(&self) -> Footing<'_> {
+        self.membership.footing(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SILENCE: Span = Span::from_secs(4);
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_secs(1_000_000) + Span::from_millis(millis)
+    }
+
+    /// A pulse that took 2 ms, sent at an instant in milliseconds.
+    fn pulse(sent: u64, index: u64, of: u64, since: u64) -> Heard {
+        let share = Share { index, of };
+        Heard { sent: at(sent), received: at(sent + 2), share, since }
+    }
+
+    fn share(node: &Membership, millis: u64) -> Option<(u64, u64)> {
+        match node.footing(at(millis)) {
+            Footing::Holding(eras) => eras.last().map(|era| (era.share.index, era.share.of)),
+            Footing::Waiting { .. } | Footing::Lapsed => None,
+        }
+    }
+
+    /// A node that was heard every second, last at `last`.
+    fn settled(last: u64) -> Membership {
+        let mut node = Membership::new(SILENCE);
+        (0..=last / 1_000).for_each(|second| node.heard(pulse(second * 1_000, 0, 2, 7)));
+        node
+    }
+
+    #[test]
+    fn a_newcomer_waits_until_everybody_has_heard_of_it() {
+        let mut node = Membership::new(SILENCE);
+        assert_eq!(node.footing(at(0)), Footing::Lapsed);
+        node.heard(pulse(0, 1, 2, 7));
+        let wait = Span::from_millis(4_050);
+        assert_eq!(
+            node.footing(at(2)),
+            Footing::Waiting { share: Share { index: 1, of: 2 }, wait }
+        );
+        (1..=4).for_each(|second| node.heard(pulse(second * 1_000, 1, 3, 7)));
+        assert_eq!(share(&node, 4_051), None);
+        assert_eq!(share(&node, 4_052), Some((1, 3)));
+    }
+
+    #[test]
+    fn a_node_that_cannot_renew_stops_before_the_store_forgets_it() {
+        let node = settled(6_000);
+        assert_eq!(share(&node, 9_949), Some((0, 2)));
+        assert_eq!(node.footing(at(9_950)), Footing::Lapsed);
+    }
+
+    #[test]
+    fn one_that_only_missed_the_answers_goes_on_when_it_hears_again() {
+        let mut node = settled(6_000);
+        node.heard(pulse(20_000, 0, 2, 7));
+        assert_eq!(node.footing(at(20_001)), Footing::Lapsed);
+        assert_eq!(share(&node, 20_002), Some((0, 2)));
+        let Footing::Holding([.., before, now]) = node.footing(at(20_002)) else { panic!() };
+        assert_eq!((before.until, now.from), (at(9_950), at(20_002)), "there was a gap");
+    }
+
+    #[test]
+    fn one_that_was_forgotten_uses_what_it_had_to_its_end_and_then_waits() {
+        let mut node = settled(6_000);
+        node.heard(pulse(7_000, 0, 1, 8));
+        assert_eq!(share(&node, 9_949), Some((0, 2)), "nobody unknown can use a share yet");
+        (8..=11).for_each(|second| node.heard(pulse(second * 1_000, 0, 2, 8)));
+        assert_eq!(node.footing(at(9_950)), Footing::Lapsed, "the store has failed it");
+        assert_eq!(share(&node, 11_051), None);
+        assert_eq!(share(&node, 11_052), Some((0, 2)));
+    }
+
+    #[test]
+    fn a_share_changes_as_soon_as_it_is_heard() {
+        let mut node = settled(6_000);
+        node.heard(pulse(7_000, 0, 3, 7));
+        assert_eq!(share(&node, 7_001), Some((0, 2)));
+        assert_eq!(share(&node, 7_002), Some((0, 3)));
+        node.heard(pulse(6_500, 0, 2, 7));
+        assert_eq!(share(&node, 7_003), Some((0, 3)), "an answer to an older pulse says nothing");
+    }
+
+    #[test]
+    fn an_answer_that_took_too_long_is_not_used() {
+        let mut node = settled(6_000);
+        let late = Heard { received: at(11_000), ..pulse(7_000, 0, 2, 7) };
+        node.heard(late);
+        assert_eq!(node.footing(at(10_000)), Footing::Lapsed);
+    }
+
+    #[test]
+    fn who_has_left_has_nothing() {
+        let mut node = settled(6_000);
+        node.leave();
+        node.heard(pulse(7_000, 0, 2, 7));
+        assert_eq!(node.footing(at(7_100)), Footing::Lapsed);
+    }
+
+    #[test]
+    fn only_so_many_eras_are_remembered() {
+        let mut node = settled(6_000);
+        (0..100).for_each(|count| node.heard(pulse(7_000 + count, 0, 2 + count % 2, 7)));
+        let Footing::Holding(eras) = node.footing(at(7_200)) else { panic!() };
+        assert_eq!(eras.len(), HISTORY);
+        assert!(eras.windows(2).all(|pair| pair[0].until == pair[1].from));
+    }
+}

@@ -1,0 +1,52 @@
+//! What goes wrong, and how often.
+
+/// A stream of numbers that its seed decides.
+pub(super) struct Chance(pub(super) u64);
+
+impl Chance {
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % end
+    }
+
+    /// Whether it happens, in so many of ten thousand cases.
+    pub(super) fn happens(&mut self, often: u64) -> bool {
+        self.below(10_000) < often
+    }
+}
+
+/// How often things go wrong, in so many of ten thousand steps or messages.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weather {
+    /// Hundredths of a percent at the most.
+    pub(super) drift: u64,
+    pub(super) lost: u64,
+    pub(super) late: u64,
+    pub(super) pauses: u64,
+    pub(super) crashes: u64,
+    pub(super) leaves: u64,
+    pub(super) joins: u64,
+    pub(super) forgets: u64,
+}
+
+/// Nothing goes wrong.
+pub(super) const CALM: Weather =
+    Weather { drift: 0, lost: 0, late: 0, pauses: 0, crashes: 0, leaves: 0, joins: 0, forgets: 0 };
+
+impl Weather {
+    pub(super) fn of(chance: &mut Chance, drift: u64) -> Self {
+        let mut one_of = |choices: [u64; 3]| choices[usize::try_from(chance.below(3)).unwrap()];
+        Self {
+            drift,
+            lost: one_of([0, 500, 5_000]),
+            late: one_of([0, 500, 3_000]),
+            pauses: one_of([0, 10, 40]),
+            crashes: one_of([0, 5, 20]),
+            leaves: one_of([0, 5, 20]),
+            joins: one_of([0, 20, 60]),
+            forgets: one_of([0, 0, 15]),
+        }
+    }
+}
