@@ -28,7 +28,7 @@ const PLACES: usize = 64;
 /// A key is hot when threads waited for each other on it this often ...
 const OFTEN: u32 = 4;
 /// ... within this time.
-const SHORT_WHILE: Span = Span::from_millis(10);
+const SHORT_WHILE: Span = Span::from_millis(100);
 /// A hot key at which nobody has looked for this long makes room for another.
 const LONG_WHILE: Span = Span::SECOND;
 
