@@ -4,8 +4,8 @@
 //!
 //! 16-byte keys, 1000 per 60 s. Contenders take turns within each round; a table gives the median,
 //! least and most nanoseconds per decision and thread, and the median ratio to governor within the
-//! same round. Then bytes per key and the longest single call while the table grows, and whether
-//! each contender admitted what its limit says.
+//! same round. Then one hot key under limits that admit every time, bytes per key and the longest
+//! single call while the table grows, and whether each contender admitted what its limit says.
 #![allow(clippy::print_stdout, reason = "the tables are the result")]
 #![allow(unsafe_code, reason = "a counting allocator has to implement an unsafe trait")]
 
@@ -23,6 +23,27 @@ use tidegate::{Clock, Limiter, ManualClock, PerKey, Quota};
 type Key = [u8; 16];
 
 const LIMIT: u32 = 1000;
+
+/// An amount per window, for every contender.
+#[derive(Clone, Copy)]
+struct Limit {
+    amount: u32,
+    window: Duration,
+}
+
+impl Limit {
+    const USUAL: Self = Self { amount: LIMIT, window: Duration::from_secs(60) };
+
+    fn ours(self) -> Quota {
+        Quota::per(self.amount.into(), self.window.into())
+    }
+
+    fn governors(self) -> governor::Quota {
+        let amount = NonZeroU32::new(self.amount).expect("above zero");
+        let each = self.window / self.amount;
+        governor::Quota::with_period(each).expect("above zero").allow_burst(amount)
+    }
+}
 
 /// Counts what is allocated and not yet freed.
 struct Counting;
@@ -62,7 +83,11 @@ struct Tidegate {
 
 impl Tidegate {
     fn new(name: &'static str, clock: Clock, batch: Option<usize>) -> Self {
-        let handle = Limiter::per_key_on(Quota::per_minute(LIMIT.into()), clock);
+        Self::under(Limit::USUAL, name, clock, batch)
+    }
+
+    fn under(limit: Limit, name: &'static str, clock: Clock, batch: Option<usize>) -> Self {
+        let handle = Limiter::per_key_on(limit.ours(), clock);
         Self { name, handle: handle.expect("the quota is valid"), batch }
     }
 }
@@ -92,8 +117,11 @@ struct Governor(DefaultKeyedRateLimiter<Key>);
 
 impl Governor {
     fn new() -> Self {
-        let amount = NonZeroU32::new(LIMIT).expect("above zero");
-        Self(governor::RateLimiter::keyed(governor::Quota::per_minute(amount)))
+        Self::under(Limit::USUAL)
+    }
+
+    fn under(limit: Limit) -> Self {
+        Self(governor::RateLimiter::keyed(limit.governors()))
     }
 }
 
@@ -129,6 +157,18 @@ impl<S: throttlecrab::Store + Send> Contender for Throttlecrab<S> {
         });
         admitted.count()
     }
+}
+
+/// Those that can admit one key at the pace of a tight loop.
+fn hot_contenders(limit: Limit) -> Vec<Box<dyn Contender>> {
+    let cached = || Clock::cached(Duration::from_millis(1));
+    let ours = |name, clock, batch| Box::new(Tidegate::under(limit, name, clock, batch));
+    vec![
+        Box::new(Governor::under(limit)),
+        ours("tidegate, clock read each time", Clock::system(), None),
+        ours("tidegate, cached clock", cached(), None),
+        ours("tidegate, batches of 16", Clock::system(), Some(16)),
+    ]
 }
 
 fn contenders() -> Vec<Box<dyn Contender>> {
@@ -220,12 +260,19 @@ fn spread(mut costs: Vec<f64>) -> (f64, f64, f64) {
     (costs[costs.len() / 2], costs[0], costs[costs.len() - 1])
 }
 
-fn compare(title: &str, rounds: usize, workloads: &[(&str, Vec<Vec<Key>>)], warm: &[Key]) {
+type Workload<'a> = (&'a str, Vec<Vec<Key>>);
+
+fn compare(
+    title: &str,
+    contenders: &[Box<dyn Contender>],
+    rounds: usize,
+    workloads: &[Workload<'_>],
+    warm: &[Key],
+) {
     println!(
         "\n{title}\nns per decision and thread: median (least to most); x: governor's time / ours"
     );
-    let contenders = contenders();
-    for contender in &contenders {
+    for contender in contenders {
         contender.ask(warm);
     }
     for (workload, threads) in workloads {
@@ -323,7 +370,15 @@ fn main() {
         ("one hot key, 1 thread", vec![hot(1)]),
         ("one hot key, 2 threads", two(&hot)),
     ];
-    compare("1,000,000 keys", rounds, &workloads, &warm);
+    compare("1,000,000 keys", &contenders(), rounds, &workloads, &warm);
+    let hot = [("1 thread", vec![hot(1)]), ("2 threads", two(&hot))];
+    for (title, limit) in [
+        ("One hot key, 10^9 per hour: spent faster than it refills", 3_600),
+        ("One hot key, 10^9 per second: refilled faster than it is spent", 1),
+    ] {
+        let limit = Limit { amount: 1_000_000_000, window: Duration::from_secs(limit) };
+        compare(title, &hot_contenders(limit), rounds, &hot, &[key(7)]);
+    }
     exactness();
     memory(if quick { &[1_000_000] } else { &[1_000_000, 10_000_000] });
 }

@@ -1,4 +1,5 @@
-//! Tokens that a node holds ahead of use, so that it can decide without asking.
+//! Tokens that a node holds ahead of use, so that it can decide without asking; and those that it owes,
+//! because it decided without asking and without holding any.
 //!
 //! What is held keeps its room: free is the limit less what is used less what is held and not
 //! reported. [`Limit::ask`](crate::Limit::ask) decides expiry, reports, a cost and a new hold in one
@@ -6,11 +7,14 @@
 
 mod ask;
 mod lender;
+mod owed;
 
 use crate::time::{Span, Timestamp};
 
 pub use ask::{Ask, Granted, Report};
 pub(crate) use lender::Lender;
+pub(crate) use owed::LONGEST_DEBT;
+pub use owed::{Owed, Standing};
 
 /// Names a hold: unlike any other of the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

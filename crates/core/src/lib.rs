@@ -38,7 +38,7 @@ pub mod time;
 pub use algorithm::{Algorithm, Bound, Limit, Meter, State};
 pub use decision::{Block, Decision, Outcome, Policies, Policy, Ruling, Slip, Verdict, strictest};
 pub use header::{Header, HeaderStyle, Ietf, Problem, Reset, retry_after_seconds};
-pub use hold::{Ask, Granted, Hold, HoldId, Holds, Report};
+pub use hold::{Ask, Granted, Hold, HoldId, Holds, Owed, Report, Standing};
 pub use key::{Key, Keyer, Part, Scope};
 pub use nearest::{did_you_mean, nearest};
 pub use quota::{Quota, QuotaError};

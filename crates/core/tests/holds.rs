@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use smallvec::{SmallVec, smallvec};
 use tidegate_core::hold::margin;
 use tidegate_core::{
-    Algorithm, Ask, Granted, Hold, HoldId, Holds, Limit, Quota, Report, Span, State, Timestamp,
+    Algorithm, Ask, Granted, Hold, HoldId, Holds, Limit, Owed, Quota, Report, Span, State,
+    Timestamp,
 };
 
 const LEASING: [Algorithm; 3] =
@@ -127,6 +128,25 @@ proptest! {
         }
     }
 
+    /// However its tellings are lost, doubled and mixed up, a node has told as much as the most that arrived.
+    #[test]
+    fn what_is_owed_under_a_name_is_what_was_heard_of_it(
+        algorithm in 0..3usize,
+        more in proptest::collection::vec(0u64..40, 1..20),
+        arrivals in proptest::collection::vec((any::<usize>(), 0u64..2_000), 1..40),
+    ) {
+        let mut client = Client::new(LEASING[algorithm], Quota::per(1_000, Quota::MAX_WINDOW));
+        let mut sum = 0;
+        let totals: Vec<u64> = more.iter().map(|more| { sum += more; sum }).collect();
+        let (mut now, mut heard) = (START, 0);
+        for (which, wait) in arrivals {
+            now += wait;
+            let total = totals[which % totals.len()];
+            heard = heard.max(total);
+            prop_assert_eq!(client.owe(now, 1, now, total), 1_000 - heard);
+        }
+    }
+
     /// What is settled can be forgotten: a store that drops it answers the same.
     #[test]
     fn what_is_settled_says_no_more_than_nothing(limit in limits(), steps in steps()) {
@@ -157,7 +177,15 @@ fn id(number: u32) -> HoldId {
 /// A question for a hold, and nothing else.
 fn ask(want: u64, life: u64) -> Ask {
     let life = Span::from_micros(life);
-    Ask { cost: 0, want, id: id(1), reports: SmallVec::new(), life, nodes: 1 }
+    Ask {
+        cost: 0,
+        want,
+        id: id(1),
+        owed: SmallVec::new(),
+        reports: SmallVec::new(),
+        life,
+        nodes: 1,
+    }
 }
 
 /// One client of one limit.
@@ -175,6 +203,12 @@ impl Client {
 
     fn ask(&mut self, now: u64, ask: &Ask) -> Granted {
         self.limit.ask(&mut self.state, &mut self.holds, at(now), ask)
+    }
+
+    /// What is left after a node told how much it has admitted in all, by `when`, under its name.
+    fn owe(&mut self, now: u64, name: u32, when: u64, total: u64) -> u64 {
+        let owed = smallvec![Owed { at: at(when), total }];
+        self.ask(now, &Ask { owed, id: id(name), ..ask(0, 1_000_000) }).outcome.remaining
     }
 
     fn report(&mut self, now: u64, spent: u64, closed: bool) -> Granted {
@@ -327,5 +361,75 @@ fn a_hold_from_before_a_limit_was_lowered_counts_for_no_more_than_all_of_it() {
         let later = client.report(now + 30_000_000, 0, false).outcome.remaining;
         let expected = if algorithm == Algorithm::TokenBucket { 5 } else { 0 };
         assert_eq!(later, expected, "{algorithm}");
+    }
+}
+
+#[test]
+fn what_is_owed_counts_once_however_often_and_late_it_is_told() {
+    for algorithm in LEASING {
+        let mut client = Client::new(algorithm, Quota::per(100, Quota::MAX_WINDOW));
+        assert_eq!(client.owe(START, 1, START, 10), 90, "{algorithm}");
+        assert_eq!(client.owe(START + 9, 1, START, 10), 90, "{algorithm}");
+        assert_eq!(client.owe(START + 9, 1, START + 9, 15), 85, "{algorithm}");
+        // What was told before and arrives later says nothing new.
+        assert_eq!(client.owe(START + 9, 1, START, 10), 85, "{algorithm}");
+        // Under another name it is told for the first time; the old name is not needed any more.
+        assert_eq!(client.owe(START + 10, 2, START, 10), 75, "{algorithm}");
+        assert_eq!(client.holds.iter().len(), 1);
+    }
+}
+
+#[test]
+fn what_was_told_takes_no_room_and_is_forgotten_in_time() {
+    let mut client = Client::new(Algorithm::TokenBucket, Quota::per_second(100));
+    client.owe(START, 1, START, 50);
+    assert_eq!(client.holds.held(100), 0);
+    // Half a second later all has refilled: what is remembered of it is not held.
+    assert_eq!(client.ask(START + 500_000, &ask(0, 0)).outcome.remaining, 100);
+    assert!(!client.holds.is_empty());
+    client.ask(START + 1_000_000, &ask(0, 0));
+    assert!(client.holds.is_empty());
+}
+
+#[test]
+fn what_was_admitted_beyond_a_bucket_is_paid_back_in_full() {
+    let mut client = Client::new(Algorithm::TokenBucket, Quota::per_second(100));
+    assert_eq!(client.owe(START, 1, START, 1_000), 0);
+    // Nine seconds of debt, and one to fill up.
+    assert_eq!(client.ask(START + 9_000_000, &ask(0, 0)).outcome.remaining, 0);
+    assert_eq!(client.ask(START + 9_500_000, &ask(0, 0)).outcome.remaining, 50);
+    assert_eq!(client.ask(START + 10_000_000, &ask(0, 0)).outcome.remaining, 100);
+    // Nobody is locked out for ever, whatever is told.
+    client.owe(START, 2, START, u64::MAX);
+    let later = START + 2 * Quota::MAX_FILL.as_micros();
+    assert_eq!(client.ask(later, &ask(0, 0)).outcome.remaining, 100);
+}
+
+#[test]
+fn what_was_admitted_in_a_window_counts_in_that_window() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
+        let mut client = Client::new(algorithm, Quota::per_second(100));
+        let (before, middle) = (SECOND + 999_999, SECOND + 1_500_000);
+        let sliding = algorithm == Algorithm::SlidingWindow;
+        // More than the limit, and all of it is known in the window after.
+        let left = client.owe(middle, 1, before, 150);
+        assert_eq!(left, if sliding { 25 } else { 100 }, "{algorithm}");
+        // What is later than now counts now.
+        let left = client.owe(middle, 2, u64::MAX, 20);
+        assert_eq!(left, if sliding { 5 } else { 80 }, "{algorithm}");
+    }
+}
+
+#[test]
+fn who_owes_is_held_nothing_and_learns_how_the_client_stands() {
+    for algorithm in LEASING {
+        let mut client = Client::new(algorithm, Quota::per_second(100));
+        let owed = smallvec![Owed { at: at(SECOND), total: 30 }];
+        let granted = client.ask(SECOND, &Ask { owed, cost: 5, ..ask(20, 500_000) });
+        assert_eq!((granted.outcome.remaining, granted.held), (65, 0), "{algorithm}");
+        let standing = granted.standing.unwrap();
+        assert_eq!((standing.at, &standing.state), (at(SECOND), &client.state));
+        // Nor under that name later.
+        assert_eq!(client.ask(SECOND, &ask(20, 500_000)).held, 0, "{algorithm}");
     }
 }

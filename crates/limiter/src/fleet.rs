@@ -12,17 +12,21 @@ mod shards;
 #[cfg(test)]
 mod simulation;
 mod split;
+pub mod sync;
+mod syncs;
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::rule::Accuracy;
+use tidegate_core::rule::{Accuracy, Synced};
 use tidegate_core::{Algorithm, Key, Limit, Outcome};
 
 use self::lease::Slice;
 use self::leases::Leases;
 use self::shards::Shards;
 use self::split::Split;
+use self::sync::Advance;
+use self::syncs::Syncs;
 use crate::clock::Clock;
 use crate::store::{Answer, Charge, Refund, Store, StoreError};
 
@@ -33,6 +37,7 @@ const HOT: u64 = 200;
 #[derive(Debug)]
 pub(crate) struct Fleet {
     leases: Arc<Leases>,
+    syncs: Arc<Syncs>,
     shards: Shards,
     split: Split,
 }
@@ -42,6 +47,8 @@ pub(crate) struct Fleet {
 pub(crate) enum Taken {
     /// From what this node holds ahead of use.
     Held(Key, Slice),
+    /// From what this node knows of the store.
+    Ahead(Key, Advance),
     /// From this node's part of a limit.
     Split(Refund),
     /// From the store.
@@ -57,17 +64,18 @@ impl Fleet {
             leases: Arc::new(Leases::new(clock.clone())),
             shards: Shards::new(),
             split: Split::new(),
+            syncs: Arc::new(Syncs::new(clock)),
         }
     }
 
     /// Whether a limit is kept in a way of its own, and not charged in the store with others.
     pub(crate) fn keeps(accuracy: Accuracy, limit: &Limit) -> bool {
         match accuracy {
-            Accuracy::Leased | Accuracy::LeasedWhenHot => limit.leases(),
+            Accuracy::Leased | Accuracy::LeasedWhenHot | Accuracy::Synced(_) => limit.leases(),
             Accuracy::Sharded(_) | Accuracy::Split => {
                 !matches!(limit.algorithm(), Algorithm::LeakyBucket { .. })
             }
-            Accuracy::Exact | Accuracy::Synced(_) => false,
+            Accuracy::Exact => false,
         }
     }
 
@@ -83,10 +91,11 @@ impl Fleet {
     ) -> Answer {
         let looks = looks || charge.cost == 0 || charge.cost > charge.limit.capacity();
         let answer = match accuracy {
+            Accuracy::Synced(synced) => self.sync(store, synced, charge, looks, taken).await,
             Accuracy::LeasedWhenHot => self.lease(store, charge, HOT, looks, taken).await,
             Accuracy::Sharded(of) => self.shards.charge(store, of, charge, looks, taken).await,
             Accuracy::Split => self.split(store, charge, looks, taken),
-            Accuracy::Exact | Accuracy::Synced(_) | Accuracy::Leased => {
+            Accuracy::Exact | Accuracy::Leased => {
                 self.lease(store, charge, lease::FEW, looks, taken).await
             }
         };
@@ -115,6 +124,29 @@ impl Fleet {
             Taken::Stored(Refund { key: *key, limit, cost: *cost, slip })
         }));
         Ok(leased.outcome)
+    }
+
+    async fn sync<S: Store>(
+        &self,
+        store: &Arc<S>,
+        synced: Synced,
+        charge: &Charge<'_>,
+        looks: bool,
+        taken: &mut Takings,
+    ) -> Result<Outcome, StoreError> {
+        let Charge { key, limit, cost, .. } = charge;
+        if looks {
+            return self.syncs.look(store, *key, limit, synced, *cost).await;
+        }
+        let decided = self.syncs.charge(store, *key, limit, synced, *cost).await?;
+        match decided.here {
+            Some(advance) => taken.push(Taken::Ahead(*key, advance)),
+            None => taken.extend(decided.outcome.slip().map(|slip| {
+                let (limit, slip) = (Arc::clone(limit), Some(slip));
+                Taken::Stored(Refund { key: *key, limit, cost: *cost, slip })
+            })),
+        }
+        Ok(decided.outcome)
     }
 
     fn split<S: Store>(
@@ -162,7 +194,8 @@ impl Fleet {
         match accuracy {
             Accuracy::Split => self.split.forget(key),
             Accuracy::Sharded(of) => self.shards.forget(store, of, key).await?,
-            _ => {}
+            Accuracy::Synced(_) => self.syncs.forget(key),
+            Accuracy::Exact | Accuracy::LeasedWhenHot | Accuracy::Leased => {}
         }
         Ok(())
     }
@@ -173,6 +206,7 @@ impl Fleet {
         for taken in taken {
             match taken {
                 Taken::Held(key, slice) => self.leases.put_back(key, &slice),
+                Taken::Ahead(key, advance) => self.syncs.put_back(key, &advance),
                 Taken::Split(refund) => self.split.take_back(store.stake().as_ref(), &refund),
                 Taken::Stored(refund) => refunds.push(refund),
             }
@@ -189,5 +223,11 @@ impl Fleet {
     /// goes.
     pub(crate) async fn leave<S: Store>(&self, store: &Arc<S>) {
         self.leases.give_back(store, true).await;
+        self.syncs.flush(store).await;
+    }
+
+    /// Has the store asked about a client that was given something back.
+    pub(crate) fn unsee(&self, key: Key) {
+        self.syncs.unsee(key);
     }
 }

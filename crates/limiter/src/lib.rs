@@ -28,7 +28,7 @@ pub mod tower;
 
 pub use block::BlockList;
 pub use clock::{Clock, ManualClock};
-pub use fleet::membership::{Era, Heard, Membership, Stake, Standing};
+pub use fleet::membership::{Era, Footing, Heard, Membership, Stake};
 pub use limiter::{
     AcquireError, Builder, Claim, FailureCounts, ForgetError, Limiter, NoHandle, Receipt, Under,
     UnknownRule,
@@ -45,6 +45,6 @@ pub use store::redis::{
 pub use store::{Answer, Answers, Charge, Outcomes, Refund, Share, Store, StoreError};
 pub use tidegate_core::{
     Algorithm, Ask, Block, Bound, Decision, Granted, HeaderStyle, Hold, HoldId, Holds, Ietf, Key,
-    Keyer, Limit, Outcome, Policy, Problem, Quota, QuotaError, Report, Request, RequestError,
-    Reset, Rule, RuleSet, Ruling, Slip, Span, State, Timestamp, Verdict, hold, rule,
+    Keyer, Limit, Outcome, Owed, Policy, Problem, Quota, QuotaError, Report, Request, RequestError,
+    Reset, Rule, RuleSet, Ruling, Slip, Span, Standing, State, Timestamp, Verdict, hold, rule,
 };

@@ -242,10 +242,15 @@ impl<S: Store> Limiter<S> {
         if let Some(penalties) = &self.inner.penalties {
             penalties.forget(ask.key);
         }
-        if let Some(fleet) = self.inner.fleet.as_ref().filter(|_| self.has_own_way(&ask)) {
-            fleet.forget(&self.inner.store, ask.rule.accuracy(), ask.key).await?;
-        }
-        Ok(self.inner.store.forget(ask.key).await?)
+        let fleet = self.inner.fleet.as_ref().filter(|_| self.has_own_way(&ask));
+        let forget_here = async || match fleet {
+            Some(fleet) => fleet.forget(&self.inner.store, ask.rule.accuracy(), ask.key).await,
+            None => Ok(()),
+        };
+        // Before, so that nothing is told after; and after, since somebody may have looked in between.
+        forget_here().await?;
+        self.inner.store.forget(ask.key).await?;
+        Ok(forget_here().await?)
     }
 
     /// Waits until a request was charged and its turn has come.

@@ -44,7 +44,15 @@ fn id(number: u32) -> HoldId {
 }
 
 fn ask(cost: u64, want: u64) -> Ask {
-    Ask { cost, want, id: id(1), reports: Vec::new().into(), life: Span::MINUTE, nodes: 1 }
+    Ask {
+        cost,
+        want,
+        id: id(1),
+        owed: Vec::new().into(),
+        reports: Vec::new().into(),
+        life: Span::MINUTE,
+        nodes: 1,
+    }
 }
 
 fn report(spent: u64, closed: bool) -> Ask {

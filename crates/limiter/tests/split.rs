@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate::{
-    Claim, Limiter, Outcome, RedisConfig, RedisStore, Request, RuleSet, Ruling, Span, Standing,
+    Claim, Footing, Limiter, Outcome, RedisConfig, RedisStore, Request, RuleSet, Ruling, Span,
     Store, Under,
 };
 use tidegate_testkit::{FaultProxy, Flavour, PATIENCE, Redis, Tool, lacking};
@@ -43,8 +43,8 @@ async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
 
 /// How many nodes this one believes to share a limit with, once it has a part of it.
 fn fleet_of(node: &Limiter<RedisStore>) -> Option<u64> {
-    match node.store().stake().unwrap().standing() {
-        Standing::Holding([.., era]) => Some(era.share.of),
+    match node.store().stake().unwrap().footing() {
+        Footing::Holding([.., era]) => Some(era.share.of),
         _ => None,
     }
 }

@@ -37,6 +37,10 @@ impl FixedWindow {
     pub fn new(quota: Quota) -> Result<Self, QuotaError> {
         Ok(Self { quota: without_burst(quota, "fixed_window")? })
     }
+
+    pub(crate) fn window_end(&self, now: Timestamp) -> Timestamp {
+        window_end(&self.quota, now)
+    }
 }
 
 pub(super) fn without_burst(quota: Quota, algorithm: &'static str) -> Result<Quota, QuotaError> {
@@ -136,12 +140,22 @@ impl Lender for FixedWindow {
         }
     }
 
+    fn count(&self, count: &mut Count, _: Timestamp, at: Timestamp, amount: u64) {
+        if self.window_end(at) >= count.end {
+            count.spent = owed(count.spent, amount, self.countable());
+        }
+    }
+
+    fn countable(&self) -> u64 {
+        Quota::MAX_AMOUNT
+    }
+
     fn ends(&self, count: &Count) -> Option<Timestamp> {
         Some(count.end)
     }
 }
 
-/// A window's count with `amount` more, whether or not that fits: at most used up.
+/// A window's count with `amount` more, whether or not that fits, up to `most`.
 pub(super) fn owed(spent: u64, amount: u64, most: u64) -> u64 {
     spent.saturating_add(amount).min(most).max(spent)
 }

@@ -65,6 +65,32 @@ impl FlatBucket {
         self.outcome(after, Verdict::Allow { delay: Span::ZERO, slip })
     }
 
+    /// Whether [`charge`](Self::charge) would admit a cost.
+    #[inline]
+    #[must_use]
+    pub fn admits(&self, due: u64, base: Timestamp, now: Timestamp, cost: u64) -> bool {
+        let since = now.since(base).as_micros().wrapping_mul(self.parts);
+        let asked = cost.max(1);
+        asked <= self.capacity && due.saturating_sub(since) + asked * self.period <= self.depth
+    }
+
+    /// Counts what was spent at `at` from tokens of this bucket that had been set aside.
+    ///
+    /// Counted in the order of time, charges leave the state that they would have left one by one.
+    #[inline]
+    pub fn count(&self, due: &mut u64, base: Timestamp, at: Timestamp, cost: u64) {
+        let since = at.since(base).as_micros().wrapping_mul(self.parts);
+        *due = since.max(*due) + cost * self.period;
+    }
+
+    /// The last instant at which a bucket in this state is not full. Until then it makes no difference
+    /// in which order, and when, charges come.
+    #[inline]
+    #[must_use]
+    pub fn last_owing(&self, due: u64, base: Timestamp) -> Timestamp {
+        Timestamp::from_micros(self.at(due, base).micros)
+    }
+
     #[inline]
     fn outcome(&self, used: u64, verdict: Verdict) -> Outcome {
         let remaining = self.depth.saturating_sub(used) / self.period;
@@ -140,10 +166,16 @@ mod tests {
             let (mut now, mut due, mut level) = (base, 0, Level::default());
             for (wait, cost) in steps {
                 now = now + Span::from_micros(wait);
-                prop_assert_eq!(
-                    flat.charge(&mut due, base, now, cost),
-                    exact.charge(&mut level, now, cost)
-                );
+                let mut counted = due;
+                let admits = flat.admits(due, base, now, cost);
+                let outcome = flat.charge(&mut due, base, now, cost);
+                prop_assert_eq!(outcome, exact.charge(&mut level, now, cost));
+                prop_assert_eq!(outcome.is_allowed(), admits);
+                if outcome.slip().is_some() {
+                    flat.count(&mut counted, base, now, cost);
+                    prop_assert_eq!(counted, due);
+                    prop_assert!(now <= flat.last_owing(due, base));
+                }
                 if flat.whole_at(due, base) > now {
                     prop_assert_eq!(flat.level(due, base), level);
                     prop_assert_eq!(flat.flatten(&level, base), Some(due));

@@ -7,6 +7,7 @@
 
 use crate::algorithm::exact::rescale_up;
 use crate::algorithm::flat_bucket::FlatBucket;
+use crate::hold::LONGEST_DEBT;
 use crate::quota::{Quota, QuotaError};
 use crate::time::{Span, Timestamp};
 
@@ -37,7 +38,7 @@ impl From<Timestamp> for Due {
 
 /// How fast a bucket of `capacity` tokens refills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     /// One token takes `period / parts` microseconds, in lowest terms. Without tokens, the window.
     period: u64,
     parts: u64,
@@ -95,9 +96,9 @@ impl Pace {
         FlatBucket::new(self.parts, self.period, self.capacity)
     }
 
-    /// How long `cost` tokens take; `cost` is at most the capacity.
+    /// How long `cost` tokens take.
     #[inline]
-    pub(super) fn span(&self, cost: u64) -> Due {
+    pub(crate) fn span(&self, cost: u64) -> Due {
         if cost == 1 { self.one } else { self.take(cost) }
     }
 
@@ -151,6 +152,23 @@ impl Pace {
     pub(super) fn owing(&self, due: Due, at: Timestamp, cost: u64) -> Due {
         let most = self.add(self.add(at.into(), self.depth), self.depth);
         due.max(self.after(due, at, cost.min(self.capacity)).min(most))
+    }
+
+    /// The bucket after `amount` tokens were taken from it at `at`, whether or not it had them. It is in
+    /// debt for so long, and for [`LONGEST_DEBT`] at the most.
+    pub(super) fn counting(&self, due: Due, at: Timestamp, amount: u64) -> Due {
+        let most = self.add((at + LONGEST_DEBT).into(), self.depth);
+        due.max(self.after(due, at, amount).min(most))
+    }
+
+    /// How many tokens come back in [`LONGEST_DEBT`].
+    pub(super) fn countable(&self) -> u64 {
+        if self.capacity == 0 {
+            return 0;
+        }
+        let debt = u128::from(LONGEST_DEBT.as_micros()) * u128::from(self.parts);
+        let tokens = debt / u128::from(self.period);
+        u64::try_from(tokens).unwrap_or(u64::MAX).min(Quota::MAX_AMOUNT)
     }
 
     #[inline]

@@ -43,6 +43,19 @@ impl SlidingWindow {
         Ok(Self { quota: without_burst(quota, "sliding_window")? })
     }
 
+    pub(crate) fn window_end(&self, now: Timestamp) -> Timestamp {
+        window_end(&self.quota, now)
+    }
+
+    fn owe_up_to(&self, counts: &mut Counts, at: Timestamp, amount: u64, most: u64) {
+        let end = self.window_end(at);
+        if end >= counts.end {
+            counts.current = owed(counts.current, amount, most);
+        } else if end + self.quota.window() == counts.end {
+            counts.previous = owed(counts.previous, amount, most);
+        }
+    }
+
     fn window(&self) -> u128 {
         u128::from(self.quota.window().as_micros().max(1))
     }
@@ -168,12 +181,15 @@ impl Meter for SlidingWindow {
 impl Lender for SlidingWindow {
     /// What was spent in the window before counts there.
     fn owe(&self, counts: &mut Counts, at: Timestamp, amount: u64) {
-        let (end, most) = (window_end(&self.quota, at), self.quota.amount());
-        if end >= counts.end {
-            counts.current = owed(counts.current, amount, most);
-        } else if end + self.quota.window() == counts.end {
-            counts.previous = owed(counts.previous, amount, most);
-        }
+        self.owe_up_to(counts, at, amount, self.quota.amount());
+    }
+
+    fn count(&self, counts: &mut Counts, _: Timestamp, at: Timestamp, amount: u64) {
+        self.owe_up_to(counts, at, amount, self.countable());
+    }
+
+    fn countable(&self) -> u64 {
+        Quota::MAX_AMOUNT
     }
 
     fn ends(&self, counts: &Counts) -> Option<Timestamp> {

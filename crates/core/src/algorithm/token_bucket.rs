@@ -20,7 +20,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    pub(super) fn pace(&self) -> &Pace {
+    pub(crate) fn pace(&self) -> &Pace {
         &self.pace
     }
 
@@ -156,6 +156,16 @@ impl Lender for TokenBucket {
         if amount > 0 {
             level.due = self.pace.owing(level.due, at, amount);
         }
+    }
+
+    fn count(&self, level: &mut Level, now: Timestamp, _: Timestamp, amount: u64) {
+        if amount > 0 {
+            level.due = self.pace.counting(level.due, now, amount);
+        }
+    }
+
+    fn countable(&self) -> u64 {
+        self.pace.countable()
     }
 
     fn ends(&self, _: &Level) -> Option<Timestamp> {

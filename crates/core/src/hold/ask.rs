@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Hold, HoldId, Holds, Lender, margin, portion, usable};
+use super::{Hold, HoldId, Holds, Lender, Owed, Standing, margin, owed, portion, usable};
 use crate::algorithm::{Limit, Meter, State};
 use crate::decision::{Outcome, Verdict};
 use crate::time::{Span, Timestamp};
@@ -25,11 +25,15 @@ pub struct Ask {
     pub cost: u64,
     /// How many tokens to hold at the most; 0 for none.
     pub want: u64,
-    /// The name of that hold.
+    /// The name of that hold, or of what is owed.
     pub id: HoldId,
+    /// What the node admitted on its own, as running totals, oldest first. What was told under the same
+    /// name before counts once. Who owes is held nothing.
+    pub owed: SmallVec<[Owed; 1]>,
     /// What was spent of earlier ones.
     pub reports: SmallVec<[Report; 2]>,
-    /// How long to hold them, without the margin; at most [`Hold::LONGEST`].
+    /// How long to hold them, without the margin, or to remember what was told; at most
+    /// [`Hold::LONGEST`].
     pub life: Span,
     /// How many nodes there are, as far as the asker knows.
     pub nodes: u64,
@@ -45,6 +49,8 @@ pub struct Granted {
     pub held: u64,
     /// How long it may use them, from when it asked.
     pub life: Span,
+    /// How the client stands after all that; nothing of a limit that does not [lease](Limit::leases).
+    pub standing: Option<Standing>,
 }
 
 impl Limit {
@@ -54,10 +60,11 @@ impl Limit {
         matches!(self, Self::TokenBucket(_) | Self::FixedWindow(_) | Self::SlidingWindow(_))
     }
 
-    /// Decides an ask in one step at `now`: expiry, reports, the cost and a new hold, in this order.
+    /// Decides an ask in one step at `now`: expiry, what is owed, reports, the cost and a new hold, in
+    /// this order.
     ///
-    /// What is used and what is held never exceed the capacity together. A limit that does not
-    /// [lease](Self::leases) charges the cost, and neither holds anything nor hears reports.
+    /// What is used and what is held never exceed the capacity together, unless nodes owe. A limit that does not
+    /// [lease](Self::leases) charges the cost, and neither holds anything nor hears anything else.
     ///
     /// # When the limit changes
     /// The state is [adopted](Self::adopt); holds stay as they are, since the nodes that have them do
@@ -72,7 +79,8 @@ impl Limit {
                 meter.on(state, |own| decide(meter, own, holds, now, ask))
             }
             Self::LeakyBucket(_) | Self::SlidingLog(_) => {
-                Granted { outcome: self.charge(state, now, ask.cost), held: 0, life: Span::ZERO }
+                let outcome = self.charge(state, now, ask.cost);
+                Granted { outcome, held: 0, life: Span::ZERO, standing: None }
             }
         }
     }
@@ -109,6 +117,7 @@ fn decide<M: Lender>(
 ) -> Granted {
     let (own_now, capacity) = (meter.advance(state, now), meter.capacity());
     holds.expire(now, |hold| meter.owe(state, hold.last_use(), hold.rest(capacity)));
+    owed::settle(meter, state, holds, own_now, ask);
     for report in &ask.reports {
         let news = holds.settle(report, capacity);
         meter.owe(state, own_now, news);
@@ -121,7 +130,8 @@ fn decide<M: Lender>(
         *slip = meter.spend(state, own_now, ask.cost);
     }
     let (held, life) = hold(ask, holds, outcome.remaining, own_now, meter.ends(state));
-    Granted { outcome, held, life }
+    let standing = Some(Standing { at: own_now, state: state.clone().into() });
+    Granted { outcome, held, life, standing }
 }
 
 /// Holds a portion of what is free. How much of it, and for how long.
@@ -133,11 +143,14 @@ fn hold(
     ends: Option<Timestamp>,
 ) -> (u64, Span) {
     const NOTHING: (u64, Span) = (0, Span::ZERO);
-    if ask.want == 0 {
+    if ask.want == 0 || !ask.owed.is_empty() {
         return NOTHING;
     }
     let life = ask.life.min(Hold::LONGEST);
     if let Some(known) = holds.get(ask.id) {
+        if known.is_mark() {
+            return NOTHING;
+        }
         // Asked twice: whichever answer arrives, it is the same hold and ends at the same time.
         return (known.amount, life.min(usable(known.until.since(now))));
     }

@@ -239,6 +239,7 @@ impl Fleet {
             cost: sent.cost,
             want: sent.want,
             id,
+            owed: Vec::new().into(),
             reports: reports.into(),
             life: Span::from_micros(sent.life),
             nodes: sent.nodes,
@@ -251,7 +252,7 @@ impl Fleet {
         let (ask, now) = (&question.ask, Timestamp::from_micros(self.now));
         let was_there = self.holds.get(ask.id).filter(|hold| hold.until > now).copied();
         let granted = self.limit.ask(&mut self.state, &mut self.holds, now, ask);
-        let Granted { outcome, held, life } = &granted;
+        let Granted { outcome, held, life, .. } = &granted;
         if ask.cost > 0 && outcome.is_allowed() && !question.admitted {
             question.admitted = true;
             self.admitted.push((self.now, ask.cost));

@@ -1,7 +1,7 @@
 //! One case of holds.json, for every implementation that is held to it.
 
 use serde::Deserialize;
-use tidegate_core::{Ask, Granted, HoldId, Holds, Report, Span};
+use tidegate_core::{Ask, Granted, HoldId, Holds, Owed, Report, Span, Timestamp};
 
 use super::case::Numbers;
 
@@ -22,6 +22,8 @@ pub(crate) struct AskStep {
     want: u64,
     node: u64,
     number: u32,
+    #[serde(default)]
+    owed: Vec<(u64, u64)>,
     reports: Vec<(u64, u32, u64, bool)>,
     life: u64,
     nodes: u64,
@@ -42,10 +44,12 @@ impl AskStep {
             spent,
             closed,
         };
+        let owed = |&(at, total): &(u64, u64)| Owed { at: Timestamp::from_micros(at), total };
         Ask {
             cost: self.cost,
             want: self.want,
             id: HoldId { node: self.node, number: self.number },
+            owed: self.owed.iter().map(owed).collect(),
             reports: self.reports.iter().map(report).collect(),
             life: Span::from_micros(self.life),
             nodes: self.nodes,

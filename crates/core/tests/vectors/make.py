@@ -10,7 +10,8 @@ n back instead; `limit` changes the limit first. Times in the answers are micros
 `retry_after` is null when the step is allowed and -1 when it never will be.
 
 In holds.json a step asks for a cost and a hold. `reports` lists node, number, spent and closed;
-`holds` lists node, number, amount, spent and until of what is held after it.
+`holds` lists node, number, amount, spent and until of what is held after it. `owed` lists when and how much
+in all was admitted without asking.
 """
 import copy
 import json
@@ -22,6 +23,7 @@ from math import ceil, gcd
 HERE = pathlib.Path(__file__).parent
 SECOND = 1_000_000
 NEVER = -1
+MOST, LONGEST_DEBT = 2**52, 36_500 * 86_400 * SECOND
 
 
 class Bucket:
@@ -70,7 +72,7 @@ class Bucket:
         if self.leaky:
             self.full = Fraction(ceil(old.full * self.parts), self.parts)
         elif old.full > now:
-            used = old.used(now) / old.capacity * self.capacity * self.interval
+            used = min(1, old.used(now) / old.capacity) * self.capacity * self.interval
             self.full = now + Fraction(ceil(used * self.parts), self.parts)
 
     def owe(self, at, cost):
@@ -78,6 +80,15 @@ class Bucket:
         most = at + 2 * self.capacity * self.interval
         if cost:
             self.full = max(self.full, min(max(self.full, Fraction(at)) + cost * self.interval, most))
+
+    def count(self, now, _at, amount):
+        """Spends all of it now, and is in debt for it."""
+        most = now + self.capacity * self.interval + LONGEST_DEBT
+        if amount:
+            self.full = max(self.full, min(max(self.full, Fraction(now)) + amount * self.interval, most))
+
+    def countable(self):
+        return min(MOST, LONGEST_DEBT // self.interval)
 
     def settle(self, now):
         """What refunds gave back no longer matters once no slip from before them counts."""
@@ -117,6 +128,14 @@ class Window:
         """Spends at an instant that may be over, whether or not it fits."""
         spent = self.spent.get(at // self.window, 0)
         self.spent[at // self.window] = max(spent, min(spent + cost, self.capacity))
+
+    def count(self, _now, at, amount):
+        """Spends all of it, whether or not it fits."""
+        spent = self.spent.get(at // self.window, 0)
+        self.spent[at // self.window] = max(spent, min(spent + amount, MOST))
+
+    def countable(self):
+        return MOST
 
     def refund(self, now, index, cost):
         keeps = (now // self.window,) if not self.sliding else (now // self.window, now // self.window - 1)
@@ -247,10 +266,22 @@ def usable(kept):
 
 
 def lease(client, holds, now, ask):
-    """Decides one ask: expiry, reports, the cost, a new hold."""
+    """Decides one ask: expiry, what is owed, reports, the cost, a new hold."""
     for hold in [hold for hold in holds if hold["until"] <= now]:
         client.owe(hold["until"] - 1, rest(hold, client.capacity))
         holds.remove(hold)
+    if ask.get("owed"):
+        name = (ask["node"], ask["number"])
+        known = max([hold["spent"] for hold in holds if hold["id"] == name], default=0)
+        for at, total in ask["owed"]:
+            total = min(total, client.countable())
+            client.count(now, min(at, now), max(0, total - known))
+            known = max(known, total)
+        holds[:] = [hold for hold in holds if hold["id"] != name
+                    and not (hold["spent"] == hold["amount"] and hold["id"][0] == name[0])]
+        if len(holds) < 64:
+            until = now + min(ask["life"], 3_600 * SECOND)
+            holds.append({"id": name, "amount": known, "spent": known, "until": until})
     for node, number, spent, closed in ask["reports"]:
         for hold in [hold for hold in holds if hold["id"] == (node, number)]:
             before = rest(hold, client.capacity)
@@ -272,7 +303,7 @@ def lease(client, holds, now, ask):
               "reset_after": seen.whole_at(now) - now, "held": 0, "life_granted": 0}
     life, free = min(ask["life"], 3_600 * SECOND), answer["remaining"]
     known = [hold for hold in holds if hold["id"] == (ask["node"], ask["number"])]
-    if not ask["want"]:
+    if not ask["want"] or ask.get("owed"):
         return answer
     if known:
         answer["held"], answer["life_granted"] = known[0]["amount"], min(life, usable(known[0]["until"] - now))
@@ -327,6 +358,28 @@ def walk_asks(seed, limit, count=40, other=None):
     return script
 
 
+def walk_owed(seed, limit, count=20, other=None):
+    """Nodes that admit on their own and tell so, some of it again or late, while others hold."""
+    chance = random.Random(seed)
+    script = walk_asks(seed, limit, count, other)
+    capacity, names, totals = meter(limit).capacity, {}, {}
+    for number, step in enumerate(script):
+        if chance.random() < 0.4:
+            continue
+        node = chance.choice([101, 102, 2**63])
+        if node not in names or chance.random() < 0.3:
+            names[node], totals[node] = number, []
+        told = totals[node]
+        for _ in range(chance.randrange(3)):
+            more = chance.choice([0, 1, capacity // 3, capacity, 5 * capacity, 2**51])
+            last = told[-1][1] if told else 0
+            told.append([step["at"] - chance.choice([0, 1, limit["window"] // 2, limit["window"]]), min(last + more, 2**60)])
+        if told and chance.random() < 0.2:
+            told[-1][0] = 2**60
+        step.update(node=node, number=names[node], owed=[list(one) for one in told[chance.randrange(len(told)):]] if told else [])
+    return script
+
+
 def asks(numbers):
     for algorithm in ("token_bucket", "fixed_window", "sliding_window"):
         for seed, (amount, window) in enumerate(numbers):
@@ -335,6 +388,9 @@ def asks(numbers):
             other = limit_of(algorithm, max(1, amount // 3), min(window * (1 + seed % 2), 3_650 * 86_400 * SECOND))
             yield play_asks(f"walk {seed}: {amount} per {window} us", limit, walk_asks(seed, limit))
             yield play_asks(f"walk {seed} with a change of limit", limit, walk_asks(seed + 100, limit, other=other))
+            yield play_asks(f"walk {seed} of nodes that owe", limit, walk_owed(seed + 200, limit))
+            yield play_asks(f"walk {seed} of nodes that owe, with a change of limit", limit,
+                            walk_owed(seed + 300, limit, other=other))
 
 
 def limit_of(algorithm, amount, window, **more):

@@ -215,7 +215,7 @@ impl Tab {
         // Of plenty not too much at once: what is spent begins to come back when that is told. Later half
         // of what there is, or some would always be left.
         let nodes = if self.plenty { nodes.max(4) } else { 1 };
-        Ask { cost, want, id, reports: self.reports(), life: LIFE, nodes }
+        Ask { cost, want, id, owed: SmallVec::new(), reports: self.reports(), life: LIFE, nodes }
     }
 
     /// What the store answered to the question that asked for hold `id`, about this limit. Nothing
@@ -278,7 +278,15 @@ impl Tab {
             return None;
         }
         self.asked = Some(Asked { id, at: now, cost: 0, want: 0 });
-        Some(Ask { cost: 0, want: 0, id, reports: self.reports(), life: LIFE, nodes })
+        Some(Ask {
+            cost: 0,
+            want: 0,
+            id,
+            owed: SmallVec::new(),
+            reports: self.reports(),
+            life: LIFE,
+            nodes,
+        })
     }
 
     /// Whether the client has not come for a while.

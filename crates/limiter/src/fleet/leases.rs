@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tidegate_core::hold::{Ask, Granted, HoldId};
 use tidegate_core::{Key, Limit, Outcome, Span, Verdict};
 use tokio::runtime::Handle;
@@ -176,7 +177,8 @@ impl Leases {
             entry.map_or(0, |entry| entry.tab.left(now))
         };
         let (id, life, nodes) = (self.id(), super::lease::LIFE, store.share().of);
-        let ask = Ask { cost: 0, want: 0, id, reports: [].into_iter().collect(), life, nodes };
+        let (owed, reports) = (SmallVec::new(), SmallVec::new());
+        let ask = Ask { cost: 0, want: 0, id, owed, reports, life, nodes };
         let mut outcome = one(store, key, limit, ask).await?.outcome;
         outcome.remaining = outcome.remaining.saturating_add(left).min(outcome.limit);
         if cost <= outcome.remaining {
@@ -391,7 +393,7 @@ impl Drop for Question<'_> {
 }
 
 /// What comes by a deadline, if there is one.
-async fn in_time<S: Store, T>(
+pub(super) async fn in_time<S: Store, T>(
     store: &Arc<S>,
     deadline: Option<Instant>,
     coming: impl Future<Output = T>,

@@ -4,7 +4,7 @@
 //! which of them it is. The store forgets who is silent; since when it has known a node without a gap, it
 //! says too. A node uses a share only while what it last heard is fresh, and after it has been known for
 //! so long that everybody who uses a share has heard of it. So whoever uses a share knows of all others who
-//! do, and shares add up to the limit: `docs/decisions/0012-synced-and-split.md`.
+//! do, and shares add up to the limit: `docs/decisions/0013-synced-split-and-shards.md`.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub struct Heard {
 
 /// How a node stands at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing<'a> {
+pub enum Footing<'a> {
     /// It is new, and nothing is its own yet.
     Waiting {
         /// What will be.
@@ -133,16 +133,16 @@ impl Membership {
 
     /// How the node stands at `now`.
     #[must_use]
-    pub fn standing(&self, now: Timestamp) -> Standing<'_> {
+    pub fn footing(&self, now: Timestamp) -> Footing<'_> {
         let begun = self.eras.partition_point(|era| era.from <= now);
         let (past, coming) = self.eras.split_at(begun);
         match (past, coming) {
-            _ if self.gone => Standing::Lapsed,
-            ([.., current], _) if now < current.until => Standing::Holding(past),
+            _ if self.gone => Footing::Lapsed,
+            ([.., current], _) if now < current.until => Footing::Holding(past),
             ([], [next, ..]) if now < next.until => {
-                Standing::Waiting { share: next.share, wait: next.from.since(now) }
+                Footing::Waiting { share: next.share, wait: next.from.since(now) }
             }
-            _ => Standing::Lapsed,
+            _ => Footing::Lapsed,
         }
     }
 }
@@ -159,8 +159,8 @@ pub struct Stake {
 impl Stake {
     /// How the node stands.
     #[must_use]
-    pub fn standing(&self) -> Standing<'_> {
-        self.membership.standing(self.at)
+    pub fn footing(&self) -> Footing<'_> {
+        self.membership.footing(self.at)
     }
 }
 
@@ -181,9 +181,9 @@ mod tests {
     }
 
     fn share(node: &Membership, millis: u64) -> Option<(u64, u64)> {
-        match node.standing(at(millis)) {
-            Standing::Holding(eras) => eras.last().map(|era| (era.share.index, era.share.of)),
-            Standing::Waiting { .. } | Standing::Lapsed => None,
+        match node.footing(at(millis)) {
+            Footing::Holding(eras) => eras.last().map(|era| (era.share.index, era.share.of)),
+            Footing::Waiting { .. } | Footing::Lapsed => None,
         }
     }
 
@@ -197,12 +197,12 @@ mod tests {
     #[test]
     fn a_newcomer_waits_until_everybody_has_heard_of_it() {
         let mut node = Membership::new(SILENCE);
-        assert_eq!(node.standing(at(0)), Standing::Lapsed);
+        assert_eq!(node.footing(at(0)), Footing::Lapsed);
         node.heard(pulse(0, 1, 2, 7));
         let wait = Span::from_millis(4_050);
         assert_eq!(
-            node.standing(at(2)),
-            Standing::Waiting { share: Share { index: 1, of: 2 }, wait }
+            node.footing(at(2)),
+            Footing::Waiting { share: Share { index: 1, of: 2 }, wait }
         );
         (1..=4).for_each(|second| node.heard(pulse(second * 1_000, 1, 3, 7)));
         assert_eq!(share(&node, 4_051), None);
@@ -213,16 +213,16 @@ mod tests {
     fn a_node_that_cannot_renew_stops_before_the_store_forgets_it() {
         let node = settled(6_000);
         assert_eq!(share(&node, 9_949), Some((0, 2)));
-        assert_eq!(node.standing(at(9_950)), Standing::Lapsed);
+        assert_eq!(node.footing(at(9_950)), Footing::Lapsed);
     }
 
     #[test]
     fn one_that_only_missed_the_answers_goes_on_when_it_hears_again() {
         let mut node = settled(6_000);
         node.heard(pulse(20_000, 0, 2, 7));
-        assert_eq!(node.standing(at(20_001)), Standing::Lapsed);
+        assert_eq!(node.footing(at(20_001)), Footing::Lapsed);
         assert_eq!(share(&node, 20_002), Some((0, 2)));
-        let Standing::Holding([.., before, now]) = node.standing(at(20_002)) else { panic!() };
+        let Footing::Holding([.., before, now]) = node.footing(at(20_002)) else { panic!() };
         assert_eq!((before.until, now.from), (at(9_950), at(20_002)), "there was a gap");
     }
 
@@ -232,7 +232,7 @@ mod tests {
         node.heard(pulse(7_000, 0, 1, 8));
         assert_eq!(share(&node, 9_949), Some((0, 2)), "nobody unknown can use a share yet");
         (8..=11).for_each(|second| node.heard(pulse(second * 1_000, 0, 2, 8)));
-        assert_eq!(node.standing(at(9_950)), Standing::Lapsed, "the store has failed it");
+        assert_eq!(node.footing(at(9_950)), Footing::Lapsed, "the store has failed it");
         assert_eq!(share(&node, 11_051), None);
         assert_eq!(share(&node, 11_052), Some((0, 2)));
     }
@@ -252,7 +252,7 @@ mod tests {
         let mut node = settled(6_000);
         let late = Heard { received: at(11_000), ..pulse(7_000, 0, 2, 7) };
         node.heard(late);
-        assert_eq!(node.standing(at(10_000)), Standing::Lapsed);
+        assert_eq!(node.footing(at(10_000)), Footing::Lapsed);
     }
 
     #[test]
@@ -260,14 +260,14 @@ mod tests {
         let mut node = settled(6_000);
         node.leave();
         node.heard(pulse(7_000, 0, 2, 7));
-        assert_eq!(node.standing(at(7_100)), Standing::Lapsed);
+        assert_eq!(node.footing(at(7_100)), Footing::Lapsed);
     }
 
     #[test]
     fn only_so_many_eras_are_remembered() {
         let mut node = settled(6_000);
         (0..100).for_each(|count| node.heard(pulse(7_000 + count, 0, 2 + count % 2, 7)));
-        let Standing::Holding(eras) = node.standing(at(7_200)) else { panic!() };
+        let Footing::Holding(eras) = node.footing(at(7_200)) else { panic!() };
         assert_eq!(eras.len(), HISTORY);
         assert!(eras.windows(2).all(|pair| pair[0].until == pair[1].from));
     }

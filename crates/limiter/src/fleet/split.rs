@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tidegate_core::{Key, Outcome, Span, Timestamp, Verdict};
 
 use self::client::Client;
-use super::membership::{Era, Stake, Standing};
+use super::membership::{Era, Footing, Stake};
 use super::parts::Parts;
 use crate::store::memory::MemoryStore;
 use crate::store::{Charge, Refund, Share, StoreError};
@@ -75,10 +75,10 @@ impl Split {
         looks: bool,
     ) -> Result<(Outcome, Option<Refund>), StoreError> {
         let stake = stake.ok_or_else(lapsed)?;
-        match stake.standing() {
-            Standing::Holding(eras) => Ok(self.charge_part(eras, stake.at, charge, looks)),
-            Standing::Waiting { share, wait } => Ok((self.too_early(charge, share, wait), None)),
-            Standing::Lapsed => Err(lapsed()),
+        match stake.footing() {
+            Footing::Holding(eras) => Ok(self.charge_part(eras, stake.at, charge, looks)),
+            Footing::Waiting { share, wait } => Ok((self.too_early(charge, share, wait), None)),
+            Footing::Lapsed => Err(lapsed()),
         }
     }
 

@@ -33,6 +33,8 @@ impl<S: Store> Limiter<S> {
         }
         if !refunds.is_empty() {
             self.inner.store.refund(&refunds).await?;
+            let fleet = self.inner.fleet.iter();
+            fleet.for_each(|fleet| refunds.iter().for_each(|refund| fleet.unsee(refund.key)));
         }
         match self.blocked(claim.request) {
             Some(blocked) => Ok(blocked),

@@ -4,6 +4,7 @@
 //! [`MemoryStore::sweep`] is called; nothing ever stops the whole store. At its cap the store
 //! forgets nobody who is still being limited: newcomers share a few buckets per rule instead.
 
+mod hot;
 mod lending;
 mod prefetch;
 mod shard;
@@ -19,6 +20,7 @@ use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 use tidegate_core::{Ask, Granted, Key, Keyer, Limit, Outcome, State, Timestamp};
 
+use self::hot::HotKeys;
 use self::lending::Lending;
 use self::prefetch::prefetch;
 use self::shard::{Common, Full, Shard};
@@ -43,6 +45,7 @@ pub struct MemoryStore {
     common: Common,
     clock: Clock,
     lending: Lending,
+    hot: HotKeys,
     seed: [u8; 32],
     overflowed: AtomicU64,
     next_sweep: AtomicUsize,
@@ -134,6 +137,7 @@ impl MemoryStore {
             common: Common::new(clock.now(), max_keys.div_ceil(shards)),
             clock,
             lending: Lending::default(),
+            hot: HotKeys::default(),
             seed: random_seed(),
             overflowed: AtomicU64::new(0),
             next_sweep: AtomicUsize::new(0),
@@ -166,8 +170,25 @@ impl MemoryStore {
     /// Charges one key. Synchronous: memory does not make anybody wait.
     #[inline]
     pub fn charge_one(&self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
+        if self.hot.may_have(charge.key) {
+            return self.charge_hot(charge, now, hot::own_purse());
+        }
         let place = self.place(charge.key);
-        let mut shard = self.shards[place].0.lock();
+        match self.shards[place].0.try_lock() {
+            Some(shard) => self.charge_in(place, shard, charge, now),
+            None => self.charge_contended(place, charge, now),
+        }
+    }
+
+    /// Charges one key in its shard.
+    #[inline]
+    fn charge_in(
+        &self,
+        place: usize,
+        mut shard: Guard<'_>,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Outcome {
         if let Limit::TokenBucket(bucket) = &**charge.limit
             && let Some(flat) = bucket.flat()
             && now.since(self.common.base) <= flat.reach()
@@ -187,6 +208,9 @@ impl MemoryStore {
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Outcome {
+        if let Some(outcome) = self.charge_lent(&mut shard, charge, now, hot::own_purse) {
+            return outcome;
+        }
         let work = |limit: &Limit, state: &mut State| limit.charge(state, now, charge.cost);
         match shard.visit(&self.common, charge.key, charge.limit, now, false, work) {
             Ok(outcome) => {
@@ -204,8 +228,7 @@ impl MemoryStore {
     #[cold]
     fn charge_shared(&self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
         let key = self.overflow(charge);
-        let place = self.place(key);
-        let mut shard = self.shards[place].0.lock();
+        let (place, mut shard) = self.open(key);
         let work = |limit: &Limit, state: &mut State| limit.charge(state, now, charge.cost);
         let outcome = shard.visit(&self.common, key, charge.limit, now, true, work);
         self.hints[place].note(&shard);
@@ -256,6 +279,9 @@ impl MemoryStore {
         let mut guards: SmallVec<[Guard<'_>; 8]> =
             places.iter().map(|place| self.shards[*place].0.lock()).collect();
         let guard_of = |key: Key| places.binary_search(&self.place(key)).unwrap_or(0);
+        for (key, _) in keys {
+            self.recall(&mut guards[guard_of(*key)], *key);
+        }
 
         let mut all_fit = true;
         let mut asked: SmallVec<[(u64, bool); 8]> = SmallVec::new();
@@ -299,8 +325,7 @@ impl MemoryStore {
     /// Takes one charge back as far as it still counts. Whether it gave anything back.
     pub fn refund_one(&self, refund: &Refund) -> bool {
         let now = self.clock.now();
-        let place = self.place(refund.key);
-        let mut shard = self.shards[place].0.lock();
+        let (place, mut shard) = self.open(refund.key);
         let given = shard.visit_as_is(&self.common, refund.key, now, |limit, state| {
             refund.take_back(limit, state, now)
         });
@@ -310,7 +335,7 @@ impl MemoryStore {
 
     /// Forgets what a key has spent. Synchronous.
     pub fn forget_one(&self, key: Key) {
-        self.shards[self.place(key)].0.lock().forget(key);
+        self.open(key).1.forget(key);
     }
 
     /// Drops what has expired from the next few shards. How many keys that were.
@@ -323,6 +348,9 @@ impl MemoryStore {
         for _ in 0..shards.min(self.shards.len()) {
             let place = self.next_sweep.fetch_add(1, Ordering::Relaxed) % self.shards.len();
             let mut shard = self.shards[place].0.lock();
+            for key in self.hot.keys().filter(|key| self.place(*key) == place) {
+                self.recall(&mut shard, key);
+            }
             dropped += shard.sweep(&self.common, now);
             self.hints[place].note(&shard);
         }
@@ -342,6 +370,7 @@ impl MemoryStore {
             max_keys: self.common.room * self.shards.len(),
             overflowed: self.overflowed.load(Ordering::Relaxed),
             expired: self.common.expired.load(Ordering::Relaxed),
+            bytes: self.hot.bytes(),
             ..MemoryUse::default()
         };
         for cell in &self.shards {

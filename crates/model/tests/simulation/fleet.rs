@@ -310,7 +310,8 @@ impl Fleet {
     fn drain(&mut self) {
         let (now, id) = (Timestamp::from_micros(self.now), HoldId { node: 0, number: 0 });
         let reports = [].into_iter().collect();
-        let mut ask = Ask { cost: 0, want: 0, id, reports, life: Span::ZERO, nodes: 1 };
+        let owed = [].into_iter().collect();
+        let mut ask = Ask { cost: 0, want: 0, id, owed, reports, life: Span::ZERO, nodes: 1 };
         let look = self.limit.ask(&mut self.state, &mut self.holds, now, &ask);
         ask.cost = look.outcome.remaining;
         if ask.cost > 0 {

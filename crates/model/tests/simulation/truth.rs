@@ -9,11 +9,12 @@ pub(crate) struct Admitted {
     pub(crate) cost: u64,
 }
 
-/// The first admission that goes beyond the bound of the limit. Admissions are in order of time.
-pub(crate) fn excess(limit: &Limit, admitted: &[Admitted]) -> Option<Admitted> {
+/// The first admission that goes beyond the bound of the limit by more than so many tokens. Admissions are in
+/// order of time.
+pub(crate) fn excess(limit: &Limit, beyond: u64, admitted: &[Admitted]) -> Option<Admitted> {
     let quota = limit.quota();
     let (amount, window) = (u128::from(quota.amount()), u128::from(quota.window().as_micros()));
-    let whole = u128::from(limit.capacity()) * window;
+    let whole = u128::from(limit.capacity() + beyond) * window;
     // Tokens times the window: of the bucket, or of this window and of the one before.
     let (mut level, mut before, mut last) = (0_u128, 0_u128, 0_u128);
     for one in admitted {

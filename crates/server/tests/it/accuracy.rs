@@ -1,6 +1,8 @@
 //! How a limit is kept across a fleet: what is said of it, and that a server does it.
 
-use crate::kit::{Folder, run};
+use tidegate_testkit::{Flavour, Redis, Tool, lacking, wait_for};
+
+use crate::kit::{Folder, Server, run, tidegate};
 
 const RULES: &str = "
 rules:
@@ -52,4 +54,46 @@ fn explain_says_it_of_the_limit_that_applies() {
     let wanted = "  fleet    synced every 1 s: with N nodes up to N x 100 more than that\n";
     assert!(stdout.contains(wanted), "{stdout}");
     assert!(stdout.contains("  fleet    4 shards: the same bound"), "{stdout}");
+}
+
+const KEPT: &str = "
+rules:
+  - {name: leased, per: [user], limit: 400 per 10 days, accuracy: leased}
+  - {name: synced, per: [user], limit: 400 per 10 days, accuracy: synced, max_ahead: 50}
+  - {name: split, per: [user], limit: 1000 per second, accuracy: split, on_store_failure: deny}
+  - {name: sharded, per: [user], limit: 400 per 10 days, shards: 4}
+  - {name: hot, per: [user], limit: 400 per 10 days, hot: leased}
+";
+
+fn check(server: &Server, rule: &str) -> u16 {
+    server.check(&format!(r#"{{"rule":"{rule}","client":"alice"}}"#)).status
+}
+
+#[test]
+fn servers_keep_a_limit_in_each_way() {
+    if lacking(&[Tool::Server(Flavour::Redis)]) {
+        return;
+    }
+    let (redis, folder) = (Redis::start(), Folder::new());
+    let (url, rules) = (format!("{}?timeout=5s", redis.url()), folder.file("rules.yaml", KEPT));
+    let launch = || {
+        let mut command = tidegate();
+        command.args(["serve", "--http", "127.0.0.1:0", "--rules", &rules, "--redis", &url]);
+        Server::launch_command(command)
+    };
+    let servers = [launch(), launch()];
+    // Of days nothing comes back, so every way admits the limit and none admits more than it says.
+    for (rule, most) in [("leased", 400), ("sharded", 400), ("hot", 400), ("synced", 500)] {
+        let statuses: Vec<u16> = (0..700).map(|number| check(&servers[number % 2], rule)).collect();
+        assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{rule}");
+        let admitted = statuses.iter().filter(|status| **status == 200).count();
+        assert!((360..=most).contains(&admitted), "{rule}: {admitted}");
+    }
+    // A node of a split limit begins empty, and then has its part.
+    for server in &servers {
+        wait_for("the node has its part", || (check(server, "split") == 200).then_some(()));
+    }
+    let metrics = servers[0].manage("GET", "/metrics", "").body;
+    let asks = metrics.lines().find_map(|line| line.strip_prefix("tidegate_redis_asks_total "));
+    assert!(asks.unwrap().parse::<f64>().unwrap() > 0.0, "{metrics}");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidegate_core::{Key, Limit, Span, State, Timestamp};
 
-use super::super::membership::{Heard, Membership, Stake, Standing};
+use super::super::membership::{Footing, Heard, Membership, Stake};
 use super::super::split::Split;
 use super::weather::{Chance, Weather};
 use crate::store::{Charge, Share};
@@ -186,8 +186,8 @@ impl World {
     pub(super) fn parts(&self) -> Vec<Limit> {
         // A node that is paused may go on at any moment, in the middle of what it was doing.
         let parts =
-            self.nodes.iter().filter_map(|node| match node.membership.standing(self.clock(node)) {
-                Standing::Holding([.., era]) => {
+            self.nodes.iter().filter_map(|node| match node.membership.footing(self.clock(node)) {
+                Footing::Holding([.., era]) => {
                     Some(self.limit.share(era.share.index, era.share.of))
                 }
                 _ => None,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate_core::{Algorithm, Key, Limit, Outcome, Span, State, Timestamp};
 
-use super::super::membership::{Era, Stake, Standing};
+use super::super::membership::{Era, Footing, Stake};
 use super::super::parts::Parts;
 use crate::store::{Refund, Share};
 
@@ -114,7 +114,7 @@ impl Client {
     }
 
     pub(super) fn take_back(&mut self, parts: &Parts, stake: &Stake, refund: &Refund) {
-        if let Standing::Holding(eras) = stake.standing() {
+        if let Footing::Holding(eras) = stake.footing() {
             self.catch_up(parts, eras);
         }
         match refund.slip {

@@ -50,8 +50,7 @@ impl MemoryStore {
         // Held throughout, so that no two asks see the same holds.
         let mut lending = self.lending.0.lock();
         let mut holds = lending.held.remove(&key).map(|(holds, _)| holds).unwrap_or_default();
-        let place = self.place(key);
-        let mut shard = self.shards[place].0.lock();
+        let (place, mut shard) = self.open(key);
         let work = |limit: &Limit, state: &mut State| {
             let granted = limit.ask(state, &mut holds, now, ask);
             (granted, limit.settled_at(state, &holds))

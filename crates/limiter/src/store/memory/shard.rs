@@ -83,8 +83,11 @@ impl Common {
         Some(Narrow::new(key, self.number(bucket)?, due))
     }
 
-    /// From when on a narrow slot says nothing.
+    /// From when on a narrow slot says nothing. One whose state is elsewhere stays.
     fn whole_at(&self, slot: &Narrow) -> Timestamp {
+        if slot.is_lent() {
+            return Timestamp::from_micros(u64::MAX - GRACE.as_micros());
+        }
         let flat = self.limit(slot.limit()).and_then(TokenBucket::flat);
         flat.map_or(Timestamp::EPOCH, |flat| flat.whole_at(slot.due, self.base))
     }
@@ -136,6 +139,37 @@ impl Shard {
         let slot = self.narrow.at(place);
         let same = common.limit(slot.limit())?.quota() == bucket.quota();
         same.then_some(&mut slot.due)
+    }
+
+    /// Lends out the slot of a bucket that [`flat_state`](Self::flat_state) finds. Until it is put back,
+    /// nothing but its place is here.
+    pub(super) fn lend(
+        &mut self,
+        common: &Common,
+        key: Key,
+        bucket: &TokenBucket,
+    ) -> Option<Narrow> {
+        self.flat_state(common, key, bucket)?;
+        let place = self.narrow.find(spread(key), |slot| slot.is(key))?;
+        let slot = self.narrow.at(place);
+        let kept = *slot;
+        *slot = kept.lent();
+        Some(kept)
+    }
+
+    /// Whether the slot of a key is lent out.
+    pub(super) fn has_lent(&mut self, key: Key) -> bool {
+        let place = self.narrow.find(spread(key), |slot| slot.is(key));
+        place.is_some_and(|place| self.narrow.at(place).is_lent())
+    }
+
+    /// Puts a slot back that was lent out.
+    pub(super) fn put_back(&mut self, key: Key, kept: Narrow) {
+        if let Some(place) = self.narrow.find(spread(key), |slot| slot.is(key)) {
+            *self.narrow.at(place) = kept;
+            // Nobody has looked whether it is over.
+            self.quiet_until = Timestamp::EPOCH;
+        }
     }
 
     /// Runs `work` on the state of `key` under `limit`, and keeps what it leaves.

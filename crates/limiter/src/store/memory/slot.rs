@@ -19,7 +19,9 @@ pub(super) struct Narrow {
 }
 
 /// How many limits narrow slots can tell apart.
-pub(super) const LIMITS: usize = (1 << 12) - 1;
+pub(super) const LIMITS: usize = (1 << 12) - 2;
+/// In place of a limit's number: the state of this slot is elsewhere, with a hot key.
+const LENT: u16 = (1 << 12) - 1;
 const TAG_BITS: u32 = 52;
 const TAG_MASK: u64 = (1 << TAG_BITS) - 1;
 
@@ -27,6 +29,15 @@ impl Narrow {
     pub(super) fn new(key: Key, limit: u16, due: u64) -> Self {
         let tag = (u64::from(limit) << TAG_BITS) | (upper(key) & TAG_MASK);
         Self { tag, spread: spread(key), due }
+    }
+
+    /// The slot that keeps the place of this one while its state is elsewhere.
+    pub(super) fn lent(self) -> Self {
+        Self { tag: (u64::from(LENT) << TAG_BITS) | (self.tag & TAG_MASK), ..self }
+    }
+
+    pub(super) fn is_lent(&self) -> bool {
+        self.limit() == LENT
     }
 
     #[inline]
@@ -153,6 +164,8 @@ mod tests {
             let slot = Narrow::new(Key::from_u128(key), limit, due);
             prop_assert!(slot.is(Key::from_u128(key)) && !slot.is_vacant());
             prop_assert_eq!((slot.limit(), slot.due), (limit, due));
+            prop_assert!(slot.lent().is(Key::from_u128(key)) && slot.lent().is_lent());
+            prop_assert_eq!(slot.is_lent(), limit == 4095);
             for bit in 0..116 {
                 prop_assert!(!slot.is(Key::from_u128(key ^ (1 << bit))));
             }

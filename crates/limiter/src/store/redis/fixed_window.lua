@@ -61,6 +61,11 @@ local leasing
 if LEASES then
   leasing = {size = 0}
 
+  -- What was told under the name of a hold.
+  function leasing.told(hold)
+    return hold.spent, 0
+  end
+
   -- What a hold takes and what of it is spent: no more than the whole amount.
   function leasing.read(terms, _, _, amount, spent)
     return math.min(amount, terms[2]), 0, math.min(spent, terms[2]), 0
@@ -96,11 +101,13 @@ if LEASES then
     return spent + more <= terms[2]
   end
 
-  -- Spends so much at an instant that may be over, whether or not it fits. What was spent in a window
+  -- Spends so much at an instant that may be over, whether or not it fits: at most the amount, or all of
+  -- it. What was spent in a window
   -- that is past is forgotten with it.
-  function leasing.owe(terms, at, more, _, ends, spent)
+  function leasing.owe(terms, all, at, more, _, ends, spent)
+    local most = all and LARGEST or terms[2]
     if at - at % terms[1] + terms[1] >= ends then
-      spent = math.max(spent, math.min(spent + more, terms[2]))
+      spent = math.max(spent, math.min(spent + more, most))
     end
     return ends, spent
   end

@@ -44,8 +44,9 @@ pub(super) fn write(tag: &Tag, limit: &Limit, holds: &Holds) -> Vec<u8> {
         put_name(&mut bytes, hold.id);
         put_numbers(&mut bytes, &[hold.amount, hold.spent, hold.until.as_micros()]);
         if let Limit::TokenBucket(_) = limit {
-            put_span(&mut bytes, limit, hold.amount);
-            put_span(&mut bytes, limit, hold.spent);
+            let put = if hold.is_mark() { put_weight } else { put_span };
+            put(&mut bytes, limit, hold.amount);
+            put(&mut bytes, limit, hold.spent);
         }
     }
     bytes
@@ -63,4 +64,10 @@ pub(super) fn put_span(bytes: &mut Vec<u8>, limit: &Limit, tokens: u64) {
         Terms::Bucket { cost, .. } => put_numbers(bytes, &[cost.micros, cost.parts]),
         Terms::Window { cost, .. } => put_numbers(bytes, &[cost, 0]),
     }
+}
+
+/// What so many tokens take, in two numbers, also if they are more than the capacity.
+pub(super) fn put_weight(bytes: &mut Vec<u8>, limit: &Limit, tokens: u64) {
+    let weight = limit.weight(tokens);
+    put_numbers(bytes, &[weight.micros, weight.parts]);
 }

@@ -1,16 +1,18 @@
--- Decides asks, each on its own: what is over, what was reported, a cost, and a new hold.
+-- Decides asks, each on its own: what is over, what is owed, what was reported, a cost, and a new hold.
 --
 -- KEYS     for each ask the key of its client's state, as charges use it, and the key of the holds
 -- ARGV     one for each ask: algorithm, length of its tag, tag, terms of the limit and the cost;
---          whether to charge the cost; how many reports, and for each the name of its hold, whether
---          that is closed, what was spent in all, and what that takes; the name of the new hold, how
---          long it may be used, and what it may be, largest first: tokens, what they take, and
---          what has to be free for them
+--          whether to charge the cost, how much is owed, how many reports; the name of the new hold, or
+--          of what is owed, and how long it may be used; for all that is owed, oldest first, when it was
+--          admitted, how much it is in all by then, and what that takes; for each report the name of its
+--          hold, whether that is closed, what was spent in all, and what that takes; what the new hold
+--          may be, largest first: tokens, what they take, and what has to be free for them
 -- ARGV[…]  states to take over from another limit: place of the ask, the bytes of state and holds that
 --          were found, and both under the new limit
 --
 -- Holds are kept as the tag of their limit, and for each its name, its tokens, how many are spent, when
--- it ends, and for a bucket what these tokens take.
+-- it ends, and for a bucket what these tokens take. One that is spent to the last token holds nothing, and
+-- remembers what was told under its name.
 --
 -- Answers with the time, and for each ask a byte that says what became of it. 1: decided; whether the cost
 -- was charged, which of the new holds was granted, and the state and holds that were there before,
@@ -46,14 +48,15 @@ local function read_holds(meter, terms, raw, at)
 end
 
 local function write_holds(key, tag, meter, terms, holds, due)
-  local texts, ends, all = {tag}, 0, 0
+  local texts, ends, all, holding = {tag}, 0, 0, false
   for index = 1, #holds do
     local hold = holds[index]
     texts[index + 1] = hold.name .. pack('>I7I7I7', hold.amount, hold.spent, hold.ends) .. meter.write(hold)
     ends, all = math.max(ends, hold.ends), all + hold.all - hold.used
+    holding = holding or hold.amount > hold.spent
   end
   if #holds > 0 then
-    local settled = meter.settled(terms, ends, all, due)
+    local settled = holding and meter.settled(terms, ends, all, due) or ends
     call('PSETEX', key, milliseconds_until(settled), concat(texts))
   else
     call('DEL', key)
@@ -111,9 +114,9 @@ local function decide(place)
     return pack('>I1I4', FOREIGN, #raw) .. raw .. pack('>I4', #raw_holds) .. raw_holds
   end
 
-  local function owe(instant, more, more_parts)
+  local function owe(all, instant, more, more_parts)
     if more > 0 or more_parts > 0 then
-      a, b, c, d = leasing.owe(terms, instant, more, more_parts, a, b, c, d)
+      a, b, c, d = leasing.owe(terms, all, instant, more, more_parts, a, b, c, d)
       changed = true
     end
   end
@@ -125,7 +128,7 @@ local function decide(place)
   for index = 1, #holds do
     local hold = holds[index]
     if hold.ends <= now then
-      owe(hold.ends - 1, leasing.minus(terms, hold.all, hold.all_parts, hold.used, hold.used_parts))
+      owe(false, hold.ends - 1, leasing.minus(terms, hold.all, hold.all_parts, hold.used, hold.used_parts))
       holds_changed = true
     else
       live[#live + 1] = hold
@@ -133,8 +136,43 @@ local function decide(place)
   end
   holds = live
 
-  local charges, reports = unpack_from('>I1I2', text, at)
-  at = at + 3
+  local charges, owed, reports = unpack_from('>I1I1I2', text, at)
+  local name = sub(text, at + 4, at + NAME + 3)
+  local life = unpack_from('>I7', text, at + NAME + 4)
+  at = at + NAME + 11
+
+  if owed > 0 then
+    local index = find(holds, name)
+    local known, known_all, known_parts = 0, 0, 0
+    if index then
+      known, known_all, known_parts = holds[index].spent, leasing.told(holds[index])
+    end
+    for _ = 1, owed do
+      local instant, total, all, all_parts = unpack_from('>I7I7I7I7', text, at)
+      at = at + 28
+      if total > known then
+        owe(true, math.min(instant, own_now), leasing.minus(terms, all, all_parts, known_all, known_parts))
+        known, known_all, known_parts = total, all, all_parts
+      end
+    end
+    -- What the same node told under other names is known to be heard.
+    local others = {}
+    for place = 1, #holds do
+      local hold = holds[place]
+      local stale = hold.spent == hold.amount and sub(hold.name, 1, 8) == sub(name, 1, 8)
+      if hold.name ~= name and not stale then
+        others[#others + 1] = hold
+      end
+    end
+    holds, holds_changed = others, true
+    if #holds < MOST then
+      holds[#holds + 1] = {
+        name = name, amount = known, spent = known, ends = own_now + life,
+        all = known_all, all_parts = known_parts, used = known_all, used_parts = known_parts,
+      }
+    end
+  end
+
   for _ = 1, reports do
     local index = find(holds, sub(text, at, at + NAME - 1))
     local closed, spent, used, used_parts = unpack_from('>I1I7I7I7', text, at + NAME)
@@ -145,7 +183,7 @@ local function decide(place)
         spent, used, used_parts = hold.amount, hold.all, hold.all_parts
       end
       if spent > hold.spent then
-        owe(own_now, leasing.minus(terms, used, used_parts, hold.used, hold.used_parts))
+        owe(false, own_now, leasing.minus(terms, used, used_parts, hold.used, hold.used_parts))
         hold.spent, hold.used, hold.used_parts, holds_changed = spent, used, used_parts, true
       end
       if closed == 1 or hold.spent == hold.amount then
@@ -177,9 +215,7 @@ local function decide(place)
     charged, changed = 1, true
   end
 
-  local name, granted = sub(text, at, at + NAME - 1), 0
-  local life = unpack_from('>I7', text, at + NAME)
-  at = at + NAME + 7
+  local granted = 0
   if latest then
     life = math.min(life, usable(latest - own_now))
   end

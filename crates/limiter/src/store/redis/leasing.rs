@@ -69,7 +69,9 @@ fn unanswered() -> StoreError {
 async fn charge(store: &Arc<Inner>, (key, limit, ask): &(Key, Arc<Limit>, Ask)) -> Told {
     let charge = Charge { key: *key, shared: *key, limit, cost: ask.cost, alone: true };
     match charging::charge(store, &[charge]).await.pop() {
-        Some(Answer::Decided(outcome)) => Ok(Granted { outcome, held: 0, life: Span::ZERO }),
+        Some(Answer::Decided(outcome)) => {
+            Ok(Granted { outcome, held: 0, life: Span::ZERO, standing: None })
+        }
         Some(Answer::Failed(error)) => Err(error),
         Some(Answer::Unasked) | None => Err(unanswered()),
     }

@@ -1,5 +1,7 @@
 //! The scripts, put together from the files beside this one.
 
+use tidegate_core::{Holds, Quota};
+
 /// A script, and the hash that Redis knows it by.
 #[derive(Clone)]
 pub(super) struct Script {
@@ -65,8 +67,12 @@ impl Scripts {
         };
         let several = format!("local function several()\n{}end\n", include_str!("several.lua"));
         let charge = include_str!("charge.lua").replace(SEVERAL, &several);
-        let leases =
-            format!("local REFUNDS, LEASES, MOST = false, true, {}\n", tidegate_core::Holds::MOST);
+        let leases = format!(
+            "local REFUNDS, LEASES, MOST, LARGEST, LONGEST_DEBT = false, true, {}, {}, {}\n",
+            Holds::MOST,
+            Quota::MAX_AMOUNT,
+            Quota::MAX_FILL.as_micros()
+        );
         Self {
             charge: compose("local REFUNDS, LEASES = false, false\n", &charge),
             refund: compose("local REFUNDS, LEASES = true, false\n", include_str!("refund.lua")),

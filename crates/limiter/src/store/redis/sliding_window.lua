@@ -102,6 +102,11 @@ local leasing
 if LEASES then
   leasing = {size = 0}
 
+  -- What was told under the name of a hold.
+  function leasing.told(hold)
+    return hold.spent, 0
+  end
+
   -- What a hold takes and what of it is spent: no more than the whole amount.
   function leasing.read(terms, _, _, amount, spent)
     return math.min(amount, terms[2]), 0, math.min(spent, terms[2]), 0
@@ -138,14 +143,15 @@ if LEASES then
     return room >= 0 and fits(before, math.min(ends - now, terms[1]), room, terms[1])
   end
 
-  -- Spends so much at an instant that may be over, whether or not it fits: what was spent in the
+  -- Spends so much at an instant that may be over, whether or not it fits: at most the amount, or all of
+  -- it. What was spent in the
   -- window before counts there.
-  function leasing.owe(terms, at, more, _, ends, spent, before)
-    local at_end = at - at % terms[1] + terms[1]
+  function leasing.owe(terms, all, at, more, _, ends, spent, before)
+    local most, at_end = all and LARGEST or terms[2], at - at % terms[1] + terms[1]
     if at_end >= ends then
-      spent = math.max(spent, math.min(spent + more, terms[2]))
+      spent = math.max(spent, math.min(spent + more, most))
     elseif at_end + terms[1] == ends then
-      before = math.max(before, math.min(before + more, terms[2]))
+      before = math.max(before, math.min(before + more, most))
     end
     return ends, spent, before
   end

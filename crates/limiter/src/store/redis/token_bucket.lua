@@ -121,6 +121,11 @@ local leasing
 if LEASES then
   leasing = {size = 28}
 
+  -- What was told under the name of a hold, as (micros, parts).
+  function leasing.told(hold)
+    return hold.used, hold.used_parts
+  end
+
   -- What a hold takes and what of it is spent, as (micros, parts) each.
   function leasing.read(_, raw, at)
     return unpack_from('>I7I7I7I7', raw, at)
@@ -182,14 +187,22 @@ if LEASES then
   end
 
   -- Spends so much at an instant that may be over, whether or not it fits: a bucket owes at most
-  -- another one.
-  function leasing.owe(terms, at, more, more_parts, micros, parts, given, given_parts)
+  -- another one, or all of it, which it then spends now.
+  function leasing.owe(terms, all, at, more, more_parts, micros, parts, given, given_parts)
     local base, base_parts = micros, parts
+    if all then
+      at = now
+    end
     if base < at then
       base, base_parts = at, 0
     end
     base, base_parts = plus(terms, base, base_parts, more, more_parts)
-    local most, most_parts = plus(terms, at + terms[2], terms[3], terms[2], terms[3])
+    local most, most_parts
+    if all then
+      most, most_parts = at + terms[2] + LONGEST_DEBT, terms[3]
+    else
+      most, most_parts = plus(terms, at + terms[2], terms[3], terms[2], terms[3])
+    end
     if base > most or (base == most and base_parts > most_parts) then
       base, base_parts = most, most_parts
     end

@@ -9,6 +9,9 @@ use super::super::holds;
 use super::super::shared::Shared;
 use super::super::state::{self, Numbers, Tag, Unreadable, put_numbers};
 
+/// Later than any time that is told: what Lua counts exactly.
+const FAR: u64 = (1 << 53) - 1;
+
 /// One ask, and the state that it takes over from another limit.
 pub(super) struct Letter {
     key: Key,
@@ -36,6 +39,12 @@ impl Letter {
         let mut ask = ask.clone();
         // A node that says more says the rest next time.
         ask.reports.truncate(usize::from(u16::MAX));
+        // Totals: the later ones say what the earlier ones did.
+        let surplus = ask.owed.len().saturating_sub(usize::from(u8::MAX));
+        ask.owed.drain(..surplus);
+        if !ask.owed.is_empty() {
+            ask.want = 0;
+        }
         Self { key: *key, limit: Arc::clone(limit), ask, takeover: None }
     }
 
@@ -65,7 +74,15 @@ impl Letter {
         text.extend_from_slice(tag.bytes());
         state::put_terms(&mut text, &limit.terms(ask.cost));
         text.push(u8::from(self.charges()));
+        text.push(u8::try_from(ask.owed.len()).unwrap_or(u8::MAX));
         text.extend(u16::try_from(ask.reports.len()).unwrap_or(u16::MAX).to_be_bytes());
+        holds::put_name(&mut text, ask.id);
+        put_numbers(&mut text, &[ask.life.min(Hold::LONGEST).as_micros()]);
+        for owed in &ask.owed {
+            let total = owed.total.min(limit.countable());
+            put_numbers(&mut text, &[owed.at.as_micros().min(FAR), total]);
+            holds::put_weight(&mut text, limit, total);
+        }
         for report in &ask.reports {
             holds::put_name(&mut text, report.id);
             text.push(u8::from(report.closed));
@@ -73,8 +90,6 @@ impl Letter {
             put_numbers(&mut text, &[report.spent.min(Quota::MAX_AMOUNT)]);
             holds::put_span(&mut text, limit, report.spent);
         }
-        holds::put_name(&mut text, ask.id);
-        put_numbers(&mut text, &[ask.life.min(Hold::LONGEST).as_micros()]);
         for (portion, free) in self.portions() {
             put_numbers(&mut text, &[portion]);
             holds::put_span(&mut text, limit, portion);

@@ -1,0 +1,304 @@
+use tidegate_core::hold::Holds;
+use tidegate_core::rule::MaxAhead;
+use tidegate_core::{Algorithm, Granted, Quota};
+
+use super::*;
+
+/// A store of one client, and time. Nodes read the same clock as the store, some time apart.
+struct Scene {
+    limit: Limit,
+    state: State,
+    holds: Holds,
+    now: Timestamp,
+    synced: Synced,
+    numbers: u32,
+}
+
+/// Where the clocks of nodes began.
+const APART: Span = Span::from_secs(500);
+const START: Timestamp = Timestamp::from_secs(1_000_000);
+
+impl Scene {
+    fn new(algorithm: Algorithm, quota: Quota, max_ahead: MaxAhead) -> Self {
+        let limit = Limit::new(algorithm, quota).unwrap();
+        let synced = Synced { max_ahead, ..Synced::default() };
+        let (state, holds) = (limit.fresh(), Holds::default());
+        Self { limit, state, holds, now: START, synced, numbers: 0 }
+    }
+
+    fn clock(&self) -> Timestamp {
+        self.now - APART
+    }
+
+    fn pass(&mut self, millis: u64) {
+        self.now = self.now + Span::from_millis(millis);
+    }
+
+    fn ask(&mut self, view: &mut View, node: u64, cost: u64) -> (HoldId, Ask) {
+        self.numbers += 1;
+        let id = HoldId { node, number: self.numbers };
+        (id, view.ask(self.clock(), id, self.synced.every, cost))
+    }
+
+    fn decide(&mut self, ask: &Ask) -> Granted {
+        self.limit.ask(&mut self.state, &mut self.holds, self.now, ask)
+    }
+
+    /// A question and its answer, at once.
+    fn sync(&mut self, view: &mut View, node: u64, cost: u64) -> bool {
+        let (id, ask) = self.ask(view, node, cost);
+        let granted = self.decide(&ask);
+        view.answered(self.clock(), id, &self.limit, granted.standing);
+        granted.outcome.is_allowed()
+    }
+
+    fn take(&self, view: &mut View, cost: u64) -> Taken {
+        view.take(self.clock(), &self.limit, self.synced, cost)
+    }
+
+    /// How many checks of cost 1 pass until one is not admitted here.
+    fn exhaust(&self, view: &mut View) -> u64 {
+        let mut passed = 0;
+        while let Taken::Yes(..) = self.take(view, 1) {
+            passed += 1;
+        }
+        passed
+    }
+
+    fn left(&mut self) -> u64 {
+        self.limit.peek(&mut self.state, self.now, 1).remaining
+    }
+}
+
+fn day(amount: u64, max_ahead: MaxAhead) -> Scene {
+    Scene::new(Algorithm::FixedWindow, Quota::per_day(amount), max_ahead)
+}
+
+#[test]
+fn a_client_that_is_not_known_is_asked_for() {
+    let (scene, mut view) = (day(100, MaxAhead::Tenth), View::default());
+    assert_eq!(scene.take(&mut view, 1), Taken::Unknown);
+    assert_eq!(view.look(scene.clock(), &scene.limit, scene.synced.every, 1), None);
+}
+
+#[test]
+fn a_node_admits_max_ahead_and_then_has_to_ask() {
+    let (mut scene, mut view) = (day(100, MaxAhead::Tokens(7)), View::default());
+    assert!(scene.sync(&mut view, 1, 1));
+    assert_eq!(scene.exhaust(&mut view), 7);
+    assert_eq!((scene.take(&mut view, 1), view.ahead()), (Taken::Unknown, 7));
+    assert_eq!(scene.left(), 99);
+    // The sync tells all of it, and there is room again.
+    assert!(scene.sync(&mut view, 1, 0));
+    assert_eq!((scene.left(), view.ahead(), scene.exhaust(&mut view)), (92, 0, 7));
+}
+
+#[test]
+fn what_the_view_has_not_is_denied_without_asking() {
+    let (mut scene, mut view) = (day(10, MaxAhead::Tokens(50)), View::default());
+    assert!(scene.sync(&mut view, 1, 1));
+    assert_eq!(scene.exhaust(&mut view), 9);
+    assert!(matches!(scene.take(&mut view, 1), Taken::No(outcome) if outcome.remaining == 0));
+}
+
+#[test]
+fn nodes_that_do_not_know_of_each_other_exceed_the_limit_by_what_they_are_ahead() {
+    let mut scene = day(60, MaxAhead::Unbounded);
+    let mut views: [View; 3] = Default::default();
+    let mut admitted = 0;
+    for (node, view) in (1..).zip(&mut views) {
+        assert!(scene.sync(view, node, 1));
+        admitted += 1;
+    }
+    for view in &mut views {
+        admitted += (0..35).filter(|_| matches!(scene.take(view, 1), Taken::Yes(..))).count();
+    }
+    assert_eq!(admitted, 108);
+    for _ in 0..2 {
+        (1..).zip(&mut views).for_each(|(node, view)| {
+            scene.sync(view, node, 0);
+        });
+    }
+    assert!(views.iter_mut().all(|view| scene.exhaust(view) == 0));
+}
+
+#[test]
+fn what_is_admitted_while_a_sync_is_under_way_is_told_with_the_next() {
+    let (mut scene, mut view) = (day(100, MaxAhead::Tokens(10)), View::default());
+    scene.sync(&mut view, 1, 0);
+    (0..4).for_each(|_| assert!(matches!(scene.take(&mut view, 1), Taken::Yes(..))));
+    let (id, ask) = scene.ask(&mut view, 1, 0);
+    (0..3).for_each(|_| assert!(matches!(scene.take(&mut view, 1), Taken::Yes(..))));
+    let granted = scene.decide(&ask);
+    assert_eq!(view.ahead(), 7);
+    view.answered(scene.clock(), id, &scene.limit, granted.standing);
+    assert_eq!((scene.left(), view.ahead()), (96, 3));
+    // Its own are on top of what the store said.
+    let look = view.look(scene.clock(), &scene.limit, scene.synced.every, 1).unwrap();
+    assert_eq!(look.remaining, 93);
+    scene.sync(&mut view, 1, 0);
+    assert_eq!((scene.left(), view.ahead()), (93, 0));
+}
+
+#[test]
+fn an_answer_that_was_lost_is_told_again_and_counts_once() {
+    let (mut scene, mut view) = (day(100, MaxAhead::Tokens(10)), View::default());
+    scene.sync(&mut view, 1, 0);
+    assert!(matches!(scene.take(&mut view, 4), Taken::Yes(..)));
+    for _ in 0..20 {
+        let (id, ask) = scene.ask(&mut view, 1, 0);
+        let granted = scene.decide(&ask);
+        view.lost(id);
+        // It comes after all, and nobody waits for it.
+        view.answered(scene.clock(), id, &scene.limit, granted.standing);
+        assert_eq!((scene.left(), view.ahead()), (96, 4));
+    }
+    assert!(matches!(scene.take(&mut view, 6), Taken::Yes(..)));
+    assert_eq!(scene.take(&mut view, 1), Taken::Unknown);
+    scene.sync(&mut view, 1, 0);
+    assert_eq!((scene.left(), view.ahead()), (90, 0));
+}
+
+#[test]
+fn what_is_put_back_can_be_taken_again_unless_the_store_may_know_of_it() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow] {
+        let mut scene = Scene::new(algorithm, Quota::per_day(100), MaxAhead::Tokens(10));
+        let mut view = View::default();
+        scene.sync(&mut view, 1, 0);
+        let Taken::Yes(_, advance) = scene.take(&mut view, 10) else { panic!("{algorithm}") };
+        assert!(view.put_back(scene.clock(), &scene.limit, &advance));
+        assert_eq!((view.ahead(), scene.exhaust(&mut view)), (0, 10), "{algorithm}");
+        scene.sync(&mut view, 1, 0);
+        let Taken::Yes(_, advance) = scene.take(&mut view, 10) else { panic!("{algorithm}") };
+        let (id, _) = scene.ask(&mut view, 1, 0);
+        assert!(!view.put_back(scene.clock(), &scene.limit, &advance), "{algorithm}");
+        view.lost(id);
+        assert!(!view.put_back(scene.clock(), &scene.limit, &advance), "{algorithm}");
+        assert_eq!(view.ahead(), 10);
+    }
+}
+
+#[test]
+fn an_old_view_is_not_used() {
+    let (mut scene, mut view) = (day(100, MaxAhead::Unbounded), View::default());
+    scene.sync(&mut view, 1, 0);
+    scene.pass(1_999);
+    assert!(matches!(scene.take(&mut view, 1), Taken::Yes(..)));
+    scene.pass(1);
+    assert_eq!(scene.take(&mut view, 1), Taken::Unknown);
+    assert_eq!(view.ahead(), 1);
+}
+
+#[test]
+fn at_the_edge_of_a_window_the_store_is_asked_and_then_there_is_a_new_one() {
+    let second = Quota::per_second(100);
+    let mut scene = Scene::new(Algorithm::FixedWindow, second, MaxAhead::Unbounded);
+    let mut view = View::default();
+    scene.pass(500);
+    scene.sync(&mut view, 1, 0);
+    assert_eq!(scene.exhaust(&mut view), 100);
+    // A hundredth of half a second before and after, it may be either.
+    scene.pass(496);
+    assert_eq!(scene.take(&mut view, 1), Taken::Unknown);
+    scene.pass(8);
+    assert_eq!(scene.take(&mut view, 1), Taken::Unknown);
+    scene.pass(6);
+    assert_eq!(scene.exhaust(&mut view), 100);
+    // Each was admitted in its own window, and is told so: the store forgets those of the first.
+    scene.sync(&mut view, 1, 0);
+    assert_eq!((scene.left(), scene.exhaust(&mut view)), (0, 0));
+    let mut other = View::default();
+    scene.sync(&mut other, 2, 0);
+    assert_eq!(scene.exhaust(&mut other), 0);
+}
+
+#[test]
+fn what_was_admitted_in_the_window_before_weighs_on_a_sliding_one() {
+    let second = Quota::per_second(100);
+    let mut scene = Scene::new(Algorithm::SlidingWindow, second, MaxAhead::Unbounded);
+    let mut view = View::default();
+    scene.pass(500);
+    scene.sync(&mut view, 1, 0);
+    assert_eq!(scene.exhaust(&mut view), 100);
+    scene.pass(1_000);
+    scene.sync(&mut view, 1, 0);
+    assert_eq!((scene.left(), scene.exhaust(&mut view)), (50, 50));
+}
+
+#[test]
+fn a_bucket_refills_in_the_view_and_never_faster_than_in_the_store() {
+    let mut scene =
+        Scene::new(Algorithm::TokenBucket, Quota::per_second(1_000), MaxAhead::Unbounded);
+    let mut view = View::default();
+    scene.sync(&mut view, 1, 0);
+    let mut admitted = scene.exhaust(&mut view);
+    for _ in 0..100 {
+        scene.pass(10);
+        admitted += scene.exhaust(&mut view);
+    }
+    // A second later, less the hundredth that clocks may run apart.
+    assert!((1_980..=1_991).contains(&admitted), "{admitted}");
+    scene.sync(&mut view, 1, 0);
+    assert!(scene.left() <= 20);
+}
+
+#[test]
+fn what_buckets_gave_too_much_is_paid_back_in_full() {
+    let mut scene = Scene::new(Algorithm::TokenBucket, Quota::per_second(10), MaxAhead::Unbounded);
+    let mut views: [View; 5] = Default::default();
+    (1..).zip(&mut views).for_each(|(node, view)| {
+        scene.sync(view, node, 0);
+    });
+    let admitted: u64 = views.iter_mut().map(|view| scene.exhaust(view)).sum();
+    assert_eq!(admitted, 50);
+    (1..).zip(&mut views).for_each(|(node, view)| {
+        scene.sync(view, node, 0);
+    });
+    scene.pass(3_999);
+    assert_eq!(scene.left(), 0);
+    scene.pass(1_001);
+    assert_eq!(scene.left(), 10);
+}
+
+#[test]
+fn a_sync_is_due_when_there_is_something_to_tell_or_somebody_to_know() {
+    let (mut scene, mut view) = (day(100, MaxAhead::Tenth), View::default());
+    let every = scene.synced.every;
+    scene.sync(&mut view, 1, 1);
+    scene.pass(200);
+    assert!(!view.is_due(scene.clock(), every));
+    scene.take(&mut view, 1);
+    assert!(view.is_due(scene.clock(), every));
+    let (id, _) = scene.ask(&mut view, 1, 0);
+    assert!(!view.is_due(scene.clock(), every));
+    view.lost(id);
+    // What was lost is told again, one time later.
+    assert!(!view.is_due(scene.clock(), every));
+    scene.pass(200);
+    assert!(view.is_due(scene.clock(), every) && !view.is_over(scene.clock(), every));
+    scene.sync(&mut view, 1, 0);
+    scene.pass(1_999);
+    assert!(!view.is_due(scene.clock(), every) && !view.is_over(scene.clock(), every));
+    scene.pass(1);
+    assert!(view.is_over(scene.clock(), every));
+}
+
+#[test]
+fn what_another_question_learned_does_not_forget_what_is_owed() {
+    let (mut scene, mut view) = (day(100, MaxAhead::Tokens(10)), View::default());
+    scene.sync(&mut view, 1, 0);
+    assert!(matches!(scene.take(&mut view, 6), Taken::Yes(..)));
+    let (id, ask) = scene.ask(&mut view, 1, 0);
+    // A cost above max_ahead is asked for by itself, and its answer is older than the sync.
+    let sent = scene.clock();
+    let exact = exactly(HoldId { node: 1, number: 99 }, scene.synced.every, 50);
+    let costly = scene.decide(&exact);
+    let synced = scene.decide(&ask);
+    view.learn(sent, scene.clock(), &scene.limit, costly.standing);
+    let look = |view: &mut View, scene: &Scene| {
+        view.look(scene.clock(), &scene.limit, scene.synced.every, 1).unwrap().remaining
+    };
+    assert_eq!((look(&mut view, &scene), view.ahead()), (44, 6));
+    view.answered(scene.clock(), id, &scene.limit, synced.standing);
+    assert_eq!((look(&mut view, &scene), view.ahead()), (44, 0));
+}

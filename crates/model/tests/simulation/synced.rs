@@ -1,0 +1,308 @@
+//! A store and nodes that sync, as they ship, on a network that a seed decides.
+
+use std::collections::BTreeMap;
+
+use tidegate::fleet::sync::{Advance, Taken, View, exactly};
+use tidegate_core::rule::{Every, MaxAhead, Synced};
+use tidegate_core::{
+    Algorithm, Ask, HoldId, Holds, Limit, Quota, Span, Standing, State, Timestamp,
+};
+
+use super::chance::Chance;
+use super::truth::Admitted;
+use super::weather::Weather;
+
+/// Some time in 2026, on no round boundary.
+const START: u64 = 1_780_000_000_123_457;
+/// So long is looked at.
+const LENGTH: u64 = 9_000_000;
+/// By one part in so many clocks run apart.
+const DRIFT: u64 = 100;
+
+enum Event {
+    Check,
+    Question {
+        id: HoldId,
+        ask: Ask,
+        sent: Timestamp,
+    },
+    Answer {
+        id: HoldId,
+        sent: Timestamp,
+        standing: Option<Standing>,
+    },
+    /// Nobody waits for an answer any longer.
+    Deadline {
+        id: HoldId,
+    },
+    /// A request that was admitted was denied elsewhere.
+    PutBack {
+        admission: usize,
+        advance: Advance,
+    },
+    /// Somebody looks whether a sync is due.
+    Look,
+    Crash,
+    Pause,
+}
+
+#[derive(Default)]
+struct Node {
+    view: View,
+    /// What it calls itself; another after a crash.
+    name: u64,
+    numbers: u32,
+    /// It does nothing before.
+    asleep: u64,
+    /// Its clock goes on by the first in the second.
+    rate: (u64, u64),
+    /// So many requests at once, each so many microseconds, about.
+    cluster: u64,
+    every: u64,
+}
+
+impl Node {
+    fn clock(&self, now: u64) -> Timestamp {
+        Timestamp::from_micros(START / 2 + self.name + (now - START) * self.rate.0 / self.rate.1)
+    }
+}
+
+/// A fleet with one client.
+pub(crate) struct Fleet {
+    chance: Chance,
+    weather: Weather,
+    pub(crate) limit: Limit,
+    synced: Synced,
+    state: State,
+    holds: Holds,
+    nodes: Vec<Node>,
+    crashes: u64,
+    now: u64,
+    queue: BTreeMap<(u64, u64), (usize, u64, Event)>,
+    queued: u64,
+    admitted: Vec<Option<Admitted>>,
+    /// How many tokens were admitted without a question.
+    pub(crate) alone: u64,
+    trace: Option<Vec<String>>,
+}
+
+impl Fleet {
+    pub(crate) fn new(seed: u64, traced: bool) -> Self {
+        let mut chance = Chance::new(seed);
+        let algorithms = [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow];
+        let algorithm = chance.pick(&algorithms);
+        let window = Span::from_micros(chance.spread(50_000, 5_000_000));
+        let mut quota = Quota::per(chance.spread(1, 300), window);
+        if algorithm == Algorithm::TokenBucket && chance.percent(50) {
+            quota = quota.burst(chance.spread(1, 300));
+        }
+        let limit = Limit::new(algorithm, quota).unwrap();
+        let most = MaxAhead::Tokens(chance.spread(1, 100));
+        let max_ahead = chance.pick(&[MaxAhead::Tenth, MaxAhead::Tokens(1), most]);
+        let every = Span::from_millis(chance.pick(&[10, 50, 200, 1_000]));
+        let synced = Synced { every: Every::new(every).unwrap(), max_ahead };
+        let weather = Weather::new(&mut chance);
+        let mut fleet = Self {
+            state: limit.fresh(),
+            holds: Holds::default(),
+            crashes: 0,
+            now: START,
+            queue: BTreeMap::new(),
+            queued: 0,
+            admitted: Vec::new(),
+            alone: 0,
+            trace: traced.then(Vec::new),
+            nodes: Vec::new(),
+            chance,
+            weather,
+            limit,
+            synced,
+        };
+        fleet.note(|fleet| format!("{:?} {:?}", fleet.limit, fleet.synced));
+        let fair = window.as_micros() / quota.amount();
+        for at in 0..fleet.chance.spread(1, 4) {
+            let rate = fleet.chance.pick(&[(DRIFT, DRIFT + 1), (1, 1), (DRIFT + 1, DRIFT)]);
+            let cluster = fleet.chance.pick(&[1, 1, 10, 100]);
+            let every = (cluster * fleet.chance.spread(fair / 4, fair * 4)).clamp(400, 1_000_000);
+            fleet.nodes.push(Node { name: at + 1, rate, cluster, every, ..Node::default() });
+            let at = usize::try_from(at).unwrap();
+            fleet.queue(at, 0, Event::Check);
+            fleet.queue(at, 0, Event::Look);
+            for event in [Event::Crash, Event::Pause] {
+                if fleet.chance.percent(5 * fleet.weather.bad) {
+                    let after = fleet.chance.below(LENGTH);
+                    fleet.queue(at, after, event);
+                }
+            }
+        }
+        fleet
+    }
+
+    /// By how much all nodes together may exceed the limit: `max_ahead` each, and once more for one that
+    /// crashed, because nobody knows what it had admitted.
+    pub(crate) fn beyond(&self) -> u64 {
+        let nodes = u64::try_from(self.nodes.len()).unwrap() + self.crashes;
+        nodes * self.synced.max_ahead.of(&self.limit)
+    }
+
+    /// Lets everything happen, and returns what was admitted, in order.
+    pub(crate) fn run(&mut self) -> Vec<Admitted> {
+        while let Some(((at, _), (node, name, event))) = self.queue.pop_first() {
+            self.now = at;
+            if at - START > LENGTH {
+                break;
+            }
+            if let Event::Question { id, ask, sent } = event {
+                self.decide(node, name, id, &ask, sent);
+            } else if self.nodes[node].asleep > at {
+                let later = self.nodes[node].asleep - at;
+                self.queue_for(node, name, later, event);
+            } else if name == self.nodes[node].name || matches!(event, Event::Check | Event::Look) {
+                self.happen(node, event);
+            }
+        }
+        self.admitted.iter().flatten().copied().collect()
+    }
+
+    /// What happened, if that was asked for.
+    pub(crate) fn trace(&self) -> &[String] {
+        self.trace.as_deref().unwrap_or_default()
+    }
+
+    fn note(&mut self, what: impl Fn(&Self) -> String) {
+        if self.trace.is_some() {
+            let line = format!("{:>9}  {}", self.now - START, what(self));
+            self.trace.iter_mut().for_each(|trace| trace.push(line.clone()));
+        }
+    }
+
+    fn queue(&mut self, node: usize, after: u64, event: Event) {
+        self.queue_for(node, self.nodes[node].name, after, event);
+    }
+
+    fn queue_for(&mut self, node: usize, name: u64, after: u64, event: Event) {
+        self.queued += 1;
+        self.queue.insert((self.now + after, self.queued), (node, name, event));
+    }
+
+    fn admit(&mut self, cost: u64) {
+        self.admitted.push(Some(Admitted { at: self.now, cost }));
+    }
+
+    fn happen(&mut self, node: usize, event: Event) {
+        let at = self.nodes[node].clock(self.now);
+        let (limit, every) = (&self.limit, self.synced.every);
+        match event {
+            Event::Check => {
+                for _ in 0..self.nodes[node].cluster {
+                    let costly = self.chance.percent(self.weather.costly);
+                    let most = 1 + self.limit.capacity() / 3;
+                    let cost = if costly { self.chance.spread(1, most) } else { 1 };
+                    self.check(node, cost.min(self.limit.capacity()));
+                }
+                let quiet = self.chance.percent(self.weather.quiet);
+                let most = if quiet { 3_000_000 } else { 2 * self.nodes[node].every };
+                let after = self.chance.below(most);
+                self.queue(node, after, Event::Check);
+            }
+            Event::Answer { id, sent, standing } => {
+                self.nodes[node].view.learn(sent, at, limit, standing.clone());
+                self.nodes[node].view.answered(at, id, limit, standing);
+                self.note(|fleet| {
+                    format!("node {node}: hears {id:?}: {:?}", fleet.nodes[node].view)
+                });
+            }
+            Event::Deadline { id } => self.nodes[node].view.lost(id),
+            Event::Question { .. } => {}
+            Event::PutBack { admission, advance } => {
+                let cost = self.admitted[admission].take().map_or(0, |admitted| admitted.cost);
+                self.nodes[node].view.put_back(at, limit, &advance);
+                self.note(|_| format!("node {node}: {cost} put back"));
+            }
+            Event::Look => {
+                if self.nodes[node].view.is_due(at, every) {
+                    let id = self.next_id(node);
+                    let ask = self.nodes[node].view.ask(at, id, every, 0);
+                    self.send(node, id, ask);
+                }
+                self.queue(node, every.span().as_micros() / 4, Event::Look);
+            }
+            Event::Crash => {
+                self.note(|_| format!("node {node}: crashes"));
+                self.crashes += 1;
+                let Node { name, rate, cluster, every, .. } = self.nodes[node];
+                self.nodes[node] =
+                    Node { name: name + 1_000, rate, cluster, every, ..Node::default() };
+            }
+            Event::Pause => {
+                self.note(|_| format!("node {node}: pauses"));
+                self.nodes[node].asleep = self.now + self.chance.spread(1_000, 4_000_000);
+            }
+        }
+    }
+
+    fn check(&mut self, node: usize, cost: u64) {
+        let (at, every) = (self.nodes[node].clock(self.now), self.synced.every);
+        match self.nodes[node].view.take(at, &self.limit, self.synced, cost) {
+            Taken::Yes(_, advance) => {
+                self.note(|_| format!("node {node}: admits {cost}"));
+                self.alone += cost;
+                self.admit(cost);
+                if self.chance.percent(self.weather.put_back) {
+                    let (after, admission) =
+                        (self.chance.spread(0, 1_000_000), self.admitted.len() - 1);
+                    self.queue(node, after, Event::PutBack { admission, advance });
+                }
+            }
+            Taken::No(_) => {}
+            Taken::Unknown => {
+                let id = self.next_id(node);
+                if !self.nodes[node].view.is_asking() {
+                    let ask = self.nodes[node].view.ask(at, id, every, cost);
+                    self.send(node, id, ask);
+                } else if self.chance.percent(20) {
+                    self.send(node, id, exactly(id, every, cost));
+                }
+            }
+        }
+    }
+
+    fn next_id(&mut self, node: usize) -> HoldId {
+        self.nodes[node].numbers += 1;
+        HoldId { node: self.nodes[node].name, number: self.nodes[node].numbers }
+    }
+
+    fn send(&mut self, node: usize, id: HoldId, ask: Ask) {
+        self.note(|_| format!("node {node}: asks {id:?} {ask:?}"));
+        self.queue(node, self.weather.deadline, Event::Deadline { id });
+        let sent = self.nodes[node].clock(self.now);
+        for after in self.ways() {
+            self.queue(node, after, Event::Question { id, ask: ask.clone(), sent });
+        }
+    }
+
+    /// When a message that is sent now arrives, each time that it does.
+    fn ways(&mut self) -> Vec<u64> {
+        let times = match self.chance.below(100) {
+            roll if roll < self.weather.bad => 0,
+            roll if roll < 2 * self.weather.bad => 2,
+            _ => 1,
+        };
+        let slow = self.chance.percent(self.weather.bad);
+        let most = if slow { 4_000_000 } else { self.weather.delay };
+        (0..times).map(|_| self.chance.below(most)).collect()
+    }
+
+    fn decide(&mut self, node: usize, name: u64, id: HoldId, ask: &Ask, sent: Timestamp) {
+        let now = Timestamp::from_micros(self.now);
+        let granted = self.limit.ask(&mut self.state, &mut self.holds, now, ask);
+        self.note(|_| format!("store: {id:?} {ask:?}: {granted:?}"));
+        if ask.cost > 0 && granted.outcome.is_allowed() {
+            self.admit(ask.cost);
+        }
+        for after in self.ways() {
+            let standing = granted.standing.clone();
+            self.queue_for(node, name, after, Event::Answer { id, sent, standing });
+        }
+    }
+}
