@@ -18,8 +18,6 @@ fn limit(algorithm: Algorithm, amount: u64, window: Span) -> Limit {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
     #[test]
     fn a_split_bucket_stays_within_its_bound_whatever_happens(seed: u64) {
         let weather = Weather::of(&mut Chance(!seed), 100);
