@@ -96,7 +96,8 @@ async fn node(arguments: &[String]) {
     let limiter = limiter(url, &Kept::of(kept).rules(traffic)).await;
     let file = Rc::new(File::create(file).unwrap());
     say("ready");
-    let seconds: u64 = hear().parse().unwrap();
+    // A node goes on pulsing while it waits.
+    let seconds: u64 = tokio::task::spawn_blocking(hear).await.unwrap().parse().unwrap();
     limiter.store().announce().await;
     let before = limiter.store().counts();
     let seen = Rc::new(RefCell::new(Seen::default()));
