@@ -145,8 +145,10 @@ impl Errand {
 fn states(items: &[Item], answers: &[Kept<'_>], now: Timestamp) -> Option<SmallVec<[State; 4]>> {
     let states = items.iter().zip(answers).map(|(item, answer)| {
         let before = answer.before.ok()?;
-        if let Limit::SlidingLog(_) = *item.limit {
-            return state::read_told(before, now);
+        match *item.limit {
+            Limit::SlidingLog(_) => return state::read_told(before, now),
+            Limit::Concurrency(_) => return state::read_told_slots(before),
+            _ => {}
         }
         // What is kept begins with the tag that the script compared.
         let payload = match before.get(1) {
