@@ -58,8 +58,8 @@ impl<S: Store> Limiter<S> {
     /// As [`check`](Self::check), with a guard for the slots in flight that the request took: they are
     /// held while it lives, and released when it is dropped.
     ///
-    /// A future that is dropped before it is ready leaves no slot behind in memory, and in a store far
-    /// away none for longer than the hold.
+    /// A future that is dropped before it is ready leaves no slot behind: the store takes back what it
+    /// gave to who is gone, or loses it after its hold if it can't be reached.
     ///
     /// ```
     /// use tidegate::{Limiter, Request, RuleSet};
