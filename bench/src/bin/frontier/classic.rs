@@ -102,15 +102,17 @@ pub(crate) fn run_node(arguments: &[String]) {
     });
 }
 
-/// Offers checks evenly over a second, and tells how many were admitted.
+/// Offers checks evenly over a second, and tells how many were admitted in it: what is answered when it is
+/// over belongs to the next.
 async fn offer(limiter: Limiter<RedisStore>, second: u64) -> u64 {
-    let user = format!("second {second}");
+    let (user, end) = (format!("second {second}"), (second + 1) * 1_000_000);
     let mut admitted = 0;
     for number in 0..OFFERED {
         let due = second * 1_000_000 + (2 * number + 1) * 1_000_000 / (2 * OFFERED);
         tokio::time::sleep(Duration::from_micros(due.saturating_sub(now()))).await;
         let request = Request::new().with("user", user.as_str()).unwrap();
-        admitted += u64::from(limiter.check(&request).await.is_allowed());
+        let allowed = limiter.check(&request).await.is_allowed();
+        admitted += u64::from(allowed && now() < end);
     }
     admitted
 }

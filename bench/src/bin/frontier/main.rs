@@ -1,6 +1,6 @@
 //! How exact and how fast each accuracy is across a fleet: real processes, one real Redis.
 //!
-//! `make frontier`, or `frontier leased split` for some of them
+//! `make frontier`, or `frontier leased split` for some of them, `frontier classic` for the last
 //!
 //! Each node is a process of its own that is offered checks by the clock, whether or not earlier ones
 //! were answered. What was admitted is compared with the bound of the algorithm over the time that
@@ -29,6 +29,7 @@ fn main() {
     match arguments.first().map(String::as_str) {
         Some("node") => node::run(&arguments[1..]),
         Some("classic-node") => classic::run_node(&arguments[1..]),
+        Some("classic") => classic::table(&Kept::ALL),
         _ => table(&arguments),
     }
 }
