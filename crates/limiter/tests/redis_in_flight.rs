@@ -102,6 +102,35 @@ fn each_way_that_requests_end_nobody_is_in_flight_afterwards() {
     });
 }
 
+#[test]
+fn a_slot_that_is_given_to_who_is_gone_is_free_again() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let runtime = Runtime::new().unwrap();
+    let limiter = runtime.block_on(limiter(&server.url(), "5 in flight, hold: 1h"));
+    let calls = || limiter.store().counts().calls;
+    for hangs_up in [true, false] {
+        server.pause();
+        let (before, asking) = (calls(), limiter.clone());
+        let task = runtime.spawn(async move { asking.hold(&alice()).await });
+        assert!(poll(|| (calls() > before).then_some(())).is_some(), "nobody asked");
+        if hangs_up {
+            task.abort();
+            assert!(runtime.block_on(task).unwrap_err().is_cancelled());
+            server.resume();
+        } else {
+            server.resume();
+            let (decision, held) = runtime.block_on(task).unwrap();
+            assert!(decision.is_allowed() && !held.is_empty());
+            assert_eq!(runtime.block_on(free(&limiter)), 4, "who is there keeps what it got");
+        }
+        let all_free = poll(|| (runtime.block_on(free(&limiter)) == 5).then_some(()));
+        assert!(all_free.is_some(), "a slot that nobody has is held");
+    }
+}
+
 /// A process that takes as many slots as it can get, up to four.
 struct Worker(Process);
 
