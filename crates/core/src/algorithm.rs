@@ -5,6 +5,7 @@
 //! file here, a variant in [`Algorithm`], [`Limit`] and perhaps [`State`], and a vector file.
 
 mod bound;
+pub mod concurrency;
 mod exact;
 pub mod fixed_window;
 pub mod flat_bucket;
@@ -23,6 +24,7 @@ use crate::quota::Quota;
 use crate::time::{Span, Timestamp};
 
 pub use bound::Bound;
+pub use concurrency::Concurrency;
 pub use fixed_window::FixedWindow;
 pub use flat_bucket::FlatBucket;
 pub use leaky_bucket::LeakyBucket;
@@ -50,6 +52,11 @@ pub enum Algorithm {
     SlidingWindow,
     /// Every admission of the trailing window, remembered.
     SlidingLog,
+    /// How many are in flight at once.
+    Concurrency {
+        /// After how long a holder that does not renew loses its slot.
+        hold: Span,
+    },
 }
 
 impl Algorithm {
@@ -62,6 +69,7 @@ impl Algorithm {
             Self::FixedWindow => "fixed_window",
             Self::SlidingWindow => "sliding_window",
             Self::SlidingLog => "sliding_log",
+            Self::Concurrency { .. } => "concurrency",
         }
     }
 }

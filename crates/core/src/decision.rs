@@ -41,9 +41,10 @@ pub enum Verdict {
 /// Which of a client's spendings a refund takes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slip {
-    /// When it was spent, by the store's clock.
+    /// When it was spent, by the store's clock. Of slots in flight it is their name, which no two
+    /// takings of one client share.
     pub at: Timestamp,
-    /// The end of its window or slot, or when its bucket was to be full again.
+    /// The end of its window, slot or hold, or when its bucket was to be full again.
     pub until: Timestamp,
     /// Parts of a microsecond after `until`, for buckets.
     pub parts: u64,

@@ -99,13 +99,16 @@ fn list(decision: &Decision, item: impl Fn(&mut String, &Policy)) -> String {
     text
 }
 
-/// `"api";q=100;w=60`. The window is left out when it is no whole number of seconds.
+/// `"api";q=100;w=60`. The window is left out when it is no whole number of seconds; a limit in flight
+/// has another unit instead.
 fn policy_item(text: &mut String, policy: &Policy) {
     let quota = policy.limit.quota();
     // Writing to a string can't fail.
     let _ = write!(text, "\"{}\";q={}", policy.rule, quota.amount());
     let window = quota.window();
-    if window.as_micros().is_multiple_of(1_000_000) {
+    if quota.is_in_flight() {
+        text.push_str(";qu=\"concurrent-requests\"");
+    } else if window.as_micros().is_multiple_of(1_000_000) {
         let _ = write!(text, ";w={}", window.as_secs_ceil());
     }
 }

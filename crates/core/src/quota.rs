@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::algorithm::Concurrency;
 use crate::time::Span;
 
 /// An amount per window, and optionally how much of it may come at once.
@@ -64,6 +65,18 @@ impl Quota {
         Self::per(amount, Span::DAY)
     }
 
+    /// `amount` at any instant, however long each takes.
+    #[must_use]
+    pub const fn in_flight(amount: u64) -> Self {
+        Self::per(amount, Span::ZERO)
+    }
+
+    /// Whether the amount is for an instant and not for a window.
+    #[must_use]
+    pub const fn is_in_flight(&self) -> bool {
+        self.window.is_zero()
+    }
+
     /// The same quota with room for `burst` at once. Only a token bucket has a burst.
     #[must_use]
     pub const fn burst(mut self, burst: u64) -> Self {
@@ -77,7 +90,7 @@ impl Quota {
         self.amount
     }
 
-    /// The window that the amount is for.
+    /// The window that the amount is for; zero of one that is [in flight](Self::in_flight).
     #[must_use]
     pub const fn window(&self) -> Span {
         self.window
@@ -118,9 +131,12 @@ impl Quota {
     }
 }
 
-/// `100 per 60 s`, with the burst when there is one.
+/// `100 per 60 s`, with the burst when there is one, or `20 in flight`.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_in_flight() {
+            return write!(f, "{} in flight", self.amount);
+        }
         write!(f, "{} per {}", self.amount, self.window)?;
         match self.burst {
             Some(burst) => write!(f, ", burst {burst}"),
@@ -134,7 +150,9 @@ impl fmt::Display for Quota {
 #[non_exhaustive]
 pub enum QuotaError {
     /// The text is not a limit.
-    #[error("limit must read like \"100 per minute\" or \"100/s\", found {found:?}")]
+    #[error(
+        "limit must read like \"100 per minute\", \"100/s\" or \"20 in flight\", found {found:?}"
+    )]
     Text {
         /// The text as it was written, cut if it is long.
         found: String,
@@ -224,6 +242,42 @@ pub enum QuotaError {
         /// The most a log may hold.
         max: u64,
     },
+    /// The algorithm counts per time.
+    #[error("a limit in flight needs algorithm concurrency, found {algorithm}")]
+    InFlight {
+        /// The algorithm asked for.
+        algorithm: &'static str,
+    },
+    /// The limit is for a window, and slots are counted at each instant.
+    #[error("concurrency needs a limit like \"20 in flight\", found {found}")]
+    NotInFlight {
+        /// The limit asked for.
+        found: Quota,
+    },
+    /// Every slot is remembered.
+    #[error("concurrency remembers each slot, so at most {max} can be in flight, found {found}")]
+    TooManySlots {
+        /// The amount asked for.
+        found: u64,
+        /// The most that can be in flight.
+        max: u64,
+    },
+    /// The hold is too short or too long.
+    #[error(
+        "hold must be from {} to {}, found {found}",
+        Concurrency::HOLDS.0,
+        Concurrency::HOLDS.1
+    )]
+    Hold {
+        /// The hold asked for.
+        found: Span,
+    },
+    /// The algorithm holds no slots.
+    #[error("hold needs algorithm concurrency, found {algorithm}")]
+    NoHold {
+        /// The algorithm asked for.
+        algorithm: &'static str,
+    },
 }
 
 /// Longest text that is echoed back in an error.
@@ -239,7 +293,7 @@ fn echo(text: &str) -> String {
 impl FromStr for Quota {
     type Err = QuotaError;
 
-    /// Reads `100 per minute`, `100/s`, `250 per 15 minutes`; underscores may group digits.
+    /// Reads `100 per minute`, `100/s`, `250 per 15 minutes`, `20 in flight`; underscores may group digits.
     fn from_str(text: &str) -> Result<Self, QuotaError> {
         let not_a_limit = || QuotaError::Text { found: echo(text) };
         let trimmed = text.trim();
@@ -249,6 +303,9 @@ impl FromStr for Quota {
                 let (amount, rest) =
                     trimmed.split_once(char::is_whitespace).ok_or_else(not_a_limit)?;
                 let rest = rest.trim_start();
+                if rest.split_whitespace().eq(["in", "flight"]) {
+                    return Ok(Self::in_flight(number(amount)?));
+                }
                 let window = rest.strip_prefix("per").ok_or_else(not_a_limit)?;
                 if !window.starts_with(char::is_whitespace) {
                     return Err(not_a_limit());
@@ -342,6 +399,8 @@ mod tests {
             ("1000000000000 per month", Quota::per(1_000_000_000_000, Span::from_secs(2_592_000))),
             ("10 per year", Quota::per(10, Span::from_secs(31_536_000))),
             ("0 per minute", Quota::per_minute(0)),
+            ("20 in flight", Quota::in_flight(20)),
+            (" 1_000  in   flight ", Quota::in_flight(1_000)),
         ] {
             assert_eq!(read(text), Ok(quota), "{text:?}");
         }
@@ -350,14 +409,23 @@ mod tests {
     #[test]
     fn a_malformed_limit_says_what_was_found_and_what_is_wanted() {
         for (text, error) in [
-            ("", r#"limit must read like "100 per minute" or "100/s", found """#),
-            ("100", r#"limit must read like "100 per minute" or "100/s", found "100""#),
+            ("", r#"limit must read like "100 per minute", "100/s" or "20 in flight", found """#),
+            (
+                "100",
+                r#"limit must read like "100 per minute", "100/s" or "20 in flight", found "100""#,
+            ),
             (
                 "100 perminute",
-                r#"limit must read like "100 per minute" or "100/s", found "100 perminute""#,
+                r#"limit must read like "100 per minute", "100/s" or "20 in flight", found "100 perminute""#,
             ),
-            ("100 per", r#"limit must read like "100 per minute" or "100/s", found "100 per""#),
-            ("100/15", r#"limit must read like "100 per minute" or "100/s", found "100/15""#),
+            (
+                "100 per",
+                r#"limit must read like "100 per minute", "100/s" or "20 in flight", found "100 per""#,
+            ),
+            (
+                "100/15",
+                r#"limit must read like "100 per minute", "100/s" or "20 in flight", found "100/15""#,
+            ),
             (
                 "-1 per minute",
                 r#"limit must start with a whole number up to 4503599627370496, found "-1""#,

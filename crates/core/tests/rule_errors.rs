@@ -60,7 +60,7 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
         ("queue: 3", "queue needs algorithm leaky_bucket, found token_bucket"),
         (
             "algorithm: gcra",
-            r#"algorithm must be token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log, found "gcra""#,
+            r#"algorithm must be token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log or concurrency, found "gcra""#,
         ),
         ("mode: on", r#"mode must be enforce, shadow or off, found "on""#),
         ("mode:", "mode must be enforce, shadow or off, found nothing"),
@@ -121,7 +121,7 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
         ),
         (
             "tiers: {by: plan, limits: {free: 10}}",
-            r#"limit must read like "100 per minute" or "100/s", found "10""#,
+            r#"limit must read like "100 per minute", "100/s" or "20 in flight", found "10""#,
         ),
         ("tiers: {by: plan, limits: {'': 1/s}}", r#"tier must be 1 to 1024 bytes long, found """#),
         ("overrides: {}", "overrides must be a list, found a map"),
@@ -187,11 +187,11 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
         ),
         (
             "color: red",
-            r#"rule has no key "color", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, sync, max_ahead, shards, hot, on_store_failure, mode, rollout or penalty"#,
+            r#"rule has no key "color", wanted name, match, per, limit, burst, queue, hold, algorithm, tiers, overrides, accuracy, sync, max_ahead, shards, hot, on_store_failure, mode, rollout or penalty"#,
         ),
         (
             "brust: 5",
-            r#"rule has no key "brust", wanted name, match, per, limit, burst, queue, algorithm, tiers, overrides, accuracy, sync, max_ahead, shards, hot, on_store_failure, mode, rollout or penalty (did you mean burst?)"#,
+            r#"rule has no key "brust", wanted name, match, per, limit, burst, queue, hold, algorithm, tiers, overrides, accuracy, sync, max_ahead, shards, hot, on_store_failure, mode, rollout or penalty (did you mean burst?)"#,
         ),
     ] {
         assert_eq!(
@@ -205,7 +205,10 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
 #[test]
 fn a_limit_that_is_wrong_is_refused_with_its_line() {
     for (limit, error) in [
-        ("limit: 100", r#"limit must read like "100 per minute" or "100/s", found "100""#),
+        (
+            "limit: 100",
+            r#"limit must read like "100 per minute", "100/s" or "20 in flight", found "100""#,
+        ),
         (
             "limit: 100 per fortnight",
             r#"unit of time must be ms, second, minute, hour, day, week, month (30 days) or year (365 days), found "fortnight""#,
@@ -284,12 +287,12 @@ rules.yaml:7: rule "a": match.ip.in must be an address or a network like 10.0.0.
 rules.yaml:8: rule "a": match.ip.in must be an address or a network like 10.0.0.0/8, found "fine"
 rules.yaml:9: rule "a": limit.amount must be a whole number, found "many"
 rules.yaml:9: rule "a": unit of time must be ms, second, minute, hour, day, week, month (30 days) or year (365 days), found "soon"
-rules.yaml:10: rule "a": algorithm must be token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log, found "leaky"
+rules.yaml:10: rule "a": algorithm must be token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log or concurrency, found "leaky"
 rules.yaml:11: rule "a": queue must be a whole number, found "long"
 rules.yaml:12: rule "a": name must be unique, found it on line 5 too
 rules.yaml:12: rule "a": limit is missing
 rules.yaml:14: rule "no spaces": name must be 1 to 64 letters, digits, '_', '.' or '-', found "no spaces"
-rules.yaml:15: rule "no spaces": limit must read like "100 per minute" or "100/s", found "5"
+rules.yaml:15: rule "no spaces": limit must read like "100 per minute", "100/s" or "20 in flight", found "5"
 rules.yaml:16: rule must be a map, found "just a word""#
     );
     let errors = refused(yaml);

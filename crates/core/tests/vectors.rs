@@ -32,6 +32,10 @@ fn check(file: &str) {
                 if let Some((charged_by, slip, cost)) = charged[earlier].take() {
                     limit.refund(&mut state, now, &charged_by, &slip, cost);
                 }
+            } else if let Some(earlier) = step.renew {
+                if let Some((charged_by, slip, _)) = &charged[earlier] {
+                    limit.renew(&mut state, now, charged_by, slip);
+                }
             } else {
                 let cost = step.cost.unwrap();
                 let outcome = limit.charge(&mut state, now, cost);
@@ -79,6 +83,11 @@ fn sliding_window_answers_its_vectors() {
 #[test]
 fn sliding_log_answers_its_vectors() {
     check(include_str!("vectors/sliding_log.json"));
+}
+
+#[test]
+fn concurrency_answers_its_vectors() {
+    check(include_str!("vectors/concurrency.json"));
 }
 
 #[test]

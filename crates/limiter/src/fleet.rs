@@ -73,7 +73,7 @@ impl Fleet {
         match accuracy {
             Accuracy::Leased | Accuracy::LeasedWhenHot | Accuracy::Synced(_) => limit.leases(),
             Accuracy::Sharded(_) | Accuracy::Split => {
-                !matches!(limit.algorithm(), Algorithm::LeakyBucket { .. })
+                !matches!(limit.algorithm(), Algorithm::LeakyBucket { .. }) && !limit.is_held()
             }
             Accuracy::Exact => false,
         }

@@ -30,8 +30,8 @@ pub use block::BlockList;
 pub use clock::{Clock, ManualClock};
 pub use fleet::membership::{Era, Footing, Heard, Membership, Stake};
 pub use limiter::{
-    AcquireError, Builder, Claim, FailureCounts, ForgetError, Limiter, NoHandle, Receipt, Under,
-    UnknownRule,
+    AcquireError, Builder, Claim, FailureCounts, ForgetError, Held, Limiter, NoHandle, Receipt,
+    Under, UnknownRule,
 };
 pub use live::LiveLimiter;
 pub use per_key::{NeverFits, PerKey};

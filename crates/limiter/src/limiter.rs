@@ -7,6 +7,7 @@ mod deciding;
 mod error;
 mod failing;
 mod give_back;
+mod holding;
 mod together;
 
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub use self::builder::Builder;
 pub use self::error::{AcquireError, ForgetError, NoHandle, UnknownRule};
 use self::failing::Failing;
 pub use self::failing::FailureCounts;
+pub use self::holding::Held;
 pub use self::together::{Claim, Under};
 
 /// Decides requests by a set of rules. Clones share everything.
@@ -254,6 +256,9 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Waits until a request was charged and its turn has come.
+    ///
+    /// Slots in flight that it takes are held until they are lost: who means to release them comes by
+    /// [`hold`](Self::hold).
     ///
     /// Dropping the future while it waits for a leaky bucket's slot gives the slot back if it is the
     /// last.

@@ -51,6 +51,12 @@ impl Refund {
             None => limit.give_back(state, now, &self.limit, self.cost),
         }
     }
+
+    /// Holds on the slots that were charged to a state under `limit`. Whether they are still held.
+    pub fn renew(&self, limit: &Limit, state: &mut State, now: Timestamp) -> bool {
+        let slip = self.slip.as_ref();
+        slip.is_some_and(|slip| limit.renew(state, now, &self.limit, slip))
+    }
 }
 
 /// Outcomes in the order of the charges.
@@ -172,6 +178,18 @@ pub trait Store: Send + Sync + 'static {
 
     /// Takes charges back without waiting for the answer, for who has no time left to wait.
     fn refund_detached(self: &Arc<Self>, refunds: Vec<Refund>);
+
+    /// Holds on slots in flight for another hold, each if it is still held ([`Limit::renew`]). How many
+    /// are; other charges are none.
+    ///
+    /// # Errors
+    /// As for [`refund`](Self::refund): those slots may be renewed or not. They stay held until they
+    /// would have been lost, so there is time to try again.
+    fn renew(&self, slots: &[Refund]) -> impl Future<Output = Result<usize, StoreError>> + Send {
+        let _ = slots;
+        let reason = Arc::from("this store renews nothing");
+        std::future::ready(Err(StoreError::Unavailable { store: "store".into(), reason }))
+    }
 
     /// Forgets what a key has spent.
     ///

@@ -125,6 +125,13 @@ impl Store for AnyStore {
         }
     }
 
+    async fn renew(&self, slots: &[Refund]) -> Result<usize, StoreError> {
+        match self {
+            Self::Memory(store) => store.renew(slots).await,
+            Self::Redis(store) => Box::pin(store.renew(slots)).await,
+        }
+    }
+
     async fn forget(&self, key: Key) -> Result<(), StoreError> {
         match self {
             Self::Memory(store) => store.forget(key).await,

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{
-    Algorithm, Bound, Due, FixedWindow, LeakyBucket, Meter, SlidingLog, SlidingWindow, TokenBucket,
-    fixed_window, sliding_log, sliding_window, token_bucket,
+    Algorithm, Bound, Concurrency, Due, FixedWindow, LeakyBucket, Meter, SlidingLog, SlidingWindow,
+    TokenBucket, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
 };
 use crate::decision::{Outcome, Slip};
 use crate::quota::{Quota, QuotaError};
@@ -35,6 +35,8 @@ pub enum Limit {
     SlidingWindow(SlidingWindow),
     /// See [`SlidingLog`].
     SlidingLog(SlidingLog),
+    /// See [`Concurrency`].
+    Concurrency(Concurrency),
 }
 
 /// What is remembered of one client under one limit.
@@ -50,6 +52,8 @@ pub enum State {
     Sliding(sliding_window::Counts),
     /// Of a sliding log.
     Log(sliding_log::Log),
+    /// Of a limit in flight.
+    Slots(concurrency::Slots),
 }
 
 /// Evaluates `$body` with whichever meter the limit has.
@@ -61,6 +65,7 @@ macro_rules! any_meter {
             Limit::FixedWindow($meter) => $body,
             Limit::SlidingWindow($meter) => $body,
             Limit::SlidingLog($meter) => $body,
+            Limit::Concurrency($meter) => $body,
         }
     };
 }
@@ -77,16 +82,21 @@ impl Limit {
     /// # Errors
     /// The number that is out of range, or a burst or queue that the algorithm does not have.
     pub fn new(algorithm: Algorithm, quota: Quota) -> Result<Self, QuotaError> {
+        let in_flight = matches!(algorithm, Algorithm::Concurrency { .. });
+        if quota.is_in_flight() && !in_flight {
+            return Err(QuotaError::InFlight { algorithm: algorithm.name() });
+        }
         Ok(match algorithm {
             Algorithm::TokenBucket => Self::TokenBucket(TokenBucket::new(quota)?),
             Algorithm::LeakyBucket { queue } => Self::LeakyBucket(LeakyBucket::new(quota, queue)?),
             Algorithm::FixedWindow => Self::FixedWindow(FixedWindow::new(quota)?),
             Algorithm::SlidingWindow => Self::SlidingWindow(SlidingWindow::new(quota)?),
             Algorithm::SlidingLog => Self::SlidingLog(SlidingLog::new(quota)?),
+            Algorithm::Concurrency { hold } => Self::Concurrency(Concurrency::new(quota, hold)?),
         })
     }
 
-    /// The algorithm, with its queue if it has one.
+    /// The algorithm, with its queue or hold if it has one.
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
         match self {
@@ -95,6 +105,7 @@ impl Limit {
             Self::FixedWindow(_) => Algorithm::FixedWindow,
             Self::SlidingWindow(_) => Algorithm::SlidingWindow,
             Self::SlidingLog(_) => Algorithm::SlidingLog,
+            Self::Concurrency(meter) => Algorithm::Concurrency { hold: meter.hold() },
         }
     }
 
@@ -149,7 +160,8 @@ impl Limit {
     /// counts: never above full, never from another window than its own. Whether anything was
     /// taken back.
     ///
-    /// A bucket whose numbers changed since gives nothing back, nor does a window of another length.
+    /// A bucket whose numbers changed since gives nothing back, nor does a window of another length. Slots
+    /// in flight are released under any such limit, and only by the slip that names them.
     pub fn refund(
         &self,
         state: &mut State,
@@ -177,7 +189,7 @@ impl Limit {
     /// one. Whether anything was given back.
     ///
     /// A leaky bucket gives back its last slots, all that the cost takes or none: those that have begun
-    /// were released. As for a [`refund`](Self::refund), a bucket whose numbers changed since gives
+    /// were released. Slots in flight are given back by name only. As for a [`refund`](Self::refund), a bucket whose numbers changed since gives
     /// nothing back, nor does a window of another length.
     pub fn give_back(&self, state: &mut State, now: Timestamp, charged: &Self, cost: u64) -> bool {
         fn give_back<M: Meter>(meter: &M, state: &mut M::State, now: Timestamp, cost: u64) -> bool {
@@ -199,6 +211,7 @@ impl Limit {
             | (Self::SlidingLog(_), Self::SlidingLog(_)) => {
                 self.quota().window() == charged.quota().window()
             }
+            (Self::Concurrency(_), Self::Concurrency(_)) => true,
             _ => false,
         }
     }
@@ -220,14 +233,18 @@ impl Limit {
             }
             other => other,
         };
-        let whole = Quota::per(amount, quota.window());
+        let per = |amount| match quota.is_in_flight() {
+            true => Quota::in_flight(amount),
+            false => Quota::per(amount, quota.window()),
+        };
+        let whole = per(amount);
         let shared = match burst.filter(|_| amount > 0) {
             Some(burst) => whole.burst(burst),
             None => whole,
         };
         // A smaller amount refills a burst more slowly, perhaps too slowly to be counted.
         Self::new(algorithm, shared)
-            .or_else(|_| Self::new(algorithm, Quota::per(0, quota.window())))
+            .or_else(|_| Self::new(algorithm, per(0)))
             .unwrap_or_else(|_| self.clone())
     }
 
@@ -240,7 +257,9 @@ impl Limit {
     ///
     /// A token bucket keeps the fraction that is used, a window keeps its count, a log its entries, a leaky
     /// bucket its slots. When the algorithm itself changes, so many as were used count as spent just
-    /// now. Nobody gains a burst, and nobody loses more than one token to rounding.
+    /// now. Nobody gains a burst, and nobody loses more than one token to rounding. Slots in flight stay
+    /// held; what was spent per time says nothing about who is in flight, nor the other way round, so
+    /// between those two a client starts anew.
     #[must_use]
     pub fn adopt(&self, old: &Self, state: &State, now: Timestamp) -> State {
         match (self, old, state) {
@@ -259,6 +278,10 @@ impl Limit {
             (Self::SlidingLog(new), Self::SlidingLog(old), State::Log(own)) => {
                 new.adopt(old, own, now).into()
             }
+            (Self::Concurrency(new), Self::Concurrency(old), State::Slots(own)) => {
+                new.adopt(old, own, now).into()
+            }
+            (Self::Concurrency(_), ..) | (_, Self::Concurrency(_), _) => self.fresh(),
             _ => {
                 let seen = old.peek(&mut state.clone(), now, 0);
                 let used = seen.limit.saturating_sub(seen.remaining).min(self.capacity());
@@ -276,6 +299,9 @@ impl fmt::Display for Limit {
         write!(f, "{}", self.quota())?;
         if let Self::LeakyBucket(bucket) = self {
             write!(f, ", queue {}", bucket.queue())?;
+        }
+        if let Self::Concurrency(meter) = self {
+            write!(f, ", hold {}", meter.hold())?;
         }
         write!(f, " ({})", self.algorithm())
     }

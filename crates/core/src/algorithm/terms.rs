@@ -1,6 +1,7 @@
 //! A limit and a cost in the plain numbers that a store's own code adds and compares.
 
 use super::{Due, Limit};
+use crate::time::Span;
 
 /// The numbers of one charge, each below 2^53.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,11 +15,11 @@ pub enum Terms {
         /// How long the cost takes.
         cost: Due,
     },
-    /// Of a window or a log.
+    /// Of a window, a log, or slots in flight.
     Window {
-        /// The window in microseconds.
+        /// The window in microseconds, or how long a slot is held.
         window: u64,
-        /// What may be spent in it.
+        /// What may be spent in it, or be in flight.
         amount: u64,
         /// What the request costs.
         cost: u64,
@@ -30,14 +31,18 @@ impl Limit {
     /// as the capacity: it never fits, and no more is given back at once.
     #[must_use]
     pub fn terms(&self, cost: u64) -> Terms {
+        let quota = self.quota();
+        let within = |window: Span| {
+            let amount = quota.amount();
+            Terms::Window { window: window.as_micros(), amount, cost: cost.min(amount) }
+        };
         let pace = match self {
             Self::TokenBucket(bucket) => bucket.pace(),
             Self::LeakyBucket(bucket) => bucket.pace(),
             Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => {
-                let quota = self.quota();
-                let (window, amount) = (quota.window().as_micros(), quota.amount());
-                return Terms::Window { window, amount, cost: cost.min(amount) };
+                return within(quota.window());
             }
+            Self::Concurrency(meter) => return within(meter.hold()),
         };
         let cost = pace.span(cost.min(self.capacity()));
         Terms::Bucket { parts: pace.parts(), depth: pace.depth(), cost }

@@ -78,7 +78,7 @@ impl Limit {
             Self::SlidingWindow(meter) => {
                 meter.on(state, |own| decide(meter, own, holds, now, ask))
             }
-            Self::LeakyBucket(_) | Self::SlidingLog(_) => {
+            Self::LeakyBucket(_) | Self::SlidingLog(_) | Self::Concurrency(_) => {
                 let outcome = self.charge(state, now, ask.cost);
                 Granted { outcome, held: 0, life: Span::ZERO, standing: None }
             }
@@ -103,7 +103,9 @@ impl Limit {
             Self::TokenBucket(meter) => meter.on(&mut state, |own| settled(meter, own, holds)),
             Self::FixedWindow(meter) => meter.on(&mut state, |own| settled(meter, own, holds)),
             Self::SlidingWindow(meter) => meter.on(&mut state, |own| settled(meter, own, holds)),
-            Self::LeakyBucket(_) | Self::SlidingLog(_) => self.whole_at(&mut state),
+            Self::LeakyBucket(_) | Self::SlidingLog(_) | Self::Concurrency(_) => {
+                self.whole_at(&mut state)
+            }
         }
     }
 }

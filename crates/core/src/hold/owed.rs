@@ -68,7 +68,7 @@ impl Limit {
             Self::TokenBucket(meter) => meter.on(state, |own| count(meter, own, now, at, amount)),
             Self::FixedWindow(meter) => meter.on(state, |own| count(meter, own, now, at, amount)),
             Self::SlidingWindow(meter) => meter.on(state, |own| count(meter, own, now, at, amount)),
-            Self::LeakyBucket(_) | Self::SlidingLog(_) => {}
+            Self::LeakyBucket(_) | Self::SlidingLog(_) | Self::Concurrency(_) => {}
         }
     }
 
@@ -78,7 +78,10 @@ impl Limit {
         match self {
             Self::FixedWindow(meter) => Some(meter.window_end(at)),
             Self::SlidingWindow(meter) => Some(meter.window_end(at)),
-            Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::SlidingLog(_) => None,
+            Self::TokenBucket(_)
+            | Self::LeakyBucket(_)
+            | Self::SlidingLog(_)
+            | Self::Concurrency(_) => None,
         }
     }
 

@@ -115,12 +115,15 @@ impl Accuracy {
         let algorithm = limit.algorithm();
         let lends = limit.leases();
         let queues = matches!(algorithm, Algorithm::LeakyBucket { .. });
+        let holds = limit.is_held();
         let windows = "token_bucket, fixed_window or sliding_window";
         let (key, wanted) = match self {
             Self::Exact => return Ok(()),
             Self::Leased if !lends => ("accuracy leased", windows),
             Self::Synced(_) if !lends => ("accuracy synced", windows),
             Self::LeasedWhenHot if !lends => ("hot", windows),
+            Self::Split if holds => ("accuracy split", "a limit per time"),
+            Self::Sharded(_) if holds => ("shards", "a limit per time"),
             Self::Split if queues => ("accuracy split", "an algorithm without a queue"),
             Self::Sharded(_) if queues => ("shards", "an algorithm without a queue"),
             Self::Sharded(parts) => {

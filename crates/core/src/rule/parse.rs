@@ -21,9 +21,10 @@ use super::raw::{RawRule, keys, list, noted, peek, required, text, whole, word};
 use super::set::check_size;
 use super::yaml::{self, Node};
 use super::{Chain, Mode, OnStoreFailure, Rule, RuleSet};
-use crate::algorithm::Algorithm;
-use crate::quota::QuotaError;
+use crate::algorithm::{Algorithm, Concurrency};
+use crate::quota::{Quota, QuotaError, window_of};
 use crate::request::Request;
+use crate::time::Span;
 
 /// Reads all rules of a document.
 pub(super) fn document(yaml: &str, report: &mut Report) -> Vec<Rule> {
@@ -106,7 +107,7 @@ fn rule(raw: &RawRule<'_>, at: Mark, report: &mut Report) -> Option<Rule> {
     let on_store_failure = word(raw.on_store_failure, "on_store_failure", ANSWERS, report);
     let accuracy = accuracy::accuracy(raw, report);
     // Limits are read even when the algorithm is unknown: what their texts say can still be wrong.
-    let counted_by = algorithm.unwrap_or_default();
+    let counted_by = algorithm.or_else(|| implied(raw)).unwrap_or_default();
     let burst = match raw.burst {
         Some(node) => whole(node, "burst", report).map(Some),
         None => Some(None),
@@ -147,6 +148,12 @@ fn rule(raw: &RawRule<'_>, at: Mark, report: &mut Report) -> Option<Rule> {
     {
         accuracy::check(accuracy, raw, limit, tiers.as_ref(), overrides, report)?;
     }
+    if let (Some(Algorithm::Concurrency { .. }), Some(OnStoreFailure::Local)) =
+        (algorithm, on_store_failure)
+    {
+        report.add(raw.on_store_failure.map_or(at, |node| node.at), NO_LOCAL_SLOTS);
+        return None;
+    }
     let mut rule = Rule::with_limit(name?, algorithm?, limit?);
     rule.conditions = conditions?;
     rule.per = per?;
@@ -176,27 +183,57 @@ pub(super) const ANSWERS: [(&str, OnStoreFailure); 3] = [
     ("local", OnStoreFailure::Local),
 ];
 
-pub(super) const ALGORITHMS: [(&str, Algorithm); 5] = [
+pub(super) const ALGORITHMS: [(&str, Algorithm); 6] = [
     ("token_bucket", Algorithm::TokenBucket),
     ("leaky_bucket", Algorithm::LeakyBucket { queue: 0 }),
     ("fixed_window", Algorithm::FixedWindow),
     ("sliding_window", Algorithm::SlidingWindow),
     ("sliding_log", Algorithm::SlidingLog),
+    ("concurrency", Algorithm::Concurrency { hold: Concurrency::HOLD }),
 ];
 
+/// What is wrong with slots that nobody could release.
+pub(super) const NO_LOCAL_SLOTS: &str =
+    "on_store_failure must be allow or deny with algorithm concurrency, found local";
+
 fn algorithm(raw: &RawRule<'_>, report: &mut Report) -> Option<Algorithm> {
-    let chosen = word(raw.algorithm, "algorithm", ALGORITHMS, report);
-    let Some(node) = raw.queue else {
-        return chosen;
+    let said = word(raw.algorithm, "algorithm", ALGORITHMS, report);
+    let queue = raw.queue.map(|node| (node, whole(node, "queue", report)));
+    let hold = raw.hold.map(|node| (node, hold(node, report)));
+    let chosen = match raw.algorithm {
+        None => implied(raw).or(said)?,
+        Some(_) => said?,
     };
-    let queue = whole(node, "queue", report);
-    match chosen? {
-        Algorithm::LeakyBucket { .. } => Some(Algorithm::LeakyBucket { queue: queue? }),
-        other => {
-            let named = ALGORITHMS.iter().find(|(_, known)| *known == other);
-            let algorithm = named.map_or("another", |(name, _)| name);
-            noted(Err(QuotaError::NoQueue { algorithm }), node, report)
-        }
+    let (mut algorithm, name) = (chosen, chosen.name());
+    if let Some((node, queue)) = queue {
+        algorithm = match chosen {
+            Algorithm::LeakyBucket { .. } => Algorithm::LeakyBucket { queue: queue? },
+            _ => noted(Err(QuotaError::NoQueue { algorithm: name }), node, report)?,
+        };
+    }
+    if let Some((node, hold)) = hold {
+        algorithm = match chosen {
+            Algorithm::Concurrency { .. } => Algorithm::Concurrency { hold: hold? },
+            _ => noted(Err(QuotaError::NoHold { algorithm: name }), node, report)?,
+        };
+    }
+    Some(algorithm)
+}
+
+/// The algorithm of a limit that says how it counts: `20 in flight`.
+fn implied(raw: &RawRule<'_>) -> Option<Algorithm> {
+    let quota: Quota = raw.limit.and_then(Node::text)?.parse().ok()?;
+    quota.is_in_flight().then_some(Algorithm::Concurrency { hold: Concurrency::HOLD })
+}
+
+fn hold(node: &Node<'_>, report: &mut Report) -> Option<Span> {
+    let written = text(node, "hold", report)?;
+    let span = window_of(written.trim()).map_err(|error| format!("hold: {error}"));
+    let found = noted(span, node, report)?;
+    let (shortest, longest) = Concurrency::HOLDS;
+    match (shortest..=longest).contains(&found) {
+        true => Some(found),
+        false => noted(Err(QuotaError::Hold { found }), node, report),
     }
 }
 

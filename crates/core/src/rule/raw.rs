@@ -13,6 +13,7 @@ pub(super) struct RawRule<'n> {
     pub(super) limit: Option<&'n Node<'n>>,
     pub(super) burst: Option<&'n Node<'n>>,
     pub(super) queue: Option<&'n Node<'n>>,
+    pub(super) hold: Option<&'n Node<'n>>,
     pub(super) algorithm: Option<&'n Node<'n>>,
     pub(super) tiers: Option<&'n Node<'n>>,
     pub(super) overrides: Option<&'n Node<'n>>,
@@ -28,13 +29,14 @@ pub(super) struct RawRule<'n> {
 }
 
 impl<'n> RawRule<'n> {
-    pub(super) const KEYS: [&'static str; 18] = [
+    pub(super) const KEYS: [&'static str; 19] = [
         "name",
         "match",
         "per",
         "limit",
         "burst",
         "queue",
+        "hold",
         "algorithm",
         "tiers",
         "overrides",
@@ -59,6 +61,7 @@ impl<'n> RawRule<'n> {
             limit,
             burst,
             queue,
+            hold,
             algorithm,
             tiers,
             overrides,
@@ -79,6 +82,7 @@ impl<'n> RawRule<'n> {
             limit,
             burst,
             queue,
+            hold,
             algorithm,
             tiers,
             overrides,

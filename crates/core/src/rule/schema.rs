@@ -110,7 +110,13 @@ fn rule() -> Schema {
                 .usually(0)
                 .example(20),
         )
-        .key("algorithm", Schema::word("How it counts.", algorithms).example("sliding_window"))
+        .key(
+            "hold",
+            Schema::part("After how long a holder that neither releases nor renews its slot loses it, for `concurrency`: `1s` to `1h`.", "window")
+                .usually("60s")
+                .example("5m"),
+        )
+        .key("algorithm", Schema::word("How it counts. A limit in flight is counted by `concurrency`.", algorithms).example("sliding_window"))
         .key("tiers", tiers.example(json!({"by": "claim.plan", "limits": {"free": "10 per second"}})))
         .key(
             "overrides",
@@ -192,6 +198,10 @@ fn rule() -> Schema {
                     "then": {"properties": {"accuracy": {"const": "exact"}}}
                 },
                 {
+                    "if": {"required": ["hold"]},
+                    "then": {"properties": {"algorithm": {"const": "concurrency"}}}
+                },
+                {
                     "if": {"required": ["burst"]},
                     "then": {"properties": {"algorithm": {"const": "token_bucket"}}}
                 }
@@ -239,7 +249,7 @@ fn conditions() -> Schema {
 
 fn limit() -> Schema {
     let text = Schema::text("As people say it. Units are ms, second, minute, hour, day, week, month (30 days) and year (365 days), short or plural.")
-        .with("pattern", format!("^ *[0-9][0-9_]*( */ *| +per +){} *$", length()));
+        .with("pattern", format!("^ *[0-9][0-9_]*(( */ *| +per +){}| +in +flight) *$", length()));
     let map = Schema::map("In parts.")
         .required("amount", Schema::whole("How much.", 0, Quota::MAX_AMOUNT).example(250))
         .required("window", Schema::part("For how long.", "window").example("15m"))
@@ -252,6 +262,7 @@ fn limit() -> Schema {
         .example("100 per second")
         .example("100/s")
         .example("250 per 15 minutes")
+        .example("20 in flight")
         .example(json!({"amount": 250, "window": "15m", "burst": 500}))
 }
 

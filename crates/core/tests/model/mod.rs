@@ -111,6 +111,7 @@ impl Model {
             Algorithm::SlidingLog => {
                 exact(self.spent_between((now + 1).saturating_sub(window), now + 1))
             }
+            Algorithm::Concurrency { .. } => panic!("slots have a model of their own"),
         }
     }
 
@@ -306,6 +307,7 @@ impl Model {
                 new.memory = Memory::Log(vec![Charge { id: u64::MAX, at: now, cost: used }]);
                 false
             }
+            Algorithm::Concurrency { .. } => panic!("slots have a model of their own"),
         };
         *self = new;
         refundable

@@ -27,6 +27,7 @@ pub(crate) struct Step {
     pub(crate) at: u64,
     pub(crate) cost: Option<u64>,
     pub(crate) refund: Option<usize>,
+    pub(crate) renew: Option<usize>,
     pub(crate) limit: Option<Numbers>,
     pub(crate) allowed: Option<bool>,
     pub(crate) delay: Option<u64>,
@@ -44,6 +45,11 @@ impl Numbers {
             "fixed_window" => Algorithm::FixedWindow,
             "sliding_window" => Algorithm::SlidingWindow,
             "sliding_log" => Algorithm::SlidingLog,
+            "concurrency" => {
+                let hold = Span::from_micros(self.window);
+                let quota = Quota::in_flight(self.amount);
+                return Limit::new(Algorithm::Concurrency { hold }, quota).unwrap();
+            }
             other => panic!("unknown algorithm {other}"),
         };
         let quota = Quota::per(self.amount, Span::from_micros(self.window));
@@ -63,5 +69,11 @@ pub(crate) fn integers(limit: &Limit, state: &mut State, now: Timestamp) -> Vec<
         State::Fixed(count) => vec![count.end.as_micros(), count.spent],
         State::Sliding(counts) => vec![counts.end.as_micros(), counts.current, counts.previous],
         State::Log(log) => log.entries().flat_map(|(at, cost)| [at.as_micros(), cost]).collect(),
+        State::Slots(slots) => {
+            let held = slots.taken().iter();
+            let held =
+                held.flat_map(|slot| [slot.id.as_micros(), slot.until.as_micros(), slot.count]);
+            std::iter::once(slots.last().as_micros()).chain(held).collect()
+        }
     }
 }

@@ -9,6 +9,9 @@ A step charges `cost` at `at` (microseconds since the epoch). `refund: n` takes 
 n back instead; `limit` changes the limit first. Times in the answers are microseconds from `at`;
 `retry_after` is null when the step is allowed and -1 when it never will be.
 
+The window of `concurrency` is its hold. `renew: n` holds on what step n took; its state is the last id that was given
+out, then id, end and count of what is held.
+
 In holds.json a step asks for a cost and a hold. `reports` lists node, number, spent and closed;
 `holds` lists node, number, amount, spent and until of what is held after it. `owed` lists when and how much
 in all was admitted without asking.
@@ -214,8 +217,58 @@ class Log:
         return [number for pair in sorted(merged.items()) for number in pair]
 
 
+class Slots:
+    """Concurrency: who holds how much until when, by a name that is never given twice."""
+
+    def __init__(self, limit):
+        self.hold, self.capacity = limit["window"], limit["amount"]
+        self.held, self.last = {}, 0
+
+    def live(self, now):
+        return {name: held for name, held in self.held.items() if held[0] > now}
+
+    def used(self, now):
+        return sum(count for _, count in self.live(now).values())
+
+    def fits(self, now, cost):
+        return self.used(now) + cost <= self.capacity
+
+    def spend(self, now, cost):
+        self.held = self.live(now)
+        self.last = max(now, self.last + 1)
+        self.held[self.last] = (now + self.hold, cost)
+        return 0, self.last
+
+    def refund(self, now, name, _cost):
+        self.held = self.live(now)
+        self.held.pop(name, None)
+
+    def renew(self, now, name):
+        self.held = self.live(now)
+        if name in self.held:
+            until, count = self.held[name]
+            self.held[name] = (max(until, now + self.hold), count)
+
+    def remaining(self, now):
+        return max(0, self.capacity - self.used(now))
+
+    def fits_at(self, now, cost):
+        instants = [now] + [until for until, _ in self.live(now).values()]
+        return min(instant for instant in instants if self.fits(instant, cost))
+
+    def whole_at(self, now):
+        return max([now] + [until for until, _ in self.live(now).values()])
+
+    def adopt(self, old, now):
+        self.held, self.last = old.live(now), old.last
+
+    def state(self, now):
+        held = sorted(self.live(now).items())
+        return [self.last] + [number for name, (until, count) in held for number in (name, until, count)]
+
+
 def meter(limit):
-    kinds = {"token_bucket": Bucket, "leaky_bucket": Bucket, "sliding_log": Log}
+    kinds = {"concurrency": Slots, "token_bucket": Bucket, "leaky_bucket": Bucket, "sliding_log": Log}
     return kinds.get(limit["algorithm"], Window)(limit)
 
 
@@ -236,6 +289,9 @@ def play(name, limit, script):
             if step["refund"] in charged:
                 mark, cost = charged.pop(step["refund"])
                 client.refund(now, mark, cost)
+        elif "renew" in step:
+            if step["renew"] in charged:
+                client.renew(now, charged[step["renew"]][0])
         elif "cost" in step:
             cost = step["cost"]
             asked = max(1, cost)
@@ -408,6 +464,9 @@ def walk(seed, limit, count=60, other=None):
             now += chance.choice([0, 1, limit["window"] // 3, limit["window"], chance.randrange(1, limit["window"] * 2)])
         if other and number in (count // 3, 2 * count // 3):
             script.append({"at": now, "limit": other if number == count // 3 else limit, "cost": 1})
+        elif limit["algorithm"] == "concurrency" and 0.7 < roll and script:
+            # Most of what is taken is held for a while and given back.
+            script.append({"at": now, chance.choice(["refund", "refund", "renew"]): chance.randrange(max(0, number - 9), number)})
         elif roll > 0.9 and script:
             script.append({"at": now, "refund": chance.randrange(len(script))})
         else:
@@ -425,6 +484,16 @@ def textbook(algorithm):
                    limit, [{"at": SECOND, "cost": 30}] + steady)
     if algorithm in ("fixed_window", "sliding_window", "sliding_log"):
         yield play("20 at 85 % of a second, 20 after it", limit_of(algorithm, 20, SECOND), boundary)
+    if algorithm == "concurrency":
+        limit = limit_of(algorithm, 2, SECOND)
+        yield play("who releases twice, or after the hold, releases nobody else", limit, [
+            {"at": SECOND, "cost": 1}, {"at": SECOND, "refund": 0}, {"at": SECOND, "cost": 1}, {"at": SECOND, "refund": 0},
+            {"at": SECOND, "cost": 1}, {"at": SECOND, "cost": 1}, {"at": 2 * SECOND, "cost": 2}, {"at": 2 * SECOND, "refund": 2},
+            {"at": 2 * SECOND, "cost": 1}])
+        yield play("a holder that renews keeps its slot, one that does not loses it", limit, [
+            {"at": SECOND, "cost": 1}, {"at": SECOND, "cost": 1}, {"at": 1_700_000, "renew": 0}, {"at": 1_900_000, "cost": 1},
+            {"at": 2 * SECOND, "cost": 1}, {"at": 2 * SECOND, "renew": 1}, {"at": 2_100_000, "cost": 1},
+            {"at": 2_700_000, "cost": 1}])
     if algorithm == "leaky_bucket":
         yield play("ten at once into a queue of four", limit_of(algorithm, 10, SECOND, queue=4),
                    [{"at": SECOND, "cost": 1}] * 10)
@@ -434,9 +503,11 @@ def main():
     month = 30 * 86_400 * SECOND
     numbers = [(5, SECOND), (100, 60 * SECOND), (7, 1_000), (3, 86_400 * SECOND), (9_973, 3_600 * SECOND)]
     large = [(10**12, month), (999_999_999_989, month), (10**7, SECOND), (2**52, 3_650 * 86_400 * SECOND)]
-    for algorithm in ("token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"):
+    for algorithm in ("token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log", "concurrency"):
         cases = list(textbook(algorithm))
         chosen = numbers if algorithm == "sliding_log" else numbers + large
+        if algorithm == "concurrency":
+            chosen = [(1, SECOND), (2, 60 * SECOND), (5, SECOND), (20, 60 * SECOND), (10_000, 1_800 * SECOND)]
         for seed, (amount, window) in enumerate(chosen):
             more = {"queue": seed * 3} if algorithm == "leaky_bucket" else {}
             if algorithm == "token_bucket" and seed % 2:

@@ -333,6 +333,14 @@ impl MemoryStore {
         given.unwrap_or(false)
     }
 
+    /// Holds on slots in flight, if they are still held. Whether they are.
+    pub fn renew_one(&self, slots: &Refund) -> bool {
+        let now = self.clock.now();
+        let (_, mut shard) = self.open(slots.key);
+        let renew = |limit: &Limit, state: &mut State| slots.renew(limit, state, now);
+        shard.visit_as_is(&self.common, slots.key, now, renew).unwrap_or(false)
+    }
+
     /// Forgets what a key has spent. Synchronous.
     pub fn forget_one(&self, key: Key) {
         self.open(key).1.forget(key);
@@ -421,6 +429,10 @@ impl Store for MemoryStore {
         for refund in &refunds {
             self.refund_one(refund);
         }
+    }
+
+    async fn renew(&self, slots: &[Refund]) -> Result<usize, StoreError> {
+        Ok(slots.iter().filter(|slots| self.renew_one(slots)).count())
     }
 
     async fn forget(&self, key: Key) -> Result<(), StoreError> {

@@ -278,13 +278,37 @@ impl Inner {
         })
     }
 
-    async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
+    /// Charges by where their keys live.
+    fn groups(&self, refunds: impl Iterator<Item = Refund>) -> BTreeMap<Group, Vec<Refund>> {
         let mut groups: BTreeMap<Group, Vec<Refund>> = BTreeMap::new();
         for refund in refunds {
-            self.denials.clear(refund.key);
             let group = self.topology.group(&self.shared, refund.key);
-            groups.entry(group).or_default().push(refund.clone());
+            groups.entry(group).or_default().push(refund);
         }
+        groups
+    }
+
+    async fn renew(&self, slots: &[Refund]) -> Result<usize, StoreError> {
+        let held = slots.iter().filter(|slots| slots.limit.is_held() && slots.slip.is_some());
+        // To the script, giving nothing back of what is held is to hold it on.
+        let renewals = held.map(|slots| Refund { cost: 0, ..slots.clone() });
+        let (mut held, mut failed) = (0, None);
+        for (group, renewals) in self.groups(renewals) {
+            let renewed = match self.topology.node(group) {
+                Ok(node) => node.refund(&renewals).await,
+                Err(error) => Err(error),
+            };
+            match renewed {
+                Ok(count) => held += count,
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(held), Err)
+    }
+
+    async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
+        refunds.iter().for_each(|refund| self.denials.clear(refund.key));
+        let groups = self.groups(refunds.iter().cloned());
         let (mut given, mut failed) = (0, None);
         for (group, refunds) in groups {
             let refunded = match self.topology.node(group) {
@@ -346,6 +370,10 @@ impl Store for RedisStore {
 
     fn refund_detached(self: &Arc<Self>, refunds: Vec<Refund>) {
         drop(self.inner.give_back(refunds));
+    }
+
+    async fn renew(&self, slots: &[Refund]) -> Result<usize, StoreError> {
+        self.inner.renew(slots).await
     }
 
     async fn forget(&self, key: Key) -> Result<(), StoreError> {

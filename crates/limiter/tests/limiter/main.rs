@@ -4,6 +4,7 @@
 mod changing;
 mod failing;
 mod give_back;
+mod holding;
 mod together;
 
 use tidegate::{

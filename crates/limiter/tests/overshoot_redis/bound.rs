@@ -34,7 +34,7 @@ pub(crate) fn admits(algorithm: Algorithm, amount: u64, span: Elapsed) -> RangeI
         Algorithm::FixedWindow => amount * (1 + span.boundaries()),
         // The window before weighs less and less; what that frees is rounded down each time.
         Algorithm::SlidingWindow if span.boundaries() > 0 => amount + span.refill(amount) + 1,
-        Algorithm::SlidingWindow | Algorithm::SlidingLog => amount,
+        Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::Concurrency { .. } => amount,
     };
     amount..=most
 }

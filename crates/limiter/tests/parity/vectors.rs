@@ -58,6 +58,12 @@ impl Bench {
                     let refunded = self.runtime.block_on(store.refund(&[refund]));
                     assert_eq!(refunded, Ok(usize::from(given)), "{place}: refund");
                 }
+            } else if let Some(earlier) = step.renew {
+                if let Some(slots) = &charged[earlier] {
+                    let held = slots.renew(&limit, &mut core, now);
+                    let renewed = self.runtime.block_on(store.renew(std::slice::from_ref(slots)));
+                    assert_eq!(renewed, Ok(usize::from(held)), "{place}: renewal");
+                }
             } else {
                 let cost = step.cost.unwrap();
                 let charge = Charge { key, shared: key, limit: &limit, cost, alone: false };
@@ -103,4 +109,9 @@ fn sliding_window_in_lua_answers_its_vectors() {
 #[test]
 fn sliding_log_in_lua_answers_its_vectors() {
     check(include_str!("../../../core/tests/vectors/sliding_log.json"));
+}
+
+#[test]
+fn concurrency_in_lua_answers_its_vectors() {
+    check(include_str!("../../../core/tests/vectors/concurrency.json"));
 }

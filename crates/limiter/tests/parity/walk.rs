@@ -84,6 +84,15 @@ impl Client {
         }
         given
     }
+
+    fn renew(&mut self, slots: &Refund, now: Timestamp) -> bool {
+        let Some((limit, mut state)) = self.kept.clone() else { return false };
+        let held = slots.renew(&limit, &mut state, now);
+        if held {
+            self.kept = Some((limit, state));
+        }
+        held
+    }
 }
 
 /// A limit of any algorithm, from the smallest numbers to the largest.
@@ -104,13 +113,17 @@ pub(crate) fn any_limit(random: &mut Random) -> Arc<Limit> {
             _ => 1 + random.below(40),
         };
         let quota = Quota::per(amount, window);
-        let (algorithm, quota) = match random.below(7) {
+        let (algorithm, quota) = match random.below(8) {
             0 => (Algorithm::TokenBucket, quota),
             1 => (Algorithm::TokenBucket, quota.burst(random.size(Quota::MAX_AMOUNT))),
             2 => (Algorithm::TokenBucket, quota.burst(1 + random.below(60))),
             3 => (Algorithm::LeakyBucket { queue: random.below(12) }, quota),
             4 => (Algorithm::FixedWindow, quota),
             5 => (Algorithm::SlidingWindow, quota),
+            6 => {
+                let hold = Span::from_micros(1_000_000 + random.below(3_599_000_001));
+                (Algorithm::Concurrency { hold }, Quota::in_flight(amount % 10_001))
+            }
             _ => (Algorithm::SlidingLog, Quota::per(amount % 10_001, window)),
         };
         // Not every amount fills up in time to be counted.
@@ -178,9 +191,9 @@ impl Walk {
         Self { random, clients, now: Timestamp::from_micros(START) }
     }
 
-    /// Draws what happens next: who is charged what, and what is taken back.
-    fn draw(&mut self) -> (Vec<Ask>, Vec<Refund>) {
-        let (mut asks, mut refunds, mut place) = (Vec::new(), Vec::new(), 0);
+    /// Draws what happens next: who is charged what, what is taken back, and what is held on.
+    fn draw(&mut self) -> (Vec<Ask>, Vec<Refund>, Vec<Refund>) {
+        let (mut asks, mut refunds, mut renewals, mut place) = (vec![], vec![], vec![], 0);
         while place < self.clients.len() {
             let (random, client) = (&mut self.random, &mut self.clients[place]);
             if random.chance(3) {
@@ -188,6 +201,11 @@ impl Walk {
             }
             if random.chance(12) && !client.spent.is_empty() {
                 let which = usize::try_from(random.below(client.spent.len() as u64)).unwrap();
+                if random.chance(25) {
+                    renewals.push(client.spent[which].clone());
+                    place += 1;
+                    continue;
+                }
                 let mut refund = client.spent.swap_remove(which);
                 if random.chance(20) {
                     // Not this charge, but whatever was spent last.
@@ -208,7 +226,7 @@ impl Walk {
                 place += 1;
             }
         }
-        (asks, refunds)
+        (asks, refunds, renewals)
     }
 
     /// What the core answers. Charges that are alike are answered in any order.
@@ -262,6 +280,11 @@ impl Bench {
         let calls = refunds.chunks(16).map(|refunds| self.store.refund(refunds));
         self.runtime.block_on(join_all(calls)).into_iter().map(Result::unwrap).sum()
     }
+
+    fn renew(&self, slots: &[Refund]) -> usize {
+        let calls = slots.chunks(16).map(|slots| self.store.renew(slots));
+        self.runtime.block_on(join_all(calls)).into_iter().map(Result::unwrap).sum()
+    }
 }
 
 /// Whether the same outcomes were told, in whatever order.
@@ -278,11 +301,11 @@ fn are_alike(told: &[Answer], expected: &[Outcome]) -> bool {
 fn a_random_walk_through_lua_and_through_rust_agrees_at_every_step() {
     let (seed, wanted) = (seed(), steps());
     let (mut bench, mut walk, mut taken) = (Bench::new(), Walk::new(seed), 0);
-    let (mut admitted, mut denied, mut given_back) = (0, 0, 0);
+    let (mut admitted, mut denied, mut given_back, mut renewed) = (0, 0, 0, 0);
     while taken < wanted {
         walk.now = any_time(&mut walk.random, walk.now);
         bench.set_time(walk.now);
-        let (asks, refunds) = walk.draw();
+        let (asks, refunds, renewals) = walk.draw();
         let told = bench.ask(&walk, &asks);
         for (ask, told) in asks.iter().zip(&told) {
             let before: Vec<_> =
@@ -309,6 +332,13 @@ fn a_random_walk_through_lua_and_through_rust_agrees_at_every_step() {
         let given = given.count();
         assert_eq!(bench.refund(&refunds), given, "TIDEGATE_SEED={seed}, after {taken} steps");
         (taken, given_back) = (taken + refunds.len() as u64, given_back + given);
+        let held = renewals.iter().filter(|slots| {
+            let client = walk.clients.iter_mut().find(|client| client.key == slots.key).unwrap();
+            client.renew(slots, walk.now)
+        });
+        let held = held.count();
+        assert_eq!(bench.renew(&renewals), held, "TIDEGATE_SEED={seed}, after {taken} steps");
+        (taken, renewed) = (taken + renewals.len() as u64, renewed + held);
         for client in &mut walk.clients {
             let keep = client.spent.len().saturating_sub(8);
             client.spent.drain(..keep);
@@ -320,7 +350,9 @@ fn a_random_walk_through_lua_and_through_rust_agrees_at_every_step() {
             client.kept.as_ref().map(|(limit, state)| (Limit::clone(limit), state.clone()));
         assert_eq!(kept, wanted, "TIDEGATE_SEED={seed}, after {taken} steps");
     }
-    println!("{taken} steps: {admitted} admitted, {denied} denied, {given_back} refunded");
+    println!(
+        "{taken} steps: {admitted} admitted, {denied} denied, {given_back} refunded, {renewed} renewed"
+    );
     let counts = bench.store.counts();
     println!("{} requests in {} script calls", counts.carried, counts.calls);
 }

@@ -105,6 +105,11 @@ impl Naive {
         let Some((limit, state)) = self.kept.get_mut(&refund.key) else { return false };
         refund.take_back(limit, state, now)
     }
+
+    fn renew(&mut self, slots: &Refund, now: Timestamp) -> bool {
+        let Some((limit, state)) = self.kept.get_mut(&slots.key) else { return false };
+        slots.renew(limit, state, now)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -112,6 +117,8 @@ enum Call {
     /// Charges of one call: key, limit, cost, alone.
     Charge(Vec<(usize, usize, u64, bool)>),
     Refund(usize),
+    /// Hold what was spent on, which only slots in flight are.
+    Renew(usize),
     /// What was spent last: key, limit, cost.
     GiveBack(usize, usize, u64),
     Forget(usize),
@@ -134,6 +141,8 @@ fn limits() -> Vec<Arc<Limit>> {
         (Algorithm::FixedWindow, Quota::per(4, Span::from_millis(700))),
         (Algorithm::SlidingWindow, second(6)),
         (Algorithm::SlidingLog, second(5)),
+        (Algorithm::Concurrency { hold: Span::SECOND }, Quota::in_flight(5)),
+        (Algorithm::Concurrency { hold: Span::from_secs(3) }, Quota::in_flight(2)),
     ];
     quotas.map(|(algorithm, quota)| Arc::new(Limit::new(algorithm, quota).unwrap())).to_vec()
 }
@@ -144,6 +153,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     let call = prop_oneof![
         6 => prop::collection::vec(charge, 1..4).prop_map(Call::Charge),
         2 => any::<usize>().prop_map(Call::Refund),
+        2 => any::<usize>().prop_map(Call::Renew),
         2 => (0..KEYS, 0..limits, prop_oneof![1u64..5, Just(u64::MAX)])
             .prop_map(|(number, limit, cost)| Call::GiveBack(number, limit, cost)),
         1 => (0..KEYS).prop_map(Call::Forget),
@@ -201,6 +211,15 @@ fn answers_like_a_map<T: Testbed>(
                 prop_assert_eq!(given, expected);
             }
             Call::Refund(_) => {}
+            Call::Renew(which) => {
+                if let Some(which) = which.checked_rem(spent.len()) {
+                    let slots: &Refund = &spent[which];
+                    let expected = usize::from(naive.renew(slots, bed.now()));
+                    let held =
+                        bed.block_on(bed.store().renew(std::slice::from_ref(slots))).unwrap();
+                    prop_assert_eq!(held, expected);
+                }
+            }
             Call::GiveBack(number, limit, cost) => {
                 let key = key(*number, together);
                 // Most often under the limit that it was charged under.

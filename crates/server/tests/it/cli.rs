@@ -196,7 +196,7 @@ rules.yaml:8: rule "api": unit of time must be ms, second, minute, hour, day, we
   |
 8 |     limit: 100 per fortnight  # too long
   |            ^^^^^^^^^^^^^^^^^
-rules.yaml:9: rule "api": algorithm must be token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log, found "token-bucket" (did you mean token_bucket?)
+rules.yaml:9: rule "api": algorithm must be token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log or concurrency, found "token-bucket" (did you mean token_bucket?)
   |
 9 |     algorithm: token-bucket
   |                ^^^^^^^^^^^^

@@ -145,7 +145,9 @@ fn left_with(part: &Limit, left: u64, at: Timestamp) -> State {
 fn in_one_window(limit: &Limit, one: Timestamp, other: Timestamp) -> bool {
     let window = limit.quota().window().as_micros().max(1);
     match limit.algorithm() {
-        Algorithm::TokenBucket | Algorithm::LeakyBucket { .. } => false,
+        Algorithm::TokenBucket | Algorithm::LeakyBucket { .. } | Algorithm::Concurrency { .. } => {
+            false
+        }
         Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog => {
             one.as_micros() / window == other.as_micros() / window
         }

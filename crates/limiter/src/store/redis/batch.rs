@@ -4,18 +4,22 @@
 //! back is what each key held before; the node works out from that, with the same arithmetic as
 //! every other store, what each client is told.
 
+mod delivery;
 mod reply;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
 use tidegate_core::{Key, Limit, Outcome};
 use tokio::sync::oneshot;
 
+use super::node::Node;
 use super::state::{self, Tag};
 use crate::store::StoreError;
+
+pub(super) use self::delivery::Delivery;
 
 /// One charge of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +30,9 @@ pub(super) struct Item {
 }
 
 /// What one request is told, in the order of its items.
-pub(super) type Told = Result<SmallVec<[Outcome; 4]>, StoreError>;
+pub(super) type Told = Result<Outcomes, StoreError>;
+
+type Outcomes = SmallVec<[Outcome; 4]>;
 
 /// A request that somebody waits for: all of its items are charged, or none.
 #[derive(Debug)]
@@ -37,7 +43,7 @@ pub(super) struct Errand {
     /// States found under another limit, and what they are under this one.
     takeovers: Vec<Takeover>,
     tries: u8,
-    reply: oneshot::Sender<Told>,
+    reply: oneshot::Sender<Delivery>,
 }
 
 #[derive(Debug)]
@@ -53,7 +59,10 @@ const TRIES: u8 = 8;
 impl Errand {
     /// An errand, and where its answer will be. With `look` it spends nothing, as it does when it
     /// costs nothing or more than a limit ever admits.
-    pub(super) fn new(items: SmallVec<[Item; 2]>, look: bool) -> (Self, oneshot::Receiver<Told>) {
+    pub(super) fn new(
+        items: SmallVec<[Item; 2]>,
+        look: bool,
+    ) -> (Self, oneshot::Receiver<Delivery>) {
         let never = |item: &Item| item.cost == 0 || item.cost > item.limit.capacity();
         let look = look || items.iter().any(never);
         let (reply, told) = oneshot::channel();
@@ -71,7 +80,12 @@ impl Errand {
 
     /// Answers. Nobody may be there any more to hear it.
     pub(super) fn tell(self, told: Told) {
-        let _ = self.reply.send(told);
+        self.tell_from(&Weak::new(), told);
+    }
+
+    /// Answers what a node said, which takes back the slots of who is gone.
+    fn tell_from(self, node: &Weak<Node>, told: Told) {
+        let _ = self.reply.send(Delivery::new(&self.items, told, node));
     }
 }
 

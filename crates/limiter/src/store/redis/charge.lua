@@ -13,7 +13,8 @@
 -- comes as 0, 255, a longer length and the whole of it; nothing was charged to its request.
 
 local byte, char, sub, call, LOG = string.byte, string.char, string.sub, redis.call, 5
-local makers, meters = {token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log}, {}
+local meters = {}
+local makers = {token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log, concurrency}
 
 local prices, some_logs = {}, false
 do
@@ -30,11 +31,11 @@ do
     -- The last term is where the next price begins.
     at = price[#price]
     prices[#prices + 1] = price
-    some_logs = some_logs or id == LOG
+    some_logs = some_logs or id >= LOG
   end
 end
 
--- The bytes of each key, false for none. A log is never read whole.
+-- The bytes of each key, false for none. A log is never read whole, and neither it nor slots fit an answer.
 local raws = (some_logs or #KEYS == 0) and {} or call('MGET', unpack(KEYS))
 local answers, last = {}, 0
 

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::Inner;
-use super::batch::{Batch, Errand, Item, Told};
+use super::batch::{Batch, Delivery, Errand, Item, Told};
 use super::topology::Group;
 use crate::store::{Answer, Answers, Charge, Refund, StoreError};
 
@@ -22,7 +22,7 @@ pub(super) async fn charge(store: &Arc<Inner>, charges: &[Charge<'_>]) -> Answer
     let mut answers: Answers = charges.iter().map(|_| Answer::Unasked).collect();
     // What is charged for itself is on its way before the rest is waited for.
     let alone = places(charges, |charge| charge.alone);
-    let waiting: SmallVec<[(usize, oneshot::Receiver<Told>); 2]> = alone
+    let waiting: SmallVec<[(usize, oneshot::Receiver<Delivery>); 2]> = alone
         .into_iter()
         .map(|place| {
             let group = store.topology.group(&store.shared, charges[place].key);
@@ -145,7 +145,7 @@ fn submit(
     charges: &[Charge<'_>],
     places: &[usize],
     look: bool,
-) -> oneshot::Receiver<Told> {
+) -> oneshot::Receiver<Delivery> {
     let items = places.iter().map(|place| {
         let charge = &charges[*place];
         Item { key: charge.key, limit: Arc::clone(charge.limit), cost: charge.cost }
@@ -160,9 +160,9 @@ fn submit(
 }
 
 /// The answer, or that it did not come in time.
-async fn wait(store: &Inner, told: oneshot::Receiver<Told>, deadline: Instant) -> Told {
+async fn wait(store: &Inner, told: oneshot::Receiver<Delivery>, deadline: Instant) -> Told {
     match timeout_at(deadline, told).await {
-        Ok(Ok(told)) => told,
+        Ok(Ok(told)) => told.take(),
         Ok(Err(_)) => Err(StoreError::Interrupted {
             store: "redis".into(),
             reason: "the call was given up".into(),

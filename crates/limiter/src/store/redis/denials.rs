@@ -85,7 +85,8 @@ impl Denials {
     ) {
         let Some(wait) = outcome.retry_after() else { return };
         let until = asked + Duration::from(wait).min(self.longest);
-        if self.longest.is_zero() || matches!(**limit, Limit::LeakyBucket(_)) {
+        let shrinks = matches!(**limit, Limit::LeakyBucket(_) | Limit::Concurrency(_));
+        if self.longest.is_zero() || shrinks {
             return;
         }
         let mut shard = self.shard(key).lock();
@@ -158,8 +159,12 @@ mod tests {
     fn a_queue_that_may_shrink_by_itself_is_never_remembered() {
         let (denials, now) = (Denials::new(SECOND), Instant::now());
         let queue = limit(Algorithm::LeakyBucket { queue: 3 });
-        denials.note(Key::from_u128(1), &queue, 1, &denied(30), now);
-        assert_eq!(denials.find(Key::from_u128(1), &queue, 1, now), None);
+        let slots = Algorithm::Concurrency { hold: Span::MINUTE };
+        let slots = Arc::new(Limit::new(slots, Quota::in_flight(3)).unwrap());
+        for limit in [queue, slots] {
+            denials.note(Key::from_u128(1), &limit, 1, &denied(30), now);
+            assert_eq!(denials.find(Key::from_u128(1), &limit, 1, now), None);
+        }
     }
 
     #[test]

@@ -3,12 +3,14 @@
 -- KEYS     one key for each refund
 -- ARGV     one for each refund: algorithm, length of what has to follow the first two bytes of the
 --          stored tag, that, terms of the limit and the cost; instant of the charge, end of its
---          slot or window, parts. Without the latter three, what was spent last is given back
+--          slot or window, parts. Without the latter three, what was spent last is given back. A cost of
+--          nothing holds slots in flight on
 --
--- Answers with one byte for each refund: 1 when it gave anything back.
+-- Answers with one byte for each refund: 1 when it gave anything back, or holds on.
 
 local byte, sub = string.byte, string.sub
-local makers, meters = {token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log}, {}
+local meters = {}
+local makers = {token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log, concurrency}
 
 local function refund(key, text)
   local id, length = byte(text, 1, 2)

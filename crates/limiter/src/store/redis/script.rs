@@ -28,12 +28,13 @@ pub(super) struct Scripts {
 }
 
 /// Each algorithm by the name of its function, in the order of the ids in their tags.
-const ALGORITHMS: [(&str, &str); 5] = [
+const ALGORITHMS: [(&str, &str); 6] = [
     ("token_bucket", include_str!("token_bucket.lua")),
     ("leaky_bucket", include_str!("leaky_bucket.lua")),
     ("fixed_window", include_str!("fixed_window.lua")),
     ("sliding_window", include_str!("sliding_window.lua")),
     ("sliding_log", include_str!("sliding_log.lua")),
+    ("concurrency", include_str!("concurrency.lua")),
 ];
 
 /// Where the charge script takes in what it does with requests of several charges.

@@ -5,6 +5,7 @@
 //! limit has to know what it takes over. The scripts compare tags whole and never look inside.
 
 use smallvec::SmallVec;
+use tidegate_core::algorithm::concurrency::{Slot, Slots};
 use tidegate_core::algorithm::fixed_window::Count;
 use tidegate_core::algorithm::sliding_log::Log;
 use tidegate_core::algorithm::sliding_window::Counts;
@@ -33,6 +34,7 @@ const fn id(algorithm: Algorithm) -> u8 {
         Algorithm::FixedWindow => 3,
         Algorithm::SlidingWindow => 4,
         Algorithm::SlidingLog => 5,
+        Algorithm::Concurrency { .. } => 6,
     }
 }
 
@@ -40,7 +42,11 @@ impl Tag {
     pub(super) fn of(limit: &Limit) -> Self {
         let (quota, algorithm) = (limit.quota(), limit.algorithm());
         let mut bytes = Bytes::from_slice(&[VERSION, 0, id(algorithm)]);
-        put_varint(&mut bytes, quota.window().as_micros());
+        let window = match algorithm {
+            Algorithm::Concurrency { hold } => hold,
+            _ => quota.window(),
+        };
+        put_varint(&mut bytes, window.as_micros());
         let window_end = bytes.len();
         put_varint(&mut bytes, quota.amount());
         match algorithm {
@@ -48,7 +54,10 @@ impl Tag {
                 put_varint(&mut bytes, quota.explicit_burst().map_or(0, |burst| burst + 1));
             }
             Algorithm::LeakyBucket { queue } => put_varint(&mut bytes, queue),
-            Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog => {}
+            Algorithm::FixedWindow
+            | Algorithm::SlidingWindow
+            | Algorithm::SlidingLog
+            | Algorithm::Concurrency { .. } => {}
         }
         // At most 3 bytes and three numbers of at most 10 bytes each.
         bytes[1] = u8::try_from(bytes.len()).unwrap_or(u8::MAX);
@@ -64,8 +73,12 @@ impl Tag {
     }
 
     /// What has to follow the first two bytes of a state's tag for a slip of this limit to count: all
-    /// of it for buckets, for windows as much as says that the window is the same.
+    /// of it for buckets, for windows as much as says that the window is the same. Slots in flight go by
+    /// their names alone.
     pub(super) fn honoured(&self) -> &[u8] {
+        if self.algorithm() == id(Algorithm::Concurrency { hold: Span::ZERO }) {
+            return &self.bytes[2..3];
+        }
         let bucket = self.algorithm() <= id(Algorithm::LeakyBucket { queue: 0 });
         &self.bytes[2..if bucket { self.bytes.len() } else { self.window_end }]
     }
@@ -77,10 +90,10 @@ pub(super) type Unreadable = &'static str;
 /// The limit and the state that a key's bytes say.
 pub(super) fn parse(raw: &[u8]) -> Result<(Limit, State), Unreadable> {
     let (limit, payload) = parse_tag(raw)?;
-    let state = if let Limit::SlidingLog(_) = limit {
-        parse_log(payload).ok_or("its log can't be")?
-    } else {
-        read(&limit, payload).ok_or("its length is wrong")?
+    let state = match limit {
+        Limit::SlidingLog(_) => parse_log(payload).ok_or("its log can't be")?,
+        Limit::Concurrency(_) => parse_slots(payload).ok_or("its slots can't be")?,
+        _ => read(&limit, payload).ok_or("its length is wrong")?,
     };
     Ok((limit, state))
 }
@@ -105,13 +118,14 @@ pub(super) fn parse_tag(raw: &[u8]) -> Result<(Limit, &[u8]), Unreadable> {
         3 => (Algorithm::FixedWindow, quota),
         4 => (Algorithm::SlidingWindow, quota),
         5 => (Algorithm::SlidingLog, quota),
+        6 => (Algorithm::Concurrency { hold: window }, Quota::in_flight(amount)),
         _ => return Err("its algorithm is unknown"),
     };
     let limit = Limit::new(algorithm, quota).map_err(|_| "its limit can't be")?;
     Ok((limit, payload))
 }
 
-/// The state of a limit other than a log, from what follows the tag; nothing is a new client.
+/// The state of a limit other than a log or slots, from what follows the tag; nothing is a new client.
 pub(super) fn read(limit: &Limit, payload: &[u8]) -> Option<State> {
     if payload.is_empty() {
         return Some(limit.fresh());
@@ -150,6 +164,32 @@ pub(super) fn read_told(payload: &[u8], now: Timestamp) -> Option<State> {
         }
     }
     at.0.is_empty().then(|| Log::new(entries).into())
+}
+
+/// What the charge script tells of slots, as the fewest slots that answer the same to its cost.
+pub(super) fn read_told_slots(payload: &[u8]) -> Option<State> {
+    let mut at = Numbers(payload);
+    let (used, last, freed) = (at.number(4)?, at.time()?, at.number(4)?);
+    let (freed_at, latest) = (at.time()?, at.time()?);
+    let slot = |count, until| Slot { id: Timestamp::EPOCH, until, count };
+    let held = [slot(freed, freed_at), slot(used.checked_sub(freed)?, latest)];
+    at.0.is_empty().then(|| Slots::new(held, last).into())
+}
+
+const SLOT: usize = 16;
+
+fn parse_slots(payload: &[u8]) -> Option<State> {
+    let mut at = Numbers(payload);
+    let last = at.time()?;
+    let slot = |bytes: &[u8]| {
+        let mut at = Numbers(bytes);
+        Some(Slot { id: at.time()?, until: at.time()?, count: at.number(2)? })
+    };
+    if !at.0.len().is_multiple_of(SLOT) {
+        return None;
+    }
+    let taken: Option<Vec<Slot>> = at.0.chunks_exact(SLOT).map(slot).collect();
+    Some(Slots::new(taken?, last).into())
 }
 
 const LOG_ENTRY: usize = 9;
@@ -200,6 +240,16 @@ pub(super) fn write(tag: &Tag, state: &State) -> Option<Bytes> {
             for (instant, cost) in entries {
                 put_numbers(&mut bytes, &[instant.as_micros()]);
                 bytes.extend_from_slice(&cost.to_be_bytes()[6..]);
+            }
+        }
+        State::Slots(slots) => {
+            if *slots == Slots::default() {
+                return None;
+            }
+            put_numbers(&mut bytes, &[slots.last().as_micros()]);
+            for slot in slots.taken() {
+                put_numbers(&mut bytes, &[slot.id.as_micros(), slot.until.as_micros()]);
+                bytes.extend_from_slice(&slot.count.to_be_bytes()[6..]);
             }
         }
     }

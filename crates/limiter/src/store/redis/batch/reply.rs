@@ -1,10 +1,11 @@
 //! What the script's reply means for each request of a batch.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
 use tidegate_core::{Limit, Outcome, State, Timestamp};
 
+use super::super::node::Node;
 use super::super::state::{self, Tag};
 use super::{Batch, Entry, Errand, Item, TRIES, Takeover};
 use crate::store::StoreError;
@@ -12,7 +13,12 @@ use crate::store::StoreError;
 impl Batch {
     /// Tells every request what the script's reply means for it. Requests whose states have to be
     /// taken over from another limit come back, to be sent again.
-    pub(in super::super) fn tell(self, store: &Arc<str>, reply: &[u8]) -> Vec<Errand> {
+    pub(in super::super) fn tell(
+        self,
+        store: &Arc<str>,
+        node: &Weak<Node>,
+        reply: &[u8],
+    ) -> Vec<Errand> {
         let corrupt =
             |reason: &str| StoreError::Corrupt { store: Arc::clone(store), reason: reason.into() };
         let mut again = Vec::new();
@@ -35,7 +41,7 @@ impl Batch {
                     errand.tell(Err(corrupt("the script's reply is cut short")));
                 }
             } else {
-                entry.tell(&answers, now, &mut again, &corrupt);
+                entry.tell(&answers, now, node, &mut again, &corrupt);
             }
         }
         again
@@ -71,6 +77,7 @@ impl Entry {
         self,
         answers: &[Kept<'_>],
         now: Timestamp,
+        node: &Weak<Node>,
         again: &mut Vec<Errand>,
         corrupt: &impl Fn(&str) -> StoreError,
     ) {
@@ -95,7 +102,7 @@ impl Entry {
             let outcomes = replay(&errand.items, &mut states, now, spends);
             let fits = outcomes.iter().all(Outcome::is_allowed);
             if errand.look || fits == spends {
-                errand.tell(Ok(outcomes));
+                errand.tell_from(node, Ok(outcomes));
             } else {
                 errand.tell(Err(corrupt("script and node do not agree on it")));
             }
@@ -145,8 +152,10 @@ impl Errand {
 fn states(items: &[Item], answers: &[Kept<'_>], now: Timestamp) -> Option<SmallVec<[State; 4]>> {
     let states = items.iter().zip(answers).map(|(item, answer)| {
         let before = answer.before.ok()?;
-        if let Limit::SlidingLog(_) = *item.limit {
-            return state::read_told(before, now);
+        match *item.limit {
+            Limit::SlidingLog(_) => return state::read_told(before, now),
+            Limit::Concurrency(_) => return state::read_told_slots(before),
+            _ => {}
         }
         // What is kept begins with the tag that the script compared.
         let payload = match before.get(1) {

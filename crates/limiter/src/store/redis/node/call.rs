@@ -23,6 +23,15 @@ impl Node {
         Ok(reply.iter().filter(|given| **given == 1).count())
     }
 
+    /// Releases slots that nobody waits for any more, all of them kept in one place.
+    pub(in super::super) fn release(self: Arc<Self>, slots: Vec<Refund>) {
+        let shared = Arc::clone(&self.shared);
+        shared.spawn(async move {
+            // Sent once; what is not released is lost after its hold.
+            let _ = self.refund(&slots).await;
+        });
+    }
+
     /// Calls a script that is not part of the traffic, wherever a cluster keeps its key.
     #[allow(
         clippy::disallowed_methods,

@@ -115,7 +115,7 @@ impl Node {
     async fn settle(&self, batch: Batch, reply: Result<Vec<u8>, Failure>) {
         match reply {
             Ok(reply) => {
-                let again = batch.tell(&self.name, &reply);
+                let again = batch.tell(&self.name, &self.this, &reply);
                 if !again.is_empty() {
                     self.requeue(again);
                 }

@@ -1,0 +1,169 @@
+//! Slots in flight: taken with a request, held while it lasts, released on every way it can end.
+
+use std::sync::Arc;
+
+use tidegate_core::{Decision, Limit, Request, Span};
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+
+use super::{Limiter, Receipt};
+use crate::clock::Clock;
+use crate::store::memory::MemoryStore;
+use crate::store::{Refund, Store, StoreError};
+
+impl Receipt {
+    /// Whether there are slots in flight among what was charged, which are held until they are released.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.refunds.iter().any(|refund| refund.limit.is_held())
+    }
+
+    /// Only the slots; what was spent per time stays spent.
+    fn into_slots(self) -> Vec<Refund> {
+        self.refunds.into_iter().filter(|refund| refund.limit.is_held()).collect()
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Releases the slots in flight that a request took, each if it is still held. How many were.
+    ///
+    /// What the request was charged per time stays charged: that is for [`refund`](Self::refund), which
+    /// takes back all of it.
+    ///
+    /// # Errors
+    /// The store did not confirm it; it is not tried again, and what is still held is lost after its
+    /// hold.
+    pub async fn release(&self, receipt: Receipt) -> Result<usize, StoreError> {
+        let slots = receipt.into_slots();
+        match slots.is_empty() {
+            true => Ok(0),
+            false => self.inner.store.refund(&slots).await,
+        }
+    }
+
+    /// Holds the slots in flight of a request on for another hold, each if it is still held. How many
+    /// are: one that expired or was released is gone for good.
+    ///
+    /// # Errors
+    /// The store did not confirm it. The slots are held until they would have been lost, so there is
+    /// time to try again.
+    pub async fn renew(&self, receipt: &Receipt) -> Result<usize, StoreError> {
+        let slots: Vec<Refund> = receipt.clone().into_slots();
+        match slots.is_empty() {
+            true => Ok(0),
+            false => self.inner.store.renew(&slots).await,
+        }
+    }
+
+    /// As [`check`](Self::check), with a guard for the slots in flight that the request took: they are
+    /// held while it lives, and released when it is dropped.
+    ///
+    /// A future that is dropped before it is ready leaves no slot behind: the store takes back what it
+    /// gave to who is gone, or loses it after its hold if it can't be reached.
+    ///
+    /// ```
+    /// use tidegate::{Limiter, Request, RuleSet};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let rules = "rules: [{name: exports, per: [user], limit: 1 in flight}]";
+    /// let limiter = Limiter::builder().rules(RuleSet::parse("rules.yaml", rules)?).build();
+    /// let alice = Request::new().with("user", "alice")?;
+    /// let (decision, held) = limiter.hold(&alice).await;
+    /// assert!(decision.is_allowed());
+    /// assert!(!limiter.hold(&alice).await.0.is_allowed());
+    /// drop(held);
+    /// assert!(limiter.hold(&alice).await.0.is_allowed());
+    /// # Ok(()) }
+    /// ```
+    pub async fn hold(&self, request: &Request<'_>) -> (Decision, Held<S>) {
+        let (decision, receipt) = self.check_with_receipt(request).await;
+        (decision, self.held(receipt))
+    }
+
+    /// A guard for the slots in flight of a receipt.
+    #[must_use]
+    pub fn held(&self, receipt: Receipt) -> Held<S> {
+        Held::new(&self.inner.store, &self.inner.clock, receipt.into_slots())
+    }
+}
+
+/// Slots in flight that are held while this lives.
+///
+/// They are renewed in the background three times per hold, and released on drop without waiting for
+/// the store's answer. Made outside of a tokio runtime, they are released but not renewed.
+#[derive(Debug)]
+pub struct Held<S: Store = MemoryStore> {
+    store: Arc<S>,
+    slots: Vec<Refund>,
+    renewing: Option<AbortHandle>,
+}
+
+impl<S: Store> Held<S> {
+    fn new(store: &Arc<S>, clock: &Clock, slots: Vec<Refund>) -> Self {
+        let pace = slots.iter().filter_map(|slots| hold_of(&slots.limit)).min();
+        let renewing = pace.zip(Handle::try_current().ok()).map(|(hold, runtime)| {
+            let (store, clock, slots) = (Arc::clone(store), clock.clone(), slots.clone());
+            let third = Span::from_micros(hold.as_micros() / 3);
+            runtime.spawn(keep_renewing(store, clock, slots, third)).abort_handle()
+        });
+        Self { store: Arc::clone(store), slots, renewing }
+    }
+
+    /// Whether no rule of the request counts what is in flight, or none let it pass.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Releases the slots, and waits until the store has confirmed it. How many were still held.
+    ///
+    /// # Errors
+    /// The store did not; it is not tried again.
+    pub async fn release(mut self) -> Result<usize, StoreError> {
+        self.stop_renewing();
+        if self.slots.is_empty() {
+            return Ok(0);
+        }
+        // Whoever drops this future half way releases once more, by the same names: that is harmless.
+        let released = self.store.refund(&self.slots).await;
+        self.slots.clear();
+        released
+    }
+
+    fn stop_renewing(&mut self) {
+        if let Some(renewing) = self.renewing.take() {
+            renewing.abort();
+        }
+    }
+}
+
+impl<S: Store> Drop for Held<S> {
+    fn drop(&mut self) {
+        self.stop_renewing();
+        if !self.slots.is_empty() {
+            self.store.refund_detached(std::mem::take(&mut self.slots));
+        }
+    }
+}
+
+fn hold_of(limit: &Limit) -> Option<Span> {
+    match limit {
+        Limit::Concurrency(slots) => Some(slots.hold()),
+        _ => None,
+    }
+}
+
+/// Renews until nothing is held any more. A store that fails is asked again a third of a hold later.
+async fn keep_renewing<S: Store>(store: Arc<S>, clock: Clock, slots: Vec<Refund>, third: Span) {
+    loop {
+        clock.sleep_until(clock.now() + third).await;
+        match store.renew(&slots).await {
+            Ok(0) => {
+                tracing::warn!("slots in flight were lost before they were released");
+                return;
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "slots in flight could not be renewed, trying on"),
+        }
+    }
+}
