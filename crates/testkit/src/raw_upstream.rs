@@ -80,6 +80,7 @@ struct Records {
     received: Mutex<Vec<Received>>,
     faults: Mutex<Vec<String>>,
     unfinished: AtomicUsize,
+    ended: AtomicUsize,
     bytes: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -93,6 +94,7 @@ impl RawUpstream {
             received: Mutex::default(),
             faults: Mutex::default(),
             unfinished: AtomicUsize::new(0),
+            ended: AtomicUsize::new(0),
             bytes: Mutex::default(),
         });
         let serving = Arc::clone(&records);
@@ -141,6 +143,11 @@ impl RawUpstream {
         self.records.connections.load(Ordering::SeqCst)
     }
 
+    /// How many connections the other side has left so far.
+    pub fn ended(&self) -> usize {
+        self.records.ended.load(Ordering::SeqCst)
+    }
+
     /// Every byte so far, for each connection.
     pub fn bytes(&self) -> Vec<Vec<u8>> {
         locked(&self.records.bytes).clone()
@@ -171,6 +178,10 @@ impl Connection {
         if !self.unread.is_empty() {
             self.records.unfinished.fetch_add(1, Ordering::SeqCst);
         }
+        let _ = self.stream.shutdown().await;
+        // Until the other side has left too, or the connection is broken.
+        while self.stream.read(&mut [0; 1024]).await.is_ok_and(|length| length > 0) {}
+        self.records.ended.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Reads a request and answers it. Nothing: the connection is over.
@@ -191,7 +202,6 @@ impl Connection {
             Turn::AnswerEarly(_) | Turn::Silence => Some(()),
             Turn::AnswerAndClose(bytes) => {
                 let _ = self.stream.write_all(&bytes).await;
-                let _ = self.stream.shutdown().await;
                 None
             }
             Turn::Close => None,
