@@ -238,7 +238,7 @@ impl From<BindError> for Failure {
         let failure = Self::failed(&error);
         match &error {
             BindError::NoDoor => failure.hint("--http 127.0.0.1:8080 opens one"),
-            BindError::Door { door: door @ ("resp" | "admin"), .. } => failure
+            BindError::Door { door: door @ ("resp" | "admin" | "gateway"), .. } => failure
                 .hint(format!("--{door} 127.0.0.1:0 takes any free port"))
                 .hint(format!("--{door} off does without the door")),
             BindError::Door { door, .. } => {
@@ -252,7 +252,7 @@ impl From<BindError> for Failure {
             }
             BindError::Store(OpenError::Kind { .. }) => failure
                 .hint("redis:// is one server, redis+cluster:// a cluster, redis+sentinel:// a master by name"),
-            BindError::Tls(_) | BindError::Identity(_)
+            BindError::Tls(_) | BindError::Upstream(_) | BindError::Identity(_)
             | BindError::Store(_) => failure,
         }
     }
