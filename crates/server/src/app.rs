@@ -89,10 +89,7 @@ struct Entrance {
 
 impl Entrance {
     /// Takes the address, if there is a gateway.
-    async fn to(
-        listen: &Listen,
-        config: Option<GatewayConfig>,
-    ) -> Result<Option<Self>, BindError> {
+    async fn to(listen: &Listen, config: Option<GatewayConfig>) -> Result<Option<Self>, BindError> {
         let (Door::At(wanted), Some(config)) = (&listen.gateway, config) else { return Ok(None) };
         let taken = |error| BindError::Door { door: "gateway", address: wanted.clone(), error };
         let listeners = gateway::listen(wanted).await.map_err(taken)?;

@@ -28,7 +28,7 @@ use hyper::body::Incoming;
 use hyper::header::CONNECTION;
 use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode, Version};
 use parking_lot::Mutex;
 use tidegate::{Clock, Span};
 
@@ -232,6 +232,8 @@ impl Inner {
             own
         })?;
         call.answered();
+        // What the server speaks is between it and us.
+        *response.version_mut() = Version::HTTP_11;
         let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let server = switched.then(|| hyper::upgrade::on(&mut response));
         head::back(response.headers_mut(), switched);
@@ -260,10 +262,8 @@ impl Inner {
         asked: &Asked,
     ) -> Result<(Reply, Admitted), Response<Full<Bytes>>> {
         let by = self.service.now();
-        let caller = Caller {
-            way: Some((&route.name, &route.upstream.name)),
-            ..asked.peer.caller()
-        };
+        let caller =
+            Caller { way: Some((&route.name, &route.upstream.name)), ..asked.peer.caller() };
         let request = self
             .identity
             .describe(by.known(), head, caller)

@@ -196,11 +196,7 @@ impl Forward {
 
     /// Waits for an answer as long as the client's body makes progress, and then as long as a server may
     /// take.
-    async fn answer(
-        &self,
-        sending: impl Future<Output = Sent>,
-        upload: Option<&Upload>,
-    ) -> Tried {
+    async fn answer(&self, sending: impl Future<Output = Sent>, upload: Option<&Upload>) -> Tried {
         let mut sending = std::pin::pin!(sending);
         let mut seen = 0;
         loop {

@@ -291,7 +291,12 @@ mod tests {
             ("/", ten, &[], "/ -"),
             ("*", eleven, &[("host", "x")], "* x"),
             ("/", eleven, &[], "400 host: found none, wanted one"),
-            ("/", eleven, &[("host", "x"), ("host", "x")], "400 host: found it twice, wanted it once"),
+            (
+                "/",
+                eleven,
+                &[("host", "x"), ("host", "x")],
+                "400 host: found it twice, wanted it once",
+            ),
             ("/", eleven, &[("host", "x/y")], "400 host: found no host, wanted one"),
             ("/", eleven, &[("host", "")], "400 host: found no host, wanted one"),
             (

@@ -21,8 +21,9 @@ const MAX_IDLE: usize = 512;
 const MAX_AGE: u64 = 4;
 /// How often the pool is swept.
 pub(super) const SWEEP: Span = Span::from_secs(15);
-/// Most requests at once on one connection of HTTP/2, whatever the server allows.
-const MAX_STREAMS: usize = 256;
+/// Most requests at once on one connection of HTTP/2, which is what servers allow at least. If one allows
+/// fewer, they wait for each other there.
+const MAX_STREAMS: usize = 100;
 /// Longest head of an answer in bytes.
 const MAX_HEAD: usize = 256 * 1024;
 /// What a server may send of one answer before the client has read it, in bytes.
@@ -198,8 +199,7 @@ impl Lines {
 impl Shared {
     /// One more request, if there is room.
     fn stream(&self) -> Option<Line> {
-        let most = self.line.current_max_send_streams().clamp(1, MAX_STREAMS);
-        if self.streams.load(Ordering::Relaxed) >= most {
+        if self.streams.load(Ordering::Relaxed) >= MAX_STREAMS {
             return None;
         }
         self.streams.fetch_add(1, Ordering::Relaxed);

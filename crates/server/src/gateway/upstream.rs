@@ -161,8 +161,9 @@ impl Server {
         let tls = match url.scheme {
             Scheme::Https => {
                 let connector = upstream.tls.connector(&["h2", "http/1.1"])?;
-                let name = ServerName::try_from(url.host.clone())
-                    .map_err(|_| format!("{:?} is no name that a certificate could have", url.host))?;
+                let name = ServerName::try_from(url.host.clone()).map_err(|_| {
+                    format!("{:?} is no name that a certificate could have", url.host)
+                })?;
                 Some(ServerTls { connector, name })
             }
             Scheme::Http | Scheme::H2c => None,

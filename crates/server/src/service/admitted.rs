@@ -32,7 +32,7 @@ impl Admitted {
     /// The request is being served from now on: what it was charged stays charged.
     pub(crate) fn serve(&mut self) {
         if let Some(turn) = self.turn.take() {
-            self.held = turn.into_held();
+            self.held = turn.take();
         }
     }
 }

@@ -41,16 +41,15 @@ impl Door {
         let service = Arc::new(Service::new(limiter, HeaderStyle::default()));
         let (close, closing) = watch::channel(false);
         let (patience, clock) = (PATIENCE, time.clock());
-        let doorway =
-            Doorway {
-                listener,
-                tls: None,
-                patience,
-                clock,
-                closing,
-                connections: Arc::default(),
-                shared: false,
-            };
+        let doorway = Doorway {
+            listener,
+            tls: None,
+            patience,
+            clock,
+            closing,
+            connections: Arc::default(),
+            shared: false,
+        };
         let serving = doorway.serve(Arc::new(Resp::new(service, Gate::default())));
         Self { address, time, close, serving: tokio::spawn(serving) }
     }
