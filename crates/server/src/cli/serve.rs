@@ -15,12 +15,13 @@ use crate::rules::Found;
 /// Answers rate-limit checks until it is told to stop.
 ///
 /// Without arguments: sample rules, spending kept in memory, HTTP on 127.0.0.1:8080, gRPC on
-/// 127.0.0.1:8081, RESP on 127.0.0.1:6380 and the admin door on 127.0.0.1:9090. Each address is printed
-/// on stdout once it is bound, `http 127.0.0.1:8080`, so that port 0 is of use to scripts.
+/// 127.0.0.1:8081, RESP on 127.0.0.1:6380 and the admin door on 127.0.0.1:9090. With an upstream also a
+/// gateway on 127.0.0.1:8000. Each address is printed on stdout once it is bound, `http 127.0.0.1:8080`,
+/// so that port 0 is of use to scripts.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {
-    /// The configuration: listen, store, rules, identity, headers, admin. Flags beat it
+    /// The configuration: listen, store, rules, identity, headers, admin, gateway. Flags beat it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -56,11 +57,15 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<Door>,
 
-    #[arg(long, value_name = "ADDRESS", hide = true)]
+    /// Where to take HTTP requests and forward those that the rules allow to --upstream: an address, or
+    /// off [default: 127.0.0.1:8000 with an upstream, else off]
+    #[arg(long, value_name = "ADDRESS")]
     gateway: Option<Door>,
 
-    #[arg(long, value_name = "URL", hide = true)]
-    upstream: Option<String>,
+    /// A server that the gateway forwards to: http://HOST:PORT, https:// or h2c://. Given several times:
+    /// servers that do the same. Takes the place of upstreams and routes in the configuration
+    #[arg(long, value_name = "URL", value_parser = unseen)]
+    upstream: Vec<Secret>,
 }
 
 const EXAMPLES: &str = "\
@@ -68,6 +73,7 @@ Examples:
   tidegate serve
   tidegate serve --rules rules.yaml --http 0.0.0.0:8080
   tidegate serve --config tidegate.yaml --http 127.0.0.1:0
+  tidegate serve --gateway 0.0.0.0:8000 --upstream http://127.0.0.1:3000
   tidegate serve --redis redis://127.0.0.1:6379 --rules redis://127.0.0.1:6379
   tidegate serve --rules-envoy /srv/runtime_data/current/ratelimit/config
 
@@ -91,6 +97,8 @@ A configuration:
   identity: {trusted_proxies: [127.0.0.1]} # and api_key, session, jwt, attributes
   headers: {reset: delta, ietf: 11}       # reset: delta, epoch; ietf: 11, 6, off;
                                           # rls, through Envoy: denied, all, off
+  gateway: {upstreams: [{name: api, servers: [http://10.0.0.1:3000]}]} # and routes, timeouts,
+                                          # max_wait, tell_upstream
   tls: {certificate: c.pem, key: k.pem}   # client_ca: ca.pem asks clients for certificates
   drain: {delay: 2s, timeout: 25s}        # after SIGTERM: not ready, then no new connections";
 
@@ -133,9 +141,6 @@ async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failur
         config.identity,
     )
     .await?;
-    for door in &config.listen.missing {
-        output.note(format_args!("{door}: this version has no such door, going on without it"));
-    }
     output.note(format_args!("tidegate {}, spending kept in {store}", env!("CARGO_PKG_VERSION")));
     match app.http() {
         Some(http) if sample => output.note(banner(http)),
