@@ -233,6 +233,11 @@ impl App {
         self.http.as_ref().map(|bound| bound.address)
     }
 
+    /// Where requests are forwarded from.
+    pub(crate) fn gateway(&self) -> Option<SocketAddr> {
+        self.gateway.as_ref().map(|entrance| entrance.address)
+    }
+
     /// The doors by name, and where they really are.
     pub(crate) fn doors(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         let resp = self.resp.as_ref().map(|(bound, _)| bound);
