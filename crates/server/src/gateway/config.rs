@@ -225,6 +225,11 @@ impl fmt::Display for ServerUrl {
 }
 
 impl ServerUrl {
+    /// Whether it has to show a certificate.
+    pub(crate) fn speaks_tls(&self) -> bool {
+        self.scheme == Scheme::Https
+    }
+
     /// The host and the port.
     pub(crate) fn authority(&self) -> String {
         match self.host.contains(':') {
