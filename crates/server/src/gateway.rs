@@ -44,7 +44,8 @@ use self::pool::Pool;
 use self::route::{Route, Routes};
 pub(crate) use self::threads::{Front, Threads, listen};
 use self::tunnel::Tunnel;
-use self::upstream::{Entered, Upstream};
+pub(crate) use self::upstream::UpstreamStanding;
+use self::upstream::{Entered, Outcome, Upstream};
 use crate::identity::{Caller, Identity};
 use crate::service::{Admitted, Reply, Service, Via};
 use crate::transport::door::{Patience, Peer};
@@ -59,6 +60,7 @@ pub(crate) struct Upstreams {
     config: GatewayConfig,
     all: Vec<Arc<Upstream>>,
     routes: Arc<Routes>,
+    clock: Clock,
 }
 
 impl Upstreams {
@@ -66,18 +68,18 @@ impl Upstreams {
     ///
     /// # Errors
     /// Files for TLS can't be used.
-    pub(crate) fn new(config: GatewayConfig) -> Result<Self, String> {
+    pub(crate) fn new(config: GatewayConfig, clock: Clock) -> Result<Self, String> {
         let all = Upstream::all(&config)?;
         let routes = Arc::new(Routes::new(&config, &all));
-        Ok(Self { config, all, routes })
+        Ok(Self { config, all, routes, clock })
     }
 
     /// Asks servers whether they are well, for as long as it is polled.
-    pub(crate) async fn watch(self: Arc<Self>, clock: Clock) {
+    pub(crate) async fn watch(self: Arc<Self>) {
         let servers = self.servers();
         let checks = health::checks(&self.config, &self.all).into_iter();
-        let checks =
-            checks.map(|(server, health)| health::watch(server, health, servers, clock.clone()));
+        let checks = checks
+            .map(|(server, health)| health::watch(server, health, servers, self.clock.clone()));
         futures_util::future::join_all(checks).await;
     }
 
@@ -87,17 +89,10 @@ impl Upstreams {
         Patience { request: idle, parting: Some(PARTING), ..Patience::default() }
     }
 
-    /// Each upstream with how many requests are under way there, and its servers with whether they are well.
-    pub(crate) fn standing(
-        &self,
-        clock: &Clock,
-    ) -> impl Iterator<Item = (&str, usize, impl Iterator<Item = (String, bool)>)> {
-        let now = clock.now();
-        self.all.iter().map(move |upstream| {
-            let servers = upstream.servers.iter();
-            let servers = servers.map(move |server| (server.url.to_string(), server.is_well(now)));
-            (&*upstream.name, upstream.in_flight(), servers)
-        })
+    /// How each of them stands.
+    pub(crate) fn standing(&self) -> Vec<UpstreamStanding> {
+        let now = self.clock.now();
+        self.all.iter().map(|upstream| upstream.standing(now)).collect()
     }
 
     fn servers(&self) -> usize {
@@ -217,7 +212,10 @@ impl Inner {
             }
         }
         // The fault is ours, so it costs the client nothing.
-        let entered = route.upstream.enter(route.priority).ok_or_else(answer::shed)?;
+        let entered = route.upstream.enter(route.priority).ok_or_else(|| {
+            route.upstream.count(Outcome::Shed);
+            answer::shed()
+        })?;
         admitted.serve();
         let address = asked.peer.address.ip();
         let trusted = self.identity.trusts(address);
@@ -227,11 +225,13 @@ impl Inner {
         }
         let sent = self.forward.send(&route.upstream, Request::from_parts(head, body)).await;
         let Answered { mut response, kept, under_way } = sent.map_err(|failure| {
+            route.upstream.count(Outcome::Failed);
             let mut own = answer::failure(failure);
             answer::tell(own.headers_mut(), reply.headers());
             own
         })?;
         call.answered();
+        route.upstream.count(Outcome::of(response.status()));
         // What the server speaks is between it and us.
         *response.version_mut() = Version::HTTP_11;
         let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
