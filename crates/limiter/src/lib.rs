@@ -31,7 +31,7 @@ pub use clock::{Clock, ManualClock};
 pub use fleet::membership::{Era, Footing, Heard, Membership, Stake};
 pub use limiter::{
     AcquireError, Builder, Claim, FailureCounts, ForgetError, Held, Limiter, NoHandle, Receipt,
-    Under, UnknownRule,
+    Turn, Under, UnknownRule,
 };
 pub use live::LiveLimiter;
 pub use per_key::{NeverFits, PerKey};

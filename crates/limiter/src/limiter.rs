@@ -4,6 +4,7 @@ mod blocking;
 mod builder;
 mod charging;
 mod deciding;
+mod entering;
 mod error;
 mod failing;
 mod give_back;
@@ -26,6 +27,7 @@ use crate::store::memory::MemoryStore;
 use crate::store::{Refund, Store, StoreError};
 
 pub use self::builder::Builder;
+pub use self::entering::Turn;
 pub use self::error::{AcquireError, ForgetError, NoHandle, UnknownRule};
 use self::failing::Failing;
 pub use self::failing::FailureCounts;

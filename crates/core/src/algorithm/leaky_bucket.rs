@@ -2,9 +2,12 @@
 //!
 //! Whoever is admitted gets a slot, and waits for it; `queue` of them may wait, the next is
 //! denied. Releases are never closer than one interval. The state is the end of the last slot.
+//!
+//! A request may have less patience than the queue is long: a slot that begins too late for it is not
+//! given out. That is the request's own affair, so the state of a client is the same for all of them.
 
 use crate::algorithm::pace::{Due, Pace};
-use crate::algorithm::{Bound, Meter, State};
+use crate::algorithm::{Bound, Limit, Meter, State};
 use crate::decision::Slip;
 use crate::quota::{Quota, QuotaError};
 use crate::time::{Span, Timestamp};
@@ -15,11 +18,38 @@ pub struct LeakyBucket {
     quota: Quota,
     queue: u64,
     pace: Pace,
+    /// How long a request waits at the most, if that is less than the queue may take.
+    patience: Option<Span>,
 }
 
 impl LeakyBucket {
     pub(super) fn pace(&self) -> &Pace {
         &self.pace
+    }
+
+    /// When the last slot ends at the latest, from now, if `cost` is to fit in.
+    pub(super) fn depth_for(&self, cost: u64) -> Due {
+        let whole = self.pace.depth();
+        let patient = |patience: Span| Due { micros: patience.as_micros(), parts: 0 };
+        let in_time = self.patience.map(|patience| {
+            self.pace.add(patient(patience), self.pace.span(cost.min(self.capacity())))
+        });
+        in_time.map_or(whole, |in_time| in_time.min(whole))
+    }
+
+    /// Whether the next slot begins in time.
+    #[inline]
+    fn is_in_time(&self, due: &Due, now: Timestamp) -> bool {
+        self.patience.is_none_or(|patience| *due <= (now + patience).into())
+    }
+
+    /// Whether slots mean the same under both.
+    pub(super) fn shares_slots_with(&self, other: &Self) -> bool {
+        (self.quota, self.queue) == (other.quota, other.queue)
+    }
+
+    pub(super) fn patience(&self) -> Option<Span> {
+        self.patience
     }
 
     /// A queue that drains by the quota, and in which `queue` may wait.
@@ -33,7 +63,7 @@ impl LeakyBucket {
         if queue >= Quota::MAX_AMOUNT {
             return Err(QuotaError::Queue { found: queue });
         }
-        Ok(Self { quota, queue, pace: Pace::new(&quota, queue + 1)? })
+        Ok(Self { quota, queue, pace: Pace::new(&quota, queue + 1)?, patience: None })
     }
 
     /// How many may wait.
@@ -46,6 +76,31 @@ impl LeakyBucket {
     #[must_use]
     pub fn interval(&self) -> Span {
         self.pace.interval()
+    }
+}
+
+impl Limit {
+    /// The same limit for a request that waits for its slot so long at the most: a slot that begins
+    /// later is denied, as one is for which there is no room. `None` where nobody waits longer anyway.
+    ///
+    /// Clients have one state under both, and slots that were given out under one can be given back
+    /// under the other.
+    #[must_use]
+    pub fn waiting_at_most(&self, patience: Span) -> Option<Self> {
+        let Self::LeakyBucket(bucket) = self else { return None };
+        let longest = bucket.pace.before(bucket.pace.depth(), 1).ceil();
+        let sooner = longest.since(Timestamp::EPOCH) > patience;
+        sooner.then(|| Self::LeakyBucket(LeakyBucket { patience: Some(patience), ..*bucket }))
+    }
+
+    /// The same limit for who waits however long it takes.
+    pub(super) fn unhurried(&self) -> Self {
+        match self {
+            Self::LeakyBucket(bucket) => {
+                Self::LeakyBucket(LeakyBucket { patience: None, ..*bucket })
+            }
+            other => other.clone(),
+        }
     }
 }
 
@@ -85,7 +140,7 @@ impl Meter for LeakyBucket {
 
     #[inline]
     fn admits(&self, due: &Due, now: Timestamp, cost: u64) -> bool {
-        self.pace.admits(*due, now, cost)
+        self.pace.admits(*due, now, cost) && self.is_in_time(due, now)
     }
 
     #[inline]
@@ -96,11 +151,12 @@ impl Meter for LeakyBucket {
 
     #[inline]
     fn remaining(&self, due: &Due, now: Timestamp) -> u64 {
-        self.pace.remaining(*due, now)
+        if self.is_in_time(due, now) { self.pace.remaining(*due, now) } else { 0 }
     }
 
     fn admits_at(&self, due: &Due, now: Timestamp, cost: u64) -> Timestamp {
-        self.pace.admits_at(*due, now, cost)
+        let room_at = self.pace.admits_at(*due, now, cost);
+        self.patience.map_or(room_at, |patience| room_at.max(due.ceil() - patience))
     }
 
     #[inline]

@@ -205,7 +205,7 @@ impl Limit {
     fn honours(&self, charged: &Self) -> bool {
         match (self, charged) {
             (Self::TokenBucket(mine), Self::TokenBucket(theirs)) => mine == theirs,
-            (Self::LeakyBucket(mine), Self::LeakyBucket(theirs)) => mine == theirs,
+            (Self::LeakyBucket(mine), Self::LeakyBucket(theirs)) => mine.shares_slots_with(theirs),
             (Self::FixedWindow(_), Self::FixedWindow(_))
             | (Self::SlidingWindow(_), Self::SlidingWindow(_))
             | (Self::SlidingLog(_), Self::SlidingLog(_)) => {
@@ -243,9 +243,14 @@ impl Limit {
             None => whole,
         };
         // A smaller amount refills a burst more slowly, perhaps too slowly to be counted.
-        Self::new(algorithm, shared)
+        let share = Self::new(algorithm, shared)
             .or_else(|_| Self::new(algorithm, per(0)))
-            .unwrap_or_else(|_| self.clone())
+            .unwrap_or_else(|_| self.clone());
+        let patience = match self {
+            Self::LeakyBucket(bucket) => bucket.patience(),
+            _ => None,
+        };
+        patience.and_then(|patience| share.waiting_at_most(patience)).unwrap_or(share)
     }
 
     /// From when on the state says no more than a fresh one.
@@ -283,7 +288,8 @@ impl Limit {
             }
             (Self::Concurrency(_), ..) | (_, Self::Concurrency(_), _) => self.fresh(),
             _ => {
-                let seen = old.peek(&mut state.clone(), now, 0);
+                // What there is no time to wait for is not used up.
+                let seen = old.unhurried().peek(&mut state.clone(), now, 0);
                 let used = seen.limit.saturating_sub(seen.remaining).min(self.capacity());
                 let mut fresh = self.fresh();
                 self.charge(&mut fresh, now, used);

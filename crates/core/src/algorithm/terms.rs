@@ -10,7 +10,8 @@ pub enum Terms {
     Bucket {
         /// How many parts make a microsecond.
         parts: u64,
-        /// How long a whole bucket takes to fill.
+        /// How long a whole bucket takes to fill; of a leaky bucket whose request will not wait for
+        /// all of it, as much as it will.
         depth: Due,
         /// How long the cost takes.
         cost: Due,
@@ -36,15 +37,15 @@ impl Limit {
             let amount = quota.amount();
             Terms::Window { window: window.as_micros(), amount, cost: cost.min(amount) }
         };
-        let pace = match self {
-            Self::TokenBucket(bucket) => bucket.pace(),
-            Self::LeakyBucket(bucket) => bucket.pace(),
+        let (pace, depth) = match self {
+            Self::TokenBucket(bucket) => (bucket.pace(), bucket.pace().depth()),
+            Self::LeakyBucket(bucket) => (bucket.pace(), bucket.depth_for(cost)),
             Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => {
                 return within(quota.window());
             }
             Self::Concurrency(meter) => return within(meter.hold()),
         };
         let cost = pace.span(cost.min(self.capacity()));
-        Terms::Bucket { parts: pace.parts(), depth: pace.depth(), cost }
+        Terms::Bucket { parts: pace.parts(), depth, cost }
     }
 }

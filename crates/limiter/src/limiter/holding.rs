@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tidegate_core::{Decision, Limit, Request, Span};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -19,8 +20,20 @@ impl Receipt {
     }
 
     /// Only the slots; what was spent per time stays spent.
-    fn into_slots(self) -> Vec<Refund> {
-        self.refunds.into_iter().filter(|refund| refund.limit.is_held()).collect()
+    fn into_slots(mut self) -> Vec<Refund> {
+        self.take_slots()
+    }
+
+    /// Takes the slots out of it.
+    pub(super) fn take_slots(&mut self) -> Vec<Refund> {
+        if !self.is_held() {
+            return Vec::new();
+        }
+        let (slots, rest): (SmallVec<[Refund; 2]>, _) = std::mem::take(&mut self.refunds)
+            .into_iter()
+            .partition(|refund| refund.limit.is_held());
+        self.refunds = rest;
+        slots.into_vec()
     }
 }
 
@@ -87,26 +100,36 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// Slots in flight that are held while this lives.
+/// Slots in flight that are held while this lives. The default holds nothing.
 ///
 /// They are renewed in the background three times per hold, and released on drop without waiting for
 /// the store's answer. Made outside of a tokio runtime, they are released but not renewed.
 #[derive(Debug)]
 pub struct Held<S: Store = MemoryStore> {
-    store: Arc<S>,
+    /// Where they are released; `None` when there is nothing to release.
+    store: Option<Arc<S>>,
     slots: Vec<Refund>,
     renewing: Option<AbortHandle>,
 }
 
+impl<S: Store> Default for Held<S> {
+    fn default() -> Self {
+        Self { store: None, slots: Vec::new(), renewing: None }
+    }
+}
+
 impl<S: Store> Held<S> {
-    fn new(store: &Arc<S>, clock: &Clock, slots: Vec<Refund>) -> Self {
+    pub(super) fn new(store: &Arc<S>, clock: &Clock, slots: Vec<Refund>) -> Self {
+        if slots.is_empty() {
+            return Self::default();
+        }
         let pace = slots.iter().filter_map(|slots| hold_of(&slots.limit)).min();
         let renewing = pace.zip(Handle::try_current().ok()).map(|(hold, runtime)| {
             let (store, clock, slots) = (Arc::clone(store), clock.clone(), slots.clone());
             let third = Span::from_micros(hold.as_micros() / 3);
             runtime.spawn(keep_renewing(store, clock, slots, third)).abort_handle()
         });
-        Self { store: Arc::clone(store), slots, renewing }
+        Self { store: Some(Arc::clone(store)), slots, renewing }
     }
 
     /// Whether no rule of the request counts what is in flight, or none let it pass.
@@ -121,12 +144,10 @@ impl<S: Store> Held<S> {
     /// The store did not; it is not tried again.
     pub async fn release(mut self) -> Result<usize, StoreError> {
         self.stop_renewing();
-        if self.slots.is_empty() {
-            return Ok(0);
-        }
+        let Some(store) = &self.store else { return Ok(0) };
         // Whoever drops this future half way releases once more, by the same names: that is harmless.
-        let released = self.store.refund(&self.slots).await;
-        self.slots.clear();
+        let released = store.refund(&self.slots).await;
+        self.store = None;
         released
     }
 
@@ -140,8 +161,8 @@ impl<S: Store> Held<S> {
 impl<S: Store> Drop for Held<S> {
     fn drop(&mut self) {
         self.stop_renewing();
-        if !self.slots.is_empty() {
-            self.store.refund_detached(std::mem::take(&mut self.slots));
+        if let Some(store) = self.store.take() {
+            store.refund_detached(std::mem::take(&mut self.slots));
         }
     }
 }

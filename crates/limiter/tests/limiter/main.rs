@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 mod changing;
+mod entering;
 mod failing;
 mod give_back;
 mod holding;

@@ -128,7 +128,8 @@ pub(crate) fn any_limit(random: &mut Random) -> Arc<Limit> {
         };
         // Not every amount fills up in time to be counted.
         if let Ok(limit) = Limit::new(algorithm, quota) {
-            return Arc::new(limit);
+            let hurried = limit.waiting_at_most(Span::from_micros(random.size(1 << 42)));
+            return Arc::new(hurried.filter(|_| random.chance(2)).unwrap_or(limit));
         }
     }
 }

@@ -139,6 +139,7 @@ async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failur
         config.headers,
         config.rls_headers,
         config.identity,
+        config.gateway,
     )
     .await?;
     output.note(format_args!("tidegate {}, spending kept in {store}", env!("CARGO_PKG_VERSION")));
@@ -150,6 +151,9 @@ async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failur
             let on = http.map_or_else(String::new, |http| format!(" on http://{http}"));
             output.note(format_args!("{count} {rules}, answering{on}"));
         }
+    }
+    if let Some(gateway) = app.gateway() {
+        output.note(format_args!("what the rules allow is forwarded from http://{gateway}"));
     }
     let stage = stage_by_signals().map_err(Failure::failed)?;
     for (door, address) in app.doors() {
@@ -257,7 +261,7 @@ impl From<BindError> for Failure {
             }
             BindError::Store(OpenError::Kind { .. }) => failure
                 .hint("redis:// is one server, redis+cluster:// a cluster, redis+sentinel:// a master by name"),
-            BindError::Tls(_) | BindError::Identity(_)
+            BindError::Tls(_) | BindError::Upstream(_) | BindError::Identity(_)
             | BindError::Store(_) => failure,
         }
     }

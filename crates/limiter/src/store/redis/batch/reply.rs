@@ -133,7 +133,7 @@ impl Errand {
                 Ok(parsed) => parsed,
                 Err(reason) => return Err((self, reason)),
             };
-            if old == *item.limit {
+            if Tag::of(&old) == Tag::of(&item.limit) {
                 return Err((self, "its bytes can't be read"));
             }
             let adopted = item.limit.adopt(&old, &state, now);
