@@ -10,6 +10,7 @@ mod calls;
 mod config;
 mod connection;
 mod forward;
+mod hangup;
 mod head;
 mod health;
 mod pool;
@@ -20,6 +21,7 @@ mod tunnel;
 mod upstream;
 mod wire;
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -38,7 +40,8 @@ use self::calls::{Call, Calls};
 pub(crate) use self::config::{
     GatewayConfig, HealthConfig, Priority, RouteConfig, ServerUrl, Timeouts, UpstreamConfig, Words,
 };
-use self::forward::{Answered, Forward, UnderWay};
+use self::forward::{Answered, Failure, Forward, UnderWay};
+use self::hangup::Hangup;
 use self::head::Sender;
 use self::pool::Pool;
 use self::route::{Route, Routes};
@@ -53,6 +56,9 @@ use crate::transport::http::encode;
 
 /// How long an idle connection is left open when the gateway closes: its client may be about to send.
 const PARTING: Span = Span::from_secs(3);
+
+/// How often it is looked whether a client is still there whose body is too long to be read ahead.
+const LOOK: Span = Span::SECOND;
 
 /// Where requests go, for all threads together.
 #[derive(Debug)]
@@ -123,6 +129,7 @@ struct Asked {
     secure: bool,
     http2: bool,
     calls: Arc<Calls>,
+    hangup: Arc<Hangup>,
     /// What the connection becomes when HTTP is over on it.
     tunnel: Mutex<Option<Tunnel<Guards>>>,
 }
@@ -199,17 +206,7 @@ impl Inner {
             return Err(encode::reply(&reply));
         }
         if admitted.waits() {
-            // Whoever leaves meanwhile is seen to leave, and this is dropped.
-            let mut reading = std::pin::pin!(body.read_ahead());
-            let mut waiting = std::pin::pin!(admitted.wait());
-            tokio::select! {
-                biased;
-                () = &mut waiting => {}
-                read = &mut reading => match read {
-                    Ok(()) => waiting.await,
-                    Err(_) => return Err(answer::failure(forward::Failure::BadBody)),
-                },
-            }
+            self.hold(&admitted, &mut body, &asked.hangup).await?;
         }
         // The fault is ours, so it costs the client nothing.
         let entered = route.upstream.enter(route.priority).ok_or_else(|| {
@@ -249,6 +246,44 @@ impl Inner {
             return Ok(response.map(|_| Down::Own(Full::default())));
         }
         Ok(response.map(|body| Down::passing(body, kept, guards)))
+    }
+
+    /// Holds a request until its turn has come. A client that leaves meanwhile is seen to leave, and all of
+    /// this is dropped.
+    ///
+    /// # Errors
+    /// The client left, and could still be told so if it had not.
+    async fn hold(
+        &self,
+        admitted: &Admitted,
+        body: &mut Up,
+        hangup: &Hangup,
+    ) -> Result<(), Response<Full<Bytes>>> {
+        let left = || answer::failure(Failure::BadBody);
+        let mut waiting = pin!(admitted.wait());
+        let whole = tokio::select! {
+            biased;
+            () = &mut waiting => return Ok(()),
+            whole = body.read_ahead() => whole.map_err(|_| left())?,
+        };
+        if whole {
+            waiting.await;
+            return Ok(());
+        }
+        let clock = &self.forward.clock;
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut waiting => break,
+                () = clock.sleep_until(clock.now() + LOOK) => {
+                    if hangup.is_gone() {
+                        return Err(left());
+                    }
+                }
+            }
+        }
+        hangup.never_mind();
+        Ok(())
     }
 
     /// Asks the rules.
