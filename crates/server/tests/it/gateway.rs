@@ -1,5 +1,6 @@
 //! The gateway, between real clients and real upstreams.
 
+mod aborts;
 mod answers;
 mod bodies;
 mod client;
@@ -9,8 +10,10 @@ mod failures;
 mod frames;
 mod grpc;
 mod heads;
+mod in_flight;
 mod large;
 mod limits;
+mod shaping;
 mod slow;
 mod smuggling;
 mod smuggling_http2;
