@@ -34,7 +34,7 @@ use crate::stage::Stage;
 /// | `/swallow` | how many bytes of body there were, after the last |
 /// | `/early/S` | status S at once, before the body was read; then it is read |
 /// | `/status/S` | status S and no body, an `etag` |
-/// | `/trailers` | `body`, then the trailer `x-sum: 4` |
+/// | `/trailers` | `xxxx`, then the trailer `x-sum: 4` |
 /// | `/held` | `done`, once [`release`](Upstream::release) lets it go |
 /// | `/close` | an answer after which the connection is closed |
 /// | `/broken` | 100 bytes are announced, ten come, and then the end |

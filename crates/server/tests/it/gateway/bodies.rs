@@ -27,6 +27,11 @@ fn a_body_passes_in_every_framing() {
     assert_eq!((answer.field("content-length"), answer.body.len()), (Some("100000"), 100_000));
     assert_eq!(client.ask("POST", "/echo", &[], "").text(), "");
     assert_eq!(client.ask("DELETE", "/swallow", &[], "with a body").text(), "11");
+    // A GET may have a body too, and one without a length.
+    client.write(
+        "GET /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n",
+    );
+    assert_eq!(client.receive("GET").text(), "body");
 }
 
 #[test]

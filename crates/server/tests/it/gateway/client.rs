@@ -15,7 +15,6 @@ pub(super) struct Client {
 /// An answer, with the names of its fields in lower case.
 #[derive(Debug)]
 pub(super) struct Answer {
-    pub(super) version: String,
     pub(super) status: u16,
     pub(super) fields: Vec<(String, String)>,
     pub(super) body: Vec<u8>,
@@ -132,11 +131,11 @@ impl Client {
     /// The head of the next answer, also of one that is not the last.
     pub(super) fn head(&mut self) -> Option<Answer> {
         let line = self.line()?;
-        let (version, rest) = line.split_once(' ').unwrap_or_else(|| panic!("{line:?}"));
-        let status = rest.get(..3).and_then(|status| status.parse().ok());
+        let rest = line.strip_prefix("HTTP/1.1 ").or_else(|| line.strip_prefix("HTTP/1.0 "));
+        let status = rest.and_then(|rest| rest.get(..3)?.parse().ok());
         let status = status.unwrap_or_else(|| panic!("no status: {line:?}"));
-        let (version, fields) = (version.to_owned(), self.fields()?);
-        Some(Answer { version, status, fields, body: Vec::new(), trailers: Vec::new() })
+        let fields = self.fields()?;
+        Some(Answer { status, fields, body: Vec::new(), trailers: Vec::new() })
     }
 
     /// One chunk of a body; empty: the last, whose trailers are still to be read.
