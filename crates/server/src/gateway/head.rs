@@ -134,7 +134,7 @@ fn upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> {
         return None;
     }
     let to = headers.get(UPGRADE)?;
-    let hidden = names(to).any(|name| name.starts_with("h2"));
+    let hidden = names(to).any(|name| name.to_ascii_lowercase().starts_with("h2"));
     (!hidden).then(|| to.clone())
 }
 
@@ -402,7 +402,7 @@ mod tests {
         assert!(!asks("keep-alive", "websocket", Version::HTTP_11));
         assert!(!asks("Upgrade", "websocket", Version::HTTP_10));
         assert!(!asks("Upgrade, HTTP2-Settings", "h2c", Version::HTTP_11));
-        assert!(!asks("Upgrade", "websocket, h2c", Version::HTTP_11));
+        assert!(!asks("Upgrade", "websocket, H2C", Version::HTTP_11));
     }
 
     #[test]
