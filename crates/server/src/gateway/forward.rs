@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
+use hyper::header::{HeaderValue, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
 use smallvec::SmallVec;
@@ -16,6 +17,8 @@ use super::upstream::{Busy, Server, Upstream};
 
 /// How often a request that was never written is tried again, each time on another connection.
 const TRIES: usize = 8;
+
+const CHUNKED: HeaderValue = HeaderValue::from_static("chunked");
 
 /// Sends requests to upstreams.
 #[derive(Debug)]
@@ -98,6 +101,10 @@ impl Forward {
             // A connection that had been idle may be closed while the request is on its way.
             let repeats = again && used && upload.is_none() && head::is_idempotent(&head.method);
             let spare = repeats.then(|| copy(&head));
+            if matches!(line, Line::One { .. }) && body.size_hint().exact().is_none() {
+                // Unless it is told to, hyper sends no body of a GET whose length it does not know.
+                head.headers.insert(TRANSFER_ENCODING, CHUNKED);
+            }
             if matches!(line, Line::Many { .. }) {
                 head::for_http2(&mut head, server.scheme(), &server.authority);
             } else if !head.headers.contains_key(hyper::header::HOST)
