@@ -15,6 +15,9 @@ use crate::transport::door::{Activity, Phase, Stream};
 /// Most that is read of what a client still sends after the last answer, in bytes.
 const MAX_SEEN_OFF: usize = 4 * 1024 * 1024;
 
+/// How much is read to find out what is spoken, in bytes.
+const FIRST_READ: usize = 4 * 1024;
+
 /// What every client of HTTP/2 says first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -48,6 +51,8 @@ impl Wire {
         let http2 = match &mut stream {
             Stream::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
             Stream::Plain(stream) => {
+                // Room for most heads, so that they are read at once.
+                ahead.reserve(FIRST_READ);
                 // No method of HTTP/1 begins like this.
                 while ahead.len() < PREFACE.len() && PREFACE.starts_with(&ahead) {
                     if stream.read_buf(&mut ahead).await? == 0 {
@@ -110,6 +115,9 @@ impl AsyncRead for Wire {
             let length = self.ahead.len().min(buffer.remaining());
             buffer.put_slice(&self.ahead[..length]);
             self.ahead.advance(length);
+            if self.ahead.is_empty() {
+                self.ahead = Bytes::new();
+            }
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
