@@ -23,7 +23,7 @@ use crate::transport::door::{Activity, Peer, Protocol, Stream};
 const MAX_HEAD: usize = 64 * 1024;
 const MAX_HTTP2_HEAD: u32 = MAX_HEAD as u32;
 /// Largest buffer of one connection of HTTP/1 in bytes.
-const MAX_BUFFER: usize = 128 * 1024;
+const MAX_BUFFER: usize = MAX_HEAD;
 /// Most requests under way on one connection of HTTP/2.
 const MAX_STREAMS: u32 = 256;
 /// What a client may send of one request before the upstream has taken it, in bytes.

@@ -24,8 +24,8 @@ pub(super) const SWEEP: Span = Span::from_secs(15);
 /// Most requests at once on one connection of HTTP/2, which is what servers allow at least. If one allows
 /// fewer, they wait for each other there.
 const MAX_STREAMS: usize = 100;
-/// Longest head of an answer in bytes.
-const MAX_HEAD: usize = 256 * 1024;
+/// Longest head of an answer in bytes, and most that is read of a body before the client takes it.
+const MAX_HEAD: usize = 64 * 1024;
 /// What a server may send of one answer before the client has read it, in bytes.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
@@ -243,7 +243,7 @@ where
     let io = TokioIo::new(stream);
     if !http2 {
         let mut http = http1::Builder::new();
-        http.max_header_size(MAX_HEAD).max_buf_size(2 * MAX_HEAD);
+        http.max_header_size(MAX_HEAD).max_buf_size(MAX_HEAD);
         let (line, connection) = http.handshake(io).await.map_err(|error| error.to_string())?;
         tokio::spawn(async move {
             if let Err(error) = connection.with_upgrades().await {
