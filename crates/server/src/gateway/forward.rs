@@ -108,7 +108,7 @@ impl Forward {
             if matches!(line, Line::Many { .. }) {
                 head::for_http2(&mut head, server.scheme(), &server.authority);
             } else if !head.headers.contains_key(hyper::header::HOST)
-                && let Ok(host) = hyper::header::HeaderValue::from_str(server.authority.as_str())
+                && let Ok(host) = HeaderValue::from_str(server.authority.as_str())
             {
                 head.headers.insert(hyper::header::HOST, host);
             }

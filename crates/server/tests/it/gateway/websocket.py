@@ -24,8 +24,9 @@ def call(port):
         # Some at once, and a ping among them.
         for number in range(100):
             socket.send(str(number))
-        assert socket.ping().wait(timeout=60)
+        pong = socket.ping()
         assert [socket.recv(timeout=60) for _ in range(100)] == [str(number) for number in range(100)]
+        assert pong.wait(timeout=60)
         socket.send("bye")
         try:
             socket.recv(timeout=60)
