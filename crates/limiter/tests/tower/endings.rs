@@ -20,7 +20,9 @@ use crate::rules;
 
 /// At most so many of one client are at work.
 const IN_FLIGHT: u64 = 3;
-const CLIENTS: [&str; 3] = ["alice", "bob", "carol"];
+const CLIENTS: [&str; 4] = ["alice", "bob", "carol", QUIET];
+/// A client of its own: what others give up may still be on its way to the store.
+const QUIET: &str = "dave";
 
 /// A place in this queue comes up in hours: who is in it leaves it. In the other it comes at once.
 const RULES: &str = "  - {name: in-flight, per: [api_key], limit: 3 in flight, hold: 1h}
@@ -80,7 +82,7 @@ fn scripts() -> impl Strategy<Value = Vec<Script>> {
         ReadsUntilTold,
     ]);
     let paths = prop::sample::select(vec!["/", "/", "/slow", "/paced"]);
-    let script = (0..CLIENTS.len(), paths, endings, prop::option::of(0u8..20), 0u8..4);
+    let script = (0..CLIENTS.len() - 1, paths, endings, prop::option::of(0u8..20), 0u8..4);
     let script = script.prop_map(|(client, path, ending, patience, pause)| Script {
         client,
         path,
@@ -265,37 +267,31 @@ impl<S: Store> Stage<S> {
                 expect_scripted(ended);
             }
         }
+        assert_eq!(self.actor.0.iter().map(|at| at.load(Ordering::SeqCst)).sum::<u64>(), 0);
         for client in CLIENTS {
-            assert_eq!(self.actor.0.iter().map(|at| at.load(Ordering::SeqCst)).sum::<u64>(), 0);
             self.settled("in-flight", client, IN_FLIGHT).await;
         }
-        for client in 0..CLIENTS.len() {
-            self.leave_the_queue(client).await;
-        }
+        self.leave_the_queue().await;
         self.ended.lock().unwrap().clear();
     }
 
     /// Whoever is last in a queue gives its place back, and its slot in flight.
-    async fn leave_the_queue(&self, client: usize) {
-        let ending = Ending::ReadsAll;
+    async fn leave_the_queue(&self) {
+        let (client, ending) = (CLIENTS.len() - 1, Ending::ReadsAll);
         let script = Script { client, path: "/slow", ending, patience: None, pause: 0 };
-        let (mut tasks, name) = (JoinSet::new(), CLIENTS[client]);
-        if self.left("slow", name).await == 10 {
+        let mut tasks = JoinSet::new();
+        if self.left("slow", QUIET).await == 10 {
+            // The first one has nobody to wait for.
             self.spawn(&mut tasks, script);
             expect_scripted(tasks.join_next().await.unwrap());
         }
-        let before = self.left("slow", name).await;
-        if before == 0 {
-            return;
-        }
-        self.settled("in-flight", name, IN_FLIGHT).await;
         let task = self.spawn(&mut tasks, script);
-        self.settled("slow", name, before - 1).await;
-        self.settled("in-flight", name, IN_FLIGHT - 1).await;
+        self.settled("slow", QUIET, 8).await;
+        self.settled("in-flight", QUIET, IN_FLIGHT - 1).await;
         task.abort();
         while tasks.join_next().await.is_some() {}
-        self.settled("slow", name, before).await;
-        self.settled("in-flight", name, IN_FLIGHT).await;
+        self.settled("slow", QUIET, 9).await;
+        self.settled("in-flight", QUIET, IN_FLIGHT).await;
     }
 }
 
@@ -359,8 +355,9 @@ fn each_way_that_requests_end_nobody_is_in_flight_in_redis_afterwards() {
     let mut runner = proptest::test_runner::TestRunner::new(config(40));
     let played = runner.run(&scripts(), |scripts| {
         runtime.block_on(async {
-            for client in CLIENTS {
-                let request = tidegate::Request::new().with("api_key", client).unwrap();
+            // Whom nobody lets through any more would tell little.
+            for client in &CLIENTS[..CLIENTS.len() - 1] {
+                let request = tidegate::Request::new().with("api_key", *client).unwrap();
                 stage.limiter.forget("slow", &request).await.unwrap();
             }
             stage.play(scripts, || {}).await;
