@@ -15,6 +15,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::admin::{Admin, Guard, is_local};
 use crate::config::{ConfigError, Door, Drain, Listen, RulesConfig, StoreConfig};
+use crate::gateway::{self, Front, GatewayConfig, Threads, Upstreams};
 use crate::identity::{Identity, IdentityConfig};
 use crate::rules::{Found, Household, Keeper, Shared, node_name, reports};
 use crate::service::rls::{Rls, RlsHeaders};
@@ -45,6 +46,7 @@ pub(crate) struct App {
     grpc: Option<Bound>,
     resp: Option<(Bound, Gate)>,
     admin: Option<(Bound, Admin)>,
+    gateway: Option<Entrance>,
     drain: Drain,
     service: Arc<Service>,
     identity: Arc<Identity>,
@@ -75,6 +77,39 @@ struct Bound {
     connections: Arc<Connections>,
 }
 
+/// The address of the gateway, which listens once for each of its threads.
+#[derive(Debug)]
+struct Entrance {
+    listeners: Vec<std::net::TcpListener>,
+    address: SocketAddr,
+    tls: Option<Arc<Tls>>,
+    connections: Arc<Connections>,
+    upstreams: Arc<Upstreams>,
+}
+
+impl Entrance {
+    /// Takes the address, if there is a gateway.
+    async fn to(listen: &Listen, config: Option<GatewayConfig>) -> Result<Option<Self>, BindError> {
+        let (Door::At(wanted), Some(config)) = (&listen.gateway, config) else { return Ok(None) };
+        let taken = |error| BindError::Door { door: "gateway", address: wanted.clone(), error };
+        let listeners = gateway::listen(wanted).await.map_err(taken)?;
+        let first = listeners.first().map(std::net::TcpListener::local_addr);
+        let address = first.unwrap_or_else(|| Err(io::Error::other("nobody listens")));
+        let address = address.map_err(taken)?;
+        let tls = listen.tls("gateway", &["h2", "http/1.1"])?;
+        let upstreams = Arc::new(Upstreams::new(config).map_err(BindError::Upstream)?);
+        Ok(Some(Self { listeners, address, tls, connections: Arc::default(), upstreams }))
+    }
+}
+
+impl Listen {
+    /// TLS for a door, if it is to speak it. `protocols` are what it speaks inside.
+    fn tls(&self, door: &str, protocols: &[&str]) -> Result<Option<Arc<Tls>>, TlsError> {
+        let files = self.tls.as_ref().and_then(|tls| tls.of(door));
+        files.map(|files| Tls::load(files.clone(), protocols).map(Arc::new)).transpose()
+    }
+}
+
 impl Bound {
     /// Takes the address of a door that is not off. `protocols` are what it speaks inside of TLS.
     async fn to(
@@ -87,9 +122,7 @@ impl Bound {
         let taken = |error| BindError::Door { door: name, address: wanted.clone(), error };
         let listener = TcpListener::bind(wanted).await.map_err(taken)?;
         let address = listener.local_addr().map_err(taken)?;
-        let files = listen.tls.as_ref().and_then(|tls| tls.of(name));
-        let tls = files.map(|files| Tls::load(files.clone(), protocols).map(Arc::new));
-        let (tls, connections) = (tls.transpose()?, Arc::default());
+        let (tls, connections) = (listen.tls(name, protocols)?, Arc::default());
         Ok(Some(Self { name, listener, address, tls, connections }))
     }
 
@@ -102,7 +135,7 @@ impl Bound {
     ) -> Doorway {
         let (clock, closing) = (clock.clone(), closing.clone());
         let Self { listener, tls, connections, .. } = self;
-        Doorway { listener, tls, connections, patience, clock, closing }
+        Doorway { listener, tls, connections, patience, clock, closing, shared: false }
     }
 }
 
@@ -119,8 +152,9 @@ impl App {
         headers: HeaderStyle,
         rls_headers: RlsHeaders,
         identity: IdentityConfig,
+        gateway: Option<GatewayConfig>,
     ) -> Result<Self, BindError> {
-        let doors = [&listen.http, &listen.grpc, &listen.resp];
+        let doors = [&listen.http, &listen.grpc, &listen.resp, &listen.gateway];
         if doors.into_iter().all(|door| *door == Door::Off) {
             return Err(BindError::NoDoor);
         }
@@ -128,6 +162,7 @@ impl App {
         let grpc = Bound::to("grpc", &listen.grpc, listen, &["h2"]).await?;
         let gate = Gate::new(listen.resp_password.as_ref());
         let resp = Bound::to("resp", &listen.resp, listen, &[]).await?.map(|bound| (bound, gate));
+        let gateway = Entrance::to(listen, gateway).await?;
         let clock = Clock::system();
         let shared = Shared::of(&store, &rules.config.source);
         let store = Arc::new(AnyStore::start(store, &clock).await?);
@@ -152,8 +187,9 @@ impl App {
         };
         let addresses = [http.as_ref(), grpc.as_ref(), resp.as_ref().map(|(bound, _)| bound)];
         let admin_at = admin.as_ref().map(|(bound, _)| bound.address);
-        let at =
-            admin_at.or_else(|| addresses.into_iter().flatten().map(|bound| bound.address).next());
+        let gateway_at = gateway.as_ref().map(|entrance| entrance.address);
+        let at = addresses.into_iter().flatten().map(|bound| bound.address);
+        let at = admin_at.or_else(|| at.chain(gateway_at).next());
         let shared = shared.rules(&store).await?;
         let household = Household {
             service: Arc::clone(&service),
@@ -176,6 +212,7 @@ impl App {
             grpc,
             resp,
             admin,
+            gateway,
             drain: listen.drain,
             service,
             identity,
@@ -196,12 +233,18 @@ impl App {
         self.http.as_ref().map(|bound| bound.address)
     }
 
+    /// Where requests are forwarded from.
+    pub(crate) fn gateway(&self) -> Option<SocketAddr> {
+        self.gateway.as_ref().map(|entrance| entrance.address)
+    }
+
     /// The doors by name, and where they really are.
     pub(crate) fn doors(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         let resp = self.resp.as_ref().map(|(bound, _)| bound);
         let admin = self.admin.as_ref().map(|(bound, _)| bound);
         let doors = [self.http.as_ref(), self.grpc.as_ref(), resp, admin];
-        doors.into_iter().flatten().map(|bound| (bound.name, bound.address))
+        let doors = doors.into_iter().flatten().map(|bound| (bound.name, bound.address));
+        doors.chain(self.gateway.as_ref().map(|entrance| ("gateway", entrance.address)))
     }
 
     /// Answers until `stage` says so, then finishes what is under way. How many connections had
@@ -219,7 +262,8 @@ impl App {
         for bound in bounds.into_iter().flatten() {
             self.service.books().metrics.door(bound.name, Arc::clone(&bound.connections));
         }
-        let tls: Vec<_> = bounds.into_iter().filter_map(|bound| bound?.tls.clone()).collect();
+        let mut tls: Vec<_> = bounds.into_iter().filter_map(|bound| bound?.tls.clone()).collect();
+        tls.extend(self.gateway.as_ref().and_then(|entrance| entrance.tls.clone()));
         if !tls.is_empty() {
             tasks.push(tokio::spawn(reload(tls)));
         }
@@ -228,6 +272,24 @@ impl App {
         let leaving = leave(stage, Arc::clone(&self.service), clock.clone(), drain.delay, close);
         tasks.push(tokio::spawn(leaving));
         let patience = |patience: Patience| Patience { drain: drain.timeout, ..patience };
+        let mut threads = self.gateway.and_then(|entrance| {
+            let Entrance { listeners, tls, connections, upstreams, .. } = entrance;
+            self.service.books().metrics.door("gateway", Arc::clone(&connections));
+            tasks.push(tokio::spawn(Arc::clone(&upstreams).watch(clock.clone())));
+            let front = Front {
+                patience: patience(upstreams.patience()),
+                upstreams,
+                service: Arc::clone(&self.service),
+                identity: Arc::clone(&self.identity),
+                tls,
+                connections,
+                clock: clock.clone(),
+                closing: closing.clone(),
+            };
+            Threads::start(listeners, &front)
+                .inspect_err(|error| tracing::error!(%error, "gateway not started"))
+                .ok()
+        });
         let http = self.http.map(|bound| {
             let doorway = bound.doorway(patience(Patience::default()), &clock, &closing);
             doorway
@@ -246,17 +308,20 @@ impl App {
             let doorway = bound.doorway(patience(Admin::patience()), &clock, &closing);
             doorway.serve(Arc::new(Http1(admin)))
         });
-        let (http, grpc, resp, admin) = tokio::join!(
+        let gateway = threads.as_mut().map(Threads::served);
+        let (http, grpc, resp, admin, gateway) = tokio::join!(
             OptionFuture::from(http),
             OptionFuture::from(grpc),
             OptionFuture::from(resp),
-            OptionFuture::from(admin)
+            OptionFuture::from(admin),
+            OptionFuture::from(gateway)
         );
         tasks.iter().for_each(JoinHandle::abort);
         // What this node holds ahead of use is the others' again at once.
         self.service.now().limiter().settle_fleet().await;
         self.store.leave().await;
-        [http, grpc, resp, admin].into_iter().flatten().sum()
+        drop(threads);
+        [http, grpc, resp, admin, gateway].into_iter().flatten().sum()
     }
 }
 
@@ -337,6 +402,8 @@ pub(crate) enum BindError {
     NoToken { address: String },
     #[error("tls: {0}")]
     Tls(#[from] TlsError),
+    #[error("gateway.upstreams: {0}")]
+    Upstream(String),
     #[error(transparent)]
     Store(#[from] OpenError),
     /// Keys for tokens can't be read.

@@ -3,6 +3,7 @@
 //! This is the only place that reads the environment.
 
 mod file;
+mod gateway;
 mod identity;
 mod redis;
 mod resp;
@@ -22,12 +23,14 @@ use tidegate::rule::{Mark, RuleError, RuleErrors};
 use tidegate::{HeaderStyle, MemoryStore, RedisConfig, Secret, Span};
 
 pub(crate) use self::file::{ConfigFile, Kind, SECRETIVE, kind, unreadable};
+pub(crate) use self::gateway::GatewaySource;
 pub(crate) use self::rules::{RuleSource, RulesConfig, RulesRedis, RulesUrl};
 pub(crate) use self::secrets::PASSWORD_VARIABLE;
 use self::secrets::RedisSource;
 pub(crate) use self::tls::TlsConfig;
 pub(crate) use self::token::Token;
 use crate::client::ClientTls;
+use crate::gateway::GatewayConfig;
 use crate::identity::IdentityConfig;
 use crate::service::rls::RlsHeaders;
 
@@ -40,6 +43,8 @@ const DEFAULT_HTTP: &str = "127.0.0.1:8080";
 const DEFAULT_GRPC: &str = "127.0.0.1:8081";
 const DEFAULT_RESP: &str = "127.0.0.1:6380";
 const DEFAULT_ADMIN: &str = "127.0.0.1:9090";
+/// Only if there is an upstream.
+const DEFAULT_GATEWAY: &str = "127.0.0.1:8000";
 
 /// Everything that `serve` needs to know.
 #[derive(Debug)]
@@ -51,6 +56,8 @@ pub(crate) struct Config {
     /// What Envoy is asked to add to its responses.
     pub(crate) rls_headers: RlsHeaders,
     pub(crate) identity: IdentityConfig,
+    /// There if and only if the gateway's door is.
+    pub(crate) gateway: Option<GatewayConfig>,
 }
 
 /// Which doors to open, and where.
@@ -62,12 +69,12 @@ pub(crate) struct Listen {
     /// What clients of the RESP door have to say first.
     pub(crate) resp_password: Option<Secret>,
     pub(crate) admin: Door,
+    /// Off without an upstream.
+    pub(crate) gateway: Door,
     /// What opens the admin door, beyond being able to reach it.
     pub(crate) token: Option<Token>,
     pub(crate) tls: Option<TlsConfig>,
     pub(crate) drain: Drain,
-    /// Doors that were asked for by name and that this version does not have.
-    pub(crate) missing: Vec<&'static str>,
 }
 
 /// How a server goes away.
@@ -130,7 +137,8 @@ pub(crate) struct Flags {
     pub(crate) resp: Option<Door>,
     pub(crate) admin: Option<Door>,
     pub(crate) gateway: Option<Door>,
-    pub(crate) upstream: Option<String>,
+    /// URLs of servers, which take the place of the file's upstreams and routes.
+    pub(crate) upstream: Vec<Secret>,
 }
 
 impl Config {
@@ -143,9 +151,6 @@ impl Config {
             Some(path) => ConfigFile::read(path)?,
             None => ConfigFile::default(),
         };
-        let missing =
-            [("gateway", flags.gateway.or(file.gateway).or(flags.upstream.map(Door::At)))];
-        let asked = |(name, door)| matches!(door, Some(Door::At(_))).then_some(name);
         let rules = match &flags.rules {
             Some(place) => Some(RuleSource::of_flag(place)?),
             None => file.rules,
@@ -164,6 +169,8 @@ impl Config {
             _ => rules,
         };
         let or_at = |door: Option<Door>, usual: &str| door.unwrap_or(Door::At(usual.to_owned()));
+        let (door, gateway) =
+            gateway::resolve(flags.gateway, &flags.upstream, file.gateway, file.forwarding)?;
         let store = Self::store(flags.redis.as_ref(), file.redis, file.max_keys)?;
         Ok(Self {
             listen: Listen {
@@ -175,13 +182,14 @@ impl Config {
                 tls: file.tls,
                 drain: file.drain,
                 token: file.token.map_or_else(token, |token| Ok(Some(token)))?,
-                missing: missing.into_iter().filter_map(asked).collect(),
+                gateway: door,
             },
             store,
             rules,
             headers: file.headers,
             rls_headers: file.rls_headers,
             identity: file.identity,
+            gateway,
         })
     }
 

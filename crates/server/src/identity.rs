@@ -62,6 +62,8 @@ pub(crate) struct Caller<'a> {
     pub(crate) address: IpAddr,
     /// The name in its certificate, if that was verified.
     pub(crate) service: Option<&'a str>,
+    /// The names of the route and the upstream that its request is for, if we know them.
+    pub(crate) way: Option<(&'a str, &'a str)>,
 }
 
 /// The call with the name of the service that makes it, if its certificate says so.
@@ -88,6 +90,8 @@ enum Source {
     Hashed(Lookup),
     Address,
     Service,
+    Route,
+    Upstream,
     Bearer,
     Claim(Box<str>),
 }
@@ -148,6 +152,11 @@ impl Identity {
         Ok(request)
     }
 
+    /// Whether what this address says about its clients is believed.
+    pub(crate) fn trusts(&self, address: IpAddr) -> bool {
+        self.addresses.trusts(address.to_canonical())
+    }
+
     /// Where the attribute of this name is; `None` if no request has it.
     fn source(&self, name: &str) -> Option<Source> {
         if let Some(lookup) = self.custom.get(name) {
@@ -156,6 +165,8 @@ impl Identity {
         match name {
             "ip" => Some(Source::Address),
             "service" => Some(Source::Service),
+            "route" => Some(Source::Route),
+            "upstream" => Some(Source::Upstream),
             "bearer" => Some(Source::Bearer),
             "session" => self.session.clone().map(Source::Hashed),
             "api_key" if self.api_key.is_some() => self.api_key.clone().map(Source::Request),
@@ -183,6 +194,8 @@ impl<'r> Seen<'r, '_> {
             Source::Hashed(lookup) => Some(secret(&lookup.read(self.head)?)?.into()),
             Source::Bearer => Some(secret(bearer::token(self.head)?)?.into()),
             Source::Service => self.caller.service.map(|name| name.to_owned().into()),
+            Source::Route => self.caller.way.map(|(route, _)| route.to_owned().into()),
+            Source::Upstream => self.caller.way.map(|(_, upstream)| upstream.to_owned().into()),
             Source::Address => {
                 let (address, headers) = (self.caller.address, &self.head.headers);
                 Some(self.identity.addresses.read(address, headers).into())

@@ -9,6 +9,7 @@ mod client;
 mod config;
 #[doc(hidden)]
 pub mod fuzzing;
+mod gateway;
 mod identity;
 mod metrics;
 pub mod proto;

@@ -4,6 +4,7 @@
 //! [`Fault`] it gets. What a call means, what is logged about it, and which status goes with which
 //! ending is settled here once for all of them.
 
+mod admitted;
 mod books;
 mod client;
 mod fault;
@@ -19,9 +20,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::{ArcSwap, Guard};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use tidegate::{Claim, Clock, Decision, HeaderStyle, Limiter, Request, Timestamp, Under};
+use tidegate::{Claim, Clock, Decision, HeaderStyle, Limiter, Request, Span, Timestamp, Under};
 use tidegate_core::Header;
 
+pub(crate) use self::admitted::Admitted;
 use self::books::{Answered, Books};
 use self::client::insert;
 pub(crate) use self::client::{Client, addressed};
@@ -53,10 +55,11 @@ pub(crate) enum Via {
     Http,
     Grpc,
     Resp,
+    Gateway,
 }
 
 impl Via {
-    pub(crate) const ALL: [Self; 3] = [Self::Http, Self::Grpc, Self::Resp];
+    pub(crate) const ALL: [Self; 4] = [Self::Http, Self::Grpc, Self::Resp, Self::Gateway];
 
     /// What the door is called.
     pub(crate) const fn name(self) -> &'static str {
@@ -64,6 +67,7 @@ impl Via {
             Self::Http => "http",
             Self::Grpc => "grpc",
             Self::Resp => "resp",
+            Self::Gateway => "gateway",
         }
     }
 }
@@ -167,6 +171,11 @@ impl Service {
         self.draining.store(true, Ordering::Relaxed);
     }
 
+    /// Whether calls should go elsewhere.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
     /// Whether a decision is there as soon as it is asked for, without waiting for another process.
     pub(crate) fn decides_at_once(&self) -> bool {
         matches!(*self.store, AnyStore::Memory(_))
@@ -230,6 +239,21 @@ impl Service {
                 Ok(self.reply(by, via, began, &call.request, decision))
             }
         }
+    }
+
+    /// Asks every rule that matches a request which is about to be served here, and takes for it what it
+    /// needs while it is: a turn, not later than after `max_wait`, and slots in flight.
+    pub(crate) async fn admit(
+        &self,
+        by: &InForce,
+        via: Via,
+        request: &Request<'_>,
+        max_wait: Span,
+    ) -> (Reply, Admitted) {
+        let began = self.clock.now();
+        let claim = Claim { request, under: Under::Matching };
+        let (decision, turn) = by.limiter.enter(claim, max_wait).await;
+        (self.reply(by, via, began, request, decision), Admitted::new(turn))
     }
 
     /// The reply to a call that began at `began`, which is entered into the books.

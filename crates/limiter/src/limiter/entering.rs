@@ -148,14 +148,20 @@ impl<S: Store> Turn<S> {
     ///
     /// Dropped before it is ready, the future gives the turn up. Slots in flight are renewed meanwhile.
     pub async fn wait(self) -> Held<S> {
-        if let Some((at, clock)) = &self.at {
-            clock.sleep_until(*at).await;
-        }
+        self.come().await;
         self.take()
     }
 
-    /// What [`wait`](Self::wait) ends with, without waiting.
-    pub(crate) fn take(mut self) -> Held<S> {
+    /// Waits until the turn has come. It can still be given up then, by being dropped.
+    pub async fn come(&self) {
+        if let Some((at, clock)) = &self.at {
+            clock.sleep_until(*at).await;
+        }
+    }
+
+    /// What [`wait`](Self::wait) ends with, without waiting: from now on what was charged stays charged.
+    #[must_use = "what is in flight is released when the guard is dropped"]
+    pub fn take(mut self) -> Held<S> {
         self.charged = None;
         std::mem::take(&mut self.held)
     }

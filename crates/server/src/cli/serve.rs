@@ -15,12 +15,13 @@ use crate::rules::Found;
 /// Answers rate-limit checks until it is told to stop.
 ///
 /// Without arguments: sample rules, spending kept in memory, HTTP on 127.0.0.1:8080, gRPC on
-/// 127.0.0.1:8081, RESP on 127.0.0.1:6380 and the admin door on 127.0.0.1:9090. Each address is printed
-/// on stdout once it is bound, `http 127.0.0.1:8080`, so that port 0 is of use to scripts.
+/// 127.0.0.1:8081, RESP on 127.0.0.1:6380 and the admin door on 127.0.0.1:9090. With an upstream also a
+/// gateway on 127.0.0.1:8000. Each address is printed on stdout once it is bound, `http 127.0.0.1:8080`,
+/// so that port 0 is of use to scripts.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {
-    /// The configuration: listen, store, rules, identity, headers, admin. Flags beat it
+    /// The configuration: listen, store, rules, identity, headers, admin, gateway. Flags beat it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -56,11 +57,15 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<Door>,
 
-    #[arg(long, value_name = "ADDRESS", hide = true)]
+    /// Where to take HTTP requests and forward those that the rules allow to --upstream: an address, or
+    /// off [default: 127.0.0.1:8000 with an upstream, else off]
+    #[arg(long, value_name = "ADDRESS")]
     gateway: Option<Door>,
 
-    #[arg(long, value_name = "URL", hide = true)]
-    upstream: Option<String>,
+    /// A server that the gateway forwards to: http://HOST:PORT, https:// or h2c://. Given several times:
+    /// servers that do the same. Takes the place of upstreams and routes in the configuration
+    #[arg(long, value_name = "URL", value_parser = unseen)]
+    upstream: Vec<Secret>,
 }
 
 const EXAMPLES: &str = "\
@@ -68,6 +73,7 @@ Examples:
   tidegate serve
   tidegate serve --rules rules.yaml --http 0.0.0.0:8080
   tidegate serve --config tidegate.yaml --http 127.0.0.1:0
+  tidegate serve --gateway 0.0.0.0:8000 --upstream http://127.0.0.1:3000
   tidegate serve --redis redis://127.0.0.1:6379 --rules redis://127.0.0.1:6379
   tidegate serve --rules-envoy /srv/runtime_data/current/ratelimit/config
 
@@ -91,6 +97,8 @@ A configuration:
   identity: {trusted_proxies: [127.0.0.1]} # and api_key, session, jwt, attributes
   headers: {reset: delta, ietf: 11}       # reset: delta, epoch; ietf: 11, 6, off;
                                           # rls, through Envoy: denied, all, off
+  gateway: {upstreams: [{name: api, servers: [http://10.0.0.1:3000]}]} # and routes, timeouts,
+                                          # max_wait, tell_upstream
   tls: {certificate: c.pem, key: k.pem}   # client_ca: ca.pem asks clients for certificates
   drain: {delay: 2s, timeout: 25s}        # after SIGTERM: not ready, then no new connections";
 
@@ -131,11 +139,9 @@ async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failur
         config.headers,
         config.rls_headers,
         config.identity,
+        config.gateway,
     )
     .await?;
-    for door in &config.listen.missing {
-        output.note(format_args!("{door}: this version has no such door, going on without it"));
-    }
     output.note(format_args!("tidegate {}, spending kept in {store}", env!("CARGO_PKG_VERSION")));
     match app.http() {
         Some(http) if sample => output.note(banner(http)),
@@ -145,6 +151,9 @@ async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failur
             let on = http.map_or_else(String::new, |http| format!(" on http://{http}"));
             output.note(format_args!("{count} {rules}, answering{on}"));
         }
+    }
+    if let Some(gateway) = app.gateway() {
+        output.note(format_args!("what the rules allow is forwarded from http://{gateway}"));
     }
     let stage = stage_by_signals().map_err(Failure::failed)?;
     for (door, address) in app.doors() {
@@ -238,7 +247,7 @@ impl From<BindError> for Failure {
         let failure = Self::failed(&error);
         match &error {
             BindError::NoDoor => failure.hint("--http 127.0.0.1:8080 opens one"),
-            BindError::Door { door: door @ ("resp" | "admin"), .. } => failure
+            BindError::Door { door: door @ ("resp" | "admin" | "gateway"), .. } => failure
                 .hint(format!("--{door} 127.0.0.1:0 takes any free port"))
                 .hint(format!("--{door} off does without the door")),
             BindError::Door { door, .. } => {
@@ -252,7 +261,7 @@ impl From<BindError> for Failure {
             }
             BindError::Store(OpenError::Kind { .. }) => failure
                 .hint("redis:// is one server, redis+cluster:// a cluster, redis+sentinel:// a master by name"),
-            BindError::Tls(_) | BindError::Identity(_)
+            BindError::Tls(_) | BindError::Upstream(_) | BindError::Identity(_)
             | BindError::Store(_) => failure,
         }
     }

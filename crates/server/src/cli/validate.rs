@@ -8,7 +8,7 @@ use tidegate::{Limit, Rule, RuleSet};
 
 use super::excerpt::Sources;
 use super::{Ending, Failure, Output};
-use crate::config::{self, ConfigError, ConfigFile, Kind};
+use crate::config::{self, ConfigError, ConfigFile, GatewaySource, Kind};
 use crate::reference::Subject;
 use crate::rules::envoy::{self, EnvoyRules};
 use crate::rules::{Own, Rules};
@@ -50,12 +50,12 @@ impl Validate {
         let mut worst = Ending::Fine;
         let mut sources = Sources::default();
         for path in &self.files {
-            match rules_of(path, &mut sources) {
-                Ok(rules) => {
-                    for rule in rules.iter().flat_map(RuleSet::rules) {
+            match written_in(path, &mut sources).and_then(Written::fit) {
+                Ok(written) => {
+                    for rule in written.rules.iter().flat_map(RuleSet::rules) {
                         describe(rule, output);
                     }
-                    output.note(summary(path, rules.as_ref()));
+                    output.note(format_args!("{}: {}", path.display(), written.summary()));
                 }
                 Err(error) => {
                     let told = sources.told(&error);
@@ -69,49 +69,73 @@ impl Validate {
     }
 }
 
-/// The rules of a file or directory, fit to be served; `None` for a configuration without any.
-fn rules_of(path: &Path, sources: &mut Sources) -> Result<Option<RuleSet>, ConfigError> {
-    let rules = written_in(path, sources)?;
-    if let Some(rules) = &rules {
-        // The server has rules of its own, whose names are taken.
-        rules.clone().with_named(internal_rules().unwrap_or_default())?;
-    }
-    Ok(rules)
+/// What stands in a file or directory.
+struct Written {
+    /// `None` for a configuration without any on this machine.
+    rules: Option<RuleSet>,
+    /// Upstreams and routes of a gateway.
+    gateway: Option<(usize, usize)>,
 }
 
-fn written_in(path: &Path, sources: &mut Sources) -> Result<Option<RuleSet>, ConfigError> {
+fn written_in(path: &Path, sources: &mut Sources) -> Result<Written, ConfigError> {
     if path.is_dir() {
-        return Ok(Some(Rules::of(&Own::Nothing, Some(&envoy::read(path)?))?.set));
+        return Ok(Rules::of(&Own::Nothing, Some(&envoy::read(path)?))?.set.into());
     }
     let text = config::read(path, RuleSet::MAX_DOCUMENT)?;
     let source = path.display().to_string();
     sources.keep(&source, &text);
     match config::kind(path, &text) {
-        Kind::Rules => Ok(Some(RuleSet::parse(&source, &text)?)),
+        Kind::Rules => Ok(RuleSet::parse(&source, &text)?.into()),
         Kind::Envoy => {
             let limits = EnvoyRules::parse(&[(source, text)])?;
-            Ok(Some(RuleSet::default().with_named(limits.rules())?))
+            Ok(RuleSet::default().with_named(limits.rules())?.into())
         }
         Kind::Config => {
             let file = ConfigFile::parse(path, &text)?;
+            let gateway = file.forwarding.as_ref().map(GatewaySource::counts);
             let own = match &file.rules {
                 // What is elsewhere may be another by the time it is served.
                 Some(source) if !source.is_remote() => Own::read(source)?,
-                _ if file.envoy.is_none() => return Ok(None),
+                _ if file.envoy.is_none() => return Ok(Written { rules: None, gateway }),
                 _ => Own::Nothing,
             };
             let files = file.envoy.as_deref().map(envoy::read).transpose()?;
-            Ok(Some(Rules::of(&own, files.as_ref())?.set))
+            let rules = Some(Rules::of(&own, files.as_ref())?.set);
+            Ok(Written { rules, gateway })
         }
     }
 }
 
-fn summary(path: &Path, rules: Option<&RuleSet>) -> String {
-    let path = path.display();
-    match rules.map(|rules| rules.rules().len()) {
-        Some(1) => format!("{path}: 1 rule, fine"),
-        Some(count) => format!("{path}: {count} rules, fine"),
-        None => format!("{path}: fine, names no rules on this machine"),
+impl From<RuleSet> for Written {
+    fn from(rules: RuleSet) -> Self {
+        Self { rules: Some(rules), gateway: None }
+    }
+}
+
+impl Written {
+    /// The same, if it could be served: the server has rules of its own, whose names are taken.
+    fn fit(self) -> Result<Self, ConfigError> {
+        if let Some(rules) = &self.rules {
+            rules.clone().with_named(internal_rules().unwrap_or_default())?;
+        }
+        Ok(self)
+    }
+
+    /// `4 rules, 2 routes to 1 upstream, fine`.
+    fn summary(&self) -> String {
+        let count = |count: usize, what: &str| match count {
+            1 => format!("1 {what}"),
+            count => format!("{count} {what}s"),
+        };
+        let gateway = self.gateway.filter(|(upstreams, _)| *upstreams > 0);
+        let gateway = gateway.map(|(upstreams, routes)| {
+            format!("{} to {}, ", count(routes, "route"), count(upstreams, "upstream"))
+        });
+        let gateway = gateway.unwrap_or_default();
+        match &self.rules {
+            Some(rules) => format!("{}, {gateway}fine", count(rules.rules().len(), "rule")),
+            None => format!("{gateway}fine, names no rules on this machine"),
+        }
     }
 }
 

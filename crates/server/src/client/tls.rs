@@ -20,6 +20,16 @@ pub(crate) struct ClientTls {
 }
 
 impl ClientTls {
+    /// What shakes hands, and agrees upon one of these protocols.
+    ///
+    /// # Errors
+    /// A file can't be used, as text for a person.
+    pub(crate) fn connector(&self, protocols: &[&str]) -> Result<TlsConnector, String> {
+        let mut config = self.config()?;
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        Ok(TlsConnector::from(Arc::new(config)))
+    }
+
     /// Shakes hands with the server of this name.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use tidegate::{HeaderStyle, Ietf, Reset, RuleSet, Span};
 use tidegate_core::did_you_mean;
 use tidegate_core::quota::window_of;
 
+use super::gateway::{GatewaySource, RawGateway};
 use super::identity::RawIdentity;
 use super::redis::RawRedis;
 use super::resp::{RawResp, RespPassword};
@@ -44,6 +45,7 @@ pub(crate) struct ConfigFile {
     pub(super) identity: IdentityConfig,
     pub(super) tls: Option<TlsConfig>,
     pub(super) drain: Drain,
+    pub(crate) forwarding: Option<GatewaySource>,
 }
 
 /// `tidegate.yaml` as it is written.
@@ -59,6 +61,7 @@ struct RawConfig {
     admin: RawAdmin,
     tls: Option<Spanned<RawTls>>,
     drain: RawDrain,
+    gateway: Option<Spanned<RawGateway>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -156,7 +159,8 @@ impl ConfigFile {
             gateway: wrong.parsed("listen.gateway", listen.gateway),
             token: wrong.parsed("admin.token", raw.admin.token),
             redis: wrong.redis(path, &raw.store.memory, raw.store.redis),
-            max_keys: raw.store.memory.and_then(|memory| wrong.max_keys(memory)),
+            max_keys: (raw.store.memory)
+                .and_then(|memory| wrong.whole("store.memory.max_keys", memory.max_keys, MAX_KEYS)),
             headers: HeaderStyle {
                 reset: wrong.word("headers.reset", raw.headers.reset, RESETS),
                 ietf: wrong.word("headers.ietf", raw.headers.ietf, DRAFTS),
@@ -176,6 +180,8 @@ impl ConfigFile {
                 delay: wrong.span("drain.delay", raw.drain.delay, Drain::DELAY),
                 timeout: wrong.span("drain.timeout", raw.drain.timeout, Drain::TIMEOUT),
             },
+            forwarding: (raw.gateway)
+                .map(|raw| raw.value.resolve(raw.referenced, folder(path), &mut wrong)),
         };
         if !wrong.found.is_empty() {
             return Err(ConfigError::Invalid(wrong.found));
@@ -283,7 +289,7 @@ impl Wrongs<'_> {
         parsed.map_err(|error| self.add(text.referenced, format!("{name} {error}"))).ok()
     }
 
-    fn word<T: Copy + Default, const N: usize>(
+    pub(super) fn word<T: Copy + Default, const N: usize>(
         &mut self,
         name: &str,
         text: Option<Spanned<String>>,
@@ -313,8 +319,40 @@ impl Wrongs<'_> {
         }
     }
 
-    fn max_keys(&mut self, memory: RawMemory) -> Option<usize> {
-        self.parsed::<MaxKeys>("store.memory.max_keys", memory.max_keys).map(|keys| keys.0)
+    /// The same between a least and a most, which are said in words too.
+    pub(super) fn span_within(
+        &mut self,
+        name: &str,
+        text: Option<Spanned<String>>,
+        usual: Span,
+        (least, most, words): (Span, Span, &str),
+    ) -> Span {
+        let Some(text) = text else { return usual };
+        let at = text.referenced;
+        let found = self.span(name, Some(text), usual);
+        if !(least..=most).contains(&found) {
+            self.add(at, format!("{name} must be from {words}, found {found}"));
+            return usual;
+        }
+        found
+    }
+
+    /// A whole number, at least one, which may have its digits grouped.
+    pub(super) fn whole(
+        &mut self,
+        name: &str,
+        text: Option<Spanned<String>>,
+        most: usize,
+    ) -> Option<usize> {
+        let text = text?;
+        let number = text.value.replace('_', "").parse().ok();
+        let number = number.filter(|number| (1..=most).contains(number));
+        if number.is_none() {
+            let found = &text.value;
+            let wanted = format!("must be a whole number from 1 to {most}, found {found:?}");
+            self.add(text.referenced, format!("{name} {wanted}"));
+        }
+        number
     }
 
     fn redis(
@@ -345,20 +383,6 @@ impl Wrongs<'_> {
 /// Most keys that a memory store can be told to hold.
 pub(super) const MAX_KEYS: usize = 1_000_000_000;
 
-struct MaxKeys(usize);
-
-impl FromStr for MaxKeys {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        const MOST: usize = MAX_KEYS;
-        let keys = text.replace('_', "").parse().ok();
-        keys.filter(|keys| (1..=MOST).contains(keys))
-            .map(Self)
-            .ok_or_else(|| format!("must be a whole number from 1 to {MOST}, found {text:?}"))
-    }
-}
-
 /// What a YAML file is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -369,8 +393,8 @@ pub(crate) enum Kind {
 }
 
 /// The keys that only a configuration has.
-const CONFIG_KEYS: [&str; 8] =
-    ["listen", "store", "headers", "admin", "tls", "drain", "identity", "resp"];
+const CONFIG_KEYS: [&str; 9] =
+    ["listen", "store", "headers", "admin", "tls", "drain", "identity", "resp", "gateway"];
 
 fn begins_a_line_of(text: &str, keys: &[&str]) -> bool {
     let begins = |line: &str| {

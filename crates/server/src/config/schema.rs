@@ -3,6 +3,8 @@
 //! The keys are held against those of the structs that read them by a test: it asks the reader, map by
 //! map, which keys it knows.
 
+mod gateway;
+
 use serde_json::{Value, json};
 use tidegate::MemoryStore;
 use tidegate_core::rule::schema::parts;
@@ -10,7 +12,7 @@ use tidegate_core::schema::Schema;
 
 use super::file::{DRAFTS, MAX_KEYS, RESETS, RLS_HEADERS};
 use super::tls::DOORS;
-use super::{DEFAULT_ADMIN, DEFAULT_GRPC, DEFAULT_HTTP, DEFAULT_RESP};
+use super::{DEFAULT_ADMIN, DEFAULT_GATEWAY, DEFAULT_GRPC, DEFAULT_HTTP, DEFAULT_RESP};
 
 /// The schema of a configuration.
 pub(crate) fn schema() -> Schema {
@@ -28,7 +30,8 @@ pub(crate) fn schema() -> Schema {
     .key("identity", identity())
     .key("admin", admin())
     .key("tls", tls())
-    .key("drain", drain());
+    .key("drain", drain())
+    .key("gateway", gateway::schema());
     parts().into_iter().fold(config, |config, (name, part)| config.define(name, part))
 }
 
@@ -37,7 +40,6 @@ fn listen() -> Schema {
         let about = format!("{about}: a host and a port, 0 for any that is free, or `off`.");
         Schema::text(&about).with("pattern", "^(off|.+:[0-9]+)$").usually(usual).example(usual)
     };
-    let gateway = "Reserved for a gateway, which this version does not have";
     Schema::map("Which doors are open, and where.")
         .key("http", door("Where HTTP is answered", DEFAULT_HTTP))
         .key(
@@ -52,7 +54,13 @@ fn listen() -> Schema {
                 DEFAULT_ADMIN,
             ),
         )
-        .key("gateway", door(gateway, "off"))
+        .key(
+            "gateway",
+            door(
+                "Where requests are taken and forwarded, if there is an upstream",
+                DEFAULT_GATEWAY,
+            ),
+        )
         .example(json!({"http": "0.0.0.0:8080", "resp": "off"}))
 }
 
@@ -317,13 +325,6 @@ fn tls() -> Schema {
 }
 
 fn drain() -> Schema {
-    let time = |about: &str, usual: &str, example: &str| {
-        Schema::any(about)
-            .with("type", vec!["string", "integer"])
-            .with("maximum", 0)
-            .usually(usual)
-            .example(example)
-    };
     Schema::map("How a server leaves after SIGTERM.")
         .key(
             "delay",
@@ -331,6 +332,15 @@ fn drain() -> Schema {
         )
         .key("timeout", time("How long it then waits for what is under way.", "25s", "20s"))
         .example(json!({"delay": "5s", "timeout": "20s"}))
+}
+
+/// A length of time, which may be none: `0s`.
+fn time(about: &str, usual: &str, example: &str) -> Schema {
+    Schema::any(about)
+        .with("type", vec!["string", "integer"])
+        .with("maximum", 0)
+        .usually(usual)
+        .example(example)
 }
 
 fn word(about: &str) -> Schema {

@@ -10,7 +10,7 @@ use super::file::Wrongs;
 use crate::transport::door::tls::TlsFiles;
 
 /// The doors that can speak TLS.
-pub(super) const DOORS: [&str; 4] = ["http", "grpc", "resp", "admin"];
+pub(super) const DOORS: [&str; 5] = ["http", "grpc", "resp", "admin", "gateway"];
 
 /// `tls` as it is written.
 #[derive(Default, Deserialize)]

@@ -49,7 +49,8 @@ impl Addresses {
         self.network(header.client(peer, headers, trusts)).to_string()
     }
 
-    fn trusts(&self, address: IpAddr) -> bool {
+    /// Whether this address is a proxy whose word counts.
+    pub(super) fn trusts(&self, address: IpAddr) -> bool {
         self.config.trusted.iter().any(|network| network.contains(&address))
     }
 

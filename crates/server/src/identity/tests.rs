@@ -44,8 +44,11 @@ fn identity(rules: &str, change: impl FnOnce(&mut IdentityConfig)) -> (Asked, Ma
     (Asked { identity, known }, time)
 }
 
-const CALLER: Caller<'_> =
-    Caller { address: IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7)), service: Some("billing") };
+const CALLER: Caller<'_> = Caller {
+    address: IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7)),
+    service: Some("billing"),
+    way: None,
+};
 
 fn head(request: http::request::Builder) -> Parts {
     request.body(()).unwrap().into_parts().0

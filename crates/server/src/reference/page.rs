@@ -57,6 +57,8 @@ fn table(page: &mut String, path: Option<&str>, schema: &Schema) {
         let _ = writeln!(page, "| `{name}` | {} | {usual} | {} |", takes(value), cell(&about));
     }
     for (name, value) in schema.keys() {
+        // Of a list of maps, what each of them has.
+        let value = value.items().filter(|items| items.keys().len() > 0).unwrap_or(value);
         if value.keys().len() > 0 {
             let path = path.map_or_else(|| name.to_owned(), |path| format!("{path}.{name}"));
             section(page, &path, value);

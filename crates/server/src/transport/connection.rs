@@ -111,6 +111,7 @@ mod tests {
         request: Span::from_secs(30),
         idle: Span::from_secs(90),
         drain: Span::from_secs(25),
+        parting: None,
     };
 
     /// Sends the body back.
@@ -142,7 +143,9 @@ mod tests {
             let (close, closing) = watch::channel(false);
             let clock = time.clock();
             let connections = Arc::default();
-            let doorway = Doorway { listener, tls: None, connections, patience, clock, closing };
+            let shared = false;
+            let doorway =
+                Doorway { listener, tls: None, connections, patience, clock, closing, shared };
             let serving = tokio::spawn(doorway.serve(Arc::new(Http1(Echo))));
             Self { address, time, close, serving }
         }

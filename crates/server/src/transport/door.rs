@@ -2,6 +2,7 @@
 //! and lets go of them in good order.
 
 mod connections;
+pub(crate) mod shared;
 mod stream;
 pub(crate) mod tls;
 mod watch;
@@ -11,7 +12,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tidegate::{Clock, Span};
+use tidegate::{Clock, Span, Timestamp};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch as channel};
 
@@ -49,7 +50,7 @@ pub(crate) struct Peer {
 impl Peer {
     /// Who it is to rules.
     pub(crate) fn caller(&self) -> Caller<'_> {
-        Caller { address: self.address.ip(), service: self.service.as_deref() }
+        Caller { address: self.address.ip(), service: self.service.as_deref(), way: None }
     }
 }
 
@@ -64,6 +65,9 @@ pub(crate) struct Doorway {
     pub(crate) clock: Clock,
     /// Turns true when the door is to close.
     pub(crate) closing: channel::Receiver<bool>,
+    /// Whether another process may listen at the same address, which then has those who come too late
+    /// for this one.
+    pub(crate) shared: bool,
 }
 
 impl Doorway {
@@ -71,13 +75,21 @@ impl Doorway {
     ///
     /// Returns how many connections had to be cut off in the end.
     pub(crate) async fn serve<P: Protocol>(self, protocol: Arc<P>) -> usize {
-        let Self { listener, tls, connections, patience, clock, mut closing } = self;
+        let Self { listener, tls, connections, patience, clock, mut closing, shared } = self;
         connections.at_most(patience.connections);
         let places = Arc::new(Semaphore::new(patience.connections));
         let mut watcher = Watcher::starting(patience, clock.now());
+        let mut last_call = None;
         loop {
             tokio::select! {
-                () = told(&mut closing) => break,
+                () = told(&mut closing), if last_call.is_none() => {
+                    if !shared {
+                        break;
+                    }
+                    last_call = Some(clock.now() + shared::LAST_CALL);
+                    shared::turn_away(&listener);
+                }
+                () = until(&clock, last_call) => break,
                 () = clock.sleep_until(watcher.next) => watcher.look(clock.now()),
                 accepted = accept(&listener, &places) => match accepted {
                     Ok((stream, address, place)) => {
@@ -119,6 +131,14 @@ impl Doorway {
                 return watcher.cut_off();
             }
         }
+    }
+}
+
+/// Returns at an instant, or never.
+async fn until(clock: &Clock, instant: Option<Timestamp>) {
+    match instant {
+        Some(instant) => clock.sleep_until(instant).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -51,6 +51,33 @@ old: 5 per 1 s (token_bucket): at most 10 in any 1 s, but it is off
 }
 
 #[test]
+fn validate_counts_what_a_gateway_has() {
+    let folder = Folder::new();
+    let upstream = "gateway: {upstreams: [{name: a, servers: ['http://a']}]}\n";
+    let inline = "rules: {inline: [{name: a, limit: 1/s}]}\n";
+    let rules = "a: 1 per 1 s (token_bucket): at most 2 in any 1 s\n";
+    for (text, stdout, said) in [
+        (upstream.to_owned(), "", "1 route to 1 upstream, fine, names no rules on this machine"),
+        (format!("{upstream}{inline}"), rules, "1 rule, 1 route to 1 upstream, fine"),
+        ("gateway: {max_wait: 5s}".to_owned(), "", "fine, names no rules on this machine"),
+    ] {
+        let config = folder.file("any-name.yaml", &text);
+        let printed = run(&["validate", &config]);
+        assert_eq!(printed, (0, stdout.to_owned(), format!("{config}: {said}\n")));
+    }
+    assert_told(
+        "any-name.yaml",
+        "gateway:\n  upstreams:\n    - name: api\n      servers: [ftp://a]\n      max_in_flight: lots\n",
+        r#"any-name.yaml:4: gateway.upstreams.servers must be a URL like http://127.0.0.1:3000, https:// or h2c://, found "ftp://a"
+any-name.yaml:5: gateway.upstreams.max_in_flight must be a whole number from 1 to 1000000, found "lots"
+  |
+5 |       max_in_flight: lots
+  |                      ^^^^
+"#,
+    );
+}
+
+#[test]
 fn validate_spells_out_a_few_and_counts_the_rest() {
     let folder = Folder::new();
     let overrides: Vec<String> =
@@ -140,7 +167,7 @@ fn validate_tells_what_a_setting_must_be() {
         ("tls: {key: k.pem}", "1: tls must have certificate and key, found one at the most"),
         (
             "tls: {key: k, certificate: c, doors: [http, side]}",
-            "1: tls.doors must be some of http, grpc, resp, admin, found \"side\"",
+            "1: tls.doors must be some of http, grpc, resp, admin, gateway, found \"side\"",
         ),
         ("drain: {delay: soon}", "1: drain.delay must be a time like 5s or 0s, found \"soon\""),
         ("headers: {ietf: 12}", "1: headers.ietf must be one of 11, 6, off, found \"12\""),
@@ -245,7 +272,7 @@ tidegate.yaml:3: headers.reset must be one of delta, epoch, found "delte" (did y
     assert_told(
         "tidegate.yaml",
         "lisen: {http: off}\n",
-        r#"tidegate.yaml:1: there is no key "lisen", wanted listen, store, rules, headers, resp, identity, admin, tls, drain (did you mean listen?)
+        r#"tidegate.yaml:1: there is no key "lisen", wanted listen, store, rules, headers, resp, identity, admin, tls, drain, gateway (did you mean listen?)
   |
 1 | lisen: …
   | ^^^^^

@@ -78,15 +78,39 @@ fn an_address_that_is_none_is_refused_with_what_is_wanted() {
 }
 
 #[test]
-fn doors_to_come_are_named_only_when_they_were_asked_for() {
-    let doors = ["--gateway", "127.0.0.1:0", "--resp", "off", "--admin", "off"];
-    let server = Server::with_arguments(&[&["--http", "127.0.0.1:0"], &doors[..]].concat());
-    assert_eq!(server.note(""), "gateway: this version has no such door, going on without it");
-    assert!(server.note("").starts_with("tidegate "));
-    let (_, help, _) = run(&["serve", "--help"]);
-    assert!(["--grpc", "--resp", "--admin"].iter().all(|door| help.contains(door)));
-    for door in ["--gateway", "--upstream"] {
-        assert!(!help.contains(door), "{door}");
+fn a_gateway_without_an_upstream_is_an_error_that_says_how_to_name_one() {
+    let folder = Folder::new();
+    let listen = folder.file("listen.yaml", "listen: {gateway: '127.0.0.1:0'}");
+    let settings = folder.file("settings.yaml", "gateway: {max_wait: 5s}");
+    for (arguments, place) in [
+        (["--gateway", "127.0.0.1:0"], "--gateway"),
+        (["--config", &listen], "listen.gateway"),
+        (["--config", &settings], "gateway"),
+    ] {
+        let (code, stdout, stderr) = run(&[&["serve"], &arguments[..]].concat());
+        assert_eq!((code, &*stdout), (2, ""));
+        assert_eq!(
+            stderr,
+            format!(
+                "error: {place}: an upstream is wanted, found none\n\
+                 hint: --upstream http://127.0.0.1:3000 names one, as gateway.upstreams does in the \
+                 configuration\n"
+            )
+        );
+    }
+}
+
+#[test]
+fn an_upstream_that_is_no_server_is_refused_and_its_password_not_shown() {
+    for (url, found) in [
+        ("127.0.0.1:3000", "127.0.0.1:3000"),
+        ("http://127.0.0.1:3000/api", "http://127.0.0.1:3000/api"),
+        ("http://ann:hunter2@127.0.0.1", "a URL with a user"),
+    ] {
+        let (code, stdout, stderr) = run(&["serve", "--gateway", "off", "--upstream", url]);
+        assert_eq!((code, &*stdout), (2, ""));
+        let wanted = "must be a URL like http://127.0.0.1:3000, https:// or h2c://";
+        assert_eq!(stderr, format!("error: --upstream: {wanted}, found \"{found}\"\n"));
     }
 }
 

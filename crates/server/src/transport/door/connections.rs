@@ -16,9 +16,9 @@ pub(crate) struct Connections {
 pub(crate) struct Open(Arc<Connections>);
 
 impl Connections {
-    /// Notes how many there may be at once.
+    /// Notes that there may be so many at once, beside those of other listeners of the door.
     pub(super) fn at_most(&self, most: usize) {
-        self.most.store(most, Ordering::Relaxed);
+        self.most.fetch_add(most, Ordering::Relaxed);
     }
 
     /// Counts a connection until what this gives is dropped.

@@ -24,6 +24,9 @@ pub(crate) struct Patience {
     pub(crate) idle: Span,
     /// For requests under way when the door closes.
     pub(crate) drain: Span,
+    /// For idle connections when the door closes, whose clients may be about to ask: they are answered
+    /// once more. Without it idle connections end at once.
+    pub(crate) parting: Option<Span>,
 }
 
 impl Default for Patience {
@@ -34,6 +37,7 @@ impl Default for Patience {
             request: Span::from_secs(30),
             idle: Span::from_secs(90),
             drain: Span::from_secs(25),
+            parting: None,
         }
     }
 }
@@ -47,6 +51,7 @@ pub(super) struct Watcher {
     /// How many times [`LOOK`] has passed since the start, as of the last look.
     ticks: Arc<AtomicU64>,
     held: Vec<Held>,
+    closing: bool,
 }
 
 struct Held {
@@ -56,7 +61,14 @@ struct Held {
 
 impl Watcher {
     pub(super) fn starting(patience: Patience, now: Timestamp) -> Self {
-        Self { patience, started: now, next: now + LOOK, ticks: Arc::default(), held: Vec::new() }
+        Self {
+            patience,
+            started: now,
+            next: now + LOOK,
+            ticks: Arc::default(),
+            held: Vec::new(),
+            closing: false,
+        }
     }
 
     /// The notes of a new connection.
@@ -78,7 +90,7 @@ impl Watcher {
             let (phase, since) = held.activity.noted();
             // The note may be from the very end of its tick.
             let age = LOOK.checked_mul(ticks.saturating_sub(since + 1)).unwrap_or(Span::ZERO);
-            let overdue = age >= self.patience.of(phase);
+            let overdue = self.patience.of(phase, self.closing).is_some_and(|most| age >= most);
             if overdue && !held.task.is_finished() {
                 tracing::debug!(?phase, "connection cut off, it took too long");
                 held.task.abort();
@@ -89,6 +101,7 @@ impl Watcher {
 
     /// Tells every connection to end after the request that is under way.
     pub(super) fn close(&mut self) {
+        self.closing = true;
         self.held.retain(|held| !held.task.is_finished());
         self.held.iter().for_each(|held| held.activity.close());
     }
@@ -110,14 +123,19 @@ pub(crate) enum Phase {
     Head,
     /// Reading a body or answering.
     Request,
+    /// Waiting for somebody else, by a time limit of its own.
+    Waiting,
 }
 
 impl Patience {
-    fn of(&self, phase: Phase) -> Span {
+    /// How long a phase may last, if there is a limit.
+    fn of(&self, phase: Phase, closing: bool) -> Option<Span> {
         match phase {
-            Phase::Idle => self.idle,
-            Phase::Head => self.head,
-            Phase::Request => self.request,
+            Phase::Idle if closing => Some(self.parting.unwrap_or(self.idle).min(self.idle)),
+            Phase::Idle => Some(self.idle),
+            Phase::Head => Some(self.head),
+            Phase::Request => Some(self.request),
+            Phase::Waiting => None,
         }
     }
 }
@@ -151,6 +169,7 @@ impl Activity {
             Phase::Idle => 0,
             Phase::Head => 1,
             Phase::Request => 2,
+            Phase::Waiting => 3,
         };
         let tick = self.ticks.load(Ordering::Relaxed);
         self.noted.store((tick << 2) | bits, Ordering::Relaxed);
@@ -167,7 +186,8 @@ impl Activity {
         let phase = match noted & 3 {
             0 => Phase::Idle,
             1 => Phase::Head,
-            _ => Phase::Request,
+            2 => Phase::Request,
+            _ => Phase::Waiting,
         };
         (phase, noted >> 2)
     }

@@ -36,7 +36,8 @@ impl Door {
         let service = Arc::new(Service::new(limiter, HeaderStyle::default()));
         let grpc = Arc::new(Grpc::new(service, clock.clone(), closing.clone()));
         let (patience, connections) = (patience(), Arc::default());
-        let doorway = Doorway { listener, tls: None, patience, clock, closing, connections };
+        let doorway =
+            Doorway { listener, tls: None, patience, clock, closing, connections, shared: false };
         tokio::spawn(doorway.serve(grpc));
         Self { address, time, _close: close }
     }

@@ -18,7 +18,7 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 pub(crate) type Body = Full<Bytes>;
 
 /// The answer to one check, with its rate-limit headers.
-pub(super) fn reply(reply: &Reply) -> Response<Body> {
+pub(crate) fn reply(reply: &Reply) -> Response<Body> {
     let problem = Problem::of(&reply.decision);
     let kind = if problem.is_some() { PROBLEM } else { JSON };
     let mut response = json(reply.ending().http(), kind, &Answer { reply, problem });

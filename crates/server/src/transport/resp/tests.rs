@@ -20,6 +20,7 @@ const PATIENCE: Patience = Patience {
     request: Span::from_secs(30),
     idle: Span::from_secs(90),
     drain: Span::from_secs(25),
+    parting: None,
 };
 
 struct Door {
@@ -40,8 +41,15 @@ impl Door {
         let service = Arc::new(Service::new(limiter, HeaderStyle::default()));
         let (close, closing) = watch::channel(false);
         let (patience, clock) = (PATIENCE, time.clock());
-        let doorway =
-            Doorway { listener, tls: None, patience, clock, closing, connections: Arc::default() };
+        let doorway = Doorway {
+            listener,
+            tls: None,
+            patience,
+            clock,
+            closing,
+            connections: Arc::default(),
+            shared: false,
+        };
         let serving = doorway.serve(Arc::new(Resp::new(service, Gate::default())));
         Self { address, time, close, serving: tokio::spawn(serving) }
     }

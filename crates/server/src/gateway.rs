@@ -1,0 +1,273 @@
+//! The gateway: a reverse proxy that decides before it forwards.
+//!
+//! A request is read, its route found, its client told apart and the rules asked. What is let pass waits for
+//! its turn, if a rule says so, enters its upstream, if there is room, and goes to one of its servers.
+//! Whatever it holds it holds until the answer's body is over, however that comes about.
+
+mod answer;
+mod body;
+mod calls;
+mod config;
+mod connection;
+mod forward;
+mod head;
+mod health;
+mod pool;
+mod route;
+mod streams;
+mod threads;
+mod tunnel;
+mod upstream;
+mod wire;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::CONNECTION;
+use hyper::http::request::Parts;
+use hyper::upgrade::OnUpgrade;
+use hyper::{Request, Response, StatusCode, Version};
+use parking_lot::Mutex;
+use tidegate::{Clock, Span};
+
+use self::answer::Manner;
+use self::body::{Down, Up};
+use self::calls::{Call, Calls};
+pub(crate) use self::config::{
+    GatewayConfig, HealthConfig, Priority, RouteConfig, ServerUrl, Timeouts, UpstreamConfig, Words,
+};
+use self::forward::{Answered, Forward, UnderWay};
+use self::head::Sender;
+use self::pool::Pool;
+use self::route::{Route, Routes};
+pub(crate) use self::threads::{Front, Threads, listen};
+use self::tunnel::Tunnel;
+use self::upstream::{Entered, Upstream};
+use crate::identity::{Caller, Identity};
+use crate::service::{Admitted, Reply, Service, Via};
+use crate::transport::door::{Patience, Peer};
+use crate::transport::http::encode;
+
+/// How long an idle connection is left open when the gateway closes: its client may be about to send.
+const PARTING: Span = Span::from_secs(3);
+
+/// Where requests go, for all threads together.
+#[derive(Debug)]
+pub(crate) struct Upstreams {
+    config: GatewayConfig,
+    all: Vec<Arc<Upstream>>,
+    routes: Arc<Routes>,
+}
+
+impl Upstreams {
+    /// Reads what the configuration names.
+    ///
+    /// # Errors
+    /// Files for TLS can't be used.
+    pub(crate) fn new(config: GatewayConfig) -> Result<Self, String> {
+        let all = Upstream::all(&config)?;
+        let routes = Arc::new(Routes::new(&config, &all));
+        Ok(Self { config, all, routes })
+    }
+
+    /// Asks servers whether they are well, for as long as it is polled.
+    pub(crate) async fn watch(self: Arc<Self>, clock: Clock) {
+        let servers = self.servers();
+        let checks = health::checks(&self.config, &self.all).into_iter();
+        let checks =
+            checks.map(|(server, health)| health::watch(server, health, servers, clock.clone()));
+        futures_util::future::join_all(checks).await;
+    }
+
+    /// How long connections of clients may take.
+    pub(crate) fn patience(&self) -> Patience {
+        let idle = self.config.timeouts.idle;
+        Patience { request: idle, parting: Some(PARTING), ..Patience::default() }
+    }
+
+    /// Each upstream with how many requests are under way there, and its servers with whether they are well.
+    pub(crate) fn standing(
+        &self,
+        clock: &Clock,
+    ) -> impl Iterator<Item = (&str, usize, impl Iterator<Item = (String, bool)>)> {
+        let now = clock.now();
+        self.all.iter().map(move |upstream| {
+            let servers = upstream.servers.iter();
+            let servers = servers.map(move |server| (server.url.to_string(), server.is_well(now)));
+            (&*upstream.name, upstream.in_flight(), servers)
+        })
+    }
+
+    fn servers(&self) -> usize {
+        self.all.iter().map(|upstream| upstream.servers.len()).sum()
+    }
+}
+
+/// The gateway as one thread has it.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    service: Arc<Service>,
+    identity: Arc<Identity>,
+    routes: Arc<Routes>,
+    forward: Forward,
+    max_wait: Span,
+    tell_upstream: bool,
+}
+
+/// What requests of one connection have in common.
+#[derive(Debug)]
+struct Asked {
+    peer: Peer,
+    secure: bool,
+    http2: bool,
+    calls: Arc<Calls>,
+    /// What the connection becomes when HTTP is over on it.
+    tunnel: Mutex<Option<Tunnel<Guards>>>,
+}
+
+/// What a request holds until its answer is over. Released by being dropped, so that every way to end is
+/// the same.
+#[derive(Debug)]
+struct Guards {
+    _under_way: UnderWay,
+    _entered: Entered,
+    _admitted: Admitted,
+    _call: Call,
+}
+
+impl Gateway {
+    pub(crate) fn new(
+        upstreams: &Upstreams,
+        service: Arc<Service>,
+        identity: Arc<Identity>,
+        clock: Clock,
+    ) -> Self {
+        let config = &upstreams.config;
+        let pool = Arc::new(Pool::new(upstreams.servers()));
+        let forward = Forward { pool, clock, timeouts: config.timeouts };
+        let (max_wait, tell_upstream) = (config.max_wait, config.tell_upstream);
+        let routes = Arc::clone(&upstreams.routes);
+        let inner = Inner { service, identity, routes, forward, max_wait, tell_upstream };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Closes upstream connections that nobody uses, for as long as it is polled.
+    pub(crate) async fn sweep(self: Arc<Self>) {
+        let Forward { pool, clock, .. } = &self.inner.forward;
+        loop {
+            clock.sleep_until(clock.now() + pool::SWEEP).await;
+            pool.sweep();
+        }
+    }
+}
+
+impl Inner {
+    /// Answers one request.
+    async fn answer(&self, request: Request<Incoming>, asked: &Asked) -> Response<Down<Guards>> {
+        let call = asked.calls.begin();
+        let (head, body) = request.into_parts();
+        let manner = Manner::of(&head);
+        let mut response = match self.pass(head, Up::new(body), asked, call).await {
+            Ok(response) => response,
+            Err(own) => manner.put(own).map(Down::Own),
+        };
+        let leaves = asked.calls.activity.is_closing() || self.service.is_draining();
+        if leaves && !asked.http2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            response.headers_mut().insert(CONNECTION, connection::LAST);
+        }
+        response
+    }
+
+    /// Passes a request on, and its answer back.
+    ///
+    /// # Errors
+    /// An answer of our own.
+    async fn pass(
+        &self,
+        mut head: Parts,
+        mut body: Up,
+        asked: &Asked,
+        mut call: Call,
+    ) -> Result<Response<Down<Guards>>, Response<Full<Bytes>>> {
+        head::settle(&mut head).map_err(answer::refusal)?;
+        let client = head.extensions.remove::<OnUpgrade>();
+        let route = self.routes.find(&head).ok_or_else(answer::no_route)?;
+        let (reply, mut admitted) = self.decide(&head, route, asked).await?;
+        if !reply.decision.is_allowed() {
+            return Err(encode::reply(&reply));
+        }
+        if admitted.waits() {
+            // Whoever leaves meanwhile is seen to leave, and this is dropped.
+            let mut reading = std::pin::pin!(body.read_ahead());
+            let mut waiting = std::pin::pin!(admitted.wait());
+            tokio::select! {
+                biased;
+                () = &mut waiting => {}
+                read = &mut reading => match read {
+                    Ok(()) => waiting.await,
+                    Err(_) => return Err(answer::failure(forward::Failure::BadBody)),
+                },
+            }
+        }
+        // The fault is ours, so it costs the client nothing.
+        let entered = route.upstream.enter(route.priority).ok_or_else(answer::shed)?;
+        admitted.serve();
+        let address = asked.peer.address.ip();
+        let trusted = self.identity.trusts(address);
+        let upgrades = head::onward(&mut head, Sender { address, trusted, secure: asked.secure });
+        if self.tell_upstream {
+            answer::put(&mut head.headers, reply.headers());
+        }
+        let sent = self.forward.send(&route.upstream, Request::from_parts(head, body)).await;
+        let Answered { mut response, kept, under_way } = sent.map_err(|failure| {
+            let mut own = answer::failure(failure);
+            answer::tell(own.headers_mut(), reply.headers());
+            own
+        })?;
+        call.answered();
+        // What the server speaks is between it and us.
+        *response.version_mut() = Version::HTTP_11;
+        let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let server = switched.then(|| hyper::upgrade::on(&mut response));
+        head::back(response.headers_mut(), switched);
+        answer::tell(response.headers_mut(), reply.headers());
+        let guards =
+            Guards { _under_way: under_way, _entered: entered, _admitted: admitted, _call: call };
+        if let Some(server) = server {
+            let (Some(client), true) = (client, upgrades) else {
+                let detail = "the upstream switched protocols, which nobody had asked for";
+                return Err(encode::problem(StatusCode::BAD_GATEWAY, detail));
+            };
+            *asked.tunnel.lock() = Some(Tunnel { client, server, guards });
+            return Ok(response.map(|_| Down::Own(Full::default())));
+        }
+        Ok(response.map(|body| Down::passing(body, kept, guards)))
+    }
+
+    /// Asks the rules.
+    ///
+    /// # Errors
+    /// The answer to a request that can't be put to them.
+    async fn decide(
+        &self,
+        head: &Parts,
+        route: &Route,
+        asked: &Asked,
+    ) -> Result<(Reply, Admitted), Response<Full<Bytes>>> {
+        let by = self.service.now();
+        let caller =
+            Caller { way: Some((&route.name, &route.upstream.name)), ..asked.peer.caller() };
+        let request = self
+            .identity
+            .describe(by.known(), head, caller)
+            .map_err(|fault| encode::fault(&self.service.refused(Via::Gateway, fault)))?;
+        Ok(self.service.admit(&by, Via::Gateway, &request, self.max_wait).await)
+    }
+}

@@ -1,0 +1,241 @@
+//! A request's way to an upstream server and its answer's way back, with second tries where they do no harm.
+
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::http::request::Parts;
+use hyper::{Request, Response};
+use smallvec::SmallVec;
+use tidegate::Clock;
+
+use super::body::{Up, Upload};
+use super::config::Timeouts;
+use super::head;
+use super::pool::{ConnectError, Kept, Line, Pool, Stream};
+use super::upstream::{Busy, Server, Upstream};
+
+/// How often a request that was never written is tried again, each time on another connection.
+const TRIES: usize = 8;
+
+/// Sends requests to upstreams.
+#[derive(Debug)]
+pub(super) struct Forward {
+    pub(super) pool: Arc<Pool>,
+    pub(super) clock: Clock,
+    pub(super) timeouts: Timeouts,
+}
+
+/// An answer, and what serves it until its body is over.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub(super) response: Response<Incoming>,
+    /// Its connection, if that can be used again.
+    pub(super) kept: Option<Kept>,
+    pub(super) under_way: UnderWay,
+}
+
+/// What counts while an answer is under way.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    _stream: Option<Stream>,
+    _busy: Busy,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// No server could be reached.
+    Unreachable,
+    /// None could be reached in time.
+    ConnectTimeout,
+    /// The server broke off before it answered.
+    BrokenOff,
+    /// The server did not answer in time.
+    Silent,
+    /// The client's body broke off or is framed wrongly.
+    BadBody,
+    /// The client stopped sending its body.
+    SlowBody,
+}
+
+/// What became of one try.
+enum Tried {
+    Answered(Response<Incoming>),
+    /// It was never written; here it is.
+    Unsent(Request<Up>),
+    /// The connection broke before an answer came.
+    Lost,
+    Failed(Failure),
+}
+
+impl Forward {
+    /// Sends a request to a server of the upstream.
+    ///
+    /// # Errors
+    /// No server answers; a request that may have reached one is not sent again, unless it does no harm.
+    pub(super) async fn send(
+        &self,
+        upstream: &Upstream,
+        mut request: Request<Up>,
+    ) -> Result<Answered, Failure> {
+        let upload = request.body().upload();
+        let mut tried: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut again = true;
+        let mut failure = Failure::Unreachable;
+        for _ in 0..TRIES {
+            let Some(server) = upstream.choose(self.clock.now(), &tried) else { break };
+            let line = match self.pool.line(server, &self.clock, self.timeouts.connect).await {
+                Ok(line) => line,
+                Err(error) => {
+                    failure = self.unreachable(server, &error);
+                    tried.push(server.id);
+                    continue;
+                }
+            };
+            let busy = server.busy();
+            let (mut head, body) = request.into_parts();
+            let used = matches!(line, Line::One { used: true, .. } | Line::Many { .. });
+            // A connection that had been idle may be closed while the request is on its way.
+            let repeats = again && used && upload.is_none() && head::is_idempotent(&head.method);
+            let spare = repeats.then(|| copy(&head));
+            if matches!(line, Line::Many { .. }) {
+                head::for_http2(&mut head, server.scheme(), &server.authority);
+            } else if !head.headers.contains_key(hyper::header::HOST)
+                && let Ok(host) = hyper::header::HeaderValue::from_str(server.authority.as_str())
+            {
+                head.headers.insert(hyper::header::HOST, host);
+            }
+            let (tried_it, kept, stream) =
+                self.try_on(server, line, Request::from_parts(head, body), upload.as_deref()).await;
+            match tried_it {
+                Tried::Answered(response) => {
+                    server.answered();
+                    let under_way = UnderWay { _stream: stream, _busy: busy };
+                    return Ok(Answered { response, kept, under_way });
+                }
+                Tried::Unsent(back) => {
+                    failure = Failure::BrokenOff;
+                    request = back;
+                }
+                Tried::Lost if upload.as_ref().is_some_and(|upload| upload.has_failed()) => {
+                    return Err(Failure::BadBody);
+                }
+                Tried::Lost => match spare {
+                    Some((head, body)) => {
+                        again = false;
+                        failure = Failure::BrokenOff;
+                        request = Request::from_parts(head, body);
+                    }
+                    None => {
+                        server.failed(self.clock.now());
+                        return Err(Failure::BrokenOff);
+                    }
+                },
+                Tried::Failed(failure) => {
+                    if failure == Failure::Silent {
+                        server.failed(self.clock.now());
+                    }
+                    return Err(failure);
+                }
+            }
+        }
+        Err(failure)
+    }
+
+    /// Whether a server gives a good answer to a request of our own.
+    pub(super) async fn probe(&self, server: &Server, request: Request<Up>) -> bool {
+        let Ok(line) = self.pool.line(server, &self.clock, self.timeouts.connect).await else {
+            return false;
+        };
+        let (mut head, body) = request.into_parts();
+        if matches!(line, Line::Many { .. }) {
+            head::for_http2(&mut head, server.scheme(), &server.authority);
+        }
+        let (tried, ..) = self.try_on(server, line, Request::from_parts(head, body), None).await;
+        match tried {
+            Tried::Answered(response) => {
+                response.status().is_success() || response.status().is_redirection()
+            }
+            Tried::Unsent(_) | Tried::Lost | Tried::Failed(_) => false,
+        }
+    }
+
+    fn unreachable(&self, server: &Server, error: &ConnectError) -> Failure {
+        server.failed(self.clock.now());
+        match error {
+            ConnectError::Timeout => {
+                tracing::warn!(server = %server.url, "upstream server not reached in time");
+                Failure::ConnectTimeout
+            }
+            ConnectError::Failed(error) => {
+                tracing::warn!(server = %server.url, error, "upstream server not reached");
+                Failure::Unreachable
+            }
+        }
+    }
+
+    async fn try_on(
+        &self,
+        server: &Server,
+        line: Line,
+        request: Request<Up>,
+        upload: Option<&Upload>,
+    ) -> (Tried, Option<Kept>, Option<Stream>) {
+        match line {
+            Line::One { mut line, .. } => {
+                let sending = line.try_send_request(request);
+                let tried = self.answer(sending, upload).await;
+                (tried, Some(self.pool.keep(server, line)), None)
+            }
+            Line::Many { mut line, stream } => {
+                let sending = line.try_send_request(request);
+                (self.answer(sending, upload).await, None, Some(stream))
+            }
+        }
+    }
+
+    /// Waits for an answer as long as the client's body makes progress, and then as long as a server may
+    /// take.
+    async fn answer(&self, sending: impl Future<Output = Sent>, upload: Option<&Upload>) -> Tried {
+        let mut sending = std::pin::pin!(sending);
+        let mut seen = 0;
+        loop {
+            let late = self.clock.sleep_until(self.clock.now() + self.timeouts.response);
+            let sent = tokio::select! {
+                biased;
+                sent = &mut sending => sent,
+                () = late => {
+                    let frames = upload.map_or(0, Upload::frames);
+                    if frames != seen {
+                        seen = frames;
+                        continue;
+                    }
+                    let slow = upload.is_some_and(|upload| !upload.has_ended());
+                    return Tried::Failed(if slow { Failure::SlowBody } else { Failure::Silent });
+                }
+            };
+            return match sent {
+                Ok(response) => Tried::Answered(response),
+                Err(mut error) => match error.take_message() {
+                    Some(request) => Tried::Unsent(request),
+                    None => {
+                        tracing::debug!(error = %error.error(), "upstream broke off");
+                        Tried::Lost
+                    }
+                },
+            };
+        }
+    }
+}
+
+type Sent = Result<Response<Incoming>, hyper::client::conn::TrySendError<Request<Up>>>;
+
+/// The same request once more. It has no body.
+fn copy(head: &Parts) -> (Parts, Up) {
+    let mut copied = Request::new(()).into_parts().0;
+    copied.method.clone_from(&head.method);
+    copied.uri.clone_from(&head.uri);
+    copied.headers.clone_from(&head.headers);
+    copied.version = head.version;
+    (copied, Up::empty())
+}

@@ -1,0 +1,425 @@
+//! Heads on their way through: what the other side may see of them, and framed in one way only.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use bytes::{Bytes, BytesMut};
+use hyper::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, Entry, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+};
+use hyper::http::request::Parts;
+use hyper::http::uri::{Authority, PathAndQuery, Scheme};
+use hyper::{Method, StatusCode, Uri, Version};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
+const UPGRADES: HeaderValue = HeaderValue::from_static("upgrade");
+
+/// Why a request goes nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) status: StatusCode,
+    pub(super) detail: &'static str,
+}
+
+impl Refusal {
+    const fn bad(detail: &'static str) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, detail }
+    }
+}
+
+/// Makes a request say in one place whom it is for: one `Host`, and a target that is a path.
+///
+/// # Errors
+/// It says it nowhere, or in two ways.
+pub(super) fn settle(head: &mut Parts) -> Result<(), Refusal> {
+    if head.method == Method::CONNECT {
+        let detail = "method: found CONNECT, wanted any other: this is no forward proxy";
+        return Err(Refusal { status: StatusCode::METHOD_NOT_ALLOWED, detail });
+    }
+    let mut hosts = head.headers.get_all(HOST).iter();
+    let (host, another) = (hosts.next(), hosts.next());
+    if another.is_some() {
+        return Err(Refusal::bad("host: found it twice, wanted it once"));
+    }
+    match (head.uri.authority(), host) {
+        // What the target says counts, whatever the header does.
+        (Some(authority), _) => {
+            let host = without_user(authority).ok_or(Refusal::bad(
+                "target: found a user before its host, wanted the host alone",
+            ))?;
+            head.headers.insert(HOST, host);
+        }
+        (None, Some(host)) if is_authority(host.as_bytes()) => {}
+        (None, Some(_)) => return Err(Refusal::bad("host: found no host, wanted one")),
+        (None, None) if head.version == Version::HTTP_10 => {}
+        (None, None) => return Err(Refusal::bad("host: found none, wanted one")),
+    }
+    if head.uri.authority().is_some() {
+        let line = head.uri.path_and_query().cloned();
+        head.uri = Uri::from(line.unwrap_or_else(|| PathAndQuery::from_static("/")));
+    }
+    Ok(())
+}
+
+fn without_user(authority: &Authority) -> Option<HeaderValue> {
+    let text = authority.as_str();
+    (!text.contains('@')).then(|| HeaderValue::from_str(text).ok()).flatten()
+}
+
+/// Whether this can be a host with or without a port.
+fn is_authority(host: &[u8]) -> bool {
+    let letter = |byte: &u8| {
+        byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'[' | b']')
+    };
+    !host.is_empty() && host.iter().all(letter)
+}
+
+/// The host of a settled request, without its port.
+pub(super) fn host(headers: &HeaderMap) -> Option<&str> {
+    let host = headers.get(HOST)?.to_str().ok()?;
+    let end = match host.rfind(']') {
+        Some(bracket) => bracket + 1,
+        None => host.find(':').unwrap_or(host.len()),
+    };
+    host.get(..end)
+}
+
+/// Who sent a request, for the upstream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sender {
+    pub(super) address: IpAddr,
+    /// Whether what it says about who came before it is believed.
+    pub(super) trusted: bool,
+    /// Whether it came through TLS.
+    pub(super) secure: bool,
+}
+
+/// Takes off a request what was meant for us alone, and says whom it is from.
+///
+/// Whether it asks for an upgrade that may be passed on.
+pub(super) fn onward(head: &mut Parts, sender: Sender) -> bool {
+    let headers = &mut head.headers;
+    let upgrade = upgrade(headers, head.version);
+    let trailers = headers.get(TE).is_some_and(|te| names(te).any(|name| name == "trailers"));
+    take_off(headers);
+    // A length is told anew, from how the body really ends.
+    headers.remove(CONTENT_LENGTH);
+    // Who waits for it has been told to go on by the time that the body is read.
+    headers.remove(EXPECT);
+    headers.remove(PROXY_AUTHORIZATION);
+    if trailers {
+        headers.insert(TE, TRAILERS);
+    }
+    let upgrades = upgrade.is_some();
+    if let Some(to) = upgrade {
+        headers.insert(CONNECTION, UPGRADES);
+        headers.insert(UPGRADE, to);
+    }
+    head.version = Version::HTTP_11;
+    forwarded(headers, sender);
+    upgrades
+}
+
+/// What a request wants to go on as. Never HTTP/2: its streams would pass without being looked at.
+fn upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> {
+    if version != Version::HTTP_11 || !names_in(headers, "upgrade") {
+        return None;
+    }
+    let to = headers.get(UPGRADE)?;
+    let hidden = names(to).any(|name| name.starts_with("h2"));
+    (!hidden).then(|| to.clone())
+}
+
+/// Takes off what is about one connection only.
+fn take_off(headers: &mut HeaderMap) {
+    if let Entry::Occupied(named) = headers.entry(CONNECTION) {
+        let (_, values) = named.remove_entry_mult();
+        let named: Vec<HeaderName> = values
+            .flat_map(|value| names(&value).map(str::to_owned).collect::<Vec<_>>())
+            .filter_map(|name| HeaderName::try_from(name).ok())
+            .collect();
+        // Nobody gets rid of what says whom a request is for.
+        for name in named.iter().filter(|name| **name != HOST) {
+            headers.remove(name);
+        }
+    }
+    for name in [TE, TRANSFER_ENCODING, UPGRADE, KEEP_ALIVE, PROXY_CONNECTION, HTTP2_SETTINGS] {
+        headers.remove(name);
+    }
+}
+
+/// The words of a list, as they stand there.
+fn names(value: &HeaderValue) -> impl Iterator<Item = &str> {
+    value.to_str().unwrap_or_default().split(',').map(str::trim).filter(|name| !name.is_empty())
+}
+
+fn names_in(headers: &HeaderMap, wanted: &str) -> bool {
+    let values = headers.get_all(CONNECTION).into_iter();
+    values.flat_map(names).any(|name| name.eq_ignore_ascii_case(wanted))
+}
+
+/// Says who came, by both conventions: after what a trusted sender said, or in its place.
+fn forwarded(headers: &mut HeaderMap, sender: Sender) {
+    let host = headers.get(HOST).cloned();
+    let proto = HeaderValue::from_static(if sender.secure { "https" } else { "http" });
+    let address = sender.address.to_canonical();
+    let mut line = BytesMut::with_capacity(96);
+    if sender.trusted {
+        append(&mut line, headers, &X_FORWARDED_FOR);
+    }
+    let _ = write!(line, "{address}");
+    put(headers, X_FORWARDED_FOR, line.split().freeze());
+    if sender.trusted {
+        append(&mut line, headers, &FORWARDED);
+    }
+    let _ = match address {
+        IpAddr::V4(address) => write!(line, "for={address}"),
+        IpAddr::V6(address) => write!(line, "for=\"[{address}]\""),
+    };
+    if let Some(host) = &host {
+        line.extend_from_slice(b";host=\"");
+        line.extend_from_slice(host.as_bytes());
+        line.extend_from_slice(b"\"");
+    }
+    line.extend_from_slice(b";proto=");
+    line.extend_from_slice(proto.as_bytes());
+    put(headers, FORWARDED, line.freeze());
+    let keeps = |headers: &HeaderMap, name| sender.trusted && headers.contains_key(name);
+    if !keeps(headers, X_FORWARDED_PROTO) {
+        headers.insert(X_FORWARDED_PROTO, proto);
+    }
+    if !keeps(headers, X_FORWARDED_HOST) {
+        match host {
+            Some(host) => drop(headers.insert(X_FORWARDED_HOST, host)),
+            None => drop(headers.remove(X_FORWARDED_HOST)),
+        }
+    }
+}
+
+/// What was said before, and a comma.
+fn append(line: &mut BytesMut, headers: &HeaderMap, name: &HeaderName) {
+    for value in headers.get_all(name) {
+        line.extend_from_slice(value.as_bytes());
+        line.extend_from_slice(b", ");
+    }
+}
+
+fn put(headers: &mut HeaderMap, name: HeaderName, value: Bytes) {
+    match HeaderValue::from_maybe_shared(value) {
+        Ok(value) => drop(headers.insert(name, value)),
+        // Whatever came is never passed on as if it were ours.
+        Err(_) => drop(headers.remove(name)),
+    }
+}
+
+/// The head as HTTP/2 has it: whom it is for is part of the target.
+pub(super) fn for_http2(head: &mut Parts, scheme: Scheme, server: &Authority) {
+    let host = head.headers.remove(HOST);
+    let named = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
+    let mut parts = std::mem::take(&mut head.uri).into_parts();
+    parts.scheme = Some(scheme);
+    parts.authority = Some(named.unwrap_or_else(|| server.clone()));
+    parts.path_and_query.get_or_insert(PathAndQuery::from_static("/"));
+    head.uri = Uri::from_parts(parts).unwrap_or_default();
+    head.version = Version::HTTP_2;
+}
+
+/// Takes off an answer what was meant for us alone. `upgraded` answers go on as something else.
+pub(super) fn back(headers: &mut HeaderMap, upgraded: bool) {
+    let to = upgraded.then(|| headers.get(UPGRADE).cloned()).flatten();
+    if headers.contains_key(TRANSFER_ENCODING) {
+        // Of two ways to say where it ends the encoding is the true one.
+        headers.remove(CONTENT_LENGTH);
+    }
+    take_off(headers);
+    headers.remove(PROXY_AUTHENTICATE);
+    if let Some(to) = to {
+        headers.insert(CONNECTION, UPGRADES);
+        headers.insert(UPGRADE, to);
+    }
+}
+
+/// Whether doing it twice is the same as doing it once.
+pub(super) fn is_idempotent(method: &Method) -> bool {
+    matches!(
+        *method,
+        Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE | Method::PUT | Method::DELETE
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+
+    use super::*;
+
+    fn head(target: &str, version: Version, headers: &[(&str, &str)]) -> Parts {
+        let request = Request::builder().uri(target).version(version);
+        let request = headers.iter().fold(request, |request, (name, value)| {
+            request.header(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap())
+        });
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn settled(target: &str, version: Version, headers: &[(&str, &str)]) -> String {
+        let mut head = head(target, version, headers);
+        match settle(&mut head) {
+            Ok(()) => {
+                let host = head.headers.get(HOST).map_or("-", |host| host.to_str().unwrap());
+                format!("{} {host}", head.uri)
+            }
+            Err(refusal) => format!("{} {}", refusal.status.as_u16(), refusal.detail),
+        }
+    }
+
+    #[test]
+    fn a_request_says_in_one_place_whom_it_is_for() {
+        let (ten, eleven, two) = (Version::HTTP_10, Version::HTTP_11, Version::HTTP_2);
+        for (target, version, headers, expected) in [
+            ("/a?b", eleven, &[("host", "x:80")][..], "/a?b x:80"),
+            ("http://y/a", eleven, &[("host", "x")], "/a y"),
+            ("https://y", two, &[], "/ y"),
+            ("https://y/", two, &[("host", "x")], "/ y"),
+            ("/", ten, &[], "/ -"),
+            ("*", eleven, &[("host", "x")], "* x"),
+            ("/", eleven, &[], "400 host: found none, wanted one"),
+            (
+                "/",
+                eleven,
+                &[("host", "x"), ("host", "x")],
+                "400 host: found it twice, wanted it once",
+            ),
+            ("/", eleven, &[("host", "x/y")], "400 host: found no host, wanted one"),
+            ("/", eleven, &[("host", "")], "400 host: found no host, wanted one"),
+            (
+                "http://u@y/",
+                eleven,
+                &[("host", "y")],
+                "400 target: found a user before its host, wanted the host alone",
+            ),
+        ] {
+            assert_eq!(settled(target, version, headers), expected, "{target} {headers:?}");
+        }
+    }
+
+    fn sender(trusted: bool) -> Sender {
+        Sender { address: [192, 0, 2, 7].into(), trusted, secure: true }
+    }
+
+    fn passed(headers: &[(&str, &str)], trusted: bool) -> Vec<String> {
+        let mut head = head("/", Version::HTTP_11, headers);
+        onward(&mut head, sender(trusted));
+        let mut lines: Vec<String> = head
+            .headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+            .collect();
+        lines.sort();
+        lines
+    }
+
+    const OURS: [&str; 4] = [
+        "forwarded: for=192.0.2.7;host=\"x\";proto=https",
+        "x-forwarded-for: 192.0.2.7",
+        "x-forwarded-host: x",
+        "x-forwarded-proto: https",
+    ];
+
+    #[test]
+    fn what_is_about_one_connection_is_not_passed_on() {
+        let mut expected = Vec::from(OURS.map(str::to_owned));
+        expected.extend(["accept: a", "host: x", "te: trailers", "trailer: t"].map(str::to_owned));
+        expected.sort();
+        let found = passed(
+            &[
+                ("host", "x"),
+                ("accept", "a"),
+                ("connection", "close, X-Mine, host, keep-alive"),
+                ("x-mine", "1"),
+                ("keep-alive", "1"),
+                ("proxy-connection", "keep-alive"),
+                ("proxy-authorization", "secret"),
+                ("te", "gzip, trailers"),
+                ("trailer", "t"),
+                ("transfer-encoding", "chunked"),
+                ("content-length", "5"),
+                ("expect", "100-continue"),
+                ("upgrade", "websocket"),
+                ("http2-settings", "x"),
+                ("forwarded", "for=1.1.1.1"),
+                ("x-forwarded-for", "1.1.1.1"),
+                ("x-forwarded-proto", "ftp"),
+                ("x-forwarded-host", "elsewhere"),
+            ],
+            false,
+        );
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_a_trusted_proxy_said_stays_and_we_say_more() {
+        let found = passed(
+            &[
+                ("host", "x"),
+                ("forwarded", "for=1.1.1.1"),
+                ("x-forwarded-for", "1.1.1.1"),
+                ("x-forwarded-proto", "http"),
+                ("x-forwarded-host", "shop"),
+            ],
+            true,
+        );
+        assert_eq!(
+            found,
+            [
+                "forwarded: for=1.1.1.1, for=192.0.2.7;host=\"x\";proto=https",
+                "host: x",
+                "x-forwarded-for: 1.1.1.1, 192.0.2.7",
+                "x-forwarded-host: shop",
+                "x-forwarded-proto: http",
+            ]
+        );
+    }
+
+    #[test]
+    fn an_upgrade_is_passed_on_unless_requests_could_hide_in_it() {
+        let asks = |connection, to, version| {
+            let headers = [("host", "x"), ("connection", connection), ("upgrade", to)];
+            let mut head = head("/", version, &headers);
+            let asks = onward(&mut head, sender(false));
+            assert_eq!(asks, head.headers.contains_key(UPGRADE));
+            assert_eq!(asks, head.headers.contains_key(CONNECTION));
+            asks
+        };
+        assert!(asks("keep-alive, Upgrade", "websocket", Version::HTTP_11));
+        assert!(!asks("keep-alive", "websocket", Version::HTTP_11));
+        assert!(!asks("Upgrade", "websocket", Version::HTTP_10));
+        assert!(!asks("Upgrade, HTTP2-Settings", "h2c", Version::HTTP_11));
+        assert!(!asks("Upgrade", "websocket, h2c", Version::HTTP_11));
+    }
+
+    #[test]
+    fn an_answer_ends_in_one_way() {
+        let mut answer = head(
+            "/",
+            Version::HTTP_11,
+            &[
+                ("content-length", "5"),
+                ("transfer-encoding", "chunked"),
+                ("connection", "x-mine"),
+                ("x-mine", "1"),
+                ("trailer", "t"),
+            ],
+        );
+        back(&mut answer.headers, false);
+        assert_eq!(answer.headers.len(), 1);
+        assert!(answer.headers.contains_key("trailer"));
+    }
+}

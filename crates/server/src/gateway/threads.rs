@@ -1,0 +1,99 @@
+//! The threads of the gateway: each has its own runtime, listener and pool, and nothing to share.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use tidegate::Clock;
+use tokio::net::lookup_host;
+use tokio::sync::{oneshot, watch};
+
+use super::{Gateway, Upstreams};
+use crate::identity::Identity;
+use crate::service::Service;
+use crate::transport::door::{Connections, Doorway, Patience, Tls, shared};
+
+/// Listens once for each thread that this machine can run at the same time.
+///
+/// # Errors
+/// The address can't be had.
+pub(crate) async fn listen(address: &str) -> io::Result<Vec<TcpListener>> {
+    let mut found = lookup_host(address).await?;
+    let wanted = found.next().ok_or_else(|| io::Error::other("the host has no address"))?;
+    let first = shared::listen(wanted)?;
+    let taken: SocketAddr = first.local_addr()?;
+    let more = std::thread::available_parallelism().map_or(1, usize::from) - 1;
+    let rest = (0..more).map(|_| shared::listen(taken));
+    std::iter::once(Ok(first)).chain(rest).collect()
+}
+
+/// What all threads serve by.
+#[derive(Clone, Debug)]
+pub(crate) struct Front {
+    pub(crate) upstreams: Arc<Upstreams>,
+    pub(crate) service: Arc<Service>,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) tls: Option<Arc<Tls>>,
+    pub(crate) connections: Arc<Connections>,
+    pub(crate) patience: Patience,
+    pub(crate) clock: Clock,
+    pub(crate) closing: watch::Receiver<bool>,
+}
+
+/// Threads that serve. They end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    serving: Vec<oneshot::Receiver<usize>>,
+    _until: watch::Sender<()>,
+}
+
+impl Threads {
+    /// Starts one for each listener.
+    ///
+    /// # Errors
+    /// The system has no room for another thread.
+    pub(crate) fn start(listeners: Vec<TcpListener>, front: &Front) -> io::Result<Self> {
+        let (until, ended) = watch::channel(());
+        let mut serving = Vec::new();
+        for (number, listener) in listeners.into_iter().enumerate() {
+            let (served, serves) = oneshot::channel();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let (front, ended) = (front.clone(), ended.clone());
+            let thread = std::thread::Builder::new().name(format!("gateway-{number}"));
+            thread.spawn(move || runtime.block_on(serve(listener, front, served, ended)))?;
+            serving.push(serves);
+        }
+        Ok(Self { serving, _until: until })
+    }
+
+    /// Returns once every thread has finished what was under way: how many connections had to be cut off.
+    pub(crate) async fn served(&mut self) -> usize {
+        let mut cut_off = 0;
+        for serving in &mut self.serving {
+            cut_off += serving.await.unwrap_or(0);
+        }
+        cut_off
+    }
+}
+
+async fn serve(
+    listener: TcpListener,
+    front: Front,
+    served: oneshot::Sender<usize>,
+    mut ended: watch::Receiver<()>,
+) {
+    let Front { upstreams, service, identity, tls, connections, patience, clock, closing } = front;
+    let gateway = Gateway::new(&upstreams, service, identity, clock.clone());
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "gateway can't listen"),
+    };
+    let gateway = Arc::new(gateway);
+    tokio::spawn(Arc::clone(&gateway).sweep());
+    let shared = true;
+    let doorway = Doorway { listener, tls, connections, patience, clock, closing, shared };
+    let cut_off = doorway.serve(gateway).await;
+    let _ = served.send(cut_off);
+    // What was released last is on its way to the store by a task of this thread.
+    let _ = ended.changed().await;
+}

@@ -1,0 +1,81 @@
+//! Listening where others listen too, so that one process can take over from another.
+//!
+//! The kernel gives each new connection to one of those who listen at an address. When one of them closes,
+//! the connections that it was given and had not accepted are reset. So before it closes it lets no more
+//! in: a filter drops what begins a connection, and who began has to try again, which clients do by
+//! themselves a second later; by then only the others are left. What is half-way in still comes in.
+
+use std::io;
+use std::net::SocketAddr;
+
+use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
+use tidegate::Span;
+
+/// How long who is half-way in may take: more than a round trip, and less than clients wait before they
+/// try again.
+pub(super) const LAST_CALL: Span = Span::from_millis(500);
+
+/// How many connections may wait to be accepted.
+const BACKLOG: i32 = 4096;
+
+/// Listens at an address beside others that do, of this process or another of the same user.
+///
+/// # Errors
+/// The address can't be had.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Lets no new connection begin.
+pub(super) fn turn_away(listener: &tokio::net::TcpListener) {
+    if let Err(error) = SockRef::from(listener).attach_filter(&NO_BEGINNINGS) {
+        tracing::warn!(%error, "who comes while the door closes may be reset");
+    }
+}
+
+/// Drops segments with SYN and without ACK, and lets pass all others. A socket of TCP shows a filter its
+/// segments from their first byte on; the flags are in the fourteenth.
+const NO_BEGINNINGS: [SockFilter; 5] = [
+    SockFilter::new(LOAD_BYTE, 0, 0, 13),
+    SockFilter::new(AND, 0, 0, SYN | ACK),
+    SockFilter::new(IF_EQUAL, 0, 1, SYN),
+    SockFilter::new(RETURN, 0, 0, 0),
+    SockFilter::new(RETURN, 0, 0, u32::MAX),
+];
+const LOAD_BYTE: u16 = 0x30;
+const AND: u16 = 0x54;
+const IF_EQUAL: u16 = 0x15;
+const RETURN: u16 = 0x06;
+const SYN: u32 = 0x02;
+const ACK: u32 = 0x10;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpStream};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_comes_too_late_for_one_reaches_the_other() {
+        let first = listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let address = first.local_addr().unwrap();
+        let first = tokio::net::TcpListener::from_std(first).unwrap();
+        let before = TcpStream::connect(address).unwrap();
+        // It is half-way in, and stays.
+        turn_away(&first);
+        let late = tokio::task::spawn_blocking(move || TcpStream::connect(address).unwrap());
+        let (accepted, from) = first.accept().await.unwrap();
+        assert_eq!(from, before.local_addr().unwrap());
+        let second = tokio::net::TcpListener::from_std(listen(address).unwrap()).unwrap();
+        drop(first);
+        let (_, from) = second.accept().await.unwrap();
+        assert_eq!(from, late.await.unwrap().local_addr().unwrap());
+        drop(accepted);
+    }
+}
