@@ -151,6 +151,13 @@ impl<S: Store> Held<S> {
         released
     }
 
+    /// Takes the slots out of it, to be released by somebody else.
+    pub(super) fn take_slots(&mut self) -> Vec<Refund> {
+        self.stop_renewing();
+        self.store = None;
+        std::mem::take(&mut self.slots)
+    }
+
     fn stop_renewing(&mut self) {
         if let Some(renewing) = self.renewing.take() {
             renewing.abort();
