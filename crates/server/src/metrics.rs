@@ -24,7 +24,9 @@ pub(crate) use self::gather::Sources;
 use self::latency::Latency;
 pub(crate) use self::lines::Lines;
 use self::rules::RuleCounts;
-use self::shards::{PER_LINE, Shards};
+use self::shards::PER_LINE;
+pub(crate) use self::shards::Shards;
+use crate::gateway::Upstreams;
 use crate::service::{Ending, Via};
 use crate::transport::door::Connections;
 
@@ -40,6 +42,7 @@ pub(crate) struct Metrics {
     durations: Latency,
     rules: RuleCounts,
     doors: Mutex<Vec<(&'static str, Arc<Connections>)>>,
+    upstreams: Mutex<Option<Arc<Upstreams>>>,
 }
 
 impl Metrics {
@@ -49,12 +52,18 @@ impl Metrics {
             durations: Latency::new(Via::ALL.len()),
             rules: RuleCounts::new(),
             doors: Mutex::default(),
+            upstreams: Mutex::default(),
         }
     }
 
     /// Tells of a door from now on.
     pub(crate) fn door(&self, name: &'static str, connections: Arc<Connections>) {
         self.doors.lock().push((name, connections));
+    }
+
+    /// Tells of a gateway's upstreams from now on.
+    pub(crate) fn upstreams(&self, upstreams: Arc<Upstreams>) {
+        *self.upstreams.lock() = Some(upstreams);
     }
 
     /// Counts a check that was decided.

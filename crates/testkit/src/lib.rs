@@ -1,7 +1,8 @@
 //! The real things that Tidegate's tests run against, on free loopback ports.
 //!
 //! [`Redis`] is one server, [`Cluster`] six of them, [`Sentinel`] a master with a replica and who watches them, and
-//! [`FaultProxy`] a bad network in front of a server. [`Process`] runs a program of our own.
+//! [`FaultProxy`] a bad network in front of a server. [`Process`] runs a program of our own. [`Upstream`] is a web server to
+//! stand behind a proxy, [`RawUpstream`] one that keeps every byte it is sent.
 //!
 //! Whatever is started here ends with its handle, also when the test panics, and does not outlive a test runner that is
 //! killed. Waiting means polling a real condition; what never comes is a panic that shows the server's last lines.
@@ -13,10 +14,13 @@ mod cluster;
 mod port;
 mod process;
 mod proxy;
+mod raw_upstream;
 mod redis;
 mod sentinel;
 mod skew;
+mod stage;
 mod tool;
+mod upstream;
 mod wait;
 
 pub use crate::certificates::Certificates;
@@ -24,7 +28,9 @@ pub use crate::cluster::{Cluster, ClusterBuilder};
 pub use crate::port::Port;
 pub use crate::process::{Output, Process};
 pub use crate::proxy::FaultProxy;
+pub use crate::raw_upstream::{RawUpstream, Received, Turn};
 pub use crate::redis::{Redis, RedisBuilder};
 pub use crate::sentinel::{Sentinel, SentinelBuilder};
 pub use crate::tool::{Flavour, Tool, lacking};
+pub use crate::upstream::Upstream;
 pub use crate::wait::{PATIENCE, poll, wait_for};

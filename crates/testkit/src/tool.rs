@@ -38,6 +38,8 @@ pub enum Tool {
     RedisPy,
     /// The Node package `ioredis`, in the folder that this names, with a `node` to run it.
     Ioredis,
+    /// The Python package `websockets`, in the folder that this names, with a `python3` to run it.
+    Websockets,
     /// The `setpriv` command of util-linux, without which a server outlives a test runner that is killed.
     Setpriv,
     /// Envoy, from the path or fetched by `tools/setup.sh`.
@@ -68,6 +70,7 @@ impl Tool {
             Self::RedisBenchmark => on_path("redis-benchmark"),
             Self::RedisPy => on_path("python3").and_then(|_| library("redis-py")),
             Self::Ioredis => on_path("node").and_then(|_| library("ioredis")),
+            Self::Websockets => on_path("python3").and_then(|_| library("websockets")),
             Self::Setpriv => SETPRIV.clone(),
             Self::Envoy => on_path("envoy").or_else(|| fetched("envoy")),
             Self::PythonEnvoy => fetched("python-envoy"),
@@ -102,6 +105,7 @@ impl fmt::Display for Tool {
             Self::RedisBenchmark => "redis-benchmark",
             Self::RedisPy => "redis-py",
             Self::Ioredis => "ioredis",
+            Self::Websockets => "websockets",
             Self::Setpriv => "setpriv",
             Self::Envoy => "envoy",
             Self::PythonEnvoy => "Python with Envoy's messages",

@@ -73,20 +73,20 @@ impl Up {
 
     /// Reads ahead, so that the connection notices when the client leaves: as long as a body is on its
     /// way, nobody looks at what comes after it. Returns when there is nothing more to read, or too
-    /// much of it. What was read is not lost when the future is dropped.
+    /// much of it: whether that was all. What was read is not lost when the future is dropped.
     ///
     /// # Errors
     /// The client broke the body off.
-    pub(super) async fn read_ahead(&mut self) -> Result<(), hyper::Error> {
-        let Some(body) = &mut self.body else { return Ok(()) };
+    pub(super) async fn read_ahead(&mut self) -> Result<bool, hyper::Error> {
+        let Some(body) = &mut self.body else { return Ok(true) };
         let mut read = 0;
         while read < Self::AHEAD && !body.is_end_stream() {
             let next = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
-            let Some(frame) = next.transpose()? else { return Ok(()) };
+            let Some(frame) = next.transpose()? else { return Ok(true) };
             read += frame.data_ref().map_or(0, Bytes::len);
             self.ahead.push_back(frame);
         }
-        Ok(())
+        Ok(body.is_end_stream())
     }
 
     fn note(&self, frame: &Poll<Option<Result<Frame<Bytes>, hyper::Error>>>) {

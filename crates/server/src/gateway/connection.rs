@@ -44,7 +44,8 @@ impl Protocol for Gateway {
         };
         let calls = Arc::new(Calls::new(activity));
         let http2 = wire.is_http2();
-        let asked = Asked { peer, secure, http2, calls, tunnel: Mutex::new(None) };
+        let (hangup, tunnel) = (wire.hangup(), Mutex::new(None));
+        let asked = Asked { peer, secure, http2, calls, hangup, tunnel };
         match http2 {
             false => self.one(wire, &asked).await,
             // Boxed, so that connections of HTTP/1 do not carry its room around.

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use hyper::StatusCode;
 use hyper::http::uri::{self, Authority};
 use rustls::pki_types::ServerName;
 use tidegate::{Span, Timestamp};
 use tokio_rustls::TlsConnector;
 
 use super::config::{GatewayConfig, Priority, Scheme, ServerUrl, UpstreamConfig};
+use crate::metrics::Shards;
 
 /// How many failures in a row mark a server as down.
 const FAILURES: u32 = 3;
@@ -26,6 +28,57 @@ pub(super) struct Upstream {
     /// Most requests at once that leave one of each priority in.
     caps: [usize; 3],
     turn: AtomicUsize,
+    outcomes: Shards,
+}
+
+/// What became of a request that the rules let pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Informational,
+    Success,
+    Redirection,
+    ClientError,
+    ServerError,
+    /// There was no room for it.
+    Shed,
+    /// No server answered it.
+    Failed,
+}
+
+impl Outcome {
+    const ALL: [(Self, &str); 7] = [
+        (Self::Informational, "1xx"),
+        (Self::Success, "2xx"),
+        (Self::Redirection, "3xx"),
+        (Self::ClientError, "4xx"),
+        (Self::ServerError, "5xx"),
+        (Self::Shed, "shed"),
+        (Self::Failed, "failed"),
+    ];
+
+    /// What an upstream answered.
+    pub(super) fn of(status: StatusCode) -> Self {
+        match status.as_u16() / 100 {
+            1 => Self::Informational,
+            2 => Self::Success,
+            3 => Self::Redirection,
+            4 => Self::ClientError,
+            _ => Self::ServerError,
+        }
+    }
+}
+
+/// How an upstream does, for metrics.
+#[derive(Debug)]
+pub(crate) struct UpstreamStanding {
+    pub(crate) name: Arc<str>,
+    pub(crate) in_flight: usize,
+    /// Most at once, if there is such a limit.
+    pub(crate) most: Option<usize>,
+    /// How many requests ended in which way.
+    pub(crate) outcomes: Vec<(&'static str, u64)>,
+    /// Its servers, and whether each is well.
+    pub(crate) servers: Vec<(String, bool)>,
 }
 
 /// One of them.
@@ -89,6 +142,7 @@ impl Upstream {
                 in_flight: AtomicUsize::new(0),
                 caps: caps(upstream.max_in_flight, &used),
                 turn: AtomicUsize::new(0),
+                outcomes: Shards::new(1),
             }))
         };
         config.upstreams.iter().enumerate().map(upstream).collect()
@@ -96,15 +150,34 @@ impl Upstream {
 
     /// Lets a request in, unless what its priority may use is in use.
     pub(super) fn enter(self: &Arc<Self>, priority: Priority) -> Option<Entered> {
-        let cap = self.caps[usize::from(priority as u8)];
+        let cap = self.caps[priority as usize];
         let taken = self.in_flight.fetch_add(1, Ordering::Relaxed);
         // Counts, and stops counting when it is dropped.
         let entered = Entered(Arc::clone(self));
         (taken < cap).then_some(entered)
     }
 
+    /// Counts what became of a request.
+    pub(super) fn count(&self, outcome: Outcome) {
+        self.outcomes.add(0, outcome as usize, 1);
+    }
+
+    /// How it does.
+    pub(super) fn standing(&self, now: Timestamp) -> UpstreamStanding {
+        let most = self.caps[Priority::High as usize];
+        let total = |(outcome, name)| (name, self.outcomes.total(0, outcome as usize));
+        let servers = self.servers.iter();
+        UpstreamStanding {
+            name: Arc::clone(&self.name),
+            in_flight: self.in_flight(),
+            most: Some(most).filter(|most| *most != usize::MAX),
+            outcomes: Outcome::ALL.map(total).into(),
+            servers: servers.map(|server| (server.url.to_string(), server.is_well(now))).collect(),
+        }
+    }
+
     /// How many requests are under way.
-    pub(super) fn in_flight(&self) -> usize {
+    fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
+use super::hangup::Hangup;
 use crate::transport::door::{Activity, Phase, Stream};
 
 /// Most that is read of what a client still sends after the last answer, in bytes.
@@ -27,6 +28,7 @@ pub(super) struct Wire {
     /// Whether the next byte begins a head: on HTTP/2 it may be a ping.
     http2: bool,
     closing: Closing,
+    hangup: Arc<Hangup>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +61,17 @@ impl Wire {
             // Who has said that it speaks HTTP/2 may be silent.
             activity.note(Phase::Idle);
         }
-        Ok(Self { stream, ahead: ahead.freeze(), activity, http2, closing: Closing::No })
+        let (ahead, closing, hangup) = (ahead.freeze(), Closing::No, Arc::default());
+        Ok(Self { stream, ahead, activity, http2, closing, hangup })
     }
 
     pub(super) fn is_http2(&self) -> bool {
         self.http2
+    }
+
+    /// What tells whether the client is still there.
+    pub(super) fn hangup(&self) -> Arc<Hangup> {
+        Arc::clone(&self.hangup)
     }
 
     fn moved(&self) {
@@ -126,7 +134,12 @@ impl AsyncWrite for Wire {
         written
     }
 
+    /// hyper flushes each time that it looks at a connection.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.hangup.look(match &self.stream {
+            Stream::Plain(stream) => stream,
+            Stream::Tls(stream) => stream.get_ref().0,
+        });
         Pin::new(&mut self.stream).poll_flush(context)
     }
 

@@ -33,6 +33,7 @@ pub(super) fn gather(metrics: &Metrics, sources: Sources<'_>) -> Exposition {
     rules(metrics, sources.in_force, &mut told);
     source(sources.in_force.version().number, sources.standing, &mut told);
     doors(metrics, &mut told);
+    upstreams(metrics, &mut told);
     blocks(sources.in_force.limiter(), &mut told);
     told.one(names::TOP_MISSED, sources.missed);
     match &**sources.in_force.limiter().store() {
@@ -125,6 +126,30 @@ fn doors(metrics: &Metrics, told: &mut Exposition) {
     told.family(names::CONNECTIONS_ACCEPTED, accepted);
     let most = doors.iter().map(|(name, door)| (label("door", name), door.most()));
     told.family(names::CONNECTIONS_MOST, most);
+}
+
+fn upstreams(metrics: &Metrics, told: &mut Exposition) {
+    let Some(upstreams) = metrics.upstreams.lock().clone() else { return };
+    let all = upstreams.standing();
+    let each = |name: &str| label("upstream", name);
+    let outcomes = all.iter().flat_map(|upstream| {
+        let outcomes = upstream.outcomes.iter();
+        outcomes.map(|(outcome, count)| {
+            (labels([("upstream", &*upstream.name), ("outcome", *outcome)]), *count)
+        })
+    });
+    told.family(names::UPSTREAM_REQUESTS, outcomes);
+    let in_flight = all.iter().map(|upstream| (each(&upstream.name), upstream.in_flight));
+    told.family(names::UPSTREAM_IN_FLIGHT, in_flight);
+    let most = all.iter().filter_map(|upstream| Some((each(&upstream.name), upstream.most?)));
+    told.family(names::UPSTREAM_MOST, most);
+    let servers = all.iter().flat_map(|upstream| {
+        let servers = upstream.servers.iter();
+        servers.map(|(server, well)| {
+            (labels([("upstream", &*upstream.name), ("server", server.as_str())]), *well)
+        })
+    });
+    told.family(names::UPSTREAM_UP, servers);
 }
 
 fn blocks(limiter: &Limiter<AnyStore>, told: &mut Exposition) {

@@ -53,6 +53,11 @@ metrics! {
     CONNECTIONS_ACCEPTED: Counter "tidegate_connections_accepted", "Connections accepted by door.";
     CONNECTIONS_MOST: Gauge "tidegate_connections_limit", "Most open connections by door; more wait to be accepted.";
 
+    UPSTREAM_REQUESTS: Counter "tidegate_upstream_requests", "Requests that the gateway let pass, by what became of them at their upstream.";
+    UPSTREAM_IN_FLIGHT: Gauge "tidegate_upstream_in_flight", "Requests under way at an upstream, from this node.";
+    UPSTREAM_MOST: Gauge "tidegate_upstream_in_flight_limit", "Most requests under way at an upstream, from this node.";
+    UPSTREAM_UP: Gauge "tidegate_upstream_up", "1 when requests are sent to the server, else 0.";
+
     BLOCKED: Gauge "tidegate_blocked_clients", "Entries of the block list.";
     BLOCKS_REFUSED: Counter "tidegate_blocks_refused", "Clients that were not blocked because the list is full.";
     BLOCKS_EVICTED: Counter "tidegate_blocks_evicted", "Penalties that made room for an operator's entry.";

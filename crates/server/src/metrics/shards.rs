@@ -18,20 +18,20 @@ struct Line([AtomicU64; PER_LINE]);
 
 /// A number of lines for each place.
 #[derive(Debug)]
-pub(super) struct Shards {
+pub(crate) struct Shards {
     copies: Box<[Box<[Line]>]>,
 }
 
 impl Shards {
     /// All zero.
-    pub(super) fn new(lines: usize) -> Self {
+    pub(crate) fn new(lines: usize) -> Self {
         let copy = || std::iter::repeat_with(Line::default).take(lines).collect();
         Self { copies: std::iter::repeat_with(copy).take(places()).collect() }
     }
 
     /// Adds to a counter of this thread's copy. A line or counter that is not there counts nothing.
     #[inline]
-    pub(super) fn add(&self, line: usize, counter: usize, count: u64) {
+    pub(crate) fn add(&self, line: usize, counter: usize, count: u64) {
         let copy = self.copies.get(place()).and_then(|copy| copy.get(line));
         if let Some(counter) = copy.and_then(|line| line.0.get(counter)) {
             counter.fetch_add(count, Ordering::Relaxed);
@@ -47,7 +47,7 @@ impl Shards {
     }
 
     /// A counter's total.
-    pub(super) fn total(&self, line: usize, counter: usize) -> u64 {
+    pub(crate) fn total(&self, line: usize, counter: usize) -> u64 {
         let copies = self.copies.iter().filter_map(|copy| copy.get(line)?.0.get(counter));
         copies.map(|counter| counter.load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
     }

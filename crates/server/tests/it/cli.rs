@@ -529,6 +529,7 @@ fn every_configuration_that_the_guides_show_is_one() {
         include_str!("../../../../docs/guide/redis.md"),
         include_str!("../../../../docs/guide/blocking.md"),
         include_str!("../../../../docs/guide/operating.md"),
+        include_str!("../../../../docs/guide/gateway.md"),
     ];
     let folder = Folder::new();
     folder.file("rules.yaml", "rules: [{name: api, limit: 1/s}]");

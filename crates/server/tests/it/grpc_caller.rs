@@ -1,5 +1,7 @@
 //! Calls the gRPC door as a client would.
 
+use std::net::SocketAddr;
+
 use tidegate_server::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tidegate_server::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_response::{
@@ -22,10 +24,15 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(crate) fn to(server: &Server) -> Self {
+        Self::at(server.door("grpc"))
+    }
+
+    /// A client of whoever is there.
+    pub(crate) fn at(address: SocketAddr) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.unwrap();
-        let endpoint = Endpoint::from_shared(format!("http://{}", server.door("grpc"))).unwrap();
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
         let channel = runtime.block_on(endpoint.connect()).unwrap();
         Self { runtime, channel }
     }

@@ -11,6 +11,7 @@ mod cli;
 mod deploy;
 mod envoy;
 mod envoy_rules;
+mod gateway;
 mod grpc_caller;
 mod grpc_own;
 mod grpc_python;

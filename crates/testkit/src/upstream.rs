@@ -1,0 +1,166 @@
+//! A web server to stand behind a proxy.
+
+mod answer;
+mod body;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+
+use crate::certificates::Certificates;
+use crate::port::Port;
+use crate::stage::Stage;
+
+/// Speaks HTTP/1.1 and HTTP/2 on one port, whichever the first bytes are (or what TLS agreed upon), and does
+/// by path what a proxy has to get right:
+///
+/// | path | answer |
+/// |---|---|
+/// | `/head` | JSON: `method`, `target`, `version`, and `headers` as pairs in the order in which they came |
+/// | `/echo` | the body as it comes in, its trailers too |
+/// | `/bytes/N` | N bytes with their length, made while they are sent |
+/// | `/chunked/N` | the same without a length |
+/// | `/swallow` | how many bytes of body there were, after the last |
+/// | `/early/S` | status S at once, before the body was read; then it is read |
+/// | `/status/S` | status S and no body, an `etag` |
+/// | `/trailers` | `body`, then the trailer `x-sum: 4` |
+/// | `/held` | `done`, once [`release`](Upstream::release) lets it go |
+/// | `/close` | an answer after which the connection is closed |
+/// | `/broken` | 100 bytes are announced, ten come, and then the end |
+/// | `/upgrade` | 101 for any protocol, then bytes are sent back as they come |
+///
+/// Anything else is 404. A HEAD request gets the same head as a GET.
+pub struct Upstream {
+    stage: Stage,
+    scheme: &'static str,
+    seen: Arc<Seen>,
+}
+
+/// What came in so far.
+struct Seen {
+    lines: Mutex<Vec<String>>,
+    swallowed: AtomicU64,
+    connections: AtomicUsize,
+    released: Semaphore,
+}
+
+impl Upstream {
+    /// Starts one on a free port.
+    pub fn start() -> Self {
+        Self::open(0, None)
+    }
+
+    /// Starts one on a port that was claimed, so that it can come, go and come back.
+    ///
+    /// # Panics
+    /// When somebody else listens there.
+    pub fn at(port: &Port) -> Self {
+        Self::open(port.number(), None)
+    }
+
+    /// Starts one that speaks TLS.
+    ///
+    /// # Panics
+    /// When the certificates can't be used.
+    pub fn with_tls(certificates: &Certificates) -> Self {
+        let chain = CertificateDer::pem_file_iter(&certificates.certificate)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let key = PrivateKeyDer::from_pem_file(&certificates.key);
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the provider knows the usual versions")
+            .with_no_client_auth()
+            .with_single_cert(chain.expect("a certificate"), key.expect("a key"));
+        let mut config = config.expect("the key is the certificate's");
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Self::open(0, Some(TlsAcceptor::from(Arc::new(config))))
+    }
+
+    fn open(port: u16, tls: Option<TlsAcceptor>) -> Self {
+        let seen = Arc::new(Seen {
+            lines: Mutex::default(),
+            swallowed: AtomicU64::new(0),
+            connections: AtomicUsize::new(0),
+            released: Semaphore::new(0),
+        });
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let serving = Arc::clone(&seen);
+        let stage = Stage::open(port, move |stream| {
+            serving.connections.fetch_add(1, Ordering::SeqCst);
+            let (seen, tls) = (Arc::clone(&serving), tls.clone());
+            tokio::spawn(async move {
+                match tls {
+                    None => serve(stream, seen).await,
+                    // Who shakes no hands is not served.
+                    Some(tls) => {
+                        if let Ok(stream) = tls.accept(stream).await {
+                            serve(stream, seen).await;
+                        }
+                    }
+                }
+            });
+        });
+        Self { stage, scheme, seen }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.stage.address()
+    }
+
+    /// `http://127.0.0.1:port`, or `https://`.
+    pub fn url(&self) -> String {
+        format!("{}://{}", self.scheme, self.address())
+    }
+
+    /// `h2c://127.0.0.1:port`: HTTP/2 without TLS.
+    pub fn h2c_url(&self) -> String {
+        format!("h2c://{}", self.address())
+    }
+
+    /// How many requests began like this: `POST /echo`. A request counts once its head is there.
+    pub fn seen(&self, line: &str) -> usize {
+        let lines = self.seen.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().filter(|seen| seen.starts_with(line)).count()
+    }
+
+    /// How many bytes `/swallow` and `/early` have read so far.
+    pub fn swallowed(&self) -> u64 {
+        self.seen.swallowed.load(Ordering::SeqCst)
+    }
+
+    /// How many connections were made so far.
+    pub fn connections(&self) -> usize {
+        self.seen.connections.load(Ordering::SeqCst)
+    }
+
+    /// Lets so many requests to `/held` be answered, those that wait and those to come.
+    pub fn release(&self, requests: usize) {
+        self.seen.released.add_permits(requests);
+    }
+}
+
+impl fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Upstream").field("url", &self.url()).finish_non_exhaustive()
+    }
+}
+
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, seen: Arc<Seen>) {
+    let answer = service_fn(move |request| answer::answer(request, Arc::clone(&seen)));
+    let builder = auto::Builder::new(TokioExecutor::new());
+    // A connection that breaks off is what tests are about.
+    let _ = builder.serve_connection_with_upgrades(TokioIo::new(stream), answer).await;
+}
