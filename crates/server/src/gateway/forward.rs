@@ -125,10 +125,10 @@ impl Forward {
                     return Err(Failure::BadBody);
                 }
                 Tried::Lost => match spare {
-                    Some((head, body)) => {
+                    Some(head) => {
                         again = false;
                         failure = Failure::BrokenOff;
-                        request = Request::from_parts(head, body);
+                        request = Request::from_parts(*head, Up::empty());
                     }
                     None => {
                         server.failed(self.clock.now());
@@ -177,23 +177,18 @@ impl Forward {
         }
     }
 
+    /// Sends a request, and waits for an answer as long as the client's body makes progress, and then as
+    /// long as a server may take.
     async fn try_on(
         &self,
         line: &mut Line,
         request: Request<Up>,
         upload: Option<&Upload>,
     ) -> Tried {
-        let sending = match line {
+        let mut sending = std::pin::pin!(match line {
             Line::One { line, .. } => Either::Left(line.try_send_request(request)),
             Line::Many { line, .. } => Either::Right(line.try_send_request(request)),
-        };
-        self.answer(sending, upload).await
-    }
-
-    /// Waits for an answer as long as the client's body makes progress, and then as long as a server may
-    /// take.
-    async fn answer(&self, sending: impl Future<Output = Sent>, upload: Option<&Upload>) -> Tried {
-        let mut sending = std::pin::pin!(sending);
+        });
         let mut seen = 0;
         loop {
             let late = self.clock.sleep(self.timeouts.response);
@@ -224,14 +219,12 @@ impl Forward {
     }
 }
 
-type Sent = Result<Response<Incoming>, hyper::client::conn::TrySendError<Request<Up>>>;
-
-/// The same request once more. It has no body.
-fn copy(head: &Parts) -> (Parts, Up) {
-    let mut copied = Request::new(()).into_parts().0;
+/// The same head once more.
+fn copy(head: &Parts) -> Box<Parts> {
+    let mut copied = Box::new(Request::new(()).into_parts().0);
     copied.method.clone_from(&head.method);
     copied.uri.clone_from(&head.uri);
     copied.headers.clone_from(&head.headers);
     copied.version = head.version;
-    (copied, Up::empty())
+    copied
 }

@@ -1,6 +1,5 @@
 //! Heads on their way through: what the other side may see of them, and framed in one way only.
 
-use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use bytes::{Bytes, BytesMut};
@@ -83,19 +82,36 @@ fn is_authority(host: &[u8]) -> bool {
 }
 
 /// Who sent a request, for the upstream.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Sender {
-    pub(super) address: IpAddr,
+    /// Its address, as `X-Forwarded-For` has it and as `Forwarded` does.
+    plain: HeaderValue,
+    node: Bytes,
     /// Whether what it says about who came before it is believed.
-    pub(super) trusted: bool,
+    trusted: bool,
     /// Whether it came through TLS.
-    pub(super) secure: bool,
+    secure: bool,
+}
+
+impl Sender {
+    pub(super) fn new(address: IpAddr, trusted: bool, secure: bool) -> Self {
+        let address = address.to_canonical();
+        let text = address.to_string();
+        let node = match address {
+            IpAddr::V4(_) => format!("for={text}"),
+            IpAddr::V6(_) => format!("for=\"[{text}]\""),
+        };
+        let plain = HeaderValue::from_maybe_shared(Bytes::from(text));
+        // An address is made of digits and the like.
+        let plain = plain.unwrap_or(HeaderValue::from_static("unknown"));
+        Self { plain, node: node.into(), trusted, secure }
+    }
 }
 
 /// Takes off a request what was meant for us alone, and says whom it is from.
 ///
 /// Whether it asks for an upgrade that may be passed on.
-pub(super) fn onward(head: &mut Parts, sender: Sender) -> bool {
+pub(super) fn onward(head: &mut Parts, sender: &Sender) -> bool {
     let headers = &mut head.headers;
     let ours = Ours::of(headers);
     let upgrade = match ours.has(Ours::UPGRADE) {
@@ -214,23 +230,21 @@ fn names_in(headers: &HeaderMap, wanted: &str) -> bool {
 }
 
 /// Says who came, by both conventions: after what a trusted sender said, or in its place.
-fn forwarded(headers: &mut HeaderMap, sender: Sender) {
+fn forwarded(headers: &mut HeaderMap, sender: &Sender) {
     let host = headers.get(HOST).cloned();
     let proto = HeaderValue::from_static(if sender.secure { "https" } else { "http" });
-    let address = sender.address.to_canonical();
     let mut line = BytesMut::with_capacity(96);
-    if sender.trusted {
+    if sender.trusted && headers.contains_key(X_FORWARDED_FOR) {
         append(&mut line, headers, &X_FORWARDED_FOR);
+        line.extend_from_slice(sender.plain.as_bytes());
+        put(headers, X_FORWARDED_FOR, line.split().freeze());
+    } else {
+        headers.insert(X_FORWARDED_FOR, sender.plain.clone());
     }
-    let _ = write!(line, "{address}");
-    put(headers, X_FORWARDED_FOR, line.split().freeze());
     if sender.trusted {
         append(&mut line, headers, &FORWARDED);
     }
-    let _ = match address {
-        IpAddr::V4(address) => write!(line, "for={address}"),
-        IpAddr::V6(address) => write!(line, "for=\"[{address}]\""),
-    };
+    line.extend_from_slice(&sender.node);
     if let Some(host) = &host {
         line.extend_from_slice(b";host=\"");
         line.extend_from_slice(host.as_bytes());
@@ -356,12 +370,12 @@ mod tests {
     }
 
     fn sender(trusted: bool) -> Sender {
-        Sender { address: [192, 0, 2, 7].into(), trusted, secure: true }
+        Sender::new([192, 0, 2, 7].into(), trusted, true)
     }
 
     fn passed(headers: &[(&str, &str)], trusted: bool) -> Vec<String> {
         let mut head = head("/", Version::HTTP_11, headers);
-        onward(&mut head, sender(trusted));
+        onward(&mut head, &sender(trusted));
         let mut lines: Vec<String> = head
             .headers
             .iter()
@@ -438,7 +452,7 @@ mod tests {
         let asks = |connection, to, version| {
             let headers = [("host", "x"), ("connection", connection), ("upgrade", to)];
             let mut head = head("/", version, &headers);
-            let asks = onward(&mut head, sender(false));
+            let asks = onward(&mut head, &sender(false));
             assert_eq!(asks, head.headers.contains_key(UPGRADE));
             assert_eq!(asks, head.headers.contains_key(CONNECTION));
             asks
