@@ -1,7 +1,5 @@
 //! What a client is told: response headers, and the body of a refusal.
 
-use std::fmt::Write;
-
 use serde::Serialize;
 
 use crate::decision::{Block, Decision, Policy, Ruling};
@@ -45,7 +43,7 @@ impl HeaderStyle {
     /// The headers for a decision; none when no rule applies.
     #[must_use]
     pub fn headers(self, decision: &Decision, now: Timestamp) -> Vec<Header> {
-        let mut headers = Vec::new();
+        let mut headers = Vec::with_capacity(6);
         if let Some(wait) = retry_after_seconds(decision) {
             headers.push(("retry-after", wait.to_string()));
         }
@@ -89,7 +87,8 @@ pub fn retry_after_seconds(decision: &Decision) -> Option<u64> {
 }
 
 fn list(decision: &Decision, item: impl Fn(&mut String, &Policy)) -> String {
-    let mut text = String::new();
+    // Room for what most decisions say.
+    let mut text = String::with_capacity(64);
     for policy in decision.enforced() {
         if !text.is_empty() {
             text.push_str(", ");
@@ -103,13 +102,12 @@ fn list(decision: &Decision, item: impl Fn(&mut String, &Policy)) -> String {
 /// has another unit instead.
 fn policy_item(text: &mut String, policy: &Policy) {
     let quota = policy.limit.quota();
-    // Writing to a string can't fail.
-    let _ = write!(text, "\"{}\";q={}", policy.rule, quota.amount());
+    named(text, policy, ";q=", quota.amount());
     let window = quota.window();
     if quota.is_in_flight() {
         text.push_str(";qu=\"concurrent-requests\"");
     } else if window.as_micros().is_multiple_of(1_000_000) {
-        let _ = write!(text, ";w={}", window.as_secs_ceil());
+        number(text, ";w=", window.as_secs_ceil());
     }
 }
 
@@ -119,14 +117,27 @@ fn policy_item(text: &mut String, policy: &Policy) {
 /// times, and when a rule that would admit is whole again has nothing to do with it.
 fn state_item(text: &mut String, decision: &Decision, policy: &Policy) {
     let outcome = &policy.outcome;
-    let _ = write!(text, "\"{}\";r={}", policy.rule, outcome.remaining);
+    named(text, policy, ";r=", outcome.remaining);
     let until = match decision.ruling() {
         Ruling::Deny => outcome.retry_after(),
         Ruling::Allow | Ruling::Unavailable => Some(outcome.reset_after),
     };
     if let Some(until) = until {
-        let _ = write!(text, ";t={}", until.as_secs_ceil());
+        number(text, ";t=", until.as_secs_ceil());
     }
+}
+
+/// `"api";q=100`. Without formatting: this is written for every request that is answered.
+fn named(text: &mut String, policy: &Policy, parameter: &str, value: u64) {
+    text.push('"');
+    text.push_str(&policy.rule);
+    text.push('"');
+    number(text, parameter, value);
+}
+
+fn number(text: &mut String, parameter: &str, value: u64) {
+    text.push_str(parameter);
+    text.push_str(itoa::Buffer::new().format(value));
 }
 
 /// The body of a refusal, as `application/problem+json`.

@@ -117,6 +117,16 @@ impl Clock {
         }
     }
 
+    /// Returns when a while has passed. Safe to drop at any point.
+    #[allow(clippy::disallowed_methods, reason = "this is the clock that others wait on")]
+    pub async fn sleep(&self, span: Span) {
+        match &self.0 {
+            Source::Manual(_) => self.sleep_until(self.now() + span).await,
+            // Not by instants: the clock would be read twice more.
+            Source::System(_) | Source::Cached(_) => tokio::time::sleep(span.into()).await,
+        }
+    }
+
     /// Returns once the clock shows `instant` or later. Safe to drop at any point.
     #[allow(clippy::disallowed_methods, reason = "this is the clock that others wait on")]
     pub async fn sleep_until(&self, instant: Timestamp) {

@@ -94,6 +94,12 @@ pub struct Receipt {
 }
 
 impl Receipt {
+    /// Of a charge that was made elsewhere.
+    #[cfg(feature = "tower")]
+    pub(crate) fn of(refund: Option<Refund>) -> Self {
+        Self { refunds: refund.into_iter().collect(), ..Self::default() }
+    }
+
     /// Whether there is nothing to take back.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use tidegate_core::{Key, Limit, Outcome, Part, Scope, Span, Timestamp, Verdict};
 
 use crate::clock::Clock;
+#[cfg(feature = "tower")]
+use crate::limiter::{Receipt, Turn};
 use crate::store::memory::MemoryStore;
 use crate::store::{Charge, Refund, Store};
 
@@ -168,6 +170,23 @@ impl PerKey<MemoryStore> {
                 }
             }
         }
+    }
+
+    /// Spends 1 for `key` if it fits without waiting longer than `max_wait`, for a request that will wait
+    /// for its turn and be in flight then. Where it needs to do neither, what is spent stays spent.
+    #[cfg(feature = "tower")]
+    pub(crate) fn enter(&self, key: impl AsRef<[u8]>, max_wait: Span) -> (Outcome, Turn) {
+        let key = self.key(key.as_ref());
+        let hurried = self.limit.waiting_at_most(max_wait).map(Arc::new);
+        let limit = hurried.as_ref().unwrap_or(&self.limit);
+        let charge = Charge { limit, ..self.charge_of(key, 1) };
+        let outcome = self.store.charge_one(&charge, self.clock.now());
+        if outcome.delay().is_zero() && !limit.is_held() {
+            return (outcome, Turn::default());
+        }
+        let refund = |slip| Refund { key, limit: Arc::clone(limit), cost: 1, slip: Some(slip) };
+        let receipt = Receipt::of(outcome.slip().map(refund));
+        (outcome, Turn::new(&self.store, &self.clock, None, receipt, outcome.delay()))
     }
 
     /// The store behind the handle.

@@ -3,11 +3,68 @@
 //! [`RateLimitLayer::new`] decides by rules, [`RateLimitLayer::per_key`] by one limit for each key. A
 //! request that may not pass never reaches the service behind: it is answered with 429, or for gRPC
 //! with `RESOURCE_EXHAUSTED`, and told when to come back.
+//!
+//! # Shaping
+//!
+//! A `leaky_bucket` rule with a `queue` holds requests back, so that what is behind is reached at an
+//! even pace. A request waits at most [`max_wait`](RateLimitLayer::max_wait); one that would have to
+//! wait longer is refused at once and takes no place. A request that is dropped while it waits gives
+//! back what it was charged, of the queue only the last place.
+//!
+//! # Requests in flight
+//!
+//! A rule with `limit: 20 in flight` counts requests while they last: from the decision, through the
+//! wait for a leaky bucket if there is one, until the body of the response has ended, has failed or is
+//! dropped. When the service fails or panics, or the caller goes away, the slot is free at once.
+//!
+//! After `101 Switching Protocols` the layer sees the response and not the connection: servers drop the
+//! response once its head is sent, and the slot is free then. The same goes for tunnels by `CONNECT`, and
+//! for work that a handler starts and leaves behind. Who goes on can keep the slot by
+//! [`InFlight::keep`].
+//!
+//! Both with axum:
+//!
+//! ```
+//! use axum::Router;
+//! use axum::body::Body;
+//! use axum::http::{Request, StatusCode};
+//! use axum::routing::get;
+//! use tidegate::tower::RateLimitLayer;
+//! use tidegate::{Limiter, RuleSet, Span};
+//! use tower::ServiceExt;
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let rules = RuleSet::parse("rules.yaml", "
+//! rules:
+//!   - name: gentle             # one every 10 ms to all of us, the others wait
+//!     algorithm: leaky_bucket
+//!     limit: 100 per second
+//!     queue: 500
+//!   - name: exports            # each client, at any instant
+//!     match: {path: /export}
+//!     per: [api_key]
+//!     limit: 2 in flight
+//! ")?;
+//! let limits = RateLimitLayer::new(Limiter::builder().rules(rules).build())
+//!     .max_wait(Span::from_secs(2));
+//! let app = Router::new().route("/export", get(|| async { "a,b\n1,2\n" })).layer(limits);
+//!
+//! let export = || Request::get("/export").header("x-api-key", "k1").body(Body::empty());
+//! let first = app.clone().oneshot(export()?).await?;
+//! let second = app.clone().oneshot(export()?).await?;
+//! let third = app.clone().oneshot(export()?).await?;
+//! assert_eq!(third.status(), StatusCode::TOO_MANY_REQUESTS);
+//! axum::body::to_bytes(first.into_body(), usize::MAX).await?;
+//! assert_eq!(app.oneshot(export()?).await?.status(), StatusCode::OK);
+//! # drop(second);
+//! # Ok(()) }
+//! ```
 
 mod attributes;
 mod body;
 mod future;
 mod gate;
+mod in_flight;
 mod lookup;
 mod refusal;
 mod source;
@@ -21,7 +78,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
-use tidegate_core::HeaderStyle;
+use tidegate_core::{HeaderStyle, Span};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -29,6 +86,7 @@ pub use self::attributes::mentioned;
 pub use self::body::ResponseBody;
 pub use self::future::ResponseFuture;
 pub use self::gate::{ByKey, ByRules, Gate};
+pub use self::in_flight::{InFlight, Kept};
 pub use self::lookup::Lookup;
 use self::refusal::Answers;
 pub use self::source::attributes;
@@ -40,8 +98,9 @@ use crate::store::Store;
 ///
 /// - A client over its share gets 429 with a problem body, or gRPC's `RESOURCE_EXHAUSTED`.
 /// - A rule that can't be decided and denies then gives 503, or gRPC's `UNAVAILABLE`.
-/// - A request that a leaky bucket tells to wait is held until its slot. One that is dropped
-///   meanwhile gives its slot back if it is the last.
+/// - A request that a leaky bucket tells to wait is held until its slot, if that begins within
+///   [`max_wait`](Self::max_wait). One that is dropped meanwhile gives its slot back if it is the last.
+/// - Slots in flight are held until the response's body is over, however that ends.
 /// - Every other response gains the rate-limit headers, unless it already has some.
 ///
 /// The service must be `Clone`, as those of axum, tonic and hyper are: a request that waits keeps the
@@ -173,6 +232,19 @@ impl<G> RateLimitLayer<G> {
     #[must_use]
     pub fn headers_on_denial_only(mut self) -> Self {
         self.answers.on_allow = false;
+        self
+    }
+}
+
+impl<G: Gate> RateLimitLayer<G> {
+    /// Refuses who would have to wait longer for its turn under a leaky bucket; 30 seconds unless this
+    /// says otherwise. Refused requests are told when to come back, and take no place in the queue.
+    ///
+    /// Whoever waits keeps its connection, its request and a service that is ready for it: with
+    /// [`Span::ZERO`] nobody does, and what comes too early is refused.
+    #[must_use]
+    pub fn max_wait(mut self, max_wait: Span) -> Self {
+        self.gate.wait_at_most(max_wait);
         self
     }
 }

@@ -21,8 +21,10 @@ mod tunnel;
 mod upstream;
 mod wire;
 
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -126,7 +128,7 @@ struct Inner {
 #[derive(Debug)]
 struct Asked {
     peer: Peer,
-    secure: bool,
+    sender: Sender,
     http2: bool,
     calls: Arc<Calls>,
     hangup: Arc<Hangup>,
@@ -143,6 +145,9 @@ struct Guards {
     _admitted: Admitted,
     _call: Call,
 }
+
+/// What the rules say to a request, or the answer to one that can't be put to them.
+type Decided = Result<(Reply, Admitted), Response<Full<Bytes>>>;
 
 impl Gateway {
     pub(crate) fn new(
@@ -201,12 +206,16 @@ impl Inner {
         head::settle(&mut head).map_err(answer::refusal)?;
         let client = head.extensions.remove::<OnUpgrade>();
         let route = self.routes.find(&head).ok_or_else(answer::no_route)?;
-        let (reply, mut admitted) = self.decide(&head, route, asked).await?;
+        let (reply, mut admitted) = match self.decide_now(&head, route, asked) {
+            Some(decided) => decided?,
+            // Boxed, so that who need not wait does not carry its room around.
+            None => Box::pin(self.decide(&head, route, asked)).await?,
+        };
         if !reply.decision.is_allowed() {
             return Err(encode::reply(&reply));
         }
         if admitted.waits() {
-            self.hold(&admitted, &mut body, &asked.hangup).await?;
+            Box::pin(self.hold(&admitted, &mut body, &asked.hangup)).await?;
         }
         // The fault is ours, so it costs the client nothing.
         let entered = route.upstream.enter(route.priority).ok_or_else(|| {
@@ -214,9 +223,7 @@ impl Inner {
             answer::shed()
         })?;
         admitted.serve();
-        let address = asked.peer.address.ip();
-        let trusted = self.identity.trusts(address);
-        let upgrades = head::onward(&mut head, Sender { address, trusted, secure: asked.secure });
+        let upgrades = head::onward(&mut head, &asked.sender);
         if self.tell_upstream {
             answer::put(&mut head.headers, reply.headers());
         }
@@ -286,16 +293,23 @@ impl Inner {
         Ok(())
     }
 
+    /// Asks the rules, where that takes no waiting.
+    fn decide_now(&self, head: &Parts, route: &Route, asked: &Asked) -> Option<Decided> {
+        if !self.service.decides_at_once() {
+            return None;
+        }
+        let deciding = pin!(self.decide(head, route, asked));
+        match deciding.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(decided) => Some(decided),
+            Poll::Pending => None,
+        }
+    }
+
     /// Asks the rules.
     ///
     /// # Errors
     /// The answer to a request that can't be put to them.
-    async fn decide(
-        &self,
-        head: &Parts,
-        route: &Route,
-        asked: &Asked,
-    ) -> Result<(Reply, Admitted), Response<Full<Bytes>>> {
+    async fn decide(&self, head: &Parts, route: &Route, asked: &Asked) -> Decided {
         let by = self.service.now();
         let caller =
             Caller { way: Some((&route.name, &route.upstream.name)), ..asked.peer.caller() };

@@ -31,7 +31,7 @@ use crate::service::{Ending, Via};
 use crate::transport::door::Connections;
 
 /// How checks ended that were blocked; the others are [`Ending`]s.
-const BLOCKED: usize = 5;
+const BLOCKED: usize = Ending::ALL.len();
 const _: () = assert!(BLOCKED < PER_LINE);
 
 /// Counts what a server does.

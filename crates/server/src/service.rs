@@ -4,6 +4,7 @@
 //! [`Fault`] it gets. What a call means, what is logged about it, and which status goes with which
 //! ending is settled here once for all of them.
 
+mod acquire;
 mod admitted;
 mod books;
 mod client;
@@ -11,6 +12,7 @@ mod fault;
 mod in_force;
 mod own_rules;
 pub(crate) mod rls;
+mod seal;
 mod throttle;
 
 use std::borrow::Cow;
@@ -20,9 +22,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::{ArcSwap, Guard};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use tidegate::{Claim, Clock, Decision, HeaderStyle, Limiter, Request, Span, Timestamp, Under};
+use tidegate::{
+    Claim, Clock, Decision, HeaderStyle, Limiter, Request, Span, Store, Timestamp, Under,
+};
 use tidegate_core::Header;
 
+pub(crate) use self::acquire::{Acquired, OnItsWay};
 pub(crate) use self::admitted::Admitted;
 use self::books::{Answered, Books};
 use self::client::insert;
@@ -32,6 +37,7 @@ pub(crate) use self::in_force::{InForce, Next, Version};
 use self::own_rules::is_written;
 pub(crate) use self::own_rules::{internal_rules, unknown_rule, written};
 use self::rls::Rls;
+use self::seal::Seal;
 use crate::identity::Known;
 use crate::metrics::Format;
 use crate::rules::Standing;
@@ -80,6 +86,8 @@ pub(crate) struct Service {
     clock: Clock,
     style: HeaderStyle,
     rls: Rls,
+    /// Makes the names of slots in flight for those outside.
+    seal: Seal,
     books: Books,
     /// Whether the store has ever been there.
     ready: AtomicBool,
@@ -95,6 +103,7 @@ impl Service {
         let (store, clock) = (Arc::clone(limiter.store()), limiter.clock().clone());
         let (ready, draining) = (AtomicBool::new(false), AtomicBool::new(false));
         let (books, rls) = (Books::new(), Rls::default());
+        let seal = Seal::new(&store.keyer());
         let (lines, known) = (books.enlist(limiter.rules()), Known::default());
         let (loaded, hash) = (clock.now(), rules_version::of(limiter.rules()));
         let version = Version { loaded, hash, ..Version::default() };
@@ -106,6 +115,7 @@ impl Service {
             clock,
             style,
             rls,
+            seal,
             books,
             ready,
             draining,
@@ -219,21 +229,13 @@ impl Service {
         let (began, limiter) = (self.clock.now(), &by.limiter);
         match &call.rule {
             Some(name) => {
-                let rules = limiter.rules();
-                let place = rules.place(name).filter(|place| is_written(&rules.rules()[*place]));
-                let Some(place) = place else {
-                    return Err(self.refused(via, unknown_rule(name, rules)));
-                };
-                let request = addressed(&rules.rules()[place], call.client, call.request);
-                let request = request.map_err(|fault| self.refused(via, fault))?;
+                let named = self.named(by, via, name, call.client, call.request);
+                let (place, request) = named?;
                 let claim = Claim { request: &request, under: Under::Rule(place) };
                 let decision = limiter.check_claim(claim).await;
                 Ok(self.reply(by, via, began, &request, decision))
             }
-            None if call.client.is_some() => {
-                let wanted = "the rule that client belongs to";
-                Err(self.refused(via, Fault::invalid("rule", "nothing", wanted)))
-            }
+            None if call.client.is_some() => Err(self.refused(via, Fault::client_without_rule())),
             None => {
                 let decision = limiter.check(&call.request).await;
                 Ok(self.reply(by, via, began, &call.request, decision))
@@ -254,6 +256,24 @@ impl Service {
         let claim = Claim { request, under: Under::Matching };
         let (decision, turn) = by.limiter.enter(claim, max_wait).await;
         (self.reply(by, via, began, request, decision), Admitted::new(turn))
+    }
+
+    /// Where the rule of this name is, and the request as it sees it.
+    fn named<'r, 'c: 'r>(
+        &self,
+        by: &'r InForce,
+        via: Via,
+        name: &str,
+        client: Option<Client<'c>>,
+        request: Request<'c>,
+    ) -> Result<(usize, Request<'r>), Fault> {
+        let rules = by.limiter.rules();
+        let place = rules.place(name).filter(|place| is_written(&rules.rules()[*place]));
+        let Some(place) = place else {
+            return Err(self.refused(via, unknown_rule(name, rules)));
+        };
+        let request = addressed(&rules.rules()[place], client, request);
+        Ok((place, request.map_err(|fault| self.refused(via, fault))?))
     }
 
     /// The reply to a call that began at `began`, which is entered into the books.

@@ -90,7 +90,7 @@ impl Limit {
         let Self::LeakyBucket(bucket) = self else { return None };
         let longest = bucket.pace.before(bucket.pace.depth(), 1).ceil();
         let sooner = longest.since(Timestamp::EPOCH) > patience;
-        sooner.then(|| Self::LeakyBucket(LeakyBucket { patience: Some(patience), ..*bucket }))
+        sooner.then_some(Self::LeakyBucket(LeakyBucket { patience: Some(patience), ..*bucket }))
     }
 
     /// The same limit for who waits however long it takes.

@@ -26,8 +26,9 @@ impl<S: Store> Limiter<S> {
     /// A leaky bucket by which the request would wait longer than `max_wait` denies it, as one does
     /// that is full: it says when to come back so that the wait is short enough, and takes nothing.
     ///
-    /// A future that is dropped before it is ready leaves no slot in flight behind. As with
-    /// [`check`](Self::check), whether anything else was charged is not known then.
+    /// A future that is dropped before it is ready leaves no slot in flight behind, and no place in a
+    /// queue if it is the last. As with [`check`](Self::check), whether anything else was charged is not
+    /// known then.
     ///
     /// ```
     /// use tidegate::{Claim, Limiter, Request, RuleSet, Span, Under};
@@ -172,6 +173,8 @@ impl<S: Store> Drop for Turn<S> {
             let Receipt { refunds, taken } = receipt;
             let mut refunds = refunds.into_vec();
             refunds.extend(fleet.map(|fleet| fleet.put_back(&store, taken)).unwrap_or_default());
+            // All in one call; slots that are alone are released by their guard.
+            refunds.append(&mut self.held.take_slots());
             if !refunds.is_empty() {
                 store.refund_detached(refunds);
             }

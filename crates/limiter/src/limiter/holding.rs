@@ -16,7 +16,13 @@ impl Receipt {
     /// Whether there are slots in flight among what was charged, which are held until they are released.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.refunds.iter().any(|refund| refund.limit.is_held())
+        self.slots().next().is_some()
+    }
+
+    /// The slots in flight among what was charged, for who gives them another name; a receipt of them
+    /// can be [collected](FromIterator) again.
+    pub fn slots(&self) -> impl Iterator<Item = &Refund> {
+        self.refunds.iter().filter(|refund| refund.limit.is_held())
     }
 
     /// Only the slots; what was spent per time stays spent.
@@ -34,6 +40,13 @@ impl Receipt {
             .partition(|refund| refund.limit.is_held());
         self.refunds = rest;
         slots.into_vec()
+    }
+}
+
+/// The receipt of charges that somebody has kept.
+impl FromIterator<Refund> for Receipt {
+    fn from_iter<I: IntoIterator<Item = Refund>>(refunds: I) -> Self {
+        Self { refunds: refunds.into_iter().collect(), ..Self::default() }
     }
 }
 
@@ -149,6 +162,13 @@ impl<S: Store> Held<S> {
         let released = store.refund(&self.slots).await;
         self.store = None;
         released
+    }
+
+    /// Takes the slots out of it, to be released by somebody else.
+    pub(super) fn take_slots(&mut self) -> Vec<Refund> {
+        self.stop_renewing();
+        self.store = None;
+        std::mem::take(&mut self.slots)
     }
 
     fn stop_renewing(&mut self) {

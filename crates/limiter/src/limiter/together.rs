@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tidegate_core::{Decision, Limit, Request};
 
-use super::Limiter;
 use super::deciding::{Ask, Asks, decision};
 use super::failing::Verdicts;
+use super::{Limiter, Receipt};
 use crate::fleet::Takings;
 use crate::store::{Answer, Charge, Refund, Store};
 
@@ -63,12 +63,20 @@ impl<S: Store> Limiter<S> {
     /// # Panics
     /// The claim names a rule that is not there.
     pub async fn check_claim(&self, claim: Claim<'_, '_>) -> Decision {
+        self.check_claim_with_receipt(claim).await.0
+    }
+
+    /// As [`check_claim`](Self::check_claim), with what it takes to undo it.
+    ///
+    /// # Panics
+    /// The claim names a rule that is not there.
+    pub async fn check_claim_with_receipt(&self, claim: Claim<'_, '_>) -> (Decision, Receipt) {
         if let Some(decision) = self.blocked(claim.request) {
-            return decision;
+            return (decision, Receipt::default());
         }
-        let decision = self.decide(self.asks(&claim)).await.0;
+        let (decision, receipt) = self.decide(self.asks(&claim)).await;
         self.note_denials(claim.request, &decision);
-        decision
+        (decision, receipt)
     }
 
     /// Decides several claims together: all of them are charged, or none. One decision for each, about

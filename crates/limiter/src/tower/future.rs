@@ -15,14 +15,16 @@ use tidegate_core::Header;
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::gate::{Check, Entry, Gate, Later, Turn};
+use super::gate::{Check, Entry, Gate, Later, Queue, Way};
+use super::in_flight::Slots;
 use super::refusal::{Answers, tell};
 
 pin_project! {
     /// The response of the service, or a refusal.
     ///
     /// Nothing is charged before the first poll. Dropped while it waits for a leaky bucket's slot,
-    /// it gives back what was charged; dropped later, the charge stands.
+    /// it gives back what was charged; dropped later, the charge stands, and only slots in flight are
+    /// released.
     pub struct ResponseFuture<Svc: Service<Request<B>>, B, G> {
         inner: Svc,
         gate: Arc<G>,
@@ -40,9 +42,9 @@ pin_project! {
         /// A store was asked that takes its time.
         Asked { later: Later, body: Option<B> },
         /// Admitted, at a later instant.
-        Held { turn: Turn, request: Option<Request<B>>, told: Vec<Header> },
+        Queued { queue: Queue, request: Option<Request<B>>, told: Vec<Header> },
         /// Passed on.
-        Passed { #[pin] call: Fut, told: Vec<Header> },
+        Passed { #[pin] call: Fut, told: Vec<Header>, slots: Slots },
     }
 }
 
@@ -85,45 +87,61 @@ where
                     let (head, check) = ready!(later.as_mut().poll(cx));
                     (head, taken(body), check)
                 }
-                StateProjection::Held { turn, request, told } => {
-                    ready!(turn.as_mut().poll(cx));
+                StateProjection::Queued { queue, request, told } => {
+                    let slots = ready!(queue.as_mut().poll(cx));
                     let (request, told) = (taken(request), std::mem::take(told));
-                    let call = this.inner.call(request);
-                    this.state.set(State::Passed { call, told });
+                    let call = pass(this.inner, request, &slots);
+                    this.state.set(State::Passed { call, told, slots });
                     continue;
                 }
-                StateProjection::Passed { call, told } => {
-                    let mut response = ready!(call.poll(cx))?;
+                StateProjection::Passed { call, told, slots } => {
+                    let answer = ready!(call.poll(cx));
+                    // Taken out first: a service that failed is done with them.
+                    let slots = std::mem::take(slots);
+                    let mut response = answer?;
                     tell(response.headers_mut(), std::mem::take(told));
-                    return Poll::Ready(Ok(response.map(ResponseBody::service)));
+                    let status = response.status();
+                    let body = |body| ResponseBody::service(body, status, slots);
+                    return Poll::Ready(Ok(response.map(body)));
                 }
             };
             match enter(&head, check, *this.answers) {
                 Err(refusal) => return Poll::Ready(Ok(refusal.map(ResponseBody::refusal))),
-                Ok((told, Some(turn))) => {
+                Ok((told, Way::Queue(queue))) => {
                     let request = Some(Request::from_parts(head, body));
-                    this.state.set(State::Held { turn, request, told });
+                    this.state.set(State::Queued { queue, request, told });
                 }
-                Ok((told, None)) => {
-                    let call = this.inner.call(Request::from_parts(head, body));
-                    this.state.set(State::Passed { call, told });
+                Ok((told, Way::Open(slots))) => {
+                    let call = pass(this.inner, Request::from_parts(head, body), &slots);
+                    this.state.set(State::Passed { call, told, slots });
                 }
             }
         }
     }
 }
 
-/// What to tell the client and how long to hold it, or what to refuse it with.
+/// Calls the service, which may keep what the request holds.
+fn pass<Svc, B>(inner: &mut Svc, mut request: Request<B>, slots: &Slots) -> Svc::Future
+where
+    Svc: Service<Request<B>>,
+{
+    if let Some(in_flight) = slots.in_flight() {
+        request.extensions_mut().insert(in_flight);
+    }
+    inner.call(request)
+}
+
+/// What to tell the client and how it gets in, or what to refuse it with.
 #[allow(clippy::result_large_err, reason = "a refusal is an answer, handed on at once")]
 fn enter(
     head: &Parts,
     check: Check,
     answers: Answers,
-) -> Result<(Vec<Header>, Option<Turn>), Response<Bytes>> {
-    let Entry { decision, at, turn } = check.map_err(|unreadable| unreadable.response(head))?;
+) -> Result<(Vec<Header>, Way), Response<Bytes>> {
+    let Entry { decision, at, way } = check.map_err(|unreadable| unreadable.response(head))?;
     match answers.denied(head, &decision, at) {
         Some(refusal) => Err(refusal),
-        None => Ok((answers.allowed(&decision, at), turn)),
+        None => Ok((answers.allowed(&decision, at), way)),
     }
 }
 

@@ -9,17 +9,20 @@ use std::task::{Context, Poll, Waker};
 
 use arc_swap::{ArcSwap, Guard};
 use http::request::Parts;
-use tidegate_core::{Decision, Policies, Policy, Request, RequestError, Timestamp};
+use tidegate_core::{Decision, Policies, Policy, Request, RequestError, Span, Timestamp};
 
 use super::attributes::{Reader, Warned};
+use super::in_flight::Slots;
 use super::refusal::Unreadable;
 use super::source::Read;
-use crate::clock::Clock;
-use crate::limiter::Limiter;
+use crate::limiter::{Claim, Limiter, Turn, Under};
 use crate::live::LiveLimiter;
 use crate::per_key::PerKey;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
+
+/// How long a request waits for its turn at the most, unless the layer is told otherwise.
+const MAX_WAIT: Span = Span::from_secs(30);
 
 /// Decides about a request by its head. [`ByRules`] and [`ByKey`] do.
 pub trait Gate: Send + Sync + 'static {
@@ -31,6 +34,10 @@ pub trait Gate: Send + Sync + 'static {
     #[doc(hidden)]
     fn check_later(&self, head: Parts) -> Later;
 
+    /// Refuses from now on who would wait longer for its turn.
+    #[doc(hidden)]
+    fn wait_at_most(&mut self, max_wait: Span);
+
     /// Logs once what rules mention and no request will ever have.
     #[doc(hidden)]
     fn warn_of_gaps(&self) {}
@@ -39,56 +46,47 @@ pub trait Gate: Send + Sync + 'static {
 /// What was decided, unless the request says more than can be looked at.
 pub(super) type Check = Result<Entry, Unreadable>;
 
-/// What was decided and when, and the wait of who may enter later.
+/// What was decided and when, and how who may enter gets in.
 #[derive(Debug)]
 pub struct Entry {
     pub(super) decision: Decision,
     pub(super) at: Timestamp,
-    pub(super) turn: Option<Turn>,
+    pub(super) way: Way,
+}
+
+/// How a request gets in.
+#[derive(Debug)]
+pub(super) enum Way {
+    /// At once, with what it holds while it is in flight.
+    Open(Slots),
+    /// When its turn has come.
+    Queue(Queue),
 }
 
 /// An answer on its way, and the head that was asked about.
 pub(super) type Later = Pin<Box<dyn Future<Output = (Parts, Check)> + Send>>;
 
-/// Ends when a request's turn has come. Dropped before, it gives back what was charged.
-pub(super) struct Turn(Pin<Box<dyn Future<Output = ()> + Send>>);
+/// Ends when a request's turn has come, with what it holds while it is in flight. Dropped before, it
+/// gives everything back.
+pub(super) struct Queue(Pin<Box<dyn Future<Output = Slots> + Send>>);
 
-impl Turn {
-    fn new(clock: Clock, at: Timestamp, give_back: impl FnOnce() + Send + 'static) -> Self {
-        // Made here and not inside: what is inside does not run before the first poll.
-        let slot = Slot { give_back: Some(give_back) };
-        Self(Box::pin(async move {
-            clock.sleep_until(at).await;
-            slot.keep();
-        }))
-    }
-
-    pub(super) fn as_mut(&mut self) -> Pin<&mut (dyn Future<Output = ()> + Send)> {
+impl Queue {
+    pub(super) fn as_mut(&mut self) -> Pin<&mut (dyn Future<Output = Slots> + Send)> {
         self.0.as_mut()
     }
 }
 
-impl fmt::Debug for Turn {
+impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Turn")
+        f.write_str("Queue")
     }
 }
 
-/// A place in a queue, given back on leaving early.
-struct Slot<F: FnOnce()> {
-    give_back: Option<F>,
-}
-
-impl<F: FnOnce()> Slot<F> {
-    fn keep(mut self) {
-        self.give_back = None;
-    }
-}
-
-impl<F: FnOnce()> Drop for Slot<F> {
-    fn drop(&mut self) {
-        if let Some(give_back) = self.give_back.take() {
-            give_back();
+impl Way {
+    fn by<S: Store>(turn: Turn<S>) -> Self {
+        match turn.is_now() {
+            true => Self::Open(Slots::of(turn.take())),
+            false => Self::Queue(Queue(Box::pin(async move { Slots::of(turn.wait().await) }))),
         }
     }
 }
@@ -100,6 +98,7 @@ pub struct ByRules<S = MemoryStore> {
     /// What the caller reads itself.
     custom: Vec<(Box<str>, Custom)>,
     reading: Arc<ArcSwap<Reading<S>>>,
+    max_wait: Span,
 }
 
 /// A read function, which prints as nothing.
@@ -122,7 +121,7 @@ struct Reading<S> {
 impl<S> Clone for ByRules<S> {
     fn clone(&self) -> Self {
         let (limiter, custom) = (self.limiter.clone(), self.custom.clone());
-        Self { limiter, custom, reading: Arc::clone(&self.reading) }
+        Self { limiter, custom, reading: Arc::clone(&self.reading), max_wait: self.max_wait }
     }
 }
 
@@ -130,7 +129,7 @@ impl<S: Store> ByRules<S> {
     pub(super) fn new(limiter: LiveLimiter<S>) -> Self {
         let reading = Reading::of(Arc::clone(&limiter.now()), &[], Arc::default());
         let reading = Arc::new(ArcSwap::from_pointee(reading));
-        Self { limiter, custom: Vec::new(), reading }
+        Self { limiter, custom: Vec::new(), reading, max_wait: MAX_WAIT }
     }
 
     pub(super) fn attribute(&mut self, name: &str, read: Read) {
@@ -173,7 +172,7 @@ impl<S: Store> Gate for ByRules<S> {
             return None;
         }
         let reading = self.reading();
-        let check = pin!(decide(&reading.limiter, &reading.reader, head));
+        let check = pin!(decide(&reading.limiter, &reading.reader, head, self.max_wait));
         match check.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(check) => Some(check),
             Poll::Pending => None,
@@ -181,11 +180,15 @@ impl<S: Store> Gate for ByRules<S> {
     }
 
     fn check_later(&self, head: Parts) -> Later {
-        let reading = self.reading();
+        let (reading, max_wait) = (self.reading(), self.max_wait);
         Box::pin(async move {
-            let check = decide(&reading.limiter, &reading.reader, &head).await;
+            let check = decide(&reading.limiter, &reading.reader, &head, max_wait).await;
             (head, check)
         })
+    }
+
+    fn wait_at_most(&mut self, max_wait: Span) {
+        self.max_wait = max_wait;
     }
 
     fn warn_of_gaps(&self) {
@@ -193,17 +196,17 @@ impl<S: Store> Gate for ByRules<S> {
     }
 }
 
-async fn decide<S: Store>(limiter: &Limiter<S>, reader: &Reader, head: &Parts) -> Check {
+async fn decide<S: Store>(
+    limiter: &Limiter<S>,
+    reader: &Reader,
+    head: &Parts,
+    max_wait: Span,
+) -> Check {
     let mut request = reader.read(head)?;
     limiter.blocks().attributes(|name| reader.read_also(name, head, &mut request));
-    let (decision, receipt) = limiter.check_with_receipt(&request).await;
-    let at = limiter.clock().now();
-    let turn = (decision.is_allowed() && !decision.delay().is_zero()).then(|| {
-        let clock = limiter.clock().clone();
-        let limiter = limiter.clone();
-        Turn::new(clock, at + decision.delay(), move || limiter.refund_detached(receipt))
-    });
-    Ok(Entry { decision, at, turn })
+    let claim = Claim { request: &request, under: Under::Matching };
+    let (decision, turn) = limiter.enter(claim, max_wait).await;
+    Ok(Entry { decision, at: limiter.clock().now(), way: Way::by(turn) })
 }
 
 /// Decides by one limit for each key.
@@ -212,6 +215,7 @@ pub struct ByKey {
     handle: PerKey,
     key: Read,
     name: Arc<str>,
+    max_wait: Span,
 }
 
 impl fmt::Debug for ByKey {
@@ -225,7 +229,7 @@ impl ByKey {
     const NAME: &str = "default";
 
     pub(super) fn new(handle: PerKey, key: Read) -> Self {
-        Self { handle, key, name: Self::NAME.into() }
+        Self { handle, key, name: Self::NAME.into(), max_wait: MAX_WAIT }
     }
 
     fn decide(&self, head: &Parts) -> Check {
@@ -234,18 +238,11 @@ impl ByKey {
             let error = RequestError::Value { name: "key".to_owned(), found: key.len() };
             return Err(Unreadable { in_uri: false, error });
         }
-        let outcome = self.handle.check(key.as_bytes());
-        let at = self.handle.now();
-        let turn = (!outcome.delay().is_zero()).then(|| {
-            let (handle, key) = (self.handle.clone(), key.into_owned());
-            let clock = handle.clock().clone();
-            Turn::new(clock, at + outcome.delay(), move || {
-                handle.refund(key, 1, &outcome);
-            })
-        });
+        let (outcome, turn) = self.handle.enter(key.as_bytes(), self.max_wait);
+        let (at, way) = (self.handle.now(), Way::by(turn));
         let (rule, limit) = (Arc::clone(&self.name), Arc::clone(self.handle.limit()));
         let policy = Policy { rule, limit, outcome, shadow: false };
-        Ok(Entry { decision: Decision::of(Policies::from_iter([policy])), at, turn })
+        Ok(Entry { decision: Decision::of(Policies::from_iter([policy])), at, way })
     }
 }
 
@@ -257,5 +254,9 @@ impl Gate for ByKey {
     fn check_later(&self, head: Parts) -> Later {
         let check = self.decide(&head);
         Box::pin(std::future::ready((head, check)))
+    }
+
+    fn wait_at_most(&mut self, max_wait: Span) {
+        self.max_wait = max_wait;
     }
 }

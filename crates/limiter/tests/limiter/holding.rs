@@ -1,7 +1,7 @@
 //! Slots in flight, whichever way a request ends.
 
 use proptest::prelude::*;
-use tidegate::{Held, Limiter, ManualClock, Receipt, Request, Span};
+use tidegate::{Claim, Held, Limiter, ManualClock, Receipt, Refund, Request, RuleSet, Span, Under};
 
 use super::{limiter, request};
 
@@ -74,6 +74,27 @@ async fn a_guard_is_renewed_while_it_lives_and_lost_without_renewal() {
     assert_eq!(limiter.renew(&receipt).await, Ok(0), "what is lost stays lost");
     assert_eq!(limiter.release(receipt).await, Ok(0));
     assert_eq!(guarded.release().await, Ok(1));
+    assert_eq!(left(&limiter, &alice).await.0, 3);
+}
+
+#[tokio::test]
+async fn slots_that_were_kept_elsewhere_are_renewed_and_released_by_other_rules_too() {
+    let time = ManualClock::default();
+    let limiter = limiter(&time, RULES);
+    let alice = request(&[("user", "alice")]);
+    let claim = Claim { request: &alice, under: Under::Matching };
+    let (decision, receipt) = limiter.check_claim_with_receipt(claim).await;
+    assert!(decision.is_allowed());
+    let kept: Vec<Refund> = receipt.slots().cloned().collect();
+    assert_eq!(kept.len(), 1, "what is spent per time is no slot");
+    let other = limiter.with_rules(RuleSet::default());
+    let again = || kept.iter().cloned().collect::<Receipt>();
+    time.advance(Span::from_secs(20));
+    assert_eq!(other.renew(&again()).await, Ok(1));
+    time.advance(Span::from_secs(20));
+    assert_eq!(left(&limiter, &alice).await.0, 2);
+    assert_eq!(other.release(again()).await, Ok(1));
+    assert_eq!(other.release(again()).await, Ok(0));
     assert_eq!(left(&limiter, &alice).await.0, 3);
 }
 

@@ -3,9 +3,11 @@
 
 mod blocked;
 mod changing;
+mod endings;
 mod examples;
 mod grpc;
 mod http;
+mod in_flight;
 mod stores;
 mod waiting;
 

@@ -11,7 +11,7 @@ use tokio::task::yield_now;
 use tower::{Layer, ServiceExt};
 
 use crate::stores::Slow;
-use crate::{Answer, Hello, by, rules};
+use crate::{Answer, Hello, by, header, rules};
 
 type Response = Pin<Box<dyn Future<Output = Answer>>>;
 
@@ -104,6 +104,47 @@ fn who_leaves_gives_its_slot_to_the_next<G: Gate + Clone>(
 fn a_waiter_that_leaves_gives_its_slot_back() {
     who_leaves_gives_its_slot_to_the_next(by_rules);
     who_leaves_gives_its_slot_to_the_next(by_key);
+}
+
+fn who_would_wait_too_long_is_refused<G: Gate + Clone>(layer: impl Fn(Clock) -> RateLimitLayer<G>) {
+    let (time, hello) = (ManualClock::default(), Hello::default());
+    let ask = client(&layer(time.clock()).max_wait(Span::from_millis(1_500)), &hello);
+    let (mut first, mut second, mut next) = (ask(), ask(), ask());
+    assert_eq!(status(&mut first), Some(200));
+    assert_eq!(status(&mut second), None);
+    for _ in 0..9 {
+        let Poll::Ready(refused) = poll(&mut ask()) else { panic!("a second too late") };
+        assert_eq!(refused.status(), 429);
+        assert_eq!(header(&refused, "retry-after"), Some("1"), "half of one, rounded up");
+        assert_eq!(header(&refused, "x-ratelimit-remaining"), Some("0"));
+    }
+    time.advance(Span::from_millis(500));
+    assert_eq!(status(&mut next), None);
+    time.advance(Span::from_millis(500));
+    assert_eq!((status(&mut second), status(&mut next)), (Some(200), None));
+    time.advance(Span::SECOND);
+    assert_eq!(status(&mut next), Some(200), "nobody who was refused is before it");
+}
+
+#[test]
+fn a_wait_beyond_the_longest_is_refused_and_takes_no_place() {
+    who_would_wait_too_long_is_refused(by_rules);
+    who_would_wait_too_long_is_refused(by_key);
+}
+
+#[test]
+fn nobody_waits_longer_than_half_a_minute_unless_the_layer_says_so() {
+    let (time, hello) = (ManualClock::default(), Hello::default());
+    let rules =
+        || rules("  - {name: queue, algorithm: leaky_bucket, limit: 1 per 20 seconds, queue: 9}");
+    let limiter = Limiter::builder().rules(rules()).clock(time.clock()).build();
+    let ask = client(&RateLimitLayer::new(limiter.clone()), &hello);
+    let (mut first, mut second) = (ask(), ask());
+    assert_eq!((status(&mut first), status(&mut second)), (Some(200), None));
+    assert_eq!(status(&mut ask()), Some(429));
+    let patient = client(&RateLimitLayer::new(limiter).max_wait(Span::MINUTE), &hello);
+    let mut third = patient();
+    assert_eq!(status(&mut third), None);
 }
 
 #[test]

@@ -92,7 +92,7 @@ pub(super) fn failure(failure: Failure) -> Response<Full<Bytes>> {
 /// Says how the client stands, unless the answer already says how it stands with somebody: a limit closer
 /// to the service may have denied, and "57 left" of ours would contradict.
 pub(super) fn tell(headers: &mut HeaderMap, told: Vec<Header>) {
-    if told.iter().any(|(name, _)| headers.contains_key(*name)) {
+    if told.iter().any(|(told, _)| headers.contains_key(name(told))) {
         return;
     }
     put(headers, told);
@@ -100,9 +100,27 @@ pub(super) fn tell(headers: &mut HeaderMap, told: Vec<Header>) {
 
 /// As [`tell`], in place of what others said.
 pub(super) fn put(headers: &mut HeaderMap, told: Vec<Header>) {
-    for (name, value) in told {
+    headers.reserve(told.len());
+    for (told, value) in told {
         if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(value)) {
-            headers.insert(HeaderName::from_static(name), value);
+            headers.insert(name(told), value);
         }
+    }
+}
+
+/// The name of a header, which for those of most answers was made when this was compiled.
+fn name(name: &'static str) -> HeaderName {
+    const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+    const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+    const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+    const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+    const STATE: HeaderName = HeaderName::from_static("ratelimit");
+    match name {
+        "x-ratelimit-limit" => LIMIT,
+        "x-ratelimit-remaining" => REMAINING,
+        "x-ratelimit-reset" => RESET,
+        "ratelimit-policy" => POLICY,
+        "ratelimit" => STATE,
+        other => HeaderName::from_static(other),
     }
 }

@@ -17,8 +17,8 @@ use super::pool::Kept;
 pub(super) struct Up {
     /// Nothing of a request without a body.
     body: Option<Incoming>,
-    /// What was read while the request had to wait.
-    ahead: VecDeque<Frame<Bytes>>,
+    /// What was read while the request had to wait. Boxed: bodies are moved often, and few had to wait.
+    ahead: Option<Box<VecDeque<Frame<Bytes>>>>,
     /// Nothing of a request without a body.
     upload: Option<Arc<Upload>>,
 }
@@ -55,15 +55,13 @@ impl Up {
     pub(super) fn new(body: Incoming) -> Self {
         match body.is_end_stream() {
             true => Self::empty(),
-            false => {
-                Self { body: Some(body), ahead: VecDeque::new(), upload: Some(Arc::default()) }
-            }
+            false => Self { body: Some(body), ahead: None, upload: Some(Arc::default()) },
         }
     }
 
     /// No body.
     pub(super) const fn empty() -> Self {
-        Self { body: None, ahead: VecDeque::new(), upload: None }
+        Self { body: None, ahead: None, upload: None }
     }
 
     /// How far it has come; nothing if there is no body.
@@ -84,9 +82,13 @@ impl Up {
             let next = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
             let Some(frame) = next.transpose()? else { return Ok(true) };
             read += frame.data_ref().map_or(0, Bytes::len);
-            self.ahead.push_back(frame);
+            self.ahead.get_or_insert_default().push_back(frame);
         }
         Ok(body.is_end_stream())
+    }
+
+    fn has_none_ahead(&self) -> bool {
+        self.ahead.as_ref().is_none_or(|ahead| ahead.is_empty())
     }
 
     fn note(&self, frame: &Poll<Option<Result<Frame<Bytes>, hyper::Error>>>) {
@@ -113,7 +115,8 @@ impl Body for Up {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = match self.ahead.pop_front() {
+        let ahead = self.ahead.as_mut().and_then(|ahead| ahead.pop_front());
+        let frame = match ahead {
             Some(frame) => Poll::Ready(Some(Ok(frame))),
             None => match &mut self.body {
                 Some(body) => Pin::new(body).poll_frame(context),
@@ -125,16 +128,14 @@ impl Body for Up {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ahead.is_empty() && self.body.as_ref().is_none_or(Body::is_end_stream)
+        self.has_none_ahead() && self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
         let Some(body) = &self.body else { return SizeHint::with_exact(0) };
         let rest = body.size_hint();
-        if self.ahead.is_empty() {
-            return rest;
-        }
-        let ahead = self.ahead.iter().filter_map(Frame::data_ref);
+        let Some(ahead) = &self.ahead else { return rest };
+        let ahead = ahead.iter().filter_map(Frame::data_ref);
         let ahead = ahead.map(|data| u64::try_from(data.len()).unwrap_or(u64::MAX)).sum::<u64>();
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower().saturating_add(ahead));

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
 
 use super::calls::Calls;
+use super::head::Sender;
 use super::streams::{Streams, UnderWay};
 use super::wire::Wire;
 use super::{Asked, Gateway};
@@ -45,7 +46,9 @@ impl Protocol for Gateway {
         let calls = Arc::new(Calls::new(activity));
         let http2 = wire.is_http2();
         let (hangup, tunnel) = (wire.hangup(), Mutex::new(None));
-        let asked = Asked { peer, secure, http2, calls, hangup, tunnel };
+        let address = peer.address.ip();
+        let sender = Sender::new(address, self.inner.identity.trusts(address), secure);
+        let asked = Asked { peer, sender, http2, calls, hangup, tunnel };
         match http2 {
             false => self.one(wire, &asked).await,
             // Boxed, so that connections of HTTP/1 do not carry its room around.

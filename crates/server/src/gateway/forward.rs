@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::Either;
 use hyper::body::{Body, Incoming};
 use hyper::header::{HeaderValue, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
@@ -87,7 +88,7 @@ impl Forward {
         let mut failure = Failure::Unreachable;
         for _ in 0..TRIES {
             let Some(server) = upstream.choose(self.clock.now(), &tried) else { break };
-            let line = match self.pool.line(server, &self.clock, self.timeouts.connect).await {
+            let mut line = match self.pool.line(server, &self.clock, self.timeouts.connect).await {
                 Ok(line) => line,
                 Err(error) => {
                     failure = self.unreachable(server, &error);
@@ -112,11 +113,14 @@ impl Forward {
             {
                 head.headers.insert(hyper::header::HOST, host);
             }
-            let (tried_it, kept, stream) =
-                self.try_on(server, line, Request::from_parts(head, body), upload.as_deref()).await;
-            match tried_it {
+            let request_now = Request::from_parts(head, body);
+            match self.try_on(&mut line, request_now, upload.as_deref()).await {
                 Tried::Answered(response) => {
                     server.answered();
+                    let (kept, stream) = match line {
+                        Line::One { line, .. } => (Some(self.pool.keep(server, line)), None),
+                        Line::Many { stream, .. } => (None, Some(stream)),
+                    };
                     let under_way = UnderWay { _stream: stream, _busy: busy };
                     return Ok(Answered { response, kept, under_way });
                 }
@@ -128,10 +132,10 @@ impl Forward {
                     return Err(Failure::BadBody);
                 }
                 Tried::Lost => match spare {
-                    Some((head, body)) => {
+                    Some(head) => {
                         again = false;
                         failure = Failure::BrokenOff;
-                        request = Request::from_parts(head, body);
+                        request = Request::from_parts(*head, Up::empty());
                     }
                     None => {
                         server.failed(self.clock.now());
@@ -151,15 +155,14 @@ impl Forward {
 
     /// Whether a server gives a good answer to a request of our own.
     pub(super) async fn probe(&self, server: &Server, request: Request<Up>) -> bool {
-        let Ok(line) = self.pool.line(server, &self.clock, self.timeouts.connect).await else {
+        let Ok(mut line) = self.pool.line(server, &self.clock, self.timeouts.connect).await else {
             return false;
         };
         let (mut head, body) = request.into_parts();
         if matches!(line, Line::Many { .. }) {
             head::for_http2(&mut head, server.scheme(), &server.authority);
         }
-        let (tried, ..) = self.try_on(server, line, Request::from_parts(head, body), None).await;
-        match tried {
+        match self.try_on(&mut line, Request::from_parts(head, body), None).await {
             Tried::Answered(response) => {
                 response.status().is_success() || response.status().is_redirection()
             }
@@ -181,33 +184,21 @@ impl Forward {
         }
     }
 
+    /// Sends a request, and waits for an answer as long as the client's body makes progress, and then as
+    /// long as a server may take.
     async fn try_on(
         &self,
-        server: &Server,
-        line: Line,
+        line: &mut Line,
         request: Request<Up>,
         upload: Option<&Upload>,
-    ) -> (Tried, Option<Kept>, Option<Stream>) {
-        match line {
-            Line::One { mut line, .. } => {
-                let sending = line.try_send_request(request);
-                let tried = self.answer(sending, upload).await;
-                (tried, Some(self.pool.keep(server, line)), None)
-            }
-            Line::Many { mut line, stream } => {
-                let sending = line.try_send_request(request);
-                (self.answer(sending, upload).await, None, Some(stream))
-            }
-        }
-    }
-
-    /// Waits for an answer as long as the client's body makes progress, and then as long as a server may
-    /// take.
-    async fn answer(&self, sending: impl Future<Output = Sent>, upload: Option<&Upload>) -> Tried {
-        let mut sending = std::pin::pin!(sending);
+    ) -> Tried {
+        let mut sending = std::pin::pin!(match line {
+            Line::One { line, .. } => Either::Left(line.try_send_request(request)),
+            Line::Many { line, .. } => Either::Right(line.try_send_request(request)),
+        });
         let mut seen = 0;
         loop {
-            let late = self.clock.sleep_until(self.clock.now() + self.timeouts.response);
+            let late = self.clock.sleep(self.timeouts.response);
             let sent = tokio::select! {
                 biased;
                 sent = &mut sending => sent,
@@ -235,14 +226,12 @@ impl Forward {
     }
 }
 
-type Sent = Result<Response<Incoming>, hyper::client::conn::TrySendError<Request<Up>>>;
-
-/// The same request once more. It has no body.
-fn copy(head: &Parts) -> (Parts, Up) {
-    let mut copied = Request::new(()).into_parts().0;
+/// The same head once more.
+fn copy(head: &Parts) -> Box<Parts> {
+    let mut copied = Box::new(Request::new(()).into_parts().0);
     copied.method.clone_from(&head.method);
     copied.uri.clone_from(&head.uri);
     copied.headers.clone_from(&head.headers);
     copied.version = head.version;
-    (copied, Up::empty())
+    copied
 }

@@ -1,6 +1,5 @@
 //! Heads on their way through: what the other side may see of them, and framed in one way only.
 
-use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use bytes::{Bytes, BytesMut};
@@ -82,39 +81,48 @@ fn is_authority(host: &[u8]) -> bool {
     !host.is_empty() && host.iter().all(letter)
 }
 
-/// The host of a settled request, without its port.
-pub(super) fn host(headers: &HeaderMap) -> Option<&str> {
-    let host = headers.get(HOST)?.to_str().ok()?;
-    let end = match host.rfind(']') {
-        Some(bracket) => bracket + 1,
-        None => host.find(':').unwrap_or(host.len()),
-    };
-    host.get(..end)
+/// Who sent a request, for the upstream.
+#[derive(Debug)]
+pub(super) struct Sender {
+    /// Its address, as `X-Forwarded-For` has it and as `Forwarded` does.
+    plain: HeaderValue,
+    node: Bytes,
+    /// Whether what it says about who came before it is believed.
+    trusted: bool,
+    /// Whether it came through TLS.
+    secure: bool,
 }
 
-/// Who sent a request, for the upstream.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sender {
-    pub(super) address: IpAddr,
-    /// Whether what it says about who came before it is believed.
-    pub(super) trusted: bool,
-    /// Whether it came through TLS.
-    pub(super) secure: bool,
+impl Sender {
+    pub(super) fn new(address: IpAddr, trusted: bool, secure: bool) -> Self {
+        let address = address.to_canonical();
+        let text = address.to_string();
+        let node = match address {
+            IpAddr::V4(_) => format!("for={text}"),
+            IpAddr::V6(_) => format!("for=\"[{text}]\""),
+        };
+        let plain = HeaderValue::from_maybe_shared(Bytes::from(text));
+        // An address is made of digits and the like.
+        let plain = plain.unwrap_or(HeaderValue::from_static("unknown"));
+        Self { plain, node: node.into(), trusted, secure }
+    }
 }
 
 /// Takes off a request what was meant for us alone, and says whom it is from.
 ///
 /// Whether it asks for an upgrade that may be passed on.
-pub(super) fn onward(head: &mut Parts, sender: Sender) -> bool {
+pub(super) fn onward(head: &mut Parts, sender: &Sender) -> bool {
     let headers = &mut head.headers;
-    let upgrade = upgrade(headers, head.version);
-    let trailers = headers.get(TE).is_some_and(|te| names(te).any(|name| name == "trailers"));
-    take_off(headers);
-    // A length is told anew, from how the body really ends.
-    headers.remove(CONTENT_LENGTH);
-    // Who waits for it has been told to go on by the time that the body is read.
-    headers.remove(EXPECT);
-    headers.remove(PROXY_AUTHORIZATION);
+    let ours = Ours::of(headers);
+    let upgrade = match ours.has(Ours::UPGRADE) {
+        true => upgrade(headers, head.version),
+        false => None,
+    };
+    let te = ours.has(Ours::TE).then(|| headers.get(TE)).flatten();
+    let trailers = te.is_some_and(|te| names(te).any(|name| name == "trailers"));
+    // A length is told anew, from how the body really ends. Who waits to be told to go on has been by
+    // the time that the body is read.
+    ours.take_off(headers);
     if trailers {
         headers.insert(TE, TRAILERS);
     }
@@ -128,6 +136,79 @@ pub(super) fn onward(head: &mut Parts, sender: Sender) -> bool {
     upgrades
 }
 
+/// Which headers there are that are about one connection only, found in one pass.
+#[derive(Clone, Copy, Debug)]
+struct Ours(u32);
+
+impl Ours {
+    const CONNECTION: u32 = 1;
+    const TE: u32 = 1 << 1;
+    const TRANSFER_ENCODING: u32 = 1 << 2;
+    const UPGRADE: u32 = 1 << 3;
+    const LENGTH: u32 = 1 << 4;
+    const NAMES: [(u32, HeaderName); 10] = [
+        (Self::TE, TE),
+        (Self::TRANSFER_ENCODING, TRANSFER_ENCODING),
+        (Self::UPGRADE, UPGRADE),
+        (Self::LENGTH, CONTENT_LENGTH),
+        (1 << 5, EXPECT),
+        (1 << 6, KEEP_ALIVE),
+        (1 << 7, PROXY_AUTHENTICATE),
+        (1 << 8, PROXY_AUTHORIZATION),
+        (1 << 9, PROXY_CONNECTION),
+        (1 << 10, HTTP2_SETTINGS),
+    ];
+
+    fn of(headers: &HeaderMap) -> Self {
+        let bit = |name: &HeaderName| match name.as_str() {
+            "connection" => Self::CONNECTION,
+            "te" => Self::TE,
+            "transfer-encoding" => Self::TRANSFER_ENCODING,
+            "upgrade" => Self::UPGRADE,
+            "content-length" => Self::LENGTH,
+            "expect" => 1 << 5,
+            "keep-alive" => 1 << 6,
+            "proxy-authenticate" => 1 << 7,
+            "proxy-authorization" => 1 << 8,
+            "proxy-connection" => 1 << 9,
+            "http2-settings" => 1 << 10,
+            _ => 0,
+        };
+        Self(headers.keys().fold(0, |found, name| found | bit(name)))
+    }
+
+    fn has(self, bit: u32) -> bool {
+        self.0 & bit != 0
+    }
+
+    /// The same without some of them.
+    fn but(self, bits: u32) -> Self {
+        Self(self.0 & !bits)
+    }
+
+    /// Takes them off, and what they name.
+    fn take_off(self, headers: &mut HeaderMap) {
+        if self.has(Self::CONNECTION)
+            && let Entry::Occupied(named) = headers.entry(CONNECTION)
+        {
+            let (_, values) = named.remove_entry_mult();
+            let named: Vec<HeaderName> = values
+                .flat_map(|value| names(&value).map(str::to_owned).collect::<Vec<_>>())
+                .filter_map(|name| HeaderName::try_from(name).ok())
+                .collect();
+            // Nobody gets rid of what says whom a request is for.
+            for name in named.iter().filter(|name| **name != HOST) {
+                headers.remove(name);
+            }
+        }
+        for (bit, name) in &Self::NAMES {
+            if self.has(*bit) {
+                headers.remove(name);
+            }
+        }
+    }
+}
+
 /// What a request wants to go on as. Never HTTP/2: its streams would pass without being looked at.
 fn upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> {
     if version != Version::HTTP_11 || !names_in(headers, "upgrade") {
@@ -136,24 +217,6 @@ fn upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> {
     let to = headers.get(UPGRADE)?;
     let hidden = names(to).any(|name| name.to_ascii_lowercase().starts_with("h2"));
     (!hidden).then(|| to.clone())
-}
-
-/// Takes off what is about one connection only.
-fn take_off(headers: &mut HeaderMap) {
-    if let Entry::Occupied(named) = headers.entry(CONNECTION) {
-        let (_, values) = named.remove_entry_mult();
-        let named: Vec<HeaderName> = values
-            .flat_map(|value| names(&value).map(str::to_owned).collect::<Vec<_>>())
-            .filter_map(|name| HeaderName::try_from(name).ok())
-            .collect();
-        // Nobody gets rid of what says whom a request is for.
-        for name in named.iter().filter(|name| **name != HOST) {
-            headers.remove(name);
-        }
-    }
-    for name in [TE, TRANSFER_ENCODING, UPGRADE, KEEP_ALIVE, PROXY_CONNECTION, HTTP2_SETTINGS] {
-        headers.remove(name);
-    }
 }
 
 /// The words of a list, as they stand there.
@@ -167,23 +230,21 @@ fn names_in(headers: &HeaderMap, wanted: &str) -> bool {
 }
 
 /// Says who came, by both conventions: after what a trusted sender said, or in its place.
-fn forwarded(headers: &mut HeaderMap, sender: Sender) {
+fn forwarded(headers: &mut HeaderMap, sender: &Sender) {
     let host = headers.get(HOST).cloned();
     let proto = HeaderValue::from_static(if sender.secure { "https" } else { "http" });
-    let address = sender.address.to_canonical();
     let mut line = BytesMut::with_capacity(96);
-    if sender.trusted {
+    if sender.trusted && headers.contains_key(X_FORWARDED_FOR) {
         append(&mut line, headers, &X_FORWARDED_FOR);
+        line.extend_from_slice(sender.plain.as_bytes());
+        put(headers, X_FORWARDED_FOR, line.split().freeze());
+    } else {
+        headers.insert(X_FORWARDED_FOR, sender.plain.clone());
     }
-    let _ = write!(line, "{address}");
-    put(headers, X_FORWARDED_FOR, line.split().freeze());
     if sender.trusted {
         append(&mut line, headers, &FORWARDED);
     }
-    let _ = match address {
-        IpAddr::V4(address) => write!(line, "for={address}"),
-        IpAddr::V6(address) => write!(line, "for=\"[{address}]\""),
-    };
+    line.extend_from_slice(&sender.node);
     if let Some(host) = &host {
         line.extend_from_slice(b";host=\"");
         line.extend_from_slice(host.as_bytes());
@@ -235,12 +296,10 @@ pub(super) fn for_http2(head: &mut Parts, scheme: Scheme, server: &Authority) {
 /// Takes off an answer what was meant for us alone. `upgraded` answers go on as something else.
 pub(super) fn back(headers: &mut HeaderMap, upgraded: bool) {
     let to = upgraded.then(|| headers.get(UPGRADE).cloned()).flatten();
-    if headers.contains_key(TRANSFER_ENCODING) {
-        // Of two ways to say where it ends the encoding is the true one.
-        headers.remove(CONTENT_LENGTH);
-    }
-    take_off(headers);
-    headers.remove(PROXY_AUTHENTICATE);
+    let ours = Ours::of(headers);
+    // Of two ways to say where it ends the encoding is the true one.
+    let length = if ours.has(Ours::TRANSFER_ENCODING) { 0 } else { Ours::LENGTH };
+    ours.but(length).take_off(headers);
     if let Some(to) = to {
         headers.insert(CONNECTION, UPGRADES);
         headers.insert(UPGRADE, to);
@@ -311,12 +370,12 @@ mod tests {
     }
 
     fn sender(trusted: bool) -> Sender {
-        Sender { address: [192, 0, 2, 7].into(), trusted, secure: true }
+        Sender::new([192, 0, 2, 7].into(), trusted, true)
     }
 
     fn passed(headers: &[(&str, &str)], trusted: bool) -> Vec<String> {
         let mut head = head("/", Version::HTTP_11, headers);
-        onward(&mut head, sender(trusted));
+        onward(&mut head, &sender(trusted));
         let mut lines: Vec<String> = head
             .headers
             .iter()
@@ -393,7 +452,7 @@ mod tests {
         let asks = |connection, to, version| {
             let headers = [("host", "x"), ("connection", connection), ("upgrade", to)];
             let mut head = head("/", version, &headers);
-            let asks = onward(&mut head, sender(false));
+            let asks = onward(&mut head, &sender(false));
             assert_eq!(asks, head.headers.contains_key(UPGRADE));
             assert_eq!(asks, head.headers.contains_key(CONNECTION));
             asks

@@ -147,30 +147,46 @@ impl Pool {
         connect: Span,
     ) -> Result<Line, ConnectError> {
         let lines = &self.servers[server.id];
-        if !server.may_speak_http2() {
-            return match lines.free() {
-                Some(line) => Ok(Line::One { line, used: true }),
-                None => open(server, lines, clock, connect).await,
-            };
+        match lines.any(server) {
+            Some(line) => Ok(line),
+            // Boxed, because most requests find a connection and need no room for this.
+            None => Box::pin(lines.open(server, clock, connect)).await,
         }
-        if let Some(line) = lines.any() {
-            return Ok(line);
-        }
-        let opening = lines.opening.lock().await;
-        if let Some(line) = lines.any() {
-            return Ok(line);
-        }
-        let opened = open(server, lines, clock, connect).await;
-        drop(opening);
-        opened
     }
 }
 
 impl Lines {
-    /// A connection that is there, of either kind.
-    fn any(&self) -> Option<Line> {
+    /// A connection that is there, of the kind that the server speaks.
+    fn any(&self, server: &Server) -> Option<Line> {
         let free = || self.free().map(|line| Line::One { line, used: true });
-        self.stream().or_else(free)
+        match server.may_speak_http2() {
+            true => self.stream().or_else(free),
+            false => free(),
+        }
+    }
+
+    /// A new connection, TLS and all, in the time that it may take. One that many will use is opened by
+    /// one of them, while the others wait for it in their own time.
+    async fn open(
+        &self,
+        server: &Server,
+        clock: &Clock,
+        timeout: Span,
+    ) -> Result<Line, ConnectError> {
+        let opening = async {
+            if !server.may_speak_http2() {
+                return shake_hands(server, self).await;
+            }
+            let _opening = self.opening.lock().await;
+            match self.any(server) {
+                Some(line) => Ok(line),
+                None => shake_hands(server, self).await,
+            }
+        };
+        tokio::select! {
+            opened = opening => opened.map_err(ConnectError::Failed),
+            () = clock.sleep(timeout) => Err(ConnectError::Timeout),
+        }
     }
 
     fn free(&self) -> Option<http1::SendRequest<Up>> {
@@ -205,19 +221,6 @@ impl Shared {
         self.streams.fetch_add(1, Ordering::Relaxed);
         let stream = Stream(Arc::clone(&self.streams));
         Some(Line::Many { line: self.line.clone(), stream })
-    }
-}
-
-/// A new connection, TLS and all, in the time that it may take.
-async fn open(
-    server: &Server,
-    lines: &Lines,
-    clock: &Clock,
-    timeout: Span,
-) -> Result<Line, ConnectError> {
-    tokio::select! {
-        opened = shake_hands(server, lines) => opened.map_err(ConnectError::Failed),
-        () = clock.sleep_until(clock.now() + timeout) => Err(ConnectError::Timeout),
     }
 }
 

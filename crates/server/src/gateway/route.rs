@@ -4,14 +4,18 @@ use std::sync::Arc;
 
 use hyper::Method;
 use hyper::http::request::Parts;
+use tidegate::tower::Lookup;
 
 use super::config::{GatewayConfig, Priority, Words};
-use super::head;
 use super::upstream::Upstream;
 
 /// The routes in the order of the configuration.
 #[derive(Debug)]
-pub(super) struct Routes(Vec<Route>);
+pub(super) struct Routes {
+    routes: Vec<Route>,
+    host: Lookup,
+    path: Lookup,
+}
 
 /// Requests that go the same way.
 #[derive(Debug)]
@@ -34,27 +38,38 @@ impl Routes {
             upstream: Arc::clone(&upstreams[route.upstream]),
             priority: route.priority,
         };
-        Self(config.routes.iter().map(route).collect())
+        let lookup = |name| Lookup::named(name).expect("every request has it");
+        let routes = config.routes.iter().map(route).collect();
+        Self { routes, host: lookup("host"), path: lookup("path") }
     }
 
     /// The first route that a settled request matches.
+    ///
+    /// Host and path are what rules see of them, so that no spelling leads around a route.
     pub(super) fn find(&self, head: &Parts) -> Option<&Route> {
-        self.0.iter().find(|route| route.matches(head))
+        if let [only] = self.routes.as_slice()
+            && only.is_everything()
+        {
+            return Some(only);
+        }
+        let (host, path) = (self.host.read(head), self.path.read(head));
+        let (host, path) = (host.as_deref(), path.as_deref());
+        self.routes.iter().find(|route| route.matches(host, path, &head.method))
     }
 }
 
 impl Route {
-    fn matches(&self, head: &Parts) -> bool {
-        let host = |host: &Words| {
-            let named = head::host(&head.headers);
-            named.is_some_and(|named| match named.bytes().any(|byte| byte.is_ascii_uppercase()) {
-                true => host.matches(&named.to_ascii_lowercase()),
-                false => host.matches(named),
-            })
+    fn is_everything(&self) -> bool {
+        self.host.is_none() && self.path.is_none() && self.methods.is_empty()
+    }
+
+    fn matches(&self, host: Option<&str>, path: Option<&str>, method: &Method) -> bool {
+        let like = |words: &Option<Words>, value: Option<&str>| {
+            words.as_ref().is_none_or(|words| value.is_some_and(|value| words.matches(value)))
         };
-        self.host.as_ref().is_none_or(host)
-            && self.path.as_ref().is_none_or(|path| path.matches(head.uri.path()))
-            && (self.methods.is_empty() || self.methods.contains(&head.method))
+        like(&self.host, host)
+            && like(&self.path, path)
+            && (self.methods.is_empty() || self.methods.contains(method))
     }
 }
 
@@ -98,6 +113,9 @@ mod tests {
         assert_eq!(found("POST", "x", "/v1/a?b=c"), "writes");
         assert_eq!(found("GET", "x", "/v1/a"), "api");
         assert_eq!(found("GET", "a.example.com", "/"), "any-host");
+        // However it is spelt.
+        assert_eq!(found("POST", "shop.example.com.", "/"), "shop");
+        assert_eq!(found("GET", "x", "/%761/a"), "api");
         assert_eq!(found("GET", "[::1]:80", "/"), "-");
         assert_eq!(found("GET", "example.com", "/other"), "-");
     }

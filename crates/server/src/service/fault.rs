@@ -17,11 +17,19 @@ pub(crate) enum Ending {
     Invalid,
     /// The call names a rule that is not there.
     UnknownRule,
+    /// The call is about slots in flight that are no longer held.
+    Gone,
 }
 
 impl Ending {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Allowed, Self::Denied, Self::Unavailable, Self::Invalid, Self::UnknownRule];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Allowed,
+        Self::Denied,
+        Self::Unavailable,
+        Self::Invalid,
+        Self::UnknownRule,
+        Self::Gone,
+    ];
 
     /// What metrics call it.
     pub(crate) const fn label(self) -> &'static str {
@@ -31,6 +39,7 @@ impl Ending {
             Self::Unavailable => "unavailable",
             Self::Invalid => "invalid",
             Self::UnknownRule => "unknown_rule",
+            Self::Gone => "gone",
         }
     }
 
@@ -40,6 +49,7 @@ impl Ending {
             Self::Allowed => 200,
             Self::Invalid => 400,
             Self::UnknownRule => 404,
+            Self::Gone => 410,
             Self::Denied => 429,
             Self::Unavailable => 503,
         }
@@ -50,7 +60,7 @@ impl Ending {
         match self {
             Self::Allowed | Self::Denied => 0,
             Self::Invalid => 3,
-            Self::UnknownRule => 5,
+            Self::UnknownRule | Self::Gone => 5,
             Self::Unavailable => 14,
         }
     }
@@ -78,6 +88,11 @@ impl Fault {
             found: found.into(),
             wanted: wanted.into(),
         }
+    }
+
+    /// A client that belongs to no rule.
+    pub(super) fn client_without_rule() -> Self {
+        Self::invalid("rule", "nothing", "the rule that client belongs to")
     }
 
     /// An attribute that a [`Request`] does not take.

@@ -11,6 +11,7 @@ mod inline;
 mod message;
 mod reflection;
 mod rls;
+mod slots;
 
 use std::sync::Arc;
 
@@ -106,6 +107,18 @@ impl Shared {
                 check::batch(&self.service, peer.caller(), &asked)
                     .await
                     .map(|answer| body::message(&answer))
+            }
+            slots::ACQUIRE => {
+                let (asked, _room) = self.read(request).await?;
+                slots::acquire(&self.service, peer.caller(), &asked).await
+            }
+            slots::RENEW => {
+                let (asked, _room) = self.read(request).await?;
+                slots::renew(&self.service, &asked).await.map(|answer| body::message(&answer))
+            }
+            slots::RELEASE => {
+                let (asked, _room) = self.read(request).await?;
+                slots::release(&self.service, &asked).await.map(|answer| body::message(&answer))
             }
             health::CHECK => {
                 let (asked, _room) = self.read(request).await?;

@@ -7,6 +7,7 @@ pub(crate) mod encode;
 pub(crate) mod json;
 mod openapi;
 mod rls_json;
+mod slots;
 
 use std::sync::Arc;
 
@@ -31,8 +32,9 @@ const SMALL: usize = 4 * 1024;
 /// What all larger bodies together may take, in KiB.
 const MAX_BODIES: usize = 128 * 1024;
 
-const ENDPOINTS: &str = "POST /v1/check, POST /v1/check/batch, POST /json, /v1/authorize, \
-                         GET /openapi.json, GET /healthz, GET /readyz and GET /healthcheck";
+const ENDPOINTS: &str = "POST /v1/check, POST /v1/check/batch, POST /v1/acquire, POST /v1/renew, \
+                         POST /v1/release, POST /json, /v1/authorize, GET /openapi.json, \
+                         GET /healthz, GET /readyz and GET /healthcheck";
 
 /// Answers checks over HTTP.
 #[derive(Debug)]
@@ -54,6 +56,9 @@ impl Handler for Door {
         match request.uri().path() {
             "/v1/check" => self.post(request, peer, Endpoint::Check).await,
             "/v1/check/batch" => self.post(request, peer, Endpoint::Batch).await,
+            "/v1/acquire" => self.post(request, peer, Endpoint::Acquire).await,
+            "/v1/renew" => self.post(request, peer, Endpoint::Renew).await,
+            "/v1/release" => self.post(request, peer, Endpoint::Release).await,
             "/v1/authorize" => self.authorize(request, peer).await,
             "/openapi.json" => openapi::answer(request.method()),
             "/json" => self.post(request, peer, Endpoint::Rls).await,
@@ -80,6 +85,7 @@ pub(crate) fn rehearse(body: &[u8]) -> Vec<Fault> {
         Json::read(body).and_then(decode::check).map(drop),
         each,
         Json::read(body).and_then(rls_json::decode).map(drop),
+        Json::read(body).and_then(decode::slot).map(drop),
     ];
     readings.into_iter().filter_map(Result::err).collect()
 }
@@ -88,6 +94,9 @@ pub(crate) fn rehearse(body: &[u8]) -> Vec<Fault> {
 enum Endpoint {
     Check,
     Batch,
+    Acquire,
+    Renew,
+    Release,
     /// A call of Envoy's rate limit service.
     Rls,
 }
@@ -109,8 +118,8 @@ impl Door {
             }
         }
         let most = match endpoint {
-            Endpoint::Check | Endpoint::Rls => MAX_CHECK,
             Endpoint::Batch => MAX_BATCH,
+            _ => MAX_CHECK,
         };
         let (body, _room) = match self.read(request, most).await {
             Ok(read) => read,
@@ -120,6 +129,9 @@ impl Door {
             Endpoint::Check => self.check(&body, peer).await,
             // Boxed, so that a check does not carry their room around.
             Endpoint::Batch => Box::pin(self.batch(&body, peer)).await,
+            Endpoint::Acquire => Box::pin(self.acquire(&body, peer)).await,
+            Endpoint::Renew => Box::pin(self.renew(&body)).await,
+            Endpoint::Release => Box::pin(self.release(&body)).await,
             Endpoint::Rls => Box::pin(self.rls(&body)).await,
         }
     }

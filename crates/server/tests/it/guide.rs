@@ -1,4 +1,4 @@
-//! The guide's first page: every command on it is run, and prints what the page says.
+//! The guide's first page and that of the gateway: commands on them are run, and print what the page says.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,6 +11,7 @@ use tidegate_testkit::{Flavour, Port, Tool, lacking};
 use crate::kit::Folder;
 
 const PAGE: &str = include_str!("../../../../docs/guide/README.md");
+const GATEWAY: &str = include_str!("../../../../docs/guide/gateway.md");
 
 /// The ports on the page and in the files that it uses, each of which a test gives another number.
 const PORTS: [&str; 14] = [
@@ -186,6 +187,11 @@ fn a_redis_cluster() {
 #[test]
 fn a_server_to_operate() {
     assert_as_the_page_says(PAGE, "A server to operate");
+}
+
+#[test]
+fn a_gateway() {
+    assert_as_the_page_says(GATEWAY, "With rules of your own");
 }
 
 #[test]

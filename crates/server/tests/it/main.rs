@@ -34,4 +34,5 @@ mod rules_files;
 mod rules_fleet;
 mod rules_url;
 mod serve;
+mod slots;
 mod tls;

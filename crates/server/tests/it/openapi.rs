@@ -18,6 +18,11 @@ rules:
     limit: 1 per 10 days
     algorithm: leaky_bucket
     queue: 1
+  - name: exports
+    match: {path: /exports}
+    per: [user]
+    limit: 1 in flight
+    hold: 1h
 ";
 
 /// Which door a path belongs to.
@@ -148,6 +153,39 @@ fn answers_to_checks_are_as_the_document_says() {
     for body in [batch, r#"{"checks":1}"#] {
         let response = server.ask("POST", "/v1/check/batch", body);
         assert_described(&document, "POST", "/v1/check/batch", &response);
+    }
+}
+
+#[test]
+fn answers_about_slots_are_as_the_document_says() {
+    let server = Server::with_rules(RULES);
+    let document = document(&server);
+    let mut slot = Value::Null;
+    for (status, body) in [
+        (200, r#"{"rule":"exports","client":"alice"}"#),
+        (429, r#"{"rule":"exports","client":"alice"}"#),
+        (200, r#"{"rule":"api","client":"alice"}"#),
+        (404, r#"{"rule":"missing","client":"alice"}"#),
+        (400, "nonsense"),
+    ] {
+        let response = server.ask("POST", "/v1/acquire", body);
+        assert_eq!(response.status, status, "{response:?}");
+        assert_described(&document, "POST", "/v1/acquire", &response);
+        if slot.is_null() {
+            slot = response.json()["slot"].clone();
+        }
+    }
+    for (path, status, slot) in [
+        ("/v1/renew", 200, &slot),
+        ("/v1/release", 200, &slot),
+        ("/v1/release", 200, &slot),
+        ("/v1/renew", 410, &slot),
+        ("/v1/renew", 400, &json!("no slot")),
+        ("/v1/release", 400, &json!(1)),
+    ] {
+        let response = server.ask("POST", path, &json!({"slot": slot}).to_string());
+        assert_eq!(response.status, status, "{response:?}");
+        assert_described(&document, "POST", path, &response);
     }
 }
 

@@ -11,6 +11,8 @@ use prost::Message;
 use tokio::sync::mpsc;
 use tonic::Status;
 
+use crate::service::OnItsWay;
+
 pub(super) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const FINE: HeaderValue = HeaderValue::from_static("0");
@@ -26,6 +28,8 @@ pub(super) enum Body {
     Empty,
     /// One message, and that the call ended well.
     Message(Bytes),
+    /// The same, with slots in flight that are its reader's; nobody's, if it is never sent.
+    Slot(Bytes, Option<OnItsWay>),
     /// That the call ended well.
     End,
     /// Messages as they come, until whoever sends them lets go.
@@ -50,6 +54,12 @@ impl HttpBody for Body {
                 *this = Self::End;
                 Some(Ok(Frame::data(bytes)))
             }
+            Self::Slot(bytes, way) => {
+                let bytes = std::mem::take(bytes);
+                way.take().into_iter().for_each(OnItsWay::handed_over);
+                *this = Self::End;
+                Some(Ok(Frame::data(bytes)))
+            }
             Self::End => {
                 *this = Self::Empty;
                 Some(Ok(Frame::trailers(ended_well())))
@@ -68,7 +78,7 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
-            Self::Message(_) | Self::End | Self::Stream(_) => false,
+            Self::Message(_) | Self::Slot(..) | Self::End | Self::Stream(_) => false,
             Self::Other(body) => body.is_end_stream(),
         }
     }
@@ -94,6 +104,11 @@ pub(super) fn framed(message: &impl Message) -> Bytes {
 /// The answer to a call that has one.
 pub(super) fn message(message: &impl Message) -> Response<Body> {
     headed(Body::Message(framed(message)))
+}
+
+/// The answer to a call that took slots in flight, which are released unless it leaves.
+pub(super) fn slot(message: &impl Message, way: OnItsWay) -> Response<Body> {
+    headed(Body::Slot(framed(message), Some(way)))
 }
 
 /// The answer to a call that goes on.

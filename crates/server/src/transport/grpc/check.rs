@@ -28,12 +28,17 @@ pub(super) async fn check(
 ) -> Result<CheckResponse, Status> {
     let call = call(asked).map_err(|fault| service.refused(Via::Grpc, fault))?;
     let reply = service.check(Via::Grpc, vouched(call, caller)).await?;
+    decided(&reply)
+}
+
+/// The answer to a check that has one.
+pub(super) fn decided(reply: &Reply) -> Result<CheckResponse, Status> {
     if reply.ending() == Ending::Unavailable {
         let undecided = reply.decision.undecided().join(", ");
         let code = Code::from(Ending::Unavailable.grpc());
         return Err(Status::new(code, format!("{undecided}: the store can't be reached")));
     }
-    Ok(response(&reply))
+    Ok(response(reply))
 }
 
 pub(super) async fn peek(
@@ -75,7 +80,7 @@ fn explained(fault: &Fault, index: usize) -> wire::Fault {
 }
 
 /// What a message asks.
-fn call(asked: &CheckRequest) -> Result<Call<'_>, Fault> {
+pub(super) fn call(asked: &CheckRequest) -> Result<Call<'_>, Fault> {
     if asked.rule.is_empty() && asked.attributes.is_empty() {
         return Err(Fault::invalid("message", "neither rule nor attributes", "one of them"));
     }

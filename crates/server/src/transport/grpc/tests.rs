@@ -1,7 +1,8 @@
 use std::future::pending;
 use std::net::SocketAddr;
 
-use tidegate::{HeaderStyle, Limiter, ManualClock, MemoryStore};
+use http_body_util::BodyExt;
+use tidegate::{HeaderStyle, Limiter, ManualClock, MemoryStore, RuleSet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::Code;
@@ -13,6 +14,8 @@ use tonic_prost::ProstCodec;
 
 use super::super::door::{Doorway, LOOK};
 use super::*;
+use crate::identity::Caller;
+use crate::proto::tidegate::v1::CheckRequest;
 use crate::store::AnyStore;
 
 /// What an HTTP/2 client says first, and settings that are all as usual.
@@ -103,4 +106,25 @@ async fn a_message_that_never_ends_is_given_up_and_its_connection_kept() {
     let status = waiting.await.unwrap().unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
     answered(&channel).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_never_leaves_takes_its_slot_along() {
+    let rules = "rules: [{name: exports, limit: 1 in flight, hold: 1h}]";
+    let store = AnyStore::Memory(Arc::new(MemoryStore::new(ManualClock::default().clock())));
+    let rules = RuleSet::parse("rules.yaml", rules).unwrap();
+    let limiter = Limiter::builder().rules(rules).store(Arc::new(store)).build();
+    let service = Service::new(limiter, HeaderStyle::default());
+    let caller = Caller { address: [127, 0, 0, 1].into(), service: None, way: None };
+    let asked = CheckRequest { rule: "exports".to_owned(), ..CheckRequest::default() };
+    let free = async || check::peek(&service, caller, asked.clone()).await.unwrap().remaining;
+    for leaves in [false, false, true] {
+        let mut answer = slots::acquire(&service, caller, &asked).await.unwrap();
+        assert_eq!(free().await, Some(0));
+        if leaves {
+            answer.body_mut().frame().await.unwrap().unwrap();
+        }
+        drop(answer);
+        assert_eq!(free().await, Some(u64::from(!leaves)));
+    }
 }

@@ -58,6 +58,13 @@ pub(super) fn batch(json: Json<'_>) -> Result<Vec<Json<'_>>, Fault> {
     }
 }
 
+/// Reads `{"slot": …}`.
+pub(super) fn slot(json: Json<'_>) -> Result<Cow<'_, str>, Fault> {
+    let [slot] = fields(json, ["slot"], "slot")?;
+    let slot = slot.ok_or_else(|| Fault::invalid("slot", "nothing", "the slot of an acquire"))?;
+    text("slot", slot)
+}
+
 pub(crate) fn whole(place: &str, json: &Json<'_>) -> Result<u64, Fault> {
     match json {
         Json::Whole(number) => Ok(*number),
@@ -109,6 +116,7 @@ mod tests {
             "\"attributes\"",
             "\"cost\"",
             "\"checks\"",
+            "\"slot\"",
             "\"\"",
             "\"\\ud800\"",
             "\"é\"",
@@ -133,6 +141,7 @@ mod tests {
             let read = [
                 Json::read(&body).and_then(check).map(drop),
                 Json::read(&body).and_then(batch).map(drop),
+                Json::read(&body).and_then(slot).map(drop),
             ];
             for fault in read.into_iter().filter_map(Result::err) {
                 prop_assert!(fault.to_string().len() < 1_000, "{}", fault);

@@ -6,7 +6,7 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue,
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
-use tidegate::Problem;
+use tidegate::{Policy, Problem};
 use tidegate_core::retry_after_seconds;
 
 use crate::service::{Fault, Reply};
@@ -19,9 +19,14 @@ pub(crate) type Body = Full<Bytes>;
 
 /// The answer to one check, with its rate-limit headers.
 pub(crate) fn reply(reply: &Reply) -> Response<Body> {
+    reply_and(reply, None)
+}
+
+/// As [`reply`], with slots in flight that the request took.
+pub(super) fn reply_and(reply: &Reply, slot: Option<Slot<'_>>) -> Response<Body> {
     let problem = Problem::of(&reply.decision);
     let kind = if problem.is_some() { PROBLEM } else { JSON };
-    let mut response = json(reply.ending().http(), kind, &Answer { reply, problem });
+    let mut response = json(reply.ending().http(), kind, &Answer { reply, problem, slot });
     for (name, value) in reply.headers() {
         if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(value)) {
             response.headers_mut().insert(HeaderName::from_static(name), value);
@@ -43,7 +48,7 @@ pub(super) fn batch<'a>(answers: &'a [Result<Reply, Fault>]) -> Response<Body> {
         Error { error: Explained<'a> },
     }
     let item = |answer: &'a Result<Reply, Fault>| match answer {
-        Ok(reply) => Item::Decision(Answer { reply, problem: None }),
+        Ok(reply) => Item::Decision(Answer { reply, problem: None, slot: None }),
         Err(fault) => Item::Error { error: Explained::of(fault) },
     };
     json(200, JSON, &Batch { decisions: answers.iter().map(item).collect() })
@@ -153,11 +158,19 @@ impl<'a> Explained<'a> {
     }
 }
 
+/// Slots in flight by their name, and how long they are held.
+#[derive(Clone, Copy)]
+pub(super) struct Slot<'a> {
+    pub(super) name: &'a str,
+    pub(super) hold_millis: u64,
+}
+
 /// `{"allowed":true,"limit":100,"remaining":45,"resetTime":1699123500,"retryAfter":0,"rule":"api"}`,
-/// after the members of the problem if there is one.
+/// after the members of the problem if there is one, and before those of slots that were taken.
 struct Answer<'a> {
     reply: &'a Reply,
     problem: Option<Problem>,
+    slot: Option<Slot<'a>>,
 }
 
 impl Serialize for Answer<'_> {
@@ -174,17 +187,29 @@ impl Serialize for Answer<'_> {
             }
         }
         map.serialize_entry("allowed", &decision.is_allowed())?;
-        let wait = retry_after_seconds(decision);
-        let Some(policy) = decision.decisive() else {
-            if decision.block().is_some() {
-                map.serialize_entry("blocked", &true)?;
+        match decision.decisive() {
+            Some(policy) => self.limits(policy, &mut map)?,
+            None => {
+                if decision.block().is_some() {
+                    map.serialize_entry("blocked", &true)?;
+                }
+                if !decision.is_allowed() {
+                    map.serialize_entry("retryAfter", &retry_after_seconds(decision))?;
+                }
             }
-            if !decision.is_allowed() {
-                map.serialize_entry("retryAfter", &wait)?;
-            }
-            return map.end();
-        };
-        let outcome = &policy.outcome;
+        }
+        if let Some(slot) = &self.slot {
+            map.serialize_entry("slot", slot.name)?;
+            map.serialize_entry("holdMillis", &slot.hold_millis)?;
+        }
+        map.end()
+    }
+}
+
+impl Answer<'_> {
+    /// How the rule stands that decided.
+    fn limits<M: SerializeMap>(&self, policy: &Policy, map: &mut M) -> Result<(), M::Error> {
+        let (decision, outcome) = (&self.reply.decision, &policy.outcome);
         map.serialize_entry("limit", &outcome.limit)?;
         map.serialize_entry("remaining", &outcome.remaining)?;
         let reset = (self.reply.at + outcome.reset_after).as_secs_ceil();
@@ -193,13 +218,13 @@ impl Serialize for Answer<'_> {
             map.serialize_entry("retryAfter", &0)?;
         } else {
             // Null when no wait would make it fit.
-            map.serialize_entry("retryAfter", &wait)?;
+            map.serialize_entry("retryAfter", &retry_after_seconds(decision))?;
         }
         map.serialize_entry("rule", &*policy.rule)?;
         let delay = decision.delay();
         if !delay.is_zero() {
             map.serialize_entry("delayMillis", &delay.as_micros().div_ceil(1_000))?;
         }
-        map.end()
+        Ok(())
     }
 }

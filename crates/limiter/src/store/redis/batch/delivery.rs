@@ -7,7 +7,8 @@ use super::{Item, Told};
 use crate::store::Refund;
 
 /// What a request is told. Slots in flight that come with it are released unless somebody takes it: who
-/// asked may have gone, and nobody else knows their names.
+/// asked may have gone, and nobody else knows their names. So is a place in a queue, if it is the last:
+/// nobody will come when its turn is.
 #[derive(Debug)]
 pub(in super::super) struct Delivery {
     told: Told,
@@ -19,7 +20,9 @@ impl Delivery {
     /// An answer to these items by a node, or that there is none.
     pub(super) fn new(items: &[Item], told: Told, node: &Weak<Node>) -> Self {
         let outcomes = told.iter().flatten();
-        let slots = items.iter().zip(outcomes).filter(|(item, _)| item.limit.is_held());
+        let slots = items.iter().zip(outcomes);
+        let slots =
+            slots.filter(|(item, outcome)| item.limit.is_held() || !outcome.delay().is_zero());
         let slots = slots.filter_map(|(item, outcome)| {
             let Item { key, limit, cost } = item.clone();
             Some(Refund { key, limit, cost, slip: Some(outcome.slip()?) })

@@ -1,0 +1,186 @@
+//! Slots in flight for callers elsewhere: taken with a check, held on and released by a name.
+//!
+//! The name is all there is. A node that has never seen it, or that has other rules by now, renews and
+//! releases by it just as well: what is held is in the store.
+
+use std::sync::Arc;
+
+use tidegate::{Claim, Limit, Receipt, Refund, Span, Store, StoreError, Under};
+
+use super::{Call, Ending, Fault, Reply, Seal, Service, Via};
+use crate::store::AnyStore;
+
+/// What a caller that takes slots is told.
+#[derive(Debug)]
+pub(crate) struct Acquired {
+    pub(crate) reply: Reply,
+    /// The slots that it took; nothing if it was denied, or no rule counts what is in flight.
+    pub(crate) slot: Option<Taken>,
+}
+
+/// Slots that were taken, under the name that their holder is given.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) name: String,
+    /// After how long the first of them is lost, unless they are renewed.
+    pub(crate) hold: Span,
+    pub(crate) way: OnItsWay,
+}
+
+/// Slots that are still held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Renewed {
+    /// Of how many rules.
+    pub(crate) held: usize,
+    /// As of [`Taken`], from now on.
+    pub(crate) hold: Span,
+}
+
+impl Taken {
+    /// The hold in whole milliseconds, rounded down: who goes by it is not late.
+    pub(crate) fn hold_millis(&self) -> u64 {
+        self.hold.as_micros() / 1_000
+    }
+}
+
+impl Renewed {
+    /// As of [`Taken`].
+    pub(crate) fn hold_millis(&self) -> u64 {
+        self.hold.as_micros() / 1_000
+    }
+}
+
+/// Slots whose name has not been handed over yet. Dropped before that, they are released: nobody else
+/// can.
+#[derive(Debug)]
+pub(crate) struct OnItsWay {
+    store: Arc<AnyStore>,
+    slots: Vec<Refund>,
+}
+
+impl OnItsWay {
+    /// Leaves them to who has their name.
+    pub(crate) fn handed_over(mut self) {
+        self.slots.clear();
+    }
+}
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        if !self.slots.is_empty() {
+            self.store.refund_detached(std::mem::take(&mut self.slots));
+        }
+    }
+}
+
+impl Service {
+    /// As [`check`](Self::check), for who will release the slots in flight that it takes.
+    ///
+    /// A request that is denied holds nothing, also where a rule that only counts had a slot for it. A
+    /// future that is dropped before it is ready leaves no slot behind, unless the store can't be reached.
+    ///
+    /// # Errors
+    /// As for a check; and a request of more rules that count what is in flight than a name has room for.
+    /// Nothing was charged.
+    pub(crate) async fn acquire(&self, via: Via, call: Call<'_>) -> Result<Acquired, Fault> {
+        let (by, began) = (self.now(), self.clock.now());
+        let (request, under) = match &call.rule {
+            Some(name) => {
+                let (place, request) = self.named(&by, via, name, call.client, call.request)?;
+                (request, Under::Rule(place))
+            }
+            None if call.client.is_some() => {
+                return Err(self.refused(via, Fault::client_without_rule()));
+            }
+            None => (call.request.within(), Under::Matching),
+        };
+        let claim = Claim { request: &request, under };
+        let (decision, receipt) = by.limiter.check_claim_with_receipt(claim).await;
+        let slots: Vec<Refund> = receipt.slots().cloned().collect();
+        if slots.len() > Seal::MAX_SLOTS {
+            by.limiter.refund_detached(receipt);
+            return Err(self.refused(via, too_many(slots.len())));
+        }
+        let (name, hold) = (self.seal.close(&slots), shortest_hold(&slots));
+        // Whatever nobody gets a name for is released on the way out.
+        let way = OnItsWay { store: Arc::clone(&self.store), slots };
+        let name = name.filter(|_| decision.is_allowed());
+        let slot = name.map(|name| Taken { name, hold, way });
+        Ok(Acquired { reply: self.reply(&by, via, began, &request, decision), slot })
+    }
+
+    /// Holds slots on for another hold, each of its own rule.
+    ///
+    /// # Errors
+    /// The name is none of ours; one or more of its slots were released or lost, which nothing brings
+    /// back; or the store did not confirm it, and there may be time to try again.
+    pub(crate) async fn renew(&self, via: Via, name: &str) -> Result<Renewed, Fault> {
+        let slots = self.slots(via, name)?;
+        let (all, hold) = (slots.len(), shortest_hold(&slots));
+        let receipt: Receipt = slots.into_iter().collect();
+        match self.now().limiter.renew(&receipt).await {
+            Ok(held) if held == all => Ok(Renewed { held, hold }),
+            Ok(held) => Err(self.refused(via, gone(held, all))),
+            Err(error) => Err(self.refused(via, unconfirmed(&error, "whether it is still held"))),
+        }
+    }
+
+    /// Releases slots, and tells of how many rules were still held. To do so once more is harmless.
+    ///
+    /// # Errors
+    /// The name is none of ours; or the store did not confirm it, and it can be tried again.
+    pub(crate) async fn release(&self, via: Via, name: &str) -> Result<usize, Fault> {
+        let receipt: Receipt = self.slots(via, name)?.into_iter().collect();
+        let released = self.now().limiter.release(receipt).await;
+        released.map_err(|error| self.refused(via, unconfirmed(&error, "what was released")))
+    }
+
+    fn slots(&self, via: Via, name: &str) -> Result<Vec<Refund>, Fault> {
+        // A name is worth something to who reads logs: it is not shown.
+        let found = || match name.len() {
+            0 => "nothing".to_owned(),
+            letters => format!("a text of {letters} bytes that was not given out here"),
+        };
+        let fault = || Fault::invalid("slot", found(), "the slot of an acquire");
+        self.seal.open(name).ok_or_else(|| self.refused(via, fault()))
+    }
+}
+
+fn shortest_hold(slots: &[Refund]) -> Span {
+    let holds = slots.iter().filter_map(|slot| match &*slot.limit {
+        Limit::Concurrency(limit) => Some(limit.hold()),
+        _ => None,
+    });
+    holds.min().unwrap_or_default()
+}
+
+fn too_many(found: usize) -> Fault {
+    let found = format!("{found} rules that count what is in flight");
+    Fault::invalid("rules", found, format!("at most {} for one request", Seal::MAX_SLOTS))
+}
+
+fn gone(held: usize, all: usize) -> Fault {
+    Fault {
+        ending: Ending::Gone,
+        place: "slot".to_owned(),
+        found: match held {
+            0 => "it released or lost".to_owned(),
+            _ => format!("{} of {all} released or lost", all - held),
+        },
+        wanted: "it still held".to_owned(),
+    }
+}
+
+/// The caller learns that it is unknown; where the store is stands in the log alone.
+fn unconfirmed(error: &StoreError, wanted: &str) -> Fault {
+    tracing::debug!(%error, "slots in flight not confirmed");
+    Fault {
+        ending: Ending::Unavailable,
+        place: "store".to_owned(),
+        found: "no answer".to_owned(),
+        wanted: format!("to know {wanted}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;
