@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use tidegate_testkit::{Port, Upstream};
 
 use super::client::{Client, request};
+use super::streams::{Streams, get};
 use super::{Gateway, NO_LIMIT};
 
 /// How often a process is replaced by a new one.
@@ -118,5 +119,25 @@ fn a_process_that_leaves_finishes_what_it_began() {
     upstream.release(1);
     let answer = client.receive("GET");
     assert_eq!(answer.text(), "done");
+    assert_eq!(gateway.server.wait().code(), Some(0));
+}
+
+#[test]
+fn streams_are_finished_and_new_ones_sent_elsewhere() {
+    let upstream = Upstream::start();
+    let mut gateway = Gateway::with_config(&upstream.url(), CONFIG);
+    let streams = Streams::to(gateway.address());
+    let held: Vec<_> = (0..10).map(|_| streams.send(get("/held"))).collect();
+    tidegate_testkit::wait_for("all are there", || {
+        (upstream.seen("GET /held") == 10).then_some(())
+    });
+    gateway.server.signal("TERM");
+    gateway.server.note("told to stop");
+    // The connection is told that it ends, and still carries what is under way.
+    streams.wait_until_told();
+    upstream.release(10);
+    for answer in held {
+        assert_eq!(&streams.answer(answer).body[..], b"done");
+    }
     assert_eq!(gateway.server.wait().code(), Some(0));
 }

@@ -48,7 +48,7 @@ impl Streams {
     }
 
     /// Sends a request without waiting for its answer.
-    fn send(&self, request: Request<Body>) -> tokio::task::JoinHandle<Whole> {
+    pub(super) fn send(&self, request: Request<Body>) -> tokio::task::JoinHandle<Whole> {
         let mut send = self.send.clone();
         self.runtime.spawn(async move {
             send.ready().await.unwrap();
@@ -56,9 +56,25 @@ impl Streams {
         })
     }
 
-    pub(super) fn ask(&self, request: Request<Body>) -> Whole {
-        let answer = self.send(request);
+    pub(super) fn answer(&self, answer: tokio::task::JoinHandle<Whole>) -> Whole {
         self.runtime.block_on(answer).unwrap()
+    }
+
+    pub(super) fn ask(&self, request: Request<Body>) -> Whole {
+        self.answer(self.send(request))
+    }
+
+    /// Waits until the other side has said that it takes no more requests on this connection.
+    pub(super) fn wait_until_told(&self) {
+        let mut send = self.send.clone();
+        let told = self.runtime.block_on(async {
+            tokio::time::timeout(tidegate_testkit::PATIENCE, async {
+                // A request is refused without being sent once that is known.
+                while send.try_send_request(get("/status/204")).await.is_ok() {}
+            })
+            .await
+        });
+        told.expect("the connection is told that it ends");
     }
 }
 
@@ -96,7 +112,7 @@ fn a_hundred_streams_are_under_way_at_once_on_one_connection() {
         assert_eq!(streams.ask(get("/status/204")).status, 204);
         upstream.release(100);
         for answer in held {
-            let answer = streams.runtime.block_on(answer).unwrap();
+            let answer = streams.answer(answer);
             assert_eq!((answer.status, &answer.body[..]), (200, &b"done"[..]));
         }
     }
