@@ -56,7 +56,7 @@ fn try_all(probes: &[Probe<'_>]) {
         };
         match expected {
             Refused => {
-                assert!(is_refused && received.is_empty(), "{name}: {outcome:?} {received:?}")
+                assert!(is_refused && received.is_empty(), "{name}: {outcome:?} {received:?}");
             }
             Whole(body) => {
                 assert_eq!((outcome, received.len()), (Outcome::Answered(200), 1), "{name}");
