@@ -192,7 +192,9 @@ impl Ours {
             && let Entry::Occupied(named) = headers.entry(CONNECTION)
         {
             let (_, values) = named.remove_entry_mult();
-            let named: Vec<HeaderName> = values
+            // What most say names no header that is there.
+            let telling = values.filter(|value| value != "keep-alive" && value != "close");
+            let named: Vec<HeaderName> = telling
                 .flat_map(|value| names(&value).map(str::to_owned).collect::<Vec<_>>())
                 .filter_map(|name| HeaderName::try_from(name).ok())
                 .collect();
