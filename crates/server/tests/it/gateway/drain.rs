@@ -60,8 +60,11 @@ fn once(
         Some(client) => client,
         None => Client::try_to(address).map_err(|error| failed(&format!("connect: {error}")))?,
     };
-    let (method, path, body) =
-        if number % 2 == 0 { ("GET", "/bytes/1000", "") } else { ("POST", "/swallow", "body") };
+    let (method, path, body) = if number.is_multiple_of(2) {
+        ("GET", "/bytes/1000", "")
+    } else {
+        ("POST", "/swallow", "body")
+    };
     let fields: &[(&str, &str)] = if keeps { &[] } else { &[("Connection", "close")] };
     let sent = client.try_write(request(method, path, fields, body));
     sent.map_err(|error| failed(&format!("send: {error}")))?;
