@@ -283,6 +283,8 @@ fn put(headers: &mut HeaderMap, name: HeaderName, value: Bytes) {
 
 /// The head as HTTP/2 has it: whom it is for is part of the target.
 pub(super) fn for_http2(head: &mut Parts, scheme: Scheme, server: &Authority) {
+    // How a body ends is said by its frames.
+    head.headers.remove(TRANSFER_ENCODING);
     let host = head.headers.remove(HOST);
     let named = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
     let mut parts = std::mem::take(&mut head.uri).into_parts();
