@@ -13,6 +13,7 @@ mod heads;
 mod in_flight;
 mod large;
 mod limits;
+mod servers;
 mod shaping;
 mod slow;
 mod smuggling;
