@@ -17,7 +17,8 @@ use super::pool::Kept;
 pub(super) struct Up {
     /// Nothing of a request without a body.
     body: Option<Incoming>,
-    /// What was read while the request had to wait. Boxed: bodies are moved often, and few had to wait.
+    /// What was read while the request had to wait.
+    #[allow(clippy::box_collection, reason = "bodies are moved often, and few have waited")]
     ahead: Option<Box<VecDeque<Frame<Bytes>>>>,
     /// Nothing of a request without a body.
     upload: Option<Arc<Upload>>,
@@ -187,7 +188,7 @@ impl<G: Unpin> Body for Down<G> {
         match &mut *self {
             Self::Own(body) => {
                 let frame = Pin::new(body).poll_frame(context);
-                frame.map(|frame| frame.map(|frame| frame.or_else(|never| match never {})))
+                frame.map(|frame| frame.map(|frame| frame.map_err(|never| match never {})))
             }
             Self::Passing { body, kept, guards } => {
                 let frame = Pin::new(body).poll_frame(context);

@@ -87,7 +87,7 @@ impl Forward {
         let mut again = true;
         let mut failure = Failure::Unreachable;
         for _ in 0..TRIES {
-            let Some(server) = upstream.choose(self.clock.now(), &tried) else { break };
+            let Some(server) = upstream.choose(|| self.clock.now(), &tried) else { break };
             let mut line = match self.pool.line(server, &self.clock, self.timeouts.connect).await {
                 Ok(line) => line,
                 Err(error) => {

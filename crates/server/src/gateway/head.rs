@@ -192,7 +192,9 @@ impl Ours {
             && let Entry::Occupied(named) = headers.entry(CONNECTION)
         {
             let (_, values) = named.remove_entry_mult();
-            let named: Vec<HeaderName> = values
+            // What most say names no header that is there.
+            let telling = values.filter(|value| value != "keep-alive" && value != "close");
+            let named: Vec<HeaderName> = telling
                 .flat_map(|value| names(&value).map(str::to_owned).collect::<Vec<_>>())
                 .filter_map(|name| HeaderName::try_from(name).ok())
                 .collect();
@@ -319,6 +321,7 @@ pub(super) fn is_idempotent(method: &Method) -> bool {
 #[cfg(test)]
 mod tests {
     use hyper::Request;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -464,6 +467,76 @@ mod tests {
         assert!(!asks("Upgrade", "websocket", Version::HTTP_10));
         assert!(!asks("Upgrade, HTTP2-Settings", "h2c", Version::HTTP_11));
         assert!(!asks("Upgrade", "websocket, H2C", Version::HTTP_11));
+    }
+
+    /// Headers as a client could send them, those that matter more often than others.
+    fn any_headers() -> impl Strategy<Value = Vec<(String, String)>> {
+        let known = [
+            "connection",
+            "Connection",
+            "te",
+            "transfer-encoding",
+            "content-length",
+            "upgrade",
+            "expect",
+            "keep-alive",
+            "proxy-authorization",
+            "proxy-connection",
+            "host",
+            "forwarded",
+            "x-forwarded-for",
+            "x-forwarded-proto",
+            "x-forwarded-host",
+            "trailer",
+            "x-mine",
+        ];
+        let words = prop_oneof![
+            prop::sample::select(known.to_vec()).prop_map(str::to_owned),
+            Just("close".to_owned()),
+            Just("trailers".to_owned()),
+            Just("websocket".to_owned()),
+            "[ -~]{0,12}",
+        ];
+        let value = prop::collection::vec(words, 0..4).prop_map(|words| words.join(", "));
+        let name = prop::sample::select(known.to_vec()).prop_map(str::to_owned);
+        prop::collection::vec((name, value), 0..12)
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_sent_what_goes_on_is_framed_and_signed_by_us(
+            sent in any_headers(),
+            trusted in any::<bool>(),
+        ) {
+            let pairs: Vec<_> = sent.iter().map(|(name, value)| (&**name, &**value)).collect();
+            let mut head = head("/", Version::HTTP_11, &pairs);
+            prop_assume!(settle(&mut head).is_ok());
+            let host = head.headers.get(HOST).cloned();
+            let named: Vec<String> = head
+                .headers
+                .get_all(CONNECTION)
+                .iter()
+                .flat_map(|value| names(value).map(str::to_ascii_lowercase).collect::<Vec<_>>())
+                .collect();
+            let upgrades = onward(&mut head, &sender(trusted));
+            let headers = &head.headers;
+            for gone in [TRANSFER_ENCODING, CONTENT_LENGTH, KEEP_ALIVE, PROXY_CONNECTION, EXPECT] {
+                prop_assert!(!headers.contains_key(&gone), "{gone}");
+            }
+            prop_assert_eq!(headers.get(HOST), host.as_ref());
+            prop_assert_eq!(upgrades, headers.contains_key(CONNECTION));
+            prop_assert_eq!(upgrades, headers.contains_key(UPGRADE));
+            prop_assert!(headers.get(TE).is_none_or(|te| te == "trailers"));
+            prop_assert!(!named.contains(&"x-mine".to_owned()) || !headers.contains_key("x-mine"));
+            for one in [X_FORWARDED_FOR, FORWARDED, X_FORWARDED_PROTO] {
+                let all: Vec<_> = headers.get_all(&one).iter().collect();
+                let trusted_proto = trusted && one == X_FORWARDED_PROTO;
+                prop_assert!(all.len() == 1 || trusted_proto, "{one}: {all:?}");
+            }
+            let last = headers[X_FORWARDED_FOR].as_bytes();
+            prop_assert!(last.ends_with(b"192.0.2.7"));
+            prop_assert!(trusted || last == b"192.0.2.7");
+        }
     }
 
     #[test]

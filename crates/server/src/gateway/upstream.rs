@@ -183,11 +183,15 @@ impl Upstream {
 
     /// A server for a request that `tried` some in vain: the less busy of two that are well. If none is
     /// well, one that is not: it may be the check that is wrong.
-    pub(super) fn choose(&self, now: Timestamp, tried: &[usize]) -> Option<&Arc<Server>> {
+    pub(super) fn choose(
+        &self,
+        now: impl FnOnce() -> Timestamp,
+        tried: &[usize],
+    ) -> Option<&Arc<Server>> {
         if let [only] = self.servers.as_slice() {
             return tried.is_empty().then_some(only);
         }
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let (now, turn) = (now(), self.turn.fetch_add(1, Ordering::Relaxed));
         let (before, from) = self.servers.split_at(turn % self.servers.len());
         let left = || from.iter().chain(before).filter(|server| !tried.contains(&server.id));
         let mut well = left().filter(|server| server.is_well(now));
@@ -365,10 +369,10 @@ mod tests {
         let (upstream, now) = (upstream(2, None), Timestamp::from_secs(100));
         let _busy = upstream.servers[0].busy();
         for _ in 0..4 {
-            assert_eq!(upstream.choose(now, &[]).unwrap().id, 1);
+            assert_eq!(upstream.choose(|| now, &[]).unwrap().id, 1);
         }
-        assert_eq!(upstream.choose(now, &[1]).unwrap().id, 0);
-        assert!(upstream.choose(now, &[0, 1]).is_none());
+        assert_eq!(upstream.choose(|| now, &[1]).unwrap().id, 0);
+        assert!(upstream.choose(|| now, &[0, 1]).is_none());
     }
 
     #[test]
@@ -383,7 +387,7 @@ mod tests {
         assert!(bad.is_well(now));
         bad.failed(now);
         for _ in 0..4 {
-            assert_eq!(upstream.choose(now, &[]).unwrap().id, 1);
+            assert_eq!(upstream.choose(|| now, &[]).unwrap().id, 1);
         }
         assert!(bad.is_well(now + REST));
     }
@@ -402,6 +406,6 @@ mod tests {
         assert!(server.is_well(now));
         // If none is well, one is tried all the same.
         upstream.servers.iter().for_each(|server| server.checked(false));
-        assert!(upstream.choose(now, &[]).is_some());
+        assert!(upstream.choose(|| now, &[]).is_some());
     }
 }

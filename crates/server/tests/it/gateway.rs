@@ -13,6 +13,7 @@ mod heads;
 mod in_flight;
 mod large;
 mod limits;
+mod servers;
 mod shaping;
 mod slow;
 mod smuggling;
@@ -24,6 +25,8 @@ mod websocket;
 
 use std::net::SocketAddr;
 
+use tidegate_testkit::Redis;
+
 use crate::kit::{Folder, Server};
 use client::Client;
 
@@ -34,6 +37,12 @@ const NO_LIMIT: &str = "rules: [{name: api, per: [ip], limit: 1000000 per second
 struct Gateway {
     server: Server,
     _folder: Folder,
+}
+
+/// Keeps counts in Redis, with more time for it than a busy machine takes: what a late answer would do is
+/// another test's business.
+fn patiently_in(redis: &Redis) -> String {
+    format!("store: {{redis: {{url: '{}', timeout: 1s}}}}\n", redis.url())
 }
 
 impl Gateway {

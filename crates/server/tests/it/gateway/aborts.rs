@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tidegate_testkit::{Port, Redis, Upstream, wait_for};
 
-use super::Gateway;
+use super::{Gateway, patiently_in};
 
 /// Nobody loses a slot by waiting: what is free was released.
 const RULES: &str = "
@@ -146,11 +146,9 @@ fn free(gateway: &Gateway, upstream: &str) -> u64 {
     gateway.server.check(&look).json()["remaining"].as_u64().unwrap()
 }
 
-fn nothing_stays_in_flight(arguments: &[&str], cases: u32) {
+fn nothing_stays_in_flight(store: &str, cases: u32) {
     let (upstream, nobody) = (Upstream::start(), Port::free());
-    let mut all = vec!["--gateway", "127.0.0.1:0"];
-    all.extend(arguments);
-    let gateway = Gateway::launch(&all, &config(&upstream, &nobody), RULES);
+    let gateway = Gateway::launch(&[], &(config(&upstream, &nobody) + store), RULES);
     let mut runner = TestRunner::new(Config { max_shrink_iters: 64, ..Config::with_cases(cases) });
     let most = AtomicU64::new(0);
     let ran = runner.run(&visits(), |visits| {
@@ -175,11 +173,11 @@ fn nothing_stays_in_flight(arguments: &[&str], cases: u32) {
 
 #[test]
 fn however_a_request_ends_nothing_stays_in_flight_in_memory() {
-    nothing_stays_in_flight(&[], 40);
+    nothing_stays_in_flight("", 40);
 }
 
 #[test]
 fn however_a_request_ends_nothing_stays_in_flight_in_redis() {
     let redis = Redis::start();
-    nothing_stays_in_flight(&["--redis", &redis.url()], 40);
+    nothing_stays_in_flight(&patiently_in(&redis), 40);
 }

@@ -12,10 +12,12 @@ use super::streams::{Streams, get};
 use super::{Gateway, NO_LIMIT};
 
 /// How often a process is replaced by a new one.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 4;
 
-/// Clients of each kind.
-const CLIENTS: usize = 4;
+/// Clients that keep their connection, and those that open one for each request: enough for some to be
+/// half-way in whenever a door closes.
+const KEEPING: usize = 4;
+const COMING: usize = 16;
 
 const CONFIG: &str = "drain: {delay: 500ms, timeout: 20s}";
 
@@ -60,8 +62,11 @@ fn once(
         Some(client) => client,
         None => Client::try_to(address).map_err(|error| failed(&format!("connect: {error}")))?,
     };
-    let (method, path, body) =
-        if number % 2 == 0 { ("GET", "/bytes/1000", "") } else { ("POST", "/swallow", "body") };
+    let (method, path, body) = if number.is_multiple_of(2) {
+        ("GET", "/bytes/1000", "")
+    } else {
+        ("POST", "/swallow", "body")
+    };
     let fields: &[(&str, &str)] = if keeps { &[] } else { &[("Connection", "close")] };
     let sent = client.try_write(request(method, path, fields, body));
     sent.map_err(|error| failed(&format!("send: {error}")))?;
@@ -81,8 +86,9 @@ fn no_request_fails_while_processes_are_replaced() {
     let start = || Gateway::launch(&["--gateway", &address, "--upstream", &url], CONFIG, NO_LIMIT);
     let mut serving = start();
     let load = Arc::new(Load::default());
-    let clients: Vec<_> =
-        (0..2 * CLIENTS).map(|number| load.client(serving.address(), number % 2 == 0)).collect();
+    let clients: Vec<_> = (0..KEEPING + COMING)
+        .map(|number| load.client(serving.address(), number < KEEPING))
+        .collect();
     for _ in 0..ROUNDS {
         let next = start();
         let mut leaving = std::mem::replace(&mut serving, next);

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use tidegate_testkit::{Redis, Upstream, wait_for};
 
-use super::Gateway;
+use super::{Gateway, patiently_in};
 
 fn ask(gateway: &Gateway, method: &str, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(gateway.address()).unwrap();
@@ -32,10 +32,7 @@ fn status(stream: TcpStream) -> String {
 fn two_nodes_share_one_count() {
     let (upstream, redis) = (Upstream::start(), Redis::start());
     let rules = "rules: [{name: exports, per: [api_key], limit: 2 in flight, hold: 1h}]";
-    let node = || {
-        let arguments = ["--upstream", &upstream.url(), "--redis", &redis.url()];
-        Gateway::launch(&arguments, "", rules)
-    };
+    let node = || Gateway::launch(&["--upstream", &upstream.url()], &patiently_in(&redis), rules);
     let (one, other) = (node(), node());
     let held = [ask(&one, "GET", "/held"), ask(&other, "GET", "/held")];
     wait_for("both are under way", || (upstream.seen("GET /held") == 2).then_some(()));

@@ -79,3 +79,26 @@ fn an_upstream_that_says_how_the_client_stands_is_not_contradicted() {
     assert_eq!(answer.field("x-ratelimit-remaining"), Some("77"));
     assert_eq!(answer.field("x-ratelimit-limit"), None);
 }
+
+#[test]
+fn an_upstream_is_told_how_the_client_stands_if_it_wants_to_know() {
+    let upstream = Upstream::start();
+    let told = |config: &str| {
+        let rules = "rules: [{name: api, per: [ip], limit: 5 per day}]";
+        let gateway = Gateway::launch(&["--upstream", &upstream.url()], config, rules);
+        let made_up = [("X-RateLimit-Remaining", "1000"), ("RateLimit", "made up")];
+        let head = gateway.connect().ask("GET", "/head", &made_up, "").json();
+        let headers = head["headers"].as_array().unwrap().clone();
+        let named = |name: &str| {
+            let named = headers.iter().filter(|pair| pair[0] == name);
+            named.map(|pair| pair[1].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        (named("x-ratelimit-remaining"), named("ratelimit"))
+    };
+    let (remaining, state) = told("gateway: {tell_upstream: true}");
+    assert_eq!(remaining, ["4"]);
+    assert!(state[0].starts_with("\"api\";r=4;t="), "{state:?}");
+    assert_eq!(state.len(), 1);
+    // Else it is not ours to judge what they mean.
+    assert_eq!(told(""), (vec!["1000".to_owned()], vec!["made up".to_owned()]));
+}

@@ -39,7 +39,7 @@ fn a_thousand_clients_that_take_their_time_are_all_answered() {
         assert_eq!(quick.get("/bytes/1000").body.len(), 1000);
     }
     let grown = gateway.peak_memory() - before;
-    assert!(grown < CLIENTS * EACH, "{} KiB each", grown / CLIENTS >> 10);
+    assert!(grown < CLIENTS * EACH, "{} KiB each", (grown / CLIENTS) >> 10);
     for (number, client) in clients.iter_mut().enumerate() {
         if number % 2 == 0 {
             assert_eq!(client.receive("POST").text(), "300");

@@ -2,18 +2,10 @@
 
 use super::Gateway;
 use super::frames::{Frames, Outcome};
+use super::smuggling::Expected::{self, Either, Refused, Whole};
 use super::smuggling::{assert_in_step, upstream};
 
 const HIDDEN: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
-
-/// How a stream must end, and how many requests the upstream gets by it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Expected {
-    Refused,
-    Whole(&'static str),
-    Either,
-}
-use Expected::{Either, Refused, Whole};
 
 /// Fields and pieces of a body.
 type Probe<'a> = (&'a str, Vec<(&'a str, &'a str)>, &'a [&'a str], Expected);
@@ -56,7 +48,7 @@ fn try_all(probes: &[Probe<'_>]) {
         };
         match expected {
             Refused => {
-                assert!(is_refused && received.is_empty(), "{name}: {outcome:?} {received:?}")
+                assert!(is_refused && received.is_empty(), "{name}: {outcome:?} {received:?}");
             }
             Whole(body) => {
                 assert_eq!((outcome, received.len()), (Outcome::Answered(200), 1), "{name}");
