@@ -89,7 +89,7 @@ pub(crate) struct Simulate {
     json: bool,
 
     /// Draws what was offered and admitted over time
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = picture)]
     plot: Option<PathBuf>,
 }
 
@@ -153,6 +153,14 @@ enum Traffic {
 
 fn length(text: &str) -> Result<Span, String> {
     window_of(text.trim()).map_err(|error| error.to_string())
+}
+
+fn picture(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension().is_some_and(|kind| kind.eq_ignore_ascii_case("svg")) {
+        true => Ok(path),
+        false => Err("a file that ends in .svg is wanted".to_owned()),
+    }
 }
 
 fn rate(text: &str) -> Result<Quota, String> {
