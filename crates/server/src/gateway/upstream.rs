@@ -151,10 +151,10 @@ impl Upstream {
     /// Lets a request in, unless what its priority may use is in use.
     pub(super) fn enter(self: &Arc<Self>, priority: Priority) -> Option<Entered> {
         let cap = self.caps[priority as usize];
-        let taken = self.in_flight.fetch_add(1, Ordering::Relaxed);
-        // Counts, and stops counting when it is dropped.
-        let entered = Entered(Arc::clone(self));
-        (taken < cap).then_some(entered)
+        let counted = self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+            (count < cap).then_some(count + 1)
+        });
+        counted.ok().map(|_| Entered(Arc::clone(self)))
     }
 
     /// Counts what became of a request.
