@@ -6,6 +6,7 @@ mod excerpt;
 mod explain;
 mod rules;
 mod serve;
+mod simulate;
 mod validate;
 
 use std::fmt::Display;
@@ -32,6 +33,7 @@ Examples:
   tidegate serve --redis redis://cache       one limit for all that use this Redis
   tidegate validate rules.yaml               what each rule admits at the most, or what is wrong
   tidegate explain --rules rules.yaml -H 'X-API-Key: k1' http://api.example/v1/orders
+  tidegate simulate boundary-attack          what a limit makes of traffic, in a second
   tidegate check per-key alice               one decision by a running server
   tidegate block add 192.0.2.7 --for 10m     no answer but a refusal for ten minutes
   tidegate rules push rules.yaml             other rules on every node, while traffic flows
@@ -48,6 +50,7 @@ enum Command {
     Check(check::Check),
     Explain(explain::Explain),
     Validate(validate::Validate),
+    Simulate(simulate::Simulate),
     Rules(rules::Rules),
     Block(block::Block),
 }
@@ -62,6 +65,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Command::Check(command) => command.run(&mut output),
         Command::Explain(command) => command.run(&mut output),
         Command::Validate(command) => command.run(&mut output),
+        Command::Simulate(command) => command.run(&mut output),
         Command::Rules(command) => command.run(&mut output),
         Command::Block(command) => command.run(&mut output),
     };

@@ -17,6 +17,7 @@ mod reference;
 mod rules;
 mod rules_version;
 mod service;
+mod simulate;
 mod store;
 mod top;
 mod transport;

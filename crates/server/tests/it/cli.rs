@@ -510,7 +510,7 @@ fn check_hints_what_to_do_when_nobody_listens() {
 
 #[test]
 fn help_teaches_with_examples() {
-    for command in ["serve", "check", "explain", "validate", "rules", "block"] {
+    for command in ["serve", "check", "explain", "validate", "simulate", "rules", "block"] {
         let (code, stdout, _) = run(&[command, "--help"]);
         assert_eq!(code, 0);
         assert!(stdout.contains("Examples:\n  tidegate "), "{stdout}");

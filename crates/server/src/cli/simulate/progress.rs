@@ -1,0 +1,45 @@
+//! How far it is, for a person who waits.
+
+use std::io::{IsTerminal, Write};
+
+use tidegate::{Clock, Span, Timestamp};
+
+/// Nobody is told about what takes less.
+const PATIENCE: Span = Span::from_secs(2);
+const WIDTH: usize = 32;
+
+/// A bar on stderr, if that is a terminal and it takes a while.
+pub(super) struct Progress {
+    clock: Option<Clock>,
+    started: Timestamp,
+    /// In cells of the bar, what is shown.
+    shown: Option<usize>,
+}
+
+impl Progress {
+    pub(super) fn new() -> Self {
+        let clock = std::io::stderr().is_terminal().then(Clock::system);
+        let started = clock.as_ref().map_or(Timestamp::EPOCH, Clock::now);
+        Self { clock, started, shown: None }
+    }
+
+    /// A part of it is done, from 0 to 1.
+    pub(super) fn show(&mut self, part: f64) {
+        let Some(clock) = &self.clock else { return };
+        let cells = (part.clamp(0.0, 1.0) * WIDTH as f64) as usize;
+        if self.shown == Some(cells) || clock.now().since(self.started) < PATIENCE {
+            return;
+        }
+        self.shown = Some(cells);
+        let (done, left) = ("#".repeat(cells), ".".repeat(WIDTH - cells));
+        // Whoever does not want to see it has closed it.
+        let _ = write!(std::io::stderr(), "\r[{done}{left}] {:3.0} %", part * 100.0);
+    }
+
+    /// Leaves no trace of it.
+    pub(super) fn clear(&mut self) {
+        if self.shown.take().is_some() {
+            let _ = write!(std::io::stderr(), "\r{:1$}\r", "", WIDTH + 8);
+        }
+    }
+}

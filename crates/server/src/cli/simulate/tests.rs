@@ -1,0 +1,130 @@
+//! What is asked for on the command line, and what is answered.
+
+use clap::{CommandFactory, Parser};
+use serde_json::Value;
+
+use super::super::{Arguments, Command, Ending, Failure, Output};
+
+/// Runs `tidegate simulate` with these arguments: how it ended, and what stands on stdout.
+fn simulated(arguments: &[&str]) -> Result<(Ending, String), Failure> {
+    let all = ["tidegate", "simulate"].iter().chain(arguments);
+    let Command::Simulate(command) = Arguments::try_parse_from(all).unwrap().command else {
+        panic!("another command");
+    };
+    let (mut data, mut notes) = (Vec::new(), Vec::new());
+    let ending = command.run(&mut Output { data: &mut data, notes: &mut notes })?;
+    Ok((ending, String::from_utf8(data).unwrap()))
+}
+
+/// Each line of the table: its name and how many were admitted.
+fn admitted(arguments: &[&str]) -> Vec<(String, u64)> {
+    let (ending, json) = simulated(&[arguments, &["--json"]].concat()).unwrap();
+    assert_eq!(ending, Ending::Fine);
+    let report: Value = serde_json::from_str(&json).unwrap();
+    let lines = report["lines"].as_array().unwrap().iter();
+    lines
+        .map(|line| (line["name"].as_str().unwrap().into(), line["admitted"].as_u64().unwrap()))
+        .collect()
+}
+
+fn refused(arguments: &[&str]) -> String {
+    let failure = simulated(arguments).unwrap_err();
+    [vec![failure.message], failure.hints].concat().join("\n")
+}
+
+fn misread(arguments: &[&str]) -> String {
+    let all = ["tidegate", "simulate"].iter().chain(arguments);
+    Arguments::try_parse_from(all).unwrap_err().to_string()
+}
+
+#[test]
+fn the_command_line_makes_sense() {
+    Arguments::command().debug_assert();
+}
+
+#[test]
+fn algorithms_are_compared_under_the_same_traffic() {
+    let found = admitted(&[
+        "--limit",
+        "20 per second",
+        "--algorithm",
+        "fixed_window,sliding_log",
+        "--traffic",
+        "boundary",
+    ]);
+    assert_eq!(found, [("fixed_window".into(), 40), ("sliding_log".into(), 20)]);
+}
+
+#[test]
+fn a_fleet_of_ones_own_admits_what_the_scenario_does() {
+    let found = admitted(&[
+        "--limit",
+        "60/s",
+        "--algorithm",
+        "fixed_window",
+        "--nodes",
+        "3",
+        "--sync",
+        "0,400ms,1s",
+        "--max-ahead",
+        "unbounded",
+        "--rate",
+        "270",
+        "--for",
+        "1s",
+    ]);
+    let counts: Vec<u64> = found.into_iter().map(|(_, admitted)| admitted).collect();
+    assert_eq!(counts, [60, 108, 180]);
+}
+
+#[test]
+fn a_storm_shows_both_kinds_of_clients() {
+    let storm = ["--limit", "5/s", "--traffic", "retry-storm", "--for", "10s"];
+    let names: Vec<String> = admitted(&storm).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["token_bucket, back after 100 ms", "token_bucket, back after Retry-After"]);
+}
+
+#[test]
+fn rules_meet_requests_that_have_what_they_match_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rules.yaml");
+    let rules =
+        "rules: [{name: orders, match: {path: /v1/orders}, per: [ip], limit: 3 per minute}]";
+    std::fs::write(&path, rules).unwrap();
+    let path = path.to_str().unwrap();
+    let none = refused(&["--rules", path]);
+    assert!(none.contains("no rule applies to the requests\n-a path=/v1/orders"), "{none}");
+    let found =
+        admitted(&["--rules", path, "-a", "path=/v1/orders", "--clients", "4", "--for", "10s"]);
+    assert_eq!(found, [("all rules".into(), 12), ("orders".into(), 12)]);
+    std::fs::write(path, rules.replace("limit", "limmit")).unwrap();
+    let wrong = refused(&["--rules", path]);
+    assert!(wrong.contains("rules.yaml:1") && wrong.contains("limmit"), "{wrong}");
+}
+
+#[test]
+fn a_picture_is_written_where_it_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("burst.svg");
+    let (_, table) = simulated(&["burst", "--plot", path.to_str().unwrap()]).unwrap();
+    assert!(table.starts_with("burst: "), "{table}");
+    assert!(std::fs::read_to_string(path).unwrap().starts_with("<svg "));
+    let nowhere = folder.path().join("no/such.svg");
+    let told = refused(&["burst", "--plot", nowhere.to_str().unwrap()]);
+    assert!(told.contains("such.svg: can't be written"), "{told}");
+}
+
+#[test]
+fn what_makes_no_sense_is_told_with_what_is_wanted() {
+    assert!(refused(&[]).contains("a scenario, --limit or --rules is wanted"));
+    assert!(misread(&["burst", "--limit", "5/s"]).contains("cannot be used with"));
+    assert!(misread(&["--rules", "r.yaml", "--nodes", "3"]).contains("cannot be used with"));
+    assert!(misread(&["--limit", "5/s", "--sync", "5ms"]).contains("from 10 ms to 60 s"));
+    assert!(misread(&["--limit", "5/s", "--rate", "20 in flight"]).contains("like 90/s"));
+    assert!(misread(&["burst", "--plot", "burst.png"]).contains("ends in .svg"));
+    assert!(misread(&["--limit", "5 per fortnight"]).contains("found \"fortnight\""));
+    let log = ["--limit", "5/s", "--algorithm", "sliding_log"];
+    assert!(refused(&[&log[..], &["--sync", "1s"]].concat()).contains("found sliding_log"));
+    assert!(refused(&[&log[..], &["--burst", "9"]].concat()).contains("burst needs algorithm"));
+    assert!(refused(&[&log[..], &["--queue", "9"]].concat()).contains("--queue needs"));
+}
