@@ -181,8 +181,8 @@ fn a_path_or_method_that_is_not_there_is_told_what_is() {
     assert_eq!(response.status, 404);
     assert_eq!(
         response.json()["detail"],
-        "path: found \"/v1/chek\", wanted POST /v1/check, POST /v1/check/batch, POST /json, \
-         /v1/authorize, GET /openapi.json, GET /healthz, GET /readyz and GET /healthcheck"
+        "path: found \"/v1/chek\", wanted POST /v1/check, POST /v1/check/batch, POST /v1/acquire, \
+         POST /v1/renew, POST /v1/release, POST /json, /v1/authorize, GET /openapi.json, GET /healthz, GET /readyz and GET /healthcheck"
     );
     for (method, path, allow) in [
         ("GET", "/v1/check", "POST, OPTIONS"),
