@@ -61,6 +61,9 @@ mod tests {
 
     use super::*;
 
+    /// How long to wait for who never comes before the test fails.
+    const FOREVER: std::time::Duration = std::time::Duration::from_secs(30);
+
     #[tokio::test]
     async fn who_comes_too_late_for_one_reaches_the_other() {
         let first = listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
@@ -69,13 +72,16 @@ mod tests {
         let before = TcpStream::connect(address).unwrap();
         // It is half-way in, and stays.
         turn_away(&first);
-        let late = tokio::task::spawn_blocking(move || TcpStream::connect(address).unwrap());
+        // Its first segment is on its way before anybody else listens.
+        let late = tokio::spawn(tokio::net::TcpStream::connect(address));
+        tokio::task::yield_now().await;
         let (accepted, from) = first.accept().await.unwrap();
         assert_eq!(from, before.local_addr().unwrap());
         let second = tokio::net::TcpListener::from_std(listen(address).unwrap()).unwrap();
         drop(first);
-        let (_, from) = second.accept().await.unwrap();
-        assert_eq!(from, late.await.unwrap().local_addr().unwrap());
+        let came = tokio::time::timeout(FOREVER, second.accept()).await;
+        let (_, from) = came.expect("who came too late was lost").unwrap();
+        assert_eq!(from, late.await.unwrap().unwrap().local_addr().unwrap());
         drop(accepted);
     }
 }
