@@ -158,6 +158,15 @@ impl Failure {
     }
 }
 
+/// What `-a NAME=VALUE` says, each time that it was given.
+fn named_values(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
+    let pair = |text: &String| match text.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err(Failure::failed(format_args!("-a must read like name=value, found {text:?}"))),
+    };
+    given.iter().map(pair).collect()
+}
+
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         match error {

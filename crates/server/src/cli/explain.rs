@@ -97,13 +97,7 @@ impl Explain {
 
     /// The attributes of the request, those that were given by name first.
     fn seen(&self) -> Result<Vec<(String, String)>, Failure> {
-        let mut attributes = Vec::new();
-        for text in &self.attributes {
-            let (name, value) = text.split_once('=').ok_or_else(|| {
-                Failure::failed(format_args!("-a must read like name=value, found {text:?}"))
-            })?;
-            attributes.push((name.to_owned(), value.to_owned()));
-        }
+        let mut attributes = super::named_values(&self.attributes)?;
         let mut headers = HeaderMap::new();
         for text in &self.headers {
             let header = text.split_once(':').and_then(|(name, value)| {

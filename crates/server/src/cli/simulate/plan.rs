@@ -7,7 +7,7 @@ use tidegate::rule::{Every, Synced};
 use tidegate::{Algorithm, Limit, Quota, RuleSet, Span};
 
 use super::super::excerpt::Sources;
-use super::super::{Failure, Output};
+use super::super::{Failure, Output, named_values};
 use super::{Counting, Simulate, Traffic};
 use crate::config::{self, ConfigError};
 use crate::simulate::{self, Again, Load, Plan, Shape, Subject, Telling, Trial};
@@ -113,13 +113,7 @@ impl Simulate {
             let failure = Failure::from(error);
             Failure { message: told.unwrap_or_else(|| failure.message.clone()), ..failure }
         })?;
-        let mut attributes = Vec::new();
-        for text in &self.attributes {
-            let (name, value) = text.split_once('=').ok_or_else(|| {
-                Failure::failed(format_args!("-a must read like name=value, found {text:?}"))
-            })?;
-            attributes.push((name.to_owned(), value.to_owned()));
-        }
+        let attributes = named_values(&self.attributes)?;
         for rule in rules.rules().iter().filter(|rule| rule.limit().is_held()) {
             output.note(format_args!(
                 "{}: counts what is in flight; here every request keeps its slot for all of hold",
