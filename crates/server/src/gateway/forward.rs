@@ -102,19 +102,9 @@ impl Forward {
             // A connection that had been idle may be closed while the request is on its way.
             let repeats = again && used && upload.is_none() && head::is_idempotent(&head.method);
             let spare = repeats.then(|| copy(&head));
-            if matches!(line, Line::One { .. }) && body.size_hint().exact().is_none() {
-                // Unless it is told to, hyper sends no body of a GET whose length it does not know.
-                head.headers.insert(TRANSFER_ENCODING, CHUNKED);
-            }
-            if matches!(line, Line::Many { .. }) {
-                head::for_http2(&mut head, server.scheme(), &server.authority);
-            } else if !head.headers.contains_key(hyper::header::HOST)
-                && let Ok(host) = HeaderValue::from_str(server.authority.as_str())
-            {
-                head.headers.insert(hyper::header::HOST, host);
-            }
-            let request_now = Request::from_parts(head, body);
-            match self.try_on(&mut line, request_now, upload.as_deref()).await {
+            prepare(&mut head, &body, &line, server);
+            let prepared = Request::from_parts(head, body);
+            match self.try_on(&mut line, prepared, upload.as_deref()).await {
                 Tried::Answered(response) => {
                     server.answered();
                     let (kept, stream) = match line {
@@ -138,13 +128,13 @@ impl Forward {
                         request = Request::from_parts(*head, Up::empty());
                     }
                     None => {
-                        server.failed(self.clock.now());
+                        server.failed(self.clock.now(), "it broke off");
                         return Err(Failure::BrokenOff);
                     }
                 },
                 Tried::Failed(failure) => {
                     if failure == Failure::Silent {
-                        server.failed(self.clock.now());
+                        server.failed(self.clock.now(), "it did not answer in time");
                     }
                     return Err(failure);
                 }
@@ -159,9 +149,7 @@ impl Forward {
             return false;
         };
         let (mut head, body) = request.into_parts();
-        if matches!(line, Line::Many { .. }) {
-            head::for_http2(&mut head, server.scheme(), &server.authority);
-        }
+        prepare(&mut head, &body, &line, server);
         match self.try_on(&mut line, Request::from_parts(head, body), None).await {
             Tried::Answered(response) => {
                 response.status().is_success() || response.status().is_redirection()
@@ -171,17 +159,12 @@ impl Forward {
     }
 
     fn unreachable(&self, server: &Server, error: &ConnectError) -> Failure {
-        server.failed(self.clock.now());
-        match error {
-            ConnectError::Timeout => {
-                tracing::warn!(server = %server.url, "upstream server not reached in time");
-                Failure::ConnectTimeout
-            }
-            ConnectError::Failed(error) => {
-                tracing::warn!(server = %server.url, error, "upstream server not reached");
-                Failure::Unreachable
-            }
-        }
+        let (reason, failure) = match error {
+            ConnectError::Timeout => ("it was not reached in time", Failure::ConnectTimeout),
+            ConnectError::Failed(error) => (error.as_str(), Failure::Unreachable),
+        };
+        server.failed(self.clock.now(), reason);
+        failure
     }
 
     /// Sends a request, and waits for an answer as long as the client's body makes progress, and then as
@@ -222,6 +205,20 @@ impl Forward {
                     }
                 },
             };
+        }
+    }
+}
+
+/// Makes a head one for the version of HTTP that is spoken on a connection.
+fn prepare(head: &mut Parts, body: &Up, line: &Line, server: &Server) {
+    match line {
+        Line::Many { .. } => head::for_http2(head, server.scheme(), &server.authority),
+        Line::One { .. } => {
+            head::for_http1(head, &server.authority);
+            if body.size_hint().exact().is_none() {
+                // Unless it is told to, hyper sends no body of a GET whose length it does not know.
+                head.headers.insert(TRANSFER_ENCODING, CHUNKED);
+            }
         }
     }
 }

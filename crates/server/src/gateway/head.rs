@@ -283,7 +283,7 @@ fn put(headers: &mut HeaderMap, name: HeaderName, value: Bytes) {
     }
 }
 
-/// The head as HTTP/2 has it: whom it is for is part of the target.
+/// The head as HTTP/2 has it: whom it is for is part of the target. A head that says so already stays so.
 pub(super) fn for_http2(head: &mut Parts, scheme: Scheme, server: &Authority) {
     // How a body ends is said by its frames.
     head.headers.remove(TRANSFER_ENCODING);
@@ -291,10 +291,26 @@ pub(super) fn for_http2(head: &mut Parts, scheme: Scheme, server: &Authority) {
     let named = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
     let mut parts = std::mem::take(&mut head.uri).into_parts();
     parts.scheme = Some(scheme);
-    parts.authority = Some(named.unwrap_or_else(|| server.clone()));
+    parts.authority = named.or(parts.authority).or_else(|| Some(server.clone()));
     parts.path_and_query.get_or_insert(PathAndQuery::from_static("/"));
     head.uri = Uri::from_parts(parts).unwrap_or_default();
     head.version = Version::HTTP_2;
+}
+
+/// The head as HTTP/1.1 has it, also if it was made for HTTP/2 before: whom it is for is a header.
+pub(super) fn for_http1(head: &mut Parts, server: &Authority) {
+    if let Some(authority) = head.uri.authority() {
+        if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
+            head.headers.insert(HOST, host);
+        }
+        let line = head.uri.path_and_query().cloned();
+        head.uri = Uri::from(line.unwrap_or_else(|| PathAndQuery::from_static("/")));
+        head.version = Version::HTTP_11;
+    } else if !head.headers.contains_key(HOST)
+        && let Ok(host) = HeaderValue::from_str(server.as_str())
+    {
+        head.headers.insert(HOST, host);
+    }
 }
 
 /// Takes off an answer what was meant for us alone. `upgraded` answers go on as something else.
@@ -538,6 +554,28 @@ mod tests {
             prop_assert!(last.ends_with(b"192.0.2.7"));
             prop_assert!(trusted || last == b"192.0.2.7");
         }
+    }
+
+    #[test]
+    fn a_request_that_is_tried_again_is_for_whom_it_was_for() {
+        let server = Authority::from_static("10.0.0.1:3000");
+        let shown = |head: &Parts| {
+            let host = head.headers.get(HOST).map_or("-", |host| host.to_str().unwrap());
+            format!("{} {host} {:?}", head.uri, head.version)
+        };
+        let mut head = head("/a?b", Version::HTTP_11, &[("host", "shop.example")]);
+        for _ in 0..2 {
+            for_http2(&mut head, Scheme::HTTP, &server);
+            assert_eq!(shown(&head), "http://shop.example/a?b - HTTP/2.0");
+        }
+        for _ in 0..2 {
+            for_http1(&mut head, &server);
+            assert_eq!(shown(&head), "/a?b shop.example HTTP/1.1");
+        }
+        // Who did not say is for the server.
+        head.headers.remove(HOST);
+        for_http1(&mut head, &server);
+        assert_eq!(shown(&head), "/a?b 10.0.0.1:3000 HTTP/1.1");
     }
 
     #[test]

@@ -304,12 +304,16 @@ impl Server {
         }
     }
 
-    /// Notes that it could not be reached, broke off or was silent.
-    pub(super) fn failed(&self, now: Timestamp) {
+    /// Notes that it could not be reached, broke off or was silent. A server that is away is told of when
+    /// it is left alone, and not with every request that wanted it.
+    pub(super) fn failed(&self, now: Timestamp, reason: &str) {
+        tracing::debug!(server = %self.url, reason, "upstream server failed");
         if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES {
             self.failures.store(0, Ordering::Relaxed);
-            self.rests_until.store((now + REST).as_micros(), Ordering::Relaxed);
-            tracing::warn!(server = %self.url, "upstream server failed, left alone for a while");
+            let until = self.rests_until.swap((now + REST).as_micros(), Ordering::Relaxed);
+            if until <= now.as_micros() {
+                tracing::warn!(server = %self.url, reason, "upstream server left alone for a while");
+            }
         }
     }
 
@@ -379,13 +383,13 @@ mod tests {
     fn a_server_that_fails_is_left_alone_for_a_while() {
         let (upstream, now) = (upstream(2, None), Timestamp::from_secs(100));
         let bad = &upstream.servers[0];
-        bad.failed(now);
-        bad.failed(now);
+        bad.failed(now, "");
+        bad.failed(now, "");
         bad.answered();
-        bad.failed(now);
-        bad.failed(now);
+        bad.failed(now, "");
+        bad.failed(now, "");
         assert!(bad.is_well(now));
-        bad.failed(now);
+        bad.failed(now, "");
         for _ in 0..4 {
             assert_eq!(upstream.choose(|| now, &[]).unwrap().id, 1);
         }
