@@ -29,6 +29,9 @@ redis_py_wheels=(
   'async-timeout==5.0.1 --hash=sha256:39e3809566ff85354557ec2398b55e096c8364bacac9405a7a1fa429e77fe76c')
 ioredis="$fetched/ioredis-5.9.2"
 
+# Looks for what keeps people out of a page, for the tests of the dashboard.
+axe="$fetched/axe-core-4.14.0"
+
 # Both ends of a WebSocket, for the tests of the gateway.
 websockets="$fetched/websockets-17.4"
 websockets_wheel='websockets==17.4 --hash=sha256:c6bd2c9781915592b209160d0f017d4c7c82ad53075e6b0c24d2a89299e7f9e9'
@@ -52,7 +55,7 @@ need redis-server redis-server redis-tools
 need redis-benchmark redis-tools
 need python3 python3
 need node nodejs
-[ -d "$ioredis" ] || need npm npm
+{ [ -d "$ioredis" ] && [ -d "$axe" ]; } || need npm npm
 need faketime faketime
 need openssl openssl
 need promtool prometheus
@@ -144,11 +147,13 @@ install_websockets() { # install_websockets FOLDER
   python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --retries 1 --no-deps \
     --only-binary :all: --platform any --implementation py --abi none --require-hashes --target "$1/lib" --requirement "$1/wanted"
 }
-install_ioredis() { # install_ioredis FOLDER
-  cp "$(dirname "$0")"/ioredis/package*.json "$1" &&
-    npm ci --prefix "$1" --ignore-scripts --no-audit --no-fund --loglevel error &&
-    mv "$1/node_modules" "$1/lib"
+install_locked() { # install_locked NAME FOLDER
+  cp "$(dirname "$0")/$1"/package*.json "$2" &&
+    npm ci --prefix "$2" --ignore-scripts --no-audit --no-fund --loglevel error &&
+    mv "$2/node_modules" "$2/lib"
 }
+install_ioredis() { install_locked ioredis "$1"; } # install_ioredis FOLDER
+install_axe() { install_locked axe "$1"; }         # install_axe FOLDER
 library() { # library NAME HOME INSTALL
   if [ ! -d "$2" ]; then
     echo "setup: will fetch $1"
@@ -163,6 +168,7 @@ library() { # library NAME HOME INSTALL
 library redis-py "$redis_py" install_redis_py
 library ioredis "$ioredis" install_ioredis
 library websockets "$websockets" install_websockets
+library axe "$axe" install_axe
 
 if ! command -v cargo >/dev/null; then
   echo "setup: cargo is missing; install Rust 1.95 or later first" >&2

@@ -40,6 +40,8 @@ pub enum Tool {
     Ioredis,
     /// The Python package `websockets`, in the folder that this names, with a `python3` to run it.
     Websockets,
+    /// The Node package `axe-core`, in the folder that this names; a browser runs it.
+    Axe,
     /// The `setpriv` command of util-linux, without which a server outlives a test runner that is killed.
     Setpriv,
     /// Envoy, from the path or fetched by `tools/setup.sh`.
@@ -71,6 +73,7 @@ impl Tool {
             Self::RedisPy => on_path("python3").and_then(|_| library("redis-py")),
             Self::Ioredis => on_path("node").and_then(|_| library("ioredis")),
             Self::Websockets => on_path("python3").and_then(|_| library("websockets")),
+            Self::Axe => library("axe"),
             Self::Setpriv => SETPRIV.clone(),
             Self::Envoy => on_path("envoy").or_else(|| fetched("envoy")),
             Self::PythonEnvoy => fetched("python-envoy"),
@@ -106,6 +109,7 @@ impl fmt::Display for Tool {
             Self::RedisPy => "redis-py",
             Self::Ioredis => "ioredis",
             Self::Websockets => "websockets",
+            Self::Axe => "axe-core",
             Self::Setpriv => "setpriv",
             Self::Envoy => "envoy",
             Self::PythonEnvoy => "Python with Envoy's messages",
