@@ -1,7 +1,7 @@
 // Who is blocked.
 
 import { get, send } from "./api.js";
-import { field, h, table, tell } from "./dom.js";
+import { actions, field, h, table, tell } from "./dom.js";
 import { every } from "./pulse.js";
 import { client, lasting, moment } from "./words.js";
 
@@ -16,7 +16,7 @@ export function blocks(main) {
     { head: "by", cell: (row) => row.rule ? `${row.by} of ${row.rule}` : row.by },
     { head: "reason", cell: (row) => row.reason ?? "" },
     { head: "since", cell: (row) => moment(row.added) },
-    { head: "do", once: true, cell: (row) => h("button", { type: "button", "aria-label": `Let off ${row.ip ?? row.id}`, onclick: () => off(row.id) }, "Let off") },
+    { head: actions(), once: true, cell: (row) => h("button", { type: "button", "aria-label": `Let off ${row.ip ?? row.id}`, onclick: () => off(row.id) }, "Let off") },
   ], (row) => row.id, "nobody");
   const full = h("p", { class: "warning", hidden: true });
   const next = h("button", { type: "button", hidden: true }, "Next");

@@ -1,7 +1,7 @@
 // Who comes, who is denied, and how one of them stands.
 
 import { get, send } from "./api.js";
-import { h, table, tell } from "./dom.js";
+import { actions, h, table, tell } from "./dom.js";
 import { blockDialog } from "./blocks.js";
 import { every } from "./pulse.js";
 import { client, count, lasting, moment } from "./words.js";
@@ -15,7 +15,7 @@ export function clients(main, query) {
     { head: "rule", cell: (row) => row.rule },
     { head: counted, number: true, cell: (row) => count(row[counted]) },
     {
-      head: "do", once: true, cell: (row) => h("span", { class: "row" },
+      head: actions(), once: true, cell: (row) => h("span", { class: "row" },
         row.client !== null ? h("button", { type: "button", "aria-label": `Look up ${client(row.client, row.id)}`, onclick: () => look(row.rule, row.client) }, "Look up") : "",
         h("button", { type: "button", "aria-label": `Block ${client(row.client, row.id)}`, onclick: () => blockDialog({ id: row.id }) }, "Block")),
     },

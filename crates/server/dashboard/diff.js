@@ -44,8 +44,8 @@ export function shown(before, after) {
   let skipped = false;
   all.forEach(([mark, line], place) => {
     if (near(place)) {
-      if (skipped) rows.push(h("span", { class: "cut" }, "⋯\n"));
-      rows.push(h("span", { class: kinds[mark] }, `${mark} ${line}\n`));
+      if (skipped) rows.push(h("span", { class: "cut" }, "⋯"));
+      rows.push(h("span", { class: kinds[mark] }, `${mark} ${line}`));
       skipped = false;
     } else skipped = rows.length > 0;
   });

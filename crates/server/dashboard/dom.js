@@ -92,3 +92,8 @@ export function tell(text, kind = "") {
 export function field(name, input, hint) {
   return h("label", { class: "field" }, h("span", {}, name), input, hint ? h("small", {}, hint) : null);
 }
+
+/// The head of a column of buttons, for those who do not see that it is one.
+export function actions() {
+  return h("span", { class: "unseen" }, "actions");
+}

@@ -2,7 +2,7 @@
 
 import { Problem, ask, get } from "./api.js";
 import { shown } from "./diff.js";
-import { field, h, tell } from "./dom.js";
+import { actions, field, h, tell } from "./dom.js";
 import { moment } from "./words.js";
 
 /// It is checked when nobody has typed for so long.
@@ -149,7 +149,7 @@ export function editor(pushed) {
     try {
       const { versions } = await get("/v1/rules/history?limit=20");
       older.replaceChildren(h("table", {}, h("caption", {}, "Versions"),
-        h("thead", {}, h("tr", {}, ["version", "when", "by", "note", "do"].map((head) => h("th", { scope: "col" }, head)))),
+        h("thead", {}, h("tr", {}, ["version", "when", "by", "note", actions()].map((head) => h("th", { scope: "col" }, head)))),
         h("tbody", {}, versions.map((item) => h("tr", {},
           h("th", { scope: "row" }, String(item.version)), h("td", {}, moment(item.at)), h("td", {}, item.by), h("td", {}, item.note),
           h("td", {}, h("button", { type: "button", "aria-label": `Take version ${item.version} into the editor`, onclick: () => take(item.version) }, "Take")))))));

@@ -1,7 +1,7 @@
 // The rules: what they do now, and another text for them.
 
 import { get } from "./api.js";
-import { h, table, tell } from "./dom.js";
+import { actions, h, table, tell } from "./dom.js";
 import { editor } from "./editor.js";
 import { listen } from "./pulse.js";
 import { count, rate } from "./words.js";
@@ -22,7 +22,7 @@ export function rules(main) {
     { head: "denied/s", number: true, cell: (row) => rate(now(row, "denied")) },
     { head: "allowed", number: true, cell: (row) => count(total(row, "allowed")) },
     { head: "denied", number: true, cell: (row) => count(total(row, "denied")) },
-    { head: "do", once: true, cell: (row) => h("button", { type: "button", "aria-label": `Edit ${row.name}`, onclick: () => edit.go(row.name) }, "Edit") },
+    { head: actions(), once: true, cell: (row) => h("button", { type: "button", "aria-label": `Edit ${row.name}`, onclick: () => edit.go(row.name) }, "Edit") },
   ], (row) => row.name, "no rules");
   main.append(h("h1", {}, "Rules"), list.element, edit.element);
 
