@@ -8,13 +8,14 @@
 # make model    the lease protocol, explored exhaustively for small fleets
 # make soak     the properties with a hundred times the cases
 # make fuzz     each fuzz target for a minute
+# make pictures  docs/images, taken in a real browser beside a server under load
 # make reference  docs/reference, from the code that reads rules and configurations
 # make deny     licences, sources and banned crates of all dependencies
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 
-.PHONY: test setup format lint unit docs bench bench-doors bench-gateway bench-reload frontier faults model soak fuzz reference deny
+.PHONY: test setup format lint unit docs bench bench-doors bench-gateway bench-reload frontier faults model soak fuzz pictures reference deny
 
 test: setup format lint unit docs
 
@@ -78,6 +79,9 @@ fuzz:
 	  RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
 	    -max_total_time=$(FUZZ_SECONDS) -timeout=5 -max_len=4096 || exit 1; \
 	done
+
+pictures: setup
+	$(CARGO) test --locked -p tidegate-server --test it -- --ignored pictures_for_the_readme
 
 reference:
 	TIDEGATE_REFERENCE=write $(CARGO) test --locked -p tidegate-server --lib -- the_committed_reference_is_not_stale

@@ -1,0 +1,106 @@
+//! Every page, clicked through.
+
+use super::*;
+
+#[test]
+fn every_page_shows_what_a_server_under_load_does() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let stage = Stage::set();
+    stage.push(RULES);
+    let browser = Browser::start();
+    stage.under_load(|| {
+        browser.open(&stage.page("live"));
+        browser.wait_until(
+            "checks are shown",
+            "Number(document.querySelector('strong.denied')?.textContent.replace(',', '')) > 0",
+        );
+        wait_for("the rule is listed", || {
+            let cells = row(&browser, "Rules by what they do now", "per-key")?;
+            (number(&cells[5]) > 0.0).then_some(())
+        });
+        assert!(text(&browser, "#state").ends_with("is ready"));
+        // Both charts have lines, and say in words what they show.
+        let lines = browser.script("return document.querySelectorAll('.chart .line').length", &[]);
+        assert!(lines.as_u64() >= Some(3), "{lines}");
+        let said = browser.script("return document.querySelector('.chart').getAttribute('aria-label')", &[]);
+        assert!(said.as_str().unwrap().contains("denied"), "{said}");
+
+        browser.find("nav a[href='#/rules']").click();
+        let cells = wait_for("the rule counts", || {
+            let cells = row(&browser, "Rules in force", "per-key")?;
+            (number(&cells[9]) > 0.0).then_some(cells)
+        });
+        assert_eq!(cells[3], "5 per 864000 s (fixed_window)");
+        // What a rule that only counts would have denied is shown as well.
+        wait_for("the shadow rule counts", || {
+            (number(&row(&browser, "Rules in force", "tried")?[9]) > 0.0).then_some(())
+        });
+
+        browser.find("nav a[href='#/clients']").click();
+        wait_for("clients are ranked", || row(&browser, "By traffic", "192.0.2.1"));
+        browser.wait_until("denials are ranked", "document.querySelectorAll('[aria-label=\"By denials\"] tbody button').length > 0");
+
+        browser.find("nav a[href='#/fleet']").click();
+        let cells = wait_for("the store is shown", || {
+            let server = browser.script("return document.querySelector('[aria-label=\"Redis servers\"] tbody th')?.textContent", &[]);
+            row(&browser, "Redis servers", server.as_str()?)
+        });
+        assert_eq!(cells[1], "closed");
+        assert!(text(&browser, "[aria-label='Nodes and their rules'] tbody").contains("version 1"));
+
+        browser.find("nav a[href='#/blocks']").click();
+        browser.wait_until("the list is shown", "document.querySelector('tbody')?.textContent === 'nobody'");
+
+        browser.find("nav a[href='#/lab']").click();
+        browser.wait_until("the Lab has drawn", "document.querySelectorAll('#pictures svg').length === 4");
+    });
+    assert_eq!(browser.console_errors(), Vec::<String>::new());
+}
+
+#[test]
+fn a_client_is_looked_up_reset_blocked_and_let_off() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let stage = Stage::set();
+    stage.push(RULES);
+    let check = || stage.server.check(r#"{"rule":"per-key","client":"sk-secret"}"#).status;
+    let spent: Vec<u16> = (0..6).map(|_| check()).collect();
+    assert_eq!(spent, [200, 200, 200, 200, 200, 429]);
+    let browser = Browser::start();
+    browser.open(&stage.page("clients"));
+    browser.wait_until("rules are listed", "document.querySelector('#client') !== null");
+    browser.find("#client").type_text("sk-secret");
+    browser.find("#lookup button").click();
+    browser.wait_until("it is over its limit", "document.querySelector('#standing')?.textContent === 'would be denied'");
+    assert!(text(&browser, "#found").contains("0 of 5"));
+
+    browser.find("#reset").click();
+    browser.wait_until("it begins anew", "document.querySelector('#found').innerText.includes('5 of 5')");
+    assert_eq!(check(), 200);
+
+    browser.find("#block").click();
+    browser.find("dialog[aria-label=Block] button.main").click();
+    browser.wait_until("it is blocked", "document.querySelector('#standing')?.textContent === 'blocked'");
+    assert_ne!(check(), 200);
+
+    browser.find("nav a[href='#/blocks']").click();
+    browser.wait_until("it is on the list", "document.querySelectorAll('tbody button').length === 1");
+    // Whoever looks over the shoulder of an operator learns no secret.
+    assert!(!text(&browser, "main").contains("sk-secret"));
+    browser.find("tbody button").click();
+    browser.wait_until("the list is empty", "document.querySelector('tbody')?.textContent === 'nobody'");
+    assert_eq!(check(), 200);
+
+    browser.find("#value").type_text("not an address");
+    browser.find("form button.main").click();
+    browser.wait_until("what is wrong is said", "document.querySelector('[role=alert]').textContent.includes('wanted an address')");
+    browser.find("#value").clear();
+    browser.find("#value").type_text("198.51.100.0/24");
+    browser.find("form button.main").click();
+    wait_for("the network is blocked", || row(&browser, "Blocked", "198.51.100.0/24"));
+    let denied = stage.server.check(r#"{"attributes":{"ip":"198.51.100.9"}}"#);
+    assert_ne!(denied.status, 200, "{denied:?}");
+}
