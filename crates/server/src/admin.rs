@@ -7,6 +7,7 @@ mod block;
 mod clients;
 mod fleet;
 mod guard;
+mod lab;
 mod live;
 mod page;
 mod query;
@@ -41,7 +42,10 @@ const CONNECTIONS: usize = 64;
 /// Most documents of rules that are read at a time.
 const DOCUMENTS: usize = 2;
 
-const ENDPOINTS: &str = "/, /metrics, /rlconfig, /v1/block, /v1/clients, /v1/fleet, /v1/live, \
+/// Most simulations at a time.
+const LABS: usize = 2;
+
+const ENDPOINTS: &str = "/, /metrics, /rlconfig, /v1/block, /v1/clients, /v1/fleet, /v1/lab, /v1/live, \
      /v1/refund, /v1/rules, /v1/rules/diff, /v1/rules/history, /v1/rules/status, /v1/schema/config.json, /v1/schema/rules.json \
      or /v1/top";
 
@@ -54,12 +58,15 @@ pub(crate) struct Admin {
     pub(crate) live: Arc<Live>,
     /// Room for documents of rules, which may be long.
     documents: Semaphore,
+    /// Room for simulations, which take a processor each.
+    labs: Semaphore,
 }
 
 impl Admin {
     pub(crate) fn new(guard: Guard, service: Arc<Service>, keeper: Arc<Keeper>) -> Self {
         let live = Arc::new(Live::new(service.clock().now()));
-        Self { guard, service, keeper, live, documents: Semaphore::new(DOCUMENTS) }
+        let (documents, labs) = (Semaphore::new(DOCUMENTS), Semaphore::new(LABS));
+        Self { guard, service, keeper, live, documents, labs }
     }
 
     /// An operator is served like everybody else, only that there are not many of them.
@@ -78,6 +85,7 @@ impl Admin {
                 Err(refusal) => refusal,
             },
             "/v1/live" => reading(&request, || live::answer(self, &now, request.uri().query())),
+            "/v1/lab" => lab::answer(self, request).await,
             "/v1/refund" => refund::answer(now.limiter(), request, from).await,
             "/v1/top" => reading(&request, || top::answer(service, &now, request.uri().query())),
             rules::PATH | "/v1/rules/diff" | "/v1/rules/history" | "/v1/rules/status" => {

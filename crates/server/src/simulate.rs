@@ -4,9 +4,11 @@
 //! [`traffic`] says who comes when, a [`gate`] decides, and a [`tally`] counts what became of it. The same
 //! seed gives the same report on every machine.
 
+mod asked;
 mod chance;
 mod fleet;
 mod gate;
+mod planning;
 mod plot;
 mod report;
 mod scenario;
@@ -21,7 +23,7 @@ use std::collections::BinaryHeap;
 
 use tidegate::Span;
 
-pub(crate) use fleet::{Telling, textbook};
+pub(crate) use asked::{Asked, Counting, Crowd, LATE, MANY, Traffic};
 pub(crate) use gate::Subject;
 pub(crate) use plot::svg;
 pub(crate) use report::Report;
@@ -77,6 +79,17 @@ struct Return {
 }
 
 impl Plan {
+    /// How much there is to do, at the most: a step is what one store does for one request.
+    pub(crate) fn work(&self) -> u64 {
+        let arrivals = self.load.count();
+        let each = self.trials.iter().map(|trial| {
+            let tries = if trial.again.is_some() { u64::from(TRIES) + 1 } else { 1 };
+            let decided = arrivals.saturating_mul(tries).saturating_mul(trial.subject.steps());
+            decided.saturating_add(trial.subject.syncs(&self.load))
+        });
+        each.fold(0, u64::saturating_add)
+    }
+
     /// Lets all of it happen. `progress` is told now and then which part is done, from 0 to 1.
     pub(crate) fn run(self, progress: &mut dyn FnMut(f64)) -> Report {
         let Self { title, about, load, trials } = self;

@@ -7,14 +7,14 @@ mod tests;
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use tidegate::rule::{Every, MaxAhead};
 use tidegate::{Quota, Span};
 use tidegate_core::quota::window_of;
 
 use self::progress::Progress;
-use super::{Ending, Failure, Output, waiting};
-use crate::simulate::{self, Report, Scenario};
+use super::{Ending, Failure, Output};
+use crate::simulate::{self, Counting, LATE, MANY, Report, Scenario, Traffic};
 
 /// Shows what a limit makes of traffic, in virtual time.
 ///
@@ -56,6 +56,14 @@ pub(crate) struct Simulate {
     #[arg(long, value_enum, value_name = "SHAPE", default_value = "steady")]
     traffic: Traffic,
 
+    /// Where in a window a boundary attack begins: 85%
+    #[arg(long, value_name = "PERCENT", default_value_t = LATE, value_parser = percent)]
+    at: u64,
+
+    /// How many a burst is, of each client
+    #[arg(long, value_name = "N", default_value_t = MANY, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    count: u64,
+
     /// How many requests come, of all clients and at all nodes: "90/s", "10 per minute"
     #[arg(long, value_name = "RATE", default_value = "100/s", value_parser = rate)]
     rate: Quota,
@@ -94,7 +102,7 @@ pub(crate) struct Simulate {
 }
 
 /// What describes a simulation of one's own.
-const OWN: [&str; 13] = [
+const OWN: [&str; 15] = [
     "rules",
     "attributes",
     "limit",
@@ -102,6 +110,8 @@ const OWN: [&str; 13] = [
     "burst",
     "queue",
     "traffic",
+    "at",
+    "count",
     "rate",
     "clients",
     "length",
@@ -117,7 +127,7 @@ Examples:
   tidegate simulate boundary-attack
   tidegate simulate sync-lag --plot sync-lag.svg
   tidegate simulate --limit '20 per second' --algorithm token_bucket,sliding_log --rate 50/s
-  tidegate simulate --limit '60 per second' --algorithm fixed_window --traffic boundary
+  tidegate simulate --limit '60 per second' --algorithm fixed_window --traffic boundary --at 90%
   tidegate simulate --limit '60/s' --nodes 3 --sync 0,200ms,1s --max-ahead unbounded --rate 270/s
   tidegate simulate --limit '5 per minute' --traffic retry-storm --clients 50 --rate 10/s
   tidegate simulate --rules rules.yaml -a path=/v1/orders --traffic zipf --clients 1000000 \\
@@ -125,30 +135,12 @@ Examples:
 
 The rules of a file are decided as on one exact store, whatever their accuracy is.";
 
-/// How a limit is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-enum Counting {
-    TokenBucket,
-    LeakyBucket,
-    FixedWindow,
-    SlidingWindow,
-    SlidingLog,
-}
-
-/// How requests are spread over time and clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Traffic {
-    /// Evenly, client after client
-    Steady,
-    /// All that comes in ten seconds comes in the first of them
-    Bursty,
-    /// Each client spends its limit at 85 % of a window, and again when the next one begins
-    Boundary,
-    /// By chance, the busiest client twice as often as the second, three times as often as the third
-    Zipf,
-    /// Steady, and who is denied comes back: every 100 ms, or when Retry-After says
-    RetryStorm,
+/// `85%` or `85`.
+fn percent(text: &str) -> Result<u64, String> {
+    let number = text.trim().trim_end_matches('%').trim_end().parse().ok();
+    number
+        .filter(|percent| *percent < 100)
+        .ok_or_else(|| format!("a percentage from 0 to 99 is wanted, like {LATE}%"))
 }
 
 fn length(text: &str) -> Result<Span, String> {
@@ -198,7 +190,7 @@ impl Simulate {
         let plan = match (self.scenario, &self.rules, self.limit) {
             (Some(scenario), ..) => scenario.plan().map_err(Failure::failed)?,
             (None, Some(rules), _) => self.of_rules(rules, output)?,
-            (None, None, Some(quota)) => self.of_limit(quota)?,
+            (None, None, Some(quota)) => self.asked(quota).plan().map_err(Failure::refused)?,
             (None, None, None) => {
                 let wrong = "a scenario, --limit or --rules is wanted, found none";
                 let names = "scenarios: boundary-attack, sync-lag, burst";
@@ -208,8 +200,7 @@ impl Simulate {
             }
         };
         let mut progress = Progress::new();
-        // Rules may block a client for a while, which is noticed in the background.
-        let report = waiting(async { plan.run(&mut |part| progress.show(part)) })?;
+        let report = plan.run(&mut |part| progress.show(part));
         progress.clear();
         if let Some(path) = &self.plot {
             std::fs::write(path, simulate::svg(&report)).map_err(|error| {

@@ -61,6 +61,23 @@ impl Subject {
         }
     }
 
+    /// How much work a request is, where one that asks a store is 1.
+    pub(super) fn steps(&self) -> u64 {
+        match self {
+            Self::Exact(_) => 1,
+            Self::Synced(..) => 2,
+            Self::Rules(rules, _) => 4 + 2 * rules.rules().len() as u64,
+        }
+    }
+
+    /// How much work nodes have that tell each other, besides.
+    pub(super) fn syncs(&self, load: &Load) -> u64 {
+        let Self::Synced(_, synced, _) = self else { return 0 };
+        let times = load.length.as_micros() / synced.every.span().as_micros().max(1) + 1;
+        // Each tells, and each looks.
+        times.saturating_mul(load.nodes).saturating_mul(load.clients).saturating_mul(4)
+    }
+
     /// The subject on its first day, and what is to be counted of it.
     pub(super) fn open(&self, name: &str, load: &Load, start: Timestamp) -> (Gate, Vec<Tally>) {
         let one = |limit: &Limit| vec![Tally::new(name, Some(limit), load.length)];

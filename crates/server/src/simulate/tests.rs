@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use tidegate::rule::{Every, MaxAhead, Synced};
 use tidegate::{Algorithm, Limit, Quota, RuleSet, Span};
 
+use super::fleet::Telling;
 use super::report::Line;
 use super::*;
 

@@ -56,6 +56,16 @@ fn algorithms_are_compared_under_the_same_traffic() {
 }
 
 #[test]
+fn an_attack_begins_where_it_is_said_and_a_burst_is_as_large() {
+    let attack = ["--limit", "20/s", "--traffic", "boundary", "--at", "5%", "--algorithm"];
+    // Most of a second is enough to fill a bucket again.
+    assert_eq!(admitted(&[&attack[..], &["token_bucket"]].concat())[0].1, 39);
+    let burst = ["--limit", "20/s", "--traffic", "burst", "--count", "25", "--clients", "2"];
+    assert_eq!(admitted(&burst), [("token_bucket".into(), 40)]);
+    assert!(misread(&["--limit", "5/s", "--at", "100%"]).contains("from 0 to 99"));
+}
+
+#[test]
 fn a_fleet_of_ones_own_admits_what_the_scenario_does() {
     let found = admitted(&[
         "--limit",
@@ -126,5 +136,5 @@ fn what_makes_no_sense_is_told_with_what_is_wanted() {
     let log = ["--limit", "5/s", "--algorithm", "sliding_log"];
     assert!(refused(&[&log[..], &["--sync", "1s"]].concat()).contains("found sliding_log"));
     assert!(refused(&[&log[..], &["--burst", "9"]].concat()).contains("burst needs algorithm"));
-    assert!(refused(&[&log[..], &["--queue", "9"]].concat()).contains("--queue needs"));
+    assert!(refused(&[&log[..], &["--queue", "9"]].concat()).contains("queue needs"));
 }
