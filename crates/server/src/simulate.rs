@@ -21,6 +21,7 @@ use std::collections::BinaryHeap;
 
 use tidegate::Span;
 
+pub(crate) use chance::{Chance, Zipf};
 pub(crate) use fleet::{Telling, textbook};
 pub(crate) use gate::Subject;
 pub(crate) use plot::svg;

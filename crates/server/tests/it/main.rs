@@ -6,6 +6,7 @@ mod accuracy;
 mod admin;
 mod authorize;
 mod bad_input;
+mod bench;
 mod block;
 mod cli;
 mod deploy;
