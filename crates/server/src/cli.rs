@@ -9,6 +9,7 @@ mod progress;
 mod rules;
 mod serve;
 mod simulate;
+mod top;
 mod validate;
 
 use std::fmt::Display;
@@ -39,6 +40,7 @@ Examples:
   tidegate check per-key alice               one decision by a running server
   tidegate block add 192.0.2.7 --for 10m     no answer but a refusal for ten minutes
   tidegate rules push rules.yaml             other rules on every node, while traffic flows
+  tidegate top                               a server as it works, in the terminal
   tidegate bench --rate 5000/s               load against a server, and how long it took
 
 Exit status: 0 fine, 1 denied or invalid, 2 could not do it.
@@ -56,6 +58,7 @@ enum Command {
     Simulate(simulate::Simulate),
     Rules(rules::Rules),
     Block(block::Block),
+    Top(top::Top),
     Bench(bench::Bench),
 }
 
@@ -72,6 +75,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Command::Simulate(command) => command.run(&mut output),
         Command::Rules(command) => command.run(&mut output),
         Command::Block(command) => command.run(&mut output),
+        Command::Top(command) => command.run(&mut output),
         Command::Bench(command) => command.run(&mut output),
     };
     match done {

@@ -52,6 +52,8 @@ pub enum Tool {
     Caddy,
     /// Traefik, from the path or fetched by `tools/setup.sh`.
     Traefik,
+    /// The `tmux` command, for terminals.
+    Tmux,
 }
 
 impl Tool {
@@ -80,6 +82,7 @@ impl Tool {
             }),
             Self::Caddy => on_path("caddy").or_else(|| fetched("caddy")),
             Self::Traefik => on_path("traefik").or_else(|| fetched("traefik")),
+            Self::Tmux => on_path("tmux"),
         }
     }
 
@@ -112,6 +115,7 @@ impl fmt::Display for Tool {
             Self::Nginx => "nginx",
             Self::Caddy => "caddy",
             Self::Traefik => "traefik",
+            Self::Tmux => "tmux",
         })
     }
 }

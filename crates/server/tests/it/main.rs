@@ -37,3 +37,4 @@ mod rules_url;
 mod serve;
 mod slots;
 mod tls;
+mod top;
