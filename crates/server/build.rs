@@ -7,6 +7,10 @@ const FILES: [&str; 2] = ["envoy/service/ratelimit/v3/rls.proto", "tidegate/v1/t
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
+    // A release has the dashboard in it; what is built for debugging reads the folder.
+    if std::env::var_os("PROFILE").is_some_and(|profile| profile == "release") {
+        println!("cargo::rerun-if-changed=dashboard");
+    }
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
     let mut compiler = protox::Compiler::new(["proto"])?;
     compiler.include_imports(true).include_source_info(true);

@@ -5,7 +5,10 @@
 
 mod block;
 mod clients;
+mod fleet;
 mod guard;
+mod live;
+mod page;
 mod query;
 mod refund;
 mod rlconfig;
@@ -22,6 +25,8 @@ use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::Semaphore;
 
 pub(crate) use self::guard::Guard;
+use self::page::Page;
+use crate::live::Live;
 use crate::metrics::Format;
 use crate::reference::Subject;
 use crate::rules::Keeper;
@@ -36,8 +41,8 @@ const CONNECTIONS: usize = 64;
 /// Most documents of rules that are read at a time.
 const DOCUMENTS: usize = 2;
 
-const ENDPOINTS: &str = "/metrics, /rlconfig, /v1/block, /v1/clients, /v1/refund, /v1/rules, \
-     /v1/rules/diff, /v1/rules/history, /v1/rules/status, /v1/schema/config.json, /v1/schema/rules.json \
+const ENDPOINTS: &str = "/, /metrics, /rlconfig, /v1/block, /v1/clients, /v1/fleet, /v1/live, \
+     /v1/refund, /v1/rules, /v1/rules/diff, /v1/rules/history, /v1/rules/status, /v1/schema/config.json, /v1/schema/rules.json \
      or /v1/top";
 
 /// What the admin door shows.
@@ -46,13 +51,15 @@ pub(crate) struct Admin {
     pub(crate) guard: Guard,
     pub(crate) service: Arc<Service>,
     pub(crate) keeper: Arc<Keeper>,
+    pub(crate) live: Arc<Live>,
     /// Room for documents of rules, which may be long.
     documents: Semaphore,
 }
 
 impl Admin {
     pub(crate) fn new(guard: Guard, service: Arc<Service>, keeper: Arc<Keeper>) -> Self {
-        Self { guard, service, keeper, documents: Semaphore::new(DOCUMENTS) }
+        let live = Arc::new(Live::new(service.clock().now()));
+        Self { guard, service, keeper, live, documents: Semaphore::new(DOCUMENTS) }
     }
 
     /// An operator is served like everybody else, only that there are not many of them.
@@ -66,6 +73,11 @@ impl Admin {
             "/metrics" => reading(&request, || metrics(self, &request)),
             "/rlconfig" => rlconfig::answer(now.envoy(), request.method()),
             "/v1/block" => block::answer(now.limiter(), request, from).await,
+            "/v1/fleet" => match read_only(&request) {
+                Ok(()) => fleet::answer(self, &now).await,
+                Err(refusal) => refusal,
+            },
+            "/v1/live" => reading(&request, || live::answer(self, &now, request.uri().query())),
             "/v1/refund" => refund::answer(now.limiter(), request, from).await,
             "/v1/top" => reading(&request, || top::answer(service, &now, request.uri().query())),
             rules::PATH | "/v1/rules/diff" | "/v1/rules/history" | "/v1/rules/status" => {
@@ -87,9 +99,16 @@ impl Admin {
 
 impl Handler for Admin {
     async fn handle(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
-        let mut response = match self.guard.admit(request.headers()) {
-            Ok(()) => self.route(request, peer.address).await,
-            Err(stranger) => stranger.response(),
+        let mut response = match Page::at(request.uri().path()) {
+            // Whoever opens a page has yet to say its token there.
+            Some(page) => match self.guard.visit(request.headers()) {
+                Ok(()) => reading(&request, || page.response()),
+                Err(stranger) => stranger.response(),
+            },
+            None => match self.guard.admit(request.headers()) {
+                Ok(()) => self.route(request, peer.address).await,
+                Err(stranger) => stranger.response(),
+            },
         };
         // What is shown here changes all the time, and is for this operator alone.
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -99,14 +118,22 @@ impl Handler for Admin {
 
 /// Answers a path that can only be read.
 fn reading(request: &Request<Incoming>, read: impl FnOnce() -> Response<Body>) -> Response<Body> {
+    match read_only(request) {
+        Ok(()) => read(),
+        Err(refusal) => refusal,
+    }
+}
+
+/// The answer to who does not only want to read.
+fn read_only(request: &Request<Incoming>) -> Result<(), Response<Body>> {
     const ALLOWED: &str = "GET, HEAD, OPTIONS";
     match *request.method() {
         // hyper sends the head of the same answer to HEAD.
-        Method::GET | Method::HEAD => read(),
-        Method::OPTIONS => encode::options(ALLOWED),
+        Method::GET | Method::HEAD => Ok(()),
+        Method::OPTIONS => Err(encode::options(ALLOWED)),
         ref other => {
             let detail = format!("method: found {other}, wanted GET");
-            encode::wrong_method(&detail, ALLOWED)
+            Err(encode::wrong_method(&detail, ALLOWED))
         }
     }
 }

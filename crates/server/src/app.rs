@@ -242,6 +242,13 @@ impl App {
         self.gateway.as_ref().map(|entrance| entrance.address)
     }
 
+    /// Where operators look.
+    pub(crate) fn dashboard(&self) -> Option<String> {
+        let (bound, _) = self.admin.as_ref()?;
+        let scheme = if bound.tls.is_some() { "https" } else { "http" };
+        Some(format!("{scheme}://{}/", bound.address))
+    }
+
     /// The doors by name, and where they really are.
     pub(crate) fn doors(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         let resp = self.resp.as_ref().map(|(bound, _)| bound);
@@ -259,6 +266,10 @@ impl App {
         // Redis forgets what has expired by itself.
         if let AnyStore::Memory(store) = &*self.store {
             tasks.push(tokio::spawn(sweep(Arc::clone(store))));
+        }
+        if let Some((_, admin)) = &self.admin {
+            let (live, service) = (Arc::clone(&admin.live), Arc::clone(&self.service));
+            tasks.push(tokio::spawn(live.watch(service)));
         }
         let resp = self.resp.as_ref().map(|(bound, _)| bound);
         let admin = self.admin.as_ref().map(|(bound, _)| bound);

@@ -12,6 +12,7 @@ mod config;
 pub mod fuzzing;
 mod gateway;
 mod identity;
+mod live;
 mod metrics;
 pub mod proto;
 mod reference;

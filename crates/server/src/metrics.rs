@@ -11,7 +11,9 @@ mod lines;
 mod names;
 mod places;
 mod process;
+mod quantile;
 mod rules;
+mod sample;
 pub(crate) mod shards;
 
 use std::sync::Arc;
@@ -20,13 +22,16 @@ use parking_lot::Mutex;
 use tidegate::{Decision, RuleSet, Span};
 
 pub(crate) use self::exposition::Format;
-pub(crate) use self::gather::Sources;
+pub(crate) use self::gather::{Sources, short};
 use self::latency::Latency;
 pub(crate) use self::lines::Lines;
+pub(crate) use self::process::Process;
+pub(crate) use self::quantile::quantile;
 use self::rules::RuleCounts;
+pub(crate) use self::sample::{Checks, Said, Sample, since};
 use self::shards::PER_LINE;
 pub(crate) use self::shards::Shards;
-use crate::gateway::Upstreams;
+use crate::gateway::{UpstreamStanding, Upstreams};
 use crate::service::{Ending, Via};
 use crate::transport::door::Connections;
 
@@ -64,6 +69,17 @@ impl Metrics {
     /// Tells of a gateway's upstreams from now on.
     pub(crate) fn upstreams(&self, upstreams: Arc<Upstreams>) {
         *self.upstreams.lock() = Some(upstreams);
+    }
+
+    /// The doors by name, and their connections.
+    pub(crate) fn doors(&self) -> Vec<(&'static str, Arc<Connections>)> {
+        self.doors.lock().clone()
+    }
+
+    /// How a gateway's upstreams do; none without a gateway.
+    pub(crate) fn upstreams_standing(&self) -> Vec<UpstreamStanding> {
+        let upstreams = self.upstreams.lock().clone();
+        upstreams.map_or_else(Vec::new, |upstreams| upstreams.standing())
     }
 
     /// Counts a check that was decided.

@@ -155,6 +155,9 @@ async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failur
     if let Some(gateway) = app.gateway() {
         output.note(format_args!("what the rules allow is forwarded from http://{gateway}"));
     }
+    if let Some(dashboard) = app.dashboard() {
+        output.note(format_args!("dashboard on {dashboard}"));
+    }
     let stage = stage_by_signals().map_err(Failure::failed)?;
     for (door, address) in app.doors() {
         output.data(format_args!("{door} {address}"));

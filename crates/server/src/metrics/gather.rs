@@ -119,7 +119,7 @@ fn source(number: u64, standing: &Standing, told: &mut Exposition) {
 }
 
 fn doors(metrics: &Metrics, told: &mut Exposition) {
-    let doors = metrics.doors.lock();
+    let doors = metrics.doors();
     let open = doors.iter().map(|(name, door)| (label("door", name), door.open()));
     told.family(names::CONNECTIONS, open);
     let accepted = doors.iter().map(|(name, door)| (label("door", name), door.accepted()));
@@ -129,8 +129,10 @@ fn doors(metrics: &Metrics, told: &mut Exposition) {
 }
 
 fn upstreams(metrics: &Metrics, told: &mut Exposition) {
-    let Some(upstreams) = metrics.upstreams.lock().clone() else { return };
-    let all = upstreams.standing();
+    let all = metrics.upstreams_standing();
+    if all.is_empty() {
+        return;
+    }
     let each = |name: &str| label("upstream", name);
     let outcomes = all.iter().flat_map(|upstream| {
         let outcomes = upstream.outcomes.iter();
@@ -186,10 +188,7 @@ fn redis(store: &RedisStore, told: &mut Exposition) {
 type Figure<T> = fn(&T) -> u64;
 
 fn servers(reports: &[ServerReport], told: &mut Exposition) {
-    // Names begin with the word `redis`, which the metrics say already.
-    let server = |report: &ServerReport| {
-        label("server", report.name.strip_prefix("redis ").unwrap_or(&report.name))
-    };
+    let server = |report: &ServerReport| label("server", short(report));
     let up = reports.iter().map(|report| (server(report), report.is_up));
     told.family(names::REDIS_UP, up);
     let durations = reports.iter().map(|report| (server(report), of_calls(&report.latency)));
@@ -213,6 +212,11 @@ fn servers(reports: &[ServerReport], told: &mut Exposition) {
         let known = reports.iter().filter_map(|report| Some((report, report.usage?)));
         told.family(metric, known.map(|(report, usage)| (server(report), number(&usage))));
     }
+}
+
+/// What a server is called: names begin with the word `redis`, which everything around them says already.
+pub(crate) fn short(report: &ServerReport) -> &str {
+    report.name.strip_prefix("redis ").unwrap_or(&report.name)
 }
 
 fn of_calls(latency: &Latency) -> Histogram {

@@ -6,7 +6,7 @@ use super::shards::{PER_LINE, Shards};
 
 /// The upper ends of the buckets in microseconds; above the last there is one more. Two lines of
 /// counters hold these, the one above and the sum.
-const BOUNDS: [u64; 14] =
+pub(super) const BOUNDS: [u64; 14] =
     [10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 1_000_000];
 
 const LINES: usize = 2;
@@ -40,6 +40,11 @@ impl Latency {
 
     fn total(&self, kind: usize, counter: usize) -> u64 {
         self.shards.total(kind * LINES + counter / PER_LINE, counter % PER_LINE)
+    }
+
+    /// What every bucket holds of all `kinds`, the one above all bounds last.
+    pub(super) fn buckets(&self, kinds: usize) -> [u64; BOUNDS.len() + 1] {
+        std::array::from_fn(|bucket| (0..kinds).map(|kind| self.total(kind, bucket)).sum())
     }
 
     pub(super) fn read(&self, kind: usize) -> Histogram {

@@ -7,20 +7,20 @@ const TICKS: f64 = 100.0;
 
 /// Figures of this process; what the system does not tell is not there.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Process {
-    pub(super) cpu_seconds: Option<f64>,
-    pub(super) resident_bytes: Option<u64>,
-    pub(super) virtual_bytes: Option<u64>,
-    pub(super) open_files: Option<u64>,
-    pub(super) most_files: Option<u64>,
-    pub(super) threads: Option<u64>,
+pub(crate) struct Process {
+    pub(crate) cpu_seconds: Option<f64>,
+    pub(crate) resident_bytes: Option<u64>,
+    pub(crate) virtual_bytes: Option<u64>,
+    pub(crate) open_files: Option<u64>,
+    pub(crate) most_files: Option<u64>,
+    pub(crate) threads: Option<u64>,
     /// In Unix time.
-    pub(super) started: Option<f64>,
+    pub(crate) started: Option<f64>,
 }
 
 impl Process {
     /// The figures as they are now.
-    pub(super) fn read() -> Self {
+    pub(crate) fn read() -> Self {
         let text = |name: &str| fs::read_to_string(format!("/proc/{name}")).unwrap_or_default();
         let files = fs::read_dir("/proc/self/fd").ok();
         // Looking takes a descriptor too.

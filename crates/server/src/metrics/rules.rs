@@ -7,7 +7,9 @@ use tidegate::rule::{Mode, OnStoreFailure};
 use tidegate::{Decision, Policy, Rule, RuleSet};
 
 use super::lines::{Lines, Register};
+use super::sample::Said;
 use super::shards::{PER_LINE, Shards};
+use crate::service::is_written;
 
 /// Most rules with a line of their own; those behind them are counted together. Each line is kept by
 /// every Prometheus that looks, so their number is bounded.
@@ -142,12 +144,7 @@ impl RuleCounts {
         lines: &'r Lines,
         rules: &'r RuleSet,
     ) -> impl Iterator<Item = (&'r str, Answer, u64)> {
-        let named = rules.rules().iter().enumerate().filter_map(|(place, rule)| {
-            let line = lines.number(place).filter(|line| *line < NAMED)?;
-            Some((line, rule.name(), Some(rule)))
-        });
-        let rows = named.chain([(OTHERS, OTHER, None), (OPERATORS, OPERATOR, None)]);
-        rows.flat_map(move |(line, name, rule)| {
+        rows(lines, rules).flat_map(move |(line, name, rule)| {
             let rows = Answer::ALL
                 .into_iter()
                 .map(move |answer| (name, answer, self.shards.total(line, answer as usize)));
@@ -156,6 +153,29 @@ impl RuleCounts {
             })
         })
     }
+
+    /// What every rule has said so far: those with a line of their own, and, once they have said
+    /// anything, the others together and operators.
+    pub(super) fn said(&self, lines: &Lines, rules: &RuleSet) -> Vec<(Arc<str>, Said<u64>)> {
+        let said = rows(lines, rules).filter_map(|(line, name, rule)| {
+            let said = Said::of(|answer| self.shards.total(line, answer as usize));
+            let name = rule.map_or_else(|| Arc::from(name), Rule::shared_name);
+            (rule.is_some_and(is_written) || said.any()).then_some((name, said))
+        });
+        said.collect()
+    }
+}
+
+/// Every line that is told: its number, what it is called, and whose it is.
+fn rows<'r>(
+    lines: &'r Lines,
+    rules: &'r RuleSet,
+) -> impl Iterator<Item = (usize, &'r str, Option<&'r Rule>)> {
+    let named = rules.rules().iter().enumerate().filter_map(|(place, rule)| {
+        let line = lines.number(place).filter(|line| *line < NAMED)?;
+        Some((line, rule.name(), Some(rule)))
+    });
+    named.chain([(OTHERS, OTHER, None), (OPERATORS, OPERATOR, None)])
 }
 
 /// The line of the rule at a place; of the others if it has none, or is not there.

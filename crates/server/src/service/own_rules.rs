@@ -17,7 +17,7 @@ pub(crate) fn internal_rules() -> Result<Vec<Rule>, RuleError> {
 }
 
 /// Whether somebody wrote this rule.
-pub(super) fn is_written(rule: &Rule) -> bool {
+pub(crate) fn is_written(rule: &Rule) -> bool {
     ![throttle::NAME, rls::OVERRIDE].contains(&rule.name())
 }
 

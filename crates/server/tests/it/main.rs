@@ -22,6 +22,7 @@ mod guide;
 mod http;
 mod identity;
 mod kit;
+mod live;
 mod metrics;
 mod openapi;
 mod proxies;

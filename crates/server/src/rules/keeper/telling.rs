@@ -99,6 +99,11 @@ impl Keeper {
         &self.source
     }
 
+    /// What this node is called in its fleet.
+    pub(crate) fn node(&self) -> &str {
+        &self.node
+    }
+
     /// What this node says of itself.
     pub(crate) fn report(&self) -> NodeReport {
         let (version, standing) = (self.version(), self.standing());

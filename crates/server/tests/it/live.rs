@@ -1,0 +1,198 @@
+//! What a server tells of the present: `/v1/live`, `/v1/fleet`, and the page that shows them.
+
+use serde_json::{Value, json};
+use tidegate_testkit::{Flavour, Redis, Tool, lacking, wait_for};
+
+use crate::kit::Server;
+
+const RULES: &str = "
+rules:
+  - {name: api, match: {path: /api}, per: [user], limit: 3 per 10 days}
+  - {name: idle, match: {path: /idle}, limit: 1 per 10 days}
+";
+
+const TOKEN: &str = "0123456789abcdef";
+
+fn with_token() -> Server {
+    Server::with_config(&format!(
+        "listen: {{http: 127.0.0.1:0}}\nadmin: {{token: {TOKEN}}}\nrules: {{inline: [{{name: api, limit: 1/s}}]}}\n"
+    ))
+}
+
+fn read(server: &Server, path: &str) -> Value {
+    let response = server.manage("GET", path, "");
+    assert_eq!(response.status, 200, "{path}: {response:?}");
+    assert_eq!(response.header("cache-control"), Some("no-store"), "{path}");
+    response.json()
+}
+
+/// How often something happened in all seconds together.
+fn sum(live: &Value, name: &str) -> u64 {
+    let seconds = live["seconds"].as_array().unwrap();
+    seconds.iter().map(|second| second[name].as_u64().unwrap()).sum()
+}
+
+/// What the server tells once so many checks were looked at.
+fn once_told(server: &Server, checks: u64) -> Value {
+    wait_for("the second has ended", || {
+        let live = read(server, "/v1/live");
+        let told = ["allowed", "denied", "blocked", "unavailable", "invalid"];
+        let told: u64 = told.iter().map(|name| sum(&live, name)).sum();
+        (told == checks).then_some(live)
+    })
+}
+
+#[test]
+fn every_check_is_told_in_one_second() {
+    let server = Server::with_rules(RULES);
+    for _ in 0..5 {
+        server.check(r#"{"rule":"api","client":"alice"}"#);
+    }
+    server.check(r#"{"rule":"nothing","client":"alice"}"#);
+    server.manage("POST", "/v1/block", r#"{"attribute":"user","value":"mallory","for":"1h"}"#);
+    server.check(r#"{"attributes":{"path":"/api","user":"mallory"}}"#);
+    let live = once_told(&server, 7);
+    let names = ["allowed", "denied", "blocked", "invalid", "unavailable", "failedOpen"];
+    assert_eq!(names.map(|name| sum(&live, name)), [3, 2, 1, 1, 0, 0], "{live}");
+    let seconds = live["seconds"].as_array().unwrap();
+    assert!(seconds.is_sorted_by_key(|second| second["at"].as_u64()), "{live}");
+    for second in seconds {
+        let checks = names[..3].iter().map(|name| second[*name].as_u64().unwrap()).sum::<u64>();
+        assert_eq!(checks > 0, second["p50Micros"].is_u64(), "{second}");
+        assert!(second["p50Micros"].as_u64() <= second["p99Micros"].as_u64(), "{second}");
+    }
+    assert_eq!((&live["ready"], &live["store"]), (&json!(true), &json!("memory")));
+    assert_eq!((&live["rulesVersion"], &live["blocked"]), (&json!(1), &json!(1)));
+    assert_eq!(live["release"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(live["rulesHash"], read(&server, "/v1/rules")["hash"]);
+    assert!(live["started"].as_u64() <= live["at"].as_u64());
+    let rules = live["rules"].as_array().unwrap();
+    let named: Vec<&str> = rules.iter().map(|rule| rule["rule"].as_str().unwrap()).collect();
+    assert_eq!(named, ["api", "idle", "(operator)"]);
+    let total = json!({"allowed": 3, "denied": 2, "shadowAllowed": 0, "shadowDenied": 0,
+        "failedOpen": 0, "failedClosed": 0, "blocked": 0});
+    assert_eq!(rules[0]["total"], total);
+    assert!(rules[0]["perSecond"]["allowed"].as_f64().unwrap() > 0.0, "{live}");
+    assert_eq!(rules[1]["perSecond"]["allowed"], json!(0.0));
+}
+
+#[test]
+fn who_knows_a_second_already_is_told_those_after_it() {
+    let server = Server::with_rules(RULES);
+    let live = wait_for("two seconds are over", || {
+        let live = read(&server, "/v1/live");
+        (live["seconds"].as_array().unwrap().len() > 1).then_some(live)
+    });
+    let first = live["seconds"][0]["at"].as_u64().unwrap();
+    let later = read(&server, &format!("/v1/live?since={first}"));
+    assert!(later["seconds"][0]["at"].as_u64().unwrap() > first, "{later}");
+    let none = read(&server, &format!("/v1/live?since={}", u64::MAX));
+    assert_eq!(none["seconds"], json!([]));
+    for query in ["since=yesterday", "since=-1", "since=", "until=1"] {
+        let response = server.manage("GET", &format!("/v1/live?{query}"), "");
+        assert_eq!(response.status, 400, "{query}: {response:?}");
+    }
+}
+
+#[test]
+fn a_node_tells_of_its_store_its_doors_and_its_process() {
+    let server = Server::with_rules(RULES);
+    server.check(r#"{"rule":"api","client":"alice"}"#);
+    let fleet = read(&server, "/v1/fleet");
+    assert_eq!((&fleet["latest"], &fleet["unknown"]), (&json!(1), &Value::Null));
+    assert_eq!(fleet["nodes"], read(&server, "/v1/rules/status")["nodes"]);
+    assert_eq!(fleet["nodes"][0]["node"], fleet["node"]);
+    assert_eq!((&fleet["store"]["kind"], &fleet["store"]["keys"]), (&json!("memory"), &json!(1)));
+    let doors = fleet["doors"].as_array().unwrap();
+    let named: Vec<&str> = doors.iter().map(|door| door["door"].as_str().unwrap()).collect();
+    assert_eq!(named, ["http", "grpc", "resp", "admin"]);
+    assert_eq!((&doors[0]["accepted"], &doors[0]["most"]), (&json!(1), &json!(10_000)));
+    assert_eq!(fleet["upstreams"], json!([]));
+    for name in ["residentBytes", "threads", "openFiles"] {
+        assert!(fleet["process"][name].as_u64().unwrap() > 0, "{fleet}");
+    }
+}
+
+#[test]
+fn a_node_tells_how_each_server_of_its_store_does() {
+    if lacking(&[Tool::Server(Flavour::Redis)]) {
+        return;
+    }
+    let redis = Redis::start();
+    let url = format!("redis://{}?timeout=1s", redis.address());
+    let server = Server::with_arguments(&["--http", "127.0.0.1:0", "--redis", &url]);
+    for _ in 0..5 {
+        server.check(r#"{"rule":"per-key","client":"alice"}"#);
+    }
+    let fleet = wait_for("the calls were looked at", || {
+        let fleet = read(&server, "/v1/fleet");
+        let known = &fleet["store"]["servers"][0];
+        (known["p50Micros"].is_u64() && known["memory"].is_u64()).then_some(fleet)
+    });
+    let store = &fleet["store"];
+    assert_eq!((&store["kind"], &store["fleet"]), (&json!("redis"), &json!(1)));
+    let known = &store["servers"][0];
+    assert_eq!(known["server"], redis.address());
+    assert_eq!((&known["up"], &known["opened"]), (&json!(true), &json!(0)));
+    assert!(known["p50Micros"].as_u64() <= known["p99Micros"].as_u64(), "{known}");
+    assert_eq!(read(&server, "/v1/live")["store"], "redis");
+    redis.kill();
+    let gone = wait_for("the breaker is open", || {
+        server.check(r#"{"rule":"per-key","client":"alice"}"#);
+        let fleet = read(&server, "/v1/fleet");
+        (fleet["store"]["servers"][0]["up"] == false).then_some(fleet)
+    });
+    assert_eq!(gone["store"]["servers"][0]["opened"], 1, "{gone}");
+    wait_for("answers without the store are told", || {
+        (sum(&read(&server, "/v1/live"), "failedOpen") > 0).then_some(())
+    });
+}
+
+#[test]
+fn the_page_needs_no_token_and_what_it_asks_for_does() {
+    let server = with_token();
+    for method in ["GET", "HEAD"] {
+        let page = server.manage(method, "/", "");
+        assert_eq!(page.status, 200, "{page:?}");
+        assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
+        assert_eq!(page.header("x-content-type-options"), Some("nosniff"));
+        assert_eq!(page.header("referrer-policy"), Some("no-referrer"));
+        assert_eq!(page.header("cache-control"), Some("no-store"));
+        let policy = page.header("content-security-policy").unwrap();
+        for part in ["default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"] {
+            assert!(policy.contains(part), "{policy}");
+        }
+        assert!(!policy.contains("unsafe"), "{policy}");
+    }
+    let paths =
+        ["/v1/live", "/v1/fleet", "/metrics", "/nothing.js", "/../openapi.json", "/v1/live/x.js"];
+    for path in paths {
+        assert_eq!(server.manage("GET", path, "").status, 401, "{path}");
+    }
+    let bearer = format!("Bearer {TOKEN}");
+    let token = [("authorization", bearer.as_str())];
+    for path in ["/v1/live", "/v1/fleet", "/"] {
+        assert_eq!(server.manage_with("GET", path, &token, "").status, 200, "{path}");
+        assert_eq!(server.manage_with("POST", path, &token, "").status, 405, "{path}");
+    }
+    assert_eq!(server.manage_with("GET", "/nothing.js", &token, "").status, 404);
+}
+
+#[test]
+fn a_page_from_elsewhere_can_not_have_ours() {
+    let server = with_token();
+    let elsewhere = [("origin", "http://evil.example")];
+    assert_eq!(server.manage_with("GET", "/", &elsewhere, "").status, 403);
+    // Without a token a name has to be known, too.
+    let server = Server::with_rules(RULES);
+    let mut connection = server.connect_admin();
+    connection.write(b"GET / HTTP/1.1\r\nhost: evil.example\r\n\r\n");
+    assert_eq!(connection.receive(false).status, 403);
+}
+
+#[test]
+fn who_starts_a_server_is_told_where_to_look() {
+    let server = Server::with_rules(RULES);
+    let line = server.note("dashboard");
+    assert_eq!(line, format!("dashboard on http://{}/", server.door("admin")));
+}
