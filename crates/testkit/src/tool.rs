@@ -54,6 +54,8 @@ pub enum Tool {
     Caddy,
     /// Traefik, from the path or fetched by `tools/setup.sh`.
     Traefik,
+    /// The `tmux` command, for terminals.
+    Tmux,
 }
 
 impl Tool {
@@ -83,6 +85,7 @@ impl Tool {
             }),
             Self::Caddy => on_path("caddy").or_else(|| fetched("caddy")),
             Self::Traefik => on_path("traefik").or_else(|| fetched("traefik")),
+            Self::Tmux => on_path("tmux"),
         }
     }
 
@@ -116,6 +119,7 @@ impl fmt::Display for Tool {
             Self::Nginx => "nginx",
             Self::Caddy => "caddy",
             Self::Traefik => "traefik",
+            Self::Tmux => "tmux",
         })
     }
 }

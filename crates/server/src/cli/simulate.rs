@@ -1,7 +1,6 @@
 //! `tidegate simulate`: what a limit makes of traffic, before anybody meets it.
 
 mod plan;
-mod progress;
 #[cfg(test)]
 mod tests;
 
@@ -12,7 +11,7 @@ use tidegate::rule::{Every, MaxAhead};
 use tidegate::{Quota, Span};
 use tidegate_core::quota::window_of;
 
-use self::progress::Progress;
+use super::progress::Progress;
 use super::{Ending, Failure, Output};
 use crate::simulate::{self, Counting, LATE, MANY, Report, Scenario, Traffic};
 
@@ -143,7 +142,7 @@ fn percent(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("a percentage from 0 to 99 is wanted, like {LATE}%"))
 }
 
-fn length(text: &str) -> Result<Span, String> {
+pub(super) fn length(text: &str) -> Result<Span, String> {
     window_of(text.trim()).map_err(|error| error.to_string())
 }
 
@@ -155,7 +154,7 @@ fn picture(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-fn rate(text: &str) -> Result<Quota, String> {
+pub(super) fn rate(text: &str) -> Result<Quota, String> {
     let text = text.trim();
     let quota = match text.parse() {
         Ok(per_second) => Quota::per_second(per_second),

@@ -34,7 +34,7 @@ impl ClientTls {
     ///
     /// # Errors
     /// Why there is no connection, as text for a person.
-    pub(super) async fn connect(
+    pub(crate) async fn connect(
         &self,
         host: &str,
         stream: TcpStream,

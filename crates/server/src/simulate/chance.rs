@@ -4,12 +4,12 @@ use std::f64::consts::LN_2;
 
 /// A stream of numbers that its seed decides.
 #[derive(Clone, Debug)]
-pub(super) struct Chance {
+pub(crate) struct Chance {
     state: u64,
 }
 
 impl Chance {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
     }
 
@@ -26,12 +26,12 @@ impl Chance {
     }
 
     /// Less than `end`, which is not 0.
-    pub(super) fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
     /// How long until the next of those who come by chance, so many microseconds apart on average.
-    pub(super) fn gap(&mut self, mean: f64) -> f64 {
+    pub(crate) fn gap(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
 }
@@ -39,20 +39,20 @@ impl Chance {
 /// A population of which the busiest comes twice as often as the second, three times as often as the
 /// third, and so on.
 #[derive(Clone, Debug)]
-pub(super) struct Zipf {
+pub(crate) struct Zipf {
     clients: f64,
     /// The logarithm of one more than all of them.
     top: f64,
 }
 
 impl Zipf {
-    pub(super) fn new(clients: u64) -> Self {
+    pub(crate) fn new(clients: u64) -> Self {
         let clients = clients.max(1) as f64;
         Self { clients, top: clients.ln_1p() }
     }
 
     /// Who comes: 0 is the busiest.
-    pub(super) fn client(&self, chance: &mut Chance) -> u64 {
+    pub(crate) fn client(&self, chance: &mut Chance) -> u64 {
         loop {
             // Places drawn like this come by ln(1 + 1/place): so many too many of the later ones
             // that some are turned away.

@@ -1,0 +1,115 @@
+//! `TG.CHECK`, as a Redis client sends it.
+
+use std::io::{Error, ErrorKind};
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+use super::ask::{Ask, filled};
+use super::link::{Answer, Lost};
+use super::target::Target;
+
+/// Longest line of a reply.
+const MAX_LINE: u64 = 64 * 1024;
+
+/// A command, with places for the name of a client.
+pub(super) struct Message {
+    words: Vec<String>,
+}
+
+impl Message {
+    pub(super) fn new(ask: &Ask) -> Self {
+        let mut words = vec!["TG.CHECK".to_owned(), ask.rule.clone().unwrap_or_default()];
+        let cost = ask.cost.to_string();
+        if ask.attributes.is_empty() {
+            words.extend(["{client}".to_owned(), cost]);
+        } else {
+            words.push(cost);
+            let pairs = ask.attributes.iter();
+            words.extend(pairs.flat_map(|(name, value)| [name.clone(), value.clone()]));
+        }
+        Self { words }
+    }
+
+    fn bytes(&self, client: &str) -> Vec<u8> {
+        let mut bytes = format!("*{}\r\n", self.words.len()).into_bytes();
+        for word in &self.words {
+            let word = filled(word, client);
+            bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+        }
+        bytes
+    }
+}
+
+pub(super) struct Link {
+    stream: BufReader<TcpStream>,
+}
+
+impl Link {
+    pub(super) async fn open(target: &Target) -> Result<Self, String> {
+        Ok(Self { stream: BufReader::new(target.connect().await?) })
+    }
+
+    pub(super) async fn ask(&mut self, message: &Message, client: &str) -> Result<Answer, Lost> {
+        self.exchange(message, client).await.map_err(Lost::broken)
+    }
+
+    async fn exchange(&mut self, message: &Message, client: &str) -> Result<Answer, Error> {
+        self.stream.get_mut().write_all(&message.bytes(client)).await?;
+        let head = self.line().await?;
+        if let Some(text) = head.strip_prefix('-') {
+            return Ok(match text.starts_with("UNAVAILABLE ") {
+                true => Answer::Unavailable,
+                false => Answer::Other(text.to_owned()),
+            });
+        }
+        let numbers = head.strip_prefix('*').and_then(|count| count.parse().ok());
+        let numbers: u8 = numbers.ok_or_else(|| strange(&head))?;
+        let mut limited = None;
+        for _ in 0..numbers {
+            let line = self.line().await?;
+            let number = line.strip_prefix(':').ok_or_else(|| strange(&line))?;
+            limited.get_or_insert(number != "0");
+        }
+        match limited {
+            Some(true) => Ok(Answer::Denied),
+            Some(false) => Ok(Answer::Allowed),
+            None => Err(strange(&head)),
+        }
+    }
+
+    async fn line(&mut self) -> Result<String, Error> {
+        let mut line = Vec::new();
+        (&mut self.stream).take(MAX_LINE).read_until(b'\n', &mut line).await?;
+        match line.strip_suffix(b"\r\n") {
+            Some(line) => Ok(String::from_utf8_lossy(line).into_owned()),
+            None if line.is_empty() => Err(ErrorKind::UnexpectedEof.into()),
+            None => Err(strange(&String::from_utf8_lossy(&line))),
+        }
+    }
+}
+
+fn strange(line: &str) -> Error {
+    let line: String = line.chars().take(40).collect();
+    Error::other(format!("found {line:?}, wanted the numbers that TG.CHECK answers"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_has_the_client_or_the_attributes() {
+        let mut ask = Ask { rule: Some("api".into()), attributes: Vec::new(), cost: 2 };
+        let shown = |ask: &Ask| String::from_utf8(Message::new(ask).bytes("client-1")).unwrap();
+        assert_eq!(
+            shown(&ask),
+            "*4\r\n$8\r\nTG.CHECK\r\n$3\r\napi\r\n$8\r\nclient-1\r\n$1\r\n2\r\n"
+        );
+        ask.attributes.push(("user".into(), "{client}".into()));
+        assert_eq!(
+            shown(&ask),
+            "*5\r\n$8\r\nTG.CHECK\r\n$3\r\napi\r\n$1\r\n2\r\n$4\r\nuser\r\n$8\r\nclient-1\r\n"
+        );
+    }
+}

@@ -1,0 +1,128 @@
+//! What happens now, and which rules have a part in it.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::widgets::{Sparkline, Widget};
+
+use super::super::columns::Columns;
+use super::super::number::{count, micros, rate};
+use super::super::palette::Palette;
+use super::super::picture::{Picture, RuleOrder};
+use super::super::told::{RuleCounts, Second};
+use super::{Body, line, split};
+
+/// How many lines the upper part has.
+pub(super) const HEIGHT: u16 = 6;
+/// How wide the words and numbers left of the history are.
+const WORDS: u16 = 22;
+
+/// What it is called, what it is now, where it is in a second, and how it is drawn.
+type Row = (&'static str, String, fn(&Second) -> u64, Style);
+
+/// Rates with their history, and what else happened in the last second.
+pub(super) fn head(picture: &Picture, palette: Palette, area: Rect, buffer: &mut Buffer) {
+    let last = picture.last();
+    let told = |number: u64| format!("{}/s", count(number));
+    let rows: [Row; 4] = [
+        ("allowed", told(last.allowed), |second| second.allowed, palette.allowed()),
+        ("denied", told(last.denied), |second| second.denied, palette.denied()),
+        ("failed open", told(last.failed_open), |second| second.failed_open, palette.failed()),
+        (
+            "p99",
+            micros(last.p99_micros),
+            |second| second.p99_micros.unwrap_or(0),
+            palette.latency(),
+        ),
+    ];
+    let mut rest = area;
+    for (name, number, value, style) in rows {
+        let row;
+        [row, rest] = split(rest, 1);
+        history(name, &number, &values(picture, value, row), style, row, buffer);
+    }
+    let [row, _] = split(rest, 1);
+    let other = format!(
+        " p50 {}  unavailable {}  invalid {}  blocked {} ({} listed)",
+        micros(last.p50_micros),
+        told(last.unavailable),
+        told(last.invalid),
+        told(last.blocked),
+        count(picture.live.blocked),
+    );
+    line(&other, palette.plain(), row, buffer);
+}
+
+/// As many of the last seconds as there is room for.
+fn values(picture: &Picture, value: fn(&Second) -> u64, row: Rect) -> Vec<Option<u64>> {
+    let room = usize::from(row.width.saturating_sub(WORDS + 1));
+    let there = picture.seconds.iter().rev().take(room).map(|second| Some(value(second)));
+    let mut values: Vec<Option<u64>> = there.collect();
+    // What was before we looked is nothing, not none.
+    values.resize(room, None);
+    values.reverse();
+    values
+}
+
+fn history(
+    name: &str,
+    number: &str,
+    values: &[Option<u64>],
+    style: Style,
+    row: Rect,
+    buffer: &mut Buffer,
+) {
+    if row.height == 0 {
+        return;
+    }
+    line(
+        &format!(" {name:<12}{number:>8}"),
+        style,
+        Rect { width: WORDS.min(row.width), ..row },
+        buffer,
+    );
+    if row.width > WORDS + 1 {
+        let place = Rect { x: row.x + WORDS, width: row.width - WORDS - 1, ..row };
+        Sparkline::default().data(values.iter().copied()).style(style).render(place, buffer);
+    }
+}
+
+/// Each rule with what it said.
+pub(super) fn rules(picture: &Picture, by: RuleOrder, width: usize, palette: Palette) -> Body {
+    let mut columns = Columns::new(&[
+        " RULE",
+        "ALLOWED/s",
+        "DENIED/s",
+        "OPEN/s",
+        "ALLOWED",
+        "DENIED",
+        "SHADOW",
+        "CLOSED",
+        "BLOCKED",
+    ]);
+    for rule in picture.rules(by) {
+        let RuleCounts { rule, total, per_second: now } = rule;
+        let whole = |number: f64| count(number as u64);
+        let style = if now.failed_open > 0.0 || now.failed_closed > 0.0 {
+            palette.failed()
+        } else if now.denied > 0.0 {
+            palette.denied()
+        } else {
+            palette.plain()
+        };
+        let cells = vec![
+            format!(" {rule}"),
+            rate(now.allowed),
+            rate(now.denied),
+            rate(now.failed_open),
+            whole(total.allowed),
+            whole(total.denied),
+            whole(total.shadow_denied),
+            whole(total.failed_closed),
+            whole(total.blocked),
+        ];
+        columns.row(cells, style);
+    }
+    let (heading, lines) = columns.lines(width, palette.heading());
+    Body { heading: Some(heading), lines }
+}

@@ -1,0 +1,157 @@
+//! What is known of a server.
+
+use std::collections::VecDeque;
+
+use super::feed::{Clients, News};
+use super::plain::Plain;
+use super::told::{Fleet, Live, RuleCounts, Second};
+
+/// How many seconds are kept.
+const KEPT: usize = 300;
+
+/// Everything that was heard last. A server that is away leaves what it said before.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Picture {
+    /// Whom we ask.
+    pub(super) address: String,
+    pub(super) live: Live,
+    /// Oldest first.
+    pub(super) seconds: VecDeque<Second>,
+    pub(super) clients: Clients,
+    pub(super) fleet: Fleet,
+    /// Why it is not heard of.
+    pub(super) away: Option<Plain>,
+    /// Why the fleet is not known.
+    pub(super) fleet_away: Option<Plain>,
+    /// Whether anything was heard yet.
+    pub(super) is_known: bool,
+}
+
+impl Picture {
+    pub(super) fn of(address: &str) -> Self {
+        Self { address: address.to_owned(), ..Self::default() }
+    }
+
+    pub(super) fn hear(&mut self, news: News) {
+        match news {
+            News::Live(Ok(live)) => self.live(live),
+            News::Live(Err(reason)) => self.away = Some(reason),
+            News::Clients(Ok(clients)) => self.clients = clients,
+            // The live part says so.
+            News::Clients(Err(_)) => {}
+            News::Fleet(Ok(fleet)) => {
+                self.fleet = fleet;
+                self.fleet_away = None;
+            }
+            News::Fleet(Err(reason)) => self.fleet_away = Some(reason),
+        }
+    }
+
+    fn live(&mut self, live: Live) {
+        if live.started != self.live.started {
+            self.seconds.clear();
+        }
+        let last = self.seconds.back().map_or(0, |second| second.at);
+        self.seconds.extend(live.seconds.iter().filter(|second| second.at > last));
+        let most = self.seconds.len().saturating_sub(KEPT);
+        self.seconds.drain(..most);
+        self.live = live;
+        self.away = None;
+        self.is_known = true;
+    }
+
+    /// The last whole second.
+    pub(super) fn last(&self) -> Second {
+        self.seconds.back().copied().unwrap_or_default()
+    }
+
+    /// Rules, those first that a person wants to see first.
+    pub(super) fn rules(&self, by: RuleOrder) -> Vec<&RuleCounts> {
+        let mut rules: Vec<&RuleCounts> = self.live.rules.iter().collect();
+        let weight = |rule: &RuleCounts| {
+            let (now, total) = (&rule.per_second, &rule.total);
+            match by {
+                RuleOrder::AsWritten => (0.0, 0.0),
+                RuleOrder::Allowed => (now.allowed, total.allowed),
+                RuleOrder::Denied => (now.denied, total.denied),
+                RuleOrder::FailedOpen => (now.failed_open, total.failed_open),
+            }
+        };
+        // Equal ones stay as the server told them.
+        rules.sort_by(|one, other| {
+            let ((now, total), (now2, total2)) = (weight(one), weight(other));
+            now2.total_cmp(&now).then(total2.total_cmp(&total))
+        });
+        rules
+    }
+}
+
+/// What rules are sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum RuleOrder {
+    #[default]
+    AsWritten,
+    Allowed,
+    Denied,
+    FailedOpen,
+}
+
+impl RuleOrder {
+    pub(super) fn next(self) -> Self {
+        match self {
+            Self::AsWritten => Self::Allowed,
+            Self::Allowed => Self::Denied,
+            Self::Denied => Self::FailedOpen,
+            Self::FailedOpen => Self::AsWritten,
+        }
+    }
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::AsWritten => "as written",
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::FailedOpen => "failed open",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heard(started: u64, seconds: &[u64]) -> News {
+        let second = |at: &u64| Second { at: *at, ..Second::default() };
+        let seconds = seconds.iter().map(second).collect();
+        News::Live(Ok(Live { started, seconds, ..Live::default() }))
+    }
+
+    fn kept(picture: &Picture) -> Vec<u64> {
+        picture.seconds.iter().map(|second| second.at).collect()
+    }
+
+    #[test]
+    fn seconds_are_kept_once_and_forgotten_with_the_server_that_had_them() {
+        let mut picture = Picture::of("here");
+        picture.hear(heard(1, &[10, 11]));
+        picture.hear(heard(1, &[11, 12]));
+        assert_eq!(kept(&picture), [10, 11, 12]);
+        picture.hear(heard(1, &(13..400).collect::<Vec<_>>()));
+        assert_eq!((picture.seconds.len(), picture.last().at), (KEPT, 399));
+        picture.hear(heard(2, &[5]));
+        assert_eq!(kept(&picture), [5]);
+    }
+
+    #[test]
+    fn a_server_that_is_away_leaves_what_it_said() {
+        let mut picture = Picture::of("here");
+        picture.hear(heard(1, &[10]));
+        picture.hear(News::Live(Err("gone".into())));
+        assert_eq!(
+            (picture.away.as_ref().map(Plain::as_str), kept(&picture)),
+            (Some("gone"), vec![10])
+        );
+        picture.hear(heard(1, &[]));
+        assert!(picture.away.is_none());
+    }
+}
