@@ -52,6 +52,10 @@ pub enum Tool {
     Caddy,
     /// Traefik, from the path or fetched by `tools/setup.sh`.
     Traefik,
+    /// The browser of the Debian package `chromium`.
+    Chromium,
+    /// The `chromedriver` command of the Debian package `chromium-driver`.
+    Chromedriver,
 }
 
 impl Tool {
@@ -80,6 +84,8 @@ impl Tool {
             }),
             Self::Caddy => on_path("caddy").or_else(|| fetched("caddy")),
             Self::Traefik => on_path("traefik").or_else(|| fetched("traefik")),
+            Self::Chromium => on_path("chromium"),
+            Self::Chromedriver => on_path("chromedriver"),
         }
     }
 
@@ -112,6 +118,8 @@ impl fmt::Display for Tool {
             Self::Nginx => "nginx",
             Self::Caddy => "caddy",
             Self::Traefik => "traefik",
+            Self::Chromium => "chromium",
+            Self::Chromedriver => "chromedriver",
         })
     }
 }

@@ -7,6 +7,7 @@ mod admin;
 mod authorize;
 mod bad_input;
 mod block;
+mod browser;
 mod cli;
 mod deploy;
 mod envoy;
