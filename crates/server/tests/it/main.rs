@@ -8,6 +8,7 @@ mod authorize;
 mod bad_input;
 mod bench;
 mod block;
+mod browser;
 mod cli;
 mod deploy;
 mod envoy;
