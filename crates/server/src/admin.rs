@@ -80,9 +80,9 @@ impl Admin {
             "/metrics" => reading(&request, || metrics(self, &request)),
             "/rlconfig" => rlconfig::answer(now.envoy(), request.method()),
             "/v1/block" => block::answer(now.limiter(), request, from).await,
-            "/v1/fleet" => match read_only(&request) {
-                Ok(()) => fleet::answer(self, &now).await,
-                Err(refusal) => refusal,
+            "/v1/fleet" => match other_than_reading(&request) {
+                None => fleet::answer(self, &now).await,
+                Some(refusal) => refusal,
             },
             "/v1/live" => reading(&request, || live::answer(self, &now, request.uri().query())),
             "/v1/lab" => lab::answer(self, request).await,
@@ -126,22 +126,22 @@ impl Handler for Admin {
 
 /// Answers a path that can only be read.
 fn reading(request: &Request<Incoming>, read: impl FnOnce() -> Response<Body>) -> Response<Body> {
-    match read_only(request) {
-        Ok(()) => read(),
-        Err(refusal) => refusal,
+    match other_than_reading(request) {
+        None => read(),
+        Some(refusal) => refusal,
     }
 }
 
-/// The answer to who does not only want to read.
-fn read_only(request: &Request<Incoming>) -> Result<(), Response<Body>> {
+/// The answer to who wants something else of a path that can only be read.
+fn other_than_reading(request: &Request<Incoming>) -> Option<Response<Body>> {
     const ALLOWED: &str = "GET, HEAD, OPTIONS";
     match *request.method() {
         // hyper sends the head of the same answer to HEAD.
-        Method::GET | Method::HEAD => Ok(()),
-        Method::OPTIONS => Err(encode::options(ALLOWED)),
+        Method::GET | Method::HEAD => None,
+        Method::OPTIONS => Some(encode::options(ALLOWED)),
         ref other => {
             let detail = format!("method: found {other}, wanted GET");
-            Err(encode::wrong_method(&detail, ALLOWED))
+            Some(encode::wrong_method(&detail, ALLOWED))
         }
     }
 }

@@ -2,13 +2,15 @@
 //!
 //! [`Redis`] is one server, [`Cluster`] six of them, [`Sentinel`] a master with a replica and who watches them, and
 //! [`FaultProxy`] a bad network in front of a server. [`Process`] runs a program of our own. [`Upstream`] is a web server to
-//! stand behind a proxy, [`RawUpstream`] one that keeps every byte it is sent. [`Screen`] is a terminal.
+//! stand behind a proxy, [`RawUpstream`] one that keeps every byte it is sent. [`Browser`] looks at pages as people do, [`Screen`]
+//! is a terminal.
 //!
 //! Whatever is started here ends with its handle, also when the test panics, and does not outlive a test runner that is
 //! killed. Waiting means polling a real condition; what never comes is a panic that shows the server's last lines.
 //!
 //! Everything blocks and needs no runtime, so it can be used from `#[test]` and from `#[tokio::test]` alike.
 
+mod browser;
 mod certificates;
 mod cluster;
 mod port;
@@ -24,6 +26,7 @@ mod tool;
 mod upstream;
 mod wait;
 
+pub use crate::browser::{Browser, Element, keys};
 pub use crate::certificates::Certificates;
 pub use crate::cluster::{Cluster, ClusterBuilder};
 pub use crate::port::Port;

@@ -56,6 +56,10 @@ pub enum Tool {
     Traefik,
     /// The `tmux` command, for terminals.
     Tmux,
+    /// The browser of the Debian package `chromium`.
+    Chromium,
+    /// The `chromedriver` command of the Debian package `chromium-driver`.
+    Chromedriver,
 }
 
 impl Tool {
@@ -86,6 +90,8 @@ impl Tool {
             Self::Caddy => on_path("caddy").or_else(|| fetched("caddy")),
             Self::Traefik => on_path("traefik").or_else(|| fetched("traefik")),
             Self::Tmux => on_path("tmux"),
+            Self::Chromium => on_path("chromium"),
+            Self::Chromedriver => on_path("chromedriver"),
         }
     }
 
@@ -120,6 +126,8 @@ impl fmt::Display for Tool {
             Self::Caddy => "caddy",
             Self::Traefik => "traefik",
             Self::Tmux => "tmux",
+            Self::Chromium => "chromium",
+            Self::Chromedriver => "chromedriver",
         })
     }
 }

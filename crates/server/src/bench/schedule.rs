@@ -12,6 +12,8 @@ pub(crate) struct Bounds {
     pub(crate) length: Option<Span>,
 }
 
+/// How long after the end what was due before it may still be sent.
+const GRACE: Span = Span::SECOND;
 /// Permits that wake whoever waits, so that it sees that nothing is left.
 const EVERYBODY: usize = 1 << 20;
 
@@ -27,6 +29,8 @@ pub(super) struct Schedule {
     /// How many there are.
     total: u64,
     ends: Option<Timestamp>,
+    /// From when on nothing is handed out.
+    closes: Option<Timestamp>,
     next: AtomicU64,
     stopped: AtomicBool,
     /// Of an open loop, what is due and not taken yet.
@@ -52,8 +56,12 @@ impl Schedule {
             Some(due_within(rate?, last))
         });
         let total = bounds.requests.into_iter().chain(by_time).min().unwrap_or(u64::MAX);
+        let ends = bounds.length.map(|length| started + length);
+        // Whoever comes a little late was due all the same.
+        let grace = if rate.is_some() { GRACE } else { Span::ZERO };
         Self {
-            ends: bounds.length.map(|length| started + length),
+            ends,
+            closes: ends.map(|end| end + grace),
             clock,
             started,
             rate,
@@ -71,7 +79,7 @@ impl Schedule {
             self.due.acquire().await.ok()?.forget();
         }
         let now = self.clock.now();
-        if self.stopped.load(Ordering::Relaxed) || self.ends.is_some_and(|end| now >= end) {
+        if self.stopped.load(Ordering::Relaxed) || self.closes.is_some_and(|end| now >= end) {
             return None;
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -101,8 +109,7 @@ impl Schedule {
 
     /// How many were due by an instant, if there is a rate.
     pub(super) fn due_by(&self, now: Timestamp) -> Option<u64> {
-        let end = self.ends.map_or(now, |end| end.min(now));
-        Some(due_within(self.rate?, end.since(self.started)).min(self.total))
+        Some(due_within(self.rate?, now.since(self.started)).min(self.total))
     }
 
     pub(super) fn started(&self) -> Timestamp {
@@ -190,14 +197,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_handed_out_after_the_end_and_what_was_due_is_known() {
+    async fn what_was_due_is_handed_out_a_little_late_but_not_much_later() {
         let time = ManualClock::default();
         let bounds = Bounds { length: Some(Span::SECOND), ..NO_BOUNDS };
         let schedule = Schedule::start(time.clock(), Some(Quota::per_second(10)), bounds);
         schedule.release();
         assert!(schedule.next().await.is_some());
-        time.advance(Span::from_secs(5));
+        time.advance(Span::from_millis(1_500));
         assert_eq!(schedule.release(), None);
+        let late = schedule.next().await.unwrap();
+        assert_eq!(time.now().since(late.due), Span::from_millis(1_400));
+        time.advance(Span::SECOND);
         assert_eq!(schedule.next().await, None);
         assert_eq!(schedule.due_by(time.now()), Some(10));
     }

@@ -89,7 +89,7 @@ fn a_gateway_is_counted_as_it_counts_itself() {
         "--upstream",
         &upstream,
     ]);
-    let url = format!("http://{}/orders?of={{client}}", server.door("gateway"));
+    let url = format!("http://{}/bytes/100?of={{client}}", server.door("gateway"));
     let key = "X-API-Key: {client}";
     let report = bench(&["--get", &url, "-H", key, "-n", "100", "--clients", "5"]);
     assert_eq!((count(&report, "allowed"), count(&report, "denied")), (25, 75), "{report}");

@@ -18,6 +18,9 @@ use super::palette::Palette;
 use super::picture::{Picture, RuleOrder};
 use super::screen::{ClientOrder, Page, Screen};
 
+/// How many rules and clients a frame in text has.
+const MOST: usize = 50;
+
 /// The lines of a page. The heading stays where it is when they are scrolled.
 #[derive(Default)]
 struct Body {
@@ -82,7 +85,9 @@ pub(super) fn text(picture: &Picture, width: u16) -> String {
     ];
     for Body { heading, lines } in bodies {
         text.push('\n');
-        for line in heading.iter().chain(&lines) {
+        // Whoever wants more of them asks the server.
+        let most = if heading.is_some() { MOST } else { usize::MAX };
+        for line in heading.iter().chain(lines.iter().take(most)) {
             text.push_str(line.to_string().trim_end());
             text.push('\n');
         }
