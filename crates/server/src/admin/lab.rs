@@ -12,7 +12,7 @@ use tidegate::{Quota, Span};
 
 use super::Admin;
 use crate::service::{Fault, quoted};
-use crate::simulate::{Asked, Counting, Crowd, LATE, MANY, Plan, Report, Traffic};
+use crate::simulate::{Asked, Counting, Crowd, LATE, MANY, Phase, Plan, Report, Traffic, Weather};
 use crate::transport::http::body;
 use crate::transport::http::encode::{self, Body, JSON};
 use crate::transport::http::json::{Json, fields, text};
@@ -167,6 +167,9 @@ fn read(json: Json<'_>) -> Result<Asked, Fault> {
         queue: None,
         // A fleet is told apart by how it keeps the limit.
         accuracies: if nodes > 1 { vec![accuracy] } else { only(accuracy) },
+        phase: Phase::Together,
+        on_store_failure: Vec::new(),
+        weather: Weather::default(),
         crowd: Crowd {
             traffic: traffic.map_or(Ok(Traffic::Boundary), |json| word("traffic", json))?,
             percent: number("attackPercent", percent, LATE, (0, 99))?,

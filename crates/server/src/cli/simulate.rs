@@ -6,14 +6,14 @@ mod tests;
 
 use std::path::PathBuf;
 
-use clap::Args;
-use tidegate::rule::{Every, MaxAhead};
+use clap::{Args, ValueEnum};
+use tidegate::rule::{Every, MaxAhead, OnStoreFailure};
 use tidegate::{Quota, Span};
 use tidegate_core::quota::window_of;
 
 use super::progress::Progress;
 use super::{Ending, Failure, Output};
-use crate::simulate::{self, Counting, LATE, MANY, Report, Scenario, Traffic};
+use crate::simulate::{self, Counting, LATE, MANY, Outage, Phase, Report, Scenario, Traffic};
 
 /// Shows what a limit makes of traffic, in virtual time.
 ///
@@ -79,6 +79,10 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     nodes: u64,
 
+    /// How nodes keep it; several, with commas between them, are compared
+    #[arg(long, value_enum, value_name = "ACCURACY", value_delimiter = ',', requires = "limit")]
+    accuracy: Vec<Kept>,
+
     /// How often nodes tell each other what they admitted, from 10ms to 1m; 0 is exact. Several are compared
     #[arg(long, value_name = "TIME", value_delimiter = ',', value_parser = lag, requires = "limit")]
     sync: Vec<Span>,
@@ -86,6 +90,22 @@ pub(crate) struct Simulate {
     /// The most that a node admits before it has told; a tenth of the limit unless said, or unbounded
     #[arg(long, value_name = "N", value_parser = max_ahead, requires = "sync")]
     max_ahead: Option<MaxAhead>,
+
+    /// When nodes sync
+    #[arg(long, value_enum, value_name = "PHASE", default_value = "together", requires = "limit")]
+    sync_phase: Phase,
+
+    /// How far the clocks of nodes are apart
+    #[arg(long, value_name = "TIME", value_parser = length)]
+    skew: Option<Span>,
+
+    /// When the store does not answer: 10s..20s
+    #[arg(long, value_name = "FROM..UNTIL", value_parser = outage)]
+    outage: Option<Outage>,
+
+    /// What is answered then; several, with commas between them, are compared
+    #[arg(long, value_enum, value_name = "ANSWER", value_delimiter = ',', requires_all = ["limit", "outage"])]
+    on_store_failure: Vec<Without>,
 
     /// Another seed, another day: what comes by chance
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -101,7 +121,7 @@ pub(crate) struct Simulate {
 }
 
 /// What describes a simulation of one's own.
-const OWN: [&str; 15] = [
+const OWN: [&str; 20] = [
     "rules",
     "attributes",
     "limit",
@@ -115,11 +135,17 @@ const OWN: [&str; 15] = [
     "clients",
     "length",
     "nodes",
+    "accuracy",
     "sync",
+    "sync_phase",
+    "skew",
+    "outage",
+    "on_store_failure",
     "seed",
 ];
 /// What describes a limit that is not in a file of rules.
-const ONE_LIMIT: [&str; 6] = ["limit", "algorithm", "burst", "queue", "nodes", "sync"];
+const ONE_LIMIT: [&str; 7] =
+    ["limit", "algorithm", "burst", "queue", "accuracy", "sync", "on_store_failure"];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -131,8 +157,42 @@ Examples:
   tidegate simulate --limit '5 per minute' --traffic retry-storm --clients 50 --rate 10/s
   tidegate simulate --rules rules.yaml -a path=/v1/orders --traffic zipf --clients 1000000 \\
       --rate 1000/s --for 24h --plot day.svg
+  tidegate simulate --limit '60/s' --nodes 3 --accuracy exact,leased,split --skew 50ms --rate 270/s
+  tidegate simulate --limit '20/s' --nodes 3 --outage 10s..20s --on-store-failure allow,deny,local
 
-The rules of a file are decided as on one exact store, whatever their accuracy is.";
+On several nodes the rules of a file are kept as their accuracy says; one alone keeps them exactly.";
+
+/// How nodes keep a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kept {
+    /// Each request asks the store
+    Exact,
+    /// Nodes take tokens ahead of use
+    Leased,
+    /// Nodes decide alone and tell each other, see --sync
+    Synced,
+    /// Each node enforces its part
+    Split,
+}
+
+/// What is answered without the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Without {
+    Allow,
+    Deny,
+    /// By the node's share of the limit
+    Local,
+}
+
+impl From<Without> for OnStoreFailure {
+    fn from(answer: Without) -> Self {
+        match answer {
+            Without::Allow => Self::Allow,
+            Without::Deny => Self::Deny,
+            Without::Local => Self::Local,
+        }
+    }
+}
 
 /// `85%` or `85`.
 fn percent(text: &str) -> Result<u64, String> {
@@ -144,6 +204,15 @@ fn percent(text: &str) -> Result<u64, String> {
 
 pub(super) fn length(text: &str) -> Result<Span, String> {
     window_of(text.trim()).map_err(|error| error.to_string())
+}
+
+/// `10s..20s`, or `0..20s`.
+fn outage(text: &str) -> Result<Outage, String> {
+    let wanted = || format!("two times are wanted, like 10s..20s, found {text}");
+    let (from, until) = text.split_once("..").ok_or_else(wanted)?;
+    let from = if from.trim() == "0" { Span::ZERO } else { length(from)? };
+    let until = length(until)?;
+    if from < until { Ok(Outage { from, until }) } else { Err(wanted()) }
 }
 
 fn picture(text: &str) -> Result<PathBuf, String> {

@@ -1,10 +1,10 @@
 //! What is asked of the simulator: a limit, how it is kept, and who comes. Every door asks in these words.
 
 use clap::ValueEnum;
-use tidegate::rule::Accuracy;
+use tidegate::rule::{Accuracy, OnStoreFailure};
 use tidegate::{Algorithm, Quota, Span};
 
-use super::{Again, Load, Shape};
+use super::{Again, Load, Shape, Weather};
 
 /// One limit, counted and kept in all the ways that are to be compared.
 #[derive(Clone, Debug)]
@@ -19,7 +19,21 @@ pub(crate) struct Asked {
     pub(crate) queue: Option<u64>,
     /// How nodes keep it; exactly unless said.
     pub(crate) accuracies: Vec<Accuracy>,
+    pub(crate) phase: Phase,
+    /// What is answered without the store; allow unless said.
+    pub(crate) on_store_failure: Vec<OnStoreFailure>,
+    pub(crate) weather: Weather,
     pub(crate) crowd: Crowd,
+}
+
+/// When nodes sync.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Phase {
+    /// At the same instants: all tell, and then all hear what was told, as the textbook has it
+    #[default]
+    Together,
+    /// As nodes do it: each at its own time, told and heard in one question
+    Own,
 }
 
 /// Who comes, when, and to how many nodes.

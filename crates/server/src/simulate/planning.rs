@@ -1,12 +1,12 @@
 //! From what is asked to what is simulated, and how much work that is.
 
 use thiserror::Error;
-use tidegate::rule::{Accuracy, RuleError, Synced};
-use tidegate::{Algorithm, Limit, Quota, QuotaError, Rule, Span};
+use tidegate::rule::{Accuracy, OnStoreFailure, RuleError, RuleErrors, Synced};
+use tidegate::{Algorithm, Limit, Quota, QuotaError, Rule, RuleSet, Span};
 
-use super::asked::{Asked, Counting, Crowd};
+use super::asked::{Asked, Counting, Crowd, Phase};
 use super::fleet::{Telling, textbook};
-use super::{Plan, Subject, Trial};
+use super::{Load, Plan, Subject, Trial};
 
 /// Each node knows each client: so many of them fit.
 const MOST_VIEWS: u64 = 1_000_000;
@@ -33,6 +33,12 @@ impl From<RuleError> for Unfit {
     }
 }
 
+impl From<RuleErrors> for Unfit {
+    fn from(errors: RuleErrors) -> Self {
+        Self::Kept(errors.to_string())
+    }
+}
+
 impl Asked {
     /// What is to be simulated.
     ///
@@ -46,16 +52,26 @@ impl Asked {
         }
         let exact = [Accuracy::Exact];
         let accuracies = if self.accuracies.is_empty() { &exact[..] } else { &self.accuracies };
+        let usual = [OnStoreFailure::default()];
+        let answers = match self.weather.outage.filter(|_| !self.on_store_failure.is_empty()) {
+            Some(_) => &self.on_store_failure[..],
+            None => &usual[..],
+        };
         let load = self.crowd.load(self.quota);
         let mut trials = Vec::new();
         for counting in countings {
             let limit = self.counted(*counting, countings)?;
-            for accuracy in accuracies {
-                let subject = self.kept(&limit, *accuracy)?;
-                let name = match self.accuracies.is_empty() {
-                    true => limit.algorithm().to_string(),
-                    false => format!("{}, {}", limit.algorithm(), named(*accuracy)),
-                };
+            for (accuracy, answer) in
+                accuracies.iter().flat_map(|it| answers.iter().map(move |answer| (it, answer)))
+            {
+                let subject = self.kept(&limit, *accuracy, *answer)?;
+                let mut name = limit.algorithm().to_string();
+                if !self.accuracies.is_empty() {
+                    name = format!("{name}, {}", named(*accuracy));
+                }
+                if answers.len() > 1 {
+                    name = format!("{name}, {}", worded(*answer));
+                }
                 // The formula knows windows, and nothing of refill.
                 let windows = limit.algorithm() != Algorithm::TokenBucket;
                 let textbook = (windows && !self.accuracies.is_empty() && load.nodes > 1)
@@ -65,15 +81,31 @@ impl Asked {
         }
         let mut about =
             vec![("limit", self.quota.to_string()), ("traffic", self.crowd.described(&load))];
-        if load.nodes > 1 {
-            let syncs = accuracies.iter().any(|accuracy| !lag(*accuracy).is_zero());
-            let how = match syncs {
-                false => "that ask one store",
-                true => "that sync at the same instants: all tell, then all look",
-            };
-            about.push(("fleet", format!("{} nodes {how}", load.nodes)));
+        about.extend(self.fleet(&load));
+        about.extend(self.weather.about());
+        if let (Some(_), [answer]) = (self.weather.outage, answers) {
+            about.push(("without it", worded(*answer).to_owned()));
         }
         Ok(Plan { title: "what a limit makes of it".to_owned(), about, load, trials })
+    }
+
+    /// What is said of the nodes.
+    fn fleet(&self, load: &Load) -> Option<(&'static str, String)> {
+        let syncs = self.accuracies.iter().any(|accuracy| !lag(*accuracy).is_zero());
+        let how = match self.together() {
+            true if syncs => " that sync at the same instants: all tell, then all look",
+            false if syncs => " that sync each at its own time: told and heard in one question",
+            _ if self.accuracies.iter().all(|accuracy| *accuracy == Accuracy::Exact) => {
+                " that ask one store"
+            }
+            _ => "",
+        };
+        (load.nodes > 1).then(|| ("fleet", format!("{} nodes{how}", load.nodes)))
+    }
+
+    /// Whether syncs are as the textbook has them.
+    fn together(&self) -> bool {
+        self.phase == Phase::Together && self.weather.is_calm()
     }
 
     fn counted(&self, counting: Counting, all: &[Counting]) -> Result<Limit, Unfit> {
@@ -86,19 +118,24 @@ impl Asked {
         Ok(Limit::new(counting.algorithm(self.queue), quota)?)
     }
 
-    fn kept(&self, limit: &Limit, accuracy: Accuracy) -> Result<Subject, Unfit> {
+    fn kept(
+        &self,
+        limit: &Limit,
+        accuracy: Accuracy,
+        answer: OnStoreFailure,
+    ) -> Result<Subject, Unfit> {
         let Crowd { clients, nodes, .. } = self.crowd;
         // A rule knows what goes together.
-        rule(limit)?.with_accuracy(accuracy)?;
+        let rule = rule(limit)?.with_accuracy(accuracy)?.with_on_store_failure(answer);
         match accuracy {
-            Accuracy::Exact => Ok(Subject::Exact(limit.clone())),
+            Accuracy::Exact if self.weather.is_calm() => Ok(Subject::Exact(limit.clone())),
             _ if nodes.saturating_mul(clients) > MOST_VIEWS => {
                 Err(Unfit::Large { accuracy: accuracy.name(), clients, nodes })
             }
-            Accuracy::Synced(synced) => {
+            Accuracy::Synced(synced) if self.together() => {
                 Ok(Subject::Synced(limit.clone(), synced, Telling::Together))
             }
-            other => Err(Unfit::Kept(format!("accuracy {} is not simulated yet", other.name()))),
+            _ => Ok(Subject::Kept(RuleSet::new(vec![rule])?, self.weather)),
         }
     }
 }
@@ -123,6 +160,15 @@ fn named(accuracy: Accuracy) -> String {
     }
 }
 
+/// The word for it in a rules file.
+fn worded(answer: OnStoreFailure) -> &'static str {
+    match answer {
+        OnStoreFailure::Allow => "allow",
+        OnStoreFailure::Deny => "deny",
+        OnStoreFailure::Local => "local",
+    }
+}
+
 impl Crowd {
     /// Adds a subject that it meets, once for each kind of clients.
     pub(crate) fn meets(
@@ -141,7 +187,11 @@ impl Crowd {
     /// What the rules of a file are to meet; their first limit is the one that attacks aim at.
     pub(crate) fn plan_for(&self, name: String, subject: &Subject, limit: Quota) -> Plan {
         let load = self.load(limit);
-        let about = vec![("rules", name), ("traffic", self.described(&load))];
+        let mut about = vec![("rules", name), ("traffic", self.described(&load))];
+        if load.nodes > 1 {
+            about.push(("fleet", format!("{} nodes, each rule by its accuracy", load.nodes)));
+        }
+        about.extend(subject.weather().about());
         let mut trials = Vec::new();
         self.meets(&mut trials, "all rules", subject, None);
         Plan { title: "what the rules make of it".to_owned(), about, load, trials }

@@ -1,5 +1,7 @@
 //! Scenarios as they are printed, and what holds for any traffic.
 
+mod fleets;
+
 use proptest::prelude::*;
 use tidegate::rule::{Every, MaxAhead, Synced};
 use tidegate::{Algorithm, Limit, Quota, RuleSet, Span};

@@ -37,6 +37,7 @@ mod rules_files;
 mod rules_fleet;
 mod rules_url;
 mod serve;
+mod simulate;
 mod slots;
 mod tls;
 mod top;
