@@ -15,8 +15,7 @@ use tidegate_testkit::{Browser, Flavour, Redis, Tool, lacking, wait_for};
 
 use crate::kit::{Folder, Server, tidegate};
 
-const NEEDED: [Tool; 3] =
-    [Tool::Chromium, Tool::Chromedriver, Tool::Server(Flavour::Redis)];
+const NEEDED: [Tool; 3] = [Tool::Chromium, Tool::Chromedriver, Tool::Server(Flavour::Redis)];
 
 const RULES: &str = "\
 rules:
@@ -152,7 +151,8 @@ impl Drop for End<'_> {
 
 /// The text of an element.
 fn text(browser: &Browser, css: &str) -> String {
-    let text = browser.script("return document.querySelector(arguments[0])?.innerText ?? ''", &[json!(css)]);
+    let text = browser
+        .script("return document.querySelector(arguments[0])?.innerText ?? ''", &[json!(css)]);
     text.as_str().unwrap_or_default().to_owned()
 }
 

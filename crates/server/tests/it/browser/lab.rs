@@ -1,5 +1,7 @@
 //! The Lab: sliders, and the numbers that come of them.
 
+use tidegate_testkit::keys::RIGHT;
+
 use super::*;
 
 const NUMBERS: &str = "What became of it";
@@ -51,7 +53,7 @@ fn sliders_are_answered_by_the_core() {
         (row(&browser, NUMBERS, "fixed_window")?[5] == "500 ms").then_some(())
     });
     // With the keyboard, a step at a time.
-    browser.find("#lab-limit").type_text("\u{E014}");
+    browser.find("#lab-limit").type_text(RIGHT);
     wait_for_admitted(&browser, "fixed_window", 102.0);
     browser.find("#lab-fixed_window").click();
     wait_for("who is not chosen is not shown", || {
@@ -108,7 +110,10 @@ fn every_accuracy_can_be_tried() {
         assert_eq!(text(&browser, "[role=alert]"), "", "{accuracy}");
         let first = text(&browser, "tbody th");
         let cells = row(&browser, NUMBERS, &first).unwrap();
-        assert!(number(&cells[2]) > 0.0 && number(&cells[1]) >= number(&cells[2]), "{accuracy}: {cells:?}");
+        assert!(
+            number(&cells[2]) > 0.0 && number(&cells[1]) >= number(&cells[2]),
+            "{accuracy}: {cells:?}"
+        );
         // What nodes keep without asking, they keep within the limit; what they tell late, they do not.
         if accuracy != "synced" {
             assert_eq!(cells[7], "0", "{accuracy}: {cells:?}");

@@ -74,29 +74,45 @@ fn a_client_is_looked_up_reset_blocked_and_let_off() {
     browser.wait_until("rules are listed", "document.querySelector('#client') !== null");
     browser.find("#client").type_text("sk-secret");
     browser.find("#lookup button").click();
-    browser.wait_until("it is over its limit", "document.querySelector('#standing')?.textContent === 'would be denied'");
+    browser.wait_until(
+        "it is over its limit",
+        "document.querySelector('#standing')?.textContent === 'would be denied'",
+    );
     assert!(text(&browser, "#found").contains("0 of 5"));
 
     browser.find("#reset").click();
-    browser.wait_until("it begins anew", "document.querySelector('#found').innerText.includes('5 of 5')");
+    browser.wait_until(
+        "it begins anew",
+        "document.querySelector('#found').innerText.includes('5 of 5')",
+    );
     assert_eq!(check(), 200);
 
     browser.find("#block").click();
     browser.find("dialog[aria-label=Block] button.main").click();
-    browser.wait_until("it is blocked", "document.querySelector('#standing')?.textContent === 'blocked'");
+    browser.wait_until(
+        "it is blocked",
+        "document.querySelector('#standing')?.textContent === 'blocked'",
+    );
     assert_ne!(check(), 200);
 
     browser.find("nav a[href='#/blocks']").click();
-    browser.wait_until("it is on the list", "document.querySelectorAll('tbody button').length === 1");
+    browser
+        .wait_until("it is on the list", "document.querySelectorAll('tbody button').length === 1");
     // Whoever looks over the shoulder of an operator learns no secret.
     assert!(!text(&browser, "main").contains("sk-secret"));
     browser.find("tbody button").click();
-    browser.wait_until("the list is empty", "document.querySelector('tbody')?.textContent === 'nobody'");
+    browser.wait_until(
+        "the list is empty",
+        "document.querySelector('tbody')?.textContent === 'nobody'",
+    );
     assert_eq!(check(), 200);
 
     browser.find("#value").type_text("not an address");
     browser.find("form button.main").click();
-    browser.wait_until("what is wrong is said", "document.querySelector('[role=alert]').textContent.includes('wanted an address')");
+    browser.wait_until(
+        "what is wrong is said",
+        "document.querySelector('[role=alert]').textContent.includes('wanted an address')",
+    );
     browser.find("#value").clear();
     browser.find("#value").type_text("198.51.100.0/24");
     browser.find("form button.main").click();

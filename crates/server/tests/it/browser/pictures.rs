@@ -52,7 +52,7 @@ fn pictures_for_the_readme() {
         browser.dark(false);
         browser.open(&stage.page("rules"));
         browser.wait_until("the document is there", "document.querySelector('#document')?.value.includes('per-key')");
-        super::rules::write(&browser, &SHOWN.replace("10 per second\n    burst: 20", "20 per second\n    burst: 40"));
+        rules::write(&browser, &SHOWN.replace("10 per second\n    burst: 20", "20 per second\n    burst: 40"));
         browser.wait_until("what would change is said", "document.querySelector('#summary') !== null");
         browser.resize(1200, 1250);
         take("rules.png");
@@ -68,7 +68,8 @@ fn pictures_for_the_readme() {
         take("blocks.png");
     });
     browser.open(&stage.page("lab"));
-    browser.wait_until("the Lab has drawn", "document.querySelectorAll('#pictures svg').length === 4");
+    browser
+        .wait_until("the Lab has drawn", "document.querySelectorAll('#pictures svg').length === 4");
     browser.resize(1200, 1250);
     take("lab.png");
     browser.resize(1200, 900);

@@ -1,5 +1,7 @@
 //! Whoever does not see the page or has no mouse.
 
+use tidegate_testkit::keys::{ENTER, LEFT, TAB};
+
 use super::*;
 
 const PAGES: [&str; 6] = ["live", "rules", "clients", "fleet", "blocks", "lab"];
@@ -58,7 +60,10 @@ fn pages_are_reached_and_left_with_the_keyboard() {
         browser.keys(TAB);
         met.push(focused().as_str().unwrap_or_default().to_owned());
     }
-    assert_eq!(met, ["Skip to the page", "Tidegate", "Live", "Rules", "Clients", "Fleet", "Block list", "Lab"]);
+    assert_eq!(
+        met,
+        ["Skip to the page", "Tidegate", "Live", "Rules", "Clients", "Fleet", "Block list", "Lab"]
+    );
     browser.keys(ENTER);
     browser.wait_until("the Lab is open", "document.querySelector('h1').textContent === 'Lab'");
     assert_eq!(browser.script("return document.title", &[]), "Lab – Tidegate");
@@ -67,14 +72,19 @@ fn pages_are_reached_and_left_with_the_keyboard() {
     browser.keys(TAB);
     assert_eq!(focused(), "Boundary attack");
     // Where the focus is can be seen.
-    let outlined = browser.script("return getComputedStyle(document.activeElement).outlineStyle", &[]);
+    let outlined =
+        browser.script("return getComputedStyle(document.activeElement).outlineStyle", &[]);
     assert_eq!(outlined, "solid");
     // A chart is read second by second.
     browser.open(&format!("{}/#/live", server.admin_url()));
     browser.wait_until("seconds are there", "document.querySelector('.chart .line, .chart text') !== null && document.querySelector('#state').className === 'good'");
     server.check(r#"{"attributes":{"ip":"192.0.2.1"}}"#);
-    browser.wait_until("a check is drawn", "document.querySelector('.chart .line.allowed') !== null");
+    browser
+        .wait_until("a check is drawn", "document.querySelector('.chart .line.allowed') !== null");
     browser.script("document.querySelector('.chart').focus()", &[]);
-    browser.keys("\u{E012}");
-    browser.wait_until("a second is read out", "/^\\d\\d:\\d\\d:\\d\\d: allowed \\d/.test(document.querySelector('.readout').textContent)");
+    browser.keys(LEFT);
+    browser.wait_until(
+        "a second is read out",
+        "/^\\d\\d:\\d\\d:\\d\\d: allowed \\d/.test(document.querySelector('.readout').textContent)",
+    );
 }

@@ -13,7 +13,10 @@ pub(super) fn write(browser: &Browser, text: &str) {
 
 fn opened(stage: &Stage, browser: &Browser) {
     browser.open(&stage.page("rules"));
-    browser.wait_until("the document is there", "document.querySelector('#document')?.value.includes('per-key')");
+    browser.wait_until(
+        "the document is there",
+        "document.querySelector('#document')?.value.includes('per-key')",
+    );
 }
 
 #[test]
@@ -75,15 +78,22 @@ fn of_two_who_push_the_second_is_told_and_loses_nothing() {
     opened(&stage, &browser);
     let mine = RULES.replace("5 per 10 days", "7 per 10 days");
     write(&browser, &mine);
-    browser.wait_until("it is fine", "document.querySelector('#checked').classList.contains('good')");
+    browser
+        .wait_until("it is fine", "document.querySelector('#checked').classList.contains('good')");
     stage.push(&RULES.replace("5 per 10 days", "6 per 10 days"));
     browser.find("#push").click();
     browser.wait_until("the other one is named", "document.querySelector('.editor .warning:not([hidden])')?.textContent.includes('Version 2 is in force')");
-    assert_eq!(browser.script("return document.querySelector('#document').value", &[]), mine.as_str());
+    assert_eq!(
+        browser.script("return document.querySelector('#document').value", &[]),
+        mine.as_str()
+    );
     let now = stage.server.manage("GET", "/v1/rules", "").json();
     assert_eq!(now["version"], 2);
     browser.find(".editor .warning button").click();
-    browser.wait_until("it is loaded", "document.querySelector('#document').value.includes('6 per 10 days')");
+    browser.wait_until(
+        "it is loaded",
+        "document.querySelector('#document').value.includes('6 per 10 days')",
+    );
 }
 
 #[test]
@@ -94,7 +104,10 @@ fn rules_of_a_file_can_be_tried_and_not_pushed() {
     let server = Server::with_rules(RULES);
     let browser = Browser::start();
     browser.open(&format!("{}/#/rules", server.admin_url()));
-    browser.wait_until("the document is there", "document.querySelector('#document')?.value.includes('per-key')");
+    browser.wait_until(
+        "the document is there",
+        "document.querySelector('#document')?.value.includes('per-key')",
+    );
     write(&browser, &RULES.replace("5 per 10 days", "9 per 10 days"));
     browser.wait_until("what would change is said", "document.querySelector('#summary') !== null");
     let said = text(&browser, "#checked");
