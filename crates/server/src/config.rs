@@ -257,6 +257,14 @@ pub(crate) fn wants_colours() -> bool {
     matches!(environment("NO_COLOR"), Ok(None))
 }
 
+/// What `TIDEGATE_RESP_PASSWORD` says, for commands that ask a RESP door.
+///
+/// # Errors
+/// It is no text.
+pub(crate) fn resp_password() -> Result<Option<Secret>, ConfigError> {
+    resp::RespPassword::Elsewhere.load()
+}
+
 /// Who gives a command: `ann@laptop`, by `USER` or `LOGNAME`; the machine alone if neither says.
 ///
 /// # Errors

@@ -1,13 +1,19 @@
 //! `tidegate.v1.RateLimiter/Check`.
 
-use std::error::Error;
+use std::error::Error as Cause;
+use std::io::Error;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
+use hyper::Uri;
+use hyper_util::rt::TokioIo;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
+use tower_service::Service;
 
 use super::ask::{Ask, filled};
 use super::link::{Answer, Lost};
-use super::target::Target;
+use super::target::{Target, Wire};
 use crate::proto::tidegate::v1::CheckRequest;
 use crate::proto::tidegate::v1::check_request::Named;
 use crate::proto::tidegate::v1::rate_limiter_client::RateLimiterClient;
@@ -33,6 +39,24 @@ impl Message {
     }
 }
 
+/// Connects where the target says, and nowhere else.
+struct Connector(Target);
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Box<dyn Wire>>;
+    type Error = Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let target = self.0.clone();
+        Box::pin(async move { target.connect().await.map(TokioIo::new).map_err(Error::other) })
+    }
+}
+
 /// One connection, and one call at a time on it.
 pub(super) struct Link {
     client: RateLimiterClient<Channel>,
@@ -40,11 +64,11 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) async fn open(target: &Target) -> Result<Self, String> {
-        let address = target.address().ok_or("it was not looked up")?;
-        let endpoint = Endpoint::from_shared(format!("http://{address}"));
-        let endpoint = endpoint.map_err(|error| error.to_string())?.tcp_nodelay(true);
-        let channel = endpoint.connect().await;
-        let channel = channel.map_err(|error| format!("can't connect: {}", innermost(&error)))?;
+        // Whether there is TLS is decided below it.
+        let endpoint = Endpoint::from_shared(format!("http://{}", target.authority()));
+        let endpoint = endpoint.map_err(|error| error.to_string())?;
+        let channel = endpoint.connect_with_connector(Connector(target.clone())).await;
+        let channel = channel.map_err(|error| innermost(&error).to_string())?;
         Ok(Self { client: RateLimiterClient::new(channel) })
     }
 
@@ -67,7 +91,7 @@ fn refused(status: &Status) -> Result<Answer, Lost> {
 }
 
 /// What it comes down to.
-fn innermost<'e>(mut error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
+fn innermost<'e>(mut error: &'e (dyn Cause + 'static)) -> &'e (dyn Cause + 'static) {
     while let Some(source) = error.source() {
         error = source;
     }

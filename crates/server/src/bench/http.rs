@@ -86,23 +86,10 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) async fn open(target: &Target) -> Result<Self, String> {
-        let stream = target.connect().await?;
-        let sender = match target.tls() {
-            None => {
-                let (sender, connection) = http1::handshake(TokioIo::new(stream))
-                    .await
-                    .map_err(|error| error.to_string())?;
-                tokio::spawn(connection);
-                sender
-            }
-            Some(tls) => {
-                let stream = TokioIo::new(tls.connect(target.host(), stream).await?);
-                let (sender, connection) =
-                    http1::handshake(stream).await.map_err(|error| error.to_string())?;
-                tokio::spawn(connection);
-                sender
-            }
-        };
+        let stream = TokioIo::new(target.connect().await?);
+        let shaken = http1::handshake(stream).await;
+        let (sender, connection) = shaken.map_err(|error| error.to_string())?;
+        tokio::spawn(connection);
         Ok(Self { sender })
     }
 

@@ -3,11 +3,10 @@
 use std::io::{Error, ErrorKind};
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
 
 use super::ask::{Ask, filled};
 use super::link::{Answer, Lost};
-use super::target::Target;
+use super::target::{Target, Wire};
 
 /// Longest line of a reply.
 const MAX_LINE: u64 = 64 * 1024;
@@ -32,22 +31,36 @@ impl Message {
     }
 
     fn bytes(&self, client: &str) -> Vec<u8> {
-        let mut bytes = format!("*{}\r\n", self.words.len()).into_bytes();
-        for word in &self.words {
-            let word = filled(word, client);
-            bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
-        }
-        bytes
+        let words: Vec<String> = self.words.iter().map(|word| filled(word, client)).collect();
+        written(&words)
     }
 }
 
+/// A command as it is sent.
+fn written(words: &[String]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+    }
+    bytes
+}
+
 pub(super) struct Link {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Box<dyn Wire>>,
 }
 
 impl Link {
     pub(super) async fn open(target: &Target) -> Result<Self, String> {
-        Ok(Self { stream: BufReader::new(target.connect().await?) })
+        let mut link = Self { stream: BufReader::new(target.connect().await?) };
+        if let Some(password) = target.password() {
+            let words = vec!["AUTH".to_owned(), password.reveal().to_owned()];
+            let greeting = link.say(&written(&words)).await.map_err(|error| error.to_string())?;
+            if greeting != "+OK" {
+                let said = greeting.trim_start_matches('-');
+                return Err(format!("the password was not taken: {said}"));
+            }
+        }
+        Ok(link)
     }
 
     pub(super) async fn ask(&mut self, message: &Message, client: &str) -> Result<Answer, Lost> {
@@ -55,8 +68,7 @@ impl Link {
     }
 
     async fn exchange(&mut self, message: &Message, client: &str) -> Result<Answer, Error> {
-        self.stream.get_mut().write_all(&message.bytes(client)).await?;
-        let head = self.line().await?;
+        let head = self.say(&message.bytes(client)).await?;
         if let Some(text) = head.strip_prefix('-') {
             return Ok(match text.starts_with("UNAVAILABLE ") {
                 true => Answer::Unavailable,
@@ -76,6 +88,13 @@ impl Link {
             Some(false) => Ok(Answer::Allowed),
             None => Err(strange(&head)),
         }
+    }
+
+    /// Sends a command; the first line of its reply.
+    async fn say(&mut self, command: &[u8]) -> Result<String, Error> {
+        self.stream.get_mut().write_all(command).await?;
+        self.stream.get_mut().flush().await?;
+        self.line().await
     }
 
     async fn line(&mut self) -> Result<String, Error> {

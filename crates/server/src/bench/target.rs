@@ -4,10 +4,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hyper::Uri;
+use rustls::pki_types::ServerName;
+use tidegate::Secret;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 use super::ask::filled;
-use crate::client::ClientTls;
 use crate::config;
 
 /// How long a connection may take to be there.
@@ -37,15 +40,21 @@ impl Door {
     }
 }
 
+/// A connection, with TLS or without.
+pub(super) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+
 /// A door at an address.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Target {
     /// As it was given.
     url: String,
     door: Door,
     host: String,
     port: u16,
-    tls: Option<ClientTls>,
+    tls: Option<TlsConnector>,
+    /// Of a RESP door.
+    password: Option<Secret>,
     /// What the host stood for when it was looked up; nobody else is ever sent anything.
     addresses: Vec<SocketAddr>,
 }
@@ -59,15 +68,15 @@ impl Target {
         let wanted = || match get {
             true => format!("must be a URL like http://127.0.0.1:8000/orders, found {url:?}"),
             false => format!(
-                "must be http://HOST:PORT, https://, grpc:// or resp://, found {url:?}; --get takes any URL"
+                "must be http://HOST:PORT, grpc:// or resp://, or https://, grpcs:// or resps:// with TLS, found {url:?}; --get takes any URL"
             ),
         };
         let uri: Uri = filled(url, "client").parse().map_err(|_| wanted())?;
         let (door, usual) = match (uri.scheme_str(), get) {
             (Some("http"), false) => (Door::Http, 80),
             (Some("https"), false) => (Door::Http, 443),
-            (Some("grpc"), false) => (Door::Grpc, 8081),
-            (Some("resp"), false) => (Door::Resp, 6380),
+            (Some("grpc" | "grpcs"), false) => (Door::Grpc, 8081),
+            (Some("resp" | "resps"), false) => (Door::Resp, 6380),
             (Some("http"), true) => (Door::Get, 80),
             (Some("https"), true) => (Door::Get, 443),
             _ => return Err(wanted()),
@@ -75,8 +84,20 @@ impl Target {
         let has_path = !matches!(uri.path(), "" | "/") || uri.query().is_some();
         let host = uri.host().filter(|_| get || !has_path).ok_or_else(wanted)?;
         let tls = match uri.scheme_str() {
-            Some("https") => Some(config::client_tls().map_err(|error| error.to_string())?),
+            Some("https" | "grpcs" | "resps") => {
+                let protocols: &[&str] = match door {
+                    Door::Http | Door::Get => &["http/1.1"],
+                    Door::Grpc => &["h2"],
+                    Door::Resp => &[],
+                };
+                let files = config::client_tls().map_err(|error| error.to_string())?;
+                Some(files.connector(protocols)?)
+            }
             _ => None,
+        };
+        let password = match door {
+            Door::Resp => config::resp_password().map_err(|error| error.to_string())?,
+            Door::Http | Door::Get | Door::Grpc => None,
         };
         Ok(Self {
             url: url.to_owned(),
@@ -84,6 +105,7 @@ impl Target {
             host: host.to_owned(),
             port: uri.port_u16().unwrap_or(usual),
             tls,
+            password,
             addresses: Vec::new(),
         })
     }
@@ -115,12 +137,9 @@ impl Target {
         self.door
     }
 
-    pub(super) fn host(&self) -> &str {
-        &self.host
-    }
-
-    pub(super) fn tls(&self) -> Option<&ClientTls> {
-        self.tls.as_ref()
+    /// What a RESP door wants to hear first.
+    pub(super) fn password(&self) -> Option<&Secret> {
+        self.password.as_ref()
     }
 
     /// Host and port, as a request names them.
@@ -128,26 +147,25 @@ impl Target {
         format!("{}:{}", self.host, self.port)
     }
 
-    /// The first address.
-    pub(super) fn address(&self) -> Option<SocketAddr> {
-        self.addresses.first().copied()
-    }
-
     /// A connection to the first address that takes one.
     ///
     /// # Errors
     /// None does, as text for a person.
-    pub(super) async fn connect(&self) -> Result<TcpStream, String> {
-        let connecting = TcpStream::connect(&*self.addresses);
-        match tokio::time::timeout(PATIENCE, connecting).await {
-            Ok(Ok(stream)) => {
-                // What is sent is small, and its answer is waited for.
-                stream.set_nodelay(true).map_err(|error| error.to_string())?;
-                Ok(stream)
-            }
-            Ok(Err(error)) => Err(format!("can't connect: {error}")),
+    pub(super) async fn connect(&self) -> Result<Box<dyn Wire>, String> {
+        match tokio::time::timeout(PATIENCE, self.reach()).await {
+            Ok(reached) => reached.map_err(|error| format!("can't connect: {error}")),
             Err(_) => Err(format!("can't connect within {PATIENCE:?}")),
         }
+    }
+
+    async fn reach(&self) -> std::io::Result<Box<dyn Wire>> {
+        let stream = TcpStream::connect(&*self.addresses).await?;
+        // What is sent is small, and its answer is waited for.
+        stream.set_nodelay(true)?;
+        let Some(tls) = &self.tls else { return Ok(Box::new(stream)) };
+        let name = ServerName::try_from(self.host.trim_matches(['[', ']']).to_owned());
+        let name = name.map_err(std::io::Error::other)?;
+        Ok(Box::new(tls.connect(name, stream).await?))
     }
 }
 
@@ -177,7 +195,7 @@ mod tests {
             ("grpc://127.0.0.1", true),
             ("", true),
         ] {
-            let error = Target::new(url, get).unwrap_err();
+            let error = Target::new(url, get).err().unwrap();
             assert!(error.contains("http://") && error.contains("found"), "{error}");
         }
     }

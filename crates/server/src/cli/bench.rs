@@ -22,7 +22,9 @@ use crate::bench::{self, Ask, Bounds, Clients, Door, Load, Report, Spread, Targe
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
-    /// The door: http:// or https:// (POST /v1/check), grpc:// (tidegate.v1) or resp:// (TG.CHECK)
+    /// The door: http:// (POST /v1/check), grpc:// (tidegate.v1) or resp:// (TG.CHECK)
+    ///
+    /// With TLS: https://, grpcs://, resps://. TIDEGATE_RESP_PASSWORD opens a RESP door that has a password.
     #[arg(value_name = "URL", default_value = "http://127.0.0.1:8080")]
     url: String,
 

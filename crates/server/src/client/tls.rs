@@ -34,7 +34,7 @@ impl ClientTls {
     ///
     /// # Errors
     /// Why there is no connection, as text for a person.
-    pub(crate) async fn connect(
+    pub(super) async fn connect(
         &self,
         host: &str,
         stream: TcpStream,

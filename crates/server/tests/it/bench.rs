@@ -1,9 +1,10 @@
 //! `tidegate bench` against real doors: what it counts is what the server counts.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use tidegate_testkit::{Port, Upstream, wait_for};
+use tidegate_testkit::{Certificates, Port, Tool, Upstream, lacking, wait_for};
 
 use crate::kit::{Folder, Server, run, shown, tidegate};
 
@@ -94,6 +95,41 @@ fn a_gateway_is_counted_as_it_counts_itself() {
     let report = bench(&["--get", &url, "-H", key, "-n", "100", "--clients", "5"]);
     assert_eq!((count(&report, "allowed"), count(&report, "denied")), (25, 75), "{report}");
     assert_same_counts(&server, "gateway", &report);
+}
+
+#[test]
+fn doors_with_tls_and_a_password_are_measured_too() {
+    if lacking(&[Tool::Openssl]) {
+        return;
+    }
+    let folder = Folder::new();
+    let certificates = Certificates::create(Path::new(folder.path()));
+    let [ca, certificate, key] = [&certificates.ca, &certificates.certificate, &certificates.key]
+        .map(|path| path.to_str().unwrap());
+    let rules = folder.file("rules.yaml", RULES);
+    let server = Server::with_config(&format!(
+        "listen: {{http: '127.0.0.1:0'}}
+rules: {{file: {rules}}}
+resp: {{password: open-sesame}}
+tls: {{certificate: {certificate}, key: {key}, doors: [http, grpc, resp]}}"
+    ));
+    for (scheme, door) in [("https", "http"), ("grpcs", "grpc"), ("resps", "resp")] {
+        let mut command = tidegate();
+        command.env("TIDEGATE_CA", ca).env("TIDEGATE_RESP_PASSWORD", "open-sesame");
+        let url = format!("{scheme}://{}", server.door(door));
+        command.args(["bench", &url, "--json", "--rule", "api", "-n", "50"]);
+        let (status, report, notes) = shown(command.output().unwrap());
+        assert_eq!(status, 0, "{notes}");
+        let report = serde_json::from_str(&report).unwrap();
+        assert_eq!(count(&report, "sent"), 50);
+        assert_same_counts(&server, door, &report);
+    }
+    let url = format!("resps://{}", server.door("resp"));
+    let mut command = tidegate();
+    command.env("TIDEGATE_CA", ca).env("TIDEGATE_RESP_PASSWORD", "guess");
+    let (status, _, notes) =
+        shown(command.args(["bench", &url, "--rule", "api"]).output().unwrap());
+    assert!(status == 2 && notes.contains("the password was not taken"), "{notes}");
 }
 
 #[test]

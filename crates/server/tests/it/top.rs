@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::json;
-use tidegate_testkit::{Port, Screen, Tool, lacking};
+use tidegate_testkit::{Flavour, Port, Redis, Screen, Tool, lacking};
 
 use crate::kit::{Folder, Server, run};
 
@@ -126,6 +126,37 @@ fn a_server_that_is_away_is_waited_for() {
     let shown = watched.screen.wait_for("away, trying again");
     assert!(shown.contains("per-key"), "{shown}");
     watched.screen.press("C-c");
+    watched.assert_restored();
+}
+
+#[test]
+fn a_redis_that_is_away_is_seen_with_what_that_costs() {
+    if lacking(&[Tool::Tmux, Tool::Server(Flavour::Redis)]) {
+        return;
+    }
+    let (redis, folder) = (Redis::start(), Folder::new());
+    let (rules, address) = (folder.file("rules.yaml", RULES), redis.address());
+    let server = Server::with_arguments(&[
+        "--rules",
+        &rules,
+        "--http",
+        "127.0.0.1:0",
+        "--redis",
+        &redis.url(),
+    ]);
+    let watched = Watched::start(&server, 100, 24);
+    let screen = &watched.screen;
+    screen.wait_for("ALLOWED/s");
+    screen.press("3");
+    screen.wait_until("a closed breaker", |shown| has_line(shown, &address, &["closed"]));
+    redis.kill();
+    load(&server);
+    screen.wait_until("an open breaker", |shown| has_line(shown, &address, &["OPEN"]));
+    screen.press("1");
+    screen.wait_until("what was admitted without it", |shown| {
+        shown.lines().any(|line| line.starts_with(" failed open") && line.contains('█'))
+    });
+    screen.press("q");
     watched.assert_restored();
 }
 
