@@ -20,7 +20,7 @@ use crate::transport::http::json::{Json, fields, text};
 /// Longest body in bytes: some twenty numbers.
 const MAX_BODY: usize = 16 * 1024;
 /// Most that is simulated for one question, in requests times limits: a fraction of a tenth of a second.
-const MOST_WORK: u64 = 200_000;
+const MOST_WORK: u64 = 500_000;
 /// Longest that a simulated time may be.
 const HOUR: u64 = 3_600_000;
 

@@ -88,7 +88,7 @@ pub(crate) struct Simulate {
     sync: Vec<Span>,
 
     /// The most that a node admits before it has told; a tenth of the limit unless said, or unbounded
-    #[arg(long, value_name = "N", value_parser = max_ahead, requires = "sync")]
+    #[arg(long, value_name = "N", value_parser = max_ahead, requires = "limit")]
     max_ahead: Option<MaxAhead>,
 
     /// When nodes sync

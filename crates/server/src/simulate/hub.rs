@@ -17,8 +17,6 @@ const SILENCE: Span = Span::from_secs(4);
 pub(super) const PULSE: Span = Span::from_secs(1);
 /// And so soon again if it was not heard.
 pub(super) const INSISTING: Span = Span::from_millis(250);
-/// The longest pause between pulses in which nobody is forgotten.
-const PATIENCE: Span = Span::from_millis(3_900);
 
 /// What all nodes share.
 pub(super) struct Hub {
@@ -91,6 +89,26 @@ impl Branch {
         Self { hub: Arc::clone(hub), index, clock, membership }
     }
 
+    /// Has the node be there for so long before the start, and longer than it takes to be trusted.
+    pub(super) fn settle(&self, long: Span, ahead: Span) {
+        let (start, of) = (self.hub.start, self.hub.nodes());
+        let before = long.as_micros().saturating_add(4 * SILENCE.as_micros());
+        let joined = Timestamp::from_micros(start.as_micros().saturating_sub(before));
+        let (share, since) = (Share { index: self.index, of }, joined.as_micros());
+        if let Some(known) =
+            self.hub.known.lock().get_mut(usize::try_from(self.index).unwrap_or(usize::MAX))
+        {
+            *known = Some((start + SILENCE, since));
+        }
+        let mut membership = self.membership.lock();
+        let membership = Arc::make_mut(&mut membership);
+        // For all the pulses in between one is enough: before the first share is its own, the last is heard.
+        for (sent, received) in [(joined, joined), (start, joined + Span::MICROSECOND)] {
+            let (sent, received) = (sent + ahead, received + ahead);
+            membership.heard(Heard { sent, received, share, since });
+        }
+    }
+
     /// Says at `now` that this node is there. Whether it was heard.
     pub(super) fn pulse(&self, now: Timestamp, ahead: Span) -> bool {
         if self.hub.weather.is_down(self.hub.start, now) {
@@ -100,18 +118,6 @@ impl Branch {
         let heard = Heard { sent: at, received: at, share, since };
         Arc::make_mut(&mut self.membership.lock()).heard(heard);
         true
-    }
-}
-
-/// Has all nodes be known for `long` before the start, and longer than it takes to be trusted.
-pub(super) fn settle(branches: &[(Arc<Branch>, Span)], start: Timestamp, long: Span) {
-    let before = long.as_micros().saturating_add(SILENCE.as_micros() * 4);
-    let mut at = Timestamp::from_micros(start.as_micros().saturating_sub(before));
-    while at < start {
-        for (branch, ahead) in branches {
-            branch.pulse(at, *ahead);
-        }
-        at = at + PATIENCE.min(start.since(at));
     }
 }
 

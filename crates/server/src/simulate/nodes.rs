@@ -11,7 +11,7 @@ use tidegate::{
     Decision, FailureCounts, Limit, Limiter, ManualClock, Request, RuleSet, Span, Timestamp,
 };
 
-use super::hub::{self, Branch, Hub, INSISTING, PULSE};
+use super::hub::{Branch, Hub, INSISTING, PULSE};
 use super::weather::Weather;
 
 /// How often nodes look whether what they hold is still needed.
@@ -57,8 +57,8 @@ impl Nodes {
         let accuracies = || rules.rules().iter().map(|rule| rule.accuracy());
         let splits = accuracies().any(|accuracy| accuracy == Accuracy::Split);
         if splits {
-            let branches = nodes.iter().map(|node| (Arc::clone(node.limiter.store()), node.ahead));
-            hub::settle(&branches.collect::<Vec<_>>(), start, memory(rules, start));
+            let long = memory(rules, start);
+            nodes.iter().for_each(|node| node.limiter.store().settle(long, node.ahead));
         }
         let leases = |accuracy| matches!(accuracy, Accuracy::Leased | Accuracy::LeasedWhenHot);
         let (pulse, sweeps) = (if splits { start } else { NEVER }, accuracies().any(leases));

@@ -366,7 +366,7 @@ fn the_lab_simulates_and_says_what_it_takes() {
     assert!(found["tookMicros"].is_u64(), "{found}");
     let long = r#"{"traffic":"steady","rate":100000,"lengthMillis":3600000}"#;
     let (status, told) = refused(&server.manage("POST", "/v1/lab", long));
-    assert!(status == 400 && told.contains("wanted at most 200000"), "{told}");
+    assert!(status == 400 && told.contains("wanted at most 500000"), "{told}");
     let unfit = r#"{"nodes":2,"accuracy":"synced"}"#;
     let (status, told) = refused(&server.manage("POST", "/v1/lab", unfit));
     assert!(status == 400 && told.contains("found sliding_log"), "{told}");

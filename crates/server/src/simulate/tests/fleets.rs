@@ -59,6 +59,9 @@ fn split_nodes_admit_their_shares_and_together_the_limit() {
 fn a_long_window_is_whole_when_it_begins() {
     let rule = kept(Algorithm::FixedWindow, Quota::per_hour(90), Accuracy::Split);
     assert_eq!(line(rule, Weather::default(), three(90)).admitted, 90);
+    let years = Quota::per_day(3).burst(900);
+    let rule = kept(Algorithm::TokenBucket, years, Accuracy::Split);
+    assert_eq!(line(rule, Weather::default(), three(90)).admitted, 900);
 }
 
 #[test]
