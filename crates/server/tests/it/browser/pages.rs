@@ -32,7 +32,7 @@ fn every_page_shows_what_a_server_under_load_does() {
             let cells = row(&browser, "Rules in force", "per-key")?;
             (number(&cells[9]) > 0.0).then_some(cells)
         });
-        assert_eq!(cells[3], "5 per 864000 s (fixed_window)");
+        assert_eq!(cells[3], "5 per 10 days (fixed_window)");
         // What a rule that only counts would have denied is shown as well.
         wait_for("the shadow rule counts", || {
             (number(&row(&browser, "Rules in force", "tried")?[9]) > 0.0).then_some(())

@@ -45,7 +45,7 @@ fn a_rule_that_is_edited_and_pushed_is_enforced() {
         write(&browser, &RULES.replace("5 per 10 days", "9 per 10 days"));
         browser.wait_until("what would change is said", "document.querySelector('#summary') !== null");
         let summary = text(&browser, "#summary");
-        assert!(summary.contains("per-key: limit 5 per 864000 s (fixed_window) → 9 per 864000 s"), "{summary}");
+        assert!(summary.contains("per-key: limit 5 per 10 days (fixed_window) → 9 per 10 days"), "{summary}");
         let diff = text(&browser, ".diff");
         assert!(diff.contains("-     limit: 5 per 10 days") && diff.contains("+     limit: 9 per 10 days"), "{diff}");
         browser.find("#by").type_text("ann");
@@ -55,7 +55,7 @@ fn a_rule_that_is_edited_and_pushed_is_enforced() {
         browser.wait_until("it is in force", "document.querySelector('#told').textContent === 'Version 2 is in force.'");
         assert_eq!(spend(), 200);
         wait_for("the table has it", || {
-            (row(&browser, "Rules in force", "per-key")?[3] == "9 per 864000 s (fixed_window)").then_some(())
+            (row(&browser, "Rules in force", "per-key")?[3] == "9 per 10 days (fixed_window)").then_some(())
         });
 
         // The version before can be taken back.
