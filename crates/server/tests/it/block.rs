@@ -223,10 +223,9 @@ fn what_an_operator_gets_wrong_is_told_with_place_found_and_wanted() {
         (405, Some("GET, HEAD, POST, DELETE, OPTIONS"))
     );
     let response = server.manage("GET", "/v1/blocks", "");
-    assert_eq!(
-        response.json()["detail"],
-        r#"path: found "/v1/blocks", wanted /metrics, /rlconfig, /v1/block, /v1/clients, /v1/refund, /v1/rules, /v1/rules/diff, /v1/rules/history, /v1/rules/status, /v1/schema/config.json, /v1/schema/rules.json or /v1/top"#
-    );
+    // Which paths there are is held against the document in openapi.rs.
+    let detail = response.json()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.starts_with(r#"path: found "/v1/blocks", wanted /, /metrics, "#), "{detail}");
     assert!(entries(&server).is_empty());
 }
 
