@@ -10,14 +10,14 @@ import { client, count, micros, rate } from "./words.js";
 const MEAN = 5;
 
 export function live(main) {
-  const tile = (name, kind) => {
+  const tile = (name, kind, whole = name) => {
     const value = h("strong", { class: kind }, "–");
-    return { value, element: h("div", { class: "tile", role: "group", "aria-label": name }, h("span", {}, name), value) };
+    return { value, element: h("div", { class: "tile", role: "group", "aria-label": whole }, h("span", {}, name), value) };
   };
   const tiles = {
-    allowed: tile("allowed per second", "allowed"),
-    denied: tile("denied per second", "denied"),
-    failedOpen: tile("failed open per second", "failed"),
+    allowed: tile("allowed/s", "allowed", "allowed per second"),
+    denied: tile("denied/s", "denied", "denied per second"),
+    failedOpen: tile("failed open/s", "failed", "failed open per second"),
     p50: tile("p50"),
     p99: tile("p99"),
     blocked: tile("on the block list"),

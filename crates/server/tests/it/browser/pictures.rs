@@ -63,8 +63,12 @@ fn pictures_for_the_readme() {
         browser.open(&stage.page("fleet"));
         browser.wait_until("the store is shown", "document.querySelector('[aria-label=\"Redis servers\"] tbody th') !== null");
         take("fleet.png");
+        for (who, reason) in [("198.51.100.0/24", "credential stuffing"), ("203.0.113.9", "asks too much")] {
+            let block = json!({"ip": who, "for": "2h", "reason": reason}).to_string();
+            assert_eq!(stage.server.manage("POST", "/v1/block", &block).status, 200);
+        }
         browser.open(&stage.page("blocks"));
-        browser.wait_until("the list is shown", "document.querySelector('tbody') !== null");
+        browser.wait_until("the list is shown", "document.querySelectorAll('tbody button').length === 2");
         take("blocks.png");
     });
     browser.open(&stage.page("lab"));
