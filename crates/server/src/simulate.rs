@@ -7,7 +7,10 @@
 mod chance;
 mod fleet;
 mod gate;
+pub(crate) mod log;
 mod plot;
+mod png;
+pub(crate) mod replay;
 mod report;
 mod scenario;
 mod tally;
@@ -23,7 +26,7 @@ use tidegate::Span;
 
 pub(crate) use fleet::{Telling, textbook};
 pub(crate) use gate::Subject;
-pub(crate) use plot::svg;
+pub(crate) use plot::Picture;
 pub(crate) use report::Report;
 pub(crate) use scenario::Scenario;
 pub(crate) use traffic::{Load, Shape};

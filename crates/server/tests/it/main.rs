@@ -34,5 +34,6 @@ mod rules_files;
 mod rules_fleet;
 mod rules_url;
 mod serve;
+mod simulate_real;
 mod slots;
 mod tls;

@@ -121,7 +121,7 @@ fn what_makes_no_sense_is_told_with_what_is_wanted() {
     assert!(misread(&["--rules", "r.yaml", "--nodes", "3"]).contains("cannot be used with"));
     assert!(misread(&["--limit", "5/s", "--sync", "5ms"]).contains("from 10 ms to 60 s"));
     assert!(misread(&["--limit", "5/s", "--rate", "20 in flight"]).contains("like 90/s"));
-    assert!(misread(&["burst", "--plot", "burst.png"]).contains("ends in .svg"));
+    assert!(misread(&["burst", "--plot", "burst.gif"]).contains("ends in .svg or .png"));
     assert!(misread(&["--limit", "5 per fortnight"]).contains("found \"fortnight\""));
     let log = ["--limit", "5/s", "--algorithm", "sliding_log"];
     assert!(refused(&[&log[..], &["--sync", "1s"]].concat()).contains("found sliding_log"));
