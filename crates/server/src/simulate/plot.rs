@@ -22,9 +22,10 @@ const DARK: &str = "\
 @media(prefers-color-scheme:dark){.paper{fill:#14181d}text{fill:#e4e7eb}.note{fill:#9aa5b1}\
 .offered{fill:#3e4c59}.admitted{fill:#3bc9db}.axis{stroke:#616e7c}.top{stroke:#2a3138}}";
 
-/// Where no step has more than this, so many of them are drawn as one: small numbers leap from step to step.
+/// Where no step has more than this, several are drawn as one: small numbers leap from step to step.
 const FEW: u64 = 25;
-const TOGETHER: usize = 3;
+/// How many, whichever leaps least.
+const TOGETHER: [usize; 3] = [3, 4, 6];
 
 /// What is drawn: a panel below the other, each with what was offered and admitted over time.
 #[derive(Debug)]
@@ -98,15 +99,24 @@ impl Picture<'_> {
 }
 
 impl Panel<'_> {
+    /// How many steps are drawn as one.
+    fn together(&self) -> usize {
+        if most(self.series.0).max(most(self.series.1)) >= FEW {
+            return 1;
+        }
+        let leaps = |together: &usize| {
+            let steps = merged(self.series.0, *together);
+            let (most, least) = (most(&steps), steps.iter().min().copied().unwrap_or_default());
+            (most - least) * 1_000 / most.max(1)
+        };
+        TOGETHER.into_iter().min_by_key(leaps).unwrap_or(1)
+    }
+
     fn draw(&self, picture: &mut String, top: f64) {
         let (left, tall) = CHART;
         let (right, floor) = (WIDTH - 24.0, top + 24.0 + tall);
-        let most = |series: &[u64]| series.iter().max().copied().unwrap_or_default();
-        let few = most(self.series.0).max(most(self.series.1)) < FEW;
-        let together = if few { TOGETHER } else { 1 };
-        let merged = |counts: &[u64]| counts.chunks(together).map(|few| few.iter().sum()).collect();
-        let (offered, admitted): (Vec<u64>, Vec<u64>) =
-            (merged(self.series.0), merged(self.series.1));
+        let together = self.together();
+        let [offered, admitted] = [self.series.0, self.series.1].map(|all| merged(all, together));
         let most = most(&offered).max(most(&admitted));
         let (name, note) = (escaped(&self.name), escaped(&self.note));
         let mut add = |text: std::fmt::Arguments<'_>| {
@@ -149,6 +159,14 @@ impl Panel<'_> {
             (left + right) / 2.0,
         ));
     }
+}
+
+fn merged(counts: &[u64], together: usize) -> Vec<u64> {
+    counts.chunks(together).map(|steps| steps.iter().sum()).collect()
+}
+
+fn most(counts: &[u64]) -> u64 {
+    counts.iter().max().copied().unwrap_or_default()
 }
 
 fn escaped(text: &str) -> String {
