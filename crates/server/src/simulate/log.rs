@@ -17,6 +17,7 @@ mod time;
 use std::borrow::Cow;
 
 use clap::ValueEnum;
+use memchr::{memchr, memrchr};
 use serde::Serialize;
 use smallvec::SmallVec;
 use tidegate::Timestamp;
@@ -134,9 +135,13 @@ impl<'l> Fields<'l> {
 }
 
 fn halves(line: &str) -> Option<(&str, &str)> {
-    let (method, rest) = line.split_once(' ')?;
-    // A target may have spaces in it that somebody should have encoded.
-    let target = rest.rsplit_once(" HTTP/").map_or(rest, |(target, _)| target);
+    let (method, rest) = line.split_at(memchr(b' ', line.as_bytes())?);
+    let rest = &rest[1..];
+    // A target may have spaces in it that somebody should have encoded; the version has none.
+    let target = match memrchr(b' ', rest.as_bytes()) {
+        Some(last) if rest[last + 1..].starts_with("HTTP/") => &rest[..last],
+        _ => rest,
+    };
     (!method.is_empty() && !target.is_empty()).then_some((method, target))
 }
 

@@ -13,11 +13,11 @@ const CLIENTS: [&str; 2] = ["alice", "bob"];
 /// How long servers are under load.
 const LOAD: Span = Span::from_millis(2_500);
 
-/// One rule for each algorithm. A millisecond more or less is a fifth of a request.
+/// One rule for each algorithm. A millisecond more or less is a tenth of a request.
 fn rules() -> String {
     ALGORITHMS.iter().fold("rules:\n".to_owned(), |mut rules, algorithm| {
         let rule = format!("name: {algorithm}, match: {{kind: {algorithm}}}, per: [user]");
-        let limit = format!("limit: 200 per second, algorithm: {algorithm}");
+        let limit = format!("limit: 100 per second, algorithm: {algorithm}");
         writeln!(rules, "  - {{{rule}, {limit}, on_store_failure: deny}}").unwrap();
         rules
     })
@@ -92,7 +92,6 @@ fn assert_simulated_as_served(servers: &[Server], rules: &str, folder: &Folder) 
         let apart = simulated.abs_diff(real as u64);
         let told = format!("{algorithm}: {real} of {offered} admitted, simulated {simulated}");
         assert!(apart * 100 <= real as u64, "{told}");
-        println!("{told}");
     }
 }
 

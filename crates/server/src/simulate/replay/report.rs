@@ -157,21 +157,21 @@ impl When {
         Timestamp::from_micros(self.start.as_micros() + micros)
     }
 
-    /// In which twentieth of the time the most was denied.
+    /// When the most was denied: in which twentieth of the time.
     pub(super) fn peak(&self) -> Option<String> {
-        let together = self.offered.len().div_ceil(20).max(1);
-        let pieces = self.offered.chunks(together).zip(self.admitted.chunks(together));
-        let sums = pieces.map(|(offered, admitted)| {
-            let [offered, admitted] = [offered, admitted].map(|counts| counts.iter().sum::<u64>());
-            (offered, offered - admitted)
-        });
+        let pieces = self.offered.iter().zip(&self.admitted);
+        self.most(&pieces.map(|(offered, admitted)| offered - admitted).collect::<Vec<_>>())
+    }
+
+    /// When the most of something happened: in which twentieth of the time.
+    pub(super) fn most(&self, counts: &[u64]) -> Option<String> {
+        let together = counts.len().div_ceil(20).max(1);
+        let sums = counts.chunks(together).map(|counts| counts.iter().sum::<u64>());
         // Of equals the first.
-        let (place, (offered, most)) =
-            sums.enumerate().min_by_key(|(_, (_, denied))| Reverse(*denied))?;
+        let (place, most) = sums.enumerate().min_by_key(|(_, sum)| Reverse(*sum))?;
         (most > 0).then(|| {
             let within = lasting(self.piece_seconds * together as f64);
-            let at = shown(self.at(place * together));
-            format!("denied most from {at} on: {most} of {offered} within {within}")
+            format!("from {} on, {most} within {within}", shown(self.at(place * together)))
         })
     }
 }

@@ -94,7 +94,7 @@ impl fmt::Display for Replayed {
 impl fmt::Display for Differences {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (newly, how) in [(&self.newly_denied, "denied"), (&self.newly_admitted, "admitted")] {
-            writeln!(f, "\nNewly {how}: {} requests", newly.requests)?;
+            writeln!(f, "\nNewly {how}: {}", newly.requests)?;
             if newly.requests == 0 {
                 continue;
             }

@@ -36,7 +36,14 @@ pub(super) fn told(replay: Replay, course: Course, told: Told) -> Replayed {
         newly_admitted: course.newly(old, course.newly.1, 1, replay.top),
     });
     let mut notes = vec!["every line is offered, whatever was answered to it".to_owned()];
-    notes.extend(outcome.counts.timeline.peak());
+    let when = &outcome.counts.timeline;
+    notes.extend(when.peak().map(|peak| format!("denied most {peak}")));
+    if let Some(Differences { newly_denied, newly_admitted }) = &differences {
+        for (newly, how) in [(newly_denied, "denied"), (newly_admitted, "admitted")] {
+            let most = when.most(&newly.timeline);
+            notes.extend(most.map(|most| format!("newly {how} most {most}")));
+        }
+    }
     if log.late > 0 {
         notes.push(format!(
             "{} lines are far from their place in time, and count as of the instant before them",

@@ -93,8 +93,8 @@ fn rules_are_compared_with_those_of_another_file() {
         vec!["--against".to_owned(), path, "--top".to_owned(), "1".to_owned()]
     };
     let (_, table, _) = replayed(LINE.repeat(5).as_bytes(), against).unwrap();
-    assert!(table.contains("Newly denied: 1 requests"), "{table}");
-    assert!(table.contains("Newly admitted: 0 requests"), "{table}");
+    assert!(table.contains("Newly denied: 1\n"), "{table}");
+    assert!(table.contains("Newly admitted: 0\n"), "{table}");
 }
 
 #[test]
