@@ -51,15 +51,21 @@ impl std::fmt::Display for Who {
             Self::Without(attribute) => write!(f, "without {attribute}"),
             Self::Everybody => f.write_str("everybody"),
             Self::Known(client) => match &client.name {
-                Some(Name::Value(value)) => f.write_str(value),
+                Some(Name::Value(value)) => f.write_str(&plain(value)),
                 Some(Name::Parts(parts)) => {
-                    let parts = parts.iter().map(|(name, value)| format!("{name} {value}"));
+                    let parts =
+                        parts.iter().map(|(name, value)| format!("{name} {}", plain(value)));
                     f.write_str(&parts.collect::<Vec<_>>().join(", "))
                 }
                 None => f.write_str(&client.id()),
             },
         }
     }
+}
+
+/// What a terminal would take for a command is shown as one letter.
+fn plain(value: &str) -> String {
+    value.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
 }
 
 /// What became of the requests of a client that was denied.

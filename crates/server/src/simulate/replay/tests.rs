@@ -117,6 +117,19 @@ fn what_may_be_a_secret_is_shown_as_a_hash() {
 }
 
 #[test]
+fn a_terminal_is_told_nothing_by_a_client() {
+    let found = replayed(
+        &r#"{"ts":1,"ip":"\u001b[31mred"}
+"#
+        .repeat(3),
+        "rules: [{name: a, per: [ip], limit: 1 per hour}]",
+        None,
+    );
+    assert_eq!(found.outcome.denied_most[0].denied, 2);
+    assert!(found.to_string().contains("\u{fffd}[31mred"), "{found}");
+}
+
+#[test]
 fn a_penalty_blocks_in_the_time_of_the_log() {
     let rule = "rules: [{name: a, per: [ip], limit: 1 per second, burst: 1, \
                 penalty: {after: 3, within: 1m, block: 10s}}]";
