@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::rule::{Accuracy, Synced};
-use tidegate_core::{Algorithm, Key, Limit, Outcome};
+use tidegate_core::{Algorithm, Key, Limit, Outcome, Timestamp};
 
 use self::lease::Slice;
 use self::leases::Leases;
@@ -217,6 +217,17 @@ impl Fleet {
     /// How many clients something is held of ahead of use, and how much.
     pub(crate) fn leased(&self) -> (usize, u64) {
         self.leases.held()
+    }
+
+    /// Does once what is due in the background.
+    pub(crate) async fn tend<S: Store>(&self, store: &Arc<S>) {
+        self.syncs.catch_up(store).await;
+        self.leases.give_back(store, false).await;
+    }
+
+    /// When a sync is due next.
+    pub(crate) fn next_sync(&self) -> Option<Timestamp> {
+        self.syncs.next()
     }
 
     /// Tells the store all that it does not know, and gives back what is held, as a node does before it

@@ -6,6 +6,7 @@
 mod block;
 mod clients;
 mod guard;
+mod lab;
 mod query;
 mod refund;
 mod rlconfig;
@@ -36,7 +37,10 @@ const CONNECTIONS: usize = 64;
 /// Most documents of rules that are read at a time.
 const DOCUMENTS: usize = 2;
 
-const ENDPOINTS: &str = "/metrics, /rlconfig, /v1/block, /v1/clients, /v1/refund, /v1/rules, \
+/// Most simulations at a time.
+const LABS: usize = 2;
+
+const ENDPOINTS: &str = "/metrics, /rlconfig, /v1/block, /v1/clients, /v1/lab, /v1/refund, /v1/rules, \
      /v1/rules/diff, /v1/rules/history, /v1/rules/status, /v1/schema/config.json, /v1/schema/rules.json \
      or /v1/top";
 
@@ -48,11 +52,14 @@ pub(crate) struct Admin {
     pub(crate) keeper: Arc<Keeper>,
     /// Room for documents of rules, which may be long.
     documents: Semaphore,
+    /// Room for simulations, which take a processor each.
+    labs: Semaphore,
 }
 
 impl Admin {
     pub(crate) fn new(guard: Guard, service: Arc<Service>, keeper: Arc<Keeper>) -> Self {
-        Self { guard, service, keeper, documents: Semaphore::new(DOCUMENTS) }
+        let (documents, labs) = (Semaphore::new(DOCUMENTS), Semaphore::new(LABS));
+        Self { guard, service, keeper, documents, labs }
     }
 
     /// An operator is served like everybody else, only that there are not many of them.
@@ -66,6 +73,7 @@ impl Admin {
             "/metrics" => reading(&request, || metrics(self, &request)),
             "/rlconfig" => rlconfig::answer(now.envoy(), request.method()),
             "/v1/block" => block::answer(now.limiter(), request, from).await,
+            "/v1/lab" => lab::answer(self, request).await,
             "/v1/refund" => refund::answer(now.limiter(), request, from).await,
             "/v1/top" => reading(&request, || top::answer(service, &now, request.uri().query())),
             rules::PATH | "/v1/rules/diff" | "/v1/rules/history" | "/v1/rules/status" => {

@@ -4,32 +4,40 @@
 //! [`traffic`] says who comes when, a [`gate`] decides, and a [`tally`] counts what became of it. The same
 //! seed gives the same report on every machine.
 
+mod asked;
+mod asking;
 mod chance;
 mod fleet;
 mod gate;
+mod hub;
 pub(crate) mod log;
+mod nodes;
+mod planning;
 mod plot;
 mod png;
 pub(crate) mod replay;
 mod report;
+mod rule_gate;
 mod scenario;
 mod tally;
 #[cfg(test)]
 mod tests;
 mod traffic;
 mod watch;
+mod weather;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use tidegate::Span;
 
-pub(crate) use fleet::{Telling, textbook};
+pub(crate) use asked::{Asked, Counting, Crowd, LATE, MANY, Phase, Traffic};
 pub(crate) use gate::Subject;
 pub(crate) use plot::Picture;
 pub(crate) use report::Report;
 pub(crate) use scenario::Scenario;
 pub(crate) use traffic::{Load, Shape};
+pub(crate) use weather::{Outage, Weather};
 
 use gate::Answer;
 use traffic::Arrival;
@@ -80,6 +88,17 @@ struct Return {
 }
 
 impl Plan {
+    /// How much there is to do, at the most: a step is what one store does for one request.
+    pub(crate) fn work(&self) -> u64 {
+        let arrivals = self.load.count();
+        let each = self.trials.iter().map(|trial| {
+            let tries = if trial.again.is_some() { u64::from(TRIES) + 1 } else { 1 };
+            let decided = arrivals.saturating_mul(tries).saturating_mul(trial.subject.steps());
+            decided.saturating_add(trial.subject.besides(&self.load))
+        });
+        each.fold(0, u64::saturating_add)
+    }
+
     /// Lets all of it happen. `progress` is told now and then which part is done, from 0 to 1.
     pub(crate) fn run(self, progress: &mut dyn FnMut(f64)) -> Report {
         let Self { title, about, load, trials } = self;
@@ -106,7 +125,10 @@ impl Trial {
     fn run(&self, load: &Load, progress: &mut dyn FnMut(f64)) -> Vec<report::Line> {
         let window = self.subject.limit().map_or(Span::SECOND, |limit| limit.quota().window());
         let start = traffic::start(window);
-        let (mut gate, mut tallies) = self.subject.open(&self.name, load, start);
+        let (mut gate, tallies) = self.subject.open(&self.name, load, start);
+        let outage = self.subject.weather().outage;
+        let apart = tallies.into_iter().map(|tally| tally.telling_apart(outage));
+        let mut tallies: Vec<_> = apart.collect();
         let mut fresh = load.arrivals().peekable();
         let mut returns = BinaryHeap::<Reverse<Return>>::new();
         let length = load.length.as_micros().max(1) as f64;
@@ -138,6 +160,7 @@ impl Trial {
                 progress(arrival.at.as_micros() as f64 / length);
             }
         }
+        gate.settle(&mut tallies);
         // What no request met has nothing to tell.
         let met = tallies.into_iter().filter(|tally| tally.offered() > 0);
         met.map(|tally| tally.line(self.textbook)).collect()

@@ -230,7 +230,9 @@ impl Tab {
         let since = at.since(std::mem::replace(&mut self.last_asked, at));
         let (outcome, held) = (granted.outcome, granted.held);
         self.plenty = outcome.remaining > limit.capacity() / 2;
-        let scarce = want > held && held < worth(limit);
+        // Shortly before a window ends nothing can be held of it, however much is left: each check asks.
+        let ending = held == 0 && outcome.remaining >= worth(limit);
+        let scarce = want > held && held < worth(limit) && !ending;
         let pause = if scarce { pause(limit, held, since) } else { Span::ZERO };
         self.denied = match outcome.retry_after() {
             Some(wait) if cost > 0 => {
@@ -373,7 +375,11 @@ mod tests {
 
     impl Scene {
         fn new(quota: Quota) -> Self {
-            let limit = Limit::new(Algorithm::TokenBucket, quota).unwrap();
+            Self::of(Algorithm::TokenBucket, quota)
+        }
+
+        fn of(algorithm: Algorithm, quota: Quota) -> Self {
+            let limit = Limit::new(algorithm, quota).unwrap();
             let (state, now) = (limit.fresh(), Timestamp::from_secs(1_000));
             Self { limit, state, holds: Holds::default(), now, number: 0 }
         }
@@ -428,6 +434,18 @@ mod tests {
         // Ten seconds at twice the limit: the burst, and ten times the rate.
         assert!((108_000..=110_000).contains(&passed), "{passed}");
         assert!(asked <= 200_000 / 100, "{asked} questions for {passed} passed");
+    }
+
+    #[test]
+    fn a_window_that_ends_refuses_nobody_while_there_is_plenty_left() {
+        for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
+            let (mut scene, mut tab) =
+                (Scene::of(algorithm, Quota::per_second(2_000)), Tab::default());
+            for check in 0..3_000 {
+                assert!(scene.check(&mut tab).0, "{algorithm}: {check}");
+                scene.now = scene.now + Span::from_millis(1);
+            }
+        }
     }
 
     #[test]

@@ -137,8 +137,9 @@ impl Leases {
         let mut deadline = None;
         loop {
             let (step, low) = self.step(key, limit, cost, few, store.share().of);
-            if low {
-                self.fetch_ahead(store, key, limit);
+            if low && let Some(ask) = self.fetch_ahead(store, key, limit) {
+                // What failed is told when somebody needs it.
+                let _ = Box::pin(self.ask(store, key, limit, ask)).await;
             }
             match step {
                 Step::Done(outcome, here) => return Ok(Leased { outcome, here }),
@@ -255,23 +256,28 @@ impl Leases {
         question.settle(one(store, key, limit, ask).await)
     }
 
-    /// Asks for more before there is nothing left, while others go on.
-    fn fetch_ahead<S: Store>(self: &Arc<Self>, store: &Arc<S>, key: Key, limit: &Arc<Limit>) {
-        let Ok(runtime) = Handle::try_current() else { return };
-        let (leases, store, limit) = (Arc::clone(self), Arc::clone(store), Arc::clone(limit));
+    /// Asks for more before there is nothing left, while others go on. Where no runtime can do that
+    /// meanwhile: the question, for the caller to ask.
+    fn fetch_ahead<S: Store>(
+        self: &Arc<Self>,
+        store: &Arc<S>,
+        key: Key,
+        limit: &Arc<Limit>,
+    ) -> Option<Ask> {
         let asked = self.clock.now();
         let ask = {
             let mut shard = self.shard(key).lock();
-            let Some(entry) = shard.get_mut(&key).filter(|entry| !entry.tab.is_asking()) else {
-                return;
-            };
+            let entry = shard.get_mut(&key).filter(|entry| !entry.tab.is_asking())?;
             let waiting = std::mem::take(&mut entry.waiting);
             entry.tab.ask(asked, 0, waiting, self.id(), store.share().of)
         };
+        let Ok(runtime) = Handle::try_current() else { return Some(ask) };
+        let (leases, store, limit) = (Arc::clone(self), Arc::clone(store), Arc::clone(limit));
         runtime.spawn(async move {
             // What failed is told when somebody needs it.
             let _ = leases.ask(&store, key, &limit, ask).await;
         });
+        None
     }
 
     /// Sees to it that what clients leave behind is given back.

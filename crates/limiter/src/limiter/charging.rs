@@ -1,6 +1,7 @@
 //! Charges, some of them in a way of their rule's own.
 
 use smallvec::SmallVec;
+use tidegate_core::Timestamp;
 
 use super::Limiter;
 use super::deciding::Ask;
@@ -89,6 +90,23 @@ impl<S: Store> Limiter<S> {
     #[must_use]
     pub fn leased(&self) -> (usize, u64) {
         self.inner.fleet.as_ref().map_or((0, 0), |fleet| fleet.leased())
+    }
+
+    /// Does now what is due in the background, once: clients of synced rules whose time has come are
+    /// told of, and what is held of those who have gone is given back.
+    ///
+    /// Within a runtime that happens by itself. This is for who has none and owns the time, as a
+    /// simulation does: at every [`next_sync`](Self::next_sync), and a few times in a second.
+    pub async fn tend_fleet(&self) {
+        if let Some(fleet) = &self.inner.fleet {
+            fleet.tend(&self.inner.store).await;
+        }
+    }
+
+    /// When the time of the next client of a synced rule comes, by the limiter's clock.
+    #[must_use]
+    pub fn next_sync(&self) -> Option<Timestamp> {
+        self.inner.fleet.as_ref().and_then(|fleet| fleet.next_sync())
     }
 
     /// Tells the store all that this node has not told it yet, and gives back what it holds ahead of

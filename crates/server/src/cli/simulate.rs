@@ -3,6 +3,7 @@
 mod plan;
 mod progress;
 mod replay;
+mod rules;
 #[cfg(test)]
 mod tests;
 
@@ -11,13 +12,13 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use tidegate::rule::{Every, MaxAhead};
+use tidegate::rule::{Every, MaxAhead, OnStoreFailure};
 use tidegate::{Quota, Span};
 use tidegate_core::quota::window_of;
 
 use self::progress::Progress;
-use super::{Ending, Failure, Output, waiting};
-use crate::simulate::{Picture, Scenario};
+use super::{Ending, Failure, Output};
+use crate::simulate::{Counting, LATE, MANY, Outage, Phase, Picture, Scenario, Traffic};
 
 /// Shows what a limit makes of traffic, in virtual time.
 ///
@@ -59,6 +60,14 @@ pub(crate) struct Simulate {
     #[arg(long, value_enum, value_name = "SHAPE", default_value = "steady")]
     traffic: Traffic,
 
+    /// Where in a window a boundary attack begins: 85%
+    #[arg(long, value_name = "PERCENT", default_value_t = LATE, value_parser = percent)]
+    at: u64,
+
+    /// How many a burst is, of each client
+    #[arg(long, value_name = "N", default_value_t = MANY, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    count: u64,
+
     /// How many requests come, of all clients and at all nodes: "90/s", "10 per minute"
     #[arg(long, value_name = "RATE", default_value = "100/s", value_parser = rate)]
     rate: Quota,
@@ -75,13 +84,33 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     nodes: u64,
 
+    /// How nodes keep it; several, with commas between them, are compared
+    #[arg(long, value_enum, value_name = "ACCURACY", value_delimiter = ',', requires = "limit")]
+    accuracy: Vec<Kept>,
+
     /// How often nodes tell each other what they admitted, from 10ms to 1m; 0 is exact. Several are compared
     #[arg(long, value_name = "TIME", value_delimiter = ',', value_parser = lag, requires = "limit")]
     sync: Vec<Span>,
 
     /// The most that a node admits before it has told; a tenth of the limit unless said, or unbounded
-    #[arg(long, value_name = "N", value_parser = max_ahead, requires = "sync")]
+    #[arg(long, value_name = "N", value_parser = max_ahead, requires = "limit")]
     max_ahead: Option<MaxAhead>,
+
+    /// When nodes sync
+    #[arg(long, value_enum, value_name = "PHASE", default_value = "together", requires = "limit")]
+    sync_phase: Phase,
+
+    /// How far the clocks of nodes are apart
+    #[arg(long, value_name = "TIME", value_parser = length)]
+    skew: Option<Span>,
+
+    /// When the store does not answer: 10s..20s
+    #[arg(long, value_name = "FROM..UNTIL", value_parser = outage)]
+    outage: Option<Outage>,
+
+    /// What is answered then; several, with commas between them, are compared
+    #[arg(long, value_enum, value_name = "ANSWER", value_delimiter = ',', requires_all = ["limit", "outage"])]
+    on_store_failure: Vec<Without>,
 
     /// Another seed, another day: what comes by chance
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -100,7 +129,7 @@ pub(crate) struct Simulate {
 }
 
 /// What describes a simulation of one's own.
-const OWN: [&str; 13] = [
+const OWN: [&str; 20] = [
     "rules",
     "attributes",
     "limit",
@@ -108,58 +137,91 @@ const OWN: [&str; 13] = [
     "burst",
     "queue",
     "traffic",
+    "at",
+    "count",
     "rate",
     "clients",
     "length",
     "nodes",
+    "accuracy",
     "sync",
+    "sync_phase",
+    "skew",
+    "outage",
+    "on_store_failure",
     "seed",
 ];
 /// What describes a limit that is not in a file of rules.
-const ONE_LIMIT: [&str; 6] = ["limit", "algorithm", "burst", "queue", "nodes", "sync"];
+const ONE_LIMIT: [&str; 7] =
+    ["limit", "algorithm", "burst", "queue", "accuracy", "sync", "on_store_failure"];
 
 const EXAMPLES: &str = "\
 Examples:
   tidegate simulate boundary-attack
   tidegate simulate sync-lag --plot sync-lag.svg
   tidegate simulate --limit '20 per second' --algorithm token_bucket,sliding_log --rate 50/s
-  tidegate simulate --limit '60 per second' --algorithm fixed_window --traffic boundary
+  tidegate simulate --limit '60 per second' --algorithm fixed_window --traffic boundary --at 90%
   tidegate simulate --limit '60/s' --nodes 3 --sync 0,200ms,1s --max-ahead unbounded --rate 270/s
   tidegate simulate --limit '5 per minute' --traffic retry-storm --clients 50 --rate 10/s
   tidegate simulate --rules rules.yaml -a path=/v1/orders --traffic zipf --clients 1000000 \\
       --rate 1000/s --for 24h --plot day.svg
+  tidegate simulate --limit '60/s' --nodes 3 --accuracy exact,leased,split --skew 50ms --rate 270/s
+  tidegate simulate --limit '20/s' --nodes 3 --outage 10s..20s --on-store-failure allow,deny,local
   tidegate simulate --log access.log --rules new.yaml --against old.yaml
 
-The rules of a file are decided as on one exact store, whatever their accuracy is.";
+On several nodes the rules of a file are kept as their accuracy says; one alone keeps them exactly.";
 
-/// How a limit is counted.
+/// How nodes keep a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-enum Counting {
-    TokenBucket,
-    LeakyBucket,
-    FixedWindow,
-    SlidingWindow,
-    SlidingLog,
+enum Kept {
+    /// Each request asks the store
+    Exact,
+    /// Nodes take tokens ahead of use
+    Leased,
+    /// Nodes decide alone and tell each other, see --sync
+    Synced,
+    /// Each node enforces its part
+    Split,
 }
 
-/// How requests are spread over time and clients.
+/// What is answered without the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Traffic {
-    /// Evenly, client after client
-    Steady,
-    /// All that comes in ten seconds comes in the first of them
-    Bursty,
-    /// Each client spends its limit at 85 % of a window, and again when the next one begins
-    Boundary,
-    /// By chance, the busiest client twice as often as the second, three times as often as the third
-    Zipf,
-    /// Steady, and who is denied comes back: every 100 ms, or when Retry-After says
-    RetryStorm,
+enum Without {
+    Allow,
+    Deny,
+    /// By the node's share of the limit
+    Local,
+}
+
+impl From<Without> for OnStoreFailure {
+    fn from(answer: Without) -> Self {
+        match answer {
+            Without::Allow => Self::Allow,
+            Without::Deny => Self::Deny,
+            Without::Local => Self::Local,
+        }
+    }
+}
+
+/// `85%` or `85`.
+fn percent(text: &str) -> Result<u64, String> {
+    let number = text.trim().trim_end_matches('%').trim_end().parse().ok();
+    number
+        .filter(|percent| *percent < 100)
+        .ok_or_else(|| format!("a percentage from 0 to 99 is wanted, like {LATE}%"))
 }
 
 fn length(text: &str) -> Result<Span, String> {
     window_of(text.trim()).map_err(|error| error.to_string())
+}
+
+/// `10s..20s`, or `0..20s`.
+fn outage(text: &str) -> Result<Outage, String> {
+    let wanted = || format!("two times are wanted, like 10s..20s, found {text}");
+    let (from, until) = text.split_once("..").ok_or_else(wanted)?;
+    let from = if from.trim() == "0" { Span::ZERO } else { length(from)? };
+    let until = length(until)?;
+    if from < until { Ok(Outage { from, until }) } else { Err(wanted()) }
 }
 
 fn picture(text: &str) -> Result<PathBuf, String> {
@@ -211,7 +273,7 @@ impl Simulate {
         let plan = match (self.scenario, &self.rules, self.limit) {
             (Some(scenario), ..) => scenario.plan().map_err(Failure::failed)?,
             (None, Some(rules), _) => self.of_rules(rules, output)?,
-            (None, None, Some(quota)) => self.of_limit(quota)?,
+            (None, None, Some(quota)) => self.asked(quota).plan().map_err(Failure::refused)?,
             (None, None, None) => {
                 let wrong = "a scenario, --limit or --rules is wanted, found none";
                 let names = "scenarios: boundary-attack, sync-lag, burst";
@@ -221,8 +283,7 @@ impl Simulate {
             }
         };
         let mut progress = Progress::new();
-        // Rules may block a client for a while, which is noticed in the background.
-        let report = waiting(async { plan.run(&mut |part| progress.show(part)) })?;
+        let report = plan.run(&mut |part| progress.show(part));
         progress.clear();
         self.draw(&Picture::from(&report), output)?;
         self.tell(&report, output)?;

@@ -1,18 +1,14 @@
-//! Who decides: one limit on one store, nodes that sync, or all the rules of a file.
+//! Who decides: one limit on one store, nodes that sync as the textbook has it, rules on one node or on a fleet.
 
-use std::fmt::Write;
-use std::net::Ipv4Addr;
+use tidegate::rule::Synced;
+use tidegate::{Limit, Outcome, RuleSet, Span, State, Timestamp};
 
-use futures_util::FutureExt;
-use tidegate::rule::{Mode, Synced};
-use tidegate::{
-    Decision, Limit, Limiter, ManualClock, MemoryStore, Outcome, Request, RequestError, Rule,
-    RuleSet, Span, State, Timestamp,
-};
-
+use super::asking::{Asking, Names};
 use super::fleet::{Fleet, Telling};
+use super::rule_gate::{Lines, RuleGate};
 use super::tally::{Said, Tally};
 use super::traffic::{Arrival, Load};
+use super::weather::Weather;
 
 /// What is put to the test.
 #[derive(Clone, Debug)]
@@ -21,8 +17,12 @@ pub(crate) enum Subject {
     Exact(Limit),
     /// A limit that nodes keep by telling each other.
     Synced(Limit, Synced, Telling),
-    /// The rules of a file, and what every request has in common.
+    /// The rules of a file on one node, and what every request has in common.
     Rules(RuleSet, Vec<(String, String)>),
+    /// The same on nodes as they ship, each rule kept as its accuracy says.
+    Fleet(RuleSet, Vec<(String, String)>, Weather),
+    /// One limit on such nodes: the only rule of a set.
+    Kept(RuleSet, Weather),
 }
 
 /// A subject at work.
@@ -50,20 +50,47 @@ impl Subject {
     pub(crate) fn limit(&self) -> Option<Limit> {
         match self {
             Self::Exact(limit) | Self::Synced(limit, ..) => Some(limit.clone()),
-            Self::Rules(rules, attributes) => {
-                let asking = Asking::new(rules, attributes.clone());
+            Self::Rules(rules, common) | Self::Fleet(rules, common, _) => {
+                let asking = Asking::new(rules, common.clone());
                 let mut names = Names::default();
                 let request = asking.request(0, &mut names).ok()?;
                 let matching = rules.matching(&request);
                 let limit = matching.first()?.limit_for(&request, Timestamp::EPOCH).limit;
                 Some(Limit::clone(limit))
             }
+            Self::Kept(rules, _) => Some(Limit::clone(rules.rules().first()?.limit())),
         }
+    }
+
+    /// How much work a request is, where one that asks a store is 1.
+    pub(super) fn steps(&self) -> u64 {
+        match self {
+            Self::Exact(_) => 1,
+            Self::Synced(..) => 2,
+            Self::Rules(rules, _) => 4 + 2 * rules.rules().len() as u64,
+            Self::Fleet(rules, ..) | Self::Kept(rules, _) => 8 + 4 * rules.rules().len() as u64,
+        }
+    }
+
+    /// How much work nodes have besides, when nobody asks.
+    pub(super) fn besides(&self, load: &Load) -> u64 {
+        let (every, clients) = match self {
+            Self::Exact(_) | Self::Rules(..) => return 0,
+            // Each tells, and each looks.
+            Self::Synced(_, synced, _) => (synced.every.span(), 4 * load.clients),
+            Self::Fleet(..) | Self::Kept(..) => (Span::from_millis(100), 8 + load.clients),
+        };
+        let times = load.length.as_micros() / every.as_micros().max(1) + 1;
+        times.saturating_mul(load.nodes).saturating_mul(clients)
     }
 
     /// The subject on its first day, and what is to be counted of it.
     pub(super) fn open(&self, name: &str, load: &Load, start: Timestamp) -> (Gate, Vec<Tally>) {
         let one = |limit: &Limit| vec![Tally::new(name, Some(limit), load.length)];
+        let of = |gate: RuleGate| {
+            let tallies = gate.tallies(name, load, start);
+            (Gate::Rules(Box::new(gate)), tallies)
+        };
         match self {
             Self::Exact(limit) => {
                 (Gate::Exact { limit: limit.clone(), clients: Vec::new() }, one(limit))
@@ -73,11 +100,23 @@ impl Subject {
                 let fleet = Fleet::new(limit.clone(), *synced, *telling, size, start);
                 (Gate::Synced(fleet), one(limit))
             }
-            Self::Rules(rules, attributes) => {
-                let gate = RuleGate::new(rules.clone(), attributes.clone(), start);
-                let tallies = gate.tallies(name, load.length, start);
-                (Gate::Rules(Box::new(gate)), tallies)
+            Self::Rules(rules, common) => of(RuleGate::alone(rules.clone(), common.clone(), start)),
+            Self::Fleet(rules, common, weather) => {
+                let (rules, common, size) = (rules.clone(), common.clone(), (load.nodes, *weather));
+                of(RuleGate::fleet(rules, common, size, start, Lines::Each))
             }
+            Self::Kept(rules, weather) => {
+                let (rules, size) = (rules.clone(), (load.nodes, *weather));
+                of(RuleGate::fleet(rules, Vec::new(), size, start, Lines::One))
+            }
+        }
+    }
+
+    /// When its store is away.
+    pub(super) fn weather(&self) -> Weather {
+        match self {
+            Self::Fleet(_, _, weather) | Self::Kept(_, weather) => *weather,
+            Self::Exact(_) | Self::Synced(..) | Self::Rules(..) => Weather::default(),
         }
     }
 }
@@ -105,124 +144,11 @@ impl Gate {
         tallies[0].note(arrival.client, arrival.at, now, said);
         Answer::from(&outcome)
     }
-}
 
-/// The limiter that ships, on a store in memory and a clock that is moved by hand.
-pub(super) struct RuleGate {
-    limiter: Limiter<MemoryStore>,
-    time: ManualClock,
-    asking: Asking,
-    names: Names,
-    /// Which rules count clients apart.
-    apart: Vec<bool>,
-}
-
-/// What requests look like.
-struct Asking {
-    /// What they have in common.
-    common: Vec<(String, String)>,
-    /// Attributes that name a client.
-    naming: Vec<String>,
-}
-
-/// What a client is called.
-#[derive(Default)]
-struct Names {
-    name: String,
-    address: String,
-}
-
-/// What a request has unless it is said otherwise.
-const USUAL: [(&str, &str); 3] = [("method", "GET"), ("host", "localhost"), ("path", "/")];
-
-impl Asking {
-    fn new(rules: &RuleSet, mut common: Vec<(String, String)>) -> Self {
-        let given = |common: &[(String, String)], name: &str| common.iter().any(|(n, _)| n == name);
-        let mut naming: Vec<String> = Vec::new();
-        for name in rules.rules().iter().flat_map(Rule::per).flat_map(|chain| chain.attributes()) {
-            if !given(&common, name) && !naming.iter().any(|known| known == name) {
-                naming.push(name.to_owned());
-            }
+    /// What is counted elsewhere than in what requests are told.
+    pub(super) fn settle(&self, tallies: &mut [Tally]) {
+        if let Self::Rules(gate) = self {
+            gate.settle(tallies);
         }
-        for (name, value) in USUAL {
-            if !given(&common, name) && !naming.iter().any(|known| known == name) {
-                common.push((name.to_owned(), value.to_owned()));
-            }
-        }
-        Self { common, naming }
-    }
-
-    fn request<'n>(
-        &'n self,
-        client: u64,
-        names: &'n mut Names,
-    ) -> Result<Request<'n>, RequestError> {
-        names.name.clear();
-        names.address.clear();
-        // Addresses of 10.0.0.0/8 and those after it.
-        let number = u32::try_from(client % (1 << 30)).unwrap_or_default();
-        let address = Ipv4Addr::from_bits(0x0a00_0001 + number);
-        // Writing to a text does not fail.
-        let _ = write!(names.name, "client-{}", client + 1);
-        let _ = write!(names.address, "{address}");
-        let mut request = Request::new();
-        for (name, value) in &self.common {
-            request.insert(name.as_str(), value.as_str())?;
-        }
-        for name in &self.naming {
-            let value = if name == "ip" { &names.address } else { &names.name };
-            request.insert(name.as_str(), value.as_str())?;
-        }
-        Ok(request)
-    }
-}
-
-impl RuleGate {
-    fn new(rules: RuleSet, common: Vec<(String, String)>, start: Timestamp) -> Self {
-        let asking = Asking::new(&rules, common);
-        let named = |name: &str| asking.naming.iter().any(|naming| naming == name);
-        let apart = |rule: &Rule| {
-            rule.per().iter().any(|chain| chain.attributes().any(named)) && rule.mode() != Mode::Off
-        };
-        let apart = rules.rules().iter().map(apart).collect();
-        let time = ManualClock::starting_at(start);
-        let limiter = Limiter::builder().rules(rules).clock(time.clock()).build();
-        Self { limiter, time, asking, names: Names::default(), apart }
-    }
-
-    /// One for all rules together, and one for each.
-    fn tallies(&self, name: &str, length: Span, start: Timestamp) -> Vec<Tally> {
-        let mut names = Names::default();
-        let request = self.asking.request(0, &mut names).unwrap_or_default();
-        let rules = self.limiter.rules().rules().iter().map(|rule| {
-            let limit = rule.limit_for(&request, start).limit;
-            Tally::new(rule.name(), Some(limit), length)
-        });
-        std::iter::once(Tally::new(name, None, length)).chain(rules).collect()
-    }
-
-    fn decide(&mut self, arrival: Arrival, now: Timestamp, tallies: &mut [Tally]) -> Answer {
-        self.time.advance(now.since(self.time.now()));
-        let Arrival { client, at, .. } = arrival;
-        let decision = match self.asking.request(client, &mut self.names) {
-            Ok(request) => self.limiter.check(&request).now_or_never(),
-            Err(_) => None,
-        };
-        // A store in memory answers at once, and attributes were looked at before.
-        let decision = decision.unwrap_or_else(|| Decision::of(Default::default()));
-        let admitted = decision.is_allowed();
-        let all = if admitted { Said::Yes(decision.delay()) } else { Said::No };
-        tallies[0].note(client, at, now, all);
-        for policy in decision.policies() {
-            let Some(place) = self.limiter.rules().place(&policy.rule) else { continue };
-            let said = match policy.outcome.is_allowed() {
-                false => Said::No,
-                true if admitted || policy.shadow => Said::Yes(policy.outcome.delay()),
-                true => Said::Elsewhere,
-            };
-            let whose = if self.apart[place] { client } else { 0 };
-            tallies[place + 1].note(whose, at, now, said);
-        }
-        Answer { admitted, retry_after: decision.retry_after() }
     }
 }

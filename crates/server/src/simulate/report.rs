@@ -48,6 +48,18 @@ pub(crate) struct Line {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) over: Option<u64>,
     pub(crate) longest_wait_seconds: f64,
+    /// What came while the store was away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) outage: Option<Meanwhile>,
+    /// Let pass because the store did not answer; each may be one too many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) failed_open: Option<u64>,
+    /// Refused because the store did not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) failed_closed: Option<u64>,
+    /// Decided by a node's own share because the store did not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) failed_local: Option<u64>,
     /// What the textbook's formula expects in one window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) textbook: Option<u64>,
@@ -59,6 +71,13 @@ pub(crate) struct Line {
 pub(crate) struct Aligned {
     pub(crate) most: u64,
     pub(crate) bound: u64,
+}
+
+/// How many came and passed in a while.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Meanwhile {
+    pub(crate) offered: u64,
+    pub(crate) admitted: u64,
 }
 
 /// How many came and passed in each piece of the time.
@@ -137,6 +156,14 @@ impl Report {
             _ => String::new(),
         };
         columns.push(("WAIT".into(), Box::new(wait)));
+        let meanwhile = move |line: &Line| {
+            let told = |outage: Meanwhile| of(outage.admitted, outage.offered);
+            line.outage.map_or_else(String::new, told)
+        };
+        columns.push(("IN OUTAGE".into(), Box::new(meanwhile)));
+        columns.push(("OPEN".into(), Box::new(move |line| count(line.failed_open))));
+        columns.push(("CLOSED".into(), Box::new(move |line| count(line.failed_closed))));
+        columns.push(("LOCAL".into(), Box::new(move |line| count(line.failed_local))));
         columns.push(("TEXTBOOK".into(), Box::new(move |line| count(line.textbook))));
         // What nobody has anything to say about is left out.
         let (first, rest) = (columns.remove(0), columns);

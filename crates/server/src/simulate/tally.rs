@@ -2,8 +2,9 @@
 
 use tidegate::{Bound, Limit, Span, Timestamp};
 
-use super::report::{Aligned, Line, Timeline};
+use super::report::{Aligned, Line, Meanwhile, Timeline};
 use super::watch::Watch;
+use super::weather::Outage;
 
 /// So many pieces of time are told apart.
 const PIECES: u64 = 120;
@@ -22,6 +23,10 @@ pub(super) struct Tally {
     /// How long all of it takes.
     length: Span,
     timeline: (Vec<u64>, Vec<u64>),
+    /// A time that is told apart, and what became of it.
+    outage: Option<(Outage, Meanwhile)>,
+    /// What was let pass, refused and decided alone, without the store.
+    failed: [u64; 3],
 }
 
 /// What was said to a request.
@@ -49,7 +54,20 @@ impl Tally {
             longest_wait: Span::ZERO,
             length,
             timeline: (pieces(), pieces()),
+            outage: None,
+            failed: [0; 3],
         }
+    }
+
+    /// What comes in an outage is counted besides.
+    pub(super) fn telling_apart(mut self, outage: Option<Outage>) -> Self {
+        self.outage = outage.map(|outage| (outage, Meanwhile::default()));
+        self
+    }
+
+    /// So many were let pass, refused and decided alone because the store did not answer.
+    pub(super) fn failed(&mut self, open: u64, closed: u64, local: u64) {
+        self.failed = [open, closed, local];
     }
 
     pub(super) fn offered(&self) -> u64 {
@@ -61,6 +79,12 @@ impl Tally {
         self.offered += 1;
         let piece = self.piece(passed);
         self.timeline.0[piece] += 1;
+        if let Some((outage, meanwhile)) = &mut self.outage
+            && outage.covers(passed)
+        {
+            meanwhile.offered += 1;
+            meanwhile.admitted += u64::from(matches!(said, Said::Yes(_)));
+        }
         match said {
             Said::Yes(wait) => {
                 self.admitted += 1;
@@ -89,6 +113,7 @@ impl Tally {
         let aligned = aligned.map(|bound| Aligned { most: self.watch.aligned(), bound });
         let beyond = aligned.map_or(0, |aligned| aligned.most.saturating_sub(aligned.bound));
         let over = bound.map(|bound| peak.most.saturating_sub(bound.most).max(beyond));
+        let [open, closed, local] = self.failed.map(|count| (count > 0).then_some(count));
         Line {
             name: self.name,
             limit: self.limit.map(|(limit, _)| limit),
@@ -102,6 +127,10 @@ impl Tally {
             aligned,
             over,
             longest_wait_seconds: seconds(self.longest_wait),
+            outage: self.outage.map(|(_, meanwhile)| meanwhile),
+            failed_open: open,
+            failed_closed: closed,
+            failed_local: local,
             textbook,
             timeline: Timeline {
                 piece_seconds: seconds(self.length) / PIECES as f64,

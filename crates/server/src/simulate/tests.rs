@@ -1,9 +1,12 @@
 //! Scenarios as they are printed, and what holds for any traffic.
 
+mod fleets;
+
 use proptest::prelude::*;
 use tidegate::rule::{Every, MaxAhead, Synced};
 use tidegate::{Algorithm, Limit, Quota, RuleSet, Span};
 
+use super::fleet::Telling;
 use super::report::Line;
 use super::*;
 

@@ -54,6 +54,25 @@ pub(super) fn start(window: Span) -> Timestamp {
 }
 
 impl Load {
+    /// How many requests that is, at the most; by chance it may be a few more.
+    pub(super) fn count(&self) -> u64 {
+        let length = self.length.as_micros();
+        let evenly = |length: u64| {
+            let (amount, window) = (self.rate.amount(), self.rate.window().as_micros().max(1));
+            let count = u128::from(amount) * u128::from(length) / u128::from(window) + 1;
+            u64::try_from(count).unwrap_or(u64::MAX)
+        };
+        match self.shape {
+            Shape::Steady | Shape::Zipf => evenly(length),
+            Shape::Bursty => evenly(length.div_ceil(PERIOD).saturating_mul(PERIOD)),
+            Shape::Once { count } => count.saturating_mul(self.clients),
+            Shape::Boundary { amount, window, .. } => {
+                let pairs = length.div_ceil(window.as_micros().saturating_mul(2).max(1));
+                amount.saturating_mul(2).saturating_mul(self.clients).saturating_mul(pairs)
+            }
+        }
+    }
+
     /// Every request in the order of time, until it is over.
     pub(super) fn arrivals(&self) -> Arrivals {
         Arrivals {
@@ -154,14 +173,15 @@ mod tests {
         let shapes =
             [Shape::Steady, Shape::Bursty, Shape::Zipf, boundary(), Shape::Once { count: 9 }];
         for shape in shapes {
-            let mut last = Span::ZERO;
-            let mut count = 0;
+            let (mut last, mut count) = (Span::ZERO, 0);
             for arrival in load(shape).arrivals() {
                 assert!(arrival.at >= last && arrival.at < Span::from_secs(20), "{arrival:?}");
                 assert!(arrival.client < 4 && arrival.node < 3, "{arrival:?}");
                 (last, count) = (arrival.at, count + 1);
             }
             assert!(count > 0, "{shape:?}");
+            let by_chance = if shape == Shape::Zipf { 200 } else { 0 };
+            assert!(count <= load(shape).count() + by_chance, "{shape:?}: {count}");
         }
     }
 

@@ -353,3 +353,22 @@ fn everything_on_the_door_wants_the_token_and_is_nowhere_else() {
         assert_eq!(server.ask(method, path, "").status, 404, "{method} {path}");
     }
 }
+
+#[test]
+fn the_lab_simulates_and_says_what_it_takes() {
+    let server = Server::with_rules(RULES);
+    let found = server.manage("POST", "/v1/lab", "{}");
+    assert_eq!(found.status, 200, "{found:?}");
+    let found = found.json();
+    let admitted: Vec<_> = found["lines"].as_array().unwrap().iter().collect();
+    assert_eq!((&admitted[0]["admitted"], &admitted[1]["admitted"]), (&json!(40), &json!(20)));
+    assert_eq!(admitted[0]["withinSeconds"], json!(0.15));
+    assert!(found["tookMicros"].is_u64(), "{found}");
+    let long = r#"{"traffic":"steady","rate":100000,"lengthMillis":3600000}"#;
+    let (status, told) = refused(&server.manage("POST", "/v1/lab", long));
+    assert!(status == 400 && told.contains("wanted at most 500000"), "{told}");
+    let unfit = r#"{"nodes":2,"accuracy":"synced"}"#;
+    let (status, told) = refused(&server.manage("POST", "/v1/lab", unfit));
+    assert!(status == 400 && told.contains("found sliding_log"), "{told}");
+    assert_eq!(server.manage("GET", "/v1/lab", "").status, 405);
+}

@@ -34,6 +34,7 @@ mod rules_files;
 mod rules_fleet;
 mod rules_url;
 mod serve;
+mod simulate;
 mod simulate_real;
 mod slots;
 mod tls;

@@ -287,6 +287,9 @@ fn answers_to_operators_and_probes_are_as_the_document_says() {
         ("POST", "/v1/refund", "/v1/refund", r#"{"rule":"api","client":"alice"}"#),
         ("POST", "/v1/refund", "/v1/refund", r#"{"rule":"api","client":"alice","cost":0}"#),
         ("DELETE", "/v1/clients/api/alice", "/v1/clients/{rule}/{client}", ""),
+        ("POST", "/v1/lab", "/v1/lab", "{}"),
+        ("POST", "/v1/lab", "/v1/lab", r#"{"nodes":3,"algorithms":["fixed_window"]}"#),
+        ("POST", "/v1/lab", "/v1/lab", r#"{"nodes":0}"#),
     ] {
         let response = server.manage(method, path, body);
         assert_described(&document, method, described, &response);

@@ -48,6 +48,11 @@ impl Queue {
         due
     }
 
+    /// When the time of the first comes.
+    pub(super) fn next(&self) -> Option<Timestamp> {
+        self.waiting.lock().peek().map(|Reverse((at, _))| *at)
+    }
+
     /// Wakes who waits, for good.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
@@ -57,8 +62,7 @@ impl Queue {
     /// Waits until the time of the first has come, or there will be none any more.
     pub(super) async fn ready(&self, clock: &Clock) {
         while !self.closed.load(Ordering::Acquire) {
-            let next = self.waiting.lock().peek().map(|Reverse((at, _))| *at);
-            let wait = next.map_or(LONG, |at| at.since(clock.now()).min(LONG));
+            let wait = self.next().map_or(LONG, |at| at.since(clock.now()).min(LONG));
             if wait.is_zero() {
                 return;
             }

@@ -64,6 +64,22 @@ impl Syncs {
         asking
     }
 
+    /// Syncs everybody whose time has come.
+    pub(crate) async fn catch_up<S: Store>(&self, store: &Arc<S>) {
+        while self.queue.next().is_some_and(|next| next <= self.clock.now()) {
+            let asking = self.due();
+            if !asking.is_empty() {
+                // What failed is told again in time.
+                let _ = self.ask_all(store, asking).await;
+            }
+        }
+    }
+
+    /// When the next one's time comes.
+    pub(crate) fn next(&self) -> Option<Timestamp> {
+        self.queue.next()
+    }
+
     fn sync(&self, key: Key, entry: &mut Entry, now: Timestamp) -> Asking {
         let id = self.id();
         let ask = entry.view.ask(now, id, entry.synced.every, 0);

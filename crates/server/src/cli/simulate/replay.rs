@@ -10,13 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
-use tidegate::RuleSet;
 
-use super::super::excerpt::Sources;
-use super::super::{Ending, Failure, Output, named_values, waiting};
+use super::super::{Ending, Failure, Output, named_values};
 use super::Simulate;
 use super::progress::Progress;
-use crate::config::{self, ConfigError};
+use super::rules::{note_held, read_rules};
 use crate::simulate::log::{BadLine, LogFormat, opened};
 use crate::simulate::replay::{self, Unread};
 
@@ -47,7 +45,24 @@ pub(super) struct Replay {
 }
 
 /// What describes traffic that nobody logged.
-const MADE_UP: [&str; 7] = ["scenario", "limit", "traffic", "rate", "clients", "length", "seed"];
+const MADE_UP: [&str; 16] = [
+    "scenario",
+    "limit",
+    "traffic",
+    "at",
+    "count",
+    "rate",
+    "clients",
+    "length",
+    "nodes",
+    "accuracy",
+    "sync",
+    "sync_phase",
+    "skew",
+    "outage",
+    "on_store_failure",
+    "seed",
+];
 
 impl Replay {
     /// The log to replay, if one is.
@@ -88,8 +103,7 @@ impl Simulate {
                 progress.show(done.load(Ordering::Relaxed) as f64 / size as f64);
             }
         };
-        // Rules may block a client for a while, which is noticed in the background.
-        let ran = waiting(async { replay.run(from, &mut show) })?;
+        let ran = replay.run(from, &mut show);
         progress.clear();
         let replayed = ran.map_err(|unread| match unread {
             Unread::Failed(error) => unreadable(error),
@@ -159,28 +173,4 @@ fn fields(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
         ))),
     };
     given.iter().map(pair).collect()
-}
-
-/// The rules of a file, or what is wrong in its lines.
-pub(super) fn read_rules(path: &Path) -> Result<RuleSet, Failure> {
-    let name = shown(path);
-    let text = config::read(path, RuleSet::MAX_DOCUMENT)?;
-    RuleSet::parse(&name, &text).map_err(|error| {
-        let error = ConfigError::from(error);
-        let mut sources = Sources::default();
-        sources.keep(&name, &text);
-        let told = sources.told(&error);
-        let failure = Failure::from(error);
-        Failure { message: told.unwrap_or_else(|| failure.message.clone()), ..failure }
-    })
-}
-
-/// Says what can't be simulated of limits in flight.
-fn note_held(rules: &RuleSet, output: &mut Output<'_>) {
-    for rule in rules.rules().iter().filter(|rule| rule.limit().is_held()) {
-        output.note(format_args!(
-            "{}: counts what is in flight; here every request keeps its slot for all of hold",
-            rule.name()
-        ));
-    }
 }

@@ -56,6 +56,16 @@ fn algorithms_are_compared_under_the_same_traffic() {
 }
 
 #[test]
+fn an_attack_begins_where_it_is_said_and_a_burst_is_as_large() {
+    let attack = ["--limit", "20/s", "--traffic", "boundary", "--at", "5%", "--algorithm"];
+    // Most of a second is enough to fill a bucket again.
+    assert_eq!(admitted(&[&attack[..], &["token_bucket"]].concat())[0].1, 39);
+    let burst = ["--limit", "20/s", "--traffic", "burst", "--count", "25", "--clients", "2"];
+    assert_eq!(admitted(&burst), [("token_bucket".into(), 40)]);
+    assert!(misread(&["--limit", "5/s", "--at", "100%"]).contains("from 0 to 99"));
+}
+
+#[test]
 fn a_fleet_of_ones_own_admits_what_the_scenario_does() {
     let found = admitted(&[
         "--limit",
@@ -102,6 +112,45 @@ fn rules_meet_requests_that_have_what_they_match_on() {
     assert!(wrong.contains("rules.yaml:1") && wrong.contains("limmit"), "{wrong}");
 }
 
+/// What the guide shows of fleets: each command, and what it prints.
+const SHOWN: [&str; 2] = [
+    "tidegate simulate --limit 60/s --algorithm fixed_window --nodes 3 --rate 270/s --for 1s \\\n    \
+     --accuracy exact,leased,synced,split --sync 200ms,400ms --sync-phase own",
+    "tidegate simulate --limit 20/s --algorithm fixed_window --nodes 3 --rate 90/s --for 30s \\\n    \
+     --outage 10s..20s --on-store-failure allow,deny,local",
+];
+
+#[test]
+fn the_guide_shows_what_fleets_make_of_it() {
+    let page = include_str!("../../../../../docs/guide/simulate.md");
+    let mut missing = String::new();
+    for command in SHOWN {
+        let words: Vec<&str> = command.split_whitespace().filter(|word| *word != "\\").collect();
+        let (_, table) = simulated(&words[2..]).unwrap();
+        let shown = format!("```sh\n{command}\n```\n\n```text\n{table}```\n");
+        if !page.contains(&shown) {
+            missing += &shown;
+        }
+    }
+    assert!(missing.is_empty(), "{missing}");
+}
+
+#[test]
+fn rules_on_several_nodes_are_kept_by_their_accuracy() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rules.yaml");
+    let rules = "rules: [{name: api, per: [user], limit: 30 per hour, algorithm: fixed_window, \
+                 accuracy: synced, max_ahead: 5, on_store_failure: deny}]";
+    std::fs::write(&path, rules).unwrap();
+    let path = path.to_str().unwrap();
+    let load = ["--rules", path, "--rate", "90/s", "--for", "10s"];
+    assert_eq!(admitted(&load)[0].1, 30);
+    let fleet = admitted(&[&load[..], &["--nodes", "3"]].concat());
+    assert!((31..=45).contains(&fleet[0].1), "{fleet:?}");
+    let away = admitted(&[&load[..], &["--nodes", "3", "--outage", "0..20s"]].concat());
+    assert_eq!(away[0].1, 0);
+}
+
 #[test]
 fn a_picture_is_written_where_it_was_asked_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -118,13 +167,15 @@ fn a_picture_is_written_where_it_was_asked_for() {
 fn what_makes_no_sense_is_told_with_what_is_wanted() {
     assert!(refused(&[]).contains("a scenario, --limit or --rules is wanted"));
     assert!(misread(&["burst", "--limit", "5/s"]).contains("cannot be used with"));
-    assert!(misread(&["--rules", "r.yaml", "--nodes", "3"]).contains("cannot be used with"));
+    assert!(misread(&["--rules", "r.yaml", "--sync", "1s"]).contains("cannot be used with"));
     assert!(misread(&["--limit", "5/s", "--sync", "5ms"]).contains("from 10 ms to 60 s"));
     assert!(misread(&["--limit", "5/s", "--rate", "20 in flight"]).contains("like 90/s"));
     assert!(misread(&["burst", "--plot", "burst.gif"]).contains("ends in .svg or .png"));
     assert!(misread(&["--limit", "5 per fortnight"]).contains("found \"fortnight\""));
+    assert!(misread(&["--limit", "5/s", "--outage", "9s..3s"]).contains("like 10s..20s"));
+    assert!(misread(&["--limit", "5/s", "--on-store-failure", "deny"]).contains("--outage"));
     let log = ["--limit", "5/s", "--algorithm", "sliding_log"];
     assert!(refused(&[&log[..], &["--sync", "1s"]].concat()).contains("found sliding_log"));
     assert!(refused(&[&log[..], &["--burst", "9"]].concat()).contains("burst needs algorithm"));
-    assert!(refused(&[&log[..], &["--queue", "9"]].concat()).contains("--queue needs"));
+    assert!(refused(&[&log[..], &["--queue", "9"]].concat()).contains("queue needs"));
 }
