@@ -55,7 +55,7 @@ enum Command {
     Check(check::Check),
     Explain(explain::Explain),
     Validate(validate::Validate),
-    Simulate(simulate::Simulate),
+    Simulate(Box<simulate::Simulate>),
     Rules(rules::Rules),
     Block(block::Block),
     Top(top::Top),

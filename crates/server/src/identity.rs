@@ -20,8 +20,7 @@ use hyper::http::request::Parts;
 use tidegate::tower::{Lookup, mentioned};
 use tidegate::{BlockList, Clock, Request, RuleSet};
 
-pub(crate) use self::address::AddressConfig;
-use self::address::Addresses;
+pub(crate) use self::address::{AddressConfig, Addresses};
 use self::jwt::{Claims, Verifier};
 pub(crate) use self::jwt::{JwtConfig, TokenPlace};
 pub(crate) use self::keys::KeySource;

@@ -1,19 +1,23 @@
 //! `tidegate simulate`: what a limit makes of traffic, before anybody meets it.
 
 mod plan;
+mod replay;
+mod rules;
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 use tidegate::rule::{Every, MaxAhead, OnStoreFailure};
 use tidegate::{Quota, Span};
 use tidegate_core::quota::window_of;
 
 use super::progress::Progress;
 use super::{Ending, Failure, Output};
-use crate::simulate::{self, Counting, LATE, MANY, Outage, Phase, Report, Scenario, Traffic};
+use crate::simulate::{Counting, LATE, MANY, Outage, Phase, Picture, Scenario, Traffic};
 
 /// Shows what a limit makes of traffic, in virtual time.
 ///
@@ -115,9 +119,12 @@ pub(crate) struct Simulate {
     #[arg(long)]
     json: bool,
 
-    /// Draws what was offered and admitted over time
+    /// Draws what was offered and admitted over time; as PNG if the file ends in .png
     #[arg(long, value_name = "FILE.svg", value_parser = picture)]
     plot: Option<PathBuf>,
+
+    #[command(flatten)]
+    replay: replay::Replay,
 }
 
 /// What describes a simulation of one's own.
@@ -159,6 +166,7 @@ Examples:
       --rate 1000/s --for 24h --plot day.svg
   tidegate simulate --limit '60/s' --nodes 3 --accuracy exact,leased,split --skew 50ms --rate 270/s
   tidegate simulate --limit '20/s' --nodes 3 --outage 10s..20s --on-store-failure allow,deny,local
+  tidegate simulate --log access.log --rules new.yaml --against old.yaml
 
 On several nodes the rules of a file are kept as their accuracy says; one alone keeps them exactly.";
 
@@ -217,9 +225,12 @@ fn outage(text: &str) -> Result<Outage, String> {
 
 fn picture(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
-    match path.extension().is_some_and(|kind| kind.eq_ignore_ascii_case("svg")) {
+    let known = |kind: &std::ffi::OsStr| {
+        ["svg", "png"].iter().any(|known| kind.eq_ignore_ascii_case(known))
+    };
+    match path.extension().is_some_and(known) {
         true => Ok(path),
-        false => Err("a file that ends in .svg is wanted".to_owned()),
+        false => Err("a file that ends in .svg or .png is wanted".to_owned()),
     }
 }
 
@@ -255,6 +266,9 @@ fn max_ahead(text: &str) -> Result<MaxAhead, String> {
 
 impl Simulate {
     pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+        if let Some(log) = self.replay.log() {
+            return self.replayed(log, output);
+        }
         let plan = match (self.scenario, &self.rules, self.limit) {
             (Some(scenario), ..) => scenario.plan().map_err(Failure::failed)?,
             (None, Some(rules), _) => self.of_rules(rules, output)?,
@@ -270,17 +284,29 @@ impl Simulate {
         let mut progress = Progress::new();
         let report = plan.run(&mut |part| progress.show(part));
         progress.clear();
-        if let Some(path) = &self.plot {
-            std::fs::write(path, simulate::svg(&report)).map_err(|error| {
-                Failure::failed(format_args!("{}: can't be written: {error}", path.display()))
-            })?;
-            output.note(format_args!("{}: drawn", path.display()));
-        }
+        self.draw(&Picture::from(&report), output)?;
         self.tell(&report, output)?;
         Ok(Ending::Fine)
     }
 
-    fn tell(&self, report: &Report, output: &mut Output<'_>) -> Result<(), Failure> {
+    fn draw(&self, picture: &Picture<'_>, output: &mut Output<'_>) -> Result<(), Failure> {
+        let Some(path) = &self.plot else { return Ok(()) };
+        let drawn = match path.extension().is_some_and(|kind| kind.eq_ignore_ascii_case("png")) {
+            true => picture.png().map_err(Failure::failed)?,
+            false => picture.svg().into_bytes(),
+        };
+        std::fs::write(path, drawn).map_err(|error| {
+            Failure::failed(format_args!("{}: can't be written: {error}", path.display()))
+        })?;
+        output.note(format_args!("{}: drawn", path.display()));
+        Ok(())
+    }
+
+    fn tell(
+        &self,
+        report: &(impl Serialize + Display),
+        output: &mut Output<'_>,
+    ) -> Result<(), Failure> {
         if self.json {
             output.data(serde_json::to_string_pretty(report).map_err(Failure::failed)?);
         } else {

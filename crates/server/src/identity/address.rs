@@ -28,19 +28,19 @@ impl Default for AddressConfig {
 
 /// Finds the address of a client.
 #[derive(Debug)]
-pub(super) struct Addresses {
+pub(crate) struct Addresses {
     config: AddressConfig,
     /// Whether somebody was told that its header does not count.
     warned: AtomicBool,
 }
 
 impl Addresses {
-    pub(super) fn new(config: AddressConfig) -> Self {
+    pub(crate) fn new(config: AddressConfig) -> Self {
         Self { config, warned: AtomicBool::new(false) }
     }
 
     /// The client's address as rules count it: an IPv4 address, or the network of an IPv6 address.
-    pub(super) fn read(&self, peer: IpAddr, headers: &HeaderMap) -> String {
+    pub(crate) fn read(&self, peer: IpAddr, headers: &HeaderMap) -> String {
         let header = self.config.header;
         let trusts = |address| self.trusts(address);
         if !trusts(peer.to_canonical()) && headers.contains_key(header.name()) {

@@ -4,6 +4,7 @@
 
 use std::fmt::Write;
 
+use super::png::png;
 use super::report::{Line, Report, lasting};
 
 const WIDTH: f64 = 880.0;
@@ -13,72 +14,159 @@ const TOP: f64 = 84.0;
 /// The part of a panel in which something is drawn.
 const CHART: (f64, f64) = (64.0, 100.0);
 
-const STYLE: &str = "\
-.paper{fill:#fff}text{font:13px system-ui,sans-serif;fill:#1f2933}.title{font-size:16px;font-weight:600}\
+const LIGHT: &str = "\
+.paper{fill:#fff}text{font-family:system-ui,sans-serif;font-size:13px;fill:#1f2933}.title{font-size:16px;font-weight:600}\
 .name{font-weight:600}.note{fill:#52606d}.offered{fill:#cbd2d9}.admitted{fill:#0b7285}.axis{stroke:#9aa5b1}\
+.top{stroke:#e4e7eb}";
+const DARK: &str = "\
 @media(prefers-color-scheme:dark){.paper{fill:#14181d}text{fill:#e4e7eb}.note{fill:#9aa5b1}\
-.offered{fill:#3e4c59}.admitted{fill:#3bc9db}.axis{stroke:#616e7c}}";
+.offered{fill:#3e4c59}.admitted{fill:#3bc9db}.axis{stroke:#616e7c}.top{stroke:#2a3138}}";
 
-/// The picture of a report.
-pub(crate) fn svg(report: &Report) -> String {
-    let height = TOP + PANEL * report.lines.len() as f64;
-    let title = escaped(&report.title);
-    let mut picture = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
-         aria-label=\"{title}\">\n<title>{title}</title>\n<style>{STYLE}</style>\n\
-         <rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\"/>\n\
-         <text class=\"title\" x=\"24\" y=\"32\">{title}</text>\n\
-         <rect class=\"offered\" x=\"24\" y=\"48\" width=\"12\" height=\"12\"/>\
-         <text x=\"42\" y=\"59\">offered</text>\n\
-         <rect class=\"admitted\" x=\"112\" y=\"48\" width=\"12\" height=\"12\"/>\
-         <text x=\"130\" y=\"59\">admitted</text>\n"
-    );
-    for (place, line) in report.lines.iter().enumerate() {
-        panel(&mut picture, line, TOP + PANEL * place as f64);
-    }
-    picture.push_str("</svg>\n");
-    picture
+/// Where no step has more than this, several are drawn as one: small numbers leap from step to step.
+const FEW: u64 = 25;
+/// How many, whichever leaps least.
+const TOGETHER: [usize; 3] = [3, 4, 6];
+
+/// What is drawn: a panel below the other, each with what was offered and admitted over time.
+#[derive(Debug)]
+pub(crate) struct Picture<'r> {
+    pub(crate) title: &'r str,
+    pub(crate) panels: Vec<Panel<'r>>,
 }
 
-fn panel(picture: &mut String, line: &Line, top: f64) {
-    let (left, tall) = CHART;
-    let (right, floor) = (WIDTH - 24.0, top + 24.0 + tall);
-    let timeline = &line.timeline;
-    let series = [("offered", &timeline.offered), ("admitted", &timeline.admitted)];
-    let most = series.iter().flat_map(|(_, counts)| counts.iter()).max().copied().unwrap_or(0);
-    let (name, offered, admitted) = (escaped(&line.name), line.offered, line.admitted);
-    let mut add = |text: std::fmt::Arguments<'_>| {
-        // Writing to a text does not fail.
-        let _ = picture.write_fmt(text);
-    };
-    add(format_args!(
-        "<text class=\"name\" x=\"24\" y=\"{}\">{name}</text>\n\
-         <text class=\"note\" x=\"{right}\" y=\"{0}\" text-anchor=\"end\">{admitted} of {offered} admitted</text>\n",
-        top + 12.0
-    ));
-    for (class, counts) in series {
-        let wide = (right - left) / counts.len().max(1) as f64;
-        let mut steps = format!("M{left:.1} {floor:.1}");
-        for (piece, count) in counts.iter().enumerate() {
-            let height = *count as f64 / most.max(1) as f64 * tall;
-            let (from, to) = (left + piece as f64 * wide, left + (piece + 1) as f64 * wide);
-            let _ = write!(steps, "L{from:.1} {0:.1}L{to:.1} {0:.1}", floor - height);
-        }
-        add(format_args!("<path class=\"{class}\" d=\"{steps}L{right:.1} {floor:.1}Z\"/>\n"));
+#[derive(Debug)]
+pub(crate) struct Panel<'r> {
+    pub(crate) name: String,
+    /// What it comes to.
+    pub(crate) note: String,
+    /// What each step stands for.
+    pub(crate) piece_seconds: f64,
+    /// When the first step began and the last one ended; else it is the time of a simulation.
+    pub(crate) ends: Option<(String, String)>,
+    /// What was offered and what was admitted in each step.
+    pub(crate) series: (&'r [u64], &'r [u64]),
+}
+
+impl<'r> From<&'r Report> for Picture<'r> {
+    fn from(report: &'r Report) -> Self {
+        let panel = |line: &'r Line| Panel {
+            name: line.name.clone(),
+            note: format!("{} of {} admitted", line.admitted, line.offered),
+            piece_seconds: line.timeline.piece_seconds,
+            ends: None,
+            series: (&line.timeline.offered, &line.timeline.admitted),
+        };
+        Self { title: &report.title, panels: report.lines.iter().map(panel).collect() }
     }
-    let length = timeline.piece_seconds * timeline.offered.len() as f64;
-    let (low, piece) = (floor + 16.0, lasting(timeline.piece_seconds));
-    add(format_args!(
-        "<line class=\"axis\" x1=\"{left}\" y1=\"{floor}\" x2=\"{right}\" y2=\"{floor}\"/>\n\
-         <text class=\"note\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{most}</text>\n\
-         <text class=\"note\" x=\"{left}\" y=\"{low}\">0 s</text>\n\
-         <text class=\"note\" x=\"{}\" y=\"{low}\" text-anchor=\"middle\">each step {piece}</text>\n\
-         <text class=\"note\" x=\"{right}\" y=\"{low}\" text-anchor=\"end\">{}</text>\n",
-        left - 8.0,
-        floor - tall + 12.0,
-        (left + right) / 2.0,
-        lasting(length),
-    ));
+}
+
+impl Picture<'_> {
+    /// More panels than this nobody looks at.
+    pub(crate) const MOST: usize = 16;
+
+    /// The picture in light and dark colours, whichever the reader has.
+    pub(crate) fn svg(&self) -> String {
+        self.drawn(&[LIGHT, DARK].concat())
+    }
+
+    /// The picture in pixels, in light colours.
+    ///
+    /// # Errors
+    /// It is too large to be drawn.
+    pub(crate) fn png(&self) -> Result<Vec<u8>, String> {
+        png(&self.drawn(LIGHT))
+    }
+
+    fn drawn(&self, style: &str) -> String {
+        let height = TOP + PANEL * self.panels.len() as f64;
+        let title = escaped(self.title);
+        let mut picture = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
+             aria-label=\"{title}\">\n<title>{title}</title>\n<style>{style}</style>\n\
+             <rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\"/>\n\
+             <text class=\"title\" x=\"24\" y=\"32\">{title}</text>\n\
+             <rect class=\"offered\" x=\"24\" y=\"48\" width=\"12\" height=\"12\"/>\
+             <text x=\"42\" y=\"59\">offered</text>\n\
+             <rect class=\"admitted\" x=\"112\" y=\"48\" width=\"12\" height=\"12\"/>\
+             <text x=\"130\" y=\"59\">admitted</text>\n"
+        );
+        for (place, panel) in self.panels.iter().enumerate() {
+            panel.draw(&mut picture, TOP + PANEL * place as f64);
+        }
+        picture.push_str("</svg>\n");
+        picture
+    }
+}
+
+impl Panel<'_> {
+    /// How many steps are drawn as one.
+    fn together(&self) -> usize {
+        if most(self.series.0).max(most(self.series.1)) >= FEW {
+            return 1;
+        }
+        let leaps = |together: &usize| {
+            let steps = merged(self.series.0, *together);
+            let (most, least) = (most(&steps), steps.iter().min().copied().unwrap_or_default());
+            (most - least) * 1_000 / most.max(1)
+        };
+        TOGETHER.into_iter().min_by_key(leaps).unwrap_or(1)
+    }
+
+    fn draw(&self, picture: &mut String, top: f64) {
+        let (left, tall) = CHART;
+        let (right, floor) = (WIDTH - 24.0, top + 24.0 + tall);
+        let together = self.together();
+        let [offered, admitted] = [self.series.0, self.series.1].map(|all| merged(all, together));
+        let most = most(&offered).max(most(&admitted));
+        let (name, note) = (escaped(&self.name), escaped(&self.note));
+        let mut add = |text: std::fmt::Arguments<'_>| {
+            // Writing to a text does not fail.
+            let _ = picture.write_fmt(text);
+        };
+        add(format_args!(
+            "<text class=\"name\" x=\"24\" y=\"{}\">{name}</text>\n\
+             <text class=\"note\" x=\"{right}\" y=\"{0}\" text-anchor=\"end\">{note}</text>\n",
+            top + 12.0
+        ));
+        add(format_args!(
+            "<line class=\"top\" x1=\"{left}\" y1=\"{0}\" x2=\"{right}\" y2=\"{0}\"/>\n",
+            floor - tall
+        ));
+        for (class, counts) in [("offered", &offered), ("admitted", &admitted)] {
+            let wide = (right - left) / counts.len().max(1) as f64;
+            let mut steps = format!("M{left:.1} {floor:.1}");
+            for (piece, count) in counts.iter().enumerate() {
+                let height = *count as f64 / most.max(1) as f64 * tall;
+                let (from, to) = (left + piece as f64 * wide, left + (piece + 1) as f64 * wide);
+                let _ = write!(steps, "L{from:.1} {0:.1}L{to:.1} {0:.1}", floor - height);
+            }
+            add(format_args!("<path class=\"{class}\" d=\"{steps}L{right:.1} {floor:.1}Z\"/>\n"));
+        }
+        let length = self.piece_seconds * self.series.0.len() as f64;
+        let (low, piece) = (floor + 16.0, lasting(self.piece_seconds * together as f64));
+        let (from, to) = match &self.ends {
+            Some((from, to)) => (escaped(from), escaped(to)),
+            None => ("0 s".to_owned(), lasting(length)),
+        };
+        add(format_args!(
+            "<line class=\"axis\" x1=\"{left}\" y1=\"{floor}\" x2=\"{right}\" y2=\"{floor}\"/>\n\
+             <text class=\"note\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{most}</text>\n\
+             <text class=\"note\" x=\"{left}\" y=\"{low}\">{from}</text>\n\
+             <text class=\"note\" x=\"{}\" y=\"{low}\" text-anchor=\"middle\">each step {piece}</text>\n\
+             <text class=\"note\" x=\"{right}\" y=\"{low}\" text-anchor=\"end\">{to}</text>\n",
+            left - 8.0,
+            floor - tall + 5.0,
+            (left + right) / 2.0,
+        ));
+    }
+}
+
+fn merged(counts: &[u64], together: usize) -> Vec<u64> {
+    counts.chunks(together).map(|steps| steps.iter().sum()).collect()
+}
+
+fn most(counts: &[u64]) -> u64 {
+    counts.iter().max().copied().unwrap_or_default()
 }
 
 fn escaped(text: &str) -> String {

@@ -85,7 +85,7 @@ fn all_of_it_is_in_json_with_what_happened_over_time() {
 fn a_picture_has_a_panel_for_each_line_and_names_are_text() {
     let mut report = ran(Scenario::Burst);
     report.lines[0].name = "<script>&".to_owned();
-    let picture = svg(&report);
+    let picture = Picture::from(&report).svg();
     assert_eq!(picture.matches("class=\"admitted\" d=").count(), report.lines.len());
     assert!(picture.contains("&lt;script&gt;&amp;") && !picture.contains("<script>"));
     assert!(picture.contains("prefers-color-scheme:dark"));

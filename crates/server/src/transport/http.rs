@@ -16,6 +16,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+pub(crate) use self::authorize::target;
 use self::encode::Body;
 use self::json::Json;
 use super::connection::Handler;

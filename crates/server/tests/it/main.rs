@@ -38,6 +38,7 @@ mod rules_fleet;
 mod rules_url;
 mod serve;
 mod simulate;
+mod simulate_real;
 mod slots;
 mod tls;
 mod top;

@@ -3,12 +3,11 @@
 use std::path::Path;
 
 use tidegate::rule::{Accuracy, Every, Synced};
-use tidegate::{Quota, RuleSet, Span};
+use tidegate::{Quota, Span};
 
-use super::super::excerpt::Sources;
 use super::super::{Failure, Output, named_values};
+use super::rules::{note_held, read_rules};
 use super::{Kept, Simulate};
-use crate::config::{self, ConfigError};
 use crate::simulate::{Asked, Crowd, Plan, Subject, Weather};
 
 impl Simulate {
@@ -63,25 +62,12 @@ impl Simulate {
         }
     }
 
-    /// The rules of a file, with what is wrong in its lines.
+    /// The rules of a file.
     pub(super) fn of_rules(&self, path: &Path, output: &mut Output<'_>) -> Result<Plan, Failure> {
         let name = path.display().to_string();
-        let text = config::read(path, RuleSet::MAX_DOCUMENT)?;
-        let rules = RuleSet::parse(&name, &text).map_err(|error| {
-            let error = ConfigError::from(error);
-            let mut sources = Sources::default();
-            sources.keep(&name, &text);
-            let told = sources.told(&error);
-            let failure = Failure::from(error);
-            Failure { message: told.unwrap_or_else(|| failure.message.clone()), ..failure }
-        })?;
+        let rules = read_rules(path)?;
         let attributes = named_values(&self.attributes)?;
-        for rule in rules.rules().iter().filter(|rule| rule.limit().is_held()) {
-            output.note(format_args!(
-                "{}: counts what is in flight; here every request keeps its slot for all of hold",
-                rule.name()
-            ));
-        }
+        note_held(&rules, output);
         let weather = self.weather();
         let subject = match self.nodes {
             1 if weather.is_calm() => Subject::Rules(rules, attributes),

@@ -105,7 +105,7 @@ const STRAY: &AsciiSet =
     &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'\\').add(b'^').add(b'`').add(b'|');
 
 /// A path and its query, of a target in any form. What should have been encoded is.
-fn target(bytes: &[u8]) -> Option<Uri> {
+pub(crate) fn target(bytes: &[u8]) -> Option<Uri> {
     let uri: Uri = match Uri::try_from(bytes) {
         Ok(uri) => uri,
         Err(_) => percent_encode(bytes, STRAY).to_string().parse().ok()?,

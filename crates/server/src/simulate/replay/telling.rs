@@ -1,0 +1,135 @@
+//! From what happened to what is told of it.
+
+use std::cmp::Reverse;
+
+use tidegate::rule::Mode;
+use tidegate::{Rule, Timestamp};
+
+use super::super::log::Told;
+use super::clients::{Denied, Spell};
+use super::report::{
+    ByRule, Differences, Log, Newly, NewlyByRule, Outcome, Ranked, Replayed, Tallied, When,
+};
+use super::side::{Counts, Side};
+use super::{Course, Replay};
+
+/// What is told of a course that was run.
+pub(super) fn told(replay: Replay, course: Course, told: Told) -> Replayed {
+    let (from, to) = course.ends.unwrap_or((Timestamp::EPOCH, Timestamp::EPOCH));
+    let log = Log {
+        file: replay.log,
+        lines: told.lines,
+        requests: course.requests,
+        bad: told.bad,
+        bad_lines: told.shown,
+        late: course.late,
+        from,
+        to,
+    };
+    let title = format!("replay: what {} makes of {}", replay.rules.0, log.file);
+    let outcome = course.outcome(replay.rules.0, &course.new, replay.top);
+    let old = course.old.as_ref();
+    let against = replay.against.zip(old);
+    let against = against.map(|((name, _), old)| course.outcome(name, old, replay.top));
+    let differences = old.map(|old| Differences {
+        newly_denied: course.newly(&course.new, course.newly.0, 0, replay.top),
+        newly_admitted: course.newly(old, course.newly.1, 1, replay.top),
+    });
+    let mut notes = vec!["every line is offered, whatever was answered to it".to_owned()];
+    let when = &outcome.counts.timeline;
+    notes.extend(when.peak().map(|peak| format!("denied most {peak}")));
+    if let Some(Differences { newly_denied, newly_admitted }) = &differences {
+        for (newly, how) in [(newly_denied, "denied"), (newly_admitted, "admitted")] {
+            let most = when.most(&newly.timeline);
+            notes.extend(most.map(|most| format!("newly {how} most {most}")));
+        }
+    }
+    if log.late > 0 {
+        notes.push(format!(
+            "{} lines are far from their place in time, and count as of the instant before them",
+            log.late
+        ));
+    }
+    let overflowed = course.new.overflowed() + old.map_or(0, Side::overflowed);
+    if overflowed > 0 {
+        notes.push(format!("{overflowed} requests met a full store, and shared buckets"));
+    }
+    Replayed { title, log, outcome, against, differences, notes }
+}
+
+impl Course {
+    fn outcome(&self, rules: String, side: &Side, top: usize) -> Outcome {
+        let set = side.set().rules().iter().zip(&side.rules).enumerate();
+        let met = set.filter(|(_, (_, ruled))| ruled.counts.offered > 0);
+        let by_rule = met.map(|(place, (rule, ruled))| ByRule {
+            rule: rule.name().to_owned(),
+            shadow: rule.mode() == Mode::Shadow,
+            counts: self.tallied(ruled.counts, side.series_of(Some(place))),
+            decided: ruled.decided,
+            blocked: ruled.blocked,
+            clients: (!rule.per().is_empty()).then(|| ruled.clients.len()),
+            clients_denied: ruled.clients.denied().count(),
+        });
+        Outcome {
+            rules,
+            counts: self.tallied(side.all, side.series_of(None)),
+            by_rule: by_rule.collect(),
+            denied_most: ranked(side, top, |denied| denied.all),
+        }
+    }
+
+    fn tallied(&self, counts: Counts, series: usize) -> Tallied {
+        let (start, length) = self.timeline.pieces();
+        let timeline = When {
+            start,
+            piece_seconds: length.as_micros() as f64 / 1e6,
+            offered: self.timeline.counts(series),
+            admitted: self.timeline.counts(series + 1),
+        };
+        let Counts { offered, admitted, denied } = counts;
+        Tallied { offered, admitted, denied, timeline }
+    }
+
+    fn newly(&self, side: &Side, requests: u64, series: usize, top: usize) -> Newly {
+        let rules = side.set().rules().iter().zip(&side.rules);
+        let by_rule = rules.filter(|(_, ruled)| ruled.alone > 0).map(|(rule, ruled)| NewlyByRule {
+            rule: rule.name().to_owned(),
+            requests: ruled.alone,
+            clients: ruled.clients.denied().filter(|(_, denied)| denied.alone.count > 0).count(),
+        });
+        Newly {
+            requests,
+            by_rule: by_rule.collect(),
+            clients: ranked(side, top, |denied| denied.alone),
+            timeline: self.timeline.counts(self.newly_at + series),
+        }
+    }
+}
+
+/// The clients that something happened to most often, at most so many.
+fn ranked(side: &Side, top: usize, what: impl Fn(&Denied) -> Spell) -> Vec<Ranked> {
+    let rules = side.set().rules().iter().zip(&side.rules).enumerate();
+    let clients = rules.flat_map(|(place, (rule, ruled))| {
+        ruled.clients.denied().map(move |(offered, denied)| (place, rule, offered, denied))
+    });
+    let mut all: Vec<_> = clients.filter(|(.., denied)| what(denied).count > 0).collect();
+    all.sort_by_cached_key(|(place, _, _, denied)| {
+        let Spell { count, first, .. } = what(denied);
+        (Reverse(count), *place, first, denied.who.to_string())
+    });
+    all.truncate(top);
+    let row = |(_, rule, offered, denied): (usize, &Rule, u64, &Denied)| {
+        let Spell { count, first, last } = what(denied);
+        Ranked {
+            rule: rule.name().to_owned(),
+            client: denied.who.name().cloned(),
+            id: denied.who.id(),
+            shown: denied.who.to_string(),
+            denied: count,
+            offered,
+            first,
+            last,
+        }
+    };
+    all.into_iter().map(row).collect()
+}
