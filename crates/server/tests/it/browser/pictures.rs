@@ -37,7 +37,7 @@ fn pictures_for_the_readme() {
     std::fs::create_dir_all(&folder).unwrap();
     let browser = Browser::start();
     browser.resize(1200, 900);
-    let take = |name: &str| browser.screenshot(&folder.join(name));
+    let take = |name: &str| browser.screenshot(folder.join(name));
     stage.under_traffic(|| {
         // A chart of a minute or more says something.
         browser.open(&stage.page("live"));
