@@ -7,6 +7,8 @@ import { every } from "./pulse.js";
 import { client, count, lasting, moment } from "./words.js";
 
 const EVERY = 2000;
+/// So many other buckets of a client are looked at.
+const OTHERS = 20;
 
 export function clients(main, query) {
   let known = [];
@@ -67,19 +69,33 @@ export function clients(main, query) {
     await show(name, values);
   }
 
+  /// How the client stands under this rule, and under others that count by the same.
   async function show(name, values, method = "GET") {
-    const asked = per(name).length ? `?${new URLSearchParams(values)}` : "";
-    const path = `/v1/clients/${encodeURIComponent(name)}${asked}`;
     try {
-      const standing = await send(method, path);
-      found.replaceChildren(card(standing, values, () => show(name, values), () => show(name, values, "DELETE")));
+      const standing = await stand(name, values, method);
+      const again = () => show(name, values);
+      const parts = [card(standing, values, again, () => show(name, values, "DELETE"))];
+      const more = known.filter((rule) => rule.name !== name && rule.per.length > 0 && counted(rule, values)).slice(0, OTHERS);
+      if (more.length > 0) {
+        const others = buckets((row) => stand(row.rule, row.values, "DELETE").then(again, (problem) => tell(problem.message, "bad")));
+        others.show(await Promise.all(more.map(async (rule) => {
+          const own = counted(rule, values);
+          return { ...await stand(rule.name, own, "GET"), values: own };
+        })));
+        parts.push(others.element);
+      }
+      found.replaceChildren(...parts);
       if (method === "DELETE") tell("It begins anew.", "good");
     } catch (problem) {
       found.replaceChildren(h("p", { class: "bad" }, problem.message));
     }
   }
 
-  const per = (name) => known.find((rule) => rule.name === name)?.per ?? [];
+  function stand(name, values, method) {
+    const one = known.find((rule) => rule.name === name);
+    const asked = one?.per.length ? `?${new URLSearchParams(values)}` : "";
+    return send(method, `/v1/clients/${encodeURIComponent(name)}${asked}`);
+  }
 
   get("/v1/rules").then((all) => {
     known = all.rules;
@@ -94,21 +110,39 @@ export function clients(main, query) {
   });
 }
 
+/// The values that a rule counts by; nothing if one of them is not known.
+function counted(rule, values) {
+  const names = rule.per.map((chain) => chain.split("|").map((name) => name.trim()).find((name) => name in values));
+  return names.every((name) => name !== undefined) ? Object.fromEntries(names.map((name) => [name, values[name]])) : null;
+}
+
+const state = (standing) => standing.blocked ? "blocked" : standing.allowed ? "would be allowed" : "would be denied";
+const left = ({ limit, remaining }) => limit === undefined || limit === null ? "the rule is off" : `${count(remaining ?? 0)} of ${count(limit)}`;
+
+/// The same client under other rules.
+function buckets(reset) {
+  return table("Its other buckets", [
+    { head: "rule", cell: (row) => row.rule },
+    { head: "left", number: true, cell: left },
+    { head: "now", cell: (row) => h("span", { class: row.allowed ? "good" : "bad" }, state(row)) },
+    { head: "full again", cell: (row) => moment(row.resetTime) },
+    { head: actions(), once: true, cell: (row) => h("button", { type: "button", "aria-label": `Reset under ${row.rule}`, onclick: () => reset(row) }, "Reset") },
+  ], (row) => row.rule);
+}
+
 /// How a client stands under a rule.
 function card(standing, values, again, reset) {
   const who = Object.values(values).join(", ") || "everybody";
-  const left = standing.remaining ?? 0;
-  const most = standing.limit ?? 0;
-  const state = standing.blocked ? "blocked" : standing.allowed ? "would be allowed" : "would be denied";
+  const [some, most] = [standing.remaining ?? 0, standing.limit ?? 0];
   const facts = [
-    ["left", standing.limit === undefined || standing.limit === null ? "the rule is off" : `${count(left)} of ${count(most)}`],
+    ["left", left(standing)],
     ["full again", standing.resetTime ? moment(standing.resetTime) : ""],
     ["comes in after", standing.allowed ? "" : lasting(standing.retryAfter)],
   ].filter(([, value]) => value);
   return h("article", { class: "card client" },
     h("h3", {}, who, " ", h("small", {}, `under ${standing.rule}`)),
-    h("p", {}, h("span", { class: standing.allowed ? "good" : "bad", id: "standing" }, state)),
-    most ? h("meter", { min: 0, max: most, low: most / 4, optimum: most, value: left, "aria-label": `${left} of ${most} left` }) : null,
+    h("p", {}, h("span", { class: standing.allowed ? "good" : "bad", id: "standing" }, state(standing))),
+    most ? h("meter", { min: 0, max: most, low: most / 4, optimum: most, value: some, "aria-label": `${some} of ${most} left` }) : null,
     h("dl", { class: "facts" }, facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
     h("div", { class: "row" },
       h("button", { type: "button", onclick: again }, "Look again"),

@@ -173,9 +173,10 @@ export function lab(main) {
   }
 
   async function answer() {
-    if (state.algorithms.length === 0) throw new Error("choose an algorithm");
+    const asking = question();
+    if (asking.algorithms.length === 0) throw new Error(`Choose an algorithm${state.accuracy === "exact" ? "" : ` that nodes can keep: ${AHEAD.join(", ")}`}.`);
     const window = state.windowMillis / 1000;
-    const report = await send("POST", "/v1/lab", question());
+    const report = await send("POST", "/v1/lab", asking);
     numbers.show(report.lines);
     const most = Math.max(1, ...report.lines.flatMap(({ timeline }) => timeline.offered));
     pictures.replaceChildren(...report.lines.map((line) => steps(line, window, most)));

@@ -143,6 +143,7 @@ impl Panel<'_> {
             add(format_args!("<path class=\"{class}\" d=\"{steps}L{right:.1} {floor:.1}Z\"/>\n"));
         }
         let length = self.piece_seconds * self.series.0.len() as f64;
+        let highest = short(most);
         let (low, piece) = (floor + 16.0, lasting(self.piece_seconds * together as f64));
         let (from, to) = match &self.ends {
             Some((from, to)) => (escaped(from), escaped(to)),
@@ -150,7 +151,7 @@ impl Panel<'_> {
         };
         add(format_args!(
             "<line class=\"axis\" x1=\"{left}\" y1=\"{floor}\" x2=\"{right}\" y2=\"{floor}\"/>\n\
-             <text class=\"note\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{most}</text>\n\
+             <text class=\"note\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{highest}</text>\n\
              <text class=\"note\" x=\"{left}\" y=\"{low}\">{from}</text>\n\
              <text class=\"note\" x=\"{}\" y=\"{low}\" text-anchor=\"middle\">each step {piece}</text>\n\
              <text class=\"note\" x=\"{right}\" y=\"{low}\" text-anchor=\"end\">{to}</text>\n",
@@ -169,6 +170,15 @@ fn most(counts: &[u64]) -> u64 {
     counts.iter().max().copied().unwrap_or_default()
 }
 
+/// As many digits as there is room for beside the axis: `99999`, `120k`, `1.78M`.
+fn short(count: u64) -> String {
+    match count {
+        0..100_000 => count.to_string(),
+        100_000..1_000_000 => format!("{}k", count / 1_000),
+        _ => format!("{:.2}M", count as f64 / 1e6),
+    }
+}
+
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -182,4 +192,15 @@ fn escaped(text: &str) -> String {
         }
     }
     safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_fits_beside_the_axis() {
+        let shown = [0, 99_999, 100_000, 999_999, 1_778_000, 123_456_789].map(short);
+        assert_eq!(shown, ["0", "99999", "100k", "999k", "1.78M", "123.46M"]);
+    }
 }

@@ -65,7 +65,11 @@ fn a_client_is_looked_up_reset_blocked_and_let_off() {
         return;
     }
     let stage = Stage::set();
-    stage.push(RULES);
+    stage.push(&format!(
+        "{RULES}  - {{name: twice, per: [api_key], limit: 10 per 10 days, algorithm: fixed_window}}\n"
+    ));
+    let twice = |_| stage.server.check(r#"{"rule":"twice","client":"sk-secret"}"#).status;
+    assert_eq!([(); 6].map(twice), [200; 6]);
     let check = || stage.server.check(r#"{"rule":"per-key","client":"sk-secret"}"#).status;
     let spent: Vec<u16> = (0..6).map(|_| check()).collect();
     assert_eq!(spent, [200, 200, 200, 200, 200, 429]);
@@ -79,6 +83,10 @@ fn a_client_is_looked_up_reset_blocked_and_let_off() {
         "document.querySelector('#standing')?.textContent === 'would be denied'",
     );
     assert!(text(&browser, "#found").contains("0 of 5"));
+
+    // One more rule counts by the same.
+    let cells = row(&browser, "Its other buckets", "twice").unwrap();
+    assert_eq!(cells[1..3], ["4 of 10", "would be allowed"]);
 
     browser.find("#reset").click();
     browser.wait_until(
