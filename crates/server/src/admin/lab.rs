@@ -5,7 +5,7 @@
 
 use clap::ValueEnum;
 use hyper::body::Incoming;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use serde::Serialize;
 use tidegate::rule::{Accuracy, Every, MaxAhead, Synced};
 use tidegate::{Quota, Span};
@@ -53,14 +53,8 @@ struct Found {
 
 /// Answers `POST /v1/lab`.
 pub(super) async fn answer(admin: &Admin, request: Request<Incoming>) -> Response<Body> {
-    const ALLOWED: &str = "POST, OPTIONS";
-    match *request.method() {
-        Method::POST => {}
-        Method::OPTIONS => return encode::options(ALLOWED),
-        ref other => {
-            let detail = format!("method: found {other}, wanted POST");
-            return encode::wrong_method(&detail, ALLOWED);
-        }
+    if let Some(refusal) = encode::unless_post(request.method()) {
+        return refusal;
     }
     let body = match body::read(request, MAX_BODY).await {
         Ok(body) => body,

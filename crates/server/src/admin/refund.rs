@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use hyper::body::Incoming;
-use hyper::{Method, Request, Response};
+use hyper::{Request, Response};
 use tidegate::Limiter;
 
 use super::standing::{Asked, found, unconfirmed};
@@ -23,14 +23,8 @@ pub(super) async fn answer(
     request: Request<Incoming>,
     from: SocketAddr,
 ) -> Response<Body> {
-    const ALLOWED: &str = "POST, OPTIONS";
-    match *request.method() {
-        Method::POST => {}
-        Method::OPTIONS => return encode::options(ALLOWED),
-        ref other => {
-            let detail = format!("method: found {other}, wanted POST");
-            return encode::wrong_method(&detail, ALLOWED);
-        }
+    if let Some(refusal) = encode::unless_post(request.method()) {
+        return refusal;
     }
     let body = match body::read(request, MAX_BODY).await {
         Ok(body) => body,

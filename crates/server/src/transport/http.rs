@@ -109,14 +109,8 @@ impl Door {
         peer: &Peer,
         endpoint: Endpoint,
     ) -> Response<Body> {
-        const ALLOWED: &str = "POST, OPTIONS";
-        match *request.method() {
-            Method::POST => {}
-            Method::OPTIONS => return encode::options(ALLOWED),
-            ref other => {
-                let detail = format!("method: found {other}, wanted POST");
-                return encode::wrong_method(&detail, ALLOWED);
-            }
+        if let Some(refusal) = encode::unless_post(request.method()) {
+            return refusal;
         }
         let most = match endpoint {
             Endpoint::Batch => MAX_BATCH,

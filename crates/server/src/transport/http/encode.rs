@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
-use hyper::{Response, StatusCode};
+use hyper::{Method, Response, StatusCode};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use tidegate::{Policy, Problem};
@@ -79,6 +79,19 @@ pub(crate) fn wrong_method(detail: &str, allowed: &'static str) -> Response<Body
     let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, detail);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
+}
+
+/// What a path that only takes POST answers to everything else.
+pub(crate) fn unless_post(method: &Method) -> Option<Response<Body>> {
+    const ALLOWED: &str = "POST, OPTIONS";
+    match *method {
+        Method::POST => None,
+        Method::OPTIONS => Some(options(ALLOWED)),
+        ref other => {
+            let detail = format!("method: found {other}, wanted POST");
+            Some(wrong_method(&detail, ALLOWED))
+        }
+    }
 }
 
 /// The answer to a request that we have no room for right now.
