@@ -32,9 +32,11 @@ impl Screen {
         server.args(["-u", "-D", "-f", "/dev/null", "-S"]).arg(&socket);
         server.env("LC_ALL", "C.UTF-8").env_remove("TMUX").env_remove("NO_COLOR");
         let screen = Self { folder, _server: Process::spawn(server) };
-        wait_for("a terminal is there", || socket.exists().then_some(()));
+        // Its socket is there a moment before it is listened to.
+        wait_for("a terminal is there", || {
+            screen.ask(&["set-option", "-g", "exit-empty", "off"]).ok()
+        });
         let (columns, lines) = (columns.to_string(), lines.to_string());
-        screen.tmux(&["set-option", "-g", "exit-empty", "off"]);
         let shell = "env -u ENV PS1='ready> ' sh";
         screen.tmux(&["new-session", "-d", "-x", &columns, "-y", &lines, shell]);
         screen.wait_for("ready>");
@@ -102,12 +104,18 @@ impl Screen {
     }
 
     fn tmux(&self, arguments: &[&str]) -> String {
+        self.ask(arguments).unwrap_or_else(|said| panic!("tmux {arguments:?}: {said}"))
+    }
+
+    /// What tmux answers, or what it says is wrong.
+    fn ask(&self, arguments: &[&str]) -> Result<String, String> {
         let mut command = Command::new(Tool::Tmux.expect_path());
         command.arg("-u").arg("-S").arg(self.folder.path().join("socket")).args(arguments);
         command.env("LC_ALL", "C.UTF-8").env_remove("TMUX");
         let Output { status, stdout, stderr } = command.output().expect("tmux can be run");
-        let said = String::from_utf8_lossy(&stderr);
-        assert!(status.success(), "tmux {arguments:?}: {said}");
-        String::from_utf8_lossy(&stdout).into_owned()
+        match status.success() {
+            true => Ok(String::from_utf8_lossy(&stdout).into_owned()),
+            false => Err(String::from_utf8_lossy(&stderr).into_owned()),
+        }
     }
 }
