@@ -134,7 +134,11 @@ export function editor(pushed) {
       push.disabled = false;
       verdict.className = "verdict bad";
       verdict.textContent = sentence(problem.message);
-      if (problem.status === 412) replaced(problem.body?.version);
+      if (problem.status === 412) {
+        replaced(problem.body?.version);
+        // Whoever has just pressed the button below looks elsewhere.
+        moved.scrollIntoView({ block: "center" });
+      }
     }
   }
 
