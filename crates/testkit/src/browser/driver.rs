@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::wait::PATIENCE;
 
-/// A session of a driver.
+/// A browser that a driver has opened.
 #[derive(Debug)]
 pub(super) struct Driver {
     port: u16,

@@ -56,9 +56,6 @@ enum Source {
 impl Reading {
     /// Reads these attributes. `fixed` have the same value in all requests; `fields` are where else JSON lines have
     /// things: an attribute or `time`, and the names that lead to it.
-    ///
-    /// # Errors
-    /// A field that makes no sense.
     pub(crate) fn new(
         mentioned: &BTreeSet<&str>,
         fixed: &[(String, String)],
