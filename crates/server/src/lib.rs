@@ -14,6 +14,7 @@ mod gateway;
 mod identity;
 mod live;
 mod metrics;
+mod plain;
 pub mod proto;
 mod reference;
 mod rules;

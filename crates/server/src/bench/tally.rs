@@ -7,6 +7,7 @@ use tidegate::{Span, Timestamp};
 
 use super::link::{Answer, Lost};
 use super::schedule::Turn;
+use crate::plain::Plain;
 
 /// So many ways to fail are told apart; the rest are one.
 const KINDS: usize = 16;
@@ -72,8 +73,8 @@ impl Tally {
     }
 
     fn fail(&mut self, what: &str, count: u64) {
-        let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
-        let what: String = what.chars().take(LONGEST).map(plain).collect();
+        let what: String = what.chars().take(LONGEST).collect();
+        let what = Plain::from(what).to_string();
         let is_new = !self.failed.contains_key(&what) && self.failed.len() >= KINDS;
         let what = if is_new { OTHERS.to_owned() } else { what };
         *self.failed.entry(what).or_default() += count;

@@ -6,7 +6,6 @@ mod feed;
 mod number;
 mod palette;
 mod picture;
-mod plain;
 mod screen;
 mod stage;
 mod told;

@@ -8,10 +8,10 @@ use serde::de::DeserializeOwned;
 use tidegate::{Clock, Span};
 use tokio::sync::mpsc;
 
-use super::plain::Plain;
 use super::told::{Fleet, Live, Ranking};
 use crate::client::Server;
 use crate::config::Token;
+use crate::plain::Plain;
 
 const EVERY: Span = Span::SECOND;
 /// How long an answer may take: nobody wants to look at what was.

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::feed::{Clients, News};
-use super::plain::Plain;
 use super::told::{Fleet, Live, RuleCounts, Second};
+use crate::plain::Plain;
 
 /// How many seconds are kept.
 const KEPT: usize = 300;

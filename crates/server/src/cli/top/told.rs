@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::plain::Plain;
+use crate::plain::Plain;
 
 /// `GET /v1/live`.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -5,6 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use tidegate::{BlockList, Request, Rule, Timestamp};
 
+use crate::plain::Plain;
 use crate::top::{Client, Name};
 
 /// Whom a rule counts as one.
@@ -51,21 +52,17 @@ impl std::fmt::Display for Who {
             Self::Without(attribute) => write!(f, "without {attribute}"),
             Self::Everybody => f.write_str("everybody"),
             Self::Known(client) => match &client.name {
-                Some(Name::Value(value)) => f.write_str(&plain(value)),
+                Some(Name::Value(value)) => Plain::from(&**value).fmt(f),
                 Some(Name::Parts(parts)) => {
-                    let parts =
-                        parts.iter().map(|(name, value)| format!("{name} {}", plain(value)));
+                    let parts = parts
+                        .iter()
+                        .map(|(name, value)| format!("{name} {}", Plain::from(&**value)));
                     f.write_str(&parts.collect::<Vec<_>>().join(", "))
                 }
                 None => f.write_str(&client.id()),
             },
         }
     }
-}
-
-/// What a terminal would take for a command is shown as one letter.
-fn plain(value: &str) -> String {
-    value.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
 }
 
 /// What became of the requests of a client that was denied.

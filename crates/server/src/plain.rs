@@ -10,10 +10,10 @@ use serde::Deserialize;
 /// so it can be shown wherever.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(from = "String")]
-pub(super) struct Plain(String);
+pub(crate) struct Plain(String);
 
 impl Plain {
-    pub(super) fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
