@@ -36,41 +36,41 @@ docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --all-features --no-deps
 
 bench: setup
-	$(CARGO) run --locked --release -p tidegate-bench --bin matcher
-	$(CARGO) run --locked --release -p tidegate-bench --bin in_process
-	$(CARGO) run --locked --release -p tidegate-bench --bin redis
-	$(CARGO) run --locked --release -p tidegate-bench --bin redis_memory
+	$(CARGO) run --locked --profile dist -p tidegate-bench --bin matcher
+	$(CARGO) run --locked --profile dist -p tidegate-bench --bin in_process
+	$(CARGO) run --locked --profile dist -p tidegate-bench --bin redis
+	$(CARGO) run --locked --profile dist -p tidegate-bench --bin redis_memory
 	$(MAKE) bench-doors
 	$(MAKE) bench-gateway
 
 bench-doors:
 	@tools/setup-bench.sh
-	$(CARGO) build --locked --release -p tidegate-server -p tidegate-bench --bin tidegate --bin empty --bin doors
-	$${CARGO_TARGET_DIR:-target}/release/doors
+	$(CARGO) build --locked --profile dist -p tidegate-server -p tidegate-bench --bin tidegate --bin empty --bin doors
+	$${CARGO_TARGET_DIR:-target}/dist/doors
 
 bench-gateway:
 	@tools/setup-bench.sh
-	$(CARGO) build --locked --release -p tidegate-server -p tidegate-bench --bin tidegate --bin gateway
-	$${CARGO_TARGET_DIR:-target}/release/gateway
+	$(CARGO) build --locked --profile dist -p tidegate-server -p tidegate-bench --bin tidegate --bin gateway
+	$${CARGO_TARGET_DIR:-target}/dist/gateway
 
 bench-reload:
-	$(CARGO) run --locked --release -p tidegate-bench --bin reload
+	$(CARGO) run --locked --profile dist -p tidegate-bench --bin reload
 
 frontier: setup
-	$(CARGO) run --locked --release -p tidegate-bench --bin frontier
+	$(CARGO) run --locked --profile dist -p tidegate-bench --bin frontier
 
 faults: setup
-	$(CARGO) test --locked -p tidegate --features redis --test faults
+	$(CARGO) test --locked -p tidegate --features redis --test it -- faults::
 	@cat "$${CARGO_TARGET_DIR:-target}/tmp/faults.md"
 
 model:
 	$(CARGO) run --locked --release -p tidegate-model
 
 soak:
-	TIDEGATE_CASES=300000 $(CARGO) test --locked --release -p tidegate-core --test properties --test limit_changes --test holds
-	TIDEGATE_CASES=150000 $(CARGO) test --locked --release -p tidegate --all-features --test store_contract --test limit_changes
-	TIDEGATE_STEPS=20000000 $(CARGO) test --locked --release -p tidegate --all-features --test parity
-	TIDEGATE_CASES=200000 $(CARGO) test --locked --release -p tidegate-model --test simulation
+	TIDEGATE_CASES=300000 $(CARGO) test --locked --release -p tidegate-core --test it -- properties:: limit_changes:: holds::
+	TIDEGATE_CASES=150000 $(CARGO) test --locked --release -p tidegate --all-features --test it -- store_contract:: limit_changes::
+	TIDEGATE_STEPS=20000000 $(CARGO) test --locked --release -p tidegate --all-features --test it -- parity::
+	TIDEGATE_CASES=200000 $(CARGO) test --locked --release -p tidegate-model --test it -- simulation::
 
 fuzz:
 	@command -v cargo-fuzz >/dev/null || { echo "fuzz: will install cargo-fuzz from crates.io"; $(CARGO) install --locked cargo-fuzz; }

@@ -1,6 +1,6 @@
 //! Decisions inside one process, beside governor and throttlecrab.
 //!
-//! `cargo run --release -p tidegate-bench --bin in_process [-- --quick]`
+//! `cargo run --profile dist -p tidegate-bench --bin in_process [-- --quick]`
 //!
 //! 16-byte keys, 1000 per 60 s. Contenders take turns within each round; a table gives the median,
 //! least and most nanoseconds per decision and thread, and the median ratio to governor within the

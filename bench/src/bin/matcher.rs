@@ -1,6 +1,6 @@
 //! What it costs to find a request's rules among 10, 100, 1,000 and 10,000 of them.
 //!
-//! `cargo run --release -p tidegate-bench --bin matcher`
+//! `cargo run --profile dist -p tidegate-bench --bin matcher`
 //!
 //! The sizes take turns within each round, so that whatever else the machine does falls on all of
 //! them alike; the ratio of a size is the median of its ratios to 10 rules within the same round.

@@ -1,6 +1,6 @@
 //! Exact checks through one Redis, beside one script call per check and beside a bare INCR.
 //!
-//! `cargo run --release -p tidegate-bench --bin redis [-- --quick]`
+//! `cargo run --profile dist -p tidegate-bench --bin redis [-- --quick]`
 //!
 //! A Redis of its own on a free loopback port, pinned to the first core; the load is pinned to the
 //! second (without two cores or `taskset`, neither is). Contenders take turns within each round. The

@@ -1,6 +1,6 @@
 //! What a counter takes in Redis, for each algorithm at a million keys.
 //!
-//! `cargo run --release -p tidegate-bench --bin redis_memory [KEYS]`
+//! `cargo run --profile dist -p tidegate-bench --bin redis_memory [KEYS]`
 //!
 //! Each algorithm fills a server of its own through the real store. The figure is what the server's
 //! used memory grew by, for each key: names, values, expiry and the tables that hold them.

@@ -1,6 +1,6 @@
 //! Each door beside an empty server of the same framework and beside peers, in one interleaved run.
 //!
-//! `make bench-doors`, or `cargo run --release -p tidegate-bench --bin doors [-- --quick] [http|grpc|resp]`
+//! `make bench-doors`, or `cargo run --profile dist -p tidegate-bench --bin doors [-- --quick] [http|grpc|resp]`
 //!
 //! Wants the binaries `tidegate` and `empty` beside it (the make target builds them), wrk, h2load,
 //! redis-benchmark and redis-server; NGINX and throttlecrab-server are measured if they are there.

@@ -1,7 +1,7 @@
 //! A request through the gateway beside NGINX with its limiter, NGINX without it, and no proxy, in one
 //! interleaved run.
 //!
-//! `make bench-gateway`, or `cargo run --release -p tidegate-bench --bin gateway [-- --quick]`
+//! `make bench-gateway`, or `cargo run --profile dist -p tidegate-bench --bin gateway [-- --quick]`
 //!
 //! Wants the binary `tidegate` beside it (the make target builds it), wrk and NGINX. Every proxy stands
 //! before the same NGINX, which answers 68 bytes, has as many threads or workers as there are

@@ -1,0 +1,433 @@
+//! Tokens held ahead of use: whatever becomes of them, the limit is kept.
+
+mod fleet;
+
+use fleet::{Fleet, START, Step, steps};
+use proptest::prelude::*;
+use smallvec::{SmallVec, smallvec};
+use tidegate_core::hold::margin;
+use tidegate_core::{
+    Algorithm, Ask, Granted, Hold, HoldId, Holds, Limit, Owed, Quota, Report, Span, State,
+    Timestamp,
+};
+
+const LEASING: [Algorithm; 3] =
+    [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow];
+
+fn windows() -> impl Strategy<Value = Span> {
+    prop_oneof![
+        Just(Span::from_millis(50)),
+        Just(Span::SECOND),
+        Just(Span::MINUTE),
+        (1_000u64..10_000_000).prop_map(Span::from_micros),
+    ]
+}
+
+fn limits() -> impl Strategy<Value = Limit> {
+    let amounts = prop_oneof![Just(0u64), 1u64..10, 1u64..300];
+    (0..3usize, amounts, windows(), proptest::option::of(1u64..300)).prop_map(
+        |(algorithm, amount, window, burst)| {
+            let (algorithm, quota) = (LEASING[algorithm], Quota::per(amount, window));
+            let burst = burst.filter(|_| algorithm == Algorithm::TokenBucket && amount > 0);
+            let quota = burst.map_or(quota, |burst| quota.burst(burst));
+            Limit::new(algorithm, quota).unwrap()
+        },
+    )
+}
+
+/// Whatever span is looked at, a bucket gave no more than its burst and what came back: exactly, in
+/// tokens times the window.
+fn keeps_to_the_bucket(limit: &Limit, admitted: &[(u64, u64)]) -> Result<(), TestCaseError> {
+    let wide = |number: u64| u128::from(number);
+    let (amount, window) = (limit.quota().amount(), limit.quota().window().as_micros());
+    for (first, (start, _)) in admitted.iter().enumerate() {
+        let mut sum = 0;
+        for (end, cost) in &admitted[first..] {
+            sum += cost;
+            let most = wide(limit.capacity()) * wide(window) + wide(amount) * wide(end - start);
+            prop_assert!(wide(sum) * wide(window) <= most, "{sum} in {} us", end - start);
+        }
+    }
+    Ok(())
+}
+
+/// No aligned window has more than the amount, and at no admission of a sliding one does what it
+/// weighs exceed it.
+fn keeps_to_the_windows(limit: &Limit, admitted: &[(u64, u64)]) -> Result<(), TestCaseError> {
+    let (amount, window) = (limit.quota().amount(), limit.quota().window().as_micros());
+    let sliding = matches!(limit, Limit::SlidingWindow(_));
+    for (place, (now, _)) in admitted.iter().enumerate() {
+        let so_far = &admitted[..=place];
+        let spent_in = |index: u64| -> u64 {
+            so_far.iter().filter(|(at, _)| at / window == index).map(|(_, cost)| cost).sum()
+        };
+        let current = spent_in(now / window);
+        prop_assert!(current <= amount, "{current} of {amount} in a window");
+        let left = u128::from(window - now % window);
+        let carried = u128::from(spent_in(now / window - 1)) * left;
+        let room = u128::from(amount - current) * u128::from(window);
+        prop_assert!(!sliding || carried <= room, "{carried} into {room}");
+    }
+    Ok(())
+}
+
+/// How many cases each property gets; `make soak` asks for many more.
+#[allow(clippy::disallowed_methods, reason = "a soak says how long it is")]
+fn cases() -> u32 {
+    std::env::var("TIDEGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(3_000)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_a_fleet_admits_keeps_to_the_limit_whatever_is_lost_late_or_doubled(
+        limit in limits(), steps in steps(),
+    ) {
+        let mut fleet = Fleet::new(limit);
+        for step in &steps {
+            fleet.walk(step)?;
+        }
+        match fleet.limit {
+            Limit::TokenBucket(_) => keeps_to_the_bucket(&fleet.limit, &fleet.admitted)?,
+            _ => keeps_to_the_windows(&fleet.limit, &fleet.admitted)?,
+        }
+    }
+
+    /// Numbers stay such that every store can count them, and what is held never counts for more than
+    /// the limit in force, however limits change under it and wherever clocks are set.
+    #[test]
+    fn limits_may_change_under_what_is_held(
+        first in limits(), steps in steps(), changes in proptest::collection::vec((0usize..150, limits(), 0u64..90_000_000), 1..4),
+    ) {
+        let mut fleet = Fleet::new(first);
+        for (number, step) in steps.iter().enumerate() {
+            for (_, limit, back) in changes.iter().filter(|(when, _, _)| *when == number) {
+                let now = Timestamp::from_micros(fleet.now);
+                fleet.state = limit.adopt(&fleet.limit, &fleet.state, now);
+                fleet.limit = limit.clone();
+                if matches!(step, Step::Advance { .. }) {
+                    let now = now - Span::from_micros(*back);
+                    let look = ask(0, 1);
+                    fleet.limit.ask(&mut fleet.state, &mut fleet.holds, now, &look);
+                }
+            }
+            // What is over the new limit does not fit, so only the rest of the promises is looked at.
+            let _ = fleet.walk(step);
+            let capacity = fleet.limit.capacity();
+            prop_assert!(fleet.holds.held(capacity) <= capacity);
+            let kept = match fleet.state {
+                State::Tokens(level) => level.due.micros,
+                State::Fixed(count) => count.spent,
+                State::Sliding(counts) => counts.current.max(counts.previous),
+                _ => 0,
+            };
+            prop_assert!(kept < 1 << 53);
+        }
+    }
+
+    /// However its tellings are lost, doubled and mixed up, a node has told as much as the most that arrived.
+    #[test]
+    fn what_is_owed_under_a_name_is_what_was_heard_of_it(
+        algorithm in 0..3usize,
+        more in proptest::collection::vec(0u64..40, 1..20),
+        arrivals in proptest::collection::vec((any::<usize>(), 0u64..2_000), 1..40),
+    ) {
+        let mut client = Client::new(LEASING[algorithm], Quota::per(1_000, Quota::MAX_WINDOW));
+        let mut sum = 0;
+        let totals: Vec<u64> = more.iter().map(|more| { sum += more; sum }).collect();
+        let (mut now, mut heard) = (START, 0);
+        for (which, wait) in arrivals {
+            now += wait;
+            let total = totals[which % totals.len()];
+            heard = heard.max(total);
+            prop_assert_eq!(client.owe(now, 1, now, total), 1_000 - heard);
+        }
+    }
+
+    /// What is settled can be forgotten: a store that drops it answers the same.
+    #[test]
+    fn what_is_settled_says_no_more_than_nothing(limit in limits(), steps in steps()) {
+        let mut fleet = Fleet::new(limit);
+        for step in &steps {
+            fleet.walk(step)?;
+        }
+        let Fleet { limit, mut state, mut holds, now, .. } = fleet;
+        let later = limit.settled_at(&state, &holds).max(Timestamp::from_micros(now));
+        let ask = Ask { cost: 1, ..ask(20, 1_000_000) };
+        let (mut fresh, mut none) = (limit.fresh(), Holds::default());
+        prop_assert_eq!(
+            limit.ask(&mut state, &mut holds, later, &ask).outcome.without_slip(),
+            limit.ask(&mut fresh, &mut none, later, &ask).outcome.without_slip()
+        );
+        prop_assert_eq!(holds, none);
+    }
+}
+
+fn at(micros: u64) -> Timestamp {
+    Timestamp::from_micros(micros)
+}
+
+fn id(number: u32) -> HoldId {
+    HoldId { node: 7, number }
+}
+
+/// A question for a hold, and nothing else.
+fn ask(want: u64, life: u64) -> Ask {
+    let life = Span::from_micros(life);
+    Ask {
+        cost: 0,
+        want,
+        id: id(1),
+        owed: SmallVec::new(),
+        reports: SmallVec::new(),
+        life,
+        nodes: 1,
+    }
+}
+
+/// One client of one limit.
+struct Client {
+    limit: Limit,
+    state: State,
+    holds: Holds,
+}
+
+impl Client {
+    fn new(algorithm: Algorithm, quota: Quota) -> Self {
+        let limit = Limit::new(algorithm, quota).unwrap();
+        Self { state: limit.fresh(), limit, holds: Holds::default() }
+    }
+
+    fn ask(&mut self, now: u64, ask: &Ask) -> Granted {
+        self.limit.ask(&mut self.state, &mut self.holds, at(now), ask)
+    }
+
+    /// What is left after a node told how much it has admitted in all, by `when`, under its name.
+    fn owe(&mut self, now: u64, name: u32, when: u64, total: u64) -> u64 {
+        let owed = smallvec![Owed { at: at(when), total }];
+        self.ask(now, &Ask { owed, id: id(name), ..ask(0, 1_000_000) }).outcome.remaining
+    }
+
+    fn report(&mut self, now: u64, spent: u64, closed: bool) -> Granted {
+        let reports = smallvec![Report { id: id(1), spent, closed }];
+        self.ask(now, &Ask { reports, ..ask(0, 0) })
+    }
+}
+
+/// The start of a second.
+const SECOND: u64 = START / 1_000_000 * 1_000_000;
+
+#[test]
+fn what_is_held_keeps_its_room_and_is_not_refilled() {
+    let mut client = Client::new(Algorithm::TokenBucket, Quota::per_second(100));
+    assert_eq!(client.ask(START, &ask(50, 10_000_000)).held, 50);
+    // However long it waits, the half that is held stays held.
+    let spent = client.ask(START + 5_000_000, &Ask { cost: 50, ..ask(0, 0) });
+    assert_eq!((spent.outcome.is_allowed(), spent.outcome.remaining), (true, 0));
+    // Only what is reported spent begins to refill.
+    assert_eq!(client.report(START + 5_500_000, 20, false).outcome.remaining, 50);
+    assert_eq!(client.report(START + 6_000_000, 20, false).outcome.remaining, 70);
+}
+
+#[test]
+fn a_return_is_accepted_once() {
+    for algorithm in LEASING {
+        let mut client = Client::new(algorithm, Quota::per_minute(100));
+        let now = START / 60_000_000 * 60_000_000;
+        assert_eq!(client.ask(now, &ask(50, 10_000_000)).held, 50);
+        assert_eq!(client.report(now, 10, true).outcome.remaining, 90, "{algorithm}");
+        assert_eq!(client.report(now, 10, true).outcome.remaining, 90, "{algorithm}");
+        assert_eq!(client.report(now, 50, true).outcome.remaining, 90, "{algorithm}");
+        assert!(client.holds.is_empty());
+    }
+}
+
+#[test]
+fn a_report_that_says_less_than_was_known_changes_nothing() {
+    let mut client = Client::new(Algorithm::FixedWindow, Quota::per_minute(100));
+    client.ask(SECOND, &ask(50, 10_000_000));
+    client.report(SECOND, 30, false);
+    let before = (client.state.clone(), client.holds.clone());
+    client.report(SECOND, 10, false);
+    client.report(SECOND, 30, false);
+    assert_eq!((client.state.clone(), client.holds.clone()), before);
+    // Nobody can have spent more than there was.
+    client.report(SECOND, u64::MAX, false);
+    assert_eq!(client.report(SECOND, 0, false).outcome.remaining, 50);
+}
+
+#[test]
+fn an_ask_with_a_name_that_is_there_takes_nothing_more() {
+    for algorithm in LEASING {
+        let mut client = Client::new(algorithm, Quota::per_second(100));
+        let first = client.ask(SECOND, &ask(20, 500_000));
+        let holds = client.holds.clone();
+        let second = client.ask(SECOND + 100_000, &ask(20, 500_000));
+        assert_eq!((first.held, second.held), (20, 20), "{algorithm}");
+        // Counted from when it was asked first, the second answer ends no later than the hold.
+        let kept = holds.get(id(1)).unwrap().until;
+        assert!(at(SECOND + 100_000) + second.life + margin(second.life) <= kept);
+        assert_eq!(client.holds, holds, "{algorithm}");
+    }
+}
+
+#[test]
+fn what_expires_counts_as_spent_when_its_time_was_over() {
+    let mut client = Client::new(Algorithm::TokenBucket, Quota::per_second(100));
+    client.ask(START, &ask(50, 1_000_000));
+    // A second, a hundredth of it and ten milliseconds.
+    assert_eq!(client.holds.iter().next().unwrap().until, at(START + 1_020_000));
+    let look = ask(0, 0);
+    assert_eq!(client.ask(START + 1_019_999, &look).outcome.remaining, 50);
+    assert!(!client.holds.is_empty());
+    assert_eq!(client.ask(START + 1_120_000, &look).outcome.remaining, 60);
+    assert!(client.holds.is_empty());
+    assert_eq!(client.ask(START + 1_620_000, &look).outcome.remaining, 100);
+}
+
+#[test]
+fn a_hold_ends_with_its_window() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
+        let mut client = Client::new(algorithm, Quota::per_second(100));
+        let granted = client.ask(SECOND + 900_000, &ask(50, 10_000_000));
+        assert_eq!(granted.held, 50);
+        assert!(granted.life < Span::from_millis(90), "{}", granted.life);
+        let Hold { until, .. } = *client.holds.iter().next().unwrap();
+        assert!(until <= at(SECOND + 1_000_000));
+        // A fixed window forgets it; for a sliding one it was spent in the window before.
+        let after = client.ask(SECOND + 1_500_000, &ask(0, 0)).outcome.remaining;
+        let sliding = algorithm == Algorithm::SlidingWindow;
+        assert_eq!(after, if sliding { 75 } else { 100 });
+    }
+}
+
+#[test]
+fn at_the_very_end_of_a_window_nothing_is_held() {
+    let mut client = Client::new(Algorithm::FixedWindow, Quota::per_second(100));
+    let granted = client.ask(SECOND + 990_000, &Ask { cost: 1, ..ask(50, 10_000_000) });
+    assert_eq!((granted.held, granted.life), (0, Span::ZERO));
+    assert!(granted.outcome.is_allowed() && client.holds.is_empty());
+}
+
+#[test]
+fn a_client_has_so_many_holds_and_no_more() {
+    let mut client = Client::new(Algorithm::TokenBucket, Quota::per_second(1_000_000));
+    for number in 0..100 {
+        let asked = Ask { id: id(number), ..ask(1, 60_000_000) };
+        let held = client.ask(START, &asked).held;
+        assert_eq!(held, u64::from(number < 64));
+    }
+}
+
+#[test]
+fn an_algorithm_that_does_not_lease_charges_the_cost_and_holds_nothing() {
+    for algorithm in [Algorithm::LeakyBucket { queue: 9 }, Algorithm::SlidingLog] {
+        let mut client = Client::new(algorithm, Quota::per_second(10));
+        assert!(!client.limit.leases());
+        let granted = client.ask(START, &Ask { cost: 3, ..ask(5, 1_000_000) });
+        assert_eq!((granted.held, granted.outcome.remaining), (0, 7));
+        assert!(granted.outcome.slip().is_some() && client.holds.is_empty());
+    }
+}
+
+#[test]
+fn a_cost_is_refunded_as_any_other() {
+    for algorithm in LEASING {
+        let mut client = Client::new(algorithm, Quota::per_second(100));
+        let granted = client.ask(SECOND, &Ask { cost: 30, ..ask(20, 500_000) });
+        assert_eq!((granted.outcome.remaining, granted.held), (70, 20));
+        let slip = granted.outcome.slip().unwrap();
+        let limit = client.limit.clone();
+        assert!(limit.refund(&mut client.state, at(SECOND), &limit, &slip, 30));
+        assert_eq!(client.ask(SECOND, &ask(0, 0)).outcome.remaining, 80, "{algorithm}");
+    }
+}
+
+#[test]
+fn a_hold_from_before_a_limit_was_lowered_counts_for_no_more_than_all_of_it() {
+    for algorithm in LEASING {
+        let mut client = Client::new(algorithm, Quota::per_minute(1_000));
+        let now = START / 60_000_000 * 60_000_000;
+        client.ask(now, &ask(500, 10_000_000));
+        let lower = Limit::new(algorithm, Quota::per_minute(10)).unwrap();
+        client.state = lower.adopt(&client.limit, &client.state, at(now));
+        client.limit = lower;
+        assert_eq!(client.ask(now, &Ask { cost: 1, ..ask(0, 0) }).outcome.remaining, 0);
+        client.report(now, 500, true);
+        // Its ten are spent, the rest is nobody's.
+        let later = client.report(now + 30_000_000, 0, false).outcome.remaining;
+        let expected = if algorithm == Algorithm::TokenBucket { 5 } else { 0 };
+        assert_eq!(later, expected, "{algorithm}");
+    }
+}
+
+#[test]
+fn what_is_owed_counts_once_however_often_and_late_it_is_told() {
+    for algorithm in LEASING {
+        let mut client = Client::new(algorithm, Quota::per(100, Quota::MAX_WINDOW));
+        assert_eq!(client.owe(START, 1, START, 10), 90, "{algorithm}");
+        assert_eq!(client.owe(START + 9, 1, START, 10), 90, "{algorithm}");
+        assert_eq!(client.owe(START + 9, 1, START + 9, 15), 85, "{algorithm}");
+        // What was told before and arrives later says nothing new.
+        assert_eq!(client.owe(START + 9, 1, START, 10), 85, "{algorithm}");
+        // Under another name it is told for the first time; the old name is not needed any more.
+        assert_eq!(client.owe(START + 10, 2, START, 10), 75, "{algorithm}");
+        assert_eq!(client.holds.iter().len(), 1);
+    }
+}
+
+#[test]
+fn what_was_told_takes_no_room_and_is_forgotten_in_time() {
+    let mut client = Client::new(Algorithm::TokenBucket, Quota::per_second(100));
+    client.owe(START, 1, START, 50);
+    assert_eq!(client.holds.held(100), 0);
+    // Half a second later all has refilled: what is remembered of it is not held.
+    assert_eq!(client.ask(START + 500_000, &ask(0, 0)).outcome.remaining, 100);
+    assert!(!client.holds.is_empty());
+    client.ask(START + 1_000_000, &ask(0, 0));
+    assert!(client.holds.is_empty());
+}
+
+#[test]
+fn what_was_admitted_beyond_a_bucket_is_paid_back_in_full() {
+    let mut client = Client::new(Algorithm::TokenBucket, Quota::per_second(100));
+    assert_eq!(client.owe(START, 1, START, 1_000), 0);
+    // Nine seconds of debt, and one to fill up.
+    assert_eq!(client.ask(START + 9_000_000, &ask(0, 0)).outcome.remaining, 0);
+    assert_eq!(client.ask(START + 9_500_000, &ask(0, 0)).outcome.remaining, 50);
+    assert_eq!(client.ask(START + 10_000_000, &ask(0, 0)).outcome.remaining, 100);
+    // Nobody is locked out for ever, whatever is told.
+    client.owe(START, 2, START, u64::MAX);
+    let later = START + 2 * Quota::MAX_FILL.as_micros();
+    assert_eq!(client.ask(later, &ask(0, 0)).outcome.remaining, 100);
+}
+
+#[test]
+fn what_was_admitted_in_a_window_counts_in_that_window() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
+        let mut client = Client::new(algorithm, Quota::per_second(100));
+        let (before, middle) = (SECOND + 999_999, SECOND + 1_500_000);
+        let sliding = algorithm == Algorithm::SlidingWindow;
+        // More than the limit, and all of it is known in the window after.
+        let left = client.owe(middle, 1, before, 150);
+        assert_eq!(left, if sliding { 25 } else { 100 }, "{algorithm}");
+        // What is later than now counts now.
+        let left = client.owe(middle, 2, u64::MAX, 20);
+        assert_eq!(left, if sliding { 5 } else { 80 }, "{algorithm}");
+    }
+}
+
+#[test]
+fn who_owes_is_held_nothing_and_learns_how_the_client_stands() {
+    for algorithm in LEASING {
+        let mut client = Client::new(algorithm, Quota::per_second(100));
+        let owed = smallvec![Owed { at: at(SECOND), total: 30 }];
+        let granted = client.ask(SECOND, &Ask { owed, cost: 5, ..ask(20, 500_000) });
+        assert_eq!((granted.outcome.remaining, granted.held), (65, 0), "{algorithm}");
+        let standing = granted.standing.unwrap();
+        assert_eq!((standing.at, &standing.state), (at(SECOND), &client.state));
+        // Nor under that name later.
+        assert_eq!(client.ask(SECOND, &ask(20, 500_000)).held, 0, "{algorithm}");
+    }
+}

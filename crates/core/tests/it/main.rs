@@ -1,0 +1,17 @@
+//! The pure core as its callers see it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+mod bounds;
+mod concurrency;
+mod documentation;
+mod holds;
+mod limit_changes;
+mod model;
+mod patience;
+mod properties;
+mod rule_documents;
+mod rule_errors;
+mod rule_globs;
+mod rule_matching;
+mod rule_rollout;
+mod vectors;

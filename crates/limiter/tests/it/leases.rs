@@ -1,0 +1,330 @@
+//! Asks of nodes that hold tokens ahead of use, in every store; and what Redis keeps of them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tidegate::{
+    Algorithm, Answer, Ask, Charge, Granted, HoldId, Key, Limit, ManualClock, MemoryStore, Quota,
+    RedisConfig, RedisStore, Report, Span, State, Store, StoreError, Timestamp,
+};
+use tidegate_testkit::{Cluster, Flavour, PATIENCE, Redis, Tool, lacking};
+use tokio::time::{Instant, sleep};
+
+const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
+
+async fn connect(url: &str) -> RedisStore {
+    let config: RedisConfig = url.parse().unwrap();
+    let config = config.with_timeout(PATIENCE).unwrap();
+    let config = config.with_connect_timeout(PATIENCE).unwrap();
+    RedisStore::connect(config.with_denial_memory(Duration::ZERO).unwrap()).await.unwrap()
+}
+
+fn limit(algorithm: Algorithm, quota: Quota) -> Arc<Limit> {
+    Arc::new(Limit::new(algorithm, quota).unwrap())
+}
+
+/// A quota that takes years to be whole again: time does not matter to a test.
+fn lasting(amount: u64) -> Quota {
+    Quota::per(amount, Quota::MAX_WINDOW)
+}
+
+fn slow(amount: u64) -> Arc<Limit> {
+    limit(Algorithm::TokenBucket, lasting(amount))
+}
+
+fn key(number: u128) -> Key {
+    Key::from_u128(number << 40)
+}
+
+fn id(number: u32) -> HoldId {
+    HoldId { node: 7, number }
+}
+
+fn ask(cost: u64, want: u64) -> Ask {
+    Ask {
+        cost,
+        want,
+        id: id(1),
+        owed: Vec::new().into(),
+        reports: Vec::new().into(),
+        life: Span::MINUTE,
+        nodes: 1,
+    }
+}
+
+fn report(spent: u64, closed: bool) -> Ask {
+    let reports = vec![Report { id: id(1), spent, closed }].into();
+    Ask { reports, ..ask(0, 0) }
+}
+
+async fn one(
+    store: &impl Store,
+    key: Key,
+    limit: &Arc<Limit>,
+    ask: Ask,
+) -> Result<Granted, StoreError> {
+    store.ask(&[(key, Arc::clone(limit), ask)]).await.pop().unwrap()
+}
+
+/// What any store owes to who asks.
+async fn keeps_what_is_held(store: &impl Store) {
+    let limit = slow(100);
+    let granted = one(store, key(1), &limit, ask(10, 40)).await.unwrap();
+    assert_eq!((granted.outcome.remaining, granted.held, granted.life), (90, 40, Span::MINUTE));
+    // What is held keeps its room, for this key alone.
+    let denied = one(store, key(1), &limit, ask(51, 0)).await.unwrap();
+    assert!(!denied.outcome.is_allowed() && denied.outcome.remaining == 50);
+    assert!(one(store, key(2), &limit, ask(100, 0)).await.unwrap().outcome.is_allowed());
+    // The same name takes nothing more.
+    let again = one(store, key(1), &limit, ask(0, 40)).await.unwrap();
+    assert_eq!((again.outcome.remaining, again.held), (50, 40));
+    assert_eq!(one(store, key(1), &limit, report(5, false)).await.unwrap().outcome.remaining, 50);
+    // A return is accepted once.
+    for _ in 0..2 {
+        let told = one(store, key(1), &limit, report(15, true)).await.unwrap();
+        assert_eq!(told.outcome.remaining, 75);
+    }
+    // A charge finds what asks have spent.
+    let charge = Charge { key: key(1), shared: key(1), limit: &limit, cost: 75, alone: false };
+    let told = store.charge(&[charge]).await;
+    assert!(told[0].outcome().unwrap().is_allowed());
+    assert!(!one(store, key(1), &limit, ask(1, 0)).await.unwrap().outcome.is_allowed());
+}
+
+/// A limit that changes takes over what was used and what is held.
+async fn takes_over_what_is_held(store: &impl Store) {
+    for (number, algorithm) in
+        (10..).zip([Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow])
+    {
+        let [before, after] = [limit(algorithm, lasting(100)), limit(algorithm, lasting(200))];
+        let granted = one(store, key(number), &before, ask(20, 40)).await.unwrap();
+        assert_eq!(granted.held, 40, "{algorithm}");
+        let used = if algorithm == Algorithm::TokenBucket { 40 } else { 20 };
+        let told = one(store, key(number), &after, ask(0, 0)).await.unwrap();
+        assert_eq!(told.outcome.remaining, 200 - used - 40, "{algorithm}");
+        let told = one(store, key(number), &after, report(10, true)).await.unwrap();
+        assert_eq!(told.outcome.remaining, 200 - used - 10, "{algorithm}");
+    }
+}
+
+async fn charges_where_nothing_can_be_held(store: &impl Store) {
+    let limit = limit(Algorithm::SlidingLog, lasting(10));
+    let granted = one(store, key(20), &limit, ask(3, 5)).await.unwrap();
+    assert_eq!((granted.outcome.remaining, granted.held), (7, 0));
+}
+
+#[tokio::test]
+async fn memory_keeps_what_is_held() {
+    let store =
+        MemoryStore::new(ManualClock::starting_at(Timestamp::from_secs(1_780_000_000)).clock());
+    keeps_what_is_held(&store).await;
+    takes_over_what_is_held(&store).await;
+    charges_where_nothing_can_be_held(&store).await;
+}
+
+#[tokio::test]
+async fn redis_keeps_what_is_held() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let store = connect(&server.url()).await;
+    keeps_what_is_held(&store).await;
+    takes_over_what_is_held(&store).await;
+    charges_where_nothing_can_be_held(&store).await;
+}
+
+#[tokio::test]
+async fn many_nodes_never_hold_and_spend_more_than_the_limit() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let limit = slow(1_000);
+    let node = async |node: u64| {
+        let store = connect(&server.url()).await;
+        let mut taken = 0;
+        for number in 0..40 {
+            let id = HoldId { node, number };
+            let told = one(&store, key(1), &limit, Ask { id, nodes: 4, ..ask(3, 64) }).await;
+            let granted = told.unwrap();
+            taken += granted.held + if granted.outcome.is_allowed() { 3 } else { 0 };
+        }
+        taken
+    };
+    let taken: u64 = join_all((0..4).map(node)).await.into_iter().sum();
+    assert!((950..=1_000).contains(&taken), "{taken}");
+}
+
+#[tokio::test]
+async fn more_asks_than_travel_together_are_all_answered_in_their_order() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let store = connect(&server.url()).await;
+    let asks: Vec<_> =
+        (1..=300).map(|number| (key(number.into()), slow(1_000), ask(number, 0))).collect();
+    let told = store.ask(&asks).await;
+    let left: Vec<u64> = told.into_iter().map(|told| told.unwrap().outcome.remaining).collect();
+    assert_eq!(left, (700..1_000).rev().collect::<Vec<u64>>());
+    assert_eq!(store.counts().asks, 300);
+}
+
+#[tokio::test]
+async fn both_keys_go_away_and_not_before_they_say_nothing() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let store = connect(&server.url()).await;
+    let bucket = limit(Algorithm::TokenBucket, Quota::per_minute(1).burst(100));
+    one(&store, key(1), &bucket, ask(1, 40)).await.unwrap();
+    let left = |name: &str| server.query::<i64>(&["PTTL", name]);
+    let (state, holds) = (store.name_of(key(1)), store.name_of_holds(key(1)));
+    assert!((1..=60_010).contains(&left(&state)));
+    // As long as they are kept, and forty minutes until what was held has refilled.
+    let refill = 40 * 60_000;
+    assert!((refill..refill + 125_000).contains(&left(&holds)), "{}", left(&holds));
+    one(&store, key(1), &bucket, report(0, true)).await.unwrap();
+    assert_eq!(left(&holds), -2);
+}
+
+#[allow(clippy::disallowed_methods, reason = "a server's clock gives no event to wait for")]
+#[tokio::test]
+async fn what_is_held_expires_by_the_servers_own_clock() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let store = connect(&server.url()).await;
+    let limit = slow(100);
+    let brief = Ask { life: Span::from_millis(20), ..ask(0, 40) };
+    assert_eq!(one(&store, key(1), &limit, brief).await.unwrap().held, 40);
+    let patience = Instant::now() + PATIENCE;
+    while store.holds(key(1)).await.unwrap().is_some() {
+        assert!(Instant::now() < patience, "it is still held");
+        sleep(Duration::from_millis(5)).await;
+        one(&store, key(1), &limit, ask(0, 0)).await.unwrap();
+    }
+    assert_eq!(one(&store, key(1), &limit, ask(0, 0)).await.unwrap().outcome.remaining, 60);
+}
+
+#[tokio::test]
+async fn what_cant_be_read_fails_its_own_ask_and_no_other() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let store = connect(&server.url()).await;
+    let limit = slow(100);
+    let set = |name: String, value: &str| server.query::<()>(&["SET", &name, value]);
+    set(store.name_of(key(1)), "nonsense");
+    set(store.name_of_holds(key(2)), "\u{1}nonsense");
+    server.query::<u32>(&["LPUSH", &store.name_of_holds(key(3)), "a"]);
+    // A hold cut short, under the right limit.
+    one(&store, key(4), &limit, ask(0, 40)).await.unwrap();
+    let name = store.name_of_holds(key(4));
+    let length: usize = server.query(&["STRLEN", &name]);
+    server.query::<u32>(&["SETRANGE", &name, &length.to_string(), "x"]);
+    let asks: Vec<_> = (1..=5).map(|n| (key(n), Arc::clone(&limit), ask(1, 10))).collect();
+    let told = store.ask(&asks).await;
+    for told in &told[..4] {
+        assert!(matches!(told, Err(StoreError::Corrupt { .. })), "{told:?}");
+    }
+    assert_eq!(told[4].as_ref().unwrap().held, 10);
+    // Nothing was written over.
+    assert_eq!(server.query::<String>(&["GET", &store.name_of(key(1))]), "nonsense");
+}
+
+#[tokio::test]
+async fn a_forgotten_client_starts_anew_less_what_is_held() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let store = connect(&server.url()).await;
+    let limit = slow(100);
+    one(&store, key(1), &limit, ask(30, 20)).await.unwrap();
+    store.forget(key(1)).await.unwrap();
+    assert_eq!(one(&store, key(1), &limit, ask(0, 0)).await.unwrap().outcome.remaining, 80);
+}
+
+#[tokio::test]
+async fn without_its_server_each_ask_fails() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let store = connect(&server.url()).await;
+    drop(server);
+    let asks: Vec<_> = (1..=3).map(|number| (key(number), slow(10), ask(1, 1))).collect();
+    let told = store.ask(&asks).await;
+    assert!(told.len() == 3 && told.iter().all(Result::is_err), "{told:?}");
+    // From now on the breaker answers.
+    let told = store.ask(&asks).await;
+    assert!(matches!(told[0], Err(StoreError::Unavailable { .. })), "{told:?}");
+}
+
+#[allow(clippy::disallowed_methods, reason = "a server that comes back gives no event to wait for")]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ask_without_an_answer_in_time_is_sent_once() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let config: RedisConfig = server.url().parse().unwrap();
+    let config = config.with_timeout(Duration::from_millis(100)).unwrap();
+    let store = RedisStore::connect(config).await.unwrap();
+    server.pause();
+    let (limit, patience, mut late) = (slow(100), Instant::now() + PATIENCE, 0);
+    loop {
+        match one(&store, key(1), &limit, ask(1, 0)).await {
+            Err(StoreError::Timeout { .. }) => late += 1,
+            Err(StoreError::Unavailable { .. }) => break,
+            told => panic!("{told:?}"),
+        }
+        assert!(Instant::now() < patience, "the breaker stays shut");
+    }
+    assert!(late > 0 && store.counts().late == late);
+    server.resume();
+    let left = loop {
+        if let Ok(told) = one(&store, key(1), &limit, ask(0, 0)).await {
+            break told.outcome.remaining;
+        }
+        assert!(Instant::now() < patience, "the breaker stays open");
+        sleep(Duration::from_millis(5)).await;
+    };
+    assert!(left >= 100 - late, "{left} left after {late} asks");
+}
+
+#[tokio::test]
+async fn in_a_cluster_what_is_held_lives_beside_what_was_spent() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let cluster = Cluster::builder().config("cluster-node-timeout", "60000").start();
+    let store = connect(&cluster.url()).await;
+    let limit = limit(Algorithm::FixedWindow, lasting(100));
+    let asks: Vec<_> =
+        (1..=100).map(|number| (key(number), Arc::clone(&limit), ask(1, 10))).collect();
+    let mut masters = HashSet::new();
+    for told in store.ask(&asks).await {
+        assert_eq!(told.unwrap().held, 10);
+    }
+    for (key, _, _) in &asks {
+        let master = cluster.master_of(&store.name_of(*key));
+        assert_eq!(master, cluster.master_of(&store.name_of_holds(*key)));
+        masters.insert(master);
+        let (_, state) = store.state(*key).await.unwrap().unwrap();
+        assert!(matches!(state, State::Fixed(count) if count.spent == 1));
+        assert_eq!(store.holds(*key).await.unwrap().unwrap().1.iter().len(), 1);
+    }
+    assert_eq!(masters.len(), 3);
+    let charge = Charge { key: key(1), shared: key(1), limit: &limit, cost: 99, alone: false };
+    assert!(
+        matches!(&store.charge(&[charge]).await[0], Answer::Decided(told) if told.is_allowed())
+    );
+}

@@ -1,0 +1,220 @@
+//! Races on the memory store: never one more than the limit.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+
+use tidegate::{Algorithm, Charge, Key, Limit, Limiter, ManualClock, MemoryStore, Quota, Span};
+
+const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket { queue: 999 },
+    Algorithm::FixedWindow,
+    Algorithm::SlidingWindow,
+    Algorithm::SlidingLog,
+];
+
+/// Runs `work` on `threads` threads that start together; the sum of what they return.
+fn together(threads: usize, work: impl Fn(usize) -> usize + Sync) -> usize {
+    let barrier = Barrier::new(threads);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|number| {
+                let (barrier, work) = (&barrier, &work);
+                scope.spawn(move || {
+                    barrier.wait();
+                    work(number)
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+    })
+}
+
+#[test]
+fn sixty_four_threads_on_one_key_admit_exactly_the_limit() {
+    for algorithm in ALGORITHMS {
+        let time = ManualClock::default();
+        let store = Arc::new(MemoryStore::new(time.clock()));
+        let handle = Limiter::per_key_in(store, algorithm, Quota::per_minute(1000)).unwrap();
+        let admitted =
+            together(64, |_| (0..100).filter(|_| handle.check("one").is_allowed()).count());
+        assert_eq!(admitted, 1000, "{algorithm}");
+    }
+}
+
+#[test]
+fn batches_and_single_checks_share_one_limit() {
+    let time = ManualClock::default();
+    let handle = Limiter::per_key_on(Quota::per_minute(1000), time.clock()).unwrap();
+    let admitted = together(8, |number| {
+        let keys = vec!["one"; 50];
+        let batches = (0..20).map(|_| match number % 2 {
+            0 => handle.check_many(&keys).iter().filter(|outcome| outcome.is_allowed()).count(),
+            _ => keys.iter().filter(|key| handle.check(key).is_allowed()).count(),
+        });
+        batches.sum()
+    });
+    assert_eq!(admitted, 1000);
+}
+
+#[test]
+fn concurrent_first_hits_on_a_freshly_expired_key_admit_the_limit_once() {
+    let time = ManualClock::default();
+    for algorithm in ALGORITHMS {
+        let store = Arc::new(MemoryStore::new(time.clock()));
+        let algorithm = match algorithm {
+            Algorithm::LeakyBucket { .. } => Algorithm::LeakyBucket { queue: 2 },
+            other => other,
+        };
+        let quota = Quota::per(3, Span::SECOND);
+        let handle = Limiter::per_key_in(Arc::clone(&store), algorithm, quota).unwrap();
+        let (start, end) = (Barrier::new(5), Barrier::new(5));
+        let admitted = AtomicUsize::new(0);
+        const ROUNDS: usize = 1_000;
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..ROUNDS {
+                        start.wait();
+                        let passed = (0..2).filter(|_| handle.check("one").is_allowed()).count();
+                        admitted.fetch_add(passed, Ordering::Relaxed);
+                        end.wait();
+                    }
+                });
+            }
+            for round in 0..ROUNDS {
+                // Everything of the round before has expired, and in some rounds has been swept.
+                time.advance(Span::from_secs(2));
+                if round % 3 == 0 {
+                    store.sweep(store.shards());
+                }
+                admitted.store(0, Ordering::Relaxed);
+                start.wait();
+                end.wait();
+                assert_eq!(admitted.load(Ordering::Relaxed), 3, "{algorithm}, round {round}");
+            }
+        });
+    }
+}
+
+/// Requests that touch the same keys in different orders neither over-admit nor lock up.
+#[test]
+fn stacks_of_limits_charged_in_any_order_admit_exactly_the_tightest() {
+    let time = ManualClock::default();
+    let store = MemoryStore::new(time.clock());
+    let limits: Vec<Arc<Limit>> = [
+        (Algorithm::TokenBucket, 500),
+        (Algorithm::FixedWindow, 300),
+        (Algorithm::SlidingLog, 400),
+    ]
+    .map(|(algorithm, amount)| Arc::new(Limit::new(algorithm, Quota::per_minute(amount)).unwrap()))
+    .to_vec();
+    let admitted = together(16, |number| {
+        (0..100)
+            .filter(|turn| {
+                let mut charges: Vec<Charge<'_>> = limits
+                    .iter()
+                    .enumerate()
+                    .map(|(place, limit)| Charge {
+                        key: Key::from_u128((place as u128 + 1) << 120),
+                        shared: Key::from_u128(1),
+                        limit,
+                        cost: 1,
+                        alone: false,
+                    })
+                    .collect();
+                charges.rotate_left((number + turn) % 3);
+                store.charge_all(&charges).iter().all(|outcome| outcome.is_allowed())
+            })
+            .count()
+    });
+    assert_eq!(admitted, 300);
+    let look = |place: usize| Charge {
+        key: Key::from_u128((place as u128 + 1) << 120),
+        shared: Key::from_u128(1),
+        limit: &limits[place],
+        cost: 0,
+        alone: false,
+    };
+    let left: Vec<u64> =
+        (0..3).map(|place| store.charge_all(&[look(place)])[0].remaining).collect();
+    assert_eq!(left, [200, 0, 100], "what was denied took nothing");
+}
+
+#[test]
+fn spraying_ten_times_the_cap_frees_no_limited_client() {
+    const CAP: usize = 2_000;
+    for algorithm in ALGORITHMS {
+        let algorithm = match algorithm {
+            Algorithm::LeakyBucket { .. } => Algorithm::LeakyBucket { queue: 4 },
+            other => other,
+        };
+        let time = ManualClock::default();
+        let store = Arc::new(MemoryStore::with_max_keys(CAP, time.clock()));
+        let handle =
+            Limiter::per_key_in(Arc::clone(&store), algorithm, Quota::per_minute(5)).unwrap();
+        let limited: Vec<String> = (0..100).map(|number| format!("limited {number}")).collect();
+        for client in &limited {
+            let passed = (0..10).filter(|_| handle.check(client).is_allowed()).count();
+            assert_eq!(passed, 5, "{algorithm}");
+        }
+        let sprayed =
+            (0..10 * CAP).filter(|number| handle.check(format!("spray {number}")).is_allowed());
+        let sprayed = sprayed.count();
+        for client in &limited {
+            assert!(!handle.check(client).is_allowed(), "{algorithm}: {client} was freed");
+        }
+        // Those without a bucket of their own shared a few.
+        let shared = 5 * usize::try_from(MemoryStore::SHARED_BUCKETS).unwrap();
+        assert!(sprayed <= CAP + shared, "{algorithm}: {sprayed} passed");
+        let usage = store.usage();
+        assert!(
+            usage.keys <= CAP + usize::try_from(MemoryStore::SHARED_BUCKETS).unwrap(),
+            "{usage:?}"
+        );
+        assert!(usage.overflowed > 0, "{usage:?}");
+        // Once the old ones have expired, newcomers get buckets of their own again.
+        time.advance(Span::from_secs(121));
+        let passed = (0..10).filter(|_| handle.check("late").is_allowed()).count();
+        assert_eq!(passed, 5, "{algorithm}");
+        assert_eq!(store.usage().overflowed, usage.overflowed, "{algorithm}");
+    }
+}
+
+#[test]
+fn a_request_of_several_limits_overflows_as_a_whole() {
+    let time = ManualClock::default();
+    let store = MemoryStore::with_max_keys(64, time.clock());
+    let limit = Arc::new(Limit::new(Algorithm::FixedWindow, Quota::per_minute(5)).unwrap());
+    let charge = |number: u128, scope: u128| Charge {
+        key: Key::from_u128(number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) ^ scope),
+        shared: Key::from_u128(scope << 100),
+        limit: &limit,
+        cost: 1,
+        alone: false,
+    };
+    let passed = (1..2_000u128)
+        .filter(|number| {
+            let outcomes = store.charge_all(&[charge(*number, 1), charge(*number, 2)]);
+            outcomes.iter().all(|outcome| outcome.is_allowed())
+        })
+        .count();
+    assert!(passed <= 64 + 2 * 5 * 16, "{passed} passed");
+    assert!(store.usage().keys <= 64 + 2 * 16, "{:?}", store.usage());
+}
+
+#[test]
+fn memory_shrinks_when_traffic_does() {
+    let time = ManualClock::default();
+    let handle = Limiter::per_key_on(Quota::per_minute(60), time.clock()).unwrap();
+    for number in 0..100_000 {
+        handle.check(format!("client {number}"));
+    }
+    let busy = handle.store().usage();
+    assert_eq!(busy.keys, 100_000);
+    time.advance(Span::MINUTE);
+    assert_eq!(handle.store().sweep(handle.store().shards()), 100_000);
+    let idle = handle.store().usage();
+    assert_eq!(idle.expired, busy.keys as u64, "each is counted once");
+    assert_eq!((idle.keys, idle.bytes), (0, 0));
+}

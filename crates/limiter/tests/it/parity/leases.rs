@@ -1,0 +1,296 @@
+//! Asks of nodes that hold tokens: the shared vectors and a random walk, through the script and
+//! through the core.
+
+#[path = "../../../../core/tests/vectors/asks.rs"]
+mod asks;
+
+use std::sync::Arc;
+
+use asks::AskCase;
+use tidegate::{
+    Ask, Granted, Hold, HoldId, Holds, Key, Limit, Owed, Report, Span, State, Store, Timestamp,
+};
+
+use super::Bench;
+use super::random::Random;
+use super::vectors::case;
+use super::walk::{any_limit, any_time, seed};
+
+impl Bench {
+    fn lease(&self, asks: &[(Key, Arc<Limit>, Ask)]) -> Vec<Granted> {
+        let told = self.runtime.block_on(self.store.ask(asks));
+        told.into_iter().map(|told| told.unwrap()).collect()
+    }
+
+    /// What is kept of a client, under a limit that it was just asked under.
+    fn kept(&self, key: Key, limit: &Limit) -> (State, Holds) {
+        let state = self.runtime.block_on(self.store.state(key)).unwrap();
+        let holds = self.runtime.block_on(self.store.holds(key)).unwrap();
+        let state = state.map_or_else(
+            || limit.fresh(),
+            |(under, state)| {
+                assert_eq!(under, *limit);
+                state
+            },
+        );
+        let holds = holds.map_or_else(Holds::default, |(under, holds)| {
+            assert_eq!(under, *limit);
+            holds
+        });
+        (state, holds)
+    }
+}
+
+#[test]
+fn asks_in_lua_are_answered_as_their_vectors_say() {
+    let file = include_str!("../../../../core/tests/vectors/holds.json");
+    let cases: Vec<AskCase> = serde_json::from_str(file).unwrap();
+    assert!(!cases.is_empty());
+    let mut bench = Bench::new();
+    for (number, case) in (1..).zip(cases) {
+        let key = Key::from_u128(number);
+        let mut limit = Arc::new(case.limit.limit());
+        for (number, step) in case.steps.iter().enumerate() {
+            let place = format!("{}, {}, step {number}", limit.algorithm(), case.name);
+            let now = Timestamp::from_micros(step.at);
+            bench.set_time(now);
+            if let Some(numbers) = &step.limit {
+                limit = Arc::new(numbers.limit());
+            }
+            let granted = &bench.lease(&[(key, Arc::clone(&limit), step.ask())])[0];
+            step.assert_told(granted, &place);
+            let (mut state, holds) = bench.kept(key, &limit);
+            step.assert_held(&holds, &place);
+            if matches!(*limit, Limit::TokenBucket(_)) && limit.whole_at(&mut state) <= now {
+                // A bucket that is full again need not be kept.
+                assert!(step.state[0] <= step.at, "{place}: {:?} is lost", step.state);
+            } else {
+                assert_eq!(case::integers(&limit, &mut state, now), step.state, "{place}: state");
+            }
+        }
+    }
+}
+
+const CLIENTS: u64 = 60;
+
+struct Client {
+    key: Key,
+    limit: Arc<Limit>,
+    /// What is kept of it.
+    kept: (Arc<Limit>, State, Holds),
+    /// Names of holds that it was asked for lately.
+    names: Vec<HoldId>,
+    /// Under which name some node owes how much.
+    owes: (HoldId, u64),
+}
+
+fn any_leasing_limit(random: &mut Random) -> Arc<Limit> {
+    loop {
+        let limit = any_limit(random);
+        if limit.leases() {
+            return limit;
+        }
+    }
+}
+
+fn any_amount(random: &mut Random, most: u64) -> u64 {
+    match random.below(6) {
+        0 => 0,
+        1 => most,
+        2 => random.size(most),
+        3 => u64::MAX >> random.below(63),
+        _ => 1 + random.below(5),
+    }
+}
+
+impl Client {
+    fn new(number: u64, random: &mut Random) -> Self {
+        let limit = any_leasing_limit(random);
+        let kept = (Arc::clone(&limit), limit.fresh(), Holds::default());
+        let owes = (HoldId { node: 101, number: 0 }, 0);
+        Self { key: Key::from_u128(u128::from(number) << 50), limit, kept, names: Vec::new(), owes }
+    }
+
+    fn draw(&mut self, random: &mut Random, number: u32, now: Timestamp) -> Ask {
+        if random.chance(3) {
+            self.limit = any_leasing_limit(random);
+        }
+        let capacity = self.limit.capacity();
+        let known = |random: &mut Random| match self.names.len() {
+            0 => HoldId { node: 1, number },
+            count => self.names[usize::try_from(random.below(count as u64)).unwrap()],
+        };
+        let reports = (0..random.below(3)).map(|_| Report {
+            id: known(random),
+            spent: any_amount(random, capacity),
+            closed: random.chance(25),
+        });
+        let reports = reports.collect();
+        let again = random.chance(10);
+        let fresh = HoldId { node: random.one_of(&[1, 2, u64::MAX]), number };
+        let id = if again { known(random) } else { fresh };
+        let owed = if random.chance(30) { self.owe(random, number, now) } else { Vec::new() };
+        let id = if owed.is_empty() { id } else { self.owes.0 };
+        self.names.push(id);
+        let keep = self.names.len().saturating_sub(6);
+        self.names.drain(..keep);
+        Ask {
+            cost: any_amount(random, capacity),
+            want: any_amount(random, capacity),
+            id,
+            owed: owed.into(),
+            reports,
+            life: Span::from_micros(random.size(1 << 33)),
+            nodes: any_amount(random, 20),
+        }
+    }
+
+    /// What some node owes, as it was told before or more.
+    fn owe(&mut self, random: &mut Random, number: u32, now: Timestamp) -> Vec<Owed> {
+        let (name, total) = &mut self.owes;
+        if random.chance(30) {
+            *name = HoldId { node: 101 + random.below(3), number };
+            *total = 0;
+        }
+        let owed = (0..random.below(4)).map(|_| {
+            let back = Span::from_micros(random.size(1 << 40));
+            let at = match random.below(4) {
+                0 => Timestamp::from_micros(u64::MAX),
+                1 => now,
+                _ => now - back,
+            };
+            *total = total.saturating_add(any_amount(random, self.limit.capacity()));
+            Owed { at, total: *total }
+        });
+        owed.collect()
+    }
+
+    /// What the core answers, from what was kept.
+    fn answer(&mut self, now: Timestamp, ask: &Ask) -> Granted {
+        let (old, state, holds) = &mut self.kept;
+        if *old != self.limit {
+            *state = self.limit.adopt(old, state, now);
+            *old = Arc::clone(&self.limit);
+        }
+        self.limit.ask(state, holds, now, ask)
+    }
+}
+
+/// An answer with a state that says nothing in its only form.
+fn bare(limit: &Limit, now: Timestamp, granted: &Granted) -> Granted {
+    let mut granted = granted.clone();
+    if let Some(standing) = &mut granted.standing
+        && limit.whole_at(&mut standing.state) <= now
+    {
+        standing.state = limit.fresh();
+    }
+    granted
+}
+
+/// How many asks the walk makes; `make soak` asks for more.
+#[allow(clippy::disallowed_methods, reason = "a soak says how long it is")]
+fn steps() -> u64 {
+    let steps = std::env::var("TIDEGATE_STEPS").ok().and_then(|steps| steps.parse().ok());
+    steps.map_or(30_000, |steps: u64| steps / 10)
+}
+
+#[test]
+fn a_random_walk_of_asks_through_lua_and_through_rust_agrees_at_every_step() {
+    let (seed, wanted) = (seed(), steps());
+    let (mut bench, mut random, mut taken) = (Bench::new(), Random::new(seed), 0);
+    let mut now = Timestamp::from_micros(1_780_000_000_123_457);
+    let mut clients: Vec<Client> =
+        (0..CLIENTS).map(|number| Client::new(number, &mut random)).collect();
+    let (mut held, mut owed, mut longest) = (0, 0, 0);
+    while taken < wanted {
+        now = any_time(&mut random, now);
+        if random.chance(70) {
+            // Holds live shorter than most limits.
+            now = now + Span::from_micros(random.size(1 << 22));
+        }
+        bench.set_time(now);
+        // So many travel in one call, which decides them one after another.
+        let count = 1 + random.below(64);
+        let mut places = Vec::new();
+        let mut asks = Vec::new();
+        for number in 0..count {
+            let place = usize::try_from(random.below(CLIENTS)).unwrap();
+            let limit = Arc::clone(&clients[place].limit);
+            let client = &mut clients[place];
+            let ask = client.draw(&mut random, u32::try_from(taken + number).unwrap(), now);
+            if places.contains(&place) {
+                // One client under two limits at once is a change in between.
+                client.limit = limit;
+            }
+            asks.push((client.key, Arc::clone(&client.limit), ask));
+            places.push(place);
+        }
+        let told = bench.lease(&asks);
+        for ((place, told), (_, limit, ask)) in places.iter().zip(&told).zip(&asks) {
+            let client = &mut clients[*place];
+            let before = client.kept.clone();
+            let expected = client.answer(now, ask);
+            assert_eq!(
+                bare(limit, now, told),
+                bare(limit, now, &expected),
+                "TIDEGATE_SEED={seed}, after {taken} steps, at {now:?}: {limit} {ask:?} {before:?}"
+            );
+            held += u64::from(expected.held > 0);
+            owed += u64::from(!ask.owed.is_empty());
+            taken += 1;
+        }
+        places.sort_unstable();
+        places.dedup();
+        for place in places {
+            let client = &mut clients[place];
+            let (state, holds) = bench.kept(client.key, &client.limit);
+            let at = format!("TIDEGATE_SEED={seed}, after {taken} steps, at {now:?}");
+            assert_eq!(holds, client.kept.2, "{at}");
+            longest = longest.max(holds.iter().len());
+            // What says nothing any more is not kept, and what is over is dropped later.
+            let limit = Arc::clone(&client.limit);
+            let [mut seen, mut wanted] = [state.clone(), client.kept.1.clone()];
+            if limit.whole_at(&mut wanted) <= now {
+                assert!(limit.whole_at(&mut seen) <= now, "{at}: {limit} {seen:?} {wanted:?}");
+            } else {
+                limit.admits(&mut seen, now, 1);
+                limit.admits(&mut wanted, now, 1);
+                assert_eq!(seen, wanted, "{at}: {limit}");
+            }
+            client.kept = (limit, state, holds);
+        }
+    }
+    println!("{taken} asks, {held} granted a hold, {owed} owed, at most {longest} of one client");
+    assert!(held > taken / 20 && owed > taken / 10 && longest > 3);
+}
+
+#[test]
+fn a_hold_expires_by_the_servers_clock_and_counts_as_spent() {
+    let mut bench = Bench::new();
+    let start = 1_780_000_000_123_457;
+    let limit = Arc::new(
+        Limit::new(tidegate::Algorithm::TokenBucket, tidegate::Quota::per_second(100)).unwrap(),
+    );
+    let ask = |want, cost| Ask {
+        cost,
+        want,
+        id: HoldId { node: 1, number: 1 },
+        owed: Vec::new().into(),
+        reports: Vec::new().into(),
+        life: Span::SECOND,
+        nodes: 1,
+    };
+    let key = Key::from_u128(1);
+    bench.set_time(Timestamp::from_micros(start));
+    let granted = &bench.lease(&[(key, Arc::clone(&limit), ask(50, 0))])[0];
+    assert_eq!((granted.held, granted.life), (50, Span::SECOND));
+    let kept = |bench: &Bench| -> Vec<Hold> { bench.kept(key, &limit).1.iter().copied().collect() };
+    assert_eq!(kept(&bench)[0].until.as_micros(), start + 1_020_000);
+    bench.set_time(Timestamp::from_micros(start + 1_019_999));
+    let asked = bench.lease(&[(key, Arc::clone(&limit), ask(0, 51))]);
+    assert!(!asked[0].outcome.is_allowed() && !kept(&bench).is_empty());
+    bench.set_time(Timestamp::from_micros(start + 1_020_000));
+    let asked = bench.lease(&[(key, Arc::clone(&limit), ask(0, 50))]);
+    assert!(asked[0].outcome.is_allowed() && kept(&bench).is_empty());
+    assert_eq!(asked[0].outcome.remaining, 0);
+}

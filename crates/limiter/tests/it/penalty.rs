@@ -1,0 +1,316 @@
+//! Blocked clients, and how clients come to be blocked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tidegate::block::{By, Entry, Reason};
+use tidegate::{
+    AcquireError, Answers, BlockList, Charge, Decision, Key, Keyer, Limiter, ManualClock,
+    MemoryStore, NoHandle, Refund, Request, RuleSet, Ruling, Span, Store, StoreError,
+};
+
+/// Counts how often it is asked.
+struct Counting {
+    store: Arc<MemoryStore>,
+    asked: AtomicUsize,
+}
+
+impl Store for Counting {
+    fn keyer(&self) -> Keyer {
+        self.store.keyer()
+    }
+
+    async fn charge(&self, charges: &[Charge<'_>]) -> Answers {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.store.charge(charges).await
+    }
+
+    async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.store.refund(refunds).await
+    }
+
+    fn refund_detached(self: &Arc<Self>, refunds: Vec<Refund>) {
+        self.store.refund_detached(refunds);
+    }
+
+    async fn forget(&self, key: Key) -> Result<(), StoreError> {
+        self.store.forget(key).await
+    }
+}
+
+fn rules(yaml: &str) -> RuleSet {
+    RuleSet::parse("rules.yaml", &format!("rules: [{yaml}]")).unwrap()
+}
+
+fn limiter(time: &ManualClock, yaml: &str) -> Limiter {
+    Limiter::builder().rules(rules(yaml)).clock(time.clock()).build()
+}
+
+fn request<'a>(attributes: &[(&'a str, &'a str)]) -> Request<'a> {
+    let mut request = Request::new();
+    for (name, value) in attributes {
+        request.insert(*name, *value).unwrap();
+    }
+    request
+}
+
+fn block(blocks: &BlockList, time: &ManualClock, attribute: &str, value: &str, span: Span) {
+    let now = time.clock().now();
+    let subject = blocks.client(attribute, value).unwrap();
+    let (reason, by) = (Reason::default(), By::Operator);
+    blocks.add(Entry { subject, until: now + span, reason, by, added: now }, now).unwrap();
+}
+
+fn wait(decision: &Decision) -> Option<u64> {
+    decision.block().map(|block| block.retry_after.as_secs_ceil())
+}
+
+const LOGIN: &str = "{name: login, per: [ip], limit: 5 per minute, algorithm: fixed_window, \
+                     penalty: {after: 2x, within: 1m, block: 10m}}";
+
+#[tokio::test]
+async fn a_blocked_client_never_reaches_the_store() {
+    let time = ManualClock::default();
+    let store = Arc::new(MemoryStore::new(time.clock()));
+    let store = Arc::new(Counting { store, asked: AtomicUsize::new(0) });
+    let limiter = Limiter::builder()
+        .rules(rules(LOGIN))
+        .clock(time.clock())
+        .store(Arc::clone(&store))
+        .build();
+    let mallory = request(&[("ip", "192.0.2.7")]);
+    assert!(limiter.check(&mallory).await.is_allowed());
+    assert_eq!(store.asked.load(Ordering::SeqCst), 1);
+    block(limiter.blocks(), &time, "ip", "192.0.2.0/24", Span::MINUTE);
+    for _ in 0..100 {
+        let denied = limiter.check(&mallory).await;
+        assert_eq!((denied.ruling(), wait(&denied)), (Ruling::Deny, Some(60)));
+        assert!(denied.policies().is_empty());
+    }
+    assert_eq!(wait(&limiter.peek(&mallory).await), Some(60));
+    assert_eq!(wait(&limiter.check_rule("login", &mallory).await.unwrap()), Some(60));
+    let refused = limiter.acquire(&mallory).await.unwrap_err();
+    assert!(matches!(refused, AcquireError::Blocked(decision) if wait(&decision) == Some(60)));
+    assert_eq!(store.asked.load(Ordering::SeqCst), 1);
+    assert!(limiter.check(&request(&[("ip", "192.0.3.7")])).await.is_allowed());
+    time.advance(Span::MINUTE);
+    assert!(limiter.check(&mallory).await.is_allowed());
+    assert_eq!(store.asked.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test]
+async fn a_client_that_keeps_hammering_is_blocked() {
+    let time = ManualClock::default();
+    let limiter = limiter(&time, LOGIN);
+    let mallory = request(&[("ip", "192.0.2.7")]);
+    for _ in 0..5 {
+        assert!(limiter.check(&mallory).await.is_allowed());
+    }
+    // Twice the limit is denied by the rule, and then it is blocked.
+    for _ in 0..10 {
+        let denied = limiter.check(&mallory).await;
+        assert_eq!((denied.ruling(), denied.block()), (Ruling::Deny, None));
+    }
+    let blocked = limiter.check(&mallory).await;
+    assert_eq!(wait(&blocked), Some(600));
+    assert_eq!(blocked.block().unwrap().rule.as_deref(), Some("login"));
+    // Wherever it goes, and whatever it sends beside its address.
+    let elsewhere = request(&[("ip", "::ffff:192.0.2.7"), ("path", "/"), ("user", "alice")]);
+    assert_eq!(wait(&limiter.check(&elsewhere).await), Some(600));
+    assert!(limiter.check(&request(&[("ip", "192.0.2.8")])).await.is_allowed());
+    time.advance(Span::from_secs(599));
+    assert_eq!(wait(&limiter.check(&mallory).await), Some(1));
+    time.advance(Span::SECOND);
+    assert!(limiter.check(&mallory).await.is_allowed());
+}
+
+#[tokio::test]
+async fn a_client_that_waits_is_not() {
+    let time = ManualClock::default();
+    let limiter = limiter(&time, LOGIN);
+    let patient = request(&[("ip", "192.0.2.7")]);
+    for _ in 0..1_000 {
+        let decision = limiter.check(&patient).await;
+        assert_eq!(decision.block(), None);
+        if let Some(wait) = decision.retry_after() {
+            time.advance(wait);
+        }
+    }
+    assert!(limiter.blocks().is_empty());
+}
+
+#[tokio::test]
+async fn whoever_is_a_little_over_its_limit_is_not() {
+    let time = ManualClock::default();
+    let limiter = limiter(&time, LOGIN);
+    let eager = request(&[("ip", "192.0.2.7")]);
+    // Five are admitted and nine denied in every minute.
+    for _ in 0..100 {
+        for _ in 0..14 {
+            assert_eq!(limiter.check(&eager).await.block(), None);
+        }
+        time.advance(Span::MINUTE);
+    }
+}
+
+#[tokio::test]
+async fn a_look_and_a_wait_in_line_are_no_hammering() {
+    let time = ManualClock::default();
+    let limiter = limiter(
+        &time,
+        "{name: api, per: [user], limit: 1 per second, penalty: {after: 1, within: 1m, block: 10m}}",
+    );
+    let alice = request(&[("user", "alice")]);
+    assert!(limiter.check(&alice).await.is_allowed());
+    for _ in 0..100 {
+        assert!(!limiter.peek(&alice).await.is_allowed());
+    }
+    let waiting = tokio::spawn({
+        let (limiter, alice) = (limiter.clone(), request(&[("user", "alice")]));
+        async move { limiter.acquire(&alice).await }
+    });
+    tokio::task::yield_now().await;
+    time.advance(Span::SECOND);
+    assert!(waiting.await.unwrap().is_ok());
+    assert!(limiter.blocks().is_empty());
+    limiter.check(&alice).await;
+    assert_eq!(wait(&limiter.check(&alice).await), Some(600));
+}
+
+#[tokio::test]
+async fn requests_that_name_nobody_block_nobody() {
+    let time = ManualClock::default();
+    let limiter = limiter(
+        &time,
+        "{name: api, per: [user, path], limit: 1 per minute, penalty: {after: 1, within: 1m, block: 10m}}",
+    );
+    for _ in 0..100 {
+        limiter.check(&request(&[("path", "/a")])).await;
+        limiter.check(&request(&[("user", ""), ("path", "/a")])).await;
+    }
+    assert!(limiter.blocks().is_empty());
+}
+
+#[tokio::test]
+async fn of_several_attributes_the_combination_is_blocked() {
+    let time = ManualClock::default();
+    let limiter = limiter(
+        &time,
+        "{name: api, per: [user | ip, path], limit: 1 per minute, penalty: {after: 3, within: 1m, block: 10m}}",
+    );
+    for _ in 0..5 {
+        limiter.check(&request(&[("user", "mallory"), ("path", "/a"), ("ip", "192.0.2.7")])).await;
+    }
+    let blocked = async |attributes: &[(&'static str, &'static str)]| {
+        limiter.check(&request(attributes)).await.block().is_some()
+    };
+    assert!(blocked(&[("user", "mallory"), ("path", "/a")]).await);
+    assert!(blocked(&[("user", "mallory"), ("path", "/a"), ("ip", "192.0.2.8")]).await);
+    assert!(!blocked(&[("user", "mallory"), ("path", "/b")]).await);
+    assert!(!blocked(&[("user", "alice"), ("path", "/a"), ("ip", "192.0.2.7")]).await);
+    assert!(!blocked(&[("user", "mallory")]).await);
+}
+
+#[tokio::test]
+async fn the_limit_of_the_tier_is_what_a_penalty_multiplies() {
+    let time = ManualClock::default();
+    let limiter = limiter(
+        &time,
+        "{name: api, per: [user], limit: 1 per minute, tiers: {by: plan, limits: {pro: 10 per minute}}, \
+         penalty: {after: 3x, within: 1m, block: 10m}}",
+    );
+    let until_blocked = async |user: &'static str, plan: &'static str| {
+        let request = request(&[("user", user), ("plan", plan)]);
+        let mut count = 0;
+        while limiter.check(&request).await.block().is_none() {
+            count += 1;
+        }
+        count
+    };
+    assert_eq!(until_blocked("a", "free").await, 1 + 3);
+    assert_eq!(until_blocked("b", "pro").await, 10 + 30);
+}
+
+#[tokio::test]
+async fn a_rule_in_shadow_blocks_nobody() {
+    let time = ManualClock::default();
+    let limiter = limiter(
+        &time,
+        "{name: api, per: [user], limit: 1 per minute, mode: shadow, penalty: {after: 1, within: 1m, block: 10m}}",
+    );
+    for _ in 0..100 {
+        assert!(limiter.check(&request(&[("user", "alice")])).await.is_allowed());
+    }
+    assert!(limiter.blocks().is_empty());
+}
+
+#[tokio::test]
+async fn a_check_by_the_name_of_a_rule_counts_too() {
+    let time = ManualClock::default();
+    let limiter = limiter(&time, LOGIN);
+    let mallory = request(&[("ip", "192.0.2.7")]);
+    for _ in 0..15 {
+        assert_eq!(limiter.check_rule("login", &mallory).await.unwrap().block(), None);
+    }
+    assert_eq!(wait(&limiter.check_rule("login", &mallory).await.unwrap()), Some(600));
+}
+
+#[tokio::test]
+async fn a_client_that_is_let_off_starts_from_nothing() {
+    let time = ManualClock::default();
+    let limiter = limiter(&time, LOGIN);
+    let mallory = request(&[("ip", "192.0.2.7")]);
+    for _ in 0..2 {
+        while limiter.check(&mallory).await.block().is_none() {}
+        let subject = limiter.blocks().client("ip", "192.0.2.7").unwrap();
+        limiter.blocks().remove(&subject, time.clock().now()).unwrap();
+        for _ in 0..9 {
+            assert_eq!(limiter.check(&mallory).await.block(), None);
+        }
+        // Forgotten under the rule, its denials are forgotten too.
+        limiter.forget("login", &mallory).await.unwrap();
+        for _ in 0..5 + 9 {
+            assert_eq!(limiter.check(&mallory).await.block(), None);
+        }
+        limiter.forget("login", &mallory).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn limiters_can_share_a_list() {
+    let time = ManualClock::default();
+    let one = limiter(&time, LOGIN);
+    let other = Limiter::builder().clock(time.clock()).blocks(Arc::clone(one.blocks())).build();
+    let mallory = request(&[("ip", "192.0.2.7")]);
+    while one.check(&mallory).await.block().is_none() {}
+    assert_eq!(wait(&other.check(&mallory).await), Some(600));
+    time.advance(Span::HOUR);
+    one.sweep_blocks(1);
+    assert_eq!(one.blocks().usage().entries, 0);
+}
+
+#[test]
+fn a_rule_with_a_penalty_needs_the_whole_request() {
+    let error = limiter(&ManualClock::default(), LOGIN).rule("login").unwrap_err();
+    assert!(matches!(error, NoHandle::Varies { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_key_never_shows_in_what_the_list_keeps() {
+    let time = ManualClock::default();
+    let limiter = limiter(
+        &time,
+        "{name: api, per: [api_key], limit: 1 per minute, penalty: {after: 1, within: 1m, block: 10m}}",
+    );
+    let secret = "sk-live-0123456789";
+    while limiter.check(&request(&[("api_key", secret)])).await.block().is_none() {}
+    let now = time.clock().now();
+    let blocks = limiter.blocks();
+    let entries = blocks.entries(now);
+    let kept = serde_json::to_string(&entries.iter().map(|entry| &**entry).collect::<Vec<_>>());
+    let shown = format!("{} {blocks:?} {:?} {:?}", kept.unwrap(), blocks.export(now), limiter);
+    assert_eq!(entries.len(), 1);
+    assert!(shown.contains("api_key") && !shown.contains(secret), "{shown}");
+    assert!(blocks.export(now).is_empty());
+}

@@ -1,0 +1,83 @@
+//! The code that ships, driven through networks that seeds decide.
+//!
+//! `TIDEGATE_SEED=17 cargo test -p tidegate-model --test simulation -- --nocapture` runs one of them and
+//! prints what happens in it, for each test: those of nodes that lease, and those of nodes that sync.
+
+mod chance;
+mod fleet;
+mod synced;
+mod truth;
+mod weather;
+
+use fleet::Fleet;
+use truth::excess;
+
+#[allow(clippy::disallowed_methods, reason = "a soak says how long it is, and who looks which one")]
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|number| number.parse().ok())
+}
+
+/// What went beyond the bound in the fleet of a seed, and how much was admitted from holds and in all.
+fn run(seed: u64, drift: u64) -> (Option<String>, u64, u64) {
+    let mut fleet = Fleet::new(seed, drift, false);
+    let admitted = fleet.run();
+    let excess =
+        excess(&fleet.limit, 0, &admitted).map(|one| format!("{one:?} of {:?}", fleet.limit));
+    (excess, fleet.from_holds, admitted.iter().map(|one| one.cost).sum())
+}
+
+#[test]
+fn what_is_admitted_stays_within_the_bound_over_every_span() {
+    if let Some(seed) = number("TIDEGATE_SEED") {
+        let mut fleet = Fleet::new(seed, 100, true);
+        let admitted = fleet.run();
+        fleet.trace().iter().for_each(|line| println!("{line}"));
+        assert!(excess(&fleet.limit, 0, &admitted).is_none(), "seed {seed}");
+        return;
+    }
+    let (mut ahead, mut total) = (0, 0);
+    for seed in 0..number("TIDEGATE_CASES").unwrap_or(4_000) {
+        let (excess, from_holds, admitted) = run(seed, 100);
+        assert!(excess.is_none(), "TIDEGATE_SEED={seed}: {}", excess.unwrap());
+        (ahead, total) = (ahead + from_holds, total + admitted);
+    }
+    println!("{ahead} of {total} tokens were admitted from holds");
+    assert!(ahead > total / 5, "{ahead} of {total} tokens were admitted from holds");
+}
+
+/// What shows that the other could fail.
+#[test]
+fn clocks_that_run_apart_further_than_the_margin_covers_are_found_out() {
+    assert!((0..2_000).any(|seed| run(seed, 5).0.is_some()));
+}
+
+/// What went beyond N times `max_ahead` in the synced fleet of a seed; whether it went beyond the limit at
+/// all, and how much was admitted without asking and in all.
+fn run_synced(seed: u64) -> (Option<String>, bool, u64, u64) {
+    let mut fleet = synced::Fleet::new(seed, false);
+    let admitted = fleet.run();
+    let over = excess(&fleet.limit, fleet.beyond(), &admitted);
+    let over = over.map(|one| format!("{one:?} of {:?} and {}", fleet.limit, fleet.beyond()));
+    let exceeds = excess(&fleet.limit, 0, &admitted).is_some();
+    (over, exceeds, fleet.alone, admitted.iter().map(|one| one.cost).sum())
+}
+
+#[test]
+fn nodes_that_sync_exceed_the_bound_by_max_ahead_each_at_the_most() {
+    if let Some(seed) = number("TIDEGATE_SEED") {
+        let mut fleet = synced::Fleet::new(seed, true);
+        let admitted = fleet.run();
+        fleet.trace().iter().for_each(|line| println!("{line}"));
+        assert!(excess(&fleet.limit, fleet.beyond(), &admitted).is_none(), "seed {seed}");
+        return;
+    }
+    let (mut alone, mut total, mut beyond) = (0, 0, 0);
+    for seed in 0..number("TIDEGATE_CASES").unwrap_or(4_000) {
+        let (over, exceeds, ahead, admitted) = run_synced(seed);
+        assert!(over.is_none(), "TIDEGATE_SEED={seed}: {}", over.unwrap());
+        (alone, total, beyond) = (alone + ahead, total + admitted, beyond + u64::from(exceeds));
+    }
+    println!("{alone} of {total} tokens were admitted without asking, {beyond} fleets went beyond");
+    // Otherwise there would be nothing to keep to.
+    assert!(alone > total / 5 && beyond > 0, "{alone} of {total}, {beyond} beyond");
+}

@@ -1,0 +1,62 @@
+//! Sentinels: that a master which is gone is replaced.
+
+use tidegate_testkit::{Flavour, Sentinel, Tool, lacking};
+
+const REDIS: Tool = Tool::Server(Flavour::Redis);
+
+#[test]
+fn a_killed_master_is_replaced_and_comes_back_as_a_replica() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let sentinel = Sentinel::start();
+    let [first, second] = sentinel.nodes() else { panic!("two servers have data") };
+    assert_eq!(sentinel.master().address(), first.address());
+    let addresses = sentinel.addresses().join(",");
+    assert_eq!(sentinel.url(), format!("redis+sentinel://{addresses}/tidegate"));
+
+    let mut connection = first.connection().unwrap();
+    redis::cmd("SET").arg("key").arg("value").exec(&mut connection).unwrap();
+    let copies: u32 = redis::cmd("WAIT").arg(1).arg(10_000).query(&mut connection).unwrap();
+    assert_eq!(copies, 1);
+
+    assert_eq!(sentinel.kill_master(), first.address());
+    assert_eq!(sentinel.wait_for_switch(), second.address());
+    assert_eq!(second.query::<String>(&["GET", "key"]), "value");
+    second.query::<()>(&["SET", "key", "new value"]);
+
+    first.restart();
+    sentinel.wait_until_whole();
+    assert_eq!(sentinel.master().address(), second.address());
+    assert_eq!(first.query::<String>(&["GET", "key"]), "new value");
+
+    sentinel.kill_master();
+    assert_eq!(sentinel.wait_for_switch(), first.address());
+}
+
+#[test]
+fn a_paused_master_is_replaced_by_a_replica_with_another_clock() {
+    if lacking(&[REDIS, Tool::Faketime]) {
+        return;
+    }
+    let sentinel = Sentinel::builder().replica_clock(-5).start();
+    let [first, second] = sentinel.nodes() else { panic!("two servers have data") };
+    first.pause();
+    assert_eq!(sentinel.wait_for_switch(), second.address());
+    first.resume();
+    sentinel.wait_until_whole();
+    let (before, early) = (first.time_micros(), second.time_micros());
+    let after = first.time_micros();
+    assert!((before..=after).contains(&(early + 5_000_000)));
+    assert_eq!(first.info("role").unwrap(), "slave");
+}
+
+#[test]
+fn sentinels_of_valkey_do_the_same() {
+    if lacking(&[Tool::Server(Flavour::Valkey)]) {
+        return;
+    }
+    let sentinel = Sentinel::builder().flavour(Flavour::Valkey).start();
+    let old = sentinel.kill_master();
+    assert_ne!(sentinel.wait_for_switch(), old);
+}
