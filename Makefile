@@ -1,4 +1,6 @@
-# make test     everything that must pass: format, lints, tests, docs
+# make test     everything that must pass: format, lints, tests, docs; prints where the time went
+# make format, lint, tests, doctests, docs   one step of it
+# make test-all  the same with random tests at full size
 # make bench    figures beside peers, in one run
 # make bench-doors  the same for the doors alone
 # make bench-gateway  a request through the gateway beside NGINX
@@ -15,25 +17,19 @@
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 
-.PHONY: test setup format lint unit docs bench bench-doors bench-gateway bench-reload frontier faults model soak fuzz pictures reference deny
+.PHONY: test test-all setup format lint tests doctests docs bench bench-doors bench-gateway bench-reload frontier faults model soak fuzz pictures reference deny
 
-test: setup format lint unit docs
+test: setup
+	@tools/run-tests.py
+
+test-all: setup
+	TIDEGATE_CASES=4000 TIDEGATE_STEPS=1000000 tools/run-tests.py
 
 setup:
 	@tools/setup.sh
 
-format:
-	$(CARGO) fmt --all --check
-
-lint:
-	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
-
-unit:
-	$(CARGO) test --locked --workspace --all-features
-	$(CARGO) check --locked -p tidegate --no-default-features
-
-docs:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --all-features --no-deps
+format lint tests doctests docs:
+	@tools/run-tests.py $@
 
 bench: setup
 	$(CARGO) run --locked --profile dist -p tidegate-bench --bin matcher

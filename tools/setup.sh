@@ -43,6 +43,29 @@ lacks() { # lacks COMMAND WHEEL...
   ! command -v "$1" >/dev/null && [ ! -x "$(home_of "$@")" ]
 }
 
+# Runs apt-get, and waits up to ten minutes while another process holds one of its locks.
+apt_get() { # apt_get ARGUMENT...
+  local output try
+  for try in $(seq 120); do
+    if output=$(DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get -o DPkg::Lock::Timeout=60 "$@" 2>&1); then
+      echo "$output"
+      return 0
+    fi
+    case $output in
+      *"Could not get lock"* | *"Unable to acquire the dpkg frontend lock"* | *"Unable to lock directory"*)
+        [ "$try" -gt 1 ] || echo "setup: another process holds the lock of apt; waiting for it"
+        sleep 5
+        ;;
+      *)
+        echo "$output" >&2
+        return 1
+        ;;
+    esac
+  done
+  echo "$output" >&2
+  return 1
+}
+
 packages=()
 need() { # need COMMAND PACKAGE...
   command -v "$1" >/dev/null || packages+=("${@:2}")
@@ -74,8 +97,8 @@ fi
 
 if [ "${#packages[@]}" -gt 0 ]; then
   echo "setup: will install from Debian: ${packages[*]}"
-  "${as_root[@]}" apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${packages[@]}"
+  apt_get update -qq
+  apt_get install -y -qq --no-install-recommends "${packages[@]}"
   for service in redis-server prometheus nginx; do
     if [[ " ${packages[*]} " == *" $service "* ]]; then
       echo "setup: will stop the service that came with $service: tests start servers of their own"

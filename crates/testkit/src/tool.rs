@@ -3,9 +3,11 @@
 use std::env;
 use std::fmt;
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
+use std::thread;
 
 /// Which server to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -132,7 +134,8 @@ impl fmt::Display for Tool {
     }
 }
 
-/// Whether a tool is missing; if so, it says on stderr which one, and that the test is skipped.
+/// Returns whether a tool is missing. If so, the test is skipped: that is printed, and added to the file that the
+/// environment variable `TIDEGATE_SKIP_LOG` names, because the output of a test that passes is not shown.
 ///
 /// ```
 /// # use tidegate_testkit::{Flavour, Tool, lacking};
@@ -140,13 +143,19 @@ impl fmt::Display for Tool {
 ///     return;
 /// }
 /// ```
-#[allow(clippy::print_stderr, reason = "who runs the tests must learn what was not tested")]
+#[allow(clippy::print_stderr, reason = "a run without the log still shows what was not tested")]
 pub fn lacking(tools: &[Tool]) -> bool {
-    let missing = tools.iter().find(|tool| tool.path().is_none());
-    if let Some(tool) = missing {
-        eprintln!("skipped: no {tool} found; tools/setup.sh installs it");
+    let Some(tool) = tools.iter().find(|tool| tool.path().is_none()) else { return false };
+    let current = thread::current();
+    let test = current.name().unwrap_or("a test");
+    let line = format!("{test}: no {tool} found; tools/setup.sh installs it\n");
+    eprint!("skipped: {line}");
+    if let Some(path) = env::var_os("TIDEGATE_SKIP_LOG") {
+        let log = fs::OpenOptions::new().append(true).create(true).open(&path);
+        let written = log.and_then(|mut log| log.write_all(line.as_bytes()));
+        written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
-    missing.is_some()
+    true
 }
 
 static SETPRIV: LazyLock<Option<PathBuf>> = LazyLock::new(|| {

@@ -7,6 +7,7 @@ mod block_list;
 mod cluster;
 #[cfg(feature = "redis")]
 mod faults;
+mod guide;
 #[cfg(feature = "redis")]
 mod leased;
 #[cfg(feature = "redis")]

@@ -1,6 +1,6 @@
 //! The code that ships, driven through networks that seeds decide.
 //!
-//! `TIDEGATE_SEED=17 cargo test -p tidegate-model --test simulation -- --nocapture` runs one of them and
+//! `TIDEGATE_SEED=17 cargo test -p tidegate-model --test it simulation -- --nocapture` runs one of them and
 //! prints what happens in it, for each test: those of nodes that lease, and those of nodes that sync.
 
 mod chance;
@@ -36,7 +36,7 @@ fn what_is_admitted_stays_within_the_bound_over_every_span() {
         return;
     }
     let (mut ahead, mut total) = (0, 0);
-    for seed in 0..number("TIDEGATE_CASES").unwrap_or(4_000) {
+    for seed in 0..number("TIDEGATE_CASES").unwrap_or(400) {
         let (excess, from_holds, admitted) = run(seed, 100);
         assert!(excess.is_none(), "TIDEGATE_SEED={seed}: {}", excess.unwrap());
         (ahead, total) = (ahead + from_holds, total + admitted);
@@ -72,7 +72,7 @@ fn nodes_that_sync_exceed_the_bound_by_max_ahead_each_at_the_most() {
         return;
     }
     let (mut alone, mut total, mut beyond) = (0, 0, 0);
-    for seed in 0..number("TIDEGATE_CASES").unwrap_or(4_000) {
+    for seed in 0..number("TIDEGATE_CASES").unwrap_or(400) {
         let (over, exceeds, ahead, admitted) = run_synced(seed);
         assert!(over.is_none(), "TIDEGATE_SEED={seed}: {}", over.unwrap());
         (alone, total, beyond) = (alone + ahead, total + admitted, beyond + u64::from(exceeds));

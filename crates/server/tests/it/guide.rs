@@ -152,18 +152,6 @@ pub(crate) fn assert_as_the_page_says(page: &str, heading: &str) {
 }
 
 #[test]
-fn a_rust_service() {
-    let (commands, expected) = part(PAGE, "A Rust service");
-    // The profile of the tests, whose dependencies are built already.
-    let run = commands.strip_prefix("cargo run ").unwrap();
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["run", "--profile", "test", "--locked"]).args(run.split_whitespace());
-    let output = command.current_dir(root()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{said}");
-}
-
-#[test]
 fn envoy() {
     if !lacking(&[Tool::Envoy]) {
         assert_as_the_page_says(PAGE, "Envoy");

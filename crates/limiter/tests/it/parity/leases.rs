@@ -187,11 +187,11 @@ fn bare(limit: &Limit, now: Timestamp, granted: &Granted) -> Granted {
     granted
 }
 
-/// How many asks the walk makes; `make soak` asks for more.
+/// How many asks the walk makes; `make test-all` and `make soak` ask for more.
 #[allow(clippy::disallowed_methods, reason = "a soak says how long it is")]
 fn steps() -> u64 {
     let steps = std::env::var("TIDEGATE_STEPS").ok().and_then(|steps| steps.parse().ok());
-    steps.map_or(30_000, |steps: u64| steps / 10)
+    steps.map_or(10_000, |steps: u64| steps / 10)
 }
 
 #[test]

@@ -14,10 +14,10 @@ use super::random::Random;
 const CLIENTS: u64 = 600;
 const START: u64 = 1_780_000_000_123_457;
 
-/// How many charges and refunds the walk makes; `make soak` asks for more.
+/// How many charges and refunds the walk makes; `make test-all` and `make soak` ask for more.
 #[allow(clippy::disallowed_methods, reason = "a soak says how long it is")]
 fn steps() -> u64 {
-    std::env::var("TIDEGATE_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(1_000_000)
+    std::env::var("TIDEGATE_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(100_000)
 }
 
 /// A seed that failed can be walked again.
