@@ -23,7 +23,7 @@ use crate::service::{Service, written};
 use crate::store::AnyStore;
 use crate::transport::connection::Http1;
 use crate::transport::door::tls::TlsError;
-use crate::transport::door::{Connections, Doorway, Patience, Tls};
+use crate::transport::door::{Connections, Doorway, Patience, Tls, listen};
 use crate::transport::grpc::{self, Grpc};
 use crate::transport::http;
 use crate::transport::resp::{Gate, Resp};
@@ -124,7 +124,7 @@ impl Bound {
     ) -> Result<Option<Self>, BindError> {
         let Door::At(wanted) = door else { return Ok(None) };
         let taken = |error| BindError::Door { door: name, address: wanted.clone(), error };
-        let listener = TcpListener::bind(wanted).await.map_err(taken)?;
+        let listener = listen::listen(wanted).await.map_err(taken)?;
         let address = listener.local_addr().map_err(taken)?;
         let (tls, connections) = (listen.tls(name, protocols)?, Arc::default());
         Ok(Some(Self { name, listener, address, tls, connections }))

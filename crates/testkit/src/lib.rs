@@ -13,6 +13,7 @@
 mod browser;
 mod certificates;
 mod cluster;
+mod listener;
 mod port;
 mod process;
 mod proxy;
@@ -29,6 +30,7 @@ mod wait;
 pub use crate::browser::{Browser, Element, keys};
 pub use crate::certificates::Certificates;
 pub use crate::cluster::{Cluster, ClusterBuilder};
+pub use crate::listener::listen;
 pub use crate::port::Port;
 pub use crate::process::{Output, Process};
 pub use crate::proxy::FaultProxy;

@@ -13,6 +13,8 @@ use tokio::sync::watch;
 
 use pipe::{Direction, Pipe};
 
+use crate::listener::listen;
+
 /// A TCP proxy in front of a server, which passes everything on until it is told to do harm.
 ///
 /// What it is told holds for the connections that are open as well as for those to come.
@@ -63,7 +65,7 @@ impl FaultProxy {
     /// # Panics
     /// When it can't listen.
     pub fn to(target: impl Into<String>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let listener = listen(0);
         let address = listener.local_addr().expect("a bound listener has an address");
         let shared = Arc::new(Shared {
             target: target.into(),

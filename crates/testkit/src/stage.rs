@@ -6,6 +6,8 @@ use std::thread::{self, JoinHandle};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use crate::listener::listen;
+
 /// Accepts connections on a loopback port, until this value is dropped: then the port is free again and
 /// every connection is closed, with whatever was under way.
 #[derive(Debug)]
@@ -18,8 +20,7 @@ pub(crate) struct Stage {
 impl Stage {
     /// Opens a port, any free one if `port` is 0. `welcome` is given each connection, inside of a runtime.
     pub(crate) fn open(port: u16, welcome: impl Fn(TcpStream) + Send + 'static) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", port));
-        let listener = listener.unwrap_or_else(|error| panic!("127.0.0.1:{port}: {error}"));
+        let listener = listen(port);
         let address = listener.local_addr().expect("a bound listener has an address");
         let (stop, stopped) = watch::channel(false);
         let thread = thread::spawn(move || serve(listener, &welcome, stopped));

@@ -11,7 +11,8 @@ use tokio::sync::{oneshot, watch};
 use super::{Gateway, Upstreams};
 use crate::identity::Identity;
 use crate::service::Service;
-use crate::transport::door::{Connections, Doorway, Patience, Tls, shared};
+use crate::transport::door::listen::listen_shared;
+use crate::transport::door::{Connections, Doorway, Patience, Tls};
 
 /// Listens once for each thread that this machine can run at the same time.
 ///
@@ -20,10 +21,10 @@ use crate::transport::door::{Connections, Doorway, Patience, Tls, shared};
 pub(crate) async fn listen(address: &str) -> io::Result<Vec<TcpListener>> {
     let mut found = lookup_host(address).await?;
     let wanted = found.next().ok_or_else(|| io::Error::other("the host has no address"))?;
-    let first = shared::listen(wanted)?;
+    let first = listen_shared(wanted)?;
     let taken: SocketAddr = first.local_addr()?;
     let more = std::thread::available_parallelism().map_or(1, usize::from) - 1;
-    let rest = (0..more).map(|_| shared::listen(taken));
+    let rest = (0..more).map(|_| listen_shared(taken));
     std::iter::once(Ok(first)).chain(rest).collect()
 }
 

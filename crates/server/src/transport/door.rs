@@ -2,7 +2,8 @@
 //! and lets go of them in good order.
 
 mod connections;
-pub(crate) mod shared;
+pub(crate) mod listen;
+mod shared;
 mod stream;
 pub(crate) mod tls;
 mod watch;

@@ -1,7 +1,7 @@
 //! Rules on the web.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
@@ -28,7 +28,7 @@ struct Site {
 
 impl Site {
     fn with(body: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = tidegate_testkit::listen(0);
         let address = listener.local_addr().unwrap();
         let page = Arc::new(Mutex::new(Page { status: 200, ..Page::default() }));
         let site = Self { address, page: Arc::clone(&page) };

@@ -1,5 +1,6 @@
 //! Starting and stopping.
 
+use std::net::TcpStream;
 use std::process::Command;
 
 use serde_json::json;
@@ -291,4 +292,54 @@ fn the_log_says_what_was_decided_and_never_for_whom() {
     assert!(log.contains("checked") && log.contains("per-key"), "{log}");
     assert!(log.contains("client blocked") && log.contains("let off by an operator"), "{log}");
     assert!(!log.contains(secret), "{log}");
+}
+
+/// More connections than fit a backlog of 128, the default of the standard library.
+const QUEUED_CONNECTIONS: usize = 500;
+
+/// Connects while the server is stopped: only the kernel's queue has room for a connection.
+fn connections_wait_to_be_accepted(listener: &str) {
+    let upstream = testkit::Upstream::start();
+    let server = Server::with_arguments(&[
+        "--http",
+        "127.0.0.1:0",
+        "--gateway",
+        "127.0.0.1:0",
+        "--upstream",
+        &upstream.url(),
+    ]);
+    let address = server.door(listener);
+    server.freeze();
+    let connections: Vec<TcpStream> = (0..QUEUED_CONNECTIONS)
+        .map(|number| {
+            let connected = TcpStream::connect_timeout(&address, testkit::PATIENCE);
+            connected.unwrap_or_else(|error| panic!("{listener}: connection {number}: {error}"))
+        })
+        .collect();
+    assert_eq!(connections.len(), QUEUED_CONNECTIONS);
+}
+
+#[test]
+fn http_connections_wait_to_be_accepted() {
+    connections_wait_to_be_accepted("http");
+}
+
+#[test]
+fn grpc_connections_wait_to_be_accepted() {
+    connections_wait_to_be_accepted("grpc");
+}
+
+#[test]
+fn resp_connections_wait_to_be_accepted() {
+    connections_wait_to_be_accepted("resp");
+}
+
+#[test]
+fn admin_connections_wait_to_be_accepted() {
+    connections_wait_to_be_accepted("admin");
+}
+
+#[test]
+fn gateway_connections_wait_to_be_accepted() {
+    connections_wait_to_be_accepted("gateway");
 }

@@ -1,36 +1,16 @@
-//! Listening where others listen too, so that one process can take over from another.
+//! Leaving an address to another process that listens there too (`listen_shared`).
 //!
 //! The kernel gives each new connection to one of those who listen at an address. When one of them closes,
 //! the connections that it was given and had not accepted are reset. So before it closes it lets no more
 //! in: a filter drops what begins a connection, and who began has to try again, which clients do by
 //! themselves a second later; by then only the others are left. What is half-way in still comes in.
 
-use std::io;
-use std::net::SocketAddr;
-
-use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
+use socket2::{SockFilter, SockRef};
 use tidegate::Span;
 
 /// How long who is half-way in may take: more than a round trip, and less than clients wait before they
 /// try again.
 pub(super) const LAST_CALL: Span = Span::from_millis(500);
-
-/// How many connections may wait to be accepted.
-const BACKLOG: i32 = 4096;
-
-/// Listens at an address beside others that do, of this process or another of the same user.
-///
-/// # Errors
-/// The address can't be had.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
-}
 
 /// Lets no new connection begin.
 pub(super) fn turn_away(listener: &tokio::net::TcpListener) {
@@ -59,6 +39,7 @@ const ACK: u32 = 0x10;
 mod tests {
     use std::net::{Ipv4Addr, TcpStream};
 
+    use super::super::listen::listen_shared;
     use super::*;
 
     /// How long to wait for who never comes before the test fails.
@@ -66,7 +47,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_comes_too_late_for_one_reaches_the_other() {
-        let first = listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let first = listen_shared((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let address = first.local_addr().unwrap();
         let first = tokio::net::TcpListener::from_std(first).unwrap();
         let before = TcpStream::connect(address).unwrap();
@@ -77,7 +58,7 @@ mod tests {
         tokio::task::yield_now().await;
         let (accepted, from) = first.accept().await.unwrap();
         assert_eq!(from, before.local_addr().unwrap());
-        let second = tokio::net::TcpListener::from_std(listen(address).unwrap()).unwrap();
+        let second = tokio::net::TcpListener::from_std(listen_shared(address).unwrap()).unwrap();
         drop(first);
         let came = tokio::time::timeout(FOREVER, second.accept()).await;
         let (_, from) = came.expect("who came too late was lost").unwrap();

@@ -1,7 +1,7 @@
 //! The application behind the proxy: it says what it was asked, and forbids one path.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -15,7 +15,7 @@ pub(super) struct Application {
 
 impl Application {
     pub(super) fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = tidegate_testkit::listen(0);
         let address = listener.local_addr().unwrap();
         let closing = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&closing);

@@ -1,7 +1,7 @@
 //! The application behind a proxy: says what it was asked, and forbids `/forbidden`.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -15,7 +15,7 @@ pub(super) struct App {
 
 impl App {
     pub(super) fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = tidegate_testkit::listen(0);
         let address = listener.local_addr().unwrap();
         let (seen, closing) = (Arc::<Mutex<Vec<String>>>::default(), Arc::<AtomicBool>::default());
         let (noted, closed) = (Arc::clone(&seen), Arc::clone(&closing));
