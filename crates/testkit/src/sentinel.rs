@@ -79,6 +79,42 @@ impl Sentinel {
         self.wait("the master was not replaced", || self.agreed_master().map(Redis::address))
     }
 
+    /// Cuts the master off from its replica and the sentinels, which soon replace it. Clients still reach it, and it
+    /// still takes their writes.
+    pub fn isolate_master(&self) -> &Redis {
+        let master = self.master();
+        // Without these commands it answers no sentinel's PING, no replica, and nothing demotes it.
+        let denied =
+            ["ping", "psync", "sync", "replconf", "replicaof", "slaveof", "publish", "subscribe"];
+        let denied = denied.map(|command| format!("-{command}"));
+        let rules = denied.iter().map(String::as_str);
+        let change: Vec<&str> = ["ACL", "SETUSER", "default"].into_iter().chain(rules).collect();
+        master.query::<()>(&change);
+        for kind in ["replica", "pubsub"] {
+            master.query::<u64>(&["CLIENT", "KILL", "TYPE", kind]);
+        }
+        master
+    }
+
+    /// Waits until all sentinels that are up name another master than `old`, one that knows that it is; gives its
+    /// server.
+    ///
+    /// # Panics
+    /// When that does not happen.
+    pub fn wait_for_successor(&self, old: &Redis) -> &Redis {
+        let other = || self.agreed_master().filter(|master| master.port() != old.port());
+        self.wait("the master was not replaced", other)
+    }
+
+    /// Starts a sentinel that knows of nothing but this master. If the master is
+    /// [isolated](Self::isolate_master), it never learns of another.
+    pub fn start_stale(master: &Redis) -> Redis {
+        let sentinel = Redis::builder().sentinel().start();
+        let port = master.port().to_string();
+        sentinel.query::<()>(&["SENTINEL", "MONITOR", Self::NAME, "127.0.0.1", &port, "2"]);
+        sentinel
+    }
+
     /// Waits until the other server that is up follows the master, and all sentinels that are up know it and each other.
     ///
     /// # Panics

@@ -28,6 +28,7 @@ mod servers;
 mod shared;
 mod slots;
 mod state;
+mod subscription;
 mod tls;
 mod topology;
 mod url;

@@ -90,14 +90,19 @@ pub(super) async fn connect(
     reach(config, address, login, database, connecting).await
 }
 
-/// A connection that only listens, opened within the connect timeout.
-pub(super) async fn listen(config: &RedisConfig, address: &Address) -> Result<PubSub, OpenError> {
+/// A connection for subscriptions, opened within the connect timeout.
+pub(super) async fn listen(
+    config: &RedisConfig,
+    address: &Address,
+    login: &Login,
+    database: u32,
+) -> Result<PubSub, OpenError> {
     let patience = config.connect_timeout();
     let connecting = async move |client: Client| {
         let late = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
         timeout(patience, client.get_async_pubsub()).await.map_err(late)?
     };
-    reach(config, address, config.login(), config.database(), connecting).await
+    reach(config, address, login, database, connecting).await
 }
 
 /// What comes of a client that knows the way to a server and how to log in there.

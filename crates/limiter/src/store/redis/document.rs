@@ -3,7 +3,6 @@
 //! It travels on connections of its own: a large one must not stand in the way of checks. What it says
 //! is nobody's business here.
 
-mod follow;
 mod link;
 mod task;
 mod version;
@@ -14,7 +13,6 @@ use std::time::Duration;
 use thiserror::Error;
 use tidegate_core::Timestamp;
 
-use self::follow::Subscription;
 use self::link::Line;
 use self::task::Task;
 use self::version::{hash_of, number, text};
@@ -275,12 +273,12 @@ impl RedisDocument {
     #[allow(clippy::disallowed_methods, reason = "listening again has its own pace")]
     pub async fn follow(&self, heard: impl Fn() + Send) {
         loop {
-            match Subscription::open(&self.line).await {
+            match self.line.subscribe().await {
                 Ok(mut subscription) => {
                     heard();
                     let lost = loop {
                         match subscription.next().await {
-                            Ok(()) => heard(),
+                            Ok(_) => heard(),
                             Err(lost) => break lost,
                         }
                     };

@@ -25,6 +25,7 @@ use super::address::Address;
 use super::cluster::Cluster;
 use super::connect::OpenError;
 use super::redirect::Redirect;
+use super::sentinel::MasterReport;
 use super::shared::Shared;
 use crate::store::StoreError;
 
@@ -64,6 +65,9 @@ pub(super) struct Node {
     up: watch::Sender<bool>,
     lane: Mutex<Lane>,
     tally: Tally,
+    /// The latest failover that is known of, by the sentinels' configuration epoch. Locked while a link is
+    /// stored, so that none of an earlier epoch is stored after a report.
+    epoch: Mutex<u64>,
 }
 
 pub(super) struct Link {
@@ -103,6 +107,7 @@ impl Node {
             up: watch::Sender::new(false),
             lane: Mutex::new(Lane::default()),
             tally: Tally::default(),
+            epoch: Mutex::new(0),
         })
     }
 
@@ -119,6 +124,27 @@ impl Node {
     pub(super) async fn wait_until_up(&self) {
         // The sender lives as long as this does.
         let _ = self.up.subscribe().wait_for(|up| *up).await;
+    }
+
+    /// Returns a future that ends when this is dropped.
+    pub(super) fn dropped(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut up = self.up.subscribe();
+        async move { while up.changed().await.is_ok() {} }
+    }
+
+    /// Stops using the connection at once if a sentinel reports a later failover, to another server.
+    pub(super) fn master_reported(&self, report: &MasterReport) {
+        let link = {
+            let mut epoch = self.epoch.lock();
+            if report.epoch <= *epoch {
+                return;
+            }
+            *epoch = report.epoch;
+            self.link()
+        };
+        if let Some(link) = link.filter(|link| link.address != report.address) {
+            self.give_up(&link, &format!("the sentinels made {} the master", report.address));
+        }
     }
 
     pub(super) fn link(&self) -> Option<Arc<Link>> {

@@ -10,6 +10,7 @@ use super::cluster::Cluster;
 use super::connect::OpenError;
 use super::node::{Node, Where};
 use super::ring::Ring;
+use super::sentinel;
 use super::shared::Shared;
 use super::slots::{SLOTS, slot_of};
 use crate::store::{StoreError, apart};
@@ -141,6 +142,11 @@ impl Topology {
         match self {
             Self::Cluster(cluster) => shared.spawn(Cluster::keep_looking(Arc::downgrade(cluster))),
             Self::One(_) | Self::Shards { .. } => {
+                if let (Self::One(node), Servers::Sentinel { sentinels, master }) =
+                    (self, shared.config.servers())
+                {
+                    sentinel::watch(shared, node, sentinels, master);
+                }
                 for node in self.nodes().iter().filter(|node| !node.is_up()) {
                     node.open_in_background();
                 }

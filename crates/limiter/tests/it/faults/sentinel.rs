@@ -1,8 +1,12 @@
 //! A master, its replica and sentinels.
 
-use tidegate_testkit::{Redis, Sentinel, Tool, lacking};
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::scene::{LIMIT, Memory, Scene};
+use tidegate::{Limiter, RedisConfig, RedisStore, Request, RuleSet, Ruling, Store};
+use tidegate_testkit::{FaultProxy, Redis, Sentinel, Tool, lacking};
+
+use super::scene::{LIMIT, Memory, Scene, until};
 
 /// Long enough for a test to look around before the master is replaced.
 const PATIENT: &str = "600000";
@@ -65,4 +69,168 @@ async fn a_new_master_whose_clock_is_behind_gives_nothing_away() {
     if !lacking(&[Tool::Faketime]) {
         is_replaced("promoted-clock-behind-5s", Some(-5)).await;
     }
+}
+
+/// A client of a node, by the rule that never admits without the store.
+struct Client<'a> {
+    limiter: Limiter<RedisStore>,
+    request: Request<'a>,
+}
+
+/// A node whose sentinels are reached at `url`.
+async fn node(url: &str) -> Limiter<RedisStore> {
+    let config: RedisConfig = url.parse().unwrap();
+    let config = config.with_timeout(Duration::from_secs(1)).unwrap();
+    let config = config.with_denial_memory(Duration::ZERO).unwrap();
+    let store = RedisStore::connect(config).await.unwrap();
+    let rules = format!(
+        "rules: [{{name: api, per: [user], limit: {LIMIT} per day, on_store_failure: deny}}]"
+    );
+    let rules = RuleSet::parse("rules.yaml", &rules).unwrap();
+    Limiter::builder().store(Arc::new(store)).rules(rules).build()
+}
+
+impl<'a> Client<'a> {
+    fn new(limiter: &Limiter<RedisStore>, user: &'a str) -> Self {
+        Self { limiter: limiter.clone(), request: Request::new().with("user", user).unwrap() }
+    }
+
+    async fn check(&self) -> Ruling {
+        self.limiter.check(&self.request).await.ruling()
+    }
+
+    /// The number of admitted checks, of many more than the limit.
+    async fn spend(&self) -> u64 {
+        let mut admitted = 0;
+        for _ in 0..2 * LIMIT {
+            admitted += u64::from(self.check().await == Ruling::Allow);
+        }
+        admitted
+    }
+
+    /// Whether a server has a counter of this client.
+    fn is_known_to(&self, server: &Redis) -> bool {
+        let rules = self.limiter.rules();
+        let rule = &rules.rules()[0];
+        let store = self.limiter.store();
+        let scope = store.keyer().scope(rule.name(), ["user"]);
+        let name = store.name_of(scope.key(rule.parts(&self.request)));
+        server.query::<bool>(&["EXISTS", &name])
+    }
+}
+
+/// Waits until a node is subscribed to every sentinel.
+async fn subscribed(sentinel: &Sentinel) {
+    until("the node is subscribed to every sentinel", async || {
+        sentinel.sentinels().iter().all(|sentinel| {
+            let clients: String = sentinel.query(&["CLIENT", "LIST", "TYPE", "pubsub"]);
+            // Each sentinel has subscriptions on the servers, and none of the others here.
+            clients.lines().any(|client| client.contains("sub=1"))
+        })
+    })
+    .await;
+}
+
+async fn followed(node: &Limiter<RedisStore>) {
+    until("the node uses the new master", async || {
+        let store = node.store();
+        store.counts().failovers == 1 && store.is_ready()
+    })
+    .await;
+}
+
+/// Proxies before all sentinels, and the address of a node that knows only those.
+fn behind_proxies(sentinel: &Sentinel) -> (Vec<FaultProxy>, String) {
+    let proxies: Vec<FaultProxy> = sentinel.addresses().into_iter().map(FaultProxy::to).collect();
+    let addresses: Vec<String> = proxies.iter().map(FaultProxy::address).collect();
+    let url = format!("redis+sentinel://{}/{}", addresses.join(","), Sentinel::NAME);
+    (proxies, url)
+}
+
+fn cut_off(proxies: &[FaultProxy]) {
+    for proxy in proxies {
+        proxy.refuse();
+        proxy.drop_connections();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn switch_is_followed_while_the_old_master_still_answers() {
+    let sentinel = Sentinel::start();
+    let node = node(&sentinel.url()).await;
+    subscribed(&sentinel).await;
+    let (before, after) = (Client::new(&node, "before"), Client::new(&node, "after"));
+    assert_eq!(before.spend().await, LIMIT);
+    replicated(sentinel.master());
+
+    let old = sentinel.isolate_master();
+    let new = sentinel.wait_for_successor(old);
+    followed(&node).await;
+    assert_eq!(before.spend().await, 0, "the limit is not doubled");
+    assert_eq!(after.spend().await, LIMIT);
+    assert!(!after.is_known_to(old), "a charge reached the old master");
+    assert!(after.is_known_to(new));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn switch_during_a_lost_subscription_is_followed_when_it_returns() {
+    let sentinel = Sentinel::start();
+    let (proxies, url) = behind_proxies(&sentinel);
+    let node = node(&url).await;
+    subscribed(&sentinel).await;
+    cut_off(&proxies);
+    let old = sentinel.isolate_master();
+    let new = sentinel.wait_for_successor(old);
+    // The node can't know, and the old master takes its charges.
+    let unaware = Client::new(&node, "unaware");
+    assert_eq!(unaware.spend().await, LIMIT);
+    assert!(unaware.is_known_to(old));
+
+    proxies.iter().for_each(FaultProxy::pass);
+    followed(&node).await;
+    let after = Client::new(&node, "after");
+    assert_eq!(after.spend().await, LIMIT);
+    assert!(!after.is_known_to(old), "a charge reached the old master");
+    assert!(after.is_known_to(new));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stale_sentinel_does_not_lead_to_the_old_master() {
+    let sentinel = Sentinel::start();
+    let old = sentinel.isolate_master();
+    let new = sentinel.wait_for_successor(old);
+    let stale = Sentinel::start_stale(old);
+    let addresses = [vec![stale.address()], sentinel.addresses()].concat().join(",");
+    let node = node(&format!("redis+sentinel://{addresses}/{}", Sentinel::NAME)).await;
+    let client = Client::new(&node, "client");
+    assert_eq!(client.spend().await, LIMIT);
+    assert!(!client.is_known_to(old), "a charge reached the old master");
+    assert!(client.is_known_to(new));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_cut_off_with_the_old_master_stops_when_that_requires_replicas() {
+    let sentinel = Sentinel::start();
+    let (proxies, url) = behind_proxies(&sentinel);
+    let node = node(&url).await;
+    let client = Client::new(&node, "client");
+    let before = client.spend().await;
+    assert_eq!(before, LIMIT);
+    for (name, value) in [("min-replicas-to-write", "1"), ("min-replicas-max-lag", "1")] {
+        sentinel.master().query::<()>(&["CONFIG", "SET", name, value]);
+    }
+    cut_off(&proxies);
+    let old = sentinel.isolate_master();
+    until("the old master rejects charges", async || {
+        Client::new(&node, "other").check().await == Ruling::Unavailable
+    })
+    .await;
+    assert_eq!(client.spend().await, 0);
+
+    sentinel.wait_for_successor(old);
+    proxies.iter().for_each(FaultProxy::pass);
+    until("the node uses the new master", async || node.store().is_ready()).await;
+    let after = Client::new(&node, "after");
+    until("charges are decided", async || after.check().await == Ruling::Allow).await;
+    assert!(!after.is_known_to(old));
 }

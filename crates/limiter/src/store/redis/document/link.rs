@@ -16,7 +16,8 @@ use super::super::redirect::Redirect;
 use super::super::sentinel;
 use super::super::servers::Servers;
 use super::super::slots::{SlotMap, slot_of};
-use super::task::Task;
+use super::super::subscription::Subscription;
+use super::task::{Task, channel};
 use crate::store::StoreError;
 
 /// How long a command may take, and as long getting a connection for it: a text can be long.
@@ -60,10 +61,6 @@ impl Line {
 
     pub(super) fn key(&self) -> &str {
         &self.key
-    }
-
-    pub(super) fn config(&self) -> &RedisConfig {
-        &self.config
     }
 
     pub(super) fn corrupt(&self, reason: &str) -> StoreError {
@@ -117,13 +114,21 @@ impl Line {
         Err(self.unavailable("it is sent from node to node of the cluster"))
     }
 
+    /// Subscribes to new versions at the server that keeps the document; in a cluster any node would do.
+    pub(super) async fn subscribe(&self) -> Result<Subscription, OpenError> {
+        let (config, place) = (&self.config, self.place().await?);
+        let (login, database, channel) = (config.login(), config.database(), channel(&self.key));
+        Subscription::open(config, &place, login, database, channel).await
+    }
+
     /// Where the document is kept now.
     pub(super) async fn place(&self) -> Result<Address, OpenError> {
         match self.config.servers() {
             Servers::Single(address) => Ok(address.clone()),
             Servers::Shards(addresses) => Ok(addresses[0].clone()),
             Servers::Sentinel { sentinels, master } => {
-                sentinel::master(&self.config, sentinels, master).await
+                let found = sentinel::master(&self.config, sentinels, master, 0).await?;
+                Ok(found.address)
             }
             Servers::Cluster(seeds) => {
                 let mut last = unusable(&seeds[0], "no node of the cluster answers");

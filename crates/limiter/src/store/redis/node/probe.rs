@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::super::connect::{self, OpenError};
-use super::super::sentinel;
+use super::super::sentinel::{self, MasterReport};
 use super::call::eval;
 use super::{Link, Node, Where, describe, unusable};
 
@@ -42,10 +42,11 @@ impl Node {
 
     async fn try_open(&self) -> Result<(), OpenError> {
         let config = &self.shared.config;
-        let address = match &self.place {
-            Where::At(address) => address.clone(),
+        let seen = *self.epoch.lock();
+        let MasterReport { address, epoch } = match &self.place {
+            Where::At(address) => MasterReport { address: address.clone(), epoch: 0 },
             Where::BySentinel { sentinels, master } => {
-                sentinel::master(config, sentinels, master).await?
+                sentinel::master(config, sentinels, master, seen).await?
             }
         };
         let connection = connect::open(config, &address).await?;
@@ -65,6 +66,12 @@ impl Node {
         let probed: Result<Vec<u8>, _> =
             eval(&link, "EVALSHA", &script.hash, &[], &empty, false).await;
         probed.map_err(|error| unusable(&link.address, describe(&error)))?;
+        let mut known = self.epoch.lock();
+        if *known > seen && *known > epoch {
+            return Err(unusable(&link.address, "another server became the master meanwhile"));
+        }
+        // It may be an earlier one: of sentinels that were set up anew.
+        *known = epoch;
         if self.tally.note_connection(&link.address) {
             self.shared.counters.failovers.fetch_add(1, Ordering::Relaxed);
         }

@@ -16,7 +16,7 @@ async fn found(config: &RedisConfig) -> Result<Address, OpenError> {
     let Servers::Sentinel { sentinels, master: name } = config.servers() else {
         panic!("{config} has no sentinels")
     };
-    master(config, sentinels, name).await
+    Ok(master(config, sentinels, name, 0).await?.address)
 }
 
 /// The master, once what a sentinel says is true: on a busy machine they may switch at any time.
@@ -79,7 +79,7 @@ async fn sentinels_that_do_not_answer_or_do_not_know_are_passed_over() {
              redis 127.0.0.1:{}: Connection refused (os error 111); \
              redis {}: ERR unknown command 'SENTINEL', with args beginning with: \
              'get-master-addr-by-name' 'stranger'; \
-             redis {}: no connection within 1 s; \
+             redis {}: no connection within 4 s; \
              redis {knows}: no master of that name",
             nobody.number(),
             no_sentinel.address(),
