@@ -109,8 +109,14 @@ pub(crate) enum Door {
 /// Where spending is kept.
 #[derive(Debug)]
 pub(crate) enum StoreConfig {
-    Memory { max_keys: usize },
-    Redis(Box<RedisConfig>),
+    Memory {
+        max_keys: usize,
+    },
+    Redis {
+        config: Box<RedisConfig>,
+        /// The folder for what this node should still know after a restart.
+        state: Option<PathBuf>,
+    },
 }
 
 /// Prints as the place that it is, without secrets: `memory`, `redis://cache.example.com:6379`.
@@ -118,7 +124,7 @@ impl fmt::Display for StoreConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory { .. } => f.write_str("memory"),
-            Self::Redis(config) => config.fmt(f),
+            Self::Redis { config, .. } => config.fmt(f),
         }
     }
 }
@@ -157,6 +163,8 @@ impl Config {
         };
         let envoy = flags.rules_envoy.or(file.envoy);
         let otherwise = if envoy.is_some() { RuleSource::Nothing } else { RuleSource::Sample };
+        let copies = file.copies.clone();
+        let state = || copies.clone().map_or_else(state_folder, |folder| Ok(Some(folder)));
         let rules = RulesConfig {
             source: rules.unwrap_or(otherwise).load()?,
             envoy,
@@ -165,13 +173,13 @@ impl Config {
         };
         // What is on this machine needs a copy on this machine only if somebody says so.
         let rules = match &rules.copies {
-            None if rules.source.is_remote() => RulesConfig { copies: state_folder()?, ..rules },
+            None if rules.source.is_remote() => RulesConfig { copies: state()?, ..rules },
             _ => rules,
         };
         let or_at = |door: Option<Door>, usual: &str| door.unwrap_or(Door::At(usual.to_owned()));
         let (door, gateway) =
             gateway::resolve(flags.gateway, &flags.upstream, file.gateway, file.forwarding)?;
-        let store = Self::store(flags.redis.as_ref(), file.redis, file.max_keys)?;
+        let store = Self::store(flags.redis.as_ref(), file.redis, file.max_keys, state)?;
         Ok(Self {
             listen: Listen {
                 http: or_at(flags.http.or(file.http), DEFAULT_HTTP),
@@ -198,10 +206,11 @@ impl Config {
         flag: Option<&Secret>,
         file: Option<RedisSource>,
         max_keys: Option<usize>,
+        state: impl FnOnce() -> Result<Option<PathBuf>, ConfigError>,
     ) -> Result<StoreConfig, ConfigError> {
         let redis = flag.map(RedisSource::of_flag).transpose()?.or(file);
         Ok(match redis {
-            Some(redis) => StoreConfig::Redis(Box::new(redis.load()?)),
+            Some(redis) => StoreConfig::Redis { config: Box::new(redis.load()?), state: state()? },
             None => {
                 StoreConfig::Memory { max_keys: max_keys.unwrap_or(MemoryStore::DEFAULT_MAX_KEYS) }
             }

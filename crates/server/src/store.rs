@@ -1,5 +1,7 @@
 //! Where a server keeps what clients have spent: in its own memory, or in Redis with its fleet.
 
+mod fleet_file;
+
 use std::sync::Arc;
 
 use tidegate::store::redis::OpenError;
@@ -8,6 +10,7 @@ use tidegate::{
     Share, Stake, Store, StoreError,
 };
 
+use self::fleet_file::FleetFile;
 use crate::config::StoreConfig;
 
 /// The store that the configuration asks for.
@@ -27,7 +30,21 @@ impl AnyStore {
             StoreConfig::Memory { max_keys } => {
                 Self::Memory(Arc::new(MemoryStore::with_max_keys(max_keys, clock.clone())))
             }
-            StoreConfig::Redis(config) => Self::Redis(RedisStore::start(*config).await?),
+            StoreConfig::Redis { config, state } => {
+                let file = state.map(|folder| FleetFile::of(&config, &folder));
+                let (config, stored) = match &file {
+                    Some(file) => file.restore(*config),
+                    None => (*config, None),
+                };
+                let store = RedisStore::start(config).await?;
+                if !store.is_ready() {
+                    log_share(stored);
+                }
+                if let Some(file) = file {
+                    tokio::spawn(file.keep(store.clone(), stored));
+                }
+                Self::Redis(store)
+            }
         })
     }
 
@@ -49,6 +66,20 @@ impl AnyStore {
             Self::Memory(_) => {}
             Self::Redis(store) => store.leave().await,
         }
+    }
+}
+
+/// Logs the share that rules with `on_store_failure: local` use until Redis answers.
+fn log_share(stored: Option<Share>) {
+    match stored {
+        Some(Share { index, of }) => tracing::info!(
+            index,
+            nodes = of,
+            "rules with on_store_failure: local use the last known fleet size until Redis answers"
+        ),
+        None => tracing::warn!(
+            "fleet size unknown: rules with on_store_failure: local use the whole limit until Redis answers"
+        ),
     }
 }
 

@@ -171,7 +171,7 @@ fn rule() -> Schema {
         )
         .key(
             "on_store_failure",
-            Schema::word("What happens when the store can't be asked: the request passes, is answered 503, or meets this node's share of the limit.", words(&ANSWERS.map(|(word, _)| word)))
+            Schema::word("What happens when the store can't be asked: the request passes, is answered 503, or meets this node's share of the limit by the last known number of nodes, a new share after each restart.", words(&ANSWERS.map(|(word, _)| word)))
                 .example("deny"),
         )
         .key(

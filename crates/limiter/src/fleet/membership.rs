@@ -69,14 +69,43 @@ pub struct Membership {
     eras: Vec<Era>,
     next: u64,
     gone: bool,
+    /// The share for times without the store.
+    last_share: Option<Share>,
+    /// By then every live node has sent a pulse since the store knows this one.
+    complete_at: Timestamp,
 }
 
 impl Membership {
     /// A node that the store has not heard of, and forgets after so long a silence.
     #[must_use]
     pub const fn new(silence: Span) -> Self {
-        let eras = Vec::new();
-        Self { silence, since: None, sent: Timestamp::EPOCH, eras, next: 0, gone: false }
+        Self {
+            silence,
+            since: None,
+            sent: Timestamp::EPOCH,
+            eras: Vec::new(),
+            next: 0,
+            gone: false,
+            last_share: None,
+            complete_at: Timestamp::EPOCH,
+        }
+    }
+
+    /// Sets the share that the node had before a restart.
+    #[must_use]
+    pub const fn with_last_share(mut self, share: Share) -> Self {
+        self.last_share = Some(share);
+        self
+    }
+
+    /// Returns the share for times without the store, by the last known number of nodes: the whole if the node has
+    /// never known it.
+    ///
+    /// A store that lost the list of nodes counts too few until all of them have sent a pulse. So a smaller
+    /// number is used only when the store has known this node as long as a node may be silent.
+    #[must_use]
+    pub fn last_share(&self) -> Share {
+        self.last_share.unwrap_or(Share::WHOLE)
     }
 
     /// Takes note of a pulse that was answered.
@@ -95,7 +124,11 @@ impl Membership {
             self.renewed(share, received, until);
         } else {
             self.since = Some(since);
+            self.complete_at = received + self.silence + margin(self.silence);
             self.joined(share, received, until);
+        }
+        if received >= self.complete_at || self.last_share.is_none_or(|last| last.of <= share.of) {
+            self.last_share = Some(share);
         }
     }
 
@@ -115,7 +148,7 @@ impl Membership {
     /// nobody who is unknown to it can use a share until then.
     fn joined(&mut self, share: Share, received: Timestamp, until: Timestamp) {
         self.eras.pop_if(|last| received < last.from);
-        self.begin(share, received + self.silence + margin(self.silence), until);
+        self.begin(share, self.complete_at, until);
     }
 
     fn begin(&mut self, share: Share, from: Timestamp, until: Timestamp) {
@@ -253,6 +286,32 @@ mod tests {
         let late = Heard { received: at(11_000), ..pulse(7_000, 0, 2, 7) };
         node.heard(late);
         assert_eq!(node.footing(at(10_000)), Footing::Lapsed);
+    }
+
+    #[test]
+    fn share_without_the_store_is_the_one_from_before_a_restart() {
+        assert_eq!(Membership::new(SILENCE).last_share(), Share::WHOLE);
+        let share = Share { index: 2, of: 4 };
+        let mut node = Membership::new(SILENCE).with_last_share(share);
+        assert_eq!(node.last_share(), share);
+        node.heard(pulse(0, 1, 5, 7));
+        assert_eq!(node.last_share(), Share { index: 1, of: 5 }, "a larger fleet counts at once");
+    }
+
+    #[test]
+    fn smaller_fleet_counts_only_after_every_node_has_sent_a_pulse() {
+        let four = Share { index: 2, of: 4 };
+        let mut node = Membership::new(SILENCE).with_last_share(four);
+        (0..=4).for_each(|second| node.heard(pulse(second * 1_000, 0, 1, 7)));
+        assert_eq!(node.last_share(), four);
+        node.heard(pulse(4_050, 0, 1, 7));
+        assert_eq!(node.last_share(), Share::WHOLE);
+
+        let mut node = settled(6_000);
+        node.heard(pulse(7_000, 0, 1, 8));
+        assert_eq!(node.last_share().of, 2, "the store has lost the list of nodes");
+        node.heard(pulse(12_000, 0, 1, 8));
+        assert_eq!(node.last_share(), Share::WHOLE);
     }
 
     #[test]

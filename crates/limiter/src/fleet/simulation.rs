@@ -49,6 +49,17 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn share_without_the_store_stays_when_nodes_restart_and_the_store_loses_its_list(seed: u64) {
+        let weather = Weather { forgets: 50, restarts: 20, drift: 100, ..CALM };
+        let bucket = limit(Algorithm::TokenBucket, AMOUNT, Span::SECOND);
+        let quota = Quota::per(AMOUNT * 102 / 100 + 1, Span::SECOND).burst(AMOUNT);
+        let oracle = Limit::new(Algorithm::TokenBucket, quota).unwrap();
+        World::new(seed, weather, bucket, oracle).run_with_outages_at_any_time();
+    }
+}
+
 #[test]
 fn in_calm_weather_all_of_the_limit_is_somebody_s() {
     let bucket = limit(Algorithm::TokenBucket, AMOUNT, Span::SECOND);

@@ -147,6 +147,7 @@ impl RedisStore {
         let denials = Denials::new(config.denial_memory());
         let runtime = Handle::current();
         let counters = Counters::default();
+        let fleet = Fleet::new(config.last_share());
         let shared = Arc::new(Shared { config, scripts, runtime, counters });
         let topology = Topology::new(&shared);
         Self {
@@ -155,7 +156,7 @@ impl RedisStore {
                 topology,
                 denials,
                 post: leasing::Post::default(),
-                fleet: Fleet::new(),
+                fleet,
             }),
         }
     }
@@ -178,6 +179,14 @@ impl RedisStore {
     /// Says at once that this node is alive, and hears how many others are.
     pub async fn announce(&self) {
         let _ = fleet::pulse(&self.inner).await;
+    }
+
+    /// Returns this node's share of the fleet as the store reported it, once it differs from `last`.
+    ///
+    /// A node that stores it and passes it on by [`RedisConfig::with_last_share`] after a restart uses no more than
+    /// its share under `on_store_failure: local`, also before it has reached the store.
+    pub async fn next_share(&self, last: Option<Share>) -> Share {
+        self.inner.fleet.next_share(last).await
     }
 
     /// Tells the fleet that this node is going, so that the others need not find out. It no longer

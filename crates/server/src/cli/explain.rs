@@ -11,7 +11,7 @@ use tidegate::rule::{Applied, Because, Chain, Mode};
 use tidegate::{Clock, Request, Rule, RuleSet, Timestamp};
 
 use super::check::Decided;
-use super::validate::{penalty, titled};
+use super::validate::{outage, penalty, titled};
 use super::{Ending, Failure, Output, waiting};
 use crate::client::Server;
 use crate::config::RuleSource;
@@ -158,6 +158,9 @@ impl Explain {
         output.data(format_args!("  bound    {}", applied.limit.bound()));
         if let Some(bound) = rule.accuracy().bound(applied.limit) {
             output.data(format_args!("  fleet    {bound}"));
+        }
+        if let Some(outage) = outage(rule) {
+            output.data(format_args!("  outage   {outage}"));
         }
         if let Some(penalty) = penalty(rule, applied.limit) {
             output.data(format_args!("  penalty  {penalty}"));

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tidegate::rule::{Condition, Mode, Override};
+use tidegate::rule::{Condition, Mode, OnStoreFailure, Override};
 use tidegate::{Limit, Rule, RuleSet};
 
 use super::excerpt::Sources;
@@ -151,6 +151,9 @@ fn describe(rule: &Rule, output: &mut Output<'_>) {
     if let Some(bound) = rule.accuracy().bound(rule.limit()) {
         output.data(format_args!("  {bound}"));
     }
+    if let Some(outage) = outage(rule) {
+        output.data(format_args!("  without the store: {outage}"));
+    }
     if let Some(penalty) = penalty(rule, rule.limit()) {
         output.data(format_args!("  penalty: {penalty}"));
     }
@@ -187,6 +190,14 @@ fn kept(rule: &Rule, limit: &Limit) -> String {
         Some(bound) => format!("{}; {bound}", bounded(limit)),
         None => bounded(limit),
     }
+}
+
+/// What nodes admit under `on_store_failure: local` while the store can't be asked.
+pub(super) fn outage(rule: &Rule) -> Option<&'static str> {
+    let is_local = rule.on_store_failure() == OnStoreFailure::Local && rule.mode() == Mode::Enforce;
+    is_local.then_some(
+        "each of N nodes admits an N-th of the limit, and as much again after each restart",
+    )
 }
 
 /// `blocks a client for 10 min after 1000 denied requests within 60 s (10 times the limit)`.

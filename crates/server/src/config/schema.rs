@@ -161,7 +161,7 @@ fn rules() -> Schema {
                 .example(json!([{"name": "api", "per": ["user"], "limit": "100/s"}])),
         )
         .key("envoy", file("A directory of envoyproxy/ratelimit files.", "ratelimit/config"))
-        .key("copy", file("A directory where the last good rules are kept, for a start without their source.", "/var/lib/tidegate"))
+        .key("copy", file("A directory where the last good rules are kept, for a start without their source, and the size of the fleet, for a start without Redis.", "/var/lib/tidegate"))
         .key("poll", Schema::part("How often the source is looked at, whatever it says by itself: a second or more.", "window").example("30s"))
         .with("anyOf", ["file", "redis", "url", "inline", "envoy"].map(one).to_vec())
         .with(

@@ -76,9 +76,9 @@ pub(crate) enum Shared {
 impl Shared {
     pub(crate) fn of(store: &StoreConfig, source: &RuleSource) -> Self {
         match (source, store) {
-            (RuleSource::Redis(RulesRedis::OfStore), StoreConfig::Redis(_)) => Self::InStore,
-            (RuleSource::Redis(RulesRedis::Own(own)), StoreConfig::Redis(store))
-                if own == store =>
+            (RuleSource::Redis(RulesRedis::OfStore), StoreConfig::Redis { .. }) => Self::InStore,
+            (RuleSource::Redis(RulesRedis::Own(own)), StoreConfig::Redis { config, .. })
+                if own == config =>
             {
                 Self::InStore
             }

@@ -1,5 +1,6 @@
 //! Several servers on one Redis, and what becomes of them when it goes.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
@@ -428,4 +429,87 @@ fn a_user_may_do_what_the_guide_grants_and_needs_no_more() {
     assert_eq!(fleet(&redis).len(), 1);
     // The server keeps a list of what it has refused.
     assert_eq!(redis.query::<Vec<Vec<String>>>(&["ACL", "LOG"]), Vec::<Vec<String>>::new());
+}
+
+/// A limit of 100, which four nodes share in parts of 25.
+const LOCAL_RULES: &str =
+    "rules: [{name: local, per: [user], limit: 100 per 10 days, on_store_failure: local}]";
+
+/// Starts a node that keeps its fleet size in `state`.
+fn node(url: &str, state: &Folder) -> Server {
+    let rules = state.file("rules.yaml", LOCAL_RULES);
+    let mut command = tidegate();
+    command.args(["serve", "--http", "127.0.0.1:0", "--rules", &rules, "--redis", url]);
+    command.env("STATE_DIRECTORY", state.path());
+    Server::launch_command(command)
+}
+
+/// The file in which a node has its fleet size, once it has that.
+fn fleet_file(state: &Folder, nodes: usize) -> PathBuf {
+    wait_for("the fleet size is stored", || {
+        let files =
+            std::fs::read_dir(state.path()).ok()?.filter_map(|file| Some(file.ok()?.path()));
+        let mut stored = files.filter(|file| file.extension().is_some_and(|end| end == "json"));
+        let has_size = |file: &PathBuf| {
+            let text = std::fs::read_to_string(file);
+            text.is_ok_and(|text| text.ends_with(&format!("\"nodes\":{nodes}}}")))
+        };
+        stored.find(has_size)
+    })
+}
+
+/// The number of checks that a node admits of one client that tries more often than the limit.
+fn spent(server: &Server) -> usize {
+    admitted(std::slice::from_ref(server), 1, 120, "local", "alice")
+}
+
+#[test]
+fn restarts_while_redis_is_unreachable_admit_one_share_each() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let url = format!("{}?{PATIENT}", redis.url());
+    let states: Vec<Folder> = (0..4).map(|_| Folder::new()).collect();
+    let mut nodes: Vec<Server> = states.iter().map(|state| node(&url, state)).collect();
+    states.iter().for_each(|state| drop(fleet_file(state, 4)));
+    redis.kill();
+    let others = nodes.split_off(1);
+    drop(nodes);
+    let restarted: Vec<usize> = (0..4)
+        .map(|_| {
+            let server = node(&url, &states[0]);
+            server.note("use the last known fleet size");
+            spent(&server)
+        })
+        .collect();
+    assert_eq!(restarted, [25; 4], "four restarts, one share of 25 each");
+    let others: Vec<usize> = others.iter().map(spent).collect();
+    assert_eq!(others, [25; 3]);
+}
+
+#[test]
+fn node_that_never_knew_its_fleet_warns_and_uses_the_whole_limit() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let url = format!("{}?{PATIENT}", redis.url());
+    let state = Folder::new();
+    let first = node(&url, &state);
+    let file = fleet_file(&state, 1);
+    redis.kill();
+    drop(first);
+    std::fs::remove_file(&file).unwrap();
+    let missing = node(&url, &state);
+    missing.note("fleet size unknown");
+    assert_eq!(spent(&missing), 100);
+    drop(missing);
+    for text in ["", "{\"index\":0,\"nodes\":0}", "{\"index\":0,\"nodes\":4000000000}"] {
+        std::fs::write(&file, text).unwrap();
+        let damaged = node(&url, &state);
+        let line = damaged.note("stored fleet size can't be used");
+        assert!(line.contains(file.to_str().unwrap()), "{line}");
+        damaged.note("fleet size unknown");
+    }
 }

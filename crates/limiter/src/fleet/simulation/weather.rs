@@ -29,11 +29,22 @@ pub(super) struct Weather {
     pub(super) leaves: u64,
     pub(super) joins: u64,
     pub(super) forgets: u64,
+    /// Crashes after which the node starts again at once, with its last share from disk.
+    pub(super) restarts: u64,
 }
 
 /// Nothing goes wrong.
-pub(super) const CALM: Weather =
-    Weather { drift: 0, lost: 0, late: 0, pauses: 0, crashes: 0, leaves: 0, joins: 0, forgets: 0 };
+pub(super) const CALM: Weather = Weather {
+    drift: 0,
+    lost: 0,
+    late: 0,
+    pauses: 0,
+    crashes: 0,
+    leaves: 0,
+    joins: 0,
+    forgets: 0,
+    restarts: 0,
+};
 
 impl Weather {
     pub(super) fn of(chance: &mut Chance, drift: u64) -> Self {
@@ -47,6 +58,7 @@ impl Weather {
             leaves: one_of([0, 5, 20]),
             joins: one_of([0, 20, 60]),
             forgets: one_of([0, 0, 15]),
+            restarts: 0,
         }
     }
 }

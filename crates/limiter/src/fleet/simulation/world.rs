@@ -71,11 +71,19 @@ impl World {
     }
 
     fn join(&mut self) {
+        self.start(None);
+    }
+
+    /// Starts a node, with its share from before a restart if there was one.
+    fn start(&mut self, stored: Option<Share>) {
         let pace = 10_000 - self.weather.drift + self.chance.below(2 * self.weather.drift + 1);
         // Names come in any order.
         self.names += 1;
         let name = self.names.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let (membership, split) = (Membership::new(SILENCE), Split::new());
+        let (mut membership, split) = (Membership::new(SILENCE), Split::new());
+        if let Some(stored) = stored {
+            membership = membership.with_last_share(stored);
+        }
         let next_pulse = self.now;
         self.nodes.push(Node { name, pace, membership, split, next_pulse, paused_until: 0 });
     }
@@ -119,6 +127,9 @@ impl World {
                 let mut leaver = self.nodes.remove(place);
                 leaver.membership.leave();
                 self.post(Letter::Leaving { from: leaver.name });
+            } else if self.chance.happens(self.weather.restarts) {
+                let crashed = self.nodes.remove(place);
+                self.start(Some(crashed.membership.last_share()));
             }
         }
     }
@@ -203,6 +214,12 @@ impl World {
         assert!(capacity <= most.0 && amount <= most.1, "{parts:?} at {}", self.now);
     }
 
+    /// Whether every node would use its share, and no more, if the store failed now.
+    pub(super) fn all_know_the_fleet(&self) -> bool {
+        let size = u64::try_from(self.nodes.len()).unwrap();
+        self.nodes.iter().all(|node| node.membership.last_share().of >= size)
+    }
+
     fn traffic(&mut self) {
         let names: Vec<u64> = self.awake().map(|node| node.name).collect();
         for _ in 0..3.min(names.len()) {
@@ -235,5 +252,19 @@ impl World {
             self.step();
         }
         self
+    }
+
+    /// Runs a fleet of which no node leaves: from when on all nodes know its size, none uses more than its
+    /// share of a smaller fleet.
+    pub(super) fn run_with_outages_at_any_time(mut self) {
+        while !self.all_know_the_fleet() {
+            self.step();
+        }
+        while self.now < LENGTH {
+            self.step();
+            let shares: Vec<Share> =
+                self.nodes.iter().map(|node| node.membership.last_share()).collect();
+            assert!(self.all_know_the_fleet(), "{shares:?} at {}", self.now);
+        }
     }
 }

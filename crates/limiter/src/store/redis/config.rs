@@ -8,6 +8,7 @@ use super::error::RedisConfigError;
 use super::secret::{FleetSecret, Secret};
 use super::servers::Servers;
 use super::tls::Tls;
+use crate::store::Share;
 
 /// Which servers to use and how. Whatever can be built can be used.
 ///
@@ -37,6 +38,7 @@ pub struct RedisConfig {
     timeout: Duration,
     connect_timeout: Duration,
     denial_memory: Duration,
+    last_share: Option<Share>,
 }
 
 /// Who to be, to a server with access control.
@@ -56,6 +58,8 @@ impl RedisConfig {
     /// How long a denial is remembered unless told otherwise.
     pub const DEFAULT_DENIAL_MEMORY: Duration = Duration::from_secs(1);
 
+    /// Most nodes that a fleet can have had.
+    const MAX_NODES: u64 = 100_000;
     const MAX_TIMEOUT: Duration = Duration::from_secs(60);
     const MAX_DENIAL_MEMORY: Duration = Duration::from_secs(1);
     const MAX_PREFIX: usize = 32;
@@ -79,6 +83,7 @@ impl RedisConfig {
             timeout: Self::DEFAULT_TIMEOUT,
             connect_timeout: Self::DEFAULT_CONNECT_TIMEOUT,
             denial_memory: Self::DEFAULT_DENIAL_MEMORY,
+            last_share: None,
         })
     }
 
@@ -257,6 +262,33 @@ impl RedisConfig {
         Ok(self)
     }
 
+    /// Sets this node's share of the fleet from before a restart
+    /// ([`RedisStore::next_share`](super::RedisStore::next_share)).
+    ///
+    /// It is used for `on_store_failure: local` until the store answers. Without it a node uses the whole
+    /// limit until then.
+    ///
+    /// # Errors
+    /// There is no such share: of no nodes, of more than 100,000, or not one of those.
+    pub fn with_last_share(mut self, share: Share) -> Result<Self, RedisConfigError> {
+        if !(1..=Self::MAX_NODES).contains(&share.of) {
+            let wanted = format!("from 1 to {}", Self::MAX_NODES);
+            return Err(RedisConfigError::new("number of nodes", wanted).found(share.of));
+        }
+        if share.index >= share.of {
+            let wanted = format!("below the number of nodes, {}", share.of);
+            return Err(RedisConfigError::new("index of the node", wanted).found(share.index));
+        }
+        self.last_share = Some(share);
+        Ok(self)
+    }
+
+    /// This node's share of the fleet from before a restart, if it is known.
+    #[must_use]
+    pub fn last_share(&self) -> Option<Share> {
+        self.last_share
+    }
+
     /// Which servers hold the counters.
     #[must_use]
     pub fn servers(&self) -> &Servers {
@@ -383,6 +415,18 @@ mod tests {
             (
                 single("a").with_denial_memory(ms(1_001)),
                 "denial memory must be from 0 s to 1 s, found 1001 ms",
+            ),
+            (
+                single("a").with_last_share(Share { index: 0, of: 0 }),
+                "number of nodes must be from 1 to 100000, found 0",
+            ),
+            (
+                single("a").with_last_share(Share { index: 0, of: u64::MAX }),
+                "number of nodes must be from 1 to 100000, found 18446744073709551615",
+            ),
+            (
+                single("a").with_last_share(Share { index: 4, of: 4 }),
+                "index of the node must be below the number of nodes, 4, found 4",
             ),
             (
                 single("a").with_prefix("{tg}"),

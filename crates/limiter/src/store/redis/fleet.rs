@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tidegate_core::Span;
+use tokio::sync::watch;
 
 use super::Inner;
 use crate::clock::Clock;
@@ -19,12 +20,15 @@ const SILENCE: Span = Span::from_secs(4);
 /// How soon it says so again that was not heard.
 const INSISTING: Duration = Duration::from_millis(250);
 
-/// What a node last heard of its fleet. It stays when the store is away: that is when it is needed.
+/// A node's place in its fleet, by the last answer of the store. It is kept while the store is unreachable: that is
+/// when it is needed.
 #[derive(Debug)]
 pub(super) struct Fleet {
     name: String,
     /// Place in the upper half, size in the lower.
     share: AtomicU64,
+    /// The same, once the store has answered.
+    reported: watch::Sender<Option<Share>>,
     /// Whether this node has said goodbye. It may go on for a while, to answer who waits.
     left: AtomicBool,
     /// Goes on while the machine sleeps.
@@ -33,14 +37,22 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    pub(super) fn new() -> Self {
-        Self {
+    /// A node that has not reached its store; with its share from before a restart, if it knows that.
+    pub(super) fn new(last: Option<Share>) -> Self {
+        let mut membership = Membership::new(SILENCE);
+        if let Some(last) = last {
+            membership = membership.with_last_share(last);
+        }
+        let fleet = Self {
             name: random_name(),
             share: AtomicU64::new(1),
+            reported: watch::Sender::new(None),
             left: AtomicBool::new(false),
             clock: Clock::system(),
-            membership: ArcSwap::from_pointee(Membership::new(SILENCE)),
-        }
+            membership: ArcSwap::from_pointee(membership),
+        };
+        fleet.note_share();
+        fleet
     }
 
     /// What of the fleet's limits is this node's own now.
@@ -55,8 +67,31 @@ impl Fleet {
         Share { index: share >> 32, of: (share & u64::from(u32::MAX)).max(1) }
     }
 
-    fn note(&self, place: u32, size: u32) {
-        self.share.store(u64::from(place) << 32 | u64::from(size.max(1)), Ordering::Relaxed);
+    /// Returns this node's share as the store reported it, once it differs from `last`.
+    pub(super) async fn next_share(&self, last: Option<Share>) -> Share {
+        let mut reported = self.reported.subscribe();
+        let differs = |share: &Option<Share>| share.is_some() && *share != last;
+        // The sender lives as long as this does.
+        let next = reported.wait_for(differs).await.ok().and_then(|share| *share);
+        next.unwrap_or(Share::WHOLE)
+    }
+
+    fn heard(&self, heard: Heard) {
+        self.membership.rcu(|known| {
+            let mut known = Membership::clone(known);
+            known.heard(heard);
+            known
+        });
+        let share = self.note_share();
+        self.reported.send_if_modified(|reported| reported.replace(share) != Some(share));
+    }
+
+    /// Keeps the share where checks read it.
+    fn note_share(&self) -> Share {
+        let share = self.membership.load().last_share();
+        let half = |number: u64| u64::from(u32::try_from(number).unwrap_or(u32::MAX));
+        self.share.store(half(share.index) << 32 | half(share.of), Ordering::Relaxed);
+        share
     }
 }
 
@@ -74,14 +109,8 @@ pub(super) async fn pulse(store: &Inner) -> bool {
     match call(store, SILENCE).await {
         Ok((place, size, since)) => {
             let received = fleet.clock.now();
-            fleet.note(place, size);
             let share = Share { index: place.into(), of: size.max(1).into() };
-            let heard = Heard { sent, received, share, since };
-            fleet.membership.rcu(|known| {
-                let mut known = Membership::clone(known);
-                known.heard(heard);
-                known
-            });
+            fleet.heard(Heard { sent, received, share, since });
             true
         }
         Err(error) => {

@@ -36,8 +36,9 @@ async fn every_node_has_a_part_of_its_own_and_those_who_leave_have_none() {
     let told = shares(&[&one, &two, &three]).await;
     assert!(are_parts_of(&told, 3), "{told:?}");
     three.leave().await;
-    let told = shares(&[&one, &two]).await;
-    assert!(are_parts_of(&told, 2), "{told:?}");
+    // They count fewer only when Redis has known them for four seconds: it may have lost its list.
+    let two_are_left = async || are_parts_of(&shares(&[&one, &two]).await, 2);
+    until("the others share the limit", two_are_left).await;
     // It is still there, perhaps to answer its last requests, and yet stays out of the count.
     let count = async || redis.query::<usize>(&["ZCARD", "tg::nodes"]) == 3;
     let back = tokio::time::timeout(Duration::from_secs(2), until("it comes back", count)).await;
