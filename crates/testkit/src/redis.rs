@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use crate::port::Port;
 use crate::process::Process;
+use crate::skew;
 use crate::tool::{Flavour, Tool};
 use crate::wait::poll;
 
@@ -21,6 +22,9 @@ const ATTEMPTS: usize = 5;
 
 /// How long a query of the kit may take.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Has the offset of a clock that can be moved.
+const CLOCK_FILE: &str = "clock";
 
 /// One server on a port and in a folder of its own, which keeps nothing on disk.
 ///
@@ -123,6 +127,15 @@ impl Redis {
     pub fn time_micros(&self) -> u64 {
         let (seconds, micros): (u64, u64) = self.query(&["TIME"]);
         seconds * 1_000_000 + micros
+    }
+
+    /// Sets its wall clock off by so many milliseconds from the machine's, at once; a restart keeps that.
+    ///
+    /// # Panics
+    /// Unless it was built with [`RedisBuilder::movable_clock`].
+    pub fn set_clock(&self, offset_millis: i64) {
+        assert!(self.settings.movable_clock, "a server built with a movable clock");
+        skew::write(&self.folder.path().join(CLOCK_FILE), offset_millis);
     }
 
     /// Kills it (`SIGKILL`) and returns when it is gone. Nothing else takes its port meanwhile.

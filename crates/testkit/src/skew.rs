@@ -1,25 +1,47 @@
 //! Wall clocks that are off.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use crate::tool::Tool;
 
 const OFFSET: &str = "FAKETIME";
+const OFFSET_FILE: &str = "FAKETIME_TIMESTAMP_FILE";
 
 /// Sets the wall clock of a program off by so many seconds.
 pub(crate) fn set(command: &mut Command, offset_seconds: i64) {
+    preload(command);
+    command.env(OFFSET, format!("{offset_seconds:+}s"));
+}
+
+/// Makes a program add the offset in `file` to its wall clock. It reads the file at each call.
+pub(crate) fn follow(command: &mut Command, file: &Path) {
+    preload(command);
+    command.env(OFFSET_FILE, file);
+    command.env("FAKETIME_NO_CACHE", "1");
+}
+
+/// Writes the offset for programs that [`follow`] this file, in one step.
+pub(crate) fn write(file: &Path, offset_millis: i64) {
+    let (sign, size) = (if offset_millis < 0 { '-' } else { '+' }, offset_millis.unsigned_abs());
+    let text = format!("{sign}{}.{:03}s\n", size / 1000, size % 1000);
+    let new = file.with_extension("new");
+    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, file));
+    written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+}
+
+fn preload(command: &mut Command) {
     // With the C library's allocator first: libfaketime asks for memory before it can tell the time, and the allocator
     // that Debian's Redis comes with asks for the time before it can give memory.
     let library = Tool::Faketime.expect_path();
     command.env("LD_PRELOAD", format!("{}:libc.so.6", library.display()));
-    command.env(OFFSET, format!("{offset_seconds:+}s"));
     command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
 }
 
 /// Whether the program's clock is off.
 pub(crate) fn is_set(command: &Command) -> bool {
-    command.get_envs().any(|(name, _)| name == OFFSET)
+    command.get_envs().any(|(name, _)| name == OFFSET || name == OFFSET_FILE)
 }
 
 /// Removes what libfaketime leaves of a process that was killed.

@@ -4,10 +4,11 @@ use std::fs;
 use std::process::Command;
 use std::sync::Mutex;
 
-use super::{ATTEMPTS, Redis};
+use super::{ATTEMPTS, CLOCK_FILE, Redis};
 use crate::certificates::Certificates;
 use crate::port::Port;
 use crate::process::Process;
+use crate::skew;
 use crate::tool::{Flavour, Tool};
 
 /// A server before it starts.
@@ -18,6 +19,7 @@ pub struct RedisBuilder {
     pub(super) tls: bool,
     pub(super) password: Option<String>,
     clock: Option<i64>,
+    pub(super) movable_clock: bool,
     sentinel: bool,
 }
 
@@ -59,6 +61,15 @@ impl RedisBuilder {
         self
     }
 
+    /// Gives it a wall clock that [`Redis::set_clock`] moves while it runs. Its monotonic clock runs as ever.
+    ///
+    /// Needs [`Tool::Faketime`].
+    #[must_use]
+    pub fn movable_clock(mut self) -> Self {
+        self.movable_clock = true;
+        self
+    }
+
     /// Runs as a sentinel that watches nobody yet.
     #[must_use]
     pub(crate) fn sentinel(mut self) -> Self {
@@ -81,6 +92,9 @@ impl RedisBuilder {
             }
             if self.sentinel {
                 fs::write(folder.path().join("sentinel.conf"), "").expect("the folder is ours");
+            }
+            if self.movable_clock {
+                skew::write(&folder.path().join(CLOCK_FILE), 0);
             }
             let redis = Redis {
                 settings: self.clone(),
@@ -127,6 +141,9 @@ impl RedisBuilder {
         }
         if let Some(offset) = self.clock {
             Process::skew(&mut command, offset);
+        }
+        if self.movable_clock {
+            skew::follow(&mut command, &folder.join(CLOCK_FILE));
         }
         command
     }

@@ -174,3 +174,28 @@ fn flavours_are_what_they_are_called() {
         assert!(majors.contains(&major), "{flavour:?} is {version}");
     }
 }
+
+#[test]
+fn a_movable_clock_is_set_while_the_server_runs_and_stays_set_after_a_restart() {
+    for flavour in [Flavour::Redis, Flavour::Valkey] {
+        if lacking(&[Tool::Server(flavour), REDIS, Tool::Faketime]) {
+            continue;
+        }
+        let right = Redis::start();
+        let moved = Redis::builder().flavour(flavour).movable_clock().start();
+        let assert_off = |offset_millis: i64| {
+            let before = i128::from(right.time_micros());
+            let shown = i128::from(moved.time_micros()) - i128::from(offset_millis) * 1_000;
+            let after = i128::from(right.time_micros());
+            assert!((before..=after).contains(&shown), "{flavour:?} {offset_millis}: {shown}");
+        };
+        assert_off(0);
+        for offset_millis in [300_000, -2_500, 1] {
+            moved.set_clock(offset_millis);
+            assert_off(offset_millis);
+        }
+        moved.set_clock(-60_000);
+        moved.restart();
+        assert_off(-60_000);
+    }
+}
