@@ -9,6 +9,7 @@
 # make faults   what a failing Redis costs, as a table
 # make model    the lease protocol, explored exhaustively for small fleets
 # make soak     the properties with a hundred times the cases
+# make soak-faults  stated bounds under random faults on real processes: SECONDS=600, SEED=17, EPISODE=4
 # make fuzz     each fuzz target for a minute
 # make pictures  docs/images, taken in a real browser beside a server under load
 # make reference  docs/reference, from the code that reads rules and configurations
@@ -16,8 +17,9 @@
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
+SECONDS ?= 600
 
-.PHONY: test test-all setup format lint tests doctests docs bench bench-doors bench-gateway bench-reload frontier faults model soak fuzz pictures reference deny
+.PHONY: test test-all setup format lint tests doctests docs bench bench-doors bench-gateway bench-reload frontier faults model soak soak-faults fuzz pictures reference deny
 
 test: setup
 	@tools/run-tests.py
@@ -67,6 +69,10 @@ soak:
 	TIDEGATE_CASES=150000 $(CARGO) test --locked --release -p tidegate --all-features --test it -- store_contract:: limit_changes::
 	TIDEGATE_STEPS=20000000 $(CARGO) test --locked --release -p tidegate --all-features --test it -- parity::
 	TIDEGATE_CASES=200000 $(CARGO) test --locked --release -p tidegate-model --test it -- simulation::
+
+soak-faults: setup
+	TIDEGATE_SOAK_SECONDS=$(SECONDS) TIDEGATE_SEED=$(SEED) TIDEGATE_SOAK_EPISODE=$(EPISODE) $(CARGO) test --locked \
+	  -p tidegate-server --all-features --test it -- --ignored --nocapture fault_soak::stated_bounds_hold_under_random_faults
 
 fuzz:
 	@command -v cargo-fuzz >/dev/null || { echo "fuzz: will install cargo-fuzz from crates.io"; $(CARGO) install --locked cargo-fuzz; }

@@ -13,6 +13,7 @@ mod cli;
 mod deploy;
 mod envoy;
 mod envoy_rules;
+mod fault_soak;
 mod gateway;
 mod grpc_caller;
 mod grpc_own;

@@ -1,0 +1,110 @@
+//! Everything that happened in one episode.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::faults::FaultKind;
+use super::scenario::LaneLimit;
+
+/// Microseconds since 1970.
+pub(super) type Micros = i64;
+
+/// The machine's wall clock. Redis reads the same one, so its time is this plus the offset that the harness gave it.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "Redis decides by this clock, and the check is about its time"
+)]
+pub(super) fn now() -> Micros {
+    let passed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    Micros::try_from(passed.as_micros()).unwrap()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AnswerKind {
+    Admitted {
+        delay_millis: u64,
+    },
+    Denied,
+    /// The rule denies while the store cannot be asked.
+    Unavailable,
+    /// The rule allows while the store cannot be asked; nothing was counted.
+    PassedUncounted,
+    /// The connection failed. The check may have been charged.
+    Lost,
+}
+
+/// One check with the time before it was sent and the time after its answer was read. It was decided in between.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CheckAnswer {
+    pub(super) sent: Micros,
+    pub(super) received: Micros,
+    pub(super) cost: u64,
+    pub(super) kind: AnswerKind,
+}
+
+/// A slot in flight that was acquired.
+#[derive(Debug, Clone)]
+pub(super) struct SlotRecord {
+    pub(super) acquire_sent: Micros,
+    pub(super) acquire_received: Micros,
+    /// When the last renewal was sent that succeeded.
+    pub(super) renew_sent: Option<Micros>,
+    /// When a renewal was answered with "gone": sent and received.
+    pub(super) refused: Option<(Micros, Micros)>,
+    pub(super) release_sent: Option<Micros>,
+}
+
+/// Effect of a fault on the stated bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FaultEffect {
+    /// No bound changes.
+    None,
+    /// The store lost acknowledged charges of some keys.
+    LostData,
+    /// A replica took over; the old master may have lost charges.
+    Failover {
+        /// Whether the old master could go on answering.
+        old_master_lived: bool,
+    },
+    /// The store's clock was set from one offset to another, in microseconds.
+    ClockStep { before: Micros, after: Micros },
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct FaultRecord {
+    pub(super) kind: FaultKind,
+    pub(super) note: String,
+    pub(super) began: Micros,
+    pub(super) ended: Micros,
+    pub(super) effect: FaultEffect,
+}
+
+/// One version of the rules document.
+#[derive(Debug, Clone)]
+pub(super) struct RulesVersion {
+    pub(super) limits: Vec<LaneLimit>,
+    /// When its push began.
+    pub(super) pushed: Micros,
+    /// Its number, if the push was confirmed.
+    pub(super) number: Option<u64>,
+    /// When every node was seen to have it or a later one.
+    pub(super) adopted: Option<Micros>,
+}
+
+/// Answers of one lane.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LaneHistory {
+    pub(super) answers: Vec<CheckAnswer>,
+    pub(super) slots: Vec<SlotRecord>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct EpisodeHistory {
+    pub(super) began: Micros,
+    pub(super) lanes: Vec<LaneHistory>,
+    pub(super) faults: Vec<FaultRecord>,
+    pub(super) versions: Vec<RulesVersion>,
+    /// When each process of a node could answer: from its start to its end.
+    pub(super) node_lives: Vec<(Micros, Micros)>,
+    /// Promises other than bounds that were broken.
+    pub(super) broken: Vec<String>,
+}

@@ -1,0 +1,131 @@
+//! The time by which the store decided, as far as the harness can know it.
+
+use super::history::{AnswerKind, CheckAnswer, EpisodeHistory, FaultEffect, Micros};
+
+/// An admission, with the intervals of time in which it must have been counted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CountedAdmission {
+    /// Key time: the store's time, except that a key's time never runs backwards while the key is there
+    /// (docs/decisions/0005-redis-script.md). Windows are aligned to it.
+    pub(super) earliest: Micros,
+    pub(super) latest: Micros,
+    /// Passed time: real time and all steps forward. No limit heals faster than this. A step back gives nothing, and takes
+    /// nothing from a key that had healed and was dropped before.
+    pub(super) passed_from: Micros,
+    pub(super) passed_until: Micros,
+    pub(super) sent: Micros,
+    pub(super) received: Micros,
+    pub(super) cost: u64,
+    pub(super) delay_millis: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ClockStep {
+    began: Micros,
+    ended: Micros,
+    offset: Micros,
+    forward: Micros,
+}
+
+/// The offset of the store's clock from the machine's clock, over time.
+#[derive(Debug, Clone, Default)]
+pub(super) struct StoreClock {
+    steps: Vec<ClockStep>,
+    /// Spans in which the time of a key can start anew: its data were lost, or its algorithm changed.
+    resets: Vec<(Micros, Micros)>,
+}
+
+impl StoreClock {
+    /// The clock, for the keys of one lane.
+    pub(super) fn of(history: &EpisodeHistory, place: usize) -> Self {
+        let mut clock = Self::default();
+        for fault in &history.faults {
+            let (began, ended) = (fault.began, fault.ended);
+            match fault.effect {
+                FaultEffect::ClockStep { before, after } => {
+                    let forward = (after - before).max(0);
+                    clock.steps.push(ClockStep { began, ended, offset: after, forward });
+                }
+                FaultEffect::LostData | FaultEffect::Failover { .. } => {
+                    clock.resets.push((began, ended));
+                }
+                FaultEffect::None => {}
+            }
+        }
+        for pair in history.versions.windows(2) {
+            if pair[0].limits[place].algorithm != pair[1].limits[place].algorithm {
+                let adopted = pair[1].adopted.unwrap_or(Micros::MAX);
+                clock.resets.push((pair[1].pushed, adopted));
+            }
+        }
+        clock
+    }
+
+    /// Periods of one offset: from when and until when it may have been in force.
+    fn periods(&self) -> impl Iterator<Item = (Micros, Micros, Micros)> {
+        let first = ClockStep { began: Micros::MIN, ended: Micros::MIN, offset: 0, forward: 0 };
+        let starts = std::iter::once(first).chain(self.steps.iter().copied());
+        let ends = self.steps.iter().map(|step| step.ended).chain(std::iter::once(Micros::MAX));
+        starts.zip(ends).map(|(start, end)| (start.began, end, start.offset))
+    }
+
+    /// The least that the store's clock can have shown in a span of real time.
+    fn least(&self, from: Micros, until: Micros) -> Micros {
+        let within = self.periods().filter(|(start, end, _)| *start <= until && *end >= from);
+        within.map(|(start, _, offset)| start.max(from) + offset).min().unwrap()
+    }
+
+    /// The most that the store's clock can have shown up to an instant of real time.
+    fn most(&self, until: Micros) -> Micros {
+        let before = self.periods().filter(|(start, ..)| *start <= until);
+        before.map(|(_, end, offset)| end.min(until) + offset).max().unwrap()
+    }
+
+    /// How far the clock was set forward in a span of real time, at the most.
+    pub(super) fn forward_within(&self, from: Micros, until: Micros) -> Micros {
+        let steps = self.steps.iter().filter(|step| step.began <= until && step.ended >= from);
+        steps.map(|step| step.forward).sum()
+    }
+
+    /// Steps back that a span of real time touches.
+    pub(super) fn steps_back_within(&self, from: Micros, until: Micros) -> u64 {
+        let steps = self.steps.iter().filter(|step| step.began <= until && step.ended >= from);
+        steps.filter(|step| step.forward == 0).count() as u64
+    }
+
+    /// Whether a key may have another time than the latest that it was counted at.
+    fn is_reset(&self, from: Micros, until: Micros) -> bool {
+        self.resets.iter().any(|(began, ended)| *began <= until && *ended >= from)
+    }
+
+    /// Admissions with their times. `margin` is how far the clock that decides may be from the machine's.
+    pub(super) fn count(&self, answers: &[CheckAnswer], margin: Micros) -> Vec<CountedAdmission> {
+        let mut sorted: Vec<&CheckAnswer> = answers.iter().collect();
+        sorted.sort_by_key(|answer| answer.sent);
+        let mut counted: Vec<CountedAdmission> = Vec::new();
+        for answer in sorted {
+            let AnswerKind::Admitted { delay_millis } = answer.kind else { continue };
+            let CheckAnswer { sent, received, cost, .. } = *answer;
+            // A key's time is at least that of every earlier admission. Only the last ones are looked at: without a step
+            // of the clock they show nothing, and after one all later ones repeat it.
+            let is_before = |other: &&CountedAdmission| {
+                other.received < sent && !self.is_reset(other.sent, received)
+            };
+            let before = counted.iter().rev().take(200).filter(is_before);
+            let carried = before.map(|other| other.earliest).max().unwrap_or(Micros::MIN);
+            let over = self.steps.iter().filter(|step| step.ended <= sent);
+            let begun = self.steps.iter().filter(|step| step.began <= received);
+            counted.push(CountedAdmission {
+                earliest: carried.max(self.least(sent, received) - margin),
+                latest: self.most(received) + margin,
+                passed_from: sent - margin + over.map(|step| step.forward).sum::<Micros>(),
+                passed_until: received + margin + begun.map(|step| step.forward).sum::<Micros>(),
+                sent,
+                received,
+                cost,
+                delay_millis,
+            });
+        }
+        counted
+    }
+}
