@@ -17,6 +17,7 @@ use crate::admin::{Admin, Guard, is_local};
 use crate::config::{ConfigError, Door, Drain, Listen, RulesConfig, StoreConfig};
 use crate::gateway::{self, Front, GatewayConfig, Threads, Upstreams};
 use crate::identity::{Identity, IdentityConfig};
+use crate::reload::ReloadSignal;
 use crate::rules::{Found, Household, Keeper, Shared, node_name, reports};
 use crate::service::rls::{Rls, RlsHeaders};
 use crate::service::{Service, written};
@@ -199,6 +200,7 @@ impl App {
             service: Arc::clone(&service),
             identity: Arc::clone(&identity),
             source: rules.config.source.to_string(),
+            is_remote: rules.config.source.is_remote(),
             node: node_name(at),
             copy: rules.copy(),
             reports: reports(shared.as_ref(), &store),
@@ -259,9 +261,10 @@ impl App {
     }
 
     /// Answers until `stage` says so, then finishes what is under way. How many connections had
-    /// to be cut off.
-    pub(crate) async fn run(self, stage: watch::Receiver<Stage>) -> usize {
-        let mut tasks = self.keeper.follow(&self.rules);
+    /// to be cut off. Every reload reads rules, certificates and keys again.
+    pub(crate) async fn run(self, stage: watch::Receiver<Stage>, reloads: ReloadSignal) -> usize {
+        let mut tasks = self.keeper.follow(&self.rules, &reloads);
+        tasks.push(tokio::spawn(reload_keys(Arc::clone(&self.identity), reloads.clone())));
         tasks.push(tokio::spawn(sweep_blocks(Arc::clone(&self.service))));
         // Redis forgets what has expired by itself.
         if let AnyStore::Memory(store) = &*self.store {
@@ -280,7 +283,7 @@ impl App {
         let mut tls: Vec<_> = bounds.into_iter().filter_map(|bound| bound?.tls.clone()).collect();
         tls.extend(self.gateway.as_ref().and_then(|entrance| entrance.tls.clone()));
         if !tls.is_empty() {
-            tasks.push(tokio::spawn(reload(tls)));
+            tasks.push(tokio::spawn(reload_certificates(tls, reloads)));
         }
         let (clock, drain) = (self.clock, self.drain);
         let (close, closing) = watch::channel(false);
@@ -359,26 +362,42 @@ async fn leave(
     let _ = close.send(true);
 }
 
-/// Takes up certificates that have changed. One that can't be used is told, and the old one stays.
-async fn reload(doors: Vec<Arc<Tls>>) {
+/// Takes up certificates that have changed, at intervals and on every reload. The log has the error of one that can't
+/// be used, once and after every reload; the old one stays.
+async fn reload_certificates(doors: Vec<Arc<Tls>>, mut reloads: ReloadSignal) {
     let mut ticker = tokio::time::interval(RELOAD);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut told = String::new();
     loop {
-        ticker.tick().await;
+        let is_reload = tokio::select! {
+            () = reloads.next() => true,
+            _ = ticker.tick() => false,
+        };
         for tls in &doors {
+            let certificate = tls.certificate().display();
             match tls.reload() {
+                Ok(true) => tracing::info!(%certificate, "certificate taken up"),
+                Ok(false) if is_reload => {
+                    tracing::info!(%certificate, "reload: certificate unchanged");
+                }
                 Ok(false) => {}
-                Ok(true) => tracing::info!("certificate taken up"),
                 Err(error) => {
                     let error = error.to_string();
-                    if told != error {
-                        tracing::warn!(%error, "certificate not taken up, the old one stays");
+                    if is_reload || told != error {
+                        tracing::warn!(error, "certificate not taken up, the old one stays");
                         told = error;
                     }
                 }
             }
         }
+    }
+}
+
+/// Reads the keys for tokens again on every reload. They are also read when their file changes.
+async fn reload_keys(identity: Arc<Identity>, mut reloads: ReloadSignal) {
+    loop {
+        reloads.next().await;
+        identity.reload_keys();
     }
 }
 

@@ -116,6 +116,13 @@ impl Identity {
         })
     }
 
+    /// Reads the keys for tokens again, if they are in a file. Keys that can't be used leave the old ones active.
+    pub(crate) fn reload_keys(&self) {
+        if let Some(tokens) = &self.tokens {
+            tokens.reload_keys();
+        }
+    }
+
     /// What these rules mention, as far as a request can have it.
     pub(crate) fn known(&self, rules: &RuleSet) -> Known {
         let known = mentioned(rules).into_iter();

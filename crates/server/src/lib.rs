@@ -17,6 +17,7 @@ mod metrics;
 mod plain;
 pub mod proto;
 mod reference;
+mod reload;
 mod rules;
 mod rules_version;
 mod service;

@@ -10,6 +10,8 @@ mod keeper;
 mod opening;
 mod quiet;
 mod shown;
+#[cfg(test)]
+mod simulation;
 mod source;
 mod standing;
 
@@ -51,6 +53,8 @@ pub(crate) struct Document {
     /// What errors call it.
     pub(crate) name: Arc<str>,
     pub(crate) text: Arc<str>,
+    /// The hash of the text, as versions in Redis have it.
+    pub(crate) hash: Arc<str>,
     /// The number that its source gives it; a source that has none is counted by whoever follows it.
     pub(crate) number: Option<u64>,
     pub(crate) by: String,
@@ -61,8 +65,9 @@ pub(crate) struct Document {
 impl Document {
     /// A text of which nothing else is known.
     pub(crate) fn new(name: &str, text: &str) -> Self {
+        let hash = blake3::hash(text.as_bytes()).to_hex().as_str()[..16].into();
         let (by, note) = (String::new(), String::new());
-        Self { name: name.into(), text: text.into(), number: None, by, note, at: None }
+        Self { name: name.into(), text: text.into(), hash, number: None, by, note, at: None }
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use super::{Ending, Failure, Output};
 use crate::app::{App, BindError, Stage};
 use crate::config::{Config, Door, Flags, PASSWORD_VARIABLE, RuleSource};
+use crate::reload::ReloadSignal;
 use crate::rules::Found;
 
 /// Answers rate-limit checks until it is told to stop.
@@ -110,6 +111,9 @@ impl Serve {
                  and not one in {PASSWORD_VARIABLE}"
             ));
         }
+        let runtime = tokio::runtime::Runtime::new().map_err(Failure::failed)?;
+        // Before anything that takes time: without a handler the signal ends the process.
+        let reloads = runtime.block_on(async { reload_by_signals() }).map_err(Failure::failed)?;
         let config = Config::resolve(Flags {
             config: self.config,
             rules: self.rules,
@@ -123,12 +127,15 @@ impl Serve {
             upstream: self.upstream,
         })?;
         raise_file_limit();
-        let runtime = tokio::runtime::Runtime::new().map_err(Failure::failed)?;
-        runtime.block_on(serve(config, output))
+        runtime.block_on(serve(config, reloads, output))
     }
 }
 
-async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failure> {
+async fn serve(
+    config: Config,
+    reloads: ReloadSignal,
+    output: &mut Output<'_>,
+) -> Result<Ending, Failure> {
     let sample = matches!(config.rules.source, RuleSource::Sample);
     let rules = Found::read(config.rules)?;
     let store = config.store.to_string();
@@ -162,7 +169,7 @@ async fn serve(config: Config, output: &mut Output<'_>) -> Result<Ending, Failur
     for (door, address) in app.doors() {
         output.data(format_args!("{door} {address}"));
     }
-    match app.run(stage).await {
+    match app.run(stage, reloads).await {
         0 => tracing::info!("every request under way was answered, stopping"),
         cut_off => tracing::warn!(cut_off, "stopping, some connections took too long"),
     }
@@ -240,6 +247,19 @@ fn stage_by_signals() -> std::io::Result<watch::Receiver<Stage>> {
         std::process::exit(2);
     });
     Ok(stage)
+}
+
+/// Requests a reload on every SIGHUP, for as long as the process runs.
+fn reload_by_signals() -> std::io::Result<ReloadSignal> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    let (requests, reloads) = ReloadSignal::new();
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            tracing::info!("SIGHUP: reading rules, certificates and keys again");
+            requests.send_replace(());
+        }
+    });
+    Ok(reloads)
 }
 
 impl From<BindError> for Failure {

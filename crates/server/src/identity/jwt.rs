@@ -57,6 +57,11 @@ impl Verifier {
         Ok(Self { keys, issuers, audiences, leeway, place, clock })
     }
 
+    /// Reads the keys again, if they are in a file.
+    pub(super) fn reload_keys(&self) {
+        self.keys.reload(self.clock.now());
+    }
+
     /// What the token of a request says; `None` without a token, or with one that is not believed.
     pub(super) fn claims(&self, head: &Parts) -> Option<Claims> {
         let token = match &self.place {

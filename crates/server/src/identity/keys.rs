@@ -116,10 +116,25 @@ impl KeyRing {
             return false;
         }
         looked.file = found;
+        self.read_again(path)
+    }
+
+    /// Reads the file again, whether or not it seems to have changed.
+    pub(super) fn reload(&self, now: Timestamp) {
+        let Some(path) = self.source.path() else { return };
+        let mut looked = self.looked.lock();
+        *looked = Looked { at: now, file: stamp(path) };
+        self.read_again(path);
+    }
+
+    /// Replaces the keys by those of the file; keys that can't be used leave the old ones active. Returns
+    /// whether they were replaced.
+    fn read_again(&self, path: &Path) -> bool {
         match self.source.load(&self.wanted) {
             Ok(keys) => {
-                tracing::info!(file = %path.display(), keys = keys.len(), "keys for tokens read again");
+                let count = keys.len();
                 self.keys.store(Arc::new(keys));
+                tracing::info!(file = %path.display(), keys = count, "keys for tokens read again");
                 true
             }
             Err(error) => {

@@ -37,6 +37,11 @@ pub(crate) struct Keeper {
     inputs: tokio::sync::Mutex<Inputs>,
     standing: Mutex<Standing>,
     copy: Option<LocalCopy>,
+    /// Whether rules are fetched from another machine, which numbers them if it can.
+    is_remote: bool,
+    /// The newest document of the source that could not be used. Redis gets it back if it loses it: other nodes
+    /// may be able to use it, and its number must not be given again.
+    refused: Mutex<Option<Document>>,
     /// Where rules are pushed to and come from.
     shared: Option<RedisDocument>,
     /// Where nodes tell each other what they have.
@@ -58,6 +63,7 @@ pub(crate) struct Household {
     pub(crate) service: Arc<Service>,
     pub(crate) identity: Arc<Identity>,
     pub(crate) source: String,
+    pub(crate) is_remote: bool,
     pub(crate) node: String,
     pub(crate) copy: Option<LocalCopy>,
     pub(crate) shared: Option<RedisDocument>,
@@ -74,7 +80,8 @@ struct Fit {
 impl Keeper {
     /// Puts the first rules in force, which were found fit already.
     pub(crate) fn new(household: Household, inputs: Inputs, rules: Rules) -> Self {
-        let Household { service, identity, source, node, copy, shared, reports } = household;
+        let Household { service, identity, source, is_remote, node, copy, shared, reports } =
+            household;
         let keeper = Self {
             service,
             identity,
@@ -83,22 +90,21 @@ impl Keeper {
             inputs: tokio::sync::Mutex::new(inputs.clone()),
             standing: Mutex::default(),
             copy,
+            is_remote,
+            refused: Mutex::default(),
             shared,
             reports,
             changed: Notify::new(),
         };
-        let kept = keeper.copy.as_ref().and_then(LocalCopy::read);
-        // Counting goes on where it was before a restart.
-        let number = match (inputs.own.document(), kept) {
-            (Some(own), Some(kept)) if own.number.is_none() => {
-                let known = kept.number.unwrap_or_default();
-                if own.text == kept.text { known } else { known + 1 }
-            }
-            (Some(own), _) => own.number.unwrap_or(1),
-            (None, _) => match inputs.own {
-                Own::Nothing if inputs.envoy.is_none() => 0,
-                _ => 1,
+        let number = match (inputs.own.document(), &inputs.own) {
+            (Some(Document { number: Some(number), .. }), _) => *number,
+            // Counting goes on where it was before a restart.
+            (Some(own), _) => match keeper.kept() {
+                Some(kept) => kept.number.unwrap_or_default() + u64::from(own.text != kept.text),
+                None => 1,
             },
+            (None, Own::Nothing) if is_remote || inputs.envoy.is_none() => 0,
+            (None, _) => 1,
         };
         let fit = keeper.fit(rules);
         drop(keeper.enforce(fit, number, &inputs.own));
@@ -122,29 +128,39 @@ impl Keeper {
         let same = current.text.as_deref() == Some(&*document.text);
         let number = document.number.unwrap_or_else(|| current.number + u64::from(!same));
         if number < current.number {
-            self.older(number, current.number);
+            // Redis gets the newer one back; another source has to be changed by its operator.
+            if self.shared.is_none() {
+                self.older(number, current.number);
+            }
             return Ok(false);
         }
-        if same && number == current.number {
-            self.settled(number);
-            return Ok(false);
+        if number == current.number {
+            if same {
+                self.settled(number);
+                return Ok(false);
+            }
+            if current.text.is_some() {
+                let (source, hash) = (&self.source, &document.hash);
+                tracing::warn!(
+                    source,
+                    version = number,
+                    %hash,
+                    "source has another document under the version in force, taking it"
+                );
+            }
         }
         let next = Inputs { own: Own::Written(document), envoy: inputs.envoy.clone() };
         self.change(&mut inputs, next, number).await.map(|()| true)
     }
 
-    /// Puts the copy of a document in force whose source is away, or has one that can't be used. What the
-    /// source has is still told.
-    ///
-    /// # Errors
-    /// As [`take`](Self::take).
-    pub(crate) async fn start_with(self: &Arc<Self>, kept: Document) -> Result<(), ConfigError> {
-        let told = self.standing();
-        self.take(kept).await?;
-        let mut standing = self.standing.lock();
-        standing.latest = standing.latest.max(told.latest);
-        standing.problem = told.problem;
-        Ok(())
+    /// Puts the local copy in force, if there is a usable one.
+    pub(super) async fn start_with_copy(self: &Arc<Self>) {
+        let Some(kept) = self.kept() else { return };
+        let (copy, version) = (kept.name.to_string(), kept.number);
+        // A copy that this node can't use was logged.
+        if self.take(kept).await.is_ok() {
+            tracing::info!(version, copy, source = self.source, "started with a copy of the rules");
+        }
     }
 
     /// Puts other files of envoyproxy/ratelimit in force, beside the same rules of our own.
@@ -156,7 +172,10 @@ impl Keeper {
         let next = Inputs { own: inputs.own.clone(), envoy: Some(Arc::new(files)) };
         let number = self.version().number;
         // A number that a source gives belongs to its document alone.
-        let counted = next.own.document().is_none_or(|document| document.number.is_none());
+        let counted = match next.own.document() {
+            Some(document) => document.number.is_none(),
+            None => !self.is_remote,
+        };
         self.change(&mut inputs, next, number + u64::from(counted)).await
     }
 
@@ -174,6 +193,10 @@ impl Keeper {
         let fit = match reading.await.and_then(|read| read) {
             Ok(fit) => fit,
             Err(error) => {
+                let offered = next.own.document().filter(|offered| offered.number.is_some());
+                if let Some(offered) = offered.filter(|_| number > self.version().number) {
+                    *self.refused.lock() = Some(offered.clone());
+                }
                 self.unfit(number, &error);
                 return Err(error);
             }
@@ -189,6 +212,7 @@ impl Keeper {
         );
         let (keeper, own) = (Arc::clone(self), next.own.clone());
         spawn_blocking(move || keeper.keep_copy(&own, number));
+        self.refused.lock().take_if(|refused| refused.number <= Some(number));
         *inputs = next;
         self.settled(number);
         Ok(())
@@ -215,9 +239,12 @@ impl Keeper {
 
     fn keep_copy(&self, own: &Own, number: u64) {
         let (Some(copy), Some(document)) = (&self.copy, own.document()) else { return };
-        if let Err(error) = copy.write(document, number) {
-            let path = copy.path().display();
-            tracing::warn!(%path, %error, "no copy of the rules kept: a start needs their source");
+        match copy.write(document, number) {
+            Ok(_) => self.standing.lock().copy_problem = None,
+            Err(error) => {
+                let path = copy.path().display();
+                tracing::warn!(%path, %error, "no copy of the rules kept: a start needs their source");
+            }
         }
     }
 
@@ -226,9 +253,25 @@ impl Keeper {
         self.inputs.lock().await.clone()
     }
 
-    /// The last good document of this source on this machine.
-    pub(crate) fn kept(&self) -> Option<Document> {
-        self.copy.as_ref().and_then(LocalCopy::read)
+    /// The last good document of this source on this machine. A damaged copy is logged and not used.
+    fn kept(&self) -> Option<Document> {
+        match self.copy.as_ref()?.read() {
+            Ok(kept) => kept,
+            Err(error) => {
+                tracing::error!(%error, source = self.source, "local copy of the rules can't be used");
+                self.standing.lock().copy_problem = Some(error.to_string());
+                None
+            }
+        }
+    }
+
+    /// The newest document of the source that this node has seen and still has, usable or not.
+    pub(crate) async fn newest(&self) -> Option<Document> {
+        let active = self.found().await.own.document().cloned();
+        let active = active.filter(|active| active.number.is_some());
+        let refused = self.refused.lock().clone();
+        // Of equal ones the last: the one in force.
+        refused.into_iter().chain(active).max_by_key(|document| document.number)
     }
 
     /// Which rules are in force.
@@ -236,9 +279,14 @@ impl Keeper {
         self.service.now().version().clone()
     }
 
-    /// Says whether calls should wait for the first rules.
-    pub(crate) fn await_rules(&self, waits: bool) {
+    /// Marks this node as not ready while it enforces no rules although some exist: it can't use them, or
+    /// can't find out because the source does not answer. Returns whether it is.
+    pub(crate) fn update_readiness(&self, is_source_known: bool) -> bool {
+        let standing = self.standing();
+        let exist = standing.latest > 0 || standing.copy_problem.is_some() || !is_source_known;
+        let waits = self.version().number == 0 && exist;
         self.service.await_rules(waits.then(|| format!("rules from {}", self.source)));
+        waits
     }
 }
 

@@ -35,8 +35,13 @@ impl Found {
     pub(crate) fn read(config: RulesConfig) -> Result<Self, ConfigError> {
         let own = match (Own::read(&config.source), copy(&config)) {
             (Err(error @ ConfigError::Unreadable { .. }), Some(copy)) => {
-                let Some(kept) = copy.read() else { return Err(error) };
-                tracing::warn!(%error, version = kept.number, "started with a copy of the rules");
+                let kept = copy.read().unwrap_or_else(|error| {
+                    tracing::error!(%error, "local copy of the rules can't be used");
+                    None
+                });
+                let Some(kept) = kept else { return Err(error) };
+                let path = copy.path().display();
+                tracing::warn!(%error, version = kept.number, copy = %path, "started with a copy of the rules");
                 Own::Written(kept)
             }
             (read, _) => read?,

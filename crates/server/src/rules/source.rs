@@ -4,6 +4,7 @@ mod files;
 mod redis;
 mod url;
 
+pub(super) use self::redis::reconcile;
 pub(crate) use self::url::NUMBER;
 
 use std::fmt::Display;
@@ -15,6 +16,7 @@ use tokio::task::JoinHandle;
 
 use super::keeper::Keeper;
 use crate::config::{RuleSource, RulesConfig};
+use crate::reload::ReloadSignal;
 
 /// How often a file is looked at, should nobody tell that it changed.
 const FILES: Span = Span::from_secs(5);
@@ -25,53 +27,55 @@ const ELSEWHERE: Span = Span::from_secs(30);
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 impl Keeper {
-    /// Looks for the first rules of a source on another machine; without them, for those that were
-    /// kept here. Without either it waits for them, and the node is not ready.
+    /// Starts with the local copy of a source on another machine, and compares it with the source as while
+    /// running: the newer of the two is enforced.
+    ///
+    /// Without a usable document from either the node enforces nothing. It is not ready then, unless the source
+    /// answers that there are no rules yet.
     pub(crate) async fn begin(self: &Arc<Self>, config: &RulesConfig) {
-        let found = match &config.source {
+        if !config.source.is_remote() {
+            return;
+        }
+        self.start_with_copy().await;
+        let compared = match &config.source {
             RuleSource::Redis(_) => redis::first(self).await,
             RuleSource::Url(from) => url::first(self, from).await,
             _ => return,
         };
-        let Err(error) = found else { return };
-        let kept = self.kept();
-        let version = kept.as_ref().and_then(|kept| kept.number);
-        let started = match kept {
-            Some(kept) => self.start_with(kept).await.is_ok(),
-            None => false,
-        };
-        // That they can't be used was told.
-        if self.standing().problem.is_none() {
-            self.away(&error);
+        if let Err(error) = &compared {
+            self.away(error);
         }
-        if started {
-            tracing::warn!(version, source = self.source(), "started with a copy of the rules");
-        } else {
-            tracing::warn!(source = self.source(), "no rules yet, and no copy of them: not ready");
-            self.await_rules(true);
+        if self.update_readiness(compared.is_ok()) {
+            tracing::warn!(source = self.source(), "no rules that can be used: not ready");
         }
     }
 
     /// Follows the sources until they are dropped.
-    pub(crate) fn follow(self: &Arc<Self>, config: &RulesConfig) -> Vec<JoinHandle<()>> {
+    pub(crate) fn follow(
+        self: &Arc<Self>,
+        config: &RulesConfig,
+        reloads: &ReloadSignal,
+    ) -> Vec<JoinHandle<()>> {
         let pace = |usual: Span| Duration::from(config.poll.unwrap_or(usual));
         let mut tasks = vec![tokio::spawn(Arc::clone(self).keep_reporting())];
         let file = match &config.source {
             RuleSource::File(path) => Some(path.clone()),
             RuleSource::Redis(_) => {
-                tasks.push(tokio::spawn(redis::follow(Arc::clone(self), pace(ELSEWHERE))));
+                let following = redis::follow(Arc::clone(self), pace(ELSEWHERE), reloads.clone());
+                tasks.push(tokio::spawn(following));
                 None
             }
             RuleSource::Url(from) => {
-                let following = url::follow(Arc::clone(self), from.clone(), pace(ELSEWHERE));
+                let (keeper, reloads) = (Arc::clone(self), reloads.clone());
+                let following = url::follow(keeper, from.clone(), pace(ELSEWHERE), reloads);
                 tasks.push(tokio::spawn(following));
                 None
             }
             RuleSource::Nothing | RuleSource::Sample | RuleSource::Inline(_) => None,
         };
         if file.is_some() || config.envoy.is_some() {
-            let following =
-                files::follow(Arc::clone(self), file, config.envoy.clone(), pace(FILES));
+            let (keeper, reloads) = (Arc::clone(self), reloads.clone());
+            let following = files::follow(keeper, file, config.envoy.clone(), pace(FILES), reloads);
             tasks.push(tokio::spawn(following));
         }
         tasks

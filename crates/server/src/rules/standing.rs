@@ -11,6 +11,8 @@ pub(crate) struct Standing {
     pub(crate) problem: Option<String>,
     /// Whether the source could not be asked when it was last tried.
     pub(crate) is_away: bool,
+    /// Why the local copy could not be used, until another is written.
+    pub(crate) copy_problem: Option<String>,
     /// Documents that could not be used.
     pub(crate) rejected: u64,
     /// How often the source could not be asked.
@@ -20,7 +22,7 @@ pub(crate) struct Standing {
 impl Standing {
     /// Whether the source has other rules than these.
     pub(crate) fn is_behind(&self, number: u64) -> bool {
-        self.latest > number || (self.problem.is_some() && !self.is_away)
+        self.latest > number || (self.problem.is_some() && !self.is_away && self.latest > 0)
     }
 }
 

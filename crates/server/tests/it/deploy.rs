@@ -70,6 +70,7 @@ fn the_manifests_carry_a_valid_configuration_and_ask_for_paths_that_are_there() 
 fn the_unit_is_one_that_systemd_takes() {
     let unit = read("systemd/tidegate.service");
     assert!(unit.contains("ExecStart=/usr/local/bin/tidegate serve --config "), "{unit}");
+    assert!(unit.contains("ExecReload=/bin/kill -HUP $MAINPID"), "{unit}");
     // Containers have no systemd; there the line above has to do.
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         return;

@@ -31,6 +31,7 @@ mod proxies;
 mod recipes;
 mod redis;
 mod redis_config;
+mod reload;
 mod resp;
 mod rls_json;
 mod rules_cli;

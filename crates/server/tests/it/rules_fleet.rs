@@ -249,6 +249,263 @@ fn a_document_that_this_release_does_not_understand_is_left_to_others() {
     assert_eq!(status(&server)["behind"], false);
 }
 
+/// Where Redis has the document.
+const KEY: &str = "tg::{document:rules}";
+
+fn latest_in(redis: &Redis) -> Option<u64> {
+    redis.query(&["HGET", KEY, "latest"])
+}
+
+/// Puts back an earlier state of the document, as restoring a backup does.
+fn restore_backup(redis: &Redis, backup: &[String]) {
+    redis.query::<()>(&["DEL", KEY]);
+    let fields = backup.iter().map(String::as_str);
+    redis.query::<()>(&["HSET", KEY].into_iter().chain(fields).collect::<Vec<_>>());
+}
+
+fn history(server: &Server) -> Vec<Value> {
+    let history = server.manage("GET", "/v1/rules/history", "").json();
+    history["versions"].as_array().unwrap().clone()
+}
+
+/// The local copy of a node.
+fn copy_of(folder: &Folder) -> std::path::PathBuf {
+    let mut entries = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let is_copy = |path: &std::path::PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.starts_with("rules-") && name.ends_with(".yaml")
+    };
+    entries.find(is_copy).unwrap()
+}
+
+#[test]
+fn nodes_restarted_together_with_an_empty_redis_enforce_their_copies_and_restore_them() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let folders = [Folder::new(), Folder::new()];
+    let nodes = folders.each_ref().map(|folder| node(folder, &redis.url(), "1h"));
+    for version in 1..=3 {
+        assert_eq!(push(&nodes[0], "*", &rules(version)).status, 200);
+    }
+    let pushed = history(&nodes[0]).swap_remove(0);
+    for (node, folder) in nodes.iter().zip(&folders) {
+        wait_for_version(node, 3);
+        wait_for_copy(folder.path(), 3);
+    }
+    drop(nodes);
+    redis.restart();
+    assert_eq!(latest_in(&redis), None);
+    // Each of them is right from its first answer on.
+    for folder in &folders {
+        let node = node(folder, &redis.url(), "1h");
+        assert_eq!(status(&node)["version"], 3);
+        assert_eq!(limit(&node), Some(3));
+        assert_eq!(
+            (&status(&node)["problem"], &status(&node)["behind"]),
+            (&Value::Null, &json!(false))
+        );
+        assert_eq!(latest_in(&redis), Some(3));
+        // Author, note and time are those of the push.
+        assert_eq!(history(&node), [pushed.clone()]);
+        drop(node);
+        redis.restart();
+    }
+    let node = node(&folders[0], &redis.url(), "1h");
+    node.note("started with a copy of the rules");
+    let line = node.note("redis lost the latest rules, this node restored them");
+    assert!(line.contains("version=3"), "{line}");
+    let pushed = push(&node, "\"3\"", &rules(4));
+    assert_eq!((pushed.status, pushed.header("etag")), (200, Some("\"4\"")));
+}
+
+#[test]
+fn redis_restored_from_a_backup_gets_the_newest_copy_back_whichever_node_has_it() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let folders = [Folder::new(), Folder::new()];
+    let start = |place: usize| node(&folders[place], &redis.url(), "1h");
+    let (newer, older) = (start(0), start(1));
+    assert_eq!(push(&newer, "*", &rules(1)).status, 200);
+    assert_eq!(push(&newer, "*", &rules(2)).status, 200);
+    let backup: Vec<String> = redis.query(&["HGETALL", KEY]);
+    assert_eq!(push(&newer, "*", &rules(3)).status, 200);
+    wait_for_version(&older, 3);
+    wait_for_copy(folders[1].path(), 3);
+    drop(older);
+    assert_eq!(push(&newer, "*", &rules(4)).status, 200);
+    assert_eq!(push(&newer, "*", &rules(5)).status, 200);
+    wait_for_copy(folders[0].path(), 5);
+    drop(newer);
+    restore_backup(&redis, &backup);
+
+    let older = start(1);
+    assert_eq!((&status(&older)["version"], limit(&older)), (&json!(3), Some(3)));
+    assert_eq!(latest_in(&redis), Some(3));
+    let newer = start(0);
+    assert_eq!((&status(&newer)["version"], limit(&newer)), (&json!(5), Some(5)));
+    assert_eq!(latest_in(&redis), Some(5));
+    wait_for_version(&older, 5);
+    wait_for_copy(folders[1].path(), 5);
+    let versions: Vec<Value> =
+        history(&older).iter().map(|version| version["version"].clone()).collect();
+    assert_eq!(versions, [5, 3, 2, 1]);
+    // The number of a lost version is not given again.
+    let pushed = push(&older, "\"5\"", &rules(6));
+    assert_eq!((pushed.status, pushed.header("etag")), (200, Some("\"6\"")));
+    wait_for_version(&newer, 6);
+}
+
+#[test]
+fn push_restores_what_redis_lost_before_it_is_compared() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let folder = Folder::new();
+    let server = node(&folder, &redis.url(), "1h");
+    for version in 1..=5 {
+        assert_eq!(push(&server, "*", &rules(version)).status, 200);
+    }
+    redis.query::<()>(&["DEL", KEY]);
+    let first = push(&server, "\"0\"", &rules(9));
+    assert_eq!((first.status, &first.json()["version"]), (412, &json!(5)));
+    redis.query::<()>(&["DEL", KEY]);
+    let next = push(&server, "\"5\"", &rules(6));
+    assert_eq!((next.status, next.header("etag")), (200, Some("\"6\"")));
+    assert_eq!(history(&server).len(), 2);
+}
+
+#[test]
+fn two_documents_of_one_version_are_settled_by_a_new_number() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let folders = [Folder::new(), Folder::new()];
+    let first = node(&folders[0], &redis.url(), "1h");
+    assert_eq!(push(&first, "*", &rules(1)).status, 200);
+    let backup: Vec<String> = redis.query(&["HGETALL", KEY]);
+    assert_eq!(push(&first, "*", &rules(20)).status, 200);
+    wait_for_copy(folders[0].path(), 2);
+    drop(first);
+    restore_backup(&redis, &backup);
+    let second = node(&folders[1], &redis.url(), "1h");
+    let pushed = push(&second, "\"1\"", &rules(30));
+    assert_eq!((pushed.status, pushed.header("etag")), (200, Some("\"2\"")));
+
+    let first = node(&folders[0], &redis.url(), "1h");
+    let line = first.note("two documents had one version after redis lost rules");
+    assert!(line.contains("version=2") && line.contains("renumbered=3"), "{line}");
+    for node in [&first, &second] {
+        wait_for_version(node, 3);
+        assert_eq!(limit(node), Some(30));
+    }
+    let latest = history(&first).swap_remove(0);
+    assert_eq!((&latest["version"], &latest["by"]), (&json!(3), &json!("ann@laptop")));
+    assert_eq!(latest["note"], "a test (version 2 again: two documents had it)");
+    // A push that names the old number replaces neither of the two unseen.
+    assert_eq!(push(&second, "\"2\"", &rules(4)).status, 412);
+}
+
+#[test]
+fn damaged_copy_is_reported_and_a_node_without_other_rules_is_not_ready() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let folder = Folder::new();
+    let server = node(&folder, &redis.url(), "1s");
+    assert_eq!(push(&server, "*", &rules(5)).status, 200);
+    wait_for_copy(folder.path(), 1);
+    drop(server);
+    let copy = copy_of(&folder);
+    let text = std::fs::read_to_string(&copy).unwrap();
+    let damage = || std::fs::write(&copy, text.replace("limit: 5", "limit: 6")).unwrap();
+    damage();
+
+    // Redis has the rules: they are enforced, and the copy is written anew.
+    let server = node(&folder, &redis.url(), "1s");
+    let line = server.note("local copy of the rules can't be used");
+    assert!(line.contains("must have checksum") && line.contains(copy.to_str().unwrap()), "{line}");
+    assert_eq!(limit(&server), Some(5));
+    wait_for("the copy is intact", || (std::fs::read_to_string(&copy).ok()? == text).then_some(()));
+    drop(server);
+
+    damage();
+    redis.restart();
+    let server = node(&folder, &redis.url(), "1s");
+    let told = status(&server);
+    let problem = told["problem"].as_str().unwrap();
+    assert!(problem.contains("every request is allowed"), "{told}");
+    assert!(problem.contains("must have checksum"), "{told}");
+    assert_eq!(server.ask("GET", "/readyz", "").status, 503);
+    // Following Redis does not make it ready either, until there are rules.
+    server.signal("HUP");
+    server.note("reload: rules not changed");
+    assert_eq!(server.ask("GET", "/readyz", "").status, 503);
+    assert_eq!(push(&server, "*", &rules(7)).status, 200);
+    assert_eq!(server.ask("GET", "/readyz", "").status, 200);
+    assert_eq!(status(&server)["problem"], Value::Null);
+}
+
+#[test]
+fn node_without_rules_from_anywhere_reports_that_it_allows_everything() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let folder = Folder::new();
+    let server = node(&folder, &redis.url(), "1s");
+    server.note("no rules there and no copy to restore, every request is allowed");
+    let told = status(&server);
+    let problem = "no rules there, and this node has no copy: every request is allowed";
+    assert_eq!((&told["problem"], &told["behind"]), (&json!(problem), &json!(false)));
+    assert_eq!(server.ask("GET", "/readyz", "").status, 200);
+    redis.kill();
+    wait_for("the source is missed", || {
+        let metrics = server.manage("GET", "/metrics", "").body;
+        metrics.contains("tidegate_rules_source_up 0\n").then_some(())
+    });
+    redis.restart();
+    wait_for("Redis answers", || (push(&server, "*", &rules(5)).status == 200).then_some(()));
+    assert_eq!((&status(&server)["problem"], limit(&server)), (&Value::Null, Some(5)));
+}
+
+#[test]
+fn node_that_can_not_use_the_only_rules_is_not_ready() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let put = |text: &str| {
+        runtime.block_on(async {
+            let config = redis.url().parse().unwrap();
+            let document = tidegate::RedisDocument::start(config, "rules").await.unwrap();
+            let (by, note, expected) = ("later", "", tidegate::Expected::Any);
+            document.put(tidegate::Draft { text, by, note, expected, above: 0 }).await.unwrap()
+        })
+    };
+    put("rules: [{name: api, per: [user], limit: 9 per 10 days, colour: red}]");
+    let folder = Folder::new();
+    let server = node(&folder, &redis.url(), "1h");
+    server.signal("HUP");
+    server.note("reload: rules not changed");
+    assert_eq!(server.ask("GET", "/readyz", "").status, 503);
+    // A Redis that loses the document gets it back, for nodes that can use it.
+    redis.query::<()>(&["DEL", KEY]);
+    server.signal("HUP");
+    server.note("redis lost the latest rules, this node restored them");
+    assert_eq!(latest_in(&redis), Some(1));
+    put(&rules(5));
+    wait_for_version(&server, 2);
+    assert_eq!(server.ask("GET", "/readyz", "").status, 200);
+}
+
 #[test]
 fn no_check_fails_while_rules_are_pushed_all_the_time() {
     if lacking(&[REDIS]) {

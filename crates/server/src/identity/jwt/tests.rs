@@ -283,6 +283,32 @@ fn a_key_set_finds_keys_by_name_and_is_read_again_when_it_changes() {
 }
 
 #[test]
+fn reload_reads_keys_whose_file_seems_unchanged() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("secret");
+    fs::write(&path, SECRET).unwrap();
+    let before = fs::metadata(&path).unwrap().modified().unwrap();
+    let (verifier, time) = verifier(config(KeySource::SecretFile(path.clone())));
+    let claims = json!({"sub": "alice", "exp": now(&time) + 600});
+    let other = SECRET.chars().rev().collect::<String>();
+    let by = |secret: &str| {
+        let key = EncodingKey::from_secret(secret.as_bytes());
+        user(&verifier, &signed(Algorithm::HS256, None, &key, &claims)).is_some()
+    };
+    assert!(by(SECRET) && !by(&other));
+    // The same length and the same time of change, as a restored backup may have.
+    fs::write(&path, &other).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_modified(before).unwrap();
+    time.advance(Span::MINUTE);
+    assert!(by(SECRET) && !by(&other));
+    verifier.reload_keys();
+    assert!(!by(SECRET) && by(&other));
+    fs::write(&path, "short").unwrap();
+    verifier.reload_keys();
+    assert!(by(&other), "keys that can't be used leave the old ones active");
+}
+
+#[test]
 fn keys_that_can_not_be_used_are_refused_with_a_reason() {
     let folder = TempDir::new().unwrap();
     let file = |name: &str, text: &str| {

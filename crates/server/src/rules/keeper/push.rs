@@ -8,6 +8,7 @@ use tidegate::{DocumentVersion, Draft, Edition, Expected, PutError, RedisDocumen
 use super::{Inputs, Keeper};
 use crate::config::ConfigError;
 use crate::rules::quiet::quietly;
+use crate::rules::source::reconcile;
 use crate::rules::{Document, Own, Rules};
 
 /// Why rules were not pushed. Nothing changed anywhere, unless the store did not confirm it.
@@ -44,7 +45,9 @@ impl Keeper {
     ) -> Result<DocumentVersion, PushError> {
         let shared = self.shared()?;
         self.checked(text).await?;
-        let above = self.version().number;
+        // Redis gets back what it lost before the push is compared with what it has.
+        reconcile(self, shared).await?;
+        let above = self.newest().await.and_then(|newest| newest.number).unwrap_or_default();
         let draft = Draft { text, by, note, expected, above };
         let version = shared.put(draft).await.map_err(|error| match error {
             PutError::Conflict { found } => PushError::Conflict { found },

@@ -69,12 +69,53 @@ impl Keeper {
         }
     }
 
+    /// Neither the source nor this node has rules: without files of envoyproxy/ratelimit, every request is
+    /// allowed.
+    pub(crate) fn no_rules(&self) {
+        if self.service.now().envoy().is_some() {
+            self.unchanged();
+            return;
+        }
+        let mut standing = self.standing.lock();
+        let copy = standing.copy_problem.as_deref().unwrap_or("this node has no copy");
+        let problem = format!("no rules there, and {copy}: every request is allowed");
+        if standing.problem.as_ref() != Some(&problem) {
+            tracing::warn!(
+                source = self.source,
+                copy,
+                "no rules there and no copy to restore, every request is allowed; push rules"
+            );
+            standing.problem = Some(problem);
+            standing.is_away = false;
+            self.changed.notify_one();
+        }
+    }
+
+    /// Logs the result of a reload that an operator asked for.
+    pub(crate) fn log_reload(&self, before: u64) {
+        let (version, problem) = (self.version().number, self.standing().problem);
+        match problem {
+            Some(problem) => tracing::error!(
+                source = self.source,
+                version,
+                problem,
+                "reload: rules not changed, those in force stay"
+            ),
+            None => tracing::info!(
+                source = self.source,
+                version,
+                changed = version != before,
+                "reload: rules read again"
+            ),
+        }
+    }
+
     /// The source can't be asked.
     pub(crate) fn away(&self, error: &dyn Display) {
         let mut standing = self.standing.lock();
         standing.failures += 1;
         // Being away says less than rules that are known to be wrong.
-        if standing.problem.is_some() && !standing.is_away {
+        if standing.problem.is_some() && !standing.is_away && standing.latest > 0 {
             return;
         }
         if !standing.is_away {

@@ -11,6 +11,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::config::{self, ConfigError};
+use crate::reload::ReloadSignal;
 use crate::rules::Document;
 use crate::rules::envoy::{self, Files};
 use crate::rules::keeper::Keeper;
@@ -24,6 +25,7 @@ pub(super) async fn follow(
     file: Option<PathBuf>,
     folder: Option<PathBuf>,
     pace: Duration,
+    mut reloads: ReloadSignal,
 ) {
     let changed = Arc::new(Notify::new());
     // What is watched is the directory: a file that is replaced, or a link that is turned to another
@@ -40,7 +42,9 @@ pub(super) async fn follow(
     let files = found.envoy.map(|files| Files::clone(&files));
     let mut own = Seen { path: file, read: read_rules, last: text };
     let mut limits = Seen { path: folder, read: envoy::read, last: files };
+    let mut is_reload = false;
     loop {
+        let before = keeper.version().number;
         if let Some(text) = own.news(&keeper).await {
             let document = Document::new(&own.name(), &text);
             // What is wrong with it was told, and is told until it changes.
@@ -49,7 +53,13 @@ pub(super) async fn follow(
         if let Some(files) = limits.news(&keeper).await {
             let _ = keeper.take_envoy(files).await;
         }
-        let _ = timeout(pace, changed.notified()).await;
+        if is_reload {
+            keeper.log_reload(before);
+        }
+        is_reload = tokio::select! {
+            () = reloads.next() => true,
+            _ = timeout(pace, changed.notified()) => false,
+        };
     }
 }
 

@@ -1,24 +1,28 @@
-//! Rules in Redis: told at once when they change, and looked at now and then in any case.
+//! Rules in Redis: compared with those of this node at the start, on every notification, and at intervals.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{DocumentVersion, Edition, Latest, RedisDocument, StoreError};
+use tidegate::{
+    DocumentVersion, Draft, Edition, Expected, Latest, PutError, RedisDocument, StoreError,
+    Timestamp,
+};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::Retry;
+use crate::reload::ReloadSignal;
 use crate::rules::Document;
 use crate::rules::keeper::Keeper;
 
-/// How long a start waits for the first rules.
+/// Longest time that a start waits for the first answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The number and hash of what was last offered, fit or not.
-type Seen = Option<(u64, String)>;
+/// Most comparisons in a row. One more is needed only after another node changed the document meanwhile.
+const MAX_COMPARISONS: usize = 16;
 
 impl Document {
-    /// What Redis has.
+    /// The version that Redis has.
     pub(crate) fn shared(source: &str, edition: Edition) -> Self {
         let Edition { version, text } = edition;
         Self {
@@ -29,91 +33,150 @@ impl Document {
             ..Self::new(source, &text)
         }
     }
+
+    /// The same version for Redis, with its author, note and time.
+    fn edition(&self) -> Edition {
+        let version = DocumentVersion {
+            number: self.number.unwrap_or_default(),
+            hash: self.hash.to_string(),
+            at: self.at.unwrap_or(Timestamp::EPOCH),
+            by: self.by.clone(),
+            note: self.note.clone(),
+            bytes: u64::try_from(self.text.len()).unwrap_or(u64::MAX),
+        };
+        Edition { version, text: self.text.to_string() }
+    }
 }
 
-/// Asks for the rules once.
+/// Compares with Redis once, at the start.
 pub(super) async fn first(keeper: &Arc<Keeper>) -> Result<(), String> {
     let shared = keeper.shared().map_err(|error| error.to_string())?;
-    match timeout(PATIENCE, look(keeper, shared, &mut None)).await {
-        Ok(Ok(())) if keeper.version().number == 0 && keeper.standing().problem.is_none() => {
-            tracing::warn!(source = keeper.source(), "no rules there yet: everything is allowed");
-            Ok(())
-        }
-        Ok(Ok(())) if keeper.version().number == 0 => {
-            Err("the rules there can't be used".to_owned())
-        }
-        Ok(looked) => looked.map_err(|error| error.to_string()),
+    match timeout(PATIENCE, reconcile(keeper, shared)).await {
+        Ok(compared) => compared.map_err(|error| error.to_string()),
         Err(_) => Err(format!("no answer within {PATIENCE:?}")),
     }
 }
 
-pub(super) async fn follow(keeper: Arc<Keeper>, pace: Duration) {
+pub(super) async fn follow(keeper: Arc<Keeper>, pace: Duration, mut reloads: ReloadSignal) {
     let Ok(shared) = keeper.shared() else { return };
     let news = Notify::new();
     let listening = shared.follow(|| news.notify_one());
     let looking = async {
-        let version = keeper.version();
-        let text = version.text.as_deref().filter(|_| version.number > 0);
-        let mut seen = text.map(|text| (version.number, hashed(text)));
         let mut retry = Retry::new();
+        let mut is_reload = false;
         loop {
-            let wait = retry.after(look(&keeper, shared, &mut seen).await, &keeper, pace);
-            let _ = timeout(wait, news.notified()).await;
+            let before = keeper.version().number;
+            let wait = retry.after(reconcile(&keeper, shared).await, &keeper, pace);
+            if is_reload {
+                keeper.log_reload(before);
+            }
+            is_reload = tokio::select! {
+                () = reloads.next() => true,
+                _ = timeout(wait, news.notified()) => false,
+            };
         }
     };
     tokio::join!(listening, looking);
 }
 
-/// Takes up what Redis has, or gives it back what it lost.
-async fn look(
+/// Makes this node and Redis have the newer of their documents.
+///
+/// The higher version number wins. A node that has it restores it to Redis; the script there accepts it only over a
+/// lower number, so of racing nodes one restores. Two documents of the same number, which exist only after Redis lost
+/// the first of them, are settled by giving the one that was pushed later a number that neither had.
+///
+/// # Errors
+/// Redis did not answer.
+pub(crate) async fn reconcile(
     keeper: &Arc<Keeper>,
     shared: &RedisDocument,
-    seen: &mut Seen,
 ) -> Result<(), StoreError> {
-    let known = seen.as_ref().map(|(number, hash)| (*number, hash.as_str()));
-    let number = keeper.version().number;
-    match shared.latest(known).await? {
-        Latest::Same => keeper.unchanged(),
-        Latest::Nothing => put_back(keeper, shared).await?,
-        Latest::Other(edition) if edition.version.number < number => {
-            put_back(keeper, shared).await?;
+    for _ in 0..MAX_COMPARISONS {
+        let own = keeper.newest().await;
+        let known = own.as_ref().and_then(|own| Some((own.number?, &*own.hash)));
+        match (shared.latest(known).await?, own) {
+            (Latest::Same, _) => keeper.unchanged(),
+            (Latest::Nothing, None) => keeper.no_rules(),
+            (Latest::Nothing, Some(own)) => {
+                restore(keeper, shared, &own, None).await?;
+                continue;
+            }
+            (Latest::Other(found), own) => {
+                let found = Document::shared(keeper.source(), found);
+                match own {
+                    Some(own) if own.number > found.number => {
+                        restore(keeper, shared, &own, found.number).await?;
+                        continue;
+                    }
+                    Some(own) if own.number == found.number => {
+                        renumber(keeper, shared, &own, &found).await?;
+                        continue;
+                    }
+                    // A document that can't be used was logged, and is remembered.
+                    _ => drop(keeper.take(found).await),
+                }
+            }
         }
-        Latest::Other(edition) => {
-            *seen = Some((edition.version.number, edition.version.hash.clone()));
-            // What is wrong with it was told, and is told until there is another.
-            let _ = keeper.take(Document::shared(keeper.source(), edition)).await;
-        }
+        break;
     }
-    keeper.await_rules(false);
+    keeper.update_readiness(true);
     Ok(())
 }
 
-/// Gives Redis back what it lost: rules never go back to what they were, nor to none.
-async fn put_back(keeper: &Keeper, shared: &RedisDocument) -> Result<(), StoreError> {
-    let version = keeper.version();
-    let Some(text) = version.text.filter(|_| version.number > 0) else {
-        keeper.unchanged();
-        return Ok(());
-    };
-    let edition = Edition {
-        version: DocumentVersion {
-            number: version.number,
-            hash: hashed(&text),
-            at: version.at.unwrap_or(version.loaded),
-            by: version.by,
-            note: version.note,
-            bytes: u64::try_from(text.len()).unwrap_or(u64::MAX),
-        },
-        text: text.to_string(),
-    };
-    if shared.restore(&edition).await? {
-        tracing::warn!(version = version.number, "redis lost the rules, they were put back");
+/// Gives Redis back a version that it lost, under its own number.
+async fn restore(
+    keeper: &Keeper,
+    shared: &RedisDocument,
+    own: &Document,
+    found: Option<u64>,
+) -> Result<(), StoreError> {
+    if shared.restore(&own.edition()).await? {
+        tracing::warn!(
+            source = keeper.source(),
+            version = own.number,
+            found,
+            "redis lost the latest rules, this node restored them"
+        );
     }
-    keeper.settled(version.number);
     Ok(())
 }
 
-/// As the document's version has it.
-fn hashed(text: &str) -> String {
-    blake3::hash(text.as_bytes()).to_hex().as_str()[..16].to_owned()
+/// Settles which of two documents with one number is enforced: the one that was pushed later, by the time of the Redis
+/// that numbered it, then the one of the greater hash. It gets the next number, so that a client that read the
+/// other one under the old number can't replace it unseen.
+async fn renumber(
+    keeper: &Keeper,
+    shared: &RedisDocument,
+    own: &Document,
+    found: &Document,
+) -> Result<(), StoreError> {
+    let number = found.number.unwrap_or_default();
+    let order = |document: &Document| (document.at, Arc::clone(&document.hash));
+    let (kept, dropped) = if order(own) > order(found) { (own, found) } else { (found, own) };
+    let note = format!("{} (version {number} again: two documents had it)", kept.note);
+    let draft = Draft {
+        text: &kept.text,
+        by: &kept.by,
+        note: note.trim_start(),
+        expected: Expected::Number(number),
+        above: number,
+    };
+    match shared.put(draft).await {
+        Ok(version) => {
+            tracing::error!(
+                source = keeper.source(),
+                version = number,
+                kept = %kept.hash,
+                kept_by = kept.by,
+                dropped = %dropped.hash,
+                dropped_by = dropped.by,
+                renumbered = version.number,
+                "two documents had one version after redis lost rules; the later one stays, with a new number"
+            );
+            Ok(())
+        }
+        // Another node was faster, the next comparison shows its result.
+        Err(PutError::Conflict { .. }) => Ok(()),
+        Err(PutError::Store(error)) => Err(error),
+    }
 }

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use super::Retry;
 use crate::client::Server;
 use crate::config::RulesUrl;
+use crate::reload::ReloadSignal;
 use crate::rules::Document;
 use crate::rules::keeper::Keeper;
 
@@ -20,15 +21,15 @@ pub(crate) const NUMBER: &str = "tidegate-rules-version";
 
 /// Asks for the rules once.
 pub(super) async fn first(keeper: &Arc<Keeper>, from: &RulesUrl) -> Result<(), String> {
-    let mut following = Following::new(from)?;
-    following.look(keeper).await?;
-    if keeper.version().number == 0 {
-        return Err("the rules there can't be used".to_owned());
-    }
-    Ok(())
+    Following::new(from)?.look(keeper).await
 }
 
-pub(super) async fn follow(keeper: Arc<Keeper>, from: RulesUrl, pace: Duration) {
+pub(super) async fn follow(
+    keeper: Arc<Keeper>,
+    from: RulesUrl,
+    pace: Duration,
+    mut reloads: ReloadSignal,
+) {
     let mut following = match Following::new(&from) {
         Ok(following) => following,
         Err(error) => {
@@ -37,9 +38,14 @@ pub(super) async fn follow(keeper: Arc<Keeper>, from: RulesUrl, pace: Duration) 
         }
     };
     let mut retry = Retry::new();
+    let mut is_reload = false;
     loop {
+        let before = keeper.version().number;
         let wait = retry.after(following.look(&keeper).await, &keeper, pace);
-        let _ = timeout(wait, std::future::pending::<()>()).await;
+        if is_reload {
+            keeper.log_reload(before);
+        }
+        is_reload = timeout(wait, reloads.next()).await.is_ok();
     }
 }
 
@@ -85,7 +91,7 @@ impl Following {
         // What is wrong with it was told, and is told until there is another.
         let _ = keeper.take(document).await;
         self.tag = head.headers.get(ETAG).cloned();
-        keeper.await_rules(false);
+        keeper.update_readiness(true);
         Ok(())
     }
 }

@@ -69,6 +69,11 @@ impl Tls {
         Ok(Self { files, protocols, current })
     }
 
+    /// Path of the certificate, which names it in logs.
+    pub(crate) fn certificate(&self) -> &Path {
+        &self.files.certificate
+    }
+
     /// Reads the files again: whether they say something else. Connections that are open stay as they are.
     ///
     /// # Errors

@@ -1,0 +1,231 @@
+//! Random histories of a fleet that shares its rules through a real Redis: pushes, restarts, a Redis that loses its
+//! data or gets a backup back, and copies that are lost or damaged.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use tidegate::{Clock, Expected, HeaderStyle, Limiter, MemoryStore, RedisDocument};
+use tidegate_testkit::{Flavour, Redis, Tool, lacking};
+
+use super::copy::LocalCopy;
+use super::keeper::Inputs;
+use super::source::reconcile;
+use super::{Household, Keeper, Own, Rules};
+use crate::config::{RuleSource, RulesConfig, RulesRedis};
+use crate::identity::{Identity, IdentityConfig};
+use crate::service::Service;
+use crate::store::AnyStore;
+
+/// Where Redis has the document.
+const KEY: &str = "tg::{document:rules}";
+const NODES: usize = 3;
+const SEEDS: u64 = 60;
+const STEPS: usize = 40;
+
+/// xorshift64*: the same history for the same seed.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let drawn = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33;
+        usize::try_from(drawn).unwrap() % end
+    }
+}
+
+/// A version and its text.
+type Numbered = (u64, String);
+
+struct Node {
+    folder: TempDir,
+    keeper: Option<Arc<Keeper>>,
+    /// The highest number that it enforced since its copy was last lost.
+    floor: u64,
+}
+
+impl Node {
+    fn copy(&self) -> LocalCopy {
+        LocalCopy::of("redis", self.folder.path())
+    }
+
+    /// Starts as the server does.
+    async fn start(&mut self, redis: &Redis) {
+        let clock = Clock::system();
+        let store = Arc::new(AnyStore::Memory(Arc::new(MemoryStore::new(clock.clone()))));
+        let limiter = Limiter::builder().clock(clock.clone()).store(store).build();
+        let blocks = Arc::clone(limiter.blocks());
+        let identity = Identity::new(IdentityConfig::default(), blocks, clock).unwrap();
+        let shared = RedisDocument::start(redis.url().parse().unwrap(), "rules").await.unwrap();
+        let household = Household {
+            service: Arc::new(Service::new(limiter, HeaderStyle::default())),
+            identity: Arc::new(identity),
+            source: "redis".to_owned(),
+            is_remote: true,
+            node: "a:1".to_owned(),
+            copy: Some(self.copy()),
+            shared: Some(shared),
+            reports: None,
+        };
+        let inputs = Inputs { own: Own::Nothing, envoy: None };
+        let rules = Rules::of(&inputs.own, None).unwrap().complete().unwrap();
+        let keeper = Arc::new(Keeper::new(household, inputs, rules));
+        let source = RuleSource::Redis(RulesRedis::OfStore);
+        keeper.begin(&RulesConfig { source, envoy: None, copies: None, poll: None }).await;
+        self.keeper = Some(keeper);
+    }
+
+    /// Stops after the copy is written.
+    async fn stop(&mut self) {
+        let Some(keeper) = self.keeper.take() else { return };
+        while Arc::strong_count(&keeper) > 1 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The version that it enforces, or would start from.
+    fn has(&self) -> Option<Numbered> {
+        match &self.keeper {
+            Some(keeper) => {
+                let version = keeper.version();
+                Some((version.number, version.text?.to_string()))
+            }
+            None => {
+                let kept = self.copy().read().ok()??;
+                Some((kept.number?, kept.text.to_string()))
+            }
+        }
+    }
+}
+
+struct World {
+    redis: Redis,
+    nodes: Vec<Node>,
+    backup: Vec<String>,
+    pushes: u64,
+    steps: Vec<String>,
+}
+
+impl World {
+    fn redis_has(&self) -> Option<Numbered> {
+        let latest: Option<u64> = self.redis.query(&["HGET", KEY, "latest"]);
+        let latest = latest?;
+        Some((latest, self.redis.query(&["HGET", KEY, &format!("t:{latest}")])))
+    }
+
+    fn running(&self, place: usize) -> Option<Arc<Keeper>> {
+        self.nodes[place].keeper.clone()
+    }
+
+    async fn push(&mut self, place: usize) {
+        let Some(keeper) = self.running(place) else { return };
+        let before = self.redis_has().map_or(0, |(number, _)| number).max(keeper.version().number);
+        self.pushes += 1;
+        let text = format!("rules: [{{name: api, limit: {} per day}}]\n", self.pushes);
+        let pushed = keeper.push(&text, "ann", "", Expected::Any).await.unwrap().number;
+        assert!(pushed > before, "pushed {pushed} after {before}: {:#?}", self.steps);
+    }
+
+    async fn step(&mut self, chance: &mut Chance) {
+        let place = chance.below(NODES);
+        let step = chance.below(16);
+        self.steps.push(format!("{step} at node {place}, redis {:?}", self.redis_has()));
+        match step {
+            0..=3 => self.push(place).await,
+            4..=6 => {
+                if let Some(keeper) = self.running(place) {
+                    reconcile(&keeper, keeper.shared().unwrap()).await.unwrap();
+                }
+            }
+            7 | 8 => self.nodes[place].stop().await,
+            9..=11 => {
+                if self.nodes[place].keeper.is_none() {
+                    self.nodes[place].start(&self.redis).await;
+                }
+            }
+            12 => self.redis.query::<()>(&["DEL", KEY]),
+            13 => self.backup = self.redis.query(&["HGETALL", KEY]),
+            14 => {
+                self.redis.query::<()>(&["DEL", KEY]);
+                if !self.backup.is_empty() {
+                    let fields = self.backup.iter().map(String::as_str);
+                    let command: Vec<&str> = ["HSET", KEY].into_iter().chain(fields).collect();
+                    self.redis.query::<()>(&command);
+                }
+            }
+            _ => {
+                // All at once: what a power cut does to a fleet whose Redis keeps nothing.
+                for node in &mut self.nodes {
+                    node.stop().await;
+                }
+                self.redis.query::<()>(&["DEL", KEY]);
+                if chance.below(4) == 0 {
+                    self.nodes[place].floor = 0;
+                    damage(self.nodes[place].copy().path());
+                }
+            }
+        }
+        for node in &mut self.nodes {
+            let number = node.keeper.as_ref().map_or(node.floor, |keeper| keeper.version().number);
+            assert!(number >= node.floor, "{number} after {}: {:#?}", node.floor, self.steps);
+            node.floor = number;
+        }
+    }
+
+    /// Lets every node start and compare, until all have one document.
+    async fn converge(&mut self) {
+        let known = self.nodes.iter().filter_map(Node::has).chain(self.redis_has());
+        let known: Vec<Numbered> = known.collect();
+        for node in &mut self.nodes {
+            if node.keeper.is_none() {
+                node.start(&self.redis).await;
+            }
+        }
+        for _ in 0..2 {
+            for keeper in self.nodes.iter().filter_map(|node| node.keeper.clone()) {
+                reconcile(&keeper, keeper.shared().unwrap()).await.unwrap();
+            }
+        }
+        let reached = self.redis_has();
+        for node in &self.nodes {
+            assert_eq!(node.has(), reached, "after {known:?}: {:#?}", self.steps);
+        }
+        let Some(highest) = known.iter().map(|(number, _)| *number).max() else { return };
+        let (number, text) = reached.unwrap();
+        let mut newest = known.iter().filter(|(number, _)| *number == highest);
+        assert!(newest.any(|(_, newest)| *newest == text), "{text} after {known:?}");
+        assert!(number >= highest, "{number} after {known:?}");
+        let mut same_number = known.iter().filter(|(known, _)| *known == number);
+        assert!(same_number.all(|(_, known)| *known == text), "{number} repeats: {known:?}");
+    }
+}
+
+fn damage(path: &Path) {
+    if let Ok(mut bytes) = std::fs::read(path) {
+        bytes.pop();
+        std::fs::write(path, bytes).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn versions_never_go_back_and_nodes_converge_on_the_newest_document() {
+    if lacking(&[Tool::Server(Flavour::Redis)]) {
+        return;
+    }
+    let node = || Node { folder: tempfile::tempdir().unwrap(), keeper: None, floor: 0 };
+    let mut redis = Redis::start();
+    for seed in 1..=SEEDS {
+        redis.query::<()>(&["FLUSHALL"]);
+        let nodes = std::iter::repeat_with(node).take(NODES).collect();
+        let steps = vec![format!("seed {seed}")];
+        let mut world = World { redis, nodes, backup: Vec::new(), pushes: 0, steps };
+        let mut chance = Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        for _ in 0..STEPS {
+            world.step(&mut chance).await;
+        }
+        world.converge().await;
+        redis = world.redis;
+    }
+}
