@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tidegate::{
     Algorithm, Answer, Ask, Charge, Granted, HoldId, Key, Limit, ManualClock, MemoryStore, Quota,
-    RedisConfig, RedisStore, Report, Span, State, Store, StoreError, Timestamp,
+    RedisConfig, RedisStore, Refund, Report, Span, State, Store, StoreError, Timestamp,
 };
 use tidegate_testkit::{Cluster, Flavour, PATIENCE, Redis, Tool, lacking};
 use tokio::time::{Instant, sleep};
@@ -184,12 +184,61 @@ async fn both_keys_go_away_and_not_before_they_say_nothing() {
     one(&store, key(1), &bucket, ask(1, 40)).await.unwrap();
     let left = |name: &str| server.query::<i64>(&["PTTL", name]);
     let (state, holds) = (store.name_of(key(1)), store.name_of_holds(key(1)));
-    assert!((1..=60_010).contains(&left(&state)));
-    // As long as they are kept, and forty minutes until what was held has refilled.
+    // A minute for the lease or for the token that was spent, and forty until what is leased has refilled.
     let refill = 40 * 60_000;
-    assert!((refill..refill + 125_000).contains(&left(&holds)), "{}", left(&holds));
+    for name in [&state, &holds] {
+        assert!((refill..refill + 125_000).contains(&left(name)), "{name}: {}", left(name));
+    }
     one(&store, key(1), &bucket, report(0, true)).await.unwrap();
     assert_eq!(left(&holds), -2);
+    assert!((1..=60_010).contains(&left(&state)));
+}
+
+#[tokio::test]
+async fn leased_tokens_of_a_window_are_kept_until_the_window_ends() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let store = connect(&server.url()).await;
+    let quota = lasting(100);
+    for (number, algorithm) in (1..).zip([Algorithm::FixedWindow, Algorithm::SlidingWindow]) {
+        let limit = limit(algorithm, quota);
+        one(&store, key(number), &limit, ask(0, 40)).await.unwrap();
+        let left: u64 = server.query(&["PTTL", &store.name_of_holds(key(number))]);
+        let (window, now) = (quota.window().as_micros(), server.time_micros());
+        let end = (window - now % window) / 1_000;
+        assert!(left >= end, "{algorithm}: kept for {left} ms, the window ends in {end} ms");
+    }
+}
+
+#[tokio::test]
+async fn both_keys_are_kept_longer_when_only_the_state_changes() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let store = connect(&server.url()).await;
+    let limit = slow(100);
+    let token = Quota::MAX_WINDOW.as_micros() / 1_000 / 100;
+    let kept = |spent: u64| {
+        for name in [store.name_of(key(1)), store.name_of_holds(key(1))] {
+            let left: u64 = server.query(&["PTTL", &name]);
+            // Less the time that the test takes.
+            let wanted = (spent + 40) * token - 60_000;
+            assert!(left >= wanted, "{name}: {left} ms, wanted {wanted} ms");
+        }
+    };
+    one(&store, key(1), &limit, ask(10, 40)).await.unwrap();
+    kept(10);
+    one(&store, key(1), &limit, ask(30, 0)).await.unwrap();
+    kept(40);
+    let granted = one(&store, key(1), &limit, ask(5, 0)).await.unwrap();
+    kept(45);
+    let slip = granted.outcome.slip();
+    let refund = Refund { key: key(1), limit: Arc::clone(&limit), cost: 5, slip };
+    assert_eq!(store.refund(&[refund]).await, Ok(1));
+    kept(40);
 }
 
 #[allow(clippy::disallowed_methods, reason = "a server's clock gives no event to wait for")]
@@ -200,16 +249,22 @@ async fn what_is_held_expires_by_the_servers_own_clock() {
     }
     let server = Redis::start();
     let store = connect(&server.url()).await;
-    let limit = slow(100);
-    let brief = Ask { life: Span::from_millis(20), ..ask(0, 40) };
-    assert_eq!(one(&store, key(1), &limit, brief).await.unwrap().held, 40);
-    let patience = Instant::now() + PATIENCE;
-    while store.holds(key(1)).await.unwrap().is_some() {
-        assert!(Instant::now() < patience, "it is still held");
-        sleep(Duration::from_millis(5)).await;
-        one(&store, key(1), &limit, ask(0, 0)).await.unwrap();
+    let algorithms = [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow];
+    for (number, algorithm) in (1..).zip(algorithms) {
+        let (key, limit) = (key(number), limit(algorithm, lasting(100)));
+        let brief = Ask { life: Span::from_millis(20), ..ask(0, 40) };
+        assert_eq!(one(&store, key, &limit, brief).await.unwrap().held, 40);
+        let until = store.holds(key).await.unwrap().unwrap().1.iter().next().unwrap().until;
+        let patience = Instant::now() + PATIENCE;
+        // Also a key that would be gone by the end of its lease is gone by then.
+        while server.time_micros() < until.as_micros() + 5_000 {
+            assert!(Instant::now() < patience, "the server's clock stands still");
+            sleep(Duration::from_millis(5)).await;
+        }
+        let told = one(&store, key, &limit, ask(0, 0)).await.unwrap();
+        assert_eq!(told.outcome.remaining, 60, "{algorithm}");
+        assert_eq!(store.holds(key).await.unwrap(), None, "{algorithm}");
     }
-    assert_eq!(one(&store, key(1), &limit, ask(0, 0)).await.unwrap().outcome.remaining, 60);
 }
 
 #[tokio::test]

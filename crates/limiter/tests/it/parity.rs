@@ -5,6 +5,7 @@ mod random;
 mod vectors;
 mod walk;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,11 +13,24 @@ use tidegate::{RedisConfig, RedisStore, Timestamp};
 use tidegate_testkit::Redis;
 use tokio::runtime::Runtime;
 
-/// Time by a key that the test sets. Nothing expires while the test is at it.
+/// Time by a key that the test sets. The server itself expires nothing while a test runs: each time to live
+/// is ten hours longer than the scripts want it. The instant that they want is kept in `expiries`.
 const CLOCK: &str = "
 local now = tonumber(redis.call('GET', 'clock'))
+local LONGER = 36000000
 local function milliseconds_until(instant)
-  return math.max(math.ceil((instant - now) / 1000), 0) + 36000000
+  return math.max(math.ceil((instant - now) / 1000), 0) + LONGER
+end
+local server = redis
+local redis = setmetatable({}, {__index = server})
+function redis.call(...)
+  local command, key, millis = ...
+  if command == 'PSETEX' then
+    server.call('ZADD', 'expiries', now + (millis - LONGER) * 1000, key)
+  elseif command == 'DEL' then
+    server.call('ZREM', 'expiries', key)
+  end
+  return server.call(...)
 end
 ";
 
@@ -48,5 +62,27 @@ impl Bench {
     fn set_time(&mut self, now: Timestamp) {
         let now = now.as_micros().to_string();
         redis::cmd("SET").arg("clock").arg(now).exec(&mut self.control).unwrap();
+    }
+
+    /// Deletes the keys whose time to live is over by the test's clock, as the server would. Their names.
+    fn expire_keys(&mut self, now: Timestamp) -> HashSet<String> {
+        let until = now.as_micros().to_string();
+        let mut due = redis::cmd("ZRANGEBYSCORE");
+        let names: HashSet<String> =
+            due.arg("expiries").arg("-inf").arg(until).query(&mut self.control).unwrap();
+        for name in &names {
+            redis::cmd("DEL").arg(name).exec(&mut self.control).unwrap();
+            redis::cmd("ZREM").arg("expiries").arg(name).exec(&mut self.control).unwrap();
+        }
+        names
+    }
+
+    /// When a key expires by the test's clock; nothing for a key that is not there.
+    fn expiry(&mut self, name: &str) -> Option<Timestamp> {
+        let exists: bool = redis::cmd("EXISTS").arg(name).query(&mut self.control).unwrap();
+        let expiry: Option<f64> =
+            redis::cmd("ZSCORE").arg("expiries").arg(name).query(&mut self.control).unwrap();
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below 2^53")]
+        expiry.filter(|_| exists).map(|micros| Timestamp::from_micros(micros as u64))
     }
 }

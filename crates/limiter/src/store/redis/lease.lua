@@ -47,19 +47,38 @@ local function read_holds(meter, terms, raw, at)
   return holds
 end
 
-local function write_holds(key, tag, meter, terms, holds, due)
-  local texts, ends, all, holding = {tag}, 0, 0, false
+-- Writes the keys of a client after some of it changed.
+--
+-- While tokens are leased and not reported, both keys live until the client is settled: until both would
+-- be over if all of those tokens were spent. A lease that has ended counts on top of the state, and only
+-- when the next ask arrives; if either key were gone by then, some of it would be admitted once more.
+-- The rule is the later of the ends of the state and of the last lease, and then the longest time for
+-- which that many tokens count. It is never too short; that it may be too long costs some memory.
+-- Otherwise each key lives until its own end.
+local function keep(key, holds_key, tag, meter, terms, holds, holds_changed, a, b, c, d)
+  local state, state_until = meter.write(terms, a, b, c, d)
+  local texts, holds_until, unreported, leased = {tag}, 0, 0, false
   for index = 1, #holds do
     local hold = holds[index]
-    texts[index + 1] = hold.name .. pack('>I7I7I7', hold.amount, hold.spent, hold.ends) .. meter.write(hold)
-    ends, all = math.max(ends, hold.ends), all + hold.all - hold.used
-    holding = holding or hold.amount > hold.spent
+    texts[index + 1] = hold.name .. pack('>I7I7I7', hold.amount, hold.spent, hold.ends) .. meter.leasing.write(hold)
+    holds_until, unreported = math.max(holds_until, hold.ends), unreported + hold.all - hold.used
+    leased = leased or hold.amount > hold.spent
+  end
+  -- A state that is over before every lease ends says nothing, also to a lease.
+  local is_over = state_until <= now
+  if leased then
+    local settled = math.max(state_until, holds_until) + meter.leasing.counts_for(terms, unreported, c)
+    state_until, holds_until = settled, settled
+  end
+  if is_over then
+    call('DEL', key)
+  else
+    call('PSETEX', key, milliseconds_until(state_until), tag .. state)
   end
   if #holds > 0 then
-    local settled = holding and meter.settled(terms, ends, all, due) or ends
-    call('PSETEX', key, milliseconds_until(settled), concat(texts))
-  else
-    call('DEL', key)
+    call('PSETEX', holds_key, milliseconds_until(holds_until), concat(texts))
+  elseif holds_changed then
+    call('DEL', holds_key)
   end
 end
 
@@ -236,16 +255,8 @@ local function decide(place)
     end
   end
 
-  if changed then
-    local kept, kept_until = meter.write(terms, a, b, c, d)
-    if kept_until > now then
-      call('PSETEX', key, milliseconds_until(kept_until), tag .. kept)
-    else
-      call('DEL', key)
-    end
-  end
-  if holds_changed then
-    write_holds(holds_key, tag, leasing, terms, holds, a)
+  if changed or holds_changed then
+    keep(key, holds_key, tag, meter, terms, holds, holds_changed, a, b, c, d)
   end
   return pack('>I1I1I1I4', DECIDED, charged, granted, #raw) .. raw .. pack('>I4', #raw_holds) .. raw_holds
 end

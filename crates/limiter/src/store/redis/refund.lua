@@ -35,11 +35,13 @@ local function refund(key, text)
   if not a then
     return false
   end
-  local kept, kept_until = meter.write(terms, a, b, c, d)
-  if kept_until > now then
-    redis.call('PSETEX', key, milliseconds_until(kept_until), tag .. kept)
-  else
+  -- A refund never makes a state say more, so the time to live that its key has is long enough. A shorter
+  -- one could be too short: leases that have ended may still have to be counted on top of it.
+  local kept = meter.write(terms, a, b, c, d)
+  if kept == '' then
     redis.call('DEL', key)
+  else
+    redis.call('SET', key, tag .. kept, 'KEEPTTL')
   end
   return true
 end

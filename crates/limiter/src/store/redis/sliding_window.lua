@@ -156,9 +156,10 @@ if LEASES then
     return ends, spent, before
   end
 
-  -- From when on holds that end by then say nothing.
-  function leasing.settled(terms, ends)
-    return ends + 2 * terms[1]
+  -- The longest time for which leased tokens count after their lease has ended: the rest of its window,
+  -- and the one after it.
+  function leasing.counts_for(terms)
+    return 2 * terms[1]
   end
 end
 

@@ -212,9 +212,11 @@ if LEASES then
     return base, base_parts, given, given_parts
   end
 
-  -- From when on holds that end by then, and take so much, say nothing.
-  function leasing.settled(terms, ends, all, micros)
-    return (micros > ends and micros or ends) + math.min(all, 2 * terms[2]) + MOST + 2
+  -- The longest time for which leased tokens count after their lease has ended: as long as they take to
+  -- refill, of which a bucket owes at most two of itself. Parts of a microsecond of each lease, and
+  -- tokens that refunds gave back, make it longer.
+  function leasing.counts_for(terms, unreported, given)
+    return math.min(unreported, 2 * terms[2]) + given + MOST + 4
   end
 end
 

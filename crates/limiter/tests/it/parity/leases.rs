@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use asks::AskCase;
 use tidegate::{
-    Ask, Granted, Hold, HoldId, Holds, Key, Limit, Owed, Report, Span, State, Store, Timestamp,
+    Ask, Granted, Hold, HoldId, Holds, Key, Limit, Owed, Refund, Report, Span, State, Store,
+    Timestamp,
 };
 
 use super::Bench;
@@ -38,6 +39,24 @@ impl Bench {
             holds
         });
         (state, holds)
+    }
+
+    /// Checks that no key of a client expires while it says something.
+    fn assert_kept_while_it_counts(&mut self, client: &Client, now: Timestamp, place: &str) {
+        let (limit, state, holds) = &client.kept;
+        let empty = [limit.whole_at(&mut state.clone()) <= now, holds.is_empty()];
+        for ((name, over), empty) in self.names(client).iter().zip(client.over()).zip(empty) {
+            let expiry = self.expiry(name);
+            assert!(
+                empty || expiry.is_some_and(|expiry| expiry >= over),
+                "{place}: {name} expires at {expiry:?}, wanted {over:?} or later: {:?}",
+                client.kept
+            );
+        }
+    }
+
+    fn names(&self, client: &Client) -> [String; 2] {
+        [self.store.name_of(client.key), self.store.name_of_holds(client.key)]
     }
 }
 
@@ -82,6 +101,8 @@ struct Client {
     names: Vec<HoldId>,
     /// Under which name some node owes how much.
     owes: (HoldId, u64),
+    /// Costs that were charged lately, and can be refunded.
+    spent: Vec<Refund>,
 }
 
 fn any_leasing_limit(random: &mut Random) -> Arc<Limit> {
@@ -108,7 +129,8 @@ impl Client {
         let limit = any_leasing_limit(random);
         let kept = (Arc::clone(&limit), limit.fresh(), Holds::default());
         let owes = (HoldId { node: 101, number: 0 }, 0);
-        Self { key: Key::from_u128(u128::from(number) << 50), limit, kept, names: Vec::new(), owes }
+        let (key, names) = (Key::from_u128(u128::from(number) << 50), Vec::new());
+        Self { key, limit, kept, names, owes, spent: Vec::new() }
     }
 
     fn draw(&mut self, random: &mut Random, number: u32, now: Timestamp) -> Ask {
@@ -172,7 +194,47 @@ impl Client {
             *state = self.limit.adopt(old, state, now);
             *old = Arc::clone(&self.limit);
         }
-        self.limit.ask(state, holds, now, ask)
+        let granted = self.limit.ask(state, holds, now, ask);
+        if let Some(slip) = granted.outcome.slip() {
+            let (key, limit, slip) = (self.key, Arc::clone(&self.limit), Some(slip));
+            self.spent.push(Refund { key, limit, cost: ask.cost, slip });
+        }
+        granted
+    }
+
+    /// Refunds one of the last costs. Whether anything was given back.
+    fn refund(&mut self, refund: &Refund, now: Timestamp) -> bool {
+        let (limit, state, _) = &mut self.kept;
+        refund.take_back(limit, state, now)
+    }
+
+    /// Drops what was in keys that have expired. Each of them was over.
+    fn expire(&mut self, gone: [bool; 2], now: Timestamp, place: &str) {
+        let over = self.over();
+        let (limit, state, holds) = &mut self.kept;
+        for (is_gone, over) in gone.into_iter().zip(over) {
+            assert!(
+                !is_gone || over <= now,
+                "{place}: over at {over:?}: {limit} {state:?} {holds:?}"
+            );
+        }
+        if gone[0] {
+            *state = limit.fresh();
+        }
+        if gone[1] {
+            *holds = Holds::default();
+        }
+    }
+
+    /// From when on the key of the state, and the key of the leases, may be gone. While tokens are leased
+    /// and not reported, that is when the client is settled.
+    fn over(&self) -> [Timestamp; 2] {
+        let (limit, state, holds) = &self.kept;
+        if holds.iter().any(|hold| !hold.is_mark()) {
+            return [limit.settled_at(state, holds); 2];
+        }
+        let last = holds.iter().map(|hold| hold.until).max();
+        [limit.whole_at(&mut state.clone()), last.unwrap_or(Timestamp::EPOCH)]
     }
 }
 
@@ -195,13 +257,13 @@ fn steps() -> u64 {
 }
 
 #[test]
-fn a_random_walk_of_asks_through_lua_and_through_rust_agrees_at_every_step() {
+fn a_random_walk_of_asks_agrees_with_the_core_while_keys_expire_at_their_ttl() {
     let (seed, wanted) = (seed(), steps());
     let (mut bench, mut random, mut taken) = (Bench::new(), Random::new(seed), 0);
     let mut now = Timestamp::from_micros(1_780_000_000_123_457);
     let mut clients: Vec<Client> =
         (0..CLIENTS).map(|number| Client::new(number, &mut random)).collect();
-    let (mut held, mut owed, mut longest) = (0, 0, 0);
+    let (mut held, mut owed, mut longest, mut expired, mut refunded) = (0, 0, 0, 0, 0);
     while taken < wanted {
         now = any_time(&mut random, now);
         if random.chance(70) {
@@ -209,6 +271,12 @@ fn a_random_walk_of_asks_through_lua_and_through_rust_agrees_at_every_step() {
             now = now + Span::from_micros(random.size(1 << 22));
         }
         bench.set_time(now);
+        let gone = bench.expire_keys(now);
+        expired += gone.len();
+        for client in clients.iter_mut().filter(|_| !gone.is_empty()) {
+            let gone = bench.names(client).map(|name| gone.contains(&name));
+            client.expire(gone, now, &format!("TIDEGATE_SEED={seed}, after {taken} steps"));
+        }
         // So many travel in one call, which decides them one after another.
         let count = 1 + random.below(64);
         let mut places = Vec::new();
@@ -241,6 +309,22 @@ fn a_random_walk_of_asks_through_lua_and_through_rust_agrees_at_every_step() {
         }
         places.sort_unstable();
         places.dedup();
+        for place in &places {
+            let client = &mut clients[*place];
+            let keep = client.spent.len().saturating_sub(4);
+            client.spent.drain(..keep);
+            if random.chance(20)
+                && let Some(refund) = client.spent.pop()
+            {
+                let given = bench.runtime.block_on(bench.store.refund(&[refund.clone()])).unwrap();
+                let expected = usize::from(client.refund(&refund, now));
+                assert_eq!(
+                    given, expected,
+                    "TIDEGATE_SEED={seed}, after {taken} steps: {refund:?}"
+                );
+                refunded += given;
+            }
+        }
         for place in places {
             let client = &mut clients[place];
             let (state, holds) = bench.kept(client.key, &client.limit);
@@ -258,10 +342,13 @@ fn a_random_walk_of_asks_through_lua_and_through_rust_agrees_at_every_step() {
                 assert_eq!(seen, wanted, "{at}: {limit}");
             }
             client.kept = (limit, state, holds);
+            bench.assert_kept_while_it_counts(client, now, &at);
         }
     }
-    println!("{taken} asks, {held} granted a hold, {owed} owed, at most {longest} of one client");
-    assert!(held > taken / 20 && owed > taken / 10 && longest > 3);
+    println!(
+        "{taken} asks, {held} granted a hold, {owed} owed, at most {longest} of one client, {refunded} refunds, {expired} keys expired"
+    );
+    assert!(held > taken / 20 && owed > taken / 10 && longest > 3 && refunded > 0 && expired > 0);
 }
 
 #[test]

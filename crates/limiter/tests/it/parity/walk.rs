@@ -79,7 +79,8 @@ impl Client {
         let mut after = state;
         let given = refund.take_back(&limit, &mut after, now);
         if given {
-            let keeps = limit.whole_at(&mut after) > now;
+            // A bucket that is full again is kept for as long as it would have been without the refund.
+            let keeps = limit.whole_at(&mut after) > now || matches!(*limit, Limit::TokenBucket(_));
             self.kept = keeps.then_some((limit, after));
         }
         given
