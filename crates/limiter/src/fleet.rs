@@ -208,7 +208,10 @@ impl Fleet {
                 Taken::Held(key, slice) => self.leases.put_back(key, &slice),
                 Taken::Ahead(key, advance) => self.syncs.put_back(key, &advance),
                 Taken::Split(refund) => self.split.take_back(store.stake().as_ref(), &refund),
-                Taken::Stored(refund) => refunds.push(refund),
+                Taken::Stored(refund) => {
+                    self.leases.revoke(refund.key, refund.cost);
+                    refunds.push(refund);
+                }
             }
         }
         refunds

@@ -13,6 +13,8 @@ use super::demand::Demand;
 pub const LIFE: Span = Span::from_secs(2);
 /// After how long without a check what is left is given back.
 const IDLE: Span = Span::from_millis(500);
+/// How often a node looks for leases to close.
+pub const SWEEP_INTERVAL: Span = Span::from_millis(250);
 /// Most holds of one client at one node: one in use, one to follow, and some that are over and not yet
 /// told.
 const MOST: usize = 6;
@@ -31,6 +33,8 @@ pub const FEW: u64 = 8;
 pub struct Tab {
     /// Nothing is held for a client that uses fewer than so many in a second.
     few: u64,
+    /// A lease is closed this long before it ends, see [`closing_time`].
+    closing_time: Span,
     /// Oldest first, which is also the order of use.
     leases: SmallVec<[Lease; 2]>,
     demand: Demand,
@@ -68,6 +72,8 @@ struct Lease {
     left: u64,
     /// Until when it may be used, by this node's clock.
     until: Timestamp,
+    /// From when on it is closed and reported, so that the rest of it does not count as spent.
+    close_at: Timestamp,
     /// Nothing more is spent from it, and the store has not confirmed that it knows.
     closed: bool,
 }
@@ -90,6 +96,8 @@ pub struct Slice {
     /// How often the hold had been told.
     tellings: u32,
     amount: u64,
+    /// What was taken in all, from this hold and others.
+    cost: u64,
 }
 
 /// What a tab says to a check.
@@ -108,17 +116,19 @@ pub enum Taken {
 
 impl Default for Tab {
     fn default() -> Self {
-        Self::new(FEW)
+        Self::new(FEW, closing_time(Span::ZERO))
     }
 }
 
 impl Tab {
-    /// Nothing yet, and nothing is held while fewer than so many are used in a second.
+    /// Nothing yet, and nothing is held while fewer than so many are used in a second. Leases are
+    /// [closed](closing_time) so long before they end.
     #[must_use]
-    pub fn new(few: u64) -> Self {
+    pub fn new(few: u64, closing_time: Span) -> Self {
         let (since, none) = (Timestamp::EPOCH, None);
         Self {
             few,
+            closing_time,
             leases: SmallVec::new(),
             demand: Demand::default(),
             asked: None,
@@ -133,7 +143,7 @@ impl Tab {
     /// Takes `cost` from what is held, if it is there.
     pub fn take(&mut self, now: Timestamp, cost: u64) -> Taken {
         self.used = now;
-        self.demand.note(now, cost);
+        self.demand.request(now, cost);
         let left = self.left(now);
         if cost > left {
             return Taken::No;
@@ -146,7 +156,8 @@ impl Tab {
             open -= part;
             if open == 0 {
                 let Lease { id, tellings, .. } = *lease;
-                let slice = Slice { id, tellings, amount: part };
+                let slice = Slice { id, tellings, amount: part, cost };
+                self.demand.admit(cost);
                 return Taken::Yes { left: left - cost, slice };
             }
         }
@@ -161,9 +172,10 @@ impl Tab {
     pub fn refusal(&mut self, now: Timestamp, cost: u64) -> Option<(Outcome, bool)> {
         let denied = self.denied.filter(|denied| cost >= denied.cost)?;
         let over = now >= denied.until;
-        if over && !(denied.scarce && self.demand.ahead(now, self.few) > 0) {
+        if over && !(denied.scarce && self.demand.is_busy(now, self.few)) {
             return None;
         }
+        self.demand.limit();
         let (passed, mut outcome) = (now.since(denied.asked), denied.outcome);
         let pause = denied.until.since(now);
         let wait =
@@ -175,11 +187,17 @@ impl Tab {
 
     /// Gives back what was taken a moment ago, if its lease can still be used and nobody was told.
     pub fn put_back(&mut self, now: Timestamp, slice: &Slice) {
+        self.revoke(slice.cost);
         let same = |lease: &&mut Lease| lease.id == slice.id && lease.tellings == slice.tellings;
         if let Some(lease) = self.leases.iter_mut().find(same).filter(|it| it.is_usable(now)) {
             lease.left += slice.amount;
             lease.spent -= slice.amount;
         }
+    }
+
+    /// Counts a request that was admitted a moment ago as denied after all, by another rule.
+    pub fn revoke(&mut self, cost: u64) {
+        self.demand.revoke(cost);
     }
 
     /// How many tokens can be taken here.
@@ -195,13 +213,20 @@ impl Tab {
         self.asked.is_some()
     }
 
-    /// Whether it is time to ask for more, so that nobody has to wait for it.
+    /// Whether a lease has to be closed and reported before it ends.
     #[must_use]
-    pub fn is_low(&mut self, now: Timestamp) -> bool {
+    pub fn is_closing(&self, now: Timestamp) -> bool {
+        self.leases.iter().any(|lease| lease.is_usable(now) && now >= lease.close_at)
+    }
+
+    /// Whether it is time to ask: for more, so that nobody has to wait for it, or to close a lease.
+    #[must_use]
+    pub fn is_due(&mut self, now: Timestamp) -> bool {
         // Of what is scarce, more is fetched when some has come back.
         let scarce = self.denied.is_some_and(|denied| now < denied.until);
         let low = self.granted > 0 && self.left(now) <= self.granted / 4;
-        low && !scarce && !self.is_asking() && self.demand.ahead(now, self.few) > 0
+        let wanting = low && !scarce && self.demand.is_busy(now, self.few);
+        !self.is_asking() && (wanting || self.is_closing(now))
     }
 
     /// A question with a cost, and about what else to hold: with all that is to be told. One at a
@@ -224,6 +249,11 @@ impl Tab {
         let Some(Asked { at, cost, want, .. }) = self.asked.take_if(|asked| asked.id == id) else {
             return;
         };
+        if granted.outcome.is_allowed() {
+            self.demand.admit(cost);
+        } else if cost > 0 {
+            self.demand.limit();
+        }
         // All that was told is known there.
         self.leases.retain(|lease| !lease.closed);
         self.granted = granted.held;
@@ -246,8 +276,11 @@ impl Tab {
         };
         if want > 0 && granted.held > 0 {
             let until = at + granted.life;
+            // Of a lease that is short, as at the end of a window, too little time would be left.
+            let short = granted.life.as_micros() < 2 * self.closing_time.as_micros();
+            let close_at = if short { until } else { until - self.closing_time };
             let (left, closed) = (granted.held, false);
-            let lease = Lease { id, spent: 0, tellings: 0, left, until, closed };
+            let lease = Lease { id, spent: 0, tellings: 0, left, until, close_at, closed };
             self.leases.push(lease);
         }
     }
@@ -291,6 +324,13 @@ impl Tab {
         })
     }
 
+    /// A question of a client that still comes, if one of its leases has to be closed: that reports it,
+    /// frees the rest of it, and holds as much anew as the client uses.
+    pub fn renew(&mut self, now: Timestamp, id: HoldId, nodes: u64) -> Option<Ask> {
+        let due = self.is_closing(now) && !self.is_asking();
+        due.then(|| self.ask(now, 0, 0, id, nodes))
+    }
+
     /// Whether the client has not come for a while.
     #[must_use]
     pub fn is_idle(&self, now: Timestamp) -> bool {
@@ -311,14 +351,25 @@ impl Tab {
         self.leases.iter_mut().map(report).collect()
     }
 
-    /// Closes what is used up or over: it is told with the next question.
+    /// Closes what is used up, or over soon: it is told with the next question.
     fn retire(&mut self, now: Timestamp) {
         for lease in &mut self.leases {
-            if lease.left == 0 || now >= lease.until {
+            if lease.left == 0 || now >= lease.close_at {
                 lease.close();
             }
         }
     }
+}
+
+/// How long before its end a lease is closed, so that the store has the report in time.
+///
+/// Two sweeps, of which one may be late, and the time that the store has to answer; at most half of the
+/// life of a lease, or it could not be used. A lease whose life is shorter than twice this time, as at the
+/// end of a window, is used until it ends.
+#[must_use]
+pub fn closing_time(store_timeout: Span) -> Span {
+    let wanted = (2 * SWEEP_INTERVAL.as_micros()).saturating_add(store_timeout.as_micros());
+    Span::from_micros(wanted.min(LIFE.as_micros() / 2))
 }
 
 /// How many tokens are worth a question: of a large limit many, of a small one a part.
@@ -396,7 +447,11 @@ mod tests {
         /// One check of cost 1: whether it passed, and whether the store was asked.
         fn check(&mut self, tab: &mut Tab) -> (bool, bool) {
             if let Taken::Yes { .. } = tab.take(self.now, 1) {
-                return (true, false);
+                let due = tab.is_closing(self.now);
+                if due {
+                    self.fetch(tab);
+                }
+                return (true, due);
             }
             match tab.refusal(self.now, 1) {
                 Some((_, false)) => return (false, false),
@@ -411,6 +466,55 @@ mod tests {
             let granted = self.decide(&ask);
             tab.answered(ask.id, &self.limit, &granted);
             (granted.outcome.is_allowed(), true)
+        }
+
+        /// One sweep of a node.
+        fn sweep(&mut self, tab: &mut Tab) {
+            let (now, id) = (self.now, self.id());
+            let idle = tab.is_idle(now);
+            let ask = if idle { tab.leave(now, id, 1) } else { tab.renew(now, id, 1) };
+            if let Some(ask) = ask {
+                let granted = self.decide(&ask);
+                tab.answered(ask.id, &self.limit, &granted);
+            }
+        }
+
+        /// Lets the time of a sweep interval pass, and sweeps if there is a sweeper.
+        fn pass(&mut self, tab: &mut Tab, span: Span, sweeps: bool) {
+            for _ in 0..span.as_micros() / SWEEP_INTERVAL.as_micros() {
+                self.now = self.now + SWEEP_INTERVAL;
+                if sweeps {
+                    self.sweep(tab);
+                }
+            }
+        }
+
+        /// Lets time pass until a lease has to be closed.
+        fn wait_for_closing(&mut self, tab: &Tab) {
+            let end = self.now + LIFE;
+            while !tab.is_closing(self.now) {
+                assert!(self.now < end, "no lease is closed before it ends");
+                self.now = self.now + Span::from_millis(10);
+            }
+        }
+
+        /// Tokens that are neither spent nor held.
+        fn free(&mut self) -> u64 {
+            let id = self.id();
+            let (owed, reports) = (SmallVec::new(), SmallVec::new());
+            self.decide(&Ask { cost: 0, want: 0, id, owed, reports, life: LIFE, nodes: 1 })
+                .outcome
+                .remaining
+        }
+
+        /// Checks until there is a lease, and then so many times more.
+        fn lease(&mut self, tab: &mut Tab, more: u64) -> u64 {
+            let mut passed = 0;
+            while tab.left(self.now) == 0 || passed < more {
+                passed += u64::from(self.check(tab).0);
+                self.now = self.now + Span::from_millis(1);
+            }
+            passed
         }
 
         fn fetch(&mut self, tab: &mut Tab) {
@@ -547,6 +651,119 @@ mod tests {
         let left = tab.left(scene.now);
         tab.put_back(scene.now, &old);
         assert_eq!(tab.left(scene.now), left);
+    }
+
+    fn windowed(amount: u64) -> (Scene, Tab) {
+        (Scene::of(Algorithm::FixedWindow, Quota::per_day(amount)), Tab::default())
+    }
+
+    #[test]
+    fn a_lease_that_ends_soon_is_closed_and_its_rest_is_free_in_the_same_call() {
+        let (mut scene, mut tab) = windowed(20_000);
+        let passed = scene.lease(&mut tab, 500);
+        assert!(tab.left(scene.now) > 0);
+        let number = scene.id();
+        assert_eq!(tab.renew(scene.now, number, 1), None, "too early");
+        scene.now = scene.now + LIFE.saturating_sub(closing_time(Span::ZERO));
+        let ask = tab.renew(scene.now, number, 1).unwrap();
+        assert_eq!(tab.left(scene.now), 0, "closed");
+        let told = scene.decide(&ask);
+        assert_eq!(told.outcome.remaining, 20_000 - passed);
+        tab.answered(ask.id, &scene.limit, &told);
+        let live = scene.holds.iter().filter(|hold| hold.id != ask.id).count();
+        assert_eq!(live, 0, "{:?}", scene.holds);
+    }
+
+    #[test]
+    fn a_check_closes_a_lease_that_ends_soon() {
+        let (mut scene, mut tab) = windowed(20_000);
+        scene.lease(&mut tab, 500);
+        scene.wait_for_closing(&tab);
+        assert!(matches!(tab.take(scene.now, 1), Taken::Yes { .. }) && tab.is_due(scene.now));
+        scene.fetch(&mut tab);
+        assert!(!tab.is_closing(scene.now));
+    }
+
+    #[test]
+    fn a_closed_lease_whose_report_is_lost_is_not_used_and_counts_as_spent() {
+        let (mut scene, mut tab) = windowed(20_000);
+        scene.lease(&mut tab, 500);
+        let free = scene.free();
+        scene.wait_for_closing(&tab);
+        let number = scene.id();
+        let ask = tab.renew(scene.now, number, 1).unwrap();
+        tab.lost(ask.id);
+        assert_eq!(tab.take(scene.now, 1), Taken::No);
+        scene.now = scene.now + LIFE;
+        assert_eq!(scene.free(), free);
+        assert!(scene.holds.is_empty());
+    }
+
+    #[test]
+    fn a_lease_that_is_short_is_used_until_it_ends() {
+        let quota = Quota::per(20_000, Span::SECOND);
+        let (mut scene, mut tab) = (Scene::of(Algorithm::FixedWindow, quota), Tab::default());
+        scene.lease(&mut tab, 20);
+        let left = tab.left(scene.now);
+        scene.now = scene.now + Span::from_millis(700);
+        assert!(!tab.is_closing(scene.now) && tab.left(scene.now) == left);
+    }
+
+    #[test]
+    fn requests_that_another_rule_denies_leave_the_limit_nearly_untouched() {
+        for sweeps in [true, false] {
+            let (mut scene, mut tab) = windowed(20_000);
+            let mut denied = 0;
+            // Bursts with pauses that are too short for an idle client; leases end between two of them.
+            for burst in 0..79 {
+                for _ in 0..247 {
+                    let taken = tab.take(scene.now, 1);
+                    if let Taken::Yes { slice, .. } = taken {
+                        if tab.is_due(scene.now) {
+                            scene.fetch(&mut tab);
+                        }
+                        tab.put_back(scene.now, &slice);
+                        denied += 1;
+                        continue;
+                    }
+                    let (now, id) = (scene.now, scene.id());
+                    let ask = tab.ask(now, 1, 0, id, 1);
+                    let granted = scene.decide(&ask);
+                    tab.answered(ask.id, &scene.limit, &granted);
+                    let slip = granted.outcome.slip().unwrap();
+                    let limit = scene.limit.clone();
+                    assert!(limit.refund(&mut scene.state, now, &limit, &slip, 1));
+                    tab.revoke(1);
+                    denied += 1;
+                }
+                // Five sweeps in two bursts.
+                scene.pass(&mut tab, SWEEP_INTERVAL, sweeps);
+                scene.now = scene.now + Span::from_millis(180);
+                if burst % 2 == 1 && sweeps {
+                    scene.sweep(&mut tab);
+                }
+            }
+            scene.now = scene.now + LIFE + LIFE;
+            let free = scene.free();
+            assert!(free >= 19_900, "{denied} denied, {free} of 20000 left, sweeps: {sweeps}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_slows_down_to_one_per_second_loses_at_most_one_lease() {
+        for (sweeps, pause) in [(true, 1_000), (false, 1_000), (true, 250), (false, 250)] {
+            let (mut scene, mut tab) = windowed(20_000);
+            let mut passed = scene.lease(&mut tab, 500);
+            let lease = tab.left(scene.now);
+            for _ in 0..20 {
+                scene.pass(&mut tab, Span::from_millis(pause), sweeps);
+                passed += u64::from(scene.check(&mut tab).0);
+            }
+            scene.now = scene.now + LIFE + LIFE;
+            let lost = 20_000 - passed - scene.free();
+            let most = if sweeps { 0 } else { lease };
+            assert!(lost <= most, "{lost} lost, {lease} leased, sweeps: {sweeps}, {pause} ms");
+        }
     }
 
     #[test]

@@ -14,14 +14,12 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use super::lease::{Slice, Tab, Taken};
+use super::lease::{self, SWEEP_INTERVAL, Slice, Tab, Taken};
 use crate::clock::Clock;
 use crate::store::{Store, StoreError};
 
 const SHARDS: usize = 64;
-/// How often clients that do not come any more are looked for.
-const SWEEP: Duration = Duration::from_millis(250);
-/// Most clients that are asked about in one call when they have gone.
+/// Most clients whose leases are closed in one call.
 const LEAVING: usize = 64;
 
 /// What this node holds, of every client under a leased rule.
@@ -30,7 +28,7 @@ pub(crate) struct Leases {
     numbers: AtomicU32,
     clock: Clock,
     shards: Box<[Mutex<HashMap<Key, Entry>>]>,
-    /// Whether somebody looks after clients that have gone.
+    /// Whether a task sweeps the clients.
     swept: AtomicBool,
 }
 
@@ -47,9 +45,9 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(limit: &Arc<Limit>, few: u64) -> Self {
+    fn new(limit: &Arc<Limit>, few: u64, closing_time: Span) -> Self {
         Self {
-            tab: Tab::new(few),
+            tab: Tab::new(few, closing_time),
             limit: Arc::clone(limit),
             waiting: 0,
             answered: Arc::default(),
@@ -136,8 +134,8 @@ impl Leases {
         // Of all that it waits for: others' questions, one after another, and its own.
         let mut deadline = None;
         loop {
-            let (step, low) = self.step(key, limit, cost, few, store.share().of);
-            if low && let Some(ask) = self.fetch_ahead(store, key, limit) {
+            let (step, due) = self.step(store, key, limit, cost, few);
+            if due && let Some(ask) = self.fetch_ahead(store, key, limit) {
                 // What failed is told when somebody needs it.
                 let _ = Box::pin(self.ask(store, key, limit, ask)).await;
             }
@@ -177,7 +175,7 @@ impl Leases {
             let entry = shard.get(&key).filter(|entry| entry.limit == *limit);
             entry.map_or(0, |entry| entry.tab.left(now))
         };
-        let (id, life, nodes) = (self.id(), super::lease::LIFE, store.share().of);
+        let (id, life, nodes) = (self.id(), lease::LIFE, store.share().of);
         let (owed, reports) = (SmallVec::new(), SmallVec::new());
         let ask = Ask { cost: 0, want: 0, id, owed, reports, life, nodes };
         let mut outcome = one(store, key, limit, ask).await?.outcome;
@@ -200,18 +198,33 @@ impl Leases {
         }
     }
 
-    /// What to do about a check, and whether to fetch more meanwhile.
-    fn step(&self, key: Key, limit: &Arc<Limit>, cost: u64, few: u64, nodes: u64) -> (Step, bool) {
+    /// Counts a request as denied after all that the store had admitted.
+    pub(crate) fn revoke(&self, key: Key, cost: u64) {
+        if let Some(entry) = self.shard(key).lock().get_mut(&key) {
+            entry.tab.revoke(cost);
+        }
+    }
+
+    /// What to do about a check, and whether to ask the store meanwhile.
+    fn step<S: Store>(
+        &self,
+        store: &Arc<S>,
+        key: Key,
+        limit: &Arc<Limit>,
+        cost: u64,
+        few: u64,
+    ) -> (Step, bool) {
         let now = self.clock.now();
         let mut shard = self.shard(key).lock();
-        let entry = shard.entry(key).or_insert_with(|| Entry::new(limit, few));
+        let fresh = || Entry::new(limit, few, lease::closing_time(timeout(store)));
+        let entry = shard.entry(key).or_insert_with(fresh);
         if !Arc::ptr_eq(&entry.limit, limit) && entry.limit != *limit {
             // What is held belongs to the limit as it was: no more is taken from it, and it expires.
-            *entry = Entry { answered: Arc::clone(&entry.answered), ..Entry::new(limit, few) };
+            *entry = Entry { answered: Arc::clone(&entry.answered), ..fresh() };
         }
         if let Taken::Yes { left, slice } = entry.tab.take(now, cost) {
-            let low = entry.tab.is_low(now);
-            return (Step::Done(entry.told(left), Some(slice)), low);
+            let due = entry.tab.is_due(now);
+            return (Step::Done(entry.told(left), Some(slice)), due);
         }
         if let Some((outcome, again)) = entry.tab.refusal(now, cost) {
             return (Step::Done(outcome, None), again);
@@ -221,6 +234,7 @@ impl Leases {
             return (Step::Wait(Arc::clone(&entry.answered), entry.questions), false);
         }
         let waiting = std::mem::take(&mut entry.waiting);
+        let nodes = store.share().of;
         (Step::Ask(entry.tab.ask(now, cost, waiting, self.id(), nodes)), false)
     }
 
@@ -252,7 +266,7 @@ impl Leases {
         // Also clients that a failing store was asked for are forgotten when they have gone.
         self.look_after(store);
         // Whoever stops waiting leaves nobody behind who waits for ever.
-        let question = Question { leases: self, key, id: ask.id, settled: false };
+        let question = Question::new(self, key, ask.id, false);
         question.settle(one(store, key, limit, ask).await)
     }
 
@@ -280,37 +294,36 @@ impl Leases {
         None
     }
 
-    /// Sees to it that what clients leave behind is given back.
+    /// Starts the task that sweeps the clients, once there is a runtime for it. It ends with its runtime,
+    /// and is then started again by another.
     fn look_after<S: Store>(self: &Arc<Self>, store: &Arc<S>) {
-        if self.swept.load(Ordering::Relaxed) || self.swept.swap(true, Ordering::Relaxed) {
+        if self.swept.load(Ordering::Relaxed) {
             return;
         }
         let Ok(runtime) = Handle::try_current() else { return };
-        let (leases, store) = (Arc::downgrade(self), Arc::downgrade(store));
-        runtime.spawn(keep_sweeping(leases, store));
+        if self.swept.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let sweeper = Sweeper(Arc::downgrade(self));
+        runtime.spawn(sweeper.run(Arc::downgrade(store)));
     }
 
-    /// Gives back what is held for clients that have gone, or for all of them.
+    /// Gives back what is held for clients that have gone, or for all of them. Of the others, closes and
+    /// reports the leases that end soon.
     pub(crate) async fn give_back<S: Store>(&self, store: &Arc<S>, all: bool) {
         for shard in &self.shards {
             if all {
                 self.hear_out(store, shard).await;
             }
             loop {
-                let asks = self.leaving(shard, store.share().of, all);
+                let (questions, asks) = self.closing(shard, store.share().of, all);
                 if asks.is_empty() {
                     break;
                 }
                 let answers = store.ask(&asks).await;
-                let mut shard = shard.lock();
-                for ((key, _, ask), answer) in asks.iter().zip(answers) {
-                    let Some(entry) = shard.get_mut(key) else { continue };
-                    match answer {
-                        Ok(granted) => entry.tab.answered(ask.id, &entry.limit, &granted),
-                        Err(_) => entry.tab.abandoned(ask.id),
-                    }
-                    entry.questions += 1;
-                    entry.answered.notify_waiters();
+                for (question, answer) in questions.into_iter().zip(answers) {
+                    // What failed counts as spent when it expires.
+                    let _ = question.settle(answer);
                 }
             }
         }
@@ -330,24 +343,30 @@ impl Leases {
         }
     }
 
-    fn leaving(
+    /// Questions that close leases of one part of the clients, at most [`LEAVING`] of them.
+    fn closing(
         &self,
         shard: &Mutex<HashMap<Key, Entry>>,
         nodes: u64,
         all: bool,
-    ) -> Vec<(Key, Arc<Limit>, Ask)> {
+    ) -> (Vec<Question<'_>>, Vec<(Key, Arc<Limit>, Ask)>) {
         let now = self.clock.now();
-        let mut asks = Vec::new();
+        let (mut questions, mut asks) = (Vec::new(), Vec::new());
         shard.lock().retain(|key, entry| {
-            if asks.len() == LEAVING || !(all || entry.tab.is_idle(now)) {
+            if asks.len() == LEAVING {
                 return true;
             }
-            let ask = entry.tab.leave(now, self.id(), nodes);
-            let told = ask.is_some();
+            let leaves = all || entry.tab.is_idle(now);
+            let ask = match leaves {
+                true => entry.tab.leave(now, self.id(), nodes),
+                false => entry.tab.renew(now, self.id(), nodes),
+            };
+            let keeps = !leaves || ask.is_some() || !entry.tab.is_empty();
+            questions.extend(ask.iter().map(|ask| Question::new(self, *key, ask.id, leaves)));
             asks.extend(ask.map(|ask| (*key, Arc::clone(&entry.limit), ask)));
-            told || !entry.tab.is_empty()
+            keeps
         });
-        asks
+        (questions, asks)
     }
 }
 
@@ -363,10 +382,16 @@ struct Question<'a> {
     leases: &'a Leases,
     key: Key,
     id: HoldId,
+    /// Whether its client has gone: then it is not asked again.
+    leaves: bool,
     settled: bool,
 }
 
-impl Question<'_> {
+impl<'a> Question<'a> {
+    fn new(leases: &'a Leases, key: Key, id: HoldId, leaves: bool) -> Self {
+        Self { leases, key, id, leaves, settled: false }
+    }
+
     fn settle(mut self, answer: Result<Granted, StoreError>) -> Result<Outcome, StoreError> {
         self.settled = true;
         let mut shard = self.leases.shard(self.key).lock();
@@ -374,6 +399,7 @@ impl Question<'_> {
         if let Some(entry) = shard.get_mut(&self.key) {
             match &answer {
                 Ok(granted) => entry.tab.answered(self.id, &entry.limit, granted),
+                Err(_) if self.leaves => entry.tab.abandoned(self.id),
                 Err(_) => entry.tab.lost(self.id),
             }
             entry.questions += 1;
@@ -390,7 +416,10 @@ impl Drop for Question<'_> {
             return;
         }
         if let Some(entry) = self.leases.shard(self.key).lock().get_mut(&self.key) {
-            entry.tab.lost(self.id);
+            match self.leaves {
+                true => entry.tab.abandoned(self.id),
+                false => entry.tab.lost(self.id),
+            }
             entry.questions += 1;
             entry.last = None;
             entry.answered.notify_waiters();
@@ -423,12 +452,31 @@ async fn one<S: Store>(
     })
 }
 
-async fn keep_sweeping<S: Store>(leases: Weak<Leases>, store: Weak<S>) {
-    let mut ticker = tokio::time::interval(SWEEP);
-    ticker.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticker.tick().await;
-        let (Some(leases), Some(store)) = (leases.upgrade(), store.upgrade()) else { return };
-        leases.give_back(&store, false).await;
+/// The time that a store has to answer.
+fn timeout<S: Store>(store: &Arc<S>) -> Span {
+    let micros = store.patience().unwrap_or_default().as_micros();
+    Span::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+}
+
+/// The task that sweeps the clients of a node. Dropped, it can be started again.
+struct Sweeper(Weak<Leases>);
+
+impl Sweeper {
+    async fn run<S: Store>(self, store: Weak<S>) {
+        let mut ticker = tokio::time::interval(Duration::from_micros(SWEEP_INTERVAL.as_micros()));
+        ticker.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticker.tick().await;
+            let (Some(leases), Some(store)) = (self.0.upgrade(), store.upgrade()) else { return };
+            leases.give_back(&store, false).await;
+        }
+    }
+}
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        if let Some(leases) = self.0.upgrade() {
+            leases.swept.store(false, Ordering::Relaxed);
+        }
     }
 }

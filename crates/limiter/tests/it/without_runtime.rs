@@ -63,6 +63,22 @@ fn nodes<const N: usize>(time: &ManualClock, accuracy: Accuracy) -> [Limiter<Sha
     })
 }
 
+/// A leased rule that all share, beside a stricter one that denies nearly everything.
+fn stacked(time: &ManualClock) -> Limiter<Shared> {
+    let rules = "rules:
+      - {name: all, limit: 20000 per 10 days, algorithm: fixed_window, accuracy: leased}
+      - {name: each, per: [user], limit: 5 per 10 days, algorithm: fixed_window}";
+    let rules = RuleSet::parse("rules.yaml", rules).unwrap();
+    let store = Arc::new(Shared(MemoryStore::new(time.clock())));
+    Limiter::builder().rules(rules).clock(time.clock()).store(store).build()
+}
+
+fn left_of_all(node: &Limiter<Shared>) -> u64 {
+    let look = at_once(node.peek(&Request::new().with("user", "bob").unwrap()));
+    let all = look.policies().iter().find(|policy| &*policy.rule == "all").unwrap();
+    all.outcome.remaining
+}
+
 fn passes(node: &Limiter<Shared>) -> bool {
     at_once(node.check(&Request::new())).is_allowed()
 }
@@ -93,6 +109,98 @@ fn what_is_held_for_a_client_that_has_gone_is_given_back_when_it_is_tended() {
     time.advance(Span::from_millis(600));
     at_once(one.tend_fleet());
     assert_eq!(one.leased(), (0, 0));
+}
+
+#[test]
+fn denied_requests_leave_a_leased_limit_of_all_clients_nearly_untouched() {
+    // With a sweeper, and without one.
+    for tends in [true, false] {
+        let time = ManualClock::default();
+        let node = stacked(&time);
+        let (mut admitted, mut checked, mut least) = (0, 0, u64::MAX);
+        // Bursts whose pauses are too short for an idle client, for 34 seconds: leases end between two.
+        for burst in 0..79 {
+            for _ in 0..247 {
+                let decision = at_once(node.check(&Request::new().with("user", "alice").unwrap()));
+                admitted += u64::from(decision.is_allowed());
+                checked += 1;
+            }
+            for _ in 0..2 {
+                time.advance(Span::from_millis(215));
+                if tends {
+                    at_once(node.tend_fleet());
+                }
+            }
+            if burst % 10 == 9 {
+                least = least.min(left_of_all(&node));
+            }
+        }
+        time.advance(Span::from_secs(10));
+        let left = left_of_all(&node);
+        assert_eq!(admitted, 5);
+        assert!(left >= 19_900, "{left} of 20000 left after {checked} requests, tended: {tends}");
+        assert!(least >= 19_900, "{least} of 20000 left at some time, tended: {tends}");
+    }
+}
+
+#[test]
+fn a_client_that_slows_down_keeps_what_it_does_not_use() {
+    for millis in [250, 1_000] {
+        let time = ManualClock::default();
+        let node = stacked(&time);
+        let check = |user: u64| {
+            let user = user.to_string();
+            let request = Request::new().with("user", user.as_str()).unwrap();
+            u64::from(at_once(node.check(&request)).is_allowed())
+        };
+        let mut admitted = 0;
+        for number in 0..1_000 {
+            admitted += check(number / 5);
+            time.advance(Span::from_millis(2));
+        }
+        assert!(node.leased().1 > 100);
+        for number in 1_000..1_020 {
+            for _ in 0..millis / 250 {
+                time.advance(Span::from_millis(250));
+                at_once(node.tend_fleet());
+            }
+            admitted += check(number / 5);
+        }
+        time.advance(Span::from_secs(10));
+        assert_eq!(left_of_all(&node) + admitted, 20_000, "one check in {millis} ms");
+    }
+}
+
+/// Waits until nothing is leased: only a sweeper gives back what a client leaves behind.
+#[allow(clippy::disallowed_methods, reason = "a sweep gives no event to wait for")]
+async fn is_swept(node: &Limiter<Shared>) -> bool {
+    let patience = tokio::time::Instant::now() + tidegate_testkit::PATIENCE;
+    while node.leased() != (0, 0) && tokio::time::Instant::now() < patience {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    node.leased() == (0, 0)
+}
+
+#[test]
+fn leases_are_swept_by_the_first_runtime_that_there_is_and_by_the_next() {
+    let time = ManualClock::default();
+    let node = stacked(&time);
+    // The first question is asked without a runtime.
+    assert!(at_once(node.check(&Request::new())).is_allowed());
+    for user in ["alice", "bob"] {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            for _ in 0..20 {
+                node.check(&Request::new().with("user", user).unwrap()).await;
+                time.advance(Span::from_millis(5));
+            }
+            assert!(node.leased().1 > 0);
+            // Idle, and its lease lasts.
+            time.advance(Span::from_millis(600));
+            assert!(is_swept(&node).await, "nothing is given back");
+        });
+        time.advance(Span::SECOND);
+    }
 }
 
 #[test]
