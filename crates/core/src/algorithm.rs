@@ -5,6 +5,7 @@
 //! file here, a variant in [`Algorithm`], [`Limit`] and perhaps [`State`], and a vector file.
 
 mod bound;
+mod client_states;
 pub mod concurrency;
 mod exact;
 pub mod fixed_window;
@@ -24,6 +25,7 @@ use crate::quota::Quota;
 use crate::time::{Span, Timestamp};
 
 pub use bound::Bound;
+pub use client_states::ClientStates;
 pub use concurrency::Concurrency;
 pub use fixed_window::FixedWindow;
 pub use flat_bucket::FlatBucket;

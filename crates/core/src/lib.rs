@@ -35,7 +35,7 @@ pub mod rule;
 pub mod schema;
 pub mod time;
 
-pub use algorithm::{Algorithm, Bound, Limit, Meter, State};
+pub use algorithm::{Algorithm, Bound, ClientStates, Limit, Meter, State};
 pub use decision::{Block, Decision, Outcome, Policies, Policy, Ruling, Slip, Verdict, strictest};
 pub use header::{Header, HeaderStyle, Ietf, Problem, Reset, retry_after_seconds};
 pub use hold::{Ask, Granted, Hold, HoldId, Holds, Owed, Report, Standing};

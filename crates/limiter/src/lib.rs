@@ -44,7 +44,8 @@ pub use store::redis::{
 };
 pub use store::{Answer, Answers, Charge, Outcomes, Refund, Share, Store, StoreError};
 pub use tidegate_core::{
-    Algorithm, Ask, Block, Bound, Decision, Granted, HeaderStyle, Hold, HoldId, Holds, Ietf, Key,
-    Keyer, Limit, Outcome, Owed, Policy, Problem, Quota, QuotaError, Report, Request, RequestError,
-    Reset, Rule, RuleSet, Ruling, Slip, Span, Standing, State, Timestamp, Verdict, hold, rule,
+    Algorithm, Ask, Block, Bound, ClientStates, Decision, Granted, HeaderStyle, Hold, HoldId,
+    Holds, Ietf, Key, Keyer, Limit, Outcome, Owed, Policy, Problem, Quota, QuotaError, Report,
+    Request, RequestError, Reset, Rule, RuleSet, Ruling, Slip, Span, Standing, State, Timestamp,
+    Verdict, hold, rule,
 };

@@ -180,7 +180,7 @@ impl Limit {
             let own_now = meter.advance(state, now);
             meter.refund(state, own_now, slip, cost)
         }
-        self.honours(charged)
+        self.shares_state_with(charged)
             && any_meter!(self, meter => with(meter, state, |meter, own| refund(meter, own, now, slip, cost)))
     }
 
@@ -197,19 +197,21 @@ impl Limit {
             meter.give_back(state, own_now, cost)
         }
         let cost = cost.min(charged.capacity());
-        self.honours(charged)
+        self.shares_state_with(charged)
             && any_meter!(self, meter => with(meter, state, |meter, own| give_back(meter, own, now, cost)))
     }
 
-    /// Whether a slip of the limit `charged` means the same under this one.
-    fn honours(&self, charged: &Self) -> bool {
-        match (self, charged) {
+    /// Returns whether a client has one state under both limits, so that a charge under one can be
+    /// refunded under the other: windows of one length, all limits in flight, and equal buckets.
+    #[must_use]
+    pub fn shares_state_with(&self, other: &Self) -> bool {
+        match (self, other) {
             (Self::TokenBucket(mine), Self::TokenBucket(theirs)) => mine == theirs,
             (Self::LeakyBucket(mine), Self::LeakyBucket(theirs)) => mine.shares_slots_with(theirs),
             (Self::FixedWindow(_), Self::FixedWindow(_))
             | (Self::SlidingWindow(_), Self::SlidingWindow(_))
             | (Self::SlidingLog(_), Self::SlidingLog(_)) => {
-                self.quota().window() == charged.quota().window()
+                self.quota().window() == other.quota().window()
             }
             (Self::Concurrency(_), Self::Concurrency(_)) => true,
             _ => false,

@@ -36,6 +36,11 @@ impl Log {
     pub fn entries(&self) -> impl Iterator<Item = (Timestamp, u64)> {
         self.entries.iter().copied()
     }
+
+    /// How much was spent in all.
+    pub(super) fn spent(&self) -> u64 {
+        self.spent
+    }
 }
 
 impl From<Log> for State {

@@ -7,7 +7,7 @@ use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::{One, ToPrimitive, Zero};
 use proptest::prelude::*;
-use tidegate_core::{Algorithm, Limit, Outcome, Quota, Span, State, Timestamp};
+use tidegate_core::{Algorithm, ClientStates, Limit, Outcome, Quota, Span, State, Timestamp};
 
 /// Some time in 2026, on no round boundary.
 const START: u64 = 1_780_000_000_123_457;
@@ -343,6 +343,158 @@ proptest! {
             }
         }
     }
+}
+
+/// A limit of any algorithm, in flight included.
+fn any_limit() -> impl Strategy<Value = Limit> {
+    let in_flight = (0u64..12, 1u64..60).prop_map(|(amount, hold)| {
+        let algorithm = Algorithm::Concurrency { hold: Span::from_secs(hold) };
+        Limit::new(algorithm, Quota::in_flight(amount)).unwrap()
+    });
+    prop_oneof![5 => limits(any_algorithm()), 1 => in_flight]
+}
+
+#[derive(Clone, Debug)]
+enum MixedStep {
+    /// Thousandths of the window of one of the limits, and some microseconds.
+    Advance(usize, u64, u64),
+    /// By a node of one of the limits: thousandths of the capacity, and a few more, so many times.
+    Charge(usize, u64, u64, u64),
+}
+
+fn mixed_steps() -> impl Strategy<Value = Vec<MixedStep>> {
+    let step = prop_oneof![
+        2 => (0usize..3, prop_oneof![Just(0u64), 0u64..200, 0u64..2_500], 0u64..3)
+            .prop_map(|(which, thousandths, micros)| MixedStep::Advance(which, thousandths, micros)),
+        7 => (0usize..3, prop_oneof![Just(0u64), 0u64..300, Just(1_000)], 0u64..3, 1u64..20)
+            .prop_map(|(which, thousandths, more, times)| MixedStep::Charge(which, thousandths, more, times)),
+    ];
+    proptest::collection::vec(step, 1..80)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Nodes with different limits charge one client in any order. Each limit admits no more than it
+    /// would admit alone, so all of them together admit at most the sum of their bounds.
+    #[test]
+    fn limits_used_in_turns_each_keep_their_own_bound(
+        limits in proptest::collection::vec(any_limit(), 2..4), steps in mixed_steps(),
+    ) {
+        // Windows of one length have one count, and limits in flight one set of slots.
+        let shares = |a: &Limit, b: &Limit| a.shares_state_with(b);
+        prop_assume!((1..limits.len()).all(|at| limits[..at].iter().all(|one| !shares(one, &limits[at]))));
+        let (mut states, mut now) = (ClientStates::default(), START);
+        let mut alone: Vec<State> = limits.iter().map(Limit::fresh).collect();
+        for step in &steps {
+            match *step {
+                MixedStep::Advance(which, thousandths, micros) => {
+                    let window = limits[which % limits.len()].quota().window().as_micros();
+                    now += window * thousandths / 1_000 + micros;
+                    states.drop_expired(Timestamp::from_micros(now));
+                }
+                MixedStep::Charge(which, thousandths, more, times) => {
+                    let (limit, own) = (&limits[which % limits.len()], &mut alone[which % limits.len()]);
+                    let at = Timestamp::from_micros(now);
+                    let share = u128::from(limit.capacity()) * u128::from(thousandths) / 1_000;
+                    let cost = (u64::try_from(share).unwrap() + more).max(1);
+                    for _ in 0..times {
+                        if limit.charge(states.enter(limit, at), at, cost).is_allowed() {
+                            let fits = limit.charge(own, at, cost).is_allowed();
+                            prop_assert!(fits, "{cost} more than {limit} admits");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Windows of one length and limits in flight have one state, whichever limit is used: together
+    /// they admit at most the largest of them.
+    #[test]
+    fn limits_of_one_state_admit_together_at_most_the_largest(
+        kind in 0usize..4, amounts in proptest::collection::vec(0u64..40, 2..4), steps in mixed_steps(),
+    ) {
+        let limit = |amount| match kind {
+            0 => Limit::new(Algorithm::FixedWindow, Quota::per_minute(amount)),
+            1 => Limit::new(Algorithm::SlidingWindow, Quota::per_minute(amount)),
+            2 => Limit::new(Algorithm::SlidingLog, Quota::per_minute(amount)),
+            _ => {
+                let hold = Span::from_secs(1 + amount);
+                Limit::new(Algorithm::Concurrency { hold }, Quota::in_flight(amount))
+            }
+        };
+        let limits: Vec<Limit> = amounts.iter().map(|amount| limit(*amount).unwrap()).collect();
+        let largest = amounts.iter().max().copied().unwrap_or_default();
+        // Slots are lost at different times; here none is.
+        let largest_alone = match kind {
+            3 => Limit::new(Algorithm::Concurrency { hold: Span::HOUR }, Quota::in_flight(largest)).unwrap(),
+            _ => limit(largest).unwrap(),
+        };
+        let (mut states, mut now) = (ClientStates::default(), START);
+        let mut alone = largest_alone.fresh();
+        for step in &steps {
+            match *step {
+                MixedStep::Advance(_, thousandths, micros) if kind < 3 => {
+                    now += 60_000 * thousandths + micros;
+                }
+                MixedStep::Advance(..) => {}
+                MixedStep::Charge(which, _, more, times) => {
+                    let (limit, at) = (&limits[which % limits.len()], Timestamp::from_micros(now));
+                    for _ in 0..times {
+                        if limit.charge(states.enter(limit, at), at, more.max(1)).is_allowed() {
+                            let fits = largest_alone.charge(&mut alone, at, more.max(1)).is_allowed();
+                            prop_assert!(fits, "more than {largest_alone} admits, by {limit}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The first use of a limit takes over what counts under the one before, as a change of the rules
+    /// does.
+    #[test]
+    fn a_new_limit_adopts_the_state_of_the_limit_used_last(
+        first in any_limit(), next in any_limit(), steps in mixed_steps(),
+    ) {
+        let (mut states, mut now) = (ClientStates::default(), START);
+        for step in &steps {
+            match *step {
+                MixedStep::Advance(_, thousandths, micros) => {
+                    now += first.quota().window().as_micros() * thousandths / 1_000 + micros;
+                }
+                MixedStep::Charge(_, thousandths, more, _) => {
+                    let at = Timestamp::from_micros(now);
+                    let share = u128::from(first.capacity()) * u128::from(thousandths) / 1_000;
+                    let cost = u64::try_from(share).unwrap() + more;
+                    first.charge(states.enter(&first, at), at, cost);
+                }
+            }
+        }
+        let at = Timestamp::from_micros(now);
+        let last = states.iter().next().cloned();
+        if let Some((old, state)) = last {
+            let mut adopted = next.adopt(&old, &state, at);
+            let told = next.peek(states.enter(&next, at), at, 1);
+            prop_assert_eq!(told, next.peek(&mut adopted, at, 1));
+        }
+    }
+}
+
+/// A client that alternates between nodes with an old and a new limit got the smaller one forgiven at
+/// each change, and so had no limit at all.
+#[test]
+fn alternating_between_two_limits_admits_no_more_than_both() {
+    let large = Limit::new(Algorithm::TokenBucket, Quota::per_hour(1_000)).unwrap();
+    let small = Limit::new(Algorithm::LeakyBucket { queue: 0 }, Quota::per_hour(1)).unwrap();
+    let (mut states, now) = (ClientStates::default(), Timestamp::from_micros(START));
+    let mut admitted = 0;
+    for turn in 0..3_000 {
+        let limit = if turn % 2 == 0 { &large } else { &small };
+        admitted += u64::from(limit.charge(states.enter(limit, now), now, 1).is_allowed());
+    }
+    assert!(admitted <= 1_001, "{admitted}");
 }
 
 /// Found by the property: around a limit of zero a bucket kept its instant and not its fraction, so that

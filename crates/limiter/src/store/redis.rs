@@ -38,7 +38,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tidegate_core::{Ask, Granted, Holds, Key, Keyer, Limit, State};
+use tidegate_core::{Ask, ClientStates, Granted, Holds, Key, Keyer, Limit, State};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -245,13 +245,28 @@ impl RedisStore {
     /// What is kept under a key, and the limit it belongs to; nothing for a client without a counter.
     #[doc(hidden)]
     pub async fn state(&self, key: Key) -> Result<Option<(Limit, State)>, StoreError> {
-        self.kept(key, self.name_of(key), state::parse).await
+        self.kept(key, self.name_of(key), |raw| state::parse_first(raw, state::parse)).await
     }
 
     /// What nodes hold of a key, and the limit under which that is kept; nothing if they hold none.
     #[doc(hidden)]
     pub async fn holds(&self, key: Key) -> Result<Option<(Limit, Holds)>, StoreError> {
-        self.kept(key, self.name_of_holds(key), holds::parse).await
+        self.kept(key, self.name_of_holds(key), |raw| state::parse_first(raw, holds::parse)).await
+    }
+
+    /// The states of a key under all limits that still use it, the one used last first.
+    #[doc(hidden)]
+    pub async fn states(&self, key: Key) -> Result<ClientStates, StoreError> {
+        let states = self.kept(key, self.name_of(key), |raw| state::parse_all(raw, state::parse));
+        Ok(states.await?.unwrap_or_default().into_iter().collect())
+    }
+
+    /// What nodes hold of a key under all limits that still use it, the one used last first.
+    #[doc(hidden)]
+    pub async fn holds_by_limit(&self, key: Key) -> Result<Vec<(Limit, Holds)>, StoreError> {
+        let name = self.name_of_holds(key);
+        let holds = self.kept(key, name, |raw| state::parse_all(raw, holds::parse));
+        Ok(holds.await?.unwrap_or_default())
     }
 
     async fn kept<T>(

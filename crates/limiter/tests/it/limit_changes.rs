@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tidegate::rule::{Condition, Test};
 use tidegate::{
-    Algorithm, Limit, Limiter, ManualClock, Outcome, Quota, Request, Rule, RuleSet, Span, State,
-    Store, Timestamp,
+    Algorithm, ClientStates, Limit, Limiter, ManualClock, Outcome, Quota, Request, Rule, RuleSet,
+    Span, Store, Timestamp,
 };
 use tokio::runtime::Runtime;
 
@@ -85,19 +85,19 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// What is kept of the client, and by which limit it was last asked.
-#[derive(Default)]
-struct Kept(Option<(Limit, State)>);
+/// What is kept of the client.
+struct Kept {
+    states: ClientStates,
+    /// Whether nodes with different rules share the store, which then keeps a state for each limit.
+    is_shared: bool,
+}
 
 impl Kept {
     fn charge(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> Outcome {
-        let mut state = match &self.0 {
-            Some((old, state)) if old != limit => limit.adopt(old, state, now),
-            Some((_, state)) => state.clone(),
-            None => limit.fresh(),
-        };
-        let outcome = limit.charge(&mut state, now, cost);
-        self.0 = Some((limit.clone(), state));
+        let outcome = limit.charge(self.states.enter(limit, now), now, cost);
+        if !self.is_shared {
+            self.states = self.states.iter().take(1).cloned().collect();
+        }
         outcome
     }
 }
@@ -108,12 +108,13 @@ async fn walk<S: Store>(
     time: &ManualClock,
     user: &str,
     (first, steps): &(Numbers, Vec<Step>),
+    is_shared: bool,
     show: impl Fn(Timestamp),
 ) -> Result<(), TestCaseError> {
     let (mut numbers, mut until) = (first.clone(), time.now() + first.lasts);
     limiter = limiter.with_rules(numbers.rules(time.now()));
     show(time.now());
-    let mut kept = Kept::default();
+    let mut kept = Kept { states: ClientStates::default(), is_shared };
     for step in steps {
         match step {
             Step::Advance(span) => {
@@ -169,7 +170,7 @@ fn limits_that_change_in_memory_answer_as_the_core_does() {
     let property = runner(cases(1_000)).run(&(numbers(), steps()), |case| {
         let time = ManualClock::default();
         let limiter = Limiter::builder().clock(time.clock()).build();
-        runtime.block_on(walk(limiter, &time, "alice", &case, |_| {}))
+        runtime.block_on(walk(limiter, &time, "alice", &case, false, |_| {}))
     });
     property.unwrap();
 }
@@ -206,7 +207,7 @@ end
         users.set(users.get() + 1);
         let user = format!("user-{}", users.get());
         let limiter = Limiter::builder().clock(time.clock()).store(Arc::clone(&store)).build();
-        runtime.block_on(walk(limiter, &time, &user, &case, show))
+        runtime.block_on(walk(limiter, &time, &user, &case, true, show))
     });
     property.unwrap();
 }

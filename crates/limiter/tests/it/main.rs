@@ -14,6 +14,8 @@ mod leased;
 mod leases;
 mod limit_changes;
 mod limiter;
+#[cfg(feature = "redis")]
+mod mixed_versions;
 mod overshoot;
 #[cfg(feature = "redis")]
 mod overshoot_redis;

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate::{
-    Algorithm, Answer, Charge, Key, Limit, ManualClock, MemoryStore, Outcome, Outcomes, Quota,
-    Refund, Span, State, Store, Timestamp,
+    Algorithm, Answer, Charge, ClientStates, Key, Limit, ManualClock, MemoryStore, Outcome,
+    Outcomes, Quota, Refund, Span, State, Store, Timestamp,
 };
 
 /// A store and the time it goes by.
 trait Testbed {
     type Store: Store;
+    /// Whether nodes with different rules may share the store.
+    const IS_SHARED: bool;
     fn store(&self) -> &Arc<Self::Store>;
     fn now(&self) -> Timestamp;
     fn advance(&self, span: Span);
@@ -36,6 +38,7 @@ impl Memory {
 
 impl Testbed for Memory {
     type Store = MemoryStore;
+    const IS_SHARED: bool = false;
 
     fn store(&self) -> &Arc<MemoryStore> {
         &self.store
@@ -70,18 +73,19 @@ async fn charge<S: Store>(store: &S, charges: &[Charge<'_>]) -> Outcomes {
 /// What the contract says, told by a map and the core.
 #[derive(Default)]
 struct Naive {
-    kept: HashMap<Key, (Arc<Limit>, State)>,
+    kept: HashMap<Key, ClientStates>,
+    /// Whether nodes with different rules share the store, which then keeps a state for each limit.
+    is_shared: bool,
 }
 
 impl Naive {
     fn state(&mut self, key: Key, limit: &Arc<Limit>, now: Timestamp) -> &mut State {
-        let (known, state) =
-            self.kept.entry(key).or_insert_with(|| (Arc::clone(limit), limit.fresh()));
-        if known != limit {
-            *state = limit.adopt(known, state, now);
-            *known = Arc::clone(limit);
+        let states = self.kept.entry(key).or_default();
+        states.enter(limit, now);
+        if !self.is_shared {
+            *states = states.iter().take(1).cloned().collect();
         }
-        state
+        states.enter(limit, now)
     }
 
     fn charge(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Vec<Outcome> {
@@ -101,12 +105,18 @@ impl Naive {
     }
 
     fn refund(&mut self, refund: &Refund, now: Timestamp) -> bool {
-        let Some((limit, state)) = self.kept.get_mut(&refund.key) else { return false };
+        let states = self.kept.get_mut(&refund.key);
+        let Some((limit, state)) = states.and_then(|states| states.find(&refund.limit)) else {
+            return false;
+        };
         refund.take_back(limit, state, now)
     }
 
     fn renew(&mut self, slots: &Refund, now: Timestamp) -> bool {
-        let Some((limit, state)) = self.kept.get_mut(&slots.key) else { return false };
+        let states = self.kept.get_mut(&slots.key);
+        let Some((limit, state)) = states.and_then(|states| states.find(&slots.limit)) else {
+            return false;
+        };
         slots.renew(limit, state, now)
     }
 }
@@ -173,7 +183,8 @@ fn answers_like_a_map<T: Testbed>(
     calls: &[Call],
     together: bool,
 ) -> Result<(), TestCaseError> {
-    let (limits, mut naive, mut spent) = (limits(), Naive::default(), Vec::new());
+    let (limits, mut spent) = (limits(), Vec::new());
+    let mut naive = Naive { is_shared: T::IS_SHARED, ..Naive::default() };
     let shared = Key::from_u128(u128::MAX / 3);
     for call in calls {
         match call {
@@ -223,8 +234,12 @@ fn answers_like_a_map<T: Testbed>(
                 let key = key(*number, together);
                 // Most often under the limit that it was charged under.
                 let known = naive.kept.get(&key).filter(|_| limit % 4 > 0);
-                let limit = known.map_or(&limits[*limit], |(limit, _)| limit);
-                let refund = Refund { key, limit: Arc::clone(limit), cost: *cost, slip: None };
+                let known = known.and_then(|states| states.iter().next());
+                let limit = known.map_or_else(
+                    || Arc::clone(&limits[*limit]),
+                    |(known, _)| Arc::new(known.clone()),
+                );
+                let refund = Refund { key, limit, cost: *cost, slip: None };
                 let expected = usize::from(naive.refund(&refund, bed.now()));
                 let given = bed.block_on(bed.store().refund(&[refund])).unwrap();
                 prop_assert_eq!(given, expected);

@@ -40,21 +40,22 @@ pub(super) struct Errand {
     items: SmallVec<[Item; 2]>,
     /// Nothing is spent: the request asks, or costs more than a limit ever admits.
     look: bool,
-    /// States found under another limit, and what they are under this one.
+    /// States that were last used by another limit, and what they are under this one.
     takeovers: Vec<Takeover>,
-    tries: u8,
+    /// How often it was sent and has to be sent again.
+    tries: usize,
     reply: oneshot::Sender<Delivery>,
 }
 
+/// The sections of a key's value under one limit: the one that was found, and the one to replace it.
+/// Either is empty if there is none.
 #[derive(Debug)]
 struct Takeover {
     key: Key,
+    tag: Tag,
     found: Vec<u8>,
     adopted: Vec<u8>,
 }
-
-/// How often a state may turn out to belong to yet another limit.
-const TRIES: u8 = 8;
 
 impl Errand {
     /// An errand, and where its answer will be. With `look` it spends nothing, as it does when it
@@ -187,8 +188,7 @@ impl Batch {
         let mut prices = Vec::with_capacity(self.prices.len() * 64);
         for (limit, cost) in &self.prices {
             let tag = Tag::of(limit);
-            prices.extend([tag.algorithm(), byte(tag.bytes().len())]);
-            prices.extend_from_slice(tag.bytes());
+            state::put_tag(&mut prices, &tag);
             state::put_terms(&mut prices, &limit.terms(*cost));
         }
         let mut program = Vec::with_capacity(self.entries.len() * 4);
@@ -204,6 +204,7 @@ impl Batch {
             }
             for takeover in &entry.first().takeovers {
                 takeovers.push(self.place(takeover.key).to_string().into_bytes());
+                takeovers.push(takeover.tag.bytes().to_vec());
                 takeovers.push(takeover.found.clone());
                 takeovers.push(takeover.adopted.clone());
             }

@@ -1,33 +1,29 @@
 -- Charges a batch of requests, one after another, each all or nothing.
 --
 -- KEYS     every key of the batch, once
--- ARGV[1]  prices: algorithm, length of its tag, tag, terms of the limit and the cost
+-- ARGV[1]  prices: algorithm, length of its tag, how many of its bytes from the third on are shared by
+--          limits with the same state, tag, terms of the limit and the cost
 -- ARGV[2]  requests: how many identical ones (0 only looks), how many charges, and for each charge the
 --          place of its key and of its price. With 0 for the charges it is a single one, made once,
 --          of a key that no other request of the batch names
--- ARGV[3…] states to take over from another limit: place of the key, the bytes that were found, the
---          same state under the new limit
+-- ARGV[3…] states to take over from another limit: place of the key, tag of the new limit, the section
+--          that was found under it, and the one to put in its place
 --
 -- Answers with the time, and for each charge how many were granted, the length of what was kept before
--- them, and that: nothing for a new client. A state that belongs to another limit or can't be read
--- comes as 0, 255, a longer length and the whole of it; nothing was charged to its request.
+-- them, and that: nothing for a new client. A state that was last used by another limit or can't be read
+-- comes as 0, 255, a longer length and the whole value; nothing was charged to its request.
 
-local byte, char, sub, call, LOG = string.byte, string.char, string.sub, redis.call, 5
-local meters = {}
-local makers = {token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log, concurrency}
+local char, call, LOG = string.char, redis.call, 5
 
 local prices, some_logs = {}, false
 do
   local text, at = ARGV[1], 1
   while at <= #text do
-    local id, length = byte(text, at, at + 1)
-    local meter = meters[id]
-    if not meter then
-      meter = makers[id]()
-      meters[id] = meter
-    end
-    local price = {meter.terms(text, at + 2 + length)}
-    price.meter, price.tag, price.length = meter, sub(text, at + 2, at + 1 + length), length
+    local id, length, shared = byte(text, at, at + 2)
+    local meter = meter_of(id)
+    local price = {meter.terms(text, at + 3 + length)}
+    price.meter, price.tag, price.length = meter, sub(text, at + 3, at + 2 + length), length
+    price.shared = shared
     -- The last term is where the next price begins.
     at = price[#price]
     prices[#prices + 1] = price
@@ -44,16 +40,19 @@ local function answer_unread(raw)
   last = last + 2
 end
 
--- Charges a key that no other request of the batch names, once: what most requests are.
+-- Charges a key that no other request of the batch names, once: what most requests are. Nothing is done
+-- when it is under another limit; then this returns false.
 local function charge_single(place, price)
   local key, raw, length, meter = KEYS[place], raws[place], price.length, price.meter
   local a, b, c, d
   if raw then
-    if sub(raw, 1, length) == price.tag then
-      a, b, c, d = meter.read(raw, length + 1)
+    if sub(raw, 1, length) ~= price.tag then
+      return false
     end
+    a, b, c, d = meter.read(raw, length + 1)
     if not a then
-      return answer_unread(raw)
+      answer_unread(raw)
+      return true
     end
   else
     a, b, c, d = meter.fresh()
@@ -69,6 +68,7 @@ local function charge_single(place, price)
   end
   answers[last + 2] = raw
   last = last + 2
+  return true
 end
 
 --[[ several.lua ]]
@@ -80,8 +80,7 @@ end
 local text, at, size = ARGV[2], 1, #ARGV[2]
 while at <= size do
   local count, charges, place, priced = byte(text, at, at + 3)
-  if charges == 0 and not some_logs then
-    charge_single(place, prices[priced])
+  if charges == 0 and not some_logs and charge_single(place, prices[priced]) then
     at = at + 4
   else
     if charges == 0 then

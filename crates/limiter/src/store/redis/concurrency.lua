@@ -2,7 +2,7 @@
 -- they are held, how many), by id. It is read and written whole: any of them may end at any time.
 --
 -- Slots that a call takes are kept apart until they are written. A state is {used, last id, slots from
--- before, slots taken in this call, key, tag}.
+-- before, slots taken in this call, key, tag}. Slots in flight are one state under all limits in flight.
 --
 -- Terms: hold, amount, cost. As of a log, a state is a table and its key is read and written here.
 
@@ -28,8 +28,8 @@ local function walk(slots, visit)
 end
 
 -- The slots that are held at this moment; nil when they can't be read.
-local function open(_, key, raw, at)
-  raw = redis.call('GET', key) or raw
+local function open(_, key, raw, at, is_section)
+  raw = not is_section and redis.call('GET', key) or raw
   if #raw < at + 6 or (#raw - at - 6) % SLOT ~= 0 then
     return nil
   end
@@ -94,17 +94,25 @@ local function tell(terms, before, after)
   return pack('>I4I7I4I7I7', before[1], before[2], freed, freed_at, latest)
 end
 
-local function store(_, state, tag)
-  local _, last, before, taken, key = unpack(state)
-  local slots, kept_until = before .. taken, last + 1
-  walk(slots, function(_, until_when)
+-- An id is known until it is past: the next one has to be another.
+local function ends(_, state)
+  local kept_until = state[2] + 1
+  walk(state[3] .. state[4], function(_, until_when)
     kept_until = math.max(kept_until, until_when)
   end)
-  -- An id is known until it is past: the next one has to be another.
+  return kept_until
+end
+
+local function whole(_, state)
+  return pack('>I7', state[2]) .. state[3] .. state[4], ends(nil, state)
+end
+
+local function store(_, state, tag)
+  local kept, kept_until = whole(nil, state)
   if kept_until > now then
-    redis.call('PSETEX', key, milliseconds_until(kept_until), tag .. pack('>I7', last) .. slots)
+    redis.call('PSETEX', state[5], milliseconds_until(kept_until), tag .. kept)
   else
-    redis.call('DEL', key)
+    redis.call('DEL', state[5])
   end
 end
 
@@ -131,11 +139,14 @@ if REFUNDS then
       rest = pack('>I7I7I2', slip[1], until_when, count - cost)
     end
     state[3] = pick(slots, 1, found - 1) .. rest .. pick(slots, found + SLOT)
-    store(terms, state, state[6])
+    if state[5] then
+      store(terms, state, state[6])
+    end
     return true
   end
 end
 
 return {
   terms = terms, fresh = fresh, open = open, take = take, tell = tell, store = store, refund = refund,
+  whole = whole, ends = ends,
 }

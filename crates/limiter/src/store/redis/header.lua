@@ -8,7 +8,8 @@
 --   read(raw, at)        a state; nothing when it can't be read
 --   fresh()              the state of a new client
 --   take(terms, …)       the state after the cost was spent; nothing when it does not fit
---   write(terms, …)      the bytes of a state, and until when they say anything
+--   write(terms, …)      the bytes of a state, and until when they say anything; of the terms it needs
+--                        only the window
 --   refund(terms, slip, …)  the state after a charge was taken back, the last one when there is no
 --                        slip; nothing when none was
 --   leasing              what holds need of it: sums of what tokens take, and spending that is owed

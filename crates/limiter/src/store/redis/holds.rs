@@ -2,7 +2,8 @@
 //!
 //! The tag of the limit, as a state has it, then for each hold its name, its tokens, how many of them
 //! are spent and when it ends; for a bucket also how long these tokens take to refill, which the
-//! script adds up and can't work out.
+//! script adds up and can't work out. Limits that nodes use at the same time have a section each, as
+//! states have.
 
 use tidegate_core::algorithm::Terms;
 use tidegate_core::{Hold, HoldId, Holds, Limit};
@@ -12,7 +13,7 @@ use super::state::{Numbers, Tag, Unreadable, parse_tag, put_numbers};
 /// Bytes of a hold without what its tokens take.
 const PLAIN: usize = 12 + 3 * 7;
 
-/// The limit and the holds that a key's bytes say.
+/// The limit and the holds of a section.
 pub(super) fn parse(raw: &[u8]) -> Result<(Limit, Holds), Unreadable> {
     let (limit, payload) = parse_tag(raw)?;
     let holds = read(&limit, payload).ok_or("its length is wrong")?;

@@ -1,14 +1,17 @@
 -- Decides asks, each on its own: what is over, what is owed, what was reported, a cost, and a new hold.
 --
 -- KEYS     for each ask the key of its client's state, as charges use it, and the key of the holds
--- ARGV     one for each ask: algorithm, length of its tag, tag, terms of the limit and the cost;
---          whether to charge the cost, how much is owed, how many reports; the name of the new hold, or
+-- ARGV     one for each ask: algorithm, length of its tag, how many of its bytes from the third on are
+--          shared by limits with the same state, tag, terms of the limit and the cost; whether to charge the cost, how much is owed, how many reports; the name of the new hold, or
 --          of what is owed, and how long it may be used; for all that is owed, oldest first, when it was
 --          admitted, how much it is in all by then, and what that takes; for each report the name of its
 --          hold, whether that is closed, what was spent in all, and what that takes; what the new hold
 --          may be, largest first: tokens, what they take, and what has to be free for them
--- ARGV[…]  states to take over from another limit: place of the ask, the bytes of state and holds that
---          were found, and both under the new limit
+-- ARGV[…]  states to take over from another limit: place of the ask, the sections of state and holds that
+--          were found under the new limit, and those to put in their place
+--
+-- Each limit has its own holds, as it has its own state. When it is new, it begins with a copy of the
+-- holds of the limit that was used last.
 --
 -- Holds are kept as the tag of their limit, and for each its name, its tokens, how many are spent, when
 -- it ends, and for a bucket what these tokens take. One that is spent to the last token holds nothing, and
@@ -16,11 +19,10 @@
 --
 -- Answers with the time, and for each ask a byte that says what became of it. 1: decided; whether the cost
 -- was charged, which of the new holds was granted, and the state and holds that were there before,
--- each after its length. 2: it belongs to another limit or can't be read, and what is there. 3: it is no
--- string.
+-- each after its length. 2: it was last used by another limit or can't be read, and what is there. 3: it
+-- is no string.
 
-local byte, char, sub, call, concat = string.byte, string.char, string.sub, redis.call, table.concat
-local makers, meters = {token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log}, {}
+local char, call, concat = string.char, redis.call, table.concat
 local NAME, DECIDED, FOREIGN, NO_STRING = 12, 1, 2, 3
 
 local function get(key)
@@ -47,6 +49,30 @@ local function read_holds(meter, terms, raw, at)
   return holds
 end
 
+-- Returns until when the holds of another limit than that of the ask count, or a little longer. What a
+-- hold of a bucket takes is kept with it; `due` is when the state of that limit ends.
+local function holds_end(section, due)
+  local length, id = byte(section, 2, 3)
+  local meter, window = meter_of(id).leasing, window_of(section)
+  local holds, ends, all = read_holds(meter, {window, LARGEST}, section, length + 1) or {}, 0, 0
+  for index = 1, #holds do
+    ends, all = math.max(ends, holds[index].ends), all + holds[index].all + 1
+  end
+  return meter.size > 0 and math.max(due, ends) + all + MOST + 4 or ends + 2 * window
+end
+
+-- Adds the holds of other limits that still count. Until when the last of them does.
+local function add_live_holds(sections, others, states, kept_until)
+  for index = 1, #others do
+    local state = find_section(states, sub(others[index], 3, byte(others[index], 2)))
+    local over = holds_end(others[index], state and state_ends(states[state]) or 0)
+    if over > now then
+      sections[#sections + 1], kept_until = others[index], math.max(kept_until, over)
+    end
+  end
+  return kept_until
+end
+
 -- Writes the keys of a client after some of it changed.
 --
 -- While tokens are leased and not reported, both keys live until the client is settled: until both would
@@ -55,7 +81,7 @@ end
 -- The rule is the later of the ends of the state and of the last lease, and then the longest time for
 -- which that many tokens count. It is never too short; that it may be too long costs some memory.
 -- Otherwise each key lives until its own end.
-local function keep(key, holds_key, tag, meter, terms, holds, holds_changed, a, b, c, d)
+local function keep(key, holds_key, tag, meter, terms, holds, holds_changed, others, other_holds, a, b, c, d)
   local state, state_until = meter.write(terms, a, b, c, d)
   local texts, holds_until, unreported, leased = {tag}, 0, 0, false
   for index = 1, #holds do
@@ -65,18 +91,23 @@ local function keep(key, holds_key, tag, meter, terms, holds, holds_changed, a, 
     leased = leased or hold.amount > hold.spent
   end
   -- A state that is over before every lease ends says nothing, also to a lease.
-  local is_over = state_until <= now
+  local sections, hold_sections = {state_until > now and tag .. state or nil}, {}
   if leased then
     local settled = math.max(state_until, holds_until) + meter.leasing.counts_for(terms, unreported, c)
     state_until, holds_until = settled, settled
   end
-  if is_over then
-    call('DEL', key)
-  else
-    call('PSETEX', key, milliseconds_until(state_until), tag .. state)
+  state_until = add_live(sections, others, state_until)
+  holds_until = add_live_holds(hold_sections, other_holds, others, holds_until)
+  if #hold_sections > 0 then
+    state_until = math.max(state_until, holds_until)
   end
-  if #holds > 0 then
-    call('PSETEX', holds_key, milliseconds_until(holds_until), concat(texts))
+  put_sections(key, sections, state_until)
+  -- Without holds there is still a section beside those of other limits: nothing is copied again.
+  if #holds > 0 or #hold_sections > 0 then
+    table.insert(hold_sections, 1, concat(texts))
+  end
+  if #hold_sections > 0 then
+    put_sections(holds_key, hold_sections, holds_until)
   elseif holds_changed then
     call('DEL', holds_key)
   end
@@ -103,11 +134,12 @@ end
 
 local function decide(place)
   local text, key, holds_key = ARGV[place], KEYS[2 * place - 1], KEYS[2 * place]
-  local id, length = byte(text, 1, 2)
-  meters[id] = meters[id] or makers[id]()
-  local meter, leasing = meters[id], meters[id].leasing
-  local tag = sub(text, 3, 2 + length)
-  local terms = {meter.terms(text, 3 + length)}
+  local id, length, shared = byte(text, 1, 3)
+  local meter = meter_of(id)
+  local leasing = meter.leasing
+  local tag = sub(text, 4, 3 + length)
+  shared = sub(tag, 3, 2 + shared)
+  local terms = {meter.terms(text, 4 + length)}
   local at = terms[#terms]
 
   local raw, raw_holds = get(key), get(holds_key)
@@ -115,22 +147,43 @@ local function decide(place)
     return char(NO_STRING)
   end
   local changed, holds_changed, takeover = false, false, takeovers[place]
-  if takeover and raw == ARGV[takeover + 1] and raw_holds == ARGV[takeover + 2] then
-    raw, raw_holds, changed, holds_changed = ARGV[takeover + 3], ARGV[takeover + 4], true, true
+  local function foreign()
+    return pack('>I1I4', FOREIGN, #raw) .. raw .. pack('>I4', #raw_holds) .. raw_holds
+  end
+  -- The own section, and those of other limits. An own section that changed since it was found stays: it
+  -- counts all that this limit admitted.
+  local function own_section(others, found, is_own)
+    local at = find_section(others, shared)
+    local own = at and table.remove(others, at) or ''
+    if is_own(at, others) then
+      return own, others, false
+    elseif takeover then
+      return own == ARGV[takeover + found] and ARGV[takeover + found + 1] or own, others, true
+    end
+  end
+  local own, others, own_holds, other_holds
+  own, others, changed = own_section(split_live(raw), 1, function(at, rest)
+    return at == 1 or #rest == 0
+  end)
+  own_holds, other_holds, holds_changed = own_section(split(raw_holds), 3, function(at, rest)
+    return at or #rest == 0
+  end)
+  if not own or not own_holds then
+    return foreign()
   end
   local a, b, c, d, holds
-  if raw == '' then
+  if own == '' then
     a, b, c, d = meter.fresh()
-  elseif sub(raw, 1, length) == tag then
-    a, b, c, d = meter.read(raw, length + 1)
+  else
+    a, b, c, d = meter.read(own, byte(own, 2) + 1)
   end
-  if raw_holds == '' then
+  if own_holds == '' then
     holds = {}
-  elseif sub(raw_holds, 1, length) == tag then
-    holds = read_holds(leasing, terms, raw_holds, length + 1)
+  else
+    holds = read_holds(leasing, terms, own_holds, byte(own_holds, 2) + 1)
   end
   if not a or not holds then
-    return pack('>I1I4', FOREIGN, #raw) .. raw .. pack('>I4', #raw_holds) .. raw_holds
+    return foreign()
   end
 
   local function owe(all, instant, more, more_parts)
@@ -256,9 +309,9 @@ local function decide(place)
   end
 
   if changed or holds_changed then
-    keep(key, holds_key, tag, meter, terms, holds, holds_changed, a, b, c, d)
+    keep(key, holds_key, tag, meter, terms, holds, holds_changed, others, other_holds, a, b, c, d)
   end
-  return pack('>I1I1I1I4', DECIDED, charged, granted, #raw) .. raw .. pack('>I4', #raw_holds) .. raw_holds
+  return pack('>I1I1I1I4', DECIDED, charged, granted, #own) .. own .. pack('>I4', #own_holds) .. own_holds
 end
 
 local answers = {pack('>I7', now)}

@@ -8,40 +8,63 @@
 --
 -- Answers with one byte for each refund: 1 when it gave anything back, or holds on.
 
-local byte, sub = string.byte, string.sub
-local meters = {}
-local makers = {token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log, concurrency}
-
-local function refund(key, text)
-  local id, length = byte(text, 1, 2)
-  local meter = meters[id] or makers[id]()
-  meters[id] = meter
-  local terms = {meter.terms(text, 3 + length)}
-  local slip = terms[#terms] <= #text and {unpack_from('>I7I7I7', text, terms[#terms])}
-  local raw = redis.call('GETRANGE', key, 0, 127)
-  if byte(raw) ~= 1 or sub(raw, 3, 2 + length) ~= sub(text, 3, 2 + length) then
-    return false
-  end
-  -- The first byte of a tag is the version of the format, the second tells how long it is.
-  local tag = sub(raw, 1, byte(raw, 2))
+-- Refunds in one section. The section after it and until when it says anything; nothing when nothing
+-- was given back.
+local function refund_section(meter, terms, slip, section)
+  local tag = sub(section, 1, byte(section, 2))
   if meter.open then
-    local state = meter.open(terms, key, raw, #tag + 1)
-    return state and meter.refund(terms, slip, state)
+    -- Without a key, it is not written.
+    local state = meter.open(terms, nil, section, #tag + 1, true)
+    if not state or not meter.refund(terms, slip, state) then
+      return nil
+    end
+    local kept, kept_until = meter.whole(terms, state)
+    return tag .. kept, kept_until
   end
-  local a, b, c, d = meter.read(raw, #tag + 1)
+  local a, b, c, d = meter.read(section, #tag + 1)
   if a then
     a, b, c, d = meter.refund(terms, slip, a, b, c, d)
   end
-  if not a then
+  if a then
+    local kept, kept_until = meter.write(terms, a, b, c, d)
+    return tag .. kept, kept_until
+  end
+end
+
+local function refund(key, text)
+  local id, length = byte(text, 1, 2)
+  local meter = meter_of(id)
+  local terms = {meter.terms(text, 3 + length)}
+  local slip = terms[#terms] <= #text and {unpack_from('>I7I7I7', text, terms[#terms])}
+  local raw = redis.call('GETRANGE', key, 0, 127)
+  local mixed = is_mixed(raw)
+  local sections = split(mixed and redis.call('GET', key) or raw)
+  local place = find_section(sections, sub(text, 3, 2 + length))
+  if not place then
     return false
   end
-  -- A refund never makes a state say more, so the time to live that its key has is long enough. A shorter
-  -- one could be too short: leases that have ended may still have to be counted on top of it.
-  local kept = meter.write(terms, a, b, c, d)
-  if kept == '' then
-    redis.call('DEL', key)
+  if meter.open and not mixed then
+    local state = meter.open(terms, key, raw, byte(raw, 2) + 1)
+    return state and meter.refund(terms, slip, state)
+  end
+  local section, kept_until = refund_section(meter, terms, slip, sections[place])
+  if not section then
+    return false
+  end
+  sections[place] = section
+  if mixed then
+    local live = {}
+    kept_until = add_live(live, sections, 0)
+    sections = live
+  elseif #section == byte(section, 2) then
+    sections = {}
+  end
+  if meter.open or #sections == 0 then
+    put_sections(key, sections, kept_until)
   else
-    redis.call('SET', key, tag .. kept, 'KEEPTTL')
+    -- A refund never makes a state say more, so the time to live that its key has is long enough. A
+    -- shorter one could be too short: leases that have ended may still have to be counted on top of it.
+    redis.call('SET', key, join(sections), 'KEEPTTL')
   end
   return true
 end

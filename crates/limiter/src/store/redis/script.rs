@@ -1,6 +1,6 @@
 //! The scripts, put together from the files beside this one.
 
-use tidegate_core::{Holds, Quota};
+use tidegate_core::{ClientStates, Holds, Quota};
 
 /// A script, and the hash that Redis knows it by.
 #[derive(Clone)]
@@ -63,6 +63,8 @@ impl Scripts {
             for (name, meter) in ALGORITHMS {
                 source.push_str(&format!("local function {name}()\n{meter}end\n"));
             }
+            source.push_str(&format!("local MAX_LIMITS = {}\n", ClientStates::MAX_LIMITS));
+            source.push_str(include_str!("sections.lua"));
             source.push_str(task);
             Script::new(source)
         };

@@ -1,87 +1,155 @@
--- Requests of several charges, of which there may be several, on keys that others name too: states
--- stay here until the whole batch was decided, and each key is written once.
+-- Requests of several charges, of which there may be several, on keys that others name too, or under
+-- several limits: states stay here until the whole batch was decided, and each key is written once.
 
--- What the keys say, and the price under which each was read.
-local states, openers = {}, {}
--- The places of keys that have to be written, and whether one is among them.
-local changed, is_changed = {}, {}
+-- What is known of each key: `sections` that no request has opened, `cells` with a state for each
+-- section that one has, the latest first, and whether to write all of them (`mixed`).
+local records = {}
+-- The records that have to be written.
+local changed = {}
 
-local function change(place)
-  if not is_changed[place] then
-    changed[#changed + 1], is_changed[place] = place, true
+local function change(record)
+  if not record.changed then
+    changed[#changed + 1], record.changed = record, true
   end
 end
 
-for place = 3, #ARGV, 3 do
-  local key = tonumber(ARGV[place])
-  if call('GET', KEYS[key]) == ARGV[place + 1] then
-    raws[key] = ARGV[place + 2] ~= '' and ARGV[place + 2]
-    if raws[key] then
-      -- Logs are read from the key; the right time to live comes when this is written.
-      call('SET', KEYS[key], raws[key], 'PX', 60000)
-      change(key)
-    else
-      call('DEL', KEYS[key])
-    end
-  end
+local takeovers = {}
+for at = 3, #ARGV, 4 do
+  takeovers[ARGV[at] .. ARGV[at + 1]] = {found = ARGV[at + 2], adopted = ARGV[at + 3]}
 end
 
--- Reads a key. Nothing when its state belongs to another limit, or can't be read.
-local function open(place, price)
-  local raw, meter = raws[place], price.meter
-  if raw == nil then
-    -- As much as any state takes, and of a log its beginning.
-    raw = redis.pcall('GETRANGE', KEYS[place], 0, 127)
-    if type(raw) == 'table' then
-      -- No string at all: its request fails, the others go on.
-      return nil
+-- Reads a key. Nothing when it is no string at all: its request fails, the others go on.
+local function record_of(place)
+  local record = records[place]
+  if record == nil then
+    local raw, partial = raws[place], false
+    if raw == nil then
+      -- As much as any state takes, and of a log its beginning.
+      raw = redis.pcall('GETRANGE', KEYS[place], 0, 127)
+      if type(raw) == 'table' then
+        records[place] = false
+        return nil
+      end
+      partial = not is_mixed(raw)
+      raw = partial and raw or call('GET', KEYS[place])
     end
-    raw = raw ~= '' and raw
-    raws[place] = raw
+    raw = raw or ''
+    record = {place = place, cells = {}, sections = split_live(raw), partial = partial, mixed = is_mixed(raw)}
+    records[place] = record
+  end
+  return record or nil
+end
+
+-- Reads the section of a price from its key, and makes it the first. Nothing when another limit was used
+-- last and nothing is to be taken over from it, or when the section can't be read.
+local function open(record, price)
+  local key, meter = KEYS[record.place], price.meter
+  local shared = sub(price.tag, 3, 2 + price.shared)
+  local place = find_section(record.sections, shared)
+  local takeover = takeovers[record.place .. price.tag]
+  local is_first = #record.cells == 0 and (place == 1 or #record.sections == 0)
+  if not is_first and not takeover then
+    return nil
+  end
+  if not is_first and record.partial and #record.cells == 0 then
+    record.sections, record.partial = split(call('GET', key) or ''), false
+  end
+  local section = place and record.sections[place] or ''
+  if not is_first then
+    -- If the own section changed since, it stays: it counts all that this limit admitted.
+    if section == takeover.found then
+      section = takeover.adopted
+    end
+    record.mixed = true
   end
   local state
-  if not raw then
-    state = {meter.fresh(KEYS[place], price.length)}
-  elseif sub(raw, 1, price.length) ~= price.tag then
-    return nil
+  if section == '' then
+    state = {meter.fresh(key, price.length)}
   elseif meter.open then
-    state = {meter.open(price, KEYS[place], raw, price.length + 1)}
+    state = {meter.open(price, key, section, byte(section, 2) + 1, not (is_first and record.partial))}
   else
-    state = {meter.read(raw, price.length + 1)}
+    state = {meter.read(section, byte(section, 2) + 1)}
   end
-  if state[1] then
-    states[place], openers[place] = state, price
-    return state
+  if not state[1] then
+    return nil
   end
+  if place then
+    table.remove(record.sections, place)
+  end
+  local cell = {record = record, price = price, state = state, section = section}
+  table.insert(record.cells, 1, cell)
+  if not is_first then
+    change(record)
+  end
+  return cell
 end
 
--- The state of a key, if it was or can be read under the very limit that is charged.
+-- The state of a key that is charged at a price.
 local function opened(place, price)
-  local opener = openers[place]
-  if not opener then
-    return open(place, price)
+  local record = record_of(place)
+  if not record then
+    return nil
   end
-  return opener.tag == price.tag and states[place]
+  local cells = record.cells
+  for index = 1, #cells do
+    local cell = cells[index]
+    local known = cell.price
+    if known.tag == price.tag
+      or sub(known.tag, 3, 2 + known.shared) == sub(price.tag, 3, 2 + price.shared) then
+      if index > 1 then
+        if not takeovers[place .. price.tag] then
+          return nil
+        end
+        table.insert(cells, 1, table.remove(cells, index))
+        change(record)
+      end
+      cell.price = price
+      return cell
+    end
+  end
+  return open(record, price)
 end
 
-local function answer(granted, place, price, before)
+-- The bytes of a state after its tag, and until when they say anything.
+local function write(price, state)
+  if price.meter.whole then
+    return price.meter.whole(price, state[1])
+  end
+  return price.meter.write(price, unpack(state))
+end
+
+local function answer(granted, cell, price, before)
   local kept
   if price.meter.tell then
-    kept = price.meter.tell(price, before[1], states[place][1])
-  elseif is_changed[place] then
-    kept = price.tag .. price.meter.write(price, unpack(before))
+    kept = price.meter.tell(price, before[1], cell.state[1])
+  elseif cell.record.changed then
+    kept = price.tag .. write(price, before)
   else
-    kept = raws[place] or ''
+    kept = cell.section
   end
   answers[last + 1], answers[last + 2] = char(granted, #kept), kept
   last = last + 2
 end
 
--- All that is kept under a key, for who can't read it.
+-- The sections of a record that still say something, and until when.
+local function sections_of(record)
+  local sections, kept_until = {}, 0
+  for index = 1, #record.cells do
+    local cell = record.cells[index]
+    local kept, ends = write(cell.price, cell.state)
+    if ends > now then
+      sections[#sections + 1], kept_until = cell.price.tag .. kept, math.max(kept_until, ends)
+    end
+  end
+  kept_until = add_live(sections, record.sections, kept_until)
+  return sections, kept_until
+end
+
+-- All that is kept under a key, for a request that can't read it.
 local function whole(place)
-  local opener = openers[place]
-  if opener and opener.meter.write then
-    return opener.tag .. opener.meter.write(opener, unpack(states[place]))
+  local record = records[place]
+  if record and #record.cells > 0 then
+    return join((sections_of(record)))
   end
   local raw = redis.pcall('GET', KEYS[place])
   return type(raw) == 'string' and raw or ''
@@ -89,61 +157,64 @@ end
 
 -- Charges a request up to `count` times: `text` from `at` names its charges.
 local function charge(text, at, charges, count)
-  local places, charged, befores, granted, readable = {}, {}, {}, 0, true
+  local places, cells, charged, befores, granted, readable = {}, {}, {}, {}, 0, true
   for index = 1, charges do
     local place, priced = byte(text, at + 2 * index - 2, at + 2 * index - 1)
     places[index], charged[index] = place, prices[priced]
-    befores[index] = opened(place, prices[priced]) or false
-    readable = readable and befores[index]
+    cells[index] = opened(place, prices[priced]) or false
+    befores[index] = cells[index] and cells[index].state
+    readable = readable and cells[index]
   end
   -- Identical requests go one by one; the first that does not fit ends them.
   while readable and granted < count do
     local undo, fits = {}, true
     for index = 1, charges do
-      local place, price = places[index], charged[index]
-      local after = {price.meter.take(price, unpack(states[place]))}
+      local cell, price = cells[index], charged[index]
+      local after = {price.meter.take(price, unpack(cell.state))}
       if not after[1] then
         fits = false
         break
       end
-      undo[index], states[place] = states[place], after
+      undo[index], cell.state = cell.state, after
     end
     if not fits then
       for index = #undo, 1, -1 do
-        states[places[index]] = undo[index]
+        cells[index].state = undo[index]
       end
       break
     end
     granted = granted + 1
   end
   for index = 1, charges do
-    if befores[index] then
-      answer(granted, places[index], charged[index], befores[index])
+    if cells[index] then
+      answer(granted, cells[index], charged[index], befores[index])
     else
       answer_unread(whole(places[index]))
     end
   end
   if granted > 0 then
     for index = 1, charges do
-      change(places[index])
+      change(cells[index].record)
     end
   end
 end
 
 local function finish()
   for index = 1, #changed do
-    local place = changed[index]
-    local price, state = openers[place], states[place]
-    if not state then
-      -- Taken over and never read: it was written as it is.
+    local record = changed[index]
+    local key, cell = KEYS[record.place], record.cells[1]
+    local price, state = cell.price, cell.state
+    local is_same = sub(cell.section, 1, price.length) == price.tag
+    if record.mixed or (price.meter.store and not is_same) then
+      put_sections(key, sections_of(record))
     elseif price.meter.store then
       price.meter.store(price, state[1], price.tag)
     else
       local kept, kept_until = price.meter.write(price, unpack(state))
       if kept_until > now then
-        call('PSETEX', KEYS[place], milliseconds_until(kept_until), price.tag .. kept)
+        call('PSETEX', key, milliseconds_until(kept_until), price.tag .. kept)
       else
-        call('DEL', KEYS[place])
+        call('DEL', key)
       end
     end
   end

@@ -3,15 +3,17 @@
 -- costs no more than a short one. Entries before the first live one are dropped now and then.
 --
 -- All charges of one call happen at one instant, so a call adds at most one entry; its cost is kept
--- apart until it is written. A state is {first, count, spent, last, added, key, start of the header}.
+-- apart until it is written. A state is {first, count, spent, last, added, key, start of the header,
+-- text}. Where the log is one of several sections of its key, it is read whole, as the text.
 --
 -- Terms: window, amount, cost. Unlike other meters this one has a table for a state, and reads and
 -- writes its key itself: `open` instead of `read`, `store` instead of `write`, and `tell` for what a
--- client needs to know of it.
+-- client needs to know of it. `whole` writes a section, `ends` is until when it says anything.
 
 local HEADER, ENTRY = 19, 9
 -- Entries are read in runs of this many.
 local RUN = 64
+local pick = string.sub
 
 local function terms(text, at)
   return unpack_from('>I7I7I7', text, at)
@@ -19,6 +21,9 @@ end
 
 local function entries(state, from, to)
   local start = state[7] + HEADER + from * ENTRY
+  if state[8] then
+    return pick(state[8], start + 1, start + (to - from) * ENTRY)
+  end
   return redis.call('GETRANGE', state[6], start, start + (to - from) * ENTRY - 1)
 end
 
@@ -45,12 +50,12 @@ local function fresh(key, start)
 end
 
 -- The log as it stands at this moment; nil when it can't be read.
-local function open(terms, key, raw, at)
+local function open(terms, key, raw, at, is_section)
   if #raw < at + HEADER - 1 then
     return nil
   end
   local window, first, count, spent, last = terms[1], unpack_from('>I4I4I4I7', raw, at)
-  local state = {first, count, spent, last, 0, key, at - 1}
+  local state = {first, count, spent, last, 0, key, at - 1, is_section and raw or nil}
   walk(state, function(place, instant, cost)
     if instant + window > now then
       return true
@@ -69,7 +74,7 @@ local function take(terms, state)
     return nil
   end
   local first, count, spent, last, added, key, start = unpack(state)
-  return {first, count, spent + cost, last, added + cost, key, start}
+  return {first, count, spent + cost, last, added + cost, key, start, state[8]}
 end
 
 -- What a client is to be told: spent before this call, the entries that have to go before one more
@@ -87,12 +92,9 @@ local function tell(terms, before, after)
   return pack('>I4I4I4I7I7', before[3], before[5], freed, freed_at, before[4])
 end
 
-local function store(terms, state, tag)
-  local first, count, spent, last, added, key, start = unpack(state)
-  if count == 0 and added == 0 then
-    redis.call('DEL', key)
-    return
-  end
+-- The entry that this call adds, its place, and the last instant.
+local function newest(state)
+  local _, count, _, last, added = unpack(state)
   local entry, place = '', count
   if added > 0 then
     local own_now = math.max(now, last)
@@ -103,12 +105,35 @@ local function store(terms, state, tag)
     end
     entry, last = pack('>I7I2', own_now, added), own_now
   end
+  return entry, place, last
+end
+
+local function whole(terms, state)
+  local first, count, spent = unpack(state)
+  local entry, place, last = newest(state)
+  if count == 0 and entry == '' then
+    return '', 0
+  end
+  local after = entry ~= '' and place + 1 or count
+  local live = place > first and entries(state, first, place) or ''
+  return pack('>I4I4I4I7', 0, after - first, spent, last) .. live .. entry, last + terms[1]
+end
+
+local function ends(terms, state)
+  return state[2] > 0 and state[4] + terms[1] or 0
+end
+
+local function store(terms, state, tag)
+  local first, count, spent, _, added, key, start = unpack(state)
+  if count == 0 and added == 0 then
+    redis.call('DEL', key)
+    return
+  end
+  local entry, place, last = newest(state)
   local ttl = milliseconds_until(last + terms[1])
   local after = added > 0 and place + 1 or count
   if count == 0 or (first >= RUN and first * 2 > count) then
-    local live = place > first and entries(state, first, place) or ''
-    local header = pack('>I4I4I4I7', 0, after - first, spent, last)
-    redis.call('PSETEX', key, ttl, tag .. header .. live .. entry)
+    redis.call('PSETEX', key, ttl, tag .. whole(terms, state))
     return
   end
   if added > 0 then
@@ -137,8 +162,12 @@ if REFUNDS then
   end
 
   local function put(state, place, at, cost)
-    local start = state[7] + HEADER + place * ENTRY
-    redis.call('SETRANGE', state[6], start, pack('>I7I2', at, cost))
+    local start, entry = state[7] + HEADER + place * ENTRY, pack('>I7I2', at, cost)
+    if state[8] then
+      state[8] = pick(state[8], 1, start) .. entry .. pick(state[8], start + ENTRY + 1)
+    else
+      redis.call('SETRANGE', state[6], start, entry)
+    end
   end
 
   -- Takes up to `wanted` off the entry of an instant. What was taken.
@@ -172,8 +201,8 @@ if REFUNDS then
     return wanted - left
   end
 
-  -- Takes the cost off the entry of the slip, or off the newest, and writes the log. Whether there
-  -- was any.
+  -- Takes the cost off the entry of the slip, or off the newest, and writes the log, unless it is a
+  -- section. Whether there was any.
   function refund(terms, slip, state)
     local taken = slip and take_at(state, slip[1], terms[3])
     taken = taken or take_newest(state, terms[3])
@@ -190,7 +219,10 @@ if REFUNDS then
       end
       count = count - 1
     end
-    if count == first then
+    if state[8] then
+      state[2], state[3], state[4] = count > first and count or 0, spent - taken, last
+      state[1] = count > first and first or 0
+    elseif count == first then
       redis.call('DEL', key)
     else
       redis.call('SETRANGE', key, start, pack('>I4I4I4I7', first, count, spent - taken, last))
@@ -201,4 +233,5 @@ end
 
 return {
   terms = terms, fresh = fresh, open = open, take = take, tell = tell, store = store, refund = refund,
+  whole = whole, ends = ends,
 }

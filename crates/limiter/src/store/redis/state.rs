@@ -2,7 +2,12 @@
 //!
 //! A tag, then the state's numbers in network order. The tag is the version of the format, its own
 //! length, and the limit that the state belongs to: two releases may share a Redis, and a changed
-//! limit has to know what it takes over. The scripts compare tags whole and never look inside.
+//! limit has to know what it takes over. The scripts compare tags, and read no more of them than the
+//! algorithm and the window.
+//!
+//! While nodes with different limits use one key, its value has a section for each of them: the byte
+//! [`MIXED`], then each section after its length in four bytes, the limit that was used last first. A
+//! section is a tag and a state, as it would be alone.
 
 use smallvec::SmallVec;
 use tidegate_core::algorithm::concurrency::{Slot, Slots};
@@ -11,10 +16,12 @@ use tidegate_core::algorithm::sliding_log::Log;
 use tidegate_core::algorithm::sliding_window::Counts;
 use tidegate_core::algorithm::token_bucket::Level;
 use tidegate_core::algorithm::{Due, Terms};
-use tidegate_core::{Algorithm, Limit, Quota, Slip, Span, State, Timestamp};
+use tidegate_core::{Algorithm, ClientStates, Limit, Quota, Slip, Span, State, Timestamp};
 
 /// The version of the format.
 const VERSION: u8 = 1;
+/// In place of the version: a value of several sections.
+const MIXED: u8 = 2;
 
 /// Bytes that are almost always few.
 pub(super) type Bytes = SmallVec<[u8; 48]>;
@@ -72,10 +79,10 @@ impl Tag {
         self.bytes[2]
     }
 
-    /// What has to follow the first two bytes of a state's tag for a slip of this limit to count: all
-    /// of it for buckets, for windows as much as says that the window is the same. Slots in flight go by
-    /// their names alone.
-    pub(super) fn honoured(&self) -> &[u8] {
+    /// What has to follow the first two bytes of the tags of limits that
+    /// [share a state](Limit::shares_state_with) with this one: all of it for buckets, for windows as
+    /// much as has the window, and for slots in flight the algorithm alone.
+    pub(super) fn shared(&self) -> &[u8] {
         if self.algorithm() == id(Algorithm::Concurrency { hold: Span::ZERO }) {
             return &self.bytes[2..3];
         }
@@ -84,10 +91,76 @@ impl Tag {
     }
 }
 
+/// A tag as the scripts read it: algorithm, its length, how much of it is shared, and it.
+pub(super) fn put_tag(bytes: &mut Vec<u8>, tag: &Tag) {
+    let byte = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
+    bytes.extend([tag.algorithm(), byte(tag.bytes.len()), byte(tag.shared().len())]);
+    bytes.extend_from_slice(&tag.bytes);
+}
+
 /// Why bytes are no state.
 pub(super) type Unreadable = &'static str;
 
-/// The limit and the state that a key's bytes say.
+/// The sections of a key's value, the limit that was used last first.
+pub(super) fn sections(raw: &[u8]) -> Result<SmallVec<[&[u8]; 2]>, Unreadable> {
+    if raw.first() != Some(&MIXED) {
+        return Ok(SmallVec::from_iter((!raw.is_empty()).then_some(raw)));
+    }
+    let (mut sections, mut rest) = (SmallVec::new(), &raw[1..]);
+    while let Some((length, after)) = rest.split_first_chunk() {
+        let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
+        let (section, after) = after.split_at_checked(length).ok_or("a section is cut short")?;
+        sections.push(section);
+        rest = after;
+    }
+    Ok(sections)
+}
+
+/// The place of the section that belongs to a tag.
+pub(super) fn find_section(sections: &[&[u8]], tag: &Tag) -> Option<usize> {
+    sections.iter().position(|section| {
+        section.first() == Some(&VERSION)
+            && section.get(2..).is_some_and(|rest| rest.starts_with(tag.shared()))
+    })
+}
+
+/// The section of a limit in a value that another limit used last, and the section to replace it;
+/// either is empty if there is none.
+pub(super) fn take_over<'r>(
+    limit: &Limit,
+    tag: &Tag,
+    raw: &'r [u8],
+    now: Timestamp,
+) -> Result<(&'r [u8], Bytes), Unreadable> {
+    let sections = sections(raw)?;
+    let own = find_section(&sections, tag);
+    let found = own.map_or(&[][..], |place| sections[place]);
+    // What another limit left in the same batch may have expired.
+    if own == Some(0) || sections.is_empty() {
+        return Ok((found, found.into()));
+    }
+    let mut states: ClientStates = parse_all(raw, parse)?.into_iter().collect();
+    let adopted = write(tag, states.enter(limit, now)).unwrap_or_default();
+    Ok((found, adopted))
+}
+
+/// The sections of a key's value, each read by `parse`, the limit that was used last first.
+pub(super) fn parse_all<T>(
+    raw: &[u8],
+    parse: impl Fn(&[u8]) -> Result<T, Unreadable>,
+) -> Result<Vec<T>, Unreadable> {
+    sections(raw)?.into_iter().map(parse).collect()
+}
+
+/// The first section of a key's value, read by `parse`: that of the limit that was used last.
+pub(super) fn parse_first<T>(
+    raw: &[u8],
+    parse: impl Fn(&[u8]) -> Result<T, Unreadable>,
+) -> Result<T, Unreadable> {
+    parse(sections(raw)?.first().ok_or("it is empty")?)
+}
+
+/// The limit and the state of a section.
 pub(super) fn parse(raw: &[u8]) -> Result<(Limit, State), Unreadable> {
     let (limit, payload) = parse_tag(raw)?;
     let state = match limit {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use asks::AskCase;
 use tidegate::{
-    Ask, Granted, Hold, HoldId, Holds, Key, Limit, Owed, Refund, Report, Span, State, Store,
-    Timestamp,
+    Ask, ClientStates, Granted, Hold, HoldId, Holds, Key, Limit, Owed, Refund, Report, Span, State,
+    Store, Timestamp,
 };
 
 use super::Bench;
@@ -25,26 +25,24 @@ impl Bench {
 
     /// What is kept of a client, under a limit that it was just asked under.
     fn kept(&self, key: Key, limit: &Limit) -> (State, Holds) {
-        let state = self.runtime.block_on(self.store.state(key)).unwrap();
-        let holds = self.runtime.block_on(self.store.holds(key)).unwrap();
-        let state = state.map_or_else(
-            || limit.fresh(),
-            |(under, state)| {
-                assert_eq!(under, *limit);
-                state
-            },
-        );
-        let holds = holds.map_or_else(Holds::default, |(under, holds)| {
-            assert_eq!(under, *limit);
-            holds
-        });
-        (state, holds)
+        let (mut states, holds) = self.all_kept(key);
+        let state = states.find(limit).map_or_else(|| limit.fresh(), |(_, state)| state.clone());
+        let own = holds.into_iter().find(|(under, _)| limit.shares_state_with(under));
+        (state, own.map(|(_, holds)| holds).unwrap_or_default())
+    }
+
+    /// What is kept of a client, under each limit.
+    fn all_kept(&self, key: Key) -> (ClientStates, Vec<(Limit, Holds)>) {
+        let states = self.runtime.block_on(self.store.states(key)).unwrap();
+        (states, self.runtime.block_on(self.store.holds_by_limit(key)).unwrap())
     }
 
     /// Checks that no key of a client expires while it says something.
     fn assert_kept_while_it_counts(&mut self, client: &Client, now: Timestamp, place: &str) {
-        let (limit, state, holds) = &client.kept;
-        let empty = [limit.whole_at(&mut state.clone()) <= now, holds.is_empty()];
+        let (states, holds) = &client.kept;
+        let mut live = states.clone();
+        live.drop_expired(now);
+        let empty = [live.iter().next().is_none(), holds.iter().all(|(_, held)| held.is_empty())];
         for ((name, over), empty) in self.names(client).iter().zip(client.over()).zip(empty) {
             let expiry = self.expiry(name);
             assert!(
@@ -95,8 +93,10 @@ const CLIENTS: u64 = 60;
 struct Client {
     key: Key,
     limit: Arc<Limit>,
-    /// What is kept of it.
-    kept: (Arc<Limit>, State, Holds),
+    /// What is kept of it, under each limit that it was asked under.
+    kept: (ClientStates, Vec<(Limit, Holds)>),
+    /// Limits that it was asked under before.
+    known: Vec<Arc<Limit>>,
     /// Names of holds that it was asked for lately.
     names: Vec<HoldId>,
     /// Under which name some node owes how much.
@@ -127,15 +127,25 @@ fn any_amount(random: &mut Random, most: u64) -> u64 {
 impl Client {
     fn new(number: u64, random: &mut Random) -> Self {
         let limit = any_leasing_limit(random);
-        let kept = (Arc::clone(&limit), limit.fresh(), Holds::default());
         let owes = (HoldId { node: 101, number: 0 }, 0);
-        let (key, names) = (Key::from_u128(u128::from(number) << 50), Vec::new());
-        Self { key, limit, kept, names, owes, spent: Vec::new() }
+        let key = Key::from_u128(u128::from(number) << 50);
+        let (kept, known, names) = (Default::default(), Vec::new(), Vec::new());
+        Self { key, limit, kept, known, names, owes, spent: Vec::new() }
     }
 
     fn draw(&mut self, random: &mut Random, number: u32, now: Timestamp) -> Ask {
         if random.chance(3) {
-            self.limit = any_leasing_limit(random);
+            let before = Arc::clone(&self.limit);
+            self.limit = match self.known.len() {
+                // As nodes do that still have other rules.
+                known @ 1.. if random.chance(50) => {
+                    Arc::clone(&self.known[usize::try_from(random.below(known as u64)).unwrap()])
+                }
+                _ => any_leasing_limit(random),
+            };
+            self.known.push(before);
+            let keep = self.known.len().saturating_sub(3);
+            self.known.drain(..keep);
         }
         let capacity = self.limit.capacity();
         let known = |random: &mut Random| match self.names.len() {
@@ -189,12 +199,15 @@ impl Client {
 
     /// What the core answers, from what was kept.
     fn answer(&mut self, now: Timestamp, ask: &Ask) -> Granted {
-        let (old, state, holds) = &mut self.kept;
-        if *old != self.limit {
-            *state = self.limit.adopt(old, state, now);
-            *old = Arc::clone(&self.limit);
-        }
-        let granted = self.limit.ask(state, holds, now, ask);
+        let (states, holds) = &mut self.kept;
+        let state = states.enter(&self.limit, now);
+        let own = holds.iter().position(|(known, _)| known.shares_state_with(&self.limit));
+        let mut held = match own {
+            Some(place) => holds.remove(place).1,
+            None => holds.first().map(|(_, held)| held.clone()).unwrap_or_default(),
+        };
+        let granted = self.limit.ask(state, &mut held, now, ask);
+        holds.insert(0, (Limit::clone(&self.limit), held));
         if let Some(slip) = granted.outcome.slip() {
             let (key, limit, slip) = (self.key, Arc::clone(&self.limit), Some(slip));
             self.spent.push(Refund { key, limit, cost: ask.cost, slip });
@@ -204,37 +217,39 @@ impl Client {
 
     /// Refunds one of the last costs. Whether anything was given back.
     fn refund(&mut self, refund: &Refund, now: Timestamp) -> bool {
-        let (limit, state, _) = &mut self.kept;
-        refund.take_back(limit, state, now)
+        let own = self.kept.0.find(&refund.limit);
+        own.is_some_and(|(limit, state)| refund.take_back(limit, state, now))
     }
 
     /// Drops what was in keys that have expired. Each of them was over.
     fn expire(&mut self, gone: [bool; 2], now: Timestamp, place: &str) {
-        let over = self.over();
-        let (limit, state, holds) = &mut self.kept;
-        for (is_gone, over) in gone.into_iter().zip(over) {
-            assert!(
-                !is_gone || over <= now,
-                "{place}: over at {over:?}: {limit} {state:?} {holds:?}"
-            );
+        for (is_gone, over) in gone.into_iter().zip(self.over()) {
+            assert!(!is_gone || over <= now, "{place}: over at {over:?}: {:?}", self.kept);
         }
         if gone[0] {
-            *state = limit.fresh();
+            self.kept.0 = ClientStates::default();
         }
         if gone[1] {
-            *holds = Holds::default();
+            self.kept.1.clear();
         }
     }
 
-    /// From when on the key of the state, and the key of the leases, may be gone. While tokens are leased
-    /// and not reported, that is when the client is settled.
+    /// From when on the key of the states, and the key of the leases, may be gone. While tokens are leased
+    /// and not reported, that is when the client is settled under each limit.
     fn over(&self) -> [Timestamp; 2] {
-        let (limit, state, holds) = &self.kept;
-        if holds.iter().any(|hold| !hold.is_mark()) {
-            return [limit.settled_at(state, holds); 2];
+        let (states, holds) = &self.kept;
+        let wholes = states.iter().map(|(limit, state)| limit.whole_at(&mut state.clone()));
+        let mut over = [wholes.max().unwrap_or(Timestamp::EPOCH), Timestamp::EPOCH];
+        for (limit, holds) in holds {
+            let last = holds.iter().map(|hold| hold.until).max().unwrap_or(Timestamp::EPOCH);
+            over[1] = over[1].max(last);
+            if holds.iter().any(|hold| !hold.is_mark()) {
+                let own = states.clone().find(limit).map(|(_, state)| state.clone());
+                let settled = limit.settled_at(&own.unwrap_or_else(|| limit.fresh()), holds);
+                over = over.map(|over| over.max(settled));
+            }
         }
-        let last = holds.iter().map(|hold| hold.until).max();
-        [limit.whole_at(&mut state.clone()), last.unwrap_or(Timestamp::EPOCH)]
+        over
     }
 }
 
@@ -329,11 +344,12 @@ fn a_random_walk_of_asks_agrees_with_the_core_while_keys_expire_at_their_ttl() {
             let client = &mut clients[place];
             let (state, holds) = bench.kept(client.key, &client.limit);
             let at = format!("TIDEGATE_SEED={seed}, after {taken} steps, at {now:?}");
-            assert_eq!(holds, client.kept.2, "{at}");
+            assert_eq!(holds, client.kept.1[0].1, "{at}");
             longest = longest.max(holds.iter().len());
             // What says nothing any more is not kept, and what is over is dropped later.
             let limit = Arc::clone(&client.limit);
-            let [mut seen, mut wanted] = [state.clone(), client.kept.1.clone()];
+            let expected = client.kept.0.iter().next().map(|(_, state)| state.clone());
+            let [mut seen, mut wanted] = [state.clone(), expected.unwrap()];
             if limit.whole_at(&mut wanted) <= now {
                 assert!(limit.whole_at(&mut seen) <= now, "{at}: {limit} {seen:?} {wanted:?}");
             } else {
@@ -341,7 +357,7 @@ fn a_random_walk_of_asks_agrees_with_the_core_while_keys_expire_at_their_ttl() {
                 limit.admits(&mut wanted, now, 1);
                 assert_eq!(seen, wanted, "{at}: {limit}");
             }
-            client.kept = (limit, state, holds);
+            client.kept = bench.all_kept(client.key);
             bench.assert_kept_while_it_counts(client, now, &at);
         }
     }

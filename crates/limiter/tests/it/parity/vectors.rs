@@ -76,11 +76,11 @@ impl Bench {
                     expected.slip().map(|slip| Refund { key, limit, cost, slip: Some(slip) });
             }
             match self.runtime.block_on(store.state(key)).unwrap() {
-                Some((kept_under, mut kept)) => {
-                    assert_eq!(kept_under, *limit, "{place}");
+                Some((kept_under, mut kept)) if kept_under == *limit => {
                     assert_eq!(integers(&limit, &mut kept, now), step.state, "{place}: state");
                 }
-                None => assert!(limit.whole_at(&mut core) <= now, "{place}: {core:?} is lost"),
+                // A state of the limit before may be left.
+                _ => assert!(limit.whole_at(&mut core) <= now, "{place}: {core:?} is lost"),
             }
         }
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tidegate::{
-    Algorithm, Answer, Charge, Key, Limit, Outcome, Quota, Refund, Span, State, Store, Timestamp,
+    Algorithm, Answer, Charge, ClientStates, Key, Limit, Outcome, Quota, Refund, Span, Store,
+    Timestamp,
 };
 
 use super::Bench;
@@ -32,37 +33,42 @@ struct Client {
     key: Key,
     /// What it is charged under from now on.
     limit: Arc<Limit>,
-    /// What was last written, and under which limit; nothing when nothing has to be kept.
-    kept: Option<(Arc<Limit>, State)>,
+    /// What was last written, and under which limits.
+    kept: ClientStates,
+    /// Limits that it was charged under before.
+    known: Vec<Arc<Limit>>,
     spent: Vec<Refund>,
 }
 
 impl Client {
-    /// The state that a charge finds. A changed limit takes over what there was, spent or not.
-    fn open(&mut self, now: Timestamp) -> State {
-        if let Some((old, state)) = &self.kept
-            && *old != self.limit
-        {
-            let mut adopted = self.limit.adopt(old, state, now);
-            // What is taken over is written as it stands now: a log without what is over.
-            self.limit.admits(&mut adopted, now, 1);
-            self.keep(adopted, now);
+    /// The states that a charge finds. A changed limit takes over what there was, spent or not.
+    fn open(&mut self, now: Timestamp) -> ClientStates {
+        let mut states = self.kept.clone();
+        if states.iter().count() > 1 {
+            states.drop_expired(now);
         }
-        self.kept.as_ref().map_or_else(|| self.limit.fresh(), |(_, state)| state.clone())
+        let is_foreign = states.is_foreign(&self.limit);
+        let state = states.enter(&self.limit, now);
+        if is_foreign {
+            // What is taken over is written as it stands now: a log without what is over.
+            self.limit.admits(state, now, 1);
+            self.keep(states.clone(), now);
+        }
+        states
     }
 
     /// What says no more than nothing is not kept: a clock set back does not bring it back.
-    fn keep(&mut self, mut state: State, now: Timestamp) {
-        let keeps = self.limit.whole_at(&mut state) > now;
-        self.kept = keeps.then(|| (Arc::clone(&self.limit), state));
+    fn keep(&mut self, mut states: ClientStates, now: Timestamp) {
+        states.drop_expired(now);
+        self.kept = states;
     }
 
     fn charge(&mut self, now: Timestamp, cost: u64) -> Outcome {
-        let mut state = self.open(now);
-        let outcome = self.limit.charge(&mut state, now, cost);
+        let mut states = self.open(now);
+        let outcome = self.limit.charge(states.enter(&self.limit, now), now, cost);
         // A request that spends nothing leaves everything as it was.
         if let Some(slip) = outcome.slip() {
-            self.keep(state, now);
+            self.keep(states, now);
             let limit = Arc::clone(&self.limit);
             self.spent.push(Refund { key: self.key, limit, cost, slip: Some(slip) });
         }
@@ -70,27 +76,32 @@ impl Client {
     }
 
     fn peek(&mut self, now: Timestamp, cost: u64) -> Outcome {
-        let mut state = self.open(now);
-        self.limit.peek(&mut state, now, cost)
+        let mut states = self.open(now);
+        self.limit.peek(states.enter(&self.limit, now), now, cost)
     }
 
     fn refund(&mut self, refund: &Refund, now: Timestamp) -> bool {
-        let Some((limit, state)) = self.kept.clone() else { return false };
-        let mut after = state;
-        let given = refund.take_back(&limit, &mut after, now);
+        let mut after = self.kept.clone();
+        let Some((limit, state)) = after.find(&refund.limit) else { return false };
+        let is_bucket = matches!(limit, Limit::TokenBucket(_));
+        let given = refund.take_back(limit, state, now);
         if given {
             // A bucket that is full again is kept for as long as it would have been without the refund.
-            let keeps = limit.whole_at(&mut after) > now || matches!(*limit, Limit::TokenBucket(_));
-            self.kept = keeps.then_some((limit, after));
+            if is_bucket && after.iter().count() == 1 {
+                self.kept = after;
+            } else {
+                self.keep(after, now);
+            }
         }
         given
     }
 
     fn renew(&mut self, slots: &Refund, now: Timestamp) -> bool {
-        let Some((limit, mut state)) = self.kept.clone() else { return false };
-        let held = slots.renew(&limit, &mut state, now);
+        let mut after = self.kept.clone();
+        let Some((limit, state)) = after.find(&slots.limit) else { return false };
+        let held = slots.renew(limit, state, now);
         if held {
-            self.kept = Some((limit, state));
+            self.keep(after, now);
         }
         held
     }
@@ -186,7 +197,8 @@ impl Walk {
         let client = |number: u64| Client {
             key: Key::from_u128(u128::from(number + 1) << 60),
             limit: any_limit(&mut random),
-            kept: None,
+            kept: ClientStates::default(),
+            known: Vec::new(),
             spent: Vec::new(),
         };
         let clients = (0..CLIENTS).map(client).collect();
@@ -199,7 +211,17 @@ impl Walk {
         while place < self.clients.len() {
             let (random, client) = (&mut self.random, &mut self.clients[place]);
             if random.chance(3) {
-                client.limit = any_limit(random);
+                let before = Arc::clone(&client.limit);
+                client.limit = match client.known.len() {
+                    // As nodes do that still have other rules.
+                    known @ 1.. if random.chance(50) => Arc::clone(
+                        &client.known[usize::try_from(random.below(known as u64)).unwrap()],
+                    ),
+                    _ => any_limit(random),
+                };
+                client.known.push(before);
+                let keep = client.known.len().saturating_sub(3);
+                client.known.drain(..keep);
             }
             if random.chance(12) && !client.spent.is_empty() {
                 let which = usize::try_from(random.below(client.spent.len() as u64)).unwrap();
@@ -242,8 +264,8 @@ impl Walk {
                 let mut all_fit = *cost > 0;
                 for client in clients {
                     let client = &mut self.clients[*client];
-                    let mut state = client.open(now);
-                    all_fit &= client.limit.admits(&mut state, now, *cost);
+                    let mut states = client.open(now);
+                    all_fit &= client.limit.admits(states.enter(&client.limit, now), now, *cost);
                 }
                 let outcome = |client: &usize| {
                     let client = &mut self.clients[*client];
@@ -350,7 +372,8 @@ fn a_random_walk_through_lua_and_through_rust_agrees_at_every_step() {
         let kept = bench.runtime.block_on(bench.store.state(client.key)).unwrap();
         // How long the last one would have waited is nothing to keep.
         let patient = |limit: &Limit| Limit::new(limit.algorithm(), *limit.quota()).unwrap();
-        let wanted = client.kept.as_ref().map(|(limit, state)| (patient(limit), state.clone()));
+        let wanted = client.kept.iter().next();
+        let wanted = wanted.map(|(limit, state)| (patient(limit), state.clone()));
         assert_eq!(kept, wanted, "TIDEGATE_SEED={seed}, after {taken} steps");
     }
     println!(

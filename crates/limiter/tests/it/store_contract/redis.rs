@@ -66,6 +66,7 @@ impl OnRedis {
 
 impl Testbed for OnRedis {
     type Store = RedisStore;
+    const IS_SHARED: bool = true;
 
     fn store(&self) -> &Arc<RedisStore> {
         &self.store

@@ -7,7 +7,7 @@ use tidegate_core::{Limit, Outcome, State, Timestamp};
 
 use super::super::node::Node;
 use super::super::state::{self, Tag};
-use super::{Batch, Entry, Errand, Item, TRIES, Takeover};
+use super::{Batch, Entry, Errand, Item, Takeover};
 use crate::store::StoreError;
 
 impl Batch {
@@ -119,30 +119,20 @@ impl Errand {
         now: Timestamp,
     ) -> Result<Self, (Self, &'static str)> {
         self.tries += 1;
-        if self.tries > TRIES {
-            return Err((self, "its limit keeps changing, or it is no string"));
+        // The script decides on a state that it was given a takeover for, so each comes back once.
+        if self.tries > self.items.len() {
+            return Err((self, "its bytes can't be read, or it is no string"));
         }
-        self.takeovers.clear();
         for (item, answer) in self.items.iter().zip(answers) {
             let Err(found) = answer.before else { continue };
-            // Another node may have dropped it in between.
-            if found.is_empty() {
-                continue;
-            }
-            let (old, state) = match state::parse(found) {
-                Ok(parsed) => parsed,
+            let tag = Tag::of(&item.limit);
+            let (own, adopted) = match state::take_over(&item.limit, &tag, found, now) {
+                Ok(taken) => taken,
                 Err(reason) => return Err((self, reason)),
             };
-            if Tag::of(&old) == Tag::of(&item.limit) {
-                return Err((self, "its bytes can't be read"));
-            }
-            let adopted = item.limit.adopt(&old, &state, now);
-            let adopted = state::write(&Tag::of(&item.limit), &adopted);
-            self.takeovers.push(Takeover {
-                key: item.key,
-                found: found.to_vec(),
-                adopted: adopted.map(|bytes| bytes.to_vec()).unwrap_or_default(),
-            });
+            let (found, adopted) = (own.to_vec(), adopted.to_vec());
+            self.takeovers.retain(|known| known.key != item.key || known.tag != tag);
+            self.takeovers.push(Takeover { key: item.key, tag, found, adopted });
         }
         Ok(self)
     }

@@ -20,10 +20,16 @@ pub(super) struct Letter {
     pub(super) takeover: Option<Takeover>,
 }
 
-/// The bytes of state and holds that were found, and the same under the limit of the ask.
+/// The sections of a state and of holds under the limit of the ask.
 pub(super) struct Takeover {
-    found: [Vec<u8>; 2],
-    adopted: [Vec<u8>; 2],
+    state: Replacement,
+    holds: Replacement,
+}
+
+/// A section that was found, and the one to replace it; either is empty if there is none.
+struct Replacement {
+    found: Vec<u8>,
+    adopted: Vec<u8>,
 }
 
 /// What became of an ask.
@@ -70,8 +76,8 @@ impl Letter {
     fn argument(&self) -> Vec<u8> {
         let Self { limit, ask, .. } = self;
         let tag = Tag::of(limit);
-        let mut text = vec![tag.algorithm(), u8::try_from(tag.bytes().len()).unwrap_or(u8::MAX)];
-        text.extend_from_slice(tag.bytes());
+        let mut text = Vec::new();
+        state::put_tag(&mut text, &tag);
         state::put_terms(&mut text, &limit.terms(ask.cost));
         text.push(u8::from(self.charges()));
         text.push(u8::try_from(ask.owed.len()).unwrap_or(u8::MAX));
@@ -108,10 +114,12 @@ pub(super) fn address(shared: &Shared, letters: &[&Letter]) -> (Vec<String>, Vec
     });
     let mut arguments: Vec<Vec<u8>> = letters.iter().map(|letter| letter.argument()).collect();
     for (place, letter) in (1..).zip(letters) {
-        if let Some(Takeover { found, adopted }) = &letter.takeover {
+        if let Some(Takeover { state, holds }) = &letter.takeover {
             let place: usize = place;
             arguments.push(place.to_string().into_bytes());
-            arguments.extend(found.iter().chain(adopted).cloned());
+            for replacement in [state, holds] {
+                arguments.extend([replacement.found.clone(), replacement.adopted.clone()]);
+            }
         }
     }
     (keys.collect(), arguments)
@@ -182,27 +190,30 @@ impl Letter {
         holds::read(&self.limit, after_tag(raw)?)
     }
 
-    /// What was found, and what it is under this limit. Holds stay as they are.
+    /// The state that this limit takes over from the one that was used last. Unless it has holds of
+    /// its own, it begins with those of the other.
     fn take_over(&self, now: Timestamp, found: [&[u8]; 2]) -> Result<Takeover, Unreadable> {
         let (limit, tag) = (&*self.limit, Tag::of(&self.limit));
-        let [state, held] = found;
-        let mut is_ours = true;
-        let mut adopted = [Vec::new(), Vec::new()];
-        if !state.is_empty() {
-            let (old, state) = state::parse(state)?;
-            is_ours &= old == *limit;
-            let state = if old == *limit { state } else { limit.adopt(&old, &state, now) };
-            adopted[0] = state::write(&tag, &state).map(|bytes| bytes.to_vec()).unwrap_or_default();
-        }
-        if !held.is_empty() {
-            let (old, held) = holds::parse(held)?;
-            is_ours &= old == *limit;
-            adopted[1] = holds::write(&tag, limit, &held);
-        }
-        if is_ours {
+        let [states, holds] = [state::sections(found[0])?, state::sections(found[1])?];
+        let own = state::find_section(&states, &tag);
+        let own_holds = state::find_section(&holds, &tag);
+        let is_foreign = own != Some(0) && !states.is_empty();
+        let are_foreign = own_holds.is_none() && !holds.is_empty();
+        if !is_foreign && !are_foreign {
             return Err("its bytes can't be read");
         }
-        Ok(Takeover { found: found.map(<[u8]>::to_vec), adopted })
+        let kept = |sections: &[&[u8]], place: Option<usize>| {
+            let found = place.map_or_else(Vec::new, |place| sections[place].to_vec());
+            Replacement { adopted: found.clone(), found }
+        };
+        let (mut state, mut held) = (kept(&states, own), kept(&holds, own_holds));
+        if is_foreign {
+            state.adopted = state::take_over(limit, &tag, found[0], now)?.1.to_vec();
+        }
+        if are_foreign {
+            held.adopted = holds::write(&tag, limit, &holds::parse(holds[0])?.1);
+        }
+        Ok(Takeover { state, holds: held })
     }
 }
 

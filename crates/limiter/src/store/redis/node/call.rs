@@ -117,9 +117,9 @@ pub(super) async fn eval<T: FromRedisValue>(
 
 fn refund_argument(refund: &Refund) -> Vec<u8> {
     let tag = state::Tag::of(&refund.limit);
-    let honoured = tag.honoured();
-    let mut argument = vec![tag.algorithm(), u8::try_from(honoured.len()).unwrap_or(0)];
-    argument.extend_from_slice(honoured);
+    let shared = tag.shared();
+    let mut argument = vec![tag.algorithm(), u8::try_from(shared.len()).unwrap_or(0)];
+    argument.extend_from_slice(shared);
     state::put_terms(&mut argument, &refund.limit.terms(refund.cost));
     if let Some(slip) = &refund.slip {
         state::put_slip(&mut argument, slip);

@@ -1,0 +1,376 @@
+//! Nodes with different versions of the rules on one Redis: while a change of the rules spreads, the
+//! nodes of each version admit at most what their own limit admits alone, so all of them admit at most
+//! the old bound and the new one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tidegate::{
+    Algorithm, Answer, Charge, Key, Limit, Limiter, Quota, RedisConfig, RedisStore, Refund,
+    Request, RuleSet, Ruling, Span, State, Store, Timestamp,
+};
+use tidegate_testkit::{Flavour, PATIENCE, Redis, Tool, lacking};
+use tokio::task::JoinSet;
+
+const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
+
+/// Time by a key that the test sets. Nothing expires by the server's own clock.
+const CLOCK: &str = "
+local now = tonumber(redis.call('GET', 'clock'))
+local function milliseconds_until(instant)
+  return math.max(math.ceil((instant - now) / 1000), 0) + 36000000
+end
+";
+
+const START: u64 = 1_780_000_000_123_457;
+
+fn config(server: &Redis) -> RedisConfig {
+    let config: RedisConfig = server.url().parse().unwrap();
+    let config = config.with_timeout(PATIENCE).unwrap();
+    config.with_denial_memory(Duration::ZERO).unwrap()
+}
+
+/// Nodes on one Redis whose time the test sets.
+struct Fleet {
+    server: Redis,
+    nodes: Vec<Arc<RedisStore>>,
+    now: u64,
+}
+
+impl Fleet {
+    async fn of(size: usize) -> Self {
+        let server = Redis::start();
+        server.query::<()>(&["SET", "clock", &START.to_string()]);
+        let mut nodes = Vec::new();
+        for _ in 0..size {
+            let store = RedisStore::connect_on_clock(config(&server), CLOCK).await.unwrap();
+            nodes.push(Arc::new(store));
+        }
+        Self { server, nodes, now: START }
+    }
+
+    fn advance(&mut self, span: Span) {
+        self.now += span.as_micros();
+        self.server.query::<()>(&["SET", "clock", &self.now.to_string()]);
+    }
+}
+
+/// Whether a node admits one request.
+async fn admits(node: &RedisStore, key: Key, limit: &Arc<Limit>, cost: u64) -> bool {
+    let charge = Charge { key, shared: key, limit, cost, alone: false };
+    match node.charge(&[charge]).await.remove(0) {
+        Answer::Decided(outcome) => outcome.is_allowed(),
+        other => panic!("{limit} was not decided: {other:?}"),
+    }
+}
+
+/// Limits of every algorithm, with other amounts and other windows.
+fn limits() -> Vec<Arc<Limit>> {
+    let limits = [
+        (Algorithm::TokenBucket, Quota::per_minute(60)),
+        (Algorithm::TokenBucket, Quota::per_minute(6)),
+        (Algorithm::TokenBucket, Quota::per_second(3).burst(40)),
+        (Algorithm::LeakyBucket { queue: 0 }, Quota::per_minute(30)),
+        (Algorithm::LeakyBucket { queue: 20 }, Quota::per_minute(60)),
+        (Algorithm::FixedWindow, Quota::per_minute(50)),
+        (Algorithm::FixedWindow, Quota::per_minute(20)),
+        (Algorithm::FixedWindow, Quota::per_second(2)),
+        (Algorithm::SlidingWindow, Quota::per_minute(40)),
+        (Algorithm::SlidingWindow, Quota::per(5, Span::from_secs(7))),
+        (Algorithm::SlidingLog, Quota::per_minute(45)),
+        (Algorithm::SlidingLog, Quota::per(4, Span::from_secs(9))),
+        (Algorithm::Concurrency { hold: Span::from_secs(30) }, Quota::in_flight(10)),
+        (Algorithm::Concurrency { hold: Span::from_secs(20) }, Quota::in_flight(5)),
+    ];
+    limits.map(|(algorithm, quota)| Arc::new(Limit::new(algorithm, quota).unwrap())).to_vec()
+}
+
+/// One version of a limit: what its nodes admitted, and a client that is alone under it.
+struct Version {
+    limit: Arc<Limit>,
+    /// Counts only what nodes of this version admitted.
+    own: State,
+    /// Spends all that the limit admits.
+    greedy: State,
+    admitted: u64,
+    bound: u64,
+}
+
+impl Version {
+    fn new(limit: &Arc<Limit>) -> Self {
+        let (own, greedy) = (limit.fresh(), limit.fresh());
+        Self { limit: Arc::clone(limit), own, greedy, admitted: 0, bound: 0 }
+    }
+
+    /// Spends what is left under this limit alone.
+    fn exhaust(&mut self, now: Timestamp) {
+        while self.limit.charge(&mut self.greedy, now, 1).is_allowed() {
+            self.bound += 1;
+        }
+    }
+}
+
+#[tokio::test]
+async fn alternating_nodes_admit_at_most_the_old_bound_and_the_new_one() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let mut fleet = Fleet::of(2).await;
+    let (limits, mut number, mut worst) = (limits(), 0, Vec::new());
+    for old in &limits {
+        for new in &limits {
+            if old == new {
+                continue;
+            }
+            number += 1;
+            let key = Key::from_u128(number << 64 | number);
+            let mut versions = [Version::new(old), Version::new(new)];
+            for turn in 0..16 {
+                let now = Timestamp::from_micros(fleet.now);
+                for _ in 0..3 {
+                    for (node, version) in fleet.nodes.iter().zip(&mut versions) {
+                        for _ in 0..4 {
+                            if !admits(node, key, &version.limit, 1).await {
+                                break;
+                            }
+                            version.admitted += 1;
+                            let fits = version.limit.charge(&mut version.own, now, 1).is_allowed();
+                            let shared = old.shares_state_with(new);
+                            assert!(
+                                fits || shared,
+                                "from {old} to {new}, turn {turn}: {} admitted more than alone",
+                                version.limit
+                            );
+                        }
+                    }
+                }
+                versions.iter_mut().for_each(|version| version.exhaust(now));
+                fleet.advance(Span::from_millis(2_737));
+            }
+            let [old, new] = versions;
+            let (admitted, bound) = (old.admitted + new.admitted, old.bound + new.bound);
+            println!("{} -> {}: {admitted} of at most {bound}", old.limit, new.limit);
+            assert!(admitted > 0, "{} -> {}: nothing was admitted", old.limit, new.limit);
+            if admitted > bound {
+                worst.push(format!("{} -> {}: {admitted}, not {bound}", old.limit, new.limit));
+            }
+        }
+    }
+    assert!(worst.is_empty(), "{worst:#?}");
+}
+
+/// Many requests at once by nodes of both versions: each is decided, and neither version admits more
+/// than its limit. Time stands still.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_nodes_of_two_versions_are_all_decided_within_both_bounds() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let fleet = Fleet::of(3).await;
+    let (limits, mut number) = (limits(), 0);
+    for old in &limits {
+        for new in &limits {
+            if old == new {
+                continue;
+            }
+            number += 1;
+            let key = Key::from_u128(number << 64 | number);
+            let mut tasks = JoinSet::new();
+            let admitted: Arc<[AtomicU64; 2]> = Arc::default();
+            for task in 0..12 {
+                let (node, which) =
+                    (Arc::clone(&fleet.nodes[task % 3]), usize::from(task % 3 == 0));
+                let limit = Arc::clone([old, new][which]);
+                let admitted = Arc::clone(&admitted);
+                tasks.spawn(async move {
+                    for _ in 0..8 {
+                        if admits(&node, key, &limit, 1).await {
+                            admitted[which].fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+            tasks.join_all().await;
+            for (which, limit) in [old, new].into_iter().enumerate() {
+                let admitted = admitted[which].load(Ordering::Relaxed);
+                assert!(admitted <= limit.capacity(), "{old} -> {new}: {admitted} by {limit}");
+            }
+        }
+    }
+}
+
+/// A request of several rules, each of which other nodes have other limits for, is decided too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_of_several_rules_are_decided_while_versions_are_mixed() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let fleet = Fleet::of(2).await;
+    let bucket = |amount| Limit::new(Algorithm::TokenBucket, Quota::per_hour(amount)).unwrap();
+    let log = |amount| Limit::new(Algorithm::SlidingLog, Quota::per_hour(amount)).unwrap();
+    let versions = [bucket(300), log(40)].map(Arc::new);
+    let mut tasks = JoinSet::new();
+    for task in 0..12 {
+        let node = Arc::clone(&fleet.nodes[task % 2]);
+        let limit = Arc::clone(&versions[task % 2]);
+        tasks.spawn(async move {
+            let mut admitted = [0, 0];
+            for turn in 0..30_u128 {
+                let key = |number: u128| Key::from_u128(number << 64 | number);
+                let charges = [turn % 3 + 1, turn % 5 + 11, turn % 7 + 21].map(|number| Charge {
+                    key: key(number),
+                    shared: key(0),
+                    limit: &limit,
+                    cost: 1,
+                    alone: false,
+                });
+                let answers = node.charge(&charges).await;
+                let outcomes: Option<Vec<_>> = answers.iter().map(Answer::outcome).collect();
+                let outcomes = outcomes.unwrap_or_else(|| panic!("{answers:?}"));
+                admitted[task % 2] += u64::from(outcomes.iter().all(|told| told.is_allowed()));
+            }
+            admitted
+        });
+    }
+    let admitted = tasks.join_all().await;
+    let by_log: u64 = admitted.iter().map(|by| by[1]).sum();
+    // Three keys of the first rule, each admitted 40 at the most.
+    assert!(by_log <= 3 * 40, "{by_log}");
+}
+
+/// Slots are released and renewed by the nodes that took them, also while other nodes count something
+/// else under the same key.
+#[tokio::test]
+async fn slots_are_released_while_other_nodes_have_another_algorithm() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let fleet = Fleet::of(2).await;
+    let [old, new] = [&fleet.nodes[0], &fleet.nodes[1]];
+    let in_flight = |amount| {
+        let hold = Algorithm::Concurrency { hold: Span::MINUTE };
+        Arc::new(Limit::new(hold, Quota::in_flight(amount)).unwrap())
+    };
+    let (slots, fewer) = (in_flight(10), in_flight(5));
+    let bucket = Arc::new(Limit::new(Algorithm::TokenBucket, Quota::per_hour(100)).unwrap());
+    let key = Key::from_u128(7);
+    let mut held = Vec::new();
+    for _ in 0..10 {
+        let charge = Charge { key, shared: key, limit: &slots, cost: 1, alone: false };
+        let slip = old.charge(&[charge]).await[0].outcome().unwrap().slip();
+        held.push(Refund { key, limit: Arc::clone(&slots), cost: 1, slip });
+        assert!(admits(new, key, &bucket, 1).await);
+    }
+    assert!(!admits(old, key, &slots, 1).await);
+    assert!(!admits(new, key, &fewer, 1).await);
+    assert!(admits(new, key, &bucket, 1).await);
+    assert_eq!(old.renew(&held).await, Ok(10));
+    assert_eq!(old.refund(&held[..6]).await, Ok(6));
+    // Slots are one set for all limits in flight: four are taken.
+    assert!(admits(new, key, &fewer, 1).await);
+    assert!(!admits(new, key, &fewer, 1).await);
+    assert!(admits(old, key, &slots, 5).await);
+    assert!(!admits(old, key, &slots, 1).await);
+    let told =
+        new.charge(&[Charge { key, shared: key, limit: &bucket, cost: 0, alone: false }]).await;
+    assert_eq!(told[0].outcome().unwrap().remaining, 100 - 11);
+}
+
+/// When all nodes have changed, a client keeps what it used, also through a rollback.
+#[tokio::test]
+async fn rolled_back_limit_counts_what_the_other_one_admitted() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let fleet = Fleet::of(1).await;
+    let node = &fleet.nodes[0];
+    let limit =
+        |algorithm, amount| Arc::new(Limit::new(algorithm, Quota::per_hour(amount)).unwrap());
+    let pairs = [
+        (limit(Algorithm::TokenBucket, 10), limit(Algorithm::TokenBucket, 100), 50),
+        (limit(Algorithm::FixedWindow, 10), limit(Algorithm::FixedWindow, 100), 50),
+        (limit(Algorithm::FixedWindow, 10), limit(Algorithm::SlidingLog, 100), 50),
+        (limit(Algorithm::SlidingLog, 10), limit(Algorithm::TokenBucket, 100), 50),
+    ];
+    for (number, (first, second, spent)) in (1..).zip(pairs) {
+        let key = Key::from_u128(number);
+        assert!(admits(node, key, &first, 2).await);
+        assert!(admits(node, key, &second, spent).await);
+        let used = if first.algorithm() == second.algorithm() && number == 1 { 7 } else { 10 };
+        let look = Charge { key, shared: key, limit: &first, cost: 0, alone: false };
+        let told = node.charge(&[look]).await;
+        assert_eq!(told[0].outcome().unwrap().remaining, 10 - used, "{first} after {second}");
+    }
+}
+
+async fn limiter(server: &Redis, rule: &str) -> Limiter<RedisStore> {
+    let config: RedisConfig = server.url().parse().unwrap();
+    let store = RedisStore::connect(config.with_timeout(PATIENCE).unwrap()).await.unwrap();
+    let rules = format!("rules: [{{name: api, per: [user], on_store_failure: deny, {rule}}}]");
+    let rules = RuleSet::parse("rules.yaml", &rules).unwrap();
+    Limiter::builder().rules(rules).store(Arc::new(store)).build()
+}
+
+/// Nodes of two accuracies, or of two limits of which one or both are leased. Windows last so long that
+/// nothing comes back while this runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_of_two_accuracies_admit_at_most_both_bounds() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let fixed = |amount: u64| format!("limit: {amount} per 10 days, algorithm: fixed_window");
+    let bucket = |amount: u64| format!("limit: {amount} per 10 days");
+    let log = |amount: u64| format!("limit: {amount} per 10 days, algorithm: sliding_log");
+    let leased = |rule: String| format!("{rule}, accuracy: leased");
+    let hot = |rule: String| format!("{rule}, hot: leased");
+    let synced = |rule: String| format!("{rule}, accuracy: synced, max_ahead: 10");
+    // Two nodes of the second: what they are ahead comes on top of its bound.
+    let pairs = [
+        (fixed(400), leased(fixed(400)), 800),
+        (leased(bucket(400)), bucket(400), 800),
+        (leased(bucket(400)), hot(bucket(400)), 800),
+        (leased(fixed(400)), leased(fixed(100)), 500),
+        (leased(bucket(400)), leased(bucket(100)), 500),
+        (leased(bucket(100)), leased(fixed(400)), 500),
+        (log(300), leased(bucket(200)), 500),
+        (leased(fixed(300)), log(200), 500),
+        (fixed(300), synced(fixed(300)), 620),
+        (leased(bucket(200)), synced(fixed(300)), 520),
+    ];
+    for (number, (old, new, bound)) in pairs.into_iter().enumerate() {
+        let user = format!("user-{number}");
+        let nodes = [
+            limiter(&server, &old).await,
+            limiter(&server, &new).await,
+            limiter(&server, &new).await,
+        ];
+        let mut tasks = JoinSet::new();
+        for (place, node) in nodes.iter().enumerate() {
+            let (node, user) = (node.clone(), user.clone());
+            tasks.spawn(async move {
+                let (mut admitted, mut failed) = (0, 0);
+                for _ in 0..700 {
+                    match node
+                        .check(&Request::new().with("user", user.as_str()).unwrap())
+                        .await
+                        .ruling()
+                    {
+                        Ruling::Allow => admitted += 1,
+                        Ruling::Deny => tokio::task::yield_now().await,
+                        Ruling::Unavailable => failed += 1,
+                    }
+                }
+                (place, admitted, failed)
+            });
+        }
+        let told = tasks.join_all().await;
+        let failed: u64 = told.iter().map(|(_, _, failed)| failed).sum();
+        let admitted: u64 = told.iter().map(|(_, admitted, _)| admitted).sum();
+        println!("{old} and {new}: {admitted} of at most {bound}, {failed} undecided, {told:?}");
+        assert_eq!(failed, 0, "{old} and {new}");
+        assert!(admitted <= bound, "{old} and {new}: {admitted} admitted, {bound} at the most");
+        assert!(admitted > 0, "{old} and {new}: nothing was admitted");
+    }
+}
