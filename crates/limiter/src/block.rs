@@ -8,6 +8,7 @@ mod journal;
 mod ledger;
 mod outlet;
 mod penalty;
+mod stamp;
 mod subject;
 mod table;
 
@@ -22,6 +23,7 @@ use tokio::sync::Notify;
 pub use entry::{By, Entry, Reason, ReasonError};
 pub use outlet::{Change, Outlet, What};
 pub(crate) use penalty::PenaltyBox;
+pub use stamp::ChangeStamp;
 pub use subject::{Subject, SubjectError};
 
 use ledger::Ledger;
@@ -167,7 +169,9 @@ impl BlockList {
         let mut ledger = self.ledger();
         ledger.expire(&self.table, &self.keyer, now);
         let entry = ledger.take(&self.table, &self.keyer, place)?;
-        self.note(&mut ledger, place, What::Remove(subject), entry.until, now);
+        // An older block of another node may end later than the one that was here.
+        let until = entry.until.max(now + Change::UNBLOCK_LIFETIME);
+        self.note(&mut ledger, place, What::Remove(subject), until, now);
         Some(entry)
     }
 

@@ -1,42 +1,55 @@
-//! The changes that a node keeps until it knows that a list from the store has them.
+//! The changes that a node keeps until a list from the store is known to have them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
 
 use tidegate_core::Timestamp;
 
-use super::entry::Entry;
 use super::outlet::{Change, What};
+use super::stamp::{ChangeStamp, SubjectState};
 use super::table::Place;
 
-/// The changes of a shared list, the latest of each subject.
+/// The changes of a shared list that were made here: of each subject the latest by an operator, and the latest
+/// penalty after that.
 #[derive(Debug)]
 pub(super) struct Journal {
+    /// This node's name in stamps.
+    node: u64,
+    /// The last version of the store's list that this node has seen.
+    seen: Option<u64>,
     next: u64,
     most: usize,
     notes: BTreeMap<u64, Note>,
-    latest: HashMap<Place, u64>,
+    /// The notes of a subject: by an operator, and of a penalty.
+    latest: HashMap<(Place, bool), u64>,
 }
 
 #[derive(Debug)]
 struct Note {
     place: Place,
-    what: What,
+    change: Change,
     /// From when on it makes no difference.
     until: Timestamp,
     /// The first version of the store that has it, once it is published.
     since: Option<u64>,
 }
 
+impl Note {
+    fn slot(&self) -> (Place, bool) {
+        (self.place, self.change.is_penalty())
+    }
+}
+
 impl Journal {
-    /// Nothing changed yet, and room for so many changes.
+    /// Returns an empty journal with room for so many changes.
     pub(super) fn new(most: usize) -> Self {
-        Self { next: 0, most, notes: BTreeMap::new(), latest: HashMap::new() }
+        let (notes, latest) = (BTreeMap::new(), HashMap::new());
+        Self { node: RandomState::new().hash_one(0), seen: None, next: 0, most, notes, latest }
     }
 
-    /// Notes a change that says all there is to say about its subject until `until`.
+    /// Notes a change that makes a difference until `until`, in place of the ones that it supersedes.
     ///
-    /// When there is no room, the oldest change is forgotten. Returns whether that was needed.
+    /// When there is no room, the oldest change is dropped. Returns whether that was needed.
     pub(super) fn note(
         &mut self,
         place: Place,
@@ -44,11 +57,16 @@ impl Journal {
         until: Timestamp,
         now: Timestamp,
     ) -> bool {
-        if let Some(earlier) = self.latest.insert(place, self.next) {
-            self.notes.remove(&earlier);
-        }
-        self.notes.insert(self.next, Note { place, what, until, since: None });
+        let number = self.next;
         self.next += 1;
+        let stamp = ChangeStamp { version: self.seen.unwrap_or_default(), node: self.node, number };
+        let note = Note { place, change: Change { stamp, what }, until, since: None };
+        if !note.change.is_penalty() {
+            self.drop_latest((place, true));
+        }
+        self.drop_latest(note.slot());
+        self.latest.insert(note.slot(), number);
+        self.notes.insert(number, note);
         if self.notes.len() > self.most {
             self.expire(now);
         }
@@ -56,28 +74,40 @@ impl Journal {
             return false;
         }
         let oldest = self.notes.pop_first();
-        oldest.is_some_and(|(_, note)| self.latest.remove(&note.place).is_some())
+        oldest.is_some_and(|(_, note)| self.latest.remove(&note.slot()).is_some())
+    }
+
+    fn drop_latest(&mut self, slot: (Place, bool)) {
+        if let Some(earlier) = self.latest.remove(&slot) {
+            self.notes.remove(&earlier);
+        }
     }
 
     /// Drops what makes no difference any more.
     pub(super) fn expire(&mut self, now: Timestamp) {
+        self.retain(|note| now < note.until);
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(&Note) -> bool) {
         let Self { notes, latest, .. } = self;
         notes.retain(|_, note| {
-            let keep = now < note.until;
-            if !keep {
-                latest.remove(&note.place);
+            let kept = keep(note);
+            if !kept {
+                latest.remove(&note.slot());
             }
-            keep
+            kept
         });
     }
 
-    pub(super) fn news(&self) -> impl Iterator<Item = Change> {
-        let unpublished = self.notes.iter().filter(|(_, note)| note.since.is_none());
-        unpublished.map(|(number, note)| Change { number: *number, what: note.what.clone() })
+    /// The changes that are not published, the oldest first. There are none before the first list was seen, which
+    /// their stamps name.
+    pub(super) fn news(&self) -> impl Iterator<Item = &Change> {
+        let notes = self.seen.is_some().then_some(&self.notes).into_iter().flatten();
+        notes.filter(|(_, note)| note.since.is_none()).map(|(_, note)| &note.change)
     }
 
     pub(super) fn has_news(&self) -> bool {
-        self.notes.values().any(|note| note.since.is_none())
+        self.news().next().is_some()
     }
 
     pub(super) fn publish(&mut self, number: u64, version: u64) {
@@ -86,28 +116,21 @@ impl Journal {
         }
     }
 
-    /// Forgets what a list of this version has, and corrects the list by what it lacks.
-    pub(super) fn correct(&mut self, version: u64, list: &mut HashMap<Place, Arc<Entry>>) {
-        let Self { notes, latest, .. } = self;
-        notes.retain(|_, note| {
-            if note.since.is_some_and(|since| since <= version) {
-                latest.remove(&note.place);
-                return false;
-            }
-            match &note.what {
-                // A penalty never ends a block sooner.
-                What::Add(entry)
-                    if entry.is_penalty()
-                        && list
-                            .get(&note.place)
-                            .is_some_and(|there| there.until >= entry.until) =>
-                {
-                    None
-                }
-                What::Add(entry) => list.insert(note.place, Arc::clone(entry)),
-                What::Remove(_) => list.remove(&note.place),
-            };
-            true
-        });
+    /// Has every change that is kept published again.
+    pub(super) fn republish(&mut self) {
+        self.notes.values_mut().for_each(|note| note.since = None);
+    }
+
+    /// Drops the changes that a list of this version has, and merges the others into the list.
+    pub(super) fn correct(&mut self, version: u64, list: &mut HashMap<Place, SubjectState>) {
+        if self.seen.is_none() {
+            // Made before any list was seen: they count as made on the first one.
+            self.notes.values_mut().for_each(|note| note.change.stamp.version = version);
+        }
+        self.seen = self.seen.max(Some(version));
+        self.retain(|note| note.since.is_none_or(|since| since > version));
+        for note in self.notes.values() {
+            list.entry(note.place).or_default().apply(note.change.clone());
+        }
     }
 }

@@ -1,17 +1,19 @@
-//! What was changed on this node and has to reach the others.
+//! Changes of this node that have to reach the others.
 //!
 //! A change is kept until a list that the store handed out is known to have it, so neither a store
-//! that fails nor one that answers with an older list undoes it here.
+//! that fails nor one that answers with an older list undoes it here. Of two changes of one subject the one with the
+//! greater [`ChangeStamp`] counts everywhere; `docs/decisions/0017-block-list-order.md` has the rules.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tidegate_core::Timestamp;
+use tidegate_core::{Span, Timestamp};
 
 use super::entry::Entry;
 use super::journal::Journal;
 use super::ledger::Ledger;
+use super::stamp::{ChangeStamp, SubjectState};
 use super::subject::Subject;
 use super::table::{Kind, Place};
 use super::{BlockList, is_everybody};
@@ -24,17 +26,17 @@ use super::{BlockList, is_everybody};
 /// use tidegate::Timestamp;
 ///
 /// # async fn publish(_: &[tidegate::block::Change]) -> Result<u64, ()> { Ok(1) }
-/// # async fn fetch() -> Result<(u64, Vec<tidegate::block::Entry>), ()> { Ok((1, Vec::new())) }
+/// # async fn fetch() -> Result<(u64, Vec<tidegate::block::Change>), ()> { Ok((1, Vec::new())) }
 /// # async fn example(list: Arc<BlockList>, now: Timestamp) -> Result<(), ()> {
 /// let outlet = list.share();
 /// loop {
+///     let (version, newest) = fetch().await?;
+///     list.replace_all(version, newest, now);
 ///     outlet.changed().await;
 ///     let changes = outlet.pending(1_000, now);
 ///     // A version of the store that has these changes: it grows with every change.
 ///     let version = publish(&changes).await?;
 ///     outlet.published(&changes, version);
-///     let (version, entries) = fetch().await?;
-///     list.replace_all(version, entries, now);
 /// }
 /// # }
 /// ```
@@ -43,12 +45,33 @@ pub struct Outlet {
     list: Arc<BlockList>,
 }
 
-/// Something that was done to the list on this node.
-#[derive(Clone, Debug)]
+/// A change of one subject.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    pub(super) number: u64,
+    /// Its order among all changes of the subject.
+    pub stamp: ChangeStamp,
     /// What was done.
     pub what: What,
+}
+
+impl Change {
+    /// How long an unblock is remembered: an older block that arrives within this time does not revive.
+    pub const UNBLOCK_LIFETIME: Span = Span::from_secs(24 * 60 * 60);
+
+    /// The subject that was changed.
+    #[must_use]
+    pub fn subject(&self) -> &Subject {
+        match &self.what {
+            What::Add(entry) => &entry.subject,
+            What::Remove(subject) => subject,
+        }
+    }
+
+    /// Whether it is a rule's penalty. It is kept beside an operator's change and not in place of it.
+    #[must_use]
+    pub fn is_penalty(&self) -> bool {
+        matches!(&self.what, What::Add(entry) if entry.is_penalty())
+    }
 }
 
 /// What can be done to a list.
@@ -61,22 +84,36 @@ pub enum What {
 }
 
 impl BlockList {
-    /// Makes the list what the store says it is, except for what was changed here and is not in it:
+    /// Makes the list what the store says it is, except for what was changed here and is newer or not in it:
     /// see [`Outlet::published`]. Not one change of the list is noted as made here.
+    ///
+    /// Of each subject the store has the newest change by an operator and the newest penalty after that. The greater
+    /// stamp counts; an entry that a penalty would end sooner stays.
     ///
     /// What there is no room for is left out: penalties before operators' entries, and of those the
     /// ones that end soonest.
-    pub fn replace_all(&self, version: u64, entries: Vec<Entry>, now: Timestamp) {
-        let entries = entries.into_iter().map(|entry| {
-            let entry = Arc::new(Entry { subject: entry.subject.canonical(), ..entry });
-            (Place::of(&entry.subject), entry)
-        });
-        let mut wanted: HashMap<Place, Arc<Entry>> = entries.collect();
+    pub fn replace_all(&self, version: u64, changes: Vec<Change>, now: Timestamp) {
+        let mut subjects: HashMap<Place, SubjectState> = HashMap::new();
+        for change in changes {
+            let what = match change.what {
+                What::Add(entry) if entry.subject.is_canonical() => What::Add(entry),
+                What::Add(entry) => {
+                    let subject = entry.subject.clone().canonical();
+                    What::Add(Arc::new(Entry { subject, ..(*entry).clone() }))
+                }
+                What::Remove(subject) => What::Remove(subject.canonical()),
+            };
+            let change = Change { what, ..change };
+            subjects.entry(Place::of(change.subject())).or_default().apply(change);
+        }
         let mut ledger = self.ledger();
         if let Some(journal) = &mut ledger.journal {
-            journal.correct(version, &mut wanted);
+            journal.correct(version, &mut subjects);
         }
-        wanted.retain(|_, entry| now < entry.until && !is_everybody(&entry.subject));
+        let blocked = subjects.into_iter();
+        let blocked = blocked.filter_map(|(place, state)| Some((place, state.entry(now)?)));
+        let mut wanted: HashMap<Place, Arc<Entry>> = blocked.collect();
+        wanted.retain(|_, entry| !is_everybody(&entry.subject));
         if wanted.len() > self.max_entries {
             let mut ranked: Vec<_> = wanted.into_iter().collect();
             ranked.sort_unstable_by_key(|(_, entry)| (!entry.is_penalty(), entry.until));
@@ -154,12 +191,15 @@ impl Outlet {
 
     /// What was done here and is not published, the oldest first, at most `most`; without what is
     /// over by now. Asking again gives the same until it is [`published`](Self::published).
+    ///
+    /// Nothing is returned before the first [`replace_all`](BlockList::replace_all): a stamp names the list that
+    /// the change was made on.
     #[must_use]
     pub fn pending(&self, most: usize, now: Timestamp) -> Vec<Change> {
         let mut ledger = self.list.ledger();
         let Some(journal) = &mut ledger.journal else { return Vec::new() };
         journal.expire(now);
-        journal.news().take(most).collect()
+        journal.news().take(most).cloned().collect()
     }
 
     /// Says that the store has these changes, and will hand them out with every list of this version
@@ -168,7 +208,15 @@ impl Outlet {
         let mut ledger = self.list.ledger();
         let Some(journal) = &mut ledger.journal else { return };
         for change in changes {
-            journal.publish(change.number, version);
+            journal.publish(change.stamp.number, version);
         }
+    }
+
+    /// Has every change that is kept here published again: the store lost what it had.
+    pub fn republish(&self) {
+        if let Some(journal) = &mut self.list.ledger().journal {
+            journal.republish();
+        }
+        self.list.changed.notify_one();
     }
 }

@@ -40,6 +40,13 @@ impl Subject {
             client @ Self::Client { .. } => client,
         }
     }
+
+    pub(super) fn is_canonical(&self) -> bool {
+        match self {
+            Self::Network(network) => rule::unmapped(*network) == *network,
+            Self::Client { .. } => true,
+        }
+    }
 }
 
 /// `192.0.2.0/24`, or `user#` and 32 hexadecimal digits; different for different subjects.

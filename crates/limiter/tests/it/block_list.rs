@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
-use tidegate::block::{BlockError, BlockList, By, Change, Entry, Reason, Subject, What};
+use tidegate::block::{
+    BlockError, BlockList, By, Change, ChangeStamp, Entry, Outlet, Reason, Subject, What,
+};
 use tidegate::{Request, Span, Timestamp};
 
 const START: Timestamp = Timestamp::from_secs(1_780_000_000);
@@ -18,6 +20,11 @@ fn by_rule() -> By {
 
 fn entry(subject: Subject, until: Timestamp, by: By) -> Entry {
     Entry { subject, until, reason: Reason::default(), by, added: START }
+}
+
+/// An entry as the store has it, older than any change of these tests.
+fn stored(entry: Entry) -> Change {
+    Change { stamp: ChangeStamp::default(), what: What::Add(Arc::new(entry)) }
 }
 
 fn after(seconds: u64) -> Timestamp {
@@ -148,7 +155,7 @@ proptest! {
                     let entries = naive.iter();
                     let entries = entries
                         .map(|(subject, (_, until))| entry(subject.clone(), *until, By::Operator));
-                    list.replace_all(1, entries.collect(), now);
+                    list.replace_all(1, entries.map(stored).collect(), now);
                 }
             }
             naive.retain(|_, (_, until)| now < *until);
@@ -219,7 +226,7 @@ fn everybody_at_once_is_not_blocked() {
         assert_eq!(refused, Err(BlockError::Everybody), "{name}");
     }
     let everybody = Subject::Network("::/0".parse().unwrap());
-    list.replace_all(1, vec![entry(everybody, after(60), By::Operator)], START);
+    list.replace_all(1, vec![stored(entry(everybody, after(60), By::Operator))], START);
     assert!(list.is_empty());
 }
 
@@ -260,7 +267,7 @@ fn a_list_from_the_store_that_is_too_long_loses_the_penalties_that_end_first() {
         entry(user("b"), after(20), by_rule()),
         entry(user("c"), after(30), by_rule()),
     ];
-    list.replace_all(1, entries, START);
+    list.replace_all(1, entries.into_iter().map(stored).collect(), START);
     assert!(list.find(&Request::new().with("user", "b").unwrap(), START).is_none());
     assert_eq!((list.usage().entries, list.usage().refused), (2, 1));
 }
@@ -316,7 +323,7 @@ fn readers_find_who_stays_blocked_while_others_come_and_go() {
             list.add(entry(other.clone(), after(30), by_rule()), START).unwrap();
             list.replace_all(
                 round,
-                list.entries(START).iter().map(|e| (**e).clone()).collect(),
+                list.entries(START).iter().map(|e| stored((**e).clone())).collect(),
                 START,
             );
             list.remove(&other, START).unwrap();
@@ -325,30 +332,42 @@ fn readers_find_who_stays_blocked_while_others_come_and_go() {
     });
 }
 
-/// What nodes share in these tests: the entries by their names, and a number that grows.
+/// A store that keeps every change that was published, in the order of arrival, and a number that grows.
 #[derive(Clone, Debug, Default)]
 struct Shared {
     version: u64,
-    entries: BTreeMap<String, Entry>,
+    changes: Vec<Change>,
 }
 
 impl Shared {
     fn publish(&mut self, changes: &[Change]) -> u64 {
-        for change in changes {
-            match &change.what {
-                What::Add(entry) => {
-                    self.entries.insert(entry.subject.to_string(), (**entry).clone());
-                }
-                What::Remove(subject) => drop(self.entries.remove(&subject.to_string())),
-            }
-        }
+        self.changes.extend_from_slice(changes);
         self.version += 1;
         self.version
     }
 
     fn hand_out(&self, list: &BlockList) {
-        list.replace_all(self.version, self.entries.values().cloned().collect(), START);
+        list.replace_all(self.version, self.changes.clone(), START);
     }
+}
+
+/// The end of a subject's block by all changes of it, found by reading them all: the newest change by an operator
+/// counts, and a penalty that is newer and ends later.
+fn newest(changes: &[Change], subject: &Subject) -> Option<Timestamp> {
+    let until = |change: &Change| match &change.what {
+        What::Add(entry) => Some(entry.until),
+        What::Remove(_) => None,
+    };
+    let of_subject = || changes.iter().filter(|change| change.subject() == subject);
+    let operator = of_subject().filter(|change| !change.is_penalty()).max_by_key(|c| c.stamp);
+    let penalty = of_subject().filter(|change| change.is_penalty()).max_by_key(|c| c.stamp);
+    let penalty = penalty.filter(|penalty| operator.is_none_or(|o| o.stamp < penalty.stamp));
+    operator.and_then(until).max(penalty.and_then(until))
+}
+
+fn blocked_until(list: &BlockList, subject: &Subject) -> Option<Timestamp> {
+    let entries = list.entries(START);
+    entries.iter().find(|entry| entry.subject == *subject).map(|entry| entry.until)
 }
 
 #[test]
@@ -359,13 +378,13 @@ fn what_is_not_published_survives_every_list_from_the_store() {
     let outlet = list.share();
     let mut store = Shared::default();
     let old = store.clone();
-    let names = |changes: &[Change]| changes.iter().map(|c| c.what.clone()).collect::<Vec<_>>();
+    assert!(outlet.pending(10, START).is_empty(), "no list was seen that a stamp could name");
 
     // Nothing is published: the store's empty list changes nothing.
     store.hand_out(&list);
     assert_eq!(list.usage().entries, 1);
     let changes = outlet.pending(10, START);
-    assert_eq!(names(&changes), names(&outlet.pending(10, START)));
+    assert_eq!((changes.len(), &changes), (1, &outlet.pending(10, START)));
     let version = store.publish(&changes);
     // Published, but this list was handed out before.
     outlet.published(&changes, version);
@@ -379,7 +398,7 @@ fn what_is_not_published_survives_every_list_from_the_store() {
     list.remove(&user("before"), START).unwrap();
     store.hand_out(&list);
     assert!(list.is_empty());
-    // The latest word about a subject is the one that counts, published or not.
+    // The latest change of a subject is the one that counts, published or not.
     assert_eq!(outlet.pending(10, START).len(), 1);
     let removed = outlet.pending(10, START);
     list.add(entry(user("before"), after(80), By::Operator), START).unwrap();
@@ -389,30 +408,37 @@ fn what_is_not_published_survives_every_list_from_the_store() {
     outlet.published(&removed, version);
     store.hand_out(&list);
     assert_eq!(list.entries(START)[0].until, after(90));
-    // What another node removed goes once nothing here says otherwise.
+    // What another node removes goes, once that node has seen it.
     let changes = outlet.pending(10, START);
     outlet.published(&changes, store.publish(&changes));
     store.hand_out(&list);
-    store.entries.clear();
-    store.version += 1;
+    let stamp = ChangeStamp { version: store.version, node: 0, number: 0 };
+    store.publish(&[Change { stamp, what: What::Remove(user("before")) }]);
     store.hand_out(&list);
     assert!(list.is_empty());
-    // A longer block by somebody else is not cut short by a penalty of ours.
+    // A longer block by another node is not cut short by a penalty of ours.
     list.add(entry(user("both"), after(10), by_rule()), START).unwrap();
     let longer = entry(user("both"), after(90), By::Operator);
-    list.replace_all(store.version, vec![longer.clone()], START);
+    list.replace_all(store.version, vec![stored(longer.clone())], START);
     assert_eq!(*list.entries(START)[0], longer);
     list.remove(&user("both"), START).unwrap();
     // And what is over by the time it could be published is not.
     list.add(entry(user("short"), after(1), By::Operator), START).unwrap();
     assert_eq!(outlet.pending(10, START).len(), 2);
     assert_eq!(outlet.pending(10, after(1)).len(), 1);
+    // A store that lost what it had gets all that is kept here once more.
+    let changes = outlet.pending(10, START);
+    outlet.published(&changes, store.version + 1);
+    assert!(outlet.pending(10, START).is_empty());
+    outlet.republish();
+    assert_eq!(outlet.pending(10, START), changes);
 }
 
 #[tokio::test]
 async fn whoever_publishes_is_woken_by_a_change() {
     let list = Arc::new(BlockList::new(SECRET));
     let outlet = list.share();
+    list.replace_all(1, Vec::new(), START);
     let waiting = tokio::spawn(async move {
         outlet.changed().await;
         outlet.pending(10, START).len()
@@ -424,16 +450,125 @@ async fn whoever_publishes_is_woken_by_a_change() {
     assert_eq!(waiting.await.unwrap(), 1);
 }
 
+/// A node of a fleet whose store is [`Shared`].
+struct Node {
+    list: Arc<BlockList>,
+    outlet: Outlet,
+    fetched: Shared,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    Block(u64),
+    Penalize(u64),
+    Unblock,
+    Exchange,
+}
+
+impl Node {
+    fn new() -> Self {
+        let list = Arc::new(BlockList::new(SECRET));
+        let outlet = list.share();
+        Self { list, outlet, fetched: Shared::default() }
+    }
+
+    fn publish(&self, store: &mut Shared, most: usize) {
+        let changes = self.outlet.pending(most, START);
+        let version = store.publish(&changes);
+        self.outlet.published(&changes, version);
+    }
+
+    /// Does it, and adds the change to those that were made.
+    fn act(&self, action: Action, subject: &Subject, store: &mut Shared, made: &mut Vec<Change>) {
+        let add = |seconds, by| {
+            self.list.add(entry(subject.clone(), after(seconds), by), START).unwrap();
+        };
+        match action {
+            Action::Block(seconds) => add(seconds, By::Operator),
+            Action::Penalize(seconds) => add(seconds, by_rule()),
+            Action::Unblock => drop(self.list.remove(subject, START)),
+            Action::Exchange => {
+                self.publish(store, usize::MAX);
+                store.hand_out(&self.list);
+            }
+        }
+        for change in self.outlet.pending(usize::MAX, START) {
+            if !made.contains(&change) {
+                made.push(change);
+            }
+        }
+    }
+}
+
+/// Every order in which nodes can go through their programs, each as the nodes in turn.
+fn interleavings(left: &mut [usize], order: &mut Vec<usize>, each: &mut impl FnMut(&[usize])) {
+    if left.iter().all(|left| *left == 0) {
+        return each(order);
+    }
+    for node in 0..left.len() {
+        if left[node] > 0 {
+            left[node] -= 1;
+            order.push(node);
+            interleavings(left, order, each);
+            order.pop();
+            left[node] += 1;
+        }
+    }
+}
+
+/// Issue 18, fault 12: the last change to arrive after a partition stayed, not the newest.
+#[test]
+fn every_interleaving_of_three_nodes_ends_with_the_newest_change_everywhere() {
+    use Action::{Block, Exchange, Penalize, Unblock};
+    let subject = BlockList::new(SECRET).client("user", "mallory").unwrap();
+    let mut programs = Vec::new();
+    for first in [Block(90), Unblock, Penalize(70)] {
+        for second in [Block(20), Unblock, Penalize(95)] {
+            for other in [Block(30), Unblock, Penalize(80)] {
+                for third in [Block(99), Unblock] {
+                    let first = vec![first, Exchange, second, Exchange];
+                    programs.push([first, vec![other, Exchange], vec![third, Exchange]]);
+                }
+            }
+        }
+    }
+    for program in programs {
+        let mut lengths = program.each_ref().map(Vec::len);
+        interleavings(&mut lengths, &mut Vec::new(), &mut |order| {
+            let (mut store, mut made) = (Shared::default(), Vec::new());
+            let nodes = [Node::new(), Node::new(), Node::new()];
+            // All know of one block before they part.
+            store.hand_out(&nodes[0].list);
+            nodes[0].act(Block(60), &subject, &mut store, &mut made);
+            let every_node_twice = || nodes.iter().chain(&nodes);
+            every_node_twice().for_each(|node| node.act(Exchange, &subject, &mut store, &mut made));
+            let mut at = [0; 3];
+            for node in order {
+                let action = program[*node][at[*node]];
+                at[*node] += 1;
+                nodes[*node].act(action, &subject, &mut store, &mut made);
+                if let Exchange = action {
+                    let shown = blocked_until(&nodes[*node].list, &subject);
+                    assert_eq!(shown, newest(&store.changes, &subject), "{program:?} {order:?}");
+                }
+            }
+            every_node_twice().for_each(|node| node.act(Exchange, &subject, &mut store, &mut made));
+            let expected = newest(&made, &subject);
+            for node in &nodes {
+                let shown = blocked_until(&node.list, &subject);
+                assert_eq!(shown, expected, "{program:?} {order:?}\n{made:#?}");
+            }
+            assert_eq!(newest(&store.changes, &subject), expected);
+        });
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Move {
-    Add {
+    Act {
         node: usize,
         name: usize,
-        seconds: u64,
-    },
-    Remove {
-        node: usize,
-        name: usize,
+        action: Action,
     },
     Publish {
         node: usize,
@@ -445,78 +580,62 @@ enum Move {
     Apply {
         node: usize,
     },
+    /// The store loses what it had; nodes give it back.
+    Lose,
 }
 
 fn moves() -> impl Strategy<Value = Move> {
-    let (node, name) = (0..2_usize, 0..4_usize);
+    let (node, name) = (0..3_usize, 0..4_usize);
+    let action = prop_oneof![
+        2 => (1_u64..1_000).prop_map(Action::Block),
+        1 => (1_u64..1_000).prop_map(Action::Penalize),
+        2 => Just(Action::Unblock),
+    ];
     prop_oneof![
-        3 => (node.clone(), name.clone(), 1_u64..1_000)
-            .prop_map(|(node, name, seconds)| Move::Add { node, name, seconds }),
-        2 => (node.clone(), name).prop_map(|(node, name)| Move::Remove { node, name }),
-        3 => node.clone().prop_map(|node| Move::Publish { node }),
-        2 => node.clone().prop_map(|node| Move::Fetch { node }),
-        2 => node.prop_map(|node| Move::Apply { node }),
+        10 => (node.clone(), name, action)
+            .prop_map(|(node, name, action)| Move::Act { node, name, action }),
+        6 => node.clone().prop_map(|node| Move::Publish { node }),
+        4 => node.clone().prop_map(|node| Move::Fetch { node }),
+        4 => node.prop_map(|node| Move::Apply { node }),
+        1 => Just(Move::Lose),
     ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn nodes_agree_in_the_end_and_never_lose_their_own_word(
+    fn nodes_agree_in_the_end_on_the_newest_change_of_each_subject(
         moves in proptest::collection::vec(moves(), 1..60),
     ) {
-        let lists = [0, 1].map(|_| Arc::new(BlockList::new(SECRET)));
-        let outlets = lists.each_ref().map(|list| list.share());
-        let mut store = Shared::default();
-        let mut fetched: [Shared; 2] = Default::default();
-        // What each node said last and may not be in the store.
-        let mut own: [BTreeMap<Subject, Option<Timestamp>>; 2] = Default::default();
-        let subject = |name: usize| lists[0].client("user", &format!("user-{name}")).unwrap();
+        let nodes = [Node::new(), Node::new(), Node::new()];
+        let (mut store, mut made) = (Shared::default(), Vec::new());
+        let mut fetched = nodes.each_ref().map(|node| node.fetched.clone());
+        nodes.iter().for_each(|node| store.hand_out(&node.list));
+        let names = ["a", "b", "c", "d"].map(|name| nodes[0].list.client("user", name).unwrap());
         for step in moves {
             match step {
-                Move::Add { node, name, seconds } => {
-                    let entry = entry(subject(name), after(seconds), By::Operator);
-                    lists[node].add(entry, START).unwrap();
-                    own[node].insert(subject(name), Some(after(seconds)));
+                Move::Act { node, name, action } => {
+                    nodes[node].act(action, &names[name], &mut store, &mut made);
                 }
-                Move::Remove { node, name } => {
-                    if lists[node].remove(&subject(name), START).is_some() {
-                        own[node].insert(subject(name), None);
-                    }
-                }
-                Move::Publish { node } => {
-                    let changes = outlets[node].pending(2, START);
-                    let version = store.publish(&changes);
-                    outlets[node].published(&changes, version);
-                    for change in &changes {
-                        match &change.what {
-                            What::Add(entry) => drop(own[node].remove(&entry.subject)),
-                            What::Remove(subject) => drop(own[node].remove(subject)),
-                        }
-                    }
-                }
+                Move::Publish { node } => nodes[node].publish(&mut store, 2),
                 Move::Fetch { node } => fetched[node] = store.clone(),
-                Move::Apply { node } => fetched[node].hand_out(&lists[node]),
-            }
-            for (list, own) in lists.iter().zip(&own) {
-                let entries = list.entries(START);
-                for (subject, said) in own {
-                    let there = entries.iter().find(|entry| entry.subject == *subject);
-                    prop_assert_eq!(there.map(|entry| entry.until), *said);
+                Move::Apply { node } => fetched[node].hand_out(&nodes[node].list),
+                Move::Lose => {
+                    // One of the nodes had fetched the latest version, and restores it.
+                    let known = std::mem::take(&mut store.changes);
+                    nodes.iter().for_each(|node| node.outlet.republish());
+                    store.publish(&known);
                 }
             }
         }
-        for (list, outlet) in lists.iter().zip(&outlets) {
-            let changes = outlet.pending(usize::MAX, START);
-            outlet.published(&changes, store.publish(&changes));
-            store.hand_out(list);
+        for node in nodes.iter().chain(&nodes) {
+            node.publish(&mut store, usize::MAX);
+            store.hand_out(&node.list);
         }
-        store.hand_out(&lists[0]);
-        let mut stored: Vec<Entry> = store.entries.values().cloned().collect();
-        stored.sort_by(|one, other| one.subject.cmp(&other.subject));
-        for list in &lists {
-            let entries: Vec<Entry> = list.entries(START).iter().map(|e| (**e).clone()).collect();
-            prop_assert_eq!(&entries, &stored);
+        for node in &nodes {
+            for name in &names {
+                prop_assert_eq!(blocked_until(&node.list, name), newest(&made, name));
+            }
         }
     }
 }

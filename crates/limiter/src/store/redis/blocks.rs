@@ -1,17 +1,18 @@
-//! The block list of a fleet: what one node blocks, every node does within a second.
+//! The block list of a fleet: a subject that one node blocks is blocked by every node within a second.
 //!
 //! Changes are published at once and fetched several times a second, only those since the version that
-//! a node has. A Redis that lost them gets them back from the nodes.
+//! a node has. Nodes restore the list in a Redis that lost it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tidegate_core::Timestamp;
 use tokio::time::timeout;
 
 use super::fleet::random_name;
 use super::{Inner, RedisStore};
-use crate::block::{BlockList, By, Change, Entry, Outlet, What};
+use crate::block::{BlockList, By, Change, ChangeStamp, Entry, Outlet, Reason, What};
 use crate::clock::Clock;
 use crate::store::StoreError;
 
@@ -19,6 +20,8 @@ use crate::store::StoreError;
 const EVERY: Duration = Duration::from_millis(250);
 /// Most changes that are published in one call.
 const MOST: usize = 500;
+/// The beginning of the fields of penalties, as in the script.
+const PENALTY: &str = "#penalty ";
 
 impl RedisStore {
     /// Shares a block list with every node that shares this Redis, as long as this store is there.
@@ -56,14 +59,34 @@ async fn pause() {
     tokio::time::sleep(EVERY).await;
 }
 
-/// What Redis has, as far as this node has heard.
+/// The records of Redis, as far as this node has fetched them.
 #[derive(Default)]
 struct Mirror {
     /// Which life of the list the version is of; a Redis that lost it begins another.
     life: String,
     version: u64,
-    entries: HashMap<String, Entry>,
+    /// The floor of the list when the records were fetched.
+    floor: u64,
+    /// By field.
+    records: HashMap<String, Record>,
+    /// The records of an earlier life that are not restored yet, and the version that they reached.
+    lost: (Vec<Change>, u64),
     failed: bool,
+}
+
+struct Record {
+    change: Change,
+    /// When it makes no difference any more.
+    until: Timestamp,
+}
+
+/// The head of a reply.
+struct ListHead {
+    /// Whether Redis lost what this node had fetched.
+    lost: bool,
+    latest: u64,
+    /// The version up to which the list has been restored in this life.
+    restored: u64,
 }
 
 impl Mirror {
@@ -77,79 +100,160 @@ impl Mirror {
         self.failed = true;
         let now = Clock::system().now();
         let changes = outlet.pending(MOST, now);
-        let (lost, mut latest) =
-            self.call(store, changes.iter().flat_map(described).collect()).await?;
+        let mut head = self.call(store, &changes, 0, now).await?;
+        let lost = head.lost;
         if lost {
-            tracing::warn!("redis lost the block list, publishing it anew");
-            let known: Vec<_> =
-                list.entries(now).iter().map(|entry| described_entry(entry)).collect();
-            for part in known.chunks(MOST) {
-                (_, latest) = self.call(store, part.concat()).await?;
-            }
+            outlet.republish();
         }
-        outlet.published(&changes, latest);
-        self.entries.retain(|_, entry| now < entry.until);
-        if self.version >= latest {
-            list.replace_all(self.version, self.entries.values().cloned().collect(), now);
+        outlet.published(&changes, head.latest);
+        if !self.lost.0.is_empty() {
+            head.latest = self.restore(store, &head, now).await?;
+        }
+        self.records.retain(|_, record| now < record.until);
+        let restored = self.lost.0.is_empty();
+        if restored && self.version >= head.latest {
+            let newest = self.records.values().map(|record| record.change.clone()).collect();
+            list.replace_all(self.version, newest, now);
         }
         self.failed = false;
-        Ok(self.version < latest || changes.len() == MOST)
+        Ok(lost || !restored || self.version < head.latest || changes.len() == MOST)
     }
 
-    /// One call. Whether Redis lost what it had, and the latest version.
+    /// Gives the records of an earlier life back to Redis, unless a node has that had seen as much of it or more:
+    /// it knew of every change that this node does, and of unblocks that this one may have missed.
+    ///
+    /// Returns the latest version.
+    async fn restore(
+        &mut self,
+        store: &Inner,
+        head: &ListHead,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let mut latest = head.latest;
+        let (changes, version) = self.lost.clone();
+        if version > head.restored {
+            tracing::warn!(changes = changes.len(), "redis lost the block list, restoring it");
+            let parts = changes.len().div_ceil(MOST);
+            for (part, changes) in (1..).zip(changes.chunks(MOST)) {
+                let restored = if part == parts { version } else { 0 };
+                let head = self.call(store, changes, restored, now).await?;
+                latest = head.latest;
+                if head.lost {
+                    // Lost again meanwhile: all of it once more.
+                    return Ok(latest);
+                }
+            }
+        }
+        self.lost = (Vec::new(), 0);
+        Ok(latest)
+    }
+
+    /// One call.
     async fn call(
         &mut self,
         store: &Inner,
-        changes: Vec<Vec<u8>>,
-    ) -> Result<(bool, u64), StoreError> {
-        // The braces keep all three in one slot of a cluster.
+        changes: &[Change],
+        restored: u64,
+        now: Timestamp,
+    ) -> Result<ListHead, StoreError> {
+        // The braces keep all of them in one slot of a cluster.
         let name = store.shared.spell_own("{blocks}");
-        let keys = [name.clone(), format!("{name}:versions"), format!("{name}:ends")];
+        let keys = [
+            name.clone(),
+            format!("{name}:versions"),
+            format!("{name}:ends"),
+            format!("{name}:removed"),
+        ];
         let node = store.topology.node(store.topology.group_of_name(&name))?;
-        let mut arguments: Vec<Vec<u8>> =
-            vec![self.life.clone().into(), self.version.to_string().into(), random_name().into()];
-        arguments.extend(changes);
+        let mut arguments: Vec<Vec<u8>> = vec![
+            self.life.clone().into(),
+            self.version.to_string().into(),
+            self.floor.to_string().into(),
+            random_name().into(),
+            restored.to_string().into(),
+        ];
+        arguments.extend(changes.iter().flat_map(described));
         let answer: Vec<Vec<u8>> =
             node.call_anywhere(&store.shared.scripts.blocks, &keys, &arguments).await?;
         let text = |place: usize| answer.get(place).and_then(|text| std::str::from_utf8(text).ok());
         let number = |place: usize| text(place).and_then(|text| text.parse().ok());
-        let (Some(life), Some(reached), Some(latest)) = (text(0), number(1), number(2)) else {
+        let numbers = (number(1), number(2), number(3), number(4), number(5));
+        let (Some(life), (Some(since), Some(reached), Some(latest), Some(floor), Some(restored))) =
+            (text(0), numbers)
+        else {
             return Err(StoreError::Corrupt {
                 store: node.name().into(),
                 reason: "the block list has no version".into(),
             });
         };
         let lost = life != self.life && !self.life.is_empty();
-        if life != self.life {
-            self.entries.clear();
-        }
-        (self.life, self.version) = (life.to_owned(), reached);
-        for change in answer.get(3..).unwrap_or_default().chunks_exact(2) {
-            let name = String::from_utf8_lossy(&change[0]).into_owned();
-            match serde_json::from_slice(&change[1]) {
-                Ok(entry) => drop(self.entries.insert(name, entry)),
-                // Removed, or of a release that says more than this one understands.
-                Err(_) => drop(self.entries.remove(&name)),
+        if since == 0 {
+            let records = std::mem::take(&mut self.records);
+            if lost {
+                self.lost.0.extend(records.into_values().map(|record| record.change));
+                self.lost.1 = self.lost.1.max(self.version);
             }
         }
-        Ok((lost, latest))
+        (self.life, self.version, self.floor) = (life.to_owned(), reached, floor);
+        for record in answer.get(6..).unwrap_or_default().chunks_exact(2) {
+            self.take_in(&String::from_utf8_lossy(&record[0]), &record[1], now);
+        }
+        Ok(ListHead { lost, latest, restored })
     }
+
+    fn take_in(&mut self, field: &str, record: &[u8], now: Timestamp) {
+        let Some(record) = read(record, now) else {
+            // Of a release that writes more than this one can read.
+            self.records.remove(field);
+            return;
+        };
+        let stamp = record.change.stamp;
+        if !record.change.is_penalty() {
+            // As in Redis: an operator's change ends the penalties before it.
+            let penalty = format!("{PENALTY}{field}");
+            if self.records.get(&penalty).is_some_and(|penalty| penalty.change.stamp < stamp) {
+                self.records.remove(&penalty);
+            }
+        }
+        self.records.insert(field.to_owned(), record);
+    }
+}
+
+/// Reads a record: a stamp and an entry, which was over at the epoch if the subject is unblocked.
+fn read(record: &[u8], now: Timestamp) -> Option<Record> {
+    // A record of a release without stamps is an entry alone.
+    let length = if record.starts_with(b"{") { 0 } else { ChangeStamp::LENGTH };
+    let (stamp, entry) = record.split_at_checked(length)?;
+    let stamp = match stamp {
+        [] => ChangeStamp::default(),
+        text => std::str::from_utf8(text).ok()?.parse().ok()?,
+    };
+    let entry: Entry = serde_json::from_slice(entry).ok()?;
+    let (what, until) = match entry.until {
+        Timestamp::EPOCH => (What::Remove(entry.subject), now + Change::UNBLOCK_LIFETIME),
+        until => (What::Add(Arc::new(entry)), until),
+    };
+    Some(Record { change: Change { stamp, what }, until })
 }
 
 /// A change as the script takes it.
-fn described(change: &Change) -> Vec<Vec<u8>> {
-    match &change.what {
-        What::Add(entry) => described_entry(entry),
-        What::Remove(subject) => {
-            let (over, penalty, entry) = (b"0".to_vec(), b"0".to_vec(), Vec::new());
-            vec![subject.to_string().into(), over, penalty, entry]
-        }
-    }
-}
-
-fn described_entry(entry: &Entry) -> Vec<Vec<u8>> {
-    let over = entry.until.as_micros().div_ceil(1_000).to_string();
-    let penalty = if matches!(entry.by, By::Penalty { .. }) { "1" } else { "0" };
-    let text = serde_json::to_vec(entry).unwrap_or_default();
-    vec![entry.subject.to_string().into(), over.into(), penalty.into(), text]
+fn described(change: &Change) -> [Vec<u8>; 5] {
+    let entry = match &change.what {
+        What::Add(entry) => Arc::clone(entry),
+        What::Remove(subject) => Arc::new(Entry {
+            subject: subject.clone(),
+            until: Timestamp::EPOCH,
+            reason: Reason::default(),
+            by: By::Operator,
+            added: Timestamp::EPOCH,
+        }),
+    };
+    let penalty = if change.is_penalty() { "1" } else { "0" };
+    [
+        change.subject().to_string().into(),
+        penalty.into(),
+        change.stamp.to_string().into(),
+        entry.until.as_micros().div_ceil(1_000).to_string().into(),
+        serde_json::to_vec(&*entry).unwrap_or_default(),
+    ]
 }

@@ -1,0 +1,111 @@
+//! The order of changes to one subject of a shared list.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use tidegate_core::Timestamp;
+
+use super::entry::Entry;
+use super::outlet::{Change, What};
+
+/// Orders the changes of one subject, wherever they were made and in whatever order they arrive.
+///
+/// A change that was made with a later version of the list in sight is newer. Of changes at the same version the
+/// one with the greater node id is newer, and of one node's changes the later one. Clocks do not decide.
+///
+/// Its text has a fixed length and the same order: a store can compare it as bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChangeStamp {
+    /// The last version of the store's list that the node had seen.
+    pub version: u64,
+    /// The node, by a number of its own.
+    pub node: u64,
+    /// The place of the change among that node's changes.
+    pub number: u64,
+}
+
+impl ChangeStamp {
+    /// The length of its text.
+    pub const LENGTH: usize = 50;
+}
+
+impl fmt::Display for ChangeStamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}-{:016x}-{:016x}", self.version, self.node, self.number)
+    }
+}
+
+impl FromStr for ChangeStamp {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut parts = text.split('-').map(|part| u64::from_str_radix(part, 16).map_err(drop));
+        let mut next = || parts.next().unwrap_or(Err(()));
+        Ok(Self { version: next()?, node: next()?, number: next()? })
+    }
+}
+
+/// The newest change of one subject by an operator, and the newest penalty if it is newer than that.
+///
+/// Both are the greatest by their stamps, so the order in which changes are applied makes no difference. A penalty
+/// has a place of its own because it never ends an operator's block sooner, not even one that its node had not
+/// seen.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SubjectState {
+    operator: Option<Change>,
+    penalty: Option<Change>,
+}
+
+impl SubjectState {
+    /// Takes in a change, unless a newer one is known.
+    pub(super) fn apply(&mut self, change: Change) {
+        let newer =
+            |known: &Option<Change>| known.as_ref().is_none_or(|known| known.stamp < change.stamp);
+        if !newer(&self.operator) {
+            return;
+        }
+        if !change.is_penalty() {
+            self.penalty = self.penalty.take().filter(|penalty| change.stamp < penalty.stamp);
+            self.operator = Some(change);
+        } else if newer(&self.penalty) {
+            self.penalty = Some(change);
+        }
+    }
+
+    /// The entry that blocks the subject at `now`: of the two the one that ends last.
+    pub(super) fn entry(self, now: Timestamp) -> Option<Arc<Entry>> {
+        let entries = [self.operator, self.penalty].into_iter().flatten();
+        let blocks = entries.filter_map(|change| match change.what {
+            What::Add(entry) if now < entry.until => Some(entry),
+            What::Add(_) | What::Remove(_) => None,
+        });
+        // The first of two that end together is the operator's.
+        blocks.reduce(|one, other| if other.until > one.until { other } else { one })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_a_stamp_has_its_order_and_is_read_back() {
+        let numbers = [0, 1, 9, 10, 255, 256, u64::MAX];
+        let mut stamps = Vec::new();
+        for version in numbers {
+            for node in numbers {
+                for number in numbers {
+                    stamps.push(ChangeStamp { version, node, number });
+                }
+            }
+        }
+        let mut texts: Vec<String> = stamps.iter().map(ToString::to_string).collect();
+        texts.sort_unstable();
+        stamps.sort_unstable();
+        let read: Vec<ChangeStamp> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        assert_eq!(read, stamps);
+        assert!(texts.iter().all(|text| text.len() == ChangeStamp::LENGTH));
+        assert!(["", "1-2", "x-1-2"].iter().all(|text| text.parse::<ChangeStamp>().is_err()));
+    }
+}
