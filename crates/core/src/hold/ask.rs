@@ -132,7 +132,7 @@ fn decide<M: Lender>(
         *slip = meter.spend(state, own_now, ask.cost);
     }
     let (held, life) = hold(ask, holds, outcome.remaining, own_now, meter.ends(state));
-    let standing = Some(Standing { at: own_now, state: state.clone().into() });
+    let standing = Some(Standing { at: own_now, clock: now, state: state.clone().into() });
     Granted { outcome, held, life, standing }
 }
 

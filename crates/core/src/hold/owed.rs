@@ -21,8 +21,11 @@ pub struct Owed {
 /// How a client stands with the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// The client's own time, which never runs backwards.
+    /// The client's own time. Of windows it stays at the start of the latest one that was counted in while the
+    /// store's clock is behind that.
     pub at: Timestamp,
+    /// The store's clock. It can be set back.
+    pub clock: Timestamp,
     /// What is remembered of it then.
     pub state: State,
 }

@@ -145,7 +145,10 @@ impl Accuracy {
     pub fn bound(self, limit: &Limit) -> Option<FleetBound> {
         match self {
             Self::Exact => None,
-            _ => Some(FleetBound { accuracy: self, ahead: self.ahead(limit) }),
+            _ => {
+                let windowed = limit.bound().aligned.is_some();
+                Some(FleetBound { accuracy: self, ahead: self.ahead(limit), windowed })
+            }
         }
     }
 
@@ -169,19 +172,44 @@ impl Accuracy {
 /// let bound = synced.bound(&limit).unwrap();
 /// assert_eq!(bound.to_string(), "synced every 200 ms: with N nodes up to N x 20 more than that");
 /// assert_eq!(bound.overshoot(3), 60);
+///
+/// // A span as long as the window touches two windows, and each of them can be exceeded.
+/// let limit = Limit::new(Algorithm::FixedWindow, Quota::per_second(100))?;
+/// let bound = synced.bound(&limit).unwrap();
+/// assert_eq!(
+///     bound.to_string(),
+///     "synced every 200 ms: with N nodes up to N x 40 more than that, N x 20 in each window",
+/// );
+/// assert_eq!((bound.overshoot(3), bound.aligned_overshoot(3)), (120, Some(60)));
 /// # Ok::<(), tidegate_core::QuotaError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FleetBound {
     accuracy: Accuracy,
     ahead: u64,
+    /// Whether the limit counts by windows that are aligned to the clock.
+    windowed: bool,
 }
 
 impl FleetBound {
-    /// By how much so many nodes together can exceed the limit's own bound.
+    /// By how much so many nodes together can exceed [`Bound::most`](crate::algorithm::Bound::most), which
+    /// is of any span as long as the window.
     #[must_use]
     pub fn overshoot(&self, nodes: u64) -> u64 {
-        self.ahead.saturating_mul(nodes)
+        self.per_node().saturating_mul(nodes)
+    }
+
+    /// By how much they can exceed [`Bound::aligned`](crate::algorithm::Bound::aligned), if the limit counts by
+    /// windows.
+    #[must_use]
+    pub fn aligned_overshoot(&self, nodes: u64) -> Option<u64> {
+        self.windowed.then(|| self.ahead.saturating_mul(nodes))
+    }
+
+    /// The share of one node in the overshoot over any span: such a span touches two windows, or one bucket.
+    fn per_node(&self) -> u64 {
+        let touched = if self.windowed { 2 } else { 1 };
+        self.ahead.saturating_mul(touched)
     }
 }
 
@@ -197,7 +225,8 @@ impl fmt::Display for FleetBound {
             }
             Accuracy::Leased => f.write_str("leased: the same bound, whatever the number of nodes"),
             Accuracy::Split => {
-                f.write_str("split: the same bound, each of N live nodes keeps an N-th of it")
+                f.write_str("split: the same bound, each of N live nodes keeps an N-th of it")?;
+                if self.windowed { f.write_str(" in windows by its own clock") } else { Ok(()) }
             }
             Accuracy::Synced(Synced { every, .. }) => {
                 let every = every.span();
@@ -206,10 +235,17 @@ impl fmt::Display for FleetBound {
                         f,
                         "synced every {every}: without max_ahead each of N nodes can admit all of that"
                     ),
-                    ahead => write!(
-                        f,
-                        "synced every {every}: with N nodes up to N x {ahead} more than that"
-                    ),
+                    ahead => {
+                        let most = self.per_node();
+                        write!(
+                            f,
+                            "synced every {every}: with N nodes up to N x {most} more than that"
+                        )?;
+                        match self.windowed {
+                            true => write!(f, ", N x {ahead} in each window"),
+                            false => Ok(()),
+                        }
+                    }
                 }
             }
         }

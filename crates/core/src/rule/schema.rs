@@ -142,7 +142,7 @@ fn rule() -> Schema {
         .key(
             "max_ahead",
             Schema::one_of(
-                "The most that a node admits before the store knows of it, for `synced`: N nodes admit at most N times that beyond the limit. \
+                "The most that a node admits before the store knows of it, for `synced`: N nodes admit at most N times that beyond the limit in each window or bucket. \
                  Without it: a tenth of what can be spent at once.",
                 [
                     Schema::whole("So many.", 1, Quota::MAX_AMOUNT),

@@ -195,7 +195,8 @@ proptest! {
         let synced = Synced { every, max_ahead: MaxAhead::Tokens(ahead) };
         for telling in [Telling::Together, Telling::InTurn] {
             for line in trial(Subject::Synced(limit.clone(), synced, telling), None, load) {
-                prop_assert!(line.over.unwrap() <= 2 * load.nodes * ahead, "{:?}", line);
+                let printed = Accuracy::Synced(synced).bound(&limit).unwrap();
+                prop_assert!(line.over.unwrap() <= printed.overshoot(load.nodes), "{:?}", line);
             }
         }
     }

@@ -15,7 +15,10 @@ rules:
     sync: 1s
     tiers: {by: plan, limits: {pro: 1000/s}}
   - {name: loose, per: [ip], limit: 60/s, algorithm: fixed_window, accuracy: synced, max_ahead: unbounded}
+  - {name: fixed, per: [ip], limit: 100/s, algorithm: fixed_window, accuracy: synced, max_ahead: 20}
+  - {name: sliding, per: [ip], limit: 100/s, algorithm: sliding_window, accuracy: synced, max_ahead: 20}
   - {name: split, per: [ip], limit: 100/s, accuracy: split}
+  - {name: windows, per: [ip], limit: 100/s, algorithm: fixed_window, accuracy: split}
   - {name: sharded, per: [ip], limit: 100/s, shards: 4}
   - {name: hot, per: [ip], limit: 100/s, hot: leased}
 ";
@@ -35,8 +38,14 @@ tiered: 100 per 1 s (token_bucket): at most 200 in any 1 s
   plan \"pro\": 1000 per 1 s (token_bucket): at most 2000 in any 1 s; synced every 1 s: with N nodes up to N x 100 more than that
 loose: 60 per 1 s (fixed_window): at most 120 in any 1 s, 60 in each window aligned to the clock
   synced every 200 ms: without max_ahead each of N nodes can admit all of that
+fixed: 100 per 1 s (fixed_window): at most 200 in any 1 s, 100 in each window aligned to the clock
+  synced every 200 ms: with N nodes up to N x 40 more than that, N x 20 in each window
+sliding: 100 per 1 s (sliding_window): at most 199 in any 1 s, 100 in each window aligned to the clock
+  synced every 200 ms: with N nodes up to N x 40 more than that, N x 20 in each window
 split: 100 per 1 s (token_bucket): at most 200 in any 1 s
   split: the same bound, each of N live nodes keeps an N-th of it
+windows: 100 per 1 s (fixed_window): at most 200 in any 1 s, 100 in each window aligned to the clock
+  split: the same bound, each of N live nodes keeps an N-th of it in windows by its own clock
 sharded: 100 per 1 s (token_bucket): at most 200 in any 1 s
   4 shards: the same bound, each client's limit in 4 parts
 hot: 100 per 1 s (token_bucket): at most 200 in any 1 s
