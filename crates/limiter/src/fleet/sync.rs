@@ -31,6 +31,9 @@ pub struct View {
     used: Timestamp,
     /// When the store was last asked.
     sent: Timestamp,
+    /// When the store last confirmed something of the ledger, by this node's clock. A snapshot that was
+    /// requested earlier may lack what was confirmed.
+    confirmed: Timestamp,
 }
 
 /// What the store said.
@@ -42,6 +45,29 @@ struct Seen {
     /// Between these two, by this node's clock, it was so.
     sent: Timestamp,
     heard: Timestamp,
+}
+
+impl Seen {
+    /// Whether the answer to a question that was sent then is known to be at least as young as this one.
+    ///
+    /// A question that was sent after this answer arrived is younger, whatever the store's clock shows: that clock
+    /// can be set back, or belong to another server. Only of two that were under way together the store's
+    /// time is compared.
+    fn precedes(&self, sent: Timestamp, new: &Standing) -> bool {
+        self.heard <= sent || self.standing.clock <= new.clock
+    }
+
+    /// The client's time when the store's clock shows this: it stands still until a clock that was set back has
+    /// caught up with it.
+    fn time_at(&self, clock: Timestamp) -> Timestamp {
+        self.standing.at.max(clock)
+    }
+
+    /// The client's time now, at the least.
+    fn least_time(&self, now: Timestamp) -> Timestamp {
+        let passed = now.since(self.heard);
+        self.time_at(self.standing.clock + passed.saturating_sub(drift(passed)))
+    }
 }
 
 #[derive(Debug)]
@@ -113,14 +139,14 @@ impl View {
         limit: &Limit,
         every: Every,
     ) -> Option<(Timestamp, Timestamp)> {
-        let Seen { standing, sent, heard, .. } = self.seen.as_ref()?;
-        let (least, most) = (now.since(*heard), now.since(*sent));
+        let seen = self.seen.as_ref()?;
+        let most = now.since(seen.sent);
         if most >= stale(every) {
             return None;
         }
-        let time = standing.at + least.saturating_sub(drift(least));
+        let time = seen.least_time(now);
         let end = limit.window_end(time);
-        if end != limit.window_end(standing.at + most + drift(most)) {
+        if end != limit.window_end(seen.time_at(seen.standing.clock + most + drift(most))) {
             return None;
         }
         Some((time, end.map_or(NEVER, |end| end - Span::MICROSECOND)))
@@ -177,15 +203,23 @@ impl View {
             return;
         };
         self.ledger.confirm(&told);
+        if !told.is_empty() {
+            self.confirmed = now;
+        }
         match standing {
-            Some(_) => self.learn(sent, now, limit, standing),
-            // Without it, nothing says what was just confirmed.
-            None => self.unsee(),
+            Some(new) if self.seen.as_ref().is_none_or(|seen| seen.precedes(sent, &new)) => {
+                self.replace(sent, now, limit, new);
+            }
+            Some(_) if told.is_empty() => {}
+            // The snapshot in use may lack what was just confirmed.
+            _ => self.unsee(),
         }
     }
 
-    /// Takes over how a client stands, from an answer to a question that was sent then and is heard now.
-    /// What is older than what is known says nothing.
+    /// Takes over a snapshot from the answer to a question that confirms nothing, sent then and received now.
+    ///
+    /// It is discarded if it may lack what the store has confirmed to this node, or if it is older than the
+    /// one in use.
     pub fn learn(
         &mut self,
         sent: Timestamp,
@@ -193,11 +227,15 @@ impl View {
         limit: &Limit,
         standing: Option<Standing>,
     ) {
-        let known = self.seen.as_ref().map(|seen| seen.standing.at);
-        if let Some(standing) = standing.filter(|new| known.is_none_or(|known| new.at >= known)) {
-            let state = standing.state.clone();
-            self.seen = Some(Seen { standing, state, sent, heard: now });
+        let Some(new) = standing.filter(|_| sent >= self.confirmed) else { return };
+        if self.seen.as_ref().is_none_or(|seen| seen.precedes(sent, &new)) {
+            self.replace(sent, now, limit, new);
         }
+    }
+
+    fn replace(&mut self, sent: Timestamp, now: Timestamp, limit: &Limit, standing: Standing) {
+        let state = standing.state.clone();
+        self.seen = Some(Seen { standing, state, sent, heard: now });
         self.rebuild(now, limit);
     }
 
@@ -214,8 +252,7 @@ impl View {
     /// What the store said, and everything that it does not know on top of it.
     fn rebuild(&mut self, now: Timestamp, limit: &Limit) {
         if let Some(seen) = &mut self.seen {
-            let passed = now.since(seen.heard);
-            let time = seen.standing.at + passed.saturating_sub(drift(passed));
+            let time = seen.least_time(now);
             seen.state = seen.standing.state.clone();
             self.ledger.count(limit, &mut seen.state, time);
         }

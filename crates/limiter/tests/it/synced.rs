@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Claim, Limiter, RedisConfig, RedisStore, Request, RuleSet, Ruling, Span, Under};
-use tidegate_testkit::{FaultProxy, Flavour, PATIENCE, Redis, Tool, lacking};
+use tidegate_testkit::{FaultProxy, Flavour, PATIENCE, Redis, Sentinel, Tool, lacking};
 use tokio::time::timeout;
 
 const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
@@ -363,4 +363,87 @@ async fn a_client_that_comes_once_costs_one_call_and_a_busy_one_a_few() {
     assert_eq!(fleet.calls(), 50);
     assert_eq!(admitted(&fleet.nodes[0], 10_000).await, 10_000);
     assert_eq!(fleet.calls(), 51);
+}
+
+/// Time by a key that the test sets.
+const CLOCK: &str = "
+local now = tonumber(redis.call('GET', 'clock') or '0')
+local function milliseconds_until(instant)
+  return math.max(math.ceil((instant - now) / 1000), 0) + 3600000
+end
+";
+
+/// A sync after every few checks, as many times. How much was admitted.
+async fn admitted_over_syncs(nodes: &[Limiter<RedisStore>], syncs: u64) -> u64 {
+    let mut passed = 0;
+    for _ in 0..syncs {
+        for node in nodes {
+            passed += admitted(node, 12).await;
+            node.settle_fleet().await;
+        }
+    }
+    passed
+}
+
+/// Issue 18, fault 4: every sync after the step freed what the node had admitted, +5089 on a limit of 90.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn clock_of_the_store_set_back_or_forward_within_a_window_admits_no_more() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    for algorithm in ["token_bucket", "fixed_window", "sliding_window"] {
+        let redis = Redis::start();
+        let rules = format!(
+            "{{name: api, per: [user], limit: 90 per 10 days, algorithm: {algorithm}, accuracy: synced, \
+             sync: 60s, max_ahead: 10}}"
+        );
+        // The first of a window of ten days, and some days into it.
+        let day = 24 * 3_600 * 1_000_000_u64;
+        let start = 2_060 * 10 * day + 5 * day;
+        let set = |clock: u64| redis.query::<()>(&["SET", "clock", &clock.to_string()]);
+        set(start);
+        let mut nodes = Vec::new();
+        for _ in 0..2 {
+            let config: RedisConfig = redis.url().parse().unwrap();
+            let config = config.with_timeout(PATIENT).unwrap();
+            let store = RedisStore::connect_on_clock(config, CLOCK).await.unwrap();
+            let limiter = Limiter::builder().rules(parsed(&rules)).store(Arc::new(store));
+            nodes.push(limiter.build());
+        }
+        let mut passed = admitted_over_syncs(&nodes, 1).await;
+        // Seconds that refill less than a token of the bucket.
+        for seconds in [-1_i64, -300, 2, -60, 60, -1] {
+            set(start.saturating_add_signed(seconds * 1_000_000));
+            passed += admitted_over_syncs(&nodes, 10).await;
+            assert!(passed <= 90 + 2 * 10, "{algorithm}, {seconds} s: {passed}");
+        }
+        assert!(passed >= 90, "{algorithm}: {passed}");
+    }
+}
+
+/// The same by a failover to a server whose clock is behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn failover_to_a_slower_clock_admits_no_more() {
+    if lacking(&[Tool::Server(Flavour::Redis), Tool::Faketime]) {
+        return;
+    }
+    let sentinel = Sentinel::builder().replica_clock(-5).start();
+    let rules = window(90, "sync: 60s, max_ahead: 10, on_store_failure: deny");
+    let nodes = [node(&sentinel.url(), &rules).await, node(&sentinel.url(), &rules).await];
+    let mut passed = admitted_over_syncs(&nodes, 1).await;
+    assert!((20..=24).contains(&passed), "{passed}");
+    // What was acknowledged so far is on the replica.
+    let mut master = sentinel.master().connection().unwrap();
+    redis::cmd("SET").arg("seen").arg(1).exec(&mut master).unwrap();
+    let seen: usize = redis::cmd("WAIT").arg(1).arg(10_000).query(&mut master).unwrap();
+    assert_eq!(seen, 1, "the replica follows");
+    sentinel.kill_master();
+    sentinel.wait_for_switch();
+    for node in &nodes {
+        let answers =
+            async { while node.check(&by("bob")).await.ruling() == Ruling::Unavailable {} };
+        timeout(PATIENCE, answers).await.unwrap();
+    }
+    passed += admitted_over_syncs(&nodes, 40).await;
+    assert!((90..=90 + 2 * 10).contains(&passed), "{passed}");
 }

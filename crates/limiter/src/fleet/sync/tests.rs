@@ -302,3 +302,75 @@ fn what_another_question_learned_does_not_forget_what_is_owed() {
     view.answered(scene.clock(), id, &scene.limit, synced.standing);
     assert_eq!((look(&mut view, &scene), view.ahead()), (44, 0));
 }
+
+/// Issue 18, fault 4: the log was confirmed and the snapshot discarded as older, so each sync freed what the node
+/// had admitted.
+#[test]
+fn store_clock_set_back_frees_nothing_that_was_confirmed() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow] {
+        let mut scene = Scene::new(algorithm, Quota::per_day(100), MaxAhead::Tokens(10));
+        let mut view = View::default();
+        scene.now = scene.now + Span::HOUR;
+        scene.sync(&mut view, 1, 0);
+        let mut admitted = scene.exhaust(&mut view);
+        // The node's clock goes on; the store's is an hour behind from here on.
+        let mut clock = scene.clock();
+        scene.now = scene.now - Span::HOUR;
+        for _ in 0..50 {
+            clock = clock + Span::from_millis(200);
+            scene.pass(200);
+            scene.numbers += 1;
+            let id = HoldId { node: 1, number: scene.numbers };
+            let ask = view.ask(clock, id, scene.synced.every, 0);
+            let granted = scene.decide(&ask);
+            view.answered(clock, id, &scene.limit, granted.standing);
+            while let Taken::Yes(..) = view.take(clock, &scene.limit, scene.synced, 1) {
+                admitted += 1;
+            }
+        }
+        assert!(admitted <= 110, "{algorithm}: {admitted}");
+    }
+}
+
+/// Two questions under way together, and a store clock that is set back between them: their order is not known.
+#[test]
+fn view_is_invalidated_when_the_snapshot_in_use_may_lack_what_was_confirmed() {
+    let (mut scene, mut view) = (day(100, MaxAhead::Tokens(10)), View::default());
+    scene.now = scene.now + Span::HOUR;
+    scene.sync(&mut view, 1, 0);
+    assert_eq!(scene.exhaust(&mut view), 10);
+    let sent = scene.clock();
+    let (id, ask) = scene.ask(&mut view, 1, 0);
+    let exact = scene.decide(&exactly(HoldId { node: 1, number: 99 }, scene.synced.every, 0));
+    let heard = sent + Span::from_millis(1);
+    view.learn(sent, heard, &scene.limit, exact.standing);
+    scene.now = scene.now - Span::SECOND;
+    let synced = scene.decide(&ask);
+    view.answered(heard, id, &scene.limit, synced.standing);
+    assert_eq!(view.ahead(), 0);
+    assert_eq!(view.take(heard, &scene.limit, scene.synced, 1), Taken::Unknown);
+}
+
+#[test]
+fn snapshot_requested_before_the_last_confirmation_is_discarded() {
+    // Also after the view was invalidated, and whatever the store's clock showed.
+    for (back, invalidated) in [(Span::ZERO, true), (Span::SECOND, false), (Span::SECOND, true)] {
+        let (mut scene, mut view) = (day(100, MaxAhead::Tokens(10)), View::default());
+        scene.now = scene.now + Span::HOUR;
+        scene.sync(&mut view, 1, 0);
+        assert_eq!(scene.exhaust(&mut view), 10);
+        let sent = scene.clock();
+        let late = scene.decide(&exactly(HoldId { node: 1, number: 99 }, scene.synced.every, 0));
+        let (id, ask) = scene.ask(&mut view, 1, 0);
+        scene.now = scene.now - back;
+        let synced = scene.decide(&ask);
+        let heard = sent + Span::from_millis(1);
+        view.answered(heard, id, &scene.limit, synced.standing);
+        if invalidated {
+            view.unsee();
+        }
+        view.learn(sent, heard, &scene.limit, late.standing);
+        let left = view.look(heard, &scene.limit, scene.synced.every, 1);
+        assert!(left.is_none_or(|left| left.remaining == 90), "{left:?}");
+    }
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tidegate::fleet::sync::{Advance, Taken, View, exactly};
-use tidegate_core::rule::{Every, MaxAhead, Synced};
+use tidegate_core::rule::{Accuracy, Every, MaxAhead, Synced};
 use tidegate_core::{
     Algorithm, Ask, HoldId, Holds, Limit, Quota, Span, Standing, State, Timestamp,
 };
@@ -44,6 +44,17 @@ enum Event {
     Look,
     Crash,
     Pause,
+    /// The store's clock is set.
+    ClockStep,
+    /// A replica without the latest writes takes over, with a clock of its own.
+    Failover,
+}
+
+/// The store's data at an instant, as a replica has them.
+#[derive(Clone)]
+struct Replica {
+    state: State,
+    holds: Holds,
 }
 
 #[derive(Default)]
@@ -75,12 +86,23 @@ pub(crate) struct Fleet {
     synced: Synced,
     state: State,
     holds: Holds,
+    replica: Replica,
+    /// By how many microseconds the store's clock is off.
+    offset: i64,
+    /// The store's time that the client's window has reached; it does not run backwards.
+    reached: u64,
+    /// By how many microseconds the store's clock was set forward in all.
+    skipped: u64,
     nodes: Vec<Node>,
     crashes: u64,
+    /// Steps of the store's clock forward since the last failover.
+    steps_forward: u64,
     now: u64,
     queue: BTreeMap<(u64, u64), (usize, u64, Event)>,
     queued: u64,
     admitted: Vec<Option<Admitted>>,
+    /// Where in `admitted` a failover happened, and what was allowed beyond the bound until then.
+    failovers: Vec<(usize, u64)>,
     /// How many tokens were admitted without a question.
     pub(crate) alone: u64,
     trace: Option<Vec<String>>,
@@ -105,7 +127,13 @@ impl Fleet {
         let mut fleet = Self {
             state: limit.fresh(),
             holds: Holds::default(),
+            replica: Replica { state: limit.fresh(), holds: Holds::default() },
+            offset: 0,
+            reached: START,
+            skipped: 0,
             crashes: 0,
+            steps_forward: 0,
+            failovers: Vec::new(),
             now: START,
             queue: BTreeMap::new(),
             queued: 0,
@@ -135,14 +163,93 @@ impl Fleet {
                 }
             }
         }
+        for event in [Event::ClockStep, Event::ClockStep, Event::Failover] {
+            if fleet.chance.percent(fleet.weather.clock_steps) {
+                let after = fleet.chance.below(LENGTH);
+                fleet.queue(0, after, event);
+            }
+        }
         fleet
     }
 
-    /// By how much all nodes together may exceed the limit: `max_ahead` each, and once more for one that
-    /// crashed, because nobody knows what it had admitted.
-    pub(crate) fn beyond(&self) -> u64 {
+    /// By how much all nodes together may exceed the limit in a window or bucket: `max_ahead` each, and once more
+    /// for one that crashed, because its log is lost.
+    ///
+    /// A step of the store's clock into another window costs that once more: nodes that have not synced since
+    /// go on in the window that they know. A bucket counts all of it.
+    fn beyond(&self) -> u64 {
         let nodes = u64::try_from(self.nodes.len()).unwrap() + self.crashes;
-        nodes * self.synced.max_ahead.of(&self.limit)
+        let windows =
+            if let Limit::TokenBucket(_) = self.limit { 1 } else { 1 + self.steps_forward };
+        nodes * windows * self.synced.max_ahead.of(&self.limit)
+    }
+
+    pub(crate) fn accuracy(&self) -> Accuracy {
+        Accuracy::Synced(self.synced)
+    }
+
+    /// The number of nodes that have had a log of their own, for a bound that is printed with N open.
+    pub(crate) fn nodes(&self) -> u64 {
+        u64::try_from(self.nodes.len()).unwrap() + self.crashes
+    }
+
+    /// Whether the store's clock was never set, and no data were lost.
+    pub(crate) fn has_steady_store(&self) -> bool {
+        self.offset == 0 && self.steps_forward == 0 && self.failovers.is_empty()
+    }
+
+    /// What was admitted between two failovers each, and how much beyond the bound is allowed in it. A store that
+    /// lost writes counts anew at the worst.
+    pub(crate) fn periods<'a>(&self, admitted: &'a [Admitted]) -> Vec<(&'a [Admitted], u64)> {
+        let (mut periods, mut rest, mut from) = (Vec::new(), admitted, 0);
+        for (until, beyond) in &self.failovers {
+            let gone = self.admitted[from..*until].iter().flatten().count();
+            let (period, later) = rest.split_at(gone);
+            periods.push((period, *beyond));
+            (rest, from) = (later, *until);
+        }
+        periods.push((rest, self.beyond()));
+        periods
+    }
+
+    fn store_clock(&self) -> u64 {
+        self.now.saturating_add_signed(self.offset)
+    }
+
+    /// Reads the client's state at the store's time, as any question does.
+    fn touch(&mut self) {
+        let clock = self.store_clock();
+        self.reached = self.reached.max(clock);
+        self.limit.peek(&mut self.state, Timestamp::from_micros(clock), 1);
+    }
+
+    fn step_clock(&mut self) {
+        let by = self.chance.spread(1_000, 10_000_000);
+        let forward = self.chance.percent(40);
+        self.touch();
+        self.set_clock(by, forward);
+        self.steps_forward += u64::from(forward);
+        self.touch();
+        self.note(|fleet| format!("store: clock is off by {}", fleet.offset));
+    }
+
+    fn set_clock(&mut self, by: u64, forward: bool) {
+        self.offset += if forward { by.cast_signed() } else { -by.cast_signed() };
+        self.skipped += if forward { by } else { 0 };
+    }
+
+    fn fail_over(&mut self) {
+        let beyond = self.beyond();
+        self.failovers.push((self.admitted.len(), beyond));
+        let Replica { state, holds } = self.replica.clone();
+        (self.state, self.holds) = (state, holds);
+        let (by, forward) = (self.chance.spread(0, 5_000_000), self.chance.percent(50));
+        self.set_clock(by, forward);
+        self.reached = self.store_clock();
+        // Nodes that have not synced since go on in the window that they know.
+        self.steps_forward = 1;
+        self.touch();
+        self.note(|fleet| format!("store: a replica takes over, off by {}", fleet.offset));
     }
 
     /// Lets everything happen, and returns what was admitted, in order.
@@ -154,6 +261,10 @@ impl Fleet {
             }
             if let Event::Question { id, ask, sent } = event {
                 self.decide(node, name, id, &ask, sent);
+            } else if let Event::ClockStep = event {
+                self.step_clock();
+            } else if let Event::Failover = event {
+                self.fail_over();
             } else if self.nodes[node].asleep > at {
                 let later = self.nodes[node].asleep - at;
                 self.queue_for(node, name, later, event);
@@ -186,7 +297,13 @@ impl Fleet {
     }
 
     fn admit(&mut self, cost: u64) {
-        self.admitted.push(Some(Admitted { at: self.now, cost }));
+        self.reached = self.reached.max(self.store_clock());
+        let at = match self.limit {
+            // A bucket refills as time passes, and by as much as its clock is set forward.
+            Limit::TokenBucket(_) => self.now + self.skipped,
+            _ => self.reached,
+        };
+        self.admitted.push(Some(Admitted { at, cost }));
     }
 
     fn happen(&mut self, node: usize, event: Event) {
@@ -206,14 +323,17 @@ impl Fleet {
                 self.queue(node, after, Event::Check);
             }
             Event::Answer { id, sent, standing } => {
-                self.nodes[node].view.learn(sent, at, limit, standing.clone());
-                self.nodes[node].view.answered(at, id, limit, standing);
+                let view = &mut self.nodes[node].view;
+                match view.asking() == Some(id) {
+                    true => view.answered(at, id, limit, standing),
+                    false => view.learn(sent, at, limit, standing),
+                }
                 self.note(|fleet| {
                     format!("node {node}: hears {id:?}: {:?}", fleet.nodes[node].view)
                 });
             }
             Event::Deadline { id } => self.nodes[node].view.lost(id),
-            Event::Question { .. } => {}
+            Event::Question { .. } | Event::ClockStep | Event::Failover => {}
             Event::PutBack { admission, advance } => {
                 let cost = self.admitted[admission].take().map_or(0, |admitted| admitted.cost);
                 self.nodes[node].view.put_back(at, limit, &advance);
@@ -294,7 +414,11 @@ impl Fleet {
     }
 
     fn decide(&mut self, node: usize, name: u64, id: HoldId, ask: &Ask, sent: Timestamp) {
-        let now = Timestamp::from_micros(self.now);
+        // What is written now reaches the replica some time later.
+        if self.chance.percent(30) {
+            self.replica = Replica { state: self.state.clone(), holds: self.holds.clone() };
+        }
+        let now = Timestamp::from_micros(self.store_clock());
         let granted = self.limit.ask(&mut self.state, &mut self.holds, now, ask);
         self.note(|_| format!("store: {id:?} {ask:?}: {granted:?}"));
         if ask.cost > 0 && granted.outcome.is_allowed() {

@@ -1,6 +1,7 @@
 //! What was really admitted, and whether that was too much.
 
 use tidegate_core::Limit;
+use tidegate_core::rule::Accuracy;
 
 /// Tokens that were spent at an instant of the store's time.
 #[derive(Clone, Copy, Debug)]
@@ -39,4 +40,42 @@ pub(crate) fn excess(limit: &Limit, beyond: u64, admitted: &[Admitted]) -> Optio
         }
     }
     None
+}
+
+/// The most tokens in any span as long as the window, and in any window aligned to the clock. Admissions are in
+/// order of time.
+pub(crate) fn peaks(window: u64, admitted: &[Admitted]) -> (u64, u64) {
+    let (mut any, mut aligned, mut start, mut sum) = (0, 0, 0, 0);
+    let (mut current, mut in_current) = (0, 0);
+    for one in admitted {
+        sum += one.cost;
+        while admitted[start].at + window <= one.at {
+            sum -= admitted[start].cost;
+            start += 1;
+        }
+        if one.at / window != current {
+            (current, in_current) = (one.at / window, 0);
+        }
+        in_current += one.cost;
+        any = any.max(sum);
+        aligned = aligned.max(in_current);
+    }
+    (any, aligned)
+}
+
+/// The bound that `validate` prints for N nodes: over any span as long as the window, and in each window aligned to the
+/// clock.
+pub(crate) fn printed(accuracy: Accuracy, limit: &Limit, nodes: u64) -> (u64, Option<u64>) {
+    let number_after = |text: &str, mark: &str| -> Option<u64> {
+        let (_, rest) = text.split_once(mark)?;
+        rest.split(' ').next()?.parse().ok()
+    };
+    let (own, fleet) = (limit.bound().to_string(), accuracy.bound(limit).unwrap().to_string());
+    let most = number_after(&own, "at most ").unwrap();
+    let beyond = number_after(&fleet, "up to N x ").unwrap();
+    let aligned = number_after(&own, ", ").map(|aligned| {
+        let beyond = number_after(&fleet, ", N x ").unwrap();
+        aligned + nodes * beyond
+    });
+    (most + nodes * beyond, aligned)
 }

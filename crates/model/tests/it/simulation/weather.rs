@@ -21,6 +21,8 @@ pub(crate) struct Weather {
     pub(crate) share: u64,
     /// How long an answer is waited for.
     pub(crate) deadline: u64,
+    /// How many of a hundred times the store's clock is set, or its replica takes over.
+    pub(crate) clock_steps: u64,
 }
 
 impl Weather {
@@ -35,6 +37,7 @@ impl Weather {
             sweeps: chance.percent(50),
             share: chance.pick(&[1, 3]),
             deadline: chance.pick(&[10_000, 1_000_000, 5_000_000]),
+            clock_steps: chance.pick(&[0, 0, 50]),
         }
     }
 }
