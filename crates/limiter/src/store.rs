@@ -52,10 +52,11 @@ impl Refund {
         }
     }
 
-    /// Holds on the slots that were charged to a state under `limit`. Whether they are still held.
+    /// Renews the slots that were charged to a state under `limit`, or inserts them again. Returns whether
+    /// they are held.
     pub fn renew(&self, limit: &Limit, state: &mut State, now: Timestamp) -> bool {
         let slip = self.slip.as_ref();
-        slip.is_some_and(|slip| limit.renew(state, now, &self.limit, slip))
+        slip.is_some_and(|slip| limit.renew(state, now, &self.limit, slip, self.cost))
     }
 }
 
@@ -181,16 +182,22 @@ pub trait Store: Send + Sync + 'static {
     /// Takes charges back without waiting for the answer, for who has no time left to wait.
     fn refund_detached(self: &Arc<Self>, refunds: Vec<Refund>);
 
-    /// Holds on slots in flight for another hold, each if it is still held ([`Limit::renew`]). How many
-    /// are; other charges are none.
+    /// Renews slots in flight for another hold ([`Limit::renew`]). Slots that expired or were lost are
+    /// inserted again, above the limit if needed. Returns how many are held: those that were released
+    /// are not, nor are other charges.
     ///
     /// # Errors
-    /// As for [`refund`](Self::refund): those slots may be renewed or not. They stay held until they
-    /// would have been lost, so there is time to try again.
+    /// As for [`refund`](Self::refund): those slots may be renewed or not. A renewal can be repeated.
     fn renew(&self, slots: &[Refund]) -> impl Future<Output = Result<usize, StoreError>> + Send {
         let _ = slots;
         let reason = Arc::from("this store renews nothing");
         std::future::ready(Err(StoreError::Unavailable { store: "store".into(), reason }))
+    }
+
+    /// Registers slots in flight that a guard of this process holds, until the guard drops its `Arc`. A
+    /// store that had lost its connection renews them before it is used again.
+    fn register_held(&self, slots: &Arc<[Refund]>) {
+        let _ = slots;
     }
 
     /// Forgets what a key has spent.

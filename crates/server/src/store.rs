@@ -163,6 +163,13 @@ impl Store for AnyStore {
         }
     }
 
+    fn register_held(&self, slots: &Arc<[Refund]>) {
+        match self {
+            Self::Memory(store) => store.register_held(slots),
+            Self::Redis(store) => store.register_held(slots),
+        }
+    }
+
     async fn forget(&self, key: Key) -> Result<(), StoreError> {
         match self {
             Self::Memory(store) => store.forget(key).await,

@@ -1,8 +1,10 @@
-//! Concurrency: how many are in flight at once, and who holds which slot.
+//! Concurrency: the number of requests in flight, and the slots that they hold.
 //!
-//! Whoever is admitted takes slots and gives them back by name; a holder that dies loses them after
-//! `hold`, unless it renews them. Bound: the amount at any instant, as long as holders finish or renew
-//! within their hold. Memory grows with the amount, so that is bounded.
+//! An admitted request takes slots and releases them by id. Slots that are not renewed expire after
+//! `hold`. Bound: the amount at any instant, as long as every holder releases or renews within its hold
+//! and the store keeps its data. A renewal of a slot that expired, or that the store lost, inserts it
+//! again, above the amount if needed; new requests are denied until they fit. Memory grows with the
+//! amount, so the amount is bounded.
 
 use crate::algorithm::{Bound, Limit, Meter, State};
 use crate::decision::Slip;
@@ -16,56 +18,110 @@ pub struct Concurrency {
     hold: Span,
 }
 
-/// Slots that were taken together.
+/// Slots that were taken together, or the tombstone of slots that were released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// What a release has to name: the instant of taking them, or the next one that no other slot of
-    /// the client has or had.
+    /// Named by a release: the instant of taking them, or the next one that no other slot of the client
+    /// has or had.
     pub id: Timestamp,
-    /// When the holder loses them.
+    /// When they expire; of a tombstone when they were released.
     pub until: Timestamp,
-    /// How many.
+    /// Number of slots; 0 for a tombstone.
     pub count: u64,
 }
 
-/// The slots in use, by id.
+impl Slot {
+    /// Whether it counts at `now`.
+    fn is_held(&self, now: Timestamp) -> bool {
+        self.until > now && self.count > 0
+    }
+
+    fn has_expired(&self, now: Timestamp) -> bool {
+        self.until <= now && self.count > 0
+    }
+}
+
+/// The slots of one client by id: those in use, those that expired lately, and tombstones.
+///
+/// An absent id was released if the state is complete from that id on. Else it may have expired long
+/// ago, or the store lost it, and a renewal inserts it again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slots {
     taken: Vec<Slot>,
-    used: u64,
     last: Timestamp,
+    complete_from: Timestamp,
 }
 
 impl Slots {
-    /// These slots, oldest id first, after `last` was given out as an id.
+    /// A state as it was read from a store; slots are ordered by id.
     #[must_use]
-    pub fn new(taken: impl IntoIterator<Item = Slot>, last: Timestamp) -> Self {
-        let taken: Vec<Slot> = taken.into_iter().filter(|slot| slot.count > 0).collect();
-        let used = taken.iter().map(|slot| slot.count).sum();
-        Self { taken, used, last }
+    pub fn new(
+        taken: impl IntoIterator<Item = Slot>,
+        last: Timestamp,
+        complete_from: Timestamp,
+    ) -> Self {
+        Self { taken: taken.into_iter().collect(), last, complete_from }
     }
 
-    /// The slots in use, oldest id first.
+    /// All slots and tombstones, oldest id first.
     #[must_use]
     pub fn taken(&self) -> &[Slot] {
         &self.taken
     }
 
-    /// How many are in use.
+    /// The number of slots in use at `now`.
     #[must_use]
-    pub fn used(&self) -> u64 {
-        self.used
+    pub fn used(&self, now: Timestamp) -> u64 {
+        self.held(now).map(|slot| slot.count).sum()
     }
 
-    /// The id that was given out last. No later one is at or before it, so that who releases twice
-    /// never releases somebody else's.
+    /// The latest id, or the instant of the latest release. Every later id is after it, so that a second
+    /// release of an id never releases the slot of another request.
     #[must_use]
     pub fn last(&self) -> Timestamp {
         self.last
     }
 
-    fn place(&self, slip: &Slip) -> Option<usize> {
-        self.taken.binary_search_by_key(&slip.at, |slot| slot.id).ok()
+    /// The id from which on every slot is known: one that is absent was released. An earlier one may have
+    /// expired or been lost.
+    #[must_use]
+    pub fn complete_from(&self) -> Timestamp {
+        self.complete_from
+    }
+
+    fn held(&self, now: Timestamp) -> impl Iterator<Item = &Slot> {
+        self.taken.iter().filter(move |slot| slot.is_held(now))
+    }
+
+    fn find(&self, id: Timestamp) -> Result<usize, usize> {
+        self.taken.binary_search_by_key(&id, |slot| slot.id)
+    }
+
+    /// Whether an absent slot is known to be released.
+    fn was_released(&self, id: Timestamp) -> bool {
+        self.complete_from <= id && id <= self.last
+    }
+
+    /// Whether a release has to leave a tombstone: the state may lose track of this id before a renewal
+    /// that is still under way arrives.
+    fn needs_tombstone(&self, id: Timestamp, now: Timestamp) -> bool {
+        let newer = self.taken.iter().rev().take_while(|slot| slot.id >= id);
+        id < self.complete_from || newer.into_iter().any(|slot| slot.has_expired(now))
+    }
+
+    /// Marks the beginning of a fresh state, which knows nothing of earlier ids.
+    fn begin(&mut self, now: Timestamp) {
+        if self.complete_from == Timestamp::EPOCH {
+            self.complete_from = now;
+        }
+    }
+
+    /// Inserts a slot or tombstone of an unknown id.
+    fn insert(&mut self, place: usize, slot: Slot, now: Timestamp) {
+        self.begin(now);
+        self.complete_from = self.complete_from.max(slot.id + Span::MICROSECOND);
+        self.last = self.last.max(slot.id);
+        self.taken.insert(place, slot);
     }
 }
 
@@ -82,6 +138,13 @@ impl Concurrency {
     pub const HOLD: Span = Span::MINUTE;
     /// The shortest and the longest hold.
     pub const HOLDS: (Span, Span) = (Span::SECOND, Span::HOUR);
+    /// How long a release is remembered at least, so that a renewal which arrives late does not insert the
+    /// slot again. No store waits longer for the answer to a renewal.
+    pub const RELEASE_MEMORY: Span = Span::MINUTE;
+    /// The most expired slots and tombstones of one client. With more, all of them are dropped.
+    pub const MAX_EXPIRED: usize = 1_024;
+    /// The most slots of one client to which a renewal may add one that is unknown.
+    pub const MAX_SLOTS: usize = 20_000;
 
     /// The quota's amount in flight, each of which is lost after `hold`.
     ///
@@ -132,9 +195,18 @@ impl Meter for Concurrency {
     }
 
     fn advance(&self, slots: &mut Slots, now: Timestamp) -> Timestamp {
-        if slots.taken.iter().any(|slot| slot.until <= now) {
-            slots.taken.retain(|slot| slot.until > now);
-            slots.used = slots.taken.iter().map(|slot| slot.count).sum();
+        let over = slots.taken.iter().filter(|slot| slot.until <= now).count();
+        if over > 0 {
+            let keep = if over > Self::MAX_EXPIRED { Span::ZERO } else { Self::RELEASE_MEMORY };
+            let mut complete_from = slots.complete_from;
+            slots.taken.retain(|slot| {
+                let keeps = slot.until + keep > now;
+                if !keeps && slot.count > 0 {
+                    complete_from = complete_from.max(slot.id + Span::MICROSECOND);
+                }
+                keeps
+            });
+            slots.complete_from = complete_from;
         }
         now
     }
@@ -145,22 +217,22 @@ impl Meter for Concurrency {
 
     fn spend(&self, slots: &mut Slots, now: Timestamp, cost: u64) -> Slip {
         let id = now.max(slots.last + Span::MICROSECOND);
+        slots.begin(now);
         slots.taken.push(Slot { id, until: now + self.hold, count: cost });
-        slots.used += cost;
         slots.last = id;
         self.newest(slots, now)
     }
 
-    fn remaining(&self, slots: &Slots, _: Timestamp) -> u64 {
-        self.quota.amount().saturating_sub(slots.used)
+    fn remaining(&self, slots: &Slots, now: Timestamp) -> u64 {
+        self.quota.amount().saturating_sub(slots.used(now))
     }
 
     /// The earliest end of a hold that frees enough, though most slots are released before that.
     fn admits_at(&self, slots: &Slots, now: Timestamp, cost: u64) -> Timestamp {
         let mut ends: Vec<(Timestamp, u64)> =
-            slots.taken.iter().map(|slot| (slot.until, slot.count)).collect();
+            slots.held(now).map(|slot| (slot.until, slot.count)).collect();
         ends.sort_unstable();
-        let (mut used, mut instant) = (slots.used, now);
+        let (mut used, mut instant) = (slots.used(now), now);
         for (until, count) in ends {
             if cost <= self.quota.amount().saturating_sub(used) {
                 break;
@@ -172,32 +244,47 @@ impl Meter for Concurrency {
     }
 
     fn full_at(&self, slots: &Slots) -> Timestamp {
-        slots.taken.iter().map(|slot| slot.until).max().unwrap_or(Timestamp::EPOCH)
+        let held = slots.taken.iter().filter(|slot| slot.count > 0);
+        held.map(|slot| slot.until).max().unwrap_or(Timestamp::EPOCH)
     }
 
-    /// Not before its last id is past: the next one has to be another.
+    /// Not before the release memory of its last slot has passed.
     fn whole_at(&self, slots: &Slots) -> Timestamp {
         if slots.last == Timestamp::EPOCH {
-            return self.full_at(slots);
+            return Timestamp::EPOCH;
         }
-        self.full_at(slots).max(slots.last + Span::MICROSECOND)
+        let ends = slots.taken.iter().map(|slot| slot.until);
+        ends.fold(slots.last, Timestamp::max) + Self::RELEASE_MEMORY
     }
 
-    /// Only the slots that the slip names, and only if they are still held.
-    fn refund(&self, slots: &mut Slots, _: Timestamp, slip: &Slip, cost: u64) -> bool {
-        let Some(place) = slots.place(slip) else {
-            return false;
+    /// Releases the slots that the slip names, if they are held.
+    fn refund(&self, slots: &mut Slots, now: Timestamp, slip: &Slip, cost: u64) -> bool {
+        let id = slip.at;
+        let tombstone = Slot { id, until: now, count: 0 };
+        let place = match slots.find(id) {
+            Ok(place) => place,
+            Err(_) if cost == 0 || slots.was_released(id) => return false,
+            Err(place) => {
+                slots.insert(place, tombstone, now);
+                slots.last = slots.last.max(now);
+                return false;
+            }
         };
-        let Some(slot) = slots.taken.get_mut(place) else {
-            return false;
-        };
+        let keeps_tombstone = slots.needs_tombstone(id, now);
+        let Some(slot) = slots.taken.get_mut(place) else { return false };
         let freed = cost.min(slot.count);
+        if freed == 0 {
+            return false;
+        }
+        let was_held = slot.is_held(now);
         slot.count -= freed;
-        slots.used -= freed;
-        if slot.count == 0 {
+        slots.last = slots.last.max(now);
+        if slot.count == 0 && keeps_tombstone {
+            *slot = tombstone;
+        } else if slot.count == 0 {
             slots.taken.remove(place);
         }
-        freed > 0
+        was_held
     }
 
     fn newest(&self, slots: &Slots, now: Timestamp) -> Slip {
@@ -220,21 +307,38 @@ impl Meter for Concurrency {
 }
 
 impl Limit {
-    /// Holds slots on, from `now` for the hold of the limit `charged` that they were taken under.
-    /// Whether they are still held: what expired or was released is gone for good.
-    pub fn renew(&self, state: &mut State, now: Timestamp, charged: &Self, slip: &Slip) -> bool {
+    /// Renews slots for the hold of the limit `charged` that they were taken under. A slot that expired or
+    /// that the store lost is inserted again with the same id and `cost`, above the limit if needed.
+    /// Returns whether the slot is held: one that was released stays released.
+    pub fn renew(
+        &self,
+        state: &mut State,
+        now: Timestamp,
+        charged: &Self,
+        slip: &Slip,
+        cost: u64,
+    ) -> bool {
         let (Self::Concurrency(meter), Self::Concurrency(charged)) = (self, charged) else {
             return false;
         };
         meter.on(state, |slots| {
             meter.advance(slots, now);
-            let place = slots.place(slip);
-            let slot = place.and_then(|place| slots.taken.get_mut(place));
-            slot.map(|slot| slot.until = slot.until.max(now + charged.hold)).is_some()
+            let (id, until) = (slip.at, now + charged.hold);
+            let count = cost.min(charged.capacity());
+            match slots.find(id) {
+                Ok(place) => match slots.taken.get_mut(place).filter(|slot| slot.count > 0) {
+                    Some(slot) => slot.until = slot.until.max(until),
+                    None => return false,
+                },
+                Err(_) if count == 0 || slots.was_released(id) => return false,
+                Err(_) if slots.taken.len() >= Concurrency::MAX_SLOTS => return false,
+                Err(place) => slots.insert(place, Slot { id, until, count }, now),
+            }
+            true
         })
     }
 
-    /// Whether what is charged is held until it is released by name.
+    /// Returns whether what is charged is held until it is released by id.
     #[must_use]
     pub fn is_held(&self) -> bool {
         matches!(self, Self::Concurrency(_))

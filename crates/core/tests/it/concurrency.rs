@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use proptest::prelude::*;
+use tidegate_core::algorithm::Concurrency;
 use tidegate_core::{
     Algorithm, Decision, HeaderStyle, Limit, Policy, Quota, RuleSet, Slip, Span, State, Timestamp,
 };
@@ -14,10 +15,10 @@ fn limit(amount: u64, hold: Span) -> Limit {
     Limit::new(Algorithm::Concurrency { hold }, Quota::in_flight(amount)).unwrap()
 }
 
-/// How many are in use.
-fn used(state: &State) -> u64 {
+/// The number of slots in use at an instant.
+fn used(state: &State, now: Timestamp) -> u64 {
     let State::Slots(slots) = state else { panic!("{state:?}") };
-    slots.used()
+    slots.used(now)
 }
 
 #[derive(Clone, Debug)]
@@ -26,7 +27,10 @@ enum Step {
     Acquire(u64),
     /// Release so many of the n-th that was acquired, held or not.
     Release(usize, u64),
+    /// Renew the n-th that was acquired, whether it is held, expired, lost or released.
     Renew(usize),
+    /// The store loses its state.
+    Lose,
     GiveBack(u64),
     /// Another limit from here on.
     Change(u64, u64),
@@ -34,38 +38,62 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        4 => prop_oneof![Just(0), Just(1), 0u64..600_000, 0u64..4_000_000].prop_map(Step::Advance),
+        4 => prop_oneof![Just(0), Just(1), 0u64..600_000, 0u64..4_000_000, 0u64..70_000_000]
+            .prop_map(Step::Advance),
         6 => (0u64..5).prop_map(Step::Acquire),
         5 => (any::<usize>(), 1u64..4).prop_map(|(which, count)| Step::Release(which, count)),
         3 => any::<usize>().prop_map(Step::Renew),
+        1 => Just(Step::Lose),
         1 => (1u64..4).prop_map(Step::GiveBack),
         1 => (0u64..9, 1u64..5).prop_map(|(amount, hold)| Step::Change(amount, hold)),
     ];
     prop::collection::vec(step, 1..120)
 }
 
-/// Somebody who acquired, as a person would note it.
+/// One acquire as the naive list notes it.
 struct Holder {
     charged: Limit,
     slip: Slip,
+    cost: u64,
+    /// Slots that were not released.
     count: u64,
+    /// The end of the hold; the epoch once the store has lost the slot.
     until: Timestamp,
+    /// When the last slot was released.
+    released: Option<Timestamp>,
+}
+
+impl Holder {
+    fn is_held(&self, now: Timestamp) -> bool {
+        self.until > now && self.count > 0
+    }
+
+    /// Whether the store knows nothing of it any more.
+    fn is_forgotten(&self, now: Timestamp) -> bool {
+        self.until + Concurrency::RELEASE_MEMORY <= now
+    }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn slots_are_held_renewed_released_and_lost_like_on_a_list(amount in 0u64..9, hold in 1u64..5, steps in steps()) {
+    fn slots_are_held_renewed_released_and_lost_as_on_a_naive_list(amount in 0u64..9, hold in 1u64..5, steps in steps()) {
         let mut limit = limit(amount, Span::from_secs(hold));
         let (mut state, mut now) = (limit.fresh(), START);
         let (mut holders, mut names) = (Vec::<Holder>::new(), HashSet::new());
         for step in steps {
             match step {
                 Step::Advance(micros) => now = now + Span::from_micros(micros),
+                Step::Lose => {
+                    state = limit.fresh();
+                    holders.iter_mut().for_each(|holder| holder.until = Timestamp::EPOCH);
+                    // At the same instant a fresh state would give out the same ids again.
+                    now = now + Span::from_millis(1);
+                }
                 Step::Acquire(cost) => {
                     let capacity = limit.capacity();
-                    let live = || holders.iter().filter(|holder| holder.until > now && holder.count > 0);
+                    let live = || holders.iter().filter(|holder| holder.is_held(now));
                     let in_flight: u64 = live().map(|holder| holder.count).sum();
                     let free = capacity.saturating_sub(in_flight);
                     let fits_at = |instant: Timestamp| {
@@ -84,7 +112,8 @@ proptest! {
                         };
                         prop_assert_eq!((outcome.remaining, slip.until), (free - cost, until));
                         prop_assert_eq!(outcome.reset_after, last.unwrap_or(now).max(until).since(now));
-                        holders.push(Holder { charged: limit.clone(), slip, count: cost, until });
+                        let charged = limit.clone();
+                        holders.push(Holder { charged, slip, cost, count: cost, until, released: None });
                     } else {
                         prop_assert_eq!(outcome.remaining, free);
                         prop_assert_eq!(outcome.reset_after, last.unwrap_or(now).since(now));
@@ -96,18 +125,35 @@ proptest! {
                 Step::Release(which, count) if !holders.is_empty() => {
                     let which = which % holders.len();
                     let holder = &mut holders[which];
-                    let held = if holder.until > now { holder.count } else { 0 };
+                    let was_held = holder.is_held(now);
                     let freed = limit.refund(&mut state, now, &holder.charged, &holder.slip, count);
-                    prop_assert_eq!(freed, held > 0);
-                    holder.count = held.saturating_sub(count);
+                    prop_assert_eq!(freed, was_held);
+                    if holder.is_forgotten(now) {
+                        // The store knows nothing of it, so the release is of all.
+                        holder.count = 0;
+                    }
+                    holder.count = holder.count.saturating_sub(count);
+                    if holder.count == 0 {
+                        holder.released.get_or_insert(now);
+                    }
                 }
                 Step::Renew(which) if !holders.is_empty() => {
                     let which = which % holders.len();
                     let holder = &mut holders[which];
-                    let held = holder.until > now && holder.count > 0;
-                    prop_assert_eq!(limit.renew(&mut state, now, &holder.charged, &holder.slip), held);
                     let Algorithm::Concurrency { hold } = holder.charged.algorithm() else { panic!() };
-                    if held {
+                    let renewed = limit.renew(&mut state, now, &holder.charged, &holder.slip, holder.cost);
+                    match holder.released {
+                        // Afterwards a store that has lost track of the slot may count it again.
+                        Some(released) if released + Concurrency::RELEASE_MEMORY <= now => {}
+                        Some(_) => prop_assert!(!renewed, "a released slot was revived"),
+                        None => prop_assert!(renewed, "a slot of a living holder does not count"),
+                    }
+                    if renewed {
+                        if holder.count == 0 || holder.is_forgotten(now) {
+                            // Inserted again, as it was acquired.
+                            holder.count = holder.cost;
+                        }
+                        holder.released = None;
                         holder.until = holder.until.max(now + hold);
                     }
                 }
@@ -127,19 +173,83 @@ proptest! {
                 state = limit.fresh();
             }
         }
-        // However they end, nobody is in flight in the end.
+        // However they end, nothing is in use in the end.
         for (place, holder) in holders.iter().enumerate().filter(|(place, _)| place % 2 == 0) {
             limit.refund(&mut state, now, &holder.charged, &holder.slip, u64::MAX);
-            prop_assert!(!limit.renew(&mut state, now, &holder.charged, &holder.slip), "{place}");
+            let renewed = limit.renew(&mut state, now, &holder.charged, &holder.slip, holder.cost);
+            prop_assert!(!renewed, "{place}");
         }
         now = now + Span::from_secs(5);
         prop_assert_eq!(limit.peek(&mut state, now, 0).remaining, limit.capacity());
-        prop_assert_eq!(used(&state), 0);
+        prop_assert_eq!(used(&state, now), 0);
+    }
+}
+
+/// Everyone who holds a slot goes on for longer than the hold while the store is away or restarts empty.
+#[test]
+fn outages_longer_than_the_hold_do_not_add_up() {
+    for loses in [false, true] {
+        let limit = limit(3, Span::SECOND);
+        let (mut state, mut now, mut in_flight) = (limit.fresh(), START, Vec::new());
+        for outage in 0..4 {
+            while let Some(slip) = limit.charge(&mut state, now, 1).slip() {
+                in_flight.push(slip);
+                now = now + Span::from_millis(1);
+            }
+            now = now + Span::from_secs(if outage % 2 == 0 { 2 } else { 90 });
+            if loses {
+                state = limit.fresh();
+            }
+            for slip in &in_flight {
+                assert!(limit.renew(&mut state, now, &limit, slip, 1));
+            }
+            assert_eq!(used(&state, now), 3, "outage {outage}");
+        }
+        assert_eq!(in_flight.len(), 3);
     }
 }
 
 #[test]
-fn who_releases_twice_in_the_same_microsecond_releases_nobody_else() {
+fn new_requests_are_denied_until_renewed_slots_fit_the_limit() {
+    let limit = limit(2, Span::SECOND);
+    let (mut state, mut now) = (limit.fresh(), START);
+    let mut take = |state: &mut State, now| limit.charge(state, now, 1).slip();
+    let old = [take(&mut state, now).unwrap(), take(&mut state, now).unwrap()];
+    now = now + Span::from_secs(2);
+    let new = [take(&mut state, now).unwrap(), take(&mut state, now).unwrap()];
+    for slip in &old {
+        assert!(limit.renew(&mut state, now, &limit, slip, 1));
+    }
+    assert_eq!(used(&state, now), 4);
+    for slip in [old[0], new[0], new[1]] {
+        assert_eq!(take(&mut state, now), None);
+        assert!(limit.refund(&mut state, now, &limit, &slip, 1));
+    }
+    assert!(take(&mut state, now).is_some());
+}
+
+#[test]
+fn expired_slots_and_tombstones_are_bounded() {
+    let limit = limit(100, Span::SECOND);
+    let (mut state, mut now) = (limit.fresh(), START);
+    let (mut most, mut slips) = (0, Vec::new());
+    for _ in 0..40 {
+        slips.extend((0..100).map(|_| limit.charge(&mut state, now, 1).slip().unwrap()));
+        now = now + Span::SECOND;
+        let State::Slots(slots) = &state else { panic!("{state:?}") };
+        most = most.max(slots.taken().len());
+    }
+    assert!(most <= Concurrency::MAX_EXPIRED + 200, "{most} entries");
+    for slip in &slips {
+        assert!(!limit.refund(&mut state, now, &limit, slip, 1), "it has expired");
+    }
+    limit.peek(&mut state, now, 1);
+    let State::Slots(slots) = &state else { panic!("{state:?}") };
+    assert!(slots.taken().len() <= Concurrency::MAX_EXPIRED + 1, "{}", slots.taken().len());
+}
+
+#[test]
+fn a_second_release_in_the_same_microsecond_releases_no_other_slot() {
     let limit = limit(1, Span::MINUTE);
     let mut state = limit.fresh();
     let first = limit.charge(&mut state, START, 1).slip().unwrap();
@@ -148,7 +258,7 @@ fn who_releases_twice_in_the_same_microsecond_releases_nobody_else() {
     let second = limit.charge(&mut state, START, 1).slip().unwrap();
     assert_ne!(first.at, second.at);
     assert!(!limit.refund(&mut state, START, &limit, &first, 1));
-    assert_eq!(used(&state), 1);
+    assert_eq!(used(&state, START), 1);
 }
 
 #[test]

@@ -28,13 +28,16 @@ fn check(file: &str) {
             }
             charged.push(None);
             if let Some(earlier) = step.refund {
-                if let Some((charged_by, slip, cost)) = charged[earlier].take() {
+                if let Some((charged_by, slip, cost)) = charged[earlier].clone() {
                     limit.refund(&mut state, now, &charged_by, &slip, cost);
                 }
+                charged[earlier].take_if(|(charged_by, ..)| !charged_by.is_held());
             } else if let Some(earlier) = step.renew {
-                if let Some((charged_by, slip, _)) = &charged[earlier] {
-                    limit.renew(&mut state, now, charged_by, slip);
+                if let Some((charged_by, slip, cost)) = &charged[earlier] {
+                    limit.renew(&mut state, now, charged_by, slip, *cost);
                 }
+            } else if step.lose.is_some() {
+                state = limit.fresh();
             } else {
                 let cost = step.cost.unwrap();
                 let outcome = limit.charge(&mut state, now, cost);

@@ -28,6 +28,8 @@ pub(crate) struct Step {
     pub(crate) cost: Option<u64>,
     pub(crate) refund: Option<usize>,
     pub(crate) renew: Option<usize>,
+    /// The store loses the state.
+    pub(crate) lose: Option<bool>,
     pub(crate) limit: Option<Numbers>,
     pub(crate) allowed: Option<bool>,
     pub(crate) delay: Option<u64>,
@@ -73,7 +75,8 @@ pub(crate) fn integers(limit: &Limit, state: &mut State, now: Timestamp) -> Vec<
             let held = slots.taken().iter();
             let held =
                 held.flat_map(|slot| [slot.id.as_micros(), slot.until.as_micros(), slot.count]);
-            std::iter::once(slots.last().as_micros()).chain(held).collect()
+            let first = [slots.last(), slots.complete_from()].map(Timestamp::as_micros);
+            first.into_iter().chain(held).collect()
         }
     }
 }

@@ -218,14 +218,36 @@ class Log:
 
 
 class Slots:
-    """Concurrency: who holds how much until when, by a name that is never given twice."""
+    """Concurrency: by name until when a slot is held and its weight; 0 and the instant of the release once it is released.
+
+    What is over is noted for a minute, at most 1,024 notes. `complete` is the first name from which on nothing was lost:
+    a name from there on without a note was released.
+    """
+
+    MEMORY, MOST_NOTES = 60 * SECOND, 1_024
 
     def __init__(self, limit):
         self.hold, self.capacity = limit["window"], limit["amount"]
-        self.held, self.last = {}, 0
+        self.notes, self.last, self.complete = {}, 0, 0
 
     def live(self, now):
-        return {name: held for name, held in self.held.items() if held[0] > now}
+        return {name: note for name, note in self.notes.items() if note[0] > now and note[1]}
+
+    def drop_old(self, now):
+        over = [(name, *note) for name, note in self.notes.items() if note[0] <= now]
+        memory = self.MEMORY if len(over) <= self.MOST_NOTES else 0
+        for name, until, count in over:
+            if until + memory <= now:
+                del self.notes[name]
+                self.complete = max(self.complete, name + 1 if count else 0)
+
+    def known_released(self, name):
+        return self.complete <= name <= self.last
+
+    def note_unknown(self, now, name, note):
+        self.complete = max(self.complete or now, name + 1)
+        self.last = max(self.last, name)
+        self.notes[name] = note
 
     def used(self, now):
         return sum(count for _, count in self.live(now).values())
@@ -234,20 +256,34 @@ class Slots:
         return self.used(now) + cost <= self.capacity
 
     def spend(self, now, cost):
-        self.held = self.live(now)
-        self.last = max(now, self.last + 1)
-        self.held[self.last] = (now + self.hold, cost)
+        self.drop_old(now)
+        self.last, self.complete = max(now, self.last + 1), self.complete or now
+        self.notes[self.last] = (now + self.hold, cost)
         return 0, self.last
 
     def refund(self, now, name, _cost):
-        self.held = self.live(now)
-        self.held.pop(name, None)
+        self.drop_old(now)
+        if name not in self.notes:
+            if self.known_released(name):
+                return
+            self.note_unknown(now, name, (now, 0))
+        elif self.notes[name][1]:
+            may_be_forgotten = any(name <= other and until <= now and count for other, (until, count) in self.notes.items())
+            self.notes[name] = (now, 0)
+            if name >= self.complete and not may_be_forgotten:
+                del self.notes[name]
+        else:
+            return
+        self.last = max(self.last, now)
 
-    def renew(self, now, name):
-        self.held = self.live(now)
-        if name in self.held:
-            until, count = self.held[name]
-            self.held[name] = (max(until, now + self.hold), count)
+    def renew(self, now, name, cost):
+        self.drop_old(now)
+        if name in self.notes:
+            until, count = self.notes[name]
+            if count:
+                self.notes[name] = (max(until, now + self.hold), count)
+        elif not self.known_released(name):
+            self.note_unknown(now, name, (now + self.hold, cost))
 
     def remaining(self, now):
         return max(0, self.capacity - self.used(now))
@@ -260,11 +296,13 @@ class Slots:
         return max([now] + [until for until, _ in self.live(now).values()])
 
     def adopt(self, old, now):
-        self.held, self.last = old.live(now), old.last
+        old.drop_old(now)
+        self.notes, self.last, self.complete = dict(old.notes), old.last, old.complete
 
     def state(self, now):
-        held = sorted(self.live(now).items())
-        return [self.last] + [number for name, (until, count) in held for number in (name, until, count)]
+        self.drop_old(now)
+        notes = sorted(self.notes.items())
+        return [self.last, self.complete] + [number for name, (until, count) in notes for number in (name, until, count)]
 
 
 def meter(limit):
@@ -287,11 +325,15 @@ def play(name, limit, script):
             client.settle(now)
         if "refund" in step:
             if step["refund"] in charged:
-                mark, cost = charged.pop(step["refund"])
+                mark, cost = charged[step["refund"]]
                 client.refund(now, mark, cost)
+                if not isinstance(client, Slots):
+                    del charged[step["refund"]]
         elif "renew" in step:
             if step["renew"] in charged:
-                client.renew(now, charged[step["renew"]][0])
+                client.renew(now, *charged[step["renew"]])
+        elif "lose" in step:
+            client = meter(current)
         elif "cost" in step:
             cost = step["cost"]
             asked = max(1, cost)
@@ -475,6 +517,24 @@ def walk(seed, limit, count=60, other=None):
     return script
 
 
+def walk_lost(seed, limit, count=80):
+    """Slots that are released late or twice, renewed late or after a release, and a store that loses its state."""
+    chance = random.Random(seed)
+    now, script, taken = 1_780_000_000_123_457 + chance.randrange(10**9), [], []
+    capacity = meter(limit).capacity
+    for number in range(count):
+        now += chance.choice([0, 0, 1, limit["window"] // 3, limit["window"], 59 * SECOND, 61 * SECOND])
+        roll = chance.random()
+        if roll < 0.08:
+            script.append({"at": now, "lose": True})
+        elif roll < 0.6 and taken:
+            script.append({"at": now, chance.choice(["refund", "renew", "renew"]): chance.choice(taken[-6:])})
+        else:
+            taken.append(number)
+            script.append({"at": now, "cost": chance.choice([1, 1, 2, capacity])})
+    return script
+
+
 def textbook(algorithm):
     boundary = [{"at": 850_000, "cost": 1}] * 20 + [{"at": 1_000_000, "cost": 1}] * 20
     if algorithm == "token_bucket":
@@ -492,8 +552,22 @@ def textbook(algorithm):
             {"at": 2 * SECOND, "cost": 1}])
         yield play("a holder that renews keeps its slot, one that does not loses it", limit, [
             {"at": SECOND, "cost": 1}, {"at": SECOND, "cost": 1}, {"at": 1_700_000, "renew": 0}, {"at": 1_900_000, "cost": 1},
-            {"at": 2 * SECOND, "cost": 1}, {"at": 2 * SECOND, "renew": 1}, {"at": 2_100_000, "cost": 1},
-            {"at": 2_700_000, "cost": 1}])
+            {"at": 2 * SECOND, "cost": 1}, {"at": 2_100_000, "cost": 1}, {"at": 2_700_000, "cost": 1}])
+        yield play("a renewal after the hold counts again, above the limit, and new requests are denied until they fit", limit, [
+            {"at": SECOND, "cost": 2}, {"at": 2 * SECOND, "cost": 2}, {"at": 2 * SECOND, "renew": 0}, {"at": 2_100_000, "cost": 1},
+            {"at": 2_200_000, "refund": 1}, {"at": 2_200_000, "cost": 1}, {"at": 2_300_000, "refund": 0}, {"at": 2_300_000, "cost": 2}])
+        yield play("a renewal after the state was lost counts again", limit, [
+            {"at": SECOND, "cost": 1}, {"at": SECOND, "cost": 1}, {"at": SECOND + 9, "lose": True}, {"at": SECOND + 9, "cost": 2},
+            {"at": SECOND + 10, "renew": 0}, {"at": SECOND + 11, "renew": 1}, {"at": SECOND + 12, "cost": 0},
+            {"at": SECOND + 13, "refund": 3}, {"at": SECOND + 14, "cost": 1}, {"at": SECOND + 15, "refund": 0},
+            {"at": SECOND + 16, "cost": 1}])
+        yield play("a renewal after the release revives nothing: released in time, after the hold, after a loss, and below a slot that expired",
+                   limit, [
+            {"at": SECOND, "cost": 1}, {"at": SECOND + 1, "refund": 0}, {"at": SECOND + 2, "renew": 0},
+            {"at": SECOND + 3, "cost": 1}, {"at": 3 * SECOND, "refund": 3}, {"at": 3 * SECOND + 1, "renew": 3},
+            {"at": 4 * SECOND, "cost": 1}, {"at": 4 * SECOND, "lose": True}, {"at": 4 * SECOND + 1, "refund": 6}, {"at": 4 * SECOND + 2, "renew": 6},
+            {"at": 5 * SECOND, "cost": 1}, {"at": 5 * SECOND, "cost": 1}, {"at": 5_900_000, "renew": 10}, {"at": 6_100_000, "refund": 10},
+            {"at": 6_100_001, "renew": 10}, {"at": 65_999_999, "renew": 10}, {"at": 66_099_999, "renew": 10}])
     if algorithm == "leaky_bucket":
         yield play("ten at once into a queue of four", limit_of(algorithm, 10, SECOND, queue=4),
                    [{"at": SECOND, "cost": 1}] * 10)
@@ -517,6 +591,8 @@ def main():
             cases.append(play(f"walk {seed}: {amount} per {window} us", limit, walk(seed, limit)))
             if window * (1 + seed % 2) <= 3_650 * 86_400 * SECOND:
                 cases.append(play(f"walk {seed} with a change of limit", limit, walk(seed + 100, limit, other=other)))
+            if algorithm == "concurrency":
+                cases.append(play(f"walk {seed} with losses", limit, walk_lost(seed + 200, limit)))
         lines = ",\n".join("  " + json.dumps(case) for case in cases)
         (HERE / f"{algorithm}.json").write_text(f"[\n{lines}\n]\n")
     lines = ",\n".join("  " + json.dumps(case) for case in asks(numbers + large))

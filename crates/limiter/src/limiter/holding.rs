@@ -67,12 +67,12 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Holds the slots in flight of a request on for another hold, each if it is still held. How many
-    /// are: one that expired or was released is gone for good.
+    /// Renews the slots in flight of a request for another hold. A slot that expired, or that the store
+    /// lost, is taken again, above the limit if needed: new requests are denied until they fit. Returns
+    /// how many are held: one that was released is not.
     ///
     /// # Errors
-    /// The store did not confirm it. The slots are held until they would have been lost, so there is
-    /// time to try again.
+    /// The store did not confirm it. Try again soon: the slots expire a hold after their last renewal.
     pub async fn renew(&self, receipt: &Receipt) -> Result<usize, StoreError> {
         let slots: Vec<Refund> = receipt.clone().into_slots();
         match slots.is_empty() {
@@ -115,19 +115,19 @@ impl<S: Store> Limiter<S> {
 
 /// Slots in flight that are held while this lives. The default holds nothing.
 ///
-/// They are renewed in the background three times per hold, and released on drop without waiting for
-/// the store's answer. Made outside of a tokio runtime, they are released but not renewed.
+/// They are renewed in the background three times per hold, and when a lost connection to the store is
+/// back, before the store is used again. They are released on drop without waiting for the store's
+/// answer. Made outside of a tokio runtime, they are released but not renewed three times per hold.
 #[derive(Debug)]
 pub struct Held<S: Store = MemoryStore> {
-    /// Where they are released; `None` when there is nothing to release.
-    store: Option<Arc<S>>,
-    slots: Vec<Refund>,
+    /// Where they are released, and what; `None` when there is nothing to release.
+    slots: Option<(Arc<S>, Arc<[Refund]>)>,
     renewing: Option<AbortHandle>,
 }
 
 impl<S: Store> Default for Held<S> {
     fn default() -> Self {
-        Self { store: None, slots: Vec::new(), renewing: None }
+        Self { slots: None, renewing: None }
     }
 }
 
@@ -142,13 +142,15 @@ impl<S: Store> Held<S> {
             let third = Span::from_micros(hold.as_micros() / 3);
             runtime.spawn(keep_renewing(store, clock, slots, third)).abort_handle()
         });
-        Self { store: Some(Arc::clone(store)), slots, renewing }
+        let slots = Arc::from(slots);
+        store.register_held(&slots);
+        Self { slots: Some((Arc::clone(store), slots)), renewing }
     }
 
     /// Whether no rule of the request counts what is in flight, or none let it pass.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.slots.is_none()
     }
 
     /// Releases the slots, and waits until the store has confirmed it. How many were still held.
@@ -156,33 +158,48 @@ impl<S: Store> Held<S> {
     /// # Errors
     /// The store did not; it is not tried again.
     pub async fn release(mut self) -> Result<usize, StoreError> {
-        self.stop_renewing();
-        let Some(store) = &self.store else { return Ok(0) };
-        // Whoever drops this future half way releases once more, by the same names: that is harmless.
-        let released = store.refund(&self.slots).await;
-        self.store = None;
+        let Some((store, slots)) = self.stop() else { return Ok(0) };
+        // A future that is dropped half way releases once more, by the same ids, which is harmless.
+        let mut releasing = Releasing { store: &store, slots };
+        let released = store.refund(&releasing.slots).await;
+        releasing.slots.clear();
         released
     }
 
-    /// Takes the slots out of it, to be released by somebody else.
+    /// Takes the slots out of it, to be released elsewhere.
     pub(super) fn take_slots(&mut self) -> Vec<Refund> {
-        self.stop_renewing();
-        self.store = None;
-        std::mem::take(&mut self.slots)
+        self.stop().map(|(_, slots)| slots).unwrap_or_default()
     }
 
-    fn stop_renewing(&mut self) {
+    /// Stops renewing, here and at reconnects. No renewal is sent from then on.
+    fn stop(&mut self) -> Option<(Arc<S>, Vec<Refund>)> {
         if let Some(renewing) = self.renewing.take() {
             renewing.abort();
         }
+        // The registered slots are dropped before they are released: a reconnect in between releases those
+        // that it has renewed.
+        self.slots.take().map(|(store, slots)| (store, slots.to_vec()))
     }
 }
 
 impl<S: Store> Drop for Held<S> {
     fn drop(&mut self) {
-        self.stop_renewing();
-        if let Some(store) = self.store.take() {
-            store.refund_detached(std::mem::take(&mut self.slots));
+        if let Some((store, slots)) = self.stop() {
+            store.refund_detached(slots);
+        }
+    }
+}
+
+/// Slots whose release has not been confirmed yet.
+struct Releasing<'s, S: Store> {
+    store: &'s Arc<S>,
+    slots: Vec<Refund>,
+}
+
+impl<S: Store> Drop for Releasing<'_, S> {
+    fn drop(&mut self) {
+        if !self.slots.is_empty() {
+            self.store.refund_detached(std::mem::take(&mut self.slots));
         }
     }
 }
@@ -194,17 +211,18 @@ fn hold_of(limit: &Limit) -> Option<Span> {
     }
 }
 
-/// Renews until nothing is held any more. A store that fails is asked again a third of a hold later.
+/// Renews until all slots were released elsewhere. After a failure it tries again a third of a hold later; the
+/// store itself renews when its connection is back.
 async fn keep_renewing<S: Store>(store: Arc<S>, clock: Clock, slots: Vec<Refund>, third: Span) {
     loop {
         clock.sleep_until(clock.now() + third).await;
         match store.renew(&slots).await {
             Ok(0) => {
-                tracing::warn!("slots in flight were lost before they were released");
+                tracing::warn!("slots in flight were released elsewhere, renewing ends");
                 return;
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "slots in flight could not be renewed, trying on"),
+            Err(error) => tracing::warn!(%error, "cannot renew slots in flight, retrying"),
         }
     }
 }

@@ -325,20 +325,32 @@ impl MemoryStore {
     /// Takes one charge back as far as it still counts. Whether it gave anything back.
     pub fn refund_one(&self, refund: &Refund) -> bool {
         let now = self.clock.now();
-        let (place, mut shard) = self.open(refund.key);
-        let given = shard.visit_as_is(&self.common, refund.key, now, |limit, state| {
-            refund.take_back(limit, state, now)
-        });
-        self.hints[place].note(&shard);
-        given.unwrap_or(false)
+        self.amend(refund, now, |limit, state| refund.take_back(limit, state, now))
     }
 
-    /// Holds on slots in flight, if they are still held. Whether they are.
+    /// Renews slots in flight, or inserts them again. Returns whether they are held.
     pub fn renew_one(&self, slots: &Refund) -> bool {
         let now = self.clock.now();
-        let (_, mut shard) = self.open(slots.key);
-        let renew = |limit: &Limit, state: &mut State| slots.renew(limit, state, now);
-        shard.visit_as_is(&self.common, slots.key, now, renew).unwrap_or(false)
+        self.amend(slots, now, |limit, state| slots.renew(limit, state, now))
+    }
+
+    /// Runs `work` on the state of a charge, under the limit that it is kept under. Slots in flight of which
+    /// nothing is kept start with a fresh state.
+    fn amend(
+        &self,
+        charge: &Refund,
+        now: Timestamp,
+        work: impl Fn(&Limit, &mut State) -> bool,
+    ) -> bool {
+        let (place, mut shard) = self.open(charge.key);
+        let mut given = shard.visit_as_is(&self.common, charge.key, now, &work);
+        if given.is_none() && charge.limit.is_held() && charge.slip.is_some() {
+            // Exempt: living holders and releases are counted also where new clients have no room.
+            let visited = shard.visit(&self.common, charge.key, &charge.limit, now, true, &work);
+            given = visited.ok();
+        }
+        self.hints[place].note(&shard);
+        given.unwrap_or(false)
     }
 
     /// Forgets what a key has spent. Synchronous.

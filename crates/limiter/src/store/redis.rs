@@ -44,6 +44,7 @@ use tokio::task::JoinHandle;
 
 use self::denials::Denials;
 use self::fleet::Fleet;
+use self::node::HeldSlots;
 use self::script::Scripts;
 use self::shared::{Counters, Shared};
 use self::topology::{Group, Topology};
@@ -148,7 +149,8 @@ impl RedisStore {
         let runtime = Handle::current();
         let counters = Counters::default();
         let fleet = Fleet::new(config.last_share());
-        let shared = Arc::new(Shared { config, scripts, runtime, counters });
+        let held = HeldSlots::default();
+        let shared = Arc::new(Shared { config, scripts, runtime, counters, held });
         let topology = Topology::new(&shared);
         Self {
             inner: Arc::new(Inner {
@@ -314,13 +316,12 @@ impl Inner {
     }
 
     async fn renew(&self, slots: &[Refund]) -> Result<usize, StoreError> {
-        let held = slots.iter().filter(|slots| slots.limit.is_held() && slots.slip.is_some());
-        // To the script, giving nothing back of what is held is to hold it on.
-        let renewals = held.map(|slots| Refund { cost: 0, ..slots.clone() });
+        let is_held = |slots: &&Refund| slots.limit.is_held() && slots.slip.is_some();
+        let held_slots = slots.iter().filter(is_held);
         let (mut held, mut failed) = (0, None);
-        for (group, renewals) in self.groups(renewals) {
+        for (group, renewals) in self.groups(held_slots.cloned()) {
             let renewed = match self.topology.node(group) {
-                Ok(node) => node.refund(&renewals).await,
+                Ok(node) => node.renew(&renewals).await,
                 Err(error) => Err(error),
             };
             match renewed {
@@ -399,6 +400,10 @@ impl Store for RedisStore {
 
     async fn renew(&self, slots: &[Refund]) -> Result<usize, StoreError> {
         self.inner.renew(slots).await
+    }
+
+    fn register_held(&self, slots: &Arc<[Refund]>) {
+        self.inner.shared.held.add(slots);
     }
 
     async fn forget(&self, key: Key) -> Result<(), StoreError> {

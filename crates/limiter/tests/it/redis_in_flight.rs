@@ -3,6 +3,7 @@
 use std::io::{self, BufRead};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use tidegate::{Held, Limiter, RedisConfig, RedisStore, Request, RuleSet};
 use tidegate_testkit::{Flavour, PATIENCE, Process, Redis, Tool, lacking, poll};
@@ -127,6 +128,247 @@ fn a_slot_that_is_given_to_who_is_gone_is_free_again() {
         let all_free = poll(|| (runtime.block_on(free(&limiter)) == 5).then_some(()));
         assert!(all_free.is_some(), "a slot that nobody has is held");
     }
+}
+
+/// A node that gives up soon, and admits nothing without its store.
+async fn strict_limiter(url: &str, limit: &str) -> Limiter<RedisStore> {
+    let config: RedisConfig = url.parse().unwrap();
+    let config = config.with_timeout(Duration::from_millis(500)).unwrap();
+    let store = Arc::new(RedisStore::start(config).await.unwrap());
+    let rule = format!("name: exports, per: [user], limit: {limit}, on_store_failure: deny");
+    let rules = RuleSet::parse("rules.yaml", &format!("rules: [{{{rule}}}]")).unwrap();
+    Limiter::builder().rules(rules).store(store).build()
+}
+
+/// The number of free slots by the first answer that comes from the store.
+async fn free_by_store(limiter: &Limiter<RedisStore>) -> u64 {
+    let answered = async {
+        loop {
+            if let Some(policy) = limiter.peek(&alice()).await.policies().first() {
+                return policy.outcome.remaining;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, answered).await.expect("the store answers")
+}
+
+/// Takes slots until `all` are held.
+async fn fill(limiter: &Limiter<RedisStore>, held: &mut Vec<Held<RedisStore>>, all: usize) {
+    let filled = async {
+        while held.len() < all {
+            let (decision, slot) = limiter.hold(&alice()).await;
+            held.extend(decision.is_allowed().then_some(slot));
+        }
+    };
+    tokio::time::timeout(PATIENCE, filled).await.expect("there are free slots");
+}
+
+/// Whether each of some requests is admitted.
+async fn admitted(limiter: &Limiter<RedisStore>, requests: usize) -> usize {
+    let mut admitted = 0;
+    for _ in 0..requests {
+        admitted += usize::from(limiter.hold(&alice()).await.0.is_allowed());
+    }
+    admitted
+}
+
+#[test]
+fn guards_count_from_the_first_answer_of_a_server_that_restarted_empty() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(async {
+        // Renewals three times per hold come much later than this test ends, and one call is not enough.
+        let limit = "300 in flight, hold: 1h";
+        let nodes = [
+            strict_limiter(&server.url(), limit).await,
+            strict_limiter(&server.url(), limit).await,
+        ];
+        let mut held = [Vec::new(), Vec::new()];
+        fill(&nodes[0], &mut held[0], 200).await;
+        fill(&nodes[1], &mut held[1], 100).await;
+        for restart in 1..=3 {
+            server.restart();
+            for node in &nodes {
+                free_by_store(node).await;
+            }
+            for node in &nodes {
+                assert_eq!(free_by_store(node).await, 0, "restart {restart}");
+                assert_eq!(admitted(node, 5).await, 0, "restart {restart}");
+            }
+        }
+        let [one, other] = held;
+        for slot in one {
+            assert_eq!(slot.release().await, Ok(1));
+        }
+        assert_eq!(free_by_store(&nodes[0]).await, 200);
+        // Dropped while there is no server: no slot is left behind.
+        server.kill();
+        drop(other);
+        server.restart();
+        for node in &nodes {
+            assert_eq!(free_by_store(node).await, 300);
+        }
+    });
+}
+
+#[test]
+fn a_node_takes_no_slot_before_its_guards_count_again() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(async {
+        let limiter = strict_limiter(&server.url(), "3 in flight, hold: 1h").await;
+        let mut held = Vec::new();
+        fill(&limiter, &mut held, 3).await;
+        for _ in 0..3 {
+            // Requests arrive without a pause while the server restarts.
+            let asking = limiter.clone();
+            let asking = tokio::spawn(async move {
+                let mut denied_by_store = 0;
+                while denied_by_store < 20 {
+                    let (decision, _) = asking.hold(&alice()).await;
+                    assert!(!decision.is_allowed(), "admitted beside three that are in flight");
+                    denied_by_store += decision.policies().len();
+                    tokio::task::yield_now().await;
+                }
+            });
+            tokio::task::block_in_place(|| server.restart());
+            asking.await.unwrap();
+        }
+        assert_eq!(free_by_store(&limiter).await, 0);
+    });
+}
+
+#[test]
+fn guards_count_again_after_an_outage_longer_than_their_hold() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(async {
+        let limit = "3 in flight, hold: 2s";
+        let nodes = [
+            strict_limiter(&server.url(), limit).await,
+            strict_limiter(&server.url(), limit).await,
+        ];
+        let mut held = [Vec::new(), Vec::new()];
+        fill(&nodes[0], &mut held[0], 2).await;
+        fill(&nodes[1], &mut held[1], 1).await;
+        for outage in 1..=2 {
+            server.pause();
+            let began = Instant::now();
+            // Guards renew on their own and fail; requests as well.
+            while began.elapsed() < Duration::from_secs(3) {
+                assert_eq!(admitted(&nodes[0], 1).await + admitted(&nodes[1], 1).await, 0);
+                tokio::task::yield_now().await;
+            }
+            server.resume();
+            for node in &nodes {
+                free_by_store(node).await;
+            }
+            for node in &nodes {
+                assert_eq!(free_by_store(node).await, 0, "outage {outage}");
+                assert_eq!(admitted(node, 5).await, 0, "outage {outage}");
+            }
+        }
+        drop(held);
+        let all_free = async {
+            while free_by_store(&nodes[0]).await < 3 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, all_free).await.expect("released slots are free");
+    });
+}
+
+#[test]
+fn guards_count_again_on_the_shard_that_restarted() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let servers = [Redis::start(), Redis::start()];
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(async {
+        let urls: Vec<String> = servers.iter().map(Redis::url).collect();
+        let store = {
+            let shards = urls.iter().map(|url| url.parse::<RedisConfig>().unwrap());
+            let config = RedisConfig::shards(shards).unwrap();
+            let config = config.with_timeout(Duration::from_millis(500)).unwrap();
+            Arc::new(RedisStore::connect(config).await.unwrap())
+        };
+        let rules = "rules: [{name: exports, per: [user], limit: 1 in flight, hold: 1h, on_store_failure: deny}]";
+        let rules = RuleSet::parse("rules.yaml", rules).unwrap();
+        let limiter = Limiter::builder().rules(rules).store(store).build();
+        let users: Vec<String> = (0..40).map(|number| format!("user-{number}")).collect();
+        let request = |user: &str| Request::new().with("user", user.to_owned()).unwrap();
+        let mut held = Vec::new();
+        for user in &users {
+            let (decision, slot) = limiter.hold(&request(user)).await;
+            assert!(decision.is_allowed());
+            held.push(slot);
+        }
+        for server in &servers {
+            let before: usize = server.query(&["DBSIZE"]);
+            server.restart();
+            for user in &users {
+                let answered = async {
+                    while limiter.peek(&request(user)).await.policies().is_empty() {
+                        tokio::task::yield_now().await;
+                    }
+                };
+                tokio::time::timeout(PATIENCE, answered).await.expect("the store answers");
+                assert!(!limiter.hold(&request(user)).await.0.is_allowed(), "{user}");
+            }
+            // Only its own: a slot on the other server would count for nobody.
+            let slots = |keys: Vec<String>| keys.len();
+            assert!(slots(server.query(&["KEYS", "*"])) <= before);
+        }
+    });
+}
+
+#[test]
+fn a_renewal_after_the_release_revives_nothing() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let server = Redis::start();
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(async {
+        let limit = "3 in flight, hold: 1s";
+        let (one, other) =
+            (limiter(&server.url(), limit).await, limiter(&server.url(), limit).await);
+        let take = async || {
+            let (decision, receipt) = one.check_with_receipt(&alice()).await;
+            assert!(decision.is_allowed());
+            receipt
+        };
+        let [in_time, late, lost] = [take().await, take().await, take().await];
+        assert_eq!(one.release(in_time.clone()).await, Ok(1));
+        assert_eq!(other.renew(&in_time).await, Ok(0), "released in time");
+        let expired = async {
+            while free(&one).await < 3 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, expired).await.expect("the holds end");
+        assert_eq!(one.release(late.clone()).await, Ok(0), "it has expired");
+        assert_eq!(other.renew(&late).await, Ok(0), "released after it had expired");
+        assert_eq!(free(&one).await, 3);
+        tokio::task::block_in_place(|| server.restart());
+        for node in [&one, &other] {
+            free_by_store(node).await;
+        }
+        assert_eq!(one.release(lost.clone()).await, Ok(0), "the server has lost it");
+        assert_eq!(other.renew(&lost).await, Ok(0), "released after it was lost");
+        assert_eq!(free(&one).await, 3);
+    });
 }
 
 /// A process that takes as many slots as it can get, up to four.

@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
 use tidegate::{
     Algorithm, Answer, Charge, Key, Limit, Limiter, Quota, RedisConfig, RedisStore, Request,
-    RuleSet, Ruling, Store, StoreError,
+    RuleSet, Ruling, Span, Store, StoreError,
 };
 use tidegate_testkit::{Flavour, PATIENCE, Redis, Tool, lacking};
 
@@ -196,6 +196,7 @@ async fn a_counter_lives_as_long_as_its_state_says_something() {
         (Algorithm::SlidingWindow, minute),
         (Algorithm::SlidingLog, hour),
         (Algorithm::SlidingLog, minute),
+        (Algorithm::Concurrency { hold: Span::MINUTE }, Quota::in_flight(5)),
     ];
     for (number, (algorithm, quota)) in (1..).zip(limits) {
         let (key, limit) =

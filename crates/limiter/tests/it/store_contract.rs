@@ -105,6 +105,7 @@ impl Naive {
     }
 
     fn refund(&mut self, refund: &Refund, now: Timestamp) -> bool {
+        self.begin_slots(refund);
         let states = self.kept.get_mut(&refund.key);
         let Some((limit, state)) = states.and_then(|states| states.find(&refund.limit)) else {
             return false;
@@ -113,11 +114,33 @@ impl Naive {
     }
 
     fn renew(&mut self, slots: &Refund, now: Timestamp) -> bool {
+        self.begin_slots(slots);
         let states = self.kept.get_mut(&slots.key);
         let Some((limit, state)) = states.and_then(|states| states.find(&slots.limit)) else {
             return false;
         };
         slots.renew(limit, state, now)
+    }
+
+    /// Slots in flight of which nothing is kept start with a fresh state. A memory store has room for it
+    /// if it keeps no other.
+    fn begin_slots(&mut self, slots: &Refund) {
+        if !slots.limit.is_held() || slots.slip.is_none() {
+            return;
+        }
+        let states = self.kept.entry(slots.key).or_default();
+        let has_room = self.is_shared || states.iter().next().is_none();
+        if has_room && states.find(&slots.limit).is_none() {
+            let fresh = (Limit::clone(&slots.limit), slots.limit.fresh());
+            *states = states.iter().cloned().chain([fresh]).collect();
+        }
+    }
+
+    /// Drops states that say nothing any more, as the store may have.
+    fn drop_whole(&mut self, key: Key, now: Timestamp) {
+        if let Some(states) = self.kept.get_mut(&key) {
+            states.drop_expired(now);
+        }
     }
 }
 
@@ -126,7 +149,7 @@ enum Call {
     /// Charges of one call: key, limit, cost, alone.
     Charge(Vec<(usize, usize, u64, bool)>),
     Refund(usize),
-    /// Hold what was spent on, which only slots in flight are.
+    /// Renew what was spent, which only slots in flight are.
     Renew(usize),
     /// What was spent last: key, limit, cost.
     GiveBack(usize, usize, u64),
@@ -216,6 +239,8 @@ fn answers_like_a_map<T: Testbed>(
             }
             Call::Refund(which) if !spent.is_empty() => {
                 let refund = spent.remove(which % spent.len());
+                bed.sweep();
+                naive.drop_whole(refund.key, bed.now());
                 let expected = usize::from(naive.refund(&refund, bed.now()));
                 let given = bed.block_on(bed.store().refund(&[refund])).unwrap();
                 prop_assert_eq!(given, expected);
@@ -224,6 +249,8 @@ fn answers_like_a_map<T: Testbed>(
             Call::Renew(which) => {
                 if let Some(which) = which.checked_rem(spent.len()) {
                     let slots: &Refund = &spent[which];
+                    bed.sweep();
+                    naive.drop_whole(slots.key, bed.now());
                     let expected = usize::from(naive.renew(slots, bed.now()));
                     let held =
                         bed.block_on(bed.store().renew(std::slice::from_ref(slots))).unwrap();
@@ -247,7 +274,9 @@ fn answers_like_a_map<T: Testbed>(
             Call::Forget(number) => {
                 bed.block_on(bed.store().forget(key(*number, together))).unwrap();
                 naive.kept.remove(&key(*number, together));
-                spent.retain(|refund: &Refund| refund.key != key(*number, together));
+                // Slots in flight are renewed or released also after they were lost.
+                let key = key(*number, together);
+                spent.retain(|refund: &Refund| refund.key != key || refund.limit.is_held());
             }
             Call::Sweep => bed.sweep(),
             Call::Advance(micros) => bed.advance(Span::from_micros(*micros)),

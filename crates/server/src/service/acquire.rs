@@ -109,11 +109,12 @@ impl Service {
         Ok(Acquired { reply: self.reply(&by, via, began, &request, decision), slot })
     }
 
-    /// Holds slots on for another hold, each of its own rule.
+    /// Renews slots for another hold, each of its own rule. Slots that expired or that the store lost count
+    /// again, above the limit if needed.
     ///
     /// # Errors
-    /// The name is none of ours; one or more of its slots were released or lost, which nothing brings
-    /// back; or the store did not confirm it, and there may be time to try again.
+    /// The name is none of ours; one or more of its slots were released; or the store did not confirm it,
+    /// and the renewal can be repeated.
     pub(crate) async fn renew(&self, via: Via, name: &str) -> Result<Renewed, Fault> {
         let slots = self.slots(via, name)?;
         let (all, hold) = (slots.len(), shortest_hold(&slots));
@@ -121,7 +122,7 @@ impl Service {
         match self.now().limiter.renew(&receipt).await {
             Ok(held) if held == all => Ok(Renewed { held, hold }),
             Ok(held) => Err(self.refused(via, gone(held, all))),
-            Err(error) => Err(self.refused(via, unconfirmed(&error, "whether it is still held"))),
+            Err(error) => Err(self.refused(via, unconfirmed(&error, "whether it is held"))),
         }
     }
 
@@ -164,10 +165,10 @@ fn gone(held: usize, all: usize) -> Fault {
         ending: Ending::Gone,
         place: "slot".to_owned(),
         found: match held {
-            0 => "it released or lost".to_owned(),
-            _ => format!("{} of {all} released or lost", all - held),
+            0 => "it released".to_owned(),
+            _ => format!("{} of {all} released", all - held),
         },
-        wanted: "it still held".to_owned(),
+        wanted: "it held".to_owned(),
     }
 }
 

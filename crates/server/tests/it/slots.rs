@@ -174,7 +174,7 @@ fn a_slot_outlives_the_node_that_gave_it_and_the_rule_that_it_was_for() {
 }
 
 #[test]
-fn a_slot_that_is_not_renewed_is_lost_and_renewing_tells_so() {
+fn a_slot_renewed_after_its_hold_counts_again_and_new_requests_wait_until_it_fits() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
@@ -183,11 +183,39 @@ fn a_slot_that_is_not_renewed_is_lost_and_renewing_tells_so() {
     let [one, two] = [node(&redis, &folder, rules), node(&redis, &folder, rules)];
     let lost = one.slot(ALICE);
     wait_for("the hold ends", || (two.acquire(ALICE).status == 200).then_some(()));
-    let gone = one.renew(&lost);
+    let renewed = one.renew(&lost);
+    assert_eq!((renewed.status, renewed.json()), (200, json!({"held": 1, "holdMillis": 1_000})));
+    assert_eq!(two.acquire(ALICE).status, 429);
+    one.release(&lost);
+    let gone = two.renew(&lost);
     assert_eq!(gone.status, 410);
     assert_eq!(gone.header("content-type"), Some("application/problem+json"));
-    assert_eq!(gone.json()["detail"], "slot: found it released or lost, wanted it still held");
-    assert_eq!(one.released(&lost), 0, "never somebody else's");
+    assert_eq!(gone.json()["detail"], "slot: found it released, wanted it held");
+}
+
+#[test]
+fn slots_renewed_after_the_store_restarted_empty_count_again() {
+    if lacking(&[Tool::Server(Flavour::Redis)]) {
+        return;
+    }
+    let (redis, folder) = (Redis::start(), Folder::new());
+    let [one, two] = [node(&redis, &folder, RULES), node(&redis, &folder, RULES)];
+    let slots = [one.slot(ALICE), two.slot(ALICE)];
+    for _ in 0..3 {
+        redis.restart();
+        for (node, slot) in [(&two, &slots[0]), (&one, &slots[1])] {
+            wait_for("the slot is renewed", || match node.renew(slot).status {
+                200 => Some(()),
+                503 => None,
+                other => panic!("a renewal was answered with {other}"),
+            });
+        }
+        assert_eq!((one.acquire(ALICE).status, two.acquire(ALICE).status), (429, 429));
+    }
+    redis.restart();
+    wait_for("the slot is released", || (one.release(&slots[0]).status == 200).then_some(()));
+    wait_for("the store answers", || (two.renew(&slots[0]).status == 410).then_some(()));
+    assert_eq!((two.renew(&slots[1]).status, one.free()), (200, 1));
 }
 
 #[test]

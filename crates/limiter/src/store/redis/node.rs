@@ -5,6 +5,7 @@
 //! background was answered in time.
 
 mod call;
+mod held;
 mod lane;
 mod probe;
 mod tally;
@@ -28,6 +29,8 @@ use super::redirect::Redirect;
 use super::sentinel::MasterReport;
 use super::shared::Shared;
 use crate::store::StoreError;
+
+pub(super) use self::held::HeldSlots;
 
 /// Failed calls in a row after which a server is not asked any more.
 const PATIENCE: u32 = 5;

@@ -1,12 +1,49 @@
--- Takes charges back, each as far as it still counts.
+-- Takes charges back, each as far as it still counts; releases or renews slots in flight.
 --
 -- KEYS     one key for each refund
 -- ARGV     one for each refund: algorithm, length of what has to follow the first two bytes of the
 --          stored tag, that, terms of the limit and the cost; instant of the charge, end of its
---          slot or window, parts. Without the latter three, what was spent last is given back. A cost of
---          nothing holds slots in flight on
+--          slot or window, parts. Without the latter three, what was spent last is given back. For slots
+--          in flight these are followed by 1 to renew or 0 to release them, and by the tag under which a
+--          state begins that is not stored
 --
--- Answers with one byte for each refund: 1 when it gave anything back, or holds on.
+-- Answers with one byte for each refund: 1 when it gave anything back, or the slots are held.
+
+-- Slots in flight by key: read once, and written once at the end.
+local opened, changed = {}, {}
+
+-- Renews or releases slots in flight. A value without a state of theirs gets one.
+local function amend(meter, terms, key, sections, place, mixed, slip_at, text)
+  local id, _, _, renews = unpack_from('>I7I7I7I1', text, slip_at)
+  local state = opened[key]
+  if not state then
+    if place then
+      state = meter.open(terms, key, sections[place], byte(sections[place], 2) + 1, mixed)
+    else
+      state = meter.fresh(key, sub(text, slip_at + 22))
+    end
+    if not state then
+      return false
+    end
+    state.shared = sub(text, 3, 2 + byte(text, 2))
+    state.is_alone = not mixed and (place or #sections == 0)
+    opened[key] = state
+  end
+  local is_held, has_changed = meter.amend(terms, id, renews == 1, state)
+  if has_changed then
+    changed[key] = state
+  end
+  return is_held
+end
+
+-- Writes slots in flight beside the states of other limits, which refunds of this call may have changed.
+local function put_beside(key, state)
+  local sections = split(redis.call('GET', key) or '')
+  local place = find_section(sections, state.shared) or #sections + 1
+  sections[place] = state[6] .. meter_of(6).whole(nil, state)
+  local live = {}
+  put_sections(key, live, add_live(live, sections, 0))
+end
 
 -- Refunds in one section. The section after it and until when it says anything; nothing when nothing
 -- was given back.
@@ -40,6 +77,9 @@ local function refund(key, text)
   local mixed = is_mixed(raw)
   local sections = split(mixed and redis.call('GET', key) or raw)
   local place = find_section(sections, sub(text, 3, 2 + length))
+  if meter.amend then
+    return slip and amend(meter, terms, key, sections, place, mixed, terms[#terms], text)
+  end
   if not place then
     return false
   end
@@ -72,5 +112,12 @@ end
 local answers = {}
 for place = 1, #KEYS do
   answers[place] = refund(KEYS[place], ARGV[place]) and '\1' or '\0'
+end
+for key, state in pairs(changed) do
+  if state.is_alone then
+    meter_of(6).store(nil, state, state[6])
+  else
+    put_beside(key, state)
+  end
 end
 return table.concat(answers)

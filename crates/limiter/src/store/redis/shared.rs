@@ -9,6 +9,7 @@ use tidegate_core::Key;
 use tokio::runtime::Handle;
 
 use super::RedisConfig;
+use super::node::HeldSlots;
 use super::script::Scripts;
 
 /// What every part of the store has in common.
@@ -18,6 +19,8 @@ pub(super) struct Shared {
     pub(super) scripts: Scripts,
     pub(super) runtime: Handle,
     pub(super) counters: Counters,
+    /// Renewed when a lost connection is back.
+    pub(super) held: HeldSlots,
 }
 
 /// What happened, for metrics.

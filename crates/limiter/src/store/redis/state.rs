@@ -246,14 +246,14 @@ pub(super) fn read_told_slots(payload: &[u8]) -> Option<State> {
     let (freed_at, latest) = (at.time()?, at.time()?);
     let slot = |count, until| Slot { id: Timestamp::EPOCH, until, count };
     let held = [slot(freed, freed_at), slot(used.checked_sub(freed)?, latest)];
-    at.0.is_empty().then(|| Slots::new(held, last).into())
+    at.0.is_empty().then(|| Slots::new(held, last, Timestamp::EPOCH).into())
 }
 
 const SLOT: usize = 16;
 
 fn parse_slots(payload: &[u8]) -> Option<State> {
     let mut at = Numbers(payload);
-    let last = at.time()?;
+    let (last, complete_from) = (at.time()?, at.time()?);
     let slot = |bytes: &[u8]| {
         let mut at = Numbers(bytes);
         Some(Slot { id: at.time()?, until: at.time()?, count: at.number(2)? })
@@ -262,7 +262,7 @@ fn parse_slots(payload: &[u8]) -> Option<State> {
         return None;
     }
     let taken: Option<Vec<Slot>> = at.0.chunks_exact(SLOT).map(slot).collect();
-    Some(Slots::new(taken?, last).into())
+    Some(Slots::new(taken?, last, complete_from).into())
 }
 
 const LOG_ENTRY: usize = 9;
@@ -319,7 +319,8 @@ pub(super) fn write(tag: &Tag, state: &State) -> Option<Bytes> {
             if *slots == Slots::default() {
                 return None;
             }
-            put_numbers(&mut bytes, &[slots.last().as_micros()]);
+            let numbers = [slots.last(), slots.complete_from()];
+            put_numbers(&mut bytes, &numbers.map(Timestamp::as_micros));
             for slot in slots.taken() {
                 put_numbers(&mut bytes, &[slot.id.as_micros(), slot.until.as_micros()]);
                 bytes.extend_from_slice(&slot.count.to_be_bytes()[6..]);

@@ -53,17 +53,21 @@ impl Bench {
             }
             charged.push(None);
             if let Some(earlier) = step.refund {
-                if let Some(refund) = charged[earlier].take() {
+                if let Some(refund) = charged[earlier].clone() {
                     let given = refund.take_back(&limit, &mut core, now);
                     let refunded = self.runtime.block_on(store.refund(&[refund]));
                     assert_eq!(refunded, Ok(usize::from(given)), "{place}: refund");
                 }
+                charged[earlier].take_if(|refund| !refund.limit.is_held());
             } else if let Some(earlier) = step.renew {
                 if let Some(slots) = &charged[earlier] {
                     let held = slots.renew(&limit, &mut core, now);
                     let renewed = self.runtime.block_on(store.renew(std::slice::from_ref(slots)));
                     assert_eq!(renewed, Ok(usize::from(held)), "{place}: renewal");
                 }
+            } else if step.lose.is_some() {
+                self.runtime.block_on(store.forget(key)).unwrap();
+                core = limit.fresh();
             } else {
                 let cost = step.cost.unwrap();
                 let charge = Charge { key, shared: key, limit: &limit, cost, alone: false };

@@ -80,12 +80,26 @@ impl Client {
         self.limit.peek(states.enter(&self.limit, now), now, cost)
     }
 
+    /// The states of a charge to take back or renew. Slots in flight start with a fresh state.
+    fn states_of(&self, charge: &Refund) -> ClientStates {
+        let mut states = self.kept.clone();
+        let is_slot = charge.limit.is_held() && charge.slip.is_some();
+        if is_slot && states.find(&charge.limit).is_none() {
+            let fresh = (Limit::clone(&charge.limit), charge.limit.fresh());
+            states = states.iter().cloned().chain([fresh]).collect();
+        }
+        states
+    }
+
     fn refund(&mut self, refund: &Refund, now: Timestamp) -> bool {
-        let mut after = self.kept.clone();
+        let mut after = self.states_of(refund);
         let Some((limit, state)) = after.find(&refund.limit) else { return false };
         let is_bucket = matches!(limit, Limit::TokenBucket(_));
+        let mut before = state.clone();
         let given = refund.take_back(limit, state, now);
-        if given {
+        // A release may give nothing back, and leave a tombstone.
+        limit.admits(&mut before, now, 1);
+        if given || (limit.is_held() && *state != before) {
             // A bucket that is full again is kept for as long as it would have been without the refund.
             if is_bucket && after.iter().count() == 1 {
                 self.kept = after;
@@ -97,7 +111,7 @@ impl Client {
     }
 
     fn renew(&mut self, slots: &Refund, now: Timestamp) -> bool {
-        let mut after = self.kept.clone();
+        let mut after = self.states_of(slots);
         let Some((limit, state)) = after.find(&slots.limit) else { return false };
         let held = slots.renew(limit, state, now);
         if held {
@@ -205,7 +219,18 @@ impl Walk {
         Self { random, clients, now: Timestamp::from_micros(START) }
     }
 
-    /// Draws what happens next: who is charged what, what is taken back, and what is held on.
+    /// Draws clients whose state the server loses.
+    fn draw_losses(&mut self) -> Vec<Key> {
+        let random = &mut self.random;
+        let lost = self.clients.iter_mut().filter(|_| random.chance(1));
+        lost.map(|client| {
+            client.kept = None;
+            client.key
+        })
+        .collect()
+    }
+
+    /// Draws what happens next: who is charged what, what is taken back, and what is renewed.
     fn draw(&mut self) -> (Vec<Ask>, Vec<Refund>, Vec<Refund>) {
         let (mut asks, mut refunds, mut renewals, mut place) = (vec![], vec![], vec![], 0);
         while place < self.clients.len() {
@@ -230,7 +255,11 @@ impl Walk {
                     place += 1;
                     continue;
                 }
-                let mut refund = client.spent.swap_remove(which);
+                let mut refund = client.spent[which].clone();
+                // Slots in flight are also renewed and released after their release.
+                if !refund.limit.is_held() || random.chance(50) {
+                    client.spent.swap_remove(which);
+                }
                 if random.chance(20) {
                     // Not this charge, but whatever was spent last.
                     (refund.slip, refund.cost) = (None, any_cost(random, &client.limit));
@@ -329,6 +358,9 @@ fn a_random_walk_through_lua_and_through_rust_agrees_at_every_step() {
     while taken < wanted {
         walk.now = any_time(&mut walk.random, walk.now);
         bench.set_time(walk.now);
+        for key in walk.draw_losses() {
+            bench.runtime.block_on(bench.store.forget(key)).unwrap();
+        }
         let (asks, refunds, renewals) = walk.draw();
         let told = bench.ask(&walk, &asks);
         for (ask, told) in asks.iter().zip(&told) {

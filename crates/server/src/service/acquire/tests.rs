@@ -72,7 +72,7 @@ async fn slots_of_all_rules_are_released_together_and_once() {
 }
 
 #[tokio::test]
-async fn slots_are_held_while_they_are_renewed_and_what_is_lost_stays_lost() {
+async fn slots_are_held_while_they_are_renewed_and_count_again_when_renewed_late() {
     let scene = Scene::new(RULES);
     let name = scene.hold("alice").await.unwrap();
     for _ in 0..10 {
@@ -81,9 +81,10 @@ async fn slots_are_held_while_they_are_renewed_and_what_is_lost_stays_lost() {
     }
     scene.time.advance(Span::from_secs(10));
     assert_eq!(scene.left("all-exports", "").await, 3);
-    assert_eq!(scene.renew(&name).await, Err(Ending::Gone), "one of two is lost");
-    assert_eq!(scene.left("exports", "alice").await, 1, "the other is held until it is released");
-    assert_eq!(scene.release(&name).await, Ok(1));
+    assert_eq!(scene.left("exports", "alice").await, 1, "its hold is longer");
+    assert_eq!(scene.renew(&name).await, Ok((2, Span::from_secs(10))));
+    assert_eq!(scene.left("all-exports", "").await, 2);
+    assert_eq!(scene.release(&name).await, Ok(2));
     assert_eq!(scene.renew(&name).await, Err(Ending::Gone));
     assert_eq!(scene.release(&name).await, Ok(0));
 }

@@ -49,6 +49,36 @@ fn two_nodes_share_one_count() {
 }
 
 #[test]
+fn requests_at_the_upstream_stay_within_the_limit_when_the_store_restarts_empty() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let rules = "rules: [{name: exports, per: [api_key], limit: 3 in flight, hold: 1h, on_store_failure: deny}]";
+    let node = || Gateway::launch(&["--upstream", &upstream.url()], &patiently_in(&redis), rules);
+    let nodes = [node(), node()];
+    let held = [&nodes[0], &nodes[1], &nodes[0]].map(|node| ask(node, "GET", "/held"));
+    wait_for("all are under way", || (upstream.seen("GET /held") == 3).then_some(()));
+    for _ in 0..3 {
+        redis.restart();
+        for node in &nodes {
+            // 503 while the node has no connection.
+            wait_for("the store decides", || match status(ask(node, "GET", "/bytes/1")).as_str() {
+                "503" => None,
+                other => Some(other.to_owned()),
+            });
+        }
+        for node in &nodes {
+            assert_eq!(status(ask(node, "GET", "/bytes/1")), "429");
+        }
+    }
+    upstream.release(3);
+    for stream in held {
+        assert_eq!(status(stream), "200");
+    }
+    wait_for("they are over", || {
+        (status(ask(&nodes[0], "GET", "/bytes/1")) == "200").then_some(())
+    });
+}
+
+#[test]
 fn a_slot_is_held_until_the_last_byte_of_the_answer_was_taken() {
     let upstream = Upstream::start();
     let rules = "rules: [{name: downloads, per: [api_key], limit: 1 in flight, hold: 1h}]";

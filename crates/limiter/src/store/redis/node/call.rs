@@ -15,9 +15,19 @@ use crate::store::{Refund, StoreError};
 impl Node {
     /// Takes charges back, all of them kept in one place. How many gave anything back.
     pub(in super::super) async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
+        self.amend(refunds, false).await
+    }
+
+    /// Renews slots in flight, all of them kept in one place. Returns how many are held.
+    pub(in super::super) async fn renew(&self, slots: &[Refund]) -> Result<usize, StoreError> {
+        self.amend(slots, true).await
+    }
+
+    async fn amend(&self, refunds: &[Refund], renews: bool) -> Result<usize, StoreError> {
         let keys: Vec<String> =
             refunds.iter().map(|refund| self.shared.spell(refund.key)).collect();
-        let arguments: Vec<Vec<u8>> = refunds.iter().map(refund_argument).collect();
+        let arguments: Vec<Vec<u8>> =
+            refunds.iter().map(|refund| refund_argument(refund, renews)).collect();
         let script = &self.shared.scripts.refund;
         let reply: Vec<u8> = self.call_anywhere(script, &keys, &arguments).await?;
         Ok(reply.iter().filter(|given| **given == 1).count())
@@ -115,7 +125,8 @@ pub(super) async fn eval<T: FromRedisValue>(
     Ok(reply)
 }
 
-fn refund_argument(refund: &Refund) -> Vec<u8> {
+/// One argument of the refund script. `renews` is for slots in flight.
+pub(super) fn refund_argument(refund: &Refund, renews: bool) -> Vec<u8> {
     let tag = state::Tag::of(&refund.limit);
     let shared = tag.shared();
     let mut argument = vec![tag.algorithm(), u8::try_from(shared.len()).unwrap_or(0)];
@@ -123,6 +134,10 @@ fn refund_argument(refund: &Refund) -> Vec<u8> {
     state::put_terms(&mut argument, &refund.limit.terms(refund.cost));
     if let Some(slip) = &refund.slip {
         state::put_slip(&mut argument, slip);
+        if refund.limit.is_held() {
+            argument.push(u8::from(renews));
+            argument.extend_from_slice(tag.bytes());
+        }
     }
     argument
 }

@@ -22,7 +22,8 @@ impl Node {
         self.shared.spawn(async move { probe(this).await });
     }
 
-    /// Opens a connection, loads the scripts, and sees whether the server answers in time.
+    /// Opens a connection, loads the scripts, sees whether the server answers in time, and renews the slots
+    /// in flight that this process holds there.
     pub(in super::super) async fn open(&self) -> Result<(), OpenError> {
         let opened = self.try_open().await;
         match &opened {
@@ -66,6 +67,8 @@ impl Node {
         let probed: Result<Vec<u8>, _> =
             eval(&link, "EVALSHA", &script.hash, &[], &empty, false).await;
         probed.map_err(|error| unusable(&link.address, describe(&error)))?;
+        let held = self.shared.held.all();
+        self.renew_held(&link, &held).await?;
         let mut known = self.epoch.lock();
         if *known > seen && *known > epoch {
             return Err(unusable(&link.address, "another server became the master meanwhile"));
@@ -76,6 +79,8 @@ impl Node {
             self.shared.counters.failovers.fetch_add(1, Ordering::Relaxed);
         }
         self.link.store(Some(link));
+        drop(known);
+        self.release_dropped(held);
         Ok(())
     }
 }
