@@ -23,12 +23,6 @@ impl ClientStates {
     /// The most limits that are kept apart. The one that was not used for longest is dropped first.
     pub const MAX_LIMITS: usize = 4;
 
-    /// Returns whether `limit` would take over the state of another one.
-    #[must_use]
-    pub fn is_foreign(&self, limit: &Limit) -> bool {
-        self.states.first().is_some_and(|(last, _)| !limit.shares_state_with(last))
-    }
-
     /// Returns the states, the limit that was used last first.
     pub fn iter(&self) -> impl Iterator<Item = &(Limit, State)> {
         self.states.iter()
@@ -37,9 +31,9 @@ impl ClientStates {
     /// Returns the state under `limit`, which is from now on the limit that was used last.
     ///
     /// If another limit was used last, its state is [adopted](Limit::adopt). If there is an own
-    /// state already, the result is at least as used as both. States that have expired are dropped.
+    /// state already, the result is at least as used as both.
     pub fn enter(&mut self, limit: &Limit, now: Timestamp) -> &mut State {
-        self.drop_expired(now);
+        self.drop_others(now);
         let own_place = self.states.iter().position(|(known, _)| limit.shares_state_with(known));
         let own = own_place.map(|place| self.states.remove(place).1);
         let state = match (own, self.states.first()) {
@@ -48,8 +42,13 @@ impl ClientStates {
             (own, None) => own.unwrap_or_else(|| limit.fresh()),
         };
         self.states.insert(0, (limit.clone(), state));
-        self.states.truncate(Self::MAX_LIMITS);
         &mut self.states[0].1
+    }
+
+    /// Returns whether another limit was used last.
+    #[must_use]
+    pub fn is_foreign(&self, limit: &Limit) -> bool {
+        self.states.first().is_some_and(|(last, _)| !limit.shares_state_with(last))
     }
 
     /// Returns the limit and the state that a charge under the limit `charged` counts in.
@@ -58,9 +57,26 @@ impl ClientStates {
         own.map(|(limit, state)| (&*limit, state))
     }
 
-    /// Drops the states that equal a fresh one from `now` on.
+    /// Drops the states that equal a fresh one from `now` on, and the oldest of more than
+    /// [`MAX_LIMITS`](Self::MAX_LIMITS). A store does so whenever it writes.
+    ///
+    /// While others are left, the first stays in any case: its limit was used last, and must not adopt
+    /// the others again.
     pub fn drop_expired(&mut self, now: Timestamp) {
-        self.states.retain_mut(|(limit, state)| limit.whole_at(state) > now);
+        self.drop_others(now);
+        self.states.truncate(Self::MAX_LIMITS);
+        if let [(limit, state)] = self.states.as_mut_slice()
+            && limit.whole_at(state) <= now
+        {
+            self.states.clear();
+        }
+    }
+
+    fn drop_others(&mut self, now: Timestamp) {
+        let mut is_first = true;
+        self.states.retain_mut(|(limit, state)| {
+            std::mem::take(&mut is_first) || limit.whole_at(state) > now
+        });
     }
 }
 

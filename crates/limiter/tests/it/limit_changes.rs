@@ -94,9 +94,15 @@ struct Kept {
 
 impl Kept {
     fn charge(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> Outcome {
-        let outcome = limit.charge(self.states.enter(limit, now), now, cost);
+        let mut states = self.states.clone();
+        let is_foreign = states.is_foreign(limit);
+        let outcome = limit.charge(states.enter(limit, now), now, cost);
         if !self.is_shared {
-            self.states = self.states.iter().take(1).cloned().collect();
+            self.states = states.iter().take(1).cloned().collect();
+        } else if is_foreign || outcome.slip().is_some() {
+            // A request that spends nothing changes nothing, except by a takeover.
+            states.drop_expired(now);
+            self.states = states;
         }
         outcome
     }

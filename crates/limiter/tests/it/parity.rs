@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{RedisConfig, RedisStore, Timestamp};
+use tidegate::{Key, Limit, RedisConfig, RedisStore, Timestamp};
 use tidegate_testkit::Redis;
 use tokio::runtime::Runtime;
 
@@ -57,6 +57,28 @@ impl Bench {
         server.query::<()>(&["SET", "clock", "0"]);
         let store = runtime.block_on(RedisStore::connect_on_clock(config, CLOCK)).unwrap();
         Self { _server: server, control, store: Arc::new(store), runtime }
+    }
+
+    /// Drops what other limits than the last one left of a client, as when it has expired.
+    fn keep_last_limit(&mut self, key: Key, last: &Limit) {
+        let state = self.runtime.block_on(self.store.state(key)).unwrap();
+        if state.is_some_and(|(limit, _)| !limit.shares_state_with(last)) {
+            redis::cmd("DEL").arg(self.store.name_of(key)).exec(&mut self.control).unwrap();
+        }
+        for name in [self.store.name_of(key), self.store.name_of_holds(key)] {
+            let kept: Option<Vec<u8>> =
+                redis::cmd("GET").arg(&name).query(&mut self.control).unwrap();
+            // A value of several sections begins with 2, each section with its length.
+            if let Some([2, a, b, c, d, rest @ ..]) = kept.as_deref() {
+                let length = usize::try_from(u32::from_be_bytes([*a, *b, *c, *d])).unwrap();
+                let set = redis::cmd("SET")
+                    .arg(&name)
+                    .arg(&rest[..length])
+                    .arg("KEEPTTL")
+                    .exec(&mut self.control);
+                set.unwrap();
+            }
+        }
     }
 
     fn set_time(&mut self, now: Timestamp) {

@@ -101,7 +101,11 @@ impl Naive {
                 false => charge.limit.peek(state, now, charge.cost),
             }
         };
-        charges.iter().map(answer).collect()
+        let outcomes = charges.iter().map(answer).collect();
+        for charge in charges.iter().filter(|_| self.is_shared) {
+            self.kept.entry(charge.key).or_default().drop_expired(now);
+        }
+        outcomes
     }
 
     fn refund(&mut self, refund: &Refund, now: Timestamp) -> bool {

@@ -61,18 +61,6 @@ local function holds_end(section, due)
   return meter.size > 0 and math.max(due, ends) + all + MOST + 4 or ends + 2 * window
 end
 
--- Adds the holds of other limits that still count. Until when the last of them does.
-local function add_live_holds(sections, others, states, kept_until)
-  for index = 1, #others do
-    local state = find_section(states, sub(others[index], 3, byte(others[index], 2)))
-    local over = holds_end(others[index], state and state_ends(states[state]) or 0)
-    if over > now then
-      sections[#sections + 1], kept_until = others[index], math.max(kept_until, over)
-    end
-  end
-  return kept_until
-end
-
 -- Writes the keys of a client after some of it changed.
 --
 -- While tokens are leased and not reported, both keys live until the client is settled: until both would
@@ -91,25 +79,26 @@ local function keep(key, holds_key, tag, meter, terms, holds, holds_changed, oth
     leased = leased or hold.amount > hold.spent
   end
   -- A state that is over before every lease ends says nothing, also to a lease.
-  local sections, hold_sections = {state_until > now and tag .. state or nil}, {}
+  local is_over = state_until <= now
   if leased then
     local settled = math.max(state_until, holds_until) + meter.leasing.counts_for(terms, unreported, c)
     state_until, holds_until = settled, settled
   end
-  state_until = add_live(sections, others, state_until)
-  holds_until = add_live_holds(hold_sections, other_holds, others, holds_until)
-  if #hold_sections > 0 then
-    state_until = math.max(state_until, holds_until)
-  end
-  put_sections(key, sections, state_until)
+  local sections, ends = {tag .. state}, {is_over and 0 or state_until}
+  add_sections(sections, ends, others)
   -- Without holds there is still a section beside those of other limits: nothing is copied again.
-  if #holds > 0 or #hold_sections > 0 then
-    table.insert(hold_sections, 1, concat(texts))
+  local hold_sections, hold_ends = {concat(texts)}, {#holds > 0 and math.max(holds_until, now + 1) or 0}
+  for index = 1, #other_holds do
+    local place = find_section(sections, sub(other_holds[index], 3, byte(other_holds[index], 2)))
+    local over = holds_end(other_holds[index], place and ends[place] or 0)
+    hold_sections[index + 1], hold_ends[index + 1] = other_holds[index], over
+    if place and ends[place] > now then
+      ends[place] = math.max(ends[place], over)
+    end
   end
-  if #hold_sections > 0 then
-    put_sections(holds_key, hold_sections, holds_until)
-  elseif holds_changed then
-    call('DEL', holds_key)
+  put_sections(key, sections, ends)
+  if holds_changed or #holds > 0 then
+    put_sections(holds_key, hold_sections, hold_ends)
   end
 end
 
@@ -172,7 +161,7 @@ local function decide(place)
     return foreign()
   end
   local a, b, c, d, holds
-  if own == '' then
+  if is_bare(own) then
     a, b, c, d = meter.fresh()
   else
     a, b, c, d = meter.read(own, byte(own, 2) + 1)

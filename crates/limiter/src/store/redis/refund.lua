@@ -41,8 +41,9 @@ local function put_beside(key, state)
   local sections = split(redis.call('GET', key) or '')
   local place = find_section(sections, state.shared) or #sections + 1
   sections[place] = state[6] .. meter_of(6).whole(nil, state)
-  local live = {}
-  put_sections(key, live, add_live(live, sections, 0))
+  local written, ends = {}, {}
+  add_sections(written, ends, sections)
+  put_sections(key, written, ends)
 end
 
 -- Refunds in one section. The section after it and until when it says anything; nothing when nothing
@@ -91,20 +92,24 @@ local function refund(key, text)
   if not section then
     return false
   end
-  sections[place] = section
+  local live = {section}
   if mixed then
-    local live = {}
-    kept_until = add_live(live, sections, 0)
-    sections = live
-  elseif #section == byte(section, 2) then
-    sections = {}
+    local written, ends = {}, {}
+    add_sections(written, ends, sections)
+    written[place], ends[place] = section, kept_until
+    live, kept_until = live_sections(written, ends)
+  elseif not is_bare(section) then
+    -- Also a bucket that is full again is kept.
+    kept_until = math.max(kept_until, now + 1)
   end
-  if meter.open or #sections == 0 then
-    put_sections(key, sections, kept_until)
+  if kept_until <= now then
+    redis.call('DEL', key)
+  elseif meter.open then
+    redis.call('PSETEX', key, milliseconds_until(kept_until), join(live))
   else
     -- A refund never makes a state say more, so the time to live that its key has is long enough. A
     -- shorter one could be too short: leases that have ended may still have to be counted on top of it.
-    redis.call('SET', key, join(sections), 'KEEPTTL')
+    redis.call('SET', key, join(live), 'KEEPTTL')
   end
   return true
 end

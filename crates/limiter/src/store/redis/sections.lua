@@ -71,6 +71,11 @@ local function window_of(section)
   end
 end
 
+-- Whether a section has no state: its client is new.
+local function is_bare(section)
+  return #section <= (byte(section, 2) or 0)
+end
+
 -- From when on a state equals that of a new client; 0 when it can't be read.
 local function state_ends(section)
   local length, id = byte(section, 2, 3)
@@ -90,33 +95,43 @@ local function state_ends(section)
   return ends
 end
 
--- Adds the sections whose states still differ from new ones. Until when the last of them does.
-local function add_live(sections, others, kept_until)
-  for index = 1, #others do
-    local ends = state_ends(others[index])
-    if ends > now then
-      sections[#sections + 1], kept_until = others[index], math.max(kept_until, ends)
-    end
-  end
-  return kept_until
-end
-
--- The sections of a value of states, without those that equal a new client's by now if there are several.
+-- The sections of a value, without those of limits that were not used last and equal a new client's.
 local function split_live(raw)
   local sections = split(raw)
-  if #sections < 2 then
-    return sections
+  for index = #sections, 2, -1 do
+    if state_ends(sections[index]) <= now then
+      table.remove(sections, index)
+    end
   end
-  local live = {}
-  add_live(live, sections, 0)
-  return live
+  return sections
+end
+
+-- The sections of a key to be written, and until when. `ends` is until when each says anything, the first
+-- of them the limit that was used last. That stays while others do, so that it does not take them over
+-- again.
+local function live_sections(sections, ends)
+  local live, kept_until = {sections[1]}, ends[1] or 0
+  for index = 2, #sections do
+    if ends[index] > now then
+      live[#live + 1], kept_until = sections[index], math.max(kept_until, ends[index])
+    end
+  end
+  return live, kept_until
 end
 
 -- Writes the sections of a key.
-local function put_sections(key, sections, kept_until)
-  if #sections > 0 and kept_until > now then
-    redis.call('PSETEX', key, milliseconds_until(kept_until), join(sections))
+local function put_sections(key, sections, ends)
+  local live, kept_until = live_sections(sections, ends)
+  if kept_until > now then
+    redis.call('PSETEX', key, milliseconds_until(kept_until), join(live))
   else
     redis.call('DEL', key)
+  end
+end
+
+-- Adds sections of states to those to be written.
+local function add_sections(sections, ends, others)
+  for index = 1, #others do
+    sections[#sections + 1], ends[#ends + 1] = others[index], state_ends(others[index])
   end
 end

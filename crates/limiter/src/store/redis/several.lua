@@ -63,7 +63,7 @@ local function open(record, price)
     record.mixed = true
   end
   local state
-  if section == '' then
+  if is_bare(section) then
     state = {meter.fresh(key, price.length)}
   elseif meter.open then
     state = {meter.open(price, key, section, byte(section, 2) + 1, not (is_first and record.partial))}
@@ -131,18 +131,16 @@ local function answer(granted, cell, price, before)
   last = last + 2
 end
 
--- The sections of a record that still say something, and until when.
+-- The sections of a record, and until when each says anything.
 local function sections_of(record)
-  local sections, kept_until = {}, 0
+  local sections, ends = {}, {}
   for index = 1, #record.cells do
     local cell = record.cells[index]
-    local kept, ends = write(cell.price, cell.state)
-    if ends > now then
-      sections[#sections + 1], kept_until = cell.price.tag .. kept, math.max(kept_until, ends)
-    end
+    local kept, kept_until = write(cell.price, cell.state)
+    sections[index], ends[index] = cell.price.tag .. kept, kept_until
   end
-  kept_until = add_live(sections, record.sections, kept_until)
-  return sections, kept_until
+  add_sections(sections, ends, record.sections)
+  return sections, ends
 end
 
 -- All that is kept under a key, for a request that can't read it.

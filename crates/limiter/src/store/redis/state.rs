@@ -133,13 +133,11 @@ pub(super) fn take_over<'r>(
     now: Timestamp,
 ) -> Result<(&'r [u8], Bytes), Unreadable> {
     let sections = sections(raw)?;
-    let own = find_section(&sections, tag);
-    let found = own.map_or(&[][..], |place| sections[place]);
-    // What another limit left in the same batch may have expired.
-    if own == Some(0) || sections.is_empty() {
-        return Ok((found, found.into()));
-    }
     let mut states: ClientStates = parse_all(raw, parse)?.into_iter().collect();
+    // The script passes over sections that have expired.
+    states.drop_expired(now);
+    let own = states.find(limit).and_then(|_| find_section(&sections, tag));
+    let found = own.map_or(&[][..], |place| sections[place]);
     let adopted = write(tag, states.enter(limit, now)).unwrap_or_default();
     Ok((found, adopted))
 }
@@ -164,6 +162,7 @@ pub(super) fn parse_first<T>(
 pub(super) fn parse(raw: &[u8]) -> Result<(Limit, State), Unreadable> {
     let (limit, payload) = parse_tag(raw)?;
     let state = match limit {
+        _ if payload.is_empty() => limit.fresh(),
         Limit::SlidingLog(_) => parse_log(payload).ok_or("its log can't be")?,
         Limit::Concurrency(_) => parse_slots(payload).ok_or("its slots can't be")?,
         _ => read(&limit, payload).ok_or("its length is wrong")?,

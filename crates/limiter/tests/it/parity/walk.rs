@@ -44,9 +44,6 @@ impl Client {
     /// The states that a charge finds. A changed limit takes over what there was, spent or not.
     fn open(&mut self, now: Timestamp) -> ClientStates {
         let mut states = self.kept.clone();
-        if states.iter().count() > 1 {
-            states.drop_expired(now);
-        }
         let is_foreign = states.is_foreign(&self.limit);
         let state = states.enter(&self.limit, now);
         if is_foreign {

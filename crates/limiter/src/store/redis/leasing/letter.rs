@@ -194,26 +194,17 @@ impl Letter {
     /// its own, it begins with those of the other.
     fn take_over(&self, now: Timestamp, found: [&[u8]; 2]) -> Result<Takeover, Unreadable> {
         let (limit, tag) = (&*self.limit, Tag::of(&self.limit));
-        let [states, holds] = [state::sections(found[0])?, state::sections(found[1])?];
-        let own = state::find_section(&states, &tag);
-        let own_holds = state::find_section(&holds, &tag);
-        let is_foreign = own != Some(0) && !states.is_empty();
-        let are_foreign = own_holds.is_none() && !holds.is_empty();
-        if !is_foreign && !are_foreign {
-            return Err("its bytes can't be read");
-        }
-        let kept = |sections: &[&[u8]], place: Option<usize>| {
-            let found = place.map_or_else(Vec::new, |place| sections[place].to_vec());
-            Replacement { adopted: found.clone(), found }
+        let (own, adopted) = state::take_over(limit, &tag, found[0], now)?;
+        let state = Replacement { found: own.to_vec(), adopted: adopted.to_vec() };
+        let sections = state::sections(found[1])?;
+        let own = state::find_section(&sections, &tag).map(|place| sections[place].to_vec());
+        let copied = match (&own, sections.first()) {
+            (Some(own), _) => own.clone(),
+            (None, Some(last)) => holds::write(&tag, limit, &holds::parse(last)?.1),
+            (None, None) => Vec::new(),
         };
-        let (mut state, mut held) = (kept(&states, own), kept(&holds, own_holds));
-        if is_foreign {
-            state.adopted = state::take_over(limit, &tag, found[0], now)?.1.to_vec();
-        }
-        if are_foreign {
-            held.adopted = holds::write(&tag, limit, &holds::parse(holds[0])?.1);
-        }
-        Ok(Takeover { state, holds: held })
+        let holds = Replacement { found: own.unwrap_or_default(), adopted: copied };
+        Ok(Takeover { state, holds })
     }
 }
 
