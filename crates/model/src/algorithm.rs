@@ -72,6 +72,27 @@ impl Limit {
         }
     }
 
+    /// Ticks until nothing is in use, `place` ticks into the window, if nothing more is spent.
+    pub fn ticks_left(&self, gauge: &Gauge, place: u8) -> u8 {
+        match self.algorithm {
+            Algorithm::TokenBucket { .. } => gauge.current,
+            _ if *gauge == Gauge::default() => 0,
+            Algorithm::SlidingWindow { window } if gauge.current > 0 => 2 * window - place,
+            Algorithm::FixedWindow { window } | Algorithm::SlidingWindow { window } => {
+                window - place
+            }
+        }
+    }
+
+    /// The most ticks for which so many leased tokens count after their lease has ended.
+    pub fn counts_for(&self, tokens: u8) -> u8 {
+        match self.algorithm {
+            Algorithm::TokenBucket { every } => tokens * every,
+            Algorithm::FixedWindow { window } => window,
+            Algorithm::SlidingWindow { window } => 2 * window,
+        }
+    }
+
     /// Counts tokens as spent now.
     pub fn spend(&self, gauge: &mut Gauge, tokens: u8) {
         gauge.current += match self.algorithm {

@@ -6,7 +6,7 @@
 
 use crate::flaw::Flaw;
 use crate::fleet::Fleet;
-use crate::state::{Asking, Hold, Lease, Message, NODES, Node, Report, State, Store};
+use crate::state::{Asking, Hold, Keys, Lease, Message, NODES, Node, Report, State, Store};
 
 impl State {
     /// This state in the form that all its equals have.
@@ -156,10 +156,10 @@ impl State {
         out.extend([self.place, u8::from(self.failed), self.admitted.current]);
         out.push(self.admitted.previous);
         out.extend(self.lost.to_le_bytes());
-        self.store.write(out);
+        self.store.write(fleet, out);
         out.push(u8::from(self.replica.is_some()));
         if let Some(replica) = &self.replica {
-            replica.write(out);
+            replica.write(fleet, out);
         }
         self.nodes[..fleet.nodes].iter().for_each(|node| node.write(out));
         for message in &self.flight {
@@ -177,8 +177,13 @@ impl State {
 }
 
 impl Store {
-    fn write(&self, out: &mut Vec<u8>) {
+    fn write(&self, fleet: &Fleet, out: &mut Vec<u8>) {
         out.extend([self.used.current, self.used.previous]);
+        if fleet.expires {
+            let Keys { state, ended, state_left, holds_left } = self.keys;
+            out.extend([state.current, state.previous, ended.current, ended.previous]);
+            out.extend([state_left, holds_left]);
+        }
         for hold in self.holds.iter().filter(|hold| hold.amount > 0) {
             let Hold { node, id, amount, spent, left, life, closed } = *hold;
             out.extend([1 + node, id, amount, spent, left, life, u8::from(closed)]);

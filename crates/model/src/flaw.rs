@@ -29,4 +29,10 @@ pub enum Flaw {
     StoreLeaps,
     /// What a store that loses writes has lost is not allowed for.
     LossNotAllowedFor,
+    /// The key of the leases expires when the last lease ends.
+    LeaseKeyEndsWithLease,
+    /// The time to live of the leases' key stays as it is when only the state changes.
+    LeaseKeyNotRenewed,
+    /// The key of the state expires when the state is over by itself, whatever is leased.
+    StateKeyEndsAlone,
 }

@@ -36,6 +36,8 @@ pub struct Fleet {
     pub leases: usize,
     /// Messages in flight at once.
     pub flight: usize,
+    /// Whether the store's keys expire.
+    pub expires: bool,
     /// What goes wrong.
     pub faults: Faults,
     /// The rule that is not kept.
@@ -92,6 +94,8 @@ impl Fleet {
     fn decide(&self, state: &mut State, question: Message, granted: Option<u8>) -> u8 {
         let Message::Question { node, id, cost, want, reports } = question else { return 0 };
         let (store, place) = (&mut state.store, state.place);
+        let before = store.holds;
+        store.count_ended();
         for report in reports.into_iter().filter(|report| report.id > 0) {
             store.hear(self, node, report);
         }
@@ -106,6 +110,7 @@ impl Fleet {
                 (most, _) => (0, 0, most),
             },
         };
+        store.keep(self, place, &before);
         // Without room, the answer is lost. One that grants nothing changes nothing.
         if amount > 0 && state.flight.len() < self.flight {
             state.flight.push(Message::Answer { node, id, amount, life });

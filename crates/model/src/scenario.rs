@@ -39,6 +39,7 @@ const fn fleet(amount: u8, algorithm: Algorithm, faults: Faults) -> Fleet {
         asks: MIXED,
         leases: 1,
         flight: 2,
+        expires: false,
         faults,
         flaw: None,
     }
@@ -52,6 +53,11 @@ const fn holding(algorithm: Algorithm, faults: Faults) -> Fleet {
 /// One token at a time, and shorter holds: small enough for every test run.
 const fn single(algorithm: Algorithm, faults: Faults) -> Fleet {
     Fleet { asks: SINGLE, life: 2, ..fleet(2, algorithm, faults) }
+}
+
+/// A store whose keys expire. Some ask for every request, so that the state changes alone.
+const fn expiring(algorithm: Algorithm) -> Fleet {
+    Fleet { asks: MIXED, life: 2, expires: true, ..fleet(3, algorithm, NONE) }
 }
 
 /// Fleets that keep the rules: nothing they do may admit too much.
@@ -68,6 +74,9 @@ pub fn sound(deep: bool) -> Vec<Scenario> {
     add("sliding window: doubled messages, crashes", holding(SLIDING, CRASHES));
     add("sliding window: drifting clocks", single(SLIDING, DRIFT));
     add("sliding window: lost writes", single(SLIDING, LOSS));
+    add("bucket: keys that expire", expiring(BUCKET));
+    add("fixed window: keys that expire", expiring(FIXED));
+    add("sliding window: keys that expire", expiring(SLIDING));
     if deep {
         deeper(add);
     }
@@ -119,5 +128,9 @@ pub fn flawed() -> Vec<Scenario> {
     add("flawed: sliding window to its end", Flaw::WindowToItsEnd, holding(SLIDING, DRIFT));
     add("flawed: store leaps", Flaw::StoreLeaps, fleet(2, BUCKET, DOUBLES));
     add("flawed: loss not allowed for", Flaw::LossNotAllowedFor, fleet(2, BUCKET, LOSS));
+    add("flawed: fixed window, lease key ends early", Flaw::LeaseKeyEndsWithLease, expiring(FIXED));
+    add("flawed: lease key ends early", Flaw::LeaseKeyEndsWithLease, expiring(BUCKET));
+    add("flawed: lease key not renewed", Flaw::LeaseKeyNotRenewed, expiring(BUCKET));
+    add("flawed: state key ends alone", Flaw::StateKeyEndsAlone, expiring(BUCKET));
     all
 }

@@ -35,6 +35,22 @@ pub struct Store {
     pub used: Gauge,
     /// What is held.
     pub holds: [Hold; HOLDS],
+    /// The keys that say so, in fleets whose keys expire.
+    pub keys: Keys,
+}
+
+/// The two keys of a client. A lease that ends is counted when the next question arrives, and until then
+/// both keys are needed for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keys {
+    /// What the key of the state says: used, without leases that ended since the last question.
+    pub state: Gauge,
+    /// What the key of the leases says of those.
+    pub ended: Gauge,
+    /// Ticks until the key of the state expires; 0 for none.
+    pub state_left: u8,
+    /// Ticks until the key of the leases expires; 0 for none.
+    pub holds_left: u8,
 }
 
 /// A hold as its node knows it. No tokens: no hold.

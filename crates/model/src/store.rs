@@ -3,7 +3,7 @@
 use crate::algorithm::{Algorithm, Gauge};
 use crate::flaw::Flaw;
 use crate::fleet::Fleet;
-use crate::state::{Hold, Report, Store};
+use crate::state::{HOLDS, Hold, Keys, Report, Store};
 
 impl Store {
     /// Tokens that are neither used nor held.
@@ -19,6 +19,7 @@ impl Store {
         for hold in self.holds.iter_mut().filter(|hold| hold.amount > 0 && hold.left == 0) {
             if !fleet.has(Flaw::ExpiredForgotten) {
                 fleet.limit.spend(&mut self.used, hold.amount - hold.spent);
+                fleet.limit.spend(&mut self.keys.ended, hold.amount - hold.spent);
             }
             *hold = Hold::default();
         }
@@ -85,14 +86,66 @@ impl Store {
             if matches!(fleet.limit.algorithm, Algorithm::SlidingWindow { .. }) {
                 let held = self.held();
                 fleet.limit.spend(&mut self.used, held);
+                fleet.limit.spend(&mut self.keys.ended, held);
             }
             self.holds = Default::default();
         }
         fleet.limit.tick(&mut self.used, rolls);
+        fleet.limit.tick(&mut self.keys.state, rolls);
+        fleet.limit.tick(&mut self.keys.ended, rolls);
         for hold in &mut self.holds {
             hold.left = hold.left.saturating_sub(1);
         }
         self.expire(fleet);
+        self.expire_keys(fleet);
+    }
+
+    /// Loses what a key said whose time to live is over.
+    fn expire_keys(&mut self, fleet: &Fleet) {
+        if !fleet.expires {
+            self.keys = Keys::default();
+            return;
+        }
+        let Keys { state_left, holds_left, .. } = &mut self.keys;
+        let over = |left: &mut u8| core::mem::replace(left, left.saturating_sub(1)) == 1;
+        let [state_over, holds_over] = [over(state_left), over(holds_left)];
+        if state_over {
+            (self.used, self.keys.state) = (self.keys.ended, Gauge::default());
+        }
+        if holds_over {
+            (self.used, self.keys.ended) = (self.keys.state, Gauge::default());
+            self.holds = Default::default();
+        }
+    }
+
+    /// Counts leases that have ended: a question arrives.
+    pub(crate) fn count_ended(&mut self) {
+        (self.keys.state, self.keys.ended) = (self.used, Gauge::default());
+    }
+
+    /// Sets the time to live of both keys, after a question. `before`: the leases before it.
+    pub(crate) fn keep(&mut self, fleet: &Fleet, place: u8, before: &[Hold; HOLDS]) {
+        if !fleet.expires {
+            return;
+        }
+        self.keys.state = self.used;
+        let state = fleet.limit.ticks_left(&self.used, place);
+        let ends = self.holds.iter().map(|hold| hold.left).max().unwrap_or(0);
+        let settled = state.max(ends) + fleet.limit.counts_for(self.held());
+        let [mut state_left, mut holds_left] = match self.held() {
+            0 => [state, ends],
+            _ => [settled; 2],
+        };
+        if fleet.has(Flaw::StateKeyEndsAlone) {
+            state_left = state;
+        }
+        if fleet.has(Flaw::LeaseKeyEndsWithLease) {
+            holds_left = ends;
+        }
+        if fleet.has(Flaw::LeaseKeyNotRenewed) && self.holds == *before {
+            holds_left = self.keys.holds_left;
+        }
+        (self.keys.state_left, self.keys.holds_left) = (state_left, holds_left);
     }
 
     /// Parts of tokens that this store knew of and `older` does not.

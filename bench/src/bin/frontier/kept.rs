@@ -32,16 +32,14 @@ impl Kept {
 
     /// The rule of a traffic, kept like this.
     pub(crate) fn rules(self, traffic: Traffic) -> String {
-        let (rate, burst) = traffic.limit();
         let kept = match self {
             Self::Exact => String::new(),
             Self::Hot => ", hot: leased".into(),
             Self::Leased | Self::Split => format!(", accuracy: {}", self.name()),
             Self::Synced => format!(", accuracy: synced, max_ahead: {}", max_ahead(traffic)),
         };
-        format!(
-            "rules: [{{name: api, per: [user], limit: {rate} per second, burst: {burst}, on_store_failure: deny{kept}}}]"
-        )
+        let limit = traffic.limit();
+        format!("rules: [{{name: api, per: [user], {limit}, on_store_failure: deny{kept}}}]")
     }
 
     /// What so many nodes may admit beyond the bound of the algorithm.
@@ -55,5 +53,5 @@ impl Kept {
 
 /// A twentieth of the limit: a fleet of eight may be 40 % over it.
 fn max_ahead(traffic: Traffic) -> u64 {
-    traffic.limit().1 / 20
+    traffic.burst() / 20
 }

@@ -36,6 +36,7 @@ pub(crate) fn row(traffic: Traffic, nodes: u64, kept: Kept) -> String {
         std::thread::sleep(Duration::from_secs(7));
     }
     let seconds = traffic.seconds();
+    std::thread::sleep(Duration::from_micros(traffic.wait(redis.time_micros())));
     let began = redis.time_micros();
     fleet.iter().for_each(|member| member.process.say(&seconds.to_string()));
     let mut all = Seen::default();
@@ -56,10 +57,7 @@ pub(crate) fn row(traffic: Traffic, nodes: u64, kept: Kept) -> String {
     for member in &fleet {
         all.read(&member.process.stdout().find("seen "));
     }
-    let passed = redis.time_micros() - began;
-    let (rate, burst) = traffic.limit();
-    // What the algorithm admits in that time, and one for the part of a token.
-    let bound = burst + rate * passed / 1_000_000 + 1;
+    let bound = traffic.bound(began, redis.time_micros());
     let stated = bound + kept.allowance(traffic, nodes + u64::from(traffic == Traffic::Changing));
     let (mut admitted, mut possible, mut over, mut worst) = (0, 0, 0, 0.0_f64);
     for (offered, passed) in all.clients.values() {

@@ -8,6 +8,7 @@ pub(crate) enum Traffic {
     Uneven,
     Crowd,
     Changing,
+    Window,
 }
 
 /// Of the client that comes alone, in a second and at once.
@@ -19,9 +20,12 @@ const CROWD_LIMIT: u64 = 100;
 /// What they all ask for together, in a second.
 const CROWD_RATE: u64 = 12_000;
 
+/// Seconds of a fixed window: much longer than a lease.
+const WINDOW: u64 = 10;
+
 impl Traffic {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Under, Self::Over, Self::Uneven, Self::Crowd, Self::Changing];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Under, Self::Over, Self::Uneven, Self::Crowd, Self::Changing, Self::Window];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -30,15 +34,42 @@ impl Traffic {
             Self::Uneven => "twice its limit, most at one node",
             Self::Crowd => "2,000 clients, Zipf",
             Self::Changing => "twice its limit, a node joins and one is killed",
+            Self::Window => "twice its limit, fixed window of 10 s",
         }
     }
 
-    /// A client's limit in a second, and its burst.
-    pub(crate) fn limit(self) -> (u64, u64) {
+    /// What a client may use at once: the burst, or the limit of a window.
+    pub(crate) fn burst(self) -> u64 {
         match self {
-            Self::Crowd => (CROWD_LIMIT, CROWD_LIMIT),
-            _ => (RATE, RATE),
+            Self::Crowd => CROWD_LIMIT,
+            Self::Window => RATE * WINDOW,
+            _ => RATE,
         }
+    }
+
+    /// The limit of a client, as a rule states it.
+    pub(crate) fn limit(self) -> String {
+        let burst = self.burst();
+        match self {
+            Self::Window => format!("limit: {burst} per {WINDOW} seconds, algorithm: fixed_window"),
+            _ => format!("limit: {burst} per second, burst: {burst}"),
+        }
+    }
+
+    /// What the algorithm admits between two instants, in microseconds.
+    pub(crate) fn bound(self, began: u64, ended: u64) -> u64 {
+        let (burst, window) = (self.burst(), WINDOW * 1_000_000);
+        match self {
+            Self::Window => burst * (1 + ended / window - began / window),
+            // One for the part of a token.
+            _ => burst + burst * (ended - began) / 1_000_000 + 1,
+        }
+    }
+
+    /// How long to wait before it begins, in microseconds: all of it is in one window.
+    pub(crate) fn wait(self, now: u64) -> u64 {
+        let window = WINDOW * 1_000_000;
+        if self == Self::Window { window - now % window } else { 0 }
     }
 
     /// How long it goes on.
@@ -53,7 +84,7 @@ impl Traffic {
     /// Checks of one node in a second.
     pub(crate) fn offered(self, node: u64, nodes: u64) -> u64 {
         match self {
-            Self::Over | Self::Changing => 2 * RATE / nodes,
+            Self::Over | Self::Changing | Self::Window => 2 * RATE / nodes,
             Self::Under => RATE * 8 / 10 / nodes,
             Self::Uneven if node == 0 => 2 * RATE * 8 / 10,
             Self::Uneven => 2 * RATE * 2 / 10 / (nodes - 1),

@@ -87,7 +87,11 @@ proptest! {
                 Step::Advance(micros) => now = now + Span::from_micros(micros),
                 Step::Lose => {
                     state = limit.fresh();
-                    holders.iter_mut().for_each(|holder| holder.until = Timestamp::EPOCH);
+                    for holder in &mut holders {
+                        holder.until = Timestamp::EPOCH;
+                        // Releases are lost as well.
+                        holder.released = holder.released.map(|_| Timestamp::EPOCH);
+                    }
                     // At the same instant a fresh state would give out the same ids again.
                     now = now + Span::from_millis(1);
                 }
@@ -213,7 +217,7 @@ fn outages_longer_than_the_hold_do_not_add_up() {
 fn new_requests_are_denied_until_renewed_slots_fit_the_limit() {
     let limit = limit(2, Span::SECOND);
     let (mut state, mut now) = (limit.fresh(), START);
-    let mut take = |state: &mut State, now| limit.charge(state, now, 1).slip();
+    let take = |state: &mut State, now| limit.charge(state, now, 1).slip();
     let old = [take(&mut state, now).unwrap(), take(&mut state, now).unwrap()];
     now = now + Span::from_secs(2);
     let new = [take(&mut state, now).unwrap(), take(&mut state, now).unwrap()];

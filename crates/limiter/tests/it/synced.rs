@@ -373,12 +373,13 @@ local function milliseconds_until(instant)
 end
 ";
 
-/// A sync after every few checks, as many times. How much was admitted.
+/// Checks fewer times than `max_ahead` and then syncs, again and again: each sync confirms what was admitted, and the view
+/// is used further. Returns how much was admitted.
 async fn admitted_over_syncs(nodes: &[Limiter<RedisStore>], syncs: u64) -> u64 {
     let mut passed = 0;
     for _ in 0..syncs {
         for node in nodes {
-            passed += admitted(node, 12).await;
+            passed += admitted(node, 8).await;
             node.settle_fleet().await;
         }
     }
@@ -431,7 +432,7 @@ async fn failover_to_a_slower_clock_admits_no_more() {
     let rules = window(90, "sync: 60s, max_ahead: 10, on_store_failure: deny");
     let nodes = [node(&sentinel.url(), &rules).await, node(&sentinel.url(), &rules).await];
     let mut passed = admitted_over_syncs(&nodes, 1).await;
-    assert!((20..=24).contains(&passed), "{passed}");
+    assert_eq!(passed, 16);
     // What was acknowledged so far is on the replica.
     let mut master = sentinel.master().connection().unwrap();
     redis::cmd("SET").arg("seen").arg(1).exec(&mut master).unwrap();

@@ -63,6 +63,21 @@ fn a_store_that_loses_writes_costs_a_sliding_window_no_more_than_they_said() {
     keeps_every_promise("sliding window: lost writes");
 }
 
+#[test]
+fn a_bucket_keeps_its_bound_while_its_keys_expire() {
+    keeps_every_promise("bucket: keys that expire");
+}
+
+#[test]
+fn a_fixed_window_keeps_its_bound_while_its_keys_expire() {
+    keeps_every_promise("fixed window: keys that expire");
+}
+
+#[test]
+fn a_sliding_window_keeps_its_bound_while_its_keys_expire() {
+    keeps_every_promise("sliding window: keys that expire");
+}
+
 /// What shows that the others could fail.
 #[test]
 fn a_rule_that_is_not_kept_is_found_out_by_a_trace_that_admits_too_much() {

@@ -6,6 +6,7 @@
 mod adversary;
 mod chance;
 mod fleet;
+mod keys;
 mod synced;
 mod truth;
 mod weather;
@@ -13,6 +14,7 @@ mod weather;
 use adversary::Adversary;
 use chance::Chance;
 use fleet::Fleet;
+use keys::KeyTtl;
 use tidegate_core::Algorithm;
 use truth::{excess, peaks, printed};
 
@@ -22,8 +24,8 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// What went beyond the bound in the fleet of a seed, and how much was admitted from holds and in all.
-fn run(seed: u64, drift: u64) -> (Option<String>, u64, u64) {
-    let mut fleet = Fleet::new(seed, drift, false);
+fn run(seed: u64, drift: u64, ttl: KeyTtl) -> (Option<String>, u64, u64) {
+    let mut fleet = Fleet::new(seed, drift, ttl, false);
     let admitted = fleet.run();
     let excess =
         excess(&fleet.limit, 0, &admitted).map(|one| format!("{one:?} of {:?}", fleet.limit));
@@ -33,7 +35,7 @@ fn run(seed: u64, drift: u64) -> (Option<String>, u64, u64) {
 #[test]
 fn what_is_admitted_stays_within_the_bound_over_every_span() {
     if let Some(seed) = number("TIDEGATE_SEED") {
-        let mut fleet = Fleet::new(seed, 100, true);
+        let mut fleet = Fleet::new(seed, 100, KeyTtl::Settled, true);
         let admitted = fleet.run();
         fleet.trace().iter().for_each(|line| println!("{line}"));
         assert!(excess(&fleet.limit, 0, &admitted).is_none(), "seed {seed}");
@@ -41,7 +43,7 @@ fn what_is_admitted_stays_within_the_bound_over_every_span() {
     }
     let (mut ahead, mut total) = (0, 0);
     for seed in 0..number("TIDEGATE_CASES").unwrap_or(400) {
-        let (excess, from_holds, admitted) = run(seed, 100);
+        let (excess, from_holds, admitted) = run(seed, 100, KeyTtl::Settled);
         assert!(excess.is_none(), "TIDEGATE_SEED={seed}: {}", excess.unwrap());
         (ahead, total) = (ahead + from_holds, total + admitted);
     }
@@ -52,7 +54,16 @@ fn what_is_admitted_stays_within_the_bound_over_every_span() {
 /// What shows that the other could fail.
 #[test]
 fn clocks_that_run_apart_further_than_the_margin_covers_are_found_out() {
-    assert!((0..2_000).any(|seed| run(seed, 5).0.is_some()));
+    assert!((0..2_000).any(|seed| run(seed, 5, KeyTtl::Settled).0.is_some()));
+}
+
+#[test]
+fn keys_that_expire_before_the_client_is_settled_are_found_out() {
+    for ttl in [KeyTtl::LeaseEnd, KeyTtl::Unrenewed] {
+        let found = (0..2_000).find(|seed| run(*seed, 100, ttl).0.is_some());
+        println!("{ttl:?}: seed {found:?}");
+        assert!(found.is_some(), "{ttl:?}");
+    }
 }
 
 /// The first excess over N times `max_ahead` in the synced fleet of a seed; whether it went beyond the limit at all, and

@@ -215,6 +215,9 @@ impl Keeper {
         self.refused.lock().take_if(|refused| refused.number <= Some(number));
         *inputs = next;
         self.settled(number);
+        if number > 0 {
+            self.service.await_rules(None);
+        }
         Ok(())
     }
 

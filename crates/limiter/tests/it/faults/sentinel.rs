@@ -177,7 +177,6 @@ async fn switch_during_a_lost_subscription_is_followed_when_it_returns() {
     let sentinel = Sentinel::start();
     let (proxies, url) = behind_proxies(&sentinel);
     let node = node(&url).await;
-    subscribed(&sentinel).await;
     cut_off(&proxies);
     let old = sentinel.isolate_master();
     let new = sentinel.wait_for_successor(old);

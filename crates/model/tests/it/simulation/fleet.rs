@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use tidegate::fleet::lease::{Slice, Tab, Taken};
-use tidegate_core::{Algorithm, Ask, Granted, HoldId, Holds, Limit, Quota, Span, State, Timestamp};
+use tidegate_core::{Algorithm, Ask, Granted, HoldId, Limit, Quota, Span, Timestamp};
 
 use super::chance::Chance;
+use super::keys::{ClientKeys, KeyTtl};
 use super::truth::Admitted;
 use super::weather::Weather;
 
@@ -42,6 +43,8 @@ enum Event {
     Sweep,
     Crash,
     Pause,
+    /// No node does anything for a while, and then somebody takes all that is free.
+    Lull,
 }
 
 #[derive(Default)]
@@ -77,8 +80,7 @@ pub(crate) struct Fleet {
     chance: Chance,
     weather: Weather,
     pub(crate) limit: Limit,
-    state: State,
-    holds: Holds,
+    keys: ClientKeys,
     nodes: Vec<Node>,
     now: u64,
     queue: BTreeMap<(u64, u64), (usize, u64, Event)>,
@@ -90,8 +92,8 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// The fleet of a seed. Clocks run apart by one part in `drift`.
-    pub(crate) fn new(seed: u64, drift: u64, traced: bool) -> Self {
+    /// The fleet of a seed. Clocks run apart by one part in `drift`; the store's keys live for `ttl`.
+    pub(crate) fn new(seed: u64, drift: u64, ttl: KeyTtl, traced: bool) -> Self {
         let mut chance = Chance::new(seed);
         let algorithms = [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow];
         let algorithm = chance.pick(&algorithms);
@@ -103,8 +105,7 @@ impl Fleet {
         let limit = Limit::new(algorithm, quota).unwrap();
         let weather = Weather::new(&mut chance);
         let mut fleet = Self {
-            state: limit.fresh(),
-            holds: Holds::default(),
+            keys: ClientKeys::new(&limit, ttl),
             now: START,
             queue: BTreeMap::new(),
             queued: 0,
@@ -133,6 +134,10 @@ impl Fleet {
                 }
             }
         }
+        if fleet.chance.percent(fleet.weather.lulls) {
+            let after = fleet.chance.below(LENGTH / 2);
+            fleet.queue(0, after, Event::Lull);
+        }
         fleet
     }
 
@@ -147,6 +152,8 @@ impl Fleet {
                 self.decide(node, name, &ask, sent);
             } else if let Event::Drain = event {
                 self.drain();
+            } else if let Event::Lull = event {
+                self.lull();
             } else if self.nodes[node].asleep > at {
                 let later = self.nodes[node].asleep - at;
                 self.queue_for(node, name, later, event);
@@ -215,6 +222,7 @@ impl Fleet {
             Event::Answer { .. }
             | Event::Deadline { .. }
             | Event::Question { .. }
+            | Event::Lull
             | Event::Drain => {}
             Event::PutBack { admission, slice } => {
                 let cost = self.admitted[admission].take().map_or(0, |admitted| admitted.cost);
@@ -223,13 +231,13 @@ impl Fleet {
             }
             Event::Sweep => {
                 let id = self.next_id(node);
-                let idle = self.weather.sweeps && self.nodes[node].tab.is_idle(at);
-                let leaving = if idle {
-                    self.nodes[node].tab.leave(at, id, self.weather.share)
-                } else {
-                    None
+                let (tab, share) = (&mut self.nodes[node].tab, self.weather.share);
+                let closing = match tab.is_idle(at) {
+                    _ if !self.weather.sweeps => None,
+                    true => tab.leave(at, id, share),
+                    false => tab.renew(at, id, share),
                 };
-                if let Some(ask) = leaving {
+                if let Some(ask) = closing {
                     self.send(node, ask);
                 }
                 self.queue(node, SWEEP, Event::Sweep);
@@ -263,7 +271,7 @@ impl Fleet {
         }
         let own = &mut self.nodes[node];
         let ask = match (taken, own.tab.refusal(at, cost)) {
-            (Taken::Yes { .. }, _) => own.tab.is_low(at).then_some(0),
+            (Taken::Yes { .. }, _) => own.tab.is_due(at).then_some(0),
             (Taken::No, Some((_, again))) => again.then_some(0),
             (Taken::No, None) if own.tab.is_asking() => {
                 own.waiting += cost;
@@ -307,16 +315,24 @@ impl Fleet {
         (0..times).map(|_| self.chance.below(most)).collect()
     }
 
+    fn lull(&mut self) {
+        let length = 1_000_000 + self.chance.below(4_000_000);
+        self.note(|_| format!("all nodes pause for {length}"));
+        let until = self.now + length;
+        self.nodes.iter_mut().for_each(|node| node.asleep = node.asleep.max(until));
+        self.queue(0, length, Event::Drain);
+    }
+
     fn drain(&mut self) {
         let (now, id) = (Timestamp::from_micros(self.now), HoldId { node: 0, number: 0 });
         let reports = [].into_iter().collect();
         let owed = [].into_iter().collect();
         let mut ask = Ask { cost: 0, want: 0, id, owed, reports, life: Span::ZERO, nodes: 1 };
-        let look = self.limit.ask(&mut self.state, &mut self.holds, now, &ask);
+        let look = self.keys.ask(now, &ask);
         ask.cost = look.outcome.remaining;
         if ask.cost > 0 {
             self.note(|_| format!("store: {} drained", ask.cost));
-            let granted = self.limit.ask(&mut self.state, &mut self.holds, now, &ask);
+            let granted = self.keys.ask(now, &ask);
             assert!(granted.outcome.is_allowed(), "what remains can be had");
             self.admit(ask.cost);
         }
@@ -324,7 +340,7 @@ impl Fleet {
 
     fn decide(&mut self, node: usize, name: u64, ask: &Ask, sent: u64) {
         let now = Timestamp::from_micros(self.now);
-        let granted = self.limit.ask(&mut self.state, &mut self.holds, now, ask);
+        let granted = self.keys.ask(now, ask);
         self.note(|_| format!("store: {ask:?}: {granted:?}"));
         if ask.cost > 0 && granted.outcome.is_allowed() {
             self.admit(ask.cost);

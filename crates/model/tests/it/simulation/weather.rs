@@ -16,6 +16,8 @@ pub(crate) struct Weather {
     pub(crate) costly: u64,
     /// How many of a hundred holds end with everybody at the door.
     pub(crate) brink: u64,
+    /// How many of a hundred fleets pause as a whole.
+    pub(crate) lulls: u64,
     /// Whether idle clients give back, and for how many nodes there is said to be.
     pub(crate) sweeps: bool,
     pub(crate) share: u64,
@@ -34,6 +36,7 @@ impl Weather {
             quiet: chance.pick(&[0, 5, 30]),
             costly: chance.pick(&[0, 10, 60]),
             brink: chance.pick(&[0, 50, 100]),
+            lulls: chance.pick(&[0, 100]),
             sweeps: chance.percent(50),
             share: chance.pick(&[1, 3]),
             deadline: chance.pick(&[10_000, 1_000_000, 5_000_000]),

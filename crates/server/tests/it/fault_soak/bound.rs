@@ -12,6 +12,9 @@ const LEASE_LIFETIME: Micros = 2 * SECOND + SECOND / 10;
 /// Time for which a node uses its part after a pulse, and its margin (docs/decisions/0013-synced-split-and-shards.md).
 const PART_LIFETIME: Micros = 4 * SECOND + SECOND / 5;
 
+/// Time for which a node uses a view: ten syncs of at most 400 ms, and the sync under way (0013).
+const VIEW_LIFETIME: Micros = 4 * SECOND + SECOND / 2;
+
 /// A limit, and the span of real time in which a node may have enforced it.
 #[derive(Debug, Clone, Copy)]
 struct LimitPeriod {
@@ -45,6 +48,8 @@ pub(super) struct StatedBound {
     max_ahead: u64,
     node_lives: Vec<(Micros, Micros)>,
     max_cost: u64,
+    /// Tokens that nodes may have admitted before the store counts them at a time of its own.
+    pub(super) unreported: u64,
     /// Whether the weight of the previous window is kept by every admission.
     pub(super) keeps_weight: bool,
 }
@@ -75,17 +80,35 @@ pub(super) fn stated_bound(
     }
     // 0013, "Synced": the bound and `max_ahead` for each node; a node that crashed is one more.
     let max_ahead = match lane.accuracy {
-        LaneAccuracy::Synced { max_ahead, .. } if scenario.topology != StoreTopology::Memory => {
-            max_ahead
-        }
+        LaneAccuracy::Synced { max_ahead, .. } => max_ahead,
         _ => 0,
     };
+    for fault in &history.faults {
+        let stale = match fault.effect {
+            FaultEffect::ClockStep { before, after } => after > before,
+            FaultEffect::LostData | FaultEffect::Failover { .. } => true,
+            FaultEffect::None => false,
+        };
+        if stale && max_ahead > 0 {
+            allowances.push(BoundAllowance {
+                tokens: max_ahead * history.node_lives.len() as u64,
+                from: fault.began,
+                until: fault.ended + VIEW_LIFETIME,
+                reason: "nodes that have not synced since the clock was set or data were lost (0013, Synced)",
+            });
+        }
+    }
     StatedBound {
         limits,
         allowances,
         max_ahead,
         node_lives: history.node_lives.clone(),
         max_cost: lane.max_cost,
+        unreported: match lane.accuracy {
+            // 0011: what is held and not reported is at most the limit.
+            LaneAccuracy::Leased | LaneAccuracy::Hot => capacity,
+            _ => max_ahead * history.node_lives.len() as u64,
+        },
         keeps_weight: !matches!(lane.accuracy, LaneAccuracy::Synced { .. } | LaneAccuracy::Split),
     }
 }
@@ -220,25 +243,34 @@ impl StatedBound {
 
     /// The most in a span of passed time whose admissions were made between two instants of real time.
     pub(super) fn most_in_span(&self, length: Micros, from: Micros, until: Micros) -> u64 {
-        let mut by_algorithm: Vec<(LimitAlgorithm, u64)> = Vec::new();
-        for period in self.in_force(from, until) {
-            // 0009: under one algorithm, at most the largest limit in force; the ratio of rate and burst never changes.
-            let algorithm = period.limit.algorithm;
-            let most = match algorithm {
-                // 0013: `max_ahead` of each node comes on top in every window that the span touches.
-                LimitAlgorithm::FixedWindow | LimitAlgorithm::SlidingWindow => {
-                    let more_windows = (length / period.limit.window_micros()).unsigned_abs() + 1;
-                    span_bound(&period.limit, length) + more_windows * self.ahead(from, until)
-                }
-                _ => span_bound(&period.limit, length),
-            };
-            match by_algorithm.iter_mut().find(|(known, _)| *known == algorithm) {
-                Some((_, known)) => *known = most.max(*known),
-                None => by_algorithm.push((algorithm, most)),
+        let (mut in_force, mut algorithms) = (Vec::new(), Vec::new());
+        for LimitPeriod { limit, .. } in self.in_force(from, until) {
+            if !in_force.contains(limit) {
+                in_force.push(*limit);
+            }
+            if !algorithms.contains(&limit.algorithm) {
+                algorithms.push(limit.algorithm);
             }
         }
-        // 0009, "Another algorithm": each keeps its own bound, and what was used counts as spent.
-        by_algorithm.iter().map(|(_, most)| most).sum::<u64>() + self.beside(from, until)
+        // changing-rules.md, "While nodes have different versions": each algorithm keeps its own bound.
+        let each = algorithms.into_iter().map(|algorithm| {
+            let limits = in_force.iter().filter(|limit| limit.algorithm == algorithm);
+            match algorithm {
+                // The same page: numbers of a bucket that changed keep a bound each.
+                LimitAlgorithm::TokenBucket | LimitAlgorithm::LeakyBucket => {
+                    limits.map(|limit| span_bound(limit, length)).sum()
+                }
+                // 0013: `max_ahead` of each node comes on top in every window that the span touches.
+                LimitAlgorithm::FixedWindow | LimitAlgorithm::SlidingWindow => {
+                    let more_windows = (length / self.window()).unsigned_abs() + 1;
+                    let most = limits.map(|limit| span_bound(limit, length)).max().unwrap();
+                    most + more_windows * self.ahead(from, until)
+                }
+                // The same page: a log, or what is in flight, has at most the largest limit in force.
+                _ => limits.map(|limit| span_bound(limit, length)).max().unwrap(),
+            }
+        });
+        each.sum::<u64>() + self.beside(from, until)
     }
 
     /// The most in one window aligned to the clock, where the algorithm has such windows.

@@ -2,7 +2,7 @@
 
 use super::bound::{StatedBound, stated_bound};
 use super::history::{EpisodeHistory, FaultEffect, LaneHistory, Micros};
-use super::scenario::{EpisodeScenario, LaneAccuracy, LimitAlgorithm, LoadLane, StoreTopology};
+use super::scenario::{EpisodeScenario, LaneAccuracy, LimitAlgorithm, StoreTopology};
 use super::store_clock::{CountedAdmission, StoreClock};
 
 /// Nodes keep time by a clock that is set once, at their start. A machine that corrects its wall clock slowly, by up to
@@ -40,10 +40,15 @@ pub(super) fn violations(
     let lanes = scenario.lanes.iter().zip(&history.lanes).enumerate();
     lanes
         .filter_map(|(place, (lane, answers))| {
-            let (bound, clock) =
-                (stated_bound(scenario, place, history), StoreClock::of(history, place));
+            let bound = stated_bound(scenario, place, history);
+            // redis.md, "How exact, and how fast": windows of `split` follow the nodes' clocks.
+            let by_nodes =
+                scenario.topology == StoreTopology::Memory || lane.accuracy == LaneAccuracy::Split;
+            let clock =
+                if by_nodes { StoreClock::of_nodes() } else { StoreClock::of(history, place) };
+            let margin = if by_nodes { NODE_CLOCK_MARGIN } else { 0 };
             let check = LaneCheck { place, bound: &bound, clock: &clock, history };
-            check.worst(lane, answers, scenario.topology)
+            check.worst(answers, margin)
         })
         .collect()
 }
@@ -56,19 +61,11 @@ struct LaneCheck<'a> {
 }
 
 impl LaneCheck<'_> {
-    fn worst(
-        &self,
-        lane: &LoadLane,
-        answers: &LaneHistory,
-        topology: StoreTopology,
-    ) -> Option<BoundViolation> {
+    fn worst(&self, answers: &LaneHistory, margin: Micros) -> Option<BoundViolation> {
         if self.bound.is_only(LimitAlgorithm::Concurrency) {
             return self.slots_in_flight(answers);
         }
-        let by_node_clock =
-            topology == StoreTopology::Memory || lane.accuracy == LaneAccuracy::Split;
-        let margin = if by_node_clock { NODE_CLOCK_MARGIN } else { 0 };
-        let admissions = self.clock.count(&answers.answers, margin);
+        let admissions = self.clock.count(&answers.answers, margin, self.bound.unreported);
         let most = |length, from, until| {
             // A window that a key left and lost can be entered again after a step back (0005).
             let again = self.clock.steps_back_within(from, until) * self.bound.window_amount();
@@ -202,10 +199,27 @@ impl LaneCheck<'_> {
         let mut changes: Vec<(Micros, i64, Micros)> = Vec::new();
         for slot in &answers.slots {
             let from = slot.acquire_received;
-            let taken = slot.renew_sent.unwrap_or(slot.acquire_sent);
-            // 0015: free after `hold` at the latest, by the store's clock.
-            let forward = self.clock.forward_within(slot.acquire_sent, taken + hold);
-            let mut until = taken + hold - forward;
+            // 0015: free after `hold` at the latest, by the store's clock. A renewal that may have been later than that
+            // inserts the slot again, beside those that were admitted meanwhile.
+            let free_from = |taken: Micros| {
+                taken + hold - self.clock.forward_within(slot.acquire_sent, taken + hold)
+            };
+            let mut until = free_from(slot.acquire_sent);
+            if let Some((sent, received)) = slot.renewed
+                && received < until
+            {
+                until = free_from(sent);
+            }
+            // 0015: a slot is held until it is released, and lost after `hold` unless it is renewed.
+            if let Some((_, refused)) = slot.refused
+                && refused < until
+                && !losses
+                    .iter()
+                    .any(|(began, ended)| *began <= refused && *ended >= slot.acquire_sent)
+            {
+                let span = (slot.acquire_sent, refused);
+                return Some(self.violation("slots lost before their hold ends", (1, 0), span));
+            }
             until = until.min(slot.release_sent.unwrap_or(Micros::MAX));
             until = until.min(slot.refused.map_or(Micros::MAX, |(sent, _)| sent));
             // A store that loses data loses the slot: it can be taken once more.

@@ -44,6 +44,7 @@ impl Case {
             lanes: vec![lane],
             length_millis: 10_000,
             faults: Vec::new(),
+            phase_millis: 0,
         };
         let first = RulesVersion {
             limits: vec![limit],
@@ -188,6 +189,15 @@ fn clock_set_back_gives_a_bucket_nothing() {
 }
 
 #[test]
+fn windows_are_aligned_to_the_clock_of_the_store() {
+    let mut ahead = exact(LimitAlgorithm::FixedWindow).admit(10, 400, 410).admit(10, 600, 610);
+    assert!(ahead.found().is_some());
+    ahead.history.first_offset = 500 * MILLI;
+    ahead.assert_legal();
+    ahead.admit(10, 1_400, 1_410).assert_excess(20, 10);
+}
+
+#[test]
 fn changed_algorithm_counts_from_the_time_of_the_store() {
     let change = |limit: &mut LaneLimit| limit.algorithm = LimitAlgorithm::SlidingWindow;
     let back = exact(LimitAlgorithm::FixedWindow).step(0, -4_000, 5_100).push(change, 5_200, 5_300);
@@ -218,10 +228,34 @@ fn synced_limit_may_be_ahead_on_each_node_that_ran() {
     let synced = || Case::new(LimitAlgorithm::FixedWindow, accuracy, 2);
     synced().admit(16, 100, 101).assert_legal();
     synced().admit(17, 100, 101).assert_excess(17, 16);
+    synced().step(0, 3_000, 50).admit(22, 100, 101).assert_legal();
+    synced().step(0, 3_000, 50).admit(23, 100, 101).assert_excess(23, 22);
     synced().admit(16, 900, 901).admit(16, 1_100, 1_101).admit(16, 2_100, 2_101).assert_legal();
     let mut restarted = synced().admit(19, 100, 101);
     restarted.history.node_lives.push((START + 50 * MILLI, Micros::MAX));
     restarted.assert_legal();
+}
+
+#[test]
+fn synced_limit_has_the_time_of_admissions_that_the_store_must_know() {
+    let accuracy = LaneAccuracy::Synced { max_ahead: 3, sync_millis: 200 };
+    let back = || Case::new(LimitAlgorithm::FixedWindow, accuracy, 2).step(0, -800, 5_500);
+    // Six of seven may be unknown to the store when its clock is set back; the seventh has opened the window.
+    back().admit(7, 5_100, 5_105).admit(10, 5_600, 5_605).assert_excess(17, 16);
+    back().admit(6, 5_100, 5_105).admit(11, 5_600, 5_605).assert_legal();
+}
+
+#[test]
+fn leased_tokens_that_were_not_reported_open_no_window_in_the_store() {
+    let leased = Case::new(LimitAlgorithm::FixedWindow, LaneAccuracy::Leased, 2);
+    leased.step(0, -800, 5_500).admit(6, 5_100, 5_105).admit(10, 5_600, 5_605).assert_legal();
+}
+
+#[test]
+fn split_limit_follows_the_clocks_of_the_nodes() {
+    let split = || Case::new(LimitAlgorithm::FixedWindow, LaneAccuracy::Split, 2).step(0, 300, 50);
+    split().admit(10, 800, 810).admit(10, 1_100, 1_110).assert_legal();
+    split().admit(10, 5_100, 5_110).admit(1, 5_800, 5_810).assert_excess(11, 10);
 }
 
 #[test]
@@ -239,6 +273,11 @@ fn pushed_limit_counts_from_the_push_until_the_last_node_has_a_later_one() {
     raised().admit(15, 100, 450).assert_legal();
     raised().admit(16, 100, 450).assert_excess(16, 15);
     raised().admit(11, 100, 350).assert_excess(11, 10);
+    // A bucket keeps its own bound under each of its limits.
+    let bucket = || exact(LimitAlgorithm::TokenBucket).push(|limit| limit.amount = 20, 400, 600);
+    bucket().admit(10, 300, 301).admit(26, 500, 501).assert_legal();
+    bucket().admit(10, 300, 301).admit(27, 500, 501).assert_excess(37, 36);
+    bucket().admit(10, 300, 301).admit(2, 390, 399).assert_excess(12, 10);
     let lowered = exact(LimitAlgorithm::FixedWindow).push(|limit| limit.amount = 5, 400, 1_200);
     lowered.admit(10, 1_000, 1_100).admit(6, 2_000, 2_100).assert_excess(6, 5);
 }
@@ -258,7 +297,7 @@ fn slot(acquired: Micros, released: Option<Micros>) -> SlotRecord {
     SlotRecord {
         acquire_sent: START + acquired * MILLI,
         acquire_received: START + (acquired + 5) * MILLI,
-        renew_sent: None,
+        renewed: None,
         refused: None,
         release_sent: released.map(|at| START + at * MILLI),
     }
@@ -278,11 +317,21 @@ fn slots_are_counted_while_they_must_be_held() {
     // After the hold of the others.
     in_flight(&with(slot(1_000, None))).assert_legal();
     let mut renewed = with(slot(1_000, None));
-    renewed[..10].iter_mut().for_each(|slot| slot.renew_sent = Some(START + 500 * MILLI));
+    let renewal = |sent, received| Some((START + sent * MILLI, START + received * MILLI));
+    renewed[..10].iter_mut().for_each(|slot| slot.renewed = renewal(500, 505));
     in_flight(&renewed).assert_excess(11, 10);
+    // Renewed when it may have expired: others may have been admitted before.
+    renewed[0].renewed = renewal(995, 1_010);
+    in_flight(&renewed).assert_legal();
     in_flight(&with(slot(500, None))).fault(FaultEffect::LostData, 300, 400).assert_legal();
     let mut released = with(slot(500, None));
     released[0].release_sent = Some(START + 400 * MILLI);
     in_flight(&released).assert_legal();
     in_flight(&with(slot(500, None))).step(0, 700, 200).assert_legal();
+    let mut refused = vec![slot(0, None)];
+    refused[0].refused = Some((START + 800 * MILLI, START + 900 * MILLI));
+    in_flight(&refused).assert_excess(1, 0);
+    in_flight(&refused).fault(FaultEffect::LostData, 300, 400).assert_legal();
+    refused[0].refused = Some((START + 950 * MILLI, START + 1_001 * MILLI));
+    in_flight(&refused).assert_legal();
 }

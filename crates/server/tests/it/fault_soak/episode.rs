@@ -37,7 +37,9 @@ impl EpisodeResult {
 pub(super) fn run(scenario: EpisodeScenario) -> EpisodeResult {
     let fleet = SoakFleet::start(&scenario);
     let first_epoch = fleet.servers.failover_epoch();
-    let mut history = EpisodeHistory { began: now(), ..EpisodeHistory::default() };
+    wait_until(fleet.load_starts);
+    let first_offset = fleet.first_offset;
+    let mut history = EpisodeHistory { began: now(), first_offset, ..EpisodeHistory::default() };
     let mut injection = FaultInjection::new(&scenario, &fleet);
     let (stop, adoptions) = (StopSignal::default(), Mutex::new(Vec::new()));
     let broken = Mutex::new(Vec::new());
@@ -157,10 +159,10 @@ fn heal(
         let mut answered = vec![false; fleet.nodes()];
         let mut admitted = false;
         let fresh = poll(|| {
-            for node in 0..fleet.nodes() {
+            for (node, answered) in answered.iter_mut().enumerate() {
                 let kind = load::check_once(fleet.doors(node)?, lane, "fresh").kind;
                 admitted |= matches!(kind, AnswerKind::Admitted { .. });
-                answered[node] |= matches!(kind, AnswerKind::Admitted { .. } | AnswerKind::Denied);
+                *answered |= matches!(kind, AnswerKind::Admitted { .. } | AnswerKind::Denied);
             }
             (admitted && answered.iter().all(|answered| *answered)).then_some(())
         });

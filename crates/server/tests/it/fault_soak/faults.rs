@@ -96,8 +96,8 @@ pub(super) fn plan(scenario: &EpisodeScenario, numbers: &mut SeededNumbers) -> V
         let kind = numbers.weighted(&kinds);
         let mut fault = PlannedFault {
             kind,
-            at_millis: numbers.between(800, scenario.length_millis - 3_000),
-            lasts_millis: numbers.pick(&[50, 200, 600, 1_200, 2_500]),
+            at_millis: numbers.between(800, scenario.length_millis - 3_500),
+            lasts_millis: numbers.pick(&[50, 200, 600, 1_200, 2_500, 3_500]),
             target: numbers.index(scenario.nodes()),
             number: match kind {
                 FaultKind::StepClock => numbers.pick(&[1, 3, 10, 60, -1, -2, -4]),
@@ -135,7 +135,11 @@ fn choose_push(
     numbers: &mut SeededNumbers,
 ) -> Option<(usize, LaneLimit)> {
     let may_change = |lane: &LoadLane| match kind {
-        FaultKind::PushLimit => lane.limit.algorithm != LimitAlgorithm::Concurrency,
+        // Parts of a limit are rounded each: their bound after a change is not stated to the token.
+        FaultKind::PushLimit => {
+            lane.limit.algorithm != LimitAlgorithm::Concurrency
+                && !matches!(lane.accuracy, LaneAccuracy::Split | LaneAccuracy::Sharded(_))
+        }
         _ => {
             lane.accuracy == LaneAccuracy::Exact
                 && !matches!(
@@ -194,7 +198,7 @@ impl<'a> FaultInjection<'a> {
             scenario,
             fleet,
             limits,
-            clock_offset: 0,
+            clock_offset: fleet.first_offset,
             planned_epochs: 0,
             records: Vec::new(),
             begun: Vec::new(),
@@ -268,7 +272,8 @@ impl<'a> FaultInjection<'a> {
                 // The server answers by the new offset from here on.
                 let _ = redis.try_query::<String>(&["PING"]);
                 self.clock_offset = after;
-                note = format!("{number:+} s, now {:+} s", after / 1_000_000);
+                let off = (after - self.fleet.first_offset) / 1_000_000;
+                note = format!("{number:+} s, {off:+} s from its start");
                 effect = FaultEffect::ClockStep { before, after };
             }
             (servers, FaultKind::Failover) => {

@@ -8,12 +8,15 @@ use serde_json::Value;
 use tidegate_testkit::{Cluster, FaultProxy, Process, Redis, Sentinel, poll, wait_for};
 
 use super::history::{Micros, now};
-use super::scenario::{EpisodeScenario, StoreTopology};
+use super::scenario::{EpisodeScenario, PHASE_MILLIS, StoreTopology};
 use super::wire::LoadConnection;
 use crate::kit::{Folder, wait_for_copy};
 
 /// The longest that one call of the harness to a node waits for its answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Time that nodes have to start before the load does.
+const START_TIME: Micros = 2_500_000;
 
 /// The servers that keep the state.
 pub(super) enum StateServers {
@@ -154,12 +157,24 @@ pub(super) struct SoakFleet {
     has_pushes: bool,
     /// The last version of the rules that every node was seen with.
     adopted: Mutex<u64>,
+    /// When the load should start, for windows to begin where the scenario has them.
+    pub(super) load_starts: Micros,
+    /// How far the store's clock is ahead of the machine's at first.
+    pub(super) first_offset: Micros,
 }
 
 impl SoakFleet {
     /// Starts everything, and returns once each node is ready and has the rules.
     pub(super) fn start(scenario: &EpisodeScenario) -> Self {
         let servers = StateServers::start(scenario.topology, scenario.nodes());
+        let (mut load_starts, mut first_offset) = (now(), 0);
+        if let StateServers::Single { redis, .. } = &servers {
+            let [phase, period] = [scenario.phase_millis, PHASE_MILLIS];
+            let [phase, period] = [phase, period].map(|millis| Micros::try_from(millis).unwrap());
+            load_starts = now() / 1_000 * 1_000 + START_TIME;
+            first_offset = (phase - load_starts / 1_000).rem_euclid(period) * 1_000;
+            redis.set_clock(first_offset / 1_000);
+        }
         let memory = if scenario.remembers_denials { "1s" } else { "off" };
         let options = format!("timeout: {}ms, denial_memory: {memory}", scenario.timeout_millis);
         let rules = scenario.rules(&scenario.first_limits());
@@ -177,7 +192,9 @@ impl SoakFleet {
             let state = NodeState { running: None, seen_version: 0, lives: Vec::new() };
             SoakNode { folder, config, skew: *skew, state: Mutex::new(state) }
         });
-        let fleet = Self { nodes: nodes.collect(), servers, has_pushes, adopted: Mutex::new(0) };
+        let nodes = nodes.collect();
+        let adopted = Mutex::new(0);
+        let fleet = Self { nodes, servers, has_pushes, adopted, load_starts, first_offset };
         fleet.nodes.iter().for_each(SoakNode::start);
         for node in 0..fleet.nodes.len() {
             wait_for("the node is ready", || fleet.is_ready(node).then_some(()));

@@ -46,8 +46,8 @@ pub(super) struct CheckAnswer {
 pub(super) struct SlotRecord {
     pub(super) acquire_sent: Micros,
     pub(super) acquire_received: Micros,
-    /// When the last renewal was sent that succeeded.
-    pub(super) renew_sent: Option<Micros>,
+    /// A renewal that succeeded: sent and received.
+    pub(super) renewed: Option<(Micros, Micros)>,
     /// When a renewal was answered with "gone": sent and received.
     pub(super) refused: Option<(Micros, Micros)>,
     pub(super) release_sent: Option<Micros>,
@@ -100,6 +100,8 @@ pub(super) struct LaneHistory {
 #[derive(Debug, Clone, Default)]
 pub(super) struct EpisodeHistory {
     pub(super) began: Micros,
+    /// How far the store's clock was ahead of the machine's before any fault.
+    pub(super) first_offset: Micros,
     pub(super) lanes: Vec<LaneHistory>,
     pub(super) faults: Vec<FaultRecord>,
     pub(super) versions: Vec<RulesVersion>,

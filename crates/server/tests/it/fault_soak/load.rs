@@ -210,7 +210,7 @@ impl<'a> NodeLoad<'a> {
             } else if slot.renew_at.is_some_and(|due| due <= at) {
                 slot.renew_at = None;
                 match ask("/v1/renew") {
-                    Some((200, _)) => slot.record.renew_sent = Some(at),
+                    Some((200, _)) => slot.record.renewed = Some((at, now())),
                     Some((410, _)) => {
                         slot.record.refused = Some((at, now()));
                         self.lanes[place].slots.push(slot.record);
@@ -259,7 +259,7 @@ impl<'a> NodeLoad<'a> {
                             record: SlotRecord {
                                 acquire_sent: sent,
                                 acquire_received: received,
-                                renew_sent: None,
+                                renewed: None,
                                 refused: None,
                                 release_sent: None,
                             },

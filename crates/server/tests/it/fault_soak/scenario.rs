@@ -128,6 +128,9 @@ pub(super) enum LoadPattern {
     Over,
     /// A second at five times the limit, then one and a half without a request.
     Burst,
+    /// A second and a half at four times the limit, then at two fifths of it for longer than a lease lives: tokens that
+    /// were taken ahead are used slowly, and the next wave shows what was not counted.
+    Waves,
     /// Four times the limit at first, then less and less, down to a tenth.
     Slowing,
 }
@@ -140,6 +143,8 @@ impl LoadPattern {
             Self::Over => 300,
             Self::Burst if elapsed_millis % 2_500 < 1_000 => 500,
             Self::Burst => 0,
+            Self::Waves if elapsed_millis % 4_200 < 1_500 => 400,
+            Self::Waves => 40,
             Self::Slowing => 400_u64.saturating_sub(elapsed_millis / 20).max(10),
         }
     }
@@ -182,7 +187,13 @@ pub(super) struct EpisodeScenario {
     pub(super) lanes: Vec<LoadLane>,
     pub(super) length_millis: u64,
     pub(super) faults: Vec<PlannedFault>,
+    /// Time of the store at the start of the load, from a multiple of [`PHASE_MILLIS`] on. Windows begin where they did
+    /// when the episode is run again. Only one Redis has a clock that can be set so.
+    pub(super) phase_millis: u64,
 }
+
+/// A multiple of every window.
+pub(super) const PHASE_MILLIS: u64 = 30_000;
 
 const LANES: usize = 3;
 
@@ -221,8 +232,10 @@ impl EpisodeScenario {
             lanes,
             length_millis,
             faults: Vec::new(),
+            phase_millis: 0,
         };
         scenario.faults = faults::plan(&scenario, &mut numbers);
+        scenario.phase_millis = numbers.between(0, PHASE_MILLIS - 1);
         scenario
     }
 
@@ -294,8 +307,8 @@ fn choose_lane(
     };
     // Leases and syncs live for about two seconds: windows are shorter and longer than that.
     let window_millis = match kind {
-        Kind::Hot => numbers.pick(&[1_000, 2_000, 4_000]),
-        Kind::Leased => numbers.pick(&[1_000, 2_000, 3_000, 5_000, 10_000]),
+        Kind::Hot => numbers.pick(&[1_000, 2_000, 5_000, 10_000]),
+        Kind::Leased => numbers.pick(&[1_000, 2_000, 5_000, 10_000]),
         _ => numbers.pick(&[1_000, 1_500, 2_000, 3_000, 5_000, 10_000]),
     };
     let per_second = match kind {
@@ -313,7 +326,7 @@ fn choose_lane(
         algorithm,
         amount,
         window_millis,
-        burst_percent: numbers.pick(&[20, 50, 100, 200]),
+        burst_percent: numbers.pick(&[10, 20, 50, 100, 200]),
         queue: numbers.between(0, 20),
     };
     let accuracy = match kind {
@@ -338,6 +351,8 @@ fn choose_lane(
             LoadPattern::Over,
             LoadPattern::Over,
             LoadPattern::Burst,
+            LoadPattern::Waves,
+            LoadPattern::Waves,
             LoadPattern::Slowing,
         ]),
         max_cost: numbers.weighted(&[(75, 1), (25, 5)]).min(limit.capacity() / 4).max(1),

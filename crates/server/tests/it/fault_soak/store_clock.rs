@@ -30,15 +30,21 @@ struct ClockStep {
 /// The offset of the store's clock from the machine's clock, over time.
 #[derive(Debug, Clone, Default)]
 pub(super) struct StoreClock {
+    first_offset: Micros,
     steps: Vec<ClockStep>,
     /// Spans in which the time of a key can start anew: its data were lost, or its algorithm changed.
     resets: Vec<(Micros, Micros)>,
 }
 
 impl StoreClock {
-    /// The clock, for the keys of one lane.
+    /// The clock of a lane that nodes decide by their own clocks, which no fault sets.
+    pub(super) fn of_nodes() -> Self {
+        Self::default()
+    }
+
+    /// The clock of the store, for the keys of one lane.
     pub(super) fn of(history: &EpisodeHistory, place: usize) -> Self {
-        let mut clock = Self::default();
+        let mut clock = Self { first_offset: history.first_offset, ..Self::default() };
         for fault in &history.faults {
             let (began, ended) = (fault.began, fault.ended);
             match fault.effect {
@@ -63,7 +69,8 @@ impl StoreClock {
 
     /// Periods of one offset: from when and until when it may have been in force.
     fn periods(&self) -> impl Iterator<Item = (Micros, Micros, Micros)> {
-        let first = ClockStep { began: Micros::MIN, ended: Micros::MIN, offset: 0, forward: 0 };
+        let (began, ended) = (Micros::MIN, Micros::MIN);
+        let first = ClockStep { began, ended, offset: self.first_offset, forward: 0 };
         let starts = std::iter::once(first).chain(self.steps.iter().copied());
         let ends = self.steps.iter().map(|step| step.ended).chain(std::iter::once(Micros::MAX));
         starts.zip(ends).map(|(start, end)| (start.began, end, start.offset))
@@ -98,21 +105,47 @@ impl StoreClock {
         self.resets.iter().any(|(began, ended)| *began <= until && *ended >= from)
     }
 
-    /// Admissions with their times. `margin` is how far the clock that decides may be from the machine's.
-    pub(super) fn count(&self, answers: &[CheckAnswer], margin: Micros) -> Vec<CountedAdmission> {
+    /// A time that a key has reached by earlier admissions, of which the store may not have counted `unreported` tokens.
+    fn carried(
+        &self,
+        counted: &[CountedAdmission],
+        sent: Micros,
+        received: Micros,
+        unreported: u64,
+    ) -> Micros {
+        // Without a step an earlier admission shows nothing.
+        if self.steps.is_empty() {
+            return Micros::MIN;
+        }
+        let is_before = |other: &&CountedAdmission| {
+            other.received < sent && !self.is_reset(other.sent, received)
+        };
+        let (mut sum, mut reached) = (0, Micros::MAX);
+        for other in counted.iter().rev().filter(is_before) {
+            sum += other.cost;
+            reached = reached.min(other.earliest);
+            if sum > unreported {
+                return reached;
+            }
+        }
+        Micros::MIN
+    }
+
+    /// Admissions with their times. `margin` is how far the clock that decides may be from the machine's, and
+    /// `unreported` the number of tokens that nodes may have admitted before the store counts them.
+    pub(super) fn count(
+        &self,
+        answers: &[CheckAnswer],
+        margin: Micros,
+        unreported: u64,
+    ) -> Vec<CountedAdmission> {
         let mut sorted: Vec<&CheckAnswer> = answers.iter().collect();
         sorted.sort_by_key(|answer| answer.sent);
         let mut counted: Vec<CountedAdmission> = Vec::new();
         for answer in sorted {
             let AnswerKind::Admitted { delay_millis } = answer.kind else { continue };
             let CheckAnswer { sent, received, cost, .. } = *answer;
-            // A key's time is at least that of every earlier admission. Only the last ones are looked at: without a step
-            // of the clock they show nothing, and after one all later ones repeat it.
-            let is_before = |other: &&CountedAdmission| {
-                other.received < sent && !self.is_reset(other.sent, received)
-            };
-            let before = counted.iter().rev().take(200).filter(is_before);
-            let carried = before.map(|other| other.earliest).max().unwrap_or(Micros::MIN);
+            let carried = self.carried(&counted, sent, received, unreported);
             let over = self.steps.iter().filter(|step| step.ended <= sent);
             let begun = self.steps.iter().filter(|step| step.began <= received);
             counted.push(CountedAdmission {

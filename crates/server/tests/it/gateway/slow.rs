@@ -13,10 +13,13 @@ const WANTED: usize = 1 << 20;
 /// Most memory that one of them may cost, in bytes: far less than what it asked for.
 const EACH: usize = 160 << 10;
 
+/// On a busy machine a thousand connects at once take longer than the default of five seconds.
+const LONG_CONNECT_TIMEOUT: &str = "gateway: {timeouts: {connect: 60s}}";
+
 #[test]
 fn a_thousand_clients_that_take_their_time_are_all_answered() {
     let upstream = Upstream::start();
-    let gateway = Gateway::before(&upstream.url());
+    let gateway = Gateway::with_config(&upstream.url(), LONG_CONNECT_TIMEOUT);
     let mut quick = gateway.connect();
     assert_eq!(quick.get("/bytes/1000000").body.len(), 1_000_000);
     let before = gateway.peak_memory();

@@ -1,0 +1,64 @@
+//! The two keys in which a store keeps a client, and when each of them expires.
+
+use tidegate_core::{Ask, Granted, Holds, Limit, State, Timestamp};
+
+/// How long the keys of a client with leased tokens are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyTtl {
+    /// Both until the client is settled: the least that a store has to do.
+    Settled,
+    /// Flawed: the key of the leases until the last lease ends.
+    LeaseEnd,
+    /// Flawed: the time to live of a key is set only when that key changes.
+    Unrenewed,
+}
+
+/// One client in a store whose keys expire.
+pub(crate) struct ClientKeys {
+    limit: Limit,
+    ttl: KeyTtl,
+    state: (State, Timestamp),
+    holds: (Holds, Timestamp),
+}
+
+impl ClientKeys {
+    pub(crate) fn new(limit: &Limit, ttl: KeyTtl) -> Self {
+        let (state, holds) = (limit.fresh(), Holds::default());
+        let (state, holds) = ((state, Timestamp::EPOCH), (holds, Timestamp::EPOCH));
+        Self { limit: limit.clone(), ttl, state, holds }
+    }
+
+    /// Decides an ask from what has not expired.
+    pub(crate) fn ask(&mut self, now: Timestamp, ask: &Ask) -> Granted {
+        if self.state.1 <= now {
+            self.state.0 = self.limit.fresh();
+        }
+        if self.holds.1 <= now {
+            self.holds.0 = Holds::default();
+        }
+        let before = (self.state.0.clone(), self.holds.0.clone());
+        let granted = self.limit.ask(&mut self.state.0, &mut self.holds.0, now, ask);
+        self.keep(before.0 != self.state.0, before.1 != self.holds.0);
+        granted
+    }
+
+    /// Sets the time to live of each key, after some of them changed.
+    fn keep(&mut self, state_changed: bool, holds_changed: bool) {
+        let whole = self.limit.whole_at(&mut self.state.0.clone());
+        let last = self.holds.0.iter().map(|hold| hold.until).max().unwrap_or(Timestamp::EPOCH);
+        let leased = self.holds.0.iter().any(|hold| !hold.is_mark());
+        let settled = self.limit.settled_at(&self.state.0, &self.holds.0);
+        let (state, holds) = match self.ttl {
+            _ if !leased => (whole, last),
+            KeyTtl::Settled | KeyTtl::Unrenewed => (settled, settled),
+            KeyTtl::LeaseEnd => (settled, last),
+        };
+        let renews = self.ttl != KeyTtl::Unrenewed;
+        if renews || state_changed {
+            self.state.1 = state;
+        }
+        if renews || holds_changed {
+            self.holds.1 = holds;
+        }
+    }
+}
