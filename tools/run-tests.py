@@ -52,7 +52,7 @@ def build_test_binaries():
 def run_binary(package, folder, file, arguments, skip_log):
     """Runs one test binary and returns its tests, and its exit status if that is not explained by them."""
     # JSON and times are unstable options of libtest.
-    environment = os.environ | {"RUSTC_BOOTSTRAP": "1", "TIDEGATE_SKIP_LOG": skip_log, "RUST_BACKTRACE": "1"}
+    environment = os.environ | {"RUSTC_BOOTSTRAP": "1", "TIDEGATE_SKIP_LOG": skip_log}
     command = [file, "-Zunstable-options", "--format=json", "--report-time", *arguments]
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, errors="replace")
     tests, other = [], []

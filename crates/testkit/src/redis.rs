@@ -4,7 +4,7 @@ mod builder;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::{FromRedisValue, RedisError};
 use tempfile::TempDir;
@@ -13,7 +13,7 @@ use crate::port::Port;
 use crate::process::Process;
 use crate::skew;
 use crate::tool::{Flavour, Tool};
-use crate::wait::poll;
+use crate::wait::{poll, wait_for};
 
 pub use builder::RedisBuilder;
 
@@ -25,6 +25,9 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Has the offset of a clock that can be moved.
 const CLOCK_FILE: &str = "clock";
+
+/// Microseconds by which two readings of one clock may differ: libfaketime adds fractions of a second as a float.
+const CLOCK_TOLERANCE: i128 = 10;
 
 /// One server on a port and in a folder of its own, which keeps nothing on disk.
 ///
@@ -129,13 +132,21 @@ impl Redis {
         seconds * 1_000_000 + micros
     }
 
-    /// Sets its wall clock off by so many milliseconds from the machine's, at once; a restart keeps that.
+    /// Sets its wall clock off by so many milliseconds from the machine's, and returns once its `TIME` shows that. A restart
+    /// keeps the offset.
     ///
     /// # Panics
-    /// Unless it was built with [`RedisBuilder::movable_clock`].
+    /// When it does not run, or was built without [`RedisBuilder::movable_clock`].
     pub fn set_clock(&self, offset_millis: i64) {
         assert!(self.settings.movable_clock, "a server built with a movable clock");
         skew::write(&self.folder.path().join(CLOCK_FILE), offset_millis);
+        // A server may answer by a time that it read before.
+        wait_for("the server's clock is set", || {
+            let wanted = i128::from(offset_millis) * 1_000;
+            let before = wall_micros() + wanted - CLOCK_TOLERANCE;
+            let shown = i128::from(self.time_micros());
+            (before..=wall_micros() + wanted + CLOCK_TOLERANCE).contains(&shown).then_some(())
+        });
     }
 
     /// Kills it (`SIGKILL`) and returns when it is gone. Nothing else takes its port meanwhile.
@@ -209,6 +220,16 @@ impl Redis {
     fn process(&self) -> MutexGuard<'_, Option<Process>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The machine's wall clock, which servers read.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the clock of a server is compared with the machine's"
+)]
+fn wall_micros() -> i128 {
+    let passed = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+    i128::try_from(passed.as_micros()).expect("a wall clock of our times")
 }
 
 impl Drop for Redis {

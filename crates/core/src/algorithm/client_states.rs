@@ -65,10 +65,13 @@ impl ClientStates {
     pub fn drop_expired(&mut self, now: Timestamp) {
         self.drop_others(now);
         self.states.truncate(Self::MAX_LIMITS);
-        if let [(limit, state)] = self.states.as_mut_slice()
+        if let Some((limit, state)) = self.states.first_mut()
             && limit.whole_at(state) <= now
         {
-            self.states.clear();
+            *state = limit.fresh();
+            if self.states.len() == 1 {
+                self.states.clear();
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::{Decision, Limit, Request, Span};
+use tidegate_core::{Decision, Limit, Request, Span, Timestamp};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
@@ -140,7 +140,9 @@ impl<S: Store> Held<S> {
         let renewing = pace.zip(Handle::try_current().ok()).map(|(hold, runtime)| {
             let (store, clock, slots) = (Arc::clone(store), clock.clone(), slots.clone());
             let third = Span::from_micros(hold.as_micros() / 3);
-            runtime.spawn(keep_renewing(store, clock, slots, third)).abort_handle()
+            // Not from when the task is first polled, which may be much later.
+            let due = clock.now() + third;
+            runtime.spawn(keep_renewing(store, clock, slots, due, third)).abort_handle()
         });
         let slots = Arc::from(slots);
         store.register_held(&slots);
@@ -213,9 +215,16 @@ fn hold_of(limit: &Limit) -> Option<Span> {
 
 /// Renews until all slots were released elsewhere. After a failure it tries again a third of a hold later; the
 /// store itself renews when its connection is back.
-async fn keep_renewing<S: Store>(store: Arc<S>, clock: Clock, slots: Vec<Refund>, third: Span) {
+async fn keep_renewing<S: Store>(
+    store: Arc<S>,
+    clock: Clock,
+    slots: Vec<Refund>,
+    mut due: Timestamp,
+    third: Span,
+) {
     loop {
-        clock.sleep_until(clock.now() + third).await;
+        clock.sleep_until(due).await;
+        due = clock.now() + third;
         match store.renew(&slots).await {
             Ok(0) => {
                 tracing::warn!("slots in flight were released elsewhere, renewing ends");

@@ -140,11 +140,13 @@ impl Naive {
         }
     }
 
-    /// Drops states that say nothing any more, as the store may have.
-    fn drop_whole(&mut self, key: Key, now: Timestamp) {
-        if let Some(states) = self.kept.get_mut(&key) {
-            states.drop_expired(now);
-        }
+    /// Whether the store may have dropped the state of slots in flight: what a renewal or a release finds
+    /// is not determined then.
+    fn may_be_dropped(&mut self, slots: &Refund, now: Timestamp) -> bool {
+        let kept = self.kept.get_mut(&slots.key).filter(|_| slots.limit.is_held());
+        kept.is_some_and(|states| {
+            states.iter().any(|(limit, state)| limit.whole_at(&mut state.clone()) <= now)
+        })
     }
 }
 
@@ -243,8 +245,9 @@ fn answers_like_a_map<T: Testbed>(
             }
             Call::Refund(which) if !spent.is_empty() => {
                 let refund = spent.remove(which % spent.len());
-                bed.sweep();
-                naive.drop_whole(refund.key, bed.now());
+                if naive.may_be_dropped(&refund, bed.now()) {
+                    continue;
+                }
                 let expected = usize::from(naive.refund(&refund, bed.now()));
                 let given = bed.block_on(bed.store().refund(&[refund])).unwrap();
                 prop_assert_eq!(given, expected);
@@ -253,8 +256,9 @@ fn answers_like_a_map<T: Testbed>(
             Call::Renew(which) => {
                 if let Some(which) = which.checked_rem(spent.len()) {
                     let slots: &Refund = &spent[which];
-                    bed.sweep();
-                    naive.drop_whole(slots.key, bed.now());
+                    if naive.may_be_dropped(slots, bed.now()) {
+                        continue;
+                    }
                     let expected = usize::from(naive.renew(slots, bed.now()));
                     let held =
                         bed.block_on(bed.store().renew(std::slice::from_ref(slots))).unwrap();
@@ -289,10 +293,10 @@ fn answers_like_a_map<T: Testbed>(
     Ok(())
 }
 
-/// How many cases each property gets; `make soak` asks for many more.
+/// How many cases each property gets; `make test-all` and `make soak` ask for more.
 #[allow(clippy::disallowed_methods, reason = "a soak says how long it is")]
 fn cases() -> u32 {
-    std::env::var("TIDEGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(1_500)
+    std::env::var("TIDEGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300)
 }
 
 proptest! {

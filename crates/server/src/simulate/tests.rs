@@ -3,7 +3,7 @@
 mod fleets;
 
 use proptest::prelude::*;
-use tidegate::rule::{Every, MaxAhead, Synced};
+use tidegate::rule::{Accuracy, Every, MaxAhead, Synced};
 use tidegate::{Algorithm, Limit, Quota, RuleSet, Span};
 
 use super::fleet::Telling;

@@ -11,8 +11,8 @@ use crate::kit::Server;
 
 /// Connections that are open at the same time.
 const CROWD: usize = 2_000;
-/// Most memory that one of them may cost, in bytes.
-const EACH: usize = 64 * 1024;
+/// Most memory that one of them may cost, in bytes. Futures of a build without optimisation are larger.
+const EACH: usize = if cfg!(debug_assertions) { 96 * 1024 } else { 64 * 1024 };
 /// How much somebody sends who does not read the answers, in bytes.
 const FLOOD: usize = 256 * 1024;
 
@@ -89,34 +89,39 @@ fn open_files(process: u32) -> usize {
     std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().count()
 }
 
-#[test]
-fn a_crowd_that_idles_dawdles_and_floods_hurts_nobody_and_leaves_nothing() {
-    let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
-    for speech in &SPEECHES {
-        let address = server.door(speech.door);
-        speech.assert_answered(address);
-        let (memory_before, files_before) = (memory(server.id()), open_files(server.id()));
-        let mut crowd: Vec<TcpStream> = Vec::with_capacity(CROWD);
-        for number in 0..CROWD {
-            let mut stream = speech.connect(address);
-            match number % 4 {
-                0 => {}
-                1 => stream.write_all(&speech.question[..speech.question.len() / 2]).unwrap(),
-                2 => stream.write_all(speech.question).unwrap(),
-                _ => speech.flood(&mut stream),
+/// A server that other tests starve of its cores closes connections that it could not read in time.
+mod serial {
+    use super::*;
+
+    #[test]
+    fn a_crowd_that_idles_dawdles_and_floods_hurts_nobody_and_leaves_nothing() {
+        let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
+        for speech in &SPEECHES {
+            let address = server.door(speech.door);
+            speech.assert_answered(address);
+            let (memory_before, files_before) = (memory(server.id()), open_files(server.id()));
+            let mut crowd: Vec<TcpStream> = Vec::with_capacity(CROWD);
+            for number in 0..CROWD {
+                let mut stream = speech.connect(address);
+                match number % 4 {
+                    0 => {}
+                    1 => stream.write_all(&speech.question[..speech.question.len() / 2]).unwrap(),
+                    2 => stream.write_all(speech.question).unwrap(),
+                    _ => speech.flood(&mut stream),
+                }
+                crowd.push(stream);
+                if number % 500 == 499 {
+                    speech.assert_answered(address);
+                }
             }
-            crowd.push(stream);
-            if number % 500 == 499 {
-                speech.assert_answered(address);
-            }
+            let taken = memory(server.id()).saturating_sub(memory_before);
+            assert!(taken < CROWD * EACH, "{}: {} bytes each", speech.door, taken / CROWD);
+            drop(crowd);
+            wait_for("the crowd's files to be closed", || {
+                (open_files(server.id()) <= files_before + 2).then_some(())
+            });
+            speech.assert_answered(address);
         }
-        let taken = memory(server.id()).saturating_sub(memory_before);
-        assert!(taken < CROWD * EACH, "{}: {} bytes each", speech.door, taken / CROWD);
-        drop(crowd);
-        wait_for("the crowd's files to be closed", || {
-            (open_files(server.id()) <= files_before + 2).then_some(())
-        });
-        speech.assert_answered(address);
     }
 }
 

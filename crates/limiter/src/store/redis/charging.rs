@@ -161,17 +161,21 @@ fn submit(
 
 /// The answer, or that it did not come in time.
 async fn wait(store: &Inner, told: oneshot::Receiver<Delivery>, deadline: Instant) -> Told {
-    match timeout_at(deadline, told).await {
+    let answer = match timeout_at(deadline, told).await {
         Ok(Ok(told)) => told.take(),
         Ok(Err(_)) => Err(StoreError::Interrupted {
             store: "redis".into(),
             reason: "the call was given up".into(),
         }),
         Err(_) => {
-            store.shared.counters.late.fetch_add(1, Ordering::Relaxed);
             Err(StoreError::Timeout { store: "redis".into(), after: store.shared.config.timeout() })
         }
+    };
+    // The call that carries the charge has the same timeout, and may report it first.
+    if let Err(StoreError::Timeout { .. }) = answer {
+        store.shared.counters.late.fetch_add(1, Ordering::Relaxed);
     }
+    answer
 }
 
 fn note(answers: &mut Answers, places: &[usize], told: Told) {

@@ -21,7 +21,7 @@ local function is_mixed(raw)
   return byte(raw) == 2
 end
 
--- The sections of a value.
+-- The sections of a value. One that can't be split is a single section that no limit finds.
 local function split(raw)
   if raw == '' then
     return {}
@@ -34,7 +34,7 @@ local function split(raw)
     sections[#sections + 1] = sub(raw, at + 4, at + 3 + length)
     at = at + 4 + length
   end
-  return sections
+  return at == #raw + 1 and #sections > 1 and sections or {raw}
 end
 
 -- The value of sections.
@@ -107,14 +107,17 @@ local function split_live(raw)
 end
 
 -- The sections of a key to be written, and until when. `ends` is until when each says anything, the first
--- of them the limit that was used last. That stays while others do, so that it does not take them over
--- again.
+-- of them the limit that was used last. That stays while others do, without its state if need be, so that
+-- it does not take them over again.
 local function live_sections(sections, ends)
   local live, kept_until = {sections[1]}, ends[1] or 0
   for index = 2, #sections do
     if ends[index] > now then
       live[#live + 1], kept_until = sections[index], math.max(kept_until, ends[index])
     end
+  end
+  if kept_until > now and ends[1] <= now then
+    live[1] = sub(live[1], 1, byte(live[1], 2))
   end
   return live, kept_until
 end

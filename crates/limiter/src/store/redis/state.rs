@@ -106,12 +106,15 @@ pub(super) fn sections(raw: &[u8]) -> Result<SmallVec<[&[u8]; 2]>, Unreadable> {
     if raw.first() != Some(&MIXED) {
         return Ok(SmallVec::from_iter((!raw.is_empty()).then_some(raw)));
     }
-    let (mut sections, mut rest) = (SmallVec::new(), &raw[1..]);
+    let (mut sections, mut rest) = (SmallVec::<[&[u8]; 2]>::new(), &raw[1..]);
     while let Some((length, after)) = rest.split_first_chunk() {
         let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
         let (section, after) = after.split_at_checked(length).ok_or("a section is cut short")?;
         sections.push(section);
         rest = after;
+    }
+    if sections.len() < 2 || !rest.is_empty() {
+        return Err("its sections can't be split");
     }
     Ok(sections)
 }

@@ -173,6 +173,7 @@ proptest! {
             let (mut guards, mut receipts) = (Vec::<(Held, bool)>::new(), Vec::<Receipt>::new());
             let counted = |guards: &[(Held, bool)]| guards.iter().filter(|(_, counts)| *counts).count() as u64;
             for step in steps {
+                settle().await;
                 match step {
                     Step::Lose => {
                         limiter.forget("exports", &alice).await.unwrap();

@@ -221,7 +221,7 @@ impl Walk {
         let random = &mut self.random;
         let lost = self.clients.iter_mut().filter(|_| random.chance(1));
         lost.map(|client| {
-            client.kept = None;
+            client.kept = ClientStates::default();
             client.key
         })
         .collect()

@@ -103,7 +103,7 @@ fn keeps_the_contract(bed: &OnRedis, cases: u32) {
 
 #[test]
 fn redis_keeps_the_contract() {
-    keeps_the_contract(&OnRedis::on(vec![Redis::start()]), cases() / 15);
+    keeps_the_contract(&OnRedis::on(vec![Redis::start()]), cases() / 3);
 }
 
 #[test]
@@ -113,5 +113,5 @@ fn valkey_keeps_the_contract() {
         return;
     }
     let server = Redis::builder().flavour(Flavour::Valkey).start();
-    keeps_the_contract(&OnRedis::on(vec![server]), cases() / 30);
+    keeps_the_contract(&OnRedis::on(vec![server]), cases() / 6);
 }
