@@ -41,8 +41,7 @@ impl ClientStates {
             (own, Some((old, state))) => limit.adopt_beside(own.as_ref(), old, state, now),
             (own, None) => own.unwrap_or_else(|| limit.fresh()),
         };
-        self.states.insert(0, (limit.clone(), state));
-        &mut self.states[0].1
+        &mut self.states.insert_mut(0, (limit.clone(), state)).1
     }
 
     /// Returns whether another limit was used last.

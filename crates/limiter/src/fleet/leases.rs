@@ -32,6 +32,9 @@ pub(crate) struct Leases {
     swept: AtomicBool,
 }
 
+/// A client, its limit and what is asked of the store about it.
+type AskedClient = (Key, Arc<Limit>, Ask);
+
 /// One client.
 struct Entry {
     tab: Tab,
@@ -349,7 +352,7 @@ impl Leases {
         shard: &Mutex<HashMap<Key, Entry>>,
         nodes: u64,
         all: bool,
-    ) -> (Vec<Question<'_>>, Vec<(Key, Arc<Limit>, Ask)>) {
+    ) -> (Vec<Question<'_>>, Vec<AskedClient>) {
         let now = self.clock.now();
         let (mut questions, mut asks) = (Vec::new(), Vec::new());
         shard.lock().retain(|key, entry| {

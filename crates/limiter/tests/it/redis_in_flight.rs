@@ -3,12 +3,13 @@
 use std::io::{self, BufRead};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tidegate::{Held, Limiter, RedisConfig, RedisStore, Request, RuleSet};
 use tidegate_testkit::{Flavour, PATIENCE, Process, Redis, Tool, lacking, poll};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 

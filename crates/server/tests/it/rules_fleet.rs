@@ -308,7 +308,7 @@ fn nodes_restarted_together_with_an_empty_redis_enforce_their_copies_and_restore
         );
         assert_eq!(latest_in(&redis), Some(3));
         // Author, note and time are those of the push.
-        assert_eq!(history(&node), [pushed.clone()]);
+        assert_eq!(history(&node), std::slice::from_ref(&pushed));
         drop(node);
         redis.restart();
     }

@@ -338,7 +338,10 @@ fn a_random_walk_of_asks_agrees_with_the_core_while_keys_expire_at_their_ttl() {
             if random.chance(20)
                 && let Some(refund) = client.spent.pop()
             {
-                let given = bench.runtime.block_on(bench.store.refund(&[refund.clone()])).unwrap();
+                let given = bench
+                    .runtime
+                    .block_on(bench.store.refund(std::slice::from_ref(&refund)))
+                    .unwrap();
                 let expected = usize::from(client.refund(&refund, now));
                 assert_eq!(
                     given, expected,
