@@ -355,6 +355,8 @@ async fn leave(
     // Nobody is left to say anything only when everything is over.
     let _ = stage.wait_for(|stage| *stage > Stage::Open).await;
     service.drain();
+    // Logged here, so that health checks answer "not serving" from this line on.
+    tracing::info!("told to stop, answering what is under way");
     tokio::select! {
         _ = stage.wait_for(|stage| *stage == Stage::Closing) => {}
         () = clock.sleep_until(clock.now() + delay) => {}

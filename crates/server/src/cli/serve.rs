@@ -236,7 +236,6 @@ fn stage_by_signals() -> std::io::Result<watch::Receiver<Stage>> {
         let first = next().await;
         // Nobody listens any more only when everything is over already.
         let _ = told.send(first);
-        tracing::info!("told to stop, answering what is under way");
         if first < Stage::Closing {
             next().await;
             tracing::info!("told to stop again, closing now");

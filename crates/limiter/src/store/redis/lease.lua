@@ -50,15 +50,24 @@ local function read_holds(meter, terms, raw, at)
 end
 
 -- Returns until when the holds of another limit than that of the ask count, or a little longer. What a
--- hold of a bucket takes is kept with it; `due` is when the state of that limit ends.
-local function holds_end(section, due)
+-- hold of a bucket takes is kept with it; `state` is the section of that limit's state, if there is one.
+local function holds_end(section, state)
   local length, id = byte(section, 2, 3)
-  local meter, window = meter_of(id).leasing, window_of(section)
-  local holds, ends, all = read_holds(meter, {window, LARGEST}, section, length + 1) or {}, 0, 0
+  local meter, window = meter_of(id), window_of(section)
+  local holds, ends, all = read_holds(meter.leasing, {window, LARGEST}, section, length + 1) or {}, 0, 0
   for index = 1, #holds do
     ends, all = math.max(ends, holds[index].ends), all + holds[index].all + 1
   end
-  return meter.size > 0 and math.max(due, ends) + all + MOST + 4 or ends + 2 * window
+  if meter.leasing.size == 0 then
+    return ends + 2 * window
+  end
+  -- Tokens that refunds gave back, or may still give back, count from the later of the two as well.
+  local due, _, given = 0, 0, 0
+  if state and not is_bare(state) then
+    due, _, given = meter.read(state, byte(state, 2) + 1)
+  end
+  due, given = due or 0, given or 0
+  return math.max(due, ends) + all + given + math.max(due - now, 0) + MOST + 4
 end
 
 -- Writes the keys of a client after some of it changed.
@@ -81,7 +90,7 @@ local function keep(key, holds_key, tag, meter, terms, holds, holds_changed, oth
   -- A state that is over before every lease ends says nothing, also to a lease.
   local is_over = state_until <= now
   if leased then
-    local settled = math.max(state_until, holds_until) + meter.leasing.counts_for(terms, unreported, c)
+    local settled = math.max(state_until, holds_until) + meter.leasing.counts_for(terms, unreported, a, c)
     state_until, holds_until = settled, settled
   end
   local sections, ends = {tag .. state}, {is_over and 0 or state_until}
@@ -90,7 +99,7 @@ local function keep(key, holds_key, tag, meter, terms, holds, holds_changed, oth
   local hold_sections, hold_ends = {concat(texts)}, {#holds > 0 and math.max(holds_until, now + 1) or 0}
   for index = 1, #other_holds do
     local place = find_section(sections, sub(other_holds[index], 3, byte(other_holds[index], 2)))
-    local over = holds_end(other_holds[index], place and ends[place] or 0)
+    local over = holds_end(other_holds[index], sections[place])
     hold_sections[index + 1], hold_ends[index + 1] = other_holds[index], over
     if place and ends[place] > now then
       ends[place] = math.max(ends[place], over)

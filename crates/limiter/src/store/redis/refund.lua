@@ -107,8 +107,8 @@ local function refund(key, text)
   elseif meter.open then
     redis.call('PSETEX', key, milliseconds_until(kept_until), join(live))
   else
-    -- A refund never makes a state say more, so the time to live that its key has is long enough. A
-    -- shorter one could be too short: leases that have ended may still have to be counted on top of it.
+    -- The time to live that its key has is long enough: a lease script has counted with refunds. A shorter
+    -- one could be too short: leases that have ended may still have to be counted on top of the state.
     redis.call('SET', key, join(live), 'KEEPTTL')
   end
   return true

@@ -214,9 +214,9 @@ if LEASES then
 
   -- The longest time for which leased tokens count after their lease has ended: as long as they take to
   -- refill, of which a bucket owes at most two of itself. Parts of a microsecond of each lease, and
-  -- tokens that refunds gave back, make it longer.
-  function leasing.counts_for(terms, unreported, given)
-    return math.min(unreported, 2 * terms[2]) + given + MOST + 4
+  -- tokens that refunds gave back or may still give back before the next ask, make it longer.
+  function leasing.counts_for(terms, unreported, micros, given)
+    return math.min(unreported, 2 * terms[2]) + given + math.max(micros - now, 0) + MOST + 4
   end
 end
 
