@@ -17,10 +17,11 @@ local function amend(meter, terms, key, sections, place, mixed, slip_at, text)
   local id, _, _, renews = unpack_from('>I7I7I7I1', text, slip_at)
   local state = opened[key]
   if not state then
-    if place then
-      state = meter.open(terms, key, sections[place], byte(sections[place], 2) + 1, mixed)
+    local section = place and sections[place]
+    if section and not is_bare(section) then
+      state = meter.open(terms, key, section, byte(section, 2) + 1, mixed)
     else
-      state = meter.fresh(key, sub(text, slip_at + 22))
+      state = meter.fresh(key, section or sub(text, slip_at + 22))
     end
     if not state then
       return false
