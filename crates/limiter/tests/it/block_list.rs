@@ -516,7 +516,7 @@ fn interleavings(left: &mut [usize], order: &mut Vec<usize>, each: &mut impl FnM
     }
 }
 
-/// Issue 18, fault 12: the last change to arrive after a partition stayed, not the newest.
+/// Regression: the last change to arrive after a partition stayed, not the newest.
 #[test]
 fn every_interleaving_of_three_nodes_ends_with_the_newest_change_everywhere() {
     use Action::{Block, Exchange, Penalize, Unblock};

@@ -178,7 +178,7 @@ impl Partition {
     }
 }
 
-/// Issue 18, fault 12: the last change to arrive stayed, so the order of healing decided.
+/// Regression: the last change to arrive stayed, so the order of healing decided.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn order_in_which_a_partition_heals_does_not_decide() {
     let fleet = Partition::new().await;

@@ -386,7 +386,7 @@ async fn admitted_over_syncs(nodes: &[Limiter<RedisStore>], syncs: u64) -> u64 {
     passed
 }
 
-/// Issue 18, fault 4: every sync after the step freed what the node had admitted, +5089 on a limit of 90.
+/// Regression: every sync after the step freed what the node had admitted, +5089 on a limit of 90.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn clock_of_the_store_set_back_or_forward_within_a_window_admits_no_more() {
     if lacking(&NEEDED) {

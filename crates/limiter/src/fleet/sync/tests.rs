@@ -303,7 +303,7 @@ fn what_another_question_learned_does_not_forget_what_is_owed() {
     assert_eq!((look(&mut view, &scene), view.ahead()), (44, 0));
 }
 
-/// Issue 18, fault 4: the log was confirmed and the snapshot discarded as older, so each sync freed what the node
+/// Regression: the log was confirmed and the snapshot discarded as older, so each sync freed what the node
 /// had admitted.
 #[test]
 fn store_clock_set_back_frees_nothing_that_was_confirmed() {
