@@ -13,13 +13,14 @@
 # make fuzz     each fuzz target for a minute
 # make pictures  docs/images, taken in a real browser beside a server under load
 # make reference  docs/reference, from the code that reads rules and configurations
+# make proto    crates/server/src/proto, from the messages in crates/server/proto
 # make deny     licences, sources and banned crates of all dependencies
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 SECONDS ?= 600
 
-.PHONY: test test-all setup format lint tests doctests docs bench bench-doors bench-gateway bench-reload frontier faults model soak soak-faults fuzz pictures reference deny
+.PHONY: test test-all setup format lint tests doctests docs bench bench-doors bench-gateway bench-reload frontier faults model soak soak-faults fuzz pictures reference proto deny
 
 test: setup
 	@tools/run-tests.py
@@ -87,6 +88,9 @@ pictures: setup
 
 reference:
 	TIDEGATE_REFERENCE=write $(CARGO) test --locked -p tidegate-server --lib -- the_committed_reference_is_not_stale
+
+proto:
+	TIDEGATE_PROTO=write $(CARGO) test --locked -p tidegate-server --lib -- generated_code_is_current
 
 deny:
 	@command -v cargo-deny >/dev/null || { echo "deny: will install cargo-deny from crates.io"; $(CARGO) install --locked cargo-deny; }

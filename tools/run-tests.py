@@ -22,6 +22,8 @@ CORES = os.cpu_count() or 2
 THREADS_PER_CORE = {"tidegate": 3, "tidegate-server": 3, "tidegate-testkit": 3}
 # Tests in a module of this name run one after the other, with nothing beside them: they depend on time.
 SERIAL = "::serial::"
+# What is tested. Doc tests name the same packages, so that both share what is built.
+TESTED = ["--locked", "--workspace", "--exclude", "tidegate-bench", "--all-features"]
 # A test binary that runs for so long hangs.
 MAX_SECONDS = 1800
 
@@ -35,8 +37,7 @@ def cargo(*arguments, **environment):
 
 def build_test_binaries():
     """Builds the test binaries, and returns (package, target, folder, file) for each; None when that fails."""
-    command = [CARGO, "test", "--no-run", "--locked", "--workspace", "--exclude", "tidegate-bench", "--all-features"]
-    command.append("--message-format=json-render-diagnostics")
+    command = [CARGO, "test", "--no-run", *TESTED, "--message-format=json-render-diagnostics"]
     build = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if build.returncode != 0:
         return None
@@ -143,7 +144,7 @@ def main():
         "lint": lambda: cargo("clippy", *workspace, "--all-targets", "--", "-D", "warnings")
         and cargo("check", "--locked", "-p", "tidegate", "--no-default-features"),
         "tests": None,
-        "doctests": lambda: cargo("test", *workspace, "--doc", "--no-fail-fast"),
+        "doctests": lambda: cargo("test", *TESTED, "--doc", "--no-fail-fast"),
         "docs": lambda: cargo("doc", *workspace, "--no-deps", RUSTDOCFLAGS="-D warnings"),
     }
     wanted = sys.argv[1:] or list(steps)

@@ -17,6 +17,9 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::client::ClientError;
 use crate::config::{ConfigError, LogConfig, LogFormat};
@@ -92,12 +95,14 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
 
 /// Sends log lines to stderr.
 pub(crate) fn log(config: &LogConfig) {
-    let filter = tracing_subscriber::EnvFilter::builder().parse_lossy(&config.filter);
+    let filter: Targets =
+        config.filter.parse().unwrap_or_else(|_| Targets::new().with_default(LevelFilter::INFO));
     let colours = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let registry = tracing_subscriber::registry().with(filter);
     match config.format {
-        LogFormat::Text => log.with_ansi(colours).init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
+        LogFormat::Text => registry.with(lines.with_ansi(colours)).init(),
+        LogFormat::Json => registry.with(lines.json().flatten_event(true)).init(),
     }
 }
 

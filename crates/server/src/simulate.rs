@@ -14,7 +14,6 @@ pub(crate) mod log;
 mod nodes;
 mod planning;
 mod plot;
-mod png;
 pub(crate) mod replay;
 mod report;
 mod rule_gate;

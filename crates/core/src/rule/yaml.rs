@@ -74,7 +74,6 @@ pub(super) fn read(yaml: &str) -> Result<Node<'_>, SyntaxError> {
             max_total_replayed_events: MAX_REPLAYED,
             max_replay_stack_depth: MAX_DEPTH,
         },
-        emit_comments: false,
         with_snippet: false,
         reject_unsupported_tags: true,
         non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tidegate::{
     Algorithm, Answer, Charge, Key, Limit, Limiter, Quota, RedisConfig, RedisStore, Refund,
     Request, RuleSet, Ruling, Span, State, Store, Timestamp,
@@ -111,50 +112,61 @@ impl Version {
     }
 }
 
+/// Nodes of an old and of a new version of one client's limit, the old one first.
+struct Change {
+    key: Key,
+    versions: [Version; 2],
+}
+
+impl Change {
+    /// Each node admits until it is denied, and twelve requests at the most, in turns of four.
+    async fn take_turns(&mut self, nodes: &[Arc<RedisStore>], now: Timestamp) {
+        let shared = self.versions[0].limit.shares_state_with(&self.versions[1].limit);
+        for _ in 0..3 {
+            for (node, version) in nodes.iter().zip(&mut self.versions) {
+                for _ in 0..4 {
+                    if !admits(node, self.key, &version.limit, 1).await {
+                        break;
+                    }
+                    version.admitted += 1;
+                    let fits = version.limit.charge(&mut version.own, now, 1).is_allowed();
+                    assert!(fits || shared, "{} admitted more than alone", version.limit);
+                }
+            }
+        }
+        self.versions.iter_mut().for_each(|version| version.exhaust(now));
+    }
+}
+
 #[tokio::test]
 async fn alternating_nodes_admit_at_most_the_old_bound_and_the_new_one() {
     if lacking(&NEEDED) {
         return;
     }
     let mut fleet = Fleet::of(2).await;
-    let (limits, mut number, mut worst) = (limits(), 0, Vec::new());
-    for old in &limits {
-        for new in &limits {
-            if old == new {
-                continue;
-            }
-            number += 1;
-            let key = Key::from_u128(number << 64 | number);
-            let mut versions = [Version::new(old), Version::new(new)];
-            for turn in 0..16 {
-                let now = Timestamp::from_micros(fleet.now);
-                for _ in 0..3 {
-                    for (node, version) in fleet.nodes.iter().zip(&mut versions) {
-                        for _ in 0..4 {
-                            if !admits(node, key, &version.limit, 1).await {
-                                break;
-                            }
-                            version.admitted += 1;
-                            let fits = version.limit.charge(&mut version.own, now, 1).is_allowed();
-                            let shared = old.shares_state_with(new);
-                            assert!(
-                                fits || shared,
-                                "from {old} to {new}, turn {turn}: {} admitted more than alone",
-                                version.limit
-                            );
-                        }
-                    }
-                }
-                versions.iter_mut().for_each(|version| version.exhaust(now));
-                fleet.advance(Span::from_millis(2_737));
-            }
-            let [old, new] = versions;
-            let (admitted, bound) = (old.admitted + new.admitted, old.bound + new.bound);
-            println!("{} -> {}: {admitted} of at most {bound}", old.limit, new.limit);
-            assert!(admitted > 0, "{} -> {}: nothing was admitted", old.limit, new.limit);
-            if admitted > bound {
-                worst.push(format!("{} -> {}: {admitted}, not {bound}", old.limit, new.limit));
-            }
+    let limits = limits();
+    let pairs = limits.iter().flat_map(|old| limits.iter().map(move |new| (old, new)));
+    let pairs = pairs.filter(|(old, new)| old != new);
+    let mut changes: Vec<Change> = (1..)
+        .zip(pairs)
+        .map(|(number, (old, new))| Change {
+            key: Key::from_u128(number << 64 | number),
+            versions: [Version::new(old), Version::new(new)],
+        })
+        .collect();
+    for _ in 0..16 {
+        let now = Timestamp::from_micros(fleet.now);
+        let nodes = &fleet.nodes;
+        join_all(changes.iter_mut().map(|change| change.take_turns(nodes, now))).await;
+        fleet.advance(Span::from_millis(2_737));
+    }
+    let mut worst = Vec::new();
+    for Change { versions: [old, new], .. } in changes {
+        let (admitted, bound) = (old.admitted + new.admitted, old.bound + new.bound);
+        println!("{} -> {}: {admitted} of at most {bound}", old.limit, new.limit);
+        assert!(admitted > 0, "{} -> {}: nothing was admitted", old.limit, new.limit);
+        if admitted > bound {
+            worst.push(format!("{} -> {}: {admitted}, not {bound}", old.limit, new.limit));
         }
     }
     assert!(worst.is_empty(), "{worst:#?}");

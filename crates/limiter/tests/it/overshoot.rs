@@ -70,7 +70,7 @@ fn concurrent_first_hits_on_a_freshly_expired_key_admit_the_limit_once() {
         let handle = Limiter::per_key_in(Arc::clone(&store), algorithm, quota).unwrap();
         let (start, end) = (Barrier::new(5), Barrier::new(5));
         let admitted = AtomicUsize::new(0);
-        const ROUNDS: usize = 1_000;
+        const ROUNDS: usize = 200;
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {

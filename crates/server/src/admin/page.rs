@@ -6,15 +6,37 @@ use hyper::Response;
 use hyper::header::{
     CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
-use rust_embed::{EmbeddedFile, RustEmbed};
 
 use crate::transport::http::encode::Body;
 
-/// Part of the binary; of one that is built for debugging the folder itself, so that who works on the dashboard has
-/// nothing to build.
-#[derive(RustEmbed)]
-#[folder = "dashboard/"]
-struct Files;
+/// The files of the dashboard, which are part of the binary: name and content.
+macro_rules! dashboard_files {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_bytes!(concat!("../../dashboard/", $name)))),*]
+    };
+}
+
+#[rustfmt::skip]
+const FILES: &[(&str, &[u8])] = dashboard_files![
+    "api.js",
+    "app.js",
+    "blocks.js",
+    "chart.js",
+    "clients.js",
+    "diff.js",
+    "dom.js",
+    "editor.js",
+    "fleet.js",
+    "icon.svg",
+    "index.html",
+    "lab.js",
+    "lab_chart.js",
+    "live.js",
+    "pulse.js",
+    "rules.js",
+    "style.css",
+    "words.js",
+];
 
 /// What a page of ours may do: run our own scripts, and ask this server. Nobody may put it into a page of theirs.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
@@ -23,7 +45,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// A file of the dashboard.
 pub(super) struct Page {
     kind: &'static str,
-    file: EmbeddedFile,
+    content: &'static [u8],
 }
 
 impl Page {
@@ -33,15 +55,12 @@ impl Page {
             "" => "index.html",
             name => name,
         };
-        let kind = kind(name)?;
-        // Files on a disk have neighbours.
-        let plain = name.split('/').all(|part| !part.is_empty() && !part.starts_with('.'));
-        let file = plain.then(|| Files::get(name))??;
-        Some(Self { kind, file })
+        let (_, content) = FILES.iter().find(|(known, _)| *known == name)?;
+        Some(Self { kind: kind(name)?, content })
     }
 
     pub(super) fn response(self) -> Response<Body> {
-        let mut response = Response::new(Body::from(self.file.data.into_owned()));
+        let mut response = Response::new(Body::from(self.content));
         let headers = response.headers_mut();
         for (name, value) in [
             (CONTENT_TYPE, self.kind),
@@ -79,6 +98,15 @@ mod tests {
         assert_eq!(page.headers()[CONTENT_TYPE], "text/html; charset=utf-8");
         assert_eq!(page.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");
         assert!(Page::at("/index.html").is_some());
+    }
+
+    #[test]
+    fn every_file_of_the_folder_is_served() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/dashboard");
+        for file in std::fs::read_dir(folder).unwrap() {
+            let name = file.unwrap().file_name().into_string().unwrap();
+            assert!(Page::at(&format!("/{name}")).is_some(), "{name} is not in FILES");
+        }
     }
 
     #[test]

@@ -119,7 +119,7 @@ pub(crate) struct Simulate {
     #[arg(long)]
     json: bool,
 
-    /// Draws what was offered and admitted over time; as PNG if the file ends in .png
+    /// Draws what was offered and admitted over time, as SVG
     #[arg(long, value_name = "FILE.svg", value_parser = picture)]
     plot: Option<PathBuf>,
 
@@ -225,12 +225,9 @@ fn outage(text: &str) -> Result<Outage, String> {
 
 fn picture(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
-    let known = |kind: &std::ffi::OsStr| {
-        ["svg", "png"].iter().any(|known| kind.eq_ignore_ascii_case(known))
-    };
-    match path.extension().is_some_and(known) {
+    match path.extension().is_some_and(|kind| kind.eq_ignore_ascii_case("svg")) {
         true => Ok(path),
-        false => Err("a file that ends in .svg or .png is wanted".to_owned()),
+        false => Err("a file that ends in .svg is wanted".to_owned()),
     }
 }
 
@@ -291,11 +288,7 @@ impl Simulate {
 
     fn draw(&self, picture: &Picture<'_>, output: &mut Output<'_>) -> Result<(), Failure> {
         let Some(path) = &self.plot else { return Ok(()) };
-        let drawn = match path.extension().is_some_and(|kind| kind.eq_ignore_ascii_case("png")) {
-            true => picture.png().map_err(Failure::failed)?,
-            false => picture.svg().into_bytes(),
-        };
-        std::fs::write(path, drawn).map_err(|error| {
+        std::fs::write(path, picture.svg()).map_err(|error| {
             Failure::failed(format_args!("{}: can't be written: {error}", path.display()))
         })?;
         output.note(format_args!("{}: drawn", path.display()));

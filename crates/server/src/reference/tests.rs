@@ -214,7 +214,7 @@ fn made(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
     fn what_fits_a_schema_has_the_shape_that_its_reader_takes(

@@ -4,7 +4,6 @@
 
 use std::fmt::Write;
 
-use super::png::png;
 use super::report::{Line, Report, lasting};
 
 const WIDTH: f64 = 880.0;
@@ -66,23 +65,11 @@ impl Picture<'_> {
 
     /// The picture in light and dark colours, whichever the reader has.
     pub(crate) fn svg(&self) -> String {
-        self.drawn(&[LIGHT, DARK].concat())
-    }
-
-    /// The picture in pixels, in light colours.
-    ///
-    /// # Errors
-    /// It is too large to be drawn.
-    pub(crate) fn png(&self) -> Result<Vec<u8>, String> {
-        png(&self.drawn(LIGHT))
-    }
-
-    fn drawn(&self, style: &str) -> String {
         let height = TOP + PANEL * self.panels.len() as f64;
         let title = escaped(self.title);
         let mut picture = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
-             aria-label=\"{title}\">\n<title>{title}</title>\n<style>{style}</style>\n\
+             aria-label=\"{title}\">\n<title>{title}</title>\n<style>{LIGHT}{DARK}</style>\n\
              <rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\"/>\n\
              <text class=\"title\" x=\"24\" y=\"32\">{title}</text>\n\
              <rect class=\"offered\" x=\"24\" y=\"48\" width=\"12\" height=\"12\"/>\

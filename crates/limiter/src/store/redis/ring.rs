@@ -58,7 +58,7 @@ fn alias(address: &Address) -> SocketAddr {
 mod tests {
     use super::*;
 
-    const KEYS: usize = 100_000;
+    const KEYS: usize = 20_000;
 
     /// Keys as they are in use: 128 bits of a hash.
     fn keys() -> impl Iterator<Item = u128> {

@@ -275,7 +275,7 @@ fn bare(limit: &Limit, now: Timestamp, granted: &Granted) -> Granted {
 #[allow(clippy::disallowed_methods, reason = "a soak says how long it is")]
 fn steps() -> u64 {
     let steps = std::env::var("TIDEGATE_STEPS").ok().and_then(|steps| steps.parse().ok());
-    steps.map_or(10_000, |steps: u64| steps / 10)
+    steps.map_or(5_000, |steps: u64| steps / 10)
 }
 
 #[test]

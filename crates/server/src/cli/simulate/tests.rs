@@ -170,7 +170,7 @@ fn what_makes_no_sense_is_told_with_what_is_wanted() {
     assert!(misread(&["--rules", "r.yaml", "--sync", "1s"]).contains("cannot be used with"));
     assert!(misread(&["--limit", "5/s", "--sync", "5ms"]).contains("from 10 ms to 60 s"));
     assert!(misread(&["--limit", "5/s", "--rate", "20 in flight"]).contains("like 90/s"));
-    assert!(misread(&["burst", "--plot", "burst.gif"]).contains("ends in .svg or .png"));
+    assert!(misread(&["burst", "--plot", "burst.png"]).contains("ends in .svg is wanted"));
     assert!(misread(&["--limit", "5 per fortnight"]).contains("found \"fortnight\""));
     assert!(misread(&["--limit", "5/s", "--outage", "9s..3s"]).contains("like 10s..20s"));
     assert!(misread(&["--limit", "5/s", "--on-store-failure", "deny"]).contains("--outage"));

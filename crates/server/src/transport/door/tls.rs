@@ -13,7 +13,7 @@ use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use x509_parser::extensions::GeneralName;
+use webpki::EndEntityCert;
 
 /// Longest file in bytes: a chain of certificates, or a bundle of authorities.
 const MAX_FILE: usize = 4 * 1024 * 1024;
@@ -158,21 +158,11 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     Ok(bytes)
 }
 
-/// The name that a certificate gives its owner: a URI as SPIFFE has them, else the first host name.
+/// Returns the name that a certificate gives its owner: a URI as SPIFFE has them, else the first host name.
 fn subject(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
-    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    let names = &parsed.subject_alternative_name().ok()??.value.general_names;
-    let uri = names.iter().find_map(|name| match name {
-        GeneralName::URI(uri) => Some(*uri),
-        _ => None,
-    });
-    let host = || {
-        names.iter().find_map(|name| match name {
-            GeneralName::DNSName(host) => Some(*host),
-            _ => None,
-        })
-    };
-    uri.or_else(host).map(Arc::from)
+    let parsed = EndEntityCert::try_from(certificate).ok()?;
+    let uri = parsed.valid_uri_names().next();
+    uri.or_else(|| parsed.valid_dns_names().next()).map(Arc::from)
 }
 
 /// Why a door can't speak TLS.

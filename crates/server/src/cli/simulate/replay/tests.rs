@@ -75,14 +75,12 @@ fn a_log_of_nothing_else_is_an_error() {
 }
 
 #[test]
-fn both_kinds_of_pictures_are_drawn() {
-    for (name, start) in [("day.svg", &b"<svg "[..]), ("day.png", b"\x89PNG")] {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(name).to_str().unwrap().to_owned();
-        let plot = |_: &str| vec!["--plot".to_owned(), path.clone()];
-        replayed(LINE.repeat(9).as_bytes(), plot).unwrap();
-        assert!(std::fs::read(&path).unwrap().starts_with(start), "{name}");
-    }
+fn plot_is_written_as_svg() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("day.svg").to_str().unwrap().to_owned();
+    let plot = |_: &str| vec!["--plot".to_owned(), path.clone()];
+    replayed(LINE.repeat(9).as_bytes(), plot).unwrap();
+    assert!(std::fs::read_to_string(&path).unwrap().starts_with("<svg "));
 }
 
 #[test]
