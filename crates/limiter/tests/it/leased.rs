@@ -137,10 +137,15 @@ async fn a_request_that_an_exact_rule_denies_takes_nothing_from_a_leased_one() {
         admitted += u64::from(node.check(&to("/a")).await.is_allowed());
     }
     assert_eq!(admitted, 100);
+    // A lease that is reported while a request is being decided counts its tokens as spent: at most one for
+    // each report, since one request is in flight here.
+    let lost_at_most = || node.store().counts().asks;
     // Peeks tell what is left, here and in the store, and take nothing.
     let look = node.peek(&to("/b")).await;
     let left = look.policies().iter().find(|policy| &*policy.rule == "api").unwrap();
-    assert_eq!(left.outcome.remaining, 19_900);
+    let (left, lost) = (left.outcome.remaining, lost_at_most());
+    assert!((19_900 - lost..=19_900).contains(&left), "{left} left after {lost} reports");
+    assert!(lost < 100, "{lost} reports for a lease of two seconds");
     node.settle_fleet().await;
     let mut rest = 0;
     for path in 0..300 {
@@ -153,7 +158,8 @@ async fn a_request_that_an_exact_rule_denies_takes_nothing_from_a_leased_one() {
     node.settle_fleet().await;
     let look = node.peek(&to("/fresh")).await;
     let left = look.policies().iter().find(|policy| &*policy.rule == "api").unwrap();
-    assert_eq!(100 + rest + left.outcome.remaining, 20_000);
+    let (sum, lost) = (100 + rest + left.outcome.remaining, 10 * lost_at_most());
+    assert!((20_000 - lost..=20_000).contains(&sum), "{sum} after {lost} that may be lost");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
