@@ -102,7 +102,7 @@ mod tests {
     use tokio::sync::watch;
     use tokio::task::JoinHandle;
 
-    use super::super::door::{Doorway, LOOK, Patience};
+    use super::super::door::{Doorway, Patience, pass};
     use super::*;
 
     const PATIENCE: Patience = Patience {
@@ -150,13 +150,6 @@ mod tests {
             Self { address, time, close, serving }
         }
 
-        /// Lets so much time pass that whoever has used up this span is noticed.
-        fn pass(&self, span: Span) {
-            self.time.advance(span);
-            self.time.advance(LOOK);
-            self.time.advance(LOOK);
-        }
-
         async fn connect(&self) -> TcpStream {
             TcpStream::connect(self.address).await.unwrap()
         }
@@ -188,7 +181,7 @@ mod tests {
         // Accepted last, so once this one is answered all of them are being watched.
         let mut good = door.connect().await;
         answered(&mut good).await;
-        door.pass(PATIENCE.head);
+        pass(&door.time, PATIENCE.head).await;
         closed(silent).await;
         closed(slow).await;
         answered(&mut good).await;
@@ -205,7 +198,7 @@ mod tests {
         let mut good = door.connect().await;
         answered(&mut good).await;
         answered(&mut good).await;
-        door.pass(PATIENCE.head);
+        pass(&door.time, PATIENCE.head).await;
         closed(slow).await;
     }
 
@@ -242,7 +235,7 @@ mod tests {
         let mut asked = [0; 25];
         slow.read_exact(&mut asked).await.unwrap();
         assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n");
-        door.pass(PATIENCE.request);
+        pass(&door.time, PATIENCE.request).await;
         closed(slow).await;
     }
 
@@ -251,9 +244,9 @@ mod tests {
         let door = Door::open(PATIENCE).await;
         let mut idle = door.connect().await;
         answered(&mut idle).await;
-        door.pass(PATIENCE.request);
+        pass(&door.time, PATIENCE.request).await;
         answered(&mut idle).await;
-        door.pass(PATIENCE.idle);
+        pass(&door.time, PATIENCE.idle).await;
         closed(idle).await;
     }
 

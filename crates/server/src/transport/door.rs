@@ -20,10 +20,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch as channel};
 pub(crate) use self::connections::Connections;
 pub(crate) use self::stream::{Observed, Stream};
 pub(crate) use self::tls::Tls;
-#[cfg(test)]
-pub(crate) use self::watch::LOOK;
 use self::watch::Watcher;
 pub(crate) use self::watch::{Activity, Patience, Phase};
+#[cfg(test)]
+pub(crate) use self::watch::{LOOK, pass};
 use crate::identity::Caller;
 
 /// How long to wait when the system has no room for another connection.

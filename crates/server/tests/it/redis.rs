@@ -216,14 +216,17 @@ fn a_password_is_shown_nowhere() {
     let address = redis.address();
     let folder = Folder::new();
     folder.file("password", "hunter2\n");
-    let in_config = format!("store: {{redis: {{url: 'redis://{address}', password: hunter2}}}}");
-    let in_file =
-        format!("store: {{redis: {{url: 'redis://{address}', password_file: password}}}}");
+    let in_config =
+        format!("store: {{redis: {{url: 'redis://{address}', timeout: 5s, password: hunter2}}}}");
+    let in_file = format!(
+        "store: {{redis: {{url: 'redis://{address}', timeout: 5s, password_file: password}}}}"
+    );
     let in_config = folder.file("tidegate-1.yaml", &in_config);
     let in_file = folder.file("tidegate-2.yaml", &in_file);
-    let plain = format!("redis://{address}");
+    let plain = format!("redis://{address}?{PATIENT}");
+    let with_password = format!("{}?{PATIENT}", redis.url());
     for (arguments, variable, fits) in [
-        (["--redis", &redis.url()], None, true),
+        (["--redis", &with_password], None, true),
         (["--redis", &plain], Some("hunter2"), true),
         (["--config", &in_config], Some("hunter3"), true),
         (["--config", &in_file], None, true),

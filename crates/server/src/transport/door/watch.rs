@@ -45,10 +45,10 @@ impl Default for Patience {
 /// Ends connections that have been in one phase for too long.
 pub(super) struct Watcher {
     patience: Patience,
-    started: Timestamp,
     /// When to look again.
     pub(super) next: Timestamp,
-    /// How many times [`LOOK`] has passed since the start, as of the last look.
+    /// Number of looks so far, at least [`LOOK`] apart. A process that was stopped for a while, or had no processor, has
+    /// not read what its clients sent meanwhile: that time does not count.
     ticks: Arc<AtomicU64>,
     held: Vec<Held>,
     closing: bool,
@@ -61,14 +61,7 @@ struct Held {
 
 impl Watcher {
     pub(super) fn starting(patience: Patience, now: Timestamp) -> Self {
-        Self {
-            patience,
-            started: now,
-            next: now + LOOK,
-            ticks: Arc::default(),
-            held: Vec::new(),
-            closing: false,
-        }
+        Self { patience, next: now + LOOK, ticks: Arc::default(), held: Vec::new(), closing: false }
     }
 
     /// The notes of a new connection.
@@ -83,8 +76,7 @@ impl Watcher {
 
     /// Cuts off whoever is overdue.
     pub(super) fn look(&mut self, now: Timestamp) {
-        let ticks = now.since(self.started).as_micros() / LOOK.as_micros();
-        self.ticks.store(ticks, Ordering::Relaxed);
+        let ticks = self.ticks.fetch_add(1, Ordering::Relaxed) + 1;
         self.next = now + LOOK;
         self.held.retain(|held| {
             let (phase, since) = held.activity.noted();
@@ -222,5 +214,36 @@ impl Activity {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+}
+
+/// Lets so much time pass that a connection which has used up this span is cut off: every look has its turn.
+#[cfg(test)]
+pub(crate) async fn pass(time: &tidegate::ManualClock, span: Span) {
+    for _ in 0..span.as_micros() / LOOK.as_micros() + 3 {
+        time.advance(LOOK);
+        tokio::task::yield_now().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn time_in_which_the_process_did_not_run_is_not_the_clients() {
+        let now = Timestamp::from_micros(1_780_000_000_000_000);
+        let mut watcher = Watcher::starting(Patience::default(), now);
+        let connection = tokio::spawn(std::future::pending::<()>());
+        watcher.hold(watcher.activity(), connection.abort_handle());
+        let mut now = now + Span::MINUTE;
+        watcher.look(now);
+        assert_eq!(watcher.held.len(), 1, "cut off after a stall of a minute");
+        for _ in 0..12 {
+            now = now + LOOK;
+            watcher.look(now);
+        }
+        assert_eq!(watcher.held.len(), 0, "not cut off although it sent nothing");
+        assert!(connection.await.unwrap_err().is_cancelled());
     }
 }

@@ -12,7 +12,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use tonic_prost::ProstCodec;
 
-use super::super::door::{Doorway, LOOK};
+use super::super::door::{Doorway, pass};
 use super::*;
 use crate::identity::Caller;
 use crate::proto::tidegate::v1::CheckRequest;
@@ -75,9 +75,7 @@ async fn who_never_greets_is_cut_off_and_who_has_may_be_silent() {
     // Accepted last: once it is answered, all of them are watched.
     let channel = door.channel().await;
     answered(&channel).await;
-    door.time.advance(patience().head);
-    door.time.advance(LOOK);
-    door.time.advance(LOOK);
+    pass(&door.time, patience().head).await;
     let mut rest = Vec::new();
     // A reset is an end too.
     let _ = silent.read_to_end(&mut rest).await;

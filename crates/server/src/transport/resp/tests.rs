@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::service::internal_rules;
 use crate::store::AnyStore;
-use crate::transport::door::{Doorway, LOOK};
+use crate::transport::door::{Doorway, LOOK, pass};
 
 const PATIENCE: Patience = Patience {
     connections: 8,
@@ -54,13 +54,6 @@ impl Door {
         Self { address, time, close, serving: tokio::spawn(serving) }
     }
 
-    /// Lets so much time pass that whoever has used up this span is noticed.
-    fn pass(&self, span: Span) {
-        self.time.advance(span);
-        self.time.advance(LOOK);
-        self.time.advance(LOOK);
-    }
-
     async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.address).await.unwrap()
     }
@@ -92,7 +85,7 @@ async fn a_command_that_comes_too_slowly_is_cut_off_without_hurting_others() {
     exchange(&mut slow, b"PING\r\n*1\r\n$4\r\nPI", b"+PONG\r\n").await;
     let mut good = door.connect().await;
     ping(&mut good).await;
-    door.pass(PATIENCE.head);
+    pass(&door.time, PATIENCE.head).await;
     assert_eq!(rest(&mut slow).await, b"");
     ping(&mut good).await;
     // Pools open connections before they need them.
@@ -143,9 +136,9 @@ async fn an_idle_connection_is_kept_for_a_while() {
     let door = Door::open().await;
     let mut idle = door.connect().await;
     ping(&mut idle).await;
-    door.pass(PATIENCE.request);
+    pass(&door.time, PATIENCE.request).await;
     ping(&mut idle).await;
-    door.pass(PATIENCE.idle);
+    pass(&door.time, PATIENCE.idle).await;
     assert_eq!(rest(&mut idle).await, b"");
 }
 
