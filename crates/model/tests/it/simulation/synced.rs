@@ -95,8 +95,8 @@ pub(crate) struct Fleet {
     skipped: u64,
     nodes: Vec<Node>,
     crashes: u64,
-    /// Steps of the store's clock forward since the last failover.
-    steps_forward: u64,
+    /// Steps of the store's clock since the last failover.
+    clock_steps: u64,
     now: u64,
     queue: BTreeMap<(u64, u64), (usize, u64, Event)>,
     queued: u64,
@@ -132,7 +132,7 @@ impl Fleet {
             reached: START,
             skipped: 0,
             crashes: 0,
-            steps_forward: 0,
+            clock_steps: 0,
             failovers: Vec::new(),
             now: START,
             queue: BTreeMap::new(),
@@ -175,12 +175,12 @@ impl Fleet {
     /// By how much all nodes together may exceed the limit in a window or bucket: `max_ahead` each, and once more
     /// for one that crashed, because its log is lost.
     ///
-    /// A step of the store's clock into another window costs that once more: nodes that have not synced since
-    /// go on in the window that they know. A bucket counts all of it.
+    /// A step of the store's clock costs that once more where it changes how long a window lasts: nodes that have not
+    /// synced since go on in the window that they know after a step forward, and begin the next one too early after a
+    /// step back. A bucket counts all of it.
     fn beyond(&self) -> u64 {
         let nodes = u64::try_from(self.nodes.len()).unwrap() + self.crashes;
-        let windows =
-            if let Limit::TokenBucket(_) = self.limit { 1 } else { 1 + self.steps_forward };
+        let windows = if let Limit::TokenBucket(_) = self.limit { 1 } else { 1 + self.clock_steps };
         nodes * windows * self.synced.max_ahead.of(&self.limit)
     }
 
@@ -195,7 +195,7 @@ impl Fleet {
 
     /// Whether the store's clock was never set, and no data were lost.
     pub(crate) fn has_steady_store(&self) -> bool {
-        self.offset == 0 && self.steps_forward == 0 && self.failovers.is_empty()
+        self.clock_steps == 0 && self.failovers.is_empty()
     }
 
     /// What was admitted between two failovers each, and how much beyond the bound is allowed in it. A store that
@@ -228,7 +228,7 @@ impl Fleet {
         let forward = self.chance.percent(40);
         self.touch();
         self.set_clock(by, forward);
-        self.steps_forward += u64::from(forward);
+        self.clock_steps += 1;
         self.touch();
         self.note(|fleet| format!("store: clock is off by {}", fleet.offset));
     }
@@ -247,7 +247,7 @@ impl Fleet {
         self.set_clock(by, forward);
         self.reached = self.store_clock();
         // Nodes that have not synced since go on in the window that they know.
-        self.steps_forward = 1;
+        self.clock_steps = 1;
         self.touch();
         self.note(|fleet| format!("store: a replica takes over, off by {}", fleet.offset));
     }
