@@ -72,16 +72,17 @@ impl Drop for Folder {
     }
 }
 
-/// Waits until a server has kept a version of its rules in a directory: until the disk has it, which takes more than
-/// a minute while other processes write much.
+/// Waits until a server has kept a version of its rules in a directory, or a later one: until the disk has it, which
+/// takes more than a minute while other processes write much.
 pub(crate) fn wait_for_copy(folder: &str, version: u64) {
-    let mark = format!("\"version\":{version},");
+    let kept = |path: PathBuf| -> Option<u64> {
+        let text = std::fs::read_to_string(path).ok()?;
+        text.split_once("\"version\":")?.1.split_once(',')?.0.parse().ok()
+    };
     let mut is_kept = || {
         let entries = std::fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
         let mut copies = entries.filter(|path| path.extension().is_some_and(|end| end == "yaml"));
-        let kept =
-            |path: PathBuf| std::fs::read_to_string(path).is_ok_and(|text| text.contains(&mark));
-        copies.any(kept).then_some(())
+        copies.any(|path| kept(path) >= Some(version)).then_some(())
     };
     let found = (0..5).find_map(|_| tidegate_testkit::poll(&mut is_kept));
     assert!(found.is_some(), "no copy of version {version} is kept in {folder}");

@@ -12,6 +12,8 @@ const ALGORITHMS: [&str; 4] = ["token_bucket", "fixed_window", "sliding_window",
 const CLIENTS: [&str; 2] = ["alice", "bob"];
 /// How long servers are under load.
 const LOAD: Span = Span::from_millis(2_500);
+/// An answer that takes longer leaves open when the request was decided: the simulator may decide it otherwise.
+const LATE: Span = Span::from_millis(5);
 
 /// One rule for each algorithm. A millisecond more or less is a tenth of a request.
 fn rules() -> String {
@@ -29,6 +31,7 @@ struct Asked {
     algorithm: &'static str,
     client: &'static str,
     admitted: bool,
+    late: bool,
 }
 
 /// Asks one thing after the other, as fast as answers come, until an instant.
@@ -48,8 +51,9 @@ fn hammer(mut connection: Connection, clock: &Clock, until: Timestamp) -> Vec<As
             other => panic!("undecided: {other}"),
         };
         // It was decided at some instant between the two.
-        let half = Span::from_micros(clock.now().since(sent).as_micros() / 2);
-        all.push(Asked { at: sent + half, algorithm, client, admitted });
+        let took = clock.now().since(sent);
+        let half = Span::from_micros(took.as_micros() / 2);
+        all.push(Asked { at: sent + half, algorithm, client, admitted, late: took > LATE });
     }
     all
 }
@@ -90,8 +94,9 @@ fn assert_simulated_as_served(servers: &[Server], rules: &str, folder: &Folder) 
         assert_eq!(rule["offered"], offered, "{algorithm}");
         let simulated = rule["admitted"].as_u64().unwrap();
         let apart = simulated.abs_diff(real as u64);
+        let late = of_it().filter(|asked| asked.late).count();
         let told = format!("{algorithm}: {real} of {offered} admitted, simulated {simulated}");
-        assert!(apart * 100 <= real as u64, "{told}");
+        assert!(apart * 100 <= (real + 100 * late) as u64, "{told}, {late} late");
     }
 }
 
