@@ -3,7 +3,6 @@
 //! Checks are counted in `service.rs` and nowhere else, by a few additions to counters of the thread's
 //! own. Everything else is asked for when somebody looks.
 
-mod classic;
 mod exposition;
 mod gather;
 mod latency;

@@ -1,13 +1,10 @@
-//! Metrics as they are told: families of labelled values, written in the format that was asked for.
+//! Families of labelled values as text, in the format that the client accepts.
+//!
+//! The two formats differ in the name of a counter's family: OpenMetrics leaves the suffix `_total` to the samples, the
+//! classic format has it in the description too. The classic format has no type `info` and no end mark.
 
-use std::fmt;
+use std::fmt::{self, Write};
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Registry;
-
-use super::classic;
 use super::latency::Histogram;
 use super::names::{Kind, Metric};
 
@@ -78,7 +75,7 @@ impl Format {
     pub(crate) const fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            Self::Classic => classic::TYPE,
+            Self::Classic => "text/plain; version=0.0.4; charset=utf-8",
         }
     }
 }
@@ -106,56 +103,83 @@ impl Exposition {
         self.families.push((metric, rows.collect()));
     }
 
-    /// The text.
+    /// Returns the text of all families.
     pub(super) fn write(self, format: Format) -> String {
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(self));
         let mut text = String::new();
-        // A string takes whatever is written to it.
-        let _ = text::encode(&mut text, &registry);
-        match format {
-            Format::OpenMetrics => text,
-            Format::Classic => classic::of(&text),
-        }
+        // Writing to a string does not fail.
+        let _ = self.write_to(&mut text, format);
+        text
     }
-}
 
-impl Collector for Exposition {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+    fn write_to(&self, text: &mut String, format: Format) -> fmt::Result {
         for (metric, rows) in &self.families {
-            let kind = match metric.kind {
-                Kind::Counter => MetricType::Counter,
-                Kind::Gauge => MetricType::Gauge,
-                Kind::Histogram => MetricType::Histogram,
-                Kind::Info => MetricType::Info,
+            let Metric { name, kind, help } = metric;
+            let (suffix, word) = match (kind, format) {
+                (Kind::Counter, Format::Classic) => ("_total", "counter"),
+                (Kind::Counter, Format::OpenMetrics) => ("", "counter"),
+                (Kind::Info, Format::Classic) => ("_info", "gauge"),
+                (Kind::Info, Format::OpenMetrics) => ("", "info"),
+                (Kind::Gauge, _) => ("", "gauge"),
+                (Kind::Histogram, _) => ("", "histogram"),
             };
-            let mut family = encoder.encode_descriptor(metric.name, metric.help, None, kind)?;
+            writeln!(text, "# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {word}")?;
             for (labels, value) in rows {
-                match metric.kind {
-                    Kind::Info => family.encode_info(labels)?,
-                    kind if labels.is_empty() => encode(&mut family, kind, value)?,
-                    kind => encode(&mut family.encode_family(labels)?, kind, value)?,
+                match (kind, value) {
+                    (_, Value::Histogram(histogram)) => {
+                        write_histogram(text, name, labels, histogram)?;
+                    }
+                    (Kind::Counter, value) => sample(text, name, "_total", labels, value)?,
+                    (Kind::Info, _) => sample(text, name, "_info", labels, &Value::Whole(1))?,
+                    (_, value) => sample(text, name, "", labels, value)?,
                 }
             }
         }
-        Ok(())
+        match format {
+            Format::OpenMetrics => writeln!(text, "# EOF"),
+            Format::Classic => Ok(()),
+        }
     }
 }
 
-fn encode(encoder: &mut MetricEncoder<'_>, kind: Kind, value: &Value) -> fmt::Result {
-    match (kind, value) {
-        (Kind::Counter, Value::Whole(number)) => {
-            encoder.encode_counter::<NoLabelSet, u64, u64>(number, None)
-        }
-        (Kind::Counter, Value::Number(number)) => {
-            encoder.encode_counter::<NoLabelSet, f64, f64>(number, None)
-        }
-        (_, Value::Whole(number)) => encoder.encode_gauge(number),
-        (_, Value::Number(number)) => encoder.encode_gauge(number),
-        (_, Value::Histogram(histogram)) => {
-            let Histogram { buckets, sum } = histogram;
-            encoder.encode_histogram::<NoLabelSet>(*sum, histogram.count(), buckets, None)
-        }
+fn write_histogram(
+    text: &mut String,
+    name: &str,
+    labels: &Labels,
+    histogram: &Histogram,
+) -> fmt::Result {
+    sample(text, name, "_sum", labels, &Value::Number(histogram.sum))?;
+    sample(text, name, "_count", labels, &Value::Whole(histogram.count()))?;
+    let mut below = 0;
+    for (bound, count) in &histogram.buckets {
+        below += count;
+        let bound = match *bound {
+            f64::INFINITY => "+Inf".to_owned(),
+            bound => format!("{bound:?}"),
+        };
+        let mut labels = labels.clone();
+        labels.insert(0, ("le", bound));
+        sample(text, name, "_bucket", &labels, &Value::Whole(below))?;
+    }
+    Ok(())
+}
+
+fn sample(
+    text: &mut String,
+    name: &str,
+    suffix: &str,
+    labels: &Labels,
+    value: &Value,
+) -> fmt::Result {
+    write!(text, "{name}{suffix}")?;
+    for (place, (label, content)) in labels.iter().enumerate() {
+        let content = content.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        write!(text, "{}{label}=\"{content}\"", if place == 0 { '{' } else { ',' })?;
+    }
+    let end = if labels.is_empty() { "" } else { "}" };
+    match value {
+        Value::Whole(number) => writeln!(text, "{end} {number}"),
+        Value::Number(number) => writeln!(text, "{end} {number:?}"),
+        Value::Histogram(histogram) => writeln!(text, "{end} {}", histogram.count()),
     }
 }
 
@@ -204,6 +228,42 @@ mod tests {
                 r#"tidegate_check_duration_seconds_bucket{le="0.5",door="http"} 2"#,
                 r#"tidegate_check_duration_seconds_bucket{le="+Inf",door="http"} 3"#,
                 "process_cpu_seconds_total 2.5",
+            ]
+        );
+    }
+
+    #[test]
+    fn families_are_named_as_each_format_has_them() {
+        let text = |format| {
+            let mut exposition = Exposition::default();
+            exposition.family(names::CHECKS, [(Labels::new(), 3_u64)]);
+            exposition.family(names::BUILD, [(vec![("version", "1".to_owned())], 1_u64)]);
+            exposition.one(names::READY, true);
+            let text = exposition.write(format);
+            let lines = text.lines().filter(|line| !line.starts_with("# HELP ")).map(str::to_owned);
+            lines.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            text(Format::OpenMetrics),
+            [
+                "# TYPE tidegate_checks counter",
+                "tidegate_checks_total 3",
+                "# TYPE tidegate_build info",
+                r#"tidegate_build_info{version="1"} 1"#,
+                "# TYPE tidegate_ready gauge",
+                "tidegate_ready 1",
+                "# EOF",
+            ]
+        );
+        assert_eq!(
+            text(Format::Classic),
+            [
+                "# TYPE tidegate_checks_total counter",
+                "tidegate_checks_total 3",
+                "# TYPE tidegate_build_info gauge",
+                r#"tidegate_build_info{version="1"} 1"#,
+                "# TYPE tidegate_ready gauge",
+                "tidegate_ready 1",
             ]
         );
     }

@@ -9,7 +9,7 @@ use super::Servers;
 use super::cluster::Cluster;
 use super::connect::OpenError;
 use super::node::{Node, Where};
-use super::ring::Ring;
+use super::rendezvous::RendezvousHash;
 use super::sentinel;
 use super::shared::Shared;
 use super::slots::{SLOTS, slot_of};
@@ -21,7 +21,7 @@ const TRIES: u64 = 4_096;
 /// Which server keeps a key.
 pub(super) enum Topology {
     One(Arc<Node>),
-    Shards { ring: Ring, nodes: Vec<Arc<Node>> },
+    Shards { hash: RendezvousHash, nodes: Vec<Arc<Node>> },
     Cluster(Arc<Cluster>),
 }
 
@@ -40,7 +40,7 @@ impl Topology {
                 Self::One(node(Where::BySentinel { sentinels, master }))
             }
             Servers::Shards(addresses) => Self::Shards {
-                ring: Ring::new(addresses),
+                hash: RendezvousHash::new(addresses),
                 nodes: addresses.iter().map(|address| node(Where::At(address.clone()))).collect(),
             },
             Servers::Cluster(seeds) => Self::Cluster(Cluster::new(shared, seeds.clone())),
@@ -51,8 +51,8 @@ impl Topology {
     pub(super) fn group(&self, shared: &Shared, key: Key) -> Group {
         match self {
             Self::One(_) => Group(0),
-            Self::Shards { ring, .. } => {
-                Group(u16::try_from(ring.shard_of(key.as_u128())).unwrap_or(0))
+            Self::Shards { hash, .. } => {
+                Group(u16::try_from(hash.shard_of(key.as_u128())).unwrap_or(0))
             }
             Self::Cluster(_) => Group(slot_of(shared.spell(key).as_bytes())),
         }
@@ -67,8 +67,8 @@ impl Topology {
         let count = usize::from(of.max(1));
         match self {
             Self::One(_) => spread(key, count, 1, |_| 0),
-            Self::Shards { ring, nodes } => {
-                spread(key, count, nodes.len(), |key| ring.rank_of(key.as_u128()))
+            Self::Shards { hash, nodes } => {
+                spread(key, count, nodes.len(), |key| hash.rank_of(key.as_u128()))
             }
             Self::Cluster(_) => spread(key, count, count, |key| {
                 usize::from(slot_of(shared.spell(key).as_bytes())) * count / usize::from(SLOTS)

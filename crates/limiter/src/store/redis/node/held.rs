@@ -9,7 +9,7 @@ use tidegate_core::Key;
 
 use super::super::Servers;
 use super::super::connect::OpenError;
-use super::super::ring::Ring;
+use super::super::rendezvous::RendezvousHash;
 use super::super::slots::slot_of;
 use super::call::{eval, refund_argument};
 use super::{Link, Node, Where, describe, unusable};
@@ -130,8 +130,8 @@ impl Node {
     fn own_keys(&self) -> Box<dyn Fn(Key) -> bool + Send + Sync + '_> {
         match (self.shared.config.servers(), &self.place) {
             (Servers::Shards(addresses), Where::At(own)) => {
-                let (ring, own) = (Ring::new(addresses), own.clone());
-                Box::new(move |key| addresses.get(ring.shard_of(key.as_u128())) == Some(&own))
+                let (hash, own) = (RendezvousHash::new(addresses), own.clone());
+                Box::new(move |key| addresses.get(hash.shard_of(key.as_u128())) == Some(&own))
             }
             (Servers::Cluster(_), _) => {
                 let cluster = self.cluster.upgrade();

@@ -1,57 +1,49 @@
-//! Which of several independent servers a key lives on.
-
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-
-use pingora_ketama::{Bucket, Continuum};
+//! The independent server that a key is stored on.
 
 use super::address::Address;
 
-/// Spreads keys over shards so that a new shard takes its share and moves nothing else.
+/// Rendezvous hashing over independent servers: the shard with the highest score for a key stores it.
 ///
-/// All nodes of a fleet agree, whatever the order in which they list the shards: a shard is known
-/// by its address as it is written, so `localhost` and `127.0.0.1` are two. A shard that does not
-/// answer keeps its keys.
-pub(super) struct Ring {
-    continuum: Continuum,
-    /// What the continuum calls each shard, sorted, and its place in the list.
-    shards: Box<[(SocketAddr, usize)]>,
+/// A new shard takes its share of the keys and moves no others. All nodes of a fleet agree, whatever the order in
+/// which they list the shards: a shard is known by its address as it is written, so `localhost` and `127.0.0.1` are
+/// two. A shard that does not answer keeps its keys.
+pub(super) struct RendezvousHash {
+    /// A hash of each shard's address and its place in the list, sorted by hash.
+    shards: Box<[(u128, usize)]>,
 }
 
-impl Ring {
-    /// 640 points for each shard, so that shares differ by a few percent.
-    const WEIGHT: u32 = 4;
-
-    /// A ring of these shards; there is at least one, and none twice.
+impl RendezvousHash {
+    /// For these shards; there is at least one, and none twice.
     pub(super) fn new(addresses: &[Address]) -> Self {
-        let mut shards: Box<[_]> = addresses.iter().map(alias).zip(0..).collect();
-        // Where points of two shards meet, the order of the buckets decides whose it is.
+        let mut shards: Box<[_]> = addresses.iter().map(address_hash).zip(0..).collect();
         shards.sort_unstable();
-        let buckets: Vec<Bucket> =
-            shards.iter().map(|(alias, _)| Bucket::new(*alias, Self::WEIGHT)).collect();
-        Self { continuum: Continuum::new(&buckets), shards }
+        Self { shards }
     }
 
-    /// The place in the list of the shard that has this key.
+    /// Returns the place in the list of the shard that stores this key.
     pub(super) fn shard_of(&self, key: u128) -> usize {
         self.shards.get(self.rank_of(key)).map_or(0, |(_, place)| *place)
     }
 
-    /// The place of the shard that has this key, in an order that does not depend on the list's.
+    /// Returns the place of the shard that stores this key, in an order that does not depend on the list's.
     pub(super) fn rank_of(&self, key: u128) -> usize {
-        let alias = self.continuum.node(&key.to_le_bytes());
-        let known = alias
-            .and_then(|alias| self.shards.binary_search_by_key(&alias, |(alias, _)| *alias).ok());
-        known.unwrap_or(0)
+        let scores = self.shards.iter().map(|(hash, _)| score(key, *hash));
+        scores.enumerate().max_by_key(|(_, score)| *score).map_or(0, |(rank, _)| rank)
     }
 }
 
-/// The continuum hashes IP addresses and nothing else, with a checksum that is weak on texts as
-/// alike as these: every address gets one made from a hash of what it prints as.
-fn alias(address: &Address) -> SocketAddr {
+/// Mixes a key, which is as random as a hash, with the hash of a shard: both halves are multiplied into each other.
+fn score(key: u128, shard: u128) -> u64 {
+    let mixed = key ^ shard;
+    let product = u128::from(mixed as u64) * u128::from((mixed >> 64) as u64);
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
+fn address_hash(address: &Address) -> u128 {
     let hash = blake3::hash(address.to_string().as_bytes());
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&hash.as_bytes()[..16]);
-    SocketAddr::new(IpAddr::V6(Ipv6Addr::from(bytes)), 0)
+    u128::from_le_bytes(bytes)
 }
 
 #[cfg(test)]
@@ -84,8 +76,8 @@ mod tests {
     fn a_new_shard_takes_its_share_and_moves_nothing_else() {
         for addresses in families() {
             for count in 1..=16 {
-                let before = Ring::new(&addresses[..count]);
-                let after = Ring::new(&addresses[..=count]);
+                let before = RendezvousHash::new(&addresses[..count]);
+                let after = RendezvousHash::new(&addresses[..=count]);
                 let mut moved = 0;
                 for key in keys() {
                     let (from, to) = (before.shard_of(key), after.shard_of(key));
@@ -104,9 +96,9 @@ mod tests {
     fn every_shard_has_its_share_within_a_fifth() {
         for addresses in families() {
             for count in 1..=17 {
-                let ring = Ring::new(&addresses[..count]);
+                let hash = RendezvousHash::new(&addresses[..count]);
                 let mut shares = vec![0_usize; count];
-                keys().for_each(|key| shares[ring.shard_of(key)] += 1);
+                keys().for_each(|key| shares[hash.shard_of(key)] += 1);
                 let even = KEYS / count;
                 for share in &shares {
                     assert!(share.abs_diff(even) * 5 <= even, "{count}: {shares:?}");
@@ -118,21 +110,21 @@ mod tests {
     #[test]
     fn the_order_of_the_list_does_not_matter() {
         for addresses in families() {
-            let forward = Ring::new(&addresses);
+            let forward = RendezvousHash::new(&addresses);
             let mut turned = addresses.clone();
             turned.rotate_left(5);
             turned.swap(0, 9);
-            let turned_ring = Ring::new(&turned);
+            let turned_hash = RendezvousHash::new(&turned);
             for key in keys() {
-                assert_eq!(addresses[forward.shard_of(key)], turned[turned_ring.shard_of(key)],);
+                assert_eq!(addresses[forward.shard_of(key)], turned[turned_hash.shard_of(key)],);
             }
         }
     }
 
     #[test]
     fn every_release_finds_a_key_where_the_last_one_left_it() {
-        let ring = Ring::new(&families()[2][..5]);
-        let places: Vec<usize> = keys().take(16).map(|key| ring.shard_of(key)).collect();
-        assert_eq!(places, [2, 4, 3, 4, 3, 1, 2, 2, 3, 1, 1, 4, 0, 1, 1, 1]);
+        let hash = RendezvousHash::new(&families()[2][..5]);
+        let places: Vec<usize> = keys().take(16).map(|key| hash.shard_of(key)).collect();
+        assert_eq!(places, [2, 3, 2, 2, 0, 0, 4, 1, 1, 2, 0, 1, 2, 2, 4, 3]);
     }
 }
