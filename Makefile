@@ -5,6 +5,7 @@
 # make bench-doors  the same for the doors alone
 # make bench-gateway  a request through the gateway beside NGINX
 # make bench-reload  very many rules: loading, matching, replacing under load
+# make instructions  instructions per operation on the hot paths, compared with bench/instructions.json
 # make frontier  how exact and how fast each accuracy is across a fleet
 # make faults   what a failing Redis costs, as a table
 # make model    the lease protocol, explored exhaustively for small fleets
@@ -20,7 +21,7 @@ CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 SECONDS ?= 600
 
-.PHONY: test test-all setup format lint tests doctests docs bench bench-doors bench-gateway bench-reload frontier faults model soak soak-faults fuzz pictures reference proto deny
+.PHONY: test test-all setup format lint tests doctests docs bench bench-doors bench-gateway bench-reload instructions frontier faults model soak soak-faults fuzz pictures reference proto deny
 
 test: setup
 	@tools/run-tests.py
@@ -54,6 +55,11 @@ bench-gateway:
 
 bench-reload:
 	$(CARGO) run --locked --profile dist -p tidegate-bench --bin reload
+
+instructions: setup
+	@# Valgrind hides the vDSO, which rustix reads unless it is told to use libc.
+	RUSTFLAGS="--cfg rustix_use_libc" $(CARGO) build --locked --release -p tidegate-server -p tidegate-bench --bin tidegate --bin instructions
+	$${CARGO_TARGET_DIR:-target}/release/instructions $(if $(WRITE),--write) $(PATHS)
 
 frontier: setup
 	$(CARGO) run --locked --profile dist -p tidegate-bench --bin frontier

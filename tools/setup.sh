@@ -83,6 +83,8 @@ need faketime faketime
 need openssl openssl
 need promtool prometheus
 need tmux tmux
+# Counts instructions (make instructions).
+need valgrind valgrind
 [ -x /usr/sbin/nginx ] || need nginx nginx
 # A browser for the tests of the dashboard, and letters for it to write with.
 need chromium chromium fonts-dejavu-core

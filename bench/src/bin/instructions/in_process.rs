@@ -1,0 +1,87 @@
+//! Paths without a listener: this program runs itself under callgrind.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::{Limiter, RedisConfig, RedisStore, Request, RuleSet};
+use tidegate_testkit::{Process, Redis};
+use tokio::task::JoinSet;
+
+use crate::HotPath;
+use crate::callgrind::CountFile;
+
+/// The first argument of a run under callgrind.
+pub(crate) const RUN: &str = "--run";
+
+const REDIS_URL: &str = "TIDEGATE_INSTRUCTIONS_REDIS";
+const RULES: &str = "rules: [{name: api, per: [user], limit: 1000000 per second}]";
+/// Clients that take turns.
+const CLIENTS: u64 = 1_000;
+/// Checks that wait for Redis at the same time.
+const TOGETHER: u64 = 64;
+
+pub(crate) fn count(path: HotPath, operations: u64) -> u64 {
+    let file = CountFile::new(path.name());
+    let mut command = file.command(std::env::current_exe().unwrap());
+    command.args([RUN, path.name(), &operations.to_string()]);
+    let redis = (path == HotPath::Redis).then(Redis::start);
+    if let Some(redis) = &redis {
+        command.env(REDIS_URL, redis.url());
+    }
+    let process = Process::spawn(command);
+    let status = wait(&process);
+    assert!(status, "{}", process.log_tail());
+    file.read()
+}
+
+/// Waits for a program that runs fifty times slower than usual.
+fn wait(process: &Process) -> bool {
+    loop {
+        if let Some(status) = process.exited() {
+            return status.success();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What runs under callgrind.
+pub(crate) fn run(name: &str, operations: u64) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        match name {
+            "memory" => one_by_one(operations).await,
+            "redis" => in_batches(operations).await,
+            other => panic!("found {other:?}, wanted memory or redis"),
+        }
+    });
+}
+
+async fn one_by_one(operations: u64) {
+    let limiter = Limiter::builder().rules(RuleSet::parse("", RULES).unwrap()).build();
+    let users: Vec<String> = (0..CLIENTS).map(|number| format!("user_{number}")).collect();
+    for user in users.iter().cycle().take(usize::try_from(operations).unwrap()) {
+        let request = Request::new().with("user", user.as_str()).unwrap();
+        assert!(black_box(limiter.check(&request).await).is_allowed());
+    }
+}
+
+async fn in_batches(operations: u64) {
+    let config: RedisConfig = std::env::var(REDIS_URL).unwrap().parse().unwrap();
+    let config = config.with_timeout(Duration::from_secs(60)).unwrap();
+    let store = Arc::new(RedisStore::connect(config).await.unwrap());
+    let rules = RuleSet::parse("", RULES).unwrap();
+    let limiter = Limiter::builder().rules(rules).store(store).build();
+    for batch in 0..operations / TOGETHER {
+        let mut checks = JoinSet::new();
+        for number in 0..TOGETHER {
+            let limiter = limiter.clone();
+            let user = format!("user_{}", (batch * TOGETHER + number) % CLIENTS);
+            checks.spawn(async move {
+                let request = Request::new().with("user", user.as_str()).unwrap();
+                limiter.check(&request).await.is_allowed()
+            });
+        }
+        assert!(checks.join_all().await.into_iter().all(|allowed| allowed));
+    }
+}
