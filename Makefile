@@ -56,7 +56,8 @@ bench-gateway:
 bench-reload:
 	$(CARGO) run --locked --profile dist -p tidegate-bench --bin reload
 
-instructions: setup
+instructions:
+	@tools/setup.sh valgrind
 	@# Valgrind hides the vDSO, which rustix reads unless it is told to use libc.
 	RUSTFLAGS="--cfg rustix_use_libc" $(CARGO) build --locked --release -p tidegate-server -p tidegate-bench --bin tidegate --bin instructions
 	$${CARGO_TARGET_DIR:-target}/release/instructions $(if $(WRITE),--write) $(PATHS)

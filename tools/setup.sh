@@ -83,8 +83,10 @@ need faketime faketime
 need openssl openssl
 need promtool prometheus
 need tmux tmux
-# Counts instructions (make instructions).
-need valgrind valgrind
+# What a make target needs beyond the tests: commands with packages of the same name.
+for extra in "$@"; do
+  need "$extra" "$extra"
+done
 [ -x /usr/sbin/nginx ] || need nginx nginx
 # A browser for the tests of the dashboard, and letters for it to write with.
 need chromium chromium fonts-dejavu-core

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Limiter, RedisConfig, RedisStore, Request, RuleSet};
-use tidegate_testkit::{Process, Redis};
+use tidegate_testkit::Redis;
 use tokio::task::JoinSet;
 
 use crate::HotPath;
@@ -29,23 +29,12 @@ pub(crate) fn count(path: HotPath, operations: u64) -> u64 {
     if let Some(redis) = &redis {
         command.env(REDIS_URL, redis.url());
     }
-    let process = Process::spawn(command);
-    let status = wait(&process);
-    assert!(status, "{}", process.log_tail());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     file.read()
 }
 
-/// Waits for a program that runs fifty times slower than usual.
-fn wait(process: &Process) -> bool {
-    loop {
-        if let Some(status) = process.exited() {
-            return status.success();
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// What runs under callgrind.
+/// Runs the operations of a path; callgrind counts this process.
 pub(crate) fn run(name: &str, operations: u64) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

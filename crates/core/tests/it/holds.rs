@@ -71,7 +71,7 @@ fn keeps_to_the_windows(limit: &Limit, admitted: &[(u64, u64)]) -> Result<(), Te
     Ok(())
 }
 
-/// How many cases each property gets; `make soak` asks for many more.
+/// Number of cases of each property; `make soak` asks for many more.
 #[allow(clippy::disallowed_methods, reason = "a soak says how long it is")]
 fn cases() -> u32 {
     std::env::var("TIDEGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(500)

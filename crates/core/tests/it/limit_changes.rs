@@ -145,7 +145,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// How many cases each property gets; `make soak` asks for many more.
+/// Number of cases of each property; `make soak` asks for many more.
 #[allow(clippy::disallowed_methods, reason = "a soak says how long it is")]
 fn cases() -> u32 {
     std::env::var("TIDEGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(400)

@@ -211,7 +211,7 @@ impl Pair {
     }
 }
 
-/// How many cases each property gets; `make soak` asks for many more.
+/// Number of cases of each property; `make soak` asks for many more.
 #[allow(clippy::disallowed_methods, reason = "a soak says how long it is")]
 fn cases() -> u32 {
     std::env::var("TIDEGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(500)

@@ -155,7 +155,7 @@ async fn walk<S: Store>(
     Ok(())
 }
 
-/// How many cases each property gets; `make soak` asks for many more.
+/// Number of cases of each property; `make soak` asks for many more.
 #[allow(clippy::disallowed_methods, reason = "a soak says how long it is")]
 fn cases(usual: u32) -> u32 {
     std::env::var("TIDEGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)

@@ -293,7 +293,7 @@ fn answers_like_a_map<T: Testbed>(
     Ok(())
 }
 
-/// How many cases each property gets; `make test-all` and `make soak` ask for more.
+/// Number of cases of each property; `make test-all` and `make soak` ask for more.
 #[allow(clippy::disallowed_methods, reason = "a soak says how long it is")]
 fn cases() -> u32 {
     std::env::var("TIDEGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300)

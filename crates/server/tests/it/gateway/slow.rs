@@ -42,7 +42,7 @@ mod serial {
                     _ => assert_eq!(client.pass_over(4096), 4096),
                 }
             }
-            // Nobody is in the way of who has no time.
+            // A fast client is answered while the slow ones are served.
             assert_eq!(quick.get("/bytes/1000").body.len(), 1000);
         }
         let grown = gateway.peak_memory() - before;
