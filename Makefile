@@ -14,7 +14,7 @@
 # make fuzz     each fuzz target for a minute
 # make pictures  docs/images, taken in a real browser beside a server under load
 # make reference  docs/reference, from the code that reads rules and configurations
-# make proto    crates/server/src/proto, from the messages in crates/server/proto
+# make proto    crates/proto/src/generated, from the messages in crates/proto/proto
 # make deny     licences, sources and banned crates of all dependencies
 
 CARGO ?= cargo
@@ -97,7 +97,7 @@ reference:
 	TIDEGATE_REFERENCE=write $(CARGO) test --locked -p tidegate-server --lib -- the_committed_reference_is_not_stale
 
 proto:
-	TIDEGATE_PROTO=write $(CARGO) test --locked -p tidegate-server --lib -- generated_code_is_current
+	TIDEGATE_PROTO=write $(CARGO) test --locked -p tidegate-proto --lib -- generated_code_is_current
 
 deny:
 	@command -v cargo-deny >/dev/null || { echo "deny: will install cargo-deny from crates.io"; $(CARGO) install --locked cargo-deny; }

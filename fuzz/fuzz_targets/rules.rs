@@ -2,7 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate_core::{Request, RuleSet, Timestamp};
+use tidegate_core::{Request, Timestamp};
+use tidegate_rules::RuleSet;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(yaml) = std::str::from_utf8(bytes) else {

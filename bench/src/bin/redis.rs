@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
-use tidegate::{Algorithm, Answer, Charge, Key, Limit, Quota, RedisConfig, RedisStore, Store};
+use tidegate::{
+    Algorithm, Answer, Charge, ChargeMode, Key, Limit, Quota, RedisConfig, RedisStore, Store,
+};
 use tidegate_testkit::Redis;
 
 /// What people write by hand: one counter, one call.
@@ -66,7 +68,7 @@ impl Asked {
                     Key::from_u128(u128::from(number) * 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
                 let shared = Key::from_u128(0);
                 let charge = Charge { key, shared, limit: &self.limit, cost: 1, alone: false };
-                let answers = self.store.charge(&[charge]).await;
+                let answers = self.store.charge(&[charge], ChargeMode::Spend).await;
                 assert!(matches!(answers[..], [Answer::Decided(_)]), "{answers:?}");
             }
             Contender::EvalSha => {

@@ -10,7 +10,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Algorithm, Charge, Key, Limit, Quota, RedisConfig, RedisStore, Store};
+use tidegate::{Algorithm, Charge, ChargeMode, Key, Limit, Quota, RedisConfig, RedisStore, Store};
 use tidegate_testkit::Redis;
 use tokio::task::JoinSet;
 
@@ -84,7 +84,7 @@ async fn fill(store: &RedisStore, limit: &Arc<Limit>, keys: u64, turn: &str) {
                     let charge =
                         Charge { key, shared: key, limit: &limit, cost: COST, alone: false };
                     if !store
-                        .charge(&[charge])
+                        .charge(&[charge], ChargeMode::Spend)
                         .await
                         .iter()
                         .all(|answer| answer.outcome().is_some())

@@ -1,4 +1,4 @@
-//! What a limit answers, and what several of them answer together.
+//! The outcome of one limit, and the decision by several of them.
 
 use std::sync::Arc;
 
@@ -115,7 +115,7 @@ impl Outcome {
     }
 }
 
-/// The place of the strictest of several outcomes, the first of equals; `None` for none.
+/// Returns the position of the strictest of several outcomes, the first of equals; `None` for none.
 #[must_use]
 pub fn strictest<'o>(outcomes: impl IntoIterator<Item = &'o Outcome>) -> Option<usize> {
     let mut best: Option<(usize, &Outcome)> = None;
@@ -127,135 +127,154 @@ pub fn strictest<'o>(outcomes: impl IntoIterator<Item = &'o Outcome>) -> Option<
     best.map(|(index, _)| index)
 }
 
-/// What all rules that match a request answer together.
+/// The position of a rule in its `RuleSet`: rules of the document first, then internal
+/// ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RuleIndex(pub usize);
+
+/// The decision about a request by all rules that apply to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    ruling: Ruling,
-    policies: Policies,
-    undecided: Vec<Arc<str>>,
+    status: DecisionStatus,
+    rule_outcomes: RuleOutcomes,
+    undecided: Vec<UndecidedRule>,
     block: Option<Block>,
 }
 
-/// Why a client was denied without asking any rule.
+/// The reason why a client was denied before any rule was charged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// How long it is still blocked, never zero.
+    /// The time until the block ends, never zero.
     pub retry_after: Span,
     /// The rule whose penalty this is; `None` when an operator did it.
     pub rule: Option<Arc<str>>,
 }
 
-/// The rules that were asked, in the order of the rules file.
-pub type Policies = SmallVec<[Policy; 2]>;
+/// The outcomes of rules, in the order of the rules file.
+pub type RuleOutcomes = SmallVec<[RuleOutcome; 2]>;
 
 /// Whether a request may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ruling {
-    /// It may.
+pub enum DecisionStatus {
+    /// The request may pass.
     Allow,
-    /// The client is over its share.
+    /// The client exceeds a limit, or is blocked.
     Deny,
-    /// A rule that denies when the store fails could not be decided.
+    /// The store failed for a rule that denies in that case.
     Unavailable,
 }
 
-/// How one rule stands towards a request.
+/// The outcome of one rule for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct RuleOutcome {
+    /// The rule's index among the rules that decided.
+    pub rule_index: RuleIndex,
     /// The rule's name.
     pub rule: Arc<str>,
     /// The limit that applies.
     pub limit: Arc<Limit>,
-    /// What it answered.
+    /// The outcome of the charge.
     pub outcome: Outcome,
-    /// Whether it only counts: a shadow rule's denial denies nobody.
+    /// Whether the rule only counts: a shadow rule's denial denies no request.
     pub shadow: bool,
 }
 
+/// A rule without an outcome, because the store failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UndecidedRule {
+    /// The rule's index among the rules that decided.
+    pub rule_index: RuleIndex,
+    /// The rule's name.
+    pub rule: Arc<str>,
+}
+
 impl Decision {
-    /// A decision by the rules that were asked, none of which failed.
+    /// Makes a decision of the outcomes of all rules.
     #[must_use]
-    pub fn of(policies: Policies) -> Self {
-        let denied = policies.iter().any(|policy| !policy.shadow && !policy.outcome.is_allowed());
-        let ruling = if denied { Ruling::Deny } else { Ruling::Allow };
-        Self { ruling, policies, undecided: Vec::new(), block: None }
+    pub fn of(rule_outcomes: RuleOutcomes) -> Self {
+        let denies = |rule: &RuleOutcome| !rule.shadow && !rule.outcome.is_allowed();
+        let status = match rule_outcomes.iter().any(denies) {
+            true => DecisionStatus::Deny,
+            false => DecisionStatus::Allow,
+        };
+        Self { status, rule_outcomes, undecided: Vec::new(), block: None }
     }
 
-    /// The same decision, with rules that could not be asked: they are let pass, or not when
-    /// `unavailable`. A rule that was asked and denies still has the last word.
+    /// Adds rules without an outcome. They allow, or deny if `unavailable`. A rule with an outcome that
+    /// denies still decides.
     #[must_use]
-    pub fn with_undecided(mut self, undecided: Vec<Arc<str>>, unavailable: bool) -> Self {
-        if unavailable && self.ruling == Ruling::Allow {
-            self.ruling = Ruling::Unavailable;
+    pub fn with_undecided(mut self, undecided: Vec<UndecidedRule>, unavailable: bool) -> Self {
+        if unavailable && self.status == DecisionStatus::Allow {
+            self.status = DecisionStatus::Unavailable;
         }
         self.undecided = undecided;
         self
     }
 
-    /// The denial of a client that is blocked, whatever the rules say.
+    /// Makes the denial of a blocked client.
     #[must_use]
     pub fn blocked(block: Block) -> Self {
-        let (policies, undecided) = (Policies::new(), Vec::new());
-        Self { ruling: Ruling::Deny, policies, undecided, block: Some(block) }
+        let (rule_outcomes, undecided) = (RuleOutcomes::new(), Vec::new());
+        Self { status: DecisionStatus::Deny, rule_outcomes, undecided, block: Some(block) }
     }
 
-    /// Whether the request may pass.
+    /// Returns whether the request may pass, and why not.
     #[must_use]
-    pub fn ruling(&self) -> Ruling {
-        self.ruling
+    pub fn status(&self) -> DecisionStatus {
+        self.status
     }
 
-    /// Whether the request may pass.
+    /// Returns whether the request may pass.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
-        self.ruling == Ruling::Allow
+        self.status == DecisionStatus::Allow
     }
 
-    /// The block that denied the request before any rule was asked, if one did.
+    /// Returns the block that denied the request before any rule was charged.
     #[must_use]
     pub fn block(&self) -> Option<&Block> {
         self.block.as_ref()
     }
 
-    /// How long a denied client has to wait; `None` when it was not denied, or when no wait helps.
+    /// Returns how long a denied client has to wait; `None` if it was not denied, or if no wait helps.
     #[must_use]
     pub fn retry_after(&self) -> Option<Span> {
-        match (&self.block, self.ruling) {
+        match (&self.block, self.status) {
             (Some(block), _) => Some(block.retry_after),
-            (None, Ruling::Deny) => self.decisive()?.outcome.retry_after(),
-            (None, Ruling::Allow | Ruling::Unavailable) => None,
+            (None, DecisionStatus::Deny) => self.strictest_rule()?.outcome.retry_after(),
+            (None, DecisionStatus::Allow | DecisionStatus::Unavailable) => None,
         }
     }
 
-    /// Every rule that was asked, shadow rules too, in the order of the rules file.
+    /// Returns the outcomes of all rules, shadow rules too, in the order of the rules file.
     #[must_use]
-    pub fn policies(&self) -> &[Policy] {
-        &self.policies
+    pub fn rule_outcomes(&self) -> &[RuleOutcome] {
+        &self.rule_outcomes
     }
 
-    /// The rules that apply, without those that only count.
-    pub fn enforced(&self) -> impl Iterator<Item = &Policy> {
-        self.policies.iter().filter(|policy| !policy.shadow)
+    /// Returns the outcomes of the rules that can deny.
+    pub fn enforced(&self) -> impl Iterator<Item = &RuleOutcome> {
+        self.rule_outcomes.iter().filter(|rule| !rule.shadow)
     }
 
-    /// The rules that could not be asked because the store failed.
+    /// Returns the rules without an outcome, because the store failed.
     #[must_use]
-    pub fn undecided(&self) -> &[Arc<str>] {
+    pub fn undecided(&self) -> &[UndecidedRule] {
         &self.undecided
     }
 
-    /// The rule that decided: on a denial the one with the longest wait, else the one that leaves
+    /// Returns the rule that decided: on a denial the one with the longest wait, else the one that leaves
     /// least. `None` when no rule applies.
     #[must_use]
-    pub fn decisive(&self) -> Option<&Policy> {
-        let place = strictest(self.enforced().map(|policy| &policy.outcome))?;
-        self.enforced().nth(place)
+    pub fn strictest_rule(&self) -> Option<&RuleOutcome> {
+        let index = strictest(self.enforced().map(|rule| &rule.outcome))?;
+        self.enforced().nth(index)
     }
 
-    /// How long an admitted request has to wait for its turn: the longest of all delays.
+    /// Returns how long an admitted request has to wait in queues: the longest of all delays.
     #[must_use]
     pub fn delay(&self) -> Span {
-        self.enforced().map(|policy| policy.outcome.delay()).max().unwrap_or(Span::ZERO)
+        self.enforced().map(|rule| rule.outcome.delay()).max().unwrap_or(Span::ZERO)
     }
 }
 

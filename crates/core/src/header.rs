@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::decision::{Block, Decision, Policy, Ruling};
+use crate::decision::{Block, Decision, DecisionStatus, RuleOutcome};
 use crate::time::Timestamp;
 
 /// Which headers to send, and how.
@@ -47,7 +47,7 @@ impl HeaderStyle {
         if let Some(wait) = retry_after_seconds(decision) {
             headers.push(("retry-after", wait.to_string()));
         }
-        let Some(policy) = decision.decisive() else { return headers };
+        let Some(policy) = decision.strictest_rule() else { return headers };
         let outcome = &policy.outcome;
         let delta = outcome.reset_after.as_secs_ceil();
         let reset = match self.reset {
@@ -60,7 +60,8 @@ impl HeaderStyle {
         match self.ietf {
             Ietf::Current => {
                 headers.push(("ratelimit-policy", list(decision, policy_item)));
-                let state = |text: &mut String, policy: &Policy| state_item(text, decision, policy);
+                let state =
+                    |text: &mut String, policy: &RuleOutcome| state_item(text, decision, policy);
                 headers.push(("ratelimit", list(decision, state)));
             }
             Ietf::Six => {
@@ -78,15 +79,15 @@ impl HeaderStyle {
 /// or never will be admitted.
 #[must_use]
 pub fn retry_after_seconds(decision: &Decision) -> Option<u64> {
-    match decision.ruling() {
-        Ruling::Deny => Some(decision.retry_after()?.as_secs_ceil()),
+    match decision.status() {
+        DecisionStatus::Deny => Some(decision.retry_after()?.as_secs_ceil()),
         // We can't tell when the store is back; a second spreads the next try.
-        Ruling::Unavailable => Some(1),
-        Ruling::Allow => None,
+        DecisionStatus::Unavailable => Some(1),
+        DecisionStatus::Allow => None,
     }
 }
 
-fn list(decision: &Decision, item: impl Fn(&mut String, &Policy)) -> String {
+fn list(decision: &Decision, item: impl Fn(&mut String, &RuleOutcome)) -> String {
     // Room for what most decisions say.
     let mut text = String::with_capacity(64);
     for policy in decision.enforced() {
@@ -100,7 +101,7 @@ fn list(decision: &Decision, item: impl Fn(&mut String, &Policy)) -> String {
 
 /// `"api";q=100;w=60`. The window is left out when it is no whole number of seconds; a limit in flight
 /// has another unit instead.
-fn policy_item(text: &mut String, policy: &Policy) {
+fn policy_item(text: &mut String, policy: &RuleOutcome) {
     let quota = policy.limit.quota();
     named(text, policy, ";q=", quota.amount());
     let window = quota.window();
@@ -115,12 +116,12 @@ fn policy_item(text: &mut String, policy: &Policy) {
 ///
 /// On a denial only the rules that deny say when: `Retry-After` must not come before any of these
 /// times, and when a rule that would admit is whole again has nothing to do with it.
-fn state_item(text: &mut String, decision: &Decision, policy: &Policy) {
+fn state_item(text: &mut String, decision: &Decision, policy: &RuleOutcome) {
     let outcome = &policy.outcome;
     named(text, policy, ";r=", outcome.remaining);
-    let until = match decision.ruling() {
-        Ruling::Deny => outcome.retry_after(),
-        Ruling::Allow | Ruling::Unavailable => Some(outcome.reset_after),
+    let until = match decision.status() {
+        DecisionStatus::Deny => outcome.retry_after(),
+        DecisionStatus::Allow | DecisionStatus::Unavailable => Some(outcome.reset_after),
     };
     if let Some(until) = until {
         number(text, ";t=", until.as_secs_ceil());
@@ -128,7 +129,7 @@ fn state_item(text: &mut String, decision: &Decision, policy: &Policy) {
 }
 
 /// `"api";q=100`. Without formatting: this is written for every request that is answered.
-fn named(text: &mut String, policy: &Policy, parameter: &str, value: u64) {
+fn named(text: &mut String, policy: &RuleOutcome, parameter: &str, value: u64) {
     text.push('"');
     text.push_str(&policy.rule);
     text.push('"');
@@ -167,9 +168,9 @@ impl Problem {
         if let Some(block) = decision.block() {
             return Some(Self::blocked(block));
         }
-        match decision.ruling() {
-            Ruling::Allow => None,
-            Ruling::Deny => {
+        match decision.status() {
+            DecisionStatus::Allow => None,
+            DecisionStatus::Deny => {
                 let denied = decision.enforced().filter(|policy| !policy.outcome.is_allowed());
                 let violated_policies = denied.map(|policy| policy.rule.to_string()).collect();
                 Some(Self {
@@ -180,7 +181,7 @@ impl Problem {
                     violated_policies,
                 })
             }
-            Ruling::Unavailable => Some(Self {
+            DecisionStatus::Unavailable => Some(Self {
                 kind: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
                 title: "The limit can't be checked right now",
                 status: 503,
@@ -205,7 +206,7 @@ impl Problem {
     }
 
     fn wait(decision: &Decision) -> String {
-        let name = decision.decisive().map_or("", |policy| &*policy.rule);
+        let name = decision.strictest_rule().map_or("", |policy| &*policy.rule);
         match retry_after_seconds(decision) {
             Some(wait) => format!("over the limit of {name:?}, try again in {}", seconds(wait)),
             None => format!("the request costs more than the limit of {name:?} ever admits"),
@@ -223,15 +224,15 @@ mod tests {
 
     use super::*;
     use crate::algorithm::{Algorithm, Limit};
-    use crate::decision::{Outcome, Policies, Verdict};
+    use crate::decision::{Outcome, RuleIndex, RuleOutcomes, UndecidedRule, Verdict};
     use crate::quota::Quota;
     use crate::time::Span;
 
     const NOW: Timestamp = Timestamp::from_secs(1_780_000_000);
 
-    fn policy(rule: &str, quota: Quota, outcome: Outcome, shadow: bool) -> Policy {
+    fn policy(rule: &str, quota: Quota, outcome: Outcome, shadow: bool) -> RuleOutcome {
         let limit = Arc::new(Limit::new(Algorithm::TokenBucket, quota).unwrap());
-        Policy { rule: rule.into(), limit, outcome, shadow }
+        RuleOutcome { rule_index: RuleIndex(0), rule: rule.into(), limit, outcome, shadow }
     }
 
     fn allow(limit: u64, remaining: u64, reset: Span) -> Outcome {
@@ -250,7 +251,7 @@ mod tests {
     }
 
     fn two_rules() -> Decision {
-        Decision::of(Policies::from_vec(vec![
+        Decision::of(RuleOutcomes::from_vec(vec![
             policy("burst", Quota::per_second(10), allow(10, 3, Span::from_micros(700_000)), false),
             policy("daily", Quota::per_day(1000), allow(1000, 990, Span::from_secs(864)), false),
             policy("trial", Quota::per_day(1), deny(1, None), true),
@@ -275,7 +276,7 @@ mod tests {
     #[test]
     fn a_denied_client_learns_when_to_come_back_rounded_up() {
         let wait = Some(Span::from_micros(1_000_001));
-        let decision = Decision::of(Policies::from_vec(vec![policy(
+        let decision = Decision::of(RuleOutcomes::from_vec(vec![policy(
             "api",
             Quota::per(5, Span::from_millis(100)),
             deny(5, wait),
@@ -305,7 +306,7 @@ mod tests {
 
     #[test]
     fn retry_after_is_not_earlier_than_any_time_that_is_told() {
-        let decision = Decision::of(Policies::from_vec(vec![
+        let decision = Decision::of(RuleOutcomes::from_vec(vec![
             policy("login", Quota::per_minute(5), deny(5, Some(Span::from_secs(9))), false),
             policy("ip", Quota::per_minute(9), deny(9, Some(Span::from_secs(4))), false),
             policy("daily", Quota::per_day(1000), allow(1000, 7, Span::from_secs(80_000)), false),
@@ -318,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_cost_that_never_fits_has_no_retry_after() {
-        let decision = Decision::of(Policies::from_vec(vec![policy(
+        let decision = Decision::of(RuleOutcomes::from_vec(vec![policy(
             "api",
             Quota::per_second(5),
             deny(5, None),
@@ -332,7 +333,8 @@ mod tests {
 
     #[test]
     fn a_store_that_fails_is_told_apart_from_a_client_over_its_share() {
-        let decision = Decision::of(Policies::new()).with_undecided(vec!["api".into()], true);
+        let undecided = UndecidedRule { rule_index: RuleIndex(0), rule: "api".into() };
+        let decision = Decision::of(RuleOutcomes::new()).with_undecided(vec![undecided], true);
         assert_eq!(shown(HeaderStyle::default(), &decision), ["retry-after: 1"]);
         assert_eq!(Problem::of(&decision).unwrap().status, 503);
     }
@@ -341,7 +343,7 @@ mod tests {
     fn a_blocked_client_learns_when_to_come_back_and_nothing_of_limits() {
         let retry_after = Span::from_micros(599_000_001);
         let decision = Decision::blocked(Block { retry_after, rule: Some("login".into()) });
-        assert_eq!(decision.ruling(), Ruling::Deny);
+        assert_eq!(decision.status(), DecisionStatus::Deny);
         assert_eq!(decision.retry_after(), Some(retry_after));
         assert_eq!(shown(HeaderStyle::default(), &decision), ["retry-after: 600"]);
         assert_eq!(
@@ -354,7 +356,7 @@ mod tests {
 
     #[test]
     fn no_rule_no_headers() {
-        let decision = Decision::of(Policies::new());
+        let decision = Decision::of(RuleOutcomes::new());
         assert_eq!(shown(HeaderStyle::default(), &decision), Vec::<String>::new());
     }
 

@@ -69,7 +69,7 @@ impl<'a> Part<'a> {
     }
 
     /// Adds the part to a hash, in a way that no other parts read the same.
-    pub(crate) fn spell(&self, hasher: &mut blake3::Hasher) {
+    pub fn hash_into(&self, hasher: &mut blake3::Hasher) {
         hasher.update(&self.header().to_le_bytes());
         hasher.update(self.value());
     }
@@ -187,7 +187,7 @@ impl Scope {
     #[cold]
     fn thorough<'p>(&self, parts: impl Iterator<Item = Part<'p>>) -> Key {
         let mut hasher = blake3::Hasher::new_keyed(&self.secret);
-        parts.for_each(|part| part.spell(&mut hasher));
+        parts.for_each(|part| part.hash_into(&mut hasher));
         let mut cut = [0; 16];
         hasher.finalize_xof().fill(&mut cut);
         Key(u128::from_le_bytes(cut))

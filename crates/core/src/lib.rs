@@ -23,25 +23,30 @@
     )
 )]
 
+pub mod address;
 pub mod algorithm;
+pub mod call_error;
 pub mod decision;
 pub mod header;
 pub mod hold;
 pub mod key;
-pub mod nearest;
 pub mod quota;
+pub mod reply;
 pub mod request;
-pub mod rule;
-pub mod schema;
+pub mod terminal;
 pub mod time;
 
 pub use algorithm::{Algorithm, Bound, ClientStates, Limit, Meter, State};
-pub use decision::{Block, Decision, Outcome, Policies, Policy, Ruling, Slip, Verdict, strictest};
+pub use call_error::{CallError, CallStatus, quote, truncate};
+pub use decision::{
+    Block, Decision, DecisionStatus, Outcome, RuleIndex, RuleOutcome, RuleOutcomes, Slip,
+    UndecidedRule, Verdict, strictest,
+};
 pub use header::{Header, HeaderStyle, Ietf, Problem, Reset, retry_after_seconds};
 pub use hold::{Ask, Granted, Hold, HoldId, Holds, Owed, Report, Standing};
 pub use key::{Key, Keyer, Part, Scope};
-pub use nearest::{did_you_mean, nearest};
 pub use quota::{Quota, QuotaError};
+pub use reply::Reply;
 pub use request::{Request, RequestError};
-pub use rule::{Rule, RuleSet};
+pub use terminal::TerminalSafe;
 pub use time::{Span, Timestamp};

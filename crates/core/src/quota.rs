@@ -361,7 +361,7 @@ pub fn window_of(text: &str) -> Result<Span, QuotaError> {
 }
 
 /// Every way to spell a unit, and how long it is.
-pub(crate) const UNITS: [(&[&str], Span); 8] = [
+pub const UNITS: [(&[&str], Span); 8] = [
     (&["ms", "millisecond", "milliseconds"], Span::from_millis(1)),
     (&["s", "sec", "secs", "second", "seconds"], Span::SECOND),
     (&["m", "min", "mins", "minute", "minutes"], Span::MINUTE),

@@ -89,6 +89,7 @@ impl<'a> Request<'a> {
     }
 
     /// The value of an attribute, if the request has it.
+    #[inline]
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_ref())
@@ -116,6 +117,7 @@ impl<'a> Request<'a> {
     }
 
     /// Every attribute in the order it was given.
+    #[inline]
     pub fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
         self.attributes.iter().map(|(name, value)| (name.as_ref(), value.as_ref()))
     }

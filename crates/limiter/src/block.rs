@@ -17,7 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipnet::IpNet;
 use thiserror::Error;
-use tidegate_core::{Keyer, Request, Rule, Timestamp};
+use tidegate_core::{Keyer, Request, Timestamp};
+use tidegate_rules::Rule;
 use tokio::sync::Notify;
 
 pub use entry::{By, Entry, Reason, ReasonError};

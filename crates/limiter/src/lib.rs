@@ -18,23 +18,25 @@
 
 pub mod block;
 pub mod clock;
-pub mod fleet;
+pub mod coordination;
+mod limit_shares;
 pub mod limiter;
 pub mod live;
 pub mod per_key;
+mod sharded_map;
 pub mod store;
 #[cfg(feature = "tower")]
 pub mod tower;
 
 pub use block::BlockList;
 pub use clock::{Clock, ManualClock};
-pub use fleet::membership::{Era, Footing, Heard, Membership, Stake};
+pub use coordination::membership::{Era, Footing, Heard, Membership, Stake};
 pub use limiter::{
-    AcquireError, Builder, Claim, FailureCounts, ForgetError, Held, Limiter, NoHandle, Receipt,
-    Turn, Under, UnknownRule,
+    AcquireError, Admission, CheckRequest, CheckTarget, FailureCounts, ForgetError, Limiter,
+    LimiterBuilder, NotASingleKeyRule, Receipt, SlotGuard, UnknownRule,
 };
 pub use live::LiveLimiter;
-pub use per_key::{NeverFits, PerKey};
+pub use per_key::{ExceedsCapacity, PerKey};
 pub use store::memory::{MemoryStore, MemoryUse};
 #[cfg(feature = "redis")]
 pub use store::redis::{
@@ -42,10 +44,11 @@ pub use store::redis::{
     RedisConfig, RedisConfigError, RedisCounts, RedisDocument, RedisStore, Secret, ServerReport,
     ServerUse, Servers, Tls, TlsIdentity,
 };
-pub use store::{Answer, Answers, Charge, Outcomes, Refund, Share, Store, StoreError};
+pub use store::{Answer, Answers, Charge, ChargeMode, Outcomes, Refund, Share, Store, StoreError};
 pub use tidegate_core::{
-    Algorithm, Ask, Block, Bound, ClientStates, Decision, Granted, HeaderStyle, Hold, HoldId,
-    Holds, Ietf, Key, Keyer, Limit, Outcome, Owed, Policy, Problem, Quota, QuotaError, Report,
-    Request, RequestError, Reset, Rule, RuleSet, Ruling, Slip, Span, Standing, State, Timestamp,
-    Verdict, hold, rule,
+    Algorithm, Ask, Block, Bound, ClientStates, Decision, DecisionStatus, Granted, HeaderStyle,
+    Hold, HoldId, Holds, Ietf, Key, Keyer, Limit, Outcome, Owed, Problem, Quota, QuotaError,
+    Report, Request, RequestError, Reset, RuleIndex, RuleOutcome, Slip, Span, Standing, State,
+    Timestamp, UndecidedRule, Verdict, hold,
 };
+pub use tidegate_rules::{self as rule, Rule, RuleSet};

@@ -1,43 +1,45 @@
-//! Match, charge, decide; and what happens when the store fails.
+//! Plan, charge, decide: rules to decisions, also while the store fails.
 
-mod blocking;
+mod admission;
 mod builder;
-mod charging;
-mod deciding;
-mod entering;
+mod decide;
 mod error;
-mod failing;
-mod give_back;
-mod holding;
-mod together;
+mod execute;
+mod fallback;
+mod plan;
+mod receipt;
+mod slot_guard;
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::rule::{Accuracy, Mode};
 use tidegate_core::{
-    Algorithm, Decision, Key, Limit, Quota, QuotaError, Request, Rule, RuleSet, Ruling, Scope, Span,
+    Algorithm, Decision, Keyer, Limit, Quota, QuotaError, Request, RuleIndex, Span, Timestamp,
 };
+use tidegate_rules::{Accuracy, Mode, Rule, RuleSet};
 
+use self::fallback::StoreFallback;
+use self::plan::{ChargePlanner, RuleCharge, RuleCharges};
 use crate::block::{BlockList, PenaltyBox};
 use crate::clock::Clock;
-use crate::fleet::{Fleet, Takings};
-use crate::per_key::{PerKey, Waiting};
+use crate::coordination::Coordinator;
+use crate::per_key::PerKey;
 use crate::store::memory::MemoryStore;
-use crate::store::{Refund, Store, StoreError};
+use crate::store::{ChargeMode, Store};
 
-pub use self::builder::Builder;
-pub use self::entering::Turn;
-pub use self::error::{AcquireError, ForgetError, NoHandle, UnknownRule};
-use self::failing::Failing;
-pub use self::failing::FailureCounts;
-pub use self::holding::Held;
-pub use self::together::{Claim, Under};
+pub use self::admission::Admission;
+pub use self::builder::LimiterBuilder;
+pub use self::error::{AcquireError, ForgetError, NotASingleKeyRule, UnknownRule};
+pub use self::fallback::FailureCounts;
+pub use self::plan::{CheckRequest, CheckTarget};
+pub use self::receipt::Receipt;
+pub(crate) use self::receipt::RefundGuard;
+pub use self::slot_guard::SlotGuard;
 
 /// Decides requests by a set of rules. Clones share everything.
 ///
 /// The rules of one limiter never change. [`with_rules`](Self::with_rules) makes the next one, and a
-/// [`LiveLimiter`](crate::LiveLimiter) is for whoever decides while rules change.
+/// [`LiveLimiter`](crate::LiveLimiter) replaces rules while requests are decided.
 ///
 /// ```
 /// use tidegate::{Limiter, Request, RuleSet};
@@ -54,7 +56,7 @@ pub use self::together::{Claim, Under};
 /// let request = Request::new().with("path", "/v1/orders")?.with("user", "alice")?;
 /// let decision = limiter.check(&request).await;
 /// assert!(decision.is_allowed());
-/// assert_eq!(decision.decisive().unwrap().outcome.remaining, 99);
+/// assert_eq!(decision.strictest_rule().unwrap().outcome.remaining, 99);
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
@@ -72,43 +74,23 @@ impl<S> Clone for Limiter<S> {
 struct Inner<S> {
     store: Arc<S>,
     clock: Clock,
-    rules: RuleSet,
-    /// For each rule, the keys of its clients.
-    scopes: Vec<(Scope, Key)>,
-    /// For each rule, how soon it is charged: narrow ones before wide ones.
-    ranks: Vec<usize>,
-    failing: Failing,
+    planner: ChargePlanner,
+    fallback: StoreFallback,
     blocks: Arc<BlockList>,
-    /// What this node keeps of limits that it does not ask about each time, if others share the store.
-    fleet: Option<Arc<Fleet>>,
-    /// The denials of clients, if there is a rule with a penalty.
+    /// Limits that this node does not charge in the store each time. `None` if no other node shares it.
+    coordinator: Option<Arc<Coordinator>>,
+    /// The denials of clients, if a rule has a penalty.
     penalties: Option<Arc<PenaltyBox>>,
 }
 
-/// What a request was charged, for taking it back.
-#[derive(Clone, Debug, Default)]
-pub struct Receipt {
-    refunds: SmallVec<[Refund; 2]>,
-    /// What was taken in a way of its rule's own.
-    taken: Takings,
-}
-
-impl Receipt {
-    /// Of a charge that was made elsewhere.
-    #[cfg(feature = "tower")]
-    pub(crate) fn of(refund: Option<Refund>) -> Self {
-        Self { refunds: refund.into_iter().collect(), ..Self::default() }
-    }
-
-    /// Whether there is nothing to take back.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.refunds.is_empty() && self.taken.is_empty()
-    }
-}
-
 impl Limiter<MemoryStore> {
-    /// One limit for each key, in memory.
+    /// Returns a builder that takes the rules, and optionally a clock, a store and a block list.
+    #[must_use]
+    pub fn builder() -> LimiterBuilder {
+        LimiterBuilder::new()
+    }
+
+    /// Makes a handle with one limit for each key, in memory.
     ///
     /// # Errors
     /// The quota can't be counted exactly.
@@ -116,7 +98,7 @@ impl Limiter<MemoryStore> {
         Self::per_key_on(quota, Clock::system())
     }
 
-    /// One limit for each key, in memory, on a clock of the caller's.
+    /// As [`per_key`](Self::per_key), on a clock of the caller's.
     ///
     /// # Errors
     /// The quota can't be counted exactly.
@@ -125,7 +107,7 @@ impl Limiter<MemoryStore> {
         Self::per_key_in(store, Algorithm::TokenBucket, quota)
     }
 
-    /// One limit for each key, by any algorithm, in a store of the caller's.
+    /// As [`per_key`](Self::per_key), by any algorithm and in a store of the caller's.
     ///
     /// # Errors
     /// The quota can't be counted exactly, or does not suit the algorithm.
@@ -142,32 +124,65 @@ impl Limiter<MemoryStore> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// The rules in force.
-    #[must_use]
-    pub fn rules(&self) -> &RuleSet {
-        &self.inner.rules
+    fn new(store: Arc<S>, clock: Clock, rules: RuleSet, blocks: Option<Arc<BlockList>>) -> Self {
+        let blocks = blocks.unwrap_or_else(|| {
+            let (Keyer::Local { seed: secret } | Keyer::Fleet { secret }) = store.keyer();
+            Arc::new(BlockList::new(secret))
+        });
+        let fallback = StoreFallback::new(&rules, clock.clone());
+        let penalties = has_penalties(&rules).then(|| Arc::new(PenaltyBox::new(clock.clone())));
+        let coordinator = store.leases().then(|| Arc::new(Coordinator::new(&clock)));
+        let planner = ChargePlanner::new(&store.keyer(), clock.clone(), rules);
+        let inner = Inner { store, clock, planner, fallback, blocks, coordinator, penalties };
+        Self { inner: Arc::new(inner) }
     }
 
-    /// The clock for waiting.
+    /// Makes a limiter by other rules, on the same store, with the same clients blocked and the same
+    /// failures counted.
+    ///
+    /// A client's spending under a rule stays with the rule's name and the attributes it counts by. A
+    /// limit that changed takes it over: a bucket keeps its fraction, a window its count.
+    #[must_use]
+    pub fn with_rules(&self, rules: RuleSet) -> Self {
+        let old = &*self.inner;
+        let (store, clock) = (Arc::clone(&old.store), old.clock.clone());
+        let (blocks, coordinator) = (Arc::clone(&old.blocks), old.coordinator.clone());
+        let fallback = old.fallback.for_rules(old.planner.rules(), &rules);
+        let penalties = has_penalties(&rules).then(|| {
+            let kept = old.penalties.as_ref().map(Arc::clone);
+            kept.unwrap_or_else(|| Arc::new(PenaltyBox::new(clock.clone())))
+        });
+        let planner = ChargePlanner::new(&store.keyer(), clock.clone(), rules);
+        let inner = Inner { store, clock, planner, fallback, blocks, coordinator, penalties };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Returns the rules.
+    #[must_use]
+    pub fn rules(&self) -> &RuleSet {
+        self.inner.planner.rules()
+    }
+
+    /// Returns the clock for waiting.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.inner.clock
     }
 
-    /// The store behind the limiter.
+    /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &Arc<S> {
         &self.inner.store
     }
 
-    /// Who is blocked: the list that this limiter looks at, and adds to by the penalties of its rules.
+    /// Returns the block list. Penalties of the rules add to it.
     #[must_use]
     pub fn blocks(&self) -> &Arc<BlockList> {
         &self.inner.blocks
     }
 
-    /// Gives back the memory of blocks that are over, and of a part of the denials that no longer
-    /// count: all of them after `parts` calls. Nothing depends on it but memory.
+    /// Frees the memory of blocks that are over, and of a part of the denials that no longer count: all
+    /// of them after `parts` calls. Decisions do not depend on it.
     pub fn sweep_blocks(&self, parts: usize) {
         self.inner.blocks.sweep(self.inner.clock.now());
         if let Some(penalties) = &self.inner.penalties {
@@ -175,27 +190,71 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Charges a request to every rule that matches it, or to none of them.
+    /// Charges a request to every rule that matches it, or to none of them. A [`CheckRequest`] names
+    /// other rules to charge.
     ///
-    /// A client that is blocked is denied before any rule is matched and without touching the store.
-    /// A store that fails is part of the decision: each rule says whether it then allows or denies.
-    pub async fn check(&self, request: &Request<'_>) -> Decision {
+    /// A client that is blocked is denied before any rule is matched and without a call of the store.
+    /// A store that fails is part of the decision: each rule's `on_store_failure` says whether it then
+    /// allows or denies. A rule that is off allows, and so does one whose rollout excludes the client.
+    ///
+    /// # Panics
+    /// The target is a rule that does not exist.
+    pub async fn check<'a, 'q: 'a>(&self, request: impl Into<CheckRequest<'a, 'q>>) -> Decision {
         self.check_with_receipt(request).await.0
     }
 
-    /// As [`check`](Self::check), with what it takes to undo it.
-    pub async fn check_with_receipt(&self, request: &Request<'_>) -> (Decision, Receipt) {
-        if let Some(decision) = self.blocked(request) {
+    /// As [`check`](Self::check), with a receipt to undo it.
+    ///
+    /// # Panics
+    /// The target is a rule that does not exist.
+    pub async fn check_with_receipt<'a, 'q: 'a>(
+        &self,
+        request: impl Into<CheckRequest<'a, 'q>>,
+    ) -> (Decision, Receipt) {
+        let check = request.into();
+        if let Some(decision) = self.blocked(check.request) {
             return (decision, Receipt::default());
         }
-        let charged = self.charge_matching(request).await;
-        self.note_denials(request, &charged.0);
-        charged
+        let (decision, receipt) = self.charge(self.inner.planner.plan(&check)).await;
+        self.record_denials(&check, &decision);
+        (decision, receipt)
     }
 
-    async fn charge_matching(&self, request: &Request<'_>) -> (Decision, Receipt) {
-        let places = self.inner.rules.matching_places(request);
-        self.decide(places.iter().map(|place| self.ask(*place, request)).collect()).await
+    /// As [`check`](Self::check), charging one rule alone, whether or not it matches.
+    ///
+    /// # Errors
+    /// No rule has this name.
+    pub async fn check_rule(
+        &self,
+        name: &str,
+        request: &Request<'_>,
+    ) -> Result<Decision, UnknownRule> {
+        let target = CheckTarget::Rule(self.rule_index(name)?);
+        Ok(self.check(CheckRequest { request, target }).await)
+    }
+
+    /// Checks several requests together: all of them are charged, or none. Returns one decision for each,
+    /// about itself: a request that would have fitted but was held back by another is allowed.
+    ///
+    /// Requests that share a bucket add up; where two bring limits of their own to it, the first one's
+    /// counts. Peeks are answered first. If one of those is denied, or the client of any request is
+    /// blocked, nothing is charged at all.
+    ///
+    /// As a rule this takes one call of the store; a peek among requests that spend takes one more, and so
+    /// does a denial that left other requests without an outcome.
+    ///
+    /// # Panics
+    /// A target is a rule that does not exist.
+    pub async fn check_all(&self, checks: &[CheckRequest<'_, '_>]) -> Vec<Decision> {
+        if let [check] = checks {
+            return vec![self.check(*check).await];
+        }
+        let blocked = checks.iter().map(|check| self.blocked(check.request)).collect();
+        let decisions = self.charge_batch(checks, blocked).await;
+        for (check, decision) in checks.iter().zip(&decisions) {
+            self.record_denials(check, decision);
+        }
+        decisions
     }
 
     /// Answers what [`check`](Self::check) would for a cost of 1, and spends nothing.
@@ -203,138 +262,216 @@ impl<S: Store> Limiter<S> {
         self.check(&request.clone().cost(0)).await
     }
 
-    /// Charges a request to one rule alone, whether or not the rule matches it.
+    /// Answers what the rules would for a cost of 1, whether or not the client is blocked. Spends nothing,
+    /// and no denial counts towards a penalty.
     ///
-    /// # Errors
-    /// There is no rule of that name.
-    pub async fn check_rule(
+    /// # Panics
+    /// The target is a rule that does not exist.
+    pub async fn peek_rules<'a, 'q: 'a>(
         &self,
-        name: &str,
-        request: &Request<'_>,
-    ) -> Result<Decision, UnknownRule> {
-        let under = Under::Rule(self.place(name)?);
-        Ok(self.check_claim(Claim { request, under }).await)
+        request: impl Into<CheckRequest<'a, 'q>>,
+    ) -> Decision {
+        let mut charges = self.inner.planner.plan(&request.into());
+        for charge in &mut charges {
+            (charge.mode, charge.cost) = (ChargeMode::Peek, 0);
+        }
+        self.charge(charges).await.0
     }
 
-    /// Takes back what a request was charged, as far as it still counts. How many charges gave
-    /// anything back.
+    /// As [`check`](Self::check), with a guard for the slots in flight that the request took: they are
+    /// held while it lives, and released when it is dropped.
+    ///
+    /// A future that is dropped before it is ready leaves no slot behind: the store releases what it
+    /// granted, or loses it after its hold if it can't be reached.
+    ///
+    /// ```
+    /// use tidegate::{Limiter, Request, RuleSet};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let rules = "rules: [{name: exports, per: [user], limit: 1 in flight}]";
+    /// let limiter = Limiter::builder().rules(RuleSet::parse("rules.yaml", rules)?).build();
+    /// let alice = Request::new().with("user", "alice")?;
+    /// let (decision, guard) = limiter.acquire_slots(&alice).await;
+    /// assert!(decision.is_allowed());
+    /// assert!(!limiter.acquire_slots(&alice).await.0.is_allowed());
+    /// drop(guard);
+    /// assert!(limiter.acquire_slots(&alice).await.0.is_allowed());
+    /// # Ok(()) }
+    /// ```
+    pub async fn acquire_slots(&self, request: &Request<'_>) -> (Decision, SlotGuard<S>) {
+        let (decision, receipt) = self.check_with_receipt(request).await;
+        (decision, self.guard(receipt))
+    }
+
+    /// Returns a guard for the slots in flight of a receipt.
+    #[must_use]
+    pub fn guard(&self, mut receipt: Receipt) -> SlotGuard<S> {
+        SlotGuard::new(&self.inner.store, &self.inner.clock, receipt.take_slots())
+    }
+
+    /// Charges a request that may wait in a queue and is in flight after that.
+    ///
+    /// One charge takes all that the request needs, or nothing: its cost, its slot in the queue of a leaky
+    /// bucket, its slots in flight. So a request that waits in a queue is in flight already, and needs
+    /// nothing more when its wait is over. A rule that counts only what is being served has to leave room
+    /// for the queue.
+    ///
+    /// A leaky bucket in which the request would wait longer than `max_wait` denies it, as a full one
+    /// does: its `retry_after` makes the wait short enough, and nothing is taken.
+    ///
+    /// A future that is dropped before it is ready leaves no slot in flight behind, and no slot in a queue
+    /// if it is the last. As with [`check`](Self::check), whether anything else was charged is unknown then.
+    ///
+    /// ```
+    /// use tidegate::{Limiter, Request, RuleSet, Span};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let rules = "
+    /// rules:
+    ///   - {name: gentle, algorithm: leaky_bucket, limit: 100 per second, queue: 50}
+    ///   - {name: exports, per: [user], limit: 2 in flight}
+    /// ";
+    /// let limiter = Limiter::builder().rules(RuleSet::parse("rules.yaml", rules)?).build();
+    /// let alice = Request::new().with("user", "alice")?;
+    /// let (decision, admission) = limiter.admit(&alice, Span::SECOND).await;
+    /// assert!(decision.is_allowed());
+    /// let guard = admission.wait().await;
+    /// // Here the request is served. Then, or when anything fails:
+    /// drop(guard);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Panics
+    /// The target is a rule that does not exist.
+    pub async fn admit<'a, 'q: 'a>(
+        &self,
+        request: impl Into<CheckRequest<'a, 'q>>,
+        max_wait: Span,
+    ) -> (Decision, Admission<S>) {
+        let check = request.into();
+        if let Some(decision) = self.blocked(check.request) {
+            return (decision, Admission::default());
+        }
+        let charges = self.inner.planner.plan(&check);
+        let limits =
+            charges.iter().map(|charge| charge.limit.waiting_at_most(max_wait).map(Arc::new));
+        let limits: SmallVec<[Option<Arc<Limit>>; 4]> = limits.collect();
+        let charges: RuleCharges<'_> = charges
+            .into_iter()
+            .zip(&limits)
+            .map(|(charge, limit)| RuleCharge {
+                limit: limit.as_ref().unwrap_or(charge.limit),
+                ..charge
+            })
+            .collect();
+        let (decision, mut receipt) = self.charge(charges).await;
+        self.record_denials(&check, &decision);
+        let Inner { store, clock, coordinator, .. } = &*self.inner;
+        if decision.is_allowed() {
+            let delay = decision.delay();
+            return (decision, Admission::new(store, clock, coordinator.as_ref(), receipt, delay));
+        }
+        // Rules that only count may have been charged; nothing is in flight by them either.
+        let slots = receipt.take_slots();
+        if !slots.is_empty() {
+            store.refund_detached(slots);
+        }
+        (decision, Admission::default())
+    }
+
+    /// Resets what the client of a request has spent under a rule; of a rule that is split, on this node.
     ///
     /// # Errors
-    /// The store did not confirm it; it is not tried again.
-    pub async fn refund(&self, receipt: Receipt) -> Result<usize, StoreError> {
-        let Receipt { mut refunds, taken } = receipt;
-        let count = taken.len();
-        let told = self.inner.fleet.as_ref().map(|fleet| fleet.put_back(&self.inner.store, taken));
-        let told = told.unwrap_or_default();
-        let here = count - told.len();
-        refunds.extend(told);
-        if refunds.is_empty() {
-            return Ok(here);
-        }
-        Ok(here + self.inner.store.refund(&refunds).await?)
-    }
-
-    /// As [`refund`](Self::refund), without waiting for the store's answer.
-    pub fn refund_detached(&self, receipt: Receipt) {
-        self.put_back_detached(receipt.taken);
-        if !receipt.refunds.is_empty() {
-            self.inner.store.refund_detached(receipt.refunds.into_vec());
-        }
-    }
-
-    /// Forgets what the client that a request names has spent under a rule; of a rule that is split, on
-    /// this node.
-    ///
-    /// # Errors
-    /// There is no such rule, or the store did not confirm it.
+    /// No rule has this name, or the store did not confirm it.
     pub async fn forget(&self, rule: &str, request: &Request<'_>) -> Result<(), ForgetError> {
-        let ask = self.ask(self.place(rule)?, request);
+        let charge = self.inner.planner.plan_rule(self.rule_index(rule)?, request);
         if let Some(penalties) = &self.inner.penalties {
-            penalties.forget(ask.key);
+            penalties.forget(charge.key);
         }
-        let fleet = self.inner.fleet.as_ref().filter(|_| self.has_own_way(&ask));
-        let forget_here = async || match fleet {
-            Some(fleet) => fleet.forget(&self.inner.store, ask.rule.accuracy(), ask.key).await,
+        let coordinator =
+            self.inner.coordinator.as_ref().filter(|_| self.uses_coordinator(&charge));
+        let forget_here = async || match coordinator {
+            Some(coordinator) => {
+                coordinator.forget(&self.inner.store, charge.rule.accuracy(), charge.key).await
+            }
             None => Ok(()),
         };
-        // Before, so that nothing is told after; and after, since somebody may have looked in between.
+        // Before, so that nothing is reported to the store after; and after, since a check in between may
+        // have read the old state.
         forget_here().await?;
-        self.inner.store.forget(ask.key).await?;
+        self.inner.store.forget(charge.key).await?;
         Ok(forget_here().await?)
     }
 
-    /// Waits until a request was charged and its turn has come.
+    /// Returns a handle on one rule's limit, with a bucket for each value of the attribute it counts by.
     ///
-    /// Slots in flight that it takes are held until they are lost: who means to release them comes by
-    /// [`hold`](Self::hold).
-    ///
-    /// Dropping the future while it waits for a leaky bucket's slot gives the slot back if it is the
-    /// last.
+    /// The handle uses the same buckets as requests that carry the value, under the rule's own limit:
+    /// tiers, overrides, rollouts and penalties need a whole request. It does not use the block list
+    /// either.
     ///
     /// # Errors
-    /// No wait would make the request fit, the client is blocked, or the store failed under a rule that
-    /// then denies.
-    pub async fn acquire(&self, request: &Request<'_>) -> Result<Decision, AcquireError> {
-        loop {
-            if let Some(decision) = self.blocked(request) {
-                return Err(AcquireError::Blocked(decision));
-            }
-            // Who waits its time is not hammering: these denials count towards no penalty.
-            let (decision, receipt) = self.charge_matching(request).await;
-            // Read after the check: a wait counted from before it would end too early.
-            let now = self.inner.clock.now();
-            let wait = match decision.ruling() {
-                Ruling::Allow => {
-                    let delay = decision.delay();
-                    if delay > Span::ZERO {
-                        let waiting = Waiting::new(&self.inner.store, receipt.refunds.into_vec());
-                        self.inner.clock.sleep_until(now + delay).await;
-                        waiting.done();
-                    }
-                    return Ok(decision);
-                }
-                Ruling::Deny => decision.retry_after(),
-                Ruling::Unavailable => return Err(AcquireError::Unavailable(decision)),
-            };
-            match wait {
-                Some(wait) => self.inner.clock.sleep_until(now + wait).await,
-                None => return Err(AcquireError::NeverFits(decision)),
-            }
-        }
-    }
-
-    /// A handle on one rule's limit, a bucket for each value of the attribute it counts by.
-    ///
-    /// The handle meets the same buckets as requests that carry the value, under the rule's own
-    /// limit: tiers, overrides, rollouts and penalties need a request to look at. It does not look at the block
-    /// list either.
-    ///
-    /// # Errors
-    /// There is no such rule, or it does not count by exactly one attribute.
-    pub fn rule(&self, name: &str) -> Result<PerKey<S>, NoHandle> {
-        let place = self.place(name)?;
-        let rule = &self.inner.rules.rules()[place];
+    /// No rule has this name, or it does not count by exactly one attribute.
+    pub fn rule(&self, name: &str) -> Result<PerKey<S>, NotASingleKeyRule> {
+        let rule_index = self.rule_index(name)?;
+        let rule = self.inner.planner.rule(rule_index);
         if rule.per().len() != 1 {
-            return Err(NoHandle::Parts { rule: name.to_owned(), found: rule.per().len() });
+            return Err(NotASingleKeyRule::Parts {
+                rule: name.to_owned(),
+                found: rule.per().len(),
+            });
         }
         let chooses = rule.penalty().is_some() || rule.rollout().is_some();
-        let leased = rule.accuracy() != Accuracy::Exact;
+        let coordinated = rule.accuracy() != Accuracy::Exact;
         let varies = rule.tiers().is_some() || !rule.overrides().is_empty();
-        if varies || chooses || leased || rule.mode() != Mode::Enforce {
-            return Err(NoHandle::Varies { rule: name.to_owned() });
+        if varies || chooses || coordinated || rule.mode() != Mode::Enforce {
+            return Err(NotASingleKeyRule::Varies { rule: name.to_owned() });
         }
         let (store, clock) = (Arc::clone(&self.inner.store), self.inner.clock.clone());
-        let scope = self.inner.scopes[place].0.clone();
+        let scope = self.inner.planner.scope(rule_index).clone();
         Ok(PerKey::new(store, clock, scope, Arc::clone(rule.limit())))
     }
 
-    fn place(&self, name: &str) -> Result<usize, UnknownRule> {
-        let place = self.inner.rules.place(name);
-        place.ok_or_else(|| UnknownRule { name: name.to_owned() })
+    fn rule_index(&self, name: &str) -> Result<RuleIndex, UnknownRule> {
+        self.rules().rule_index(name).ok_or_else(|| UnknownRule { name: name.to_owned() })
     }
 
-    /// How many checks each rule answered without the store, in the order of the rules.
+    /// Returns how many checks each rule decided without the store, internal rules last.
     pub fn failures(&self) -> impl Iterator<Item = (&Rule, FailureCounts)> {
-        self.inner.rules.rules().iter().zip(self.inner.failing.counts())
+        self.rules().all().map(|(_, rule)| rule).zip(self.inner.fallback.counts())
     }
+
+    /// Returns how many clients this node holds leases of, and how many of their tokens it has not used.
+    #[must_use]
+    pub fn leased(&self) -> (usize, u64) {
+        self.inner.coordinator.as_ref().map_or((0, 0), |coordinator| coordinator.leased())
+    }
+
+    /// Runs once what is due in the background: clients of synced rules are synced, and leases of clients
+    /// without requests are released.
+    ///
+    /// Within a runtime that happens by itself. Callers without one, which own the time as a simulation
+    /// does, call it at every [`next_sync_at`](Self::next_sync_at), and a few times per second.
+    pub async fn run_background_once(&self) {
+        if let Some(coordinator) = &self.inner.coordinator {
+            coordinator.run_background_once(&self.inner.store).await;
+        }
+    }
+
+    /// Returns when the next client of a synced rule is due, by the limiter's clock.
+    #[must_use]
+    pub fn next_sync_at(&self) -> Option<Timestamp> {
+        self.inner.coordinator.as_ref().and_then(|coordinator| coordinator.next_sync_at())
+    }
+
+    /// Reports to the store all that it does not know yet, and releases the leases of this node, as it
+    /// does before it stops.
+    pub async fn release_all(&self) {
+        if let Some(coordinator) = &self.inner.coordinator {
+            coordinator.release_all(&self.inner.store).await;
+        }
+    }
+}
+
+fn has_penalties(rules: &RuleSet) -> bool {
+    rules.rules().iter().any(|rule| rule.penalty().is_some())
 }

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
-use tidegate_core::{Decision, Request, RuleSet};
+use tidegate_core::{Decision, Request};
+use tidegate_rules::RuleSet;
 
 use crate::limiter::Limiter;
 use crate::store::Store;
@@ -24,10 +25,10 @@ use crate::store::memory::MemoryStore;
 /// };
 /// let limiter = LiveLimiter::new(Limiter::builder().rules(rules("10 per hour")?).build());
 /// let request = Request::new().with("user", "alice")?.cost(5);
-/// assert_eq!(limiter.check(&request).await.decisive().unwrap().outcome.remaining, 5);
+/// assert_eq!(limiter.check(&request).await.strictest_rule().unwrap().outcome.remaining, 5);
 /// limiter.replace(rules("100 per hour")?);
 /// // Half of it was spent, and half of it still is.
-/// assert_eq!(limiter.check(&request).await.decisive().unwrap().outcome.remaining, 45);
+/// assert_eq!(limiter.check(&request).await.strictest_rule().unwrap().outcome.remaining, 45);
 /// # Ok(()) }
 /// ```
 pub struct LiveLimiter<S = MemoryStore> {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use tidegate_core::{Key, Limit, Outcome, Part, Scope, Span, Timestamp, Verdict};
 
 use crate::clock::Clock;
+use crate::limiter::RefundGuard;
 #[cfg(feature = "tower")]
-use crate::limiter::{Receipt, Turn};
+use crate::limiter::{Admission, Receipt};
 use crate::store::memory::MemoryStore;
 use crate::store::{Charge, Refund, Store};
 
@@ -85,7 +86,7 @@ impl PerKey<MemoryStore> {
         self.charge(key, 1)
     }
 
-    /// Spends `cost` for `key` if it fits; 0 only looks.
+    /// Spends `cost` for `key` if it fits; a cost of 0 only peeks.
     #[inline]
     pub fn charge(&self, key: impl AsRef<[u8]>, cost: u64) -> Outcome {
         let key = self.key(key.as_ref());
@@ -113,7 +114,8 @@ impl PerKey<MemoryStore> {
 
     /// Answers whether 1 could be spent for `key`, and spends nothing.
     pub fn peek(&self, key: impl AsRef<[u8]>) -> Outcome {
-        self.charge(key, 0)
+        let key = self.key(key.as_ref());
+        self.store.peek_one(&self.charge_of(key, 1), self.clock.now())
     }
 
     /// Takes a charge of `cost` back as far as it still counts. Whether anything was given back.
@@ -142,7 +144,11 @@ impl PerKey<MemoryStore> {
     ///
     /// # Errors
     /// The cost is more than the limit ever admits.
-    pub async fn acquire(&self, key: impl AsRef<[u8]>, cost: u64) -> Result<Outcome, NeverFits> {
+    pub async fn acquire(
+        &self,
+        key: impl AsRef<[u8]>,
+        cost: u64,
+    ) -> Result<Outcome, ExceedsCapacity> {
         let key = key.as_ref();
         loop {
             let outcome = self.charge(key, cost);
@@ -157,36 +163,36 @@ impl PerKey<MemoryStore> {
                         cost,
                         slip: Some(slip),
                     });
-                    let waiting = Waiting::new(&self.store, refunds.into_iter().collect());
+                    let guard = RefundGuard::new(&self.store, refunds.into_iter().collect());
                     self.clock.sleep_until(now + delay).await;
-                    waiting.done();
+                    guard.disarm();
                     return Ok(outcome);
                 }
                 Verdict::Deny { retry_after: Some(wait) } => {
                     self.clock.sleep_until(now + wait).await;
                 }
                 Verdict::Deny { retry_after: None } => {
-                    return Err(NeverFits { cost, limit: outcome.limit });
+                    return Err(ExceedsCapacity { cost, limit: outcome.limit });
                 }
             }
         }
     }
 
-    /// Spends 1 for `key` if it fits without waiting longer than `max_wait`, for a request that will wait
-    /// for its turn and be in flight then. Where it needs to do neither, what is spent stays spent.
+    /// Spends 1 for `key` if it fits without waiting longer than `max_wait`, for a request that will be
+    /// in flight after the wait. Without a wait and without slots in flight, what is spent stays spent.
     #[cfg(feature = "tower")]
-    pub(crate) fn enter(&self, key: impl AsRef<[u8]>, max_wait: Span) -> (Outcome, Turn) {
+    pub(crate) fn admit(&self, key: impl AsRef<[u8]>, max_wait: Span) -> (Outcome, Admission) {
         let key = self.key(key.as_ref());
-        let hurried = self.limit.waiting_at_most(max_wait).map(Arc::new);
-        let limit = hurried.as_ref().unwrap_or(&self.limit);
+        let shortened = self.limit.waiting_at_most(max_wait).map(Arc::new);
+        let limit = shortened.as_ref().unwrap_or(&self.limit);
         let charge = Charge { limit, ..self.charge_of(key, 1) };
         let outcome = self.store.charge_one(&charge, self.clock.now());
         if outcome.delay().is_zero() && !limit.is_held() {
-            return (outcome, Turn::default());
+            return (outcome, Admission::default());
         }
         let refund = |slip| Refund { key, limit: Arc::clone(limit), cost: 1, slip: Some(slip) };
-        let receipt = Receipt::of(outcome.slip().map(refund));
-        (outcome, Turn::new(&self.store, &self.clock, None, receipt, outcome.delay()))
+        let receipt: Receipt = outcome.slip().map(refund).into_iter().collect();
+        (outcome, Admission::new(&self.store, &self.clock, None, receipt, outcome.delay()))
     }
 
     /// The store behind the handle.
@@ -202,37 +208,12 @@ impl PerKey<MemoryStore> {
     }
 }
 
-/// A cost that no wait would make fit.
+/// A cost that is more than the limit ever admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a cost of {cost} never fits a limit of {limit}")]
-pub struct NeverFits {
-    /// What was asked for.
+pub struct ExceedsCapacity {
+    /// The requested cost.
     pub cost: u64,
     /// The most that can be spent at once.
     pub limit: u64,
-}
-
-/// Somebody who waits for slots already charged, and gives them back on leaving early.
-pub(crate) struct Waiting<'s, S: Store> {
-    store: &'s Arc<S>,
-    refunds: Vec<Refund>,
-}
-
-impl<'s, S: Store> Waiting<'s, S> {
-    pub(crate) fn new(store: &'s Arc<S>, refunds: Vec<Refund>) -> Self {
-        Self { store, refunds }
-    }
-
-    /// The wait is over: what was charged stays so.
-    pub(crate) fn done(mut self) {
-        self.refunds.clear();
-    }
-}
-
-impl<S: Store> Drop for Waiting<'_, S> {
-    fn drop(&mut self) {
-        if !self.refunds.is_empty() {
-            self.store.refund_detached(std::mem::take(&mut self.refunds));
-        }
-    }
 }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 use tidegate_core::{Ask, Granted, Key, Keyer, Limit, Outcome, Slip, State, Timestamp};
 
-use crate::fleet::membership::Stake;
+use crate::coordination::membership::Stake;
 
 /// One limit to charge for a request.
 #[derive(Clone, Debug)]
@@ -22,10 +22,27 @@ pub struct Charge<'a> {
     pub shared: Key,
     /// What may be spent from it.
     pub limit: &'a Arc<Limit>,
-    /// What to spend; 0 only looks, and then every charge of the call is 0.
+    /// What to spend, at least 1. In a peek the cost to answer for; 0 asks for 1.
     pub cost: u64,
     /// Charged for itself: neither held back by the other charges nor holding them back.
     pub alone: bool,
+}
+
+/// Whether the charges of a call spend anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChargeMode {
+    /// Spends what fits.
+    Spend,
+    /// Answers what a charge would be answered, and changes nothing.
+    Peek,
+}
+
+impl ChargeMode {
+    /// Returns the mode of a request: one with a cost of 0 asks for a peek.
+    #[must_use]
+    pub const fn of_cost(cost: u64) -> Self {
+        if cost == 0 { Self::Peek } else { Self::Spend }
+    }
 }
 
 /// A charge to take back.
@@ -112,6 +129,7 @@ impl Share {
 ///   one of them does not fit.
 /// - If every charge that is not `alone` fits, each of them is spent; if one does not, none is. A
 ///   charge that is `alone` is spent if it fits. One that can't be asked holds nobody back.
+/// - A peek spends nothing. Each of its charges is answered for its cost.
 /// - An outcome tells how its limit stands after the call. One that would have fitted but was held
 ///   back by another says allow, without a slip.
 /// - A key's time never runs backwards.
@@ -125,11 +143,15 @@ pub trait Store: Send + Sync + 'static {
     /// The kind of keys this store wants: known to this process only, or agreed upon by a fleet.
     fn keyer(&self) -> Keyer;
 
-    /// Charges every key of one request, or none of them. One answer for each charge.
+    /// Charges every key of one request, or none of them, or peeks. One answer for each charge.
     ///
     /// Dropping the future leaves it unknown whether the charge was made. A charge that failed is
     /// never to be tried again.
-    fn charge(&self, charges: &[Charge<'_>]) -> impl Future<Output = Answers> + Send;
+    fn charge(
+        &self,
+        charges: &[Charge<'_>],
+        mode: ChargeMode,
+    ) -> impl Future<Output = Answers> + Send;
 
     /// Whether tokens can be held in this store ahead of use, by nodes that share it.
     fn leases(&self) -> bool {

@@ -68,6 +68,7 @@ mod in_flight;
 mod lookup;
 mod refusal;
 mod source;
+mod target;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -90,6 +91,7 @@ pub use self::in_flight::{InFlight, Kept};
 pub use self::lookup::Lookup;
 use self::refusal::Answers;
 pub use self::source::attributes;
+pub use self::target::request_target;
 use crate::live::LiveLimiter;
 use crate::per_key::PerKey;
 use crate::store::Store;

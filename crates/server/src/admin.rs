@@ -7,6 +7,7 @@ mod block;
 mod clients;
 mod fleet;
 mod guard;
+#[cfg(feature = "simulate")]
 mod lab;
 mod live;
 mod page;
@@ -20,21 +21,21 @@ mod top;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
+use tidegate_net::http::response::{self, Body};
+use tidegate_net::http1::HttpHandler;
+use tidegate_net::listener::{ConnectionTimeouts, Peer};
 use tokio::sync::Semaphore;
 
 pub(crate) use self::guard::Guard;
 use self::page::Page;
 use crate::live::Live;
 use crate::metrics::Format;
-use crate::reference::Subject;
 use crate::rules::Keeper;
 use crate::service::Service;
-use crate::transport::connection::Handler;
-use crate::transport::door::{Patience, Peer};
-use crate::transport::http::encode::{self, Body};
 
 /// Most operators at once.
 const CONNECTIONS: usize = 64;
@@ -43,11 +44,11 @@ const CONNECTIONS: usize = 64;
 const DOCUMENTS: usize = 2;
 
 /// Most simulations at a time.
+#[cfg(feature = "simulate")]
 const LABS: usize = 2;
 
-const ENDPOINTS: &str = "/, /metrics, /rlconfig, /v1/block, /v1/clients, /v1/fleet, /v1/lab, /v1/live, \
-     /v1/refund, /v1/rules, /v1/rules/diff, /v1/rules/history, /v1/rules/status, /v1/schema/config.json, /v1/schema/rules.json \
-     or /v1/top";
+/// The path of the Lab among those that a wrong path is answered with.
+const LAB: &str = if cfg!(feature = "simulate") { " /v1/lab," } else { "" };
 
 /// What the admin door shows.
 #[derive(Debug)]
@@ -56,22 +57,46 @@ pub(crate) struct Admin {
     pub(crate) service: Arc<Service>,
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) live: Arc<Live>,
+    schemas: Schemas,
     /// Room for documents of rules, which may be long.
     documents: Semaphore,
     /// Room for simulations, which take a processor each.
+    #[cfg(feature = "simulate")]
     labs: Semaphore,
 }
 
+/// The JSON Schemas that the admin API serves.
+#[derive(Debug)]
+pub(crate) struct Schemas {
+    /// Of files of rules.
+    pub(crate) rules: Bytes,
+    /// Of `tidegate.yaml`.
+    pub(crate) config: Bytes,
+}
+
 impl Admin {
-    pub(crate) fn new(guard: Guard, service: Arc<Service>, keeper: Arc<Keeper>) -> Self {
+    pub(crate) fn new(
+        guard: Guard,
+        service: Arc<Service>,
+        keeper: Arc<Keeper>,
+        schemas: Schemas,
+    ) -> Self {
         let live = Arc::new(Live::new(service.clock().now()));
-        let (documents, labs) = (Semaphore::new(DOCUMENTS), Semaphore::new(LABS));
-        Self { guard, service, keeper, live, documents, labs }
+        Self {
+            guard,
+            service,
+            keeper,
+            live,
+            schemas,
+            documents: Semaphore::new(DOCUMENTS),
+            #[cfg(feature = "simulate")]
+            labs: Semaphore::new(LABS),
+        }
     }
 
     /// An operator is served like everybody else, only that there are not many of them.
-    pub(crate) fn patience() -> Patience {
-        Patience { connections: CONNECTIONS, ..Patience::default() }
+    pub(crate) fn timeouts() -> ConnectionTimeouts {
+        ConnectionTimeouts { connections: CONNECTIONS, ..ConnectionTimeouts::default() }
     }
 
     async fn route(&self, request: Request<Incoming>, from: SocketAddr) -> Response<Body> {
@@ -85,27 +110,32 @@ impl Admin {
                 Some(refusal) => refusal,
             },
             "/v1/live" => reading(&request, || live::answer(self, &now, request.uri().query())),
+            #[cfg(feature = "simulate")]
             "/v1/lab" => lab::answer(self, request).await,
             "/v1/refund" => refund::answer(now.limiter(), request, from).await,
             "/v1/top" => reading(&request, || top::answer(service, &now, request.uri().query())),
             rules::PATH | "/v1/rules/diff" | "/v1/rules/history" | "/v1/rules/status" => {
                 rules::answer(self, &now, request, from).await
             }
-            "/v1/schema/rules.json" => reading(&request, || schema(Subject::Rules)),
-            "/v1/schema/config.json" => reading(&request, || schema(Subject::Config)),
+            "/v1/schema/rules.json" => reading(&request, || schema(&self.schemas.rules)),
+            "/v1/schema/config.json" => reading(&request, || schema(&self.schemas.config)),
             path if path.starts_with(clients::PATH) => {
                 clients::answer(now.limiter(), request, from).await
             }
             path => {
-                let path = crate::service::quoted(path);
-                let detail = format!("path: found {path}, wanted {ENDPOINTS}");
-                encode::problem(StatusCode::NOT_FOUND, &detail)
+                let path = tidegate_core::quote(path);
+                let detail = format!(
+                    "path: found {path}, wanted /, /metrics, /rlconfig, /v1/block, /v1/clients, /v1/fleet,{LAB} /v1/live, \
+                     /v1/refund, /v1/rules, /v1/rules/diff, /v1/rules/history, /v1/rules/status, /v1/schema/config.json, \
+                     /v1/schema/rules.json or /v1/top"
+                );
+                response::problem(StatusCode::NOT_FOUND, &detail)
             }
         }
     }
 }
 
-impl Handler for Admin {
+impl HttpHandler for Admin {
     async fn handle(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
         let mut response = match Page::at(request.uri().path()) {
             // Whoever opens a page has yet to say its token there.
@@ -138,10 +168,10 @@ fn other_than_reading(request: &Request<Incoming>) -> Option<Response<Body>> {
     match *request.method() {
         // hyper sends the head of the same answer to HEAD.
         Method::GET | Method::HEAD => None,
-        Method::OPTIONS => Some(encode::options(ALLOWED)),
+        Method::OPTIONS => Some(response::options(ALLOWED)),
         ref other => {
             let detail = format!("method: found {other}, wanted GET");
-            Some(encode::wrong_method(&detail, ALLOWED))
+            Some(response::wrong_method(&detail, ALLOWED))
         }
     }
 }
@@ -149,15 +179,15 @@ fn other_than_reading(request: &Request<Incoming>) -> Option<Response<Body>> {
 fn metrics(admin: &Admin, request: &Request<Incoming>) -> Response<Body> {
     let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
     let format = Format::accepted(accept);
-    let mut response = encode::plain(admin.service.metrics(format, &admin.keeper.standing()));
+    let mut response = response::plain(admin.service.metrics(format, &admin.keeper.standing()));
     let kind = HeaderValue::from_static(format.content_type());
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }
 
-fn schema(subject: Subject) -> Response<Body> {
-    let mut response = Response::new(Body::from(subject.schema().to_json()));
-    let kind = HeaderValue::from_static(Subject::MEDIA_TYPE);
+fn schema(json: &Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::from(json.clone()));
+    let kind = HeaderValue::from_static("application/schema+json");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }

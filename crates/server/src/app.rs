@@ -8,23 +8,25 @@ use std::time::Duration;
 use futures_util::future::OptionFuture;
 use thiserror::Error;
 use tidegate::{Clock, HeaderStyle, Limiter, MemoryStore, OpenError, Span};
+use tidegate_net::http1::Http1;
+use tidegate_net::listener::tls::TlsError;
+use tidegate_net::listener::{ConnectionCounts, ConnectionTimeouts, Listener, ListenerTls, socket};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
-use crate::admin::{Admin, Guard, is_local};
-use crate::config::{ConfigError, Door, Drain, Listen, RulesConfig, StoreConfig};
+use crate::admin::{Admin, Guard, Schemas, is_local};
+use crate::config::{Door, Drain, Listen};
+use crate::config_error::ConfigError;
 use crate::gateway::{self, Front, GatewayConfig, Threads, Upstreams};
 use crate::identity::{Identity, IdentityConfig};
+use crate::reference::Subject;
 use crate::reload::ReloadSignal;
-use crate::rules::{Found, Household, Keeper, Shared, node_name, reports};
+use crate::rules::{Found, Household, Keeper, RulesConfig, Shared, node_name, reports};
+use crate::service::Service;
 use crate::service::rls::{Rls, RlsHeaders};
-use crate::service::{Service, written};
-use crate::store::AnyStore;
-use crate::transport::connection::Http1;
-use crate::transport::door::tls::TlsError;
-use crate::transport::door::{Connections, Doorway, Patience, Tls, listen};
+use crate::store::{AnyStore, StoreConfig};
 use crate::transport::grpc::{self, Grpc};
 use crate::transport::http;
 use crate::transport::resp::{Gate, Resp};
@@ -74,8 +76,8 @@ struct Bound {
     name: &'static str,
     listener: TcpListener,
     address: SocketAddr,
-    tls: Option<Arc<Tls>>,
-    connections: Arc<Connections>,
+    tls: Option<Arc<ListenerTls>>,
+    connections: Arc<ConnectionCounts>,
 }
 
 /// The address of the gateway, which listens once for each of its threads.
@@ -83,8 +85,8 @@ struct Bound {
 struct Entrance {
     listeners: Vec<std::net::TcpListener>,
     address: SocketAddr,
-    tls: Option<Arc<Tls>>,
-    connections: Arc<Connections>,
+    tls: Option<Arc<ListenerTls>>,
+    connections: Arc<ConnectionCounts>,
     upstreams: Arc<Upstreams>,
 }
 
@@ -109,9 +111,9 @@ impl Entrance {
 
 impl Listen {
     /// TLS for a door, if it is to speak it. `protocols` are what it speaks inside.
-    fn tls(&self, door: &str, protocols: &[&str]) -> Result<Option<Arc<Tls>>, TlsError> {
+    fn tls(&self, door: &str, protocols: &[&str]) -> Result<Option<Arc<ListenerTls>>, TlsError> {
         let files = self.tls.as_ref().and_then(|tls| tls.of(door));
-        files.map(|files| Tls::load(files.clone(), protocols).map(Arc::new)).transpose()
+        files.map(|files| ListenerTls::load(files.clone(), protocols).map(Arc::new)).transpose()
     }
 }
 
@@ -125,7 +127,7 @@ impl Bound {
     ) -> Result<Option<Self>, BindError> {
         let Door::At(wanted) = door else { return Ok(None) };
         let taken = |error| BindError::Door { door: name, address: wanted.clone(), error };
-        let listener = listen::listen(wanted).await.map_err(taken)?;
+        let listener = socket::listen(wanted).await.map_err(taken)?;
         let address = listener.local_addr().map_err(taken)?;
         let (tls, connections) = (listen.tls(name, protocols)?, Arc::default());
         Ok(Some(Self { name, listener, address, tls, connections }))
@@ -134,13 +136,13 @@ impl Bound {
     /// The door, ready to be opened.
     fn doorway(
         self,
-        patience: Patience,
+        timeouts: ConnectionTimeouts,
         clock: &Clock,
         closing: &watch::Receiver<bool>,
-    ) -> Doorway {
+    ) -> Listener {
         let (clock, closing) = (clock.clone(), closing.clone());
         let Self { listener, tls, connections, .. } = self;
-        Doorway { listener, tls, connections, patience, clock, closing, shared: false }
+        Listener { listener, tls, connections, timeouts, clock, closing, shared: false }
     }
 }
 
@@ -211,7 +213,11 @@ impl App {
         keeper.begin(&rules).await;
         let admin = admin.map(|(bound, guard)| {
             let (service, keeper) = (Arc::clone(&service), Arc::clone(&keeper));
-            (bound, Admin::new(guard, service, keeper))
+            let schemas = Schemas {
+                rules: Subject::Rules.schema().to_json().into(),
+                config: Subject::Config.schema().to_json().into(),
+            };
+            (bound, Admin::new(guard, service, keeper, schemas))
         });
         Ok(Self {
             http,
@@ -231,7 +237,7 @@ impl App {
 
     /// How many rules somebody wrote are in force.
     pub(crate) fn rules(&self) -> usize {
-        written(self.service.now().limiter().rules()).count()
+        self.service.now().limiter().rules().rules().len()
     }
 
     /// Where checks are answered over HTTP.
@@ -289,14 +295,16 @@ impl App {
         let (close, closing) = watch::channel(false);
         let leaving = leave(stage, Arc::clone(&self.service), clock.clone(), drain.delay, close);
         tasks.push(tokio::spawn(leaving));
-        let patience = |patience: Patience| Patience { drain: drain.timeout, ..patience };
+        let timeouts =
+            |timeouts: ConnectionTimeouts| ConnectionTimeouts { drain: drain.timeout, ..timeouts };
         let mut threads = self.gateway.and_then(|entrance| {
             let Entrance { listeners, tls, connections, upstreams, .. } = entrance;
             self.service.books().metrics.door("gateway", Arc::clone(&connections));
-            self.service.books().metrics.upstreams(Arc::clone(&upstreams));
+            let sampled = Arc::clone(&upstreams);
+            self.service.books().metrics.register_upstreams(move || sampled.samples());
             tasks.push(tokio::spawn(Arc::clone(&upstreams).watch()));
             let front = Front {
-                patience: patience(upstreams.patience()),
+                timeouts: timeouts(upstreams.timeouts()),
                 upstreams,
                 service: Arc::clone(&self.service),
                 identity: Arc::clone(&self.identity),
@@ -310,21 +318,21 @@ impl App {
                 .ok()
         });
         let http = self.http.map(|bound| {
-            let doorway = bound.doorway(patience(Patience::default()), &clock, &closing);
+            let doorway = bound.doorway(timeouts(ConnectionTimeouts::default()), &clock, &closing);
             doorway
                 .serve(Arc::new(Http1(http::Door::new(Arc::clone(&self.service), self.identity))))
         });
         let grpc = self.grpc.map(|bound| {
-            let doorway = bound.doorway(patience(grpc::patience()), &clock, &closing);
+            let doorway = bound.doorway(timeouts(grpc::timeouts()), &clock, &closing);
             let service = Arc::clone(&self.service);
             doorway.serve(Arc::new(Grpc::new(service, clock.clone(), closing.clone())))
         });
         let resp = self.resp.map(|(bound, gate)| {
-            let doorway = bound.doorway(patience(Resp::patience()), &clock, &closing);
+            let doorway = bound.doorway(timeouts(Resp::timeouts()), &clock, &closing);
             doorway.serve(Arc::new(Resp::new(Arc::clone(&self.service), gate)))
         });
         let admin = self.admin.map(|(bound, admin)| {
-            let doorway = bound.doorway(patience(Admin::patience()), &clock, &closing);
+            let doorway = bound.doorway(timeouts(Admin::timeouts()), &clock, &closing);
             doorway.serve(Arc::new(Http1(admin)))
         });
         let gateway = threads.as_mut().map(Threads::served);
@@ -337,7 +345,7 @@ impl App {
         );
         tasks.iter().for_each(JoinHandle::abort);
         // What this node holds ahead of use is the others' again at once.
-        self.service.now().limiter().settle_fleet().await;
+        self.service.now().limiter().release_all().await;
         self.store.leave().await;
         drop(threads);
         [http, grpc, resp, admin, gateway].into_iter().flatten().sum()
@@ -366,7 +374,7 @@ async fn leave(
 
 /// Takes up certificates that have changed, at intervals and on every reload. The log has the error of one that can't
 /// be used, once and after every reload; the old one stays.
-async fn reload_certificates(doors: Vec<Arc<Tls>>, mut reloads: ReloadSignal) {
+async fn reload_certificates(doors: Vec<Arc<ListenerTls>>, mut reloads: ReloadSignal) {
     let mut ticker = tokio::time::interval(RELOAD);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut told = String::new();

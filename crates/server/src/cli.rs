@@ -1,32 +1,39 @@
 //! The command line: one file per command, and how all of them speak.
 
+#[cfg(feature = "bench")]
 mod bench;
 mod block;
 mod check;
 mod excerpt;
 mod explain;
+#[cfg(any(feature = "bench", feature = "simulate"))]
 mod progress;
 mod rules;
 mod serve;
+#[cfg(feature = "simulate")]
 mod simulate;
+#[cfg(feature = "top")]
 mod top;
 mod validate;
+#[cfg(any(feature = "bench", feature = "simulate"))]
+mod values;
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tidegate_net::client::ClientError;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::client::ClientError;
-use crate::config::{ConfigError, LogConfig, LogFormat};
+use crate::config::{LogConfig, LogFormat};
+use crate::config_error::ConfigError;
 
 /// Rate limits as a service.
 #[derive(Debug, Parser)]
-#[command(name = "tidegate", version, max_term_width = 100, after_help = EXAMPLES)]
+#[command(name = "tidegate", version, max_term_width = 100, after_help = examples())]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -52,16 +59,33 @@ TIDEGATE_LOG_FORMAT sets how: text, or json, an object on each line.
 TIDEGATE_TOKEN opens an admin door that has a token.
 TIDEGATE_CA, TIDEGATE_CERTIFICATE and TIDEGATE_KEY name PEM files for --server https://…";
 
+/// Returns the examples of the commands that this binary has.
+fn examples() -> String {
+    let optional = [
+        ("tidegate simulate ", cfg!(feature = "simulate")),
+        ("tidegate top ", cfg!(feature = "top")),
+        ("tidegate bench ", cfg!(feature = "bench")),
+    ];
+    let is_present = |line: &&str| {
+        let command = line.trim_start();
+        optional.iter().all(|(start, present)| *present || !command.starts_with(start))
+    };
+    EXAMPLES.lines().filter(is_present).collect::<Vec<_>>().join("\n")
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Serve),
     Check(check::Check),
     Explain(explain::Explain),
     Validate(validate::Validate),
+    #[cfg(feature = "simulate")]
     Simulate(Box<simulate::Simulate>),
     Rules(rules::Rules),
     Block(block::Block),
+    #[cfg(feature = "top")]
     Top(top::Top),
+    #[cfg(feature = "bench")]
     Bench(bench::Bench),
 }
 
@@ -75,10 +99,13 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Command::Check(command) => command.run(&mut output),
         Command::Explain(command) => command.run(&mut output),
         Command::Validate(command) => command.run(&mut output),
+        #[cfg(feature = "simulate")]
         Command::Simulate(command) => command.run(&mut output),
         Command::Rules(command) => command.run(&mut output),
         Command::Block(command) => command.run(&mut output),
+        #[cfg(feature = "top")]
         Command::Top(command) => command.run(&mut output),
+        #[cfg(feature = "bench")]
         Command::Bench(command) => command.run(&mut output),
     };
     match done {
@@ -210,7 +237,7 @@ impl From<ClientError> for Failure {
             ClientError::Unreachable { .. } => failure
                 .hint("tidegate serve starts a server")
                 .hint("--server http://HOST:PORT asks another one"),
-            ClientError::Silent { .. } => failure.hint("is that the HTTP door of a tidegate?"),
+            ClientError::NoResponse { .. } => failure.hint("is that the HTTP door of a tidegate?"),
         }
     }
 }

@@ -11,33 +11,26 @@ mod rules;
 pub(crate) mod schema;
 mod secrets;
 mod tls;
-mod token;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use serde_saphyr::Location;
-use thiserror::Error;
-use tidegate::rule::{Mark, RuleError, RuleErrors};
-use tidegate::{HeaderStyle, MemoryStore, RedisConfig, Secret, Span};
+use tidegate::{HeaderStyle, MemoryStore, Secret, Span};
+use tidegate_net::client::{ClientTls, HttpClient};
 
-pub(crate) use self::file::{ConfigFile, Kind, SECRETIVE, kind, unreadable};
+pub(crate) use self::file::{ConfigFile, Kind, kind};
 pub(crate) use self::gateway::GatewaySource;
-pub(crate) use self::rules::{RuleSource, RulesConfig, RulesRedis, RulesUrl};
 pub(crate) use self::secrets::PASSWORD_VARIABLE;
 use self::secrets::RedisSource;
 pub(crate) use self::tls::TlsConfig;
-pub(crate) use self::token::Token;
-use crate::client::ClientTls;
+use crate::config_error::{ConfigError, InvalidEntry};
 use crate::gateway::GatewayConfig;
 use crate::identity::IdentityConfig;
+use crate::rules::{RuleSource, RulesConfig};
 use crate::service::rls::RlsHeaders;
-
-/// The rules that are enforced when none are given.
-pub(crate) const SAMPLE_RULES: &str = include_str!("sample_rules.yaml");
-/// What errors call them.
-pub(crate) const SAMPLE_NAME: &str = "sample_rules.yaml";
+use crate::store::StoreConfig;
+use tidegate_net::token::BearerToken;
 
 const DEFAULT_HTTP: &str = "127.0.0.1:8080";
 const DEFAULT_GRPC: &str = "127.0.0.1:8081";
@@ -72,7 +65,7 @@ pub(crate) struct Listen {
     /// Off without an upstream.
     pub(crate) gateway: Door,
     /// What opens the admin door, beyond being able to reach it.
-    pub(crate) token: Option<Token>,
+    pub(crate) token: Option<BearerToken>,
     pub(crate) tls: Option<TlsConfig>,
     pub(crate) drain: Drain,
 }
@@ -106,29 +99,6 @@ pub(crate) enum Door {
     At(String),
 }
 
-/// Where spending is kept.
-#[derive(Debug)]
-pub(crate) enum StoreConfig {
-    Memory {
-        max_keys: usize,
-    },
-    Redis {
-        config: Box<RedisConfig>,
-        /// The folder for what this node should still know after a restart.
-        state: Option<PathBuf>,
-    },
-}
-
-/// Prints as the place that it is, without secrets: `memory`, `redis://cache.example.com:6379`.
-impl fmt::Display for StoreConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Memory { .. } => f.write_str("memory"),
-            Self::Redis { config, .. } => config.fmt(f),
-        }
-    }
-}
-
 /// What the command line says about the configuration; it beats the file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flags {
@@ -158,7 +128,7 @@ impl Config {
             None => ConfigFile::default(),
         };
         let rules = match &flags.rules {
-            Some(place) => Some(RuleSource::of_flag(place)?),
+            Some(place) => Some(rules::source_of_flag(place)?),
             None => file.rules,
         };
         let envoy = flags.rules_envoy.or(file.envoy);
@@ -166,7 +136,7 @@ impl Config {
         let copies = file.copies.clone();
         let state = || copies.clone().map_or_else(state_folder, |folder| Ok(Some(folder)));
         let rules = RulesConfig {
-            source: rules.unwrap_or(otherwise).load()?,
+            source: rules::load_source(rules.unwrap_or(otherwise))?,
             envoy,
             copies: file.copies,
             poll: file.poll,
@@ -253,15 +223,16 @@ impl LogConfig {
 ///
 /// # Errors
 /// It says something that is no token.
-pub(crate) fn token() -> Result<Option<Token>, ConfigError> {
+pub(crate) fn token() -> Result<Option<BearerToken>, ConfigError> {
     const NAME: &str = "TIDEGATE_TOKEN";
     let Some(text) = environment(NAME)? else { return Ok(None) };
     text.parse()
         .map(Some)
-        .map_err(|message| ConfigError::Invalid(vec![Wrong::new(NAME, None, message)]))
+        .map_err(|message| ConfigError::Invalid(vec![InvalidEntry::new(NAME, None, message)]))
 }
 
 /// Whether colours are wanted: not when `NO_COLOR` says anything.
+#[cfg(feature = "top")]
 pub(crate) fn wants_colours() -> bool {
     matches!(environment("NO_COLOR"), Ok(None))
 }
@@ -270,6 +241,7 @@ pub(crate) fn wants_colours() -> bool {
 ///
 /// # Errors
 /// It is no text.
+#[cfg(feature = "bench")]
 pub(crate) fn resp_password() -> Result<Option<Secret>, ConfigError> {
     resp::RespPassword::Elsewhere.load()
 }
@@ -306,6 +278,23 @@ pub(crate) fn client_tls() -> Result<ClientTls, ConfigError> {
         }
     };
     Ok(ClientTls { ca, identity })
+}
+
+/// Returns the client of a server by its URL, for commands; it has no path.
+///
+/// # Errors
+/// It is not such a URL, or the files for TLS are not complete.
+pub(crate) fn http_client(text: &str) -> Result<HttpClient, String> {
+    let wanted = || format!("must be a URL like http://127.0.0.1:8080, found {text:?}");
+    let uri: hyper::Uri = text.parse().map_err(|_| wanted())?;
+    if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+        return Err(wanted());
+    }
+    let tls = match uri.scheme_str() {
+        Some("https") => client_tls().map_err(|error| format!("{error}, found {text:?}"))?,
+        _ => ClientTls::default(),
+    };
+    HttpClient::new(&uri, &tls).map_err(|error| format!("{error}, found {text:?}"))
 }
 
 /// Where a server may keep what it should still have after a restart: what systemd names, else the usual
@@ -364,77 +353,4 @@ impl FromStr for Door {
             None => Err(format!("must be an address like 127.0.0.1:8080, or off, found {text:?}")),
         }
     }
-}
-
-/// Reads a text file of at most `most` bytes.
-///
-/// # Errors
-/// It can't be read, or is longer.
-pub(crate) fn read(path: &Path, most: usize) -> Result<String, ConfigError> {
-    use std::io::Read;
-    let unreadable = |reason: String| ConfigError::Unreadable { path: path.to_owned(), reason };
-    let file = std::fs::File::open(path).map_err(|error| unreadable(error.to_string()))?;
-    if file.metadata().is_ok_and(|about| about.is_dir()) {
-        return Err(unreadable("a file is wanted, found a directory".to_owned()));
-    }
-    let mut bytes = Vec::new();
-    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
-    file.take(limit).read_to_end(&mut bytes).map_err(|error| unreadable(error.to_string()))?;
-    if bytes.len() > most {
-        return Err(unreadable(format!("at most {most} bytes are wanted, found more")));
-    }
-    String::from_utf8(bytes).map_err(|_| unreadable("text in UTF-8 is wanted".to_owned()))
-}
-
-/// Why there is nothing to serve.
-#[derive(Debug, Error)]
-pub(crate) enum ConfigError {
-    #[error("{}: {reason}", path.display())]
-    Unreadable { path: PathBuf, reason: String },
-    /// A flag or a variable, which has no line.
-    #[error("{place}: {reason}")]
-    Elsewhere { place: &'static str, reason: String },
-    #[error("{}", lines(.0))]
-    Invalid(Vec<Wrong>),
-    #[error(transparent)]
-    Rules(#[from] RuleErrors),
-}
-
-impl From<RuleError> for ConfigError {
-    fn from(error: RuleError) -> Self {
-        Self::Rules(error.into())
-    }
-}
-
-/// One thing that is wrong with a configuration file.
-#[derive(Debug)]
-pub(crate) struct Wrong {
-    pub(crate) source: String,
-    pub(crate) at: Option<Mark>,
-    message: String,
-}
-
-impl Wrong {
-    pub(crate) fn new(source: &str, at: Option<Mark>, message: String) -> Self {
-        Self { source: source.to_owned(), at, message }
-    }
-}
-
-/// The part of a line that a location of the reader is.
-pub(crate) fn mark(location: Location) -> Mark {
-    Mark::new(location.line(), location.column(), location.span().len())
-}
-
-impl fmt::Display for Wrong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.at.map(Mark::line) {
-            Some(line) => write!(f, "{}:{line}: {}", self.source, self.message),
-            None => write!(f, "{}: {}", self.source, self.message),
-        }
-    }
-}
-
-fn lines(wrong: &[Wrong]) -> String {
-    let lines: Vec<String> = wrong.iter().map(ToString::to_string).collect();
-    lines.join("\n")
 }

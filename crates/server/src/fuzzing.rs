@@ -6,7 +6,6 @@ use hyper::header::{HeaderMap, HeaderValue};
 
 use crate::identity::forwarded::ForwardedHeader;
 use crate::rules::envoy::{EnvoyRules, Found};
-use crate::simulate::log;
 use crate::transport::http;
 use crate::transport::resp::rehearse;
 
@@ -82,19 +81,8 @@ pub fn forwarded(words: &[u8]) {
 /// What is refused has no place, or its text is too long to be told.
 pub fn check_json(body: &[u8]) {
     for fault in http::rehearse(body) {
-        assert!(!fault.place.is_empty() && !fault.wanted.is_empty(), "{fault:?}");
+        assert!(!fault.path.is_empty() && !fault.wanted.is_empty(), "{fault:?}");
         assert!(fault.to_string().len() < 2_048, "{} bytes are told", fault.to_string().len());
-    }
-}
-
-/// Reads any bytes as an access log, of which everything is wanted.
-///
-/// # Panics
-/// A line got lost, or what is told of one is too long.
-pub fn log_line(bytes: &[u8]) {
-    for bad in log::rehearse(bytes) {
-        assert!(bad.line > 0 && !bad.found.is_empty() && !bad.wanted.is_empty(), "{bad:?}");
-        assert!(bad.found.len() + bad.wanted.len() < 2_048, "{bad:?}");
     }
 }
 

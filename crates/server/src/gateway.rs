@@ -35,6 +35,9 @@ use hyper::upgrade::OnUpgrade;
 use hyper::{Request, Response, StatusCode, Version};
 use parking_lot::Mutex;
 use tidegate::{Clock, Span};
+use tidegate_core::Reply;
+use tidegate_net::http::response;
+use tidegate_net::listener::{ConnectionTimeouts, Peer};
 
 use self::answer::Manner;
 use self::body::{Down, Up};
@@ -49,12 +52,10 @@ use self::pool::Pool;
 use self::route::{Route, Routes};
 pub(crate) use self::threads::{Front, Threads, listen};
 use self::tunnel::Tunnel;
-pub(crate) use self::upstream::UpstreamStanding;
 use self::upstream::{Entered, Outcome, Upstream};
 use crate::identity::{Caller, Identity};
-use crate::service::{Admitted, Reply, Service, Via};
-use crate::transport::door::{Patience, Peer};
-use crate::transport::http::encode;
+use crate::metrics::UpstreamSample;
+use crate::service::{Admitted, Service, Via};
 
 /// How long an idle connection is left open when the gateway closes: its client may be about to send.
 const PARTING: Span = Span::from_secs(3);
@@ -92,15 +93,19 @@ impl Upstreams {
     }
 
     /// How long connections of clients may take.
-    pub(crate) fn patience(&self) -> Patience {
+    pub(crate) fn timeouts(&self) -> ConnectionTimeouts {
         let idle = self.config.timeouts.idle;
-        Patience { request: idle, parting: Some(PARTING), ..Patience::default() }
+        ConnectionTimeouts {
+            request: idle,
+            idle_grace: Some(PARTING),
+            ..ConnectionTimeouts::default()
+        }
     }
 
-    /// How each of them stands.
-    pub(crate) fn standing(&self) -> Vec<UpstreamStanding> {
+    /// Returns a sample of each upstream.
+    pub(crate) fn samples(&self) -> Vec<UpstreamSample> {
         let now = self.clock.now();
-        self.all.iter().map(|upstream| upstream.standing(now)).collect()
+        self.all.iter().map(|upstream| upstream.sample(now)).collect()
     }
 
     fn servers(&self) -> usize {
@@ -212,7 +217,7 @@ impl Inner {
             None => Box::pin(self.decide(&head, route, asked)).await?,
         };
         if !reply.decision.is_allowed() {
-            return Err(encode::reply(&reply));
+            return Err(response::reply(&reply));
         }
         if admitted.waits() {
             Box::pin(self.hold(&admitted, &mut body, &asked.hangup)).await?;
@@ -247,7 +252,7 @@ impl Inner {
         if let Some(server) = server {
             let (Some(client), true) = (client, upgrades) else {
                 let detail = "the upstream switched protocols, which nobody had asked for";
-                return Err(encode::problem(StatusCode::BAD_GATEWAY, detail));
+                return Err(response::problem(StatusCode::BAD_GATEWAY, detail));
             };
             *asked.tunnel.lock() = Some(Tunnel { client, server, guards });
             return Ok(response.map(|_| Down::Own(Full::default())));
@@ -311,12 +316,14 @@ impl Inner {
     /// The answer to a request that can't be put to them.
     async fn decide(&self, head: &Parts, route: &Route, asked: &Asked) -> Decided {
         let by = self.service.now();
-        let caller =
-            Caller { way: Some((&route.name, &route.upstream.name)), ..asked.peer.caller() };
+        let caller = Caller {
+            way: Some((&route.name, &route.upstream.name)),
+            ..Caller::new(asked.peer.address.ip(), asked.peer.service.as_deref())
+        };
         let request = self
             .identity
             .describe(by.known(), head, caller)
-            .map_err(|fault| encode::fault(&self.service.refused(Via::Gateway, fault)))?;
+            .map_err(|fault| response::fault(&self.service.refused(Via::Gateway, fault)))?;
         Ok(self.service.admit(&by, Via::Gateway, &request, self.max_wait).await)
     }
 }

@@ -19,13 +19,14 @@ use std::sync::Arc;
 use hyper::http::request::Parts;
 use tidegate::tower::{Lookup, mentioned};
 use tidegate::{BlockList, Clock, Request, RuleSet};
+use tidegate_core::CallError;
 
 pub(crate) use self::address::{AddressConfig, Addresses};
 use self::jwt::{Claims, Verifier};
 pub(crate) use self::jwt::{JwtConfig, TokenPlace};
 pub(crate) use self::keys::KeySource;
-use crate::config::ConfigError;
-use crate::service::{Call, Fault};
+use crate::config_error::ConfigError;
+use crate::service::Call;
 
 /// How clients are told apart.
 #[derive(Debug, Default)]
@@ -63,6 +64,13 @@ pub(crate) struct Caller<'a> {
     pub(crate) service: Option<&'a str>,
     /// The names of the route and the upstream that its request is for, if we know them.
     pub(crate) way: Option<(&'a str, &'a str)>,
+}
+
+impl<'a> Caller<'a> {
+    /// The caller at an address, with the verified name in its certificate.
+    pub(crate) fn new(address: IpAddr, service: Option<&'a str>) -> Self {
+        Self { address, service, way: None }
+    }
 }
 
 /// The call with the name of the service that makes it, if its certificate says so.
@@ -138,12 +146,12 @@ impl Identity {
         known: &'r Known,
         head: &'r Parts,
         caller: Caller<'_>,
-    ) -> Result<Request<'r>, Fault> {
+    ) -> Result<Request<'r>, CallError> {
         let seen = Seen { identity: self, head, caller, claims: OnceCell::new() };
         let mut request = Request::new();
         for (name, source) in &known.0 {
             if let Some(value) = seen.read(source) {
-                let refused = |error| Fault::refused(name, &error);
+                let refused = |error| CallError::rejected_attribute(name, &error);
                 request.insert(&**name, value).map_err(refused)?;
             }
         }

@@ -4,27 +4,25 @@
 
 mod admin;
 mod app;
-mod bench;
 mod cli;
-mod client;
 mod config;
+mod config_error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gateway;
 mod identity;
 mod live;
 mod metrics;
-mod plain;
-pub mod proto;
 mod reference;
 mod reload;
 mod rules;
 mod rules_version;
 mod service;
-mod simulate;
 mod store;
 mod top;
 mod transport;
+
+pub use tidegate_proto as proto;
 
 use std::process::ExitCode;
 

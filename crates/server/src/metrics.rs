@@ -8,17 +8,19 @@ mod gather;
 mod latency;
 mod lines;
 mod names;
-mod places;
 mod process;
 mod quantile;
 mod rules;
 mod sample;
 pub(crate) mod shards;
 
+use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidegate::{Decision, RuleSet, Span};
+use tidegate_core::CallStatus;
+use tidegate_net::listener::ConnectionCounts;
 
 pub(crate) use self::exposition::Format;
 pub(crate) use self::gather::{Sources, short};
@@ -30,12 +32,10 @@ use self::rules::RuleCounts;
 pub(crate) use self::sample::{Checks, Said, Sample, since};
 use self::shards::PER_LINE;
 pub(crate) use self::shards::Shards;
-use crate::gateway::{UpstreamStanding, Upstreams};
-use crate::service::{Ending, Via};
-use crate::transport::door::Connections;
+use crate::service::Via;
 
-/// How checks ended that were blocked; the others are [`Ending`]s.
-const BLOCKED: usize = Ending::ALL.len();
+/// How checks ended that were blocked; the others are [`CallStatus`]s.
+const BLOCKED: usize = CallStatus::ALL.len();
 const _: () = assert!(BLOCKED < PER_LINE);
 
 /// Counts what a server does.
@@ -45,8 +45,31 @@ pub(crate) struct Metrics {
     checks: Shards,
     durations: Latency,
     rules: RuleCounts,
-    doors: Mutex<Vec<(&'static str, Arc<Connections>)>>,
-    upstreams: Mutex<Option<Arc<Upstreams>>>,
+    doors: Mutex<Vec<(&'static str, Arc<ConnectionCounts>)>>,
+    upstreams: Mutex<Option<UpstreamSource>>,
+}
+
+/// The counts and the health of one upstream at one moment.
+#[derive(Debug)]
+pub(crate) struct UpstreamSample {
+    pub(crate) name: Arc<str>,
+    pub(crate) in_flight: usize,
+    /// Most requests in flight, if there is such a limit.
+    pub(crate) max_in_flight: Option<usize>,
+    /// The number of requests by outcome.
+    pub(crate) outcomes: Vec<(&'static str, u64)>,
+    /// Its servers, and whether each is healthy.
+    pub(crate) servers: Vec<(String, bool)>,
+}
+
+/// Takes the samples of a gateway's upstreams.
+#[derive(Clone)]
+struct UpstreamSource(Arc<dyn Fn() -> Vec<UpstreamSample> + Send + Sync>);
+
+impl fmt::Debug for UpstreamSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("UpstreamSource")
+    }
 }
 
 impl Metrics {
@@ -61,36 +84,39 @@ impl Metrics {
     }
 
     /// Tells of a door from now on.
-    pub(crate) fn door(&self, name: &'static str, connections: Arc<Connections>) {
+    pub(crate) fn door(&self, name: &'static str, connections: Arc<ConnectionCounts>) {
         self.doors.lock().push((name, connections));
     }
 
-    /// Tells of a gateway's upstreams from now on.
-    pub(crate) fn upstreams(&self, upstreams: Arc<Upstreams>) {
-        *self.upstreams.lock() = Some(upstreams);
+    /// Reports the samples of a gateway's upstreams from now on.
+    pub(crate) fn register_upstreams(
+        &self,
+        sample: impl Fn() -> Vec<UpstreamSample> + Send + Sync + 'static,
+    ) {
+        *self.upstreams.lock() = Some(UpstreamSource(Arc::new(sample)));
     }
 
     /// The doors by name, and their connections.
-    pub(crate) fn doors(&self) -> Vec<(&'static str, Arc<Connections>)> {
+    pub(crate) fn doors(&self) -> Vec<(&'static str, Arc<ConnectionCounts>)> {
         self.doors.lock().clone()
     }
 
-    /// How a gateway's upstreams do; none without a gateway.
-    pub(crate) fn upstreams_standing(&self) -> Vec<UpstreamStanding> {
-        let upstreams = self.upstreams.lock().clone();
-        upstreams.map_or_else(Vec::new, |upstreams| upstreams.standing())
+    /// Returns the samples of a gateway's upstreams; none without a gateway.
+    pub(crate) fn upstream_samples(&self) -> Vec<UpstreamSample> {
+        let source = self.upstreams.lock().clone();
+        source.map_or_else(Vec::new, |source| (source.0)())
     }
 
     /// Counts a check that was decided.
     #[inline]
-    pub(crate) fn answered(&self, via: Via, ending: Ending, blocked: bool, took: Span) {
+    pub(crate) fn answered(&self, via: Via, ending: CallStatus, blocked: bool, took: Span) {
         let answer = if blocked { BLOCKED } else { ending as usize };
         self.checks.add(via as usize, answer, 1);
         self.durations.add(via as usize, took, 1);
     }
 
     /// Counts a call that was not understood.
-    pub(crate) fn refused(&self, via: Via, ending: Ending) {
+    pub(crate) fn refused(&self, via: Via, ending: CallStatus) {
         self.checks.add(via as usize, ending as usize, 1);
     }
 

@@ -7,7 +7,7 @@ mod page;
 
 use clap::ValueEnum;
 use tidegate::RuleSet;
-use tidegate_core::schema::Schema;
+use tidegate_rules::schema::Schema;
 
 use crate::config::schema;
 
@@ -21,9 +21,6 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// The content type of a schema.
-    pub(crate) const MEDIA_TYPE: &'static str = "application/schema+json";
-
     pub(crate) fn schema(self) -> Schema {
         match self {
             Self::Rules => RuleSet::schema(),

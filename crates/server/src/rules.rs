@@ -3,13 +3,14 @@
 //! A source offers documents (`source/`), the [`Keeper`] puts those in force that are newer and fit, and
 //! keeps what it has when they are not.
 
+mod config;
 mod copy;
 pub(crate) mod diff;
 pub(crate) mod envoy;
 mod keeper;
 mod opening;
 mod quiet;
-mod shown;
+mod rule_view;
 #[cfg(test)]
 mod simulation;
 mod source;
@@ -19,13 +20,15 @@ use std::sync::Arc;
 
 use tidegate::{RuleSet, Timestamp};
 
+pub(crate) use self::config::{RuleSource, RulesConfig, RulesRedis, RulesUrl};
+use self::config::{SAMPLE_NAME, SAMPLE_RULES};
 use self::envoy::{EnvoyRules, Files};
 pub(crate) use self::keeper::{Household, Keeper, PushError};
 pub(crate) use self::opening::{Found, Shared, node_name, reports};
-pub(crate) use self::shown::Shown;
+pub(crate) use self::rule_view::RuleView;
 pub(crate) use self::source::NUMBER;
 pub(crate) use self::standing::{NodeReport, Standing};
-use crate::config::{self, ConfigError, RuleSource, SAMPLE_NAME, SAMPLE_RULES};
+use crate::config_error::{ConfigError, read_file};
 use crate::service::internal_rules;
 
 /// Everything that is enforced.
@@ -82,7 +85,7 @@ impl Own {
             RuleSource::Sample => Self::Written(Document::new(SAMPLE_NAME, SAMPLE_RULES)),
             RuleSource::Inline(rules) => Self::Inline(rules.clone()),
             RuleSource::File(path) => {
-                let text = config::read(path, RuleSet::MAX_DOCUMENT)?;
+                let text = read_file(path, RuleSet::MAX_DOCUMENT)?;
                 Self::Written(Document::new(&path.display().to_string(), &text))
             }
         })
@@ -118,7 +121,7 @@ impl Rules {
     /// # Errors
     /// Somebody wrote a rule of such a name.
     pub(crate) fn complete(self) -> Result<Self, ConfigError> {
-        let set = self.set.with_named(internal_rules()?)?;
+        let set = self.set.with_internal(internal_rules()?)?;
         Ok(Self { set, ..self })
     }
 }

@@ -1,127 +1,40 @@
-//! Which rules are in force, in one short word: the same for nodes that have the same rules.
+//! Hashes of the canonical form of rules: nodes with the same rules have the same version.
 
-use tidegate::rule::{Condition, Mode, OnStoreFailure, Override, Rollout, Test};
+use tidegate::rule::Override;
 use tidegate::{Rule, RuleSet};
 
-use crate::service::written;
-
-/// 16 hexadecimal digits of everything that the rules say, in their order.
-///
-/// What does not change a decision does not count: comments, layout, the order of alternatives.
+/// The version of a set of rules: 16 hexadecimal digits of all fields of all rules, in their order.
 pub(crate) fn of(rules: &RuleSet) -> String {
-    let mut said = Said(blake3::Hasher::new());
-    for rule in written(rules) {
-        said.rule(rule);
+    let mut hasher = blake3::Hasher::new();
+    for rule in rules.rules() {
+        rule.canonical().encode(|_, bytes| {
+            hasher.update(bytes);
+        });
     }
-    said.0.finalize().to_hex().as_str()[..16].to_owned()
+    hasher.finalize().to_hex().as_str()[..16].to_owned()
 }
 
-/// The same of one rule, at full length.
-pub(crate) fn of_rule(rule: &Rule) -> [u8; 32] {
-    let mut said = Said(blake3::Hasher::new());
-    said.rule(rule);
-    *said.0.finalize().as_bytes()
+/// The name and the hash of each field of a rule, in a fixed order.
+pub(crate) fn of_fields(rule: &Rule) -> Vec<(&'static str, blake3::Hash)> {
+    let mut hashers: Vec<(&'static str, blake3::Hasher)> = Vec::new();
+    rule.canonical().encode(|field, bytes| {
+        if hashers.last().is_none_or(|(last, _)| *last != field) {
+            hashers.push((field, blake3::Hasher::new()));
+        }
+        if let Some((_, hasher)) = hashers.last_mut() {
+            hasher.update(bytes);
+        }
+    });
+    hashers.into_iter().map(|(field, hasher)| (field, hasher.finalize())).collect()
 }
 
-/// The same of one override.
-pub(crate) fn of_override(item: &Override) -> [u8; 32] {
-    let mut said = Said(blake3::Hasher::new());
-    said.item(item);
-    *said.0.finalize().as_bytes()
-}
-
-/// Everything that was said so far.
-struct Said(blake3::Hasher);
-
-impl Said {
-    /// A word, with its length before it: two words never read as another two.
-    fn word(&mut self, word: &str) {
-        self.0.update(&u64::try_from(word.len()).unwrap_or(u64::MAX).to_le_bytes());
-        self.0.update(word.as_bytes());
-    }
-
-    fn count(&mut self, count: usize) {
-        self.0.update(&u64::try_from(count).unwrap_or(u64::MAX).to_le_bytes());
-    }
-
-    fn rule(&mut self, rule: &Rule) {
-        self.word(rule.name());
-        self.conditions(rule.conditions());
-        self.count(rule.per().len());
-        for chain in rule.per() {
-            self.word(chain.as_str());
-        }
-        self.word(&rule.limit().to_string());
-        match rule.tiers() {
-            Some(tiers) => {
-                self.count(tiers.iter().len());
-                self.word(tiers.by());
-                for (name, limit) in tiers.iter() {
-                    self.word(name);
-                    self.word(&limit.to_string());
-                }
-            }
-            None => self.count(0),
-        }
-        self.count(rule.overrides().len());
-        rule.overrides().iter().for_each(|item| self.item(item));
-        let mode = match rule.mode() {
-            Mode::Enforce => "enforce",
-            Mode::Shadow => "shadow",
-            Mode::Off => "off",
-        };
-        let failing = match rule.on_store_failure() {
-            OnStoreFailure::Allow => "allow",
-            OnStoreFailure::Deny => "deny",
-            OnStoreFailure::Local => "local",
-        };
-        self.word(mode);
-        self.word(&rule.accuracy().to_string());
-        self.word(failing);
-        self.rollout(rule.rollout());
-        match rule.penalty() {
-            Some(penalty) => {
-                let (after, within, block) = (penalty.after(), penalty.within(), penalty.block());
-                self.word(&format!("{after} {within} {block}"));
-            }
-            None => self.word(""),
-        }
-    }
-
-    fn rollout(&mut self, share: Option<Rollout>) {
-        self.word(&share.map(|share| share.to_string()).unwrap_or_default());
-    }
-
-    fn item(&mut self, item: &Override) {
-        self.conditions(item.conditions());
-        self.word(&item.limit().to_string());
-        let until = item.until().map(|until| until.as_micros().to_string());
-        self.word(until.as_deref().unwrap_or_default());
-        self.rollout(item.rollout());
-    }
-
-    fn conditions(&mut self, conditions: &[Condition]) {
-        self.count(conditions.len());
-        for condition in conditions {
-            self.word(condition.attribute());
-            match condition.test() {
-                Test::OneOf(patterns) => {
-                    self.word("one of");
-                    self.count(patterns.exact().len());
-                    patterns.exact().for_each(|text| self.word(text));
-                    self.count(patterns.globs().len());
-                    patterns.globs().for_each(|glob| self.word(&glob.to_string()));
-                }
-                Test::In(networks) => {
-                    self.word("in");
-                    self.count(networks.iter().len());
-                    networks.iter().for_each(|network| self.word(&network.to_string()));
-                }
-                Test::Present => self.word("present"),
-                Test::Absent => self.word("absent"),
-            }
-        }
-    }
+/// The hash of one override.
+pub(crate) fn of_override(item: &Override) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    item.encode(|bytes| {
+        hasher.update(bytes);
+    });
+    hasher.finalize()
 }
 
 #[cfg(test)]
@@ -188,5 +101,20 @@ mod tests {
         ];
         let different: HashSet<String> = versions.iter().map(|rules| version(rules)).collect();
         assert_eq!(different.len(), versions.len());
+    }
+
+    /// Nodes of one fleet compare versions while they are updated from one release to the next.
+    #[test]
+    fn the_version_of_rules_is_the_same_in_every_release() {
+        let rules = "
+            {name: a, limit: 100/s, burst: 200, per: [user | ip, path], rollout: 12.5%,
+             match: {path: [/v1/**, /a], method: GET, ip: {in: [10.0.0.0/8]}, user: {present: true}, bot: {absent: true}},
+             tiers: {by: claim.plan, limits: {pro: 500 per minute, free: 1/s}},
+             overrides: [{match: {api_key: k1}, limit: 5/s, until: '2030-01-01T00:00:00Z', rollout: 10%}, {match: {}, limit: 6/s}],
+             accuracy: synced, sync: 1s, max_ahead: 20, on_store_failure: local, penalty: {after: 10x, within: 1m, block: 10m}},
+            {name: b, limit: 3/s, algorithm: leaky_bucket, queue: 3, mode: shadow, on_store_failure: deny},
+            {name: c, limit: 3 in flight, hold: 5m, mode: off},
+            {name: d, limit: 9/s, shards: 4}, {name: e, limit: 9/s, hot: leased}";
+        assert_eq!(version(rules), "33865510c75317e0");
     }
 }

@@ -1,16 +1,15 @@
 //! The narrow waist: the one place where a call becomes a reply.
 //!
 //! Every transport decodes its bytes into a [`Call`], hands it over, and encodes the [`Reply`] or
-//! [`Fault`] it gets. What a call means, what is logged about it, and which status goes with which
+//! [`CallError`] it gets. What a call means, what is logged about it, and which status goes with which
 //! ending is settled here once for all of them.
 
 mod acquire;
 mod admitted;
 mod books;
 mod client;
-mod fault;
 mod in_force;
-mod own_rules;
+mod internal_rules;
 pub(crate) mod rls;
 mod seal;
 mod throttle;
@@ -23,18 +22,18 @@ use arc_swap::{ArcSwap, Guard};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tidegate::{
-    Claim, Clock, Decision, HeaderStyle, Limiter, Request, Span, Store, Timestamp, Under,
+    CheckRequest, CheckTarget, Clock, Decision, HeaderStyle, Limiter, Request, RuleIndex, Span,
+    Store, Timestamp,
 };
-use tidegate_core::Header;
+use tidegate_core::{CallError, Reply};
 
 pub(crate) use self::acquire::{Acquired, OnItsWay};
 pub(crate) use self::admitted::Admitted;
 use self::books::{Answered, Books};
 use self::client::insert;
 pub(crate) use self::client::{Client, addressed};
-pub(crate) use self::fault::{Ending, Fault, cut, quoted};
 pub(crate) use self::in_force::{InForce, Next, Version};
-pub(crate) use self::own_rules::{internal_rules, is_written, unknown_rule, written};
+pub(crate) use self::internal_rules::{internal_rules, unknown_rule};
 use self::rls::Rls;
 use self::seal::Seal;
 use crate::identity::Known;
@@ -197,9 +196,9 @@ impl Service {
     pub(crate) async fn check_each<'a>(
         &'a self,
         via: Via,
-        calls: Vec<Result<Call<'a>, Fault>>,
-    ) -> Vec<Result<Reply, Fault>> {
-        let decide = async |call: Result<Call<'a>, Fault>| match call {
+        calls: Vec<Result<Call<'a>, CallError>>,
+    ) -> Vec<Result<Reply, CallError>> {
+        let decide = async |call: Result<Call<'a>, CallError>| match call {
             Ok(call) => self.check(via, call).await,
             Err(fault) => Err(self.refused(via, fault)),
         };
@@ -210,7 +209,7 @@ impl Service {
     ///
     /// # Errors
     /// The call can't be understood, or names a rule that is not there; nothing was charged.
-    pub(crate) async fn check(&self, via: Via, call: Call<'_>) -> Result<Reply, Fault> {
+    pub(crate) async fn check(&self, via: Via, call: Call<'_>) -> Result<Reply, CallError> {
         let by = self.now();
         self.check_by(&by, via, call).await
     }
@@ -224,17 +223,17 @@ impl Service {
         by: &InForce,
         via: Via,
         call: Call<'_>,
-    ) -> Result<Reply, Fault> {
+    ) -> Result<Reply, CallError> {
         let (began, limiter) = (self.clock.now(), &by.limiter);
         match &call.rule {
             Some(name) => {
                 let named = self.named(by, via, name, call.client, call.request);
-                let (place, request) = named?;
-                let claim = Claim { request: &request, under: Under::Rule(place) };
-                let decision = limiter.check_claim(claim).await;
+                let (index, request) = named?;
+                let check = CheckRequest { request: &request, target: CheckTarget::Rule(index) };
+                let decision = limiter.check(check).await;
                 Ok(self.reply(by, via, began, &request, decision))
             }
-            None if call.client.is_some() => Err(self.refused(via, Fault::client_without_rule())),
+            None if call.client.is_some() => Err(self.refused(via, client_without_rule())),
             None => {
                 let decision = limiter.check(&call.request).await;
                 Ok(self.reply(by, via, began, &call.request, decision))
@@ -252,9 +251,8 @@ impl Service {
         max_wait: Span,
     ) -> (Reply, Admitted) {
         let began = self.clock.now();
-        let claim = Claim { request, under: Under::Matching };
-        let (decision, turn) = by.limiter.enter(claim, max_wait).await;
-        (self.reply(by, via, began, request, decision), Admitted::new(turn))
+        let (decision, admission) = by.limiter.admit(request, max_wait).await;
+        (self.reply(by, via, began, request, decision), Admitted::new(admission))
     }
 
     /// Where the rule of this name is, and the request as it sees it.
@@ -265,14 +263,14 @@ impl Service {
         name: &str,
         client: Option<Client<'c>>,
         request: Request<'c>,
-    ) -> Result<(usize, Request<'r>), Fault> {
+    ) -> Result<(RuleIndex, Request<'r>), CallError> {
         let rules = by.limiter.rules();
-        let place = rules.place(name).filter(|place| is_written(&rules.rules()[*place]));
-        let Some(place) = place else {
+        let index = rules.user_rule_index(name);
+        let Some((index, rule)) = index.and_then(|index| Some((index, rules.get(index)?))) else {
             return Err(self.refused(via, unknown_rule(name, rules)));
         };
-        let request = addressed(&rules.rules()[place], client, request);
-        Ok((place, request.map_err(|fault| self.refused(via, fault))?))
+        let request = addressed(rule, client, request);
+        Ok((index, request.map_err(|fault| self.refused(via, fault))?))
     }
 
     /// The reply to a call that began at `began`, which is entered into the books.
@@ -288,13 +286,13 @@ impl Service {
         let answered = Answered { via, began, at };
         self.books.enter(by, answered, [(request, &decision)]);
         let reply = Reply { decision, at, style: self.style };
-        reply.log();
+        log(&reply);
         reply
     }
 
     /// Counts a call that can't be decided, or not even be read.
-    pub(crate) fn refused(&self, via: Via, fault: Fault) -> Fault {
-        self.books.metrics.refused(via, fault.ending);
+    pub(crate) fn refused(&self, via: Via, fault: CallError) -> CallError {
+        self.books.metrics.refused(via, fault.status);
         fault
     }
 
@@ -315,37 +313,22 @@ impl Service {
     }
 }
 
-/// A decision, and what the client is told about it.
-#[derive(Debug)]
-pub(crate) struct Reply {
-    pub(crate) decision: Decision,
-    /// When it was made.
-    pub(crate) at: Timestamp,
-    style: HeaderStyle,
+/// Logs one line about a call. The client is not named: that may be a secret.
+fn log(reply: &Reply) {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let policy = reply.decision.strictest_rule();
+    tracing::debug!(
+        ending = ?reply.status(),
+        rule = policy.map(|policy| &*policy.rule),
+        remaining = policy.map(|policy| policy.outcome.remaining),
+        blocked = reply.decision.block().is_some(),
+        "checked"
+    );
 }
 
-impl Reply {
-    pub(crate) fn ending(&self) -> Ending {
-        Ending::of(self.decision.ruling())
-    }
-
-    /// The rate-limit headers, names in lower case.
-    pub(crate) fn headers(&self) -> Vec<Header> {
-        self.style.headers(&self.decision, self.at)
-    }
-
-    /// The one line about a call. It never says who came: that may be a secret.
-    fn log(&self) {
-        if !tracing::enabled!(tracing::Level::DEBUG) {
-            return;
-        }
-        let policy = self.decision.decisive();
-        tracing::debug!(
-            ending = ?self.ending(),
-            rule = policy.map(|policy| &*policy.rule),
-            remaining = policy.map(|policy| policy.outcome.remaining),
-            blocked = self.decision.block().is_some(),
-            "checked"
-        );
-    }
+/// The error of a client that is given without a rule.
+fn client_without_rule() -> CallError {
+    CallError::invalid("rule", "nothing", "the rule that client belongs to")
 }

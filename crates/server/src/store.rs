@@ -2,16 +2,40 @@
 
 mod fleet_file;
 
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tidegate::store::redis::OpenError;
 use tidegate::{
-    Answers, Ask, Charge, Clock, Granted, Key, Keyer, Limit, MemoryStore, RedisStore, Refund,
-    Share, Stake, Store, StoreError,
+    Answers, Ask, Charge, ChargeMode, Clock, Granted, Key, Keyer, Limit, MemoryStore, RedisConfig,
+    RedisStore, Refund, Share, Stake, Store, StoreError,
 };
 
 use self::fleet_file::FleetFile;
-use crate::config::StoreConfig;
+
+/// The configuration of the store.
+#[derive(Debug)]
+pub(crate) enum StoreConfig {
+    Memory {
+        max_keys: usize,
+    },
+    Redis {
+        config: Box<RedisConfig>,
+        /// Directory for the fleet size, which a node needs after a restart while Redis is unreachable.
+        state: Option<PathBuf>,
+    },
+}
+
+/// Prints the place, without secrets: `memory`, `redis://cache.example.com:6379`.
+impl fmt::Display for StoreConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory { .. } => f.write_str("memory"),
+            Self::Redis { config, .. } => config.fmt(f),
+        }
+    }
+}
 
 /// The store that the configuration asks for.
 #[derive(Debug)]
@@ -91,11 +115,11 @@ impl Store for AnyStore {
         }
     }
 
-    async fn charge(&self, charges: &[Charge<'_>]) -> Answers {
+    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Answers {
         match self {
-            Self::Memory(store) => store.charge(charges).await,
+            Self::Memory(store) => store.charge(charges, mode).await,
             // Boxed, so that a check in memory does not carry room for a round trip around.
-            Self::Redis(store) => Box::pin(store.charge(charges)).await,
+            Self::Redis(store) => Box::pin(store.charge(charges, mode)).await,
         }
     }
 

@@ -3,7 +3,6 @@
 //! Bounded: a fixed number of rows for each of some rules, per group of threads. No check waits for
 //! another: threads have sketches of their own, and one that meets a reader passes its check over.
 
-pub(crate) mod clear;
 mod client;
 mod recent;
 mod sampling;
@@ -15,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tidegate::{BlockList, Keyer, Request, Rule, Timestamp};
+use tidegate::{BlockList, ChargeMode, Keyer, Request, Rule, Timestamp};
 use tidegate_core::Scope;
 
-pub(crate) use self::client::{Client, Name, subject_of};
+pub(crate) use self::client::{Client, subject_of};
 use self::recent::Recent;
 use self::sampling::Sampling;
 use crate::metrics::shards;
@@ -96,8 +95,8 @@ impl Top {
         at: Timestamp,
         blocks: &BlockList,
     ) {
-        // One bucket for all is nobody's, and a look is no traffic.
-        if rule.per().is_empty() || request.costs() == 0 {
+        // One bucket for all is nobody's, and a peek is no traffic.
+        if rule.per().is_empty() || ChargeMode::of_cost(request.costs()) == ChargeMode::Peek {
             return;
         }
         let shard = self.shards.get(shards::place()).and_then(|shard| shard.0.try_lock());

@@ -19,6 +19,9 @@ use crate::process::Process;
 use crate::tool::Tool;
 use crate::wait::{PATIENCE, poll};
 
+/// Most starts of a driver. It takes a free port of IPv6 and then the same port of IPv4, which may be in use.
+const DRIVER_STARTS: usize = 10;
+
 /// A Chromium of its own profile, driven as WebDriver says.
 ///
 /// It resolves no names but `localhost` and asks nobody outside of this machine. It ends with this value, and all that it
@@ -30,6 +33,28 @@ pub struct Browser {
     profile: Profile,
 }
 
+/// Starts a driver, and returns its port.
+fn start_driver(profile: &Profile) -> (Process, u16) {
+    let mut log = Vec::new();
+    for _ in 0..DRIVER_STARTS {
+        let mut command = Process::command(Tool::Chromedriver.expect_path());
+        command.arg("--port=0");
+        profile.settle(&mut command);
+        let process = Process::spawn(command);
+        while let Some(line) = process.stdout().next() {
+            let port = line.split_once("started successfully on port ").map(|(_, port)| port);
+            if let Some(port) = port.and_then(|port| port.trim_end_matches('.').parse().ok()) {
+                return (process, port);
+            }
+        }
+        log = process.stdout().tail(usize::MAX);
+        if !log.iter().any(|line| line.contains("port not available")) {
+            break;
+        }
+    }
+    panic!("the driver does not start: {log:#?}")
+}
+
 impl Browser {
     /// Starts one with an empty page of 1280 x 800 pixels, which takes a second or two.
     ///
@@ -38,13 +63,7 @@ impl Browser {
     pub fn start() -> Self {
         let chromium = Tool::Chromium.expect_path();
         let profile = Profile::new();
-        let mut command = Process::command(Tool::Chromedriver.expect_path());
-        command.arg("--port=0");
-        profile.settle(&mut command);
-        let process = Process::spawn(command);
-        let line = process.stdout().find("started successfully on port ");
-        let port = line.trim_end_matches('.').rsplit(' ').next().and_then(|port| port.parse().ok());
-        let port = port.unwrap_or_else(|| panic!("no port in {line:?}"));
+        let (process, port) = start_driver(&profile);
         let driver = Driver::open(port, &profile.capabilities(&chromium))
             .unwrap_or_else(|refusal| panic!("no browser: {refusal}\n{}", process.log_tail()));
         let browser = Self { driver, process, profile };

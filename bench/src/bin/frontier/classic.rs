@@ -93,7 +93,7 @@ pub(crate) fn run_node(arguments: &[String]) {
                     offering = Some(tokio::spawn(offer(limiter.clone(), second)));
                 }
                 None if line == "sync" => {
-                    limiter.settle_fleet().await;
+                    limiter.release_all().await;
                     say("done 0");
                 }
                 None => say(&format!("done {}", offering.take().unwrap().await.unwrap())),

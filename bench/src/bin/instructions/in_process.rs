@@ -57,7 +57,8 @@ async fn one_by_one(operations: u64) {
 
 async fn in_batches(operations: u64) {
     let config: RedisConfig = std::env::var(REDIS_URL).unwrap().parse().unwrap();
-    let config = config.with_timeout(Duration::from_secs(60)).unwrap();
+    let patience = Duration::from_secs(60);
+    let config = config.with_timeout(patience).unwrap().with_connect_timeout(patience).unwrap();
     let store = Arc::new(RedisStore::connect(config).await.unwrap());
     let rules = RuleSet::parse("", RULES).unwrap();
     let limiter = Limiter::builder().rules(rules).store(store).build();

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use proptest::prelude::*;
 use tidegate_core::algorithm::Concurrency;
 use tidegate_core::{
-    Algorithm, Decision, HeaderStyle, Limit, Policy, Quota, RuleSet, Slip, Span, State, Timestamp,
+    Algorithm, Decision, HeaderStyle, Limit, Quota, RuleIndex, RuleOutcome, Slip, Span, State,
+    Timestamp,
 };
 
 /// Some time in 2026, on no round boundary.
@@ -285,80 +286,16 @@ fn parts_of_a_limit_in_flight_add_up_to_it() {
 }
 
 #[test]
-fn a_limit_in_flight_reads_and_prints_as_people_say_it() {
-    let read = |rule: &str| {
-        let yaml = format!("rules:\n- {{name: api, {rule}}}\n");
-        RuleSet::parse("rules.yaml", &yaml).unwrap().rules()[0].limit().to_string()
-    };
-    assert_eq!(read("limit: 20 in flight"), "20 in flight, hold 60 s (concurrency)");
-    assert_eq!(
-        read("limit: 20 in flight, algorithm: concurrency, hold: 5m"),
-        "20 in flight, hold 5 min (concurrency)"
-    );
-    assert_eq!(limit(20, Span::MINUTE).bound().to_string(), "at most 20 at any instant");
-}
-
-#[test]
-fn what_does_not_suit_slots_is_refused_with_what_is_wanted() {
-    for (rule, error) in [
-        (
-            "limit: 20 in flight, algorithm: token_bucket",
-            "a limit in flight needs algorithm concurrency, found token_bucket",
-        ),
-        (
-            "limit: 20 per second, algorithm: concurrency",
-            r#"concurrency needs a limit like "20 in flight", found 20 per 1 s"#,
-        ),
-        (
-            "limit: 20 in flight, tiers: {by: plan, limits: {pro: 9/s}}",
-            r#"concurrency needs a limit like "20 in flight", found 9 per 1 s"#,
-        ),
-        (
-            "limit: 10001 in flight",
-            "concurrency remembers each slot, so at most 10000 can be in flight, found 10001",
-        ),
-        ("limit: 20 in flight, hold: 2h", "hold must be from 1 s to 60 min, found 2 h"),
-        ("limit: 20 in flight, hold: 500ms", "hold must be from 1 s to 60 min, found 500 ms"),
-        (
-            "limit: 20 in flight, hold: soon",
-            r#"hold: unit of time must be ms, second, minute, hour, day, week, month (30 days) or year (365 days), found "soon""#,
-        ),
-        ("limit: 20/s, hold: 5s", "hold needs algorithm concurrency, found token_bucket"),
-        ("limit: 20 in flight, queue: 5", "queue needs algorithm leaky_bucket, found concurrency"),
-        ("limit: 20 in flight, burst: 5", "burst needs algorithm token_bucket, found concurrency"),
-        (
-            "limit: 20 in flight, accuracy: leased",
-            "accuracy leased needs token_bucket, fixed_window or sliding_window, found concurrency",
-        ),
-        (
-            "limit: 20 in flight, accuracy: synced",
-            "accuracy synced needs token_bucket, fixed_window or sliding_window, found concurrency",
-        ),
-        (
-            "limit: 20 in flight, hot: leased",
-            "hot needs token_bucket, fixed_window or sliding_window, found concurrency",
-        ),
-        (
-            "limit: 20 in flight, accuracy: split",
-            "accuracy split needs a limit per time, found concurrency",
-        ),
-        ("limit: 20 in flight, shards: 4", "shards needs a limit per time, found concurrency"),
-        (
-            "limit: 20 in flight, on_store_failure: local",
-            "on_store_failure must be allow or deny with algorithm concurrency, found local",
-        ),
-    ] {
-        let yaml = format!("rules:\n- {{name: api, {rule}}}\n");
-        let told = RuleSet::parse("rules.yaml", &yaml).unwrap_err().to_string();
-        assert_eq!(told, format!(r#"rules.yaml:2: rule "api": {error}"#));
-    }
-}
-
-#[test]
 fn headers_say_that_requests_are_counted_while_they_last() {
     let limit = limit(20, Span::MINUTE);
     let outcome = limit.charge(&mut limit.fresh(), START, 1);
-    let policy = Policy { rule: "up".into(), limit: limit.into(), outcome, shadow: false };
+    let policy = RuleOutcome {
+        rule_index: RuleIndex(0),
+        rule: "up".into(),
+        limit: limit.into(),
+        outcome,
+        shadow: false,
+    };
     let decision = Decision::of([policy].into_iter().collect());
     let headers = HeaderStyle::default().headers(&decision, START);
     let policy = headers.iter().find(|(name, _)| *name == "ratelimit-policy");

@@ -3,15 +3,9 @@
 
 mod bounds;
 mod concurrency;
-mod documentation;
 mod holds;
 mod limit_changes;
 mod model;
 mod patience;
 mod properties;
-mod rule_documents;
-mod rule_errors;
-mod rule_globs;
-mod rule_matching;
-mod rule_rollout;
 mod vectors;

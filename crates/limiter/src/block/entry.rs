@@ -5,7 +5,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tidegate_core::{Block, Request, Rule, Timestamp};
+use tidegate_core::{Block, Request, Timestamp};
+use tidegate_rules::Rule;
 
 use super::subject::Subject;
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tidegate_core::rule::Penalty;
 use tidegate_core::{Algorithm, Key, Limit, Quota, Timestamp};
+use tidegate_rules::Penalty;
 
 use crate::clock::Clock;
 use crate::store::Charge;
@@ -66,7 +66,7 @@ impl PenaltyBox {
 #[cfg(test)]
 mod tests {
     use tidegate_core::Span;
-    use tidegate_core::rule::After;
+    use tidegate_rules::After;
 
     use super::*;
     use crate::clock::ManualClock;

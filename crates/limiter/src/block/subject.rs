@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 use thiserror::Error;
-use tidegate_core::rule::{self, Chain, NetworkError};
-use tidegate_core::{Keyer, Part, Request, Rule, Scope};
+use tidegate_core::{Keyer, Part, Request, Scope};
+use tidegate_rules::{Chain, NetworkError, Rule};
 
 /// The attribute whose values are addresses, and no secret.
 const IP: &str = "ip";
@@ -36,14 +36,14 @@ impl Subject {
     /// The same subject in the one form that is looked up.
     pub(super) fn canonical(self) -> Self {
         match self {
-            Self::Network(network) => Self::Network(rule::unmapped(network)),
+            Self::Network(network) => Self::Network(tidegate_rules::unmapped(network)),
             client @ Self::Client { .. } => client,
         }
     }
 
     pub(super) fn is_canonical(&self) -> bool {
         match self {
-            Self::Network(network) => rule::unmapped(*network) == *network,
+            Self::Network(network) => tidegate_rules::unmapped(*network) == *network,
             Self::Client { .. } => true,
         }
     }
@@ -97,7 +97,7 @@ impl Shape {
 /// The subject that an operator names by one attribute.
 pub(super) fn named(keyer: &Keyer, attribute: &str, value: &str) -> Result<Subject, SubjectError> {
     if attribute == IP {
-        return rule::network(value).map(Subject::Network).map_err(SubjectError::Network);
+        return tidegate_rules::network(value).map(Subject::Network).map_err(SubjectError::Network);
     }
     let fits = (1..=Request::MAX_NAME).contains(&attribute.len());
     if !fits || attribute.trim() != attribute || attribute.contains(char::is_control) {
@@ -119,7 +119,7 @@ pub(super) fn counted(keyer: &Keyer, rule: &Rule, request: &Request<'_>) -> Opti
         [] => None,
         [only]
             if only.attribute == IP
-                && let Some(address) = rule::address(only.value) =>
+                && let Some(address) = tidegate_rules::address(only.value) =>
         {
             Some(Subject::Network(of_client(address)))
         }
@@ -173,7 +173,7 @@ pub enum SubjectError {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::RuleSet;
+    use tidegate_rules::RuleSet;
 
     use super::*;
 

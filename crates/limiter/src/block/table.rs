@@ -3,15 +3,17 @@
 use std::collections::hash_map::{HashMap, RandomState};
 use std::hash::BuildHasher;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
-use tidegate_core::{Keyer, Request, Timestamp, rule};
+use parking_lot::RwLock;
+use tidegate_core::{Keyer, Request, Timestamp};
 
 use super::entry::Entry;
 use super::subject::{Shape, Subject};
+use crate::sharded_map::ShardedMap;
 
 /// Where an entry is filed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,21 +68,17 @@ struct Kinds {
 pub(super) struct Table {
     count: AtomicUsize,
     kinds: ArcSwap<Kinds>,
-    shards: Box<[RwLock<Shard>]>,
+    shards: ShardedMap<HashMap<Place, Arc<Entry>>>,
     /// Clients choose what is looked up, so where it is looked up is a secret.
     hashing: RandomState,
 }
 
-type Shard = HashMap<Place, Arc<Entry>>;
-
 impl Table {
-    const SHARDS: usize = 64;
-
     pub(super) fn new() -> Self {
         Self {
             count: AtomicUsize::new(0),
             kinds: ArcSwap::default(),
-            shards: (0..Self::SHARDS).map(|_| RwLock::default()).collect(),
+            shards: ShardedMap::default(),
             hashing: RandomState::new(),
         }
     }
@@ -107,7 +105,7 @@ impl Table {
             }
         };
         if (!kinds.v4.is_empty() || !kinds.v6.is_empty())
-            && let Some(address) = request.get("ip").and_then(rule::address)
+            && let Some(address) = request.get("ip").and_then(tidegate_rules::address)
         {
             let lengths = match address {
                 IpAddr::V4(_) => &kinds.v4,
@@ -122,12 +120,11 @@ impl Table {
     }
 
     pub(super) fn get(&self, place: Place) -> Option<Arc<Entry>> {
-        let shard = self.shard(place).read().unwrap_or_else(PoisonError::into_inner);
-        shard.get(&place).cloned()
+        self.shard(place).read().get(&place).cloned()
     }
 
     pub(super) fn insert(&self, place: Place, entry: Arc<Entry>) -> Option<Arc<Entry>> {
-        let mut shard = self.shard(place).write().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self.shard(place).write();
         let old = shard.insert(place, entry);
         if old.is_none() {
             self.count.fetch_add(1, Ordering::Release);
@@ -136,7 +133,7 @@ impl Table {
     }
 
     pub(super) fn remove(&self, place: Place) -> Option<Arc<Entry>> {
-        let mut shard = self.shard(place).write().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self.shard(place).write();
         let old = shard.remove(&place);
         if old.is_some() {
             self.count.fetch_sub(1, Ordering::Release);
@@ -147,9 +144,8 @@ impl Table {
     /// Every entry, those that are over too, in no order.
     pub(super) fn entries(&self) -> Vec<Arc<Entry>> {
         let mut entries = Vec::with_capacity(self.len());
-        for shard in &self.shards {
-            let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
-            entries.extend(shard.values().cloned());
+        for shard in self.shards.shards() {
+            entries.extend(shard.read().values().cloned());
         }
         entries
     }
@@ -178,8 +174,7 @@ impl Table {
         kinds.shapes.iter().flat_map(Shape::attributes).for_each(each);
     }
 
-    fn shard(&self, place: Place) -> &RwLock<Shard> {
-        let hash = self.hashing.hash_one(place);
-        &self.shards[hash as usize % Self::SHARDS]
+    fn shard(&self, place: Place) -> &RwLock<HashMap<Place, Arc<Entry>>> {
+        self.shards.shard_of_hash(self.hashing.hash_one(place))
     }
 }

@@ -1,23 +1,23 @@
-//! Why a limiter did not do what it was asked to.
+//! Errors of a limiter.
 
 use thiserror::Error;
 use tidegate_core::Decision;
 
 use crate::store::StoreError;
 
-/// A rule that is not there.
+/// No rule has this name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("no rule is named {name:?}")]
 pub struct UnknownRule {
-    /// The name asked for.
+    /// The requested name.
     pub name: String,
 }
 
-/// Why a rule has no handle.
+/// The reason why a rule has no handle for single keys.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum NoHandle {
-    /// There is no such rule.
+pub enum NotASingleKeyRule {
+    /// No rule has this name.
     #[error(transparent)]
     Unknown(#[from] UnknownRule),
     /// The rule does not count by exactly one attribute.
@@ -25,7 +25,7 @@ pub enum NoHandle {
     Parts {
         /// The rule.
         rule: String,
-        /// How many attributes it counts by.
+        /// The number of attributes that it counts by.
         found: usize,
     },
     /// The limit depends on more than the key.
@@ -38,11 +38,11 @@ pub enum NoHandle {
     },
 }
 
-/// Why a client could not be forgotten.
+/// The reason why a client's counters could not be reset.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ForgetError {
-    /// There is no such rule.
+    /// No rule has this name.
     #[error(transparent)]
     Unknown(#[from] UnknownRule),
     /// The store did not confirm it.
@@ -50,17 +50,17 @@ pub enum ForgetError {
     Store(#[from] StoreError),
 }
 
-/// Why waiting would not help.
+/// The reason why waiting does not help a request.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AcquireError {
     /// The cost is more than one of the limits ever admits.
     #[error("the request costs more than one of its limits ever admits")]
-    NeverFits(Decision),
-    /// The client is blocked, and the decision says until when.
+    ExceedsCapacity(Decision),
+    /// The client is blocked. The decision has the time that is left.
     #[error("the client is blocked")]
     Blocked(Decision),
-    /// The store failed, and a rule denies then.
+    /// The store failed, and a rule denies in that case.
     #[error("the store failed, and a rule denies then")]
     Unavailable(Decision),
 }

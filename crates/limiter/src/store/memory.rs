@@ -25,7 +25,7 @@ use self::lending::Lending;
 use self::prefetch::prefetch;
 use self::shard::{Common, Full, Shard};
 use self::slot::{Narrow, spread, upper};
-use super::{Answer, Answers, Charge, Outcomes, Refund, Store, StoreError};
+use super::{Answer, Answers, Charge, ChargeMode, Outcomes, Refund, Store, StoreError};
 use crate::clock::Clock;
 
 /// A lock held for the few nanoseconds of one decision, or the microseconds of a shard growing.
@@ -246,16 +246,25 @@ impl MemoryStore {
         charge.shared.offset(spread(charge.key) % Self::SHARED_BUCKETS)
     }
 
-    /// Charges every key of one request, or none of them. Synchronous.
-    pub fn charge_all(&self, charges: &[Charge<'_>]) -> Outcomes {
+    /// Answers what [`charge_one`](Self::charge_one) would, and spends nothing. Synchronous.
+    pub fn peek_one(&self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
+        self.charge_at(std::slice::from_ref(charge), ChargeMode::Peek, now)[0]
+    }
+
+    /// Charges every key of one request, or none of them, or peeks. Synchronous.
+    pub fn charge_all(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Outcomes {
         let now = self.clock.now();
-        if let [charge] = charges {
-            return Outcomes::from_slice(&[self.charge_one(charge, now)]);
+        match (charges, mode) {
+            ([charge], ChargeMode::Spend) => Outcomes::from_slice(&[self.charge_one(charge, now)]),
+            _ => self.charge_at(charges, mode, now),
         }
+    }
+
+    fn charge_at(&self, charges: &[Charge<'_>], mode: ChargeMode, now: Timestamp) -> Outcomes {
         let mut keys: SmallVec<[(Key, bool); 8]> =
             charges.iter().map(|charge| (charge.key, false)).collect();
         loop {
-            match self.charge_locked(charges, &keys, now) {
+            match self.charge_locked(charges, &keys, mode, now) {
                 Ok(outcomes) => return outcomes,
                 // A newcomer without room: the same again with the bucket it shares.
                 Err(place) => keys[place] = (self.overflow(&charges[place]), true),
@@ -269,6 +278,7 @@ impl MemoryStore {
         &self,
         charges: &[Charge<'_>],
         keys: &[(Key, bool)],
+        mode: ChargeMode,
         now: Timestamp,
     ) -> Result<Outcomes, usize> {
         // Every call takes its locks in the same order, so no two can wait for each other.
@@ -302,7 +312,8 @@ impl MemoryStore {
         }
         let outcomes = charges.iter().zip(keys).zip(&asked).map(|((charge, key), (cost, fits))| {
             let (key, shared) = *key;
-            let spend = if charge.alone { *fits } else { all_fit };
+            let fits = if charge.alone { *fits } else { all_fit };
+            let spend = fits && mode == ChargeMode::Spend;
             let work = |limit: &Limit, state: &mut State| match spend {
                 true => limit.charge(state, now, charge.cost),
                 false => limit.peek(state, now, *cost),
@@ -420,13 +431,13 @@ impl Store for MemoryStore {
         Keyer::Local { seed: self.seed }
     }
 
-    async fn charge(&self, charges: &[Charge<'_>]) -> Answers {
-        if let [charge] = charges {
+    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Answers {
+        if let ([charge], ChargeMode::Spend) = (charges, mode) {
             let mut answers = Answers::new();
             answers.push(Answer::Decided(self.charge_one(charge, self.clock.now())));
             return answers;
         }
-        self.charge_all(charges).into_iter().map(Answer::Decided).collect()
+        self.charge_all(charges, mode).into_iter().map(Answer::Decided).collect()
     }
 
     async fn ask(&self, asks: &[(Key, Arc<Limit>, Ask)]) -> Vec<Result<Granted, StoreError>> {

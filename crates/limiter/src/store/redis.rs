@@ -1,38 +1,49 @@
-//! A store for a fleet: spending is remembered in Redis, Valkey or a cluster of them.
+//! The store of a fleet: counters in Redis, Valkey or a cluster of them.
 //!
-//! A check becomes an errand; errands for the same server travel in one script call (`batch`); a
-//! server that fails is left alone until a probe was answered (`node`).
+//! A check becomes a `PendingCharge` in the `ScriptQueue` of its server, and requests of one queue travel together in script
+//! calls (`charge_batch`). A server that fails is not called until a probe succeeds (`node`).
 
 mod address;
-mod batch;
 mod blocks;
+mod charge_batch;
 mod charging;
 mod cluster;
 mod config;
+mod config_error;
 mod connect;
-mod denials;
+mod connection;
+mod denial_cache;
 mod document;
-mod error;
-mod fleet;
-mod holds;
+mod heartbeat;
+mod held_slots;
+mod lease_call;
+mod lease_codec;
 mod leasing;
+mod location;
+mod master_connection;
+mod memory_stats;
 mod node;
+mod node_stats;
+mod open_error;
+mod pending_charge;
 mod redirect;
 mod rendezvous;
+mod reply_guard;
 mod report;
 mod script;
+mod script_batch;
+mod script_queue;
 mod secret;
 mod sentinel;
-mod server;
+mod server_info;
 mod servers;
 mod shared;
 mod slots;
-mod state;
+mod state_codec;
 mod subscription;
 mod tls;
 mod topology;
 mod url;
-mod weighing;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,70 +53,70 @@ use tidegate_core::{Ask, ClientStates, Granted, Holds, Key, Keyer, Limit, State}
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use self::denials::Denials;
-use self::fleet::Fleet;
-use self::node::HeldSlots;
-use self::script::Scripts;
-use self::shared::{Counters, Shared};
-use self::topology::{Group, Topology};
-use super::{Answers, Charge, Refund, Share, Store, StoreError};
-use crate::fleet::membership::Stake;
+use self::denial_cache::DenialCache;
+use self::heartbeat::FleetHeartbeat;
+use self::held_slots::HeldSlots;
+use self::open_error::describe_error;
+use self::script::{ScriptCall, Scripts};
+use self::shared::{RedisCounters, RedisShared};
+use self::topology::{KeyGroup, Topology};
+use super::{Answers, Charge, ChargeMode, Refund, Share, Store, StoreError};
+use crate::coordination::membership::Stake;
 
 pub use address::Address;
 pub use config::RedisConfig;
-pub use connect::OpenError;
+pub use config_error::RedisConfigError;
 pub use document::{DocumentVersion, Draft, Edition, Expected, Latest, PutError, RedisDocument};
-pub use error::RedisConfigError;
-pub use report::{Latency, ServerReport, ServerUse};
+pub use memory_stats::ServerUse;
+pub use open_error::OpenError;
+pub use report::{Latency, ServerReport};
 pub use secret::Secret;
 pub use servers::Servers;
 pub use tls::{Tls, TlsIdentity};
 
-/// Remembers spending in Redis, for every node of a fleet.
+/// A store in Redis, for every node of a fleet.
 ///
-/// Exact: each admission is one atomic step on the server that keeps the counter, decided by the
-/// server's clock. Clones share everything.
+/// Exact: each admission is one atomic step on the server that stores the counter, decided by the clock of that server.
+/// Clones share everything.
 #[derive(Clone, Debug)]
 pub struct RedisStore {
-    inner: Arc<Inner>,
+    inner: Arc<StoreInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    shared: Arc<Shared>,
+struct StoreInner {
+    shared: Arc<RedisShared>,
     topology: Topology,
-    denials: Denials,
-    /// Asks that wait for their servers.
-    post: leasing::Post,
-    fleet: Fleet,
+    denials: DenialCache,
+    fleet: FleetHeartbeat,
 }
 
-/// What a store has done so far.
+/// Counters of a store since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RedisCounts {
     /// Script calls that charged.
     pub calls: u64,
-    /// Requests that were handed to a server.
+    /// Requests that were submitted to a server.
     pub carried: u64,
-    /// Asks for holds that were handed to a server.
+    /// Lease requests that were submitted to a server.
     pub asks: u64,
-    /// Script calls that carried those.
+    /// Script calls of lease requests.
     pub ask_calls: u64,
-    /// Requests that were denied from memory.
+    /// Requests that a cached denial answered.
     pub remembered: u64,
-    /// Charges that could not be given back; they stay charged until the limit heals.
+    /// Charges that could not be refunded; they count until the limit has refilled.
     pub lost: u64,
-    /// How often a server was given up for a while.
+    /// Number of times that a breaker opened.
     pub opened: u64,
-    /// How often another server took the place of a master: behind sentinels one at another address,
-    /// in a cluster one that served no slots before.
+    /// Number of times that another server became the master: behind sentinels one at another address, in a cluster one
+    /// that served no slots before.
     pub failovers: u64,
-    /// Parts of requests that had no answer by their deadline, and were left to their rules.
+    /// Parts of requests without a reply by their deadline, decided by `on_store_failure`.
     pub late: u64,
 }
 
 impl RedisStore {
-    /// A store whose servers have all answered: connections are open, and the scripts loaded.
+    /// Connects to every server and loads the scripts.
     ///
     /// # Errors
     /// The first server that can't be used.
@@ -118,11 +129,11 @@ impl RedisStore {
         Ok(store.begin())
     }
 
-    /// A store that connects in the background as long as that takes; until then, and whenever a
-    /// server is away, rules follow their `on_store_failure`.
+    /// Connects like [`connect`](Self::connect), and continues in the background if a server is unreachable. Rules follow
+    /// their `on_store_failure` until then, and whenever a server is unreachable later.
     ///
     /// # Errors
-    /// A server that answered and never will do: it is too old, or of another kind.
+    /// A server that will never be usable: it is too old, or of another kind.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -136,7 +147,7 @@ impl RedisStore {
         Ok(store.begin())
     }
 
-    /// As [`connect`](Self::connect), with time told by Lua code of a test's.
+    /// Connects like [`connect`](Self::connect), with a clock in Lua for tests.
     #[doc(hidden)]
     pub async fn connect_on_clock(config: RedisConfig, clock: &str) -> Result<Self, OpenError> {
         let store = Self::new(config, Scripts::with_clock(clock));
@@ -145,42 +156,34 @@ impl RedisStore {
     }
 
     fn new(config: RedisConfig, scripts: Scripts) -> Self {
-        let denials = Denials::new(config.denial_memory());
+        let denials = DenialCache::new(config.denial_memory());
         let runtime = Handle::current();
-        let counters = Counters::default();
-        let fleet = Fleet::new(config.last_share());
+        let counters = RedisCounters::default();
+        let fleet = FleetHeartbeat::new(config.last_share());
         let held = HeldSlots::default();
-        let shared = Arc::new(Shared { config, scripts, runtime, counters, held });
+        let shared = Arc::new(RedisShared { config, scripts, runtime, counters, held });
         let topology = Topology::new(&shared);
-        Self {
-            inner: Arc::new(Inner {
-                shared,
-                topology,
-                denials,
-                post: leasing::Post::default(),
-                fleet,
-            }),
-        }
+        Self { inner: Arc::new(StoreInner { shared, topology, denials, fleet }) }
     }
 
-    /// Starts what goes on in the background.
+    /// Starts the background tasks.
     fn begin(self) -> Self {
         let shared = &self.inner.shared;
         self.inner.topology.keep_open(shared);
-        shared.spawn(fleet::keep_pulsing(Arc::downgrade(&self.inner)));
-        shared.spawn(weighing::keep_weighing(Arc::downgrade(&self.inner)));
+        shared.spawn(heartbeat::heartbeat_loop(Arc::downgrade(&self.inner)));
+        shared.spawn(memory_stats::sample_loop(Arc::downgrade(&self.inner)));
         self
     }
 
-    /// Whether every server is connected to and has the scripts.
+    /// Returns whether every server has a connection and the scripts.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.inner.topology.is_up()
     }
 
-    /// Says at once that this node is alive, and hears how many others are.
+    /// Sends a heartbeat at once, and learns the size of the fleet.
     pub async fn announce(&self) {
-        let _ = fleet::pulse(&self.inner).await;
+        let _ = heartbeat::send_heartbeat(&self.inner).await;
     }
 
     /// Returns this node's share of the fleet as the store reported it, once it differs from `last`.
@@ -191,31 +194,30 @@ impl RedisStore {
         self.inner.fleet.next_share(last).await
     }
 
-    /// Tells the fleet that this node is going, so that the others need not find out. It no longer
-    /// counts, and can still be asked.
+    /// Removes this node from the fleet before its heartbeats time out. The store can still be used.
     pub async fn leave(&self) {
-        fleet::leave(&self.inner).await;
+        heartbeat::leave(&self.inner).await;
     }
 
-    /// The servers by name, and whether each can be asked.
+    /// Returns the servers by name, and whether each has a connection.
     #[must_use]
     pub fn servers(&self) -> Vec<(String, bool)> {
         let nodes = self.inner.topology.nodes();
-        nodes.iter().map(|node| (node.name().to_owned(), node.is_up())).collect()
+        nodes.iter().map(|node| (node.name().to_string(), node.is_up())).collect()
     }
 
-    /// How each server has done so far. What they hold is up to ten seconds old.
+    /// Returns a report on each server. The sample of its memory is up to ten seconds old.
     #[must_use]
     pub fn reports(&self) -> Vec<ServerReport> {
         self.inner.topology.nodes().iter().map(|node| node.report()).collect()
     }
 
-    /// Asks the servers at once what they hold.
+    /// Samples the memory of the servers at once.
     pub async fn weigh(&self) {
-        weighing::weigh(&self.inner).await;
+        memory_stats::sample_memory(&self.inner).await;
     }
 
-    /// What the store has done so far.
+    /// Returns the counters of the store.
     #[must_use]
     pub fn counts(&self) -> RedisCounts {
         let counters = &self.inner.shared.counters;
@@ -232,42 +234,47 @@ impl RedisStore {
         }
     }
 
-    /// The name under which a key's counter is kept.
+    /// Returns the Redis key of a counter.
     #[must_use]
     pub fn name_of(&self, key: Key) -> String {
-        self.inner.shared.spell(key)
+        self.inner.shared.counter_key(key)
     }
 
-    /// The name under which is kept what nodes hold of a key.
+    /// Returns the Redis key of the leases of a key.
     #[must_use]
     pub fn name_of_holds(&self, key: Key) -> String {
-        self.inner.shared.spell_holds(key)
+        self.inner.shared.lease_key(key)
     }
 
-    /// What is kept under a key, and the limit it belongs to; nothing for a client without a counter.
+    /// Returns the state of a key and its limit; `None` for a client without a counter.
     #[doc(hidden)]
     pub async fn state(&self, key: Key) -> Result<Option<(Limit, State)>, StoreError> {
-        self.kept(key, self.name_of(key), |raw| state::parse_first(raw, state::parse)).await
+        self.kept(key, self.name_of(key), |raw| state_codec::parse_first(raw, state_codec::parse))
+            .await
     }
 
-    /// What nodes hold of a key, and the limit under which that is kept; nothing if they hold none.
+    /// Returns the leases of a key and their limit; `None` without any.
     #[doc(hidden)]
     pub async fn holds(&self, key: Key) -> Result<Option<(Limit, Holds)>, StoreError> {
-        self.kept(key, self.name_of_holds(key), |raw| state::parse_first(raw, holds::parse)).await
+        self.kept(key, self.name_of_holds(key), |raw| {
+            state_codec::parse_first(raw, lease_codec::parse)
+        })
+        .await
     }
 
-    /// The states of a key under all limits that still use it, the one used last first.
+    /// Returns the states of a key under all limits that still use it, the one used last first.
     #[doc(hidden)]
     pub async fn states(&self, key: Key) -> Result<ClientStates, StoreError> {
-        let states = self.kept(key, self.name_of(key), |raw| state::parse_all(raw, state::parse));
+        let states = self
+            .kept(key, self.name_of(key), |raw| state_codec::parse_all(raw, state_codec::parse));
         Ok(states.await?.unwrap_or_default().into_iter().collect())
     }
 
-    /// What nodes hold of a key under all limits that still use it, the one used last first.
+    /// Returns the leases of a key under all limits that still use it, the one used last first.
     #[doc(hidden)]
     pub async fn holds_by_limit(&self, key: Key) -> Result<Vec<(Limit, Holds)>, StoreError> {
         let name = self.name_of_holds(key);
-        let holds = self.kept(key, name, |raw| state::parse_all(raw, holds::parse));
+        let holds = self.kept(key, name, |raw| state_codec::parse_all(raw, lease_codec::parse));
         Ok(holds.await?.unwrap_or_default())
     }
 
@@ -275,39 +282,35 @@ impl RedisStore {
         &self,
         key: Key,
         name: String,
-        parse: impl Fn(&[u8]) -> Result<T, state::Unreadable>,
+        parse: impl Fn(&[u8]) -> Result<T, state_codec::Unreadable>,
     ) -> Result<Option<T>, StoreError> {
         let topology = &self.inner.topology;
         let node = topology.node(topology.group(&self.inner.shared, key))?;
-        let store: Arc<str> = node.name().into();
-        let unavailable = |reason: &str| StoreError::Unavailable {
-            store: Arc::clone(&store),
-            reason: reason.into(),
-        };
-        let link = node.link().ok_or_else(|| unavailable("not connected"))?;
+        let store = || Arc::clone(node.name());
         let mut get = ::redis::cmd("GET");
-        let kept: Result<Option<Vec<u8>>, _> =
-            get.arg(name).query_async(&mut link.connection()).await;
-        let kept = kept.map_err(|error| unavailable(&node::describe(&error)))?;
-        let corrupt =
-            |reason: &str| StoreError::Corrupt { store: Arc::clone(&store), reason: reason.into() };
+        let kept: Result<Option<Vec<u8>>, _> = node.connection()?.query(get.arg(name)).await;
+        let kept = kept.map_err(|error| StoreError::Unavailable {
+            store: store(),
+            reason: describe_error(&error).into(),
+        })?;
+        let corrupt = |reason: &str| StoreError::Corrupt { store: store(), reason: reason.into() };
         kept.map(|raw| parse(&raw).map_err(corrupt)).transpose()
     }
 }
 
-impl Inner {
-    /// Gives charges back in the background, whether or not anybody waits for it.
-    fn give_back(self: &Arc<Self>, refunds: Vec<Refund>) -> JoinHandle<()> {
+impl StoreInner {
+    /// Refunds charges in the background.
+    fn refund_in_background(self: &Arc<Self>, refunds: Vec<Refund>) -> JoinHandle<()> {
         let store = Arc::clone(self);
         self.shared.runtime.spawn(async move {
-            // Sent once; what is lost was counted.
+            // Sent once; a failure is counted.
             let _ = store.refund(&refunds).await;
         })
     }
 
-    /// Charges by where their keys live.
-    fn groups(&self, refunds: impl Iterator<Item = Refund>) -> BTreeMap<Group, Vec<Refund>> {
-        let mut groups: BTreeMap<Group, Vec<Refund>> = BTreeMap::new();
+    /// Returns the refunds by the group of their keys.
+    fn groups(&self, refunds: impl Iterator<Item = Refund>) -> BTreeMap<KeyGroup, Vec<Refund>> {
+        let mut groups: BTreeMap<KeyGroup, Vec<Refund>> = BTreeMap::new();
         for refund in refunds {
             let group = self.topology.group(&self.shared, refund.key);
             groups.entry(group).or_default().push(refund);
@@ -333,7 +336,7 @@ impl Inner {
     }
 
     async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
-        refunds.iter().for_each(|refund| self.denials.clear(refund.key));
+        refunds.iter().for_each(|refund| self.denials.remove(refund.key));
         let groups = self.groups(refunds.iter().cloned());
         let (mut given, mut failed) = (0, None);
         for (group, refunds) in groups {
@@ -362,8 +365,8 @@ impl Store for RedisStore {
         self.inner.shared.config.keyer()
     }
 
-    async fn charge(&self, charges: &[Charge<'_>]) -> Answers {
-        charging::charge(&self.inner, charges).await
+    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Answers {
+        charging::charge(&self.inner, charges, mode).await
     }
 
     async fn ask(&self, asks: &[(Key, Arc<Limit>, Ask)]) -> Vec<Result<Granted, StoreError>> {
@@ -395,7 +398,7 @@ impl Store for RedisStore {
     }
 
     fn refund_detached(self: &Arc<Self>, refunds: Vec<Refund>) {
-        drop(self.inner.give_back(refunds));
+        drop(self.inner.refund_in_background(refunds));
     }
 
     async fn renew(&self, slots: &[Refund]) -> Result<usize, StoreError> {
@@ -407,11 +410,11 @@ impl Store for RedisStore {
     }
 
     async fn forget(&self, key: Key) -> Result<(), StoreError> {
-        self.inner.denials.clear(key);
-        let name = self.inner.shared.spell(key);
+        self.inner.denials.remove(key);
+        let name = self.inner.shared.counter_key(key);
         let node = self.inner.topology.node(self.inner.topology.group(&self.inner.shared, key))?;
         let script = &self.inner.shared.scripts.forget;
-        let _: u32 = node.call_anywhere(script, &[name], &[]).await?;
+        let _: u32 = node.call(ScriptCall { script, keys: &[name], arguments: &[] }).await?;
         Ok(())
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::request::Parts;
-use tidegate_core::rule::{Chain, Condition, Mode, Override, Tiers};
-use tidegate_core::{Request, Rule, RuleSet};
+use tidegate_core::Request;
+use tidegate_rules::{Chain, Condition, Mode, Override, Rule, RuleSet, Tiers};
 
 use super::refusal::Unreadable;
 use super::source::{Read, Source};

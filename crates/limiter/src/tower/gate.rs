@@ -9,13 +9,15 @@ use std::task::{Context, Poll, Waker};
 
 use arc_swap::{ArcSwap, Guard};
 use http::request::Parts;
-use tidegate_core::{Decision, Policies, Policy, Request, RequestError, Span, Timestamp};
+use tidegate_core::{
+    Decision, Request, RequestError, RuleIndex, RuleOutcome, RuleOutcomes, Span, Timestamp,
+};
 
 use super::attributes::{Reader, Warned};
 use super::in_flight::Slots;
 use super::refusal::Unreadable;
 use super::source::Read;
-use crate::limiter::{Claim, Limiter, Turn, Under};
+use crate::limiter::{Admission, CheckRequest, Limiter};
 use crate::live::LiveLimiter;
 use crate::per_key::PerKey;
 use crate::store::Store;
@@ -83,10 +85,10 @@ impl fmt::Debug for Queue {
 }
 
 impl Way {
-    fn by<S: Store>(turn: Turn<S>) -> Self {
-        match turn.is_now() {
-            true => Self::Open(Slots::of(turn.take())),
-            false => Self::Queue(Queue(Box::pin(async move { Slots::of(turn.wait().await) }))),
+    fn by<S: Store>(admission: Admission<S>) -> Self {
+        match admission.is_ready() {
+            true => Self::Open(Slots::of(admission.start())),
+            false => Self::Queue(Queue(Box::pin(async move { Slots::of(admission.wait().await) }))),
         }
     }
 }
@@ -204,9 +206,8 @@ async fn decide<S: Store>(
 ) -> Check {
     let mut request = reader.read(head)?;
     limiter.blocks().attributes(|name| reader.read_also(name, head, &mut request));
-    let claim = Claim { request: &request, under: Under::Matching };
-    let (decision, turn) = limiter.enter(claim, max_wait).await;
-    Ok(Entry { decision, at: limiter.clock().now(), way: Way::by(turn) })
+    let (decision, admission) = limiter.admit(CheckRequest::from(&request), max_wait).await;
+    Ok(Entry { decision, at: limiter.clock().now(), way: Way::by(admission) })
 }
 
 /// Decides by one limit for each key.
@@ -238,11 +239,12 @@ impl ByKey {
             let error = RequestError::Value { name: "key".to_owned(), found: key.len() };
             return Err(Unreadable { in_uri: false, error });
         }
-        let (outcome, turn) = self.handle.enter(key.as_bytes(), self.max_wait);
-        let (at, way) = (self.handle.now(), Way::by(turn));
+        let (outcome, admission) = self.handle.admit(key.as_bytes(), self.max_wait);
+        let (at, way) = (self.handle.now(), Way::by(admission));
         let (rule, limit) = (Arc::clone(&self.name), Arc::clone(self.handle.limit()));
-        let policy = Policy { rule, limit, outcome, shadow: false };
-        Ok(Entry { decision: Decision::of(Policies::from_iter([policy])), at, way })
+        let rule_index = RuleIndex(0);
+        let outcome = RuleOutcome { rule_index, rule, limit, outcome, shadow: false };
+        Ok(Entry { decision: Decision::of(RuleOutcomes::from_iter([outcome])), at, way })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use crate::limiter::Held;
+use crate::limiter::SlotGuard;
 use crate::store::Store;
 
 /// Slots in flight of one request, released with the last of them. Most requests have none, and pay
@@ -12,10 +12,10 @@ use crate::store::Store;
 pub(super) struct Slots(Option<Arc<dyn Send + Sync>>);
 
 impl Slots {
-    pub(super) fn of<S: Store>(held: Held<S>) -> Self {
-        match held.is_empty() {
+    pub(super) fn of<S: Store>(guard: SlotGuard<S>) -> Self {
+        match guard.is_empty() {
             true => Self(None),
-            false => Self(Some(Arc::new(held))),
+            false => Self(Some(Arc::new(guard))),
         }
     }
 

@@ -5,7 +5,9 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use tidegate_core::{Decision, Header, HeaderStyle, Problem, RequestError, Ruling, Timestamp};
+use tidegate_core::{
+    Decision, DecisionStatus, Header, HeaderStyle, Problem, RequestError, Timestamp,
+};
 
 /// What responses say, and when.
 #[derive(Clone, Copy, Debug)]
@@ -122,7 +124,7 @@ const UNSAFE: &AsciiSet = &CONTROLS.add(b'%');
 
 /// How a retry policy of gRPC is told when to come back; less than 0 is never.
 fn pushback_millis(decision: &Decision) -> i32 {
-    if decision.ruling() == Ruling::Unavailable {
+    if decision.status() == DecisionStatus::Unavailable {
         return 1000;
     }
     let millis = decision.retry_after().map(|wait| wait.as_micros().div_ceil(1000));

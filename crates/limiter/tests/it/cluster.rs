@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tidegate::rule::Chain;
 use tidegate::{
-    Algorithm, Answer, Charge, Key, Limit, Limiter, Quota, RedisConfig, RedisStore, Request,
-    RuleSet, Ruling, State, Store,
+    Algorithm, Answer, Charge, ChargeMode, DecisionStatus, Key, Limit, Limiter, Quota, RedisConfig,
+    RedisStore, Request, RuleSet, State, Store,
 };
 use tidegate_testkit::{Cluster, Flavour, PATIENCE, Tool, lacking};
 use tokio::time::{Instant, sleep};
@@ -110,7 +110,7 @@ async fn requests_that_race_through_slots_in_any_order_never_pass_a_limit() {
                     Charge { key, shared: key, limit, cost: 1, alone: false }
                 };
                 let charges: Vec<Charge<'_>> = places.iter().map(charge).collect();
-                let answers = store.charge(&charges).await;
+                let answers = store.charge(&charges, ChargeMode::Spend).await;
                 assert!(!answers.iter().any(|answer| matches!(answer, Answer::Failed(_))));
                 let fits = |answer: &Answer| answer.outcome().is_some_and(|told| told.is_allowed());
                 answers.iter().all(fits).then_some(places)
@@ -147,7 +147,7 @@ async fn two_that_race_for_the_last_may_both_be_denied_and_leave_the_budget_whol
             tokio::spawn(async move {
                 let charge =
                     |key| Charge { key, shared: key, limit: &limit, cost: 1, alone: false };
-                let answers = store.charge(&keys.map(charge)).await;
+                let answers = store.charge(&keys.map(charge), ChargeMode::Spend).await;
                 answers.iter().all(|answer| answer.outcome().is_some_and(|told| told.is_allowed()))
             })
         };
@@ -194,7 +194,7 @@ async fn a_narrow_rule_that_denies_never_touches_a_wider_one() {
     let limiter = Limiter::builder().rules(rules).store(Arc::clone(&store)).build();
     let (book, pen) = (request("ann", "book"), request("ann", "pen"));
     for _ in 0..2 {
-        assert_eq!(limiter.check(&book).await.ruling(), Ruling::Allow);
+        assert_eq!(limiter.check(&book).await.status(), DecisionStatus::Allow);
     }
     assert_eq!(store.counts().carried, 6, "each rule is asked where it lives");
     let [all, user, item, other] =
@@ -205,19 +205,22 @@ async fn a_narrow_rule_that_denies_never_touches_a_wider_one() {
     cluster.node(cluster.master_of(&name)).query::<()>(&["SET", &name, "none of ours"]);
 
     let denied = limiter.check(&book).await;
-    assert_eq!((denied.ruling(), denied.undecided()), (Ruling::Deny, [].as_slice()));
-    assert_eq!(denied.policies().iter().map(|policy| &*policy.rule).collect::<Vec<_>>(), ["item"]);
+    assert_eq!((denied.status(), denied.undecided()), (DecisionStatus::Deny, [].as_slice()));
+    assert_eq!(
+        denied.rule_outcomes().iter().map(|policy| &*policy.rule).collect::<Vec<_>>(),
+        ["item"]
+    );
     assert_eq!(store.counts().carried, 7, "only the narrowest rule is asked");
 
     // The rule in the middle denies: the widest is not asked, the narrowest is given back.
     limiter.check_rule("user", &pen).await.unwrap();
     let denied = limiter.check(&pen).await;
-    assert_eq!((denied.ruling(), denied.undecided()), (Ruling::Deny, [].as_slice()));
+    assert_eq!((denied.status(), denied.undecided()), (DecisionStatus::Deny, [].as_slice()));
     wait_until_spent(&store, &[(item, 2), (user, 3), (other, 0)]).await;
 
     // One that passes both does trip, and is charged nothing either.
     let bob = request("bob", "book");
-    assert_eq!(limiter.check(&bob).await.ruling(), Ruling::Unavailable);
+    assert_eq!(limiter.check(&bob).await.status(), DecisionStatus::Unavailable);
     let charged = ["user", "item"].map(|rule| (key(&limiter, rule, &bob), 0));
     wait_until_spent(&store, &charged).await;
     assert_eq!(store.counts().lost, 0);
@@ -261,5 +264,5 @@ async fn a_check_dropped_between_two_slots_gives_back() {
     // What was under way to the third slot when nobody waited any more may stand, once.
     let all = key(&limiter, "all", &asked);
     assert!(spent(&store, all).await <= 1);
-    assert_eq!(limiter.check(&asked).await.ruling(), Ruling::Allow);
+    assert_eq!(limiter.check(&asked).await.status(), DecisionStatus::Allow);
 }

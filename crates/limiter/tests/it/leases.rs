@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::{
-    Algorithm, Answer, Ask, Charge, Granted, HoldId, Key, Limit, ManualClock, MemoryStore, Quota,
-    RedisConfig, RedisStore, Refund, Report, Span, State, Store, StoreError, Timestamp,
+    Algorithm, Answer, Ask, Charge, ChargeMode, Granted, HoldId, Key, Limit, ManualClock,
+    MemoryStore, Quota, RedisConfig, RedisStore, Refund, Report, Span, State, Store, StoreError,
+    Timestamp,
 };
 use tidegate_testkit::{Cluster, Flavour, PATIENCE, Redis, Tool, lacking};
 use tokio::time::{Instant, sleep};
@@ -88,7 +89,7 @@ async fn keeps_what_is_held(store: &impl Store) {
     }
     // A charge finds what asks have spent.
     let charge = Charge { key: key(1), shared: key(1), limit: &limit, cost: 75, alone: false };
-    let told = store.charge(&[charge]).await;
+    let told = store.charge(&[charge], ChargeMode::Spend).await;
     assert!(told[0].outcome().unwrap().is_allowed());
     assert!(!one(store, key(1), &limit, ask(1, 0)).await.unwrap().outcome.is_allowed());
 }
@@ -380,6 +381,67 @@ async fn in_a_cluster_what_is_held_lives_beside_what_was_spent() {
     assert_eq!(masters.len(), 3);
     let charge = Charge { key: key(1), shared: key(1), limit: &limit, cost: 99, alone: false };
     assert!(
-        matches!(&store.charge(&[charge]).await[0], Answer::Decided(told) if told.is_allowed())
+        matches!(&store.charge(&[charge], ChargeMode::Spend).await[0], Answer::Decided(told) if told.is_allowed())
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_for_a_migrating_slot_is_completed_and_delays_no_other_slot() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let cluster = Cluster::builder().config("cluster-node-timeout", "60000").start();
+    let store = Arc::new(connect(&cluster.url()).await);
+    let limit = slow(100);
+    let slot_of = |key: Key| cluster.slot_of(&store.name_of(key));
+    let slot = slot_of(key(1));
+    let from = cluster.owner_of(slot);
+    let is_beside = |key: &Key| slot_of(*key) != slot && cluster.owner_of(slot_of(*key)) == from;
+    let beside = (2..).map(key).find(is_beside).unwrap();
+    one(&*store, key(1), &limit, ask(1, 10)).await.unwrap();
+
+    cluster.begin_migration(slot, (from + 1) % 3);
+    // The state and the leases of the client are on two servers now, so that no server decides.
+    assert_eq!(cluster.migrate_keys(slot, 1), 1);
+    let waiting: Vec<_> = (0..4)
+        .map(|_| {
+            let (store, limit) = (Arc::clone(&store), Arc::clone(&limit));
+            tokio::spawn(async move { one(&*store, key(1), &limit, ask(1, 0)).await })
+        })
+        .collect();
+    for _ in 0..8 {
+        one(&*store, beside, &limit, ask(1, 0)).await.unwrap();
+    }
+    assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
+    while cluster.migrate_keys(slot, 10) > 0 {}
+    cluster.finish_migration(slot);
+    for waiting in waiting {
+        waiting.await.unwrap().unwrap();
+    }
+    let last = one(&*store, key(1), &limit, ask(1, 0)).await.unwrap();
+    assert_eq!(last.outcome.remaining, 100 - 10 - 6, "each request was charged once");
+}
+
+#[tokio::test]
+async fn requests_that_find_the_queue_full_are_not_sent() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    const MAX_QUEUED: usize = 16_384;
+    let server = Redis::start();
+    let config: RedisConfig = server.url().parse().unwrap();
+    let config = config.with_timeout(Duration::from_millis(500)).unwrap();
+    let store = RedisStore::connect(config).await.unwrap();
+    server.pause();
+    let limit = slow(10);
+    let numbers = 1..=u128::try_from(MAX_QUEUED + 100).unwrap();
+    let asks: Vec<_> = numbers.map(|number| (key(number), Arc::clone(&limit), ask(1, 0))).collect();
+    let results = store.ask(&asks).await;
+    server.resume();
+    let is_rejected = |result: &Result<_, _>| {
+        let reason = "too many requests are waiting";
+        matches!(result, Err(StoreError::Unavailable { reason: found, .. }) if **found == *reason)
+    };
+    assert!(!results[..MAX_QUEUED].iter().any(is_rejected));
+    assert!(results[MAX_QUEUED..].iter().all(is_rejected));
 }

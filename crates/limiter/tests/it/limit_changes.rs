@@ -147,7 +147,7 @@ async fn walk<S: Store>(
                 let limit = Limit::new(numbers.algorithm, quota).unwrap();
                 let wanted = kept.charge(&limit, time.now(), *cost);
                 let decision = limiter.check(&request).await;
-                let told = decision.policies().first().map(|policy| policy.outcome);
+                let told = decision.rule_outcomes().first().map(|policy| policy.outcome);
                 prop_assert_eq!(told, Some(wanted), "{} at {:?}", limit, time.now());
             }
         }
@@ -199,7 +199,11 @@ end
         (tidegate_testkit::Redis::start(), runtime(), ManualClock::default());
     server.query::<()>(&["SET", "clock", "0"]);
     let config: RedisConfig = server.url().parse().unwrap();
-    let config = config.with_timeout(std::time::Duration::from_secs(60)).unwrap();
+    let config = config
+        .with_timeout(std::time::Duration::from_secs(60))
+        .unwrap()
+        .with_connect_timeout(crate::CONNECT_TIMEOUT)
+        .unwrap();
     let config = config.with_denial_memory(std::time::Duration::ZERO).unwrap();
     let store = runtime.block_on(RedisStore::connect_on_clock(config, CLOCK)).unwrap();
     let store = Arc::new(store);

@@ -8,7 +8,8 @@ mod holding;
 mod together;
 
 use tidegate::{
-    AcquireError, Decision, Limiter, ManualClock, NoHandle, Quota, Request, RuleSet, Ruling, Span,
+    AcquireError, Decision, DecisionStatus, Limiter, ManualClock, NotASingleKeyRule, Quota,
+    Request, RuleSet, Span,
 };
 
 fn limiter(time: &ManualClock, rules: &str) -> Limiter {
@@ -26,7 +27,7 @@ fn request<'a>(attributes: &[(&'a str, &'a str)]) -> Request<'a> {
 
 /// Name and what is left of each rule asked.
 fn left(decision: &Decision) -> Vec<(&str, u64)> {
-    let policies = decision.policies().iter();
+    let policies = decision.rule_outcomes().iter();
     policies.map(|policy| (&*policy.rule, policy.outcome.remaining)).collect()
 }
 
@@ -47,9 +48,9 @@ async fn a_denied_request_consumes_nothing() {
     }
     for _ in 0..50 {
         let denied = limiter.check(&alice).await;
-        assert_eq!(denied.ruling(), Ruling::Deny);
+        assert_eq!(denied.status(), DecisionStatus::Deny);
         assert_eq!(left(&denied), [("per-user", 0), ("per-ip", 7), ("everyone", 97)]);
-        assert_eq!(&*denied.decisive().unwrap().rule, "per-user");
+        assert_eq!(&*denied.strictest_rule().unwrap().rule, "per-user");
     }
     let bob = limiter.check(&request(&[("user", "bob"), ("ip", "192.0.2.1")])).await;
     assert_eq!(left(&bob), [("per-user", 2), ("per-ip", 6), ("everyone", 96)]);
@@ -70,11 +71,11 @@ rules:
     let alice = request(&[("user", "alice")]);
     assert!(limiter.check(&alice).await.is_allowed());
     let second = limiter.check(&alice).await;
-    assert_eq!(second.ruling(), Ruling::Deny);
+    assert_eq!(second.status(), DecisionStatus::Deny);
     assert_eq!(left(&second), [("tight", 0), ("trial", 1)]);
     limiter.check(&alice).await;
     let fourth = limiter.check(&alice).await;
-    assert!(!fourth.policies()[1].outcome.is_allowed(), "the trial would have denied by now");
+    assert!(!fourth.rule_outcomes()[1].outcome.is_allowed(), "the trial would have denied by now");
     assert_eq!(fourth.enforced().count(), 1);
     let other = limiter.check(&request(&[("user", "bob")])).await;
     assert!(other.is_allowed());
@@ -110,7 +111,7 @@ rules:
     let check = async |user: &'static str, plan: &'static str, cost: u64| {
         let request = request(&[("user", user), ("plan", plan)]).cost(cost);
         let decision = limiter.check(&request).await;
-        let outcome = decision.decisive().unwrap().outcome;
+        let outcome = decision.strictest_rule().unwrap().outcome;
         (outcome.is_allowed(), outcome.limit, outcome.remaining)
     };
     assert_eq!(check("alice", "free", 5).await, (true, 10, 5));
@@ -142,8 +143,8 @@ rules:
     assert_eq!(left(&named), [("api", 2)]);
     let by_ip = limiter.check_rule("api", &request(&[("ip", "alice")])).await.unwrap();
     assert_eq!(left(&by_ip), [("api", 4)], "an address that reads like a user is not that user");
-    assert!(matches!(limiter.rule("both"), Err(NoHandle::Parts { found: 2, .. })));
-    assert!(matches!(limiter.rule("tiered"), Err(NoHandle::Varies { .. })));
+    assert!(matches!(limiter.rule("both"), Err(NotASingleKeyRule::Parts { found: 2, .. })));
+    assert!(matches!(limiter.rule("tiered"), Err(NotASingleKeyRule::Varies { .. })));
     let error = limiter.rule("nope").unwrap_err().to_string();
     assert_eq!(error, r#"no rule is named "nope""#);
 }
@@ -165,18 +166,21 @@ rules:
         let client = request(&[("user", &user)]);
         let matched = limiter.check(&client).await;
         let named = limiter.check_rule("half", &client).await.unwrap();
-        assert_eq!(named.policies().len(), matched.policies().len() - 1);
-        inside += named.policies().len();
+        assert_eq!(named.rule_outcomes().len(), matched.rule_outcomes().len() - 1);
+        inside += named.rule_outcomes().len();
         let all = limiter.check_rule("all", &client).await.unwrap();
-        limited += usize::from(all.decisive().unwrap().outcome.limit == 2);
+        limited += usize::from(all.strictest_rule().unwrap().outcome.limit == 2);
         // Not even its bucket is touched: whoever is let in later is full.
-        if named.policies().is_empty() {
-            assert_eq!(left(&matched), [("all", all.decisive().unwrap().outcome.remaining + 1)]);
+        if named.rule_outcomes().is_empty() {
+            assert_eq!(
+                left(&matched),
+                [("all", all.strictest_rule().unwrap().outcome.remaining + 1)]
+            );
             assert!(limiter.check_rule("half", &client.cost(99)).await.unwrap().is_allowed());
         }
     }
     assert!((60..140).contains(&inside) && (60..140).contains(&limited), "{inside} {limited}");
-    assert!(matches!(limiter.rule("half"), Err(NoHandle::Varies { .. })));
+    assert!(matches!(limiter.rule("half"), Err(NotASingleKeyRule::Varies { .. })));
 }
 
 #[tokio::test]
@@ -184,7 +188,7 @@ async fn no_rule_that_matches_allows_without_a_limit() {
     let limiter =
         limiter(&ManualClock::default(), "rules: [{name: a, match: {path: /x}, limit: 1/s}]");
     let decision = limiter.check(&request(&[("path", "/y")])).await;
-    assert!(decision.is_allowed() && decision.decisive().is_none());
+    assert!(decision.is_allowed() && decision.strictest_rule().is_none());
 }
 
 #[tokio::test]
@@ -198,7 +202,7 @@ async fn a_refund_gives_back_every_charge_of_the_request_once_counted() {
     let peeked = limiter.peek(&alice).await;
     assert_eq!(left(&peeked), [("per-user", 3), ("per-ip", 10), ("everyone", 100)]);
     let (denied, receipt) = limiter.check_with_receipt(&alice.clone().cost(4)).await;
-    assert_eq!(denied.ruling(), Ruling::Deny);
+    assert_eq!(denied.status(), DecisionStatus::Deny);
     assert!(receipt.is_empty(), "nothing was charged, nothing can be refunded");
 }
 
@@ -259,7 +263,7 @@ rules: [{name: slow, limit: 1 per second, algorithm: leaky_bucket, queue: 2}]
     time.advance(Span::SECOND);
     assert_eq!(second.await.unwrap().delay(), Span::SECOND);
     let never = limiter.acquire(&Request::new().cost(4)).await;
-    assert!(matches!(never, Err(AcquireError::NeverFits(_))));
+    assert!(matches!(never, Err(AcquireError::ExceedsCapacity(_))));
 }
 
 fn futures_poll<F: Future>(future: &mut std::pin::Pin<Box<F>>) -> Option<F::Output> {

@@ -43,3 +43,7 @@ mod synced;
 #[cfg(feature = "tower")]
 mod tower;
 mod without_runtime;
+
+/// Longest time that connecting to a Redis which answers may take on a busy machine.
+#[cfg(feature = "redis")]
+const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::{
-    Algorithm, Answer, Charge, Key, Limit, Limiter, Quota, RedisConfig, RedisStore, Refund,
-    Request, RuleSet, Ruling, Span, State, Store, Timestamp,
+    Algorithm, Answer, Charge, ChargeMode, DecisionStatus, Key, Limit, Limiter, Quota, RedisConfig,
+    RedisStore, Refund, Request, RuleSet, Span, State, Store, Timestamp,
 };
 use tidegate_testkit::{Flavour, PATIENCE, Redis, Tool, lacking};
 use tokio::task::JoinSet;
@@ -28,7 +28,11 @@ const START: u64 = 1_780_000_000_123_457;
 
 fn config(server: &Redis) -> RedisConfig {
     let config: RedisConfig = server.url().parse().unwrap();
-    let config = config.with_timeout(PATIENCE).unwrap();
+    let config = config
+        .with_timeout(PATIENCE)
+        .unwrap()
+        .with_connect_timeout(crate::CONNECT_TIMEOUT)
+        .unwrap();
     config.with_denial_memory(Duration::ZERO).unwrap()
 }
 
@@ -60,7 +64,7 @@ impl Fleet {
 /// Whether a node admits one request.
 async fn admits(node: &RedisStore, key: Key, limit: &Arc<Limit>, cost: u64) -> bool {
     let charge = Charge { key, shared: key, limit, cost, alone: false };
-    match node.charge(&[charge]).await.remove(0) {
+    match node.charge(&[charge], ChargeMode::of_cost(cost)).await.remove(0) {
         Answer::Decided(outcome) => outcome.is_allowed(),
         other => panic!("{limit} was not decided: {other:?}"),
     }
@@ -237,7 +241,7 @@ async fn requests_of_several_rules_are_decided_while_versions_are_mixed() {
                     cost: 1,
                     alone: false,
                 });
-                let answers = node.charge(&charges).await;
+                let answers = node.charge(&charges, ChargeMode::Spend).await;
                 let outcomes: Option<Vec<_>> = answers.iter().map(Answer::outcome).collect();
                 let outcomes = outcomes.unwrap_or_else(|| panic!("{answers:?}"));
                 admitted[task % 2] += u64::from(outcomes.iter().all(|told| told.is_allowed()));
@@ -270,7 +274,7 @@ async fn slots_are_released_while_other_nodes_have_another_algorithm() {
     let mut held = Vec::new();
     for _ in 0..10 {
         let charge = Charge { key, shared: key, limit: &slots, cost: 1, alone: false };
-        let slip = old.charge(&[charge]).await[0].outcome().unwrap().slip();
+        let slip = old.charge(&[charge], ChargeMode::Spend).await[0].outcome().unwrap().slip();
         held.push(Refund { key, limit: Arc::clone(&slots), cost: 1, slip });
         assert!(admits(new, key, &bucket, 1).await);
     }
@@ -284,8 +288,12 @@ async fn slots_are_released_while_other_nodes_have_another_algorithm() {
     assert!(!admits(new, key, &fewer, 1).await);
     assert!(admits(old, key, &slots, 5).await);
     assert!(!admits(old, key, &slots, 1).await);
-    let told =
-        new.charge(&[Charge { key, shared: key, limit: &bucket, cost: 0, alone: false }]).await;
+    let told = new
+        .charge(
+            &[Charge { key, shared: key, limit: &bucket, cost: 0, alone: false }],
+            ChargeMode::Peek,
+        )
+        .await;
     assert_eq!(told[0].outcome().unwrap().remaining, 100 - 11);
 }
 
@@ -311,14 +319,22 @@ async fn rolled_back_limit_counts_what_the_other_one_admitted() {
         assert!(admits(node, key, &second, spent).await);
         let used = if first.algorithm() == second.algorithm() && number == 1 { 7 } else { 10 };
         let look = Charge { key, shared: key, limit: &first, cost: 0, alone: false };
-        let told = node.charge(&[look]).await;
+        let told = node.charge(&[look], ChargeMode::Peek).await;
         assert_eq!(told[0].outcome().unwrap().remaining, 10 - used, "{first} after {second}");
     }
 }
 
 async fn limiter(server: &Redis, rule: &str) -> Limiter<RedisStore> {
     let config: RedisConfig = server.url().parse().unwrap();
-    let store = RedisStore::connect(config.with_timeout(PATIENCE).unwrap()).await.unwrap();
+    let store = RedisStore::connect(
+        config
+            .with_timeout(PATIENCE)
+            .unwrap()
+            .with_connect_timeout(crate::CONNECT_TIMEOUT)
+            .unwrap(),
+    )
+    .await
+    .unwrap();
     let rules = format!("rules: [{{name: api, per: [user], on_store_failure: deny, {rule}}}]");
     let rules = RuleSet::parse("rules.yaml", &rules).unwrap();
     Limiter::builder().rules(rules).store(Arc::new(store)).build()
@@ -367,11 +383,11 @@ async fn nodes_of_two_accuracies_admit_at_most_both_bounds() {
                     match node
                         .check(&Request::new().with("user", user.as_str()).unwrap())
                         .await
-                        .ruling()
+                        .status()
                     {
-                        Ruling::Allow => admitted += 1,
-                        Ruling::Deny => tokio::task::yield_now().await,
-                        Ruling::Unavailable => failed += 1,
+                        DecisionStatus::Allow => admitted += 1,
+                        DecisionStatus::Deny => tokio::task::yield_now().await,
+                        DecisionStatus::Unavailable => failed += 1,
                     }
                 }
                 (place, admitted, failed)

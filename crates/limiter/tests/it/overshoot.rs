@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 
-use tidegate::{Algorithm, Charge, Key, Limit, Limiter, ManualClock, MemoryStore, Quota, Span};
+use tidegate::{
+    Algorithm, Charge, ChargeMode, Key, Limit, Limiter, ManualClock, MemoryStore, Quota, Span,
+};
 
 const ALGORITHMS: [Algorithm; 5] = [
     Algorithm::TokenBucket,
@@ -124,7 +126,10 @@ fn stacks_of_limits_charged_in_any_order_admit_exactly_the_tightest() {
                     })
                     .collect();
                 charges.rotate_left((number + turn) % 3);
-                store.charge_all(&charges).iter().all(|outcome| outcome.is_allowed())
+                store
+                    .charge_all(&charges, ChargeMode::Spend)
+                    .iter()
+                    .all(|outcome| outcome.is_allowed())
             })
             .count()
     });
@@ -136,8 +141,9 @@ fn stacks_of_limits_charged_in_any_order_admit_exactly_the_tightest() {
         cost: 0,
         alone: false,
     };
-    let left: Vec<u64> =
-        (0..3).map(|place| store.charge_all(&[look(place)])[0].remaining).collect();
+    let left: Vec<u64> = (0..3)
+        .map(|place| store.charge_all(&[look(place)], ChargeMode::Peek)[0].remaining)
+        .collect();
     assert_eq!(left, [200, 0, 100], "what was denied took nothing");
 }
 
@@ -195,7 +201,8 @@ fn a_request_of_several_limits_overflows_as_a_whole() {
     };
     let passed = (1..2_000u128)
         .filter(|number| {
-            let outcomes = store.charge_all(&[charge(*number, 1), charge(*number, 2)]);
+            let outcomes =
+                store.charge_all(&[charge(*number, 1), charge(*number, 2)], ChargeMode::Spend);
             outcomes.iter().all(|outcome| outcome.is_allowed())
         })
         .count();

@@ -53,7 +53,7 @@ impl Aftermath<'_> {
     /// What is left under a case's rules for one client, in the order of the rules.
     fn left(&self, case: &Case, client: usize) -> Vec<u64> {
         let decision = self.runtime.block_on(self.limiter.peek(&case.request(client)));
-        decision.policies().iter().map(|policy| policy.outcome.remaining).collect()
+        decision.rule_outcomes().iter().map(|policy| policy.outcome.remaining).collect()
     }
 
     /// From before the first check until now.

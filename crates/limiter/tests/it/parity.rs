@@ -52,7 +52,11 @@ impl Bench {
             .build()
             .unwrap();
         let config: RedisConfig = server.url().parse().unwrap();
-        let config = config.with_timeout(Duration::from_secs(60)).unwrap();
+        let config = config
+            .with_timeout(Duration::from_secs(60))
+            .unwrap()
+            .with_connect_timeout(crate::CONNECT_TIMEOUT)
+            .unwrap();
         let config = config.with_denial_memory(Duration::ZERO).unwrap();
         server.query::<()>(&["SET", "clock", "0"]);
         let store = runtime.block_on(RedisStore::connect_on_clock(config, CLOCK)).unwrap();

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidegate::block::{By, Entry, Reason};
 use tidegate::{
-    AcquireError, Answers, BlockList, Charge, Decision, Key, Keyer, Limiter, ManualClock,
-    MemoryStore, NoHandle, Refund, Request, RuleSet, Ruling, Span, Store, StoreError,
+    AcquireError, Answers, BlockList, Charge, ChargeMode, Decision, DecisionStatus, Key, Keyer,
+    Limiter, ManualClock, MemoryStore, NotASingleKeyRule, Refund, Request, RuleSet, Span, Store,
+    StoreError,
 };
 
 /// Counts how often it is asked.
@@ -20,9 +21,9 @@ impl Store for Counting {
         self.store.keyer()
     }
 
-    async fn charge(&self, charges: &[Charge<'_>]) -> Answers {
+    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Answers {
         self.asked.fetch_add(1, Ordering::SeqCst);
-        self.store.charge(charges).await
+        self.store.charge(charges, mode).await
     }
 
     async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
@@ -85,8 +86,8 @@ async fn a_blocked_client_never_reaches_the_store() {
     block(limiter.blocks(), &time, "ip", "192.0.2.0/24", Span::MINUTE);
     for _ in 0..100 {
         let denied = limiter.check(&mallory).await;
-        assert_eq!((denied.ruling(), wait(&denied)), (Ruling::Deny, Some(60)));
-        assert!(denied.policies().is_empty());
+        assert_eq!((denied.status(), wait(&denied)), (DecisionStatus::Deny, Some(60)));
+        assert!(denied.rule_outcomes().is_empty());
     }
     assert_eq!(wait(&limiter.peek(&mallory).await), Some(60));
     assert_eq!(wait(&limiter.check_rule("login", &mallory).await.unwrap()), Some(60));
@@ -110,7 +111,7 @@ async fn a_client_that_keeps_hammering_is_blocked() {
     // Twice the limit is denied by the rule, and then it is blocked.
     for _ in 0..10 {
         let denied = limiter.check(&mallory).await;
-        assert_eq!((denied.ruling(), denied.block()), (Ruling::Deny, None));
+        assert_eq!((denied.status(), denied.block()), (DecisionStatus::Deny, None));
     }
     let blocked = limiter.check(&mallory).await;
     assert_eq!(wait(&blocked), Some(600));
@@ -293,7 +294,7 @@ async fn limiters_can_share_a_list() {
 #[test]
 fn a_rule_with_a_penalty_needs_the_whole_request() {
     let error = limiter(&ManualClock::default(), LOGIN).rule("login").unwrap_err();
-    assert!(matches!(error, NoHandle::Varies { .. }), "{error}");
+    assert!(matches!(error, NotASingleKeyRule::Varies { .. }), "{error}");
 }
 
 #[tokio::test]

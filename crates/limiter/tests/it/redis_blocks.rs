@@ -12,7 +12,11 @@ type Node = Limiter<RedisStore>;
 async fn node(url: &str) -> Node {
     let config: RedisConfig = url.parse().unwrap();
     // A busy machine is not to be taken for a store that failed.
-    let config = config.with_timeout(Duration::from_secs(5)).unwrap();
+    let config = config
+        .with_timeout(Duration::from_secs(5))
+        .unwrap()
+        .with_connect_timeout(crate::CONNECT_TIMEOUT)
+        .unwrap();
     let store = RedisStore::connect(config).await.unwrap();
     let rules = "rules: [{name: api, per: [api_key], limit: 2 per hour, \
                  penalty: {after: 5x, within: 1h, block: 10m}}]";

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tidegate::{
-    Algorithm, Claim, Decision, Limit, Limiter, Quota, RedisConfig, RedisStore, Request, Rule,
-    RuleSet, Ruling, Under,
+    Algorithm, CheckRequest, CheckTarget, Decision, DecisionStatus, Limit, Limiter, Quota,
+    RedisConfig, RedisStore, Request, Rule, RuleIndex, RuleSet,
 };
 use tidegate_testkit::{Cluster, Flavour, PATIENCE, Redis, Tool, lacking};
 
@@ -33,31 +33,31 @@ fn of(client: &str, cost: u64) -> Request<'static> {
     Request::new().with("client", client.to_owned()).unwrap().cost(cost)
 }
 
-fn under<'a>(request: &'a Request<'static>, place: usize) -> Claim<'a, 'static> {
-    Claim { request, under: Under::Rule(place) }
+fn under<'a>(request: &'a Request<'static>, place: usize) -> CheckRequest<'a, 'static> {
+    CheckRequest { request, target: CheckTarget::Rule(RuleIndex(place)) }
 }
 
-fn told(decisions: &[Decision]) -> Vec<(Ruling, u64)> {
-    let remaining = |decision: &Decision| decision.decisive().unwrap().outcome.remaining;
-    decisions.iter().map(|decision| (decision.ruling(), remaining(decision))).collect()
+fn told(decisions: &[Decision]) -> Vec<(DecisionStatus, u64)> {
+    let remaining = |decision: &Decision| decision.strictest_rule().unwrap().outcome.remaining;
+    decisions.iter().map(|decision| (decision.status(), remaining(decision))).collect()
 }
 
 /// Every claim is told how it stands, also when another's denial comes from memory or another slot.
 async fn all_or_nothing_and_all_are_told(limiter: &Limiter<RedisStore>) {
-    let (allow, deny) = (Ruling::Allow, Ruling::Deny);
+    let (allow, deny) = (DecisionStatus::Allow, DecisionStatus::Deny);
     for (place, client) in ["a", "b", "c", "d"].into_iter().enumerate() {
         let (cheap, dear, others) = (of(client, 1), of(client, 6), of("somebody else", 1));
         let claims = [under(&others, place), under(&dear, place), under(&cheap, (place + 1) % 4)];
-        let first = limiter.check_together(&claims).await;
+        let first = limiter.check_all(&claims).await;
         assert_eq!(told(&first), [(allow, 9), (allow, 4), (allow, 9)]);
         for _ in 0..3 {
-            let denied = limiter.check_together(&claims).await;
+            let denied = limiter.check_all(&claims).await;
             assert_eq!(told(&denied), [(allow, 9), (deny, 4), (allow, 9)], "{client}");
         }
         // A look that is denied holds back what would fit.
         let look = of(client, 0);
-        assert!(limiter.check_together(&[under(&of(client, 4), place)]).await[0].is_allowed());
-        let held = limiter.check_together(&[under(&others, place), under(&look, place)]).await;
+        assert!(limiter.check_all(&[under(&of(client, 4), place)]).await[0].is_allowed());
+        let held = limiter.check_all(&[under(&others, place), under(&look, place)]).await;
         assert_eq!(told(&held), [(allow, 9), (deny, 0)]);
         assert!(
             limiter.forget(limiter.rules().rules()[(place + 1) % 4].name(), &cheap).await.is_ok()
@@ -71,15 +71,15 @@ async fn what_is_given_back_can_be_spent_at_once(limiter: &Limiter<RedisStore>) 
     for place in 0..4 {
         let (three, four, all) = (of("giver", 3), of("giver", 4), of("giver", u64::MAX));
         for _ in 0..3 {
-            assert!(limiter.check_together(&[under(&three, place)]).await[0].is_allowed());
+            assert!(limiter.check_all(&[under(&three, place)]).await[0].is_allowed());
         }
-        assert!(!limiter.check_together(&[under(&three, place)]).await[0].is_allowed());
-        let after = limiter.give_back(under(&four, place)).await.unwrap();
-        assert_eq!(told(&[after]), [(Ruling::Allow, 5)]);
-        assert!(limiter.check_together(&[under(&three, place)]).await[0].is_allowed());
-        let full = limiter.give_back(under(&all, place)).await.unwrap();
-        assert_eq!(told(&[full]), [(Ruling::Allow, 10)]);
-        assert_eq!(told(&[limiter.give_back(under(&all, place)).await.unwrap()])[0].1, 10);
+        assert!(!limiter.check_all(&[under(&three, place)]).await[0].is_allowed());
+        let after = limiter.refund_latest(under(&four, place)).await.unwrap();
+        assert_eq!(told(&[after]), [(DecisionStatus::Allow, 5)]);
+        assert!(limiter.check_all(&[under(&three, place)]).await[0].is_allowed());
+        let full = limiter.refund_latest(under(&all, place)).await.unwrap();
+        assert_eq!(told(&[full]), [(DecisionStatus::Allow, 10)]);
+        assert_eq!(told(&[limiter.refund_latest(under(&all, place)).await.unwrap()])[0].1, 10);
     }
 }
 
@@ -90,15 +90,18 @@ async fn limits_to_and_fro_keep_what_was_spent(limiter: &Limiter<RedisStore>) {
         Arc::new(Limit::new(Algorithm::TokenBucket, quota).unwrap())
     };
     let (small, large, one) = (limit(10), limit(100), of("flipping", 1));
-    let under = |limit| Claim { request: &one, under: Under::Limit(3, limit) };
+    let under = |limit| CheckRequest {
+        request: &one,
+        target: CheckTarget::RuleWithLimit(RuleIndex(3), limit),
+    };
     let mut left = Vec::new();
     for _ in 0..4 {
         for limit in [&small, &large] {
-            left.push(told(&limiter.check_together(&[under(limit)]).await)[0].1);
+            left.push(told(&limiter.check_all(&[under(limit)]).await)[0].1);
         }
     }
     assert_eq!(left, [9, 89, 7, 78, 6, 67, 5, 56]);
-    let both = limiter.check_together(&[under(&large), under(&small)]).await;
+    let both = limiter.check_all(&[under(&large), under(&small)]).await;
     assert_eq!(told(&both).iter().map(|told| told.1).collect::<Vec<_>>(), [55, 54]);
 }
 

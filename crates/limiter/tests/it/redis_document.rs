@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::{
-    DocumentVersion, Draft, Edition, Expected, Latest, PutError, RedisDocument, RedisStore,
-    StoreError, Timestamp,
+    DocumentVersion, Draft, Edition, Expected, Latest, PutError, RedisConfig, RedisDocument,
+    RedisStore, StoreError, Timestamp,
 };
 use tidegate_testkit::{Flavour, PATIENCE, Redis, Tool, lacking};
 use tokio::time::timeout;
@@ -16,6 +16,11 @@ use tokio::time::timeout;
 const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 /// Where a document called `rules` is kept.
 const KEY: &str = "tg::{document:rules}";
+
+fn config(url: &str) -> RedisConfig {
+    let config: RedisConfig = url.parse().unwrap();
+    config.with_connect_timeout(crate::CONNECT_TIMEOUT).unwrap()
+}
 
 async fn document(url: &str) -> RedisDocument {
     RedisDocument::start(url.parse().unwrap(), "rules").await.unwrap()
@@ -43,7 +48,7 @@ async fn what_one_node_puts_another_reads() {
         return;
     }
     let server = Redis::start();
-    let store = RedisStore::connect(server.url().parse().unwrap()).await.unwrap();
+    let store = RedisStore::connect(config(&server.url())).await.unwrap();
     let (one, other) = (store.document("rules"), document(&server.url()).await);
     assert_eq!(one.latest(None).await, Ok(Latest::Nothing));
     assert_eq!(one.latest(Some((3, "aa"))).await, Ok(Latest::Nothing));
@@ -182,7 +187,7 @@ async fn long_texts_push_older_ones_out_and_travel_on_connections_of_their_own()
         return;
     }
     let server = Redis::start();
-    let config: tidegate::RedisConfig = server.url().parse().unwrap();
+    let config = config(&server.url());
     let store = RedisStore::connect(config).await.unwrap();
     let document = store.document("rules");
     // What it does without leaves no connection but the store's.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::{Held, Limiter, RedisConfig, RedisStore, Request, RuleSet};
+use tidegate::{Limiter, RedisConfig, RedisStore, Request, RuleSet, SlotGuard};
 use tidegate_testkit::{Flavour, PATIENCE, Process, Redis, Tool, lacking, poll};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -15,7 +15,11 @@ const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 
 async fn limiter(url: &str, limit: &str) -> Limiter<RedisStore> {
     let config: RedisConfig = url.parse().unwrap();
-    let config = config.with_timeout(PATIENCE).unwrap();
+    let config = config
+        .with_timeout(PATIENCE)
+        .unwrap()
+        .with_connect_timeout(crate::CONNECT_TIMEOUT)
+        .unwrap();
     let store = Arc::new(RedisStore::connect(config).await.unwrap());
     let rules = format!("rules: [{{name: exports, per: [user], limit: {limit}}}]");
     Limiter::builder().rules(RuleSet::parse("rules.yaml", &rules).unwrap()).store(store).build()
@@ -27,7 +31,7 @@ fn alice() -> Request<'static> {
 
 /// How many are free.
 async fn free(limiter: &Limiter<RedisStore>) -> u64 {
-    limiter.peek(&alice()).await.policies()[0].outcome.remaining
+    limiter.peek(&alice()).await.rule_outcomes()[0].outcome.remaining
 }
 
 /// Takes a slot if there is one, and lets it go in one of several ways.
@@ -38,7 +42,7 @@ async fn come_and_go(limiter: Limiter<RedisStore>, in_flight: Arc<AtomicU64>, tu
             self.0.fetch_sub(1, Ordering::SeqCst);
         }
     }
-    let (decision, held) = limiter.hold(&alice()).await;
+    let (decision, held) = limiter.acquire_slots(&alice()).await;
     if !decision.is_allowed() {
         assert!(held.is_empty());
         return;
@@ -114,7 +118,7 @@ fn a_slot_that_is_given_to_who_is_gone_is_free_again() {
     for hangs_up in [true, false] {
         server.pause();
         let (before, asking) = (calls(), limiter.clone());
-        let task = runtime.spawn(async move { asking.hold(&alice()).await });
+        let task = runtime.spawn(async move { asking.acquire_slots(&alice()).await });
         assert!(poll(|| (calls() > before).then_some(())).is_some(), "nobody asked");
         if hangs_up {
             task.abort();
@@ -145,7 +149,7 @@ async fn strict_limiter(url: &str, limit: &str) -> Limiter<RedisStore> {
 async fn free_by_store(limiter: &Limiter<RedisStore>) -> u64 {
     let answered = async {
         loop {
-            if let Some(policy) = limiter.peek(&alice()).await.policies().first() {
+            if let Some(policy) = limiter.peek(&alice()).await.rule_outcomes().first() {
                 return policy.outcome.remaining;
             }
             tokio::task::yield_now().await;
@@ -155,10 +159,10 @@ async fn free_by_store(limiter: &Limiter<RedisStore>) -> u64 {
 }
 
 /// Takes slots until `all` are held.
-async fn fill(limiter: &Limiter<RedisStore>, held: &mut Vec<Held<RedisStore>>, all: usize) {
+async fn fill(limiter: &Limiter<RedisStore>, held: &mut Vec<SlotGuard<RedisStore>>, all: usize) {
     let filled = async {
         while held.len() < all {
-            let (decision, slot) = limiter.hold(&alice()).await;
+            let (decision, slot) = limiter.acquire_slots(&alice()).await;
             held.extend(decision.is_allowed().then_some(slot));
         }
     };
@@ -169,7 +173,7 @@ async fn fill(limiter: &Limiter<RedisStore>, held: &mut Vec<Held<RedisStore>>, a
 async fn admitted(limiter: &Limiter<RedisStore>, requests: usize) -> usize {
     let mut admitted = 0;
     for _ in 0..requests {
-        admitted += usize::from(limiter.hold(&alice()).await.0.is_allowed());
+        admitted += usize::from(limiter.acquire_slots(&alice()).await.0.is_allowed());
     }
     admitted
 }
@@ -233,9 +237,9 @@ fn a_node_takes_no_slot_before_its_guards_count_again() {
             let asking = tokio::spawn(async move {
                 let mut denied_by_store = 0;
                 while denied_by_store < 20 {
-                    let (decision, _) = asking.hold(&alice()).await;
+                    let (decision, _) = asking.acquire_slots(&alice()).await;
                     assert!(!decision.is_allowed(), "admitted beside three that are in flight");
-                    denied_by_store += decision.policies().len();
+                    denied_by_store += decision.rule_outcomes().len();
                     tokio::task::yield_now().await;
                 }
             });
@@ -311,7 +315,7 @@ fn guards_count_again_on_the_shard_that_restarted() {
         let request = |user: &str| Request::new().with("user", user.to_owned()).unwrap();
         let mut held = Vec::new();
         for user in &users {
-            let (decision, slot) = limiter.hold(&request(user)).await;
+            let (decision, slot) = limiter.acquire_slots(&request(user)).await;
             assert!(decision.is_allowed());
             held.push(slot);
         }
@@ -320,12 +324,12 @@ fn guards_count_again_on_the_shard_that_restarted() {
             server.restart();
             for user in &users {
                 let answered = async {
-                    while limiter.peek(&request(user)).await.policies().is_empty() {
+                    while limiter.peek(&request(user)).await.rule_outcomes().is_empty() {
                         tokio::task::yield_now().await;
                     }
                 };
                 tokio::time::timeout(PATIENCE, answered).await.expect("the store answers");
-                assert!(!limiter.hold(&request(user)).await.0.is_allowed(), "{user}");
+                assert!(!limiter.acquire_slots(&request(user)).await.0.is_allowed(), "{user}");
             }
             // Only its own: a slot on the other server would count for nobody.
             let slots = |keys: Vec<String>| keys.len();
@@ -426,11 +430,11 @@ fn worker() {
     let mut lines = io::stdin().lock().lines().map(Result::unwrap);
     let url = lines.next().unwrap();
     let runtime = Runtime::new().unwrap();
-    let mut held: Vec<Held<RedisStore>> = Vec::new();
+    let mut held: Vec<SlotGuard<RedisStore>> = Vec::new();
     runtime.block_on(async {
         let limiter = limiter(&url, "10 in flight, hold: 5s").await;
         for _ in 0..4 {
-            let (decision, slot) = limiter.hold(&alice()).await;
+            let (decision, slot) = limiter.acquire_slots(&alice()).await;
             held.extend(decision.is_allowed().then_some(slot));
         }
     });

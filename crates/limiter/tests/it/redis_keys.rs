@@ -8,8 +8,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
 use tidegate::{
-    Algorithm, Answer, Charge, Key, Limit, Limiter, Quota, RedisConfig, RedisStore, Request,
-    RuleSet, Ruling, Span, Store, StoreError,
+    Algorithm, Answer, Charge, ChargeMode, DecisionStatus, Key, Limit, Limiter, Quota, RedisConfig,
+    RedisStore, Request, RuleSet, Span, Store, StoreError,
 };
 use tidegate_testkit::{Flavour, PATIENCE, Redis, Tool, lacking};
 
@@ -17,7 +17,11 @@ const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 
 fn config(server: &Redis) -> RedisConfig {
     let config: RedisConfig = server.url().parse().unwrap();
-    let config = config.with_timeout(PATIENCE).unwrap();
+    let config = config
+        .with_timeout(PATIENCE)
+        .unwrap()
+        .with_connect_timeout(crate::CONNECT_TIMEOUT)
+        .unwrap();
     config.with_denial_memory(Duration::ZERO).unwrap()
 }
 
@@ -204,7 +208,7 @@ async fn a_counter_lives_as_long_as_its_state_says_something() {
         // The second charge finds a counter.
         for cost in [1, 2] {
             let charge = Charge { key, shared: key, limit: &limit, cost, alone: false };
-            let answers = store.charge(&[charge]).await;
+            let answers = store.charge(&[charge], ChargeMode::of_cost(cost)).await;
             assert!(answers[0].outcome().unwrap().is_allowed());
             let (kept_under, mut state) = store.state(key).await.unwrap().unwrap();
             let over = kept_under.whole_at(&mut state).as_micros();
@@ -254,9 +258,9 @@ async fn scripts_flushed_in_the_middle_of_traffic_lose_nothing() {
                             let refunded = decision.is_allowed() && rulings.len() % 5 == 0;
                             if refunded {
                                 assert_eq!(limiter.refund(receipt).await, Ok(1));
-                                rulings.push(limiter.check(&ann).await.ruling());
+                                rulings.push(limiter.check(&ann).await.status());
                             } else {
-                                rulings.push(decision.ruling());
+                                rulings.push(decision.status());
                             }
                         }
                         rulings
@@ -269,7 +273,11 @@ async fn scripts_flushed_in_the_middle_of_traffic_lose_nothing() {
         (rulings, flushing.join().unwrap())
     });
     let count = |wanted| rulings.iter().filter(|ruling| **ruling == wanted).count();
-    let counted = (count(Ruling::Allow), count(Ruling::Deny), count(Ruling::Unavailable));
+    let counted = (
+        count(DecisionStatus::Allow),
+        count(DecisionStatus::Deny),
+        count(DecisionStatus::Unavailable),
+    );
     assert_eq!(counted, (1_000, 600, 0), "after {flushes} flushes");
     assert!(flushes > 10, "{flushes}");
 }
@@ -286,7 +294,7 @@ async fn a_key_that_can_not_be_read_fails_its_own_request_and_no_other() {
     let key = |number: u128| Key::from_u128(number << 64 | number);
     let ask = async |number: u128, limit: &Arc<Limit>| {
         let charge = Charge { key: key(number), shared: key(0), limit, cost: 1, alone: false };
-        store.charge(&[charge]).await.remove(0)
+        store.charge(&[charge], ChargeMode::Spend).await.remove(0)
     };
     // What another release may have written, what nobody wrote, and what is no string at all.
     server.query::<()>(&["SET", &store.name_of(key(1)), "\u{2}\u{3}\u{1}"]);

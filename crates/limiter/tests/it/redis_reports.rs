@@ -9,6 +9,7 @@ use tidegate_testkit::{FaultProxy, Flavour, PATIENCE, Redis, Tool, lacking, wait
 const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 
 async fn limiter(config: RedisConfig) -> Limiter<RedisStore> {
+    let config = config.with_connect_timeout(crate::CONNECT_TIMEOUT).unwrap();
     let store = Arc::new(RedisStore::connect(config).await.unwrap());
     let rules = RuleSet::parse("rules.yaml", "rules: [{name: api, per: [user], limit: 9 per day}]");
     Limiter::builder().rules(rules.unwrap()).store(store).build()

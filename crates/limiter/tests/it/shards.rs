@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tidegate::rule::Chain;
 use tidegate::{
-    Claim, Key, Limiter, Quota, RedisConfig, RedisStore, Request, RuleSet, Ruling, Store, Under,
+    CheckRequest, CheckTarget, DecisionStatus, Key, Limiter, Quota, RedisConfig, RedisStore,
+    Request, RuleIndex, RuleSet, Store,
 };
 use tidegate_testkit::{Cluster, Flavour, PATIENCE, Redis, Tool, lacking};
 
@@ -40,9 +41,11 @@ fn parts(node: &Limiter<RedisStore>, user: &str, of: u8) -> Vec<Key> {
 
 async fn left(node: &Limiter<RedisStore>, user: &str) -> u64 {
     let request = by(user);
-    let decision = node.look(Claim { request: &request, under: Under::Rule(0) }).await;
-    assert_ne!(decision.ruling(), Ruling::Unavailable);
-    decision.decisive().unwrap().outcome.remaining
+    let decision = node
+        .peek_rules(CheckRequest { request: &request, target: CheckTarget::Rule(RuleIndex(0)) })
+        .await;
+    assert_ne!(decision.status(), DecisionStatus::Unavailable);
+    decision.strictest_rule().unwrap().outcome.remaining
 }
 
 /// Returns once so much is left: what is given back may still be on its way.
@@ -63,7 +66,7 @@ async fn race(nodes: &[Limiter<RedisStore>], user: &str, checks: usize) -> usize
         let (node, request) = (nodes[number % nodes.len()].clone(), by(user));
         tokio::spawn(async move {
             let decision = node.check(&request).await;
-            assert_ne!(decision.ruling(), Ruling::Unavailable);
+            assert_ne!(decision.status(), DecisionStatus::Unavailable);
             decision.is_allowed()
         })
     });
@@ -154,8 +157,8 @@ async fn costs_larger_than_a_part_are_gathered_all_of_them_or_nothing() {
     assert_eq!(left(&node, "ann").await, 50, "what was refused took nothing");
     assert!(ask(41).await.is_allowed());
     let denied = ask(10).await;
-    assert_eq!(denied.ruling(), Ruling::Deny);
-    let told = denied.decisive().unwrap().outcome;
+    assert_eq!(denied.status(), DecisionStatus::Deny);
+    let told = denied.strictest_rule().unwrap().outcome;
     assert_eq!((told.limit, told.remaining), (100, 9));
     assert!(told.retry_after().unwrap() <= Quota::per_day(1).window());
     assert!(ask(9).await.is_allowed(), "all that is left, wherever it is");
@@ -186,7 +189,7 @@ async fn what_is_undone_given_back_or_forgotten_can_be_spent_again() {
     until_left(&node, "ann", 95).await;
     // By its receipt, also when it was gathered.
     let free = by("ann").cost(60);
-    let claim = Claim { request: &free, under: Under::Rule(0) };
+    let claim = CheckRequest { request: &free, target: CheckTarget::Rule(RuleIndex(0)) };
     let rules = RuleSet::parse("rules.yaml", &format!("rules: [{RULE}]")).unwrap();
     let (decision, receipt) = node.with_rules(rules).check_with_receipt(&free).await;
     assert!(decision.is_allowed());
@@ -194,10 +197,13 @@ async fn what_is_undone_given_back_or_forgotten_can_be_spent_again() {
     assert!(node.refund(receipt).await.unwrap() >= 2);
     assert_eq!(left(&node, "ann").await, 95);
     // Without one.
-    assert!(node.check_claim(claim).await.is_allowed());
+    assert!(node.check(claim).await.is_allowed());
     let some = by("ann").cost(50);
-    let back = node.give_back(Claim { request: &some, under: Under::Rule(0) }).await.unwrap();
-    assert_eq!(back.decisive().unwrap().outcome.remaining, 85);
+    let back = node
+        .refund_latest(CheckRequest { request: &some, target: CheckTarget::Rule(RuleIndex(0)) })
+        .await
+        .unwrap();
+    assert_eq!(back.strictest_rule().unwrap().outcome.remaining, 85);
     node.forget("api", &by("ann")).await.unwrap();
     assert_eq!(left(&node, "ann").await, 100);
 }
@@ -216,10 +222,10 @@ async fn a_server_that_is_away_costs_its_part_and_no_more() {
     let mut lost = 0;
     let (mut admitted, mut undecided) = (0, false);
     while !undecided || admitted < 60 {
-        match node.check(&by("ann")).await.ruling() {
-            Ruling::Allow => admitted += 1,
-            Ruling::Deny => panic!("nobody can tell whether there is something left"),
-            Ruling::Unavailable => {
+        match node.check(&by("ann")).await.status() {
+            DecisionStatus::Allow => admitted += 1,
+            DecisionStatus::Deny => panic!("nobody can tell whether there is something left"),
+            DecisionStatus::Unavailable => {
                 lost += 1;
                 undecided = true;
             }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate::{
-    Claim, Footing, Limiter, Outcome, RedisConfig, RedisStore, Request, RuleSet, Ruling, Span,
-    Store, Under,
+    CheckRequest, CheckTarget, DecisionStatus, Footing, Limiter, Outcome, RedisConfig, RedisStore,
+    Request, RuleSet, Span, Store,
 };
 use tidegate_testkit::{FaultProxy, Flavour, PATIENCE, Redis, Tool, lacking};
 use tokio::task::JoinHandle;
@@ -62,8 +62,9 @@ async fn settled(nodes: &[&Limiter<RedisStore>]) {
 
 async fn look(node: &Limiter<RedisStore>, user: &str) -> Outcome {
     let request = by(user);
-    let decision = node.look(Claim { request: &request, under: Under::Matching }).await;
-    decision.decisive().unwrap().outcome
+    let decision =
+        node.peek_rules(CheckRequest { request: &request, target: CheckTarget::AllMatching }).await;
+    decision.strictest_rule().unwrap().outcome
 }
 
 async fn admitted(node: &Limiter<RedisStore>, user: &str, checks: u64) -> u64 {
@@ -89,7 +90,7 @@ async fn the_parts_of_a_fleet_are_all_of_the_limit_and_no_check_asks_for_them() 
     // Until it has a part, a newcomer denies, and says for how long.
     one.store().announce().await;
     let early = one.check(&by("alice")).await;
-    assert_eq!(early.ruling(), Ruling::Deny);
+    assert_eq!(early.status(), DecisionStatus::Deny);
     assert!(early.retry_after().unwrap() <= Span::from_millis(4_050));
 
     settled(&[one, two, three]).await;
@@ -100,9 +101,9 @@ async fn the_parts_of_a_fleet_are_all_of_the_limit_and_no_check_asks_for_them() 
     assert!(nodes.iter().all(|node| node.store().counts().carried == 0), "nobody was asked");
 
     // A node that goes has nothing from that moment on, and the others have it.
-    three.settle_fleet().await;
+    three.release_all().await;
     three.store().leave().await;
-    assert_eq!(three.check(&by("alice")).await.ruling(), Ruling::Unavailable);
+    assert_eq!(three.check(&by("alice")).await.status(), DecisionStatus::Unavailable);
     settled(&[one, two]).await;
     assert_eq!(look(one, "alice").await.limit, 150);
 }
@@ -116,7 +117,7 @@ async fn a_node_that_starts_has_nothing_of_the_window_that_is_going_on() {
     let newcomer = node(&redis.url(), WINDOW).await;
     settled(&[&newcomer]).await;
     let denied = newcomer.check(&by("alice")).await;
-    assert_eq!(denied.ruling(), Ruling::Deny);
+    assert_eq!(denied.status(), DecisionStatus::Deny);
     assert_eq!(look(&newcomer, "alice").await.limit, 300);
 }
 
@@ -132,7 +133,7 @@ async fn a_request_that_another_rule_denies_takes_nothing_from_a_part() {
     settled(&[&node]).await;
     let left = async |path: &'static str| {
         let look = node.peek(&by("alice").with("path", path).unwrap()).await;
-        let api = look.policies().iter().find(|policy| &*policy.rule == "api").unwrap();
+        let api = look.rule_outcomes().iter().find(|policy| &*policy.rule == "api").unwrap();
         api.outcome.remaining
     };
     until("a few have come", async || left("/look").await >= 20).await;
@@ -180,9 +181,9 @@ async fn a_node_that_is_cut_off_stops_in_time_and_follows_its_rules() {
     assert_eq!(fleet_of(&cut), None);
     let to = |path: &'static str| by("alice").with("path", path).unwrap();
     let open = cut.check(&to("/open")).await;
-    assert_eq!((open.ruling(), open.undecided().len()), (Ruling::Allow, 1));
-    assert_eq!(cut.check(&to("/closed")).await.ruling(), Ruling::Unavailable);
-    assert_eq!(other.check(&to("/closed")).await.ruling(), Ruling::Allow);
+    assert_eq!((open.status(), open.undecided().len()), (DecisionStatus::Allow, 1));
+    assert_eq!(cut.check(&to("/closed")).await.status(), DecisionStatus::Unavailable);
+    assert_eq!(other.check(&to("/closed")).await.status(), DecisionStatus::Allow);
     proxy.pass();
     settled(&[&cut, &other]).await;
     until("a part of it is full", async || cut.check(&to("/closed")).await.is_allowed()).await;

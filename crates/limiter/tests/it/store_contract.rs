@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate::{
-    Algorithm, Answer, Charge, ClientStates, Key, Limit, ManualClock, MemoryStore, Outcome,
-    Outcomes, Quota, Refund, Span, State, Store, Timestamp,
+    Algorithm, Answer, Charge, ChargeMode, ClientStates, Key, Limit, ManualClock, MemoryStore,
+    Outcome, Outcomes, Quota, Refund, Span, State, Store, Timestamp,
 };
 
 /// A store and the time it goes by.
@@ -67,7 +67,8 @@ async fn charge<S: Store>(store: &S, charges: &[Charge<'_>]) -> Outcomes {
         Answer::Decided(outcome) => outcome,
         other => panic!("{other:?} to {charges:?}"),
     };
-    store.charge(charges).await.into_iter().map(decided).collect()
+    let mode = ChargeMode::of_cost(charges[0].cost);
+    store.charge(charges, mode).await.into_iter().map(decided).collect()
 }
 
 /// What the contract says, told by a map and the core.
@@ -350,6 +351,36 @@ async fn a_denied_request_consumes_nothing<T: Testbed>(bed: &T) {
 fn in_memory_a_denied_request_consumes_nothing() {
     let bed = Memory::new();
     bed.block_on(a_denied_request_consumes_nothing(&bed));
+}
+
+/// A peek is answered for its cost, and changes nothing.
+async fn a_peek_of_any_cost_spends_nothing<T: Testbed>(bed: &T) {
+    let limit = Arc::new(Limit::new(Algorithm::FixedWindow, Quota::per_minute(10)).unwrap());
+    let shared = Key::from_u128(1);
+    let of = |number: u128, cost, alone| {
+        let key = Key::from_u128((number * 0x1234_5678_9abc_def1) << 64);
+        Charge { key, shared, limit: &limit, cost, alone }
+    };
+    charge(&**bed.store(), &[of(1, 4, false)]).await;
+    for (costs, allowed) in [([6, 10], [true, true]), ([1, 11], [true, false])] {
+        let peeks = [of(1, costs[0], true), of(2, costs[1], false)];
+        for _ in 0..3 {
+            let answers = bed.store().charge(&peeks, ChargeMode::Peek).await;
+            let outcomes: Vec<&Outcome> = answers.iter().filter_map(Answer::outcome).collect();
+            let told = |outcome: &&Outcome| (outcome.is_allowed(), outcome.slip());
+            assert_eq!(
+                outcomes.iter().map(told).collect::<Vec<_>>(),
+                allowed.map(|allowed| (allowed, None))
+            );
+            assert_eq!([outcomes[0].remaining, outcomes[1].remaining], [6, 10]);
+        }
+    }
+}
+
+#[test]
+fn in_memory_a_peek_of_any_cost_spends_nothing() {
+    let bed = Memory::new();
+    bed.block_on(a_peek_of_any_cost_spends_nothing(&bed));
 }
 
 #[cfg(feature = "redis")]

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Claim, Limiter, RedisConfig, RedisStore, Request, RuleSet, Ruling, Span, Under};
+use tidegate::{
+    CheckRequest, CheckTarget, DecisionStatus, Limiter, RedisConfig, RedisStore, Request, RuleSet,
+    Span,
+};
 use tidegate_testkit::{FaultProxy, Flavour, PATIENCE, Redis, Sentinel, Tool, lacking};
 use tokio::time::timeout;
 
@@ -30,7 +33,7 @@ impl Fleet {
     async fn settle(&self) {
         for _ in 0..2 {
             for node in &self.nodes {
-                node.settle_fleet().await;
+                node.release_all().await;
             }
         }
     }
@@ -43,7 +46,11 @@ impl Fleet {
 
 async fn node(url: &str, rules: &str) -> Limiter<RedisStore> {
     let config: RedisConfig = url.parse().unwrap();
-    let store = RedisStore::connect(config.with_timeout(PATIENT).unwrap()).await.unwrap();
+    let store = RedisStore::connect(
+        config.with_timeout(PATIENT).unwrap().with_connect_timeout(crate::CONNECT_TIMEOUT).unwrap(),
+    )
+    .await
+    .unwrap();
     Limiter::builder().rules(parsed(rules)).store(Arc::new(store)).build()
 }
 
@@ -73,7 +80,7 @@ async fn admitted(node: &Limiter<RedisStore>, checks: u64) -> u64 {
 
 async fn left(node: &Limiter<RedisStore>) -> u64 {
     let look = node.peek(&by("alice")).await;
-    let api = look.policies().iter().find(|policy| &*policy.rule == "api").unwrap();
+    let api = look.rule_outcomes().iter().find(|policy| &*policy.rule == "api").unwrap();
     api.outcome.remaining
 }
 
@@ -86,10 +93,10 @@ async fn race(fleet: &Arc<Fleet>, tasks: usize) -> u64 {
             let mut admitted = 0;
             loop {
                 let decision = node.check(&by("alice")).await;
-                match decision.ruling() {
-                    Ruling::Allow => admitted += 1,
-                    Ruling::Deny => return admitted,
-                    Ruling::Unavailable => panic!("undecided"),
+                match decision.status() {
+                    DecisionStatus::Allow => admitted += 1,
+                    DecisionStatus::Deny => return admitted,
+                    DecisionStatus::Unavailable => panic!("undecided"),
                 }
             }
         })
@@ -209,20 +216,20 @@ async fn what_was_told_and_never_confirmed_counts_once() {
             // It may have to find its way back first, and what is said on the way may be cut off, too.
             while proxy.cut() == cuts {
                 proxy.cut_reply_after(0);
-                behind.settle_fleet().await;
+                behind.release_all().await;
             }
         };
         timeout(PATIENCE, cut).await.unwrap();
         // The script ran, the answer is lost, and the node goes on with what it knew.
         let told = async {
             loop {
-                direct.settle_fleet().await;
+                direct.release_all().await;
                 let left = left(&direct).await;
                 assert!(left >= 100_000 - passed, "counted twice: {left}, {passed}, round {round}");
                 if left == 100_000 - passed {
                     break;
                 }
-                behind.settle_fleet().await;
+                behind.release_all().await;
             }
         };
         timeout(PATIENCE, told).await.unwrap();
@@ -246,10 +253,10 @@ async fn replies_that_are_cut_never_admit_more() {
             proxy.cut_reply_after(0);
         }
         for node in &nodes {
-            match node.check(&by("alice")).await.ruling() {
-                Ruling::Allow => passed += 1,
-                Ruling::Deny => denied += 1,
-                Ruling::Unavailable => lost += 1,
+            match node.check(&by("alice")).await.status() {
+                DecisionStatus::Allow => passed += 1,
+                DecisionStatus::Deny => denied += 1,
+                DecisionStatus::Unavailable => lost += 1,
             }
         }
         if denied > 50 {
@@ -259,7 +266,7 @@ async fn replies_that_are_cut_never_admit_more() {
     assert!(passed <= 400 + 2 * 20, "{passed}, {lost} lost");
     proxy.pass();
     for node in nodes.iter().chain(&nodes) {
-        node.settle_fleet().await;
+        node.release_all().await;
     }
     assert_eq!(admitted(&nodes[1], 10).await, 0);
 }
@@ -274,9 +281,9 @@ async fn without_its_store_a_node_admits_max_ahead_and_then_answers_as_the_rule_
     let node = &fleet.nodes[0];
     assert_eq!(admitted(node, 1).await, 1);
     fleet.redis.kill();
-    assert_eq!(node.check(&by("bob")).await.ruling(), Ruling::Unavailable);
+    assert_eq!(node.check(&by("bob")).await.status(), DecisionStatus::Unavailable);
     assert_eq!(admitted(node, 20).await, 10);
-    assert_eq!(node.check(&by("alice")).await.ruling(), Ruling::Unavailable);
+    assert_eq!(node.check(&by("alice")).await.status(), DecisionStatus::Unavailable);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -290,7 +297,7 @@ async fn a_cost_above_max_ahead_is_charged_exactly() {
         async move { node.check(&by("alice").cost(30)).await }
     };
     for (place, left) in [(0, 70), (1, 40), (0, 10)] {
-        assert_eq!(costly(place).await.decisive().unwrap().outcome.remaining, left);
+        assert_eq!(costly(place).await.strictest_rule().unwrap().outcome.remaining, left);
     }
     let denied = costly(1).await;
     assert!(!denied.is_allowed() && denied.retry_after().unwrap() > Span::SECOND);
@@ -334,8 +341,10 @@ async fn what_is_given_back_is_seen_at_once() {
     assert_eq!(admitted(node, 30).await, 20);
     fleet.settle().await;
     let request = by("alice").cost(5);
-    let decision = node.give_back(Claim { request: &request, under: Under::Matching }).await;
-    assert_eq!(decision.unwrap().decisive().unwrap().outcome.remaining, 5);
+    let decision = node
+        .refund_latest(CheckRequest { request: &request, target: CheckTarget::AllMatching })
+        .await;
+    assert_eq!(decision.unwrap().strictest_rule().unwrap().outcome.remaining, 5);
     assert_eq!(admitted(node, 30).await, 5);
 }
 
@@ -380,7 +389,7 @@ async fn admitted_over_syncs(nodes: &[Limiter<RedisStore>], syncs: u64) -> u64 {
     for _ in 0..syncs {
         for node in nodes {
             passed += admitted(node, 8).await;
-            node.settle_fleet().await;
+            node.release_all().await;
         }
     }
     passed
@@ -406,7 +415,11 @@ async fn clock_of_the_store_set_back_or_forward_within_a_window_admits_no_more()
         let mut nodes = Vec::new();
         for _ in 0..2 {
             let config: RedisConfig = redis.url().parse().unwrap();
-            let config = config.with_timeout(PATIENT).unwrap();
+            let config = config
+                .with_timeout(PATIENT)
+                .unwrap()
+                .with_connect_timeout(crate::CONNECT_TIMEOUT)
+                .unwrap();
             let store = RedisStore::connect_on_clock(config, CLOCK).await.unwrap();
             let limiter = Limiter::builder().rules(parsed(&rules)).store(Arc::new(store));
             nodes.push(limiter.build());
@@ -442,7 +455,7 @@ async fn failover_to_a_slower_clock_admits_no_more() {
     sentinel.wait_for_switch();
     for node in &nodes {
         let answers =
-            async { while node.check(&by("bob")).await.ruling() == Ruling::Unavailable {} };
+            async { while node.check(&by("bob")).await.status() == DecisionStatus::Unavailable {} };
         timeout(PATIENCE, answers).await.unwrap();
     }
     passed += admitted_over_syncs(&nodes, 40).await;

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 
 use tidegate::rule::{Accuracy, Every, MaxAhead, Synced};
 use tidegate::{
-    Algorithm, Answers, Ask, Charge, Granted, Key, Keyer, Limit, Limiter, ManualClock, MemoryStore,
-    Quota, Refund, Request, Rule, RuleSet, Span, Store, StoreError,
+    Algorithm, Answers, Ask, Charge, ChargeMode, Granted, Key, Keyer, Limit, Limiter, ManualClock,
+    MemoryStore, Quota, Refund, Request, Rule, RuleSet, Span, Store, StoreError,
 };
 
 /// A store in memory that nodes share.
@@ -19,8 +19,8 @@ impl Store for Shared {
         self.0.keyer()
     }
 
-    async fn charge(&self, charges: &[Charge<'_>]) -> Answers {
-        self.0.charge(charges).await
+    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Answers {
+        self.0.charge(charges, mode).await
     }
 
     fn leases(&self) -> bool {
@@ -75,7 +75,7 @@ fn stacked(time: &ManualClock) -> Limiter<Shared> {
 
 fn left_of_all(node: &Limiter<Shared>) -> u64 {
     let look = at_once(node.peek(&Request::new().with("user", "bob").unwrap()));
-    let all = look.policies().iter().find(|policy| &*policy.rule == "all").unwrap();
+    let all = look.rule_outcomes().iter().find(|policy| &*policy.rule == "all").unwrap();
     all.outcome.remaining
 }
 
@@ -107,7 +107,7 @@ fn what_is_held_for_a_client_that_has_gone_is_given_back_when_it_is_tended() {
     }
     assert!(one.leased().1 > 0);
     time.advance(Span::from_millis(600));
-    at_once(one.tend_fleet());
+    at_once(one.run_background_once());
     assert_eq!(one.leased(), (0, 0));
 }
 
@@ -128,7 +128,7 @@ fn denied_requests_leave_a_leased_limit_of_all_clients_nearly_untouched() {
             for _ in 0..2 {
                 time.advance(Span::from_millis(215));
                 if tends {
-                    at_once(node.tend_fleet());
+                    at_once(node.run_background_once());
                 }
             }
             if burst % 10 == 9 {
@@ -162,7 +162,7 @@ fn a_client_that_slows_down_keeps_what_it_does_not_use() {
         for number in 1_000..1_020 {
             for _ in 0..millis / 250 {
                 time.advance(Span::from_millis(250));
-                at_once(node.tend_fleet());
+                at_once(node.run_background_once());
             }
             admitted += check(number / 5);
         }
@@ -209,16 +209,16 @@ fn nodes_hear_of_each_other_when_they_are_tended_at_their_next_sync() {
     let every = Every::new(Span::from_millis(200)).unwrap();
     let synced = Synced { every, max_ahead: MaxAhead::Unbounded };
     let [one, two] = nodes(&time, Accuracy::Synced(synced));
-    assert_eq!(one.next_sync(), None);
+    assert_eq!(one.next_sync_at(), None);
     // The first of each asks, and then each has a limit of its own.
     let admitted = (0..60).filter(|_| passes(&one) | passes(&two)).count();
     assert_eq!(admitted, 60);
-    let next = one.next_sync().unwrap();
+    let next = one.next_sync_at().unwrap();
     assert_eq!(next, time.now() + every.span());
     time.advance(every.span());
     for node in [&one, &two] {
-        at_once(node.tend_fleet());
-        assert!(node.next_sync().unwrap() > time.now());
+        at_once(node.run_background_once());
+        assert!(node.next_sync_at().unwrap() > time.now());
     }
     // What both admitted is too much for this window, and both know.
     assert!(!passes(&one) && !passes(&two));

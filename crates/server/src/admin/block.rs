@@ -11,13 +11,13 @@ use tidegate::block::{BlockError, BlockList, By, Entry, Reason, Subject, Subject
 use tidegate::rule::NetworkError;
 use tidegate::{Limiter, Span, Timestamp};
 use tidegate_core::quota::window_of;
+use tidegate_core::{CallError, quote};
+use tidegate_net::http::body;
+use tidegate_net::http::json::{Json, fields, text};
+use tidegate_net::http::response::{self, Body, JSON};
 
 use self::entries::{Shown, list, of_id};
-use crate::service::{Fault, quoted};
 use crate::store::AnyStore;
-use crate::transport::http::body;
-use crate::transport::http::encode::{self, Body, JSON};
-use crate::transport::http::json::{Json, fields, text};
 
 const ALLOWED: &str = "GET, HEAD, POST, DELETE, OPTIONS";
 
@@ -41,21 +41,21 @@ pub(super) async fn answer(
             };
             let json = match Json::read(&body) {
                 Ok(json) => json,
-                Err(fault) => return encode::fault(&fault),
+                Err(fault) => return response::fault(&fault),
             };
             let changed = match adding {
                 true => add(blocks, now, json, from),
                 false => remove(blocks, now, json, from),
             };
             match changed {
-                Ok(entry) => encode::json(200, JSON, &Shown::of(&entry, now)),
+                Ok(entry) => response::json(200, JSON, &Shown::of(&entry, now)),
                 Err(refusal) => refusal.response(),
             }
         }
-        Method::OPTIONS => encode::options(ALLOWED),
+        Method::OPTIONS => response::options(ALLOWED),
         ref other => {
             let detail = format!("method: found {other}, wanted GET, POST or DELETE");
-            encode::wrong_method(&detail, ALLOWED)
+            response::wrong_method(&detail, ALLOWED)
         }
     }
 }
@@ -75,7 +75,7 @@ fn add(
         Some(id) if ip.is_none() && attribute.is_none() && value.is_none() => {
             let id = text("id", id)?;
             let wanted = "an id as /v1/top and /v1/block show it";
-            of_id(&id).ok_or_else(|| Fault::invalid("id", quoted(&id), wanted))?
+            of_id(&id).ok_or_else(|| CallError::invalid("id", quote(&id), wanted))?
         }
         Some(_) => return Err(both_id_and_more()),
         None => named(blocks, ip, attribute, value)?,
@@ -84,14 +84,14 @@ fn add(
     let reason = reason.map(|json| text("reason", json)).transpose()?.unwrap_or_default();
     let reason = Reason::new(&reason).map_err(|error| {
         let wanted = format!("at most {} bytes on one line", Reason::MAX);
-        Fault::invalid("reason", error.to_string(), wanted)
+        CallError::invalid("reason", error.to_string(), wanted)
     })?;
     let by = By::Operator;
     let entry = Entry { subject: subject.clone(), until: now + span, reason, by, added: now };
     blocks.add(entry.clone(), now).map_err(|error| match error {
         BlockError::Everybody => {
             let wanted = "a network with a prefix of at least 1 bit, or everybody is blocked";
-            Refusal::Fault(Fault::invalid("ip", quoted(&subject.to_string()), wanted))
+            Refusal::Invalid(CallError::invalid("ip", quote(&subject.to_string()), wanted))
         }
         error => Refusal::NoRoom(error),
     })?;
@@ -128,7 +128,7 @@ fn remove(
 
 fn both_id_and_more() -> Refusal {
     let wanted = "an id, or who it is about";
-    Fault::invalid("body", "both an id and more", wanted).into()
+    CallError::invalid("body", "both an id and more", wanted).into()
 }
 
 /// Whom a body is about: an address or network, or a value of an attribute.
@@ -137,55 +137,55 @@ fn named(
     ip: Option<Json<'_>>,
     attribute: Option<Json<'_>>,
     value: Option<Json<'_>>,
-) -> Result<Subject, Fault> {
+) -> Result<Subject, CallError> {
     let (place, attribute, value) = match (ip, attribute, value) {
         (Some(ip), None, None) => ("ip", "ip".into(), text("ip", ip)?),
         (None, Some(attribute), Some(value)) => {
             ("value", text("attribute", attribute)?, text("value", value)?)
         }
         (None, Some(_), None) => {
-            return Err(Fault::invalid("value", "nothing", "the value of the attribute"));
+            return Err(CallError::invalid("value", "nothing", "the value of the attribute"));
         }
         (None, None, Some(_)) => {
-            return Err(Fault::invalid("attribute", "nothing", "the attribute of the value"));
+            return Err(CallError::invalid("attribute", "nothing", "the attribute of the value"));
         }
         (Some(_), ..) => {
-            return Err(Fault::invalid("body", "both ip and another attribute", "one of them"));
+            return Err(CallError::invalid("body", "both ip and another attribute", "one of them"));
         }
         (None, None, None) => {
-            return Err(Fault::invalid("body", "neither ip nor attribute", "one of them"));
+            return Err(CallError::invalid("body", "neither ip nor attribute", "one of them"));
         }
     };
     blocks.client(&attribute, &value).map_err(|error| match error {
-        SubjectError::Network(NetworkError::HostBits(whole)) => Fault::invalid(
+        SubjectError::Network(NetworkError::HostBits(whole)) => CallError::invalid(
             place,
-            quoted(&value),
+            quote(&value),
             format!("no bits after the prefix, as in {whole}"),
         ),
         SubjectError::Network(_) => {
-            Fault::invalid(place, quoted(&value), "an address or a network like 10.0.0.0/8")
+            CallError::invalid(place, quote(&value), "an address or a network like 10.0.0.0/8")
         }
         SubjectError::Value { found } => {
             let wanted = format!("1 to {} bytes", tidegate::Request::MAX_VALUE);
-            Fault::invalid("value", format!("{found} bytes"), wanted)
+            CallError::invalid("value", format!("{found} bytes"), wanted)
         }
         _ => {
             let wanted = format!("1 to {} bytes of text", tidegate::Request::MAX_NAME);
-            Fault::invalid("attribute", quoted(&attribute), wanted)
+            CallError::invalid("attribute", quote(&attribute), wanted)
         }
     })
 }
 
-fn length(json: Option<Json<'_>>) -> Result<Span, Fault> {
+fn length(json: Option<Json<'_>>) -> Result<Span, CallError> {
     let wanted = "a length of time like 10m or 1 hour";
-    let json = json.ok_or_else(|| Fault::invalid("for", "nothing", wanted))?;
+    let json = json.ok_or_else(|| CallError::invalid("for", "nothing", wanted))?;
     let text = text("for", json)?;
-    window_of(text.trim()).map_err(|_| Fault::invalid("for", quoted(&text), wanted))
+    window_of(text.trim()).map_err(|_| CallError::invalid("for", quote(&text), wanted))
 }
 
 /// Why nothing was changed.
 enum Refusal {
-    Fault(Fault),
+    Invalid(CallError),
     /// There is no such entry; perhaps there is a larger one.
     Absent {
         name: String,
@@ -194,9 +194,9 @@ enum Refusal {
     NoRoom(BlockError),
 }
 
-impl From<Fault> for Refusal {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
+impl From<CallError> for Refusal {
+    fn from(fault: CallError) -> Self {
+        Self::Invalid(fault)
     }
 }
 
@@ -214,16 +214,16 @@ impl Refusal {
 
     fn response(self) -> Response<Body> {
         match self {
-            Self::Fault(fault) => encode::fault(&fault),
+            Self::Invalid(fault) => response::fault(&fault),
             Self::Absent { name, around } => {
-                let mut detail = format!("{} is not on the list", crate::service::cut(&name));
+                let mut detail = format!("{} is not on the list", tidegate_core::truncate(&name));
                 if let Some(around) = around {
                     detail.push_str(&format!(", but {around} is, which it belongs to"));
                 }
-                encode::problem(StatusCode::NOT_FOUND, &detail)
+                response::problem(StatusCode::NOT_FOUND, &detail)
             }
             Self::NoRoom(error) => {
-                encode::problem(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())
+                response::problem(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())
             }
         }
     }

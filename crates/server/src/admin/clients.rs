@@ -6,14 +6,15 @@ use std::net::SocketAddr;
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
 use tidegate::{ForgetError, Limiter};
+use tidegate_core::CallError;
+use tidegate_net::http::json::Json;
+use tidegate_net::http::response::{self, Body};
 
-use super::query;
-use super::standing::{Asked, found, unconfirmed};
-use crate::service::{Client, Fault};
+use crate::admin::query;
+use crate::admin::standing::{Asked, found, unconfirmed};
+use crate::service::Client;
 use crate::store::AnyStore;
 use crate::transport::http::decode::named_client;
-use crate::transport::http::encode::{self, Body};
-use crate::transport::http::json::Json;
 
 /// What the path of a client begins with.
 pub(super) const PATH: &str = "/v1/clients/";
@@ -28,22 +29,22 @@ pub(super) async fn answer(
     let forgets = match *request.method() {
         Method::GET | Method::HEAD => false,
         Method::DELETE => true,
-        Method::OPTIONS => return encode::options(ALLOWED),
+        Method::OPTIONS => return response::options(ALLOWED),
         ref other => {
             let detail = format!("method: found {other}, wanted GET or DELETE");
-            return encode::wrong_method(&detail, ALLOWED);
+            return response::wrong_method(&detail, ALLOWED);
         }
     };
     let rest = request.uri().path().strip_prefix(PATH).unwrap_or_default();
     let asked = match in_path(limiter, rest, request.uri().query()) {
         Ok(asked) => asked,
-        Err(fault) => return encode::fault(&fault),
+        Err(fault) => return response::fault(&fault),
     };
     if forgets {
         match limiter.forget(asked.rule.name(), &asked.request).await {
             Ok(()) => {}
             Err(ForgetError::Store(error)) => return unconfirmed(&error),
-            Err(error) => return encode::problem(StatusCode::NOT_FOUND, &error.to_string()),
+            Err(error) => return response::problem(StatusCode::NOT_FOUND, &error.to_string()),
         }
         let (rule, client) = (asked.rule.name(), asked.id(limiter));
         tracing::info!(%from, rule, client, "what a client has spent was forgotten");
@@ -56,16 +57,16 @@ fn in_path<'a>(
     limiter: &'a Limiter<AnyStore>,
     rest: &'a str,
     query: Option<&'a str>,
-) -> Result<Asked<'a>, Fault> {
+) -> Result<Asked<'a>, CallError> {
     let (rule, client) = match rest.split_once('/') {
         Some((rule, client)) => (rule, Some(query::part("client", client)?)),
         None => (rest, None),
     };
-    let (place, rule) = found(limiter, &query::part("rule", rule)?)?;
+    let (rule_index, rule) = found(limiter, &query::part("rule", rule)?)?;
     let parts = query::pairs(query)?;
     let client = match client {
         Some(_) if !parts.is_empty() => {
-            return Err(Fault::invalid("query", "a client as in the path", "one of them"));
+            return Err(CallError::invalid("query", "a client as in the path", "one of them"));
         }
         None if parts.is_empty() => None,
         None => Some(Client::Parts(parts)),
@@ -73,10 +74,10 @@ fn in_path<'a>(
         Some(client) if rule.per().len() > 1 && client.starts_with('{') => Some(object(&client)?),
         Some(client) => Some(Client::Value(client)),
     };
-    Asked::of(place, rule, client, 0)
+    Asked::of(rule_index, rule, client, 0)
 }
 
-fn object(text: &str) -> Result<Client<'static>, Fault> {
+fn object(text: &str) -> Result<Client<'static>, CallError> {
     let client = named_client(Json::read(text.as_bytes())?)?;
     let owned = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
     Ok(match client {

@@ -5,15 +5,14 @@ use std::collections::BTreeMap;
 use hyper::Response;
 use serde::Serialize;
 use tidegate::{MemoryStore, RedisStore, ServerReport, Store as _};
+use tidegate_net::http::response::{self, Body, JSON};
 
-use super::Admin;
-use crate::gateway::UpstreamStanding;
+use crate::admin::Admin;
 use crate::live::{Live, Usual};
-use crate::metrics::{Process, short};
+use crate::metrics::{Process, UpstreamSample, short};
 use crate::rules::NodeReport;
 use crate::service::InForce;
 use crate::store::AnyStore;
-use crate::transport::http::encode::{self, Body, JSON};
 
 /// Answers a request for how the fleet does. This node is known to itself, also when the others are not.
 pub(super) async fn answer(admin: &Admin, now: &InForce) -> Response<Body> {
@@ -29,7 +28,7 @@ pub(super) async fn answer(admin: &Admin, now: &InForce) -> Response<Body> {
         accepted: connections.accepted(),
         most: connections.most(),
     });
-    let upstreams = metrics.upstreams_standing();
+    let upstreams = metrics.upstream_samples();
     let shown = Shown {
         node: keeper.node(),
         latest: keeper.standing().latest,
@@ -43,7 +42,7 @@ pub(super) async fn answer(admin: &Admin, now: &InForce) -> Response<Body> {
         upstreams: upstreams.iter().map(Upstream::of).collect(),
         process: OfProcess::of(Process::read()),
     };
-    encode::json(200, JSON, &shown)
+    response::json(200, JSON, &shown)
 }
 
 #[derive(Serialize)]
@@ -175,13 +174,13 @@ struct UpstreamServer<'a> {
 }
 
 impl<'a> Upstream<'a> {
-    fn of(standing: &'a UpstreamStanding) -> Self {
-        let servers = standing.servers.iter();
+    fn of(sample: &'a UpstreamSample) -> Self {
+        let servers = sample.servers.iter();
         Self {
-            upstream: &standing.name,
-            in_flight: standing.in_flight,
-            most: standing.most,
-            outcomes: standing.outcomes.iter().copied().collect(),
+            upstream: &sample.name,
+            in_flight: sample.in_flight,
+            most: sample.max_in_flight,
+            outcomes: sample.outcomes.iter().copied().collect(),
             servers: servers.map(|(server, up)| UpstreamServer { server, up: *up }).collect(),
         }
     }

@@ -10,10 +10,9 @@ use hyper::header::{
     AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, WWW_AUTHENTICATE,
 };
 use hyper::{Response, StatusCode};
-
-use crate::config::Token;
-use crate::service::quoted;
-use crate::transport::http::encode::{self, Body};
+use tidegate_core::quote;
+use tidegate_net::http::response::{self, Body};
+use tidegate_net::token::BearerToken;
 
 /// Lets operators in.
 #[derive(Debug)]
@@ -26,7 +25,7 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// Asks for a token if there is one. `address` is where the door was told to listen.
-    pub(crate) fn new(token: Option<&Token>, address: &str) -> Self {
+    pub(crate) fn new(token: Option<&BearerToken>, address: &str) -> Self {
         Self {
             token: token.map(|token| blake3::hash(token.as_str().as_bytes())),
             host: host_of(address).to_ascii_lowercase(),
@@ -53,7 +52,7 @@ impl Guard {
             let origin = origin.to_str().unwrap_or_default();
             let page = origin.strip_prefix("http://").or(origin.strip_prefix("https://"));
             if page.is_none() || page != host {
-                return Err(Stranger::Origin(quoted(origin)));
+                return Err(Stranger::Origin(quote(origin)));
             }
         }
         match self.token {
@@ -69,7 +68,7 @@ impl Guard {
         if address.is_ok() || name == "localhost" || (!name.is_empty() && name == self.host) {
             return Ok(());
         }
-        Err(Stranger::Host(quoted(host)))
+        Err(Stranger::Host(quote(host)))
     }
 }
 
@@ -78,7 +77,7 @@ fn bears(headers: &HeaderMap, token: blake3::Hash) -> Result<(), Stranger> {
     let right = sent.is_some_and(|(scheme, sent)| {
         scheme.eq_ignore_ascii_case("bearer") && blake3::hash(sent.trim().as_bytes()) == token
     });
-    if right { Ok(()) } else { Err(Stranger::Token { sent: sent.is_some() }) }
+    if right { Ok(()) } else { Err(Stranger::BearerToken { sent: sent.is_some() }) }
 }
 
 /// Why somebody is not let in.
@@ -86,7 +85,7 @@ fn bears(headers: &HeaderMap, token: blake3::Hash) -> Result<(), Stranger> {
 pub(super) enum Stranger {
     Origin(String),
     Host(String),
-    Token { sent: bool },
+    BearerToken { sent: bool },
 }
 
 impl Stranger {
@@ -94,18 +93,18 @@ impl Stranger {
         match self {
             Self::Origin(origin) => {
                 let detail = format!("origin: found {origin}, wanted none or this door's own");
-                encode::problem(StatusCode::FORBIDDEN, &detail)
+                response::problem(StatusCode::FORBIDDEN, &detail)
             }
             Self::Host(host) => {
                 let wanted = "an address or localhost (with a token any name will do)";
                 let detail = format!("host: found {host}, wanted {wanted}");
-                encode::problem(StatusCode::FORBIDDEN, &detail)
+                response::problem(StatusCode::FORBIDDEN, &detail)
             }
-            Self::Token { sent } => {
+            Self::BearerToken { sent } => {
                 let found = if *sent { "another token" } else { "none" };
                 let wanted = "Bearer and the token of this door";
                 let detail = format!("authorization: found {found}, wanted {wanted}");
-                let mut response = encode::problem(StatusCode::UNAUTHORIZED, &detail);
+                let mut response = response::problem(StatusCode::UNAUTHORIZED, &detail);
                 let scheme = HeaderValue::from_static("Bearer");
                 response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
                 response
@@ -160,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_page_from_elsewhere_is_refused_with_or_without_a_token() {
-        let token: Token = "0123456789abcdef".parse().unwrap();
+        let token: BearerToken = "0123456789abcdef".parse().unwrap();
         let open = Guard::new(None, "127.0.0.1:9090");
         let closed = Guard::new(Some(&token), "127.0.0.1:9090");
         for (origin, expected) in [
@@ -180,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_door_with_a_token_opens_to_the_token_alone() {
-        let token: Token = "0123456789abcdef".parse().unwrap();
+        let token: BearerToken = "0123456789abcdef".parse().unwrap();
         let guard = Guard::new(Some(&token), "0.0.0.0:9090");
         for (sent, expected) in [
             ("Bearer 0123456789abcdef", 200),

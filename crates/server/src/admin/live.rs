@@ -2,19 +2,20 @@
 
 use hyper::Response;
 use serde::Serialize;
+use tidegate_core::{CallError, quote};
+use tidegate_net::http::response::{self, Body, JSON};
 
-use super::{Admin, query};
+use crate::admin::{Admin, query};
 use crate::live::{Second, second};
 use crate::metrics::Said;
-use crate::service::{Fault, InForce, quoted};
+use crate::service::InForce;
 use crate::store::AnyStore;
-use crate::transport::http::encode::{self, Body, JSON};
 
 /// Answers a request for the last seconds.
 pub(super) fn answer(admin: &Admin, now: &InForce, query: Option<&str>) -> Response<Body> {
     let since = match since(query) {
         Ok(since) => since,
-        Err(fault) => return encode::fault(&fault),
+        Err(fault) => return response::fault(&fault),
     };
     let (live, service, limiter) = (&admin.live, &admin.service, now.limiter());
     let rates = live.rates();
@@ -40,14 +41,14 @@ pub(super) fn answer(admin: &Admin, now: &InForce, query: Option<&str>) -> Respo
         seconds: live.seconds(since),
         rules: rules.collect(),
     };
-    encode::json(200, JSON, &shown)
+    response::json(200, JSON, &shown)
 }
 
 /// After which second; without a word all that are kept.
-fn since(query: Option<&str>) -> Result<u64, Fault> {
+fn since(query: Option<&str>) -> Result<u64, CallError> {
     let [since] = query::known(query, ["since"], "since")?;
     let Some(since) = since else { return Ok(0) };
-    since.parse().map_err(|_| Fault::invalid("since", quoted(&since), "Unix seconds"))
+    since.parse().map_err(|_| CallError::invalid("since", quote(&since), "Unix seconds"))
 }
 
 #[derive(Serialize)]

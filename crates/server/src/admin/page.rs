@@ -6,8 +6,7 @@ use hyper::Response;
 use hyper::header::{
     CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
-
-use crate::transport::http::encode::Body;
+use tidegate_net::http::response::Body;
 
 /// The files of the dashboard, which are part of the binary: name and content.
 macro_rules! dashboard_files {

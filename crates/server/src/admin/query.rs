@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
-
-use crate::service::{Fault, cut, quoted};
+use tidegate_core::{CallError, quote, truncate};
 
 /// Most pairs of one query.
 const MOST: usize = 64;
@@ -12,16 +11,16 @@ const MOST: usize = 64;
 type Pair<'q> = (Cow<'q, str>, Cow<'q, str>);
 
 /// The pairs of a query, in their order; each name once.
-pub(super) fn pairs(query: Option<&str>) -> Result<Vec<Pair<'_>>, Fault> {
+pub(super) fn pairs(query: Option<&str>) -> Result<Vec<Pair<'_>>, CallError> {
     let mut pairs: Vec<Pair<'_>> = Vec::new();
     for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let (name, value) = (form("query", name)?, form("query", value)?);
         if pairs.iter().any(|(known, _)| *known == name) {
-            return Err(Fault::invalid(cut(&name), "it twice", "it once"));
+            return Err(CallError::invalid(truncate(&name), "it twice", "it once"));
         }
         if pairs.len() == MOST {
-            return Err(Fault::invalid("query", "more", format!("at most {MOST} pairs")));
+            return Err(CallError::invalid("query", "more", format!("at most {MOST} pairs")));
         }
         pairs.push((name, value));
     }
@@ -33,11 +32,11 @@ pub(super) fn known<'q, const N: usize>(
     query: Option<&'q str>,
     names: [&str; N],
     wanted: &str,
-) -> Result<[Option<Cow<'q, str>>; N], Fault> {
+) -> Result<[Option<Cow<'q, str>>; N], CallError> {
     let mut values = [const { None }; N];
     for (name, value) in pairs(query)? {
         let Some(place) = names.iter().position(|known| *known == name) else {
-            return Err(Fault::invalid("query", quoted(&name), wanted));
+            return Err(CallError::invalid("query", quote(&name), wanted));
         };
         values[place] = Some(value);
     }
@@ -50,22 +49,22 @@ pub(super) fn number(
     value: Option<&str>,
     usual: usize,
     most: usize,
-) -> Result<usize, Fault> {
+) -> Result<usize, CallError> {
     let Some(value) = value else { return Ok(usual) };
     let number = value.parse().ok().filter(|number| (1..=most).contains(number));
     number.ok_or_else(|| {
-        Fault::invalid(name, quoted(value), format!("a whole number from 1 to {most}"))
+        CallError::invalid(name, quote(value), format!("a whole number from 1 to {most}"))
     })
 }
 
 /// A part of a path, in which a plus is a plus.
-pub(super) fn part<'p>(place: &str, part: &'p str) -> Result<Cow<'p, str>, Fault> {
+pub(super) fn part<'p>(place: &str, part: &'p str) -> Result<Cow<'p, str>, CallError> {
     let decoded = percent_decode_str(part).decode_utf8();
-    decoded.map_err(|_| Fault::invalid(place, "bytes that are no text", "text in UTF-8"))
+    decoded.map_err(|_| CallError::invalid(place, "bytes that are no text", "text in UTF-8"))
 }
 
 /// A part of a query, in which a plus is a space.
-fn form<'p>(place: &str, text: &'p str) -> Result<Cow<'p, str>, Fault> {
+fn form<'p>(place: &str, text: &'p str) -> Result<Cow<'p, str>, CallError> {
     if !text.contains('+') {
         return part(place, text);
     }

@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use tidegate::Limiter;
+use tidegate_core::CallError;
+use tidegate_net::http::body;
+use tidegate_net::http::json::{Json, fields, text};
+use tidegate_net::http::response::{self, Body};
 
-use super::standing::{Asked, found, unconfirmed};
-use crate::service::Fault;
+use crate::admin::standing::{Asked, found, unconfirmed};
 use crate::store::AnyStore;
-use crate::transport::http::body;
 use crate::transport::http::decode::{named_client, whole};
-use crate::transport::http::encode::{self, Body};
-use crate::transport::http::json::{Json, fields, text};
 
 /// Longest body in bytes: a rule, a client and a cost.
 const MAX_BODY: usize = 64 * 1024;
@@ -23,7 +23,7 @@ pub(super) async fn answer(
     request: Request<Incoming>,
     from: SocketAddr,
 ) -> Response<Body> {
-    if let Some(refusal) = encode::unless_post(request.method()) {
+    if let Some(refusal) = response::unless_post(request.method()) {
         return refusal;
     }
     let body = match body::read(request, MAX_BODY).await {
@@ -32,9 +32,9 @@ pub(super) async fn answer(
     };
     let asked = match Json::read(&body).and_then(|json| read(limiter, json)) {
         Ok(asked) => asked,
-        Err(fault) => return encode::fault(&fault),
+        Err(fault) => return response::fault(&fault),
     };
-    if let Err(error) = limiter.give_back(asked.claim()).await {
+    if let Err(error) = limiter.refund_latest(asked.claim()).await {
         return unconfirmed(&error);
     }
     let (rule, client, cost) = (asked.rule.name(), asked.id(limiter), asked.request.costs());
@@ -43,13 +43,13 @@ pub(super) async fn answer(
 }
 
 /// Reads `{"rule": …, "client": …, "cost": …}`.
-fn read<'a>(limiter: &'a Limiter<AnyStore>, json: Json<'a>) -> Result<Asked<'a>, Fault> {
+fn read<'a>(limiter: &'a Limiter<AnyStore>, json: Json<'a>) -> Result<Asked<'a>, CallError> {
     let [rule, client, cost] = fields(json, ["rule", "client", "cost"], "rule, client or cost")?;
-    let rule = rule.ok_or_else(|| Fault::invalid("rule", "nothing", "the name of a rule"))?;
-    let (place, rule) = found(limiter, &text("rule", rule)?)?;
+    let rule = rule.ok_or_else(|| CallError::invalid("rule", "nothing", "the name of a rule"))?;
+    let (rule_index, rule) = found(limiter, &text("rule", rule)?)?;
     let cost = cost.map_or(Ok(1), |cost| whole("cost", &cost))?;
     if cost == 0 {
-        return Err(Fault::invalid("cost", "0", "what to give back, 1 or more"));
+        return Err(CallError::invalid("cost", "0", "what to give back, 1 or more"));
     }
-    Asked::of(place, rule, client.map(named_client).transpose()?, cost)
+    Asked::of(rule_index, rule, client.map(named_client).transpose()?, cost)
 }

@@ -4,18 +4,18 @@
 //! values.
 
 use hyper::{Method, Response, StatusCode};
+use tidegate_net::http::response::{self, Body};
 
 use crate::rules::envoy::EnvoyRules;
-use crate::transport::http::encode::{self, Body};
 
 const ALLOWED: &str = "GET, HEAD, OPTIONS";
 
 pub(super) fn answer(rules: Option<&EnvoyRules>, method: &Method) -> Response<Body> {
     match *method {
         Method::GET | Method::HEAD => {
-            encode::word(StatusCode::OK, rules.map(EnvoyRules::dump).unwrap_or_default())
+            response::word(StatusCode::OK, rules.map(EnvoyRules::dump).unwrap_or_default())
         }
-        Method::OPTIONS => encode::options(ALLOWED),
-        ref other => encode::wrong_method(&format!("method: found {other}, wanted GET"), ALLOWED),
+        Method::OPTIONS => response::options(ALLOWED),
+        ref other => response::wrong_method(&format!("method: found {other}, wanted GET"), ALLOWED),
     }
 }

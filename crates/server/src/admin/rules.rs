@@ -10,12 +10,12 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 use tidegate::rule::RuleError;
+use tidegate_net::http::response::{self, Body};
 
-use super::Admin;
-use crate::config::ConfigError;
+use crate::admin::Admin;
+use crate::config_error::ConfigError;
 use crate::rules::PushError;
 use crate::service::InForce;
-use crate::transport::http::encode::{self, Body};
 
 /// What the paths here begin with.
 pub(super) const PATH: &str = "/v1/rules";
@@ -35,7 +35,7 @@ pub(super) async fn answer(
         _ => "GET, HEAD, OPTIONS",
     };
     match (path.as_str(), request.method()) {
-        (_, &Method::OPTIONS) => encode::options(allowed),
+        (_, &Method::OPTIONS) => response::options(allowed),
         ("", &Method::GET | &Method::HEAD) => reading::rules(keeper, now, &request).await,
         ("", &Method::PUT) => pushing::push(admin, request, from).await,
         ("/diff", &Method::GET | &Method::HEAD) => pushing::between(keeper, &request).await,
@@ -44,7 +44,7 @@ pub(super) async fn answer(
         ("/status", &Method::GET | &Method::HEAD) => fleet::status(keeper).await,
         (_, other) => {
             let wanted = allowed.trim_end_matches(", OPTIONS");
-            encode::wrong_method(&format!("method: found {other}, wanted {wanted}"), allowed)
+            response::wrong_method(&format!("method: found {other}, wanted {wanted}"), allowed)
         }
     }
 }
@@ -52,7 +52,7 @@ pub(super) async fn answer(
 /// What an error says to whoever asked for a change.
 fn refused(error: &PushError) -> Response<Body> {
     match error {
-        PushError::Elsewhere { source_name } => encode::problem(
+        PushError::Elsewhere { source_name } => response::problem(
             StatusCode::CONFLICT,
             &format!(
                 "rules come from {source_name} on this server, change them there; \
@@ -63,11 +63,11 @@ fn refused(error: &PushError) -> Response<Body> {
         PushError::Conflict { found } => {
             let version = found.as_ref().map_or(0, |found| found.number);
             let more = Met { version };
-            encode::problem_and(StatusCode::PRECONDITION_FAILED, &error.to_string(), &more)
+            response::problem_and(StatusCode::PRECONDITION_FAILED, &error.to_string(), &more)
         }
         PushError::Store(error) => {
             let detail = format!("not confirmed by the store: {error}");
-            encode::problem(StatusCode::SERVICE_UNAVAILABLE, &detail)
+            response::problem(StatusCode::SERVICE_UNAVAILABLE, &detail)
         }
     }
 }
@@ -82,7 +82,7 @@ fn invalid(error: &ConfigError) -> Response<Body> {
         1 => "the document has an error".to_owned(),
         count => format!("the document has {count} errors"),
     };
-    encode::problem_and(StatusCode::UNPROCESSABLE_ENTITY, &detail, &Wrongs { errors })
+    response::problem_and(StatusCode::UNPROCESSABLE_ENTITY, &detail, &Wrongs { errors })
 }
 
 /// The version that is there instead of the expected one.

@@ -2,19 +2,19 @@
 
 use hyper::{Response, StatusCode};
 use serde::Serialize;
-use tidegate::{Claim, Limiter, Request, Rule, StoreError, Under};
+use tidegate::{CheckRequest, CheckTarget, Limiter, Request, Rule, RuleIndex, StoreError};
+use tidegate_core::{CallError, quote};
+use tidegate_net::http::response::{self, Body, JSON};
 
-use crate::service::{Client, Fault, addressed, quoted, unknown_rule};
+use crate::service::{Client, addressed, unknown_rule};
 use crate::store::AnyStore;
 use crate::top;
-use crate::transport::http::encode::{self, Body, JSON};
 
 /// A client of a rule.
 #[derive(Debug)]
 pub(super) struct Asked<'a> {
     pub(super) rule: &'a Rule,
-    /// Where the rule stands among the rules.
-    place: usize,
+    rule_index: RuleIndex,
     /// The client as a request of its own.
     pub(super) request: Request<'a>,
 }
@@ -22,17 +22,17 @@ pub(super) struct Asked<'a> {
 impl<'a> Asked<'a> {
     /// The client that a rule knows by these words, and what it is about to spend or get.
     pub(super) fn of(
-        place: usize,
+        rule_index: RuleIndex,
         rule: &'a Rule,
         client: Option<Client<'a>>,
         cost: u64,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, CallError> {
         let request = addressed(rule, client, Request::new().cost(cost))?;
-        Ok(Self { rule, place, request })
+        Ok(Self { rule, rule_index, request })
     }
 
-    pub(super) fn claim(&self) -> Claim<'_, 'a> {
-        Claim { request: &self.request, under: Under::Rule(self.place) }
+    pub(super) fn claim(&self) -> CheckRequest<'_, 'a> {
+        CheckRequest { request: &self.request, target: CheckTarget::Rule(self.rule_index) }
     }
 
     /// How the block list calls the client; what all clients share has no name.
@@ -43,15 +43,15 @@ impl<'a> Asked<'a> {
 
     /// How the client stands now. Nothing is charged for it.
     pub(super) async fn response(&self, limiter: &Limiter<AnyStore>) -> Response<Body> {
-        let look = limiter.look(self.claim()).await;
+        let look = limiter.peek_rules(self.claim()).await;
         if !look.undecided().is_empty() {
             let detail = "the store can't be asked how the client stands";
-            return encode::problem(StatusCode::SERVICE_UNAVAILABLE, detail);
+            return response::problem(StatusCode::SERVICE_UNAVAILABLE, detail);
         }
         let now = limiter.clock().now();
         let client = top::Client::of(self.rule, &self.request, limiter.blocks());
         let block = limiter.blocks().find(&self.request, now).and_then(|entry| entry.block(now));
-        let outcome = look.policies().first().map(|policy| policy.outcome);
+        let outcome = look.rule_outcomes().first().map(|rule| rule.outcome);
         let wait = outcome.and_then(|outcome| outcome.retry_after());
         let wait = block.as_ref().map(|block| block.retry_after).max(wait);
         let standing = Standing {
@@ -65,28 +65,28 @@ impl<'a> Asked<'a> {
             retry_after: wait.map(|wait| wait.as_secs_ceil()),
             blocked: block.is_some(),
         };
-        encode::json(200, JSON, &standing)
+        response::json(200, JSON, &standing)
     }
 }
 
-/// The rule of this name, and where it stands.
+/// Returns the rule of this name, internal or not, and its index.
 pub(super) fn found<'a>(
     limiter: &'a Limiter<AnyStore>,
     name: &str,
-) -> Result<(usize, &'a Rule), Fault> {
+) -> Result<(RuleIndex, &'a Rule), CallError> {
     let rules = limiter.rules();
     if name.is_empty() {
-        return Err(Fault::invalid("rule", quoted(name), "/v1/clients/RULE/CLIENT"));
+        return Err(CallError::invalid("rule", quote(name), "/v1/clients/RULE/CLIENT"));
     }
-    let place = rules.place(name);
-    let rule = place.and_then(|place| Some((place, rules.rules().get(place)?)));
+    let index = rules.rule_index(name);
+    let rule = index.and_then(|index| Some((index, rules.get(index)?)));
     rule.ok_or_else(|| unknown_rule(name, rules))
 }
 
 /// A change that the store did not confirm: whether it was made is not known.
 pub(super) fn unconfirmed(error: &StoreError) -> Response<Body> {
     let detail = format!("not confirmed by the store: {error}");
-    encode::problem(StatusCode::SERVICE_UNAVAILABLE, &detail)
+    response::problem(StatusCode::SERVICE_UNAVAILABLE, &detail)
 }
 
 /// How a client stands, as it is told. A rule that is off says nothing of limits.
@@ -97,7 +97,7 @@ struct Standing<'a> {
     /// What the block list calls it; null for what all clients share.
     id: Option<String>,
     /// What the rule calls it; null when that is not to be shown.
-    client: Option<top::Name>,
+    client: Option<tidegate_rules::ClientName>,
     allowed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u64>,

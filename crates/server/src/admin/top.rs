@@ -4,11 +4,12 @@ use hyper::Response;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use tidegate::Rule;
+use tidegate_core::{CallError, quote};
+use tidegate_net::http::response::{self, Body, JSON};
 
-use super::query;
-use crate::service::{Fault, InForce, Service, quoted, unknown_rule};
+use crate::admin::query;
+use crate::service::{InForce, Service, unknown_rule};
 use crate::top::{By, Ranked, Top};
-use crate::transport::http::encode::{self, Body, JSON};
 
 const USUAL: usize = 20;
 const MOST: usize = 1_000;
@@ -17,13 +18,13 @@ const MOST: usize = 1_000;
 pub(super) fn answer(service: &Service, in_force: &InForce, query: Option<&str>) -> Response<Body> {
     let (by, place, limit) = match asked(in_force, query) {
         Ok(asked) => asked,
-        Err(fault) => return encode::fault(&fault),
+        Err(fault) => return response::fault(&fault),
     };
     let now = service.clock().now();
     let first = service.books().top.first(by, place, limit, now);
-    let (rules, places) = (in_force.limiter().rules().rules(), in_force.lines().by_number());
+    let (rules, indices) = (in_force.limiter().rules(), in_force.lines().by_number());
     // A rule that is gone is not asked about any more.
-    let rule = |ranked: &Ranked| rules.get(*places.get(&ranked.place)?).map(Rule::name);
+    let rule = |ranked: &Ranked| rules.get(*indices.get(&ranked.place)?).map(Rule::name);
     let shown = |ranked| Some(Shown { by, ranked, rule: rule(ranked)? });
     let clients = first.iter().filter_map(shown).collect();
     let since = Top::since(now);
@@ -33,18 +34,18 @@ pub(super) fn answer(service: &Service, in_force: &InForce, query: Option<&str>)
         seconds: now.since(since).as_secs_ceil(),
         clients,
     };
-    encode::json(200, JSON, &list)
+    response::json(200, JSON, &list)
 }
 
-fn asked(by: &InForce, query: Option<&str>) -> Result<(By, Option<usize>, usize), Fault> {
+fn asked(by: &InForce, query: Option<&str>) -> Result<(By, Option<usize>, usize), CallError> {
     let (rules, lines) = (by.limiter().rules(), by.lines());
     let [by, rule, limit] = query::known(query, ["by", "rule", "limit"], "by, rule or limit")?;
     let by = match by.as_deref() {
         None | Some("traffic") => By::Traffic,
         Some("denials") => By::Denials,
-        Some(other) => return Err(Fault::invalid("by", quoted(other), "traffic or denials")),
+        Some(other) => return Err(CallError::invalid("by", quote(other), "traffic or denials")),
     };
-    let number = |name: &str| rules.place(name).and_then(|place| lines.number(place));
+    let number = |name: &str| rules.rule_index(name).and_then(|index| lines.number(index));
     let place = rule.map(|name| number(&name).ok_or_else(|| unknown_rule(&name, rules)));
     let limit = query::number("limit", limit.as_deref(), USUAL, MOST)?;
     Ok((by, place.transpose()?, limit))

@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use clap::Args;
 use tidegate::{Clock, Quota, Span};
+use tidegate_load::{
+    ClientPool, ClientSpread, ListenerKind, LoadBounds, LoadPlan, LoadReport, LoadRequest,
+    LoadTarget,
+};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::progress::Progress;
-use super::simulate::{length, rate};
+use super::values::{length, rate};
 use super::{Ending, Failure, Output, named_values};
-use crate::bench::{self, Ask, Bounds, Clients, Door, Load, Report, Spread, Target};
+use crate::config;
 
 /// Puts a door under load and tells what came back.
 ///
@@ -72,7 +76,7 @@ pub(crate) struct Bench {
 
     /// How requests are spread over them
     #[arg(long, value_enum, value_name = "SHAPE", default_value = "even")]
-    spread: Spread,
+    spread: ClientSpread,
 
     /// Another seed, other clients: what comes by chance
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -107,7 +111,7 @@ impl Bench {
         let report = runtime.block_on(self.measure());
         // What nobody waits for any more may take its time.
         runtime.shutdown_timeout(Duration::ZERO);
-        let report: Report = report?;
+        let report: LoadReport = report?;
         if json {
             output.data(serde_json::to_string_pretty(&report).map_err(Failure::failed)?);
         } else {
@@ -119,11 +123,11 @@ impl Bench {
         Err(Failure::failed("nothing could be measured: no request was decided"))
     }
 
-    async fn measure(self) -> Result<Report, Failure> {
+    async fn measure(self) -> Result<LoadReport, Failure> {
         let load = self.load().await?;
         let url = load.target.url().to_owned();
         let mut progress = Progress::new();
-        let report = bench::run(load, Clock::system(), asked_to_end()?, |seen| {
+        let report = tidegate_load::run(load, Clock::system(), asked_to_end()?, |seen| {
             let (ended, per_second) = (seen.ended, seen.per_second);
             progress.tell(seen.part, &format!("{ended} requests, {per_second:.0}/s"));
         })
@@ -135,8 +139,8 @@ impl Bench {
         })
     }
 
-    async fn load(self) -> Result<Load, Failure> {
-        let mut target = Target::new(&self.url, self.get).map_err(Failure::failed)?;
+    async fn load(self) -> Result<LoadPlan, Failure> {
+        let mut target = target(&self.url, self.get).map_err(Failure::failed)?;
         target.resolve().await.map_err(Failure::failed)?;
         if !target.is_local() && !self.yes_remote {
             let found = format_args!("{} is not on this machine", target.url()).to_string();
@@ -144,7 +148,7 @@ impl Bench {
                 "--yes-remote sends the load all the same; be sure that the server is yours",
             ));
         }
-        if target.door() == Door::Resp && self.rule.is_none() {
+        if target.listener() == ListenerKind::Resp && self.rule.is_none() {
             return Err(Failure::failed("TG.CHECK asks about one rule, found none")
                 .hint("--rule NAME names it"));
         }
@@ -156,17 +160,31 @@ impl Bench {
             Some(_) => self.length,
             None => Some(self.length.unwrap_or(USUAL)),
         };
-        Ok(Load {
+        Ok(LoadPlan {
             target,
-            ask: Ask { rule: self.rule, attributes, cost: self.cost },
+            request: LoadRequest { rule: self.rule, attributes, cost: self.cost },
             headers: headers(&self.headers)?,
-            clients: Clients::new(self.clients, self.spread),
+            clients: ClientPool::new(self.clients, self.spread),
             connections: usize::from(self.connections),
             rate: self.rate,
-            bounds: Bounds { requests: self.requests, length },
+            bounds: LoadBounds { requests: self.requests, length },
             seed: self.seed,
         })
     }
+}
+
+/// Returns the target of a URL, with what the environment has for it: files for TLS, the password of a RESP listener.
+fn target(url: &str, get: bool) -> Result<LoadTarget, String> {
+    let mut target = LoadTarget::new(url, get)?;
+    if let Some(protocols) = target.tls_protocols() {
+        let files = config::client_tls().map_err(|error| error.to_string())?;
+        target = target.with_tls(files.connector(protocols)?);
+    }
+    if target.listener() == ListenerKind::Resp {
+        let password = config::resp_password().map_err(|error| error.to_string())?;
+        target = target.with_password(password.map(|secret| secret.reveal().to_owned()));
+    }
+    Ok(target)
 }
 
 /// What `-H 'Name: value'` says, each time that it was given.

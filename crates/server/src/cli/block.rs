@@ -4,9 +4,9 @@ use clap::{Args, Subcommand};
 use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tidegate_net::client::{ClientResponse, HttpClient};
 
-use super::{Ending, Failure, Output, waiting};
-use crate::client::{Answer, Server};
+use crate::cli::{Ending, Failure, Output, waiting};
 use crate::config;
 
 /// Blocks clients and networks on a running server, and lets them off again.
@@ -20,8 +20,8 @@ pub(crate) struct Block {
     action: Action,
 
     /// The admin door to ask; TIDEGATE_TOKEN is sent if it is set
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090", global = true)]
-    server: Server,
+    #[arg(long, value_name = "URL", value_parser = crate::config::http_client, default_value = "http://127.0.0.1:9090", global = true)]
+    server: HttpClient,
 }
 
 const EXAMPLES: &str = "\
@@ -158,7 +158,12 @@ fn line(entry: &Entry) -> String {
     line
 }
 
-fn ask(server: &Server, method: Method, path: &str, body: String) -> Result<Answer, Failure> {
+fn ask(
+    server: &HttpClient,
+    method: Method,
+    path: &str,
+    body: String,
+) -> Result<ClientResponse, Failure> {
     #[derive(Default, Deserialize)]
     struct Problem {
         detail: String,
@@ -180,7 +185,7 @@ fn ask(server: &Server, method: Method, path: &str, body: String) -> Result<Answ
     })
 }
 
-fn read<'a, T: Deserialize<'a>>(answer: &'a Answer) -> Result<T, Failure> {
+fn read<'a, T: Deserialize<'a>>(answer: &'a ClientResponse) -> Result<T, Failure> {
     serde_json::from_str(&answer.body).map_err(|error| {
         Failure::failed(format_args!("the answer can't be read: {error}"))
             .hint("is that the admin door of a tidegate?")

@@ -3,9 +3,9 @@
 use clap::Args;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tidegate_net::client::HttpClient;
 
-use super::{Ending, Failure, Output, waiting};
-use crate::client::Server;
+use crate::cli::{Ending, Failure, Output, waiting};
 
 /// Asks a running server for one decision, and charges it.
 ///
@@ -25,8 +25,8 @@ pub(crate) struct Check {
     cost: u64,
 
     /// The server to ask
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
-    server: Server,
+    #[arg(long, value_name = "URL", value_parser = crate::config::http_client, default_value = "http://127.0.0.1:8080")]
+    server: HttpClient,
 }
 
 const EXAMPLES: &str = "\

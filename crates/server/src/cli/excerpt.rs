@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use tidegate::RuleSet;
 use tidegate::rule::Mark;
 
-use crate::config::{self, ConfigError, Kind};
+use crate::config::{self, Kind};
+use crate::config_error::ConfigError;
+use crate::config_error::read_file;
 
 /// How much of a line is shown, in cells of a terminal.
 const WIDTH: usize = 100;
@@ -67,7 +69,7 @@ impl Sources {
     fn source(&mut self, name: &str) -> Option<&Source> {
         if !self.0.contains_key(name) {
             let path = Path::new(name);
-            let text = path.is_file().then(|| config::read(path, RuleSet::MAX_DOCUMENT));
+            let text = path.is_file().then(|| read_file(path, RuleSet::MAX_DOCUMENT));
             match text {
                 Some(Ok(text)) => self.keep(name, &text),
                 _ => {

@@ -7,15 +7,14 @@ use clap::Args;
 use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Uri};
 use serde_json::json;
-use tidegate::rule::{Applied, Because, Chain, Mode};
+use tidegate::rule::{Applied, Because, CanonicalRule, Chain, Mode};
 use tidegate::{Clock, Request, Rule, RuleSet, Timestamp};
+use tidegate_net::client::HttpClient;
 
-use super::check::Decided;
-use super::validate::{outage, penalty, titled};
-use super::{Ending, Failure, Output, waiting};
-use crate::client::Server;
-use crate::config::RuleSource;
-use crate::rules::{Own, Rules};
+use crate::cli::check::Decided;
+use crate::cli::validate::{outage, penalty, titled};
+use crate::cli::{Ending, Failure, Output, waiting};
+use crate::rules::{Own, RuleSource, Rules};
 
 /// Shows what the rules make of a request, given as for curl.
 ///
@@ -49,8 +48,8 @@ pub(crate) struct Explain {
     cost: u64,
 
     /// A running server to ask what is left; it must have rules of the same names
-    #[arg(long, value_name = "URL")]
-    server: Option<Server>,
+    #[arg(long, value_name = "URL", value_parser = crate::config::http_client)]
+    server: Option<HttpClient>,
 }
 
 const EXAMPLES: &str = "\
@@ -140,29 +139,44 @@ impl Explain {
         now: Timestamp,
         output: &mut Output<'_>,
     ) -> Result<(), Failure> {
+        let form = rule.canonical();
+        let CanonicalRule {
+            name,
+            conditions: _,
+            per,
+            limit: _,
+            tiers: _,
+            overrides: _,
+            mode,
+            accuracy,
+            on_store_failure: _,
+            rollout,
+            penalty: _,
+        } = form;
         if let Err(mismatch) = rule.matches(request) {
-            output.data(format_args!("{} does not apply", rule.name()));
+            output.data(format_args!("{name} does not apply"));
             output.data(format_args!("  because  {mismatch}"));
             return Ok(());
         }
-        let shadow = match rule.mode() {
+        let shadow = match mode {
             Mode::Shadow => ", in shadow: it counts and never denies",
             Mode::Enforce | Mode::Off => "",
         };
-        let share = rule.rollout().map(|share| format!(", the client is among its {share}"));
+        let share = rollout.map(|share| format!(", the client is among its {share}"));
         let share = share.unwrap_or_default();
-        output.data(format_args!("{} applies{share}{shadow}", rule.name()));
-        output.data(format_args!("  key      {}", key(rule, request)));
+        output.data(format_args!("{name} applies{share}{shadow}"));
+        output.data(format_args!("  key      {}", key(per, request)));
         let applied = rule.limit_for(request, now);
-        output.data(format_args!("  limit    {}, {}", applied.limit, why(rule, &applied, request)));
+        let source = why(&form, &applied, request);
+        output.data(format_args!("  limit    {}, {source}", applied.limit));
         output.data(format_args!("  bound    {}", applied.limit.bound()));
-        if let Some(bound) = rule.accuracy().bound(applied.limit) {
+        if let Some(bound) = accuracy.bound(applied.limit) {
             output.data(format_args!("  fleet    {bound}"));
         }
-        if let Some(outage) = outage(rule) {
+        if let Some(outage) = outage(&form) {
             output.data(format_args!("  outage   {outage}"));
         }
-        if let Some(penalty) = penalty(rule, applied.limit) {
+        if let Some(penalty) = penalty(&form, applied.limit) {
             output.data(format_args!("  penalty  {penalty}"));
         }
         let (left, now) = match &self.server {
@@ -190,7 +204,7 @@ impl Explain {
     /// What a running server says is left, in words and as a number.
     fn left(
         &self,
-        server: &Server,
+        server: &HttpClient,
         rule: &Rule,
         request: &Request<'_>,
     ) -> Result<(String, Option<u64>), Failure> {
@@ -220,7 +234,7 @@ impl Explain {
 }
 
 /// Which attributes name the bucket: `api_key "k1", path "/v1/orders"`.
-fn key(rule: &Rule, request: &Request<'_>) -> String {
+fn key(per: &[Chain], request: &Request<'_>) -> String {
     let part = |chain: &Chain| match chain.pick(request) {
         Some(picked) if chain.attributes().len() == 1 => {
             format!("{} {:?}", picked.attribute, picked.value)
@@ -228,15 +242,15 @@ fn key(rule: &Rule, request: &Request<'_>) -> String {
         Some(picked) => format!("{} {:?}, of {chain}", picked.attribute, picked.value),
         None => format!("{chain} is absent, one bucket for all such requests"),
     };
-    match rule.per() {
+    match per {
         [] => "none, one bucket for all".to_owned(),
         chains => chains.iter().map(part).collect::<Vec<_>>().join("; "),
     }
 }
 
 /// Where the limit comes from.
-fn why(rule: &Rule, applied: &Applied<'_>, request: &Request<'_>) -> String {
-    match (applied.because, rule.tiers()) {
+fn why(rule: &CanonicalRule<'_>, applied: &Applied<'_>, request: &Request<'_>) -> String {
+    match (applied.because, rule.tiers) {
         (Because::Rule, None) => "the rule's own".to_owned(),
         (Because::Rule, Some(tiers)) => {
             let by = tiers.by();
@@ -248,7 +262,7 @@ fn why(rule: &Rule, applied: &Applied<'_>, request: &Request<'_>) -> String {
         (Because::Tier(tier), tiers) => {
             format!("tier {tier:?} of {}", tiers.map_or("", |tiers| tiers.by()))
         }
-        (Because::Override(index), _) => match rule.overrides().get(index) {
+        (Because::Override(index), _) => match rule.overrides.get(index) {
             Some(item) => format!("override {}", titled(index, item)),
             None => format!("override {}", index + 1),
         },

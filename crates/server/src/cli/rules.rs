@@ -11,10 +11,10 @@ mod status;
 mod table;
 
 use clap::{Args, Subcommand};
+use tidegate_net::client::HttpClient;
 
 use self::ask::Door;
-use super::{Ending, Failure, Output};
-use crate::client::Server;
+use crate::cli::{Ending, Failure, Output};
 
 /// Shows the rules of running servers, and changes them while traffic flows.
 ///
@@ -28,8 +28,8 @@ pub(crate) struct Rules {
     action: Action,
 
     /// The admin door to ask; TIDEGATE_TOKEN is sent if it is set
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090", global = true)]
-    server: Server,
+    #[arg(long, value_name = "URL", value_parser = crate::config::http_client, default_value = "http://127.0.0.1:9090", global = true)]
+    server: HttpClient,
 }
 
 const EXAMPLES: &str = "\

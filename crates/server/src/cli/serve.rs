@@ -7,11 +7,11 @@ use tidegate::{OpenError, Secret};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::{Ending, Failure, Output};
 use crate::app::{App, BindError, Stage};
-use crate::config::{Config, Door, Flags, PASSWORD_VARIABLE, RuleSource};
+use crate::cli::{Ending, Failure, Output};
+use crate::config::{Config, Door, Flags, PASSWORD_VARIABLE};
 use crate::reload::ReloadSignal;
-use crate::rules::Found;
+use crate::rules::{Found, RuleSource};
 
 /// Answers rate-limit checks until it is told to stop.
 ///

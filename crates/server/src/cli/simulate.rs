@@ -13,11 +13,14 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tidegate::rule::{Every, MaxAhead, OnStoreFailure};
 use tidegate::{Quota, Span};
-use tidegate_core::quota::window_of;
 
 use super::progress::Progress;
+use super::values::{length, rate};
 use super::{Ending, Failure, Output};
-use crate::simulate::{Counting, LATE, MANY, Outage, Phase, Picture, Scenario, Traffic};
+use tidegate_sim::{
+    AccuracyKind, AlgorithmKind, Scenario, StoreOutage, SyncPhase, TrafficKind, TrafficPlot,
+    Workload,
+};
 
 /// Shows what a limit makes of traffic, in virtual time.
 ///
@@ -45,7 +48,7 @@ pub(crate) struct Simulate {
 
     /// How it is counted; several, with commas between them, are compared
     #[arg(long, value_enum, value_name = "ALGORITHM", value_delimiter = ',', requires = "limit")]
-    algorithm: Vec<Counting>,
+    algorithm: Vec<AlgorithmKind>,
 
     /// How much of it a token_bucket lets through at once
     #[arg(long, value_name = "N", requires = "limit")]
@@ -57,14 +60,14 @@ pub(crate) struct Simulate {
 
     /// How requests are spread over time and clients
     #[arg(long, value_enum, value_name = "SHAPE", default_value = "steady")]
-    traffic: Traffic,
+    traffic: TrafficKind,
 
     /// Where in a window a boundary attack begins: 85%
-    #[arg(long, value_name = "PERCENT", default_value_t = LATE, value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = Workload::DEFAULT_ATTACK_PERCENT, value_parser = percent)]
     at: u64,
 
     /// How many a burst is, of each client
-    #[arg(long, value_name = "N", default_value_t = MANY, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = Workload::DEFAULT_BURST_SIZE, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     count: u64,
 
     /// How many requests come, of all clients and at all nodes: "90/s", "10 per minute"
@@ -85,7 +88,7 @@ pub(crate) struct Simulate {
 
     /// How nodes keep it; several, with commas between them, are compared
     #[arg(long, value_enum, value_name = "ACCURACY", value_delimiter = ',', requires = "limit")]
-    accuracy: Vec<Kept>,
+    accuracy: Vec<AccuracyKind>,
 
     /// How often nodes tell each other what they admitted, from 10ms to 1m; 0 is exact. Several are compared
     #[arg(long, value_name = "TIME", value_delimiter = ',', value_parser = lag, requires = "limit")]
@@ -97,7 +100,7 @@ pub(crate) struct Simulate {
 
     /// When nodes sync
     #[arg(long, value_enum, value_name = "PHASE", default_value = "together", requires = "limit")]
-    sync_phase: Phase,
+    sync_phase: SyncPhase,
 
     /// How far the clocks of nodes are apart
     #[arg(long, value_name = "TIME", value_parser = length)]
@@ -105,7 +108,7 @@ pub(crate) struct Simulate {
 
     /// When the store does not answer: 10s..20s
     #[arg(long, value_name = "FROM..UNTIL", value_parser = outage)]
-    outage: Option<Outage>,
+    outage: Option<StoreOutage>,
 
     /// What is answered then; several, with commas between them, are compared
     #[arg(long, value_enum, value_name = "ANSWER", value_delimiter = ',', requires_all = ["limit", "outage"])]
@@ -170,19 +173,6 @@ Examples:
 
 On several nodes the rules of a file are kept as their accuracy says; one alone keeps them exactly.";
 
-/// How nodes keep a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kept {
-    /// Each request asks the store
-    Exact,
-    /// Nodes take tokens ahead of use
-    Leased,
-    /// Nodes decide alone and tell each other, see --sync
-    Synced,
-    /// Each node enforces its part
-    Split,
-}
-
 /// What is answered without the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Without {
@@ -207,20 +197,16 @@ fn percent(text: &str) -> Result<u64, String> {
     let number = text.trim().trim_end_matches('%').trim_end().parse().ok();
     number
         .filter(|percent| *percent < 100)
-        .ok_or_else(|| format!("a percentage from 0 to 99 is wanted, like {LATE}%"))
-}
-
-pub(super) fn length(text: &str) -> Result<Span, String> {
-    window_of(text.trim()).map_err(|error| error.to_string())
+        .ok_or_else(|| "a percentage from 0 to 99 is wanted, like 85%".to_owned())
 }
 
 /// `10s..20s`, or `0..20s`.
-fn outage(text: &str) -> Result<Outage, String> {
+fn outage(text: &str) -> Result<StoreOutage, String> {
     let wanted = || format!("two times are wanted, like 10s..20s, found {text}");
     let (from, until) = text.split_once("..").ok_or_else(wanted)?;
     let from = if from.trim() == "0" { Span::ZERO } else { length(from)? };
     let until = length(until)?;
-    if from < until { Ok(Outage { from, until }) } else { Err(wanted()) }
+    if from < until { Ok(StoreOutage { from, until }) } else { Err(wanted()) }
 }
 
 fn picture(text: &str) -> Result<PathBuf, String> {
@@ -229,18 +215,6 @@ fn picture(text: &str) -> Result<PathBuf, String> {
         true => Ok(path),
         false => Err("a file that ends in .svg is wanted".to_owned()),
     }
-}
-
-pub(super) fn rate(text: &str) -> Result<Quota, String> {
-    let text = text.trim();
-    let quota = match text.parse() {
-        Ok(per_second) => Quota::per_second(per_second),
-        Err(_) => text.parse::<Quota>().map_err(|error| error.to_string())?,
-    };
-    if quota.is_in_flight() || quota.amount() == 0 || quota.validate().is_err() {
-        return Err("a number of requests in a time is wanted, like 90/s".to_owned());
-    }
-    Ok(quota)
 }
 
 fn lag(text: &str) -> Result<Span, String> {
@@ -269,7 +243,7 @@ impl Simulate {
         let plan = match (self.scenario, &self.rules, self.limit) {
             (Some(scenario), ..) => scenario.plan().map_err(Failure::failed)?,
             (None, Some(rules), _) => self.of_rules(rules, output)?,
-            (None, None, Some(quota)) => self.asked(quota).plan().map_err(Failure::refused)?,
+            (None, None, Some(quota)) => self.spec(quota).plan().map_err(Failure::refused)?,
             (None, None, None) => {
                 let wrong = "a scenario, --limit or --rules is wanted, found none";
                 let names = "scenarios: boundary-attack, sync-lag, burst";
@@ -281,12 +255,12 @@ impl Simulate {
         let mut progress = Progress::new();
         let report = plan.run(&mut |part| progress.show(part));
         progress.clear();
-        self.draw(&Picture::from(&report), output)?;
+        self.draw(&TrafficPlot::from(&report), output)?;
         self.tell(&report, output)?;
         Ok(Ending::Fine)
     }
 
-    fn draw(&self, picture: &Picture<'_>, output: &mut Output<'_>) -> Result<(), Failure> {
+    fn draw(&self, picture: &TrafficPlot<'_>, output: &mut Output<'_>) -> Result<(), Failure> {
         let Some(path) = &self.plot else { return Ok(()) };
         std::fs::write(path, picture.svg()).map_err(|error| {
             Failure::failed(format_args!("{}: can't be written: {error}", path.display()))

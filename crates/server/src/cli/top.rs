@@ -16,6 +16,7 @@ use clap::Args;
 use crossterm::event::{Event, EventStream};
 use futures_util::StreamExt;
 use tidegate::Clock;
+use tidegate_net::client::HttpClient;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -24,8 +25,7 @@ use self::palette::Palette;
 use self::picture::Picture;
 use self::screen::{Screen, Wish};
 use self::stage::Stage;
-use super::{Ending, Failure, Output, waiting};
-use crate::client::Server;
+use crate::cli::{Ending, Failure, Output, waiting};
 use crate::config;
 
 /// Shows a server as it works: what it admits and denies, how fast, by which rules, for whom.
@@ -37,8 +37,8 @@ use crate::config;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Top {
     /// The admin door to ask; TIDEGATE_TOKEN is sent if it is set
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
-    server: Server,
+    #[arg(long, value_name = "URL", value_parser = crate::config::http_client, default_value = "http://127.0.0.1:9090")]
+    server: HttpClient,
 
     /// Prints one plain frame with everything in it, and ends
     #[arg(long)]

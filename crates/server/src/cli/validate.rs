@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tidegate::rule::{Condition, Mode, OnStoreFailure, Override};
-use tidegate::{Limit, Rule, RuleSet};
+use tidegate::rule::{CanonicalRule, Condition, Mode, OnStoreFailure, Override};
+use tidegate::{Limit, RuleSet};
 
-use super::excerpt::Sources;
-use super::{Ending, Failure, Output};
-use crate::config::{self, ConfigError, ConfigFile, GatewaySource, Kind};
+use crate::cli::excerpt::Sources;
+use crate::cli::{Ending, Failure, Output};
+use crate::config::{self, ConfigFile, GatewaySource, Kind};
+use crate::config_error::ConfigError;
+use crate::config_error::read_file;
 use crate::reference::Subject;
 use crate::rules::envoy::{self, EnvoyRules};
 use crate::rules::{Own, Rules};
@@ -53,7 +55,7 @@ impl Validate {
             match written_in(path, &mut sources).and_then(Written::fit) {
                 Ok(written) => {
                     for rule in written.rules.iter().flat_map(RuleSet::rules) {
-                        describe(rule, output);
+                        describe(&rule.canonical(), output);
                     }
                     output.note(format_args!("{}: {}", path.display(), written.summary()));
                 }
@@ -81,7 +83,7 @@ fn written_in(path: &Path, sources: &mut Sources) -> Result<Written, ConfigError
     if path.is_dir() {
         return Ok(Rules::of(&Own::Nothing, Some(&envoy::read(path)?))?.set.into());
     }
-    let text = config::read(path, RuleSet::MAX_DOCUMENT)?;
+    let text = read_file(path, RuleSet::MAX_DOCUMENT)?;
     let source = path.display().to_string();
     sources.keep(&source, &text);
     match config::kind(path, &text) {
@@ -116,7 +118,7 @@ impl Written {
     /// The same, if it could be served: the server has rules of its own, whose names are taken.
     fn fit(self) -> Result<Self, ConfigError> {
         if let Some(rules) = &self.rules {
-            rules.clone().with_named(internal_rules().unwrap_or_default())?;
+            rules.clone().with_internal(internal_rules().unwrap_or_default())?;
         }
         Ok(self)
     }
@@ -139,36 +141,50 @@ impl Written {
     }
 }
 
-fn describe(rule: &Rule, output: &mut Output<'_>) {
-    let note = match rule.mode() {
+/// Prints what a rule admits. Neither its conditions nor `per` change that.
+fn describe(rule: &CanonicalRule<'_>, output: &mut Output<'_>) {
+    let CanonicalRule {
+        name,
+        conditions: _,
+        per: _,
+        limit,
+        tiers,
+        overrides,
+        mode,
+        accuracy,
+        on_store_failure: _,
+        rollout,
+        penalty: _,
+    } = *rule;
+    let note = match mode {
         Mode::Enforce => "",
         Mode::Shadow => ", in shadow: counts and never denies",
         Mode::Off => ", but it is off",
     };
-    let share = rule.rollout().map(|share| format!(", for {share} of its clients"));
+    let share = rollout.map(|share| format!(", for {share} of its clients"));
     let share = share.unwrap_or_default();
-    output.data(format_args!("{}: {}{share}{note}", rule.name(), bounded(rule.limit())));
-    if let Some(bound) = rule.accuracy().bound(rule.limit()) {
+    output.data(format_args!("{name}: {}{share}{note}", bounded(limit)));
+    if let Some(bound) = accuracy.bound(limit) {
         output.data(format_args!("  {bound}"));
     }
     if let Some(outage) = outage(rule) {
         output.data(format_args!("  without the store: {outage}"));
     }
-    if let Some(penalty) = penalty(rule, rule.limit()) {
+    if let Some(penalty) = penalty(rule, limit) {
         output.data(format_args!("  penalty: {penalty}"));
     }
-    if let Some(tiers) = rule.tiers() {
+    if let Some(tiers) = tiers {
         for (name, limit) in tiers.iter().take(SPELLED) {
             let limit = kept(rule, limit);
             output.data(format_args!("  {} {name:?}: {limit}", tiers.by()));
         }
         more(tiers.iter().len(), "tiers", output);
     }
-    for (index, item) in rule.overrides().iter().enumerate().take(SPELLED) {
+    for (index, item) in overrides.iter().enumerate().take(SPELLED) {
         let (title, limit) = (titled(index, item), kept(rule, item.limit()));
         output.data(format_args!("  override {title}: {limit}"));
     }
-    more(rule.overrides().len(), "overrides", output);
+    more(overrides.len(), "overrides", output);
 }
 
 fn more(count: usize, what: &str, output: &mut Output<'_>) {
@@ -184,8 +200,8 @@ pub(super) fn bounded(limit: &Limit) -> String {
 
 /// The same for one of several limits of a rule, with what nodes can admit beyond it if that is not
 /// the same for all of them.
-fn kept(rule: &Rule, limit: &Limit) -> String {
-    let (bound, own) = (rule.accuracy().bound(limit), rule.accuracy().bound(rule.limit()));
+fn kept(rule: &CanonicalRule<'_>, limit: &Limit) -> String {
+    let (bound, own) = (rule.accuracy.bound(limit), rule.accuracy.bound(rule.limit));
     match bound.filter(|bound| Some(*bound) != own) {
         Some(bound) => format!("{}; {bound}", bounded(limit)),
         None => bounded(limit),
@@ -193,17 +209,17 @@ fn kept(rule: &Rule, limit: &Limit) -> String {
 }
 
 /// What nodes admit under `on_store_failure: local` while the store can't be asked.
-pub(super) fn outage(rule: &Rule) -> Option<&'static str> {
-    let is_local = rule.on_store_failure() == OnStoreFailure::Local && rule.mode() == Mode::Enforce;
+pub(super) fn outage(rule: &CanonicalRule<'_>) -> Option<&'static str> {
+    let is_local = rule.on_store_failure == OnStoreFailure::Local && rule.mode == Mode::Enforce;
     is_local.then_some(
         "each of N nodes admits an N-th of the limit, and as much again after each restart",
     )
 }
 
 /// `blocks a client for 10 min after 1000 denied requests within 60 s (10 times the limit)`.
-pub(super) fn penalty(rule: &Rule, limit: &Limit) -> Option<String> {
-    let words = rule.penalty()?.words(limit);
-    Some(match rule.mode() {
+pub(super) fn penalty(rule: &CanonicalRule<'_>, limit: &Limit) -> Option<String> {
+    let words = rule.penalty?.words(limit);
+    Some(match rule.mode {
         Mode::Enforce => format!("blocks a client for {words}"),
         Mode::Shadow | Mode::Off => format!("would block a client for {words}"),
     })

@@ -6,22 +6,24 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_saphyr::{Error, Location, MessageFormatter, Spanned, UserMessageFormatter};
+use serde_saphyr::{Error, Location, Spanned};
 use tidegate::rule::Mark;
 use tidegate::{HeaderStyle, Ietf, Reset, RuleSet, Span};
-use tidegate_core::did_you_mean;
 use tidegate_core::quota::window_of;
+use tidegate_net::token::BearerToken;
+use tidegate_rules::did_you_mean;
 
-use super::gateway::{GatewaySource, RawGateway};
-use super::identity::RawIdentity;
-use super::redis::RawRedis;
-use super::resp::{RawResp, RespPassword};
-use super::rules::RawRules;
-use super::secrets::RedisSource;
-use super::tls::{RawTls, TlsConfig};
-use super::{ConfigError, Door, Drain, RuleSource, Token, Wrong, mark, read};
+use crate::config::gateway::{GatewaySource, RawGateway};
+use crate::config::identity::RawIdentity;
+use crate::config::redis::RawRedis;
+use crate::config::resp::{RawResp, RespPassword};
+use crate::config::rules::RawRules;
+use crate::config::secrets::RedisSource;
+use crate::config::tls::{RawTls, TlsConfig};
+use crate::config::{Door, Drain, InvalidEntry};
+use crate::config_error::{ConfigError, mark, read_file, unreadable};
 use crate::identity::IdentityConfig;
-use crate::service::cut;
+use crate::rules::RuleSource;
 use crate::service::rls::RlsHeaders;
 
 /// A configuration file, read and checked.
@@ -33,7 +35,7 @@ pub(crate) struct ConfigFile {
     pub(super) resp_password: RespPassword,
     pub(super) admin: Option<Door>,
     pub(super) gateway: Option<Door>,
-    pub(super) token: Option<Token>,
+    pub(super) token: Option<BearerToken>,
     pub(super) max_keys: Option<usize>,
     pub(super) redis: Option<RedisSource>,
     pub(crate) rules: Option<RuleSource>,
@@ -128,7 +130,7 @@ impl ConfigFile {
     /// # Errors
     /// The file can't be read, or what it says can't be used.
     pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = read(path, Self::MAX_LENGTH)?;
+        let text = read_file(path, Self::MAX_LENGTH)?;
         Self::parse(path, &text)
     }
 
@@ -145,7 +147,7 @@ impl ConfigFile {
         let raw: RawConfig =
             serde_saphyr::from_str_with_options(text, options).map_err(|error| {
                 let at = error.location().map(|location| place(&error, location));
-                ConfigError::Invalid(vec![Wrong::new(&source, at, unreadable(&error, text))])
+                ConfigError::Invalid(vec![InvalidEntry::new(&source, at, unreadable(&error, text))])
             })?;
         let mut wrong = Wrongs { source: &source, found: Vec::new() };
         let listen = raw.listen;
@@ -196,50 +198,6 @@ impl ConfigFile {
     }
 }
 
-/// What is wrong with the shape of a file: where, found, wanted.
-pub(crate) fn unreadable(error: &Error, text: &str) -> String {
-    match error {
-        Error::SerdeUnknownField { field, expected, .. } => {
-            let (found, wanted) = (echo(field), expected.join(", "));
-            let meant = did_you_mean(field, expected.iter().copied());
-            format!("there is no key {found}, wanted {wanted}{meant}")
-        }
-        Error::DuplicateMappingKey { key: Some(key), .. } => {
-            format!("keys must be unique, found {} twice", echo(key))
-        }
-        Error::Unexpected { expected, location } => {
-            let offset = location.span().byte_offset().and_then(|at| usize::try_from(at).ok());
-            let (before, after) = text.split_at_checked(offset.unwrap_or(0)).unwrap_or(("", text));
-            let key = before.trim_end().strip_suffix(':').and_then(|before| {
-                before.rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()
-            });
-            let key = key.filter(|key| !key.is_empty()).unwrap_or("the document");
-            let wanted = match *expected {
-                "mapping start" => "a map",
-                "string scalar" => "a text",
-                "sequence start" => "a list",
-                other => other,
-            };
-            let found = match after.split([',', '}', ']', '#', '\n']).next().unwrap_or("").trim() {
-                list if list.starts_with(['[', '-']) => "a list".to_owned(),
-                map if map.starts_with('{') || *expected == "string scalar" => "a map".to_owned(),
-                "" => "nothing".to_owned(),
-                scalar => echo(scalar),
-            };
-            format!("{key} must be {wanted}, found {found}")
-        }
-        other => {
-            let line = other.location().map_or(0, |location| location.line());
-            let line =
-                usize::try_from(line).ok().and_then(|line| text.lines().nth(line.max(1) - 1));
-            if line.is_some_and(|line| SECRETIVE.iter().any(|word| line.contains(word))) {
-                return "this is no YAML, a secret with special characters needs quotes".to_owned();
-            }
-            UserMessageFormatter.format_message(other).into_owned()
-        }
-    }
-}
-
 /// Where an error of the reader stands in a configuration. A text that is no YAML has no place in its
 /// line: nobody can tell there which word is a key and which a secret.
 fn place(error: &Error, location: Location) -> Mark {
@@ -251,18 +209,6 @@ fn place(error: &Error, location: Location) -> Mark {
     }
 }
 
-/// A line with one of these may have a secret in it.
-pub(crate) const SECRETIVE: [&str; 5] = ["password", "secret", "token", "://", "@"];
-
-/// What was written, in quotes, unless it may have a password in it.
-fn echo(text: &str) -> String {
-    if text.contains('@') || text.contains("://") {
-        "a URL".to_owned()
-    } else {
-        format!("{:?}", cut(text))
-    }
-}
-
 /// What paths in a file are relative to: they mean the same wherever the process was started.
 pub(super) fn folder(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
@@ -271,12 +217,12 @@ pub(super) fn folder(path: &Path) -> &Path {
 /// Collects what is wrong with a file.
 pub(super) struct Wrongs<'s> {
     source: &'s str,
-    found: Vec<Wrong>,
+    found: Vec<InvalidEntry>,
 }
 
 impl Wrongs<'_> {
     pub(super) fn add(&mut self, at: Location, message: String) {
-        self.found.push(Wrong::new(self.source, Some(mark(at)), message));
+        self.found.push(InvalidEntry::new(self.source, Some(mark(at)), message));
     }
 
     fn parsed<T: FromStr<Err = String>>(

@@ -12,8 +12,9 @@ use tidegate::{Secret, Span};
 use self::route::RawRoute;
 use self::upstream::RawUpstream;
 pub(super) use self::upstream::{MAX_IN_FLIGHT, MAX_SERVERS};
-use super::file::Wrongs;
-use super::{ConfigError, DEFAULT_GATEWAY, Door};
+use crate::config::file::Wrongs;
+use crate::config::{DEFAULT_GATEWAY, Door};
+use crate::config_error::ConfigError;
 use crate::gateway::{GatewayConfig, RouteConfig, ServerUrl, Timeouts, UpstreamConfig};
 
 /// What names of upstreams and routes look like.

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 use tidegate::tower::Lookup;
 use tidegate::{Secret, Span};
-use tidegate_core::did_you_mean;
 use tidegate_core::quota::window_of;
+use tidegate_rules::did_you_mean;
 
 use super::file::Wrongs;
 use crate::identity::forwarded::ForwardedHeader;

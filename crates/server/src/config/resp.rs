@@ -6,9 +6,10 @@ use serde::Deserialize;
 use serde_saphyr::Spanned;
 use tidegate::Secret;
 
-use super::file::Wrongs;
-use super::secrets::in_file;
-use super::{ConfigError, environment};
+use crate::config::environment;
+use crate::config::file::Wrongs;
+use crate::config::secrets::in_file;
+use crate::config_error::ConfigError;
 
 /// Has the password where the configuration has none.
 const VARIABLE: &str = "TIDEGATE_RESP_PASSWORD";

@@ -7,8 +7,8 @@ mod gateway;
 
 use serde_json::{Value, json};
 use tidegate::MemoryStore;
-use tidegate_core::rule::schema::parts;
-use tidegate_core::schema::Schema;
+use tidegate_rules::schema::Schema;
+use tidegate_rules::schema::parts;
 
 use super::file::{DRAFTS, MAX_KEYS, RESETS, RLS_HEADERS};
 use super::tls::DOORS;

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use tidegate::{RedisConfig, RedisConfigError, Secret};
 
-use super::{ConfigError, environment, read};
+use crate::config::environment;
+use crate::config_error::{ConfigError, read_file};
 
 /// Has a password where neither the URL nor the configuration has one.
 pub(crate) const PASSWORD_VARIABLE: &str = "TIDEGATE_REDIS_PASSWORD";
@@ -90,7 +91,7 @@ impl Wanted {
 /// A secret in a file of its own. The end of its line does not belong to it.
 pub(super) fn in_file(path: &Path) -> Result<String, ConfigError> {
     const MAX_LENGTH: usize = 4_096;
-    let text = read(path, MAX_LENGTH)?;
+    let text = read_file(path, MAX_LENGTH)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
-use tidegate_core::did_you_mean;
+use tidegate_net::listener::tls::TlsFiles;
+use tidegate_rules::did_you_mean;
 
-use super::file::Wrongs;
-use crate::transport::door::tls::TlsFiles;
+use crate::config::file::Wrongs;
 
 /// The doors that can speak TLS.
 pub(super) const DOORS: [&str; 5] = ["http", "grpc", "resp", "admin", "gateway"];

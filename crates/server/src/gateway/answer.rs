@@ -6,10 +6,10 @@ use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderV
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
 use tidegate_core::Header;
+use tidegate_net::http::response;
 
-use super::forward::Failure;
-use super::head::Refusal;
-use crate::transport::http::encode;
+use crate::gateway::forward::Failure;
+use crate::gateway::head::Refusal;
 
 /// How a request wants to be answered.
 #[derive(Clone, Debug)]
@@ -59,17 +59,17 @@ fn code(status: StatusCode) -> u16 {
 
 /// The answer to a request that goes nowhere.
 pub(super) fn refusal(refusal: Refusal) -> Response<Full<Bytes>> {
-    encode::problem(refusal.status, refusal.detail)
+    response::problem(refusal.status, refusal.detail)
 }
 
 /// The answer to a request that no route is for.
 pub(super) fn no_route() -> Response<Full<Bytes>> {
-    encode::problem(StatusCode::NOT_FOUND, "no route of this gateway is for this host and path")
+    response::problem(StatusCode::NOT_FOUND, "no route of this gateway is for this host and path")
 }
 
 /// The answer to a request that finds its upstream full.
 pub(super) fn shed() -> Response<Full<Bytes>> {
-    encode::overloaded("the upstream has as much to do as it can take, and this can wait")
+    response::overloaded("the upstream has as much to do as it can take, and this can wait")
 }
 
 /// The answer to a request that got none.
@@ -86,7 +86,7 @@ pub(super) fn failure(failure: Failure) -> Response<Full<Bytes>> {
         Failure::BadBody => (StatusCode::BAD_REQUEST, "the body broke off or can't be read"),
         Failure::SlowBody => (StatusCode::REQUEST_TIMEOUT, "the body stopped coming"),
     };
-    encode::problem(status, detail)
+    response::problem(status, detail)
 }
 
 /// Says how the client stands, unless the answer already says how it stands with somebody: a limit closer

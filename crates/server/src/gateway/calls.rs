@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::transport::door::{Activity, Phase};
+use tidegate_net::listener::{Activity, Phase};
 
 /// The requests of one connection.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Calls {
     fn note(&self) {
         let under_way = self.under_way.load(Ordering::Relaxed);
         let waiting = self.waiting.load(Ordering::Relaxed);
-        self.activity.note(match (under_way, waiting) {
+        self.activity.set_phase(match (under_way, waiting) {
             (0, _) => Phase::Idle,
             (_, 0) => Phase::Request,
             _ => Phase::Waiting,

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use hyper::Method;
 use tidegate::Span;
 use tidegate::rule::Glob;
-
-use crate::client::ClientTls;
+use tidegate_net::client::ClientTls;
 
 /// Where requests go, and how long each step may take.
 #[derive(Clone, Debug)]

@@ -11,14 +11,14 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use tidegate_net::listener::{Activity, ConnectionHandler, Peer, Stream};
 use tokio::io::AsyncWriteExt;
 
-use super::calls::Calls;
-use super::head::Sender;
-use super::streams::{Streams, UnderWay};
-use super::wire::Wire;
-use super::{Asked, Gateway};
-use crate::transport::door::{Activity, Peer, Protocol, Stream};
+use crate::gateway::calls::Calls;
+use crate::gateway::head::Sender;
+use crate::gateway::streams::{Streams, UnderWay};
+use crate::gateway::wire::Wire;
+use crate::gateway::{Asked, Gateway};
 
 /// Longest head of a request in bytes.
 const MAX_HEAD: usize = 64 * 1024;
@@ -36,7 +36,7 @@ const MAX_UNREAD: usize = 64 * 1024;
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(20);
 
-impl Protocol for Gateway {
+impl ConnectionHandler for Gateway {
     async fn serve(&self, stream: Stream, peer: Peer, activity: Arc<Activity>) {
         let secure = matches!(stream, Stream::Tls(_));
         let wire = match Wire::open(stream, Arc::clone(&activity)).await {

@@ -5,14 +5,14 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use tidegate::Clock;
+use tidegate_net::listener::socket::listen_shared;
+use tidegate_net::listener::{ConnectionCounts, ConnectionTimeouts, Listener, ListenerTls};
 use tokio::net::lookup_host;
 use tokio::sync::{oneshot, watch};
 
-use super::{Gateway, Upstreams};
+use crate::gateway::{Gateway, Upstreams};
 use crate::identity::Identity;
 use crate::service::Service;
-use crate::transport::door::listen::listen_shared;
-use crate::transport::door::{Connections, Doorway, Patience, Tls};
 
 /// Listens once for each thread that this machine can run at the same time.
 ///
@@ -34,9 +34,9 @@ pub(crate) struct Front {
     pub(crate) upstreams: Arc<Upstreams>,
     pub(crate) service: Arc<Service>,
     pub(crate) identity: Arc<Identity>,
-    pub(crate) tls: Option<Arc<Tls>>,
-    pub(crate) connections: Arc<Connections>,
-    pub(crate) patience: Patience,
+    pub(crate) tls: Option<Arc<ListenerTls>>,
+    pub(crate) connections: Arc<ConnectionCounts>,
+    pub(crate) timeouts: ConnectionTimeouts,
     pub(crate) clock: Clock,
     pub(crate) closing: watch::Receiver<bool>,
 }
@@ -83,7 +83,7 @@ async fn serve(
     served: oneshot::Sender<usize>,
     mut ended: watch::Receiver<()>,
 ) {
-    let Front { upstreams, service, identity, tls, connections, patience, clock, closing } = front;
+    let Front { upstreams, service, identity, tls, connections, timeouts, clock, closing } = front;
     let gateway = Gateway::new(&upstreams, service, identity, clock.clone());
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
@@ -92,7 +92,7 @@ async fn serve(
     let gateway = Arc::new(gateway);
     tokio::spawn(Arc::clone(&gateway).sweep());
     let shared = true;
-    let doorway = Doorway { listener, tls, connections, patience, clock, closing, shared };
+    let doorway = Listener { listener, tls, connections, timeouts, clock, closing, shared };
     let cut_off = doorway.serve(gateway).await;
     let _ = served.send(cut_off);
     // What was released last is on its way to the store by a task of this thread.

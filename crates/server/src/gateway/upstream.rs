@@ -10,7 +10,7 @@ use tidegate::{Span, Timestamp};
 use tokio_rustls::TlsConnector;
 
 use super::config::{GatewayConfig, Priority, Scheme, ServerUrl, UpstreamConfig};
-use crate::metrics::Shards;
+use crate::metrics::{Shards, UpstreamSample};
 
 /// How many failures in a row mark a server as down.
 const FAILURES: u32 = 3;
@@ -66,19 +66,6 @@ impl Outcome {
             _ => Self::ServerError,
         }
     }
-}
-
-/// How an upstream does, for metrics.
-#[derive(Debug)]
-pub(crate) struct UpstreamStanding {
-    pub(crate) name: Arc<str>,
-    pub(crate) in_flight: usize,
-    /// Most at once, if there is such a limit.
-    pub(crate) most: Option<usize>,
-    /// How many requests ended in which way.
-    pub(crate) outcomes: Vec<(&'static str, u64)>,
-    /// Its servers, and whether each is well.
-    pub(crate) servers: Vec<(String, bool)>,
 }
 
 /// One of them.
@@ -163,14 +150,14 @@ impl Upstream {
     }
 
     /// How it does.
-    pub(super) fn standing(&self, now: Timestamp) -> UpstreamStanding {
+    pub(super) fn sample(&self, now: Timestamp) -> UpstreamSample {
         let most = self.caps[Priority::High as usize];
         let total = |(outcome, name)| (name, self.outcomes.total(0, outcome as usize));
         let servers = self.servers.iter();
-        UpstreamStanding {
+        UpstreamSample {
             name: Arc::clone(&self.name),
             in_flight: self.in_flight(),
-            most: Some(most).filter(|most| *most != usize::MAX),
+            max_in_flight: Some(most).filter(|most| *most != usize::MAX),
             outcomes: Outcome::ALL.map(total).into(),
             servers: servers.map(|server| (server.url.to_string(), server.is_well(now))).collect(),
         }

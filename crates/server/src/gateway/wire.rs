@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
+use tidegate_net::listener::{Activity, Phase, Stream};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-use super::hangup::Hangup;
-use crate::transport::door::{Activity, Phase, Stream};
+use crate::gateway::hangup::Hangup;
 
 /// Most that is read of what a client still sends after the last answer, in bytes.
 const MAX_SEEN_OFF: usize = 4 * 1024 * 1024;
@@ -64,7 +64,7 @@ impl Wire {
         };
         if http2 {
             // Who has said that it speaks HTTP/2 may be silent.
-            activity.note(Phase::Idle);
+            activity.set_phase(Phase::Idle);
         }
         let (ahead, closing, hangup) = (ahead.freeze(), Closing::No, Arc::default());
         Ok(Self { stream, ahead, activity, http2, closing, hangup })
@@ -81,8 +81,8 @@ impl Wire {
 
     fn moved(&self) {
         match self.activity.phase() {
-            Phase::Request => self.activity.note(Phase::Request),
-            Phase::Idle if !self.http2 => self.activity.note(Phase::Head),
+            Phase::Request => self.activity.set_phase(Phase::Request),
+            Phase::Idle if !self.http2 => self.activity.set_phase(Phase::Head),
             Phase::Idle | Phase::Head | Phase::Waiting => {}
         }
     }
@@ -137,7 +137,7 @@ impl AsyncWrite for Wire {
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         if written.is_ready() && self.activity.phase() == Phase::Request {
-            self.activity.note(Phase::Request);
+            self.activity.set_phase(Phase::Request);
         }
         written
     }
@@ -160,7 +160,7 @@ impl AsyncWrite for Wire {
                     return Poll::Ready(Ok(()));
                 }
                 if self.activity.phase() != Phase::Request {
-                    self.activity.note(Phase::Head);
+                    self.activity.set_phase(Phase::Head);
                 }
                 0
             }
@@ -175,7 +175,7 @@ impl AsyncWrite for Wire {
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
         if written.is_ready() && self.activity.phase() == Phase::Request {
-            self.activity.note(Phase::Request);
+            self.activity.set_phase(Phase::Request);
         }
         written
     }

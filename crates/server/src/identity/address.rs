@@ -1,10 +1,11 @@
 //! The address of a client, behind proxies or not.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hyper::header::HeaderMap;
 use ipnet::IpNet;
+use tidegate_core::address::{DEFAULT_IPV6_PREFIX, client_network};
 
 use super::forwarded::ForwardedHeader;
 
@@ -20,9 +21,10 @@ pub(crate) struct AddressConfig {
 }
 
 impl Default for AddressConfig {
-    /// Nobody is trusted. Who has one address of an IPv6 network usually has 64 bits of them.
+    /// Trusts no proxy.
     fn default() -> Self {
-        Self { trusted: Vec::new(), header: ForwardedHeader::default(), ipv6_prefix: 64 }
+        let header = ForwardedHeader::default();
+        Self { trusted: Vec::new(), header, ipv6_prefix: DEFAULT_IPV6_PREFIX }
     }
 }
 
@@ -46,23 +48,13 @@ impl Addresses {
         if !trusts(peer.to_canonical()) && headers.contains_key(header.name()) {
             self.warn(peer);
         }
-        self.network(header.client(peer, headers, trusts)).to_string()
+        let client = header.client(peer, headers, trusts);
+        client_network(client, self.config.ipv6_prefix).to_string()
     }
 
     /// Whether this address is a proxy whose word counts.
     pub(super) fn trusts(&self, address: IpAddr) -> bool {
         self.config.trusted.iter().any(|network| network.contains(&address))
-    }
-
-    fn network(&self, address: IpAddr) -> IpAddr {
-        match address {
-            IpAddr::V4(address) => address.into(),
-            IpAddr::V6(address) => {
-                let dropped = 128 - u32::from(self.config.ipv6_prefix.min(128));
-                let kept = u128::MAX.checked_shl(dropped).unwrap_or(0);
-                Ipv6Addr::from_bits(address.to_bits() & kept).into()
-            }
-        }
     }
 
     /// Says once that a header is passed over: all clients behind a proxy that is not trusted share

@@ -9,9 +9,9 @@ use thiserror::Error;
 use tidegate::tower::Lookup;
 use tidegate::{Clock, Span, Timestamp};
 
-use super::bearer;
-use super::keys::{KeyRing, KeySource};
-use crate::config::ConfigError;
+use crate::config_error::ConfigError;
+use crate::identity::bearer;
+use crate::identity::keys::{KeyRing, KeySource};
 
 /// Whose tokens are believed.
 #[derive(Debug)]

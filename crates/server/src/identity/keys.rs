@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use tidegate::{Secret, Span, Timestamp};
 
-use crate::config::{ConfigError, read};
+use crate::config_error::{ConfigError, read_file};
 
 /// Longest file with a key or keys, in bytes.
 const MAX_FILE: usize = 1024 * 1024;
@@ -177,7 +177,7 @@ impl KeySource {
         let keys = match self {
             Self::Secret(secret) => Vec::from_iter(Key::secret(secret.reveal(), wanted)),
             Self::SecretFile(path) => {
-                let text = read(path, MAX_FILE)?;
+                let text = read_file(path, MAX_FILE)?;
                 let secret = text.trim_end_matches(['\r', '\n']);
                 if secret.len() < Self::MIN_SECRET {
                     let (least, found) = (Self::MIN_SECRET, secret.len());
@@ -188,14 +188,14 @@ impl KeySource {
                 Vec::from_iter(Key::secret(secret, wanted))
             }
             Self::PublicKey(path) => {
-                let pem = read(path, MAX_FILE)?;
+                let pem = read_file(path, MAX_FILE)?;
                 let decoding = public_key(pem.as_bytes()).ok_or_else(|| {
                     unusable(path, "a PEM public key (RSA, EC or Ed25519) is wanted".to_owned())
                 })?;
                 Vec::from_iter(Key::of(None, decoding, None, wanted))
             }
             Self::Jwks(path) => {
-                let set: KeySet = serde_json::from_str(&read(path, MAX_FILE)?)
+                let set: KeySet = serde_json::from_str(&read_file(path, MAX_FILE)?)
                     .map_err(|error| unusable(path, format!("a JWK set is wanted: {error}")))?;
                 set.keys.into_iter().filter_map(|key| Key::named(key, wanted)).collect()
             }

@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use tidegate::rule::{Mode, OnStoreFailure};
 use tidegate::{Latency, Limiter, MemoryStore, RedisStore, ServerReport, ServerUse, Store};
+use tidegate_core::CallStatus;
 
-use super::exposition::{Exposition, Labels};
-use super::latency::{Histogram, seconds};
-use super::names::{self, Metric};
-use super::process::Process;
-use super::rules::{NAMED, OTHER};
-use super::{BLOCKED, Metrics};
+use crate::metrics::exposition::{Exposition, Labels};
+use crate::metrics::latency::{Histogram, seconds};
+use crate::metrics::names::{self, Metric};
+use crate::metrics::process::Process;
+use crate::metrics::rules::{NAMED, OTHER};
+use crate::metrics::{BLOCKED, Metrics};
 use crate::rules::Standing;
-use crate::service::{Ending, InForce, Via, written};
+use crate::service::{InForce, Via};
 use crate::store::AnyStore;
 
 /// Who else knows something.
@@ -59,7 +60,7 @@ fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> Labels {
 
 fn checks(metrics: &Metrics, told: &mut Exposition) {
     let answers = || {
-        let endings = Ending::ALL.into_iter().map(|ending| (ending.label(), ending as usize));
+        let endings = CallStatus::ALL.into_iter().map(|ending| (ending.label(), ending as usize));
         endings.chain([("blocked", BLOCKED)])
     };
     let rows = Via::ALL.into_iter().flat_map(|via| {
@@ -83,7 +84,7 @@ fn rules(metrics: &Metrics, in_force: &InForce, told: &mut Exposition) {
     });
     told.family(names::DECISIONS, decisions);
     let (mut failures, mut others) = (Vec::new(), [0; 3]);
-    for (place, (rule, counts)) in limiter.failures().enumerate() {
+    for ((rule_index, rule), (_, counts)) in rules.all().zip(limiter.failures()) {
         let answers = [
             (OnStoreFailure::Allow, "allow", counts.open),
             (OnStoreFailure::Deny, "deny", counts.closed),
@@ -91,21 +92,21 @@ fn rules(metrics: &Metrics, in_force: &InForce, told: &mut Exposition) {
         ];
         for (index, (answer, name, count)) in answers.into_iter().enumerate() {
             let possible = rule.on_store_failure() == answer && rule.mode() == Mode::Enforce;
-            if lines.number(place).is_none_or(|number| number >= NAMED) {
+            if lines.number(rule_index).is_none_or(|number| number >= NAMED) {
                 others[index] += count;
             } else if possible || count > 0 {
                 failures.push((labels([("rule", rule.name()), ("answer", name)]), count));
             }
         }
     }
-    if rules.rules().len() > NAMED {
+    if rules.all().count() > NAMED {
         let names = ["allow", "deny", "local"].into_iter().zip(others);
         let others =
             names.map(|(name, count)| (labels([("rule", OTHER), ("answer", name)]), count));
         failures.extend(others);
     }
     told.family(names::STORE_FAILURES, failures);
-    told.one(names::RULES, written(rules).count());
+    told.one(names::RULES, rules.rules().len());
     told.family(names::RULES_VERSION, [(label("version", &version.hash), true)]);
     told.one(names::RULES_NUMBER, version.number);
     told.one(names::RULES_LOADED, seconds(version.loaded.as_micros()));
@@ -129,7 +130,7 @@ fn doors(metrics: &Metrics, told: &mut Exposition) {
 }
 
 fn upstreams(metrics: &Metrics, told: &mut Exposition) {
-    let all = metrics.upstreams_standing();
+    let all = metrics.upstream_samples();
     if all.is_empty() {
         return;
     }
@@ -143,7 +144,8 @@ fn upstreams(metrics: &Metrics, told: &mut Exposition) {
     told.family(names::UPSTREAM_REQUESTS, outcomes);
     let in_flight = all.iter().map(|upstream| (each(&upstream.name), upstream.in_flight));
     told.family(names::UPSTREAM_IN_FLIGHT, in_flight);
-    let most = all.iter().filter_map(|upstream| Some((each(&upstream.name), upstream.most?)));
+    let most =
+        all.iter().filter_map(|upstream| Some((each(&upstream.name), upstream.max_in_flight?)));
     told.family(names::UPSTREAM_MOST, most);
     let servers = all.iter().flat_map(|upstream| {
         let servers = upstream.servers.iter();

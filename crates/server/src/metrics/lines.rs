@@ -6,34 +6,27 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use tidegate::Rule;
+use tidegate::{RuleIndex, RuleSet};
 
-use super::places::Places;
 use super::rules::NAMED;
 
 /// The numbers of the rules of one set.
 #[derive(Debug)]
 pub(crate) struct Lines {
-    places: Places,
+    /// For each rule, internal ones last.
     numbers: Box<[usize]>,
 }
 
 impl Lines {
-    /// Where the rule stands whose name a decision carries.
+    /// Returns the number of a rule.
     #[inline]
-    pub(crate) fn place(&self, name: &Arc<str>) -> Option<usize> {
-        self.places.find(name)
+    pub(crate) fn number(&self, rule: RuleIndex) -> Option<usize> {
+        self.numbers.get(rule.0).copied()
     }
 
-    /// The number of the rule at a place.
-    #[inline]
-    pub(crate) fn number(&self, place: usize) -> Option<usize> {
-        self.numbers.get(place).copied()
-    }
-
-    /// Where the rule with each number stands.
-    pub(crate) fn by_number(&self) -> HashMap<usize, usize> {
-        self.numbers.iter().enumerate().map(|(place, number)| (*number, place)).collect()
+    /// Returns the rule with each number.
+    pub(crate) fn by_number(&self) -> HashMap<usize, RuleIndex> {
+        (0..).map(RuleIndex).zip(&self.numbers).map(|(rule, number)| (*number, rule)).collect()
     }
 }
 
@@ -48,8 +41,8 @@ pub(super) struct Register {
 
 impl Register {
     /// Gives every rule its number. `anew` is told those that had been another rule's.
-    pub(super) fn enlist(&mut self, rules: &[Rule], mut anew: impl FnMut(usize)) -> Lines {
-        let names: HashSet<&str> = rules.iter().map(Rule::name).collect();
+    pub(super) fn enlist(&mut self, rules: &RuleSet, mut anew: impl FnMut(usize)) -> Lines {
+        let names: HashSet<&str> = rules.all().map(|(_, rule)| rule.name()).collect();
         let free = &mut self.free;
         self.numbers.retain(|name, number| {
             let stays = names.contains(&**name);
@@ -58,7 +51,7 @@ impl Register {
             }
             stays
         });
-        let numbers = rules.iter().map(|rule| {
+        let numbers = rules.all().map(|(_, rule)| {
             if let Some(number) = self.numbers.get(rule.name()) {
                 return *number;
             }
@@ -75,26 +68,25 @@ impl Register {
             self.numbers.insert(rule.shared_name(), number);
             number
         });
-        let numbers = numbers.collect();
-        Lines { places: Places::of(rules), numbers }
+        Lines { numbers: numbers.collect() }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tidegate::{Algorithm, Quota};
+    use tidegate::{Algorithm, Quota, Rule};
 
     use super::*;
 
-    fn rules(names: impl IntoIterator<Item = String>) -> Vec<Rule> {
+    fn rules(names: impl IntoIterator<Item = String>) -> RuleSet {
         let rule = |name: String| Rule::new(&name, Algorithm::TokenBucket, Quota::per_second(1));
-        names.into_iter().map(|name| rule(name).unwrap()).collect()
+        RuleSet::new(names.into_iter().map(|name| rule(name).unwrap()).collect()).unwrap()
     }
 
     fn enlist(register: &mut Register, names: &[&str]) -> Vec<usize> {
         let rules = rules(names.iter().map(|name| (*name).to_owned()));
         let lines = register.enlist(&rules, |number| panic!("{number} was another's"));
-        (0..names.len()).map(|place| lines.number(place).unwrap()).collect()
+        (0..names.len()).map(|rule| lines.number(RuleIndex(rule)).unwrap()).collect()
     }
 
     #[test]
@@ -118,7 +110,7 @@ mod tests {
         let (last, mut anew) = (rules(named(10, 600)), Vec::new());
         let lines = register.enlist(&last, |number| anew.push(number));
         assert_eq!(anew.len(), 600);
-        assert!((0..600).all(|place| lines.number(place).unwrap() < 2 * NAMED));
+        assert!((0..600).all(|rule| lines.number(RuleIndex(rule)).unwrap() < 2 * NAMED));
         assert_eq!(lines.by_number().len(), 600);
     }
 }

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidegate::rule::{Mode, OnStoreFailure};
-use tidegate::{Decision, Policy, Rule, RuleSet};
+use tidegate::{Decision, Rule, RuleIndex, RuleOutcome, RuleSet};
 
 use super::lines::{Lines, Register};
 use super::sample::Said;
 use super::shards::{PER_LINE, Shards};
-use crate::service::is_written;
 
 /// Most rules with a line of their own; those behind them are counted together. Each line is kept by
 /// every Prometheus that looks, so their number is bounded.
@@ -57,8 +56,8 @@ impl Answer {
         }
     }
 
-    fn of(policy: &Policy) -> Self {
-        match (policy.shadow, policy.outcome.is_allowed()) {
+    fn of(outcome: &RuleOutcome) -> Self {
+        match (outcome.shadow, outcome.outcome.is_allowed()) {
             (false, true) => Self::Allowed,
             (false, false) => Self::Denied,
             (true, true) => Self::ShadowAllowed,
@@ -99,7 +98,7 @@ impl RuleCounts {
 
     /// The lines of rules that come into force. `anew` is told those that had been another rule's.
     pub(super) fn enlist(&self, rules: &RuleSet, mut anew: impl FnMut(usize)) -> Lines {
-        self.register.lock().enlist(rules.rules(), |number| {
+        self.register.lock().enlist(rules, |number| {
             if number < NAMED {
                 self.shards.clear(number);
             }
@@ -110,14 +109,14 @@ impl RuleCounts {
     /// Counts what every rule said.
     #[inline]
     pub(super) fn add(&self, lines: &Lines, rules: &RuleSet, decision: &Decision) {
-        for policy in decision.policies() {
-            self.count(line(lines, lines.place(&policy.rule)), Answer::of(policy));
+        for outcome in decision.rule_outcomes() {
+            self.count(line(lines, Some(outcome.rule_index)), Answer::of(outcome));
         }
-        for name in decision.undecided() {
-            self.add_undecided(lines, rules, name);
+        for undecided in decision.undecided() {
+            self.add_undecided(lines, rules, undecided.rule_index);
         }
         if let Some(block) = decision.block() {
-            let of_penalty = |name: &Arc<str>| line(lines, rules.place(name));
+            let of_penalty = |name: &Arc<str>| line(lines, rules.rule_index(name));
             // The list may name a rule that another node has, or in a text of its own.
             let line = block.rule.as_ref().map_or(OPERATORS, of_penalty);
             self.count(line, Answer::Blocked);
@@ -125,12 +124,12 @@ impl RuleCounts {
     }
 
     #[cold]
-    fn add_undecided(&self, lines: &Lines, rules: &RuleSet, name: &Arc<str>) {
-        let place = lines.place(name);
-        let rule = place.and_then(|place| rules.rules().get(place));
-        let closed = rule.is_some_and(|rule| rule.on_store_failure() == OnStoreFailure::Deny);
+    fn add_undecided(&self, lines: &Lines, rules: &RuleSet, rule_index: RuleIndex) {
+        let closed = rules
+            .get(rule_index)
+            .is_some_and(|rule| rule.on_store_failure() == OnStoreFailure::Deny);
         let answer = if closed { Answer::FailedClosed } else { Answer::FailedOpen };
-        self.count(line(lines, place), answer);
+        self.count(line(lines, Some(rule_index)), answer);
     }
 
     #[inline]
@@ -144,7 +143,7 @@ impl RuleCounts {
         lines: &'r Lines,
         rules: &'r RuleSet,
     ) -> impl Iterator<Item = (&'r str, Answer, u64)> {
-        rows(lines, rules).flat_map(move |(line, name, rule)| {
+        rows(lines, rules).flat_map(move |Row { line, name, rule, .. }| {
             let rows = Answer::ALL
                 .into_iter()
                 .map(move |answer| (name, answer, self.shards.total(line, answer as usize)));
@@ -157,31 +156,39 @@ impl RuleCounts {
     /// What every rule has said so far: those with a line of their own, and, once they have said
     /// anything, the others together and operators.
     pub(super) fn said(&self, lines: &Lines, rules: &RuleSet) -> Vec<(Arc<str>, Said<u64>)> {
-        let said = rows(lines, rules).filter_map(|(line, name, rule)| {
+        let said = rows(lines, rules).filter_map(|Row { line, name, rule, is_user_rule }| {
             let said = Said::of(|answer| self.shards.total(line, answer as usize));
             let name = rule.map_or_else(|| Arc::from(name), Rule::shared_name);
-            (rule.is_some_and(is_written) || said.any()).then_some((name, said))
+            (is_user_rule || said.any()).then_some((name, said))
         });
         said.collect()
     }
 }
 
-/// Every line that is told: its number, what it is called, and whose it is.
-fn rows<'r>(
-    lines: &'r Lines,
-    rules: &'r RuleSet,
-) -> impl Iterator<Item = (usize, &'r str, Option<&'r Rule>)> {
-    let named = rules.rules().iter().enumerate().filter_map(|(place, rule)| {
-        let line = lines.number(place).filter(|line| *line < NAMED)?;
-        Some((line, rule.name(), Some(rule)))
-    });
-    named.chain([(OTHERS, OTHER, None), (OPERATORS, OPERATOR, None)])
+/// A line that is exposed.
+struct Row<'r> {
+    line: usize,
+    name: &'r str,
+    /// `None` for the others and for operators.
+    rule: Option<&'r Rule>,
+    is_user_rule: bool,
 }
 
-/// The line of the rule at a place; of the others if it has none, or is not there.
+/// Returns every line that is exposed.
+fn rows<'r>(lines: &'r Lines, rules: &'r RuleSet) -> impl Iterator<Item = Row<'r>> {
+    let named = rules.all().filter_map(|(index, rule)| {
+        let line = lines.number(index).filter(|line| *line < NAMED)?;
+        let is_user_rule = index.0 < rules.rules().len();
+        Some(Row { line, name: rule.name(), rule: Some(rule), is_user_rule })
+    });
+    let shared = |(line, name)| Row { line, name, rule: None, is_user_rule: false };
+    named.chain([(OTHERS, OTHER), (OPERATORS, OPERATOR)].map(shared))
+}
+
+/// Returns the line of a rule; that of the others if it has none of its own, or is not in the set.
 #[inline]
-fn line(lines: &Lines, place: Option<usize>) -> usize {
-    place.and_then(|place| lines.number(place)).unwrap_or(OTHERS).min(OTHERS)
+fn line(lines: &Lines, rule: Option<RuleIndex>) -> usize {
+    rule.and_then(|rule| lines.number(rule)).unwrap_or(OTHERS).min(OTHERS)
 }
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use serde::Serialize;
+use tidegate_core::CallStatus;
 
-use super::latency::BOUNDS;
-use super::rules::Answer;
-use super::{BLOCKED, Metrics, quantile};
-use crate::service::{Ending, InForce, Via};
+use crate::metrics::latency::BOUNDS;
+use crate::metrics::rules::Answer;
+use crate::metrics::{BLOCKED, Metrics, quantile};
+use crate::service::{InForce, Via};
 
 /// What had been counted at some moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,13 +51,15 @@ impl Metrics {
         let total = |counter| -> u64 {
             Via::ALL.into_iter().map(|via| self.checks.total(via as usize, counter)).sum()
         };
-        let ended = |ending: Ending| total(ending as usize);
+        let ended = |ending: CallStatus| total(ending as usize);
         let checks = Checks {
-            allowed: ended(Ending::Allowed),
-            denied: ended(Ending::Denied),
+            allowed: ended(CallStatus::Allowed),
+            denied: ended(CallStatus::Denied),
             blocked: total(BLOCKED),
-            unavailable: ended(Ending::Unavailable),
-            invalid: ended(Ending::Invalid) + ended(Ending::UnknownRule) + ended(Ending::Gone),
+            unavailable: ended(CallStatus::Unavailable),
+            invalid: ended(CallStatus::Invalid)
+                + ended(CallStatus::UnknownRule)
+                + ended(CallStatus::Gone),
         };
         Sample {
             checks,

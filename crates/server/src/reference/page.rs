@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use serde_json::Value;
-use tidegate_core::schema::Schema;
+use tidegate_rules::schema::Schema;
 
 /// The page of a schema; the tables of its parts come last, unless another page has them.
 pub(super) fn page(title: &str, schema: &Schema, intro: &str, with_parts: bool) -> String {

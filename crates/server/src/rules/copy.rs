@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tidegate::{RuleSet, Timestamp};
 
-use super::Document;
-use crate::config;
+use crate::config_error::ConfigError;
+use crate::config_error::read_file;
+use crate::rules::Document;
 
 /// Start of the first line of a copy. The checksum of everything after it follows, then what is known of the
 /// document.
@@ -73,9 +74,9 @@ impl LocalCopy {
             return Ok(None);
         }
         let wrong = |reason: String| CopyError { path: self.path.clone(), reason };
-        let kept = config::read(&self.path, RuleSet::MAX_DOCUMENT + MAX_FIRST_LINE);
+        let kept = read_file(&self.path, RuleSet::MAX_DOCUMENT + MAX_FIRST_LINE);
         let kept = kept.map_err(|error| match error {
-            config::ConfigError::Unreadable { reason, .. } => wrong(reason),
+            ConfigError::Unreadable { reason, .. } => wrong(reason),
             other => wrong(other.to_string()),
         })?;
         let parts = kept.strip_prefix(MARK).and_then(|rest| rest.split_once(' '));

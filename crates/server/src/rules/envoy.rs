@@ -18,7 +18,7 @@ use tidegate::{Request, Rule};
 
 pub(crate) use self::limit::{EnvoyLimit, Unit};
 use self::tree::Level;
-use crate::config::ConfigError;
+use crate::config_error::ConfigError;
 
 /// Every limit of a directory of envoyproxy/ratelimit files.
 #[derive(Debug, Default)]

@@ -12,12 +12,12 @@ use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 
 pub(crate) use self::push::PushError;
-use super::copy::LocalCopy;
-use super::envoy::Files;
-use super::quiet::quietly;
-use super::{Document, Own, Rules, Standing};
-use crate::config::ConfigError;
+use crate::config_error::ConfigError;
 use crate::identity::{Identity, Known};
+use crate::rules::copy::LocalCopy;
+use crate::rules::envoy::Files;
+use crate::rules::quiet::quietly;
+use crate::rules::{Document, Own, Rules, Standing};
 use crate::rules_version;
 use crate::service::{InForce, Next, Service, Version};
 

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use tidegate::store::redis::OpenError;
 use tidegate::{RedisConfig, RedisDocument};
 
-use super::copy::LocalCopy;
-use super::envoy;
-use super::keeper::Inputs;
-use super::{Own, Rules};
-use crate::config::{ConfigError, RuleSource, RulesConfig, RulesRedis, StoreConfig};
-use crate::store::AnyStore;
+use crate::config_error::ConfigError;
+use crate::rules::copy::LocalCopy;
+use crate::rules::keeper::Inputs;
+use crate::rules::{Own, RuleSource, Rules, RulesConfig, RulesRedis, envoy};
+use crate::store::{AnyStore, StoreConfig};
 
 /// What the document and the reports are called in Redis.
 const NAME: &str = "rules";

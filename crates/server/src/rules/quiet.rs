@@ -2,7 +2,7 @@
 
 use tokio::sync::oneshot;
 
-use crate::config::ConfigError;
+use crate::config_error::ConfigError;
 
 /// How far behind everybody else the work stands for a processor: as far as it goes.
 const LAST: i32 = 19;

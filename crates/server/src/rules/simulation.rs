@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use tidegate::{Clock, Expected, HeaderStyle, Limiter, MemoryStore, RedisDocument};
+use tidegate_random::SeededRng;
 use tidegate_testkit::{Flavour, Redis, Tool, lacking};
 
-use super::copy::LocalCopy;
-use super::keeper::Inputs;
-use super::source::reconcile;
-use super::{Household, Keeper, Own, Rules};
-use crate::config::{RuleSource, RulesConfig, RulesRedis};
 use crate::identity::{Identity, IdentityConfig};
+use crate::rules::copy::LocalCopy;
+use crate::rules::keeper::Inputs;
+use crate::rules::source::reconcile;
+use crate::rules::{Household, Keeper, Own, RuleSource, Rules, RulesConfig, RulesRedis};
 use crate::service::Service;
 use crate::store::AnyStore;
 
@@ -23,16 +23,12 @@ const NODES: usize = 3;
 const SEEDS: u64 = 60;
 const STEPS: usize = 40;
 
-/// xorshift64*: the same history for the same seed.
-struct Chance(u64);
+/// The same history for the same seed.
+struct Chance(SeededRng);
 
 impl Chance {
     fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let drawn = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33;
-        usize::try_from(drawn).unwrap() % end
+        usize::try_from(self.0.below(end as u64)).unwrap()
     }
 }
 
@@ -221,7 +217,7 @@ async fn versions_never_go_back_and_nodes_converge_on_the_newest_document() {
         let nodes = std::iter::repeat_with(node).take(NODES).collect();
         let steps = vec![format!("seed {seed}")];
         let mut world = World { redis, nodes, backup: Vec::new(), pushes: 0, steps };
-        let mut chance = Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut chance = Chance(SeededRng::new(seed));
         for _ in 0..STEPS {
             world.step(&mut chance).await;
         }

@@ -4,9 +4,6 @@ mod files;
 mod redis;
 mod url;
 
-pub(super) use self::redis::reconcile;
-pub(crate) use self::url::NUMBER;
-
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +11,11 @@ use std::time::Duration;
 use tidegate::Span;
 use tokio::task::JoinHandle;
 
-use super::keeper::Keeper;
-use crate::config::{RuleSource, RulesConfig};
+pub(super) use self::redis::reconcile;
+pub(crate) use self::url::NUMBER;
 use crate::reload::ReloadSignal;
+use crate::rules::keeper::Keeper;
+use crate::rules::{RuleSource, RulesConfig};
 
 /// How often a file is looked at, should nobody tell that it changed.
 const FILES: Span = Span::from_secs(5);

@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
-use tidegate::{Claim, Limit, Receipt, Refund, Span, Store, StoreError, Under};
+use tidegate::{CheckRequest, CheckTarget, Limit, Receipt, Refund, Span, Store, StoreError};
+use tidegate_core::{CallError, CallStatus, Reply};
 
-use super::{Call, Ending, Fault, Reply, Seal, Service, Via};
+use crate::service::{Call, Seal, Service, Via, client_without_rule};
 use crate::store::AnyStore;
 
 /// What a caller that takes slots is told.
@@ -82,20 +83,20 @@ impl Service {
     /// # Errors
     /// As for a check; and a request of more rules that count what is in flight than a name has room for.
     /// Nothing was charged.
-    pub(crate) async fn acquire(&self, via: Via, call: Call<'_>) -> Result<Acquired, Fault> {
+    pub(crate) async fn acquire(&self, via: Via, call: Call<'_>) -> Result<Acquired, CallError> {
         let (by, began) = (self.now(), self.clock.now());
-        let (request, under) = match &call.rule {
+        let (request, target) = match &call.rule {
             Some(name) => {
-                let (place, request) = self.named(&by, via, name, call.client, call.request)?;
-                (request, Under::Rule(place))
+                let (index, request) = self.named(&by, via, name, call.client, call.request)?;
+                (request, CheckTarget::Rule(index))
             }
             None if call.client.is_some() => {
-                return Err(self.refused(via, Fault::client_without_rule()));
+                return Err(self.refused(via, client_without_rule()));
             }
-            None => (call.request.within(), Under::Matching),
+            None => (call.request.within(), CheckTarget::AllMatching),
         };
-        let claim = Claim { request: &request, under };
-        let (decision, receipt) = by.limiter.check_claim_with_receipt(claim).await;
+        let check = CheckRequest { request: &request, target };
+        let (decision, receipt) = by.limiter.check_with_receipt(check).await;
         let slots: Vec<Refund> = receipt.slots().cloned().collect();
         if slots.len() > Seal::MAX_SLOTS {
             by.limiter.refund_detached(receipt);
@@ -115,7 +116,7 @@ impl Service {
     /// # Errors
     /// The name is none of ours; one or more of its slots were released; or the store did not confirm it,
     /// and the renewal can be repeated.
-    pub(crate) async fn renew(&self, via: Via, name: &str) -> Result<Renewed, Fault> {
+    pub(crate) async fn renew(&self, via: Via, name: &str) -> Result<Renewed, CallError> {
         let slots = self.slots(via, name)?;
         let (all, hold) = (slots.len(), shortest_hold(&slots));
         let receipt: Receipt = slots.into_iter().collect();
@@ -130,19 +131,19 @@ impl Service {
     ///
     /// # Errors
     /// The name is none of ours; or the store did not confirm it, and it can be tried again.
-    pub(crate) async fn release(&self, via: Via, name: &str) -> Result<usize, Fault> {
+    pub(crate) async fn release(&self, via: Via, name: &str) -> Result<usize, CallError> {
         let receipt: Receipt = self.slots(via, name)?.into_iter().collect();
         let released = self.now().limiter.release(receipt).await;
         released.map_err(|error| self.refused(via, unconfirmed(&error, "what was released")))
     }
 
-    fn slots(&self, via: Via, name: &str) -> Result<Vec<Refund>, Fault> {
+    fn slots(&self, via: Via, name: &str) -> Result<Vec<Refund>, CallError> {
         // A name is worth something to who reads logs: it is not shown.
         let found = || match name.len() {
             0 => "nothing".to_owned(),
             letters => format!("a text of {letters} bytes that was not given out here"),
         };
-        let fault = || Fault::invalid("slot", found(), "the slot of an acquire");
+        let fault = || CallError::invalid("slot", found(), "the slot of an acquire");
         self.seal.open(name).ok_or_else(|| self.refused(via, fault()))
     }
 }
@@ -155,15 +156,15 @@ fn shortest_hold(slots: &[Refund]) -> Span {
     holds.min().unwrap_or_default()
 }
 
-fn too_many(found: usize) -> Fault {
+fn too_many(found: usize) -> CallError {
     let found = format!("{found} rules that count what is in flight");
-    Fault::invalid("rules", found, format!("at most {} for one request", Seal::MAX_SLOTS))
+    CallError::invalid("rules", found, format!("at most {} for one request", Seal::MAX_SLOTS))
 }
 
-fn gone(held: usize, all: usize) -> Fault {
-    Fault {
-        ending: Ending::Gone,
-        place: "slot".to_owned(),
+fn gone(held: usize, all: usize) -> CallError {
+    CallError {
+        status: CallStatus::Gone,
+        path: "slot".to_owned(),
         found: match held {
             0 => "it released".to_owned(),
             _ => format!("{} of {all} released", all - held),
@@ -173,11 +174,11 @@ fn gone(held: usize, all: usize) -> Fault {
 }
 
 /// The caller learns that it is unknown; where the store is stands in the log alone.
-fn unconfirmed(error: &StoreError, wanted: &str) -> Fault {
+fn unconfirmed(error: &StoreError, wanted: &str) -> CallError {
     tracing::debug!(%error, "slots in flight not confirmed");
-    Fault {
-        ending: Ending::Unavailable,
-        place: "store".to_owned(),
+    CallError {
+        status: CallStatus::Unavailable,
+        path: "store".to_owned(),
         found: "no answer".to_owned(),
         wanted: format!("to know {wanted}"),
     }

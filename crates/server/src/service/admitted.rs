@@ -1,38 +1,38 @@
-//! What a request was given that is served by this process.
+//! An admitted request that is served by this process.
 
-use tidegate::{Held, Turn};
+use tidegate::{Admission, SlotGuard};
 
 use crate::store::AnyStore;
 
-/// A turn, and after it slots in flight. Dropped, it gives back what can be given back: before the request
-/// is served everything, and then the slots.
+/// The admission of a request and, once it is served, its slots in flight. Dropped before that, it undoes
+/// the admission; dropped after, it releases the slots.
 #[derive(Debug)]
 pub(crate) struct Admitted {
-    turn: Option<Turn<AnyStore>>,
-    held: Held<AnyStore>,
+    admission: Option<Admission<AnyStore>>,
+    guard: SlotGuard<AnyStore>,
 }
 
 impl Admitted {
-    pub(super) fn new(turn: Turn<AnyStore>) -> Self {
-        Self { turn: Some(turn), held: Held::default() }
+    pub(super) fn new(admission: Admission<AnyStore>) -> Self {
+        Self { admission: Some(admission), guard: SlotGuard::default() }
     }
 
-    /// Whether there is a turn to wait for.
+    /// Returns whether the request has to wait.
     pub(crate) fn waits(&self) -> bool {
-        self.turn.as_ref().is_some_and(|turn| !turn.is_now())
+        self.admission.as_ref().is_some_and(|admission| !admission.is_ready())
     }
 
-    /// Returns when its turn has come.
+    /// Waits until the request may be served.
     pub(crate) async fn wait(&self) {
-        if let Some(turn) = &self.turn {
-            turn.come().await;
+        if let Some(admission) = &self.admission {
+            admission.ready().await;
         }
     }
 
-    /// The request is being served from now on: what it was charged stays charged.
+    /// Starts to serve the request. Its charges stay from now on.
     pub(crate) fn serve(&mut self) {
-        if let Some(turn) = self.turn.take() {
-            self.held = turn.take();
+        if let Some(admission) = self.admission.take() {
+            self.guard = admission.start();
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The books: what was asked and answered, entered once per call.
 
-use tidegate::{Decision, Request, RuleSet, Ruling, Timestamp};
+use tidegate::{Decision, Request, RuleSet, Timestamp};
+use tidegate_core::CallStatus;
 
-use super::{Ending, InForce, Via};
 use crate::metrics::{Lines, Metrics, Sources};
 use crate::rules::Standing;
+use crate::service::{InForce, Via};
 use crate::top::Top;
 
 /// Most rules of one check whose client is counted among the busiest.
@@ -44,9 +45,9 @@ impl Books {
         answered: Answered,
         decided: impl IntoIterator<Item = (&'d Request<'q>, &'d Decision)>,
     ) {
-        let (mut ending, mut blocked) = (Ending::Allowed, false);
+        let (mut ending, mut blocked) = (CallStatus::Allowed, false);
         for (request, decision) in decided {
-            ending = ending.or(Ending::of(decision.ruling()));
+            ending = ending.or(CallStatus::of(decision.status()));
             blocked |= decision.block().is_some();
             self.decided(by, request, decision, answered.at);
         }
@@ -58,12 +59,11 @@ impl Books {
     fn decided(&self, by: &InForce, request: &Request<'_>, decision: &Decision, at: Timestamp) {
         let (rules, lines) = (by.limiter().rules(), by.lines());
         self.metrics.decided(lines, rules, decision);
-        for policy in decision.policies().iter().take(RANKED) {
-            if let Some(place) = lines.place(&policy.rule)
-                && let Some(number) = lines.number(place)
-                && let Some(rule) = rules.rules().get(place)
+        for outcome in decision.rule_outcomes().iter().take(RANKED) {
+            if let Some(number) = lines.number(outcome.rule_index)
+                && let Some(rule) = rules.get(outcome.rule_index)
             {
-                let denied = !policy.outcome.is_allowed();
+                let denied = !outcome.outcome.is_allowed();
                 self.top.note(number, rule, request, denied, at, by.limiter().blocks());
             }
         }
@@ -77,43 +77,5 @@ impl Books {
         ready: bool,
     ) -> Sources<'a> {
         Sources { in_force, standing, ready, missed: self.top.missed() }
-    }
-}
-
-impl Ending {
-    pub(super) const fn of(ruling: Ruling) -> Self {
-        match ruling {
-            Ruling::Allow => Self::Allowed,
-            Ruling::Deny => Self::Denied,
-            Ruling::Unavailable => Self::Unavailable,
-        }
-    }
-
-    /// The stricter of two decisions: who is over its share is told so, also when another rule could
-    /// not be asked.
-    const fn or(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Denied, _) | (_, Self::Allowed) => self,
-            (Self::Unavailable, Self::Unavailable) => self,
-            _ => other,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_denial_has_the_last_word() {
-        use Ending::{Allowed, Denied, Unavailable};
-        for (one, other, both) in [
-            (Allowed, Allowed, Allowed),
-            (Allowed, Denied, Denied),
-            (Allowed, Unavailable, Unavailable),
-            (Denied, Unavailable, Denied),
-        ] {
-            assert_eq!((one.or(other), other.or(one)), (both, both));
-        }
     }
 }

@@ -4,8 +4,7 @@ use std::borrow::Cow;
 
 use tidegate::rule::Chain;
 use tidegate::{Request, Rule};
-
-use super::{Fault, cut};
+use tidegate_core::{CallError, truncate};
 
 /// Who comes, for a call that names a rule.
 #[derive(Debug)]
@@ -23,13 +22,13 @@ pub(crate) fn addressed<'r, 'c: 'r>(
     rule: &'r Rule,
     client: Option<Client<'c>>,
     request: Request<'c>,
-) -> Result<Request<'r>, Fault> {
+) -> Result<Request<'r>, CallError> {
     let mut named = Request::new().cost(request.costs());
     match client {
         None if rule.per().is_empty() || request.attributes().next().is_some() => {
             return Ok(request.within());
         }
-        None => return Err(Fault::invalid("client", "nothing", wanted_client(rule))),
+        None => return Err(CallError::invalid("client", "nothing", wanted_client(rule))),
         Some(Client::Value(value)) => match rule.per() {
             // One bucket for all: whoever comes, it is the same.
             [] => {}
@@ -37,7 +36,7 @@ pub(crate) fn addressed<'r, 'c: 'r>(
                 let first = chain.attributes().next().unwrap_or_default();
                 insert(&mut named, "client", first, value)?;
             }
-            _ => return Err(Fault::invalid("client", "a text", wanted_client(rule))),
+            _ => return Err(CallError::invalid("client", "a text", wanted_client(rule))),
         },
         Some(Client::Parts(parts)) => {
             for (name, value) in parts {
@@ -45,25 +44,29 @@ pub(crate) fn addressed<'r, 'c: 'r>(
                     .per()
                     .iter()
                     .any(|chain| chain.attributes().any(|attribute| attribute == name));
-                let place = || format!("client.{}", cut(&name));
+                let place = || format!("client.{}", truncate(&name));
                 if !known {
-                    return Err(Fault::invalid(place(), "a value", wanted_client(rule)));
+                    return Err(CallError::invalid(place(), "a value", wanted_client(rule)));
                 }
                 if named.get(&name).is_some() {
-                    return Err(Fault::invalid(place(), "it twice", "it once"));
+                    return Err(CallError::invalid(place(), "it twice", "it once"));
                 }
                 let place = place();
                 insert(&mut named, &place, name, value)?;
             }
             if rule.per().iter().any(|chain| chain.pick(&named).is_none()) {
-                return Err(Fault::invalid("client", "too little", wanted_client(rule)));
+                return Err(CallError::invalid("client", "too little", wanted_client(rule)));
             }
         }
     }
     for (name, value) in request.attributes() {
-        let place = format!("attributes.{}", cut(name));
+        let place = format!("attributes.{}", truncate(name));
         if named.get(name).is_some() {
-            return Err(Fault::invalid(place, "another value", "none, because client names it"));
+            return Err(CallError::invalid(
+                place,
+                "another value",
+                "none, because client names it",
+            ));
         }
         insert(&mut named, &place, name.to_owned(), value.to_owned())?;
     }
@@ -75,8 +78,8 @@ pub(super) fn insert<'a>(
     place: &str,
     name: impl Into<Cow<'a, str>>,
     value: impl Into<Cow<'a, str>>,
-) -> Result<(), Fault> {
-    request.insert(name, value).map_err(|error| Fault::refused(place, &error))
+) -> Result<(), CallError> {
+    request.insert(name, value).map_err(|error| CallError::rejected_attribute(place, &error))
 }
 
 /// `the value of api_key`, or `an object with values for user | ip and path`.

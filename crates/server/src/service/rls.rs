@@ -12,18 +12,18 @@ mod overrides;
 mod status;
 
 use smallvec::SmallVec;
-use tidegate::{Claim, Decision};
-use tidegate_core::{Header, Policies};
+use tidegate::{CheckRequest, Decision};
+use tidegate_core::{CallError, Header, RuleOutcomes};
 
 use self::asked::Asked;
 pub(crate) use self::call::{Descriptor, Hits, RlsCall};
 pub(crate) use self::headers::RlsHeaders;
 use self::overrides::Overrides;
-pub(crate) use self::overrides::{OVERRIDE, override_rule};
+pub(crate) use self::overrides::override_rule;
 pub(crate) use self::status::{CurrentLimit, Status};
-use super::books::Answered;
-use super::{Fault, InForce, Service, Via};
 pub(crate) use crate::rules::envoy::Unit;
+use crate::service::books::Answered;
+use crate::service::{InForce, Service, Via};
 
 /// What these calls need beyond the rules.
 #[derive(Debug, Default)]
@@ -65,14 +65,15 @@ impl Service {
         &self,
         via: Via,
         call: &RlsCall<'_>,
-    ) -> Result<RlsReply, Fault> {
+    ) -> Result<RlsReply, CallError> {
         let (began, by) = (self.clock.now(), self.now());
         let asked = self.asked(&by, call).map_err(|fault| self.refused(via, fault))?;
         let spending = asked.iter().filter(|asked| !asked.gives_back);
-        let claims: SmallVec<[Claim<'_, '_>; 4]> = spending.flat_map(Asked::claims).collect();
+        let claims: SmallVec<[CheckRequest<'_, '_>; 4]> =
+            spending.flat_map(Asked::claims).collect();
         let decided = match claims.as_slice() {
             [] => Vec::new(),
-            claims => by.limiter.check_together(claims).await,
+            claims => by.limiter.check_all(claims).await,
         };
         let over = decided.iter().any(|decision| !decision.is_allowed());
         let mut decided = decided.into_iter();
@@ -103,13 +104,13 @@ async fn give_back_to(by: &InForce, asked: &Asked<'_>, denied: bool) -> Decision
     let mut decisions = Decisions::new();
     for claim in asked.claims() {
         if denied {
-            decisions.push(by.limiter.look(claim).await);
+            decisions.push(by.limiter.peek_rules(claim).await);
             continue;
         }
-        let given = by.limiter.give_back(claim).await;
+        let given = by.limiter.refund_latest(claim).await;
         decisions.push(given.unwrap_or_else(|error| {
             tracing::warn!(%error, "nothing given back");
-            Decision::of(Policies::new())
+            Decision::of(RuleOutcomes::new())
         }));
     }
     decisions

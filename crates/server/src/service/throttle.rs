@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use tidegate::rule::{OnStoreFailure, RuleError};
-use tidegate::{Algorithm, Claim, Limit, Quota, Request, Rule, StoreError, Under};
+use tidegate::{Algorithm, CheckRequest, CheckTarget, Limit, Quota, Request, Rule, StoreError};
+use tidegate_core::{CallError, CallStatus, Reply};
 
-use super::{Ending, Fault, InForce, Reply, Service, Via};
+use crate::service::{InForce, Service, Via};
 
 /// What the rule is called where rules are named.
 pub(super) const NAME: &str = "cl.throttle";
@@ -36,11 +37,11 @@ impl Service {
         key: &str,
         limit: &Arc<Limit>,
         cost: u64,
-    ) -> Result<Reply, Fault> {
+    ) -> Result<Reply, CallError> {
         let (began, request) = (self.clock.now(), self.request(via, key, cost)?);
         let by = self.now();
-        let claim = Claim { request: &request, under: under(&by, limit)? };
-        let decision = by.limiter.check_claim(claim).await;
+        let claim = CheckRequest { request: &request, target: under(&by, limit)? };
+        let decision = by.limiter.check(claim).await;
         Ok(self.reply(&by, via, began, &request, decision))
     }
 
@@ -54,35 +55,35 @@ impl Service {
         key: &str,
         limit: &Arc<Limit>,
         cost: u64,
-    ) -> Result<Reply, Fault> {
+    ) -> Result<Reply, CallError> {
         let (began, request) = (self.clock.now(), self.request(via, key, cost)?);
         let by = self.now();
-        let claim = Claim { request: &request, under: under(&by, limit)? };
-        let decision = by.limiter.give_back(claim).await;
+        let claim = CheckRequest { request: &request, target: under(&by, limit)? };
+        let decision = by.limiter.refund_latest(claim).await;
         let decision = decision.map_err(|error| self.refused(via, unconfirmed(&error)))?;
         // What is told is a look.
         Ok(self.reply(&by, via, began, &request.cost(0), decision))
     }
 
-    fn request<'k>(&self, via: Via, key: &'k str, cost: u64) -> Result<Request<'k>, Fault> {
+    fn request<'k>(&self, via: Via, key: &'k str, cost: u64) -> Result<Request<'k>, CallError> {
         let mut request = Request::new().cost(cost);
         super::insert(&mut request, KEY, KEY, key).map_err(|fault| self.refused(via, fault))?;
         Ok(request)
     }
 }
 
-fn under<'l>(by: &InForce, limit: &'l Arc<Limit>) -> Result<Under<'l>, Fault> {
-    let place = by.limiter.rules().place(NAME);
-    let place = place.ok_or_else(|| Fault::invalid("limit", "one", "a rule in its place"))?;
-    Ok(Under::Limit(place, limit))
+fn under<'l>(by: &InForce, limit: &'l Arc<Limit>) -> Result<CheckTarget<'l>, CallError> {
+    let index = by.limiter.rules().rule_index(NAME);
+    let index = index.ok_or_else(|| CallError::invalid("limit", "one", "a rule in its place"))?;
+    Ok(CheckTarget::RuleWithLimit(index, limit))
 }
 
 /// The caller learns that it is unknown; where the store is stands in the log alone.
-fn unconfirmed(error: &StoreError) -> Fault {
+fn unconfirmed(error: &StoreError) -> CallError {
     tracing::debug!(%error, "give-back not confirmed");
-    Fault {
-        ending: Ending::Unavailable,
-        place: "store".to_owned(),
+    CallError {
+        status: CallStatus::Unavailable,
+        path: "store".to_owned(),
         found: "no answer".to_owned(),
         wanted: "to know what was given back".to_owned(),
     }

@@ -2,12 +2,9 @@
 
 use std::borrow::Cow;
 
-use serde::ser::{Serialize, SerializeMap, Serializer};
 use tidegate::block::Subject;
-use tidegate::rule::Chain;
 use tidegate::{BlockList, Request, Rule};
-
-use super::clear;
+use tidegate_rules::ClientName;
 
 /// A client of one rule. Keeps no value that may be a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,16 +12,7 @@ pub(crate) struct Client {
     /// Whom to block.
     pub(crate) subject: Subject,
     /// What it is called in the rule's terms; `None` when that is not to be shown.
-    pub(crate) name: Option<Name>,
-}
-
-/// What a client is called, as `/v1/check` and `/v1/clients` take it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Name {
-    /// The value of the first attribute that the rule counts by.
-    Value(Box<str>),
-    /// Attributes and their values.
-    Parts(Box<[(Box<str>, Box<str>)]>),
+    pub(crate) name: Option<ClientName>,
 }
 
 impl Client {
@@ -32,40 +20,12 @@ impl Client {
     /// them, or those without an attribute.
     pub(crate) fn of(rule: &Rule, request: &Request<'_>, blocks: &BlockList) -> Option<Self> {
         let subject = blocks.client_of(rule, request)?;
-        Some(Self { subject, name: name(rule.per(), request) })
+        Some(Self { subject, name: ClientName::of(rule, request) })
     }
 
     /// How the block list calls it: `192.0.2.7/32`, `user#9f86…`.
     pub(crate) fn id(&self) -> String {
         self.subject.to_string()
-    }
-}
-
-fn name(per: &[Chain], request: &Request<'_>) -> Option<Name> {
-    let picked: Option<Vec<_>> = per.iter().map(|chain| chain.pick(request)).collect();
-    let shown = |picked: &tidegate::rule::Picked<'_>| {
-        let value = clear::shown(picked.attribute, picked.value)?;
-        Some((Box::from(picked.attribute), Box::from(value)))
-    };
-    match picked?.as_slice() {
-        [only] if only.alternative == 0 => shown(only).map(|(_, value)| Name::Value(value)),
-        parts => parts.iter().map(shown).collect::<Option<_>>().map(Name::Parts),
-    }
-}
-
-/// A text, or an object of texts.
-impl Serialize for Name {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Value(value) => serializer.serialize_str(value),
-            Self::Parts(parts) => {
-                let mut map = serializer.serialize_map(Some(parts.len()))?;
-                for (attribute, value) in parts {
-                    map.serialize_entry(attribute, value)?;
-                }
-                map.end()
-            }
-        }
     }
 }
 

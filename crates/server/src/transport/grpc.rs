@@ -20,14 +20,16 @@ use hyper::header::CONTENT_TYPE;
 use hyper::{Method, Request, Response, StatusCode};
 use prost::Message;
 use tidegate::{Clock, Span};
+use tidegate_core::CallError;
+use tidegate_net::listener::{Activity, ConnectionHandler, ConnectionTimeouts, Peer, Stream};
 use tokio::sync::{SemaphorePermit, watch};
 use tonic::{Code, Status};
 
 use self::body::{Body, no_call};
 use self::message::Room;
 use self::reflection::Reflection;
-use super::door::{Activity, Patience, Peer, Protocol, Stream};
-use crate::service::{Fault, Service};
+use crate::service::Service;
+use crate::transport::caller;
 
 /// What all long messages together may take, in KiB.
 const MAX_MESSAGES: usize = 128 * 1024;
@@ -38,8 +40,8 @@ const MESSAGE: Span = Span::from_secs(20);
 const IDLE: Span = Span::from_secs(3_900);
 
 /// How long connections of this door may take.
-pub(crate) fn patience() -> Patience {
-    Patience { idle: IDLE, ..Patience::default() }
+pub(crate) fn timeouts() -> ConnectionTimeouts {
+    ConnectionTimeouts { idle: IDLE, ..ConnectionTimeouts::default() }
 }
 
 /// What is spoken on the door.
@@ -61,7 +63,7 @@ impl Grpc {
     }
 }
 
-impl Protocol for Grpc {
+impl ConnectionHandler for Grpc {
     async fn serve(&self, stream: Stream, peer: Peer, activity: Arc<Activity>) {
         let answer = |request| answer(Arc::clone(&self.0), peer.clone(), request);
         connection::serve(stream, activity, answer).await;
@@ -92,25 +94,25 @@ impl Shared {
             }
             check::CHECK => {
                 let (asked, _room) = self.read(request).await?;
-                check::check(&self.service, peer.caller(), &asked)
+                check::check(&self.service, caller(peer), &asked)
                     .await
                     .map(|answer| body::message(&answer))
             }
             check::PEEK => {
                 let (asked, _room) = self.read(request).await?;
-                check::peek(&self.service, peer.caller(), asked)
+                check::peek(&self.service, caller(peer), asked)
                     .await
                     .map(|answer| body::message(&answer))
             }
             check::CHECK_BATCH => {
                 let (asked, _room) = self.read(request).await?;
-                check::batch(&self.service, peer.caller(), &asked)
+                check::batch(&self.service, caller(peer), &asked)
                     .await
                     .map(|answer| body::message(&answer))
             }
             slots::ACQUIRE => {
                 let (asked, _room) = self.read(request).await?;
-                slots::acquire(&self.service, peer.caller(), &asked).await
+                slots::acquire(&self.service, caller(peer), &asked).await
             }
             slots::RENEW => {
                 let (asked, _room) = self.read(request).await?;
@@ -132,7 +134,7 @@ impl Shared {
             }
             path if Reflection::serves(path) => Ok(self.reflection.answer(request).await),
             path => {
-                let path = crate::service::quoted(path);
+                let path = tidegate_core::quote(path);
                 Err(Status::unimplemented(format!(
                     "path: found {path}, wanted a method that is listed by grpc.reflection.v1.ServerReflection"
                 )))
@@ -159,10 +161,9 @@ impl Shared {
     }
 }
 
-impl From<Fault> for Status {
-    fn from(fault: Fault) -> Self {
-        Self::new(Code::from(fault.ending.grpc()), fault.to_string())
-    }
+/// Returns the gRPC status of a call that can't be decided.
+fn error_status(error: CallError) -> Status {
+    Status::new(Code::from(error.status.grpc()), error.to_string())
 }
 
 #[cfg(test)]

@@ -1,10 +1,7 @@
 //! The HTTP door: JSON in, JSON and rate-limit headers out.
 
 mod authorize;
-pub(crate) mod body;
 pub(crate) mod decode;
-pub(crate) mod encode;
-pub(crate) mod json;
 mod openapi;
 mod rls_json;
 mod slots;
@@ -14,15 +11,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::body::{Body as _, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
+use tidegate_core::CallError;
+use tidegate_net::http::body;
+use tidegate_net::http::json::Json;
+use tidegate_net::http::response::{self, Body};
+use tidegate_net::http1::HttpHandler;
+use tidegate_net::listener::Peer;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-pub(crate) use self::authorize::target;
-use self::encode::Body;
-use self::json::Json;
-use super::connection::Handler;
-use super::door::Peer;
 use crate::identity::{self, Identity};
-use crate::service::{Call, Fault, Service, Via};
+use crate::service::{Call, Service, Via};
+use crate::transport::caller;
 
 /// Longest body of one check in bytes.
 const MAX_CHECK: usize = 64 * 1024;
@@ -52,7 +51,7 @@ impl Door {
     }
 }
 
-impl Handler for Door {
+impl HttpHandler for Door {
     async fn handle(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
         match request.uri().path() {
             "/v1/check" => self.post(request, peer, Endpoint::Check).await,
@@ -67,18 +66,18 @@ impl Handler for Door {
             // The rules were loaded before the door opened.
             "/readyz" => probe(request.method(), self.service.unready()),
             "/healthcheck" => healthcheck(request.method(), self.service.unready().is_none()),
-            "*" if request.method() == Method::OPTIONS => encode::options("GET, POST, OPTIONS"),
+            "*" if request.method() == Method::OPTIONS => response::options("GET, POST, OPTIONS"),
             path => {
-                let path = crate::service::quoted(path);
+                let path = tidegate_core::quote(path);
                 let detail = format!("path: found {path}, wanted {ENDPOINTS}");
-                encode::problem(StatusCode::NOT_FOUND, &detail)
+                response::problem(StatusCode::NOT_FOUND, &detail)
             }
         }
     }
 }
 
 /// Reads a body in every way that the door does, and decides nothing: what is wrong with it, for fuzzers.
-pub(crate) fn rehearse(body: &[u8]) -> Vec<Fault> {
+pub(crate) fn rehearse(body: &[u8]) -> Vec<CallError> {
     let checks = Json::read(body).and_then(decode::batch);
     let each = checks
         .and_then(|checks| checks.into_iter().try_for_each(|check| decode::check(check).map(drop)));
@@ -109,7 +108,7 @@ impl Door {
         peer: &Peer,
         endpoint: Endpoint,
     ) -> Response<Body> {
-        if let Some(refusal) = encode::unless_post(request.method()) {
+        if let Some(refusal) = response::unless_post(request.method()) {
             return refusal;
         }
         let most = match endpoint {
@@ -133,21 +132,21 @@ impl Door {
 
     async fn check(&self, body: &[u8], peer: &Peer) -> Response<Body> {
         let call = match Json::read(body).and_then(decode::check) {
-            Ok(call) => identity::vouched(call, peer.caller()),
-            Err(fault) => return encode::fault(&self.service.refused(Via::Http, fault)),
+            Ok(call) => identity::vouched(call, caller(peer)),
+            Err(fault) => return response::fault(&self.service.refused(Via::Http, fault)),
         };
         match self.service.check(Via::Http, call).await {
-            Ok(reply) => encode::reply(&reply),
-            Err(fault) => encode::fault(&fault),
+            Ok(reply) => response::reply(&reply),
+            Err(fault) => response::fault(&fault),
         }
     }
 
     async fn batch(&self, body: &[u8], peer: &Peer) -> Response<Body> {
         let items = match Json::read(body).and_then(decode::batch) {
             Ok(items) => items,
-            Err(fault) => return encode::fault(&self.service.refused(Via::Http, fault)),
+            Err(fault) => return response::fault(&self.service.refused(Via::Http, fault)),
         };
-        let vouched = |call| identity::vouched(call, peer.caller());
+        let vouched = |call| identity::vouched(call, caller(peer));
         let calls = items.into_iter().map(|item| decode::check(item).map(vouched)).collect();
         let answers = self.service.check_each(Via::Http, calls).await;
         let answers: Vec<_> = answers
@@ -157,7 +156,7 @@ impl Door {
                 answer.map_err(|fault| fault.within(&format!("checks[{index}]")))
             })
             .collect();
-        encode::batch(&answers)
+        response::batch(&answers)
     }
 
     /// Whether a proxy may let pass what it holds. Every method asks the same: the one that counts
@@ -169,27 +168,27 @@ impl Door {
         let original = authorize::original(head);
         let by = self.service.now();
         let described = match &original {
-            Ok(head) => self.identity.describe(by.known(), head, peer.caller()),
+            Ok(head) => self.identity.describe(by.known(), head, caller(peer)),
             Err(fault) => Err(fault.clone()),
         };
         let call = match described {
             Ok(request) => Call { request, ..Call::default() },
-            Err(fault) => return encode::fault(&self.service.refused(Via::Http, fault)),
+            Err(fault) => return response::fault(&self.service.refused(Via::Http, fault)),
         };
         match self.service.check_by(&by, Via::Http, call).await {
-            Ok(reply) => manner.tell(reply.ending(), encode::reply(&reply)),
-            Err(fault) => encode::fault(&fault),
+            Ok(reply) => manner.tell(reply.status(), response::reply(&reply)),
+            Err(fault) => response::fault(&fault),
         }
     }
 
     async fn rls(&self, body: &[u8]) -> Response<Body> {
         let call = match Json::read(body).and_then(rls_json::decode) {
             Ok(call) => call,
-            Err(fault) => return encode::fault(&self.service.refused(Via::Http, fault)),
+            Err(fault) => return response::fault(&self.service.refused(Via::Http, fault)),
         };
         match self.service.should_rate_limit(Via::Http, &call).await {
             Ok(reply) => rls_json::encode(&reply),
-            Err(fault) => encode::fault(&fault),
+            Err(fault) => response::fault(&fault),
         }
     }
 
@@ -205,7 +204,7 @@ impl Door {
         let room = if length > SMALL && length <= most {
             let kib = u32::try_from(length.div_ceil(1024)).unwrap_or(u32::MAX);
             let taken = self.bodies.try_acquire_many(kib);
-            Some(taken.map_err(|_| encode::overloaded("too many long bodies at once"))?)
+            Some(taken.map_err(|_| response::overloaded("too many long bodies at once"))?)
         } else {
             None
         };
@@ -217,8 +216,8 @@ impl Door {
 fn healthcheck(method: &Method, ready: bool) -> Response<Body> {
     match probe(method, None) {
         fine if fine.status() != StatusCode::OK => fine,
-        _ if ready => encode::word(StatusCode::OK, "OK"),
-        _ => encode::word(StatusCode::INTERNAL_SERVER_ERROR, ""),
+        _ if ready => response::word(StatusCode::OK, "OK"),
+        _ => response::word(StatusCode::INTERNAL_SERVER_ERROR, ""),
     }
 }
 
@@ -228,16 +227,16 @@ fn probe(method: &Method, unready: Option<String>) -> Response<Body> {
     match *method {
         // hyper sends the head of the same answer to HEAD.
         Method::GET | Method::HEAD => match unready {
-            None => encode::word(StatusCode::OK, "ok\n"),
+            None => response::word(StatusCode::OK, "ok\n"),
             Some(reason) => {
                 let text = format!("not ready: {reason}\n");
-                encode::word(StatusCode::SERVICE_UNAVAILABLE, text)
+                response::word(StatusCode::SERVICE_UNAVAILABLE, text)
             }
         },
-        Method::OPTIONS => encode::options(ALLOWED),
+        Method::OPTIONS => response::options(ALLOWED),
         ref other => {
             let detail = format!("method: found {other}, wanted GET");
-            encode::wrong_method(&detail, ALLOWED)
+            response::wrong_method(&detail, ALLOWED)
         }
     }
 }

@@ -21,12 +21,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use tidegate::Span;
+use tidegate_net::listener::{Activity, ConnectionHandler, ConnectionTimeouts, Peer, Stream};
 
 use self::connection::Connection;
 pub(crate) use self::gate::Gate;
 pub(crate) use self::rehearsal::replies as rehearse;
 use self::session::Session;
-use super::door::{Activity, Patience, Peer, Protocol, Stream};
 use crate::service::Service;
 
 #[cfg(test)]
@@ -48,12 +48,12 @@ impl Resp {
 
     /// As everywhere, but that connections may be idle for an hour: clients keep pools of them, and some
     /// do not expect a server to close one.
-    pub(crate) fn patience() -> Patience {
-        Patience { idle: Span::HOUR, ..Patience::default() }
+    pub(crate) fn timeouts() -> ConnectionTimeouts {
+        ConnectionTimeouts { idle: Span::HOUR, ..ConnectionTimeouts::default() }
     }
 }
 
-impl Protocol for Resp {
+impl ConnectionHandler for Resp {
     async fn serve(&self, stream: Stream, _: Peer, activity: Arc<Activity>) {
         let id = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
         let session = Session::new(id, self.gate);

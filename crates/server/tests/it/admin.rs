@@ -355,6 +355,7 @@ fn everything_on_the_door_wants_the_token_and_is_nowhere_else() {
 }
 
 #[test]
+#[cfg(feature = "simulate")]
 fn the_lab_simulates_and_says_what_it_takes() {
     let server = Server::with_rules(RULES);
     let found = server.manage("POST", "/v1/lab", "{}");

@@ -1,5 +1,6 @@
 //! The dashboard in a real browser, beside a real server under load.
 
+#[cfg(feature = "simulate")]
 mod lab;
 mod pages;
 mod pictures;

@@ -6,6 +6,7 @@ mod accuracy;
 mod admin;
 mod authorize;
 mod bad_input;
+#[cfg(feature = "bench")]
 mod bench;
 mod block;
 mod browser;
@@ -39,8 +40,11 @@ mod rules_files;
 mod rules_fleet;
 mod rules_url;
 mod serve;
+#[cfg(feature = "simulate")]
 mod simulate;
+#[cfg(feature = "simulate")]
 mod simulate_real;
 mod slots;
 mod tls;
+#[cfg(feature = "top")]
 mod top;

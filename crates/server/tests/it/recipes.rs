@@ -162,7 +162,8 @@ fn a_budget_of_tokens_is_reserved_and_settled() {
     let ann = [("path", "/v1/chat/1"), ("user", "ann"), ("team", "blue")];
     let bob = [("path", "/v1/chat/2"), ("user", "bob"), ("team", "blue")];
     let left = |decision: &Decision| {
-        let team = decision.policies().iter().find(|policy| &*policy.rule == "tokens-per-team");
+        let team =
+            decision.rule_outcomes().iter().find(|policy| &*policy.rule == "tokens-per-team");
         team.unwrap().outcome.remaining
     };
     assert!(recipe.ask(400_000, &ann).is_allowed());
@@ -171,8 +172,9 @@ fn a_budget_of_tokens_is_reserved_and_settled() {
     // The answer took 50,000.
     let request = Request::new().cost(350_000).with("user", "ann").unwrap();
     let request = request.with("team", "blue").unwrap().with("path", "/v1/chat/1").unwrap();
-    let claim = tidegate::Claim { request: &request, under: tidegate::Under::Matching };
-    recipe.tokio.block_on(recipe.limiter.give_back(claim)).unwrap();
+    let claim =
+        tidegate::CheckRequest { request: &request, target: tidegate::CheckTarget::AllMatching };
+    recipe.tokio.block_on(recipe.limiter.refund_latest(claim)).unwrap();
     assert_eq!(left(&recipe.ask(0, &bob)), 9_950_000);
     assert!(recipe.ask(450_000, &ann).is_allowed());
     assert!(!recipe.ask(1, &ann).is_allowed());

@@ -55,6 +55,17 @@ fn a_file_that_changes_is_enforced_and_what_was_spent_stays_spent() {
     assert_eq!(status(&server)["behind"], false);
 }
 
+/// Internal rules were counted as well: a file of one rule was logged as three.
+#[test]
+fn the_log_counts_the_rules_of_the_file_and_no_internal_ones() {
+    let folder = Folder::new();
+    let path = folder.file("rules.yaml", &rules(5));
+    let server = Server::with_arguments(&["--rules", &path, "--http", "127.0.0.1:0"]);
+    replace(&path, &rules(7));
+    let line = server.note("rules in force");
+    assert!(line.contains("rules=1 "), "{line}");
+}
+
 #[test]
 fn rules_with_an_error_leave_the_old_ones_active() {
     let folder = Folder::new();

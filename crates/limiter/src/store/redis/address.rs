@@ -1,12 +1,12 @@
-//! Where a server listens.
+//! The address of a server.
 
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 
-use super::error::RedisConfigError;
+use super::config_error::RedisConfigError;
 
-/// Where a Redis server or a sentinel listens.
+/// The address of a Redis server or a sentinel.
 ///
 /// Prints as `127.0.0.1:6379`, `[::1]:6379` or `/run/redis.sock`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,9 +23,9 @@ pub enum Address {
 }
 
 impl Address {
-    /// Where Redis listens unless told otherwise.
+    /// The default port of Redis.
     pub const REDIS_PORT: u16 = 6379;
-    /// Where a sentinel listens unless told otherwise.
+    /// The default port of a sentinel.
     pub const SENTINEL_PORT: u16 = 26379;
 
     /// Longest name that DNS has.
@@ -82,7 +82,7 @@ impl Address {
         Ok(address)
     }
 
-    pub(super) fn validate(&self) -> Result<(), RedisConfigError> {
+    pub(crate) fn validate(&self) -> Result<(), RedisConfigError> {
         match self {
             Self::Tcp { host, port } => {
                 let name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_says_which_part() {
+    fn error_of_an_invalid_address_names_the_part() {
         let host = "host must be a name, an IPv4 address or an IPv6 address in brackets, found ";
         for (text, error) in [
             ("", format!("{host}\"\"")),

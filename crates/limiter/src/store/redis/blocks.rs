@@ -10,16 +10,17 @@ use std::time::Duration;
 use tidegate_core::Timestamp;
 use tokio::time::timeout;
 
-use super::fleet::random_name;
-use super::{Inner, RedisStore};
+use super::heartbeat::random_name;
+use super::script::ScriptCall;
+use super::{RedisStore, StoreInner};
 use crate::block::{BlockList, By, Change, ChangeStamp, Entry, Outlet, Reason, What};
 use crate::clock::Clock;
 use crate::store::StoreError;
 
-/// How often a node looks for what others changed.
-const EVERY: Duration = Duration::from_millis(250);
-/// Most changes that are published in one call.
-const MOST: usize = 500;
+/// Time between two fetches of changes by other nodes.
+const FETCH_INTERVAL: Duration = Duration::from_millis(250);
+/// Changes that one call publishes at most.
+const MAX_CHANGES_PER_CALL: usize = 500;
 /// The beginning of the fields of penalties, as in the script.
 const PENALTY: &str = "#penalty ";
 
@@ -31,9 +32,9 @@ impl RedisStore {
     }
 }
 
-async fn keep_sharing(store: Weak<Inner>, list: Arc<BlockList>) {
+async fn keep_sharing(store: Weak<StoreInner>, list: Arc<BlockList>) {
     let outlet = list.share();
-    let mut mirror = Mirror::default();
+    let mut mirror = BlockListMirror::default();
     loop {
         let Some(store) = store.upgrade() else { return };
         let more = match mirror.exchange(&store, &list, &outlet).await {
@@ -46,7 +47,7 @@ async fn keep_sharing(store: Weak<Inner>, list: Arc<BlockList>) {
         drop(store);
         if !more {
             // News of our own go out at once, news of others come by the clock.
-            let _ = timeout(EVERY, outlet.changed()).await;
+            let _ = timeout(FETCH_INTERVAL, outlet.changed()).await;
             if mirror.failed {
                 pause().await;
             }
@@ -56,50 +57,50 @@ async fn keep_sharing(store: Weak<Inner>, list: Arc<BlockList>) {
 
 #[allow(clippy::disallowed_methods, reason = "a store that fails is asked again at its own pace")]
 async fn pause() {
-    tokio::time::sleep(EVERY).await;
+    tokio::time::sleep(FETCH_INTERVAL).await;
 }
 
 /// The records of Redis, as far as this node has fetched them.
 #[derive(Default)]
-struct Mirror {
-    /// Which life of the list the version is of; a Redis that lost it begins another.
+struct BlockListMirror {
+    /// The life of the list that the version belongs to; a Redis that lost the list begins another.
     life: String,
     version: u64,
     /// The floor of the list when the records were fetched.
     floor: u64,
     /// By field.
-    records: HashMap<String, Record>,
+    records: HashMap<String, BlockRecord>,
     /// The records of an earlier life that are not restored yet, and the version that they reached.
     lost: (Vec<Change>, u64),
     failed: bool,
 }
 
-struct Record {
+struct BlockRecord {
     change: Change,
-    /// When it makes no difference any more.
+    /// The time after which it has no effect.
     until: Timestamp,
 }
 
 /// The head of a reply.
 struct ListHead {
-    /// Whether Redis lost what this node had fetched.
+    /// `true` if Redis lost the records that this node had fetched.
     lost: bool,
     latest: u64,
     /// The version up to which the list has been restored in this life.
     restored: u64,
 }
 
-impl Mirror {
+impl BlockListMirror {
     /// Publishes what changed here, and takes in what changed elsewhere. Whether there is more.
     async fn exchange(
         &mut self,
-        store: &Inner,
+        store: &StoreInner,
         list: &BlockList,
         outlet: &Outlet,
     ) -> Result<bool, StoreError> {
         self.failed = true;
         let now = Clock::system().now();
-        let changes = outlet.pending(MOST, now);
+        let changes = outlet.pending(MAX_CHANGES_PER_CALL, now);
         let mut head = self.call(store, &changes, 0, now).await?;
         let lost = head.lost;
         if lost {
@@ -116,7 +117,7 @@ impl Mirror {
             list.replace_all(self.version, newest, now);
         }
         self.failed = false;
-        Ok(lost || !restored || self.version < head.latest || changes.len() == MOST)
+        Ok(lost || !restored || self.version < head.latest || changes.len() == MAX_CHANGES_PER_CALL)
     }
 
     /// Gives the records of an earlier life back to Redis, unless a node has that had seen as much of it or more:
@@ -125,7 +126,7 @@ impl Mirror {
     /// Returns the latest version.
     async fn restore(
         &mut self,
-        store: &Inner,
+        store: &StoreInner,
         head: &ListHead,
         now: Timestamp,
     ) -> Result<u64, StoreError> {
@@ -133,8 +134,8 @@ impl Mirror {
         let (changes, version) = self.lost.clone();
         if version > head.restored {
             tracing::warn!(changes = changes.len(), "redis lost the block list, restoring it");
-            let parts = changes.len().div_ceil(MOST);
-            for (part, changes) in (1..).zip(changes.chunks(MOST)) {
+            let parts = changes.len().div_ceil(MAX_CHANGES_PER_CALL);
+            for (part, changes) in (1..).zip(changes.chunks(MAX_CHANGES_PER_CALL)) {
                 let restored = if part == parts { version } else { 0 };
                 let head = self.call(store, changes, restored, now).await?;
                 latest = head.latest;
@@ -151,13 +152,13 @@ impl Mirror {
     /// One call.
     async fn call(
         &mut self,
-        store: &Inner,
+        store: &StoreInner,
         changes: &[Change],
         restored: u64,
         now: Timestamp,
     ) -> Result<ListHead, StoreError> {
         // The braces keep all of them in one slot of a cluster.
-        let name = store.shared.spell_own("{blocks}");
+        let name = store.shared.fleet_key("{blocks}");
         let keys = [
             name.clone(),
             format!("{name}:versions"),
@@ -173,8 +174,9 @@ impl Mirror {
             restored.to_string().into(),
         ];
         arguments.extend(changes.iter().flat_map(described));
-        let answer: Vec<Vec<u8>> =
-            node.call_anywhere(&store.shared.scripts.blocks, &keys, &arguments).await?;
+        let script = &store.shared.scripts.blocks;
+        let call = ScriptCall { script, keys: &keys, arguments: &arguments };
+        let answer: Vec<Vec<u8>> = node.call(call).await?;
         let text = |place: usize| answer.get(place).and_then(|text| std::str::from_utf8(text).ok());
         let number = |place: usize| text(place).and_then(|text| text.parse().ok());
         let numbers = (number(1), number(2), number(3), number(4), number(5));
@@ -182,7 +184,7 @@ impl Mirror {
             (text(0), numbers)
         else {
             return Err(StoreError::Corrupt {
-                store: node.name().into(),
+                store: Arc::clone(node.name()),
                 reason: "the block list has no version".into(),
             });
         };
@@ -220,7 +222,7 @@ impl Mirror {
 }
 
 /// Reads a record: a stamp and an entry, which was over at the epoch if the subject is unblocked.
-fn read(record: &[u8], now: Timestamp) -> Option<Record> {
+fn read(record: &[u8], now: Timestamp) -> Option<BlockRecord> {
     // A record of a release without stamps is an entry alone.
     let length = if record.starts_with(b"{") { 0 } else { ChangeStamp::LENGTH };
     let (stamp, entry) = record.split_at_checked(length)?;
@@ -233,7 +235,7 @@ fn read(record: &[u8], now: Timestamp) -> Option<Record> {
         Timestamp::EPOCH => (What::Remove(entry.subject), now + Change::UNBLOCK_LIFETIME),
         until => (What::Add(Arc::new(entry)), until),
     };
-    Some(Record { change: Change { stamp, what }, until })
+    Some(BlockRecord { change: Change { stamp, what }, until })
 }
 
 /// A change as the script takes it.

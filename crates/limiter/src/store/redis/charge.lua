@@ -71,10 +71,10 @@ local function charge_single(place, price)
   return true
 end
 
---[[ several.lua ]]
-local charge_several, finish
+--[[ multi_charge.lua ]]
+local charge_multi, finish
 if #ARGV > 2 or some_logs then
-  charge_several, finish = several()
+  charge_multi, finish = multi_charge()
 end
 
 local text, at, size = ARGV[2], 1, #ARGV[2]
@@ -86,10 +86,10 @@ while at <= size do
     if charges == 0 then
       charges = 1
     end
-    if not charge_several then
-      charge_several, finish = several()
+    if not charge_multi then
+      charge_multi, finish = multi_charge()
     end
-    charge_several(text, at + 2, charges, count)
+    charge_multi(text, at + 2, charges, count)
     at = at + 2 + 2 * charges
   end
 end

@@ -1,4 +1,4 @@
-//! One request on its way through one or several groups of keys.
+//! Charges of one request, in one or several groups of keys.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,42 +7,50 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::Inner;
-use super::batch::{Batch, Delivery, Errand, Item, Told};
-use super::topology::Group;
-use crate::store::{Answer, Answers, Charge, Refund, StoreError};
+use super::StoreInner;
+use super::charge_batch::ChargeBatch;
+use super::pending_charge::{ChargeItem, PendingCharge};
+use super::reply_guard::{ChargeReply, ReplyGuard};
+use super::script_batch::ScriptRequest;
+use super::script_queue::wait_for_reply;
+use super::topology::KeyGroup;
+use crate::store::{Answer, Answers, Charge, ChargeMode, Refund};
 
-/// Places of charges that travel together.
+/// Indices of charges that are sent together.
 type Places = SmallVec<[usize; 4]>;
 
-/// Asks for every charge, and answers within the deadline.
-pub(super) async fn charge(store: &Arc<Inner>, charges: &[Charge<'_>]) -> Answers {
-    let asked = Instant::now();
-    let deadline = asked + store.shared.config.timeout();
+/// Charges every key of a request. Returns the results within the deadline.
+pub(crate) async fn charge(
+    store: &Arc<StoreInner>,
+    charges: &[Charge<'_>],
+    mode: ChargeMode,
+) -> Answers {
+    let sent = Instant::now();
+    let deadline = sent + store.shared.config.timeout();
     let mut answers: Answers = charges.iter().map(|_| Answer::Unasked).collect();
-    // What is charged for itself is on its way before the rest is waited for.
+    // Independent charges are sent before the others are waited for.
     let alone = places(charges, |charge| charge.alone);
-    let waiting: SmallVec<[(usize, oneshot::Receiver<Delivery>); 2]> = alone
+    let waiting: SmallVec<[(usize, oneshot::Receiver<ReplyGuard>); 2]> = alone
         .into_iter()
         .map(|place| {
             let group = store.topology.group(&store.shared, charges[place].key);
-            (place, submit(store, group, charges, &[place], false))
+            (place, submit(store, group, charges, &[place], mode))
         })
         .collect();
     let together = places(charges, |charge| !charge.alone);
-    if !store.deny_from_memory(charges, &together, asked, &mut answers) {
-        charge_together(store, charges, &together, deadline, &mut answers).await;
-        // Only what the store said is remembered: a memory of a memory would have no end.
+    if !store.deny_from_cache(charges, &together, sent, &mut answers) {
+        charge_together(store, charges, &together, mode, deadline, &mut answers).await;
+        // Only denials of the store are cached: one from the cache would renew itself for ever.
         for place in &together {
             if let Answer::Decided(outcome) = &answers[*place] {
                 let charge = &charges[*place];
-                store.denials.note(charge.key, charge.limit, charge.cost, outcome, asked);
+                store.denials.record(charge.key, charge.limit, charge.cost, outcome, sent);
             }
         }
     }
-    for (place, told) in waiting {
-        let told = wait(store, told, deadline).await;
-        note(&mut answers, &[place], told);
+    for (place, reply) in waiting {
+        let reply = wait(store, reply, deadline).await;
+        set_results(&mut answers, &[place], reply);
     }
     answers
 }
@@ -51,9 +59,9 @@ fn places(charges: &[Charge<'_>], wanted: impl Fn(&Charge<'_>) -> bool) -> Place
     (0..charges.len()).filter(|place| wanted(&charges[*place])).collect()
 }
 
-impl Inner {
-    /// Whether one of the charges is known not to fit.
-    fn deny_from_memory(
+impl StoreInner {
+    /// Returns whether a cached denial shows that one of the charges does not fit.
+    fn deny_from_cache(
         &self,
         charges: &[Charge<'_>],
         together: &[usize],
@@ -62,7 +70,7 @@ impl Inner {
     ) -> bool {
         for place in together {
             let charge = &charges[*place];
-            if let Some(denied) = self.denials.find(charge.key, charge.limit, charge.cost, now) {
+            if let Some(denied) = self.denials.get(charge.key, charge.limit, charge.cost, now) {
                 answers[*place] = Answer::Decided(denied);
                 self.shared.counters.remembered.fetch_add(1, Ordering::Relaxed);
                 return true;
@@ -72,34 +80,33 @@ impl Inner {
     }
 }
 
-/// Charges one group after another; one that does not fit ends it, and what was charged before is
-/// given back.
+/// Charges one group after another. If one does not fit, the groups before it are refunded and the others are not charged.
 async fn charge_together(
-    store: &Arc<Inner>,
+    store: &Arc<StoreInner>,
     charges: &[Charge<'_>],
     together: &[usize],
+    mode: ChargeMode,
     deadline: Instant,
     answers: &mut Answers,
 ) {
     let groups = groups(store, charges, together);
-    // A request that only asks, or that one of its limits never admits, spends nothing anywhere.
-    let look = together.iter().any(|place| {
-        let charge = &charges[*place];
-        charge.cost == 0 || charge.cost > charge.limit.capacity()
-    });
+    // A request that one of its limits never admits spends nothing in any group.
+    let exceeds = |place: &usize| charges[*place].cost > charges[*place].limit.capacity();
+    let mode = if together.iter().any(exceeds) { ChargeMode::Peek } else { mode };
     if let [(group, places)] = groups.as_slice() {
-        let told = submit(store, *group, charges, places, look);
-        note(answers, places, wait(store, told, deadline).await);
+        let reply = submit(store, *group, charges, places, mode);
+        set_results(answers, places, wait(store, reply, deadline).await);
         return;
     }
-    let mut given = GiveBack { store, refunds: Vec::new() };
+    let mut charged = RollbackGuard { store, refunds: Vec::new() };
     for (group, places) in groups {
-        let told = submit(store, group, charges, &places, look);
-        note(answers, &places, wait(store, told, deadline).await);
+        let reply = submit(store, group, charges, &places, mode);
+        set_results(answers, &places, wait(store, reply, deadline).await);
         let decided = |place: &usize| answers[*place].outcome();
-        if !look && places.iter().filter_map(decided).any(|outcome| !outcome.is_allowed()) {
-            given.now(deadline).await;
-            // What was given back is as if it had not been asked.
+        let denied = places.iter().filter_map(decided).any(|outcome| !outcome.is_allowed());
+        if mode == ChargeMode::Spend && denied {
+            charged.roll_back(deadline).await;
+            // Their outcomes are those before the charge.
             for place in together {
                 if let Answer::Decided(outcome) = &mut answers[*place]
                     && outcome.slip().is_some()
@@ -111,25 +118,25 @@ async fn charge_together(
             }
             return;
         }
-        given.refunds.extend(places.iter().filter_map(|place| {
+        charged.refunds.extend(places.iter().filter_map(|place| {
             let (charge, slip) = (&charges[*place], answers[*place].outcome()?.slip()?);
             let limit = Arc::clone(charge.limit);
             Some(Refund { key: charge.key, limit, cost: charge.cost, slip: Some(slip) })
         }));
     }
-    given.refunds.clear();
+    charged.refunds.clear();
 }
 
-/// The charges by group, groups in the order of their first charge.
+/// Returns the charges by group, groups in the order of their first charge.
 fn groups(
-    store: &Inner,
+    store: &StoreInner,
     charges: &[Charge<'_>],
     together: &[usize],
-) -> SmallVec<[(Group, Places); 2]> {
-    let mut groups: SmallVec<[(Group, Places); 2]> = SmallVec::new();
+) -> SmallVec<[(KeyGroup, Places); 2]> {
+    let mut groups: SmallVec<[(KeyGroup, Places); 2]> = SmallVec::new();
     for place in together {
         let group = store.topology.group(&store.shared, charges[*place].key);
-        let full = |places: &Places| places.len() >= Batch::MAX_ITEMS;
+        let full = |places: &Places| places.len() >= ChargeBatch::MAX_ITEMS;
         match groups.iter_mut().find(|(known, places)| *known == group && !full(places)) {
             Some((_, places)) => places.push(*place),
             None => groups.push((group, SmallVec::from_slice(&[*place]))),
@@ -138,48 +145,38 @@ fn groups(
     groups
 }
 
-/// Hands a group of charges to its server.
+/// Submits a group of charges to its server.
 fn submit(
-    store: &Inner,
-    group: Group,
+    store: &StoreInner,
+    group: KeyGroup,
     charges: &[Charge<'_>],
     places: &[usize],
-    look: bool,
-) -> oneshot::Receiver<Delivery> {
+    mode: ChargeMode,
+) -> oneshot::Receiver<ReplyGuard> {
     let items = places.iter().map(|place| {
         let charge = &charges[*place];
-        Item { key: charge.key, limit: Arc::clone(charge.limit), cost: charge.cost }
+        ChargeItem { key: charge.key, limit: Arc::clone(charge.limit), cost: charge.cost }
     });
-    let (errand, told) = Errand::new(items.collect(), look);
+    let (request, reply) = PendingCharge::new(items.collect(), mode);
     store.shared.counters.carried.fetch_add(1, Ordering::Relaxed);
     match store.topology.node(group) {
-        Ok(node) => node.submit(errand),
-        Err(error) => errand.tell(Err(error)),
+        Ok(node) => node.submit_charge(request),
+        Err(error) => request.fail(error),
     }
-    told
+    reply
 }
 
-/// The answer, or that it did not come in time.
-async fn wait(store: &Inner, told: oneshot::Receiver<Delivery>, deadline: Instant) -> Told {
-    let answer = match timeout_at(deadline, told).await {
-        Ok(Ok(told)) => told.take(),
-        Ok(Err(_)) => Err(StoreError::Interrupted {
-            store: "redis".into(),
-            reason: "the call was given up".into(),
-        }),
-        Err(_) => {
-            Err(StoreError::Timeout { store: "redis".into(), after: store.shared.config.timeout() })
-        }
-    };
-    // The call that carries the charge has the same timeout, and may report it first.
-    if let Err(StoreError::Timeout { .. }) = answer {
-        store.shared.counters.late.fetch_add(1, Ordering::Relaxed);
-    }
-    answer
+/// Returns the reply, or a timeout once the deadline has passed.
+async fn wait(
+    store: &StoreInner,
+    reply: oneshot::Receiver<ReplyGuard>,
+    deadline: Instant,
+) -> ChargeReply {
+    wait_for_reply(&store.shared, reply, deadline, ReplyGuard::take).await
 }
 
-fn note(answers: &mut Answers, places: &[usize], told: Told) {
-    match told {
+fn set_results(answers: &mut Answers, places: &[usize], reply: ChargeReply) {
+    match reply {
         Ok(outcomes) => {
             for (place, outcome) in places.iter().zip(outcomes) {
                 answers[*place] = Answer::Decided(outcome);
@@ -193,28 +190,28 @@ fn note(answers: &mut Answers, places: &[usize], told: Told) {
     }
 }
 
-/// Charges to be given back unless the request goes through, even when whoever asked is gone.
-struct GiveBack<'s> {
-    store: &'s Arc<Inner>,
+/// Charges that are refunded unless the request is admitted, also when its future is dropped.
+struct RollbackGuard<'s> {
+    store: &'s Arc<StoreInner>,
     refunds: Vec<Refund>,
 }
 
-impl GiveBack<'_> {
-    /// Gives back, and waits for it as long as there is time.
-    async fn now(&mut self, deadline: Instant) {
+impl RollbackGuard<'_> {
+    /// Refunds the charges, and waits until the deadline for that.
+    async fn roll_back(&mut self, deadline: Instant) {
         if self.refunds.is_empty() {
             return;
         }
-        let given = self.store.give_back(std::mem::take(&mut self.refunds));
-        // Out of time it goes on without us.
-        let _ = timeout_at(deadline, given).await;
+        let refunding = self.store.refund_in_background(std::mem::take(&mut self.refunds));
+        // After the deadline it continues in the background.
+        let _ = timeout_at(deadline, refunding).await;
     }
 }
 
-impl Drop for GiveBack<'_> {
+impl Drop for RollbackGuard<'_> {
     fn drop(&mut self) {
         if !self.refunds.is_empty() {
-            drop(self.store.give_back(std::mem::take(&mut self.refunds)));
+            drop(self.store.refund_in_background(std::mem::take(&mut self.refunds)));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A Redis Cluster: which node serves a slot, and finding out anew when that changes.
+//! A Redis Cluster: the servers of its slots, discovered again when they change.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -10,20 +10,21 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::address::Address;
-use super::connect::{self, OpenError};
-use super::node::{Node, Where, describe, unusable};
-use super::shared::Shared;
+use super::location::{ServerLocation, discover_slots};
+use super::node::Node;
+use super::open_error::OpenError;
+use super::shared::RedisShared;
 use super::slots::SlotMap;
 
-/// How often to look where slots are without a reason.
-const CALM: Duration = Duration::from_secs(10);
-/// How often while a node is away: a replica may have taken its place.
-const RESTLESS: Duration = Duration::from_millis(100);
+/// Time between two discoveries of the slots.
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
+/// The same while a server is down: a replica may have taken its place.
+const OUTAGE_DISCOVERY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A Redis Cluster.
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     this: Weak<Self>,
-    shared: Arc<Shared>,
+    shared: Arc<RedisShared>,
     seeds: Vec<Address>,
     map: ArcSwap<SlotMap>,
     nodes: Mutex<HashMap<Address, Arc<Node>>>,
@@ -31,7 +32,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    pub(super) fn new(shared: &Arc<Shared>, seeds: Vec<Address>) -> Arc<Self> {
+    pub(crate) fn new(shared: &Arc<RedisShared>, seeds: Vec<Address>) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             shared: Arc::clone(shared),
@@ -42,96 +43,78 @@ impl Cluster {
         })
     }
 
-    /// The node that serves a slot, as far as is known.
-    pub(super) fn node_of(&self, slot: u16) -> Option<Arc<Node>> {
+    /// Returns the server of a slot, if it is known.
+    pub(crate) fn node_of(&self, slot: u16) -> Option<Arc<Node>> {
         let map = self.map.load();
         let address = map.master_of(slot)?;
         self.nodes.lock().get(address).map(Arc::clone)
     }
 
-    /// The node at an address; a new one is connected to in the background.
-    pub(super) fn node_at(&self, address: &Address) -> Arc<Node> {
+    /// Returns the server at an address; a new one is connected to in the background.
+    pub(crate) fn node_at(&self, address: &Address) -> Arc<Node> {
         let mut nodes = self.nodes.lock();
         let node = nodes.entry(address.clone()).or_insert_with(|| {
-            let place = Where::At(address.clone());
-            let node = Node::new(&self.shared, place, Weak::clone(&self.this));
+            let location = ServerLocation::Fixed(address.clone());
+            let node = Node::new(&self.shared, location, Weak::clone(&self.this));
             node.open_in_background();
             node
         });
         Arc::clone(node)
     }
 
-    /// Every node that serves slots.
-    pub(super) fn masters(&self) -> Vec<Arc<Node>> {
+    /// Returns every server that serves slots.
+    pub(crate) fn masters(&self) -> Vec<Arc<Node>> {
         self.map.load().masters().map(|address| self.node_at(address)).collect()
     }
 
-    /// Notes that a slot is served elsewhere, and looks where the others are.
-    pub(super) fn moved(&self, slot: u16, to: &Address) -> Arc<Node> {
+    /// Notes that another server serves a slot, and refreshes the slots. Returns that server.
+    pub(crate) fn moved(&self, slot: u16, to: &Address) -> Arc<Node> {
         if self.map.load().master_of(slot) != Some(to) {
             let before = self.map.rcu(|map| {
                 let mut map = SlotMap::clone(map);
                 map.moved(slot, to);
                 map
             });
-            self.note_newcomers(&before, std::slice::from_ref(to));
-            self.look_again();
+            self.count_new_masters(&before, std::slice::from_ref(to));
+            self.refresh_slots();
         }
         self.node_at(to)
     }
 
-    /// Asks the cluster soon where its slots are.
-    pub(super) fn look_again(&self) {
+    /// Has the slots discovered again soon, in the background.
+    pub(crate) fn refresh_slots(&self) {
         self.stale.notify_one();
     }
 
-    /// Asks one node after another where the slots are.
-    pub(super) async fn look(&self) -> Result<(), OpenError> {
+    /// Discovers which servers serve the slots: on a connection in use, or else through a seed.
+    ///
+    /// # Errors
+    /// No server of the cluster has an answer.
+    pub(crate) async fn discover(&self) -> Result<(), OpenError> {
         let known: Vec<Arc<Node>> = self.nodes.lock().values().map(Arc::clone).collect();
-        for link in known.iter().filter_map(|node| node.link()) {
-            let mut connection = link.connection();
-            let reply = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await;
-            if let Ok(reply) = reply
-                && self.read(&reply, link.address()).is_ok()
-            {
+        for connection in known.iter().filter_map(|node| node.connection().ok()) {
+            if let Ok(map) = connection.slot_map().await {
+                self.replace_slots(map);
                 return Ok(());
             }
         }
-        let mut last = unusable(&self.seeds[0], "no node of the cluster answers");
-        for seed in &self.seeds {
-            match self.look_at(seed).await {
-                Ok(()) => return Ok(()),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    async fn look_at(&self, seed: &Address) -> Result<(), OpenError> {
-        let (mut connection, _) = connect::open_any(&self.shared.config, seed).await?;
-        let reply = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await;
-        let reply = reply.map_err(|error| unusable(seed, describe(&error)))?;
-        self.read(&reply, seed).map_err(|reason| unusable(seed, reason))
-    }
-
-    fn read(&self, reply: &redis::Value, asked: &Address) -> Result<(), &'static str> {
-        let map = SlotMap::read(reply, asked)?;
-        if map.masters().next().is_none() {
-            return Err("it serves no slots");
-        }
-        // Those that serve no slot any more are dropped, and with them their connections.
-        let serving: Vec<Address> = map.masters().cloned().collect();
-        let before = self.map.swap(Arc::new(map));
-        self.note_newcomers(&before, &serving);
-        for address in &serving {
-            self.node_at(address);
-        }
-        self.nodes.lock().retain(|address, _| serving.contains(address));
+        self.replace_slots(discover_slots(&self.shared.config, &self.seeds).await?);
         Ok(())
     }
 
-    /// Counts nodes that serve slots now and did not when we last looked.
-    fn note_newcomers(&self, before: &SlotMap, serving: &[Address]) {
+    fn replace_slots(&self, map: SlotMap) {
+        let serving: Vec<Address> = map.masters().cloned().collect();
+        let before = self.map.swap(Arc::new(map));
+        self.count_new_masters(&before, &serving);
+        for address in &serving {
+            self.node_at(address);
+        }
+        // Servers without slots are dropped, and with them their connections.
+        self.nodes.lock().retain(|address, _| serving.contains(address));
+    }
+
+    /// Counts servers that serve slots now and did not before.
+    fn count_new_masters(&self, before: &SlotMap, serving: &[Address]) {
         let known: Vec<&Address> = before.masters().collect();
         if !known.is_empty() {
             let new = serving.iter().filter(|address| !known.contains(address)).count();
@@ -140,9 +123,10 @@ impl Cluster {
         }
     }
 
-    /// Looks where the slots are now and then, and at once when there is a reason.
-    #[allow(clippy::disallowed_methods, reason = "looking has its own pace")]
-    pub(super) async fn keep_looking(this: Weak<Self>) {
+    /// Discovers the slots at intervals, and at once after [`refresh_slots`](Self::refresh_slots), until the cluster
+    /// is dropped.
+    #[allow(clippy::disallowed_methods, reason = "discovery has its own pace")]
+    pub(crate) async fn discover_loop(this: Weak<Self>) {
         loop {
             let Some(cluster) = this.upgrade() else { return };
             let masters = cluster.masters();
@@ -150,13 +134,14 @@ impl Cluster {
             let stale = async {
                 cluster.stale.notified().await;
             };
-            let _ = tokio::time::timeout(if whole { CALM } else { RESTLESS }, stale).await;
-            if let Err(error) = cluster.look().await {
-                tracing::debug!(%error, "cluster can't be asked where its slots are");
+            let interval = if whole { DISCOVERY_INTERVAL } else { OUTAGE_DISCOVERY_INTERVAL };
+            let _ = tokio::time::timeout(interval, stale).await;
+            if let Err(error) = cluster.discover().await {
+                tracing::debug!(%error, "cannot discover the slots of the cluster, retrying");
             }
             drop(cluster);
-            // A storm of redirections asks once.
-            tokio::time::sleep(RESTLESS / 4).await;
+            // Many redirects at once lead to one discovery.
+            tokio::time::sleep(OUTAGE_DISCOVERY_INTERVAL / 4).await;
         }
     }
 }

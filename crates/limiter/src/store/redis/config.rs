@@ -1,16 +1,16 @@
-//! How to use the servers, checked before anything is opened.
+//! The configuration of the store, validated before any connection is opened.
 
 use std::time::Duration;
 
 use tidegate_core::{Keyer, Span};
 
-use super::error::RedisConfigError;
+use super::config_error::RedisConfigError;
 use super::secret::{FleetSecret, Secret};
 use super::servers::Servers;
 use super::tls::Tls;
 use crate::store::Share;
 
-/// Which servers to use and how. Whatever can be built can be used.
+/// The servers of a store and their settings. Every value of this type is valid.
 ///
 /// Reads from a URL, and prints as one without secrets:
 ///
@@ -29,8 +29,8 @@ use crate::store::Share;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisConfig {
     servers: Servers,
-    login: Login,
-    sentinel_login: Login,
+    login: ServerLogin,
+    sentinel_login: ServerLogin,
     database: u32,
     tls: Option<Tls>,
     prefix: String,
@@ -41,21 +41,21 @@ pub struct RedisConfig {
     last_share: Option<Share>,
 }
 
-/// Who to be, to a server with access control.
+/// The login at a server with access control.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Login {
-    pub(super) user: Option<String>,
-    pub(super) password: Option<Secret>,
+pub(crate) struct ServerLogin {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<Secret>,
 }
 
 impl RedisConfig {
-    /// What keys begin with unless told otherwise.
+    /// The default prefix of keys.
     pub const DEFAULT_PREFIX: &'static str = "tg:";
-    /// How long a check may take unless told otherwise.
+    /// The default timeout of a check.
     pub const DEFAULT_TIMEOUT: Duration = Duration::from_millis(10);
-    /// How long opening a connection may take unless told otherwise.
+    /// The default timeout of connecting.
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-    /// How long a denial is remembered unless told otherwise.
+    /// The default time for which a denial is cached.
     pub const DEFAULT_DENIAL_MEMORY: Duration = Duration::from_secs(1);
 
     /// Most nodes that a fleet can have had.
@@ -74,8 +74,8 @@ impl RedisConfig {
         servers.validate()?;
         Ok(Self {
             servers,
-            login: Login::default(),
-            sentinel_login: Login::default(),
+            login: ServerLogin::default(),
+            sentinel_login: ServerLogin::default(),
             database: 0,
             tls: None,
             prefix: Self::DEFAULT_PREFIX.to_owned(),
@@ -166,7 +166,7 @@ impl RedisConfig {
         let password = password.into();
         user.iter().try_for_each(|user| word("sentinel user", user))?;
         word("sentinel password", password.reveal())?;
-        self.sentinel_login = Login { user, password: Some(password) };
+        self.sentinel_login = ServerLogin { user, password: Some(password) };
         Ok(self)
     }
 
@@ -203,8 +203,8 @@ impl RedisConfig {
     /// Begins every key with this text.
     ///
     /// # Errors
-    /// It is empty, too long, or has what keys can't begin with. A brace would tell a cluster to
-    /// keep all keys in one slot.
+    /// It is empty, too long, or has what keys can't begin with. A brace would make a
+    /// cluster keep all keys in one slot.
     pub fn with_prefix(mut self, prefix: impl Into<String>) -> Result<Self, RedisConfigError> {
         let prefix = prefix.into();
         let fits = (1..=Self::MAX_PREFIX).contains(&prefix.len());
@@ -217,8 +217,8 @@ impl RedisConfig {
         Ok(self)
     }
 
-    /// Hashes keys with a secret that all nodes share, so that a reader of Redis can't tell by
-    /// trying whose counter it sees.
+    /// Hashes keys with a secret that all nodes share, so that a reader of Redis can't find the client of a counter by
+    /// trying names.
     ///
     /// # Errors
     /// It is empty or too long.
@@ -289,35 +289,35 @@ impl RedisConfig {
         self.last_share
     }
 
-    /// Which servers hold the counters.
+    /// Returns the servers that store the counters.
     #[must_use]
     pub fn servers(&self) -> &Servers {
         &self.servers
     }
 
-    /// The user to log in as, if any.
+    /// Returns the user to log in as, if any.
     #[must_use]
     pub fn user(&self) -> Option<&str> {
         self.login.user.as_deref()
     }
 
-    /// Whether there is a password to log in with.
+    /// Returns whether there is a password to log in with.
     #[must_use]
     pub fn has_password(&self) -> bool {
         self.login.password.is_some()
     }
 
-    /// Whether keys are hashed with a secret that all nodes share.
+    /// Returns whether keys are hashed with a secret that all nodes share.
     #[must_use]
     pub fn has_fleet_secret(&self) -> bool {
         self.fleet_secret != FleetSecret::default()
     }
 
-    pub(super) fn login(&self) -> &Login {
+    pub(crate) fn login(&self) -> &ServerLogin {
         &self.login
     }
 
-    pub(super) fn sentinel_login(&self) -> &Login {
+    pub(crate) fn sentinel_login(&self) -> &ServerLogin {
         &self.sentinel_login
     }
 
@@ -327,13 +327,13 @@ impl RedisConfig {
         self.database
     }
 
-    /// How connections are encrypted, if they are.
+    /// Returns the encryption of connections, if there is any.
     #[must_use]
     pub fn tls(&self) -> Option<&Tls> {
         self.tls.as_ref()
     }
 
-    /// What every key begins with.
+    /// Returns the prefix of every key.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.prefix
@@ -345,19 +345,19 @@ impl RedisConfig {
         Keyer::Fleet { secret: self.fleet_secret.bytes() }
     }
 
-    /// How long a check may take in all.
+    /// Returns the timeout of a check.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// How long opening a connection may take in all.
+    /// Returns the timeout of connecting.
     #[must_use]
     pub fn connect_timeout(&self) -> Duration {
         self.connect_timeout
     }
 
-    /// How long a node may repeat a denial without asking again.
+    /// Returns the time for which a node may repeat a denial without a call to the store.
     #[must_use]
     pub fn denial_memory(&self) -> Duration {
         self.denial_memory
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_out_of_bounds_says_what_is_wanted() {
+    fn error_of_a_setting_out_of_bounds_names_the_bounds() {
         let ms = Duration::from_millis;
         for (result, error) in [
             (single("a").with_timeout(ms(0)), "timeout must be from 1 ms to 60 s, found 0 s"),
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_servers_can_not_do_is_refused() {
+    fn settings_that_the_servers_do_not_support_are_rejected() {
         let cluster = Servers::Cluster(vec![Address::tcp("a", 1).unwrap()]);
         let cluster = RedisConfig::new(cluster).unwrap();
         assert!(cluster.clone().with_database(0).is_ok());

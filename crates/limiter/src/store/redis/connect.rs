@@ -1,6 +1,4 @@
-//! Opens connections, and looks at who answers before anything depends on it.
-
-mod error;
+//! Opens connections, and checks the server before it is used.
 
 use std::time::Duration;
 
@@ -16,54 +14,52 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::address::Address;
-use super::config::{Login, RedisConfig};
-use super::server::{Mode, Role, Server};
+use super::config::{RedisConfig, ServerLogin};
+use super::open_error::OpenError;
+use super::server_info::{ServerInfo, ServerMode, ServerRole};
 use super::servers::Servers;
 use super::tls::provide_cryptography;
 
-pub use error::OpenError;
-
-/// What connections are called in `CLIENT LIST`.
+/// The name of connections in `CLIENT LIST`.
 const CLIENT_NAME: &str = "tidegate";
 
-/// A connection to a master that the scripts run on, within the connect timeout.
+/// Connects to a master that the scripts run on, within the connect timeout.
 ///
-/// Commands on it time out after the time that a check has. A timeout leaves the connection open,
-/// and what was sent may be done.
+/// Commands time out after the timeout of a check. A timeout leaves the connection open, and the command may be done.
 ///
 /// # Errors
-/// There is no such server, it does not let us in, or it is not one that can be used.
-pub(super) async fn open(
+/// The server is unreachable, rejects the login, or can't be used.
+pub(crate) async fn open(
     config: &RedisConfig,
     address: &Address,
 ) -> Result<MultiplexedConnection, OpenError> {
     let (connection, role) = open_any(config, address).await?;
     match role {
-        Some(Role::Replica { of: master }) => {
+        Some(ServerRole::Replica { of: master }) => {
             Err(OpenError::Replica { address: address.clone(), master })
         }
-        Some(Role::Master) | None => Ok(connection),
+        Some(ServerRole::Master) | None => Ok(connection),
     }
 }
 
-/// As [`open`], to a master or a replica: any node of a cluster can say where the masters are.
-/// Which of them it is, if it says.
-pub(super) async fn open_any(
+/// Connects like [`open`], to a master or a replica: any server of a cluster has the slot map. Returns its role, if it
+/// reports one.
+pub(crate) async fn open_any(
     config: &RedisConfig,
     address: &Address,
-) -> Result<(MultiplexedConnection, Option<Role>), OpenError> {
+) -> Result<(MultiplexedConnection, Option<ServerRole>), OpenError> {
     let opening = async {
         let mut connection = connect(config, address, config.login(), config.database()).await?;
-        let server = introduce(&mut connection, config, address).await?;
-        let role = examine(config, address, server)?;
+        let server = identify(&mut connection, config, address).await?;
+        let role = check_server(config, address, server)?;
         connection.set_response_timeout(config.timeout());
         Ok((connection, role))
     };
     within(config.connect_timeout(), address, opening).await
 }
 
-/// The outcome, or an error once the time is up.
-pub(super) async fn within<T>(
+/// Returns the outcome, or an error after the timeout.
+pub(crate) async fn within<T>(
     after: Duration,
     address: &Address,
     opening: impl Future<Output = Result<T, OpenError>>,
@@ -74,11 +70,11 @@ pub(super) async fn within<T>(
     }
 }
 
-/// A connection that has logged in. Commands on it have no timeout of their own.
-pub(super) async fn connect(
+/// Connects and logs in. Commands have no timeout of their own.
+pub(crate) async fn connect(
     config: &RedisConfig,
     address: &Address,
-    login: &Login,
+    login: &ServerLogin,
     database: u32,
 ) -> Result<MultiplexedConnection, OpenError> {
     let settings = AsyncConnectionConfig::new()
@@ -87,14 +83,14 @@ pub(super) async fn connect(
     let connecting = async move |client: Client| {
         client.get_multiplexed_async_connection_with_config(&settings).await
     };
-    reach(config, address, login, database, connecting).await
+    connect_with(config, address, login, database, connecting).await
 }
 
-/// A connection for subscriptions, opened within the connect timeout.
-pub(super) async fn listen(
+/// Connects for subscriptions, within the connect timeout.
+pub(crate) async fn connect_pubsub(
     config: &RedisConfig,
     address: &Address,
-    login: &Login,
+    login: &ServerLogin,
     database: u32,
 ) -> Result<PubSub, OpenError> {
     let patience = config.connect_timeout();
@@ -102,14 +98,14 @@ pub(super) async fn listen(
         let late = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
         timeout(patience, client.get_async_pubsub()).await.map_err(late)?
     };
-    reach(config, address, login, database, connecting).await
+    connect_with(config, address, login, database, connecting).await
 }
 
-/// What comes of a client that knows the way to a server and how to log in there.
-async fn reach<T: Send + 'static>(
+/// Connects by `connecting`, with a client that has the address, the login and the TLS settings.
+async fn connect_with<T: Send + 'static>(
     config: &RedisConfig,
     address: &Address,
-    login: &Login,
+    login: &ServerLogin,
     database: u32,
     connecting: impl AsyncFnOnce(Client) -> Result<T, RedisError> + Send + 'static,
 ) -> Result<T, OpenError> {
@@ -121,7 +117,7 @@ async fn reach<T: Send + 'static>(
             OpenError::new(address, login, &error)
         }
     };
-    let unusable = |reason| OpenError::Connect { address: address.clone(), reason };
+    let unusable = |reason: String| OpenError::connect(address, reason);
     let place = match (address.clone(), config.tls()) {
         (Address::Unix(path), _) => ConnectionAddr::Unix(path),
         (Address::Tcp { host, port }, None) => ConnectionAddr::Tcp(host, port),
@@ -141,26 +137,25 @@ async fn reach<T: Send + 'static>(
     provide_cryptography();
     let runtime = Handle::current();
     let connecting = tokio::task::spawn_blocking(move || {
-        let certificates = tls.read().map_err(Trouble::Files)?;
-        let client = Client::build_with_tls(info, certificates).map_err(Trouble::Redis)?;
-        runtime.block_on(connecting(client)).map_err(Trouble::Redis)
+        let certificates = tls.read().map_err(ConnectError::Files)?;
+        let client = Client::build_with_tls(info, certificates).map_err(ConnectError::Redis)?;
+        runtime.block_on(connecting(client)).map_err(ConnectError::Redis)
     });
     match connecting.await {
         Ok(outcome) => outcome.map_err(|trouble| match trouble {
-            Trouble::Files(reason) => unusable(reason),
-            Trouble::Redis(error) => failed(error),
+            ConnectError::Files(reason) => unusable(reason),
+            ConnectError::Redis(error) => failed(error),
         }),
         Err(error) => Err(unusable(error.to_string())),
     }
 }
 
-enum Trouble {
+enum ConnectError {
     Files(String),
     Redis(RedisError),
 }
 
-/// Sends at once, and notices when the other side is gone without a word: replies that time out
-/// do not close a connection.
+/// Sends without delay, and detects a peer that is gone: replies that time out do not close a connection.
 fn tcp_settings(config: &RedisConfig) -> TcpSettings {
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(5))
@@ -172,14 +167,14 @@ fn tcp_settings(config: &RedisConfig) -> TcpSettings {
     settings
 }
 
-/// RESP2 says all that is needed, to servers of any age: one that is too old can still be told so.
-fn hello(login: &Login, database: u32) -> RedisConnectionInfo {
+/// Uses RESP2, which servers of any age understand: the error for one that is too old names its version.
+fn hello(login: &ServerLogin, database: u32) -> RedisConnectionInfo {
     let hello = RedisConnectionInfo::default()
         .set_protocol(ProtocolVersion::RESP2)
         .set_db(i64::from(database));
     let password = login.password.as_ref().map(|password| password.reveal());
     match (&login.user, password) {
-        // Without a password the client would not say who it is.
+        // Without a password the client would not send the user.
         (Some(user), password) => {
             hello.set_username(user).set_password(password.unwrap_or_default())
         }
@@ -188,12 +183,12 @@ fn hello(login: &Login, database: u32) -> RedisConnectionInfo {
     }
 }
 
-/// Says who we are and asks who it is. An access list that forbids either is no obstacle.
-async fn introduce(
+/// Names the connection and reads the identity of the server. An access list may forbid either.
+async fn identify(
     connection: &mut MultiplexedConnection,
     config: &RedisConfig,
     address: &Address,
-) -> Result<Server, OpenError> {
+) -> Result<ServerInfo, OpenError> {
     let failed = |error: &RedisError| OpenError::new(address, config.login(), error);
     let named: Result<(), _> =
         redis::cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME).query_async(connection).await;
@@ -202,43 +197,45 @@ async fn introduce(
     }
     let info: Result<Vec<u8>, _> = redis::cmd("INFO").query_async(connection).await;
     match info {
-        Ok(info) => return Ok(Server::read(&String::from_utf8_lossy(&info), address)),
+        Ok(info) => return Ok(ServerInfo::read(&String::from_utf8_lossy(&info), address)),
         Err(error) => tolerate(address, "INFO", error).map_err(|error| failed(&error))?,
     }
     let role: Result<redis::Value, _> = redis::cmd("ROLE").query_async(connection).await;
     let role = match role {
-        Ok(reply) => Role::read(&reply, address),
+        Ok(reply) => ServerRole::read(&reply, address),
         Err(error) => {
             tolerate(address, "ROLE", error).map_err(|error| failed(&error))?;
             None
         }
     };
-    Ok(Server { role, ..Server::default() })
+    Ok(ServerInfo { role, ..ServerInfo::default() })
 }
 
-/// Goes on after a server would not answer a question; not when it is gone or wants a password.
+/// Accepts that a server rejects a command, but not that it is unreachable or requires a password.
 fn tolerate(address: &Address, command: &str, error: RedisError) -> Result<(), RedisError> {
     let answered = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
     if !answered || error.code() == Some("NOAUTH") {
         return Err(error);
     }
-    debug!(redis = %address, command, error = %error, "redis does not say who it is, going on");
+    debug!(redis = %address, command, error = %error, "redis rejects a command that identifies it, continuing");
     Ok(())
 }
 
-/// Refuses a server that can't be used, and warns of one that may lose counters.
-fn examine(
+/// Rejects a server that can't be used, and warns of one that may evict counters.
+fn check_server(
     config: &RedisConfig,
     address: &Address,
-    server: Server,
-) -> Result<Option<Role>, OpenError> {
+    server: ServerInfo,
+) -> Result<Option<ServerRole>, OpenError> {
     let address = address.clone();
     if let Some(version) = server.version.filter(|version| !version.is_supported()) {
         return Err(OpenError::Version { address, found: version.to_string() });
     }
     let wanted = match config.servers() {
-        Servers::Cluster(_) => Mode::Cluster,
-        Servers::Single(_) | Servers::Sentinel { .. } | Servers::Shards(_) => Mode::Standalone,
+        Servers::Cluster(_) => ServerMode::Cluster,
+        Servers::Single(_) | Servers::Sentinel { .. } | Servers::Shards(_) => {
+            ServerMode::Standalone
+        }
     };
     if let Some(found) = server.mode.filter(|mode| *mode != wanted) {
         let (wanted, found) = (wanted.to_string(), found.to_string());

@@ -1,40 +1,41 @@
-//! What a node of a cluster says when a key is not its own.
+//! Redirects of a cluster: their meaning, and the policy for following them.
+
+use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
+use tokio::time::Instant;
 
 use super::address::Address;
 use super::slots::node_at;
 
-/// Why a node of a cluster did nothing, and who would have.
-///
-/// In each case nothing was done, so asking again charges nobody twice.
+/// A reply of a cluster server that does not serve the keys of a call. Nothing was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Redirect {
-    /// The slot is another node's now.
+pub(crate) enum Redirect {
+    /// Another server serves the slot.
     Moved {
-        /// Which slot.
+        /// The slot.
         slot: u16,
-        /// Who serves it.
+        /// The server of the slot.
         to: Address,
     },
-    /// The slot is on its way to another node, which has the key if it is asked with `ASKING`.
+    /// The slot migrates to another server, which has the keys and serves them after `ASKING`.
     Ask {
-        /// Which slot.
+        /// The slot.
         slot: u16,
-        /// Who may have the key.
+        /// The server that imports the slot.
         to: Address,
     },
-    /// The slot is on its way to another node, and so are some of the keys.
+    /// The slot migrates to another server, which has some of the keys.
     TryAgain,
-    /// The cluster serves nobody, or not this slot.
+    /// The cluster serves no slots, or not this one.
     ClusterDown,
 }
 
 impl Redirect {
-    /// What the error of the node at `asked` says, if it is about where keys are.
-    pub(super) fn read(error: &RedisError, asked: &Address) -> Option<Self> {
+    /// Reads the error of the server at `asked`, if it is a redirect.
+    pub(crate) fn read(error: &RedisError, asked: &Address) -> Option<Self> {
         let ErrorKind::Server(_) = error.kind() else { return None };
-        // What follows an ASKING is one of two replies, and only there are its details.
+        // The reply after an ASKING is one of two, and only there are its details.
         let errors = error.clone().into_server_errors()?;
         let (_, error) = errors.first()?;
         let kind = error.kind()?;
@@ -56,6 +57,70 @@ fn target(details: &str, asked: &Address) -> Option<(u16, Address)> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let host = if host == "?" { "" } else { host };
     Some((slot.parse().ok()?, node_at(host, port.parse().ok()?, asked)?))
+}
+
+/// Follows the redirects that one call receives.
+///
+/// The policy is the same for charges, leases, refunds, every other script, and documents:
+///
+/// - `MOVED`: the slot map is corrected, and the call is sent to the new owner of the slot.
+/// - `ASK`: the call is sent after `ASKING` to the server that imports the slot.
+/// - `TRYAGAIN`: some keys of the call have migrated and others have not. Requests that only share the call are sent
+///   one by one. A single request is sent again to the same server.
+/// - `CLUSTERDOWN`: the call fails. A cluster without a majority does not recover within the time of one call.
+///
+/// Nothing was done in any of these cases, so that sending again charges nothing twice. The first `MOVED` or `ASK` is
+/// followed at once. Every other redirect waits, first 1 ms, then twice as long each time, up to 50 ms: servers may
+/// redirect to each other until they agree. A server without a connection is waited for. The call fails once the
+/// timeout has passed since its first redirect.
+pub(crate) struct RedirectFollower {
+    deadline: Instant,
+    backoff: Duration,
+    is_first: bool,
+}
+
+/// The first and the longest pause before a redirect is followed.
+const REDIRECT_BACKOFF: (Duration, Duration) =
+    (Duration::from_millis(1), Duration::from_millis(50));
+
+impl RedirectFollower {
+    /// A follower for a call that has just received its first redirect.
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self { deadline: Instant::now() + timeout, backoff: REDIRECT_BACKOFF.0, is_first: true }
+    }
+
+    /// Returns the time by which the call fails.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Returns once a redirect is to be followed.
+    ///
+    /// # Errors
+    /// The call fails: the reason.
+    #[allow(clippy::disallowed_methods, reason = "a migration gives no event to wait for")]
+    pub(crate) async fn wait(&mut self, redirect: &Redirect) -> Result<(), &'static str> {
+        let pause = self.next_pause(redirect, Instant::now())?;
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
+        Ok(())
+    }
+
+    fn next_pause(&mut self, redirect: &Redirect, now: Instant) -> Result<Duration, &'static str> {
+        let is_first = std::mem::take(&mut self.is_first);
+        match redirect {
+            Redirect::ClusterDown => return Err("the cluster is down"),
+            Redirect::Moved { .. } | Redirect::Ask { .. } if is_first => return Ok(Duration::ZERO),
+            Redirect::Moved { .. } | Redirect::Ask { .. } | Redirect::TryAgain => {}
+        }
+        let pause = self.backoff;
+        if now + pause >= self.deadline {
+            return Err("the cluster redirects the call until its timeout");
+        }
+        self.backoff = (pause * 2).min(REDIRECT_BACKOFF.1);
+        Ok(pause)
+    }
 }
 
 #[cfg(test)]
@@ -110,5 +175,34 @@ mod tests {
         ] {
             assert_eq!(redirect(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn redirects_are_followed_with_growing_pauses_until_the_timeout() {
+        let moved = Redirect::Moved { slot: 1, to: to("b:1") };
+        let ask = Redirect::Ask { slot: 1, to: to("a:1") };
+        let mut follower = RedirectFollower::new(Duration::from_millis(500));
+        let mut now = Instant::now();
+        let mut pauses = Vec::new();
+        let reason = loop {
+            let redirect = if pauses.len() % 2 == 0 { &moved } else { &ask };
+            match follower.next_pause(redirect, now) {
+                Ok(pause) => pauses.push(pause.as_millis()),
+                Err(reason) => break reason,
+            }
+            now += Duration::from_millis(pauses[pauses.len() - 1].try_into().unwrap());
+        };
+        assert_eq!(pauses[..9], [0, 1, 2, 4, 8, 16, 32, 50, 50]);
+        assert!(pauses.iter().sum::<u128>() < 500, "{pauses:?}");
+        assert_eq!(reason, "the cluster redirects the call until its timeout");
+    }
+
+    #[test]
+    fn first_tryagain_waits_and_clusterdown_fails() {
+        let mut follower = RedirectFollower::new(Duration::from_secs(1));
+        let now = Instant::now();
+        assert_eq!(follower.next_pause(&Redirect::TryAgain, now), Ok(Duration::from_millis(1)));
+        let down = follower.next_pause(&Redirect::ClusterDown, now);
+        assert_eq!(down, Err("the cluster is down"));
     }
 }

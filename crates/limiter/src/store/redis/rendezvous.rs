@@ -7,26 +7,26 @@ use super::address::Address;
 /// A new shard takes its share of the keys and moves no others. All nodes of a fleet agree, whatever the order in
 /// which they list the shards: a shard is known by its address as it is written, so `localhost` and `127.0.0.1` are
 /// two. A shard that does not answer keeps its keys.
-pub(super) struct RendezvousHash {
+pub(crate) struct RendezvousHash {
     /// A hash of each shard's address and its place in the list, sorted by hash.
     shards: Box<[(u128, usize)]>,
 }
 
 impl RendezvousHash {
     /// For these shards; there is at least one, and none twice.
-    pub(super) fn new(addresses: &[Address]) -> Self {
+    pub(crate) fn new(addresses: &[Address]) -> Self {
         let mut shards: Box<[_]> = addresses.iter().map(address_hash).zip(0..).collect();
         shards.sort_unstable();
         Self { shards }
     }
 
     /// Returns the place in the list of the shard that stores this key.
-    pub(super) fn shard_of(&self, key: u128) -> usize {
+    pub(crate) fn shard_of(&self, key: u128) -> usize {
         self.shards.get(self.rank_of(key)).map_or(0, |(_, place)| *place)
     }
 
     /// Returns the place of the shard that stores this key, in an order that does not depend on the list's.
-    pub(super) fn rank_of(&self, key: u128) -> usize {
+    pub(crate) fn rank_of(&self, key: u128) -> usize {
         let scores = self.shards.iter().map(|(hash, _)| score(key, *hash));
         scores.enumerate().max_by_key(|(_, score)| *score).map_or(0, |(rank, _)| rank)
     }

@@ -1,12 +1,13 @@
 //! The scripts, put together from the files beside this one.
 
+use redis::Cmd;
 use tidegate_core::{ClientStates, Holds, Quota};
 
-/// A script, and the hash that Redis knows it by.
+/// A script and its hash.
 #[derive(Clone)]
-pub(super) struct Script {
-    pub(super) source: String,
-    pub(super) hash: String,
+pub(crate) struct Script {
+    pub(crate) source: String,
+    pub(crate) hash: String,
 }
 
 impl Script {
@@ -16,15 +17,41 @@ impl Script {
     }
 }
 
-/// What runs inside of Redis.
+/// One call of a script.
+#[derive(Clone, Copy)]
+pub(crate) struct ScriptCall<'a> {
+    pub(crate) script: &'a Script,
+    pub(crate) keys: &'a [String],
+    pub(crate) arguments: &'a [Vec<u8>],
+}
+
+impl ScriptCall<'_> {
+    /// Returns the command that names the script by its hash.
+    pub(crate) fn by_hash(&self) -> Cmd {
+        self.command("EVALSHA", &self.script.hash)
+    }
+
+    /// Returns the command that contains the source of the script.
+    pub(crate) fn by_source(&self) -> Cmd {
+        self.command("EVAL", &self.script.source)
+    }
+
+    fn command(&self, name: &str, script: &str) -> Cmd {
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(self.keys.len()).arg(self.keys).arg(self.arguments);
+        command
+    }
+}
+
+/// The scripts that run inside of Redis.
 #[derive(Clone)]
-pub(super) struct Scripts {
-    pub(super) charge: Script,
-    pub(super) refund: Script,
-    pub(super) lease: Script,
-    pub(super) pulse: Script,
-    pub(super) forget: Script,
-    pub(super) blocks: Script,
+pub(crate) struct Scripts {
+    pub(crate) charge: Script,
+    pub(crate) refund: Script,
+    pub(crate) lease: Script,
+    pub(crate) heartbeat: Script,
+    pub(crate) forget: Script,
+    pub(crate) blocks: Script,
 }
 
 /// Each algorithm by the name of its function, in the order of the ids in their tags.
@@ -37,25 +64,25 @@ const ALGORITHMS: [(&str, &str); 6] = [
     ("concurrency", include_str!("concurrency.lua")),
 ];
 
-/// Where the charge script takes in what it does with requests of several charges.
-const SEVERAL: &str = "--[[ several.lua ]]\n";
+/// The place in the charge script for the part that handles requests of several charges.
+const MULTI_CHARGE: &str = "--[[ multi_charge.lua ]]\n";
 
 /// The server's own time decides.
 const CLOCK: &str = include_str!("clock.lua");
 
 impl Scripts {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with_clock(CLOCK)
     }
 
-    /// Every script, to be loaded before the first check.
-    pub(super) fn all(&self) -> [&Script; 6] {
-        [&self.charge, &self.refund, &self.lease, &self.pulse, &self.forget, &self.blocks]
+    /// Returns every script, to be loaded before the first check.
+    pub(crate) fn all(&self) -> [&Script; 6] {
+        [&self.charge, &self.refund, &self.lease, &self.heartbeat, &self.forget, &self.blocks]
     }
 
     /// The scripts on another clock, for tests that move time by hand.
-    pub(super) fn with_clock(clock: &str) -> Self {
-        // What a script does not need of the meters is not made.
+    pub(crate) fn with_clock(clock: &str) -> Self {
+        // Parts of the algorithms that a script does not need are left out.
         let compose = |needs: &str, task: &str| {
             let mut source = String::from(include_str!("header.lua"));
             source.push_str(needs);
@@ -68,8 +95,9 @@ impl Scripts {
             source.push_str(task);
             Script::new(source)
         };
-        let several = format!("local function several()\n{}end\n", include_str!("several.lua"));
-        let charge = include_str!("charge.lua").replace(SEVERAL, &several);
+        let multi = include_str!("multi_charge.lua");
+        let multi = format!("local function multi_charge()\n{multi}end\n");
+        let charge = include_str!("charge.lua").replace(MULTI_CHARGE, &multi);
         let leases = format!(
             "local REFUNDS, LEASES, MOST, LARGEST, LONGEST_DEBT = false, true, {}, {}, {}\n",
             Holds::MOST,
@@ -80,7 +108,7 @@ impl Scripts {
             charge: compose("local REFUNDS, LEASES = false, false\n", &charge),
             refund: compose("local REFUNDS, LEASES = true, false\n", include_str!("refund.lua")),
             lease: compose(&leases, include_str!("lease.lua")),
-            pulse: Script::new(include_str!("pulse.lua").to_owned()),
+            heartbeat: Script::new(include_str!("heartbeat.lua").to_owned()),
             forget: Script::new(include_str!("forget.lua").to_owned()),
             blocks: Script::new(include_str!("blocks.lua").to_owned()),
         }

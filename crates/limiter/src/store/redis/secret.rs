@@ -1,4 +1,4 @@
-//! Words that open doors and must not show up in a log.
+//! Passwords, which never appear in a log.
 
 use std::fmt;
 
@@ -32,18 +32,18 @@ impl fmt::Display for Secret {
     }
 }
 
-/// What all nodes of a fleet key their hashes with; zeros when they share no secret.
+/// The key of the hashes of all nodes of a fleet; zeros when they share no secret.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct FleetSecret([u8; 32]);
+pub(crate) struct FleetSecret([u8; 32]);
 
 impl FleetSecret {
     /// The key that stands for a text of any length: equal texts give equal keys.
-    pub(super) fn derive(text: &str) -> Self {
+    pub(crate) fn derive(text: &str) -> Self {
         // Changing the context would part the nodes of a fleet: each release would count alone.
         Self(blake3::derive_key("tidegate 2026 fleet secret for keys in redis", text.as_bytes()))
     }
 
-    pub(super) fn bytes(self) -> [u8; 32] {
+    pub(crate) fn bytes(self) -> [u8; 32] {
         self.0
     }
 }

@@ -1,14 +1,14 @@
-//! Which servers hold the counters, and how they belong together.
+//! The servers that store the counters.
 
 use super::address::Address;
-use super::error::RedisConfigError;
+use super::config_error::RedisConfigError;
 
-/// Which servers hold the counters.
+/// The servers that store the counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Servers {
     /// One server.
     Single(Address),
-    /// The server that sentinels say is the master.
+    /// The master that the sentinels elected.
     Sentinel {
         /// Sentinels to ask, in this order.
         sentinels: Vec<Address>,
@@ -38,12 +38,12 @@ impl Servers {
         }
     }
 
-    /// Whether one of them is a socket in the file system.
-    pub(super) fn have_socket(&self) -> bool {
+    /// Returns whether one of them is a socket in the file system.
+    pub(crate) fn have_socket(&self) -> bool {
         self.addresses().iter().any(|address| matches!(address, Address::Unix(_)))
     }
 
-    pub(super) fn validate(&self) -> Result<(), RedisConfigError> {
+    pub(crate) fn validate(&self) -> Result<(), RedisConfigError> {
         let addresses = self.addresses();
         if !(1..=Self::MAX).contains(&addresses.len()) {
             let wanted = format!("from 1 to {}", Self::MAX);

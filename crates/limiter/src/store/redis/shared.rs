@@ -1,4 +1,4 @@
-//! What every part of the store has in common.
+//! Configuration, scripts and counters that every part of the store uses.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -8,66 +8,66 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use tidegate_core::Key;
 use tokio::runtime::Handle;
 
-use super::RedisConfig;
-use super::node::HeldSlots;
+use super::config::RedisConfig;
+use super::held_slots::HeldSlots;
 use super::script::Scripts;
 
-/// What every part of the store has in common.
+/// Configuration, scripts and counters that every part of the store uses.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) config: RedisConfig,
-    pub(super) scripts: Scripts,
-    pub(super) runtime: Handle,
-    pub(super) counters: Counters,
-    /// Renewed when a lost connection is back.
-    pub(super) held: HeldSlots,
+pub(crate) struct RedisShared {
+    pub(crate) config: RedisConfig,
+    pub(crate) scripts: Scripts,
+    pub(crate) runtime: Handle,
+    pub(crate) counters: RedisCounters,
+    /// Slots that are renewed before a lost connection is used again.
+    pub(crate) held: HeldSlots,
 }
 
-/// What happened, for metrics.
+/// RedisCounters of the store, for metrics.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(crate) struct RedisCounters {
     /// Script calls that charged.
-    pub(super) calls: AtomicU64,
-    /// Requests that they carried.
-    pub(super) carried: AtomicU64,
-    /// Asks that were handed to a server.
-    pub(super) asks: AtomicU64,
-    /// Script calls that carried them.
-    pub(super) ask_calls: AtomicU64,
-    /// Requests that were denied from memory.
-    pub(super) remembered: AtomicU64,
-    /// Charges that could not be given back.
-    pub(super) lost: AtomicU64,
-    /// How often a server was given up for a while.
-    pub(super) opened: AtomicU64,
-    /// How often another server took the place of a master.
-    pub(super) failovers: AtomicU64,
-    /// Requests without an answer by their deadline.
-    pub(super) late: AtomicU64,
+    pub(crate) calls: AtomicU64,
+    /// Requests that were submitted to a server.
+    pub(crate) carried: AtomicU64,
+    /// Lease requests that were submitted to a server.
+    pub(crate) asks: AtomicU64,
+    /// Script calls of lease requests.
+    pub(crate) ask_calls: AtomicU64,
+    /// Requests that a cached denial answered.
+    pub(crate) remembered: AtomicU64,
+    /// Charges that could not be refunded.
+    pub(crate) lost: AtomicU64,
+    /// Number of times that a breaker opened.
+    pub(crate) opened: AtomicU64,
+    /// Number of times that another server became the master.
+    pub(crate) failovers: AtomicU64,
+    /// Requests without a reply by their deadline.
+    pub(crate) late: AtomicU64,
 }
 
-impl Shared {
-    /// The name of a key in Redis: the prefix, and the 128 bits in 22 letters.
-    pub(super) fn spell(&self, key: Key) -> String {
+impl RedisShared {
+    /// Returns the Redis key of a counter: the prefix, and the 128 bits of the key in 22 letters.
+    pub(crate) fn counter_key(&self, key: Key) -> String {
         let mut name = String::with_capacity(self.config.prefix().len() + 22);
         name.push_str(self.config.prefix());
         BASE64_URL_SAFE_NO_PAD.encode_string(key.as_u128().to_be_bytes(), &mut name);
         name
     }
 
-    /// The name of what is held beside a key's counter; a cluster keeps both in one slot.
-    pub(super) fn spell_holds(&self, key: Key) -> String {
-        format!("{{{}}}:h", self.spell(key))
+    /// Returns the Redis key of the leases of a key; a cluster keeps it in the slot of the counter.
+    pub(crate) fn lease_key(&self, key: Key) -> String {
+        format!("{{{}}}:h", self.counter_key(key))
     }
 
-    /// A name for something that is no counter.
-    pub(super) fn spell_own(&self, name: &str) -> String {
-        // No counter is called so: their names are longer and have no colon.
+    /// Returns a Redis key that belongs to the fleet and is no counter.
+    pub(crate) fn fleet_key(&self, name: &str) -> String {
+        // No counter has this key: those are longer and have no colon after the prefix.
         format!("{}:{name}", self.config.prefix())
     }
 
-    /// Runs something that nobody waits for.
-    pub(super) fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+    /// Runs a task in the background.
+    pub(crate) fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         drop(self.runtime.spawn(task));
     }
 }

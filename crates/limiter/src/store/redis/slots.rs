@@ -1,15 +1,15 @@
-//! Which node of a cluster serves a key.
+//! Hash slots of a cluster, and the servers that serve them.
 
 use redis::Value;
 
 use super::address::Address;
 
-/// How many slots a cluster has.
-pub(super) const SLOTS: u16 = 16_384;
+/// Number of slots of a cluster.
+pub(crate) const SLOTS: u16 = 16_384;
 
-/// The slot of a key, as every node of a cluster computes it: of what is between the first `{` and
-/// the next `}` if there is anything, else of the whole key.
-pub(super) fn slot_of(key: &[u8]) -> u16 {
+/// Returns the slot of a key, as every server of a cluster computes it: of the text between the first `{` and the next
+/// `}` if there is any, else of the whole key.
+pub(crate) fn slot_of(key: &[u8]) -> u16 {
     let tag = key.iter().position(|&byte| byte == b'{').and_then(|open| {
         let after = key.get(open + 1..)?;
         let close = after.iter().position(|&byte| byte == b'}')?;
@@ -43,9 +43,9 @@ const TABLE: [u16; 256] = {
     table
 };
 
-/// Which master serves each slot, as far as it is known.
+/// The master of each slot, as far as it is known.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct SlotMap {
+pub(crate) struct SlotMap {
     masters: Vec<Address>,
     /// For each slot the place of its master, or [`UNSERVED`].
     places: Box<[u16]>,
@@ -56,17 +56,17 @@ const UNSERVED: u16 = u16::MAX;
 
 impl SlotMap {
     /// A map that knows of no master.
-    pub(super) fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         Self { masters: Vec::new(), places: vec![UNSERVED; usize::from(SLOTS)].into() }
     }
 
     /// Reads the reply to `CLUSTER SLOTS` from the node at `asked`.
     ///
-    /// A range whose master can't be told is left without one.
+    /// A range with an unreadable master is left without one.
     ///
     /// # Errors
-    /// The reply is not one to `CLUSTER SLOTS`: what is wrong with it.
-    pub(super) fn read(reply: &Value, asked: &Address) -> Result<Self, &'static str> {
+    /// The reply is not one to `CLUSTER SLOTS`: the reason.
+    pub(crate) fn read(reply: &Value, asked: &Address) -> Result<Self, &'static str> {
         let Value::Array(ranges) = reply else {
             return Err("a list of slot ranges is wanted");
         };
@@ -92,14 +92,14 @@ impl SlotMap {
         Ok(map)
     }
 
-    /// The master that serves a slot.
-    pub(super) fn master_of(&self, slot: u16) -> Option<&Address> {
+    /// Returns the master of a slot.
+    pub(crate) fn master_of(&self, slot: u16) -> Option<&Address> {
         let place = self.places.get(usize::from(slot))?;
         self.masters.get(usize::from(*place))
     }
 
-    /// From now on this master serves the slot.
-    pub(super) fn moved(&mut self, slot: u16, master: &Address) {
+    /// Sets the master of a slot.
+    pub(crate) fn moved(&mut self, slot: u16, master: &Address) {
         let Some(place) = self.places.get_mut(usize::from(slot)) else { return };
         let known = self.masters.iter().rposition(|known| known == master);
         let at = known.unwrap_or_else(|| {
@@ -109,8 +109,8 @@ impl SlotMap {
         *place = u16::try_from(at).unwrap_or(UNSERVED);
     }
 
-    /// Every master that serves a slot, each once.
-    pub(super) fn masters(&self) -> impl Iterator<Item = &Address> {
+    /// Returns every master that serves a slot, each once.
+    pub(crate) fn masters(&self) -> impl Iterator<Item = &Address> {
         let mut serving = vec![false; self.masters.len()];
         for place in &self.places {
             if let Some(serves) = serving.get_mut(usize::from(*place)) {
@@ -121,13 +121,13 @@ impl SlotMap {
     }
 }
 
-/// Where a node is: `[endpoint, port, id, [name, value, ...]]`.
+/// Reads the address of a server: `[endpoint, port, id, [name, value, ...]]`.
 fn node_address(node: &Value, asked: &Address) -> Option<Address> {
     let Value::Array(fields) = node else { return None };
     let [endpoint, Value::Int(port), more @ ..] = fields.as_slice() else { return None };
     let port = u16::try_from(*port).ok()?;
     match text(endpoint) {
-        // The node prefers host names and does not know this one's.
+        // The server prefers host names and does not know this one.
         Some("?") => {
             let ip = more.get(1).and_then(|more| entry(more, "ip")).and_then(text);
             node_at(ip.unwrap_or_default(), port, asked)
@@ -138,8 +138,8 @@ fn node_address(node: &Value, asked: &Address) -> Option<Address> {
     }
 }
 
-/// A node's address; without a host it is on the one that was asked.
-pub(super) fn node_at(host: &str, port: u16, asked: &Address) -> Option<Address> {
+/// Returns the address of a server; without a host it has that of `asked`.
+pub(crate) fn node_at(host: &str, port: u16, asked: &Address) -> Option<Address> {
     match (host, asked) {
         ("", Address::Tcp { host, .. }) => Address::tcp(host, port).ok(),
         ("", Address::Unix(_)) => None,
@@ -147,7 +147,7 @@ pub(super) fn node_at(host: &str, port: u16, asked: &Address) -> Option<Address>
     }
 }
 
-pub(super) fn text(value: &Value) -> Option<&str> {
+pub(crate) fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
         Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text),
@@ -155,7 +155,7 @@ pub(super) fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// A value by its name, in a map or in a list of names and values.
+/// Returns a value by its name, in a map or in a list of names and values.
 fn entry<'v>(entries: &'v Value, name: &str) -> Option<&'v Value> {
     match entries {
         Value::Map(pairs) => {

@@ -8,15 +8,15 @@ use redis::{Msg, RedisError};
 use tokio::time::timeout;
 
 use super::address::Address;
-use super::config::{Login, RedisConfig};
-use super::connect::{self, OpenError};
-use super::node::{describe, unusable};
+use super::config::{RedisConfig, ServerLogin};
+use super::connect;
+use super::open_error::{OpenError, describe_error};
 
 /// After so long without a message the server is sent a PING.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A connection that is subscribed to one channel.
-pub(super) struct Subscription {
+pub(crate) struct Subscription {
     sink: PubSubSink,
     stream: PubSubStream,
     ping_timeout: Duration,
@@ -24,18 +24,18 @@ pub(super) struct Subscription {
 
 impl Subscription {
     /// Connects and subscribes, each within the connect timeout.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         config: &RedisConfig,
         address: &Address,
-        login: &Login,
+        login: &ServerLogin,
         database: u32,
         channel: &str,
     ) -> Result<Self, OpenError> {
         let ping_timeout = config.connect_timeout();
-        let connection = connect::listen(config, address, login, database).await?;
+        let connection = connect::connect_pubsub(config, address, login, database).await?;
         let (mut sink, stream) = connection.split();
         let subscribing = async {
-            let failed = |error: RedisError| unusable(address, describe(&error));
+            let failed = |error: RedisError| OpenError::connect(address, describe_error(&error));
             sink.subscribe(channel).await.map_err(failed)
         };
         connect::within(ping_timeout, address, subscribing).await?;
@@ -46,7 +46,7 @@ impl Subscription {
     ///
     /// # Errors
     /// The connection was closed, or the server no longer answers.
-    pub(super) async fn next(&mut self) -> Result<Msg, &'static str> {
+    pub(crate) async fn next(&mut self) -> Result<Msg, &'static str> {
         loop {
             match timeout(PING_INTERVAL, self.stream.next()).await {
                 Ok(Some(message)) => return Ok(message),

@@ -1,4 +1,4 @@
-//! Who to trust and who to be, on connections that are encrypted.
+//! Certificates of encrypted connections.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,12 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-/// How connections are encrypted. Servers must show a certificate for the host they are called by.
+/// The encryption of connections. The certificate of a server must name its configured host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
     /// A PEM file with the certificates that may sign a server's; the system's own if `None`.
     pub ca: Option<PathBuf>,
-    /// What to show to servers that ask who is calling.
+    /// The certificate for servers that require one of their clients.
     pub identity: Option<TlsIdentity>,
 }
 
@@ -31,7 +31,7 @@ impl Tls {
     ///
     /// # Errors
     /// Which file, and why it can't be used.
-    pub(super) fn read(&self) -> Result<TlsCertificates, String> {
+    pub(crate) fn read(&self) -> Result<TlsCertificates, String> {
         let root_cert = self.ca.as_deref().map(certificates).transpose()?;
         let client_tls = match &self.identity {
             Some(TlsIdentity { certificate, key }) => Some(ClientTlsConfig {
@@ -44,8 +44,8 @@ impl Tls {
     }
 }
 
-/// A file that has a certificate. Without one, a server would be trusted by nobody and the
-/// handshake would say so, but not why.
+/// Reads a file with a certificate. Without one, no server would be trusted, and the error of the handshake would not name
+/// the file.
 fn certificates(path: &Path) -> Result<Vec<u8>, String> {
     let pem = file(path)?;
     match CertificateDer::pem_slice_iter(&pem).next() {
@@ -59,9 +59,9 @@ fn file(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// Makes sure that the process has cryptography: what its owner has installed, or else AWS-LC.
-pub(super) fn provide_cryptography() {
+pub(crate) fn provide_cryptography() {
     if CryptoProvider::get_default().is_none() {
-        // Losing a race means that somebody else has just installed one.
+        // An error means that another thread has just installed one.
         _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     }
 }

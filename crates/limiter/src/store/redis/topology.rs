@@ -1,69 +1,70 @@
-//! Which server keeps a key, and which keys one script call can reach.
+//! The servers of a store, and the one that stores a key.
 
 use std::sync::{Arc, Weak};
 
 use futures_util::future::join_all;
 use tidegate_core::Key;
 
-use super::Servers;
+use super::address::Address;
 use super::cluster::Cluster;
-use super::connect::OpenError;
-use super::node::{Node, Where};
+use super::location::ServerLocation;
+use super::node::Node;
+use super::open_error::OpenError;
 use super::rendezvous::RendezvousHash;
-use super::sentinel;
-use super::shared::Shared;
+use super::servers::Servers;
+use super::shared::RedisShared;
 use super::slots::{SLOTS, slot_of};
 use crate::store::{StoreError, apart};
 
-/// How many names are tried for the parts of a client: enough for the most parts, as good as always.
-const TRIES: u64 = 4_096;
+/// Derived keys that are tried for the parts of a limit. The largest number of parts is found in almost every case.
+const MAX_DERIVED_KEYS: u64 = 4_096;
 
-/// Which server keeps a key.
-pub(super) enum Topology {
+/// The servers of a store.
+pub(crate) enum Topology {
     One(Arc<Node>),
     Shards { hash: RendezvousHash, nodes: Vec<Arc<Node>> },
     Cluster(Arc<Cluster>),
 }
 
-/// Keys of one group can be charged together.
+/// Keys that one script call can charge: those of a server, in a cluster those of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Group(u16);
+pub(crate) struct KeyGroup(u16);
 
 impl Topology {
-    /// The servers that the configuration names; nothing is connected yet.
-    pub(super) fn new(shared: &Arc<Shared>) -> Self {
-        let node = |place| Node::new(shared, place, Weak::new());
+    /// The servers of the configuration, without connections.
+    pub(crate) fn new(shared: &Arc<RedisShared>) -> Self {
+        let node = |location| Node::new(shared, location, Weak::new());
+        let fixed = |address: &Address| node(ServerLocation::Fixed(address.clone()));
         match shared.config.servers() {
-            Servers::Single(address) => Self::One(node(Where::At(address.clone()))),
+            Servers::Single(address) => Self::One(fixed(address)),
             Servers::Sentinel { sentinels, master } => {
                 let (sentinels, master) = (sentinels.clone(), master.clone());
-                Self::One(node(Where::BySentinel { sentinels, master }))
+                Self::One(node(ServerLocation::Sentinel { sentinels, master }))
             }
             Servers::Shards(addresses) => Self::Shards {
                 hash: RendezvousHash::new(addresses),
-                nodes: addresses.iter().map(|address| node(Where::At(address.clone()))).collect(),
+                nodes: addresses.iter().map(fixed).collect(),
             },
             Servers::Cluster(seeds) => Self::Cluster(Cluster::new(shared, seeds.clone())),
         }
     }
 
-    /// The group of a counter's key.
-    pub(super) fn group(&self, shared: &Shared, key: Key) -> Group {
+    /// Returns the group of a counter.
+    pub(crate) fn group(&self, shared: &RedisShared, key: Key) -> KeyGroup {
         match self {
-            Self::One(_) => Group(0),
+            Self::One(_) => KeyGroup(0),
             Self::Shards { hash, .. } => {
-                Group(u16::try_from(hash.shard_of(key.as_u128())).unwrap_or(0))
+                KeyGroup(u16::try_from(hash.shard_of(key.as_u128())).unwrap_or(0))
             }
-            Self::Cluster(_) => Group(slot_of(shared.spell(key).as_bytes())),
+            Self::Cluster(_) => KeyGroup(slot_of(shared.counter_key(key).as_bytes())),
         }
     }
 
-    /// Where the parts of a client's limit are kept.
+    /// Returns the keys of the parts of a client's limit.
     ///
-    /// In a cluster each has an equal range of slots to itself, so that masters with usual ranges have about
-    /// as many each; on shards they take turns through the servers. Where the first is depends on the
-    /// client.
-    pub(super) fn parts(&self, shared: &Shared, key: Key, of: u8) -> Vec<Key> {
+    /// In a cluster each part has an equal range of slots to itself, so that masters with usual ranges have about as
+    /// many each. On shards the parts are distributed round robin. The place of the first part depends on the client.
+    pub(crate) fn parts(&self, shared: &RedisShared, key: Key, of: u8) -> Vec<Key> {
         let count = usize::from(of.max(1));
         match self {
             Self::One(_) => spread(key, count, 1, |_| 0),
@@ -71,21 +72,22 @@ impl Topology {
                 spread(key, count, nodes.len(), |key| hash.rank_of(key.as_u128()))
             }
             Self::Cluster(_) => spread(key, count, count, |key| {
-                usize::from(slot_of(shared.spell(key).as_bytes())) * count / usize::from(SLOTS)
+                usize::from(slot_of(shared.counter_key(key).as_bytes())) * count
+                    / usize::from(SLOTS)
             }),
         }
     }
 
-    /// The group of a name that is no counter: on shards all of these are on the first.
-    pub(super) fn group_of_name(&self, name: &str) -> Group {
+    /// Returns the group of a Redis key that is no counter: on shards all of these are on the first.
+    pub(crate) fn group_of_name(&self, name: &str) -> KeyGroup {
         match self {
-            Self::One(_) | Self::Shards { .. } => Group(0),
-            Self::Cluster(_) => Group(slot_of(name.as_bytes())),
+            Self::One(_) | Self::Shards { .. } => KeyGroup(0),
+            Self::Cluster(_) => KeyGroup(slot_of(name.as_bytes())),
         }
     }
 
-    /// The server of a group.
-    pub(super) fn node(&self, group: Group) -> Result<Arc<Node>, StoreError> {
+    /// Returns the server of a group.
+    pub(crate) fn node(&self, group: KeyGroup) -> Result<Arc<Node>, StoreError> {
         let node = match self {
             Self::One(node) => Some(Arc::clone(node)),
             Self::Shards { nodes, .. } => nodes.get(usize::from(group.0)).map(Arc::clone),
@@ -97,8 +99,8 @@ impl Topology {
         })
     }
 
-    /// Every server that keeps counters.
-    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+    /// Returns every server that stores counters.
+    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         match self {
             Self::One(node) => vec![Arc::clone(node)],
             Self::Shards { nodes, .. } => nodes.clone(),
@@ -106,23 +108,23 @@ impl Topology {
         }
     }
 
-    /// Opens a connection to every server.
+    /// Connects to every server.
     ///
     /// # Errors
-    /// The first that can't be used.
-    pub(super) async fn open(&self, shared: &Arc<Shared>) -> Result<(), OpenError> {
+    /// The first server that can't be used.
+    pub(crate) async fn open(&self, shared: &Arc<RedisShared>) -> Result<(), OpenError> {
         match self {
             Self::One(node) => node.open().await,
             Self::Shards { nodes, .. } => {
                 let opened = join_all(nodes.iter().map(|node| node.open())).await;
                 let mut errors: Vec<OpenError> =
                     opened.into_iter().filter_map(Result::err).collect();
-                // One that will never do says more than one that is away.
+                // A server that will never be usable is the more important error.
                 errors.sort_by_key(|error| !error.is_final());
                 errors.into_iter().next().map_or(Ok(()), Err)
             }
             Self::Cluster(cluster) => {
-                cluster.look().await?;
+                cluster.discover().await?;
                 let up = async {
                     for node in cluster.masters() {
                         node.wait_until_up().await;
@@ -130,46 +132,40 @@ impl Topology {
                 };
                 let patience = shared.config.connect_timeout();
                 if tokio::time::timeout(patience, up).await.is_err() {
-                    tracing::warn!("not every node of the cluster is there yet");
+                    tracing::warn!("not connected to every server of the cluster yet, retrying");
                 }
                 Ok(())
             }
         }
     }
 
-    /// Goes on trying in the background wherever there is no connection yet.
-    pub(super) fn keep_open(&self, shared: &Arc<Shared>) {
+    /// Connects in the background wherever there is no connection, now and later.
+    pub(crate) fn keep_open(&self, shared: &Arc<RedisShared>) {
         match self {
-            Self::Cluster(cluster) => shared.spawn(Cluster::keep_looking(Arc::downgrade(cluster))),
+            Self::Cluster(cluster) => shared.spawn(Cluster::discover_loop(Arc::downgrade(cluster))),
             Self::One(_) | Self::Shards { .. } => {
-                if let (Self::One(node), Servers::Sentinel { sentinels, master }) =
-                    (self, shared.config.servers())
-                {
-                    sentinel::watch(shared, node, sentinels, master);
-                }
-                for node in self.nodes().iter().filter(|node| !node.is_up()) {
-                    node.open_in_background();
-                }
+                self.nodes().iter().for_each(|node| node.keep_open());
             }
         }
     }
 
-    /// Whether every server can be asked.
-    pub(super) fn is_up(&self) -> bool {
+    /// Returns whether every server has a connection.
+    pub(crate) fn is_up(&self) -> bool {
         let nodes = self.nodes();
         !nodes.is_empty() && nodes.iter().all(|node| node.is_up())
     }
 }
 
-/// Keys that belong to another, one home after the other, found by trying where they fall.
+/// Returns keys derived from another, the first in its home, each next one in the next home. Derived keys are tried until
+/// every place is taken.
 fn spread(key: Key, count: usize, homes: usize, home: impl Fn(Key) -> usize) -> Vec<Key> {
     let homes = homes.max(1);
-    // The upper half of the key decides, since keys are told apart by the lower half in many places.
+    // The upper half of the key decides: the lower half selects shards and buckets in other places.
     let first = u128::try_from(homes).map_or(0, |homes| (key.as_u128() >> 64) % homes);
     let first = usize::try_from(first).unwrap_or(0);
     let mut found: Vec<Option<Key>> = vec![None; count];
     let mut missing = count;
-    for tried in (0..TRIES).map(|number| apart(key, number)) {
+    for tried in (0..MAX_DERIVED_KEYS).map(|number| apart(key, number)) {
         if missing == 0 {
             break;
         }
@@ -180,7 +176,7 @@ fn spread(key: Key, count: usize, homes: usize, home: impl Fn(Key) -> usize) -> 
             missing -= 1;
         }
     }
-    let anywhere = (TRIES..).map(|number| apart(key, number));
+    let anywhere = (MAX_DERIVED_KEYS..).map(|number| apart(key, number));
     found.into_iter().zip(anywhere).map(|(found, other)| found.unwrap_or(other)).collect()
 }
 

@@ -20,7 +20,7 @@ use tidegate_core::quota::window_of;
 
 use super::address::Address;
 use super::config::RedisConfig;
-use super::error::RedisConfigError;
+use super::config_error::RedisConfigError;
 use super::servers::Servers;
 use super::tls::Tls;
 
@@ -29,7 +29,7 @@ const SCHEMES: &str = "redis, rediss, redis+cluster, rediss+cluster, redis+senti
 const MAX_LENGTH: usize = 65_536;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum UrlKind {
     Single,
     Cluster,
     Sentinel,
@@ -55,21 +55,21 @@ impl FromStr for RedisConfig {
         if query.contains('@') {
             return Err(misplaced_at());
         }
-        let config = if kind == Kind::Unix { socket(place) } else { network(kind, place) }?;
+        let config = if kind == UrlKind::Unix { socket(place) } else { network(kind, place) }?;
         let config = if tls { config.with_tls(Tls::default())? } else { config };
         parameters(config, kind, query)
     }
 }
 
-fn kind_of(scheme: &str) -> Result<(Kind, bool), RedisConfigError> {
+fn kind_of(scheme: &str) -> Result<(UrlKind, bool), RedisConfigError> {
     Ok(match scheme.to_ascii_lowercase().as_str() {
-        "redis" => (Kind::Single, false),
-        "rediss" => (Kind::Single, true),
-        "redis+cluster" => (Kind::Cluster, false),
-        "rediss+cluster" => (Kind::Cluster, true),
-        "redis+sentinel" => (Kind::Sentinel, false),
-        "rediss+sentinel" => (Kind::Sentinel, true),
-        "redis+unix" => (Kind::Unix, false),
+        "redis" => (UrlKind::Single, false),
+        "rediss" => (UrlKind::Single, true),
+        "redis+cluster" => (UrlKind::Cluster, false),
+        "rediss+cluster" => (UrlKind::Cluster, true),
+        "redis+sentinel" => (UrlKind::Sentinel, false),
+        "rediss+sentinel" => (UrlKind::Sentinel, true),
+        "redis+unix" => (UrlKind::Unix, false),
         other => {
             let error = RedisConfigError::new("scheme", SCHEMES);
             let plain = other.len() < 24
@@ -97,7 +97,7 @@ fn socket(place: &str) -> Result<RedisConfig, RedisConfigError> {
     RedisConfig::new(Servers::Single(Address::Unix(path.into_owned().into())))
 }
 
-fn network(kind: Kind, place: &str) -> Result<RedisConfig, RedisConfigError> {
+fn network(kind: UrlKind, place: &str) -> Result<RedisConfig, RedisConfigError> {
     let (authority, path) = place.split_once('/').unwrap_or((place, ""));
     if path.contains('@') {
         return Err(misplaced_at());
@@ -109,16 +109,16 @@ fn network(kind: Kind, place: &str) -> Result<RedisConfig, RedisConfigError> {
     };
     let addresses = |port| hosts.split(',').map(move |host| Address::parse(host, port));
     let (servers, database) = match kind {
-        Kind::Sentinel => {
+        UrlKind::Sentinel => {
             let sentinels = addresses(Address::SENTINEL_PORT).collect::<Result<_, _>>()?;
             let (master, database) = path.split_once('/').unwrap_or((path, ""));
             let master = decoded("master", master)?.into_owned();
             (Servers::Sentinel { sentinels, master }, database)
         }
-        Kind::Cluster => {
+        UrlKind::Cluster => {
             (Servers::Cluster(addresses(Address::REDIS_PORT).collect::<Result<_, _>>()?), path)
         }
-        Kind::Single | Kind::Unix => {
+        UrlKind::Single | UrlKind::Unix => {
             if hosts.contains(',') {
                 let wanted = "one, unless the scheme is redis+cluster or redis+sentinel";
                 let found = hosts.split(',').count();
@@ -149,7 +149,7 @@ fn with_database(config: RedisConfig, text: &str) -> Result<RedisConfig, RedisCo
 
 fn parameters(
     mut config: RedisConfig,
-    kind: Kind,
+    kind: UrlKind,
     query: &str,
 ) -> Result<RedisConfig, RedisConfigError> {
     let mut seen: Vec<&str> = Vec::new();
@@ -169,7 +169,7 @@ fn parameters(
 
 fn parameter(
     config: RedisConfig,
-    kind: Kind,
+    kind: UrlKind,
     name: &str,
     value: &str,
 ) -> Result<RedisConfig, RedisConfigError> {
@@ -179,9 +179,9 @@ fn parameter(
         ("timeout", _) => config.with_timeout(timeout(&value)?),
         ("db", _) if config.database() == 0 => with_database(config, &value),
         ("db", _) => Err(RedisConfigError::new("database", "given once").found("two of them")),
-        ("user", Kind::Unix) => config.with_user(value),
-        ("password", Kind::Unix) => config.with_password(value.into_owned()),
-        (other, Kind::Unix) => {
+        ("user", UrlKind::Unix) => config.with_user(value),
+        ("password", UrlKind::Unix) => config.with_password(value.into_owned()),
+        (other, UrlKind::Unix) => {
             let wanted = "prefix, timeout, db, user or password";
             Err(RedisConfigError::new("parameter", wanted).found(format_args!("{other:?}")))
         }
@@ -204,13 +204,13 @@ fn decoded<'t>(setting: &'static str, text: &'t str) -> Result<Cow<'t, str>, Red
         .map_err(|_| RedisConfigError::new(setting, "text in UTF-8, once decoded"))
 }
 
-/// What stands for itself everywhere in a URL.
+/// Bytes that are not encoded anywhere in a URL.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// The same in a path, whose slashes stay.
+/// The same in a path, in which slashes are not encoded.
 const PATH: &AsciiSet = &PLAIN.remove(b'/');
 
-/// The URL without passwords, with whatever differs from the defaults and a URL can say. The URLs
-/// of shards are listed.
+/// Prints the URL without passwords, with every setting that differs from its default and has a place in a URL. The URLs of
+/// shards are listed.
 impl fmt::Display for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shards = match self.servers() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Limiter, RedisConfig, RedisStore, Request, RuleSet, Ruling};
+use tidegate::{DecisionStatus, Limiter, RedisConfig, RedisStore, Request, RuleSet};
 use tidegate_testkit::Redis;
 
 /// Time by a key that the test sets.
@@ -51,10 +51,10 @@ impl Bed {
         let mut admitted = 0;
         for _ in 0..times {
             let request = Request::new().with("client", client).unwrap();
-            match self.limiter.check_rule(rule, &request).await.unwrap().ruling() {
-                Ruling::Allow => admitted += 1,
-                Ruling::Deny => {}
-                Ruling::Unavailable => panic!("{rule}: {client} can't be decided at {at}"),
+            match self.limiter.check_rule(rule, &request).await.unwrap().status() {
+                DecisionStatus::Allow => admitted += 1,
+                DecisionStatus::Deny => {}
+                DecisionStatus::Unavailable => panic!("{rule}: {client} can't be decided at {at}"),
             }
         }
         admitted

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use futures_util::future::join_all;
-use tidegate::Ruling;
+use tidegate::DecisionStatus;
 use tidegate_testkit::{Cluster, Redis};
 
 use super::log;
@@ -110,9 +110,9 @@ async fn a_slot_that_moves_under_load_takes_its_counters_along() {
         for (client, ruling) in trio.iter().zip(rulings.await) {
             let spent = spent.get_mut(client).unwrap();
             match ruling {
-                Ruling::Allow => spent.admitted += 1,
-                Ruling::Deny => {}
-                Ruling::Unavailable => panic!("{client}: no answer in a second"),
+                DecisionStatus::Allow => spent.admitted += 1,
+                DecisionStatus::Deny => {}
+                DecisionStatus::Unavailable => panic!("{client}: no answer in a second"),
             }
         }
         met(&cluster, "TRYAGAIN")
@@ -142,7 +142,7 @@ async fn a_migration_called_off_by_one_side_gives_no_server_up() {
     // Each of the two says that the other has it.
     for _ in 0..20 {
         let ruling = scene.check(&scene.limiter, "deny", &client).await;
-        assert_eq!(ruling, Ruling::Unavailable);
+        assert_eq!(ruling, DecisionStatus::Unavailable);
     }
     assert!(met(&cluster, "ASK") && met(&cluster, "MOVED"));
     let given_up = log::count(&["breaker open", "MOVED"]);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::{Limiter, RedisStore, Request, Ruling};
+use tidegate::{DecisionStatus, Limiter, RedisStore, Request};
 use tidegate_testkit::PATIENCE;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -74,15 +74,15 @@ async fn traffic(
             let name = format!("{rule}-{fault}");
             let started = Instant::now();
             let decision = timeout(PATIENCE, limiter.check_rule(&name, &request)).await;
-            let ruling = decision.expect("every check is answered").unwrap().ruling();
+            let ruling = decision.expect("every check is answered").unwrap().status();
             let took = u64::try_from(started.elapsed().as_micros()).unwrap();
             progress.slowest.fetch_max(took, Ordering::Relaxed);
             progress.checks.fetch_add(1, Ordering::Relaxed);
             match (rule, ruling) {
-                ("deny", Ruling::Allow) => {
+                ("deny", DecisionStatus::Allow) => {
                     progress.decided.fetch_add(1, Ordering::Relaxed);
                 }
-                ("deny", Ruling::Unavailable) | (_, Ruling::Allow) => {}
+                ("deny", DecisionStatus::Unavailable) | (_, DecisionStatus::Allow) => {}
                 _ => panic!("{name} answered {ruling:?} to a new client"),
             }
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Limiter, RedisConfig, RedisStore, Request, Ruling};
+use tidegate::{DecisionStatus, Limiter, RedisConfig, RedisStore, Request};
 use tidegate_testkit::{FaultProxy, Redis};
 
 use super::scene::{LIMIT, Memory, Scene, Spent, rules, until};
@@ -93,19 +93,22 @@ async fn a_late_reply_is_not_taken_for_the_next() {
     until("the store is ready", async || limiter.store().is_ready()).await;
     let check = async |client: &str, cost: u64| {
         let request = Request::new().with("client", client).unwrap().cost(cost);
-        limiter.check_rule("deny-next", &request).await.unwrap().ruling()
+        limiter.check_rule("deny-next", &request).await.unwrap().status()
     };
-    until("the poor one is out of tokens", async || check("poor", 1).await == Ruling::Deny).await;
+    until("the poor one is out of tokens", async || check("poor", 1).await == DecisionStatus::Deny)
+        .await;
     // Less often than it takes to give the server up.
     for _ in 0..10 {
         proxy.stall();
-        assert_eq!(check("poor", 1).await, Ruling::Unavailable);
+        assert_eq!(check("poor", 1).await, DecisionStatus::Unavailable);
         proxy.pass();
-        for (client, cost, expected) in [("rich", 0, Ruling::Allow), ("poor", 1, Ruling::Deny)] {
-            let mut ruling = Ruling::Unavailable;
+        for (client, cost, expected) in
+            [("rich", 0, DecisionStatus::Allow), ("poor", 1, DecisionStatus::Deny)]
+        {
+            let mut ruling = DecisionStatus::Unavailable;
             until("the store decides", async || {
                 ruling = check(client, cost).await;
-                ruling != Ruling::Unavailable
+                ruling != DecisionStatus::Unavailable
             })
             .await;
             assert_eq!(ruling, expected, "{client}");

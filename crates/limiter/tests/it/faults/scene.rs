@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::{FailureCounts, Limiter, RedisConfig, RedisStore, Request, RuleSet, Ruling, Store};
+use tidegate::{
+    DecisionStatus, FailureCounts, Limiter, RedisConfig, RedisStore, Request, RuleSet, Store,
+};
 use tidegate_testkit::PATIENCE;
 use tokio::time::Instant;
 
@@ -150,7 +152,7 @@ impl Scene {
         let name = format!("{rule}-{}", self.fault);
         let request = Request::new().with("client", client).unwrap();
         let rules = self.limiter.rules();
-        let rule = &rules.rules()[rules.place(&name).unwrap()];
+        let rule = rules.rule(&name).unwrap();
         let store = self.limiter.store();
         let scope = store.keyer().scope(&name, ["client"]);
         store.name_of(scope.key(rule.parts(&request)))
@@ -169,10 +171,10 @@ impl Scene {
         limiter: &Limiter<RedisStore>,
         rule: &str,
         client: &str,
-    ) -> Ruling {
+    ) -> DecisionStatus {
         let request = Request::new().with("client", client).unwrap();
         let name = format!("{rule}-{}", self.fault);
-        limiter.check_rule(&name, &request).await.unwrap().ruling()
+        limiter.check_rule(&name, &request).await.unwrap().status()
     }
 
     /// Checks of one client that are made at once, by the rule that never admits without the store.
@@ -187,7 +189,10 @@ impl Scene {
             let count = rulings.iter().filter(|ruling| **ruling == wanted).count();
             u64::try_from(count).unwrap()
         };
-        Spent { admitted: count(Ruling::Allow), unknown: count(Ruling::Unavailable) }
+        Spent {
+            admitted: count(DecisionStatus::Allow),
+            unknown: count(DecisionStatus::Unavailable),
+        }
     }
 
     /// What the rules of this fault answered without the store.
@@ -209,14 +214,17 @@ impl Scene {
         let client = self.newcomer("allow");
         let before = self.failures("allow").open;
         for _ in 0..LIMIT + 10 {
-            assert_eq!(self.check(&self.limiter, "allow", &client).await, Ruling::Allow);
+            assert_eq!(self.check(&self.limiter, "allow", &client).await, DecisionStatus::Allow);
         }
         assert!(self.failures("allow").open >= before + LIMIT + 10, "each is counted");
 
         let client = self.newcomer("deny");
         let before = self.failures("deny").closed;
         for _ in 0..10 {
-            assert_eq!(self.check(&self.limiter, "deny", &client).await, Ruling::Unavailable);
+            assert_eq!(
+                self.check(&self.limiter, "deny", &client).await,
+                DecisionStatus::Unavailable
+            );
         }
         assert!(self.failures("deny").closed >= before + 10, "each is counted");
 
@@ -224,7 +232,7 @@ impl Scene {
         let before = self.failures("local").local;
         for turn in 0..LIMIT {
             let share = LIMIT / NODES;
-            let expected = if turn < share { Ruling::Allow } else { Ruling::Deny };
+            let expected = if turn < share { DecisionStatus::Allow } else { DecisionStatus::Deny };
             assert_eq!(self.check(&self.limiter, "local", &client).await, expected, "{turn}");
         }
         assert!(self.failures("local").local >= before + LIMIT, "each is counted");
@@ -247,7 +255,7 @@ impl Scene {
         let started = Instant::now();
         let client = self.newcomer("deny");
         until("the store decides again", async || {
-            self.check(&self.limiter, "deny", &client).await != Ruling::Unavailable
+            self.check(&self.limiter, "deny", &client).await != DecisionStatus::Unavailable
         })
         .await;
         self.recovered = Some(started.elapsed());
@@ -260,7 +268,7 @@ impl Scene {
         let client = self.newcomer("deny");
         until("the judge can ask", async || {
             self.judge.store().is_ready()
-                && self.check(&self.judge, "deny", &client).await != Ruling::Unavailable
+                && self.check(&self.judge, "deny", &client).await != DecisionStatus::Unavailable
         })
         .await;
     }

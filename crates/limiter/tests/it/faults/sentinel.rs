@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Limiter, RedisConfig, RedisStore, Request, RuleSet, Ruling, Store};
+use tidegate::{DecisionStatus, Limiter, RedisConfig, RedisStore, Request, RuleSet, Store};
 use tidegate_testkit::{FaultProxy, Redis, Sentinel, Tool, lacking};
 
 use super::scene::{LIMIT, Memory, Scene, until};
@@ -95,15 +95,15 @@ impl<'a> Client<'a> {
         Self { limiter: limiter.clone(), request: Request::new().with("user", user).unwrap() }
     }
 
-    async fn check(&self) -> Ruling {
-        self.limiter.check(&self.request).await.ruling()
+    async fn check(&self) -> DecisionStatus {
+        self.limiter.check(&self.request).await.status()
     }
 
     /// The number of admitted checks, of many more than the limit.
     async fn spend(&self) -> u64 {
         let mut admitted = 0;
         for _ in 0..2 * LIMIT {
-            admitted += u64::from(self.check().await == Ruling::Allow);
+            admitted += u64::from(self.check().await == DecisionStatus::Allow);
         }
         admitted
     }
@@ -221,7 +221,7 @@ async fn node_cut_off_with_the_old_master_stops_when_that_requires_replicas() {
     cut_off(&proxies);
     let old = sentinel.isolate_master();
     until("the old master rejects charges", async || {
-        Client::new(&node, "other").check().await == Ruling::Unavailable
+        Client::new(&node, "other").check().await == DecisionStatus::Unavailable
     })
     .await;
     assert_eq!(client.spend().await, 0);
@@ -230,6 +230,6 @@ async fn node_cut_off_with_the_old_master_stops_when_that_requires_replicas() {
     proxies.iter().for_each(FaultProxy::pass);
     until("the node uses the new master", async || node.store().is_ready()).await;
     let after = Client::new(&node, "after");
-    until("charges are decided", async || after.check().await == Ruling::Allow).await;
+    until("charges are decided", async || after.check().await == DecisionStatus::Allow).await;
     assert!(!after.is_known_to(old));
 }

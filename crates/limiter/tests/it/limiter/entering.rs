@@ -4,7 +4,9 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use tidegate::{Claim, Decision, Limiter, ManualClock, Request, Span, Turn, Under};
+use tidegate::{
+    Admission, CheckRequest, CheckTarget, Decision, Limiter, ManualClock, Request, Span,
+};
 
 use super::{limiter, request};
 
@@ -19,13 +21,15 @@ rules:
 async fn left(limiter: &Limiter, request: &Request<'_>) -> [u64; 3] {
     let decision = limiter.peek(request).await;
     ["queue", "exports", "daily"].map(|rule| {
-        let policy = decision.policies().iter().find(|policy| &*policy.rule == rule);
+        let policy = decision.rule_outcomes().iter().find(|policy| &*policy.rule == rule);
         policy.unwrap().outcome.remaining
     })
 }
 
-async fn enter(limiter: &Limiter, request: &Request<'_>, seconds: u64) -> (Decision, Turn) {
-    limiter.enter(Claim { request, under: Under::Matching }, Span::from_secs(seconds)).await
+async fn enter(limiter: &Limiter, request: &Request<'_>, seconds: u64) -> (Decision, Admission) {
+    limiter
+        .admit(CheckRequest { request, target: CheckTarget::AllMatching }, Span::from_secs(seconds))
+        .await
 }
 
 /// Lets whatever was woken run.
@@ -42,7 +46,7 @@ async fn who_waits_in_a_queue_is_in_flight_already_and_keeps_its_slot() {
     let mut turns = Vec::new();
     for delay in 0..5 {
         let (decision, turn) = enter(&limiter, &alice, 9).await;
-        assert_eq!((decision.delay(), turn.is_now()), (Span::from_secs(delay), delay == 0));
+        assert_eq!((decision.delay(), turn.is_ready()), (Span::from_secs(delay), delay == 0));
         turns.push(turn);
     }
     assert_eq!(left(&limiter, &alice).await, [5, 0, 95]);
@@ -107,8 +111,8 @@ async fn a_wait_beyond_the_longest_is_denied_and_takes_nothing() {
     }
     let before = left(&limiter, &alice).await;
     let (denied, turn) = enter(&limiter, &alice, 2).await;
-    assert!(!denied.is_allowed() && turn.is_now());
-    assert_eq!(&*denied.decisive().unwrap().rule, "queue");
+    assert!(!denied.is_allowed() && turn.is_ready());
+    assert_eq!(&*denied.strictest_rule().unwrap().rule, "queue");
     assert_eq!(denied.retry_after(), Some(Span::SECOND), "then the wait is short enough");
     drop(turn);
     assert_eq!(left(&limiter, &alice).await, before);
@@ -121,10 +125,10 @@ async fn a_wait_beyond_the_longest_is_denied_and_takes_nothing() {
 async fn one_rule_is_entered_alone() {
     let (time, alice) = (ManualClock::default(), request(&[("user", "alice")]));
     let limiter = limiter(&time, RULES);
-    let place = limiter.rules().place("exports").unwrap();
-    let claim = Claim { request: &alice, under: Under::Rule(place) };
-    let (decision, turn) = limiter.enter(claim, Span::ZERO).await;
-    assert_eq!(decision.policies().len(), 1);
+    let place = limiter.rules().rule_index("exports").unwrap();
+    let claim = CheckRequest { request: &alice, target: CheckTarget::Rule(place) };
+    let (decision, turn) = limiter.admit(claim, Span::ZERO).await;
+    assert_eq!(decision.rule_outcomes().len(), 1);
     let held = turn.wait().await;
     assert_eq!(left(&limiter, &alice).await, [10, 4, 100]);
     assert_eq!(held.release().await, Ok(1));
@@ -145,6 +149,6 @@ rules:
     let (decision, turn) = enter(&limiter, &request(&[]), 9).await;
     assert!(!decision.is_allowed());
     let seen = limiter.peek(&request(&[])).await;
-    assert_eq!(seen.policies()[1].outcome.remaining, 5);
+    assert_eq!(seen.rule_outcomes()[1].outcome.remaining, 5);
     drop(turn);
 }

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::{
-    AcquireError, Answer, Answers, Charge, FailureCounts, Key, Keyer, Limit, Limiter, ManualClock,
-    MemoryStore, Refund, Request, RuleSet, Ruling, Share, Span, Store, StoreError,
+    AcquireError, Answer, Answers, Charge, ChargeMode, DecisionStatus, FailureCounts, Key, Keyer,
+    Limit, Limiter, ManualClock, MemoryStore, Refund, Request, RuleSet, Share, Span, Store,
+    StoreError,
 };
 
 use super::{left, request};
@@ -28,7 +29,7 @@ impl Store for Failing {
         Keyer::Fleet { secret: [0; 32] }
     }
 
-    async fn charge(&self, charges: &[Charge<'_>]) -> Answers {
+    async fn charge(&self, charges: &[Charge<'_>], _: ChargeMode) -> Answers {
         self.asked.fetch_add(1, Ordering::Relaxed);
         charges.iter().map(|_| Answer::Failed(Self::error())).collect()
     }
@@ -58,10 +59,13 @@ rules:
     );
     let limiter = Limiter::builder().rules(rules.unwrap()).store(Arc::clone(&store)).build();
     let open = limiter.check(&request(&[("path", "/open")])).await;
-    assert_eq!(open.ruling(), Ruling::Allow);
-    assert_eq!(open.undecided().iter().map(|name| &**name).collect::<Vec<_>>(), ["open"]);
+    assert_eq!(open.status(), DecisionStatus::Allow);
+    assert_eq!(
+        open.undecided().iter().map(|undecided| &*undecided.rule).collect::<Vec<_>>(),
+        ["open"]
+    );
     let closed = limiter.check(&request(&[("path", "/closed")])).await;
-    assert_eq!(closed.ruling(), Ruling::Unavailable);
+    assert_eq!(closed.status(), DecisionStatus::Unavailable);
     assert_eq!(store.asked.load(Ordering::Relaxed), 2);
     let error = limiter.acquire(&request(&[("path", "/closed")])).await.unwrap_err();
     assert!(matches!(error, AcquireError::Unavailable(_)));
@@ -81,10 +85,10 @@ impl Store for Partly {
         self.memory.keyer()
     }
 
-    async fn charge(&self, charges: &[Charge<'_>]) -> Answers {
+    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Answers {
         let there: Vec<Charge<'_>> =
             charges.iter().filter(|charge| !(self.failing)(charge.limit)).cloned().collect();
-        let mut outcomes = self.memory.charge_all(&there).into_iter();
+        let mut outcomes = self.memory.charge_all(&there, mode).into_iter();
         let answer = |charge: &Charge<'_>| match (self.failing)(charge.limit) {
             true => Answer::Failed(Failing::error()),
             false => Answer::Decided(outcomes.next().unwrap()),
@@ -132,10 +136,10 @@ rules:
     let limiter = partly(&time, rules, |limit| limit.capacity() == 9);
     let alice = request(&[("user", "alice")]);
     let first = limiter.check(&alice).await;
-    assert_eq!((first.ruling(), left(&first)), (Ruling::Allow, vec![("there", 1)]));
+    assert_eq!((first.status(), left(&first)), (DecisionStatus::Allow, vec![("there", 1)]));
     assert_eq!(first.undecided().len(), 1);
     assert!(limiter.check(&alice).await.is_allowed());
-    assert_eq!(limiter.check(&alice).await.ruling(), Ruling::Deny);
+    assert_eq!(limiter.check(&alice).await.status(), DecisionStatus::Deny);
     let counts: Vec<_> = limiter.failures().map(|(rule, counts)| (rule.name(), counts)).collect();
     let open = FailureCounts { open: 3, ..FailureCounts::default() };
     assert_eq!(counts, [("gone", open), ("there", FailureCounts::default())]);
@@ -154,7 +158,7 @@ rules:
     let alice = request(&[("user", "alice")]);
     for asked in 1..5 {
         let decision = limiter.check(&alice).await;
-        assert_eq!(decision.ruling(), Ruling::Unavailable);
+        assert_eq!(decision.status(), DecisionStatus::Unavailable);
         assert_eq!(limiter.store().refunded.load(Ordering::Relaxed), asked);
         // The trial counts as if it were alone.
         assert_eq!(left(&decision), [("there", 1), ("trial", 5 - asked as u64)]);
@@ -174,8 +178,8 @@ async fn on_its_own_a_node_admits_its_share_of_the_limit() {
     // The second of three nodes has 3 of 8; the others have 3 and 2.
     assert_eq!(admitted, 3);
     let denied = limiter.check(&alice).await;
-    assert_eq!(denied.ruling(), Ruling::Deny);
-    assert_eq!(denied.decisive().unwrap().outcome.retry_after(), Some(Span::from_secs(20)));
+    assert_eq!(denied.status(), DecisionStatus::Deny);
+    assert_eq!(denied.strictest_rule().unwrap().outcome.retry_after(), Some(Span::from_secs(20)));
     let counts = limiter.failures().next().unwrap().1;
     assert_eq!(counts, FailureCounts { local: 5, ..FailureCounts::default() });
 }

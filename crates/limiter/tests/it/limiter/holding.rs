@@ -1,7 +1,10 @@
 //! Slots in flight, whichever way a request ends.
 
 use proptest::prelude::*;
-use tidegate::{Claim, Held, Limiter, ManualClock, Receipt, Refund, Request, RuleSet, Span, Under};
+use tidegate::{
+    CheckRequest, CheckTarget, Limiter, ManualClock, Receipt, Refund, Request, RuleSet, SlotGuard,
+    Span,
+};
 
 use super::{limiter, request};
 
@@ -15,7 +18,7 @@ rules:
 async fn left(limiter: &Limiter, alice: &Request<'_>) -> (u64, u64) {
     let decision = limiter.peek(alice).await;
     let of = |rule: &str| {
-        let policy = decision.policies().iter().find(|policy| &*policy.rule == rule);
+        let policy = decision.rule_outcomes().iter().find(|policy| &*policy.rule == rule);
         policy.unwrap().outcome.remaining
     };
     (of("exports"), of("api"))
@@ -33,13 +36,13 @@ async fn a_guard_that_is_dropped_releases_its_slot_and_no_more() {
     let time = ManualClock::default();
     let limiter = limiter(&time, RULES);
     let alice = request(&[("user", "alice")]);
-    let mut held: Vec<Held> = Vec::new();
+    let mut held: Vec<SlotGuard> = Vec::new();
     for _ in 0..3 {
-        let (decision, slot) = limiter.hold(&alice).await;
+        let (decision, slot) = limiter.acquire_slots(&alice).await;
         assert!(decision.is_allowed() && !slot.is_empty());
         held.push(slot);
     }
-    let (denied, nothing) = limiter.hold(&alice).await;
+    let (denied, nothing) = limiter.acquire_slots(&alice).await;
     assert_eq!((denied.is_allowed(), nothing.is_empty()), (false, true));
     assert_eq!(denied.retry_after(), Some(Span::from_secs(30)), "when the first hold ends");
     drop(nothing);
@@ -56,9 +59,9 @@ async fn a_guard_renews_its_slot_and_a_slot_that_is_not_renewed_expires() {
     let time = ManualClock::default();
     let limiter = limiter(&time, RULES);
     let alice = request(&[("user", "alice")]);
-    let (_, guarded) = limiter.hold(&alice).await;
+    let (_, guarded) = limiter.acquire_slots(&alice).await;
     let (_, receipt) = limiter.check_with_receipt(&alice).await;
-    assert!(receipt.is_held());
+    assert!(receipt.has_slots());
     settle().await;
     for _ in 0..4 {
         assert_eq!(left(&limiter, &alice).await.0, 1);
@@ -82,8 +85,8 @@ async fn slots_that_were_kept_elsewhere_are_renewed_and_released_by_other_rules_
     let time = ManualClock::default();
     let limiter = limiter(&time, RULES);
     let alice = request(&[("user", "alice")]);
-    let claim = Claim { request: &alice, under: Under::Matching };
-    let (decision, receipt) = limiter.check_claim_with_receipt(claim).await;
+    let claim = CheckRequest { request: &alice, target: CheckTarget::AllMatching };
+    let (decision, receipt) = limiter.check_with_receipt(claim).await;
     assert!(decision.is_allowed());
     let kept: Vec<Refund> = receipt.slots().cloned().collect();
     assert_eq!(kept.len(), 1, "what is spent per time is no slot");
@@ -170,8 +173,8 @@ proptest! {
             let limiter = limiter(&time, "rules: [{name: exports, per: [user], limit: 3 in flight, hold: 30s}]");
             let alice = request(&[("user", "alice")]);
             // Beside each guard whether the store counts it: not between a loss and the next renewal.
-            let (mut guards, mut receipts) = (Vec::<(Held, bool)>::new(), Vec::<Receipt>::new());
-            let counted = |guards: &[(Held, bool)]| guards.iter().filter(|(_, counts)| *counts).count() as u64;
+            let (mut guards, mut receipts) = (Vec::<(SlotGuard, bool)>::new(), Vec::<Receipt>::new());
+            let counted = |guards: &[(SlotGuard, bool)]| guards.iter().filter(|(_, counts)| *counts).count() as u64;
             for step in steps {
                 settle().await;
                 match step {
@@ -182,7 +185,7 @@ proptest! {
                         time.advance(Span::from_millis(1));
                     }
                     Step::Hold => {
-                        let (decision, held) = limiter.hold(&alice).await;
+                        let (decision, held) = limiter.acquire_slots(&alice).await;
                         assert_eq!(decision.is_allowed(), !held.is_empty());
                         guards.extend(decision.is_allowed().then_some((held, true)));
                         assert!(!decision.is_allowed() || counted(&guards) <= 3, "one too many was admitted");
@@ -222,14 +225,14 @@ proptest! {
                         }
                     }
                 }
-                let free = limiter.peek(&alice).await.policies()[0].outcome.remaining;
+                let free = limiter.peek(&alice).await.rule_outcomes()[0].outcome.remaining;
                 let counted = counted(&guards);
                 assert!(free == 0 || counted <= 3 - free, "{counted} guards, {free} free");
             }
             drop(guards);
             time.advance(Span::from_secs(30));
             settle().await;
-            limiter.peek(&alice).await.policies()[0].outcome.remaining
+            limiter.peek(&alice).await.rule_outcomes()[0].outcome.remaining
         });
         prop_assert_eq!(afterwards, 3);
     }

@@ -7,20 +7,20 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 use tidegate::block::{By, Entry, Reason};
 use tidegate::{
-    Algorithm, Claim, Decision, Limit, Limiter, ManualClock, Quota, Request, Rule, RuleSet, Ruling,
-    Span, Under,
+    Algorithm, CheckRequest, CheckTarget, Decision, DecisionStatus, Limit, Limiter, ManualClock,
+    Quota, Request, Rule, RuleIndex, RuleSet, Span,
 };
 
 use super::failing::partly;
 use super::{left, limiter, request};
 
 /// A claim under every rule that matches.
-fn matching<'a, 'q>(request: &'a Request<'q>) -> Claim<'a, 'q> {
-    Claim { request, under: Under::Matching }
+fn matching<'a, 'q>(request: &'a Request<'q>) -> CheckRequest<'a, 'q> {
+    CheckRequest { request, target: CheckTarget::AllMatching }
 }
 
-fn rulings(decisions: &[Decision]) -> Vec<Ruling> {
-    decisions.iter().map(Decision::ruling).collect()
+fn rulings(decisions: &[Decision]) -> Vec<DecisionStatus> {
+    decisions.iter().map(Decision::status).collect()
 }
 
 const CALLER_AND_CALLEE: &str = "
@@ -36,13 +36,13 @@ async fn one_claim_that_does_not_fit_charges_nobody() {
     let (alice, orders) = (request(&[("caller", "alice")]), request(&[("callee", "orders")]));
     let both = [matching(&alice), matching(&orders)];
     for remaining in [1, 0] {
-        let decisions = limiter.check_together(&both).await;
-        assert_eq!(rulings(&decisions), [Ruling::Allow, Ruling::Allow]);
+        let decisions = limiter.check_all(&both).await;
+        assert_eq!(rulings(&decisions), [DecisionStatus::Allow, DecisionStatus::Allow]);
         assert_eq!(left(&decisions[1]), [("callee", remaining)]);
     }
     for _ in 0..9 {
-        let decisions = limiter.check_together(&both).await;
-        assert_eq!(rulings(&decisions), [Ruling::Allow, Ruling::Deny]);
+        let decisions = limiter.check_all(&both).await;
+        assert_eq!(rulings(&decisions), [DecisionStatus::Allow, DecisionStatus::Deny]);
         assert_eq!(left(&decisions[0]), [("caller", 3)], "it would fit, and was not charged");
     }
 }
@@ -52,11 +52,11 @@ async fn claims_that_meet_in_one_bucket_add_up() {
     let time = ManualClock::default();
     let limiter = limiter(&time, CALLER_AND_CALLEE);
     let alice = request(&[("caller", "alice")]).cost(3);
-    let decisions = limiter.check_together(&[matching(&alice), matching(&alice)]).await;
-    assert_eq!(rulings(&decisions), [Ruling::Allow, Ruling::Deny]);
+    let decisions = limiter.check_all(&[matching(&alice), matching(&alice)]).await;
+    assert_eq!(rulings(&decisions), [DecisionStatus::Allow, DecisionStatus::Deny]);
     let two = request(&[("caller", "alice")]).cost(2);
-    let decisions = limiter.check_together(&[matching(&alice), matching(&two)]).await;
-    assert_eq!(rulings(&decisions), [Ruling::Allow, Ruling::Allow]);
+    let decisions = limiter.check_all(&[matching(&alice), matching(&two)]).await;
+    assert_eq!(rulings(&decisions), [DecisionStatus::Allow, DecisionStatus::Allow]);
     assert_eq!(
         (left(&decisions[0]), left(&decisions[1])),
         (vec![("caller", 2)], vec![("caller", 0)])
@@ -68,19 +68,19 @@ async fn a_look_that_is_denied_holds_back_what_would_be_spent() {
     let time = ManualClock::default();
     let limiter = limiter(&time, CALLER_AND_CALLEE);
     let (alice, look) = (request(&[("caller", "alice")]), request(&[("callee", "orders")]).cost(0));
-    let decisions = limiter.check_together(&[matching(&alice), matching(&look)]).await;
+    let decisions = limiter.check_all(&[matching(&alice), matching(&look)]).await;
     assert_eq!(
         (left(&decisions[0]), left(&decisions[1])),
         (vec![("caller", 4)], vec![("callee", 2)])
     );
     assert!(limiter.check(&request(&[("callee", "orders")]).cost(2)).await.is_allowed());
-    let decisions = limiter.check_together(&[matching(&alice), matching(&look)]).await;
-    assert_eq!(rulings(&decisions), [Ruling::Allow, Ruling::Deny]);
+    let decisions = limiter.check_all(&[matching(&alice), matching(&look)]).await;
+    assert_eq!(rulings(&decisions), [DecisionStatus::Allow, DecisionStatus::Deny]);
     assert_eq!(left(&decisions[0]), [("caller", 4)]);
     // What is held back is answered for what it costs.
     let five = request(&[("caller", "alice")]).cost(5);
-    let decisions = limiter.check_together(&[matching(&five), matching(&look)]).await;
-    assert_eq!(rulings(&decisions), [Ruling::Deny, Ruling::Deny]);
+    let decisions = limiter.check_all(&[matching(&five), matching(&look)]).await;
+    assert_eq!(rulings(&decisions), [DecisionStatus::Deny, DecisionStatus::Deny]);
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn a_blocked_client_holds_back_the_others() {
     let (until, added) = (time.now() + Span::MINUTE, time.now());
     let entry = Entry { subject, until, reason: Reason::default(), by: By::Operator, added };
     limiter.blocks().add(entry, time.now()).unwrap();
-    let decisions = limiter.check_together(&[matching(&alice), matching(&orders)]).await;
+    let decisions = limiter.check_all(&[matching(&alice), matching(&orders)]).await;
     assert_eq!(decisions[0].block().unwrap().retry_after, Span::MINUTE);
     assert_eq!(left(&decisions[1]), [("callee", 2)]);
     assert!(decisions[1].is_allowed());
@@ -111,11 +111,12 @@ rules:
 ",
     );
     let anyone = Request::new();
-    let under = |place| Claim { request: &anyone, under: Under::Rule(place) };
+    let under =
+        |place| CheckRequest { request: &anyone, target: CheckTarget::Rule(RuleIndex(place)) };
     for remaining in [2, 1, 0] {
-        let decisions = limiter.check_together(&[under(0), under(1), under(2)]).await;
+        let decisions = limiter.check_all(&[under(0), under(1), under(2)]).await;
         assert!(decisions.iter().all(Decision::is_allowed));
-        assert!(decisions[0].policies().is_empty());
+        assert!(decisions[0].rule_outcomes().is_empty());
         assert_eq!(left(&decisions[1]), [("trial", 0)]);
         assert_eq!(left(&decisions[2]), [("on", remaining)]);
     }
@@ -136,19 +137,22 @@ async fn a_limit_of_the_callers_stands_in_for_the_rules_and_a_change_keeps_the_f
     let limit =
         |amount| Arc::new(Limit::new(Algorithm::TokenBucket, Quota::per_minute(amount)).unwrap());
     let (small, large, key) = (limit(10), limit(100), request(&[("key", "k")]).cost(5));
-    let under = |limit| Claim { request: &key, under: Under::Limit(2, limit) };
-    let decisions = limiter.check_together(&[under(&small)]).await;
+    let under = |limit| CheckRequest {
+        request: &key,
+        target: CheckTarget::RuleWithLimit(RuleIndex(2), limit),
+    };
+    let decisions = limiter.check_all(&[under(&small)]).await;
     assert_eq!(left(&decisions[0]), [("cl.throttle", 5)]);
-    assert_eq!(decisions[0].policies()[0].limit, small);
-    let decisions = limiter.check_together(&[under(&large)]).await;
+    assert_eq!(decisions[0].rule_outcomes()[0].limit, small);
+    let decisions = limiter.check_all(&[under(&large)]).await;
     assert_eq!(left(&decisions[0]), [("cl.throttle", 45)]);
     // Of two limits for one bucket the first counts.
-    let decisions = limiter.check_together(&[under(&large), under(&small)]).await;
+    let decisions = limiter.check_all(&[under(&large), under(&small)]).await;
     assert_eq!(
         (left(&decisions[0]), left(&decisions[1])),
         (vec![("cl.throttle", 40)], vec![("cl.throttle", 35)])
     );
-    assert!(limiter.check(&key).await.policies().is_empty(), "nothing matches it");
+    assert!(limiter.check(&key).await.rule_outcomes().is_empty(), "nothing matches it");
 }
 
 #[tokio::test]
@@ -163,8 +167,8 @@ rules:
     let limiter = partly(&time, rules, |limit| limit.capacity() == 9);
     let (gone, there) = (request(&[("to", "gone")]), request(&[("to", "there")]));
     for asked in 1..5 {
-        let decisions = limiter.check_together(&[matching(&there), matching(&gone)]).await;
-        assert_eq!(rulings(&decisions), [Ruling::Allow, Ruling::Unavailable]);
+        let decisions = limiter.check_all(&[matching(&there), matching(&gone)]).await;
+        assert_eq!(rulings(&decisions), [DecisionStatus::Allow, DecisionStatus::Unavailable]);
         assert_eq!(limiter.store().refunded.load(Ordering::Relaxed), asked);
         assert_eq!(left(&decisions[0]), [("there", 1), ("trial", 5 - asked as u64)]);
     }
@@ -184,9 +188,9 @@ rules:
     );
     let (user, app) = (request(&[("user", "u")]), request(&[("app", "a")]));
     for _ in 0..3 {
-        limiter.check_together(&[matching(&user), matching(&app)]).await;
+        limiter.check_all(&[matching(&user), matching(&app)]).await;
     }
-    let decisions = limiter.check_together(&[matching(&user), matching(&app)]).await;
+    let decisions = limiter.check_all(&[matching(&user), matching(&app)]).await;
     assert!(decisions[0].is_allowed() && decisions[0].block().is_none());
     assert!(decisions[1].block().is_some());
 }
@@ -250,12 +254,12 @@ proptest! {
                     Request::new().with("client", client.to_string()).unwrap().cost(*cost)
                 })
                 .collect();
-            let claims: Vec<Claim<'_, '_>> = requests
+            let claims: Vec<CheckRequest<'_, '_>> = requests
                 .iter()
                 .zip(&call)
-                .map(|(request, (rule, ..))| Claim { request, under: Under::Rule(*rule) })
+                .map(|(request, (rule, ..))| CheckRequest { request, target: CheckTarget::Rule(RuleIndex(*rule)) })
                 .collect();
-            let decisions = runtime.block_on(limiter.check_together(&claims));
+            let decisions = runtime.block_on(limiter.check_all(&claims));
             let allowed: Vec<bool> = decisions.iter().map(Decision::is_allowed).collect();
             prop_assert_eq!(allowed, counts.check(&call), "{:?}", call);
         }

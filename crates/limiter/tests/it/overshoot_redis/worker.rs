@@ -4,7 +4,7 @@ use std::io::{self, BufRead};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tidegate::{Limiter, RedisStore, Ruling};
+use tidegate::{DecisionStatus, Limiter, RedisStore};
 use tidegate_testkit::Process;
 use tokio::task::JoinSet;
 
@@ -127,7 +127,7 @@ async fn hammer(limiter: &Limiter<RedisStore>, case: Case) -> Tally {
                 // Neighbours are at different clients, and all processes at the same.
                 let client = (task * case.shape.checks() + turn) * 37 % case.shape.clients();
                 let decision = limiter.check(&case.request(client)).await;
-                rulings.push((client, decision.ruling()));
+                rulings.push((client, decision.status()));
             }
             rulings
         });
@@ -135,9 +135,9 @@ async fn hammer(limiter: &Limiter<RedisStore>, case: Case) -> Tally {
     let mut tally = Tally { admitted: vec![0; case.shape.clients()], ..Tally::default() };
     for (client, ruling) in tasks.join_all().await.into_iter().flatten() {
         match ruling {
-            Ruling::Allow => tally.admitted[client] += 1,
-            Ruling::Deny => tally.denied += 1,
-            Ruling::Unavailable => tally.unavailable += 1,
+            DecisionStatus::Allow => tally.admitted[client] += 1,
+            DecisionStatus::Deny => tally.denied += 1,
+            DecisionStatus::Unavailable => tally.unavailable += 1,
         }
     }
     tally

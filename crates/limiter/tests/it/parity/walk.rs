@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tidegate::{
-    Algorithm, Answer, Charge, ClientStates, Key, Limit, Outcome, Quota, Refund, Span, Store,
-    Timestamp,
+    Algorithm, Answer, Charge, ChargeMode, ClientStates, Key, Limit, Outcome, Quota, Refund, Span,
+    Store, Timestamp,
 };
 
 use super::Bench;
@@ -318,7 +318,8 @@ impl Bench {
             let charges: Vec<Charge<'_>> =
                 ask.clients().iter().map(|client| charge(client, cost)).collect();
             async move {
-                let calls = (0..times).map(|_| self.store.charge(&charges));
+                let mode = ChargeMode::of_cost(cost);
+                let calls = (0..times).map(|_| self.store.charge(&charges, mode));
                 join_all(calls).await.into_iter().flatten().collect()
             }
         });

@@ -1,7 +1,9 @@
 //! Documents wherever a store can be: in clusters, behind sentinels, on Valkey, on servers that come and go.
 
 use tidegate::{PutError, RedisStore, StoreError};
-use tidegate_testkit::{Cluster, FaultProxy, Flavour, PATIENCE, Redis, Sentinel, Tool, lacking};
+use tidegate_testkit::{
+    Cluster, FaultProxy, Flavour, PATIENCE, Redis, Sentinel, Tool, lacking, poll,
+};
 
 use super::following::Follower;
 use super::{KEY, NEEDED, document, draft, latest, numbers};
@@ -60,6 +62,33 @@ async fn after_a_failover_the_new_master_is_asked_and_listened_to() {
     document.restore(&edition).await.unwrap();
     assert_eq!(latest(&document).await, Some(edition));
     assert_eq!(document.put(draft("two")).await.unwrap().number, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn switch_is_followed_while_the_old_master_still_answers() {
+    if lacking(&NEEDED) {
+        return;
+    }
+    let sentinel = Sentinel::start();
+    // A user of its own, whose commands an isolated master still takes, PING and SUBSCRIBE included.
+    for node in sentinel.nodes() {
+        node.query::<()>(&["ACL", "SETUSER", "editor", "on", ">hunter2", "~*", "&*", "+@all"]);
+    }
+    let url = sentinel.url().replace("://", "://editor:hunter2@");
+    let near = document(&url).await;
+    let mut follower = Follower::of(&near);
+    follower.hears().await;
+    near.put(draft("one")).await.unwrap();
+    follower.hears().await;
+
+    let old = sentinel.isolate_master();
+    let new = sentinel.wait_for_successor(old);
+    let subscribed = || new.query::<(String, u64)>(&["PUBSUB", "NUMSUB", KEY]).1 > 0;
+    assert!(poll(|| subscribed().then_some(())).is_some(), "still subscribed to the old master");
+    document(&url).await.put(draft("two")).await.unwrap();
+    follower.hears().await;
+    assert_eq!(latest(&near).await.unwrap().text, "two");
+    assert!(new.query::<Vec<String>>(&["HVALS", KEY]).contains(&"two".to_owned()));
 }
 
 #[tokio::test]

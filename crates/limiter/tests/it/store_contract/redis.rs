@@ -10,8 +10,8 @@ use tidegate_testkit::{Flavour, Redis};
 use tokio::runtime::Runtime;
 
 use super::{
-    Testbed, a_denied_request_consumes_nothing, answers_like_a_map, calls, cases,
-    charges_of_one_key_add_up,
+    Testbed, a_denied_request_consumes_nothing, a_peek_of_any_cost_spends_nothing,
+    answers_like_a_map, calls, cases, charges_of_one_key_add_up,
 };
 
 /// Time by a key that the test sets. Nothing expires while it stands still.
@@ -40,7 +40,11 @@ impl OnRedis {
             .unwrap();
         let shards = servers.iter().map(|server| {
             let config: RedisConfig = server.url().parse().unwrap();
-            let config = config.with_timeout(Duration::from_secs(30)).unwrap();
+            let config = config
+                .with_timeout(Duration::from_secs(30))
+                .unwrap()
+                .with_connect_timeout(crate::CONNECT_TIMEOUT)
+                .unwrap();
             config.with_denial_memory(Duration::ZERO).unwrap()
         });
         let mut shards: Vec<RedisConfig> = shards.collect();
@@ -99,6 +103,8 @@ fn keeps_the_contract(bed: &OnRedis, cases: u32) {
     bed.block_on(charges_of_one_key_add_up(bed));
     bed.empty();
     bed.block_on(a_denied_request_consumes_nothing(bed));
+    bed.empty();
+    bed.block_on(a_peek_of_any_cost_spends_nothing(bed));
 }
 
 #[test]

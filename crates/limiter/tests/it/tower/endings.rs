@@ -230,7 +230,7 @@ impl<S: Store> Stage<S> {
         let request = tidegate::Request::new().with("api_key", client).unwrap();
         let request = request.with("path", format!("/{rule}")).unwrap();
         let decision = self.limiter.peek(&request).await;
-        let policy = decision.policies().iter().find(|policy| &*policy.rule == rule);
+        let policy = decision.rule_outcomes().iter().find(|policy| &*policy.rule == rule);
         policy.unwrap().outcome.remaining
     }
 
@@ -347,7 +347,14 @@ fn each_way_that_requests_end_nobody_is_in_flight_in_redis_afterwards() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let store = runtime.block_on(async {
         let config: RedisConfig = server.url().parse().unwrap();
-        let store = RedisStore::connect(config.with_timeout(PATIENCE).unwrap()).await;
+        let store = RedisStore::connect(
+            config
+                .with_timeout(PATIENCE)
+                .unwrap()
+                .with_connect_timeout(crate::CONNECT_TIMEOUT)
+                .unwrap(),
+        )
+        .await;
         Arc::new(store.unwrap())
     });
     let limiter = Limiter::builder().rules(rules(RULES)).store(store).build();

@@ -26,7 +26,7 @@ fn limiter(time: &ManualClock, yaml: &str) -> Limiter {
 /// How many more exports the client may have in flight.
 async fn free(limiter: &Limiter) -> u64 {
     let request = tidegate::Request::new().with("api_key", "alice").unwrap();
-    limiter.peek(&request).await.decisive().unwrap().outcome.remaining
+    limiter.peek(&request).await.strictest_rule().unwrap().outcome.remaining
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidegate::{
-    Answer, Answers, Charge, Clock, Key, Keyer, MemoryStore, Refund, Store, StoreError,
+    Answer, Answers, Charge, ChargeMode, Clock, Key, Keyer, MemoryStore, Refund, Store, StoreError,
 };
 use tokio::task::yield_now;
 
@@ -22,7 +22,7 @@ impl Store for Down {
         Keyer::Local { seed: [0; 32] }
     }
 
-    async fn charge(&self, charges: &[Charge<'_>]) -> Answers {
+    async fn charge(&self, charges: &[Charge<'_>], _: ChargeMode) -> Answers {
         yield_now().await;
         charges.iter().map(|_| Answer::Failed(Self::error())).collect()
     }
@@ -60,8 +60,8 @@ impl Store for Slow {
         self.memory.keyer()
     }
 
-    async fn charge(&self, charges: &[Charge<'_>]) -> Answers {
-        let outcomes = self.memory.charge(charges).await;
+    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Answers {
+        let outcomes = self.memory.charge(charges, mode).await;
         yield_now().await;
         outcomes
     }

@@ -1,7 +1,7 @@
 //! Traffic that goes for the bound that `validate` prints for `synced`, at the edges of windows.
 
-use tidegate::fleet::sync::{Taken, View, exactly};
-use tidegate_core::rule::{Accuracy, MaxAhead, Synced};
+use tidegate::coordination::sync::{ClientView, SyncDecision, exact_request};
+use tidegate::rule::{Accuracy, MaxAhead, Synced};
 use tidegate_core::{Algorithm, Ask, Granted, HoldId, Holds, Limit, Quota, Span, State, Timestamp};
 
 use super::chance::Chance;
@@ -16,7 +16,7 @@ pub(crate) struct Adversary {
     synced: Synced,
     state: State,
     holds: Holds,
-    views: Vec<View>,
+    views: Vec<ClientView>,
     questions: u32,
     now: u64,
     admitted: Vec<Admitted>,
@@ -29,7 +29,7 @@ impl Adversary {
         let limit = Limit::new(algorithm, Quota::per(amount, window)).unwrap();
         let max_ahead = MaxAhead::Tokens(chance.spread(1, amount));
         let mut views = Vec::new();
-        views.resize_with(usize::try_from(chance.spread(1, 4)).unwrap(), View::default);
+        views.resize_with(usize::try_from(chance.spread(1, 4)).unwrap(), ClientView::default);
         Self {
             state: limit.fresh(),
             holds: Holds::default(),
@@ -75,12 +75,14 @@ impl Adversary {
         let left = self.limit.peek(&mut self.state.clone(), at, 1).remaining;
         if left > 0 {
             let id = self.next_id(0);
-            let granted = self.decide(&exactly(id, self.synced.every, left));
+            let granted = self.decide(&exact_request(id, self.synced.every, left));
             assert!(granted.outcome.is_allowed(), "what remains can be charged");
             self.admit(left);
         }
         for node in 0..self.views.len() {
-            while let Taken::Yes(..) = self.views[node].take(at, &self.limit, self.synced, 1) {
+            while let SyncDecision::Admitted(..) =
+                self.views[node].take(at, &self.limit, self.synced, 1)
+            {
                 self.admit(1);
             }
         }
@@ -88,9 +90,9 @@ impl Adversary {
 
     fn sync(&mut self, node: usize) {
         let (at, id) = (Timestamp::from_micros(self.now), self.next_id(node));
-        let ask = self.views[node].ask(at, id, self.synced.every, 0);
+        let ask = self.views[node].request(at, id, self.synced.every, 0);
         let granted = self.decide(&ask);
-        self.views[node].answered(at, id, &self.limit, granted.standing);
+        self.views[node].on_reply(at, id, &self.limit, granted.standing);
     }
 
     fn decide(&mut self, ask: &Ask) -> Granted {

@@ -1,25 +1,18 @@
-//! Chance that a number repeats.
+//! Draws that a seed repeats.
 
-/// A stream of numbers that its seed decides, on every machine.
-pub(crate) struct Chance {
-    state: u64,
-}
+use tidegate_random::SeededRng;
+
+/// Draws of a simulation.
+pub(crate) struct Chance(SeededRng);
 
 impl Chance {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
-    }
-
-    fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        Self(SeededRng::new(seed))
     }
 
     /// Less than `end`, which is not 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
+        self.0.below(end)
     }
 
     /// From `low` to `high`, small ones as likely as large ones.

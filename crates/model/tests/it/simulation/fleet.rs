@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::fleet::lease::{Slice, Tab, Taken};
+use tidegate::coordination::lease::{ClientLeases, LeaseDebit, LeaseDecision};
 use tidegate_core::{Algorithm, Ask, Granted, HoldId, Limit, Quota, Span, Timestamp};
 
 use super::chance::Chance;
@@ -36,7 +36,7 @@ enum Event {
     /// A request that took tokens was denied elsewhere.
     PutBack {
         admission: usize,
-        slice: Slice,
+        slice: LeaseDebit,
     },
     /// Somebody without leases takes all that is free.
     Drain,
@@ -49,7 +49,7 @@ enum Event {
 
 #[derive(Default)]
 struct Node {
-    tab: Tab,
+    tab: ClientLeases,
     /// What it calls itself; another after a crash.
     name: u64,
     numbers: u32,
@@ -211,13 +211,13 @@ impl Fleet {
                 self.note(|_| format!("node {node}: answer {number}: {granted:?}"));
                 self.nodes[node].asking = None;
                 let id = HoldId { node: self.nodes[node].name, number };
-                self.nodes[node].tab.answered(id, &self.limit, &granted);
+                self.nodes[node].tab.on_grant(id, &self.limit, &granted);
             }
             Event::Deadline { number } if self.nodes[node].asking == Some(number) => {
                 self.note(|_| format!("node {node}: no answer {number}"));
                 self.nodes[node].asking = None;
                 let id = HoldId { node: self.nodes[node].name, number };
-                self.nodes[node].tab.lost(id);
+                self.nodes[node].tab.on_failure(id);
             }
             Event::Answer { .. }
             | Event::Deadline { .. }
@@ -227,14 +227,14 @@ impl Fleet {
             Event::PutBack { admission, slice } => {
                 let cost = self.admitted[admission].take().map_or(0, |admitted| admitted.cost);
                 self.note(|_| format!("node {node}: {cost} put back"));
-                self.nodes[node].tab.put_back(at, &slice);
+                self.nodes[node].tab.roll_back(at, &slice);
             }
             Event::Sweep => {
                 let id = self.next_id(node);
                 let (tab, share) = (&mut self.nodes[node].tab, self.weather.share);
                 let closing = match tab.is_idle(at) {
                     _ if !self.weather.sweeps => None,
-                    true => tab.leave(at, id, share),
+                    true => tab.release(at, id, share),
                     false => tab.renew(at, id, share),
                 };
                 if let Some(ask) = closing {
@@ -259,7 +259,7 @@ impl Fleet {
     fn check(&mut self, node: usize, cost: u64) -> bool {
         let at = self.nodes[node].clock(self.now);
         let taken = self.nodes[node].tab.take(at, cost);
-        if let Taken::Yes { slice, .. } = taken {
+        if let LeaseDecision::Admitted { debit: slice, .. } = taken {
             self.note(|_| format!("node {node}: admits {cost}"));
             self.from_holds += cost;
             self.admit(cost);
@@ -270,22 +270,22 @@ impl Fleet {
             }
         }
         let own = &mut self.nodes[node];
-        let ask = match (taken, own.tab.refusal(at, cost)) {
-            (Taken::Yes { .. }, _) => own.tab.is_due(at).then_some(0),
-            (Taken::No, Some((_, again))) => again.then_some(0),
-            (Taken::No, None) if own.tab.is_asking() => {
+        let ask = match (taken, own.tab.cached_denial(at, cost)) {
+            (LeaseDecision::Admitted { .. }, _) => own.tab.should_refill(at).then_some(0),
+            (LeaseDecision::AskStore, Some((_, again))) => again.then_some(0),
+            (LeaseDecision::AskStore, None) if own.tab.is_pending() => {
                 own.waiting += cost;
                 None
             }
-            (Taken::No, None) => Some(cost),
+            (LeaseDecision::AskStore, None) => Some(cost),
         };
         if let Some(cost) = ask {
             let id = self.next_id(node);
             let waiting = std::mem::take(&mut self.nodes[node].waiting);
-            let ask = self.nodes[node].tab.ask(at, cost, waiting, id, self.weather.share);
+            let ask = self.nodes[node].tab.request(at, cost, waiting, id, self.weather.share);
             self.send(node, ask);
         }
-        taken != Taken::No
+        taken != LeaseDecision::AskStore
     }
 
     fn next_id(&mut self, node: usize) -> HoldId {

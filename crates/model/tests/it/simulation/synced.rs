@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::fleet::sync::{Advance, Taken, View, exactly};
-use tidegate_core::rule::{Accuracy, Every, MaxAhead, Synced};
+use tidegate::coordination::sync::{ClientView, SyncDecision, UnsyncedDebit, exact_request};
+use tidegate::rule::{Accuracy, Every, MaxAhead, Synced};
 use tidegate_core::{
     Algorithm, Ask, HoldId, Holds, Limit, Quota, Span, Standing, State, Timestamp,
 };
@@ -38,7 +38,7 @@ enum Event {
     /// A request that was admitted was denied elsewhere.
     PutBack {
         admission: usize,
-        advance: Advance,
+        advance: UnsyncedDebit,
     },
     /// Somebody looks whether a sync is due.
     Look,
@@ -59,7 +59,7 @@ struct Replica {
 
 #[derive(Default)]
 struct Node {
-    view: View,
+    view: ClientView,
     /// What it calls itself; another after a crash.
     name: u64,
     numbers: u32,
@@ -324,25 +324,25 @@ impl Fleet {
             }
             Event::Answer { id, sent, standing } => {
                 let view = &mut self.nodes[node].view;
-                match view.asking() == Some(id) {
-                    true => view.answered(at, id, limit, standing),
+                match view.pending() == Some(id) {
+                    true => view.on_reply(at, id, limit, standing),
                     false => view.learn(sent, at, limit, standing),
                 }
                 self.note(|fleet| {
                     format!("node {node}: hears {id:?}: {:?}", fleet.nodes[node].view)
                 });
             }
-            Event::Deadline { id } => self.nodes[node].view.lost(id),
+            Event::Deadline { id } => self.nodes[node].view.on_failure(id),
             Event::Question { .. } | Event::ClockStep | Event::Failover => {}
             Event::PutBack { admission, advance } => {
                 let cost = self.admitted[admission].take().map_or(0, |admitted| admitted.cost);
-                self.nodes[node].view.put_back(at, limit, &advance);
+                self.nodes[node].view.roll_back(at, limit, &advance);
                 self.note(|_| format!("node {node}: {cost} put back"));
             }
             Event::Look => {
                 if self.nodes[node].view.is_due(at, every) {
                     let id = self.next_id(node);
-                    let ask = self.nodes[node].view.ask(at, id, every, 0);
+                    let ask = self.nodes[node].view.request(at, id, every, 0);
                     self.send(node, id, ask);
                 }
                 self.queue(node, every.span().as_micros() / 4, Event::Look);
@@ -364,7 +364,7 @@ impl Fleet {
     fn check(&mut self, node: usize, cost: u64) {
         let (at, every) = (self.nodes[node].clock(self.now), self.synced.every);
         match self.nodes[node].view.take(at, &self.limit, self.synced, cost) {
-            Taken::Yes(_, advance) => {
+            SyncDecision::Admitted(_, advance) => {
                 self.note(|_| format!("node {node}: admits {cost}"));
                 self.alone += cost;
                 self.admit(cost);
@@ -374,14 +374,14 @@ impl Fleet {
                     self.queue(node, after, Event::PutBack { admission, advance });
                 }
             }
-            Taken::No(_) => {}
-            Taken::Unknown => {
+            SyncDecision::Denied(_) => {}
+            SyncDecision::AskStore => {
                 let id = self.next_id(node);
-                if !self.nodes[node].view.is_asking() {
-                    let ask = self.nodes[node].view.ask(at, id, every, cost);
+                if !self.nodes[node].view.is_pending() {
+                    let ask = self.nodes[node].view.request(at, id, every, cost);
                     self.send(node, id, ask);
                 } else if self.chance.percent(20) {
-                    self.send(node, id, exactly(id, every, cost));
+                    self.send(node, id, exact_request(id, every, cost));
                 }
             }
         }

@@ -6,11 +6,11 @@ use hyper::Response;
 use serde::Serialize;
 use tidegate::Timestamp;
 use tidegate::block::{BlockList, By, Entry, Subject};
+use tidegate_core::{CallError, quote};
+use tidegate_net::http::response::{self, Body, JSON};
 
-use super::super::query;
-use crate::service::{Fault, quoted};
+use crate::admin::query;
 use crate::top::subject_of;
-use crate::transport::http::encode::{self, Body, JSON};
 
 /// Most entries of one answer. Who does not ask for a part gets all.
 const PAGE: usize = 10_000;
@@ -24,25 +24,25 @@ enum Asked {
 }
 
 impl Asked {
-    fn read(query: Option<&str>) -> Result<Self, Fault> {
+    fn read(query: Option<&str>) -> Result<Self, CallError> {
         let [format, limit, after] =
             query::known(query, ["format", "limit", "after"], "format, limit or after")?;
         match format.as_deref() {
             None | Some("json") => {}
             Some("plain") if limit.is_none() && after.is_none() => return Ok(Self::Plain),
             Some("plain") => {
-                return Err(Fault::invalid(
+                return Err(CallError::invalid(
                     "format",
-                    quoted("plain"),
+                    quote("plain"),
                     "json for a part of the list",
                 ));
             }
-            Some(other) => return Err(Fault::invalid("format", quoted(other), "json or plain")),
+            Some(other) => return Err(CallError::invalid("format", quote(other), "json or plain")),
         }
         let limit = query::number("limit", limit.as_deref(), usize::MAX, PAGE)?;
         let wanted = "the id of a network or client";
-        let after =
-            after.map(|id| of_id(&id).ok_or_else(|| Fault::invalid("after", quoted(&id), wanted)));
+        let after = after
+            .map(|id| of_id(&id).ok_or_else(|| CallError::invalid("after", quote(&id), wanted)));
         Ok(Self::Part { limit, after: after.transpose()? })
     }
 }
@@ -62,9 +62,9 @@ pub(super) fn list(blocks: &BlockList, now: Timestamp, query: Option<&str>) -> R
         Ok(Asked::Part { limit, after }) => (limit, after),
         Ok(Asked::Plain) => {
             let lines = blocks.export(now).into_iter().map(|network| format!("{network}\n"));
-            return encode::plain(lines.collect::<String>());
+            return response::plain(lines.collect::<String>());
         }
-        Err(fault) => return encode::fault(&fault),
+        Err(fault) => return response::fault(&fault),
     };
     let (entries, usage) = (blocks.entries(now), blocks.usage());
     // The entry to go on after may be gone by now.
@@ -74,7 +74,11 @@ pub(super) fn list(blocks: &BlockList, now: Timestamp, query: Option<&str>) -> R
     let (shown, more) = rest.split_at(limit.min(rest.len()));
     let next = shown.last().filter(|_| !more.is_empty()).map(|last| last.subject.to_string());
     let entries = shown.iter().map(|entry| Shown::of(entry, now)).collect();
-    encode::json(200, JSON, &List { entries, next, refused: usage.refused, evicted: usage.evicted })
+    response::json(
+        200,
+        JSON,
+        &List { entries, next, refused: usage.refused, evicted: usage.evicted },
+    )
 }
 
 /// Whom an id is about.

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn asked(body: &str) -> Result<Asked, Fault> {
+fn asked(body: &str) -> Result<SimulationSpec, CallError> {
     Json::read(body.as_bytes()).and_then(read)
 }
 

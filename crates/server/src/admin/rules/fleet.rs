@@ -6,11 +6,11 @@ use hyper::body::Incoming;
 use hyper::{Request, Response};
 use serde::Serialize;
 use tidegate::DocumentVersion;
+use tidegate_net::http::response::{self, Body, JSON};
 
-use super::super::query;
-use super::refused;
+use crate::admin::query;
+use crate::admin::rules::refused;
 use crate::rules::{Keeper, NodeReport};
-use crate::transport::http::encode::{self, Body, JSON};
 
 /// How many versions are shown unless more are asked for.
 const USUAL: usize = 20;
@@ -23,7 +23,7 @@ pub(super) async fn history(keeper: &Arc<Keeper>, request: &Request<Incoming>) -
         .and_then(|[limit]| query::number("limit", limit.as_deref(), USUAL, MOST));
     let most = match most {
         Ok(most) => most,
-        Err(fault) => return encode::fault(&fault),
+        Err(fault) => return response::fault(&fault),
     };
     let shared = match keeper.shared() {
         Ok(shared) => shared,
@@ -32,7 +32,7 @@ pub(super) async fn history(keeper: &Arc<Keeper>, request: &Request<Incoming>) -
     match shared.history(most).await {
         Ok(versions) => {
             let versions = versions.iter().map(Shown::of).collect();
-            encode::json(200, JSON, &History { versions })
+            response::json(200, JSON, &History { versions })
         }
         Err(error) => refused(&error.into()),
     }
@@ -76,7 +76,7 @@ pub(super) async fn status(keeper: &Arc<Keeper>) -> Response<Body> {
     };
     let latest = keeper.standing().latest;
     let NodeReport { node, source, version, behind, problem, .. } = own;
-    encode::json(
+    response::json(
         200,
         JSON,
         &Status { node, source, version, latest, behind, problem, unknown, nodes },

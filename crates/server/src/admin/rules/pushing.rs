@@ -9,14 +9,15 @@ use hyper::{Request, Response, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tidegate::{Expected, RuleSet};
+use tidegate_core::{CallError, quote};
+use tidegate_net::http::body;
+use tidegate_net::http::response::{self, Body, JSON};
 
-use super::super::{Admin, query};
-use super::{invalid, refused};
+use crate::admin::rules::{invalid, refused};
+use crate::admin::{Admin, query};
 use crate::rules::Keeper;
 use crate::rules::diff::Difference;
-use crate::service::{Fault, InForce, quoted, written};
-use crate::transport::http::body;
-use crate::transport::http::encode::{self, Body, JSON};
+use crate::service::InForce;
 
 /// Who pushes, and why; as they say themselves.
 const BY: &str = "tidegate-by";
@@ -32,15 +33,15 @@ pub(super) async fn push(
 ) -> Response<Body> {
     let headers = request.headers();
     let said =
-        (|| Ok::<_, Fault>((expected(headers)?, words(headers, BY)?, words(headers, NOTE)?)))();
+        (|| Ok::<_, CallError>((expected(headers)?, words(headers, BY)?, words(headers, NOTE)?)))();
     let (expected, by, note) = match said {
         Ok((Some(expected), by, note)) => (expected, by, note),
         Ok((None, ..)) => {
             let detail = "if-match: found nothing, wanted the version that is replaced, \
                           as GET /v1/rules has it in ETag, or *";
-            return encode::problem(StatusCode::PRECONDITION_REQUIRED, detail);
+            return response::problem(StatusCode::PRECONDITION_REQUIRED, detail);
         }
-        Err(fault) => return encode::fault(&fault),
+        Err(fault) => return response::fault(&fault),
     };
     // Whoever can't push anyway need not send a document first, except to see the answer.
     let by = by.unwrap_or_else(|| from.ip().to_string());
@@ -52,9 +53,9 @@ pub(super) async fn push(
         Ok(version) => {
             tracing::info!(%from, by, version = version.number, "rules changed by an operator");
             let now = admin.service.now();
-            let rules = written(now.limiter().rules()).count();
+            let rules = now.limiter().rules().rules().len();
             let pushed = Pushed { version: version.number, hash: &now.version().hash, rules };
-            let mut response = encode::json(200, JSON, &pushed);
+            let mut response = response::json(200, JSON, &pushed);
             if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", version.number)) {
                 response.headers_mut().insert(ETAG, tag);
             }
@@ -84,7 +85,7 @@ pub(super) async fn difference(
     match admin.keeper.checked(&text).await {
         Ok(rules) => {
             let difference = Difference::between(now.limiter().rules(), &rules.set);
-            encode::json(200, JSON, &difference)
+            response::json(200, JSON, &difference)
         }
         Err(error) => invalid(&error),
     }
@@ -96,13 +97,13 @@ pub(super) async fn between(keeper: &Arc<Keeper>, request: &Request<Incoming>) -
     let versions = versions.and_then(|[from, to]| {
         let number = |name: &str, value: Option<&str>| match value {
             Some(value) => query::number(name, Some(value), 0, usize::MAX),
-            None => Err(Fault::invalid(name, "nothing", "the number of a version")),
+            None => Err(CallError::invalid(name, "nothing", "the number of a version")),
         };
         Ok([number("from", from.as_deref())?, number("to", to.as_deref())?])
     });
     let versions = match versions {
         Ok(versions) => versions,
-        Err(fault) => return encode::fault(&fault),
+        Err(fault) => return response::fault(&fault),
     };
     let mut sets: Vec<RuleSet> = Vec::new();
     for number in versions {
@@ -115,7 +116,7 @@ pub(super) async fn between(keeper: &Arc<Keeper>, request: &Request<Incoming>) -
             Ok(Some(edition)) => edition,
             Ok(None) => {
                 let detail = format!("version {number} is not kept, or never was");
-                return encode::problem(StatusCode::NOT_FOUND, &detail);
+                return response::problem(StatusCode::NOT_FOUND, &detail);
             }
             Err(error) => return refused(&error.into()),
         };
@@ -125,8 +126,8 @@ pub(super) async fn between(keeper: &Arc<Keeper>, request: &Request<Incoming>) -
         }
     }
     match sets.as_slice() {
-        [from, to] => encode::json(200, JSON, &Difference::between(from, to)),
-        _ => encode::problem(StatusCode::INTERNAL_SERVER_ERROR, "two versions were not compared"),
+        [from, to] => response::json(200, JSON, &Difference::between(from, to)),
+        _ => response::problem(StatusCode::INTERNAL_SERVER_ERROR, "two versions were not compared"),
     }
 }
 
@@ -135,16 +136,16 @@ async fn document(admin: &Admin, request: Request<Incoming>) -> Result<String, R
     let _room = admin
         .documents
         .try_acquire()
-        .map_err(|_| encode::overloaded("others are pushing rules at this moment"))?;
+        .map_err(|_| response::overloaded("others are pushing rules at this moment"))?;
     let bytes = body::read(request, RuleSet::MAX_DOCUMENT).await?;
     String::from_utf8(bytes.into()).map_err(|_| {
-        let fault = Fault::invalid("body", "bytes that are no text", "text in UTF-8");
-        encode::fault(&fault)
+        let fault = CallError::invalid("body", "bytes that are no text", "text in UTF-8");
+        response::fault(&fault)
     })
 }
 
 /// Which version is to be replaced; `None` if nobody says so.
-fn expected(headers: &HeaderMap) -> Result<Option<Expected>, Fault> {
+fn expected(headers: &HeaderMap) -> Result<Option<Expected>, CallError> {
     let Some(value) = headers.get(IF_MATCH) else { return Ok(None) };
     let text = value.to_str().unwrap_or_default().trim();
     if text == "*" {
@@ -152,12 +153,12 @@ fn expected(headers: &HeaderMap) -> Result<Option<Expected>, Fault> {
     }
     match text.trim_matches('"').parse() {
         Ok(number) => Ok(Some(Expected::Number(number))),
-        Err(_) => Err(Fault::invalid("if-match", quoted(text), "one version, like \"7\", or *")),
+        Err(_) => Err(CallError::invalid("if-match", quote(text), "one version, like \"7\", or *")),
     }
 }
 
 /// What a header says in words, escaped as in a URL.
-fn words(headers: &HeaderMap, name: &str) -> Result<Option<String>, Fault> {
+fn words(headers: &HeaderMap, name: &str) -> Result<Option<String>, CallError> {
     let Some(value) = headers.get(name) else { return Ok(None) };
     let text = percent_decode_str(value.to_str().unwrap_or_default()).decode_utf8();
     let fits = |text: &str| text.chars().count() <= WORDS && !text.chars().any(char::is_control);
@@ -166,7 +167,7 @@ fn words(headers: &HeaderMap, name: &str) -> Result<Option<String>, Fault> {
         Ok(text) if fits(&text) => Ok(Some(text.into_owned())),
         _ => {
             let wanted = format!("at most {WORDS} characters, escaped as in a URL");
-            Err(Fault::invalid(name, "something else", wanted))
+            Err(CallError::invalid(name, "something else", wanted))
         }
     }
 }

@@ -6,12 +6,12 @@ use hyper::body::Incoming;
 use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH};
 use hyper::{Request, Response, StatusCode};
 use serde::Serialize;
+use tidegate_net::http::response::{self, Body, JSON};
 
-use super::super::query;
-use super::refused;
-use crate::rules::{Keeper, NUMBER, Shown};
-use crate::service::{InForce, Version, written};
-use crate::transport::http::encode::{self, Body, JSON};
+use crate::admin::query;
+use crate::admin::rules::refused;
+use crate::rules::{Keeper, NUMBER, RuleView};
+use crate::service::{InForce, Version};
 
 const YAML: HeaderValue = HeaderValue::from_static("application/yaml");
 
@@ -23,12 +23,12 @@ pub(super) async fn rules(
 ) -> Response<Body> {
     let [wanted] = match query::known(request.uri().query(), ["version"], "version") {
         Ok(known) => known,
-        Err(fault) => return encode::fault(&fault),
+        Err(fault) => return response::fault(&fault),
     };
     if let Some(wanted) = wanted {
         return match query::number("version", Some(&wanted), 0, usize::MAX) {
             Ok(number) => older(keeper, u64::try_from(number).unwrap_or(u64::MAX)).await,
-            Err(fault) => encode::fault(&fault),
+            Err(fault) => response::fault(&fault),
         };
     }
     let version = now.version();
@@ -42,13 +42,13 @@ pub(super) async fn rules(
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else if !wants_yaml(request) {
-        let rules = written(now.limiter().rules()).map(Shown::of).collect();
-        encode::json(200, JSON, &Rules::of(keeper, version, rules))
+        let rules = now.limiter().rules().rules().iter().map(RuleView::of).collect();
+        response::json(200, JSON, &Rules::of(keeper, version, rules))
     } else if let Some(text) = &version.text {
         document(text, version.number)
     } else {
         let detail = format!("rules from {} are no document", keeper.source());
-        return encode::problem(StatusCode::NOT_FOUND, &detail);
+        return response::problem(StatusCode::NOT_FOUND, &detail);
     };
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         response.headers_mut().insert(ETAG, tag);
@@ -78,14 +78,14 @@ async fn older(keeper: &Keeper, number: u64) -> Response<Body> {
         Ok(Some(edition)) => document(&edition.text, edition.version.number),
         Ok(None) => {
             let detail = format!("version {number} is not kept, or never was");
-            encode::problem(StatusCode::NOT_FOUND, &detail)
+            response::problem(StatusCode::NOT_FOUND, &detail)
         }
         Err(error) => refused(&error.into()),
     }
 }
 
 fn document(text: &str, number: u64) -> Response<Body> {
-    let mut response = encode::plain(text.to_owned());
+    let mut response = response::plain(text.to_owned());
     response.headers_mut().insert(CONTENT_TYPE, YAML);
     response.headers_mut().insert(HeaderName::from_static(NUMBER), HeaderValue::from(number));
     response
@@ -103,11 +103,11 @@ struct Rules<'a> {
     /// Unix seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<u64>,
-    rules: Vec<Shown<'a>>,
+    rules: Vec<RuleView<'a>>,
 }
 
 impl<'a> Rules<'a> {
-    fn of(keeper: &'a Keeper, version: &'a Version, rules: Vec<Shown<'a>>) -> Self {
+    fn of(keeper: &'a Keeper, version: &'a Version, rules: Vec<RuleView<'a>>) -> Self {
         Self {
             version: version.number,
             hash: &version.hash,

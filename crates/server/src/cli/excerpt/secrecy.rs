@@ -1,7 +1,7 @@
 //! What of a line may be shown to whoever reads the output of a build.
 
-use super::lines;
-use crate::config::SECRETIVE;
+use crate::cli::excerpt::lines;
+use crate::config_error::SECRET_MARKS;
 
 /// Keys whose values open doors: `api_key: k1` in a condition of a rule, and those of a configuration that
 /// was not known for one.
@@ -53,7 +53,7 @@ fn indented(line: &str) -> usize {
 
 fn is_secretive(line: &str) -> bool {
     let line = line.to_ascii_lowercase();
-    SECRETIVE.iter().any(|word| line.contains(word))
+    SECRET_MARKS.iter().any(|word| line.contains(word))
 }
 
 /// A line of rules in which each value that opens doors is crossed out, letter by letter.

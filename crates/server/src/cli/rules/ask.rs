@@ -5,10 +5,11 @@ use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, IF_MATCH};
 use hyper::{Method, Request};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::Deserialize;
+use tidegate_net::client::HttpClient;
+use tidegate_net::token::BearerToken;
 
-use super::super::{Failure, waiting};
-use crate::client::Server;
-use crate::config::{self, Token};
+use crate::cli::{Failure, waiting};
+use crate::config;
 
 /// Longest answer in bytes: a document may have 16 MiB, and as JSON be longer.
 const MOST: usize = 64 << 20;
@@ -18,8 +19,8 @@ const YAML: &str = "application/yaml";
 
 /// The admin door of a server.
 pub(super) struct Door<'s> {
-    server: &'s Server,
-    token: Option<Token>,
+    server: &'s HttpClient,
+    token: Option<BearerToken>,
 }
 
 /// What the door answered, if that is what was asked for.
@@ -52,7 +53,7 @@ struct About<'a> {
 }
 
 impl<'s> Door<'s> {
-    pub(super) fn of(server: &'s Server) -> Result<Self, Failure> {
+    pub(super) fn of(server: &'s HttpClient) -> Result<Self, Failure> {
         Ok(Self { server, token: config::token()? })
     }
 
@@ -186,8 +187,8 @@ impl Wrong {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::Ending;
     use super::*;
+    use crate::cli::Ending;
 
     #[test]
     fn what_is_wrong_is_said_with_file_and_line() {

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use clap::Args;
 use serde::Deserialize;
+use tidegate_core::TerminalSafe;
 
 use super::super::{Ending, Failure, Output};
 use super::ask::{Answer, Door};
 use super::document::Document;
-use super::table::plain;
 
 /// Shows what pushing a document would change, or what changed between two versions
 ///
@@ -103,15 +103,20 @@ impl Difference {
 
     /// A line for each rule that comes and goes and for each field that changes, and one on the rest.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
-        let added = self.added.iter().map(|rule| format!("+ {}", plain(rule)));
-        let removed = self.removed.iter().map(|rule| format!("- {}", plain(rule)));
+        let added =
+            self.added.iter().map(|rule| format!("+ {}", TerminalSafe::from(rule.as_str())));
+        let removed =
+            self.removed.iter().map(|rule| format!("- {}", TerminalSafe::from(rule.as_str())));
         let changed = self.changed.iter().flat_map(|changed| {
             changed.fields.iter().map(|field| {
                 let said = |value: &Option<String>| match value {
-                    Some(value) => plain(value),
+                    Some(value) => TerminalSafe::from(value.as_str()).to_string(),
                     None => "nothing".to_owned(),
                 };
-                let (rule, name) = (plain(&changed.rule), plain(&field.field));
+                let (rule, name) = (
+                    TerminalSafe::from(changed.rule.as_str()),
+                    TerminalSafe::from(field.field.as_str()),
+                );
                 format!("~ {rule}: {name} from {} to {}", said(&field.from), said(&field.to))
             })
         });
@@ -138,7 +143,7 @@ mod tests {
             "+ a",
             "- b",
             "~ c: limit from 100 per 1 s to 200 per 1 s",
-            "~ c: match.path from nothing to \"/x [2J\"",
+            "~ c: match.path from nothing to \"/x\u{fffd}[2J\"",
             "9 rules stay as they are",
         ];
         assert_eq!(lines, expected);

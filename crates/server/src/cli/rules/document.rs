@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use tidegate::RuleSet;
 
-use super::super::Failure;
-use super::super::excerpt::Sources;
-use crate::config::{self, ConfigError, Kind};
+use crate::cli::Failure;
+use crate::cli::excerpt::Sources;
+use crate::config::{self, Kind};
+use crate::config_error::ConfigError;
+use crate::config_error::read_file;
 use crate::service::internal_rules;
 
 /// A document of rules, and what errors call it.
@@ -22,7 +24,7 @@ impl Document {
         let (name, text) = if path == Path::new("-") {
             ("stdin".to_owned(), piped()?)
         } else {
-            (path.display().to_string(), config::read(path, RuleSet::MAX_DOCUMENT)?)
+            (path.display().to_string(), read_file(path, RuleSet::MAX_DOCUMENT)?)
         };
         let found = match config::kind(Path::new(&name), &text) {
             Kind::Rules => None,
@@ -36,7 +38,7 @@ impl Document {
         let checked = || {
             // The server has rules of its own, whose names are taken.
             let rules = RuleSet::parse(&name, &text)?;
-            rules.with_named(internal_rules().unwrap_or_default())?;
+            rules.with_internal(internal_rules().unwrap_or_default())?;
             Ok::<_, ConfigError>(())
         };
         let Err(error) = checked() else { return Ok(Self { name, text }) };

@@ -2,10 +2,11 @@
 
 use clap::Args;
 use serde::Deserialize;
+use tidegate_core::TerminalSafe;
 
 use super::super::{Ending, Failure, Output};
 use super::ask::Door;
-use super::table::{Table, instant, plain};
+use super::table::{Table, instant};
 
 /// Lists the nodes and which version each has
 ///
@@ -76,10 +77,13 @@ impl Status {
             table.lines().for_each(|line| output.data(line));
             output.note(summary(&standing));
             if let Some(problem) = &standing.problem {
-                output.note(format_args!("here: {}", plain(problem)));
+                output.note(format_args!("here: {}", TerminalSafe::from(problem.as_str())));
             }
             if let Some(unknown) = &standing.unknown {
-                output.note(format_args!("other nodes are not known: {}", plain(unknown)));
+                output.note(format_args!(
+                    "other nodes are not known: {}",
+                    TerminalSafe::from(unknown.as_str())
+                ));
             }
         }
         Ok(if standing.is_behind() { Ending::No } else { Ending::Fine })
@@ -95,5 +99,8 @@ fn summary(standing: &Standing) -> String {
         1 => format!("1 of {of} nodes is behind"),
         behind => format!("{behind} of {of} nodes are behind"),
     };
-    format!("version {latest} of {} is the latest; {behind}", plain(&standing.source))
+    format!(
+        "version {latest} of {} is the latest; {behind}",
+        TerminalSafe::from(standing.source.as_str())
+    )
 }

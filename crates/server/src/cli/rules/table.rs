@@ -1,5 +1,7 @@
 //! Columns for the terminal.
 
+use tidegate_core::TerminalSafe;
+
 /// Rows under a heading, each column as wide as its widest cell.
 pub(super) struct Table<const COLUMNS: usize> {
     rows: Vec<[String; COLUMNS]>,
@@ -11,7 +13,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
     }
 
     pub(super) fn row(&mut self, cells: [&str; COLUMNS]) {
-        self.rows.push(cells.map(plain));
+        self.rows.push(cells.map(|cell| TerminalSafe::from(cell).to_string()));
     }
 
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
@@ -33,11 +35,6 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
     }
 }
 
-/// A text that says nothing to the terminal itself.
-pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
-}
-
 /// `2026-11-16T07:00:00Z`
 pub(super) fn instant(seconds: u64) -> String {
     let instant = i64::try_from(seconds).ok().and_then(|at| jiff::Timestamp::from_second(at).ok());
@@ -51,10 +48,13 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_what_is_in_them_and_nothing_moves_the_cursor() {
         let mut table = Table::new(["", "WHO", "NOTE"]);
-        table.row(["*", "zoë@laptop", "two\nlines\u{1b}[2J"]);
+        table.row(["*", "zoë@laptop", "two\nlines\u{1b}[2J\u{202e}"]);
         table.row(["", "x", ""]);
         let lines: Vec<String> = table.lines().collect();
-        assert_eq!(lines, ["   WHO         NOTE", "*  zoë@laptop  two lines [2J", "   x"]);
+        assert_eq!(
+            lines,
+            ["   WHO         NOTE", "*  zoë@laptop  two\u{fffd}lines\u{fffd}[2J\u{fffd}", "   x"]
+        );
     }
 
     #[test]

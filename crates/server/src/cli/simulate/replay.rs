@@ -15,8 +15,8 @@ use super::super::progress::Progress;
 use super::super::{Ending, Failure, Output, named_values};
 use super::Simulate;
 use super::rules::{note_held, read_rules};
-use crate::simulate::log::{BadLine, LogFormat, opened};
-use crate::simulate::replay::{self, Unread};
+use tidegate_sim::log::{BadLine, LogFormat, open_log};
+use tidegate_sim::replay::{self, ReplayError};
 
 /// What is said about an access log.
 #[derive(Debug, Args)]
@@ -96,7 +96,7 @@ impl Simulate {
         let done = Arc::new(AtomicU64::new(0));
         let unreadable = |error| Failure::failed(format_args!("{name}: can't be read: {error}"));
         let (from, size) = source(log).map_err(unreadable)?;
-        let from = opened(Counted { from, done: Arc::clone(&done) }).map_err(unreadable)?;
+        let from = open_log(Counted { from, done: Arc::clone(&done) }).map_err(unreadable)?;
         let mut progress = Progress::new();
         let mut show = || {
             if let Some(size) = size.filter(|size| *size > 0) {
@@ -105,10 +105,12 @@ impl Simulate {
         };
         let ran = replay.run(from, &mut show);
         progress.clear();
-        let replayed = ran.map_err(|unread| match unread {
-            Unread::Failed(error) => unreadable(error),
-            Unread::Empty => Failure::refused(format_args!("{name}: there is no request in it")),
-            Unread::AllBad(bad) => {
+        let replayed = ran.map_err(|error| match error {
+            ReplayError::Failed(error) => unreadable(error),
+            ReplayError::Empty => {
+                Failure::refused(format_args!("{name}: there is no request in it"))
+            }
+            ReplayError::AllBad(bad) => {
                 let wrong = Failure::refused(format_args!("{name}: no line can be read"));
                 let lines = bad.iter().map(|bad| told(&name, bad));
                 lines.fold(wrong, Failure::hint).hint("--log-format says how it is written")

@@ -4,14 +4,15 @@ use std::path::Path;
 
 use tidegate::RuleSet;
 
-use super::super::excerpt::Sources;
-use super::super::{Failure, Output};
-use crate::config::{self, ConfigError};
+use crate::cli::excerpt::Sources;
+use crate::cli::{Failure, Output};
+use crate::config_error::ConfigError;
+use crate::config_error::read_file;
 
 /// The rules of a file, or what is wrong in its lines.
 pub(super) fn read_rules(path: &Path) -> Result<RuleSet, Failure> {
     let name = path.display().to_string();
-    let text = config::read(path, RuleSet::MAX_DOCUMENT)?;
+    let text = read_file(path, RuleSet::MAX_DOCUMENT)?;
     RuleSet::parse(&name, &text).map_err(|error| {
         let error = ConfigError::from(error);
         let mut sources = Sources::default();

@@ -6,12 +6,12 @@ use hyper::Method;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tidegate::{Clock, Span};
+use tidegate_net::client::HttpClient;
+use tidegate_net::token::BearerToken;
 use tokio::sync::mpsc;
 
-use super::told::{Fleet, Live, Ranking};
-use crate::client::Server;
-use crate::config::Token;
-use crate::plain::Plain;
+use crate::cli::top::told::{Fleet, Live, Ranking};
+use tidegate_core::TerminalSafe;
 
 const EVERY: Span = Span::SECOND;
 /// How long an answer may take: nobody wants to look at what was.
@@ -22,9 +22,9 @@ const CLIENTS: usize = 200;
 /// What was heard.
 #[derive(Debug)]
 pub(super) enum News {
-    Live(Result<Live, Plain>),
-    Clients(Result<Clients, Plain>),
-    Fleet(Result<Fleet, Plain>),
+    Live(Result<Live, TerminalSafe>),
+    Clients(Result<Clients, TerminalSafe>),
+    Fleet(Result<Fleet, TerminalSafe>),
 }
 
 /// Who comes most, and who is denied most.
@@ -37,12 +37,12 @@ pub(super) struct Clients {
 /// The admin door of a server.
 #[derive(Clone, Debug)]
 pub(super) struct Feed {
-    server: Server,
-    token: Option<Token>,
+    server: HttpClient,
+    token: Option<BearerToken>,
 }
 
 impl Feed {
-    pub(super) fn of(server: Server, token: Option<Token>) -> Self {
+    pub(super) fn of(server: HttpClient, token: Option<BearerToken>) -> Self {
         Self { server, token }
     }
 
@@ -86,25 +86,25 @@ impl Feed {
         [News::Live(live), News::Clients(clients), News::Fleet(fleet)]
     }
 
-    async fn live(&self, since: u64) -> Result<Live, Plain> {
+    async fn live(&self, since: u64) -> Result<Live, TerminalSafe> {
         self.read(&format!("/v1/live?since={since}")).await
     }
 
-    async fn clients(&self) -> Result<Clients, Plain> {
+    async fn clients(&self) -> Result<Clients, TerminalSafe> {
         let traffic = self.read(&format!("/v1/top?by=traffic&limit={CLIENTS}")).await?;
         let denials = self.read(&format!("/v1/top?by=denials&limit={CLIENTS}")).await?;
         Ok(Clients { traffic, denials })
     }
 
-    async fn fleet(&self) -> Result<Fleet, Plain> {
+    async fn fleet(&self) -> Result<Fleet, TerminalSafe> {
         self.read("/v1/fleet").await
     }
 
     /// What is at a path, or what is wrong, as text for a person.
-    async fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, Plain> {
+    async fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, TerminalSafe> {
         let asking = self.server.ask(Method::GET, path, String::new(), self.token.as_ref());
         let answer = match tokio::time::timeout(PATIENCE, asking).await {
-            Ok(answer) => answer.map_err(|error| Plain::from(error.to_string()))?,
+            Ok(answer) => answer.map_err(|error| TerminalSafe::from(error.to_string()))?,
             Err(_) => {
                 let address = self.server.address();
                 return Err(format!("{address} did not answer within {PATIENCE:?}").into());

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::feed::{Clients, News};
 use super::told::{Fleet, Live, RuleCounts, Second};
-use crate::plain::Plain;
+use tidegate_core::TerminalSafe;
 
 /// How many seconds are kept.
 const KEPT: usize = 300;
@@ -20,9 +20,9 @@ pub(super) struct Picture {
     pub(super) clients: Clients,
     pub(super) fleet: Fleet,
     /// Why it is not heard of.
-    pub(super) away: Option<Plain>,
+    pub(super) away: Option<TerminalSafe>,
     /// Why the fleet is not known.
-    pub(super) fleet_away: Option<Plain>,
+    pub(super) fleet_away: Option<TerminalSafe>,
     /// Whether anything was heard yet.
     pub(super) is_known: bool,
 }
@@ -148,7 +148,7 @@ mod tests {
         picture.hear(heard(1, &[10]));
         picture.hear(News::Live(Err("gone".into())));
         assert_eq!(
-            (picture.away.as_ref().map(Plain::as_str), kept(&picture)),
+            (picture.away.as_ref().map(TerminalSafe::as_str), kept(&picture)),
             (Some("gone"), vec![10])
         );
         picture.hear(heard(1, &[]));

@@ -6,21 +6,21 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::plain::Plain;
+use tidegate_core::TerminalSafe;
 
 /// `GET /v1/live`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Live {
-    pub(super) node: Plain,
-    pub(super) release: Plain,
+    pub(super) node: TerminalSafe,
+    pub(super) release: TerminalSafe,
     /// Unix seconds.
     pub(super) started: u64,
     pub(super) ready: bool,
     /// Unix seconds.
     pub(super) at: u64,
     pub(super) rules_version: u64,
-    pub(super) store: Plain,
+    pub(super) store: TerminalSafe,
     pub(super) blocked: u64,
     /// Oldest first.
     pub(super) seconds: Vec<Second>,
@@ -46,7 +46,7 @@ pub(super) struct Second {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct RuleCounts {
-    pub(super) rule: Plain,
+    pub(super) rule: TerminalSafe,
     pub(super) total: Outcomes,
     pub(super) per_second: Outcomes,
 }
@@ -75,10 +75,10 @@ pub(super) struct Ranking {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Ranked {
-    pub(super) rule: Plain,
-    pub(super) id: Plain,
+    pub(super) rule: TerminalSafe,
+    pub(super) id: TerminalSafe,
     /// Nothing when it is not to be shown.
-    pub(super) client: Option<Plain>,
+    pub(super) client: Option<TerminalSafe>,
     #[serde(alias = "denials")]
     pub(super) requests: u64,
 }
@@ -89,7 +89,7 @@ pub(super) struct Ranked {
 pub(super) struct Fleet {
     pub(super) latest: u64,
     /// Why other nodes are not listed.
-    pub(super) unknown: Option<Plain>,
+    pub(super) unknown: Option<TerminalSafe>,
     pub(super) nodes: Vec<Node>,
     pub(super) store: Store,
     pub(super) doors: Vec<Door>,
@@ -100,10 +100,10 @@ pub(super) struct Fleet {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Node {
-    pub(super) node: Plain,
+    pub(super) node: TerminalSafe,
     pub(super) version: u64,
     pub(super) behind: bool,
-    pub(super) problem: Option<Plain>,
+    pub(super) problem: Option<TerminalSafe>,
     /// Unix seconds.
     pub(super) seen: u64,
 }
@@ -112,7 +112,7 @@ pub(super) struct Node {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Store {
-    pub(super) kind: Plain,
+    pub(super) kind: TerminalSafe,
     pub(super) keys: u64,
     pub(super) max_keys: u64,
     pub(super) bytes: u64,
@@ -129,7 +129,7 @@ pub(super) struct Store {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct RedisServer {
-    pub(super) server: Plain,
+    pub(super) server: TerminalSafe,
     /// Not while its breaker is open.
     pub(super) up: bool,
     pub(super) opened: u64,
@@ -145,7 +145,7 @@ pub(super) struct RedisServer {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Door {
-    pub(super) door: Plain,
+    pub(super) door: TerminalSafe,
     pub(super) open: u64,
     pub(super) accepted: u64,
     pub(super) most: Option<u64>,
@@ -154,7 +154,7 @@ pub(super) struct Door {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Upstream {
-    pub(super) upstream: Plain,
+    pub(super) upstream: TerminalSafe,
     pub(super) in_flight: u64,
     pub(super) most: Option<u64>,
     pub(super) outcomes: BTreeMap<String, u64>,
@@ -164,7 +164,7 @@ pub(super) struct Upstream {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct UpstreamServer {
-    pub(super) server: Plain,
+    pub(super) server: TerminalSafe,
     pub(super) up: bool,
 }
 

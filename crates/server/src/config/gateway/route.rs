@@ -8,7 +8,7 @@ use hyper::Method;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 use serde_saphyr::{Location, Spanned};
-use tidegate_core::did_you_mean;
+use tidegate_rules::did_you_mean;
 
 use super::{is_repeated, unfit_name};
 use crate::config::file::Wrongs;

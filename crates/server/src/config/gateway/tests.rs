@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use tidegate_net::client::ClientTls;
+
 use super::*;
-use crate::client::ClientTls;
 use crate::config::ConfigFile;
 use crate::gateway::{HealthConfig, Priority};
 

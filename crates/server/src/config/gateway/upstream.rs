@@ -6,10 +6,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 use tidegate::Span;
+use tidegate_net::client::ClientTls;
 
-use super::{is_repeated, unfit_name};
-use crate::client::ClientTls;
 use crate::config::file::Wrongs;
+use crate::config::gateway::{is_repeated, unfit_name};
 use crate::gateway::{HealthConfig, ServerUrl, UpstreamConfig};
 
 /// Most servers of an upstream.

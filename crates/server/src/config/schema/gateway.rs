@@ -1,7 +1,7 @@
 //! The JSON Schema of `gateway`.
 
 use serde_json::{Value, json};
-use tidegate_core::schema::Schema;
+use tidegate_rules::schema::Schema;
 
 use super::{file, time};
 use crate::config::gateway::{MAX_IN_FLIGHT, MAX_SERVERS, NAME_PATTERN};

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use serde_saphyr::Spanned;
 use tidegate::rule::{Mark, Mode, OnStoreFailure};
 use tidegate::{Algorithm, Quota, Request, Rule};
-use tidegate_core::did_you_mean;
+use tidegate_core::quote;
+use tidegate_rules::did_you_mean;
 
-use super::name::{self, MAX_KEY, Step};
-use super::raw::{self, RawDescriptor, RawLimit};
-use super::tree::{Level, Node, Refused};
-use super::{EnvoyLimit, EnvoyRules, Unit};
-use crate::config::{ConfigError, Wrong, mark, unreadable};
-use crate::service::quoted;
+use crate::config_error::{ConfigError, InvalidEntry, mark, unreadable};
+use crate::rules::envoy::name::{self, MAX_KEY, Step};
+use crate::rules::envoy::raw::{self, RawDescriptor, RawLimit};
+use crate::rules::envoy::tree::{Level, Node, Refused};
+use crate::rules::envoy::{EnvoyLimit, EnvoyRules, Unit};
 
 /// Most levels of descriptors.
 pub(super) const MAX_DEPTH: usize = Rule::MAX_PER;
@@ -41,7 +41,7 @@ pub(super) fn rules(files: &[(String, String)]) -> Result<EnvoyRules, ConfigErro
         };
         let Some(domain) = builder.domain(file.domain) else { continue };
         if let Some(first) = homes.get(&domain.value) {
-            let found = quoted(&domain.value);
+            let found = quote(&domain.value);
             let message = format!("domain {found} must be unique, found it in {first} too");
             builder.add(mark(domain.referenced), message);
             continue;
@@ -61,7 +61,7 @@ struct Builder<'s> {
     domain: String,
     domains: HashMap<Box<str>, Level>,
     drafts: Vec<Draft>,
-    wrong: Vec<Wrong>,
+    wrong: Vec<InvalidEntry>,
 }
 
 /// A limit whose rule has no name yet.
@@ -84,7 +84,7 @@ struct Down<'y> {
 impl Builder<'_> {
     fn add(&mut self, at: impl Into<Option<Mark>>, message: String) {
         if self.wrong.len() < MAX_WRONG {
-            self.wrong.push(Wrong::new(self.source, at.into(), message));
+            self.wrong.push(InvalidEntry::new(self.source, at.into(), message));
         }
     }
 
@@ -130,11 +130,11 @@ impl Builder<'_> {
             match added {
                 Ok(()) => {}
                 Err(Refused::Twice) => {
-                    let spelled = quoted(&name::spelled(&self.domain, &steps));
+                    let spelled = quote(&name::spelled(&self.domain, &steps));
                     self.add(at, format!("descriptor {spelled} must be unique, found it twice"));
                 }
                 Err(Refused::TooManyPatterns) => {
-                    let (key, most) = (quoted(key), Level::MAX_PATTERNS);
+                    let (key, most) = (quote(key), Level::MAX_PATTERNS);
                     self.add(
                         at,
                         format!("key {key} must have at most {most} values with '*', found more"),
@@ -161,7 +161,7 @@ impl Builder<'_> {
         let pattern = text.is_some_and(|text| text.contains('*'));
         let shared = raw.share_threshold.as_ref().filter(|shared| shared.value);
         if let (Some(shared), false) = (shared, pattern) {
-            let found = text.map_or_else(|| "nothing".to_owned(), quoted);
+            let found = text.map_or_else(|| "nothing".to_owned(), quote);
             let message = format!("share_threshold needs a value with '*', found {found}");
             self.add(mark(shared.referenced), message);
         }
@@ -215,7 +215,7 @@ impl Builder<'_> {
         let unit = raw.unit.as_ref().filter(|unit| !unit.value.is_empty());
         if raw.unlimited.unwrap_or_default() {
             let Some(unit) = unit else { return Some((0, Unit::Unknown)) };
-            let message = format!("unlimited needs no unit, found {}", quoted(&unit.value));
+            let message = format!("unlimited needs no unit, found {}", quote(&unit.value));
             self.add(mark(unit.referenced), message);
             return None;
         }
@@ -223,7 +223,7 @@ impl Builder<'_> {
         if known.is_none() {
             let (found, at) = unit.map_or_else(
                 || ("nothing".to_owned(), at),
-                |unit| (quoted(&unit.value), mark(unit.referenced)),
+                |unit| (quote(&unit.value), mark(unit.referenced)),
             );
             let wanted = Unit::NAMES.map(|(name, _)| name).join(", ");
             let names = Unit::NAMES.map(|(name, _)| name);
@@ -235,7 +235,7 @@ impl Builder<'_> {
         if number.is_none() {
             let (found, at) = amount.map_or_else(
                 || ("nothing".to_owned(), at),
-                |amount| (quoted(&amount.value), mark(amount.referenced)),
+                |amount| (quote(&amount.value), mark(amount.referenced)),
             );
             let most = u32::MAX;
             self.add(
@@ -262,7 +262,7 @@ impl Builder<'_> {
                     return None;
                 }
                 name if name == own => {
-                    let found = quoted(name.unwrap_or_default());
+                    let found = quote(name.unwrap_or_default());
                     self.add(
                         at,
                         format!("replaces must name another limit, found its own name {found}"),
@@ -296,7 +296,7 @@ impl Builder<'_> {
         let (most, found) = (EnvoyRules::MAX_LIMITS, self.drafts.len());
         if let Some(over) = self.drafts.get(most) {
             let message = format!("at most {most} limits are allowed in all, found {found}");
-            self.wrong.push(Wrong::new(&over.source, Some(over.at), message));
+            self.wrong.push(InvalidEntry::new(&over.source, Some(over.at), message));
         }
         if !self.wrong.is_empty() {
             return Err(ConfigError::Invalid(self.wrong));
@@ -310,7 +310,7 @@ impl Builder<'_> {
                 Ok(rule) => done.rules.extend(rule),
                 Err(error) => {
                     let message = error.to_string();
-                    self.wrong.push(Wrong::new(&draft.source, Some(draft.at), message));
+                    self.wrong.push(InvalidEntry::new(&draft.source, Some(draft.at), message));
                 }
             }
             limit.rule = name.into();

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use tidegate::RuleSet;
 
-use crate::config::{self, ConfigError};
+use crate::config_error::ConfigError;
+use crate::config_error::read_file;
 
 /// Most files of one directory.
 const MAX_FILES: usize = 1_000;
@@ -40,7 +41,7 @@ pub(super) fn read(folder: &Path) -> Result<Vec<(String, String)>, ConfigError> 
     }
     paths.sort();
     let read = paths.into_iter().map(|path| {
-        let text = config::read(&path, RuleSet::MAX_DOCUMENT)?;
+        let text = read_file(&path, RuleSet::MAX_DOCUMENT)?;
         Ok((path.display().to_string(), text))
     });
     read.collect()

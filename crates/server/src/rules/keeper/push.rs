@@ -5,8 +5,8 @@ use std::sync::Arc;
 use thiserror::Error;
 use tidegate::{DocumentVersion, Draft, Edition, Expected, PutError, RedisDocument, StoreError};
 
-use super::{Inputs, Keeper};
-use crate::config::ConfigError;
+use crate::config_error::ConfigError;
+use crate::rules::keeper::{Inputs, Keeper};
 use crate::rules::quiet::quietly;
 use crate::rules::source::reconcile;
 use crate::rules::{Document, Own, Rules};

@@ -10,7 +10,8 @@ use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::config::{self, ConfigError};
+use crate::config_error::ConfigError;
+use crate::config_error::read_file;
 use crate::reload::ReloadSignal;
 use crate::rules::Document;
 use crate::rules::envoy::{self, Files};
@@ -64,7 +65,7 @@ pub(super) async fn follow(
 }
 
 fn read_rules(path: &Path) -> Result<String, ConfigError> {
-    config::read(path, RuleSet::MAX_DOCUMENT)
+    read_file(path, RuleSet::MAX_DOCUMENT)
 }
 
 /// Tells of changes in directories, as long as it is kept. A directory that can't be watched is only

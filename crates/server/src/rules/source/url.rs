@@ -7,14 +7,13 @@ use http_body_util::Full;
 use hyper::header::{ACCEPT, AUTHORIZATION, ETAG, HOST, HeaderValue, IF_NONE_MATCH};
 use hyper::{Request, Uri};
 use tidegate::RuleSet;
+use tidegate_net::client::HttpClient;
 use tokio::time::timeout;
 
-use super::Retry;
-use crate::client::Server;
-use crate::config::RulesUrl;
 use crate::reload::ReloadSignal;
-use crate::rules::Document;
 use crate::rules::keeper::Keeper;
+use crate::rules::source::Retry;
+use crate::rules::{Document, RulesUrl};
 
 /// Says which version a document is, if its server counts them: a Tidegate does.
 pub(crate) const NUMBER: &str = "tidegate-rules-version";
@@ -51,14 +50,14 @@ pub(super) async fn follow(
 
 /// What is known of a document on the web.
 struct Following {
-    server: Server,
+    server: HttpClient,
     from: RulesUrl,
     tag: Option<HeaderValue>,
 }
 
 impl Following {
     fn new(from: &RulesUrl) -> Result<Self, String> {
-        Ok(Self { server: Server::of(&from.uri)?, from: from.clone(), tag: None })
+        Ok(Self { server: HttpClient::new(&from.uri, &from.tls)?, from: from.clone(), tag: None })
     }
 
     /// Takes up what is there, if it is new.

@@ -43,16 +43,16 @@ impl Scene {
         let request = Request::new().with("user", user).unwrap().cost(0);
         let call = Call { rule: Some(rule.into()), request, ..Call::default() };
         let reply = self.service.check(Via::Http, call).await.unwrap();
-        reply.decision.policies()[0].outcome.remaining
+        reply.decision.rule_outcomes()[0].outcome.remaining
     }
 
-    async fn renew(&self, name: &str) -> Result<(usize, Span), Ending> {
+    async fn renew(&self, name: &str) -> Result<(usize, Span), CallStatus> {
         let renewed = self.service.renew(Via::Http, name).await;
-        renewed.map(|renewed| (renewed.held, renewed.hold)).map_err(|fault| fault.ending)
+        renewed.map(|renewed| (renewed.held, renewed.hold)).map_err(|fault| fault.status)
     }
 
-    async fn release(&self, name: &str) -> Result<usize, Ending> {
-        self.service.release(Via::Http, name).await.map_err(|fault| fault.ending)
+    async fn release(&self, name: &str) -> Result<usize, CallStatus> {
+        self.service.release(Via::Http, name).await.map_err(|fault| fault.status)
     }
 }
 
@@ -85,7 +85,7 @@ async fn slots_are_held_while_they_are_renewed_and_count_again_when_renewed_late
     assert_eq!(scene.renew(&name).await, Ok((2, Span::from_secs(10))));
     assert_eq!(scene.left("all-exports", "").await, 2);
     assert_eq!(scene.release(&name).await, Ok(2));
-    assert_eq!(scene.renew(&name).await, Err(Ending::Gone));
+    assert_eq!(scene.renew(&name).await, Err(CallStatus::Gone));
     assert_eq!(scene.release(&name).await, Ok(0));
 }
 
@@ -130,15 +130,15 @@ async fn more_rules_than_a_name_has_room_for_are_refused_and_nothing_is_charged(
 async fn what_was_not_given_out_here_is_refused_and_not_shown() {
     let (scene, elsewhere) = (Scene::new(RULES), Scene::new(RULES));
     let name = elsewhere.hold("alice").await.unwrap();
-    let told = |fault: Fault| (fault.ending, fault.to_string());
+    let told = |fault: CallError| (fault.status, fault.to_string());
     let refused = told(scene.service.release(Via::Http, &name).await.unwrap_err());
     let wanted = format!(
         "slot: found a text of {} bytes that was not given out here, wanted the slot of an acquire",
         name.len()
     );
-    assert_eq!(refused, (Ending::Invalid, wanted.clone()));
+    assert_eq!(refused, (CallStatus::Invalid, wanted.clone()));
     assert_eq!(told(scene.service.renew(Via::Http, &name).await.unwrap_err()).1, wanted);
-    assert_eq!(scene.release("").await, Err(Ending::Invalid));
+    assert_eq!(scene.release("").await, Err(CallStatus::Invalid));
 }
 
 proptest! {

@@ -5,12 +5,13 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate::{Claim, Limit, Request, Under};
+use tidegate::{CheckRequest, CheckTarget, Limit, Request, RuleIndex};
+use tidegate_core::CallError;
 
-use super::overrides::{DESCRIPTOR, OVERRIDE, UNIT};
-use super::{Descriptor, Hits, RlsCall, Unit};
 use crate::rules::envoy::{EnvoyLimit, Found, drop_replaced};
-use crate::service::{Fault, InForce, Service};
+use crate::service::rls::overrides::{DESCRIPTOR, OVERRIDE, UNIT};
+use crate::service::rls::{Descriptor, Hits, RlsCall, Unit};
+use crate::service::{InForce, Service};
 
 /// Most descriptors of one call.
 const MAX_DESCRIPTORS: usize = 100;
@@ -35,14 +36,14 @@ pub(super) enum Own<'a> {
     /// One of envoyproxy/ratelimit's files.
     Envoy {
         limit: &'a EnvoyLimit,
-        place: usize,
+        rule_index: RuleIndex,
         request: Request<'a>,
     },
     /// One that it brought along.
     Brought {
         amount: u32,
         unit: Unit,
-        place: usize,
+        rule_index: RuleIndex,
         limit: Arc<Limit>,
         request: Request<'a>,
     },
@@ -50,16 +51,17 @@ pub(super) enum Own<'a> {
 
 impl<'a> Asked<'a> {
     /// What it claims: of the rules that match it, if any do, then of the limit of its own.
-    pub(super) fn claims(&self) -> impl Iterator<Item = Claim<'_, 'a>> {
-        let rules = Claim { request: &self.request, under: Under::Matching };
+    pub(super) fn claims(&self) -> impl Iterator<Item = CheckRequest<'_, 'a>> {
+        let rules = CheckRequest { request: &self.request, target: CheckTarget::AllMatching };
         let own = match &self.own {
             Own::Nothing | Own::Unlimited(_) => None,
-            Own::Envoy { place, request, .. } => {
-                Some(Claim { request, under: Under::Rule(*place) })
+            Own::Envoy { rule_index, request, .. } => {
+                Some(CheckRequest { request, target: CheckTarget::Rule(*rule_index) })
             }
-            Own::Brought { place, limit, request, .. } => {
-                Some(Claim { request, under: Under::Limit(*place, limit) })
-            }
+            Own::Brought { rule_index, limit, request, .. } => Some(CheckRequest {
+                request,
+                target: CheckTarget::RuleWithLimit(*rule_index, limit),
+            }),
         };
         self.by_rules.then_some(rules).into_iter().chain(own)
     }
@@ -71,13 +73,13 @@ impl Service {
         &'a self,
         by: &'a InForce,
         call: &'a RlsCall<'_>,
-    ) -> Result<Vec<Asked<'a>>, Fault> {
+    ) -> Result<Vec<Asked<'a>>, CallError> {
         if call.domain.is_empty() {
-            return Err(Fault::invalid("domain", "nothing", "a name"));
+            return Err(CallError::invalid("domain", "nothing", "a name"));
         }
         let wanted = || format!("1 to {MAX_DESCRIPTORS} of them");
         match call.descriptors.len() {
-            0 => Err(Fault::invalid("descriptors", "nothing", wanted())),
+            0 => Err(CallError::invalid("descriptors", "nothing", wanted())),
             1..=MAX_DESCRIPTORS => {
                 let each = call.descriptors.iter().zip(found(by, call)).enumerate();
                 each.map(|(index, (descriptor, found))| {
@@ -86,7 +88,7 @@ impl Service {
                 })
                 .collect()
             }
-            found => Err(Fault::invalid("descriptors", found.to_string(), wanted())),
+            found => Err(CallError::invalid("descriptors", found.to_string(), wanted())),
         }
     }
 
@@ -96,7 +98,7 @@ impl Service {
         domain: &'a str,
         descriptor: &'a Descriptor<'_>,
         found: Found<'a>,
-    ) -> Result<Asked<'a>, Fault> {
+    ) -> Result<Asked<'a>, CallError> {
         let (hits, gives_back) = match descriptor.hits {
             Hits::Spend(hits) => (hits, false),
             Hits::GiveBack(hits) => (hits, true),
@@ -105,7 +107,7 @@ impl Service {
         let own = self.own(by, domain, descriptor, found, hits)?;
         // Where a limit of its own is asked anyway, rules that do not match need not be.
         let alone = matches!(own, Own::Nothing | Own::Unlimited(_));
-        let by_rules = alone || !by.limiter.rules().matching_places(&request).is_empty();
+        let by_rules = alone || !by.limiter.rules().matching_indices(&request).is_empty();
         Ok(Asked { request, by_rules, own, gives_back })
     }
 
@@ -116,30 +118,32 @@ impl Service {
         descriptor: &Descriptor<'_>,
         found: Found<'a>,
         hits: u64,
-    ) -> Result<Own<'a>, Fault> {
+    ) -> Result<Own<'a>, CallError> {
         let rules = by.limiter.rules();
         let Some((amount, unit)) = descriptor.limit else {
             return Ok(match found {
                 Found::Nothing => Own::Nothing,
                 Found::Unlimited(limit) => Own::Unlimited(limit),
-                Found::Limited(limit, request) => match rules.place(&limit.rule) {
-                    Some(place) => Own::Envoy { limit, place, request: request.cost(hits) },
+                Found::Limited(limit, request) => match rules.rule_index(&limit.rule) {
+                    Some(rule_index) => {
+                        Own::Envoy { limit, rule_index, request: request.cost(hits) }
+                    }
                     None => Own::Nothing,
                 },
             });
         };
-        let Some(place) = rules.place(OVERRIDE) else { return Ok(Own::Nothing) };
+        let Some(rule_index) = rules.rule_index(OVERRIDE) else { return Ok(Own::Nothing) };
         let refused = |error: &dyn std::fmt::Display| {
-            Fault::invalid("limit", error.to_string(), "a limit that can be counted")
+            CallError::invalid("limit", error.to_string(), "a limit that can be counted")
         };
         let limit = self.rls.overrides.limit(amount, unit).map_err(|error| refused(&error))?;
         let request = Request::new()
             .with(DOMAIN, fitting(domain))
             .and_then(|request| request.with(UNIT, unit.to_string()))
             .and_then(|request| request.with(DESCRIPTOR, fitting_owned(spelled(descriptor))))
-            .map_err(|error| Fault::refused("limit", &error))?
+            .map_err(|error| CallError::rejected_attribute("limit", &error))?
             .cost(hits);
-        Ok(Own::Brought { amount, unit, place, limit, request })
+        Ok(Own::Brought { amount, unit, rule_index, limit, request })
     }
 }
 
@@ -164,21 +168,24 @@ fn found<'a>(by: &'a InForce, call: &'a RlsCall<'_>) -> SmallVec<[Found<'a>; 2]>
 ///
 /// An Envoy that is told of an error lets its request pass, so what can be read is: a value that is too
 /// long is told apart by its hash, and a key that no rule could spell is left out.
-fn attributes<'a>(domain: &'a str, descriptor: &'a Descriptor<'_>) -> Result<Request<'a>, Fault> {
+fn attributes<'a>(
+    domain: &'a str,
+    descriptor: &'a Descriptor<'_>,
+) -> Result<Request<'a>, CallError> {
     if descriptor.entries.is_empty() {
-        return Err(Fault::invalid("entries", "nothing", "at least one"));
+        return Err(CallError::invalid("entries", "nothing", "at least one"));
     }
     let mut request = Request::new();
     let mut add = |name: Cow<'a, str>, value: &'a str| {
         let spellable = (1..=Request::MAX_NAME).contains(&name.len());
         let added = if spellable { request.insert(name, fitting(value)) } else { Ok(()) };
-        added.map_err(|error| Fault::refused("entries", &error))
+        added.map_err(|error| CallError::rejected_attribute("entries", &error))
     };
     add(DOMAIN.into(), domain)?;
     for (index, (key, value)) in descriptor.entries.iter().enumerate() {
         if key.is_empty() {
             let place = format!("entries[{index}].key");
-            return Err(Fault::invalid(place, "nothing", "a name"));
+            return Err(CallError::invalid(place, "nothing", "a name"));
         }
         let before = descriptor.entries[..index].iter().filter(|(other, _)| other == key).count();
         match before + usize::from(key == DOMAIN) {

@@ -1,6 +1,6 @@
 //! The headers that Envoy is asked to add to what it sends its client.
 
-use tidegate::{Decision, HeaderStyle, Ruling, Timestamp};
+use tidegate::{Decision, DecisionStatus, HeaderStyle, Timestamp};
 use tidegate_core::Header;
 
 /// When there are any.
@@ -38,7 +38,7 @@ impl RlsHeaders {
             Self::Denied | Self::All => style.headers(decision, Timestamp::EPOCH),
         };
         headers.retain(|(name, _)| !name.starts_with("x-ratelimit-"));
-        if decision.ruling() == Ruling::Unavailable {
+        if decision.status() == DecisionStatus::Unavailable {
             headers.push((DENIED, "store-unavailable".to_owned()));
         }
         headers
@@ -49,14 +49,15 @@ impl RlsHeaders {
 /// least.
 fn strictest<'d>(decisions: impl Iterator<Item = &'d Decision>) -> Option<&'d Decision> {
     decisions.max_by_key(|decision| {
-        let ruling = match decision.ruling() {
-            Ruling::Allow => 0,
-            Ruling::Unavailable => 1,
-            Ruling::Deny => 2,
+        let ruling = match decision.status() {
+            DecisionStatus::Allow => 0,
+            DecisionStatus::Unavailable => 1,
+            DecisionStatus::Deny => 2,
         };
         let wait = decision.retry_after();
         let never = ruling == 2 && wait.is_none();
-        let left = decision.decisive().map(|policy| std::cmp::Reverse(policy.outcome.remaining));
+        let left =
+            decision.strictest_rule().map(|policy| std::cmp::Reverse(policy.outcome.remaining));
         (ruling, never, wait, left)
     })
 }

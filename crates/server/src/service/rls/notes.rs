@@ -25,7 +25,7 @@ pub(super) fn of<'d>(
     let mut ours = Map::new();
     let decisions = || decisions.clone();
     if let Some(decision) = decisions().find(|decision| !decision.is_allowed()) {
-        if let Some(policy) = decision.decisive() {
+        if let Some(policy) = decision.strictest_rule() {
             ours.insert("rule".to_owned(), Value::from(&*policy.rule));
         }
         if let Some(wait) = decisions().filter_map(retry_after_seconds).max() {
@@ -36,7 +36,7 @@ pub(super) fn of<'d>(
         }
     }
     list(&mut ours, "shadow", decisions().flat_map(would_deny));
-    list(&mut ours, "undecided", decisions().flat_map(Decision::undecided));
+    list(&mut ours, "undecided", decisions().flat_map(undecided));
     let mut notes = Map::new();
     for (asked, status) in asked.iter().zip(statuses) {
         if let Own::Unlimited(limit) | Own::Envoy { limit, .. } = &asked.own
@@ -52,9 +52,13 @@ pub(super) fn of<'d>(
     (!notes.is_empty()).then_some(notes)
 }
 
+fn undecided(decision: &Decision) -> impl Iterator<Item = &Arc<str>> {
+    decision.undecided().iter().map(|undecided| &undecided.rule)
+}
+
 /// The rules in shadow that would have denied.
 fn would_deny(decision: &Decision) -> impl Iterator<Item = &Arc<str>> {
-    let shadows = decision.policies().iter().filter(|policy| policy.shadow);
+    let shadows = decision.rule_outcomes().iter().filter(|policy| policy.shadow);
     shadows.filter(|policy| !policy.outcome.is_allowed()).map(|policy| &policy.rule)
 }
 

@@ -1,6 +1,6 @@
 //! How one descriptor stands.
 
-use tidegate::{Decision, Policy, Span};
+use tidegate::{Decision, RuleOutcome, Span};
 
 use super::Unit;
 use super::asked::{Asked, Own};
@@ -48,7 +48,7 @@ impl Status {
     /// What the rules that match say. Those in shadow say nothing.
     fn by_rules(decision: &Decision) -> Self {
         let over = !decision.is_allowed();
-        let Some(policy) = decision.decisive() else {
+        let Some(policy) = decision.strictest_rule() else {
             let wait = decision.block().map(|block| block.retry_after);
             return Self { over, reset_after: wait, ..Self::default() };
         };
@@ -64,7 +64,7 @@ impl Status {
     /// What the limit of a descriptor's own says.
     fn by_own(own: &Own<'_>, decision: &Decision) -> Self {
         let over = !decision.is_allowed();
-        let Some(policy) = decision.policies().first() else {
+        let Some(policy) = decision.rule_outcomes().first() else {
             return Self { over, ..Self::default() };
         };
         match own {
@@ -86,7 +86,7 @@ impl Status {
         }
     }
 
-    fn under(limit: CurrentLimit, policy: &Policy, over: bool) -> Self {
+    fn under(limit: CurrentLimit, policy: &RuleOutcome, over: bool) -> Self {
         Self {
             over,
             limit: Some(limit),

@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 
 use tidegate::Request;
-use tidegate_core::retry_after_seconds;
+use tidegate_core::{CallError, CallStatus, Reply, retry_after_seconds, truncate};
 use tonic::{Code, Status};
 
 use crate::identity::{Caller, vouched};
+use crate::proto::tidegate::v1 as wire;
 use crate::proto::tidegate::v1::check_batch_response::{Answer, answer};
 use crate::proto::tidegate::v1::check_request::Named;
 use crate::proto::tidegate::v1::{
-    self as wire, CheckBatchRequest, CheckBatchResponse, CheckRequest, CheckResponse,
+    CheckBatchRequest, CheckBatchResponse, CheckRequest, CheckResponse,
 };
-use crate::service::{Call, Client, Ending, Fault, Reply, Service, Via, cut};
+use crate::service::{Call, Client, Service, Via};
+use crate::transport::grpc::error_status;
 
 pub(super) const CHECK: &str = "/tidegate.v1.RateLimiter/Check";
 pub(super) const CHECK_BATCH: &str = "/tidegate.v1.RateLimiter/CheckBatch";
@@ -26,16 +28,17 @@ pub(super) async fn check(
     caller: Caller<'_>,
     asked: &CheckRequest,
 ) -> Result<CheckResponse, Status> {
-    let call = call(asked).map_err(|fault| service.refused(Via::Grpc, fault))?;
-    let reply = service.check(Via::Grpc, vouched(call, caller)).await?;
+    let call = call(asked).map_err(|error| error_status(service.refused(Via::Grpc, error)))?;
+    let reply = service.check(Via::Grpc, vouched(call, caller)).await.map_err(error_status)?;
     decided(&reply)
 }
 
 /// The answer to a check that has one.
 pub(super) fn decided(reply: &Reply) -> Result<CheckResponse, Status> {
-    if reply.ending() == Ending::Unavailable {
-        let undecided = reply.decision.undecided().join(", ");
-        let code = Code::from(Ending::Unavailable.grpc());
+    if reply.status() == CallStatus::Unavailable {
+        let undecided = reply.decision.undecided().iter().map(|undecided| &*undecided.rule);
+        let undecided = undecided.collect::<Vec<_>>().join(", ");
+        let code = Code::from(CallStatus::Unavailable.grpc());
         return Err(Status::new(code, format!("{undecided}: the store can't be reached")));
     }
     Ok(response(reply))
@@ -58,8 +61,8 @@ pub(super) async fn batch(
     let found = asked.checks.len();
     if found > MAX_CHECKS {
         let wanted = format!("at most {MAX_CHECKS}");
-        let fault = Fault::invalid("checks", format!("{found} checks"), wanted);
-        return Err(service.refused(Via::Grpc, fault).into());
+        let fault = CallError::invalid("checks", format!("{found} checks"), wanted);
+        return Err(error_status(service.refused(Via::Grpc, fault)));
     }
     let calls = asked.checks.iter().map(|check| Ok(vouched(call(check)?, caller)));
     let replies = service.check_each(Via::Grpc, calls.collect()).await;
@@ -73,23 +76,23 @@ pub(super) async fn batch(
     Ok(CheckBatchResponse { answers: answers.collect() })
 }
 
-fn explained(fault: &Fault, index: usize) -> wire::Fault {
-    let code = u32::try_from(fault.ending.grpc()).unwrap_or_default();
-    let Fault { place, found, wanted, .. } = fault.clone().within(&format!("checks[{index}]"));
-    wire::Fault { code, r#where: place, found, wanted }
+fn explained(fault: &CallError, index: usize) -> wire::Fault {
+    let code = u32::try_from(fault.status.grpc()).unwrap_or_default();
+    let CallError { path, found, wanted, .. } = fault.clone().within(&format!("checks[{index}]"));
+    wire::Fault { code, r#where: path, found, wanted }
 }
 
 /// What a message asks.
-pub(super) fn call(asked: &CheckRequest) -> Result<Call<'_>, Fault> {
+pub(super) fn call(asked: &CheckRequest) -> Result<Call<'_>, CallError> {
     if asked.rule.is_empty() && asked.attributes.is_empty() {
-        return Err(Fault::invalid("message", "neither rule nor attributes", "one of them"));
+        return Err(CallError::invalid("message", "neither rule nor attributes", "one of them"));
     }
     let mut request = Request::new().cost(asked.cost.unwrap_or(1));
     for (name, value) in &asked.attributes {
-        let place = || format!("attributes.{}", cut(name));
+        let place = || format!("attributes.{}", truncate(name));
         request
             .insert(name.as_str(), value.as_str())
-            .map_err(|error| Fault::refused(&place(), &error))?;
+            .map_err(|error| CallError::rejected_attribute(&place(), &error))?;
     }
     let client = asked.named.as_ref().map(|named| match named {
         Named::Client(value) => Client::Value(value.as_str().into()),
@@ -110,11 +113,11 @@ fn response(reply: &Reply) -> CheckResponse {
         allowed: decision.is_allowed(),
         blocked: decision.block().is_some(),
         delay_millis: decision.delay().as_micros().div_ceil(1_000),
-        unavailable: reply.ending() == Ending::Unavailable,
+        unavailable: reply.status() == CallStatus::Unavailable,
         retry_after: retry_after_seconds(decision),
         ..CheckResponse::default()
     };
-    let Some(policy) = decision.decisive() else { return response };
+    let Some(policy) = decision.strictest_rule() else { return response };
     let outcome = &policy.outcome;
     if response.allowed {
         response.retry_after = Some(0);

@@ -13,11 +13,11 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tidegate_net::listener::{Activity, ObservedStream, Phase, Stream};
 
-use super::body::Body;
-use super::inline::Inline;
-use super::message::MAX_MESSAGE;
-use crate::transport::door::{Activity, Observed, Phase, Stream};
+use crate::transport::grpc::body::Body;
+use crate::transport::grpc::inline::Inline;
+use crate::transport::grpc::message::MAX_MESSAGE;
 
 /// Most calls under way on one connection.
 const MAX_CALLS: u32 = 1_024;
@@ -65,12 +65,12 @@ pub(super) async fn serve<F>(
         .keep_alive_interval(PING)
         .keep_alive_timeout(PONG);
     let (mut greeting, greeted) = (0, Arc::clone(&activity));
-    let io = Observed::new(stream, move |read| {
+    let io = ObservedStream::new(stream, move |read| {
         // Once a peer has said that it speaks HTTP/2 it may be silent.
         if greeting < PREFACE {
             greeting += read;
             if greeting >= PREFACE {
-                greeted.note(Phase::Idle);
+                greeted.set_phase(Phase::Idle);
             }
         }
     });
@@ -108,7 +108,7 @@ struct Call(Arc<Calls>);
 impl Call {
     fn begin(calls: &Arc<Calls>) -> Self {
         calls.under_way.fetch_add(1, Ordering::Relaxed);
-        calls.activity.note(Phase::Request);
+        calls.activity.set_phase(Phase::Request);
         Self(Arc::clone(calls))
     }
 }
@@ -117,6 +117,6 @@ impl Drop for Call {
     /// Every end is a sign of life: a connection that always has a call under way is not stuck.
     fn drop(&mut self) {
         let last = self.0.under_way.fetch_sub(1, Ordering::Relaxed) == 1;
-        self.0.activity.note(if last { Phase::Idle } else { Phase::Request });
+        self.0.activity.set_phase(if last { Phase::Idle } else { Phase::Request });
     }
 }

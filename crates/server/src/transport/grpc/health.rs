@@ -9,8 +9,8 @@ use tonic::Status;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use super::body::framed;
 use crate::service::Service;
+use crate::transport::grpc::body::framed;
 
 pub(super) const CHECK: &str = "/grpc.health.v1.Health/Check";
 pub(super) const WATCH: &str = "/grpc.health.v1.Health/Watch";
@@ -32,7 +32,7 @@ pub(super) fn check(
     if SERVICES.contains(&request.service.as_str()) {
         return Ok(saying(serving(service)));
     }
-    let found = crate::service::quoted(&request.service);
+    let found = tidegate_core::quote(&request.service);
     Err(Status::not_found(format!("service: found {found}, wanted {}", SERVICES[1..].join(", "))))
 }
 

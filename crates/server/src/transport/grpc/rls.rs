@@ -3,6 +3,7 @@
 use prost_types::value::Kind;
 use prost_types::{Duration, ListValue, Struct, Value};
 use tidegate::Span;
+use tidegate_core::CallError;
 use tonic::Status;
 
 use crate::proto::envoy::config::core::v3::HeaderValue;
@@ -14,7 +15,8 @@ use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::proto::envoy::r#type::v3::RateLimitUnit;
 use crate::service::rls::{self, Descriptor, Hits, RlsCall, RlsReply, Unit};
-use crate::service::{Fault, Service, Via};
+use crate::service::{Service, Via};
+use crate::transport::grpc::error_status;
 
 pub(super) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -28,12 +30,12 @@ pub(super) async fn answer(
     service: &Service,
     asked: &RateLimitRequest,
 ) -> Result<RateLimitResponse, Status> {
-    let call = call(asked).map_err(|fault| service.refused(Via::Grpc, fault))?;
-    let reply = service.should_rate_limit(Via::Grpc, &call).await?;
+    let call = call(asked).map_err(|error| error_status(service.refused(Via::Grpc, error)))?;
+    let reply = service.should_rate_limit(Via::Grpc, &call).await.map_err(error_status)?;
     Ok(response(reply))
 }
 
-fn call(asked: &RateLimitRequest) -> Result<RlsCall<'_>, Fault> {
+fn call(asked: &RateLimitRequest) -> Result<RlsCall<'_>, CallError> {
     let descriptors = asked.descriptors.iter().enumerate().map(|(index, descriptor)| {
         let limit = brought(descriptor);
         Ok(Descriptor {
@@ -46,17 +48,17 @@ fn call(asked: &RateLimitRequest) -> Result<RlsCall<'_>, Fault> {
             limit: limit.map_err(|fault| fault.within(&format!("descriptors[{index}]")))?,
         })
     });
-    let descriptors = descriptors.collect::<Result<_, Fault>>()?;
+    let descriptors = descriptors.collect::<Result<_, CallError>>()?;
     Ok(RlsCall { domain: asked.domain.as_str().into(), descriptors })
 }
 
 /// The limit that a descriptor brings along.
-fn brought(descriptor: &RateLimitDescriptor) -> Result<Option<(u32, Unit)>, Fault> {
+fn brought(descriptor: &RateLimitDescriptor) -> Result<Option<(u32, Unit)>, CallError> {
     let Some(limit) = &descriptor.limit else { return Ok(None) };
     let unit = match limit.unit() {
         RateLimitUnit::Unknown => {
             let wanted = "a unit from SECOND to YEAR";
-            return Err(Fault::invalid("limit.unit", limit.unit.to_string(), wanted));
+            return Err(CallError::invalid("limit.unit", limit.unit.to_string(), wanted));
         }
         RateLimitUnit::Second => Unit::Second,
         RateLimitUnit::Minute => Unit::Minute,

@@ -10,6 +10,7 @@ use crate::proto::tidegate::v1::{
     AcquireResponse, CheckRequest, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
 };
 use crate::service::{Acquired, Service, Via};
+use crate::transport::grpc::error_status;
 
 pub(super) const ACQUIRE: &str = "/tidegate.v1.RateLimiter/Acquire";
 pub(super) const RENEW: &str = "/tidegate.v1.RateLimiter/Renew";
@@ -20,8 +21,9 @@ pub(super) async fn acquire(
     caller: Caller<'_>,
     asked: &CheckRequest,
 ) -> Result<Response<Body>, Status> {
-    let call = call(asked).map_err(|fault| service.refused(Via::Grpc, fault))?;
-    let Acquired { reply, slot } = service.acquire(Via::Grpc, vouched(call, caller)).await?;
+    let call = call(asked).map_err(|error| error_status(service.refused(Via::Grpc, error)))?;
+    let Acquired { reply, slot } =
+        service.acquire(Via::Grpc, vouched(call, caller)).await.map_err(error_status)?;
     let mut answer = AcquireResponse { decision: Some(decided(&reply)?), ..Default::default() };
     let Some(taken) = slot else { return Ok(body::message(&answer)) };
     answer.hold_millis = taken.hold_millis();
@@ -33,7 +35,7 @@ pub(super) async fn renew(
     service: &Service,
     asked: &RenewRequest,
 ) -> Result<RenewResponse, Status> {
-    let renewed = service.renew(Via::Grpc, &asked.slot).await?;
+    let renewed = service.renew(Via::Grpc, &asked.slot).await.map_err(error_status)?;
     Ok(RenewResponse { held: count(renewed.held), hold_millis: renewed.hold_millis() })
 }
 
@@ -41,7 +43,7 @@ pub(super) async fn release(
     service: &Service,
     asked: &ReleaseRequest,
 ) -> Result<ReleaseResponse, Status> {
-    let released = service.release(Via::Grpc, &asked.slot).await?;
+    let released = service.release(Via::Grpc, &asked.slot).await.map_err(error_status)?;
     Ok(ReleaseResponse { released: count(released) })
 }
 

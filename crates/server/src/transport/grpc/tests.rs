@@ -3,6 +3,7 @@ use std::net::SocketAddr;
 
 use http_body_util::BodyExt;
 use tidegate::{HeaderStyle, Limiter, ManualClock, MemoryStore, RuleSet};
+use tidegate_net::listener::{Listener, pass};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::Code;
@@ -12,7 +13,6 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use tonic_prost::ProstCodec;
 
-use super::super::door::{Doorway, pass};
 use super::*;
 use crate::identity::Caller;
 use crate::proto::tidegate::v1::CheckRequest;
@@ -38,9 +38,9 @@ impl Door {
         let limiter = Limiter::builder().clock(clock.clone()).store(store).build();
         let service = Arc::new(Service::new(limiter, HeaderStyle::default()));
         let grpc = Arc::new(Grpc::new(service, clock.clone(), closing.clone()));
-        let (patience, connections) = (patience(), Arc::default());
+        let (timeouts, connections) = (timeouts(), Arc::default());
         let doorway =
-            Doorway { listener, tls: None, patience, clock, closing, connections, shared: false };
+            Listener { listener, tls: None, timeouts, clock, closing, connections, shared: false };
         tokio::spawn(doorway.serve(grpc));
         Self { address, time, _close: close }
     }
@@ -75,7 +75,7 @@ async fn who_never_greets_is_cut_off_and_who_has_may_be_silent() {
     // Accepted last: once it is answered, all of them are watched.
     let channel = door.channel().await;
     answered(&channel).await;
-    pass(&door.time, patience().head).await;
+    pass(&door.time, timeouts().head).await;
     let mut rest = Vec::new();
     // A reset is an end too.
     let _ = silent.read_to_end(&mut rest).await;

@@ -8,10 +8,9 @@
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode, Uri};
-use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
-
-use super::encode::Body;
-use crate::service::{Ending, Fault};
+use tidegate::tower::request_target;
+use tidegate_core::{CallError, CallStatus};
+use tidegate_net::http::response::Body;
 
 /// Says which status a denial would have had, for proxies that can't be told by the status itself.
 const STATUS: HeaderName = HeaderName::from_static("x-tidegate-status");
@@ -39,7 +38,7 @@ impl Manner {
     }
 
     /// The answer to the proxy: the response with its status, and the one that it stands for.
-    pub(super) fn tell(self, ending: Ending, mut response: Response<Body>) -> Response<Body> {
+    pub(super) fn tell(self, ending: CallStatus, mut response: Response<Body>) -> Response<Body> {
         let (told, meant) = self.status(ending);
         *response.status_mut() = told;
         response.headers_mut().insert(STATUS, HeaderValue::from(meant));
@@ -47,7 +46,7 @@ impl Manner {
     }
 
     /// The status for an ending, and the one that it stands for.
-    fn status(self, ending: Ending) -> (StatusCode, u16) {
+    fn status(self, ending: CallStatus) -> (StatusCode, u16) {
         let meant = ending.http();
         let told = if self.forbid && meant >= 400 { 403 } else { meant };
         (StatusCode::from_u16(told).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), meant)
@@ -58,7 +57,7 @@ impl Manner {
 ///
 /// # Errors
 /// The proxy does not say what the request line was, or somebody says it a second time.
-pub(super) fn original(mut head: Parts) -> Result<Parts, Fault> {
+pub(super) fn original(mut head: Parts) -> Result<Parts, CallError> {
     let by_original = names(&head.headers, &[ORIGINAL_URI, ORIGINAL_METHOD]);
     let by_forwarded = names(&head.headers, &[FORWARDED_URI, FORWARDED_METHOD]);
     let (uri, method) = match (by_original, by_forwarded) {
@@ -71,18 +70,19 @@ pub(super) fn original(mut head: Parts) -> Result<Parts, Fault> {
         }
         (false, false) => {
             let wanted = "X-Original-URI and -Method, or X-Forwarded-Uri and -Method";
-            return Err(Fault::invalid("headers", "neither", wanted));
+            return Err(CallError::invalid("headers", "neither", wanted));
         }
         (true, true) => {
             let found = "X-Original-* and X-Forwarded-*";
             let wanted = "one of them, and the proxy to take the other off its clients";
-            return Err(Fault::invalid("headers", found, wanted));
+            return Err(CallError::invalid("headers", found, wanted));
         }
     };
-    head.uri = target(only(&head.headers, &uri)?.as_bytes())
-        .ok_or_else(|| Fault::invalid(uri.as_str(), "no request target", "a path and its query"))?;
+    head.uri = request_target(only(&head.headers, &uri)?.as_bytes()).ok_or_else(|| {
+        CallError::invalid(uri.as_str(), "no request target", "a path and its query")
+    })?;
     head.method = Method::from_bytes(only(&head.headers, &method)?.as_bytes())
-        .map_err(|_| Fault::invalid(method.as_str(), "no method", "a method"))?;
+        .map_err(|_| CallError::invalid(method.as_str(), "no method", "a method"))?;
     Ok(head)
 }
 
@@ -91,35 +91,20 @@ fn names(headers: &HeaderMap, names: &[HeaderName]) -> bool {
 }
 
 /// The one value of a header.
-fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<&'h HeaderValue, Fault> {
+fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<&'h HeaderValue, CallError> {
     let mut values = headers.get_all(name).into_iter();
     match (values.next(), values.next()) {
         (Some(value), None) => Ok(value),
-        (None, _) => Err(Fault::invalid(name.as_str(), "nothing", "it from the proxy")),
-        (Some(_), Some(_)) => Err(Fault::invalid(name.as_str(), "it twice", "it once")),
+        (None, _) => Err(CallError::invalid(name.as_str(), "nothing", "it from the proxy")),
+        (Some(_), Some(_)) => Err(CallError::invalid(name.as_str(), "it twice", "it once")),
     }
-}
-
-/// What stands in request lines though it should be encoded.
-const STRAY: &AsciiSet =
-    &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'\\').add(b'^').add(b'`').add(b'|');
-
-/// A path and its query, of a target in any form. What should have been encoded is.
-pub(crate) fn target(bytes: &[u8]) -> Option<Uri> {
-    let uri: Uri = match Uri::try_from(bytes) {
-        Ok(uri) => uri,
-        Err(_) => percent_encode(bytes, STRAY).to_string().parse().ok()?,
-    };
-    // The host is in a header of its own; what a client wrote here need not be the same.
-    let line = uri.path_and_query()?;
-    line.as_str().starts_with(['/', '*']).then(|| Uri::from(line.clone()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(headers: &[(&str, &str)]) -> Result<Parts, Fault> {
+    fn read(headers: &[(&str, &str)]) -> Result<Parts, CallError> {
         let request = hyper::Request::get("/v1/authorize").header("host", "tidegate");
         let request = headers.iter().fold(request, |request, (name, value)| {
             request.header(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap())
@@ -212,14 +197,14 @@ mod tests {
             (told.as_u16(), meant)
         };
         for plain in ["", "?", "?deny=429", "?page=2&deny=4030"] {
-            assert_eq!(status(plain, Ending::Allowed), (200, 200));
-            assert_eq!(status(plain, Ending::Denied), (429, 429));
-            assert_eq!(status(plain, Ending::Unavailable), (503, 503));
+            assert_eq!(status(plain, CallStatus::Allowed), (200, 200));
+            assert_eq!(status(plain, CallStatus::Denied), (429, 429));
+            assert_eq!(status(plain, CallStatus::Unavailable), (503, 503));
         }
         for forbid in ["?deny=403", "?page=2&deny=403"] {
-            assert_eq!(status(forbid, Ending::Allowed), (200, 200));
-            assert_eq!(status(forbid, Ending::Denied), (403, 429));
-            assert_eq!(status(forbid, Ending::Unavailable), (403, 503));
+            assert_eq!(status(forbid, CallStatus::Allowed), (200, 200));
+            assert_eq!(status(forbid, CallStatus::Denied), (403, 429));
+            assert_eq!(status(forbid, CallStatus::Unavailable), (403, 503));
         }
     }
 }

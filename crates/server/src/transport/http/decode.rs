@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 
 use tidegate::{Request, RequestError};
+use tidegate_core::{CallError, truncate};
+use tidegate_net::http::json::{Json, fields, text};
 
-use super::json::{Json, fields, text};
-use crate::service::{Call, Client, Fault, cut};
+use crate::service::{Call, Client};
 
 /// Most checks of one batch.
 pub(super) const MAX_CHECKS: usize = 1_000;
@@ -13,24 +14,24 @@ pub(super) const MAX_CHECKS: usize = 1_000;
 const CHECK: &str = "rule, client, attributes or cost";
 
 /// Reads `{"rule": …, "client": …, "cost": …}` or `{"attributes": {…}, "cost": …}`.
-pub(super) fn check(json: Json<'_>) -> Result<Call<'_>, Fault> {
+pub(super) fn check(json: Json<'_>) -> Result<Call<'_>, CallError> {
     let [rule, client, attributes, cost] =
         fields(json, ["rule", "client", "attributes", "cost"], CHECK)?;
     if rule.is_none() && attributes.is_none() {
-        return Err(Fault::invalid("body", "neither rule nor attributes", "one of them"));
+        return Err(CallError::invalid("body", "neither rule nor attributes", "one of them"));
     }
     let mut request = Request::new();
     if let Some(attributes) = attributes {
         for (name, value) in texts("attributes", attributes)? {
             if request.get(&name).is_some() {
-                let place = format!("attributes.{}", cut(&name));
-                return Err(Fault::invalid(place, "it twice", "it once"));
+                let place = format!("attributes.{}", truncate(&name));
+                return Err(CallError::invalid(place, "it twice", "it once"));
             }
             request.insert(name, value).map_err(|error| match &error {
                 RequestError::Value { name, .. } => {
-                    Fault::refused(&format!("attributes.{}", cut(name)), &error)
+                    CallError::rejected_attribute(&format!("attributes.{}", truncate(name)), &error)
                 }
-                _ => Fault::refused("attributes", &error),
+                _ => CallError::rejected_attribute("attributes", &error),
             })?;
         }
     }
@@ -45,54 +46,57 @@ pub(super) fn check(json: Json<'_>) -> Result<Call<'_>, Fault> {
 }
 
 /// Reads `{"checks": […]}`: the items, still unread.
-pub(super) fn batch(json: Json<'_>) -> Result<Vec<Json<'_>>, Fault> {
+pub(super) fn batch(json: Json<'_>) -> Result<Vec<Json<'_>>, CallError> {
     let [checks] = fields(json, ["checks"], "checks")?;
     let wanted = || format!("a list of at most {MAX_CHECKS} checks");
     match checks {
         Some(Json::List(items)) if items.len() <= MAX_CHECKS => Ok(items),
         Some(Json::List(items)) => {
-            Err(Fault::invalid("checks", format!("{} checks", items.len()), wanted()))
+            Err(CallError::invalid("checks", format!("{} checks", items.len()), wanted()))
         }
-        Some(other) => Err(Fault::invalid("checks", other.shown(), wanted())),
-        None => Err(Fault::invalid("checks", "nothing", wanted())),
+        Some(other) => Err(CallError::invalid("checks", other.shown(), wanted())),
+        None => Err(CallError::invalid("checks", "nothing", wanted())),
     }
 }
 
 /// Reads `{"slot": …}`.
-pub(super) fn slot(json: Json<'_>) -> Result<Cow<'_, str>, Fault> {
+pub(super) fn slot(json: Json<'_>) -> Result<Cow<'_, str>, CallError> {
     let [slot] = fields(json, ["slot"], "slot")?;
-    let slot = slot.ok_or_else(|| Fault::invalid("slot", "nothing", "the slot of an acquire"))?;
+    let slot =
+        slot.ok_or_else(|| CallError::invalid("slot", "nothing", "the slot of an acquire"))?;
     text("slot", slot)
 }
 
-pub(crate) fn whole(place: &str, json: &Json<'_>) -> Result<u64, Fault> {
+pub(crate) fn whole(place: &str, json: &Json<'_>) -> Result<u64, CallError> {
     match json {
         Json::Whole(number) => Ok(*number),
         other => {
             let wanted = format!("a whole number from 0 to {}", u64::MAX);
-            Err(Fault::invalid(place, other.shown(), wanted))
+            Err(CallError::invalid(place, other.shown(), wanted))
         }
     }
 }
 
 type Texts<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
-fn texts<'a>(place: &str, json: Json<'a>) -> Result<Texts<'a>, Fault> {
+fn texts<'a>(place: &str, json: Json<'a>) -> Result<Texts<'a>, CallError> {
     let Json::Object(entries) = json else {
-        return Err(Fault::invalid(place, json.shown(), "an object of texts"));
+        return Err(CallError::invalid(place, json.shown(), "an object of texts"));
     };
     let texts = entries.into_iter().map(|(name, value)| match value {
         Json::Text(value) => Ok((name, value)),
-        other => Err(Fault::invalid(format!("{place}.{}", cut(&name)), other.shown(), "a text")),
+        other => {
+            Err(CallError::invalid(format!("{place}.{}", truncate(&name)), other.shown(), "a text"))
+        }
     });
     texts.collect()
 }
 
-pub(crate) fn named_client(json: Json<'_>) -> Result<Client<'_>, Fault> {
+pub(crate) fn named_client(json: Json<'_>) -> Result<Client<'_>, CallError> {
     match json {
         Json::Text(value) => Ok(Client::Value(value)),
         Json::Object(_) => texts("client", json).map(Client::Parts),
-        other => Err(Fault::invalid("client", other.shown(), "a text or an object of texts")),
+        other => Err(CallError::invalid("client", other.shown(), "a text or an object of texts")),
     }
 }
 
@@ -145,7 +149,7 @@ mod tests {
             ];
             for fault in read.into_iter().filter_map(Result::err) {
                 prop_assert!(fault.to_string().len() < 1_000, "{}", fault);
-                prop_assert!(!fault.place.is_empty());
+                prop_assert!(!fault.path.is_empty());
             }
         }
     }

@@ -2,8 +2,7 @@
 
 use hyper::header::{CONTENT_TYPE, ETAG, HeaderValue};
 use hyper::{Method, Response};
-
-use super::encode::{self, Body};
+use tidegate_net::http::response::{self, Body};
 
 /// The document, written by hand; a test holds it against what the doors really answer.
 const DOCUMENT: &str = include_str!("../../../openapi.json");
@@ -22,10 +21,10 @@ pub(super) fn answer(method: &Method) -> Response<Body> {
             );
             response
         }
-        Method::OPTIONS => encode::options(ALLOWED),
+        Method::OPTIONS => response::options(ALLOWED),
         ref other => {
             let detail = format!("method: found {other}, wanted GET");
-            encode::wrong_method(&detail, ALLOWED)
+            response::wrong_method(&detail, ALLOWED)
         }
     }
 }

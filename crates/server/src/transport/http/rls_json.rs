@@ -8,14 +8,14 @@ use std::borrow::Cow;
 use hyper::Response;
 use serde::Serialize;
 use tidegate::Span;
+use tidegate_core::CallError;
+use tidegate_net::http::json::{Json, fields, text};
+use tidegate_net::http::response::{self, Body, JSON};
 
-use super::encode::{self, Body, JSON};
-use super::json::{Json, fields, text};
-use crate::service::Fault;
 use crate::service::rls::{CurrentLimit, Descriptor, Hits, RlsCall, RlsReply, Status, Unit};
 
 /// Reads `{"domain": …, "descriptors": [{"entries": [{"key": …, "value": …}]}], "hitsAddend": …}`.
-pub(super) fn decode(json: Json<'_>) -> Result<RlsCall<'_>, Fault> {
+pub(super) fn decode(json: Json<'_>) -> Result<RlsCall<'_>, CallError> {
     const CALL: [(&str, &str); 3] =
         [("domain", "domain"), ("descriptors", "descriptors"), ("hitsAddend", "hits_addend")];
     let [domain, descriptors, hits] = either(json, CALL)?;
@@ -26,11 +26,11 @@ pub(super) fn decode(json: Json<'_>) -> Result<RlsCall<'_>, Fault> {
     });
     Ok(RlsCall {
         domain: optional_text("domain", domain)?,
-        descriptors: descriptors.collect::<Result<_, Fault>>()?,
+        descriptors: descriptors.collect::<Result<_, CallError>>()?,
     })
 }
 
-fn descriptor(json: Json<'_>, hits: u32) -> Result<Descriptor<'_>, Fault> {
+fn descriptor(json: Json<'_>, hits: u32) -> Result<Descriptor<'_>, CallError> {
     const DESCRIPTOR: [(&str, &str); 4] = [
         ("entries", "entries"),
         ("limit", "limit"),
@@ -46,23 +46,23 @@ fn descriptor(json: Json<'_>, hits: u32) -> Result<Descriptor<'_>, Fault> {
         None => false,
         Some(Json::Bool(negative)) => negative,
         Some(other) => {
-            return Err(Fault::invalid("isNegativeHits", other.shown(), "true or false"));
+            return Err(CallError::invalid("isNegativeHits", other.shown(), "true or false"));
         }
     };
     Ok(Descriptor {
-        entries: entries.collect::<Result<_, Fault>>()?,
+        entries: entries.collect::<Result<_, CallError>>()?,
         hits: Hits::of(own_hits, hits, negative),
         limit: limit.map(brought).transpose().map_err(|fault| fault.within("limit"))?,
     })
 }
 
-fn entry(json: Json<'_>) -> Result<(Cow<'_, str>, Cow<'_, str>), Fault> {
+fn entry(json: Json<'_>) -> Result<(Cow<'_, str>, Cow<'_, str>), CallError> {
     let [key, value] = fields(json, ["key", "value"], "key and value")?;
     Ok((optional_text("key", key)?, optional_text("value", value)?))
 }
 
 /// The limit that a descriptor brings along.
-fn brought(json: Json<'_>) -> Result<(u32, Unit), Fault> {
+fn brought(json: Json<'_>) -> Result<(u32, Unit), CallError> {
     const LIMIT: [(&str, &str); 2] = [("requestsPerUnit", "requests_per_unit"), ("unit", "unit")];
     const UNITS: [Unit; 6] =
         [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Month, Unit::Year];
@@ -78,7 +78,7 @@ fn brought(json: Json<'_>) -> Result<(u32, Unit), Fault> {
     };
     match known {
         Some(unit) => Ok((amount, *unit)),
-        None => Err(Fault::invalid("unit", unit.shown(), "a unit from SECOND to YEAR")),
+        None => Err(CallError::invalid("unit", unit.shown(), "a unit from SECOND to YEAR")),
     }
 }
 
@@ -86,11 +86,11 @@ fn brought(json: Json<'_>) -> Result<(u32, Unit), Fault> {
 fn either<'a, const N: usize>(
     json: Json<'a>,
     names: [(&str, &str); N],
-) -> Result<[Option<Json<'a>>; N], Fault> {
+) -> Result<[Option<Json<'a>>; N], CallError> {
     let wanted = names.map(|(name, _)| name);
     let Json::Object(mut entries) = json else {
         let wanted = format!("an object of {}", wanted.join(", "));
-        return Err(Fault::invalid("body", json.shown(), wanted));
+        return Err(CallError::invalid("body", json.shown(), wanted));
     };
     for (name, _) in &mut entries {
         if let Some((camel, _)) = names.iter().find(|(_, snake)| snake == name) {
@@ -100,20 +100,20 @@ fn either<'a, const N: usize>(
     fields(Json::Object(entries), wanted, &wanted.join(", "))
 }
 
-fn items<'a>(place: &str, json: Option<Json<'a>>) -> Result<Vec<Json<'a>>, Fault> {
+fn items<'a>(place: &str, json: Option<Json<'a>>) -> Result<Vec<Json<'a>>, CallError> {
     match json {
         None => Ok(Vec::new()),
         Some(Json::List(items)) => Ok(items),
-        Some(other) => Err(Fault::invalid(place, other.shown(), "a list")),
+        Some(other) => Err(CallError::invalid(place, other.shown(), "a list")),
     }
 }
 
-fn optional_text<'a>(place: &str, json: Option<Json<'a>>) -> Result<Cow<'a, str>, Fault> {
+fn optional_text<'a>(place: &str, json: Option<Json<'a>>) -> Result<Cow<'a, str>, CallError> {
     json.map_or(Ok(Cow::Borrowed("")), |json| text(place, json))
 }
 
 /// A whole number, which may stand in quotes.
-fn number<T: TryFrom<u64>>(place: &str, json: &Json<'_>) -> Result<T, Fault> {
+fn number<T: TryFrom<u64>>(place: &str, json: &Json<'_>) -> Result<T, CallError> {
     let found = match json {
         Json::Whole(number) => Some(*number),
         Json::Text(text) => text.parse().ok(),
@@ -121,14 +121,14 @@ fn number<T: TryFrom<u64>>(place: &str, json: &Json<'_>) -> Result<T, Fault> {
     };
     found.and_then(|number| T::try_from(number).ok()).ok_or_else(|| {
         let most = u64::MAX >> (64 - 8 * size_of::<T>());
-        Fault::invalid(place, json.shown(), format!("a whole number from 0 to {most}"))
+        CallError::invalid(place, json.shown(), format!("a whole number from 0 to {most}"))
     })
 }
 
 /// The answer: 200, or 429 when the request may not pass.
 pub(super) fn encode(reply: &RlsReply) -> Response<Body> {
     let status = if reply.over { 429 } else { 200 };
-    encode::json(status, JSON, &Answer::of(reply))
+    response::json(status, JSON, &Answer::of(reply))
 }
 
 #[derive(Serialize)]

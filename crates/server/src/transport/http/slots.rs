@@ -2,23 +2,25 @@
 
 use hyper::Response;
 use serde::Serialize;
+use tidegate_core::CallError;
+use tidegate_net::http::json::Json;
+use tidegate_net::http::response::{self, Body, JSON, Slot};
+use tidegate_net::listener::Peer;
 
-use super::encode::{self, Body, JSON, Slot};
-use super::json::Json;
-use super::{Door, decode};
 use crate::identity;
-use crate::service::{Acquired, Fault, Via};
-use crate::transport::door::Peer;
+use crate::service::{Acquired, Via};
+use crate::transport::caller;
+use crate::transport::http::{Door, decode};
 
 impl Door {
     pub(super) async fn acquire(&self, body: &[u8], peer: &Peer) -> Response<Body> {
         let call = match Json::read(body).and_then(decode::check) {
-            Ok(call) => identity::vouched(call, peer.caller()),
-            Err(fault) => return encode::fault(&self.service.refused(Via::Http, fault)),
+            Ok(call) => identity::vouched(call, caller(peer)),
+            Err(fault) => return response::fault(&self.service.refused(Via::Http, fault)),
         };
         match self.service.acquire(Via::Http, call).await {
             Ok(acquired) => answer(acquired),
-            Err(fault) => encode::fault(&fault),
+            Err(fault) => response::fault(&fault),
         }
     }
 
@@ -53,16 +55,16 @@ impl Door {
 /// still reads.
 fn answer(acquired: Acquired) -> Response<Body> {
     let Acquired { reply, slot } = acquired;
-    let Some(taken) = slot else { return encode::reply(&reply) };
+    let Some(taken) = slot else { return response::reply(&reply) };
     let slot = Slot { name: &taken.name, hold_millis: taken.hold_millis() };
-    let response = encode::reply_and(&reply, Some(slot));
+    let response = response::reply_and(&reply, Some(slot));
     taken.way.handed_over();
     response
 }
 
-fn told(answer: Result<impl Serialize, Fault>) -> Response<Body> {
+fn told(answer: Result<impl Serialize, CallError>) -> Response<Body> {
     match answer {
-        Ok(answer) => encode::json(200, JSON, &answer),
-        Err(fault) => encode::fault(&fault),
+        Ok(answer) => response::json(200, JSON, &answer),
+        Err(fault) => response::fault(&fault),
     }
 }

@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
-use super::reply::Refusal;
-use crate::service::quoted;
+use tidegate_core::quote;
+
+use crate::transport::resp::reply::Refusal;
 
 /// A whole number in a range.
 ///
@@ -48,5 +49,5 @@ pub(super) fn text<'b>(place: &str, argument: Cow<'b, [u8]>) -> Result<Cow<'b, s
 
 /// A client's own words, in quotes, cut if they are long.
 pub(super) fn shown(argument: &[u8]) -> String {
-    quoted(&String::from_utf8_lossy(argument))
+    quote(&String::from_utf8_lossy(argument))
 }

@@ -2,10 +2,10 @@
 
 use tidegate::Request;
 
-use super::argument::{cost, text};
-use super::frame::Arguments;
-use super::reply::Refusal;
 use crate::service::{Call, Client};
+use crate::transport::resp::argument::{cost, text};
+use crate::transport::resp::frame::Arguments;
+use crate::transport::resp::reply::Refusal;
 
 /// Reads what follows the name of the command.
 ///
@@ -27,7 +27,7 @@ pub(super) fn read<'b>(mut arguments: Arguments<'b>) -> Result<Call<'b>, Refusal
     while let Some(name) = pairs.next() {
         let name = text("attribute", name)?;
         let Some(value) = pairs.next() else {
-            let name = crate::service::quoted(&name);
+            let name = tidegate_core::quote(&name);
             return Err(Refusal::error(format_args!(
                 "attribute {name}: found no value, wanted one"
             )));

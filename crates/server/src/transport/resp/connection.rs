@@ -6,18 +6,19 @@
 use std::io;
 
 use bytes::{Buf as _, BytesMut};
+use tidegate_core::CallError;
+use tidegate_net::listener::{Activity, Phase, Stream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::check;
-use super::frame::{Arguments, Frame};
-use super::manual::{Entry, Verb};
-use super::pipeline::{Answer, Pipeline, Turn};
-use super::reply::{Refusal, Replies};
-use super::session::Session;
-use super::standing::Standing;
-use super::throttle::Throttle;
-use crate::service::{Fault, Service, Via};
-use crate::transport::door::{Activity, Phase, Stream};
+use crate::service::{Service, Via};
+use crate::transport::resp::check;
+use crate::transport::resp::frame::{Arguments, Frame};
+use crate::transport::resp::manual::{Entry, Verb};
+use crate::transport::resp::pipeline::{Answer, Pipeline, Turn};
+use crate::transport::resp::reply::{Refusal, Replies};
+use crate::transport::resp::session::Session;
+use crate::transport::resp::standing::Standing;
+use crate::transport::resp::throttle::Throttle;
 
 /// Fewest and most bytes that are read at once.
 const ROOM: (usize, usize) = (4 * 1024, 64 * 1024);
@@ -73,7 +74,7 @@ impl<'d> Connection<'d> {
     /// The network's.
     pub(super) async fn run(mut self) -> io::Result<()> {
         // Pools open connections long before they use them.
-        self.activity.note(Phase::Idle);
+        self.activity.set_phase(Phase::Idle);
         loop {
             let flow = self.answer().await;
             self.write().await?;
@@ -104,7 +105,7 @@ impl<'d> Connection<'d> {
                 Ok(None) => break Flow::Dry,
                 Ok(Some(Frame { arguments, length })) => {
                     if at == 0 {
-                        activity.note(Phase::Request);
+                        activity.set_phase(Phase::Request);
                     }
                     at += length;
                     let flow = step(arguments, service, session, &mut pipeline, replies).await;
@@ -130,7 +131,7 @@ impl<'d> Connection<'d> {
         if self.replies.is_empty() {
             return Ok(());
         }
-        self.activity.note(Phase::Request);
+        self.activity.set_phase(Phase::Request);
         self.stream.write_all(self.replies.as_bytes()).await?;
         self.stream.flush().await?;
         self.replies.clear(MAX_REPLIES);
@@ -143,7 +144,7 @@ impl<'d> Connection<'d> {
         let phase = if self.input.is_empty() { Phase::Idle } else { Phase::Head };
         // A command that comes byte by byte has been under way since the first of them.
         if self.activity.phase() != phase {
-            self.activity.note(phase);
+            self.activity.set_phase(phase);
         }
         if self.input.is_empty() && self.input.capacity() > 2 * self.room {
             self.input = BytesMut::new();
@@ -166,7 +167,7 @@ impl<'d> Connection<'d> {
     /// make its system throw away what it has not read.
     async fn linger(&mut self) -> io::Result<()> {
         self.stream.shutdown().await?;
-        self.activity.note(Phase::Head);
+        self.activity.set_phase(Phase::Head);
         let mut rest = 0;
         while rest < MAX_REST {
             self.input.clear();
@@ -256,7 +257,7 @@ async fn taken<'b>(
 
 /// A refusal that the service has heard of, as of every call that is not understood.
 fn counted(service: &Service, refusal: Refusal) -> Refusal {
-    let _ = service.refused(Via::Resp, Fault::invalid("command", "other arguments", "its own"));
+    let _ = service.refused(Via::Resp, CallError::invalid("command", "other arguments", "its own"));
     refusal
 }
 

@@ -1,9 +1,9 @@
 //! What a decision looks like as numbers: the five of CL.THROTTLE, and a sixth for shapers.
 
 use tidegate::{Outcome, Span};
+use tidegate_core::{CallError, CallStatus, Reply};
 
-use super::reply::{Refusal, Replies};
-use crate::service::{Ending, Fault, Reply};
+use crate::transport::resp::reply::{Refusal, Replies};
 
 /// How a client stands, as it is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +26,10 @@ impl Standing {
     ///
     /// # Errors
     /// The store did not answer and the rule does not allow then, or the call was not understood.
-    pub(crate) fn of(reply: Result<Reply, Fault>) -> Result<Self, Refusal> {
+    pub(crate) fn of(reply: Result<Reply, CallError>) -> Result<Self, Refusal> {
         let reply = reply.map_err(|fault| refused(&fault))?;
-        let (decision, limited) = (&reply.decision, reply.ending() != Ending::Allowed);
-        if reply.ending() == Ending::Unavailable {
+        let (decision, limited) = (&reply.decision, reply.status() != CallStatus::Allowed);
+        if reply.status() == CallStatus::Unavailable {
             return Err(Refusal::coded("UNAVAILABLE", UNKNOWN));
         }
         if let Some(block) = decision.block() {
@@ -46,7 +46,7 @@ impl Standing {
         }
         let retry_after = decision.retry_after().map_or(-1, seconds);
         let delay = signed(decision.delay().as_micros().div_ceil(1_000));
-        Ok(match decision.decisive() {
+        Ok(match decision.strictest_rule() {
             Some(policy) => Self { limited, retry_after, delay, ..Self::counted(&policy.outcome) },
             None => Self { limited, limit: -1, remaining: -1, retry_after, reset_after: 0, delay },
         })
@@ -91,9 +91,9 @@ impl Standing {
 
 const UNKNOWN: &str = "the store does not answer, so nobody knows whether this fits";
 
-fn refused(fault: &Fault) -> Refusal {
-    match fault.ending {
-        Ending::Unavailable => Refusal::coded("UNAVAILABLE", fault),
+fn refused(fault: &CallError) -> Refusal {
+    match fault.status {
+        CallStatus::Unavailable => Refusal::coded("UNAVAILABLE", fault),
         _ => Refusal::error(fault),
     }
 }

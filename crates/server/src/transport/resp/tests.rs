@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use tidegate::{HeaderStyle, Limiter, ManualClock, MemoryStore, RuleSet};
+use tidegate_net::listener::{Listener, SWEEP_INTERVAL, pass};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -12,15 +13,14 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::service::internal_rules;
 use crate::store::AnyStore;
-use crate::transport::door::{Doorway, LOOK, pass};
 
-const PATIENCE: Patience = Patience {
+const TIMEOUTS: ConnectionTimeouts = ConnectionTimeouts {
     connections: 8,
     head: Span::from_secs(10),
     request: Span::from_secs(30),
     idle: Span::from_secs(90),
     drain: Span::from_secs(25),
-    parting: None,
+    idle_grace: None,
 };
 
 struct Door {
@@ -36,15 +36,15 @@ impl Door {
         let address = listener.local_addr().unwrap();
         let time = ManualClock::default();
         let store = Arc::new(AnyStore::Memory(Arc::new(MemoryStore::new(time.clock()))));
-        let rules = RuleSet::default().with_named(internal_rules().unwrap()).unwrap();
+        let rules = RuleSet::default().with_internal(internal_rules().unwrap()).unwrap();
         let limiter = Limiter::builder().rules(rules).clock(time.clock()).store(store).build();
         let service = Arc::new(Service::new(limiter, HeaderStyle::default()));
         let (close, closing) = watch::channel(false);
-        let (patience, clock) = (PATIENCE, time.clock());
-        let doorway = Doorway {
+        let (timeouts, clock) = (TIMEOUTS, time.clock());
+        let doorway = Listener {
             listener,
             tls: None,
-            patience,
+            timeouts,
             clock,
             closing,
             connections: Arc::default(),
@@ -85,7 +85,7 @@ async fn a_command_that_comes_too_slowly_is_cut_off_without_hurting_others() {
     exchange(&mut slow, b"PING\r\n*1\r\n$4\r\nPI", b"+PONG\r\n").await;
     let mut good = door.connect().await;
     ping(&mut good).await;
-    pass(&door.time, PATIENCE.head).await;
+    pass(&door.time, TIMEOUTS.head).await;
     assert_eq!(rest(&mut slow).await, b"");
     ping(&mut good).await;
     // Pools open connections before they need them.
@@ -101,7 +101,7 @@ async fn a_command_is_due_from_its_first_byte_on() {
     // However steadily it sends, it is cut off before the command is there.
     for byte in b"\r\n$9999\r\n".iter().chain(&[b'x'; 9_999]) {
         wrote &= slow.write_all(&[*byte]).await.is_ok();
-        door.time.advance(LOOK);
+        door.time.advance(SWEEP_INTERVAL);
         tokio::task::yield_now().await;
         if !wrote {
             break;
@@ -121,7 +121,7 @@ async fn a_client_that_does_not_read_is_not_read_from_and_cut_off() {
         match deaf.try_write(&command) {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                door.time.advance(LOOK);
+                door.time.advance(SWEEP_INTERVAL);
                 tokio::task::yield_now().await;
             }
             Err(error) => break error.kind(),
@@ -136,9 +136,9 @@ async fn an_idle_connection_is_kept_for_a_while() {
     let door = Door::open().await;
     let mut idle = door.connect().await;
     ping(&mut idle).await;
-    pass(&door.time, PATIENCE.request).await;
+    pass(&door.time, TIMEOUTS.request).await;
     ping(&mut idle).await;
-    pass(&door.time, PATIENCE.idle).await;
+    pass(&door.time, TIMEOUTS.idle).await;
     assert_eq!(rest(&mut idle).await, b"");
 }
 

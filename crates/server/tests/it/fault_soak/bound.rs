@@ -306,12 +306,18 @@ impl StatedBound {
         self.limits.iter().all(|period| period.limit.algorithm == algorithm)
     }
 
-    /// Cost that a leaky bucket releases in a span: one request, and one token for each interval.
+    /// Cost that a leaky bucket releases in a span: one request, and one token for each interval. Numbers of a bucket that
+    /// changed keep a bound each (changing-rules.md, "While nodes have different versions").
     pub(super) fn most_releases(&self, length: Micros, from: Micros, until: Micros) -> u64 {
-        let limits = self.in_force(from, until);
-        let paced =
-            limits.map(|period| span_bound(&period.limit, length) - period.limit.capacity());
-        self.max_cost + paced.max().unwrap() + self.beside(from, until)
+        let mut limits: Vec<LaneLimit> = Vec::new();
+        for period in self.in_force(from, until) {
+            if !limits.contains(&period.limit) {
+                limits.push(period.limit);
+            }
+        }
+        let paced = |limit: &LaneLimit| span_bound(limit, length) - limit.capacity();
+        limits.iter().map(|limit| self.max_cost + paced(limit)).sum::<u64>()
+            + self.beside(from, until)
     }
 
     /// The most slots in flight at an instant. Losses end the slots that they lost, so they allow nothing here.

@@ -79,8 +79,9 @@ fn who_hangs_up_stops_waiting() {
     wait_for("it waits", || (remaining(&gateway) == 2).then_some(()));
     drop(waiting);
     wait_for("its place is free again", || (remaining(&gateway) == 3).then_some(()));
-    // So does one that had not sent all of its body.
-    for (length, part) in [("1000", 12), ("100000000", 12), ("100000000", 200_000)] {
+    // So does one that had not sent all of its body. More than the gateway reads ahead and the kernel buffers would hide
+    // its end behind a full window.
+    for (length, part) in [("1000", 12), ("100000000", 12), ("100000000", 100_000)] {
         let mut waiting = TcpStream::connect(gateway.address()).unwrap();
         let head = format!("POST /bytes/3 HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
         waiting.write_all(head.as_bytes()).unwrap();

@@ -9,7 +9,7 @@ use tidegate_core::{Algorithm, Ask, HoldId, Outcome, Quota};
 use super::super::MemoryStore;
 use super::*;
 use crate::clock::{Clock, ManualClock};
-use crate::store::{Charge, Refund};
+use crate::store::{Charge, ChargeMode, Refund};
 
 const KEY: Key = Key::from_u128(7 << 64 | 7);
 const OTHER: Key = Key::from_u128(8 << 64 | 8);
@@ -115,7 +115,8 @@ proptest! {
                 }
                 Step::Both(cost) => {
                     let charges = [charge(KEY, &usual, cost), charge(OTHER, &usual, cost)];
-                    prop_assert_eq!(split.charge_all(&charges), plain.charge_all(&charges));
+                    let mode = ChargeMode::of_cost(cost);
+                    prop_assert_eq!(split.charge_all(&charges, mode), plain.charge_all(&charges, mode));
                 }
                 Step::GiveBack(cost) => {
                     let refund = Refund { key: KEY, limit: Arc::clone(&usual), cost, slip: None };
@@ -240,7 +241,10 @@ fn threads_on_a_hot_key_admit_exactly_what_the_limit_allows_while_time_goes_on()
             }
             match step % 8 {
                 0 => assert_eq!(store.sweep(store.shards()), 0),
-                1 => drop(store.charge_all(&[charge(KEY, &limit, 0), charge(OTHER, &limit, 0)])),
+                1 => drop(store.charge_all(
+                    &[charge(KEY, &limit, 0), charge(OTHER, &limit, 0)],
+                    ChargeMode::Peek,
+                )),
                 2 => assert_eq!(store.usage().keys, 1),
                 _ => store.heat(KEY, &limit),
             }

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use tidegate_testkit::{FaultProxy, Flavour, Redis, Tool, lacking};
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::super::tls::{Tls, TlsIdentity};
 use super::*;
+use crate::store::redis::tls::{Tls, TlsIdentity};
 
 const REDIS: Tool = Tool::Server(Flavour::Redis);
 
@@ -36,7 +36,7 @@ async fn client_line(connection: &mut MultiplexedConnection) -> String {
 }
 
 #[tokio::test]
-async fn a_connection_says_its_name_and_waits_no_longer_than_a_check_may() {
+async fn connection_has_a_name_and_the_timeout_of_a_check() {
     if lacking(&[REDIS]) {
         return;
     }
@@ -121,7 +121,7 @@ async fn a_user_may_have_no_password() {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_ask_questions_is_let_in() {
+async fn user_without_permission_for_info_can_connect() {
     if lacking(&[REDIS]) {
         return;
     }
@@ -164,7 +164,7 @@ async fn a_replica_is_refused_as_a_master_but_can_be_asked() {
     let address = &config.servers().addresses()[0];
     let (_, role) = open_any(&config, address).await.unwrap();
     let of = Address::tcp("127.0.0.1", master.port()).ok();
-    assert_eq!(role, Some(Role::Replica { of }));
+    assert_eq!(role, Some(ServerRole::Replica { of }));
 }
 
 #[tokio::test]
@@ -275,7 +275,7 @@ fn trusting(url: &str, ca: &Path) -> RedisConfig {
 }
 
 #[tokio::test]
-async fn an_encrypted_connection_trusts_whom_it_was_told_to() {
+async fn encrypted_connection_trusts_the_configured_certificates_only() {
     if lacking(&[REDIS, Tool::Openssl]) {
         return;
     }
@@ -319,7 +319,7 @@ async fn a_server_that_asks_for_a_certificate_gets_one() {
 }
 
 #[tokio::test]
-async fn nobody_there_and_somebody_silent_are_told_apart() {
+async fn refused_connection_and_silent_server_have_different_errors() {
     if lacking(&[REDIS, Tool::Openssl]) {
         return;
     }

@@ -1,59 +1,59 @@
-//! What a document asks of Redis: one command each.
+//! The commands of a document.
 
 use redis::{Cmd, ToRedisArgs};
 
 /// One command on a document's keys.
 ///
 /// Scripts are sent as they are: beside the text of a document they are short.
-pub(super) struct Task(Cmd);
+pub(crate) struct DocumentCommand(Cmd);
 
-/// What comes first in every script that changes a document.
-const KEEPING: &str = include_str!("keeping.lua");
+/// The beginning of every script that changes a document.
+const RETENTION: &str = include_str!("keeping.lua");
 
-impl Task {
-    /// To be told a known number and its hash.
-    pub(super) fn latest(key: &str) -> Self {
+impl DocumentCommand {
+    /// Reads the latest version. Arguments: a known number and its hash.
+    pub(crate) fn latest(key: &str) -> Self {
         Self::eval(include_str!("latest.lua"), key)
     }
 
-    /// To be told how many at most.
-    pub(super) fn history(key: &str) -> Self {
+    /// Reads the metadata of the newest versions. Argument: how many at most.
+    pub(crate) fn history(key: &str) -> Self {
         Self::eval(include_str!("history.lua"), key)
     }
 
-    /// To be told the expected number, the one to be above, the version and the text.
-    pub(super) fn put(key: &str, kept: (usize, usize)) -> Self {
-        let script = [KEEPING, include_str!("put.lua")].concat();
-        Self::eval(&script, key).keeping(key, kept)
+    /// Puts a version. Arguments: the expected number, the number to be above, the version and the text.
+    pub(crate) fn put(key: &str, kept: (usize, usize)) -> Self {
+        let script = [RETENTION, include_str!("put.lua")].concat();
+        Self::eval(&script, key).with_retention(key, kept)
     }
 
-    /// To be told the number, the instant, the version and the text.
-    pub(super) fn restore(key: &str, kept: (usize, usize)) -> Self {
-        let script = [KEEPING, include_str!("restore.lua")].concat();
-        Self::eval(&script, key).keeping(key, kept)
+    /// Restores a version. Arguments: the number, the time, the version and the text.
+    pub(crate) fn restore(key: &str, kept: (usize, usize)) -> Self {
+        let script = [RETENTION, include_str!("restore.lua")].concat();
+        Self::eval(&script, key).with_retention(key, kept)
     }
 
-    pub(super) fn edition(key: &str, number: u64) -> Self {
+    pub(crate) fn edition(key: &str, number: u64) -> Self {
         let mut get = redis::cmd("HMGET");
         get.arg(key).arg(format!("v:{number}")).arg(format!("t:{number}"));
         Self(get)
     }
 
-    /// To be told the node, its words and for how many microseconds they count.
-    pub(super) fn report(key: &str) -> Self {
+    /// Stores the report of a node. Arguments: the node, the report and its lifetime in microseconds.
+    pub(crate) fn report(key: &str) -> Self {
         Self::eval(include_str!("report.lua"), &reports(key))
     }
 
-    pub(super) fn reports(key: &str) -> Self {
+    pub(crate) fn reports(key: &str) -> Self {
         Self::eval(include_str!("reports.lua"), &reports(key))
     }
 
-    pub(super) fn argument(mut self, argument: impl ToRedisArgs) -> Self {
+    pub(crate) fn argument(mut self, argument: impl ToRedisArgs) -> Self {
         self.0.arg(argument);
         self
     }
 
-    pub(super) fn command(&self) -> &Cmd {
+    pub(crate) fn command(&self) -> &Cmd {
         &self.0
     }
 
@@ -63,18 +63,18 @@ impl Task {
         Self(eval)
     }
 
-    /// How much is kept, and who is told.
-    fn keeping(self, key: &str, (versions, bytes): (usize, usize)) -> Self {
+    /// Adds the retention limits, and the channel on which the version is published.
+    fn with_retention(self, key: &str, (versions, bytes): (usize, usize)) -> Self {
         self.argument(versions).argument(bytes).argument(channel(key))
     }
 }
 
-/// Where it is published that there is a new version.
-pub(super) fn channel(key: &str) -> &str {
+/// Returns the channel on which new versions are published.
+pub(crate) fn channel(key: &str) -> &str {
     key
 }
 
-/// Where nodes say how they are: in the slot of the document.
+/// Returns the Redis key of the reports of nodes, in the slot of the document.
 fn reports(key: &str) -> String {
     format!("{key}:reports")
 }

@@ -1,56 +1,57 @@
-//! Versions, and how they are kept.
+//! Versions of a document, and their stored form.
 
 use serde::{Deserialize, Serialize};
 use tidegate_core::Timestamp;
 
-/// What is known of a version without its text.
+/// The metadata of a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentVersion {
     /// Starts at 1 and grows with every version.
     pub number: u64,
     /// The first 16 hexadecimal digits of the BLAKE3 hash of its text.
     pub hash: String,
-    /// When it was put, by the server's clock.
+    /// The time when it was put, by the server's clock.
     pub at: Timestamp,
-    /// Who put it.
+    /// The author.
     pub by: String,
-    /// Why.
+    /// The reason.
     pub note: String,
-    /// How long its text is.
+    /// The length of its text.
     pub bytes: u64,
 }
 
 /// A version and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edition {
-    /// Which version.
+    /// The metadata.
     pub version: DocumentVersion,
-    /// All of it.
+    /// The whole text.
     pub text: String,
 }
 
-/// What is kept as JSON. A later release may say more.
+/// The part of a version that is stored as JSON. A later release may add fields.
 #[derive(Deserialize, Serialize)]
-struct Words {
+struct VersionMetadata {
     by: String,
     note: String,
     bytes: u64,
 }
 
 impl DocumentVersion {
-    /// How it is kept, without the instant, which the server adds: the hash, and words as JSON.
-    pub(super) fn write(&self) -> String {
-        let words = Words { by: self.by.clone(), note: self.note.clone(), bytes: self.bytes };
+    /// Returns the stored form without the time, which the server adds: the hash, and metadata as JSON.
+    pub(crate) fn write(&self) -> String {
+        let words =
+            VersionMetadata { by: self.by.clone(), note: self.note.clone(), bytes: self.bytes };
         format!("{} {}", self.hash, serde_json::to_string(&words).unwrap_or_default())
     }
 
-    /// Reads what is kept of a version: the instant, the hash, and words as JSON.
-    pub(super) fn read(number: u64, kept: &[u8]) -> Result<Self, String> {
+    /// Reads the stored form: the time, the hash, and metadata as JSON.
+    pub(crate) fn read(number: u64, kept: &[u8]) -> Result<Self, String> {
         let read = || {
             let mut parts = std::str::from_utf8(kept).ok()?.splitn(3, ' ');
             let at = Timestamp::from_micros(parts.next()?.parse().ok()?);
             let hash = parts.next()?.to_owned();
-            let Words { by, note, bytes } = serde_json::from_str(parts.next()?).ok()?;
+            let VersionMetadata { by, note, bytes } = serde_json::from_str(parts.next()?).ok()?;
             Some(Self { number, hash, at, by, note, bytes })
         };
         read().ok_or_else(|| format!("who put version {number} and when can't be told"))
@@ -58,8 +59,8 @@ impl DocumentVersion {
 }
 
 impl Edition {
-    /// A version with the text that is kept of it, if that is its own.
-    pub(super) fn read(version: DocumentVersion, words: Vec<u8>) -> Result<Self, String> {
+    /// Returns a version with its stored text, if the hash is that of the text.
+    pub(crate) fn read(version: DocumentVersion, words: Vec<u8>) -> Result<Self, String> {
         let words = text(words)?;
         if hash_of(&words) == version.hash {
             return Ok(Self { version, text: words });
@@ -69,17 +70,17 @@ impl Edition {
     }
 }
 
-/// The first 16 hexadecimal digits of its BLAKE3 hash.
-pub(super) fn hash_of(text: &str) -> String {
+/// Returns the first 16 hexadecimal digits of the BLAKE3 hash.
+pub(crate) fn hash_of(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex().chars().take(16).collect()
 }
 
-pub(super) fn number(digits: &[u8]) -> Result<u64, String> {
+pub(crate) fn number(digits: &[u8]) -> Result<u64, String> {
     let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
     number.ok_or_else(|| "a number is wanted, found something else".to_owned())
 }
 
-pub(super) fn text(bytes: Vec<u8>) -> Result<String, String> {
+pub(crate) fn text(bytes: Vec<u8>) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "a text is wanted, found bytes that are none".to_owned())
 }
 
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_put_it_and_whyever_it_reads_as_it_was_written() {
+    fn version_metadata_round_trips() {
         for words in ["", "ann", "a b  c", "line\nbreak", "{\"by\": 1}", "ünïcode \u{0}"] {
             let version = version(words, words);
             let kept = format!("{} {}", version.at.as_micros(), version.write());
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_version_is_an_error() {
+    fn invalid_version_is_an_error() {
         for kept in ["", "1", "1 ab", "x ab {}", "1 ab {}", "1 ab {\"by\":1}", "\u{0}"] {
             assert!(DocumentVersion::read(7, kept.as_bytes()).is_err(), "{kept:?}");
         }

@@ -1,8 +1,8 @@
 use tidegate_testkit::{FaultProxy, Flavour, PATIENCE, Port, Redis, Sentinel, Tool, lacking};
 
-use super::super::connect::open;
-use super::super::servers::Servers;
 use super::*;
+use crate::store::redis::connect::open;
+use crate::store::redis::servers::Servers;
 
 const REDIS: Tool = Tool::Server(Flavour::Redis);
 
@@ -36,7 +36,7 @@ async fn reached(config: &RedisConfig) -> Address {
 }
 
 #[tokio::test]
-async fn the_master_is_where_a_sentinel_says_before_and_after_a_failover() {
+async fn sentinels_lead_to_the_master_before_and_after_a_failover() {
     if lacking(&[REDIS]) {
         return;
     }
@@ -86,4 +86,16 @@ async fn sentinels_that_do_not_answer_or_do_not_know_are_passed_over() {
             silent.address(),
         )
     );
+}
+
+#[test]
+fn message_about_another_master_or_without_a_master_is_ignored() {
+    let is_ours = |payload: &[u8]| is_about(payload, "main");
+    assert!(is_ours(b"main 10.0.0.1 6379 10.0.0.2 6379"));
+    assert!(is_ours(b"main what follows is not read"));
+    assert!(!is_ours(b"main-2 10.0.0.1 6379 10.0.0.2 6379"));
+    assert!(!is_ours(b"other 10.0.0.1 6379 10.0.0.2 6379"));
+    assert!(!is_ours(b"main"));
+    assert!(!is_ours(b""));
+    assert!(!is_ours(&[0xff, 0xfe, b' ']));
 }

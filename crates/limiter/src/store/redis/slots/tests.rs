@@ -1,7 +1,7 @@
 use tidegate_testkit::{Cluster, Flavour, Tool, lacking};
 
-use super::super::redirect::Redirect;
 use super::*;
+use crate::store::redis::redirect::Redirect;
 
 fn bulk(text: &str) -> Value {
     Value::BulkString(text.as_bytes().to_vec())
@@ -108,7 +108,7 @@ fn a_slot_that_moved_has_a_new_master_and_the_old_one_may_be_gone() {
 }
 
 #[test]
-fn what_is_no_answer_to_cluster_slots_is_refused() {
+fn invalid_reply_to_cluster_slots_is_rejected() {
     for reply in [
         Value::Nil,
         Value::Int(1),
@@ -123,7 +123,7 @@ fn what_is_no_answer_to_cluster_slots_is_refused() {
 }
 
 #[test]
-fn a_real_cluster_says_who_serves_a_slot_and_sends_us_there() {
+fn slot_map_and_redirects_of_a_real_cluster_agree() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }

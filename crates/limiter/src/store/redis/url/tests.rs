@@ -62,7 +62,7 @@ fn a_socket_has_its_login_in_the_query() {
 }
 
 #[test]
-fn what_is_no_url_says_what_is_wanted() {
+fn error_of_an_invalid_url_names_the_wanted_form() {
     for (url, error) in [
         ("localhost:6379", "url must be like redis://host:port, with a scheme and a host"),
         (

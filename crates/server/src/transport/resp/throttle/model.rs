@@ -64,7 +64,7 @@ impl Subject {
     fn new() -> Self {
         let time = ManualClock::default();
         let store = Arc::new(AnyStore::Memory(Arc::new(MemoryStore::new(time.clock()))));
-        let rules = RuleSet::default().with_named(internal_rules().unwrap()).unwrap();
+        let rules = RuleSet::default().with_internal(internal_rules().unwrap()).unwrap();
         let limiter = Limiter::builder().rules(rules).clock(time.clock()).store(store).build();
         let service = Service::new(limiter, HeaderStyle::default());
         let runtime = Builder::new_current_thread().build().unwrap();

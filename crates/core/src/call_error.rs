@@ -1,0 +1,192 @@
+//! The status of a call, and the error of a call that can't be decided.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::decision::DecisionStatus;
+use crate::request::{Request, RequestError};
+
+/// The status of a call, with its name in each protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallStatus {
+    /// Every rule allows the request.
+    Allowed,
+    /// The client is over its limit.
+    Denied,
+    /// The store failed under a rule that denies then.
+    Unavailable,
+    /// The call can't be understood.
+    Invalid,
+    /// The call names a rule that does not exist.
+    UnknownRule,
+    /// The call is about slots in flight that are no longer held.
+    Gone,
+}
+
+impl CallStatus {
+    /// Every status, in the order of their counters.
+    pub const ALL: [Self; 6] = [
+        Self::Allowed,
+        Self::Denied,
+        Self::Unavailable,
+        Self::Invalid,
+        Self::UnknownRule,
+        Self::Gone,
+    ];
+
+    /// Returns the status of a decision.
+    #[must_use]
+    pub const fn of(status: DecisionStatus) -> Self {
+        match status {
+            DecisionStatus::Allow => Self::Allowed,
+            DecisionStatus::Deny => Self::Denied,
+            DecisionStatus::Unavailable => Self::Unavailable,
+        }
+    }
+
+    /// Returns the stricter of two decisions. A denial counts before a store that failed, so that a client over its
+    /// limit learns that.
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Denied, _) | (_, Self::Allowed) => self,
+            (Self::Unavailable, Self::Unavailable) => self,
+            _ => other,
+        }
+    }
+
+    /// Returns the value of the metric label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Unavailable => "unavailable",
+            Self::Invalid => "invalid",
+            Self::UnknownRule => "unknown_rule",
+            Self::Gone => "gone",
+        }
+    }
+
+    /// Returns the HTTP status.
+    #[must_use]
+    pub const fn http(self) -> u16 {
+        match self {
+            Self::Allowed => 200,
+            Self::Invalid => 400,
+            Self::UnknownRule => 404,
+            Self::Gone => 410,
+            Self::Denied => 429,
+            Self::Unavailable => 503,
+        }
+    }
+
+    /// Returns the gRPC status code, for calls that answer a denial with a message.
+    #[must_use]
+    pub const fn grpc(self) -> i32 {
+        match self {
+            Self::Allowed | Self::Denied => 0,
+            Self::Invalid => 3,
+            Self::UnknownRule | Self::Gone => 5,
+            Self::Unavailable => 14,
+        }
+    }
+}
+
+/// The error of a call that can't be decided: where it is, what was found, what is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallError {
+    /// The status of the call.
+    pub status: CallStatus,
+    /// The place in the call: `checks[3].cost`.
+    pub path: String,
+    /// The value or kind that was found.
+    pub found: String,
+    /// The value or kind that is wanted.
+    pub wanted: String,
+}
+
+impl CallError {
+    /// An error of a call that can't be understood.
+    pub fn invalid(
+        path: impl Into<String>,
+        found: impl Into<String>,
+        wanted: impl Into<String>,
+    ) -> Self {
+        let (path, found, wanted) = (path.into(), found.into(), wanted.into());
+        Self { status: CallStatus::Invalid, path, found, wanted }
+    }
+
+    /// The error of an attribute that a [`Request`] does not take.
+    #[must_use]
+    pub fn rejected_attribute(path: &str, error: &RequestError) -> Self {
+        use RequestError::{Name, TooMany, Value};
+        match error {
+            Name { found } => Self::invalid(
+                path,
+                format!("a name of {found} bytes"),
+                format!("1 to {} bytes", Request::MAX_NAME),
+            ),
+            Value { found, .. } => Self::invalid(
+                path,
+                format!("{found} bytes"),
+                format!("at most {} bytes", Request::MAX_VALUE),
+            ),
+            TooMany => Self::invalid(
+                path,
+                "one attribute too many",
+                format!("at most {} attributes", Request::MAX_ATTRIBUTES),
+            ),
+        }
+    }
+
+    /// The same error of an item of a larger call: `checks[3]`.
+    #[must_use]
+    pub fn within(mut self, item: &str) -> Self {
+        self.path = match self.path.as_str() {
+            "body" => item.to_owned(),
+            path => format!("{item}.{path}"),
+        };
+        self
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: found {}, wanted {}", self.path, self.found, self.wanted)
+    }
+}
+
+/// Longest text of a caller that an error repeats, in characters.
+const MAX_REPEATED: usize = 64;
+
+/// Returns the beginning of a text, with `…` if some of it is left out.
+#[must_use]
+pub fn truncate(text: &str) -> Cow<'_, str> {
+    let end = text.char_indices().nth(MAX_REPEATED).and_then(|(end, _)| text.get(..end));
+    end.map_or(text.into(), |start| format!("{start}…").into())
+}
+
+/// Returns the beginning of a text in quotes.
+#[must_use]
+pub fn quote(text: &str) -> String {
+    format!("{:?}", truncate(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_denial_has_the_last_word() {
+        use CallStatus::{Allowed, Denied, Unavailable};
+        for (one, other, both) in [
+            (Allowed, Allowed, Allowed),
+            (Allowed, Denied, Denied),
+            (Allowed, Unavailable, Unavailable),
+            (Denied, Unavailable, Denied),
+        ] {
+            assert_eq!((one.or(other), other.or(one)), (both, both));
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! A decision with what a client is sent about it.
+
+use crate::call_error::CallStatus;
+use crate::decision::Decision;
+use crate::header::{Header, HeaderStyle};
+use crate::time::Timestamp;
+
+/// A decision, when it was made, and the style of its headers.
+#[derive(Debug)]
+pub struct Reply {
+    /// The decision.
+    pub decision: Decision,
+    /// When it was made.
+    pub at: Timestamp,
+    /// The headers that report it.
+    pub style: HeaderStyle,
+}
+
+impl Reply {
+    /// Returns the status of the call.
+    #[must_use]
+    pub fn status(&self) -> CallStatus {
+        CallStatus::of(self.decision.status())
+    }
+
+    /// Returns the rate-limit headers, names in lower case.
+    #[must_use]
+    pub fn headers(&self) -> Vec<Header> {
+        self.style.headers(&self.decision, self.at)
+    }
+}

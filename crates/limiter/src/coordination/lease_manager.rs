@@ -1,0 +1,381 @@
+//! The leases of all clients of one node, and the requests that keep them.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tidegate_core::hold::{Ask, HoldId};
+use tidegate_core::{Key, Limit, Outcome, Span, Timestamp, Verdict};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::client_map::{
+    BackgroundTask, ClientMap, ClientShard, InFlightRequest, OutgoingRequest, Reply,
+    RequestTracker, TrackedClient, by_deadline, no_reply,
+};
+use super::lease::{self, ClientLeases, LeaseDebit, LeaseDecision, SWEEP_INTERVAL};
+use crate::clock::Clock;
+use crate::store::{Store, StoreError};
+
+/// Most clients whose leases are released in one call.
+const MAX_RELEASES_PER_CALL: usize = 64;
+
+/// The leases of every client under a leased rule.
+pub(super) struct LeaseManager {
+    clients: ClientMap<LeasedClient>,
+    sweeper: BackgroundTask,
+}
+
+/// A client of a leased rule.
+struct LeasedClient {
+    leases: ClientLeases,
+    limit: Arc<Limit>,
+    /// The cost of all checks that wait for the request in flight.
+    waiting_cost: u64,
+    /// The outcome of the last request, if it was answered.
+    last_outcome: Option<Outcome>,
+    tracker: RequestTracker,
+}
+
+/// A lease request in flight.
+struct LeaseRequestInFlight {
+    id: HoldId,
+    /// Whether it releases the client's leases: then it is not sent again.
+    releases: bool,
+}
+
+impl LeasedClient {
+    fn new(limit: &Arc<Limit>, min_rate: u64, closing_time: Span) -> Self {
+        Self {
+            leases: ClientLeases::new(min_rate, closing_time),
+            limit: Arc::clone(limit),
+            waiting_cost: 0,
+            last_outcome: None,
+            tracker: RequestTracker::default(),
+        }
+    }
+
+    /// Returns the outcome of a check that was admitted here, with so many tokens left.
+    fn admitted(&self, left: u64) -> Outcome {
+        let limit = self.limit.capacity();
+        let stored = self.last_outcome.map_or(0, |last| last.remaining);
+        let reset_after = self.last_outcome.map_or(Span::ZERO, |last| last.reset_after);
+        let remaining = left.saturating_add(stored).min(limit);
+        let verdict = Verdict::Allow { delay: Span::ZERO, slip: None };
+        Outcome { limit, remaining, reset_after, verdict }
+    }
+}
+
+impl TrackedClient for LeasedClient {
+    type Request = LeaseRequestInFlight;
+
+    fn tracker(&self) -> &RequestTracker {
+        &self.tracker
+    }
+
+    fn complete(
+        &mut self,
+        _: Key,
+        request: &LeaseRequestInFlight,
+        _: Timestamp,
+        reply: Option<&Reply>,
+    ) {
+        match reply {
+            Some(Ok(grant)) => self.leases.on_grant(request.id, &self.limit, grant),
+            Some(Err(_)) | None if request.releases => self.leases.abandon(request.id),
+            Some(Err(_)) | None => self.leases.on_failure(request.id),
+        }
+        self.last_outcome = match reply {
+            Some(Ok(grant)) => Some(grant.outcome),
+            Some(Err(_)) | None => None,
+        };
+        self.tracker.finish(reply);
+    }
+}
+
+/// The next step of a check.
+enum NextStep {
+    /// It is decided, and this was taken for it.
+    Decided(Outcome, Option<LeaseDebit>),
+    /// It waits for the request of another check.
+    Join(InFlightRequest),
+    /// It sends a request.
+    Request(Ask),
+}
+
+/// The decision of a leased rule about a charge.
+pub(super) struct LeasedOutcome {
+    pub(super) outcome: Outcome,
+    /// The debit from leases of this node, which is rolled back if another rule denies.
+    pub(super) debit: Option<LeaseDebit>,
+}
+
+impl LeaseManager {
+    pub(super) fn new(clock: &Clock) -> Self {
+        Self { clients: ClientMap::new(clock), sweeper: BackgroundTask::default() }
+    }
+
+    /// Returns how many clients have leases here, and how many of their tokens are unused.
+    pub(super) fn held(&self) -> (usize, u64) {
+        let now = self.clients.clock.now();
+        let (mut clients, mut tokens) = (0, 0_u64);
+        for shard in self.clients.shards() {
+            let left = |client: &LeasedClient| client.leases.left(now);
+            for left in shard.read().values().map(left).filter(|left| *left > 0) {
+                (clients, tokens) = (clients + 1, tokens.saturating_add(left));
+            }
+        }
+        (clients, tokens)
+    }
+
+    /// Charges a client: from its leases here, else by one request to the store for all checks that wait.
+    /// No lease is taken below `min_rate` requests per second.
+    ///
+    /// # Errors
+    /// The store did not answer in time; nothing is taken here.
+    pub(super) async fn charge<S: Store>(
+        self: &Arc<Self>,
+        store: &Arc<S>,
+        key: Key,
+        limit: &Arc<Limit>,
+        cost: u64,
+        min_rate: u64,
+    ) -> Result<LeasedOutcome, StoreError> {
+        // One deadline for all that it waits for: requests of others, one after another, and its own.
+        let mut deadline = None;
+        loop {
+            let (step, refill) = self.next_step(store, key, limit, cost, min_rate);
+            if refill && let Some(ask) = self.refill_early(store, key, limit) {
+                // A failure is reported to the check that needs the tokens.
+                let _ = Box::pin(self.request(store, key, limit, ask)).await;
+            }
+            match step {
+                NextStep::Decided(outcome, debit) => return Ok(LeasedOutcome { outcome, debit }),
+                NextStep::Join(request) => {
+                    let timeout = store.patience();
+                    deadline = deadline.or_else(|| Some(Instant::now() + timeout?));
+                    let waiting = self.clients.wait(key, request);
+                    if let Some(error) = by_deadline(store, deadline, waiting).await? {
+                        return Err(error);
+                    }
+                }
+                NextStep::Request(ask) => {
+                    let requesting = self.request(store, key, limit, ask);
+                    let outcome = by_deadline(store, deadline, requesting).await??;
+                    return Ok(LeasedOutcome { outcome, debit: None });
+                }
+            }
+        }
+    }
+
+    /// Answers what a charge would, and takes nothing: the answer to `cost`, or to 1 for 0.
+    ///
+    /// # Errors
+    /// The store did not answer in time.
+    pub(super) async fn peek<S: Store>(
+        &self,
+        store: &Arc<S>,
+        key: Key,
+        limit: &Arc<Limit>,
+        cost: u64,
+    ) -> Result<Outcome, StoreError> {
+        let (now, cost) = (self.clients.clock.now(), cost.max(1));
+        let left = {
+            let shard = self.clients.shard(key).read();
+            let client = shard.get(&key).filter(|client| client.limit == *limit);
+            client.map_or(0, |client| client.leases.left(now))
+        };
+        let (id, life, nodes) = (self.clients.new_id(), lease::LEASE_TTL, store.share().of);
+        let (owed, reports) = (SmallVec::new(), SmallVec::new());
+        let ask = Ask { cost: 0, want: 0, id, owed, reports, life, nodes };
+        let mut replies = store.ask(&[(key, Arc::clone(limit), ask)]).await;
+        let mut outcome = replies.pop().unwrap_or_else(|| Err(no_reply()))?.outcome;
+        outcome.remaining = outcome.remaining.saturating_add(left).min(outcome.limit);
+        if cost <= outcome.remaining {
+            outcome.verdict = Verdict::Allow { delay: Span::ZERO, slip: None };
+        } else if outcome.is_allowed() {
+            // The store was not asked for the exact wait.
+            let wait = (cost <= outcome.limit).then(|| outcome.reset_after.max(Span::MICROSECOND));
+            outcome.verdict = Verdict::Deny { retry_after: wait };
+        }
+        Ok(outcome)
+    }
+
+    /// Puts back what was taken from a lease, if that is still possible.
+    pub(super) fn roll_back(&self, key: Key, debit: &LeaseDebit) {
+        let now = self.clients.clock.now();
+        if let Some(client) = self.clients.shard(key).write().get_mut(&key) {
+            client.leases.roll_back(now, debit);
+        }
+    }
+
+    /// Counts a request that the store had admitted as denied after all.
+    pub(super) fn revoke(&self, key: Key, cost: u64) {
+        if let Some(client) = self.clients.shard(key).write().get_mut(&key) {
+            client.leases.revoke(cost);
+        }
+    }
+
+    /// Returns what a check does next, and whether to refill the leases meanwhile.
+    fn next_step<S: Store>(
+        &self,
+        store: &Arc<S>,
+        key: Key,
+        limit: &Arc<Limit>,
+        cost: u64,
+        min_rate: u64,
+    ) -> (NextStep, bool) {
+        let now = self.clients.clock.now();
+        let mut shard = self.clients.shard(key).write();
+        let fresh = || LeasedClient::new(limit, min_rate, lease::closing_time(timeout_of(store)));
+        let client = shard.entry(key).or_insert_with(fresh);
+        if !Arc::ptr_eq(&client.limit, limit) && client.limit != *limit {
+            // Leases belong to the limit as it was: nothing more is taken from them, and they expire.
+            *client = LeasedClient { tracker: client.tracker.restarted(), ..fresh() };
+        }
+        if let LeaseDecision::Admitted { left, debit } = client.leases.take(now, cost) {
+            let refill = client.leases.should_refill(now);
+            return (NextStep::Decided(client.admitted(left), Some(debit)), refill);
+        }
+        if let Some((outcome, refill)) = client.leases.cached_denial(now, cost) {
+            return (NextStep::Decided(outcome, None), refill);
+        }
+        if client.leases.is_pending() {
+            client.waiting_cost = client.waiting_cost.saturating_add(cost);
+            return (NextStep::Join(client.tracker.in_flight()), false);
+        }
+        let waiting = std::mem::take(&mut client.waiting_cost);
+        let (id, nodes) = (self.clients.new_id(), store.share().of);
+        (NextStep::Request(client.leases.request(now, cost, waiting, id, nodes)), false)
+    }
+
+    /// Sends a lease request, and wakes the checks that wait for it.
+    async fn request<S: Store>(
+        self: &Arc<Self>,
+        store: &Arc<S>,
+        key: Key,
+        limit: &Arc<Limit>,
+        ask: Ask,
+    ) -> Result<Outcome, StoreError> {
+        // Before the reply: clients are also removed if the store fails.
+        self.start_sweeper(store);
+        let request = LeaseRequestInFlight { id: ask.id, releases: false };
+        let request = OutgoingRequest { key, limit: Arc::clone(limit), ask, request };
+        self.clients.send(store, request).await.map(|grant| grant.outcome)
+    }
+
+    /// Requests more tokens before the leases are used up, while checks go on. Returns the request for the
+    /// caller to send if there is no runtime that could.
+    fn refill_early<S: Store>(
+        self: &Arc<Self>,
+        store: &Arc<S>,
+        key: Key,
+        limit: &Arc<Limit>,
+    ) -> Option<Ask> {
+        let now = self.clients.clock.now();
+        let ask = {
+            let mut shard = self.clients.shard(key).write();
+            let client = shard.get_mut(&key).filter(|client| !client.leases.is_pending())?;
+            let waiting = std::mem::take(&mut client.waiting_cost);
+            client.leases.request(now, 0, waiting, self.clients.new_id(), store.share().of)
+        };
+        let Ok(runtime) = Handle::try_current() else { return Some(ask) };
+        let (manager, store, limit) = (Arc::clone(self), Arc::clone(store), Arc::clone(limit));
+        runtime.spawn(async move {
+            // A failure is reported to the check that needs the tokens.
+            let _ = manager.request(&store, key, &limit, ask).await;
+        });
+        None
+    }
+
+    fn start_sweeper<S: Store>(self: &Arc<Self>, store: &Arc<S>) {
+        let (manager, store) = (Arc::downgrade(self), Arc::downgrade(store));
+        self.sweeper.start(|| sweep_loop(manager, store));
+    }
+
+    /// Releases the leases of idle clients, or of all of them. Of the others, closes and reports leases
+    /// that end soon.
+    pub(super) async fn release_idle<S: Store>(&self, store: &Arc<S>, all: bool) {
+        for shard in self.clients.shards() {
+            if all {
+                self.wait_for_in_flight(store, shard).await;
+            }
+            loop {
+                let requests = self.releases(shard, store.share().of, all);
+                if requests.is_empty() {
+                    break;
+                }
+                // A lease whose release failed counts as spent when it expires.
+                let _ = self.clients.send_all(store, requests).await;
+            }
+        }
+    }
+
+    /// Waits for the requests in flight, once, so that their grants are known.
+    async fn wait_for_in_flight<S: Store>(
+        &self,
+        store: &Arc<S>,
+        shard: &ClientShard<LeasedClient>,
+    ) {
+        let pending = |(key, client): (&Key, &LeasedClient)| {
+            client.leases.is_pending().then(|| (*key, client.tracker.in_flight()))
+        };
+        let pending: Vec<_> = shard.read().iter().filter_map(pending).collect();
+        let deadline = store.patience().map(|timeout| Instant::now() + timeout);
+        for (key, request) in pending {
+            // A grant that failed or is late is not used.
+            let _ = by_deadline(store, deadline, self.clients.wait(key, request)).await;
+        }
+    }
+
+    /// Returns the requests that close leases of some clients, at most [`MAX_RELEASES_PER_CALL`].
+    fn releases(
+        &self,
+        shard: &ClientShard<LeasedClient>,
+        nodes: u64,
+        all: bool,
+    ) -> Vec<OutgoingRequest<LeaseRequestInFlight>> {
+        let (now, mut requests) = (self.clients.clock.now(), Vec::new());
+        shard.write().retain(|key, client| {
+            if requests.len() == MAX_RELEASES_PER_CALL {
+                return true;
+            }
+            let (id, releases) = (self.clients.new_id(), all || client.leases.is_idle(now));
+            let ask = match releases {
+                true => client.leases.release(now, id, nodes),
+                false => client.leases.renew(now, id, nodes),
+            };
+            let keeps = !releases || ask.is_some() || !client.leases.is_empty();
+            requests.extend(ask.map(|ask| OutgoingRequest {
+                key: *key,
+                limit: Arc::clone(&client.limit),
+                request: LeaseRequestInFlight { id, releases },
+                ask,
+            }));
+            keeps
+        });
+        requests
+    }
+}
+
+impl std::fmt::Debug for LeaseManager {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LeaseManager").field("clients", &self.clients.len()).finish_non_exhaustive()
+    }
+}
+
+/// Returns the time that a store has to answer.
+fn timeout_of<S: Store>(store: &Arc<S>) -> Span {
+    let micros = store.patience().unwrap_or_default().as_micros();
+    Span::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+}
+
+async fn sweep_loop<S: Store>(manager: Weak<LeaseManager>, store: Weak<S>) {
+    let mut ticker = interval(Duration::from_micros(SWEEP_INTERVAL.as_micros()));
+    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticker.tick().await;
+        let (Some(manager), Some(store)) = (manager.upgrade(), store.upgrade()) else { return };
+        manager.release_idle(&store, false).await;
+    }
+}

@@ -1,0 +1,411 @@
+//! The second step of a check: charges are made, all or none, rolled back and refunded.
+
+use smallvec::SmallVec;
+use tidegate_core::{Decision, DecisionStatus, Outcome, Request, RuleOutcomes, Span};
+
+use super::decide::RuleResults;
+use super::error::AcquireError;
+use super::plan::{RuleCharge, RuleCharges};
+use super::receipt::{Receipt, RefundGuard};
+use super::{CheckRequest, Limiter};
+use crate::coordination::{Coordinator, LocalCharges};
+use crate::store::{Answer, Answers, Charge, ChargeMode, Refund, Store, StoreError};
+
+/// Charges of an undecided request that this node made without the store. Rolled back on drop.
+struct RollbackGuard<'l, S: Store> {
+    limiter: &'l Limiter<S>,
+    local_charges: LocalCharges,
+}
+
+impl<S: Store> Drop for RollbackGuard<'_, S> {
+    fn drop(&mut self) {
+        self.limiter.roll_back_detached(std::mem::take(&mut self.local_charges));
+    }
+}
+
+/// The charges of several requests that are checked together, and their results so far.
+struct CheckBatch<'r> {
+    charges: Vec<RuleCharge<'r>>,
+    results: RuleResults,
+    /// For each charge, whether the store has not been asked.
+    skipped: Vec<bool>,
+    /// The charges that this node made without the store.
+    local_charges: LocalCharges,
+}
+
+impl CheckBatch<'_> {
+    fn indices(&self, wanted: impl Fn(usize, &RuleCharge<'_>) -> bool) -> Vec<usize> {
+        let indices = 0..self.charges.len();
+        indices.filter(|index| wanted(*index, &self.charges[*index])).collect()
+    }
+
+    /// Returns whether a rule denies any request.
+    fn is_denied(&self) -> bool {
+        self.results.denying(&self.charges).next().is_some()
+    }
+
+    /// Returns the charges that were skipped, of requests that no rule denies.
+    fn open(&self, mode: ChargeMode) -> Vec<usize> {
+        let is_denied = |request_index: usize| {
+            let mut denying = self.results.denying(&self.charges);
+            denying.any(|charge| charge.request_index == request_index)
+        };
+        self.indices(|index, charge| {
+            self.skipped[index] && charge.mode == mode && !is_denied(charge.request_index)
+        })
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Charges one request to all of its rules, or to none.
+    pub(super) async fn charge(&self, mut charges: RuleCharges<'_>) -> (Decision, Receipt) {
+        let Some(mode) = charges.first().map(|charge| charge.mode) else {
+            return (Decision::of(RuleOutcomes::new()), Receipt::default());
+        };
+        if let [charge] = charges.as_slice()
+            && !self.uses_coordinator(charge)
+        {
+            let answers = self.inner.store.charge(&[charge.charge()], charge.mode).await;
+            if let [Answer::Decided(outcome)] = answers.as_slice() {
+                return self.decide_single(charge, outcome);
+            }
+            return self.decide_charged(&charges, &answers, mode);
+        }
+        self.inner.planner.order(&mut charges);
+        let (answers, local_charges) = self.charge_rules(&charges, mode).await;
+        let (decision, mut receipt) = self.decide_charged(&charges, &answers, mode);
+        if decision.is_allowed() {
+            receipt.local_charges = local_charges;
+        } else {
+            self.roll_back_detached(local_charges);
+        }
+        (decision, receipt)
+    }
+
+    /// Decides a request with one rule that the store answered, the most frequent case.
+    #[inline]
+    fn decide_single(&self, charge: &RuleCharge<'_>, outcome: &Outcome) -> (Decision, Receipt) {
+        self.inner.fallback.record_success(charge);
+        let mut outcomes = RuleOutcomes::new();
+        outcomes.push(charge.rule_outcome(outcome));
+        let mut receipt = Receipt::default();
+        receipt.refunds.extend(outcome.slip().map(|slip| charge.refund(Some(slip))));
+        (Decision::of(outcomes), receipt)
+    }
+
+    /// Decides by the store's answers and, where it failed, by `on_store_failure`.
+    fn decide_charged(
+        &self,
+        charges: &[RuleCharge<'_>],
+        answers: &Answers,
+        mode: ChargeMode,
+    ) -> (Decision, Receipt) {
+        let results = self.inner.fallback.apply(&*self.inner.store, charges, answers, mode);
+        let refunds = charges.iter().zip(answers).filter_map(|(charge, answer)| {
+            let slip = answer.outcome()?.slip()?;
+            Some(charge.refund(Some(slip)))
+        });
+        let refunds: SmallVec<[Refund; 2]> = refunds.collect();
+        let decision = results.decision(charges, 0);
+        if decision.is_allowed() || refunds.is_empty() {
+            return (decision, Receipt { refunds, ..Receipt::default() });
+        }
+        // A rule denied without the store, after others had been charged in it.
+        let is_enforced = |refund: &Refund| {
+            let charge = charges.iter().find(|charge| charge.key == refund.key);
+            charge.is_some_and(RuleCharge::is_enforced)
+        };
+        let (back, kept) = refunds.into_iter().partition(is_enforced);
+        self.refund_detached(Receipt { refunds: back, ..Receipt::default() });
+        (decision, Receipt { refunds: kept, ..Receipt::default() })
+    }
+
+    /// Checks several requests together, except those that are blocked.
+    pub(super) async fn charge_batch(
+        &self,
+        checks: &[CheckRequest<'_, '_>],
+        blocked: Vec<Option<Decision>>,
+    ) -> Vec<Decision> {
+        let is_blocked = blocked.iter().any(Option::is_some);
+        let charges = self.inner.planner.plan_all(checks, |index| blocked[index].is_some());
+        let (results, skipped) = (RuleResults::default(), vec![true; charges.len()]);
+        let mut batch =
+            CheckBatch { charges, results, skipped, local_charges: LocalCharges::new() };
+        let peeks = batch.indices(|_, charge| charge.mode == ChargeMode::Peek);
+        self.charge_some(&mut batch, &peeks, ChargeMode::Peek).await;
+        let spends = batch.indices(|_, charge| charge.mode == ChargeMode::Spend);
+        let mode = match is_blocked || batch.is_denied() {
+            true => ChargeMode::Peek,
+            false => ChargeMode::Spend,
+        };
+        self.charge_some(&mut batch, &spends, mode).await;
+        if batch.is_denied() {
+            self.roll_back_detached(std::mem::take(&mut batch.local_charges));
+            self.refund_batch(&batch);
+            self.peek_unasked(&mut batch).await;
+        }
+        let decided = blocked.into_iter().enumerate().map(|(request_index, blocked)| {
+            blocked.unwrap_or_else(|| batch.results.decision(&batch.charges, request_index))
+        });
+        decided.collect()
+    }
+
+    /// Makes some charges of a batch, or peeks, and keeps the results.
+    async fn charge_some(&self, batch: &mut CheckBatch<'_>, indices: &[usize], mode: ChargeMode) {
+        let charges: Vec<RuleCharge<'_>> =
+            indices.iter().map(|index| batch.charges[*index]).collect();
+        if charges.is_empty() {
+            return;
+        }
+        let (answers, local_charges) = self.charge_rules(&charges, mode).await;
+        batch.local_charges.extend(local_charges);
+        let results = self.inner.fallback.apply(&*self.inner.store, &charges, &answers, mode);
+        batch.results.extend(results, |index| indices[index]);
+        for (index, answer) in indices.iter().zip(&answers) {
+            batch.skipped[*index] = matches!(answer, Answer::Unasked);
+        }
+    }
+
+    /// Refunds what was charged in the store before a rule denied without it.
+    fn refund_batch(&self, batch: &CheckBatch<'_>) {
+        let refunds = batch.results.outcomes.iter().filter_map(|(index, outcome)| {
+            let charge = &batch.charges[*index];
+            let slip = outcome.slip().filter(|_| charge.is_enforced())?;
+            Some(charge.refund(Some(slip)))
+        });
+        let refunds: Vec<Refund> = refunds.collect();
+        if !refunds.is_empty() {
+            self.inner.store.refund_detached(refunds);
+        }
+    }
+
+    /// Peeks at charges that were skipped because another request was denied, so that each decision is
+    /// about its own request. A request that is denied itself needs no more outcomes.
+    async fn peek_unasked(&self, batch: &mut CheckBatch<'_>) {
+        // A cached denial makes the store skip the rest once more.
+        for _ in 0..batch.charges.len() {
+            let peeks = batch.open(ChargeMode::Peek);
+            let spends = batch.open(ChargeMode::Spend);
+            if peeks.is_empty() && spends.is_empty() {
+                return;
+            }
+            self.charge_some(batch, &peeks, ChargeMode::Peek).await;
+            self.charge_some(batch, &spends, ChargeMode::Peek).await;
+        }
+    }
+
+    /// Returns whether a charge is coordinated between nodes and not made in the store each time. A rule
+    /// that only counts is counted exactly: its requests do not wait for it.
+    pub(super) fn uses_coordinator(&self, charge: &RuleCharge<'_>) -> bool {
+        self.inner.coordinator.is_some()
+            && charge.is_enforced()
+            && Coordinator::handles(charge.rule.accuracy(), charge.limit)
+    }
+
+    /// Makes all charges or none, as [`Store::charge`] does; first those that this node mostly decides
+    /// alone. Returns the charges of those, to be rolled back if the request is denied after all.
+    async fn charge_rules(
+        &self,
+        rule_charges: &[RuleCharge<'_>],
+        mode: ChargeMode,
+    ) -> (Answers, LocalCharges) {
+        let charges: SmallVec<[Charge<'_>; 4]> =
+            rule_charges.iter().map(RuleCharge::charge).collect();
+        let uses_coordinator = |index: usize| self.uses_coordinator(&rule_charges[index]);
+        let coordinated = (0..charges.len()).any(uses_coordinator);
+        let Some(coordinator) = self.inner.coordinator.as_ref().filter(|_| coordinated) else {
+            return (self.inner.store.charge(&charges, mode).await, LocalCharges::new());
+        };
+        let mut answers: Answers = charges.iter().map(|_| Answer::Unasked).collect();
+        let mut guard = RollbackGuard { limiter: self, local_charges: LocalCharges::new() };
+        // A charge that never fits keeps the others from being made.
+        let exceeds = |charge: &Charge<'_>| !charge.alone && charge.cost > charge.limit.capacity();
+        let local_mode = if charges.iter().any(exceeds) { ChargeMode::Peek } else { mode };
+        let mut denied = false;
+        for index in (0..charges.len()).filter(|index| uses_coordinator(*index)) {
+            let (store, accuracy) = (&self.inner.store, rule_charges[index].rule.accuracy());
+            let local_charges = &mut guard.local_charges;
+            let answer = coordinator
+                .charge(store, accuracy, &charges[index], local_mode, local_charges)
+                .await;
+            denied = answer.outcome().is_some_and(|outcome| !outcome.is_allowed());
+            answers[index] = answer;
+            if denied {
+                break;
+            }
+        }
+        // Independent charges are made all the same.
+        let open = |index: &usize| !uses_coordinator(*index) && (!denied || charges[*index].alone);
+        let others: SmallVec<[usize; 4]> = (0..charges.len()).filter(open).collect();
+        if !others.is_empty() {
+            let stored: SmallVec<[Charge<'_>; 4]> =
+                others.iter().map(|index| charges[*index].clone()).collect();
+            let stored = self.inner.store.charge(&stored, mode).await;
+            for (index, answer) in others.iter().zip(stored) {
+                let refuses = answer.outcome().is_some_and(|outcome| !outcome.is_allowed());
+                denied |= refuses && !charges[*index].alone;
+                answers[*index] = answer;
+            }
+        }
+        if denied {
+            drop(guard);
+            return (answers, LocalCharges::new());
+        }
+        (answers, std::mem::take(&mut guard.local_charges))
+    }
+
+    /// Waits until a request was charged and has waited in the queues of its leaky buckets.
+    ///
+    /// Slots in flight that it takes are held until they expire: [`acquire_slots`](Self::acquire_slots)
+    /// returns a guard that releases them.
+    ///
+    /// Dropping the future while it waits for a leaky bucket's slot gives the slot back if it is the
+    /// last.
+    ///
+    /// # Errors
+    /// No wait would make the request fit, the client is blocked, or the store failed under a rule that
+    /// then denies.
+    pub async fn acquire(&self, request: &Request<'_>) -> Result<Decision, AcquireError> {
+        loop {
+            if let Some(decision) = self.blocked(request) {
+                return Err(AcquireError::Blocked(decision));
+            }
+            // A client that waits as it should does not deserve a penalty: no denial counts.
+            let (decision, receipt) = self.charge(self.inner.planner.plan(&request.into())).await;
+            // Read after the check: a wait counted from before it would end too early.
+            let now = self.inner.clock.now();
+            let wait = match decision.status() {
+                DecisionStatus::Allow => {
+                    let delay = decision.delay();
+                    if delay > Span::ZERO {
+                        let guard = RefundGuard::new(&self.inner.store, receipt.refunds.into_vec());
+                        self.inner.clock.sleep_until(now + delay).await;
+                        guard.disarm();
+                    }
+                    return Ok(decision);
+                }
+                DecisionStatus::Deny => decision.retry_after(),
+                DecisionStatus::Unavailable => return Err(AcquireError::Unavailable(decision)),
+            };
+            match wait {
+                Some(wait) => self.inner.clock.sleep_until(now + wait).await,
+                None => return Err(AcquireError::ExceedsCapacity(decision)),
+            }
+        }
+    }
+
+    /// Refunds what a request was charged, as far as it still counts. Returns how many charges gave
+    /// anything back.
+    ///
+    /// # Errors
+    /// The store did not confirm it. It is not retried.
+    pub async fn refund(&self, receipt: Receipt) -> Result<usize, StoreError> {
+        let Receipt { mut refunds, local_charges } = receipt;
+        let count = local_charges.len();
+        let coordinator = self.inner.coordinator.as_ref();
+        let stored = coordinator
+            .map(|coordinator| coordinator.roll_back(&self.inner.store, local_charges))
+            .unwrap_or_default();
+        let local = count - stored.len();
+        refunds.extend(stored);
+        if refunds.is_empty() {
+            return Ok(local);
+        }
+        Ok(local + self.inner.store.refund(&refunds).await?)
+    }
+
+    /// As [`refund`](Self::refund), without waiting for the store's reply.
+    pub fn refund_detached(&self, receipt: Receipt) {
+        self.roll_back_detached(receipt.local_charges);
+        if !receipt.refunds.is_empty() {
+            self.inner.store.refund_detached(receipt.refunds.into_vec());
+        }
+    }
+
+    /// Refunds up to the request's cost of what its client spent last, and answers what
+    /// [`peek_rules`](Self::peek_rules) does after that.
+    ///
+    /// For callers without a [`Receipt`]. Which charge is meant is taken on trust: never above full, only
+    /// from the current window, and from a leaky bucket only slots that have not begun. What a bucket
+    /// admits, less what was refunded, stays within its bound. A bucket that was last charged under another
+    /// limit refunds nothing.
+    ///
+    /// # Errors
+    /// The store did not confirm it. It is not retried.
+    ///
+    /// # Panics
+    /// The target is a rule that does not exist.
+    pub async fn refund_latest<'a, 'q: 'a>(
+        &self,
+        request: impl Into<CheckRequest<'a, 'q>>,
+    ) -> Result<Decision, StoreError> {
+        let check = request.into();
+        let coordinator = self.inner.coordinator.as_ref();
+        let mut refunds: Vec<Refund> = Vec::new();
+        let charges = self.inner.planner.plan(&check);
+        for charge in charges.iter().filter(|charge| charge.mode == ChargeMode::Spend) {
+            match coordinator.filter(|_| self.uses_coordinator(charge)) {
+                Some(coordinator) => {
+                    let (store, accuracy) = (&self.inner.store, charge.rule.accuracy());
+                    refunds.extend(
+                        coordinator.refunds_of_latest(store, accuracy, charge.refund(None)).await?,
+                    );
+                }
+                None => refunds.push(charge.refund(None)),
+            }
+        }
+        if !refunds.is_empty() {
+            self.inner.store.refund(&refunds).await?;
+            if let Some(coordinator) = coordinator {
+                refunds.iter().for_each(|refund| coordinator.invalidate(refund.key));
+            }
+        }
+        match self.blocked(check.request) {
+            Some(blocked) => Ok(blocked),
+            None => Ok(self.peek_rules(check).await),
+        }
+    }
+
+    /// Releases the slots in flight that a request took, each if it is still held. Returns how many were.
+    ///
+    /// What the request was charged per time stays charged: [`refund`](Self::refund) gives back all of it.
+    ///
+    /// # Errors
+    /// The store did not confirm it. It is not retried, and slots that are still held expire after their
+    /// hold.
+    pub async fn release(&self, mut receipt: Receipt) -> Result<usize, StoreError> {
+        let slots = receipt.take_slots();
+        match slots.is_empty() {
+            true => Ok(0),
+            false => self.inner.store.refund(&slots).await,
+        }
+    }
+
+    /// Renews the slots in flight of a request for another hold. A slot that expired, or that the store
+    /// lost, is taken again, above the limit if needed: new requests are denied until they fit. Returns
+    /// how many are held: one that was released is not.
+    ///
+    /// # Errors
+    /// The store did not confirm it. Retry soon: the slots expire a hold after their last renewal.
+    pub async fn renew(&self, receipt: &Receipt) -> Result<usize, StoreError> {
+        let slots: Vec<Refund> = receipt.slots().cloned().collect();
+        match slots.is_empty() {
+            true => Ok(0),
+            false => self.inner.store.renew(&slots).await,
+        }
+    }
+
+    /// Rolls back charges that this node made without the store, and what of them is in the store
+    /// without waiting for its reply.
+    pub(super) fn roll_back_detached(&self, local_charges: LocalCharges) {
+        let Some(coordinator) =
+            self.inner.coordinator.as_ref().filter(|_| !local_charges.is_empty())
+        else {
+            return;
+        };
+        let refunds = coordinator.roll_back(&self.inner.store, local_charges);
+        if !refunds.is_empty() {
+            self.inner.store.refund_detached(refunds);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The first step of a check: a request becomes the charges of the rules that apply to it.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tidegate_core::{
+    Key, Keyer, Limit, Outcome, Request, RuleIndex, RuleOutcome, Scope, Slip, Timestamp,
+};
+use tidegate_rules::{Chain, Mode, Rule, RuleSet};
+
+use crate::clock::Clock;
+use crate::store::{Charge, ChargeMode, Refund};
+
+/// A request, and the rules that it is charged to.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckRequest<'a, 'q> {
+    /// The client's attributes and the cost. A cost of 0 peeks.
+    pub request: &'a Request<'q>,
+    /// The rules to charge.
+    pub target: CheckTarget<'a>,
+}
+
+impl CheckRequest<'_, '_> {
+    pub(super) fn mode(&self) -> ChargeMode {
+        ChargeMode::of_cost(self.request.costs())
+    }
+}
+
+/// Every rule that matches the request.
+impl<'a, 'q> From<&'a Request<'q>> for CheckRequest<'a, 'q> {
+    fn from(request: &'a Request<'q>) -> Self {
+        Self { request, target: CheckTarget::AllMatching }
+    }
+}
+
+/// The rules that a request is charged to.
+#[derive(Clone, Copy, Debug)]
+pub enum CheckTarget<'a> {
+    /// Every rule that matches the request.
+    AllMatching,
+    /// One rule, internal or not, whether or not it matches.
+    Rule(RuleIndex),
+    /// The bucket that one rule has for the client, under a limit of the caller's.
+    ///
+    /// A bucket that was charged under another limit before starts with what it had
+    /// ([`Limit::adopt`]). A caller that alternates between window lengths should count by the length
+    /// as well.
+    RuleWithLimit(RuleIndex, &'a Arc<Limit>),
+}
+
+/// The charge of one rule for one request.
+#[derive(Clone, Copy)]
+pub(super) struct RuleCharge<'r> {
+    /// The index of its request among those that are checked together.
+    pub(super) request_index: usize,
+    pub(super) rule_index: RuleIndex,
+    pub(super) rule: &'r Rule,
+    pub(super) key: Key,
+    /// The first of the keys that new clients of the rule share when the store is full.
+    pub(super) overflow_key: Key,
+    pub(super) limit: &'r Arc<Limit>,
+    pub(super) cost: u64,
+    pub(super) mode: ChargeMode,
+}
+
+pub(super) type RuleCharges<'r> = SmallVec<[RuleCharge<'r>; 4]>;
+
+impl<'r> RuleCharge<'r> {
+    pub(super) fn charge(&self) -> Charge<'r> {
+        let Self { key, overflow_key: shared, limit, cost, .. } = *self;
+        Charge { key, shared, limit, cost, alone: !self.is_enforced() }
+    }
+
+    /// Returns whether the rule can deny.
+    pub(super) fn is_enforced(&self) -> bool {
+        self.rule.mode() == Mode::Enforce
+    }
+
+    pub(super) fn rule_outcome(&self, outcome: &Outcome) -> RuleOutcome {
+        RuleOutcome {
+            rule_index: self.rule_index,
+            rule: self.rule.shared_name(),
+            limit: Arc::clone(self.limit),
+            outcome: *outcome,
+            shadow: !self.is_enforced(),
+        }
+    }
+
+    pub(super) fn refund(&self, slip: Option<Slip>) -> Refund {
+        Refund { key: self.key, limit: Arc::clone(self.limit), cost: self.cost, slip }
+    }
+}
+
+/// The rules of one limiter, prepared for planning.
+#[derive(Debug)]
+pub(super) struct ChargePlanner {
+    rules: RuleSet,
+    /// For overrides that end.
+    clock: Clock,
+    /// For each rule, the scope of its clients' keys, and its overflow key.
+    scopes: Vec<(Scope, Key)>,
+    /// For each rule, its position in the order of charging.
+    ranks: Vec<usize>,
+}
+
+impl ChargePlanner {
+    pub(super) fn new(keyer: &Keyer, clock: Clock, rules: RuleSet) -> Self {
+        let scope = |(_, rule): (RuleIndex, &Rule)| {
+            let scope = keyer.scope(rule.name(), rule.per().iter().map(Chain::as_str));
+            let overflow_key = scope.shared();
+            (scope, overflow_key)
+        };
+        let scopes = rules.all().map(scope).collect();
+        Self { scopes, ranks: ranks(&rules), rules, clock }
+    }
+
+    pub(super) fn rules(&self) -> &RuleSet {
+        &self.rules
+    }
+
+    /// Returns the rule with this index.
+    ///
+    /// # Panics
+    /// There is none.
+    pub(super) fn rule(&self, index: RuleIndex) -> &Rule {
+        self.rules.get(index).expect("a target is a rule of this limiter")
+    }
+
+    pub(super) fn scope(&self, rule_index: RuleIndex) -> &Scope {
+        &self.scopes[rule_index.0].0
+    }
+
+    /// Plans the charges of one request, in the order of the rules.
+    ///
+    /// A rule that is named but off, or whose rollout excludes the client, has no charge.
+    pub(super) fn plan<'r>(&'r self, check: &CheckRequest<'r, '_>) -> RuleCharges<'r> {
+        let request = check.request;
+        let applies = |index: RuleIndex| self.rule(index).reaches(request);
+        match check.target {
+            CheckTarget::AllMatching => {
+                let matching = self.rules.matching_indices(request);
+                matching.iter().map(|index| self.plan_rule(*index, request)).collect()
+            }
+            CheckTarget::Rule(index) if applies(index) => {
+                [self.plan_rule(index, request)].into_iter().collect()
+            }
+            CheckTarget::RuleWithLimit(index, limit) if applies(index) => {
+                [self.plan_with_limit(index, request, limit)].into_iter().collect()
+            }
+            CheckTarget::Rule(_) | CheckTarget::RuleWithLimit(..) => RuleCharges::new(),
+        }
+    }
+
+    /// Plans the charge of one rule, under the limit that it has for the request.
+    pub(super) fn plan_rule(&self, rule_index: RuleIndex, request: &Request<'_>) -> RuleCharge<'_> {
+        let rule = self.rule(rule_index);
+        // Only an override can end, and reading a clock costs as much as a decision.
+        let dated = !rule.overrides().is_empty();
+        let now = if dated { self.clock.now() } else { Timestamp::EPOCH };
+        self.plan_with_limit(rule_index, request, rule.limit_for(request, now).limit)
+    }
+
+    /// Plans the charge of one rule under any limit.
+    fn plan_with_limit<'r>(
+        &'r self,
+        rule_index: RuleIndex,
+        request: &Request<'_>,
+        limit: &'r Arc<Limit>,
+    ) -> RuleCharge<'r> {
+        let rule = self.rule(rule_index);
+        let (scope, overflow_key) = &self.scopes[rule_index.0];
+        let (key, cost) = (scope.key(rule.parts(request)), request.costs());
+        let (overflow_key, mode) = (*overflow_key, ChargeMode::of_cost(cost));
+        RuleCharge { request_index: 0, rule_index, rule, key, overflow_key, limit, cost, mode }
+    }
+
+    /// Plans several requests that are checked together, except those that are skipped.
+    pub(super) fn plan_all<'r>(
+        &'r self,
+        checks: &[CheckRequest<'r, '_>],
+        is_skipped: impl Fn(usize) -> bool,
+    ) -> Vec<RuleCharge<'r>> {
+        let mut charges: Vec<RuleCharge<'r>> = Vec::new();
+        for (request_index, check) in checks.iter().enumerate() {
+            if is_skipped(request_index) {
+                continue;
+            }
+            for charge in self.plan(check) {
+                // A store can't count one bucket under two limits in one call.
+                let first = charges.iter().find(|first| first.key == charge.key);
+                let limit = first.map_or(charge.limit, |first| first.limit);
+                charges.push(RuleCharge { request_index, limit, ..charge });
+            }
+        }
+        self.order(&mut charges);
+        charges
+    }
+
+    /// Puts charges into the order in which the store is charged.
+    pub(super) fn order(&self, charges: &mut [RuleCharge<'_>]) {
+        charges.sort_by_key(|charge| self.ranks[charge.rule_index.0]);
+    }
+}
+
+/// Returns the position of each rule when they are charged from the narrowest to the widest.
+///
+/// A rule that counts by more attributes is narrower. A denial is likelier there, and stops the request
+/// before a bucket that all clients share is charged.
+fn ranks(rules: &RuleSet) -> Vec<usize> {
+    let mut order: Vec<(RuleIndex, &Rule)> = rules.all().collect();
+    order.sort_by_key(|(_, rule)| std::cmp::Reverse(rule.per().len()));
+    let mut ranks = vec![0; order.len()];
+    for (rank, (index, _)) in order.into_iter().enumerate() {
+        ranks[index.0] = rank;
+    }
+    ranks
+}

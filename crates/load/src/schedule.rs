@@ -1,0 +1,240 @@
+//! The times at which requests are due.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tidegate::{Clock, Quota, Span, Timestamp};
+use tokio::sync::Semaphore;
+
+/// The end of a load: the first bound that is reached.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadBounds {
+    /// Most requests.
+    pub requests: Option<u64>,
+    /// Longest time.
+    pub length: Option<Span>,
+}
+
+/// Time after the end during which requests that were due before it may still be sent.
+const LATE_SEND_GRACE: Span = Span::SECOND;
+/// Permits that wake all waiting connections at the end.
+const ALL_WAITERS: usize = 1 << 20;
+
+/// Releases requests: when they are due, or one after another to any idle connection.
+///
+/// With a rate, request `n` is due `n` intervals after the start, whatever happened to those before it. A connection
+/// that takes it late does not change the time at which it was due.
+pub(crate) struct SendSchedule {
+    clock: Clock,
+    started: Timestamp,
+    /// The rate of an open loop.
+    rate: Option<Quota>,
+    /// Number of requests.
+    total: u64,
+    ends: Option<Timestamp>,
+    /// The time from which on nothing is released.
+    closes: Option<Timestamp>,
+    next: AtomicU64,
+    stopped: AtomicBool,
+    /// Requests of an open loop that are due and not taken yet.
+    due: Semaphore,
+    released: AtomicU64,
+}
+
+/// A request to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScheduledSend {
+    pub(crate) number: u64,
+    /// The time at which it is due.
+    pub(crate) due: Timestamp,
+}
+
+impl SendSchedule {
+    /// Creates a schedule that starts now.
+    pub(crate) fn start(clock: Clock, rate: Option<Quota>, bounds: LoadBounds) -> Self {
+        let started = clock.now();
+        // A request that is due at the very end is not part of it.
+        let by_time = bounds.length.and_then(|length| {
+            let last = Span::from_micros(length.as_micros().saturating_sub(1));
+            Some(due_within(rate?, last))
+        });
+        let total = bounds.requests.into_iter().chain(by_time).min().unwrap_or(u64::MAX);
+        let ends = bounds.length.map(|length| started + length);
+        // Requests that were due may be sent a little late.
+        let grace = if rate.is_some() { LATE_SEND_GRACE } else { Span::ZERO };
+        Self {
+            ends,
+            closes: ends.map(|end| end + grace),
+            clock,
+            started,
+            rate,
+            total,
+            next: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            due: Semaphore::new(0),
+            released: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the next request once it is due; `None` after the last. Cancel safe.
+    pub(crate) async fn next(&self) -> Option<ScheduledSend> {
+        if self.rate.is_some() {
+            self.due.acquire().await.ok()?.forget();
+        }
+        let now = self.clock.now();
+        if self.stopped.load(Ordering::Relaxed) || self.closes.is_some_and(|end| now >= end) {
+            return None;
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let due = self.rate.map_or(now, |rate| self.started + interval(rate, number));
+        (number < self.total).then_some(ScheduledSend { number, due })
+    }
+
+    /// Releases the requests that are due. Returns the time until the next one; `None` after the last.
+    pub(crate) fn release(&self) -> Option<Span> {
+        let rate = self.rate?;
+        let now = self.clock.now();
+        let due = due_within(rate, now.since(self.started)).min(self.total);
+        let before = self.released.swap(due, Ordering::Relaxed);
+        self.due.add_permits(usize::try_from(due.saturating_sub(before)).unwrap_or(ALL_WAITERS));
+        if due == self.total || self.stopped.load(Ordering::Relaxed) {
+            self.due.add_permits(ALL_WAITERS);
+            return None;
+        }
+        Some((self.started + interval(rate, due)).since(now))
+    }
+
+    /// Releases no more requests.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.due.add_permits(ALL_WAITERS);
+    }
+
+    /// Returns the number of requests that were due by an instant, if there is a rate.
+    pub(crate) fn due_by(&self, now: Timestamp) -> Option<u64> {
+        Some(due_within(self.rate?, now.since(self.started)).min(self.total))
+    }
+
+    pub(crate) fn started(&self) -> Timestamp {
+        self.started
+    }
+
+    pub(crate) fn is_paced(&self) -> bool {
+        self.rate.is_some()
+    }
+
+    /// Returns the part that is done, from 0 to 1.
+    pub(crate) fn passed(&self, now: Timestamp) -> f64 {
+        let time = self.ends.map(|end| {
+            let whole = end.since(self.started).as_micros().max(1);
+            now.since(self.started).as_micros() as f64 / whole as f64
+        });
+        let count = self.next.load(Ordering::Relaxed) as f64 / self.total as f64;
+        time.unwrap_or_default().max(count).min(1.0)
+    }
+}
+
+/// Returns the time from the first request to the request of this number.
+fn interval(rate: Quota, number: u64) -> Span {
+    let micros = u128::from(number) * u128::from(rate.window().as_micros());
+    let micros = micros / u128::from(rate.amount().max(1));
+    Span::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+}
+
+/// Returns the number of requests that are due after so long; the first is due at once.
+fn due_within(rate: Quota, passed: Span) -> u64 {
+    // The last whose interval, in whole microseconds, has passed.
+    let parts = (u128::from(passed.as_micros()) + 1) * u128::from(rate.amount().max(1)) - 1;
+    let last = parts / u128::from(rate.window().as_micros().max(1));
+    u64::try_from(last).unwrap_or(u64::MAX).saturating_add(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tidegate::ManualClock;
+
+    use super::super::connection::LoadReply;
+    use super::super::stats::LoadStats;
+    use super::*;
+
+    const NO_BOUNDS: LoadBounds = LoadBounds { requests: None, length: None };
+
+    #[tokio::test]
+    async fn a_stall_is_charged_to_the_requests_behind_it() {
+        let time = ManualClock::default();
+        let bounds = LoadBounds { requests: Some(100), ..NO_BOUNDS };
+        let schedule = SendSchedule::start(time.clock(), Some(Quota::per_second(1_000)), bounds);
+        let mut tally = LoadStats::default();
+        // The first is answered after 50 ms, those behind it at once; there is one connection.
+        assert_eq!(schedule.release(), Some(Span::from_millis(1)));
+        let first = schedule.next().await.unwrap();
+        let sent = time.now();
+        time.advance(Span::from_millis(50));
+        tally.add(&first, sent, time.now(), Ok(LoadReply::Allowed));
+        schedule.release();
+        for number in 1..=50 {
+            let turn = schedule.next().await.unwrap();
+            assert_eq!((turn.number, turn.due), (number, sent + Span::from_millis(number)));
+            tally.add(&turn, time.now(), time.now(), Ok(LoadReply::Allowed));
+        }
+        // 50, 49, …, 0 ms: half of them waited for 25 ms and more.
+        let half = tally.latency().value_at_quantile(0.5);
+        assert!((25_000..=25_050).contains(&half), "{half}");
+        assert_eq!(tally.late().max().div_ceil(1_000), 50);
+        // The one that is due later is not there yet.
+        assert!(futures_util::FutureExt::now_or_never(schedule.next()).is_none());
+    }
+
+    #[tokio::test]
+    async fn without_a_rate_a_request_is_due_when_somebody_is_free() {
+        let time = ManualClock::default();
+        let bounds = LoadBounds { requests: Some(2), ..NO_BOUNDS };
+        let schedule = SendSchedule::start(time.clock(), None, bounds);
+        for number in 0..2 {
+            time.advance(Span::from_millis(7));
+            assert_eq!(schedule.next().await, Some(ScheduledSend { number, due: time.now() }));
+        }
+        assert_eq!(schedule.next().await, None);
+        assert_eq!(schedule.due_by(time.now()), None);
+    }
+
+    #[tokio::test]
+    async fn what_was_due_is_handed_out_a_little_late_but_not_much_later() {
+        let time = ManualClock::default();
+        let bounds = LoadBounds { length: Some(Span::SECOND), ..NO_BOUNDS };
+        let schedule = SendSchedule::start(time.clock(), Some(Quota::per_second(10)), bounds);
+        schedule.release();
+        assert!(schedule.next().await.is_some());
+        time.advance(Span::from_millis(1_500));
+        assert_eq!(schedule.release(), None);
+        let late = schedule.next().await.unwrap();
+        assert_eq!(time.now().since(late.due), Span::from_millis(1_400));
+        time.advance(Span::SECOND);
+        assert_eq!(schedule.next().await, None);
+        assert_eq!(schedule.due_by(time.now()), Some(10));
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_a_request_is_told_when_there_will_be_none() {
+        let time = ManualClock::default();
+        let schedule = SendSchedule::start(time.clock(), Some(Quota::per_minute(1)), NO_BOUNDS);
+        schedule.release();
+        assert!(schedule.next().await.is_some());
+        let (next, ()) = tokio::join!(schedule.next(), async { schedule.stop() });
+        assert_eq!(next, None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_request_is_handed_out_when_it_is_due_and_not_before(
+            amount in 1_u64..2_000_000, seconds in 1_u64..90, number in 0_u64..1_000_000,
+        ) {
+            let rate = Quota::per(amount, Span::from_secs(seconds));
+            let at = interval(rate, number);
+            prop_assert!(due_within(rate, at) > number);
+            if let Some(before) = at.as_micros().checked_sub(1) {
+                prop_assert!(due_within(rate, Span::from_micros(before)) <= number);
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! JSON as a caller sent it: a tree that borrows from the body, no deeper than a call can be.
+//!
+//! Calls are read from this tree and not straight into structs, so that every error can say where
+//! it is, what was found and what is wanted.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use tidegate_core::{CallError, quote, truncate};
+
+/// How deep a call can be: a call of Envoy, its descriptors, one of them, its entries, one of these.
+const DEPTH: usize = 5;
+
+/// One JSON value.
+#[derive(Debug)]
+pub enum Json<'a> {
+    Null,
+    Bool(bool),
+    /// A whole number that is not negative.
+    Whole(u64),
+    /// Any other number, as text.
+    Number(String),
+    Text(Cow<'a, str>),
+    /// Empty when it is deeper than a call can be.
+    List(Vec<Json<'a>>),
+    /// Empty when it is deeper than a call can be.
+    Object(Vec<(Cow<'a, str>, Json<'a>)>),
+}
+
+impl<'a> Json<'a> {
+    /// Reads a whole body.
+    pub fn read(body: &'a [u8]) -> Result<Self, CallError> {
+        let mut reader = serde_json::Deserializer::from_slice(body);
+        let read = Level(0).deserialize(&mut reader).and_then(|json| reader.end().map(|()| json));
+        read.map_err(|error| match body {
+            [] => CallError::invalid("body", "nothing", "a JSON object"),
+            _ => CallError::invalid(
+                "body",
+                format!("bytes that are no JSON ({error})"),
+                "a JSON object",
+            ),
+        })
+    }
+
+    /// The value as an error shows it: `-1`, `"abc"`, `a list`.
+    pub fn shown(&self) -> String {
+        match self {
+            Self::Null => "null".to_owned(),
+            Self::Bool(value) => value.to_string(),
+            Self::Whole(number) => number.to_string(),
+            Self::Number(text) => text.clone(),
+            Self::Text(text) => quote(text),
+            Self::List(_) => "a list".to_owned(),
+            Self::Object(_) => "an object".to_owned(),
+        }
+    }
+}
+
+/// The values of the known fields; null counts as not given.
+pub fn fields<'a, const N: usize>(
+    json: Json<'a>,
+    known: [&str; N],
+    wanted: &str,
+) -> Result<[Option<Json<'a>>; N], CallError> {
+    let Json::Object(entries) = json else {
+        return Err(CallError::invalid("body", json.shown(), format!("an object of {wanted}")));
+    };
+    let mut values = [const { None }; N];
+    let mut seen = [false; N];
+    for (name, value) in entries {
+        let Some(place) = known.iter().position(|known| *known == name) else {
+            let place = if name.is_empty() { "body".into() } else { truncate(&name) };
+            return Err(CallError::invalid(place, "an unknown field", wanted));
+        };
+        if std::mem::replace(&mut seen[place], true) {
+            return Err(CallError::invalid(truncate(&name), "it twice", "it once"));
+        }
+        values[place] = match value {
+            Json::Null => None,
+            value => Some(value),
+        };
+    }
+    Ok(values)
+}
+
+/// A text, and nothing that looks like one.
+pub fn text<'a>(place: &str, json: Json<'a>) -> Result<Cow<'a, str>, CallError> {
+    match json {
+        Json::Text(text) => Ok(text),
+        other => Err(CallError::invalid(place, other.shown(), "a text")),
+    }
+}
+
+/// Reads a value that stands this many levels below the body.
+struct Level(usize);
+
+impl<'de> DeserializeSeed<'de> for Level {
+    type Value = Json<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json<'de>, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Level {
+    type Value = Json<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Json<'de>, E> {
+        Ok(Json::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Json<'de>, E> {
+        Ok(Json::Bool(value))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Json<'de>, E> {
+        Ok(Json::Whole(number))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(number.to_string()))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(format!("{number:?}")))
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(text.into()))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(text.to_owned().into()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Json<'de>, A::Error> {
+        let mut items = Vec::new();
+        if self.0 < DEPTH {
+            while let Some(item) = list.next_element_seed(Level(self.0 + 1))? {
+                items.push(item);
+            }
+        }
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Json::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json<'de>, A::Error> {
+        let mut entries = Vec::new();
+        if self.0 < DEPTH {
+            entries.reserve(4);
+            while let Some(name) = map.next_key_seed(Name)? {
+                entries.push((name, map.next_value_seed(Level(self.0 + 1))?));
+            }
+        }
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Json::Object(entries))
+    }
+}
+
+/// Reads the name of a field, borrowed unless it has escapes.
+struct Name;
+
+impl<'de> DeserializeSeed<'de> for Name {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Name {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a field name")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(text.into())
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(text.to_owned().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_deeper_than_a_call_is_read_but_not_kept() {
+        let deep = format!("{}1{}", "[".repeat(100), "]".repeat(100));
+        let mut json = &Json::read(deep.as_bytes()).unwrap();
+        let mut levels = 0;
+        while let Json::List(items) = json
+            && let [item] = items.as_slice()
+        {
+            (json, levels) = (item, levels + 1);
+        }
+        assert_eq!(levels, DEPTH);
+        assert_eq!(json.shown(), "a list");
+    }
+
+    #[test]
+    fn bytes_that_are_no_json_are_told_apart_from_none() {
+        let shown = |body: &[u8]| Json::read(body).unwrap_err().to_string();
+        assert_eq!(shown(b""), "body: found nothing, wanted a JSON object");
+        assert_eq!(
+            shown(b"{\"rule\": api}"),
+            "body: found bytes that are no JSON (expected value at line 1 column 10), wanted a JSON object"
+        );
+        for body in [b"{} {}".as_slice(), b"\"\xff\"", &[b'['; 200]] {
+            assert!(shown(body).starts_with("body: found bytes that are no JSON"));
+        }
+    }
+}

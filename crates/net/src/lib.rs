@@ -1,0 +1,11 @@
+//! Listeners, TLS, connection timeouts and HTTP helpers that the protocols of Tidegate share.
+//!
+//! An internal crate: it has no stable interface.
+#![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "an internal crate, whose short items are named by what they are")]
+
+pub mod client;
+pub mod http;
+pub mod http1;
+pub mod listener;
+pub mod token;

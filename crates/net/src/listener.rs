@@ -1,0 +1,185 @@
+//! Accepts connections of any protocol: limits their number, ends idle ones, and drains them.
+
+mod connection_counts;
+mod handover;
+pub mod socket;
+mod stream;
+mod timeouts;
+pub mod tls;
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tidegate::{Clock, Span, Timestamp};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch as channel};
+
+pub use self::connection_counts::ConnectionCounts;
+pub use self::stream::{ObservedStream, Stream};
+use self::timeouts::Watcher;
+pub use self::timeouts::{Activity, ConnectionTimeouts, Phase};
+#[cfg(any(test, feature = "test-util"))]
+pub use self::timeouts::{SWEEP_INTERVAL, pass};
+pub use self::tls::ListenerTls;
+
+/// Wait before the next accept when the system has no room for another connection.
+const PAUSE: Span = Span::from_millis(50);
+
+/// Serves the connections of one protocol.
+pub trait ConnectionHandler: Send + Sync + 'static {
+    /// Serves one connection to its end. `activity` records its phase, and requests its end.
+    fn serve(
+        &self,
+        stream: Stream,
+        peer: Peer,
+        activity: Arc<Activity>,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+/// The other end of a connection.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    pub address: SocketAddr,
+    /// The name in its certificate, if the listener requires one.
+    pub service: Option<Arc<str>>,
+}
+
+/// A listening socket with everything that serving it needs.
+#[derive(Debug)]
+pub struct Listener {
+    pub listener: TcpListener,
+    pub tls: Option<Arc<ListenerTls>>,
+    /// Counts the connections.
+    pub connections: Arc<ConnectionCounts>,
+    pub timeouts: ConnectionTimeouts,
+    pub clock: Clock,
+    /// Becomes true when the listener has to close.
+    pub closing: channel::Receiver<bool>,
+    /// Whether another process may listen at the same address. It then gets the connections that arrive while
+    /// this one closes.
+    pub shared: bool,
+}
+
+impl Listener {
+    /// Serves connections until `closing` is true, then finishes the requests in flight.
+    ///
+    /// Returns the number of connections that were aborted at the end.
+    pub async fn serve<H: ConnectionHandler>(self, handler: Arc<H>) -> usize {
+        let Self { listener, tls, connections, timeouts, clock, mut closing, shared } = self;
+        connections.at_most(timeouts.connections);
+        let places = Arc::new(Semaphore::new(timeouts.connections));
+        let mut watcher = Watcher::starting(timeouts, clock.now());
+        let mut accept_end = None;
+        loop {
+            tokio::select! {
+                () = wait_for_close(&mut closing), if accept_end.is_none() => {
+                    if !shared {
+                        break;
+                    }
+                    accept_end = Some(clock.now() + handover::ACCEPT_GRACE);
+                    handover::stop_accepting(&listener);
+                }
+                () = until(&clock, accept_end) => break,
+                () = clock.sleep_until(watcher.next) => watcher.sweep(clock.now()),
+                accepted = accept(&listener, &places) => match accepted {
+                    Ok((stream, address, place)) => {
+                        let activity = watcher.activity();
+                        let serving = connection(
+                            stream,
+                            address,
+                            tls.clone(),
+                            Arc::clone(&handler),
+                            Arc::clone(&activity),
+                        );
+                        let open = connections.accept();
+                        let task = tokio::spawn(async move {
+                            serving.await;
+                            drop((place, open));
+                        });
+                        watcher.hold(activity, task.abort_handle());
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "connection not accepted");
+                        if !is_peer_error(&error) {
+                            clock.sleep_until(clock.now() + PAUSE).await;
+                        }
+                    }
+                },
+            }
+        }
+        drop(listener);
+        watcher.close();
+        let end = clock.now() + timeouts.drain;
+        let all = u32::try_from(timeouts.connections).unwrap_or(u32::MAX);
+        loop {
+            tokio::select! {
+                // All permits are free only when no connection is left.
+                _ = places.acquire_many(all) => return 0,
+                () = clock.sleep_until(watcher.next.min(end)) => watcher.sweep(clock.now()),
+            }
+            if clock.now() >= end {
+                return watcher.cut_off();
+            }
+        }
+    }
+}
+
+/// Returns at an instant, or never.
+async fn until(clock: &Clock, instant: Option<Timestamp>) {
+    match instant {
+        Some(instant) => clock.sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Accepts the next connection once there is a permit for it. Cancel safe.
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, address) = listener.accept().await?;
+    Ok((stream, address, place))
+}
+
+async fn connection<H: ConnectionHandler>(
+    stream: TcpStream,
+    address: SocketAddr,
+    tls: Option<Arc<ListenerTls>>,
+    handler: Arc<H>,
+    activity: Arc<Activity>,
+) {
+    // A reply is one small write: waiting to fill a packet would only delay it.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "connection without TCP_NODELAY");
+    }
+    let Some(tls) = tls else {
+        let peer = Peer { address, service: None };
+        return handler.serve(Stream::Plain(stream), peer, activity).await;
+    };
+    // During the handshake no request is in flight.
+    let shaken = tokio::select! {
+        shaken = tls.accept(stream) => shaken,
+        () = activity.closed() => return,
+    };
+    match shaken {
+        Ok((stream, service)) => {
+            let stream = Stream::Tls(Box::new(stream));
+            handler.serve(stream, Peer { address, service }, activity).await;
+        }
+        Err(error) => tracing::debug!(%error, "TLS handshake failed"),
+    }
+}
+
+/// Returns once the listener has to close, or the sender is gone.
+async fn wait_for_close(closing: &mut channel::Receiver<bool>) {
+    let _ = closing.wait_for(|closing| *closing).await;
+}
+
+/// Whether the error is about one connection, so that the next may be fine.
+fn is_peer_error(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}

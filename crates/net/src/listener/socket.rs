@@ -1,0 +1,44 @@
+//! Opens the listening sockets of every protocol, all with one backlog.
+
+use std::io;
+use std::net::SocketAddr;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, lookup_host};
+
+/// ConnectionCounts that the kernel queues until they are accepted. A connection beyond that is dropped, and its
+/// client tries again after a second.
+const BACKLOG: i32 = 4096;
+
+/// Listens at the first address of a host and port that is free.
+///
+/// # Errors
+/// The host has no address, or none of them is free: the last error.
+pub async fn listen(address: &str) -> io::Result<TcpListener> {
+    let mut failed = io::Error::other("the host has no address");
+    for found in lookup_host(address).await? {
+        match open(found, false) {
+            Ok(listener) => return TcpListener::from_std(listener),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+/// Listens at an address that other listeners of this process, or of another process of the same user, use too.
+///
+/// # Errors
+/// The address is not free.
+pub fn listen_shared(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    open(address, true)
+}
+
+fn open(address: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(shared)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}

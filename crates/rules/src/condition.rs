@@ -1,0 +1,266 @@
+//! Conditions of a rule's `match`: an attribute and a test of its value.
+
+use std::fmt;
+
+use ipnet::IpNet;
+use tidegate_core::Request;
+
+use crate::error::quote;
+use crate::glob::Glob;
+use crate::network::Networks;
+use crate::rollout::Rollout;
+
+/// A test of one attribute of a request.
+///
+/// An attribute whose value is empty counts as absent everywhere in a rule: a client that sends
+/// an empty `X-API-Key` has no key, and gets no bucket of its own for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    attribute: Box<str>,
+    test: Test,
+}
+
+impl Condition {
+    /// A condition that the attribute passes the test.
+    #[must_use]
+    pub fn new(attribute: &str, test: Test) -> Self {
+        Self { attribute: attribute.into(), test }
+    }
+
+    /// The attribute.
+    #[must_use]
+    pub fn attribute(&self) -> &str {
+        &self.attribute
+    }
+
+    /// The test of its value.
+    #[must_use]
+    pub fn test(&self) -> &Test {
+        &self.test
+    }
+
+    /// The wanted value in words; of values that [may be secrets](may_be_secret) only their number.
+    ///
+    /// ```
+    /// use tidegate_rules::{Condition, Test};
+    ///
+    /// assert_eq!(Condition::new("path", Test::is("/login")).redacted(), r#""/login""#);
+    /// assert_eq!(Condition::new("api_key", Test::is("k1")).redacted(), "a value that is not shown");
+    /// ```
+    #[must_use]
+    pub fn redacted(&self) -> String {
+        match &self.test {
+            Test::OneOf(patterns) if may_be_secret(&self.attribute) => {
+                match patterns.exact().len() + patterns.globs().len() {
+                    1 => "a value that is not shown".to_owned(),
+                    count => format!("one of {count} values that are not shown"),
+                }
+            }
+            test => test.to_string(),
+        }
+    }
+
+    /// Whether the test is equality with one of some texts.
+    pub(crate) fn is_exact(&self) -> bool {
+        matches!(&self.test, Test::OneOf(patterns) if patterns.globs().len() == 0)
+    }
+
+    /// Whether the request satisfies the condition.
+    #[must_use]
+    pub fn holds(&self, request: &Request<'_>) -> bool {
+        self.test.passes(present(request, &self.attribute))
+    }
+}
+
+/// Whether the values of an attribute may be secrets, or name a person. Only the listed attributes, which name a place
+/// or a program, are known not to: `api_key`, `session`, `bearer`, `user`, `cookie.*`, `header.*`, `claim.*` and
+/// `query.*` are not among them.
+#[must_use]
+pub fn may_be_secret(attribute: &str) -> bool {
+    const PUBLIC: [&str; 8] =
+        ["ip", "service", "path", "host", "method", "domain", "remote_address", "generic_key"];
+    !PUBLIC.contains(&attribute)
+}
+
+/// The value of an attribute that the request has and that is not empty.
+pub(crate) fn present<'q>(request: &'q Request<'_>, attribute: &str) -> Option<&'q str> {
+    request.get(attribute).filter(|value| !value.is_empty())
+}
+
+/// A test of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Test {
+    /// Equal to one of some texts, or matched by one of some patterns.
+    OneOf(Patterns),
+    /// An IP address in one of some networks.
+    In(Networks),
+    /// Present, and not empty.
+    Present,
+    /// Absent, or empty.
+    Absent,
+}
+
+impl Test {
+    /// Equal to the text, or matched by it if it has stars: `GET`, `/v1/**`.
+    #[must_use]
+    pub fn like(pattern: &str) -> Self {
+        Self::OneOf(Patterns::new([Pattern::like(pattern)]))
+    }
+
+    /// Equal to the text, in which stars are characters.
+    #[must_use]
+    pub fn is(text: &str) -> Self {
+        Self::OneOf(Patterns::new([Pattern::Exact(text.into())]))
+    }
+
+    /// An address in one of the networks.
+    #[must_use]
+    pub fn within(networks: impl IntoIterator<Item = IpNet>) -> Self {
+        Self::In(Networks::new(networks))
+    }
+
+    /// Whether a value passes; `None` is an attribute that is absent or empty.
+    #[must_use]
+    pub fn passes(&self, value: Option<&str>) -> bool {
+        match (self, value) {
+            (Self::Absent, value) => value.is_none(),
+            (_, None) => false,
+            (Self::Present, Some(_)) => true,
+            (Self::OneOf(patterns), Some(value)) => patterns.match_value(value),
+            (Self::In(networks), Some(value)) => networks.contain(value),
+        }
+    }
+}
+
+/// A text that a value may be equal to, or a pattern that may match it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// The value itself.
+    Exact(Box<str>),
+    /// A pattern with stars.
+    Glob(Glob),
+}
+
+impl Pattern {
+    /// A glob if the text has stars in it, else the text itself.
+    #[must_use]
+    pub fn like(text: &str) -> Self {
+        Glob::new(text).map_or_else(|| Self::Exact(text.into()), Self::Glob)
+    }
+}
+
+/// Some texts and patterns, of which one must match.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Patterns {
+    /// Sorted: a list may contain ten thousand names.
+    exact: Box<[Box<str>]>,
+    globs: Box<[Glob]>,
+}
+
+impl Patterns {
+    /// A match by any of these.
+    #[must_use]
+    pub fn new(patterns: impl IntoIterator<Item = Pattern>) -> Self {
+        let (mut exact, mut globs) = (Vec::new(), Vec::new());
+        for pattern in patterns {
+            match pattern {
+                Pattern::Exact(text) => exact.push(text),
+                Pattern::Glob(glob) => globs.push(glob),
+            }
+        }
+        exact.sort_unstable();
+        exact.dedup();
+        Self { exact: exact.into(), globs: globs.into() }
+    }
+
+    fn match_value(&self, value: &str) -> bool {
+        self.exact.binary_search_by(|text| (**text).cmp(value)).is_ok()
+            || self.globs.iter().any(|glob| glob.matches(value))
+    }
+
+    /// The texts, sorted.
+    pub fn exact(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.exact.iter().map(|text| &**text)
+    }
+
+    /// The patterns with stars.
+    pub fn globs(&self) -> impl ExactSizeIterator<Item = &Glob> {
+        self.globs.iter()
+    }
+}
+
+/// Most alternatives that are listed.
+const MAX_LISTED: usize = 5;
+
+/// The wanted value as a phrase: `"GET" or "POST"`, `an address in 10.0.0.0/8`.
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OneOf(patterns) => {
+                let exact = patterns.exact().map(quote);
+                let globs = patterns.globs().map(|glob| quote(&glob.to_string()));
+                either(f, exact.len() + globs.len(), exact.chain(globs))
+            }
+            Self::In(networks) => {
+                f.write_str("an address in ")?;
+                either(f, networks.iter().len(), networks.iter())
+            }
+            Self::Present => f.write_str("any value"),
+            Self::Absent => f.write_str("none"),
+        }
+    }
+}
+
+fn either<T: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    count: usize,
+    items: impl Iterator<Item = T>,
+) -> fmt::Result {
+    let listed = if count > MAX_LISTED { MAX_LISTED - 1 } else { count };
+    for (index, item) in items.take(listed).enumerate() {
+        match index {
+            0 => write!(f, "{item}")?,
+            _ if index + 1 == count => write!(f, " or {item}")?,
+            _ => write!(f, ", {item}")?,
+        }
+    }
+    match count - listed {
+        0 => Ok(()),
+        more => write!(f, " or {more} others"),
+    }
+}
+
+/// The reason why a rule does not apply to a request.
+///
+/// Prints values of the request: for the output of `explain`, not for a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mismatch<'a> {
+    /// The rule is switched off.
+    Off,
+    /// The first condition that does not hold.
+    Condition {
+        /// The attribute.
+        attribute: &'a str,
+        /// The value of the request; `None` if it is absent.
+        found: Option<&'a str>,
+        /// The test of the rule.
+        wanted: &'a Test,
+    },
+    /// The client is outside the share of the rule's rollout.
+    Rollout(Rollout),
+}
+
+impl fmt::Display for Mismatch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("the rule is off"),
+            Self::Condition { attribute, found, wanted } => {
+                let found = found.map_or_else(|| "absent".to_owned(), quote);
+                write!(f, "{attribute} is {found}, wanted {wanted}")
+            }
+            Self::Rollout(share) => {
+                write!(f, "the client is not among the {share} that the rule is rolled out to")
+            }
+        }
+    }
+}

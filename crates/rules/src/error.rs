@@ -1,0 +1,189 @@
+//! Errors of a set of rules: all of them at once, each with its file and line.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::mark::Mark;
+
+/// One error of a rule.
+///
+/// Prints as `rules.yaml:12: rule "login": …`. Texts of the document are cut to 64 characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleError {
+    /// Source of the rules, a file name for example; empty for rules made in code.
+    pub source: Arc<str>,
+    /// Position in the source, if it is known.
+    pub at: Option<Mark>,
+    /// The rule, if it is known.
+    pub rule: Option<String>,
+    /// The found and the wanted value.
+    pub message: String,
+}
+
+impl RuleError {
+    /// An error in a rule that was made in code.
+    pub(crate) fn in_code(rule: &str, message: impl Into<String>) -> Self {
+        Self {
+            source: Arc::from(""),
+            at: None,
+            rule: Some(truncate(rule)),
+            message: message.into(),
+        }
+    }
+
+    /// The line, counted from 1, if it is known.
+    #[must_use]
+    pub fn line(&self) -> Option<u64> {
+        self.at.map(Mark::line)
+    }
+
+    /// The error without its position: `rule "login": limit is missing`.
+    #[must_use]
+    pub fn without_place(&self) -> String {
+        match &self.rule {
+            Some(rule) => format!("rule {rule:?}: {}", self.message),
+            None => self.message.clone(),
+        }
+    }
+}
+
+impl fmt::Display for RuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.source.is_empty() {
+            write!(f, "{}:", self.source)?;
+            match self.line() {
+                Some(line) => write!(f, "{line}: ")?,
+                None => f.write_str(" ")?,
+            }
+        }
+        f.write_str(&self.without_place())
+    }
+}
+
+impl std::error::Error for RuleError {}
+
+/// All errors of a set of rules, in the order of their lines; never empty.
+///
+/// After [`RuleErrors::MAX_LISTED`] errors the rest is only counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleErrors {
+    listed: Vec<RuleError>,
+    unlisted: usize,
+}
+
+impl RuleErrors {
+    /// Most errors that are kept with their text.
+    pub const MAX_LISTED: usize = 100;
+
+    /// The errors that are kept.
+    pub fn iter(&self) -> std::slice::Iter<'_, RuleError> {
+        self.listed.iter()
+    }
+
+    /// Number of further errors.
+    #[must_use]
+    pub fn unlisted(&self) -> usize {
+        self.unlisted
+    }
+}
+
+impl From<RuleError> for RuleErrors {
+    fn from(error: RuleError) -> Self {
+        Self { listed: vec![error], unlisted: 0 }
+    }
+}
+
+impl<'e> IntoIterator for &'e RuleErrors {
+    type Item = &'e RuleError;
+    type IntoIter = std::slice::Iter<'e, RuleError>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// One error per line.
+impl fmt::Display for RuleErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.listed.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            error.fmt(f)?;
+        }
+        match self.unlisted {
+            0 => Ok(()),
+            more => write!(f, "\nand {more} more"),
+        }
+    }
+}
+
+impl std::error::Error for RuleErrors {}
+
+/// Collects errors while a document is read.
+pub(crate) struct Report {
+    source: Arc<str>,
+    rule: Option<String>,
+    listed: Vec<RuleError>,
+    unlisted: usize,
+}
+
+impl Report {
+    pub(crate) fn new(source: &str) -> Self {
+        Self { source: Arc::from(source), rule: None, listed: Vec::new(), unlisted: 0 }
+    }
+
+    /// Names the rule that the following errors belong to.
+    pub(crate) fn enter(&mut self, rule: Option<&str>) {
+        self.rule = rule.map(truncate);
+    }
+
+    /// Adds an error of the entered rule.
+    pub(crate) fn add(&mut self, at: impl Into<Option<Mark>>, message: impl Into<String>) {
+        if self.listed.len() == RuleErrors::MAX_LISTED {
+            self.unlisted += 1;
+            return;
+        }
+        self.listed.push(RuleError {
+            source: Arc::clone(&self.source),
+            at: at.into(),
+            rule: self.rule.clone(),
+            message: message.into(),
+        });
+    }
+
+    /// The errors, if there were any.
+    pub(crate) fn finish(mut self) -> Result<(), RuleErrors> {
+        if self.listed.is_empty() {
+            return Ok(());
+        }
+        self.listed.sort_by_key(RuleError::line);
+        Err(RuleErrors { listed: self.listed, unlisted: self.unlisted })
+    }
+}
+
+/// Longest text that is echoed back in an error, in characters.
+const MAX_ECHO: usize = 64;
+
+fn truncate(text: &str) -> String {
+    let mut cut: String = text.chars().take(MAX_ECHO).collect();
+    if cut.len() < text.len() {
+        cut.push('…');
+    }
+    cut
+}
+
+/// A text of the document in quotes, cut if it is long.
+pub(crate) fn quote(text: &str) -> String {
+    format!("{:?}", truncate(text))
+}
+
+/// The words as a choice: `a`, `a or b`, `a, b or c`.
+pub(crate) fn choice<'w>(words: impl IntoIterator<Item = &'w str>) -> String {
+    let words: Vec<&str> = words.into_iter().collect();
+    match words.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
+        None => String::new(),
+    }
+}

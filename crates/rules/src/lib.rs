@@ -1,0 +1,60 @@
+//! The rules of Tidegate: the model of a rule, the index that finds the rules of a request, the reader of rules documents
+//! and their JSON Schema.
+//!
+//! Everything here is a pure function of its arguments, as in `tidegate-core`: nothing reads a clock, a socket, a file or
+//! the environment.
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::as_conversions,
+    clippy::expect_used,
+    clippy::float_arithmetic,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unreachable,
+    clippy::unwrap_used
+)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::as_conversions,
+        clippy::indexing_slicing,
+        reason = "tests state what they expect"
+    )
+)]
+
+mod accuracy;
+mod canonical;
+mod client_name;
+mod condition;
+mod error;
+mod glob;
+mod limits;
+mod mark;
+mod matcher;
+mod nearest;
+mod network;
+mod parse;
+mod penalty;
+mod per;
+mod raw;
+mod rollout;
+mod rule;
+pub mod schema;
+mod set;
+mod yaml;
+
+pub use accuracy::{Accuracy, Every, FleetBound, MaxAhead, Synced};
+pub use canonical::CanonicalRule;
+pub use client_name::ClientName;
+pub use condition::{Condition, Mismatch, Pattern, Patterns, Test, may_be_secret};
+pub use error::{RuleError, RuleErrors};
+pub use glob::Glob;
+pub use limits::{Applied, Because, Override, Tiers};
+pub use mark::Mark;
+pub use nearest::{did_you_mean, nearest};
+pub use network::{NetworkError, Networks, address, network, unmapped};
+pub use penalty::{After, Penalty, PenaltyError};
+pub use per::{Chain, Picked};
+pub use rollout::{Rollout, RolloutError};
+pub use rule::{Mode, OnStoreFailure, Rule};
+pub use set::RuleSet;

@@ -1,0 +1,60 @@
+//! Items by the networks that contain an address.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::matcher::{Hashing, Items};
+
+/// Finds the items of every network that contains an address, with one lookup for each prefix length in use.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NetworkIndex {
+    v4: Lengths,
+    v6: Lengths,
+}
+
+/// Networks by the number of bits after their prefix, and by the prefix.
+type Lengths = BTreeMap<u32, HashMap<u128, Items, Hashing>>;
+
+impl NetworkIndex {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.v4.is_empty() && self.v6.is_empty()
+    }
+
+    /// The items of a network.
+    pub(crate) fn entry(&mut self, network: IpNet) -> &mut Items {
+        let lengths = match network {
+            IpNet::V4(_) => &mut self.v4,
+            IpNet::V6(_) => &mut self.v6,
+        };
+        let bits_after = u32::from(network.max_prefix_len() - network.prefix_len());
+        lengths
+            .entry(bits_after)
+            .or_default()
+            .entry(prefix(network.addr(), bits_after))
+            .or_default()
+    }
+
+    /// Calls `found` with the items of every network that contains the address.
+    pub(crate) fn visit(&self, address: IpAddr, found: &mut impl FnMut(u32)) {
+        let lengths = match address {
+            IpAddr::V4(_) => &self.v4,
+            IpAddr::V6(_) => &self.v6,
+        };
+        for (&bits_after, by_prefix) in lengths {
+            if let Some(items) = by_prefix.get(&prefix(address, bits_after)) {
+                items.iter().copied().for_each(&mut *found);
+            }
+        }
+    }
+}
+
+/// The bits of an address without the last `bits_after`.
+fn prefix(address: IpAddr, bits_after: u32) -> u128 {
+    let bits = match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    bits.checked_shr(bits_after).unwrap_or(0)
+}

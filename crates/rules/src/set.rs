@@ -1,0 +1,235 @@
+//! All rules that are in force together.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::error::{Report, RuleErrors};
+use crate::matcher::{Hashing, Matcher};
+use crate::{Rule, parse};
+use tidegate_core::RuleIndex;
+use tidegate_core::request::Request;
+
+/// An ordered set of rules with different names.
+///
+/// Finding the rules for a request costs about the same for ten rules and for ten thousand.
+///
+/// ```
+/// use tidegate_core::Request;
+/// use tidegate_rules::RuleSet;
+///
+/// let rules = RuleSet::parse("rules.yaml", "
+/// rules:
+///   - name: login
+///     match: {path: /login, method: POST}
+///     per: [ip]
+///     limit: 5 per minute
+/// ").unwrap();
+/// let request = Request::new().with("path", "/login")?.with("method", "POST")?;
+/// assert_eq!(rules.matching(&request)[0].name(), "login");
+/// # Ok::<(), tidegate_core::RequestError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct RuleSet {
+    rules: Box<[Rule]>,
+    /// Rules that the service counts by and no document has.
+    internal: Box<[Rule]>,
+    by_name: HashMap<Arc<str>, usize, Hashing>,
+    matcher: Matcher,
+}
+
+impl RuleSet {
+    /// Longest document in bytes.
+    pub const MAX_DOCUMENT: usize = 16 * 1024 * 1024;
+    /// Most rules of one set.
+    pub const MAX_RULES: usize = 100_000;
+    /// Most overrides of all rules of one set together.
+    pub const MAX_OVERRIDES: usize = 1_000_000;
+
+    /// Reads a YAML document; `source` says in errors where it came from.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the document, each error with its line. A document that is
+    /// no YAML has one error, where the reader had to stop.
+    pub fn parse(source: &str, yaml: &str) -> Result<Self, RuleErrors> {
+        let mut report = Report::new(source);
+        let rules = parse::document(yaml, &mut report);
+        report.finish()?;
+        Ok(Self::indexed(rules))
+    }
+
+    /// As [`parse`](Self::parse), for a list of rules inside a larger document: `path` names the
+    /// keys that lead to it. The rest of the document is not looked at.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the rules, each error with its line in the whole document.
+    pub fn parse_at(source: &str, yaml: &str, path: &[&str]) -> Result<Self, RuleErrors> {
+        let mut report = Report::new(source);
+        let rules = parse::part(yaml, path, &mut report);
+        report.finish()?;
+        Ok(Self::indexed(rules))
+    }
+
+    /// A set of rules made in code.
+    ///
+    /// # Errors
+    /// Two rules have the same name, or there are too many rules or overrides.
+    pub fn new(rules: Vec<Rule>) -> Result<Self, RuleErrors> {
+        let mut report = Report::new("");
+        let overrides = rules.iter().map(|rule| rule.overrides().len()).sum();
+        check_size(rules.len(), overrides, &mut report);
+        let mut names = HashSet::with_capacity_and_hasher(rules.len(), Hashing::default());
+        for rule in &rules {
+            if !names.insert(rule.name()) {
+                report.enter(Some(rule.name()));
+                report.add(None, "name must be unique, found it twice");
+            }
+        }
+        report.finish()?;
+        Ok(Self::indexed(rules))
+    }
+
+    /// The same set with more rules after the others, which apply only where they are named: no
+    /// request matches them, whatever their conditions.
+    ///
+    /// # Errors
+    /// A rule of the set, or another of these, has one of their names already; or there are too many.
+    pub fn with_named(self, rules: Vec<Rule>) -> Result<Self, RuleErrors> {
+        let mut report = Report::new("");
+        let mut all = self.rules.into_vec();
+        let (written, mut by_name) = (all.len(), self.by_name);
+        let both = || all.iter().chain(&rules);
+        let overrides = both().map(|rule| rule.overrides().len()).sum();
+        check_size(both().count(), overrides, &mut report);
+        for (place, rule) in (written..).zip(&rules) {
+            report.enter(Some(rule.name()));
+            match by_name.insert(rule.shared_name(), place) {
+                Some(taken) if taken < written => {
+                    report.add(None, "this name is reserved, choose another");
+                }
+                Some(_) => report.add(None, "name must be unique, found it twice"),
+                None => {}
+            }
+        }
+        report.finish()?;
+        all.extend(rules);
+        Ok(Self { rules: all.into(), by_name, ..self })
+    }
+
+    /// Adds internal rules: those that a service counts by and no document has. They apply only where they
+    /// are named, and are not among [`rules`](Self::rules).
+    ///
+    /// # Errors
+    /// A rule of the set has one of their names.
+    pub fn with_internal(self, internal: Vec<Rule>) -> Result<Self, RuleErrors> {
+        let mut report = Report::new("");
+        for rule in internal.iter().filter(|rule| self.by_name.contains_key(rule.name())) {
+            report.enter(Some(rule.name()));
+            report.add(None, "this name is reserved, choose another");
+        }
+        report.finish()?;
+        Ok(Self { internal: internal.into(), ..self })
+    }
+
+    fn indexed(rules: Vec<Rule>) -> Self {
+        Self {
+            by_name: (0..).zip(&rules).map(|(index, rule)| (rule.shared_name(), index)).collect(),
+            matcher: Matcher::new(rules.iter().map(Rule::conditions)),
+            rules: rules.into(),
+            internal: Box::default(),
+        }
+    }
+
+    /// Returns every rule in the order of the document, then those that apply only where they are named;
+    /// no internal ones.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// Returns the internal rules.
+    #[must_use]
+    pub fn internal(&self) -> &[Rule] {
+        &self.internal
+    }
+
+    /// Returns every rule with its index, internal ones last.
+    pub fn all(&self) -> impl Iterator<Item = (RuleIndex, &Rule)> {
+        (0..).map(RuleIndex).zip(self.rules.iter().chain(&self.internal))
+    }
+
+    /// Returns the rule with this index, internal or not.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, index: RuleIndex) -> Option<&Rule> {
+        self.rules
+            .get(index.0)
+            .or_else(|| self.internal.get(index.0.checked_sub(self.rules.len())?))
+    }
+
+    /// Returns the rule with this name, internal or not.
+    #[must_use]
+    pub fn rule(&self, name: &str) -> Option<&Rule> {
+        self.get(self.rule_index(name)?)
+    }
+
+    /// Returns the index of the rule with this name, internal or not.
+    #[must_use]
+    pub fn rule_index(&self, name: &str) -> Option<RuleIndex> {
+        self.user_rule_index(name).or_else(|| {
+            let index = self.internal.iter().position(|rule| rule.name() == name)?;
+            Some(RuleIndex(self.rules.len() + index))
+        })
+    }
+
+    /// Returns the index of the rule with this name among [`rules`](Self::rules).
+    #[must_use]
+    pub fn user_rule_index(&self, name: &str) -> Option<RuleIndex> {
+        self.by_name.get(name).copied().map(RuleIndex)
+    }
+
+    /// Returns the rules that apply to a request, in the order of the document.
+    ///
+    /// The same rules for which [`Rule::matches`] is true, found faster.
+    #[must_use]
+    pub fn matching(&self, request: &Request<'_>) -> SmallVec<[&Rule; 8]> {
+        let indices = self.matching_indices(request);
+        indices.into_iter().filter_map(|index| self.get(index)).collect()
+    }
+
+    /// Returns the indices of the rules that apply to a request, in their order.
+    #[must_use]
+    pub fn matching_indices(&self, request: &Request<'_>) -> SmallVec<[RuleIndex; 8]> {
+        let mut found: SmallVec<[RuleIndex; 8]> = SmallVec::new();
+        self.matcher.candidates(request, |index, sure| {
+            let matches = |rule: &Rule| match sure {
+                true => rule.reaches(request),
+                false => rule.matches(request).is_ok(),
+            };
+            if self.rules.get(index).is_some_and(matches) {
+                found.push(RuleIndex(index));
+            }
+        });
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+}
+
+/// Reports a set that is larger than we are willing to hold.
+pub(crate) fn check_size(rules: usize, overrides: usize, report: &mut Report) {
+    if rules > RuleSet::MAX_RULES {
+        report
+            .add(None, format!("at most {} rules are allowed, found {rules}", RuleSet::MAX_RULES));
+    }
+    if overrides > RuleSet::MAX_OVERRIDES {
+        report.add(
+            None,
+            format!(
+                "at most {} overrides are allowed in all, found {overrides}",
+                RuleSet::MAX_OVERRIDES
+            ),
+        );
+    }
+}

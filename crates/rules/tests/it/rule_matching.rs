@@ -1,0 +1,210 @@
+//! The index finds what asking every rule would find.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use tidegate_core::{Algorithm, Quota, Request, RuleIndex, Span, Timestamp};
+use tidegate_rules::{Because, Condition, Mode, Pattern, Patterns, Rule, RuleSet, Test};
+
+const NAMES: [&str; 12] = ["path", "method", "ip", "user", "a", "b", "c", "d", "e", "f", "g", "h"];
+
+const NETWORKS: [&str; 10] = [
+    "0.0.0.0/0",
+    "10.0.0.0/8",
+    "10.1.0.0/16",
+    "10.1.2.3/32",
+    "192.0.2.0/31",
+    "::/0",
+    "2001:db8::/32",
+    "2001:db8::1/128",
+    "::ffff:10.0.0.0/104",
+    "::ffff:0:0/95",
+];
+
+const ADDRESSES: [&str; 9] = [
+    "10.1.2.3",
+    "10.9.9.9",
+    "192.0.2.1",
+    "192.0.2.2",
+    "::1",
+    "2001:db8::1",
+    "2001:db9::1",
+    "::ffff:10.1.2.3",
+    "10.1.2.3 ",
+];
+
+#[test]
+fn a_named_rule_is_there_and_matches_nothing() {
+    let rule = |name| Rule::new(name, Algorithm::FixedWindow, Quota::per_second(1)).unwrap();
+    let rules = RuleSet::new(vec![rule("api")]).unwrap();
+    let rules = rules.with_named(vec![rule("cl.throttle").with_per("key").unwrap()]).unwrap();
+    assert_eq!(rules.rule_index("cl.throttle"), Some(RuleIndex(1)));
+    assert_eq!(rules.rule("cl.throttle").unwrap().per()[0].as_str(), "key");
+    let names: Vec<&str> = rules.matching(&Request::new()).iter().map(|rule| rule.name()).collect();
+    assert_eq!(names, ["api"]);
+    let more = rules.with_named(vec![rule("rls.override")]).unwrap();
+    assert_eq!(more.rule_index("cl.throttle"), Some(RuleIndex(1)));
+    assert_eq!(more.rule_index("rls.override"), Some(RuleIndex(2)));
+}
+
+#[test]
+fn internal_rules_are_found_by_name_and_are_not_among_the_rules() {
+    let rule = |name| Rule::new(name, Algorithm::FixedWindow, Quota::per_second(1)).unwrap();
+    let rules = RuleSet::new(vec![rule("api")]).unwrap();
+    let rules = rules.with_internal(vec![rule("cl.throttle"), rule("rls.override")]).unwrap();
+    let names = |rules: &[Rule]| -> Vec<String> {
+        rules.iter().map(|rule| rule.name().to_owned()).collect()
+    };
+    assert_eq!(names(rules.rules()), ["api"]);
+    assert_eq!(names(rules.internal()), ["cl.throttle", "rls.override"]);
+    let index = rules.rule_index("rls.override").unwrap();
+    assert_eq!((index, rules.user_rule_index("rls.override")), (RuleIndex(2), None));
+    assert_eq!(rules.get(index).unwrap().name(), "rls.override");
+    assert_eq!(rules.all().map(|(index, _)| index.0).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(rules.get(RuleIndex(3)).map(Rule::name), None);
+    assert_eq!(rules.matching(&Request::new()).len(), 1);
+    let taken = RuleSet::new(vec![rule("cl.throttle")]).unwrap();
+    let errors = taken.with_internal(vec![rule("cl.throttle")]).unwrap_err();
+    let wanted = "rule \"cl.throttle\": this name is reserved, choose another";
+    assert_eq!(errors.to_string(), wanted);
+}
+
+#[test]
+fn a_name_that_is_reserved_is_refused_by_name() {
+    let rule = |name| Rule::new(name, Algorithm::FixedWindow, Quota::per_second(1)).unwrap();
+    let rules = RuleSet::new(vec![rule("api"), rule("cl.throttle")]).unwrap();
+    let named = vec![rule("cl.throttle"), rule("twice"), rule("twice")];
+    let errors = rules.with_named(named).unwrap_err();
+    assert_eq!(
+        errors.to_string(),
+        "rule \"cl.throttle\": this name is reserved, choose another\n\
+         rule \"twice\": name must be unique, found it twice"
+    );
+}
+
+/// Few enough names that conditions meet, and sometimes more than an index asks for one by one.
+fn attribute() -> impl Strategy<Value = &'static str> {
+    prop_oneof![1 => select(&NAMES[..3]), 1 => select(&NAMES[..])]
+}
+
+fn value() -> impl Strategy<Value = String> {
+    prop_oneof![
+        6 => "[ab/]{0,5}",
+        2 => select(&ADDRESSES[..]).prop_map(str::to_owned),
+        1 => "[ab*é/]{0,5}",
+    ]
+}
+
+fn pattern() -> impl Strategy<Value = Pattern> {
+    prop_oneof![
+        3 => "[ab/]{1,4}".prop_map(|text| Pattern::Exact(text.into())),
+        2 => "[ab/]{0,3}[*]{1,2}[ab/]{0,2}".prop_map(|text| Pattern::like(&text)),
+        1 => "[ab/*é]{1,6}".prop_map(|text| Pattern::like(&text)),
+        1 => select(&ADDRESSES[..]).prop_map(Pattern::like),
+    ]
+}
+
+fn test() -> impl Strategy<Value = Test> {
+    prop_oneof![
+        6 => vec(pattern(), 1..4).prop_map(|patterns| Test::OneOf(Patterns::new(patterns))),
+        2 => vec(select(&NETWORKS[..]), 1..3)
+            .prop_map(|networks| Test::within(networks.into_iter().map(|text| text.parse().unwrap()))),
+        1 => Just(Test::Present),
+        1 => Just(Test::Absent),
+    ]
+}
+
+fn conditions() -> impl Strategy<Value = Vec<Condition>> {
+    vec((attribute(), test()).prop_map(|(name, test)| Condition::new(name, test)), 0..4)
+}
+
+fn mode() -> impl Strategy<Value = Mode> {
+    prop_oneof![4 => Just(Mode::Enforce), 1 => Just(Mode::Shadow), 1 => Just(Mode::Off)]
+}
+
+fn requests() -> impl Strategy<Value = Vec<Vec<(&'static str, String)>>> {
+    vec(vec((attribute(), value()), 0..6), 1..20)
+}
+
+fn request(attributes: &[(&'static str, String)]) -> Request<'static> {
+    attributes
+        .iter()
+        .fold(Request::new(), |request, (name, value)| request.with(*name, value.clone()).unwrap())
+}
+
+fn rule(name: &str) -> Rule {
+    Rule::new(name, Algorithm::TokenBucket, Quota::per_second(1)).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn matching_finds_what_asking_every_rule_finds(
+        rules in vec((conditions(), mode()), 0..80),
+        requests in requests(),
+    ) {
+        let rules = (0..).zip(rules).map(|(index, (conditions, mode))| {
+            conditions
+                .into_iter()
+                .fold(rule(&format!("r{index}")), Rule::with_condition)
+                .with_mode(mode)
+        });
+        let rules = RuleSet::new(rules.collect()).unwrap();
+        for attributes in &requests {
+            let request = request(attributes);
+            let found: Vec<&str> = rules.matching(&request).iter().map(|rule| rule.name()).collect();
+            let asked: Vec<&str> = rules
+                .rules()
+                .iter()
+                .filter(|rule| rule.matches(&request).is_ok())
+                .map(Rule::name)
+                .collect();
+            prop_assert_eq!(found, asked, "{:?}", request);
+        }
+    }
+
+    #[test]
+    fn the_first_override_that_holds_and_is_not_over_applies(
+        overrides in vec((conditions(), proptest::option::of(0_u64..4)), 0..30),
+        requests in requests(),
+        now in 0_u64..4,
+    ) {
+        let now = Timestamp::EPOCH + Span::from_micros(now);
+        let given = overrides.iter().map(|(conditions, until)| {
+            (conditions.clone(), Quota::per_second(2), until.map(Timestamp::from_micros))
+        });
+        let rule = rule("a").with_overrides(given).unwrap();
+        for attributes in &requests {
+            let request = request(attributes);
+            let first = overrides.iter().position(|(conditions, until)| {
+                until.is_none_or(|until| now < Timestamp::from_micros(until))
+                    && conditions.iter().all(|condition| condition.holds(&request))
+            });
+            let wanted = first.map_or(Because::Rule, Because::Override);
+            prop_assert_eq!(rule.limit_for(&request, now).because, wanted, "{:?}", request);
+        }
+    }
+}
+
+#[test]
+fn rules_are_found_in_the_order_of_the_document() {
+    let rules = RuleSet::parse(
+        "rules.yaml",
+        "
+rules:
+  - {name: exact, limit: 1/s, match: {path: /a/b}}
+  - {name: all, limit: 1/s}
+  - {name: off, limit: 1/s, mode: off}
+  - {name: suffix, limit: 1/s, match: {path: '**b'}}
+  - {name: list, limit: 1/s, match: {path: [/a/b, '/a/*', '/a/**']}}
+  - {name: other, limit: 1/s, match: {path: /a}}
+  - {name: present, limit: 1/s, match: {path: {present: true}}}
+  - {name: prefix, limit: 1/s, match: {path: '/*/*'}}
+",
+    )
+    .unwrap();
+    let request = Request::new().with("path", "/a/b").unwrap();
+    let found: Vec<&str> = rules.matching(&request).iter().map(|rule| rule.name()).collect();
+    assert_eq!(found, ["exact", "all", "suffix", "list", "present", "prefix"]);
+}

@@ -1,0 +1,235 @@
+//! Nodes as they ship, each a limiter with its own clock, on one store.
+//!
+//! Their background work runs here when it is due, so that a run can be repeated to the last digit.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet};
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use tidegate::rule::{Accuracy, Synced};
+use tidegate::{
+    Decision, FailureCounts, Limit, Limiter, ManualClock, Request, Rule, RuleSet, Span, Timestamp,
+};
+
+use crate::faults::FaultPlan;
+use crate::spec::SyncPhase;
+use crate::store::{HEARTBEAT_INTERVAL, HEARTBEAT_RETRY, NodeStore, SimStore};
+
+/// Interval at which nodes release leases of idle clients.
+const SWEEP_INTERVAL: Span = Span::from_millis(250);
+/// Nothing is due.
+const NEVER: Timestamp = Timestamp::from_micros(u64::MAX);
+
+/// A fleet of nodes on one store.
+pub(crate) struct SimFleet {
+    store: Arc<SimStore>,
+    nodes: Vec<SimNode>,
+    start: Timestamp,
+    /// Nodes by the time at which they have background work, by the store's clock.
+    due: BinaryHeap<Reverse<(Timestamp, usize)>>,
+    /// The next heartbeat of all nodes, if a rule depends on heartbeats.
+    next_heartbeat: Timestamp,
+    sweeps: bool,
+    /// When nodes sync, and how often, if a rule is synced.
+    syncs: Option<(SyncPhase, Span)>,
+    /// The next sync of all nodes together, if there is something to sync.
+    next_joint_sync: Timestamp,
+    /// Clients whose state all nodes have read, since the last joint sync if there are such.
+    read: HashSet<u64>,
+}
+
+struct SimNode {
+    limiter: Limiter<NodeStore>,
+    time: ManualClock,
+    /// How far its clock is ahead of the store's.
+    ahead: Span,
+    /// When it has background work, and when it last did some, by the store's clock.
+    next: Timestamp,
+    swept: Timestamp,
+}
+
+impl SimFleet {
+    /// Creates nodes that joined before anything that the rules remember.
+    pub(crate) fn new(
+        rules: &RuleSet,
+        nodes: u64,
+        phase: SyncPhase,
+        faults: FaultPlan,
+        start: Timestamp,
+    ) -> Self {
+        let count = usize::try_from(nodes).unwrap_or(usize::MAX);
+        let store = Arc::new(SimStore::new(count, start, faults));
+        let node = |index: usize| {
+            let ahead = faults.clock_offset(index, count);
+            let time = ManualClock::starting_at(start + ahead);
+            let store = Arc::new(NodeStore::new(&store, index as u64, time.clock()));
+            let builder = Limiter::builder().rules(rules.clone()).clock(time.clock());
+            SimNode {
+                limiter: builder.store(store).build(),
+                time,
+                ahead,
+                next: NEVER,
+                swept: start,
+            }
+        };
+        let nodes: Vec<SimNode> = (0..count).map(node).collect();
+        let accuracies = || rules.rules().iter().map(Rule::accuracy);
+        let splits = accuracies().any(|accuracy| accuracy == Accuracy::Split);
+        if splits {
+            let long = longest_memory(rules, start);
+            nodes.iter().for_each(|node| node.limiter.store().join_before_start(long, node.ahead));
+        }
+        let leases = |accuracy| matches!(accuracy, Accuracy::Leased | Accuracy::LeasedWhenHot);
+        let every = accuracies().find_map(|accuracy| match accuracy {
+            Accuracy::Synced(Synced { every, .. }) => Some(every.span()),
+            _ => None,
+        });
+        Self {
+            store,
+            nodes,
+            start,
+            due: BinaryHeap::new(),
+            next_heartbeat: if splits { start } else { NEVER },
+            sweeps: accuracies().any(leases),
+            syncs: every.map(|every| (phase, every)),
+            next_joint_sync: NEVER,
+            read: HashSet::new(),
+        }
+    }
+
+    /// Decides a request of a client at a node. Time does not run backwards.
+    pub(crate) fn check(
+        &mut self,
+        node: u64,
+        client: u64,
+        request: &Request<'_>,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        self.catch_up(now);
+        if let Some((phase, every)) = self.syncs.filter(|(phase, _)| *phase != SyncPhase::Own) {
+            if self.read.is_empty() && phase == SyncPhase::Together {
+                let passed = now.since(self.start).as_micros() / every.as_micros() + 1;
+                let since_start = passed.saturating_mul(every.as_micros());
+                self.next_joint_sync = self.start + Span::from_micros(since_start);
+            }
+            if self.read.insert(client) {
+                self.read_at_all_nodes(request, now);
+            }
+        }
+        let place = usize::try_from(node).unwrap_or(usize::MAX);
+        let decision = self.nodes.get_mut(place)?.check(request, now);
+        self.plan(place, now);
+        decision
+    }
+
+    /// Does all background work that is due until `now`.
+    fn catch_up(&mut self, now: Timestamp) {
+        loop {
+            let first = self.due.peek().map_or(NEVER, |Reverse((at, _))| *at);
+            let next = first.min(self.next_heartbeat).min(self.next_joint_sync);
+            if next > now {
+                break;
+            }
+            self.store.advance(next);
+            if self.next_heartbeat == next {
+                self.send_heartbeats(next);
+            } else if self.next_joint_sync == next {
+                self.sync_together(next);
+            } else if let Some(Reverse((at, place))) = self.due.pop() {
+                let node = &mut self.nodes[place];
+                // A node that was planned anew has an entry that is out of date.
+                if node.next == at {
+                    node.wake(at);
+                    node.limiter.run_background_once().now_or_never();
+                    (node.next, node.swept) = (NEVER, at);
+                    self.plan(place, at);
+                }
+            }
+        }
+        self.store.advance(now);
+    }
+
+    fn send_heartbeats(&mut self, now: Timestamp) {
+        let replied = |node: &SimNode| node.limiter.store().heartbeat(now, node.ahead);
+        let replies = self.nodes.iter().filter(|node| replied(node)).count();
+        let all = replies == self.nodes.len();
+        self.next_heartbeat = now + if all { HEARTBEAT_INTERVAL } else { HEARTBEAT_RETRY };
+    }
+
+    /// Has all nodes report, and then drop their views: each reads a client's state again, with all that was
+    /// reported, when the client's next request arrives at any node.
+    fn sync_together(&mut self, now: Timestamp) {
+        // A node drops the views of which it has nothing to report: all of them in a second round.
+        for _round in 0..2 {
+            for node in &mut self.nodes {
+                node.wake(now);
+                node.limiter.release_all().now_or_never();
+            }
+        }
+        self.read.clear();
+        self.next_joint_sync = NEVER;
+    }
+
+    /// Has all nodes read the state of the client of this request, without spending anything.
+    fn read_at_all_nodes(&mut self, request: &Request<'_>, now: Timestamp) {
+        self.store.set_read_only(true);
+        for place in 0..self.nodes.len() {
+            self.nodes[place].check(request, now);
+            self.plan(place, now);
+        }
+        self.store.set_read_only(false);
+    }
+
+    /// Schedules the next background work of a node.
+    fn plan(&mut self, place: usize, now: Timestamp) {
+        if matches!(self.syncs, Some((SyncPhase::Together, _))) {
+            return;
+        }
+        let node = &mut self.nodes[place];
+        let sync = node.limiter.next_sync_at().map_or(NEVER, |next| next - node.ahead);
+        let sweep = if self.sweeps { node.swept + SWEEP_INTERVAL } else { NEVER };
+        let next = sync.min(sweep).max(now + Span::MICROSECOND);
+        if next < node.next {
+            node.next = next;
+            self.due.push(Reverse((next, place)));
+        }
+    }
+
+    /// Returns for each rule how many requests it decided without the store, at all nodes together.
+    pub(crate) fn failures(&self) -> Vec<FailureCounts> {
+        let mut all = Vec::new();
+        for node in &self.nodes {
+            all.resize(node.limiter.rules().rules().len(), FailureCounts::default());
+            for (sum, (_, counts)) in all.iter_mut().zip(node.limiter.failures()) {
+                sum.open += counts.open;
+                sum.closed += counts.closed;
+                sum.local += counts.local;
+            }
+        }
+        all
+    }
+}
+
+impl SimNode {
+    /// Moves its clock to what it shows when the store's shows `now`.
+    fn wake(&mut self, now: Timestamp) {
+        self.time.advance((now + self.ahead).since(self.time.now()));
+    }
+
+    /// Decides a request; the store replies at once, so the check never waits.
+    fn check(&mut self, request: &Request<'_>, now: Timestamp) -> Option<Decision> {
+        self.wake(now);
+        self.limiter.check(request).now_or_never()
+    }
+}
+
+/// Returns the time after which nothing is left of what a client has spent, by any of the rules.
+fn longest_memory(rules: &RuleSet, now: Timestamp) -> Span {
+    let whole = |limit: &Limit| {
+        let mut state = limit.fresh();
+        limit.charge(&mut state, now, limit.capacity());
+        limit.whole_at(&mut state).since(now)
+    };
+    rules.rules().iter().map(|rule| whole(rule.limit())).max().unwrap_or(Span::ZERO)
+}

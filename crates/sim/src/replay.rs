@@ -1,0 +1,183 @@
+//! An access log against one or two sets of rules: denied clients, with times and rules.
+//!
+//! One thread reads, another decides. Memory grows with clients, not with lines.
+
+mod clients;
+mod report;
+mod rule_set_run;
+mod summary;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod timeline;
+
+use std::collections::BTreeSet;
+use std::io::{self, Read};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+
+use tidegate::tower::mentioned;
+use tidegate::{RuleSet, Timestamp};
+
+pub use self::report::{LogInfo, ReplayReport};
+use self::rule_set_run::RuleSetRun;
+use self::timeline::TimelineCounter;
+use crate::log::{BadLine, LineReader, LogFormat, LogSummary, RequestBatch, SortedLog};
+
+/// A log, and the rules that decide its requests.
+#[derive(Debug)]
+pub struct Replay {
+    /// The name of the log.
+    pub log: String,
+    /// The format of its lines.
+    pub format: LogFormat,
+    /// Attributes that all requests have.
+    pub fixed: Vec<(String, String)>,
+    /// Paths of attributes in JSON lines that are not found by default.
+    pub fields: Vec<(String, String)>,
+    /// Rules with the name of their file.
+    pub rules: (String, RuleSet),
+    /// The rules that they are compared with.
+    pub against: Option<(String, RuleSet)>,
+    /// Number of clients that are listed.
+    pub top: usize,
+}
+
+/// The reason why a log can't be replayed.
+#[derive(Debug)]
+pub enum ReplayError {
+    /// The log can't be read on.
+    Failed(io::Error),
+    /// No line could be read.
+    AllBad(Vec<BadLine>),
+    /// There is no line.
+    Empty,
+}
+
+/// Number of batches that are read ahead.
+const AHEAD: usize = 3;
+
+impl Replay {
+    /// Decides all requests. `progress` is called after each batch.
+    ///
+    /// # Errors
+    /// There is no request in the log.
+    pub fn run(
+        self,
+        log: impl Read + Send,
+        progress: &mut dyn FnMut(),
+    ) -> Result<ReplayReport, ReplayError> {
+        let sets = [Some(&self.rules), self.against.as_ref()].into_iter().flatten();
+        let names: BTreeSet<&str> = sets.flat_map(|(_, rules)| mentioned(rules)).collect();
+        let reading = LineReader::new(&names, &self.fixed, &self.fields, self.format);
+        let names = reading.names().to_vec();
+        let mut course = ReplayState::new(&self, names);
+        let (ready, batches) = sync_channel(AHEAD);
+        let (back, used) = channel();
+        let told = std::thread::scope(|scope| {
+            let reader = scope.spawn(move || read(SortedLog::new(log, reading), &ready, &used));
+            for batch in batches {
+                course.go(&batch);
+                progress();
+                // The reading thread may have ended.
+                let _ = back.send(batch);
+            }
+            reader.join().unwrap_or_else(|_| Err(io::Error::other("the log was not read on")))
+        });
+        let told = told.map_err(ReplayError::Failed)?;
+        if course.ends.is_none() {
+            return Err(if told.bad > 0 {
+                ReplayError::AllBad(told.shown)
+            } else {
+                ReplayError::Empty
+            });
+        }
+        Ok(summary::summarize(self, course, told))
+    }
+}
+
+/// Reads a log to its end.
+fn read<R: Read>(
+    mut log: SortedLog<R>,
+    ready: &SyncSender<RequestBatch>,
+    used: &Receiver<RequestBatch>,
+) -> io::Result<LogSummary> {
+    while let Some(batch) = log.next(used.try_recv().unwrap_or_default())? {
+        // The deciding thread has ended.
+        if ready.send(batch).is_err() {
+            break;
+        }
+    }
+    Ok(log.told())
+}
+
+/// The state of a replay.
+struct ReplayState {
+    names: Vec<String>,
+    new: RuleSetRun,
+    old: Option<RuleSetRun>,
+    timeline: TimelineCounter,
+    /// The first and the last time.
+    ends: Option<(Timestamp, Timestamp)>,
+    requests: u64,
+    /// Lines that were too late to be put in order.
+    late: u64,
+    /// Denied by the new rules and not by the old ones, and the other way round.
+    newly: (u64, u64),
+    /// The first of their two series in the timeline.
+    newly_at: usize,
+}
+
+impl ReplayState {
+    fn new(replay: &Replay, names: Vec<String>) -> Self {
+        let new = RuleSetRun::new(&replay.rules.1, 0);
+        let old = replay.against.as_ref().map(|(_, rules)| RuleSetRun::new(rules, new.series()));
+        let newly_at = old.as_ref().map_or(new.series(), RuleSetRun::series);
+        Self {
+            names,
+            new,
+            old,
+            timeline: TimelineCounter::default(),
+            ends: None,
+            requests: 0,
+            late: 0,
+            newly: (0, 0),
+            newly_at,
+        }
+    }
+
+    fn go(&mut self, batch: &RequestBatch) {
+        for (at, request) in batch.requests(&self.names) {
+            // Values that are too long were rejected when they were read.
+            let Ok(request) = request else { continue };
+            let (first, reached) = self.ends.unwrap_or((at, at));
+            self.late += u64::from(at < reached);
+            let now = at.max(reached);
+            self.ends = Some((first, now));
+            self.requests += 1;
+            let piece = self.timeline.piece(now);
+            let decision = self.new.decide(&request, now);
+            let before = self.old.as_ref().map(|old| old.decide(&request, now));
+            let timeline = &mut self.timeline;
+            let was = before.as_ref().map(|before| before.is_allowed());
+            self.new.note(&request, &decision, was, (now, piece), timeline);
+            if let (Some(old), Some(before)) = (&mut self.old, &before) {
+                let is = decision.is_allowed();
+                old.note(&request, before, Some(is), (now, piece), timeline);
+                match (before.is_allowed(), is) {
+                    (true, false) => {
+                        self.newly.0 += 1;
+                        timeline.add(self.newly_at, piece);
+                    }
+                    (false, true) => {
+                        self.newly.1 += 1;
+                        timeline.add(self.newly_at + 1, piece);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        // Expired state of clients need not be kept.
+        self.new.sweep();
+        self.old.iter().for_each(RuleSetRun::sweep);
+    }
+}

@@ -1,0 +1,159 @@
+//! The clients of a rule: their requests, and the denials with their times.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use tidegate::block::Subject;
+use tidegate::{BlockList, Request, Rule, Timestamp};
+use tidegate_core::TerminalSafe;
+use tidegate_rules::ClientName;
+
+/// The clients that a rule counts as one.
+#[derive(Clone, Debug)]
+pub(crate) enum RuleClient {
+    /// A client. It has no name if that may be a secret.
+    Known(Subject, Option<ClientName>),
+    /// All requests without this attribute.
+    Without(String),
+    /// All requests.
+    All,
+}
+
+impl RuleClient {
+    pub(crate) fn of(rule: &Rule, request: &Request<'_>, ids: &BlockList) -> Self {
+        match ids.client_of(rule, request) {
+            Some(subject) => Self::Known(subject, ClientName::of(rule, request)),
+            None => match rule.per().iter().find(|chain| chain.pick(request).is_none()) {
+                Some(chain) => Self::Without(chain.to_string()),
+                None => Self::All,
+            },
+        }
+    }
+
+    pub(crate) fn name(&self) -> Option<&ClientName> {
+        match self {
+            Self::Known(_, name) => name.as_ref(),
+            Self::Without(_) | Self::All => None,
+        }
+    }
+
+    /// Returns the name under which the block list has it.
+    pub(crate) fn id(&self) -> Option<String> {
+        match self {
+            Self::Known(subject, _) => Some(subject.to_string()),
+            Self::Without(_) | Self::All => None,
+        }
+    }
+}
+
+/// Writes the client for a terminal.
+impl std::fmt::Display for RuleClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Without(attribute) => write!(f, "without {attribute}"),
+            Self::All => f.write_str("everybody"),
+            Self::Known(subject, name) => match name {
+                Some(ClientName::Value(value)) => TerminalSafe::from(&**value).fmt(f),
+                Some(ClientName::Parts(parts)) => {
+                    let parts = parts
+                        .iter()
+                        .map(|(name, value)| format!("{name} {}", TerminalSafe::from(&**value)));
+                    f.write_str(&parts.collect::<Vec<_>>().join(", "))
+                }
+                None => write!(f, "{subject}"),
+            },
+        }
+    }
+}
+
+/// A client that was denied.
+#[derive(Clone, Debug)]
+pub(crate) struct DeniedClient {
+    pub(crate) who: RuleClient,
+    pub(crate) all: DenialSpan,
+    /// Denials that this rule decided, and the other set of rules admits.
+    pub(crate) alone: DenialSpan,
+}
+
+/// Number of denials, with the first and the last time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DenialSpan {
+    pub(crate) count: u64,
+    pub(crate) first: Timestamp,
+    pub(crate) last: Timestamp,
+}
+
+impl DenialSpan {
+    fn note(&mut self, at: Timestamp) {
+        if self.count == 0 {
+            self.first = at;
+        }
+        self.count += 1;
+        self.last = at;
+    }
+}
+
+/// One client of a rule.
+#[derive(Debug, Default)]
+pub(crate) struct ClientCounts {
+    pub(crate) offered: u64,
+    pub(crate) denied: Option<Box<DeniedClient>>,
+}
+
+/// All clients of a rule.
+#[derive(Debug, Default)]
+pub(crate) struct RuleClients(HashMap<u64, ClientCounts, BuildHasherDefault<IdentityHasher>>);
+
+/// A hasher for keys that are hashes.
+#[derive(Debug, Default)]
+pub(crate) struct IdentityHasher(u64);
+
+impl Hasher for IdentityHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+/// The outcome of a request under a rule.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RuleVerdict {
+    pub(crate) denied: bool,
+    /// Whether this rule decided, and the other set of rules admits it.
+    pub(crate) alone: bool,
+    pub(crate) at: Timestamp,
+}
+
+impl RuleClients {
+    /// Counts a request of a client, by its hash. `who` is called at its first denial.
+    pub(crate) fn note(&mut self, key: u64, said: RuleVerdict, who: impl FnOnce() -> RuleClient) {
+        let seen = self.0.entry(key).or_default();
+        seen.offered += 1;
+        if said.denied {
+            let denied = seen.denied.get_or_insert_with(|| {
+                let (all, alone) = (DenialSpan::default(), DenialSpan::default());
+                Box::new(DeniedClient { who: who(), all, alone })
+            });
+            denied.all.note(said.at);
+            if said.alone {
+                denied.alone.note(said.at);
+            }
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns the clients that were denied, with the number of their requests.
+    pub(crate) fn denied(&self) -> impl Iterator<Item = (u64, &DeniedClient)> {
+        self.0.values().filter_map(|seen| Some((seen.offered, seen.denied.as_deref()?)))
+    }
+}

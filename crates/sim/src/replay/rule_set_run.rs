@@ -1,0 +1,167 @@
+//! One set of rules: the limiter that ships, on a store in memory, with the log's time.
+
+use futures_util::FutureExt;
+use tidegate::rule::Chain;
+use tidegate::{
+    BlockList, Decision, Keyer, Limiter, ManualClock, MemoryStore, Request, Rule, RuleIndex,
+    RuleSet, Timestamp,
+};
+use tidegate_core::Scope;
+
+use crate::replay::clients::{RuleClient, RuleClients, RuleVerdict};
+use crate::replay::timeline::TimelineCounter;
+
+/// The key of hashes of secrets, so that they are the same in every run.
+const IDS: [u8; 32] = [0; 32];
+
+pub(crate) struct RuleSetRun {
+    limiter: Limiter<MemoryStore>,
+    time: ManualClock,
+    ids: BlockList,
+    pub(crate) all: RequestCounts,
+    pub(crate) rules: Vec<RuleRun>,
+    /// The first of its series in the timeline.
+    first: usize,
+}
+
+/// Counts of requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RequestCounts {
+    pub(crate) offered: u64,
+    pub(crate) admitted: u64,
+    pub(crate) denied: u64,
+}
+
+/// The counts of one rule.
+pub(crate) struct RuleRun {
+    pub(crate) counts: RequestCounts,
+    /// Denials that no stricter rule decided.
+    pub(crate) decided: u64,
+    /// Of these, denials of clients that its penalty had blocked.
+    pub(crate) blocked: u64,
+    /// Of these, denials that the other set of rules admits.
+    pub(crate) alone: u64,
+    pub(crate) clients: RuleClients,
+    scope: Scope,
+}
+
+/// Series of the timeline for each rule, and for all rules together.
+const SERIES: usize = 2;
+
+impl RuleSetRun {
+    /// Creates a run without requests; its series in the timeline begin at `first`.
+    pub(crate) fn new(rules: &RuleSet, first: usize) -> Self {
+        let time = ManualClock::starting_at(Timestamp::EPOCH);
+        let limiter = Limiter::builder().rules(rules.clone()).clock(time.clock()).build();
+        let keyer = Keyer::Local { seed: IDS };
+        let ruled = |rule: &Rule| RuleRun {
+            counts: RequestCounts::default(),
+            decided: 0,
+            blocked: 0,
+            alone: 0,
+            clients: RuleClients::default(),
+            scope: keyer.scope(rule.name(), rule.per().iter().map(Chain::as_str)),
+        };
+        let rules = rules.rules().iter().map(ruled).collect();
+        Self {
+            limiter,
+            time,
+            ids: BlockList::new(IDS),
+            all: RequestCounts::default(),
+            rules,
+            first,
+        }
+    }
+
+    /// Returns the first series after those of this run.
+    pub(crate) fn series(&self) -> usize {
+        self.first + SERIES * (self.rules.len() + 1)
+    }
+
+    /// Returns the series of requests to all rules, or to one of them; that of admissions follows it.
+    pub(crate) fn series_of(&self, rule: Option<usize>) -> usize {
+        self.first + SERIES * rule.map_or(0, |place| place + 1)
+    }
+
+    pub(crate) fn set(&self) -> &RuleSet {
+        self.limiter.rules()
+    }
+
+    /// Returns the number of charges to shared buckets, because the store was full.
+    pub(crate) fn overflowed(&self) -> u64 {
+        self.limiter.store().usage().overflowed
+    }
+
+    /// Decides a request at an instant, which is not before the last one.
+    pub(crate) fn decide(&self, request: &Request<'_>, now: Timestamp) -> Decision {
+        let passed = now.since(self.time.now());
+        if !passed.is_zero() {
+            self.time.advance(passed);
+        }
+        // A store in memory replies at once.
+        let decision = self.limiter.check(request).now_or_never();
+        decision.unwrap_or_else(|| Decision::of(Default::default()))
+    }
+
+    /// Counts a decision; `other` is whether the other set of rules admits it, if there is one.
+    pub(crate) fn note(
+        &mut self,
+        request: &Request<'_>,
+        decision: &Decision,
+        other: Option<bool>,
+        (at, piece): (Timestamp, usize),
+        timeline: &mut TimelineCounter,
+    ) {
+        let allowed = decision.is_allowed();
+        self.all.note(allowed, !allowed);
+        let first = self.first;
+        let mut count = |series: usize, admitted: bool| {
+            timeline.add(series, piece);
+            if admitted {
+                timeline.add(series + 1, piece);
+            }
+        };
+        count(first, allowed);
+        let alone = !allowed && other == Some(true);
+        let set = self.limiter.rules();
+        let strictest = decision.strictest_rule().filter(|_| !allowed).map(|rule| rule.rule_index);
+        let mut rule_said = |index: RuleIndex, denied: bool, admitted: bool, decided: bool| {
+            let (rule, ruled) = (&set.rules()[index.0], &mut self.rules[index.0]);
+            ruled.counts.note(admitted, denied);
+            ruled.decided += u64::from(decided);
+            ruled.alone += u64::from(decided && alone);
+            count(first + SERIES * (index.0 + 1), admitted);
+            // Half of a key identifies a client.
+            let key = ruled.scope.key(rule.parts(request)).as_u128() as u64;
+            let said = RuleVerdict { denied, alone: decided && alone, at };
+            ruled.clients.note(key, said, || RuleClient::of(rule, request, &self.ids));
+        };
+        if let Some(block) = decision.block() {
+            let index = block.rule.as_ref().and_then(|rule| set.rule_index(rule));
+            if let Some(index) = index {
+                rule_said(index, true, false, true);
+                self.rules[index.0].blocked += 1;
+            }
+            return;
+        }
+        for rule in decision.rule_outcomes() {
+            let fits = rule.outcome.is_allowed();
+            let decided = strictest == Some(rule.rule_index);
+            rule_said(rule.rule_index, !fits, fits && (allowed || rule.shadow), decided);
+        }
+    }
+
+    /// Frees expired state.
+    pub(crate) fn sweep(&self) {
+        self.limiter.store().sweep(1);
+        self.limiter.sweep_blocks(64);
+    }
+}
+
+impl RequestCounts {
+    fn note(&mut self, admitted: bool, denied: bool) {
+        self.offered += 1;
+        self.admitted += u64::from(admitted);
+        self.denied += u64::from(denied);
+    }
+}

@@ -1,0 +1,192 @@
+//! The store that simulated nodes share, as Redis is for nodes that serve, but without a network.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use tidegate::{
+    Answer, Answers, Ask, Charge, ChargeMode, Clock, Granted, Heard, Key, Keyer, Limit,
+    ManualClock, Membership, MemoryStore, Refund, Share, Span, Stake, Store, StoreError, Timestamp,
+};
+
+use crate::faults::FaultPlan;
+
+/// Time after which the store drops a node that sends no heartbeat, as Redis does.
+const HEARTBEAT_TIMEOUT: Span = Span::from_secs(4);
+/// Interval of heartbeats.
+pub(crate) const HEARTBEAT_INTERVAL: Span = Span::from_secs(1);
+/// Interval after a heartbeat without a reply.
+pub(crate) const HEARTBEAT_RETRY: Span = Span::from_millis(250);
+
+/// A store in memory with its own clock. It replies at once, or fails at once while it is down.
+pub(crate) struct SimStore {
+    store: MemoryStore,
+    time: ManualClock,
+    start: Timestamp,
+    faults: FaultPlan,
+    unavailable: StoreError,
+    /// Whether lease requests are read without being charged.
+    read_only: AtomicBool,
+    /// For each node the expiry of its registration, and the heartbeat that began it.
+    registered: Mutex<Vec<Option<(Timestamp, u64)>>>,
+}
+
+/// One node's connection to the store.
+pub(crate) struct NodeStore {
+    store: Arc<SimStore>,
+    index: u64,
+    /// The node's own clock.
+    clock: Clock,
+    membership: Mutex<Arc<Membership>>,
+}
+
+impl SimStore {
+    /// Creates a store for so many nodes, none of which is registered.
+    pub(crate) fn new(nodes: usize, start: Timestamp, faults: FaultPlan) -> Self {
+        let time = ManualClock::starting_at(start);
+        let (store, reason) = ("store".into(), "it is away".into());
+        Self {
+            store: MemoryStore::new(time.clock()),
+            time,
+            start,
+            faults,
+            unavailable: StoreError::Unavailable { store, reason },
+            read_only: AtomicBool::new(false),
+            registered: Mutex::new(vec![None; nodes]),
+        }
+    }
+
+    /// Moves its clock to `now`.
+    pub(crate) fn advance(&self, now: Timestamp) {
+        self.time.advance(now.since(self.time.now()));
+    }
+
+    /// From now on, requests of nodes return the state of a client and spend nothing, or spend again.
+    pub(crate) fn set_read_only(&self, read_only: bool) {
+        self.read_only.store(read_only, Ordering::Relaxed);
+    }
+
+    fn reach(&self) -> Result<&MemoryStore, StoreError> {
+        match self.faults.is_down(self.start, self.time.now()) {
+            false => Ok(&self.store),
+            true => Err(self.unavailable.clone()),
+        }
+    }
+
+    fn nodes(&self) -> u64 {
+        self.registered.lock().len() as u64
+    }
+
+    /// Registers a heartbeat at `now`. Returns the node's share of the fleet, and the heartbeat that began its
+    /// registration.
+    fn register(&self, index: u64, now: Timestamp) -> (Share, u64) {
+        let mut registered = self.registered.lock();
+        for node in registered.iter_mut() {
+            node.take_if(|(until, _)| *until <= now);
+        }
+        let place = usize::try_from(index).unwrap_or(usize::MAX);
+        let since = registered[place].map_or(now.as_micros(), |(_, since)| since);
+        registered[place] = Some((now + HEARTBEAT_TIMEOUT, since));
+        let alive = |nodes: &[Option<_>]| nodes.iter().flatten().count() as u64;
+        (Share { index: alive(&registered[..place]), of: alive(&registered) }, since)
+    }
+}
+
+impl NodeStore {
+    pub(crate) fn new(store: &Arc<SimStore>, index: u64, clock: Clock) -> Self {
+        let membership = Mutex::new(Arc::new(Membership::new(HEARTBEAT_TIMEOUT)));
+        Self { store: Arc::clone(store), index, clock, membership }
+    }
+
+    /// Registers the node as if it had joined so long before the start, and before the time that a new node waits
+    /// for its share.
+    pub(crate) fn join_before_start(&self, long: Span, ahead: Span) {
+        let (start, of) = (self.store.start, self.store.nodes());
+        let before = long.as_micros().saturating_add(4 * HEARTBEAT_TIMEOUT.as_micros());
+        let joined = Timestamp::from_micros(start.as_micros().saturating_sub(before));
+        let (share, since) = (Share { index: self.index, of }, joined.as_micros());
+        let place = usize::try_from(self.index).unwrap_or(usize::MAX);
+        if let Some(registered) = self.store.registered.lock().get_mut(place) {
+            *registered = Some((start + HEARTBEAT_TIMEOUT, since));
+        }
+        let mut membership = self.membership.lock();
+        let membership = Arc::make_mut(&mut membership);
+        // One heartbeat stands for all in between: the last one arrives before the first share begins.
+        for (sent, received) in [(joined, joined), (start, joined + Span::MICROSECOND)] {
+            let (sent, received) = (sent + ahead, received + ahead);
+            membership.heard(Heard { sent, received, share, since });
+        }
+    }
+
+    /// Sends a heartbeat at `now`. Returns whether the store replied.
+    pub(crate) fn heartbeat(&self, now: Timestamp, ahead: Span) -> bool {
+        if self.store.faults.is_down(self.store.start, now) {
+            return false;
+        }
+        let ((share, since), at) = (self.store.register(self.index, now), now + ahead);
+        let reply = Heard { sent: at, received: at, share, since };
+        Arc::make_mut(&mut self.membership.lock()).heard(reply);
+        true
+    }
+}
+
+impl Store for NodeStore {
+    fn keyer(&self) -> Keyer {
+        // All nodes derive the same keys, in every run of a simulation.
+        Keyer::Local { seed: [7; 32] }
+    }
+
+    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Answers {
+        match self.store.reach() {
+            Ok(store) => store.charge(charges, mode).await,
+            Err(error) => charges.iter().map(|_| Answer::Failed(error.clone())).collect(),
+        }
+    }
+
+    fn leases(&self) -> bool {
+        true
+    }
+
+    async fn ask(&self, asks: &[(Key, Arc<Limit>, Ask)]) -> Vec<Result<Granted, StoreError>> {
+        let store = match self.store.reach() {
+            Ok(store) => store,
+            Err(error) => return vec![Err(error); asks.len()],
+        };
+        if !self.store.read_only.load(Ordering::Relaxed) {
+            return store.ask(asks).await;
+        }
+        let read = |(key, limit, ask): &(Key, Arc<Limit>, Ask)| {
+            (*key, Arc::clone(limit), Ask { cost: 0, ..ask.clone() })
+        };
+        store.ask(&asks.iter().map(read).collect::<Vec<_>>()).await
+    }
+
+    fn share(&self) -> Share {
+        Share { index: self.index, of: self.store.nodes() }
+    }
+
+    fn stake(&self) -> Option<Stake> {
+        let membership = Arc::clone(&self.membership.lock());
+        Some(Stake { at: self.clock.now(), membership })
+    }
+
+    async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
+        self.store.reach()?.refund(refunds).await
+    }
+
+    fn refund_detached(self: &Arc<Self>, refunds: Vec<Refund>) {
+        if let Ok(store) = self.store.reach() {
+            for refund in &refunds {
+                store.refund_one(refund);
+            }
+        }
+    }
+
+    async fn renew(&self, slots: &[Refund]) -> Result<usize, StoreError> {
+        self.store.reach()?.renew(slots).await
+    }
+
+    async fn forget(&self, key: Key) -> Result<(), StoreError> {
+        self.store.reach()?.forget(key).await
+    }
+}
