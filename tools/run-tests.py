@@ -19,7 +19,7 @@ import time
 CARGO = os.environ.get("CARGO", "cargo")
 CORES = os.cpu_count() or 2
 # Tests that mostly wait for other processes share a core with three others. Property tests use one each.
-THREADS_PER_CORE = {"tidegate": 3, "tidegate-net": 3, "tidegate-server": 3, "tidegate-testkit": 3}
+THREADS_PER_CORE = {"tidegate": 3, "tidegate-net": 3, "tidegate-redis": 3, "tidegate-server": 3, "tidegate-testkit": 3}
 # Tests in a module of this name run one after the other, with nothing beside them: they depend on time.
 SERIAL = "::serial::"
 # What is tested. Doc tests name the same packages, so that both share what is built.

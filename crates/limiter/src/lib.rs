@@ -23,7 +23,7 @@ mod limit_shares;
 pub mod limiter;
 pub mod live;
 pub mod per_key;
-mod sharded_map;
+pub mod sharded_map;
 pub mod store;
 #[cfg(feature = "tower")]
 pub mod tower;
@@ -38,17 +38,4 @@ pub use limiter::{
 pub use live::LiveLimiter;
 pub use per_key::{ExceedsCapacity, PerKey};
 pub use store::memory::{MemoryStore, MemoryUse};
-#[cfg(feature = "redis")]
-pub use store::redis::{
-    Address, DocumentVersion, Draft, Edition, Expected, Latency, Latest, OpenError, PutError,
-    RedisConfig, RedisConfigError, RedisCounts, RedisDocument, RedisStore, Secret, ServerReport,
-    ServerUse, Servers, Tls, TlsIdentity,
-};
 pub use store::{Answer, Answers, Charge, ChargeMode, Outcomes, Refund, Share, Store, StoreError};
-pub use tidegate_core::{
-    Algorithm, Ask, Block, Bound, ClientStates, Decision, DecisionStatus, Granted, HeaderStyle,
-    Hold, HoldId, Holds, Ietf, Key, Keyer, Limit, Outcome, Owed, Problem, Quota, QuotaError,
-    Report, Request, RequestError, Reset, RuleIndex, RuleOutcome, Slip, Span, Standing, State,
-    Timestamp, UndecidedRule, Verdict, hold,
-};
-pub use tidegate_rules::{self as rule, Rule, RuleSet};

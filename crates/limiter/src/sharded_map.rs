@@ -8,7 +8,7 @@ const SHARDS: usize = 64;
 /// A map in 64 parts, so that threads with different keys rarely wait for each other. `M` is the map of
 /// one part.
 #[derive(Debug)]
-pub(crate) struct ShardedMap<M> {
+pub struct ShardedMap<M> {
     shards: Box<[RwLock<M>]>,
 }
 
@@ -21,19 +21,19 @@ impl<M: Default> Default for ShardedMap<M> {
 impl<M> ShardedMap<M> {
     /// Returns the part of a key. Keys are hashes already.
     #[inline]
-    pub(crate) fn shard(&self, key: Key) -> &RwLock<M> {
+    pub fn shard(&self, key: Key) -> &RwLock<M> {
         let [.., last] = key.as_u128().to_be_bytes();
         self.shard_of_hash(last.into())
     }
 
     /// Returns the part of a hash.
     #[inline]
-    pub(crate) fn shard_of_hash(&self, hash: u64) -> &RwLock<M> {
+    pub fn shard_of_hash(&self, hash: u64) -> &RwLock<M> {
         &self.shards[hash as usize % SHARDS]
     }
 
     /// Returns all parts.
-    pub(crate) fn shards(&self) -> &[RwLock<M>] {
+    pub fn shards(&self) -> &[RwLock<M>] {
         &self.shards
     }
 }

@@ -1,8 +1,6 @@
 //! Where spending is remembered. One contract, kept by every store.
 
 pub mod memory;
-#[cfg(feature = "redis")]
-pub mod redis;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -230,7 +228,7 @@ pub trait Store: Send + Sync + 'static {
 }
 
 /// A key that belongs to another, the `number`-th of them. As random as that, so it meets no client's.
-pub(crate) fn apart(key: Key, number: u64) -> Key {
+pub fn apart(key: Key, number: u64) -> Key {
     /// Odd, and far from any small number.
     const STEP: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
     let step = STEP.wrapping_mul(u128::from(number) + 1);

@@ -5,7 +5,7 @@ use std::fmt;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use tidegate::{Quota, Span};
+use tidegate_core::{Quota, Span};
 
 use crate::run::LoadPlan;
 use crate::stats::LoadStats;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
-use tidegate::{Clock, Quota, Span};
+use tidegate_core::{Quota, Span};
+use tidegate_limiter::Clock;
 use tidegate_random::SeededRng;
 use tokio::task::JoinSet;
 

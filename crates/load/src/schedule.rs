@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tidegate::{Clock, Quota, Span, Timestamp};
+use tidegate_core::{Quota, Span, Timestamp};
+use tidegate_limiter::Clock;
 use tokio::sync::Semaphore;
 
 /// The end of a load: the first bound that is reached.
@@ -151,7 +152,7 @@ fn due_within(rate: Quota, passed: Span) -> u64 {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use tidegate::ManualClock;
+    use tidegate_limiter::ManualClock;
 
     use super::super::connection::LoadReply;
     use super::super::stats::LoadStats;

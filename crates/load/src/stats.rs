@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
-use tidegate::{Span, Timestamp};
+use tidegate_core::{Span, TerminalSafe, Timestamp};
 
 use crate::connection::{ConnectionError, LoadReply};
 use crate::schedule::ScheduledSend;
-use tidegate_core::TerminalSafe;
 
 /// Most kinds of failures that are counted separately.
 const MAX_ERROR_KINDS: usize = 16;

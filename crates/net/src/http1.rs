@@ -97,7 +97,8 @@ mod tests {
     use std::io;
 
     use http_body_util::{BodyExt, Collected};
-    use tidegate::{ManualClock, Span};
+    use tidegate_core::Span;
+    use tidegate_limiter::ManualClock;
     use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::watch;
     use tokio::task::JoinHandle;

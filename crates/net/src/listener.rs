@@ -12,7 +12,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tidegate::{Clock, Span, Timestamp};
+use tidegate_core::{Span, Timestamp};
+use tidegate_limiter::Clock;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch as channel};
 

@@ -7,10 +7,15 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use thiserror::Error;
-use tidegate::{Clock, HeaderStyle, Limiter, MemoryStore, OpenError, Span};
-use tidegate_net::http1::Http1;
-use tidegate_net::listener::tls::TlsError;
-use tidegate_net::listener::{ConnectionCounts, ConnectionTimeouts, Listener, ListenerTls, socket};
+use tidegate_core::{HeaderStyle, Span};
+use tidegate_limiter::{Clock, Limiter, MemoryStore};
+use tidegate_net::{
+    http1::Http1,
+    listener::{
+        ConnectionCounts, ConnectionTimeouts, Listener, ListenerTls, socket, tls::TlsError,
+    },
+};
+use tidegate_redis::OpenError;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -465,7 +470,9 @@ fn reason(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::{ManualClock, Request, RuleSet};
+    use tidegate_core::Request;
+    use tidegate_limiter::ManualClock;
+    use tidegate_rules::RuleSet;
 
     use super::*;
 

@@ -16,8 +16,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use tidegate::{HeaderStyle, MemoryStore, Secret, Span};
-use tidegate_net::client::{ClientTls, HttpClient};
+use tidegate_core::{HeaderStyle, Span};
+use tidegate_limiter::MemoryStore;
+use tidegate_net::{
+    client::{ClientTls, HttpClient},
+    token::BearerToken,
+};
+use tidegate_redis::Secret;
 
 pub(crate) use self::file::{ConfigFile, Kind, kind};
 pub(crate) use self::gateway::GatewaySource;
@@ -30,7 +35,6 @@ use crate::identity::IdentityConfig;
 use crate::rules::{RuleSource, RulesConfig};
 use crate::service::rls::RlsHeaders;
 use crate::store::StoreConfig;
-use tidegate_net::token::BearerToken;
 
 const DEFAULT_HTTP: &str = "127.0.0.1:8080";
 const DEFAULT_GRPC: &str = "127.0.0.1:8081";

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_saphyr::{Error as YamlError, Location, MessageFormatter, UserMessageFormatter};
 use thiserror::Error;
-use tidegate::rule::{Mark, RuleError, RuleErrors};
 use tidegate_core::truncate;
-use tidegate_rules::did_you_mean;
+use tidegate_rules::{Mark, RuleError, RuleErrors, did_you_mean};
 
 /// Reads a text file of at most `most` bytes.
 ///

@@ -36,7 +36,7 @@ pub fn envoy_yaml(text: &str) {
             return;
         }
     };
-    let native = tidegate::RuleSet::new(rules.rules());
+    let native = tidegate_rules::RuleSet::new(rules.rules());
     let native = native.unwrap_or_else(|errors| panic!("the names of rules are unique: {errors}"));
     assert_eq!(rules.dump().lines().count() == 0, rules.len() == 0);
     for domain in ["d", "rl", "example7", "example10", "quota"] {

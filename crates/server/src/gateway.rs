@@ -34,10 +34,12 @@ use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Request, Response, StatusCode, Version};
 use parking_lot::Mutex;
-use tidegate::{Clock, Span};
-use tidegate_core::Reply;
-use tidegate_net::http::response;
-use tidegate_net::listener::{ConnectionTimeouts, Peer};
+use tidegate_core::{Reply, Span};
+use tidegate_limiter::Clock;
+use tidegate_net::{
+    http::response,
+    listener::{ConnectionTimeouts, Peer},
+};
 
 use self::answer::Manner;
 use self::body::{Down, Up};

@@ -17,9 +17,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use hyper::http::request::Parts;
-use tidegate::tower::{Lookup, mentioned};
-use tidegate::{BlockList, Clock, Request, RuleSet};
-use tidegate_core::CallError;
+use tidegate_core::{CallError, Request};
+use tidegate_limiter::{
+    BlockList, Clock,
+    tower::{Lookup, mentioned},
+};
+use tidegate_rules::RuleSet;
 
 pub(crate) use self::address::{AddressConfig, Addresses};
 use self::jwt::{Claims, Verifier};

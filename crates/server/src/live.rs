@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde::Serialize;
-use tidegate::{Latency, Span, Timestamp};
+use tidegate_core::{Span, Timestamp};
+use tidegate_redis::Latency;
 
 use crate::metrics::{Checks, Said, Sample, quantile, since};
 use crate::service::Service;

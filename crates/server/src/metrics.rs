@@ -18,9 +18,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tidegate::{Decision, RuleSet, Span};
-use tidegate_core::CallStatus;
+use tidegate_core::{CallStatus, Decision, Span};
 use tidegate_net::listener::ConnectionCounts;
+use tidegate_rules::RuleSet;
 
 pub(crate) use self::exposition::Format;
 pub(crate) use self::gather::{Sources, short};

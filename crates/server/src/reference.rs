@@ -6,8 +6,7 @@
 mod page;
 
 use clap::ValueEnum;
-use tidegate::RuleSet;
-use tidegate_rules::schema::Schema;
+use tidegate_rules::{RuleSet, schema::Schema};
 
 use crate::config::schema;
 

@@ -18,7 +18,8 @@ mod standing;
 
 use std::sync::Arc;
 
-use tidegate::{RuleSet, Timestamp};
+use tidegate_core::Timestamp;
+use tidegate_rules::RuleSet;
 
 pub(crate) use self::config::{RuleSource, RulesConfig, RulesRedis, RulesUrl};
 use self::config::{SAMPLE_NAME, SAMPLE_RULES};

@@ -1,7 +1,6 @@
 //! Hashes of the canonical form of rules: nodes with the same rules have the same version.
 
-use tidegate::rule::Override;
-use tidegate::{Rule, RuleSet};
+use tidegate_rules::{Override, Rule, RuleSet};
 
 /// The version of a set of rules: 16 hexadecimal digits of all fields of all rules, in their order.
 pub(crate) fn of(rules: &RuleSet) -> String {

@@ -21,11 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::{ArcSwap, Guard};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use tidegate::{
-    CheckRequest, CheckTarget, Clock, Decision, HeaderStyle, Limiter, Request, RuleIndex, Span,
-    Store, Timestamp,
-};
-use tidegate_core::{CallError, Reply};
+use tidegate_core::{CallError, Decision, HeaderStyle, Reply, Request, RuleIndex, Span, Timestamp};
+use tidegate_limiter::{CheckRequest, CheckTarget, Clock, Limiter, Store};
 
 pub(crate) use self::acquire::{Acquired, OnItsWay};
 pub(crate) use self::admitted::Admitted;

@@ -6,11 +6,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tidegate::store::redis::OpenError;
-use tidegate::{
-    Answers, Ask, Charge, ChargeMode, Clock, Granted, Key, Keyer, Limit, MemoryStore, RedisConfig,
-    RedisStore, Refund, Share, Stake, Store, StoreError,
+use tidegate_core::{Ask, Granted, Key, Keyer, Limit};
+use tidegate_limiter::{
+    Answers, Charge, ChargeMode, Clock, MemoryStore, Refund, Share, Stake, Store, StoreError,
 };
+use tidegate_redis::{OpenError, RedisConfig, RedisStore};
 
 use self::fleet_file::FleetFile;
 

@@ -14,8 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tidegate::{BlockList, ChargeMode, Keyer, Request, Rule, Timestamp};
-use tidegate_core::Scope;
+use tidegate_core::{Keyer, Request, Scope, Timestamp};
+use tidegate_limiter::{BlockList, ChargeMode};
+use tidegate_rules::Rule;
 
 pub(crate) use self::client::{Client, subject_of};
 use self::recent::Recent;
@@ -166,7 +167,8 @@ impl Top {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::{RuleSet, Span};
+    use tidegate_core::Span;
+    use tidegate_rules::RuleSet;
 
     use super::*;
 

@@ -1,11 +1,9 @@
 //! Decides simulated requests with the limiter that ships, on one node or on several.
 
 use futures_util::FutureExt;
-use tidegate::rule::{Mode, OnStoreFailure};
-use tidegate::{
-    Decision, FailureCounts, Limiter, ManualClock, MemoryStore, Request, Rule, RuleIndex, RuleSet,
-    Span, Timestamp,
-};
+use tidegate_core::{Decision, Request, RuleIndex, Span, Timestamp};
+use tidegate_limiter::{FailureCounts, Limiter, ManualClock, MemoryStore};
+use tidegate_rules::{Mode, OnStoreFailure, Rule, RuleSet};
 
 use crate::faults::FaultPlan;
 use crate::fleet::SimFleet;

@@ -1,6 +1,6 @@
 //! Faults of a simulated fleet: clocks that differ, a store that is down.
 
-use tidegate::{Span, Timestamp};
+use tidegate_core::{Span, Timestamp};
 
 /// The faults of a fleet; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,10 +7,9 @@ use std::collections::{BinaryHeap, HashSet};
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use tidegate::rule::{Accuracy, Synced};
-use tidegate::{
-    Decision, FailureCounts, Limit, Limiter, ManualClock, Request, Rule, RuleSet, Span, Timestamp,
-};
+use tidegate_core::{Decision, Limit, Request, Span, Timestamp};
+use tidegate_limiter::{FailureCounts, Limiter, ManualClock};
+use tidegate_rules::{Accuracy, Rule, RuleSet, Synced};
 
 use crate::faults::FaultPlan;
 use crate::spec::SyncPhase;

@@ -20,7 +20,7 @@ use clap::ValueEnum;
 use memchr::{memchr, memrchr};
 use serde::Serialize;
 use smallvec::SmallVec;
-use tidegate::Timestamp;
+use tidegate_core::Timestamp;
 
 pub(crate) use batch::RequestBatch;
 pub use blocks::open_log;

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use tidegate::Span;
+use tidegate_core::Span;
 
 use crate::decider::ClientReply;
 use crate::report::{ReportLine, SimulationReport, lasting};

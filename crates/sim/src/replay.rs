@@ -15,8 +15,9 @@ use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
-use tidegate::tower::mentioned;
-use tidegate::{RuleSet, Timestamp};
+use tidegate_core::Timestamp;
+use tidegate_limiter::tower::mentioned;
+use tidegate_rules::RuleSet;
 
 pub use self::report::{LogInfo, ReplayReport};
 use self::rule_set_run::RuleSetRun;

@@ -1,8 +1,8 @@
 //! Built-in scenarios, each for a question about the choice of a limit.
 
 use clap::ValueEnum;
-use tidegate::rule::{Accuracy, Every, MaxAhead, Synced};
-use tidegate::{Algorithm, Limit, Quota, Span};
+use tidegate_core::{Algorithm, Limit, Quota, Span};
+use tidegate_rules::{Accuracy, Every, MaxAhead, Synced};
 
 use crate::faults::FaultPlan;
 use crate::plan::{SimulationPlan, Trial};

@@ -2,8 +2,10 @@
 
 use clap::ValueEnum;
 use thiserror::Error;
-use tidegate::rule::{Accuracy, Every, MaxAhead, OnStoreFailure, RuleError, RuleErrors, Synced};
-use tidegate::{Algorithm, Limit, Quota, QuotaError, Rule, Span};
+use tidegate_core::{Algorithm, Limit, Quota, QuotaError, Span};
+use tidegate_rules::{
+    Accuracy, Every, MaxAhead, OnStoreFailure, Rule, RuleError, RuleErrors, Synced,
+};
 
 use crate::faults::FaultPlan;
 use crate::plan::SimulationPlan;

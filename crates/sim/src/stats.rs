@@ -1,6 +1,6 @@
 //! Statistics of one limit in a trial: counts, the worst window, and a timeline.
 
-use tidegate::{Bound, Limit, Span, Timestamp};
+use tidegate_core::{Bound, Limit, Span, Timestamp};
 
 use crate::faults::StoreOutage;
 use crate::report::{AlignedPeak, OutageCounts, ReportLine, Timeline};

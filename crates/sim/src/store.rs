@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use tidegate::{
-    Answer, Answers, Ask, Charge, ChargeMode, Clock, Granted, Heard, Key, Keyer, Limit,
-    ManualClock, Membership, MemoryStore, Refund, Share, Span, Stake, Store, StoreError, Timestamp,
+use tidegate_core::{Ask, Granted, Key, Keyer, Limit, Span, Timestamp};
+use tidegate_limiter::{
+    Answer, Answers, Charge, ChargeMode, Clock, Heard, ManualClock, Membership, MemoryStore,
+    Refund, Share, Stake, Store, StoreError,
 };
 
 use crate::faults::FaultPlan;

@@ -1,7 +1,7 @@
 //! The system that is simulated: rules, and the nodes that decide by them.
 
-use tidegate::rule::{Accuracy, RuleErrors, Synced};
-use tidegate::{Limit, Rule, RuleSet, Span, Timestamp};
+use tidegate_core::{Limit, Span, Timestamp};
+use tidegate_rules::{Accuracy, Rule, RuleErrors, RuleSet, Synced};
 
 use crate::decider::SimDecider;
 use crate::faults::FaultPlan;

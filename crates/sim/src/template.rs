@@ -3,7 +3,8 @@
 use std::fmt::Write;
 use std::net::Ipv4Addr;
 
-use tidegate::{Request, RequestError, Rule, RuleSet};
+use tidegate_core::{Request, RequestError};
+use tidegate_rules::{Rule, RuleSet};
 
 /// The attributes of simulated requests.
 pub(crate) struct RequestTemplate {

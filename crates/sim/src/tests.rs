@@ -3,8 +3,8 @@
 mod fleets;
 
 use proptest::prelude::*;
-use tidegate::rule::{Accuracy, Every, MaxAhead, Synced};
-use tidegate::{Algorithm, Limit, Quota, RuleSet, Span};
+use tidegate_core::{Algorithm, Limit, Quota, Span};
+use tidegate_rules::{Accuracy, Every, MaxAhead, RuleSet, Synced};
 
 use super::plan::{RetryBehavior, Trial};
 use super::report::ReportLine;

@@ -1,7 +1,6 @@
 //! Traffic that a few numbers describe: arrivals of clients at nodes.
 
-use tidegate::{Quota, Span, Timestamp};
-
+use tidegate_core::{Quota, Span, Timestamp};
 use tidegate_random::{SeededRng, ZipfDistribution};
 
 /// The distribution of requests over time and clients.

@@ -1,7 +1,7 @@
 //! The traffic of a simulation, as the command line and the dashboard describe it.
 
 use clap::ValueEnum;
-use tidegate::{Quota, Span};
+use tidegate_core::{Quota, Span};
 
 use crate::plan::{RetryBehavior, SimulationPlan, Trial};
 use crate::system::SystemUnderTest;

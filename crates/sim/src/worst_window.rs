@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tidegate::{Span, Timestamp};
+use tidegate_core::{Span, Timestamp};
 
 /// Number of clients that are watched: the first ones, which in a Zipf population are the busiest.
 const MAX_WATCHED_CLIENTS: usize = 10_000;

@@ -6,8 +6,7 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue,
 use hyper::{Method, Response, StatusCode};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
-use tidegate::{Problem, RuleOutcome};
-use tidegate_core::{CallError, Reply, retry_after_seconds};
+use tidegate_core::{CallError, Problem, Reply, RuleOutcome, retry_after_seconds};
 
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PROBLEM: HeaderValue = HeaderValue::from_static(Problem::MEDIA_TYPE);

@@ -6,7 +6,7 @@
 //! left. Connections whose handshake has begun are still accepted.
 
 use socket2::{SockFilter, SockRef};
-use tidegate::Span;
+use tidegate_core::Span;
 
 /// Time for handshakes that have begun: more than a round trip, less than a client waits before it sends SYN again.
 pub(super) const ACCEPT_GRACE: Span = Span::from_millis(500);

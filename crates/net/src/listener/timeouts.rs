@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use tidegate::{Span, Timestamp};
+use tidegate_core::{Span, Timestamp};
 use tokio::task::AbortHandle;
 
 /// Interval of the sweeps. A connection has up to two intervals more than its timeout.
@@ -226,7 +226,7 @@ impl Activity {
 
 /// Advances a manual clock past a timeout of this span, one sweep at a time.
 #[cfg(any(test, feature = "test-util"))]
-pub async fn pass(time: &tidegate::ManualClock, span: Span) {
+pub async fn pass(time: &tidegate_limiter::ManualClock, span: Span) {
     for _ in 0..span.as_micros() / SWEEP_INTERVAL.as_micros() + 3 {
         time.advance(SWEEP_INTERVAL);
         tokio::task::yield_now().await;

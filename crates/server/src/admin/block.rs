@@ -7,14 +7,17 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
-use tidegate::block::{BlockError, BlockList, By, Entry, Reason, Subject, SubjectError};
-use tidegate::rule::NetworkError;
-use tidegate::{Limiter, Span, Timestamp};
-use tidegate_core::quota::window_of;
-use tidegate_core::{CallError, quote};
-use tidegate_net::http::body;
-use tidegate_net::http::json::{Json, fields, text};
-use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_core::{CallError, Span, Timestamp, quota::window_of, quote};
+use tidegate_limiter::{
+    Limiter,
+    block::{BlockError, BlockList, By, Entry, Reason, Subject, SubjectError},
+};
+use tidegate_net::http::{
+    body,
+    json::{Json, fields, text},
+    response::{self, Body, JSON},
+};
+use tidegate_rules::NetworkError;
 
 use self::entries::{Shown, list, of_id};
 use crate::store::AnyStore;
@@ -166,11 +169,11 @@ fn named(
             CallError::invalid(place, quote(&value), "an address or a network like 10.0.0.0/8")
         }
         SubjectError::Value { found } => {
-            let wanted = format!("1 to {} bytes", tidegate::Request::MAX_VALUE);
+            let wanted = format!("1 to {} bytes", tidegate_core::Request::MAX_VALUE);
             CallError::invalid("value", format!("{found} bytes"), wanted)
         }
         _ => {
-            let wanted = format!("1 to {} bytes of text", tidegate::Request::MAX_NAME);
+            let wanted = format!("1 to {} bytes of text", tidegate_core::Request::MAX_NAME);
             CallError::invalid("attribute", quote(&attribute), wanted)
         }
     })

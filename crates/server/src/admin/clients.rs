@@ -5,10 +5,12 @@ use std::net::SocketAddr;
 
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
-use tidegate::{ForgetError, Limiter};
 use tidegate_core::CallError;
-use tidegate_net::http::json::Json;
-use tidegate_net::http::response::{self, Body};
+use tidegate_limiter::{ForgetError, Limiter};
+use tidegate_net::http::{
+    json::Json,
+    response::{self, Body},
+};
 
 use crate::admin::query;
 use crate::admin::standing::{Asked, found, unconfirmed};

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use hyper::Response;
 use serde::Serialize;
-use tidegate::{MemoryStore, RedisStore, ServerReport, Store as _};
+use tidegate_limiter::{MemoryStore, Store as _};
 use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_redis::{RedisStore, ServerReport};
 
 use crate::admin::Admin;
 use crate::live::{Live, Usual};

@@ -7,18 +7,19 @@ use clap::ValueEnum;
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
 use serde::Serialize;
-use tidegate::rule::{Every, MaxAhead};
-use tidegate::{Quota, Span};
-use tidegate_core::{CallError, quote};
-use tidegate_net::http::body;
-use tidegate_net::http::json::{Json, fields, text};
-use tidegate_net::http::response::{self, Body, JSON};
-
-use crate::admin::Admin;
+use tidegate_core::{CallError, Quota, Span, quote};
+use tidegate_net::http::{
+    body,
+    json::{Json, fields, text},
+    response::{self, Body, JSON},
+};
+use tidegate_rules::{Every, MaxAhead};
 use tidegate_sim::{
     AccuracyKind, AlgorithmKind, FaultPlan, SimulationPlan, SimulationReport, SimulationSpec,
     SyncPhase, TrafficKind, Workload,
 };
+
+use crate::admin::Admin;
 
 /// Longest body in bytes: some twenty numbers.
 const MAX_BODY: usize = 16 * 1024;

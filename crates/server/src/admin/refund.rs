@@ -4,11 +4,13 @@ use std::net::SocketAddr;
 
 use hyper::body::Incoming;
 use hyper::{Request, Response};
-use tidegate::Limiter;
 use tidegate_core::CallError;
-use tidegate_net::http::body;
-use tidegate_net::http::json::{Json, fields, text};
-use tidegate_net::http::response::{self, Body};
+use tidegate_limiter::Limiter;
+use tidegate_net::http::{
+    body,
+    json::{Json, fields, text},
+    response::{self, Body},
+};
 
 use crate::admin::standing::{Asked, found, unconfirmed};
 use crate::store::AnyStore;

@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
-use tidegate::rule::RuleError;
 use tidegate_net::http::response::{self, Body};
+use tidegate_rules::RuleError;
 
 use crate::admin::Admin;
 use crate::config_error::ConfigError;

@@ -2,9 +2,10 @@
 
 use hyper::{Response, StatusCode};
 use serde::Serialize;
-use tidegate::{CheckRequest, CheckTarget, Limiter, Request, Rule, RuleIndex, StoreError};
-use tidegate_core::{CallError, quote};
+use tidegate_core::{CallError, Request, RuleIndex, quote};
+use tidegate_limiter::{CheckRequest, CheckTarget, Limiter, StoreError};
 use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_rules::Rule;
 
 use crate::service::{Client, addressed, unknown_rule};
 use crate::store::AnyStore;

@@ -3,9 +3,9 @@
 use hyper::Response;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
-use tidegate::Rule;
 use tidegate_core::{CallError, quote};
 use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_rules::Rule;
 
 use crate::admin::query;
 use crate::service::{InForce, Service, unknown_rule};

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use tidegate::{Clock, Quota, Span};
+use tidegate_core::{Quota, Span};
+use tidegate_limiter::Clock;
 use tidegate_load::{
     ClientPool, ClientSpread, ListenerKind, LoadBounds, LoadPlan, LoadReport, LoadRequest,
     LoadTarget,

@@ -12,8 +12,7 @@ use std::collections::HashMap;
 use std::fmt::{Display, Write};
 use std::path::{Path, PathBuf};
 
-use tidegate::RuleSet;
-use tidegate::rule::Mark;
+use tidegate_rules::{Mark, RuleSet};
 
 use crate::config::{self, Kind};
 use crate::config_error::ConfigError;

@@ -7,9 +7,10 @@ use clap::Args;
 use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Uri};
 use serde_json::json;
-use tidegate::rule::{Applied, Because, CanonicalRule, Chain, Mode};
-use tidegate::{Clock, Request, Rule, RuleSet, Timestamp};
+use tidegate_core::{Request, Timestamp};
+use tidegate_limiter::Clock;
 use tidegate_net::client::HttpClient;
+use tidegate_rules::{Applied, Because, CanonicalRule, Chain, Mode, Rule, RuleSet};
 
 use crate::cli::check::Decided;
 use crate::cli::validate::{outage, penalty, titled};
@@ -128,7 +129,7 @@ impl Explain {
         *request.method_mut() = method;
         *request.headers_mut() = headers;
         request.extensions_mut().insert(SOMEBODY);
-        attributes.extend(tidegate::tower::attributes(&request.into_parts().0));
+        attributes.extend(tidegate_limiter::tower::attributes(&request.into_parts().0));
         Ok(attributes)
     }
 

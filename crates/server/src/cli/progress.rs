@@ -2,7 +2,8 @@
 
 use std::io::{IsTerminal, Write};
 
-use tidegate::{Clock, Span, Timestamp};
+use tidegate_core::{Span, Timestamp};
+use tidegate_limiter::Clock;
 
 /// Nobody is told about what takes less.
 const PATIENCE: Span = Span::from_secs(2);

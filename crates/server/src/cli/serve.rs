@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tidegate::{OpenError, Secret};
+use tidegate_redis::{OpenError, Secret};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -196,7 +196,7 @@ fn unseen(text: &str) -> Result<Secret, std::convert::Infallible> {
 }
 
 fn has_password(url: &Secret) -> bool {
-    url.reveal().parse().is_ok_and(|config: tidegate::RedisConfig| config.has_password())
+    url.reveal().parse().is_ok_and(|config: tidegate_redis::RedisConfig| config.has_password())
 }
 
 /// What somebody sees who started us without arguments.

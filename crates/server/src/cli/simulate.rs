@@ -11,16 +11,16 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use tidegate::rule::{Every, MaxAhead, OnStoreFailure};
-use tidegate::{Quota, Span};
-
-use super::progress::Progress;
-use super::values::{length, rate};
-use super::{Ending, Failure, Output};
+use tidegate_core::{Quota, Span};
+use tidegate_rules::{Every, MaxAhead, OnStoreFailure};
 use tidegate_sim::{
     AccuracyKind, AlgorithmKind, Scenario, StoreOutage, SyncPhase, TrafficKind, TrafficPlot,
     Workload,
 };
+
+use super::progress::Progress;
+use super::values::{length, rate};
+use super::{Ending, Failure, Output};
 
 /// Shows what a limit makes of traffic, in virtual time.
 ///

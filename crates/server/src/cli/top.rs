@@ -15,7 +15,7 @@ use std::io::IsTerminal;
 use clap::Args;
 use crossterm::event::{Event, EventStream};
 use futures_util::StreamExt;
-use tidegate::Clock;
+use tidegate_limiter::Clock;
 use tidegate_net::client::HttpClient;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;

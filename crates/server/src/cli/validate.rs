@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tidegate::rule::{CanonicalRule, Condition, Mode, OnStoreFailure, Override};
-use tidegate::{Limit, RuleSet};
+use tidegate_core::Limit;
+use tidegate_rules::{CanonicalRule, Condition, Mode, OnStoreFailure, Override, RuleSet};
 
 use crate::cli::excerpt::Sources;
 use crate::cli::{Ending, Failure, Output};

@@ -1,7 +1,6 @@
 //! Values of arguments that several commands take.
 
-use tidegate::{Quota, Span};
-use tidegate_core::quota::window_of;
+use tidegate_core::{Quota, Span, quota::window_of};
 
 /// Parses a time: `10s`, `2m`.
 pub(super) fn length(text: &str) -> Result<Span, String> {

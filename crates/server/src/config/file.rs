@@ -7,11 +7,9 @@ use std::str::FromStr;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_saphyr::{Error, Location, Spanned};
-use tidegate::rule::Mark;
-use tidegate::{HeaderStyle, Ietf, Reset, RuleSet, Span};
-use tidegate_core::quota::window_of;
+use tidegate_core::{HeaderStyle, Ietf, Reset, Span, quota::window_of};
 use tidegate_net::token::BearerToken;
-use tidegate_rules::did_you_mean;
+use tidegate_rules::{Mark, RuleSet, did_you_mean};
 
 use crate::config::gateway::{GatewaySource, RawGateway};
 use crate::config::identity::RawIdentity;

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
-use tidegate::{Secret, Span};
+use tidegate_core::Span;
+use tidegate_redis::Secret;
 
 use self::route::RawRoute;
 use self::upstream::RawUpstream;

@@ -9,9 +9,9 @@ use ipnet::IpNet;
 use jsonwebtoken::Algorithm;
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
-use tidegate::tower::Lookup;
-use tidegate::{Secret, Span};
-use tidegate_core::quota::window_of;
+use tidegate_core::{Span, quota::window_of};
+use tidegate_limiter::tower::Lookup;
+use tidegate_redis::Secret;
 use tidegate_rules::did_you_mean;
 
 use super::file::Wrongs;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
-use tidegate::{Address, RedisConfig, RedisConfigError, Servers, Tls, TlsIdentity};
 use tidegate_core::quota::window_of;
+use tidegate_redis::{Address, RedisConfig, RedisConfigError, Servers, Tls, TlsIdentity};
 
 use super::file::Wrongs;
 use super::secrets::{RedisSource, Wanted};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_saphyr::Spanned;
-use tidegate::Secret;
+use tidegate_redis::Secret;
 
 use crate::config::environment;
 use crate::config::file::Wrongs;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_saphyr::{Location, Spanned};
-use tidegate::{RedisConfig, Secret};
 use tidegate_net::client::ClientTls;
+use tidegate_redis::{RedisConfig, Secret};
 
 use super::file::{Wrongs, folder};
 use super::secrets::RedisSource;

@@ -6,9 +6,8 @@
 mod gateway;
 
 use serde_json::{Value, json};
-use tidegate::MemoryStore;
-use tidegate_rules::schema::Schema;
-use tidegate_rules::schema::parts;
+use tidegate_limiter::MemoryStore;
+use tidegate_rules::schema::{Schema, parts};
 
 use super::file::{DRAFTS, MAX_KEYS, RESETS, RLS_HEADERS};
 use super::tls::DOORS;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tidegate::{RedisConfig, RedisConfigError, Secret};
+use tidegate_redis::{RedisConfig, RedisConfigError, Secret};
 
 use crate::config::environment;
 use crate::config_error::{ConfigError, read_file};

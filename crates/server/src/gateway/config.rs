@@ -5,9 +5,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use hyper::Method;
-use tidegate::Span;
-use tidegate::rule::Glob;
+use tidegate_core::Span;
 use tidegate_net::client::ClientTls;
+use tidegate_rules::Glob;
 
 /// Where requests go, and how long each step may take.
 #[derive(Clone, Debug)]

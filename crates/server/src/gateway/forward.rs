@@ -8,7 +8,7 @@ use hyper::header::{HeaderValue, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
 use smallvec::SmallVec;
-use tidegate::Clock;
+use tidegate_limiter::Clock;
 
 use super::body::{Up, Upload};
 use super::config::Timeouts;

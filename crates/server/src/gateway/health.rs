@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hyper::header::{HOST, HeaderValue, USER_AGENT};
 use hyper::{Request, Uri};
-use tidegate::Clock;
+use tidegate_limiter::Clock;
 
 use super::body::Up;
 use super::config::{GatewayConfig, HealthConfig, Timeouts};

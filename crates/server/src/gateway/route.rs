@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hyper::Method;
 use hyper::http::request::Parts;
-use tidegate::tower::Lookup;
+use tidegate_limiter::tower::Lookup;
 
 use super::config::{GatewayConfig, Priority, Words};
 use super::upstream::Upstream;

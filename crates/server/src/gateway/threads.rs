@@ -4,9 +4,10 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use tidegate::Clock;
-use tidegate_net::listener::socket::listen_shared;
-use tidegate_net::listener::{ConnectionCounts, ConnectionTimeouts, Listener, ListenerTls};
+use tidegate_limiter::Clock;
+use tidegate_net::listener::{
+    ConnectionCounts, ConnectionTimeouts, Listener, ListenerTls, socket::listen_shared,
+};
 use tokio::net::lookup_host;
 use tokio::sync::{oneshot, watch};
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use hyper::StatusCode;
 use hyper::http::uri::{self, Authority};
 use rustls::pki_types::ServerName;
-use tidegate::{Span, Timestamp};
+use tidegate_core::{Span, Timestamp};
 use tokio_rustls::TlsConnector;
 
 use super::config::{GatewayConfig, Priority, Scheme, ServerUrl, UpstreamConfig};

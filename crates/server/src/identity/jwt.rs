@@ -6,8 +6,8 @@ use hyper::http::request::Parts;
 use jsonwebtoken::{Algorithm, Validation, decode, decode_header};
 use serde_json::{Map, Value};
 use thiserror::Error;
-use tidegate::tower::Lookup;
-use tidegate::{Clock, Span, Timestamp};
+use tidegate_core::{Span, Timestamp};
+use tidegate_limiter::{Clock, tower::Lookup};
 
 use crate::config_error::ConfigError;
 use crate::identity::bearer;

@@ -12,7 +12,8 @@ use jsonwebtoken::jwk::{Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use parking_lot::Mutex;
 use serde::Deserialize;
-use tidegate::{Secret, Span, Timestamp};
+use tidegate_core::{Span, Timestamp};
+use tidegate_redis::Secret;
 
 use crate::config_error::{ConfigError, read_file};
 

@@ -1,8 +1,12 @@
 use hyper::http;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::json;
-use tidegate::block::{By, Entry, Reason};
-use tidegate::{ManualClock, Secret, Span};
+use tidegate_core::Span;
+use tidegate_limiter::{
+    ManualClock,
+    block::{By, Entry, Reason},
+};
+use tidegate_redis::Secret;
 
 use super::*;
 

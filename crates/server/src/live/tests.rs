@@ -1,4 +1,6 @@
-use tidegate::{HeaderStyle, Limiter, ManualClock, MemoryStore, Request, RuleSet};
+use tidegate_core::{HeaderStyle, Request};
+use tidegate_limiter::{Limiter, ManualClock, MemoryStore};
+use tidegate_rules::RuleSet;
 
 use super::*;
 use crate::service::{Call, Via};

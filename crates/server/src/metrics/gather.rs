@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate::rule::{Mode, OnStoreFailure};
-use tidegate::{Latency, Limiter, MemoryStore, RedisStore, ServerReport, ServerUse, Store};
 use tidegate_core::CallStatus;
+use tidegate_limiter::{Limiter, MemoryStore, Store};
+use tidegate_redis::{Latency, RedisStore, ServerReport, ServerUse};
+use tidegate_rules::{Mode, OnStoreFailure};
 
 use crate::metrics::exposition::{Exposition, Labels};
 use crate::metrics::latency::{Histogram, seconds};

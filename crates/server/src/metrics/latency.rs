@@ -1,6 +1,6 @@
 //! How long things took: a histogram that is cheap to add to.
 
-use tidegate::Span;
+use tidegate_core::Span;
 
 use super::shards::{PER_LINE, Shards};
 

@@ -6,7 +6,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use tidegate::{RuleIndex, RuleSet};
+use tidegate_core::RuleIndex;
+use tidegate_rules::RuleSet;
 
 use super::rules::NAMED;
 
@@ -74,7 +75,8 @@ impl Register {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::{Algorithm, Quota, Rule};
+    use tidegate_core::{Algorithm, Quota};
+    use tidegate_rules::Rule;
 
     use super::*;
 

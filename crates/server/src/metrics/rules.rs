@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tidegate::rule::{Mode, OnStoreFailure};
-use tidegate::{Decision, Rule, RuleIndex, RuleOutcome, RuleSet};
+use tidegate_core::{Decision, RuleIndex, RuleOutcome};
+use tidegate_rules::{Mode, OnStoreFailure, Rule, RuleSet};
 
 use super::lines::{Lines, Register};
 use super::sample::Said;
@@ -193,7 +193,8 @@ fn line(lines: &Lines, rule: Option<RuleIndex>) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::{Algorithm, Block, Limiter, Quota, Request, Span};
+    use tidegate_core::{Algorithm, Block, Quota, Request, Span};
+    use tidegate_limiter::Limiter;
 
     use super::*;
 

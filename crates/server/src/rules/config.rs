@@ -3,8 +3,10 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use tidegate::{RedisConfig, RuleSet, Secret, Span};
+use tidegate_core::Span;
 use tidegate_net::client::ClientTls;
+use tidegate_redis::{RedisConfig, Secret};
+use tidegate_rules::RuleSet;
 
 /// The rules that are active when the configuration names none.
 pub(crate) const SAMPLE_RULES: &str = include_str!("../sample_rules.yaml");

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tidegate::{RuleSet, Timestamp};
+use tidegate_core::Timestamp;
+use tidegate_rules::RuleSet;
 
 use crate::config_error::ConfigError;
 use crate::config_error::read_file;

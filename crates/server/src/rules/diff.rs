@@ -4,8 +4,7 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tidegate::rule::Override;
-use tidegate::{Rule, RuleSet};
+use tidegate_rules::{Override, Rule, RuleSet};
 
 use super::rule_view::RuleView;
 use crate::rules_version;

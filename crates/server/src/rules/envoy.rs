@@ -14,7 +14,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use smallvec::SmallVec;
-use tidegate::{Request, Rule};
+use tidegate_core::Request;
+use tidegate_rules::Rule;
 
 pub(crate) use self::limit::{EnvoyLimit, Unit};
 use self::tree::Level;
@@ -54,7 +55,7 @@ pub(crate) enum Found<'a> {
 
 impl EnvoyRules {
     /// Most limits of all files together.
-    pub(crate) const MAX_LIMITS: usize = tidegate::RuleSet::MAX_RULES;
+    pub(crate) const MAX_LIMITS: usize = tidegate_rules::RuleSet::MAX_RULES;
 
     /// The limits of files that were read.
     ///

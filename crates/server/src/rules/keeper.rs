@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tidegate::RedisDocument;
+use tidegate_redis::RedisDocument;
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 

@@ -3,8 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tidegate::store::redis::OpenError;
-use tidegate::{RedisConfig, RedisDocument};
+use tidegate_redis::{OpenError, RedisConfig, RedisDocument};
 
 use crate::config_error::ConfigError;
 use crate::rules::copy::LocalCopy;

@@ -1,8 +1,8 @@
 //! The JSON of a rule for operators: everything but values that may be secrets.
 
 use serde::Serialize;
-use tidegate::rule::{CanonicalRule, Chain, Condition, Override, Tiers};
-use tidegate::{Limit, Rule};
+use tidegate_core::Limit;
+use tidegate_rules::{CanonicalRule, Chain, Condition, Override, Rule, Tiers};
 
 /// A rule in `/v1/rules` and in differences.
 #[derive(Serialize)]

@@ -5,8 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use tidegate::{Clock, Expected, HeaderStyle, Limiter, MemoryStore, RedisDocument};
+use tidegate_core::HeaderStyle;
+use tidegate_limiter::{Clock, Limiter, MemoryStore};
 use tidegate_random::SeededRng;
+use tidegate_redis::{Expected, RedisDocument};
 use tidegate_testkit::{Flavour, Redis, Tool, lacking};
 
 use crate::identity::{Identity, IdentityConfig};

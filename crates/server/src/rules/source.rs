@@ -8,7 +8,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::Span;
+use tidegate_core::Span;
 use tokio::task::JoinHandle;
 
 pub(super) use self::redis::reconcile;

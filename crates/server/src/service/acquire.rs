@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use tidegate::{CheckRequest, CheckTarget, Limit, Receipt, Refund, Span, Store, StoreError};
-use tidegate_core::{CallError, CallStatus, Reply};
+use tidegate_core::{CallError, CallStatus, Limit, Reply, Span};
+use tidegate_limiter::{CheckRequest, CheckTarget, Receipt, Refund, Store, StoreError};
 
 use crate::service::{Call, Seal, Service, Via, client_without_rule};
 use crate::store::AnyStore;

@@ -1,6 +1,6 @@
 //! An admitted request that is served by this process.
 
-use tidegate::{Admission, SlotGuard};
+use tidegate_limiter::{Admission, SlotGuard};
 
 use crate::store::AnyStore;
 

@@ -1,7 +1,7 @@
 //! The books: what was asked and answered, entered once per call.
 
-use tidegate::{Decision, Request, RuleSet, Timestamp};
-use tidegate_core::CallStatus;
+use tidegate_core::{CallStatus, Decision, Request, Timestamp};
+use tidegate_rules::RuleSet;
 
 use crate::metrics::{Lines, Metrics, Sources};
 use crate::rules::Standing;

@@ -2,9 +2,8 @@
 
 use std::borrow::Cow;
 
-use tidegate::rule::Chain;
-use tidegate::{Request, Rule};
-use tidegate_core::{CallError, truncate};
+use tidegate_core::{CallError, Request, truncate};
+use tidegate_rules::{Chain, Rule};
 
 /// Who comes, for a call that names a rule.
 #[derive(Debug)]

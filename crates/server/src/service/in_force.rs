@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use tidegate::{Limiter, RuleSet, Timestamp};
+use tidegate_core::Timestamp;
+use tidegate_limiter::Limiter;
+use tidegate_rules::RuleSet;
 
 use crate::identity::Known;
 use crate::metrics::Lines;

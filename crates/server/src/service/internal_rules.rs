@@ -1,8 +1,7 @@
 //! Rules that the server counts by itself.
 
-use tidegate::rule::RuleError;
-use tidegate::{Rule, RuleSet};
 use tidegate_core::{CallError, CallStatus, quote};
+use tidegate_rules::{Rule, RuleError, RuleSet};
 
 use crate::service::{rls, throttle};
 

@@ -12,8 +12,8 @@ mod overrides;
 mod status;
 
 use smallvec::SmallVec;
-use tidegate::{CheckRequest, Decision};
-use tidegate_core::{CallError, Header, RuleOutcomes};
+use tidegate_core::{CallError, Decision, Header, RuleOutcomes};
+use tidegate_limiter::CheckRequest;
 
 use self::asked::Asked;
 pub(crate) use self::call::{Descriptor, Hits, RlsCall};

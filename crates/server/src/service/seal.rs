@@ -11,7 +11,8 @@ use std::sync::Arc;
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use tidegate::{Algorithm, Key, Keyer, Limit, Quota, Refund, Slip, Span, Timestamp};
+use tidegate_core::{Algorithm, Key, Keyer, Limit, Quota, Slip, Span, Timestamp};
+use tidegate_limiter::Refund;
 
 /// The first byte of a name, which tells how the rest is to be read.
 const FORMAT: u8 = 1;

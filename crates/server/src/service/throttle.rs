@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use tidegate::rule::{OnStoreFailure, RuleError};
-use tidegate::{Algorithm, CheckRequest, CheckTarget, Limit, Quota, Request, Rule, StoreError};
-use tidegate_core::{CallError, CallStatus, Reply};
+use tidegate_core::{Algorithm, CallError, CallStatus, Limit, Quota, Reply, Request};
+use tidegate_limiter::{CheckRequest, CheckTarget, StoreError};
+use tidegate_rules::{OnStoreFailure, Rule, RuleError};
 
 use crate::service::{InForce, Service, Via};
 

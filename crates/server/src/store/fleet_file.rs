@@ -6,7 +6,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use tidegate::{RedisConfig, RedisStore, Share};
+use tidegate_limiter::Share;
+use tidegate_redis::{RedisConfig, RedisStore};
 
 /// Longest file that is read, in bytes.
 const MAX_FILE: u64 = 4096;

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use tidegate::block::Subject;
-use tidegate::{BlockList, Request, Rule};
-use tidegate_rules::ClientName;
+use tidegate_core::Request;
+use tidegate_limiter::{BlockList, block::Subject};
+use tidegate_rules::{ClientName, Rule};
 
 /// A client of one rule. Keeps no value that may be a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(crate) fn subject_of(id: &str) -> Option<Subject> {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::RuleSet;
+    use tidegate_rules::RuleSet;
 
     use super::*;
 

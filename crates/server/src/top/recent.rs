@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidegate::{Span, Timestamp};
+use tidegate_core::{Span, Timestamp};
 
 use super::client::Client;
 use super::sketch::{Row, Sketch};
@@ -107,7 +107,7 @@ fn spread(place: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::block::Subject;
+    use tidegate_limiter::block::Subject;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Which checks are counted when there are more than need to be.
 
-use tidegate::{Span, Timestamp};
+use tidegate_core::{Span, Timestamp};
 
 /// Checks of one second that all count.
 const EVERY: u32 = 1_000;

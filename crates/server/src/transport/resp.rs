@@ -20,7 +20,7 @@ mod throttle;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use tidegate::Span;
+use tidegate_core::Span;
 use tidegate_net::listener::{Activity, ConnectionHandler, ConnectionTimeouts, Peer, Stream};
 
 use self::connection::Connection;

@@ -1,6 +1,6 @@
 //! Requests of a log in one buffer, on their way from the reading to the deciding thread.
 
-use tidegate::{Request, RequestError, Timestamp};
+use tidegate_core::{Request, RequestError, Timestamp};
 
 /// Requests with their times and the values of their attributes, all in one text.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Cursor;
 
 use proptest::prelude::*;
-use tidegate::Timestamp;
+use tidegate_core::Timestamp;
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use jiff::civil::DateTime;
 use jiff::tz::Offset;
-use tidegate::Timestamp;
+use tidegate_core::Timestamp;
 
 /// The forms that [`read`] accepts.
 pub(crate) const WANTED: &str = "a time like 10/Oct/2026:13:55:36 +0200, 2026-10-10T13:55:36.5Z or \

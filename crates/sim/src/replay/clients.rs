@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use tidegate::block::Subject;
-use tidegate::{BlockList, Request, Rule, Timestamp};
-use tidegate_core::TerminalSafe;
-use tidegate_rules::ClientName;
+use tidegate_core::{Request, TerminalSafe, Timestamp};
+use tidegate_limiter::{BlockList, block::Subject};
+use tidegate_rules::{ClientName, Rule};
 
 /// The clients that a rule counts as one.
 #[derive(Clone, Debug)]

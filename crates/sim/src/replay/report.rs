@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 
 use serde::{Serialize, Serializer};
-use tidegate::Timestamp;
+use tidegate_core::Timestamp;
+use tidegate_rules::ClientName;
 
 use crate::log::BadLine;
 use crate::plot::{PlotPanel, TrafficPlot};
 use crate::report::lasting;
-use tidegate_rules::ClientName;
 
 /// The report of a replay.
 #[derive(Debug, Serialize)]

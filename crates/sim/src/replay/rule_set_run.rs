@@ -1,12 +1,9 @@
 //! One set of rules: the limiter that ships, on a store in memory, with the log's time.
 
 use futures_util::FutureExt;
-use tidegate::rule::Chain;
-use tidegate::{
-    BlockList, Decision, Keyer, Limiter, ManualClock, MemoryStore, Request, Rule, RuleIndex,
-    RuleSet, Timestamp,
-};
-use tidegate_core::Scope;
+use tidegate_core::{Decision, Keyer, Request, RuleIndex, Scope, Timestamp};
+use tidegate_limiter::{BlockList, Limiter, ManualClock, MemoryStore};
+use tidegate_rules::{Chain, Rule, RuleSet};
 
 use crate::replay::clients::{RuleClient, RuleClients, RuleVerdict};
 use crate::replay::timeline::TimelineCounter;

@@ -2,8 +2,8 @@
 
 use std::cmp::Reverse;
 
-use tidegate::rule::Mode;
-use tidegate::{Rule, Timestamp};
+use tidegate_core::Timestamp;
+use tidegate_rules::{Mode, Rule};
 
 use crate::log::LogSummary;
 use crate::replay::clients::{DenialSpan, DeniedClient};

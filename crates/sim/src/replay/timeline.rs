@@ -1,6 +1,6 @@
 //! Counts in each piece of a time whose length is not known before.
 
-use tidegate::{Span, Timestamp};
+use tidegate_core::{Span, Timestamp};
 
 /// Most pieces of a timeline.
 const PIECES: u64 = 240;

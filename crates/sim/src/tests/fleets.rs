@@ -1,8 +1,8 @@
 //! Nodes as they ship, in fair weather and in foul.
 
 use proptest::prelude::*;
-use tidegate::rule::{Accuracy, Every, MaxAhead, OnStoreFailure, Synced};
-use tidegate::{Algorithm, Limit, Quota, Rule, RuleSet, Span};
+use tidegate_core::{Algorithm, Limit, Quota, Span};
+use tidegate_rules::{Accuracy, Every, MaxAhead, OnStoreFailure, Rule, RuleSet, Synced};
 
 use super::{load, loads, trial};
 use crate::report::{OutageCounts, ReportLine};

@@ -1,8 +1,8 @@
 //! Traffic that goes for the bound that `validate` prints for `synced`, at the edges of windows.
 
-use tidegate::coordination::sync::{ClientView, SyncDecision, exact_request};
-use tidegate::rule::{Accuracy, MaxAhead, Synced};
 use tidegate_core::{Algorithm, Ask, Granted, HoldId, Holds, Limit, Quota, Span, State, Timestamp};
+use tidegate_limiter::coordination::sync::{ClientView, SyncDecision, exact_request};
+use tidegate_rules::{Accuracy, MaxAhead, Synced};
 
 use super::chance::Chance;
 use super::truth::Admitted;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::coordination::lease::{ClientLeases, LeaseDebit, LeaseDecision};
 use tidegate_core::{Algorithm, Ask, Granted, HoldId, Limit, Quota, Span, Timestamp};
+use tidegate_limiter::coordination::lease::{ClientLeases, LeaseDebit, LeaseDecision};
 
 use super::chance::Chance;
 use super::keys::{ClientKeys, KeyTtl};

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::coordination::sync::{ClientView, SyncDecision, UnsyncedDebit, exact_request};
-use tidegate::rule::{Accuracy, Every, MaxAhead, Synced};
 use tidegate_core::{
     Algorithm, Ask, HoldId, Holds, Limit, Quota, Span, Standing, State, Timestamp,
 };
+use tidegate_limiter::coordination::sync::{
+    ClientView, SyncDecision, UnsyncedDebit, exact_request,
+};
+use tidegate_rules::{Accuracy, Every, MaxAhead, Synced};
 
 use super::chance::Chance;
 use super::truth::Admitted;

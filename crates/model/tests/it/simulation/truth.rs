@@ -1,7 +1,7 @@
 //! What was really admitted, and whether that was too much.
 
-use tidegate::rule::Accuracy;
 use tidegate_core::Limit;
+use tidegate_rules::Accuracy;
 
 /// Tokens that were spent at an instant of the store's time.
 #[derive(Clone, Copy, Debug)]

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use hyper::Response;
 use serde::Serialize;
-use tidegate::Timestamp;
-use tidegate::block::{BlockList, By, Entry, Subject};
-use tidegate_core::{CallError, quote};
+use tidegate_core::{CallError, Timestamp, quote};
+use tidegate_limiter::block::{BlockList, By, Entry, Subject};
 use tidegate_net::http::response::{self, Body, JSON};
 
 use crate::admin::query;
@@ -83,7 +82,7 @@ pub(super) fn list(blocks: &BlockList, now: Timestamp, query: Option<&str>) -> R
 
 /// Whom an id is about.
 pub(super) fn of_id(id: &str) -> Option<Subject> {
-    let network = || tidegate::rule::network(id).ok().map(Subject::Network);
+    let network = || tidegate_rules::network(id).ok().map(Subject::Network);
     subject_of(id).or_else(network)
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use serde::Serialize;
-use tidegate::DocumentVersion;
 use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_redis::DocumentVersion;
 
 use crate::admin::query;
 use crate::admin::rules::refused;

@@ -8,10 +8,13 @@ use hyper::header::{ETAG, HeaderMap, HeaderValue, IF_MATCH};
 use hyper::{Request, Response, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
-use tidegate::{Expected, RuleSet};
 use tidegate_core::{CallError, quote};
-use tidegate_net::http::body;
-use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_net::http::{
+    body,
+    response::{self, Body, JSON},
+};
+use tidegate_redis::Expected;
+use tidegate_rules::RuleSet;
 
 use crate::admin::rules::{invalid, refused};
 use crate::admin::{Admin, query};

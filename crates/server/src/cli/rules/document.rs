@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use tidegate::RuleSet;
+use tidegate_rules::RuleSet;
 
 use crate::cli::Failure;
 use crate::cli::excerpt::Sources;

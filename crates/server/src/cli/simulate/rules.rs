@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidegate::RuleSet;
+use tidegate_rules::RuleSet;
 
 use crate::cli::excerpt::Sources;
 use crate::cli::{Failure, Output};

@@ -5,13 +5,12 @@ use std::time::Duration;
 use hyper::Method;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tidegate::{Clock, Span};
-use tidegate_net::client::HttpClient;
-use tidegate_net::token::BearerToken;
+use tidegate_core::{Span, TerminalSafe};
+use tidegate_limiter::Clock;
+use tidegate_net::{client::HttpClient, token::BearerToken};
 use tokio::sync::mpsc;
 
 use crate::cli::top::told::{Fleet, Live, Ranking};
-use tidegate_core::TerminalSafe;
 
 const EVERY: Span = Span::SECOND;
 /// How long an answer may take: nobody wants to look at what was.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
-use tidegate::Span;
+use tidegate_core::Span;
 use tidegate_net::client::ClientTls;
 
 use crate::config::file::Wrongs;

@@ -6,7 +6,8 @@ use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{EncodingKey, Header, encode};
 use serde_json::json;
 use tempfile::TempDir;
-use tidegate::{ManualClock, Secret};
+use tidegate_limiter::ManualClock;
+use tidegate_redis::Secret;
 use tidegate_testkit::{Tool, lacking};
 
 use super::*;

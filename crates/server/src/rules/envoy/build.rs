@@ -3,10 +3,8 @@
 use std::collections::HashMap;
 
 use serde_saphyr::Spanned;
-use tidegate::rule::{Mark, Mode, OnStoreFailure};
-use tidegate::{Algorithm, Quota, Request, Rule};
-use tidegate_core::quote;
-use tidegate_rules::did_you_mean;
+use tidegate_core::{Algorithm, Quota, Request, quote};
+use tidegate_rules::{Mark, Mode, OnStoreFailure, Rule, did_you_mean};
 
 use crate::config_error::{ConfigError, InvalidEntry, mark, unreadable};
 use crate::rules::envoy::name::{self, MAX_KEY, Step};
@@ -325,7 +323,7 @@ fn rule(
     name: &str,
     limit: &EnvoyLimit,
     per: &[Box<str>],
-) -> Result<Option<Rule>, tidegate::rule::RuleError> {
+) -> Result<Option<Rule>, tidegate_rules::RuleError> {
     let Some(window) = limit.unit.window() else { return Ok(None) };
     let quota = Quota::per(limit.requests_per_unit.into(), window);
     let mut rule = Rule::new(name, Algorithm::FixedWindow, quota)?;

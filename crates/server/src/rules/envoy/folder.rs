@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tidegate::RuleSet;
+use tidegate_rules::RuleSet;
 
 use crate::config_error::ConfigError;
 use crate::config_error::read_file;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use tidegate::{Request, Span};
+use tidegate_core::{Request, Span};
 
 /// A `rate_limit` and what the descriptor around it says.
 #[derive(Debug)]

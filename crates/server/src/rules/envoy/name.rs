@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use tidegate::{Request, Rule};
+use tidegate_core::Request;
+use tidegate_rules::Rule;
 
 use super::limit::DOMAIN;
 

@@ -59,7 +59,7 @@ descriptors:
             "a.kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk-f6ff0ac299bd",
         ]
     );
-    assert!(tidegate::RuleSet::new(rules.rules()).is_ok());
+    assert!(tidegate_rules::RuleSet::new(rules.rules()).is_ok());
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_value_too_long_for_an_attribute_is_still_counted_by_itself() {
 
 #[test]
 fn what_is_banned_stays_banned_while_the_store_is_away() {
-    use tidegate::rule::OnStoreFailure;
+    use tidegate_rules::OnStoreFailure;
     let rules = rules(
         "{domain: d, descriptors: [
            {key: a, rate_limit: {unit: day, requests_per_unit: 0}},

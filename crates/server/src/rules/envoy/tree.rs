@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use tidegate::rule::Glob;
+use tidegate_rules::Glob;
 
 /// What may come next in a descriptor, by key.
 #[derive(Debug, Default)]

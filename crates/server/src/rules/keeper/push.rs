@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use thiserror::Error;
-use tidegate::{DocumentVersion, Draft, Edition, Expected, PutError, RedisDocument, StoreError};
+use tidegate_limiter::StoreError;
+use tidegate_redis::{DocumentVersion, Draft, Edition, Expected, PutError, RedisDocument};
 
 use crate::config_error::ConfigError;
 use crate::rules::keeper::{Inputs, Keeper};

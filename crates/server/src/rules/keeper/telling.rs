@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::StoreError;
+use tidegate_limiter::StoreError;
 use tokio::time::timeout;
 
 use super::Keeper;

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{
-    DocumentVersion, Draft, Edition, Expected, Latest, PutError, RedisDocument, StoreError,
-    Timestamp,
-};
+use tidegate_core::Timestamp;
+use tidegate_limiter::StoreError;
+use tidegate_redis::{DocumentVersion, Draft, Edition, Expected, Latest, PutError, RedisDocument};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use http_body_util::Full;
 use hyper::header::{ACCEPT, AUTHORIZATION, ETAG, HOST, HeaderValue, IF_NONE_MATCH};
 use hyper::{Request, Uri};
-use tidegate::RuleSet;
 use tidegate_net::client::HttpClient;
+use tidegate_rules::RuleSet;
 use tokio::time::timeout;
 
 use crate::reload::ReloadSignal;

@@ -1,5 +1,7 @@
 use proptest::prelude::*;
-use tidegate::{HeaderStyle, Limiter, ManualClock, MemoryStore, Request, RuleSet};
+use tidegate_core::{HeaderStyle, Request};
+use tidegate_limiter::{Limiter, ManualClock, MemoryStore};
+use tidegate_rules::RuleSet;
 
 use super::*;
 

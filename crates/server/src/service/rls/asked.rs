@@ -5,8 +5,8 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate::{CheckRequest, CheckTarget, Limit, Request, RuleIndex};
-use tidegate_core::CallError;
+use tidegate_core::{CallError, Limit, Request, RuleIndex};
+use tidegate_limiter::{CheckRequest, CheckTarget};
 
 use crate::rules::envoy::{EnvoyLimit, Found, drop_replaced};
 use crate::service::rls::overrides::{DESCRIPTOR, OVERRIDE, UNIT};

@@ -1,7 +1,6 @@
 //! The headers that Envoy is asked to add to what it sends its client.
 
-use tidegate::{Decision, DecisionStatus, HeaderStyle, Timestamp};
-use tidegate_core::Header;
+use tidegate_core::{Decision, DecisionStatus, Header, HeaderStyle, Timestamp};
 
 /// When there are any.
 ///

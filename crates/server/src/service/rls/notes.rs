@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use tidegate::Decision;
-use tidegate_core::retry_after_seconds;
+use tidegate_core::{Decision, retry_after_seconds};
 
 use super::asked::{Asked, Own};
 use super::status::Status;

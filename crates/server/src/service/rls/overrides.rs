@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use tidegate::rule::RuleError;
-use tidegate::{Algorithm, Limit, Quota, QuotaError, Rule, Span};
+use tidegate_core::{Algorithm, Limit, Quota, QuotaError, Span};
+use tidegate_rules::{Rule, RuleError};
 
 use super::Unit;
 

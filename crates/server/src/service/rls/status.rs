@@ -1,6 +1,6 @@
 //! How one descriptor stands.
 
-use tidegate::{Decision, RuleOutcome, Span};
+use tidegate_core::{Decision, RuleOutcome, Span};
 
 use super::Unit;
 use super::asked::{Asked, Own};

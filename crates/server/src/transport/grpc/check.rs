@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use tidegate::Request;
-use tidegate_core::{CallError, CallStatus, Reply, retry_after_seconds, truncate};
+use tidegate_core::{CallError, CallStatus, Reply, Request, retry_after_seconds, truncate};
 use tonic::{Code, Status};
 
 use crate::identity::{Caller, vouched};

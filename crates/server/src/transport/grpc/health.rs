@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tidegate::{Clock, Span};
+use tidegate_core::Span;
+use tidegate_limiter::Clock;
 use tokio::sync::{mpsc, watch};
 use tonic::Status;
 use tonic_health::pb::health_check_response::ServingStatus;

@@ -2,8 +2,7 @@
 
 use prost_types::value::Kind;
 use prost_types::{Duration, ListValue, Struct, Value};
-use tidegate::Span;
-use tidegate_core::CallError;
+use tidegate_core::{CallError, Span};
 use tonic::Status;
 
 use crate::proto::envoy::config::core::v3::HeaderValue;

@@ -2,8 +2,10 @@ use std::future::pending;
 use std::net::SocketAddr;
 
 use http_body_util::BodyExt;
-use tidegate::{HeaderStyle, Limiter, ManualClock, MemoryStore, RuleSet};
+use tidegate_core::HeaderStyle;
+use tidegate_limiter::{Limiter, ManualClock, MemoryStore};
 use tidegate_net::listener::{Listener, pass};
+use tidegate_rules::RuleSet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::Code;

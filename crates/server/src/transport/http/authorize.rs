@@ -8,8 +8,8 @@
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode, Uri};
-use tidegate::tower::request_target;
 use tidegate_core::{CallError, CallStatus};
+use tidegate_limiter::tower::request_target;
 use tidegate_net::http::response::Body;
 
 /// Says which status a denial would have had, for proxies that can't be told by the status itself.

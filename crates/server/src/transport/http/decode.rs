@@ -2,8 +2,7 @@
 
 use std::borrow::Cow;
 
-use tidegate::{Request, RequestError};
-use tidegate_core::{CallError, truncate};
+use tidegate_core::{CallError, Request, RequestError, truncate};
 use tidegate_net::http::json::{Json, fields, text};
 
 use crate::service::{Call, Client};

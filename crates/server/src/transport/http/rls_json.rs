@@ -7,10 +7,11 @@ use std::borrow::Cow;
 
 use hyper::Response;
 use serde::Serialize;
-use tidegate::Span;
-use tidegate_core::CallError;
-use tidegate_net::http::json::{Json, fields, text};
-use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_core::{CallError, Span};
+use tidegate_net::http::{
+    json::{Json, fields, text},
+    response::{self, Body, JSON},
+};
 
 use crate::service::rls::{CurrentLimit, Descriptor, Hits, RlsCall, RlsReply, Status, Unit};
 

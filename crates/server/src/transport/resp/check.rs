@@ -1,6 +1,6 @@
 //! `TG.CHECK rule client [cost]`: one rule of the rules file, for one client.
 
-use tidegate::Request;
+use tidegate_core::Request;
 
 use crate::service::{Call, Client};
 use crate::transport::resp::argument::{cost, text};

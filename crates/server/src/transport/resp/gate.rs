@@ -1,6 +1,6 @@
 //! Who may use the door, if it has a password.
 
-use tidegate::Secret;
+use tidegate_redis::Secret;
 
 use super::reply::Refusal;
 

@@ -1,7 +1,6 @@
 //! What a decision looks like as numbers: the five of CL.THROTTLE, and a sixth for shapers.
 
-use tidegate::{Outcome, Span};
-use tidegate_core::{CallError, CallStatus, Reply};
+use tidegate_core::{CallError, CallStatus, Outcome, Reply, Span};
 
 use crate::transport::resp::reply::{Refusal, Replies};
 

@@ -3,8 +3,10 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
-use tidegate::{HeaderStyle, Limiter, ManualClock, MemoryStore, RuleSet};
+use tidegate_core::HeaderStyle;
+use tidegate_limiter::{Limiter, ManualClock, MemoryStore};
 use tidegate_net::listener::{Listener, SWEEP_INTERVAL, pass};
+use tidegate_rules::RuleSet;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate::{Algorithm, Limit, Quota, Span};
+use tidegate_core::{Algorithm, Limit, Quota, Span};
 
 use super::argument::{number, text};
 use super::frame::Arguments;

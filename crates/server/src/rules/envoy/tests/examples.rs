@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidegate::rule::Mode;
+use tidegate_rules::Mode;
 
 use super::*;
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tidegate::{HeaderStyle, Limiter, ManualClock, MemoryStore, RuleSet, Span, Timestamp};
+use tidegate_core::{HeaderStyle, Span, Timestamp};
+use tidegate_limiter::{Limiter, ManualClock, MemoryStore};
+use tidegate_rules::RuleSet;
 use tokio::runtime::{Builder, Runtime};
 
 use super::super::reply::Replies;

@@ -1,0 +1,162 @@
+//! The place of this node in its fleet: every node sends heartbeats to the store.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tidegate_core::Span;
+use tokio::sync::watch;
+
+use super::script::ScriptCall;
+use super::store::StoreInner;
+use tidegate_limiter::clock::Clock;
+use tidegate_limiter::coordination::membership::{Heard, Membership, Stake};
+use tidegate_limiter::store::{Share, StoreError};
+
+/// Time between two heartbeats.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// A node counts as gone after this time without a heartbeat.
+const HEARTBEAT_TIMEOUT: Span = Span::from_secs(4);
+/// Time after a heartbeat that failed.
+const HEARTBEAT_RETRY: Duration = Duration::from_millis(250);
+
+/// The place of a node in its fleet, by the last reply of the store. It is kept while the store is unreachable, which is
+/// when it is needed.
+#[derive(Debug)]
+pub(crate) struct FleetHeartbeat {
+    name: String,
+    /// The place in the upper half, the size of the fleet in the lower.
+    share: AtomicU64,
+    /// The same, once the store has replied.
+    reported: watch::Sender<Option<Share>>,
+    /// `true` once this node has left the fleet. It may still complete requests.
+    left: AtomicBool,
+    /// A clock that counts the time while the machine sleeps.
+    clock: Clock,
+    membership: ArcSwap<Membership>,
+}
+
+impl FleetHeartbeat {
+    /// A node without a reply of its store so far; with its share from before a restart, if it is known.
+    pub(crate) fn new(last: Option<Share>) -> Self {
+        let mut membership = Membership::new(HEARTBEAT_TIMEOUT);
+        if let Some(last) = last {
+            membership = membership.with_last_share(last);
+        }
+        let fleet = Self {
+            name: random_name(),
+            share: AtomicU64::new(1),
+            reported: watch::Sender::new(None),
+            left: AtomicBool::new(false),
+            clock: Clock::system(),
+            membership: ArcSwap::from_pointee(membership),
+        };
+        fleet.store_share();
+        fleet
+    }
+
+    /// Returns the share of the fleet's limits that is this node's own now.
+    pub(crate) fn stake(&self) -> Stake {
+        // The membership is loaded first: if it changes before the time is read, the older one is used at that time.
+        let membership = self.membership.load_full();
+        Stake { at: self.clock.now(), membership }
+    }
+
+    pub(crate) fn share(&self) -> Share {
+        let share = self.share.load(Ordering::Relaxed);
+        Share { index: share >> 32, of: (share & u64::from(u32::MAX)).max(1) }
+    }
+
+    /// Returns this node's share as the store reported it, once it differs from `last`.
+    pub(crate) async fn next_share(&self, last: Option<Share>) -> Share {
+        let mut reported = self.reported.subscribe();
+        let differs = |share: &Option<Share>| share.is_some() && *share != last;
+        // The sender lives as long as this does.
+        let next = reported.wait_for(differs).await.ok().and_then(|share| *share);
+        next.unwrap_or(Share::WHOLE)
+    }
+
+    /// Applies the reply to a heartbeat.
+    fn apply(&self, heard: Heard) {
+        self.membership.rcu(|known| {
+            let mut known = Membership::clone(known);
+            known.heard(heard);
+            known
+        });
+        let share = self.store_share();
+        self.reported.send_if_modified(|reported| reported.replace(share) != Some(share));
+    }
+
+    /// Stores the share where checks read it.
+    fn store_share(&self) -> Share {
+        let share = self.membership.load().last_share();
+        let half = |number: u64| u64::from(u32::try_from(number).unwrap_or(u32::MAX));
+        self.share.store(half(share.index) << 32 | half(share.of), Ordering::Relaxed);
+        share
+    }
+}
+
+/// Returns a unique name: two hash maps never have the same random keys.
+pub(crate) fn random_name() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    let random = || RandomState::new().hash_one(0);
+    format!("{:016x}{:016x}", random(), random())
+}
+
+/// Sends a heartbeat. Returns whether the store replied.
+pub(crate) async fn send_heartbeat(store: &StoreInner) -> bool {
+    let fleet = &store.fleet;
+    let sent = fleet.clock.now();
+    match call(store, HEARTBEAT_TIMEOUT).await {
+        Ok((place, size, since)) => {
+            let received = fleet.clock.now();
+            let share = Share { index: place.into(), of: size.max(1).into() };
+            fleet.apply(Heard { sent, received, share, since });
+            true
+        }
+        Err(error) => {
+            tracing::debug!(%error, "heartbeat failed, retrying");
+            false
+        }
+    }
+}
+
+/// Has the store count this node for `timeout`; with zero, no longer. Returns its place, the size of the fleet, and the
+/// time since which the store has counted it without a gap.
+async fn call(store: &StoreInner, timeout: Span) -> Result<(u32, u32, u64), StoreError> {
+    let name = store.shared.fleet_key("nodes");
+    let node = store.topology.node(store.topology.group_of_name(&name))?;
+    let timeout = (timeout.as_micros() / 1_000).to_string().into_bytes();
+    let arguments = [store.fleet.name.clone().into_bytes(), timeout];
+    let script = &store.shared.scripts.heartbeat;
+    node.call(ScriptCall { script, keys: &[name], arguments: &arguments }).await
+}
+
+/// Sends heartbeats until the store is dropped, or has left the fleet.
+#[allow(clippy::disallowed_methods, reason = "heartbeats have their own pace")]
+pub(crate) async fn heartbeat_loop(store: Weak<StoreInner>) {
+    loop {
+        let replied = match store.upgrade() {
+            Some(store) if !store.fleet.left.load(Ordering::Relaxed) => {
+                send_heartbeat(&store).await
+            }
+            Some(_) | None => return,
+        };
+        tokio::time::sleep(if replied { HEARTBEAT_INTERVAL } else { HEARTBEAT_RETRY }).await;
+    }
+}
+
+/// Removes this node from the fleet.
+pub(crate) async fn leave(store: &Arc<StoreInner>) {
+    store.fleet.left.store(true, Ordering::Relaxed);
+    // Before the store knows: the other nodes then use the share of this one.
+    store.fleet.membership.rcu(|known| {
+        let mut known = Membership::clone(known);
+        known.leave();
+        known
+    });
+    if let Err(error) = call(store, Span::ZERO).await {
+        tracing::debug!(%error, "cannot leave the fleet, counted until the heartbeat timeout");
+    }
+}

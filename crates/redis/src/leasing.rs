@@ -1,0 +1,78 @@
+//! Lease requests of nodes: those for one server travel together, and one for a limit without leases is charged.
+//!
+//! A request is sent once. The call goes on when the caller has no time left: its lease then expires.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::future::{join, join_all};
+use tidegate_core::{Ask, Granted, Key, Limit, Span};
+use tokio::time::Instant;
+
+use super::charging;
+use super::lease_call::{LeaseCall, LeaseResult};
+use super::script_batch::ScriptRequest;
+use super::script_queue::wait_for_reply;
+use super::store::StoreInner;
+use super::topology::KeyGroup;
+use tidegate_limiter::store::{Answer, Charge, ChargeMode, StoreError};
+
+/// Sends every request. Returns the results within the deadline, in the order of `asks`.
+pub(crate) async fn ask(
+    store: &Arc<StoreInner>,
+    asks: &[(Key, Arc<Limit>, Ask)],
+) -> Vec<LeaseResult> {
+    let deadline = Instant::now() + store.shared.config.timeout();
+    let mut groups: BTreeMap<KeyGroup, Vec<LeaseCall>> = BTreeMap::new();
+    let (mut exact, mut replies) = (Vec::new(), Vec::new());
+    for (place, ask) in asks.iter().enumerate() {
+        let (key, limit, _) = ask;
+        if !limit.leases() {
+            exact.push(place);
+            continue;
+        }
+        let (call, reply) = LeaseCall::new(ask);
+        let group = store.topology.group(&store.shared, *key);
+        groups.entry(group).or_default().push(call);
+        replies.push((place, reply));
+    }
+    let asked = u64::try_from(replies.len()).unwrap_or(u64::MAX);
+    store.shared.counters.asks.fetch_add(asked, Ordering::Relaxed);
+    for (group, calls) in groups {
+        match store.topology.node(group) {
+            Ok(node) => node.submit_leases(calls),
+            Err(error) => calls.into_iter().for_each(|call| call.fail(error.clone())),
+        }
+    }
+    let charges = exact.iter().map(|place| charge(store, &asks[*place]));
+    let replies = replies.into_iter().map(|(place, reply)| async move {
+        (place, wait_for_reply(&store.shared, reply, deadline, |result| result).await)
+    });
+    let (replies, charges) = join(join_all(replies), join_all(charges)).await;
+    let mut results: Vec<LeaseResult> = vec![Err(unanswered()); asks.len()];
+    replies.into_iter().for_each(|(place, result)| results[place] = result);
+    exact.into_iter().zip(charges).for_each(|(place, result)| results[place] = result);
+    results
+}
+
+fn unanswered() -> StoreError {
+    let reason = "the call was given up".into();
+    StoreError::Interrupted { store: "redis".into(), reason }
+}
+
+/// Charges a limit that has no leases.
+async fn charge(
+    store: &Arc<StoreInner>,
+    (key, limit, ask): &(Key, Arc<Limit>, Ask),
+) -> LeaseResult {
+    let charge = Charge { key: *key, shared: *key, limit, cost: ask.cost, alone: true };
+    let mode = ChargeMode::of_cost(ask.cost);
+    match charging::charge(store, &[charge], mode).await.pop() {
+        Some(Answer::Decided(outcome)) => {
+            Ok(Granted { outcome, held: 0, life: Span::ZERO, standing: None })
+        }
+        Some(Answer::Failed(error)) => Err(error),
+        Some(Answer::Unasked) | None => Err(unanswered()),
+    }
+}

@@ -1,0 +1,40 @@
+//! Rate limits in your process.
+//!
+//! Without a rules file, [`Limiter::per_key`] gives a handle that limits each key on its own:
+//!
+//! ```
+//! use tidegate::{Limiter, Quota};
+//!
+//! let api = Limiter::per_key(Quota::per_second(100).burst(200))?;
+//! if !api.check("user_42").is_allowed() {
+//!     // 429
+//! }
+//! # Ok::<(), tidegate::QuotaError>(())
+//! ```
+//!
+//! With one, [`Limiter::builder`] takes a [`RuleSet`], and [`Limiter::check`] decides a [`Request`] by
+//! every rule that matches it: all of them are charged, or none. The `tower` feature puts either in
+//! front of an HTTP or gRPC service.
+
+pub use tidegate_core::{
+    Algorithm, Ask, Block, Bound, ClientStates, Decision, DecisionStatus, Granted, HeaderStyle,
+    Hold, HoldId, Holds, Ietf, Key, Keyer, Limit, Outcome, Owed, Problem, Quota, QuotaError,
+    Report, Request, RequestError, Reset, RuleIndex, RuleOutcome, Slip, Span, Standing, State,
+    Timestamp, UndecidedRule, Verdict, hold,
+};
+#[cfg(feature = "tower")]
+pub use tidegate_limiter::tower;
+pub use tidegate_limiter::{
+    AcquireError, Admission, Answer, Answers, BlockList, Charge, ChargeMode, CheckRequest,
+    CheckTarget, Clock, Era, ExceedsCapacity, FailureCounts, Footing, ForgetError, Heard, Limiter,
+    LimiterBuilder, LiveLimiter, ManualClock, Membership, MemoryStore, MemoryUse,
+    NotASingleKeyRule, Outcomes, PerKey, Receipt, Refund, Share, SlotGuard, Stake, Store,
+    StoreError, UnknownRule, block, clock, coordination, limiter, live, per_key, store,
+};
+#[cfg(feature = "redis")]
+pub use tidegate_redis::{
+    self as redis, Address, DocumentVersion, Draft, Edition, Expected, Latency, Latest, OpenError,
+    PutError, RedisConfig, RedisConfigError, RedisCounts, RedisDocument, RedisStore, Secret,
+    ServerReport, ServerUse, Servers, Tls, TlsIdentity,
+};
+pub use tidegate_rules::{self as rule, Rule, RuleSet};
