@@ -45,12 +45,12 @@ bench: setup
 
 bench-doors:
 	@tools/setup-bench.sh
-	$(CARGO) build --locked --profile dist -p tidegate-server -p tidegate-bench --bin tidegate --bin empty --bin doors
+	$(CARGO) build --locked --profile dist -p tidegate-cli -p tidegate-bench --bin tidegate --bin empty --bin doors
 	$${CARGO_TARGET_DIR:-target}/dist/doors
 
 bench-gateway:
 	@tools/setup-bench.sh
-	$(CARGO) build --locked --profile dist -p tidegate-server -p tidegate-bench --bin tidegate --bin gateway
+	$(CARGO) build --locked --profile dist -p tidegate-cli -p tidegate-bench --bin tidegate --bin gateway
 	$${CARGO_TARGET_DIR:-target}/dist/gateway
 
 bench-reload:
@@ -59,7 +59,7 @@ bench-reload:
 instructions:
 	@tools/setup.sh valgrind
 	@# Valgrind hides the vDSO, which rustix reads unless it is told to use libc.
-	RUSTFLAGS="--cfg rustix_use_libc" $(CARGO) build --locked --release -p tidegate-server -p tidegate-bench --bin tidegate --bin instructions
+	RUSTFLAGS="--cfg rustix_use_libc" $(CARGO) build --locked --release -p tidegate-cli -p tidegate-bench --bin tidegate --bin instructions
 	$${CARGO_TARGET_DIR:-target}/release/instructions $(if $(WRITE),--write) $(PATHS)
 
 frontier: setup
@@ -80,7 +80,7 @@ soak:
 
 soak-faults: setup
 	TIDEGATE_SOAK_SECONDS=$(SECONDS) TIDEGATE_SEED=$(SEED) TIDEGATE_SOAK_EPISODE=$(EPISODE) $(CARGO) test --locked \
-	  -p tidegate-server --all-features --test it -- --ignored --nocapture fault_soak::stated_bounds_hold_under_random_faults
+	  -p tidegate-cli --all-features --test it -- --ignored --nocapture fault_soak::stated_bounds_hold_under_random_faults
 
 fuzz:
 	@command -v cargo-fuzz >/dev/null || { echo "fuzz: will install cargo-fuzz from crates.io"; $(CARGO) install --locked cargo-fuzz; }
@@ -91,10 +91,10 @@ fuzz:
 	done
 
 pictures: setup
-	$(CARGO) test --locked -p tidegate-server --test it -- --ignored pictures_for_the_readme
+	$(CARGO) test --locked -p tidegate-cli --test it -- --ignored pictures_for_the_readme
 
 reference:
-	TIDEGATE_REFERENCE=write $(CARGO) test --locked -p tidegate-server --lib -- the_committed_reference_is_not_stale
+	TIDEGATE_REFERENCE=write $(CARGO) test --locked -p tidegate-cli --bin tidegate -- the_committed_reference_is_not_stale
 
 proto:
 	TIDEGATE_PROTO=write $(CARGO) test --locked -p tidegate-proto --lib -- generated_code_is_current

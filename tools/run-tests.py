@@ -19,7 +19,9 @@ import time
 CARGO = os.environ.get("CARGO", "cargo")
 CORES = os.cpu_count() or 2
 # Tests that mostly wait for other processes share a core with three others. Property tests use one each.
-THREADS_PER_CORE = {"tidegate": 3, "tidegate-net": 3, "tidegate-redis": 3, "tidegate-server": 3, "tidegate-testkit": 3}
+WAITING = ["tidegate", "tidegate-admin", "tidegate-cli", "tidegate-gateway", "tidegate-net", "tidegate-redis", "tidegate-service",
+           "tidegate-testkit", "tidegate-transport"]
+THREADS_PER_CORE = dict.fromkeys(WAITING, 3)
 # Tests in a module of this name run one after the other, with nothing beside them: they depend on time.
 SERIAL = "::serial::"
 # What is tested. Doc tests name the same packages, so that both share what is built.
@@ -143,7 +145,7 @@ def main():
         "format": lambda: cargo("fmt", "--all", "--check"),
         "lint": lambda: cargo("clippy", *workspace, "--all-targets", "--", "-D", "warnings")
         and cargo("check", "--locked", "-p", "tidegate", "--no-default-features")
-        and cargo("clippy", "--locked", "-p", "tidegate-server", "--no-default-features", "--all-targets", "--", "-D", "warnings"),
+        and cargo("clippy", "--locked", "-p", "tidegate-cli", "--no-default-features", "--all-targets", "--", "-D", "warnings"),
         "tests": None,
         "doctests": lambda: cargo("test", *TESTED, "--doc", "--no-fail-fast"),
         "docs": lambda: cargo("doc", *workspace, "--no-deps", RUSTDOCFLAGS="-D warnings"),

@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| tidegate_server::fuzzing::check_json(bytes));
+fuzz_target!(|bytes: &[u8]| tidegate_transport::fuzzing::check_json(bytes));

@@ -5,6 +5,6 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(text) = std::str::from_utf8(bytes) {
-        tidegate_server::fuzzing::envoy_yaml(text);
+        tidegate_service::fuzzing::envoy_yaml(text);
     }
 });

@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| tidegate_server::fuzzing::resp(bytes));
+fuzz_target!(|bytes: &[u8]| tidegate_transport::fuzzing::resp(bytes));

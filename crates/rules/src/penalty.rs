@@ -150,8 +150,9 @@ pub enum PenaltyError {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use tidegate_core::algorithm::Algorithm;
+
+    use super::*;
 
     fn limit(amount: u64) -> Limit {
         Limit::new(Algorithm::FixedWindow, Quota::per_minute(amount)).unwrap()

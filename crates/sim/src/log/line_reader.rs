@@ -7,10 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Uri};
-use tidegate_core::{
-    Request,
-    address::{DEFAULT_IPV6_PREFIX, client_network},
-};
+use tidegate_core::Request;
+use tidegate_core::address::{DEFAULT_IPV6_PREFIX, client_network};
 use tidegate_limiter::tower::{Lookup, request_target};
 
 use crate::log::batch::RequestBatch;

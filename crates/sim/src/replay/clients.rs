@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use tidegate_core::{Request, TerminalSafe, Timestamp};
-use tidegate_limiter::{BlockList, block::Subject};
+use tidegate_limiter::BlockList;
+use tidegate_limiter::block::Subject;
 use tidegate_rules::{ClientName, Rule};
 
 /// The clients that a rule counts as one.

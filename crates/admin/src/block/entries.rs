@@ -1,0 +1,130 @@
+//! The entries of the block list as they are told: all, in parts, or as networks alone.
+
+use std::sync::Arc;
+
+use crate::query;
+use hyper::Response;
+use serde::Serialize;
+use tidegate_core::{CallError, Timestamp, quote};
+use tidegate_limiter::block::{BlockList, By, Entry, Subject};
+use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_service::top::subject_of;
+
+/// Most entries of one answer. Who does not ask for a part gets all.
+const PAGE: usize = 10_000;
+
+/// How the list is asked for.
+enum Asked {
+    /// Networks alone, one per line.
+    Plain,
+    /// At most so many entries, those after a subject.
+    Part { limit: usize, after: Option<Subject> },
+}
+
+impl Asked {
+    fn read(query: Option<&str>) -> Result<Self, CallError> {
+        let [format, limit, after] =
+            query::known(query, ["format", "limit", "after"], "format, limit or after")?;
+        match format.as_deref() {
+            None | Some("json") => {}
+            Some("plain") if limit.is_none() && after.is_none() => return Ok(Self::Plain),
+            Some("plain") => {
+                return Err(CallError::invalid(
+                    "format",
+                    quote("plain"),
+                    "json for a part of the list",
+                ));
+            }
+            Some(other) => return Err(CallError::invalid("format", quote(other), "json or plain")),
+        }
+        let limit = query::number("limit", limit.as_deref(), usize::MAX, PAGE)?;
+        let wanted = "the id of a network or client";
+        let after = after
+            .map(|id| of_id(&id).ok_or_else(|| CallError::invalid("after", quote(&id), wanted)));
+        Ok(Self::Part { limit, after: after.transpose()? })
+    }
+}
+
+/// Answers a request for the list.
+pub(super) fn list(blocks: &BlockList, now: Timestamp, query: Option<&str>) -> Response<Body> {
+    #[derive(Serialize)]
+    struct List<'a> {
+        entries: Vec<Shown<'a>>,
+        /// Where to go on, if there is more.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        next: Option<String>,
+        refused: u64,
+        evicted: u64,
+    }
+    let (limit, after) = match Asked::read(query) {
+        Ok(Asked::Part { limit, after }) => (limit, after),
+        Ok(Asked::Plain) => {
+            let lines = blocks.export(now).into_iter().map(|network| format!("{network}\n"));
+            return response::plain(lines.collect::<String>());
+        }
+        Err(fault) => return response::fault(&fault),
+    };
+    let (entries, usage) = (blocks.entries(now), blocks.usage());
+    // The entry to go on after may be gone by now.
+    let read = after
+        .map_or(0, |after| entries.partition_point(|entry: &Arc<Entry>| entry.subject <= after));
+    let rest = &entries[read..];
+    let (shown, more) = rest.split_at(limit.min(rest.len()));
+    let next = shown.last().filter(|_| !more.is_empty()).map(|last| last.subject.to_string());
+    let entries = shown.iter().map(|entry| Shown::of(entry, now)).collect();
+    response::json(
+        200,
+        JSON,
+        &List { entries, next, refused: usage.refused, evicted: usage.evicted },
+    )
+}
+
+/// Whom an id is about.
+pub(super) fn of_id(id: &str) -> Option<Subject> {
+    let network = || tidegate_rules::network(id).ok().map(Subject::Network);
+    subject_of(id).or_else(network)
+}
+
+/// An entry as it is told: whom it is about in the clear only if that is an address.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Shown<'a> {
+    id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ip: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attributes: Option<&'a [Box<str>]>,
+    /// Unix seconds, rounded up.
+    until: u64,
+    seconds_left: u64,
+    by: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<&'a str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    reason: &'a str,
+    added: u64,
+}
+
+impl<'a> Shown<'a> {
+    pub(super) fn of(entry: &'a Entry, now: Timestamp) -> Self {
+        let (ip, attributes) = match &entry.subject {
+            Subject::Network(network) => (Some(network.to_string()), None),
+            Subject::Client { attributes, .. } => (None, Some(&**attributes)),
+        };
+        let (by, rule) = match &entry.by {
+            By::Penalty { rule } => ("penalty", Some(&**rule)),
+            By::Operator => ("operator", None),
+        };
+        Self {
+            id: entry.subject.to_string(),
+            ip,
+            attributes,
+            until: entry.until.as_secs_ceil(),
+            seconds_left: entry.until.since(now).as_secs_ceil(),
+            by,
+            rule,
+            reason: entry.reason.as_str(),
+            added: entry.added.as_secs_ceil(),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! `/v1/live`: what happens now, second by second.
+
+use hyper::Response;
+use serde::Serialize;
+use tidegate_core::{CallError, quote};
+use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_service::live::{Second, second};
+use tidegate_service::metrics::Said;
+use tidegate_service::service::InForce;
+use tidegate_service::store::AnyStore;
+
+use crate::{Admin, query};
+
+/// Answers a request for the last seconds.
+pub(super) fn answer(admin: &Admin, now: &InForce, query: Option<&str>) -> Response<Body> {
+    let since = match since(query) {
+        Ok(since) => since,
+        Err(fault) => return response::fault(&fault),
+    };
+    let (live, service, limiter) = (&admin.live, &admin.service, now.limiter());
+    let rates = live.rates();
+    let said = service.books().metrics.sample(now).rules;
+    let rules = said.iter().map(|(rule, total)| Rule {
+        rule,
+        total: *total,
+        per_second: rates.get(rule).copied().unwrap_or_default(),
+    });
+    let shown = Shown {
+        node: admin.keeper.node(),
+        release: env!("CARGO_PKG_VERSION"),
+        started: second(live.started()),
+        ready: service.unready().is_none(),
+        at: second(service.clock().now()),
+        rules_version: now.version().number,
+        rules_hash: &now.version().hash,
+        store: match &**limiter.store() {
+            AnyStore::Memory(_) => "memory",
+            AnyStore::Redis(_) => "redis",
+        },
+        blocked: limiter.blocks().usage().entries,
+        seconds: live.seconds(since),
+        rules: rules.collect(),
+    };
+    response::json(200, JSON, &shown)
+}
+
+/// After which second; without a word all that are kept.
+fn since(query: Option<&str>) -> Result<u64, CallError> {
+    let [since] = query::known(query, ["since"], "since")?;
+    let Some(since) = since else { return Ok(0) };
+    since.parse().map_err(|_| CallError::invalid("since", quote(&since), "Unix seconds"))
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Shown<'a> {
+    node: &'a str,
+    release: &'static str,
+    /// Unix seconds, as all times here.
+    started: u64,
+    ready: bool,
+    at: u64,
+    rules_version: u64,
+    rules_hash: &'a str,
+    store: &'static str,
+    /// Entries of the block list.
+    blocked: usize,
+    /// Whole seconds, the oldest first.
+    seconds: Vec<Second>,
+    rules: Vec<Rule<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Rule<'a> {
+    rule: &'a str,
+    /// Since the start, or since the rule came.
+    total: Said<u64>,
+    /// Over the last ten seconds.
+    per_second: Said<f64>,
+}

@@ -1,0 +1,110 @@
+//! `/v1/rules`: the rules in force, and the ways to change them.
+
+mod fleet;
+mod pushing;
+mod reading;
+
+use std::net::SocketAddr;
+
+use hyper::body::Incoming;
+use hyper::{Method, Request, Response, StatusCode};
+use serde::Serialize;
+use tidegate_net::http::response::{self, Body};
+use tidegate_rules::RuleError;
+use tidegate_service::config_error::ConfigError;
+use tidegate_service::rules::PushError;
+use tidegate_service::service::InForce;
+
+use crate::Admin;
+
+/// What the paths here begin with.
+pub(super) const PATH: &str = "/v1/rules";
+
+/// Answers a request about rules.
+pub(super) async fn answer(
+    admin: &Admin,
+    now: &InForce,
+    request: Request<Incoming>,
+    from: SocketAddr,
+) -> Response<Body> {
+    let keeper = &admin.keeper;
+    let path = request.uri().path().strip_prefix(PATH).unwrap_or_default().to_owned();
+    let allowed = match path.as_str() {
+        "" => "GET, HEAD, PUT, OPTIONS",
+        "/diff" => "GET, HEAD, POST, OPTIONS",
+        _ => "GET, HEAD, OPTIONS",
+    };
+    match (path.as_str(), request.method()) {
+        (_, &Method::OPTIONS) => response::options(allowed),
+        ("", &Method::GET | &Method::HEAD) => reading::rules(keeper, now, &request).await,
+        ("", &Method::PUT) => pushing::push(admin, request, from).await,
+        ("/diff", &Method::GET | &Method::HEAD) => pushing::between(keeper, &request).await,
+        ("/diff", &Method::POST) => pushing::difference(admin, now, request).await,
+        ("/history", &Method::GET | &Method::HEAD) => fleet::history(keeper, &request).await,
+        ("/status", &Method::GET | &Method::HEAD) => fleet::status(keeper).await,
+        (_, other) => {
+            let wanted = allowed.trim_end_matches(", OPTIONS");
+            response::wrong_method(&format!("method: found {other}, wanted {wanted}"), allowed)
+        }
+    }
+}
+
+/// What an error says to whoever asked for a change.
+fn refused(error: &PushError) -> Response<Body> {
+    match error {
+        PushError::Elsewhere { source_name } => response::problem(
+            StatusCode::CONFLICT,
+            &format!(
+                "rules come from {source_name} on this server, change them there; \
+             rules: {{redis: true}} in tidegate.yaml keeps them in Redis, where they can be pushed"
+            ),
+        ),
+        PushError::Invalid(error) => invalid(error),
+        PushError::Conflict { found } => {
+            let version = found.as_ref().map_or(0, |found| found.number);
+            let more = Met { version };
+            response::problem_and(StatusCode::PRECONDITION_FAILED, &error.to_string(), &more)
+        }
+        PushError::Store(error) => {
+            let detail = format!("not confirmed by the store: {error}");
+            response::problem(StatusCode::SERVICE_UNAVAILABLE, &detail)
+        }
+    }
+}
+
+/// What is wrong with a document, line by line.
+fn invalid(error: &ConfigError) -> Response<Body> {
+    let errors = match error {
+        ConfigError::Rules(errors) => errors.iter().map(Wrong::of).collect(),
+        other => vec![Wrong { line: None, message: other.to_string() }],
+    };
+    let detail = match errors.len() {
+        1 => "the document has an error".to_owned(),
+        count => format!("the document has {count} errors"),
+    };
+    response::problem_and(StatusCode::UNPROCESSABLE_ENTITY, &detail, &Wrongs { errors })
+}
+
+/// The version that is there instead of the expected one.
+#[derive(Serialize)]
+struct Met {
+    version: u64,
+}
+
+#[derive(Serialize)]
+struct Wrongs {
+    errors: Vec<Wrong>,
+}
+
+#[derive(Serialize)]
+struct Wrong {
+    line: Option<u64>,
+    message: String,
+}
+
+impl Wrong {
+    fn of(error: &RuleError) -> Self {
+        // The line stands beside it, and what the document is called is of no use here.
+        Self { line: error.line(), message: error.without_place() }
+    }
+}

@@ -1,0 +1,98 @@
+//! The versions of the rules, and which node has which.
+
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::{Request, Response};
+use serde::Serialize;
+use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_redis::DocumentVersion;
+use tidegate_service::rules::{Keeper, NodeReport};
+
+use crate::query;
+use crate::rules::refused;
+
+/// How many versions are shown unless more are asked for.
+const USUAL: usize = 20;
+/// The most that are kept.
+const MOST: usize = 50;
+
+/// Answers `GET /v1/rules/history`.
+pub(super) async fn history(keeper: &Arc<Keeper>, request: &Request<Incoming>) -> Response<Body> {
+    let most = query::known(request.uri().query(), ["limit"], "limit")
+        .and_then(|[limit]| query::number("limit", limit.as_deref(), USUAL, MOST));
+    let most = match most {
+        Ok(most) => most,
+        Err(fault) => return response::fault(&fault),
+    };
+    let shared = match keeper.shared() {
+        Ok(shared) => shared,
+        Err(error) => return refused(&error),
+    };
+    match shared.history(most).await {
+        Ok(versions) => {
+            let versions = versions.iter().map(Shown::of).collect();
+            response::json(200, JSON, &History { versions })
+        }
+        Err(error) => refused(&error.into()),
+    }
+}
+
+#[derive(Serialize)]
+struct History<'a> {
+    versions: Vec<Shown<'a>>,
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    version: u64,
+    hash: &'a str,
+    /// Unix seconds.
+    at: u64,
+    by: &'a str,
+    note: &'a str,
+    bytes: u64,
+}
+
+impl<'a> Shown<'a> {
+    fn of(version: &'a DocumentVersion) -> Self {
+        Self {
+            version: version.number,
+            hash: &version.hash,
+            at: version.at.as_secs_ceil(),
+            by: &version.by,
+            note: &version.note,
+            bytes: version.bytes,
+        }
+    }
+}
+
+/// Answers `GET /v1/rules/status`. This node is known to itself, also when the others are not.
+pub(super) async fn status(keeper: &Arc<Keeper>) -> Response<Body> {
+    let own = keeper.report();
+    let (nodes, unknown) = match keeper.reports().await {
+        Ok(nodes) => (nodes, None),
+        Err(error) => (vec![own.clone()], Some(error.to_string())),
+    };
+    let latest = keeper.standing().latest;
+    let NodeReport { node, source, version, behind, problem, .. } = own;
+    response::json(
+        200,
+        JSON,
+        &Status { node, source, version, latest, behind, problem, unknown, nodes },
+    )
+}
+
+#[derive(Serialize)]
+struct Status {
+    node: String,
+    source: String,
+    version: u64,
+    latest: u64,
+    behind: bool,
+    problem: Option<String>,
+    /// Why other nodes are not listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unknown: Option<String>,
+    nodes: Vec<NodeReport>,
+}

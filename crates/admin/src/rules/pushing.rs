@@ -1,0 +1,174 @@
+//! Pushing rules, and seeing before what that would change.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::header::{ETAG, HeaderMap, HeaderValue, IF_MATCH};
+use hyper::{Request, Response, StatusCode};
+use percent_encoding::percent_decode_str;
+use serde::Serialize;
+use tidegate_core::{CallError, quote};
+use tidegate_net::http::body;
+use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_redis::Expected;
+use tidegate_rules::RuleSet;
+use tidegate_service::rules::Keeper;
+use tidegate_service::rules::diff::Difference;
+use tidegate_service::service::InForce;
+
+use crate::rules::{invalid, refused};
+use crate::{Admin, query};
+
+/// Who pushes, and why; as they say themselves.
+const BY: &str = "tidegate-by";
+const NOTE: &str = "tidegate-note";
+/// Longest of either in characters.
+const WORDS: usize = 200;
+
+/// Answers `PUT /v1/rules`.
+pub(super) async fn push(
+    admin: &Admin,
+    request: Request<Incoming>,
+    from: SocketAddr,
+) -> Response<Body> {
+    let headers = request.headers();
+    let said =
+        (|| Ok::<_, CallError>((expected(headers)?, words(headers, BY)?, words(headers, NOTE)?)))();
+    let (expected, by, note) = match said {
+        Ok((Some(expected), by, note)) => (expected, by, note),
+        Ok((None, ..)) => {
+            let detail = "if-match: found nothing, wanted the version that is replaced, \
+                          as GET /v1/rules has it in ETag, or *";
+            return response::problem(StatusCode::PRECONDITION_REQUIRED, detail);
+        }
+        Err(fault) => return response::fault(&fault),
+    };
+    // Whoever can't push anyway need not send a document first, except to see the answer.
+    let by = by.unwrap_or_else(|| from.ip().to_string());
+    let text = match document(admin, request).await {
+        Ok(text) => text,
+        Err(response) => return response,
+    };
+    match admin.keeper.push(&text, &by, &note.unwrap_or_default(), expected).await {
+        Ok(version) => {
+            tracing::info!(%from, by, version = version.number, "rules changed by an operator");
+            let now = admin.service.now();
+            let rules = now.limiter().rules().rules().len();
+            let pushed = Pushed { version: version.number, hash: &now.version().hash, rules };
+            let mut response = response::json(200, JSON, &pushed);
+            if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", version.number)) {
+                response.headers_mut().insert(ETAG, tag);
+            }
+            response
+        }
+        Err(error) => refused(&error),
+    }
+}
+
+#[derive(Serialize)]
+struct Pushed<'a> {
+    version: u64,
+    hash: &'a str,
+    rules: usize,
+}
+
+/// Answers `POST /v1/rules/diff`: what pushing the document would change.
+pub(super) async fn difference(
+    admin: &Admin,
+    now: &InForce,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let text = match document(admin, request).await {
+        Ok(text) => text,
+        Err(response) => return response,
+    };
+    match admin.keeper.checked(&text).await {
+        Ok(rules) => {
+            let difference = Difference::between(now.limiter().rules(), &rules.set);
+            response::json(200, JSON, &difference)
+        }
+        Err(error) => invalid(&error),
+    }
+}
+
+/// Answers `GET /v1/rules/diff?from=6&to=7`.
+pub(super) async fn between(keeper: &Arc<Keeper>, request: &Request<Incoming>) -> Response<Body> {
+    let versions = query::known(request.uri().query(), ["from", "to"], "from and to");
+    let versions = versions.and_then(|[from, to]| {
+        let number = |name: &str, value: Option<&str>| match value {
+            Some(value) => query::number(name, Some(value), 0, usize::MAX),
+            None => Err(CallError::invalid(name, "nothing", "the number of a version")),
+        };
+        Ok([number("from", from.as_deref())?, number("to", to.as_deref())?])
+    });
+    let versions = match versions {
+        Ok(versions) => versions,
+        Err(fault) => return response::fault(&fault),
+    };
+    let mut sets: Vec<RuleSet> = Vec::new();
+    for number in versions {
+        let number = u64::try_from(number).unwrap_or(u64::MAX);
+        let shared = match keeper.shared() {
+            Ok(shared) => shared,
+            Err(error) => return refused(&error),
+        };
+        let edition = match shared.edition(number).await {
+            Ok(Some(edition)) => edition,
+            Ok(None) => {
+                let detail = format!("version {number} is not kept, or never was");
+                return response::problem(StatusCode::NOT_FOUND, &detail);
+            }
+            Err(error) => return refused(&error.into()),
+        };
+        match keeper.checked(&edition.text).await {
+            Ok(rules) => sets.push(rules.set),
+            Err(error) => return invalid(&error),
+        }
+    }
+    match sets.as_slice() {
+        [from, to] => response::json(200, JSON, &Difference::between(from, to)),
+        _ => response::problem(StatusCode::INTERNAL_SERVER_ERROR, "two versions were not compared"),
+    }
+}
+
+/// The body as text. Only a few of these are read at a time, they may be long.
+async fn document(admin: &Admin, request: Request<Incoming>) -> Result<String, Response<Body>> {
+    let _room = admin
+        .documents
+        .try_acquire()
+        .map_err(|_| response::overloaded("others are pushing rules at this moment"))?;
+    let bytes = body::read(request, RuleSet::MAX_DOCUMENT).await?;
+    String::from_utf8(bytes.into()).map_err(|_| {
+        let fault = CallError::invalid("body", "bytes that are no text", "text in UTF-8");
+        response::fault(&fault)
+    })
+}
+
+/// Which version is to be replaced; `None` if nobody says so.
+fn expected(headers: &HeaderMap) -> Result<Option<Expected>, CallError> {
+    let Some(value) = headers.get(IF_MATCH) else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default().trim();
+    if text == "*" {
+        return Ok(Some(Expected::Any));
+    }
+    match text.trim_matches('"').parse() {
+        Ok(number) => Ok(Some(Expected::Number(number))),
+        Err(_) => Err(CallError::invalid("if-match", quote(text), "one version, like \"7\", or *")),
+    }
+}
+
+/// What a header says in words, escaped as in a URL.
+fn words(headers: &HeaderMap, name: &str) -> Result<Option<String>, CallError> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    let text = percent_decode_str(value.to_str().unwrap_or_default()).decode_utf8();
+    let fits = |text: &str| text.chars().count() <= WORDS && !text.chars().any(char::is_control);
+    match text {
+        Ok(text) if text.is_empty() => Ok(None),
+        Ok(text) if fits(&text) => Ok(Some(text.into_owned())),
+        _ => {
+            let wanted = format!("at most {WORDS} characters, escaped as in a URL");
+            Err(CallError::invalid(name, "something else", wanted))
+        }
+    }
+}

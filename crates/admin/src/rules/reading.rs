@@ -1,0 +1,121 @@
+//! The rules in force, as their author wrote them or as they are enforced; and those before them.
+
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH};
+use hyper::{Request, Response, StatusCode};
+use serde::Serialize;
+use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_service::rules::{Keeper, NUMBER, RuleView};
+use tidegate_service::service::{InForce, Version};
+
+use crate::query;
+use crate::rules::refused;
+
+const YAML: HeaderValue = HeaderValue::from_static("application/yaml");
+
+/// Answers `GET /v1/rules`; with nothing new to whoever has this version.
+pub(super) async fn rules(
+    keeper: &Arc<Keeper>,
+    now: &InForce,
+    request: &Request<Incoming>,
+) -> Response<Body> {
+    let [wanted] = match query::known(request.uri().query(), ["version"], "version") {
+        Ok(known) => known,
+        Err(fault) => return response::fault(&fault),
+    };
+    if let Some(wanted) = wanted {
+        return match query::number("version", Some(&wanted), 0, usize::MAX) {
+            Ok(number) => older(keeper, u64::try_from(number).unwrap_or(u64::MAX)).await,
+            Err(fault) => response::fault(&fault),
+        };
+    }
+    let version = now.version();
+    let tag = tag(keeper, version);
+    let known = request.headers().get_all(IF_NONE_MATCH).iter().any(|value| {
+        let tags = value.to_str().unwrap_or_default().split(',').map(str::trim);
+        tags.into_iter().any(|known| known == "*" || known.trim_start_matches("W/") == tag)
+    });
+    let mut response = if known {
+        let mut response = Response::new(Body::default());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        response
+    } else if !wants_yaml(request) {
+        let rules = now.limiter().rules().rules().iter().map(RuleView::of).collect();
+        response::json(200, JSON, &Rules::of(keeper, version, rules))
+    } else if let Some(text) = &version.text {
+        document(text, version.number)
+    } else {
+        let detail = format!("rules from {} are no document", keeper.source());
+        return response::problem(StatusCode::NOT_FOUND, &detail);
+    };
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        response.headers_mut().insert(ETAG, tag);
+    }
+    response
+}
+
+/// Numbers that only this node counts may begin anew with it: the hash tells those apart.
+fn tag(keeper: &Keeper, version: &Version) -> String {
+    match keeper.shared() {
+        Ok(_) => format!("\"{}\"", version.number),
+        Err(_) => format!("\"{}.{}\"", version.number, version.hash),
+    }
+}
+
+fn wants_yaml(request: &Request<Incoming>) -> bool {
+    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("yaml"))
+}
+
+async fn older(keeper: &Keeper, number: u64) -> Response<Body> {
+    let shared = match keeper.shared() {
+        Ok(shared) => shared,
+        Err(error) => return refused(&error),
+    };
+    match shared.edition(number).await {
+        Ok(Some(edition)) => document(&edition.text, edition.version.number),
+        Ok(None) => {
+            let detail = format!("version {number} is not kept, or never was");
+            response::problem(StatusCode::NOT_FOUND, &detail)
+        }
+        Err(error) => refused(&error.into()),
+    }
+}
+
+fn document(text: &str, number: u64) -> Response<Body> {
+    let mut response = response::plain(text.to_owned());
+    response.headers_mut().insert(CONTENT_TYPE, YAML);
+    response.headers_mut().insert(HeaderName::from_static(NUMBER), HeaderValue::from(number));
+    response
+}
+
+#[derive(Serialize)]
+pub(crate) struct Rules<'a> {
+    version: u64,
+    hash: &'a str,
+    source: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    by: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    note: &'a str,
+    /// Unix seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<u64>,
+    rules: Vec<RuleView<'a>>,
+}
+
+impl<'a> Rules<'a> {
+    fn of(keeper: &'a Keeper, version: &'a Version, rules: Vec<RuleView<'a>>) -> Self {
+        Self {
+            version: version.number,
+            hash: &version.hash,
+            source: keeper.source(),
+            by: &version.by,
+            note: &version.note,
+            at: version.at.map(|at| at.as_secs_ceil()),
+            rules,
+        }
+    }
+}

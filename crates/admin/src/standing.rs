@@ -1,0 +1,114 @@
+//! A client of a rule, and how it stands.
+
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+use tidegate_core::{CallError, Request, RuleIndex, quote};
+use tidegate_limiter::{CheckRequest, CheckTarget, Limiter, StoreError};
+use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_rules::Rule;
+use tidegate_service::service::{Client, addressed, unknown_rule};
+use tidegate_service::store::AnyStore;
+use tidegate_service::top;
+
+/// A client of a rule.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) rule: &'a Rule,
+    rule_index: RuleIndex,
+    /// The client as a request of its own.
+    pub(super) request: Request<'a>,
+}
+
+impl<'a> Asked<'a> {
+    /// The client that a rule knows by these words, and what it is about to spend or get.
+    pub(super) fn of(
+        rule_index: RuleIndex,
+        rule: &'a Rule,
+        client: Option<Client<'a>>,
+        cost: u64,
+    ) -> Result<Self, CallError> {
+        let request = addressed(rule, client, Request::new().cost(cost))?;
+        Ok(Self { rule, rule_index, request })
+    }
+
+    pub(super) fn claim(&self) -> CheckRequest<'_, 'a> {
+        CheckRequest { request: &self.request, target: CheckTarget::Rule(self.rule_index) }
+    }
+
+    /// How the block list calls the client; what all clients share has no name.
+    pub(super) fn id(&self, limiter: &Limiter<AnyStore>) -> Option<String> {
+        let subject = limiter.blocks().client_of(self.rule, &self.request);
+        subject.map(|subject| subject.to_string())
+    }
+
+    /// How the client stands now. Nothing is charged for it.
+    pub(super) async fn response(&self, limiter: &Limiter<AnyStore>) -> Response<Body> {
+        let look = limiter.peek_rules(self.claim()).await;
+        if !look.undecided().is_empty() {
+            let detail = "the store can't be asked how the client stands";
+            return response::problem(StatusCode::SERVICE_UNAVAILABLE, detail);
+        }
+        let now = limiter.clock().now();
+        let client = top::Client::of(self.rule, &self.request, limiter.blocks());
+        let block = limiter.blocks().find(&self.request, now).and_then(|entry| entry.block(now));
+        let outcome = look.rule_outcomes().first().map(|rule| rule.outcome);
+        let wait = outcome.and_then(|outcome| outcome.retry_after());
+        let wait = block.as_ref().map(|block| block.retry_after).max(wait);
+        let standing = Standing {
+            rule: self.rule.name(),
+            id: client.as_ref().map(top::Client::id),
+            client: client.and_then(|client| client.name),
+            allowed: block.is_none() && outcome.is_none_or(|outcome| outcome.is_allowed()),
+            limit: outcome.map(|outcome| outcome.limit),
+            remaining: outcome.map(|outcome| outcome.remaining),
+            reset_time: outcome.map(|outcome| (now + outcome.reset_after).as_secs_ceil()),
+            retry_after: wait.map(|wait| wait.as_secs_ceil()),
+            blocked: block.is_some(),
+        };
+        response::json(200, JSON, &standing)
+    }
+}
+
+/// Returns the rule of this name, internal or not, and its index.
+pub(super) fn found<'a>(
+    limiter: &'a Limiter<AnyStore>,
+    name: &str,
+) -> Result<(RuleIndex, &'a Rule), CallError> {
+    let rules = limiter.rules();
+    if name.is_empty() {
+        return Err(CallError::invalid("rule", quote(name), "/v1/clients/RULE/CLIENT"));
+    }
+    let index = rules.rule_index(name);
+    let rule = index.and_then(|index| Some((index, rules.get(index)?)));
+    rule.ok_or_else(|| unknown_rule(name, rules))
+}
+
+/// A change that the store did not confirm: whether it was made is not known.
+pub(super) fn unconfirmed(error: &StoreError) -> Response<Body> {
+    let detail = format!("not confirmed by the store: {error}");
+    response::problem(StatusCode::SERVICE_UNAVAILABLE, &detail)
+}
+
+/// How a client stands, as it is told. A rule that is off says nothing of limits.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Standing<'a> {
+    rule: &'a str,
+    /// What the block list calls it; null for what all clients share.
+    id: Option<String>,
+    /// What the rule calls it; null when that is not to be shown.
+    client: Option<tidegate_rules::ClientName>,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining: Option<u64>,
+    /// Unix seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reset_time: Option<u64>,
+    /// Seconds, while nothing is allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    blocked: bool,
+}

@@ -1,0 +1,68 @@
+//! `tidegate rules history`.
+
+use clap::Args;
+use serde::Deserialize;
+
+use super::super::{Ending, Failure, Output};
+use super::ask::{Answer, Door};
+use super::status::Standing;
+use super::table::{Table, instant};
+
+/// Lists the versions that are kept: who pushed each, when and why
+#[derive(Debug, Args)]
+pub(super) struct History {
+    /// How many at most
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    limit: u32,
+
+    /// As the server answers, in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The versions that are kept, the newest first.
+#[derive(Deserialize)]
+pub(super) struct Versions {
+    pub(super) versions: Vec<Version>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Version {
+    pub(super) version: u64,
+    pub at: u64,
+    #[serde(default)]
+    pub by: String,
+    #[serde(default)]
+    pub note: String,
+    bytes: u64,
+}
+
+pub(super) fn ask(door: &Door<'_>, limit: u32) -> Result<Answer, Failure> {
+    door.read(&format!("/v1/rules/history?limit={limit}"))
+}
+
+impl History {
+    pub(super) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
+        let answer = ask(door, self.limit)?;
+        let Versions { versions } = answer.json()?;
+        if self.json {
+            output.data(answer.body);
+            return Ok(Ending::Fine);
+        }
+        if versions.is_empty() {
+            output.note("nothing was pushed yet");
+            return Ok(Ending::Fine);
+        }
+        let in_force = Standing::ask(door)?.version;
+        let mut table = Table::new(["", "VERSION", "WHEN", "WHO", "BYTES", "NOTE"]);
+        for version in &versions {
+            let mark = if version.version == in_force { "*" } else { "" };
+            let number = version.version.to_string();
+            let (when, bytes) = (instant(version.at), version.bytes.to_string());
+            table.row([mark, &number, &when, &version.by, &bytes, &version.note]);
+        }
+        table.lines().for_each(|line| output.data(line));
+        output.note(format_args!("* is in force here: version {in_force}"));
+        Ok(Ending::Fine)
+    }
+}

@@ -1,0 +1,182 @@
+//! `gateway` of `tidegate.yaml`, `--gateway` and `--upstream`: from what is written to what can be used.
+
+mod route;
+mod upstream;
+
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_saphyr::{Location, Spanned};
+use tidegate_core::Span;
+use tidegate_gateway::{GatewayConfig, RouteConfig, ServerUrl, Timeouts, UpstreamConfig};
+use tidegate_redis::Secret;
+use tidegate_service::config_error::ConfigError;
+
+use self::route::RawRoute;
+use self::upstream::RawUpstream;
+pub(super) use self::upstream::{MAX_IN_FLIGHT, MAX_SERVERS};
+use crate::config::file::Wrongs;
+use crate::config::{DEFAULT_GATEWAY, Door};
+
+/// What names of upstreams and routes look like.
+pub(super) const NAME_PATTERN: &str = "^[A-Za-z0-9_.-]{1,64}$";
+
+/// Longest name of an upstream or a route.
+const MAX_NAME: usize = 64;
+
+/// How `gateway.tell_upstream` is said.
+const YES_OR_NO: [(&str, bool); 2] = [("false", false), ("true", true)];
+
+/// `gateway` as it is written.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawGateway {
+    upstreams: Vec<Spanned<RawUpstream>>,
+    routes: Vec<Spanned<RawRoute>>,
+    timeouts: RawTimeouts,
+    max_wait: Option<Spanned<String>>,
+    tell_upstream: Option<Spanned<String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawTimeouts {
+    connect: Option<Spanned<String>>,
+    response: Option<Spanned<String>>,
+    idle: Option<Spanned<String>>,
+}
+
+/// What a file says about the gateway.
+#[derive(Debug)]
+pub(crate) struct GatewaySource {
+    /// None if the command line is to name them.
+    upstreams: Vec<UpstreamConfig>,
+    routes: Vec<RouteConfig>,
+    timeouts: Timeouts,
+    max_wait: Span,
+    tell_upstream: bool,
+}
+
+impl RawGateway {
+    /// What is meant, after everything wrong was added to `wrong`. Paths are relative to `folder`.
+    pub(super) fn resolve(
+        self,
+        at: Location,
+        folder: &Path,
+        wrong: &mut Wrongs<'_>,
+    ) -> GatewaySource {
+        let upstreams = upstream::resolve(self.upstreams, folder, wrong);
+        GatewaySource {
+            routes: route::resolve(self.routes, &upstreams, at, wrong),
+            upstreams,
+            timeouts: self.timeouts.resolve(wrong),
+            max_wait: wrong.span_within(
+                "gateway.max_wait",
+                self.max_wait,
+                GatewayConfig::MAX_WAIT,
+                (Span::ZERO, Span::HOUR, "0s to 1h"),
+            ),
+            tell_upstream: wrong.word("gateway.tell_upstream", self.tell_upstream, YES_OR_NO),
+        }
+    }
+}
+
+impl RawTimeouts {
+    fn resolve(self, wrong: &mut Wrongs<'_>) -> Timeouts {
+        let usual = Timeouts::default();
+        let mut span = |name: &str, text, usual| {
+            let range = (Span::from_millis(1), Span::HOUR, "1ms to 1h");
+            wrong.span_within(&format!("gateway.timeouts.{name}"), text, usual, range)
+        };
+        Timeouts {
+            connect: span("connect", self.connect, usual.connect),
+            response: span("response", self.response, usual.response),
+            idle: span("idle", self.idle, usual.idle),
+        }
+    }
+}
+
+impl GatewaySource {
+    /// How many upstreams and routes there are.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.upstreams.len(), self.routes.len())
+    }
+
+    /// What the gateway is to do, if there is an upstream. Servers of the command line take the place of
+    /// all upstreams and routes.
+    fn with(self, servers: Vec<ServerUrl>) -> Option<GatewayConfig> {
+        let Self { upstreams, routes, timeouts, max_wait, tell_upstream } = self;
+        if !servers.is_empty() {
+            let config = GatewayConfig::to(servers);
+            return Some(GatewayConfig { timeouts, max_wait, tell_upstream, ..config });
+        }
+        (!upstreams.is_empty()).then_some(GatewayConfig {
+            upstreams,
+            routes,
+            timeouts,
+            max_wait,
+            tell_upstream,
+        })
+    }
+}
+
+/// The gateway's door and what is done behind it: both are there, or neither.
+///
+/// # Errors
+/// A flag is no URL of a server, or a gateway was asked for that has no upstream.
+pub(super) fn resolve(
+    flag: Option<Door>,
+    upstream: &[Secret],
+    listen: Option<Door>,
+    file: Option<GatewaySource>,
+) -> Result<(Door, Option<GatewayConfig>), ConfigError> {
+    let servers = of_flags(upstream)?;
+    let asked = match (&flag, &listen, &file) {
+        (Some(_), ..) => "--gateway",
+        (None, Some(_), _) => "listen.gateway",
+        (None, None, _) => "gateway",
+    };
+    let is_silent = flag.is_none() && listen.is_none() && file.is_none();
+    let gateway = match file {
+        Some(file) => file.with(servers),
+        None if servers.is_empty() => None,
+        None => Some(GatewayConfig::to(servers)),
+    };
+    match (flag.or(listen), gateway) {
+        (Some(Door::Off), _) => Ok((Door::Off, None)),
+        (door, Some(gateway)) => {
+            Ok((door.unwrap_or(Door::At(DEFAULT_GATEWAY.to_owned())), Some(gateway)))
+        }
+        (_, None) if is_silent => Ok((Door::Off, None)),
+        (_, None) => {
+            let reason = "an upstream is wanted, found none".to_owned();
+            Err(ConfigError::Elsewhere { place: asked, reason })
+        }
+    }
+}
+
+/// The servers that `--upstream` names.
+fn of_flags(urls: &[Secret]) -> Result<Vec<ServerUrl>, ConfigError> {
+    let wrong = |reason| ConfigError::Elsewhere { place: "--upstream", reason };
+    if urls.len() > MAX_SERVERS {
+        return Err(wrong(format!("at most {MAX_SERVERS} are wanted, found {}", urls.len())));
+    }
+    urls.iter().map(|url| url.reveal().parse().map_err(wrong)).collect()
+}
+
+/// What is wrong with the name of an upstream or a route, if anything.
+fn unfit_name(name: &str) -> Option<String> {
+    let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+    let fits = (1..=MAX_NAME).contains(&name.len()) && name.chars().all(letter);
+    (!fits).then(|| format!("must be 1 to {MAX_NAME} of A-Z a-z 0-9 _ . -, found {name:?}"))
+}
+
+/// Whether a name was seen before; it is from now on.
+fn is_repeated<'n>(seen: &mut Vec<&'n str>, name: &'n str) -> bool {
+    let repeated = seen.contains(&name);
+    seen.push(name);
+    repeated
+}
+
+#[cfg(test)]
+mod tests;

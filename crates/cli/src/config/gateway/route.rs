@@ -1,0 +1,197 @@
+//! `gateway.routes`: which requests go to which upstream.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+
+use crate::config::file::Wrongs;
+use hyper::Method;
+use serde::de::{Deserializer, SeqAccess, Visitor};
+use serde::{Deserialize, de};
+use serde_saphyr::{Location, Spanned};
+use tidegate_gateway::{Priority, RouteConfig, UpstreamConfig, Words};
+use tidegate_rules::did_you_mean;
+
+use super::{is_repeated, unfit_name};
+
+/// Those that a misspelt one was most likely meant to be.
+const METHODS: [&str; 9] =
+    ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "CONNECT", "TRACE"];
+
+/// One of `gateway.routes` as it is written.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawRoute {
+    name: Option<Spanned<String>>,
+    host: Option<Spanned<String>>,
+    path: Option<Spanned<String>>,
+    method: Option<Spanned<RawMethods>>,
+    upstream: Option<Spanned<String>>,
+    priority: Option<Spanned<String>>,
+}
+
+/// A method, or a list of them.
+#[derive(Default)]
+struct RawMethods(Vec<String>);
+
+impl<'de> Deserialize<'de> for RawMethods {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OneOrMore;
+        impl<'de> Visitor<'de> for OneOrMore {
+            type Value = RawMethods;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a method or a list of them")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<RawMethods, E> {
+                Ok(RawMethods(vec![text.to_owned()]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<RawMethods, A::Error> {
+                let mut methods = Vec::new();
+                while let Some(method) = items.next_element()? {
+                    methods.push(method);
+                }
+                Ok(RawMethods(methods))
+            }
+        }
+        deserializer.deserialize_any(OneOrMore)
+    }
+}
+
+/// What is meant, after everything wrong was added to `wrong`; `at` is where the gateway is described.
+pub(super) fn resolve(
+    raw: Vec<Spanned<RawRoute>>,
+    upstreams: &[UpstreamConfig],
+    at: Location,
+    wrong: &mut Wrongs<'_>,
+) -> Vec<RouteConfig> {
+    if raw.is_empty() {
+        return match upstreams {
+            [] => Vec::new(),
+            [only] => vec![RouteConfig::everything(Arc::clone(&only.name))],
+            several => {
+                let wanted = "say which requests go to which upstream, if there are several";
+                let found = format!("no route and {} upstreams", several.len());
+                wrong.add(at, format!("gateway.routes must {wanted}, found {found}"));
+                Vec::new()
+            }
+        };
+    }
+    let mut names = Vec::new();
+    for name in raw.iter().filter_map(|route| route.value.name.as_ref()) {
+        if let Some(reason) = unfit_name(&name.value) {
+            wrong.add(name.referenced, format!("gateway.routes.name {reason}"));
+        } else if is_repeated(&mut names, &name.value) {
+            let found = format!("{:?} twice", name.value);
+            let message = format!("gateway.routes.name must be another for each, found {found}");
+            wrong.add(name.referenced, message);
+        }
+    }
+    raw.into_iter().map(|route| route.value.resolve(route.referenced, upstreams, wrong)).collect()
+}
+
+impl RawRoute {
+    fn resolve(
+        self,
+        at: Location,
+        upstreams: &[UpstreamConfig],
+        wrong: &mut Wrongs<'_>,
+    ) -> RouteConfig {
+        let upstream = place(self.upstream, at, upstreams, wrong);
+        let usual = || upstreams.get(upstream).map_or_else(|| "".into(), |at| Arc::clone(&at.name));
+        let mut words = |name: &str, text: Option<Spanned<String>>, read: Read| {
+            let text = text?;
+            let words = read(&text.value);
+            words
+                .map_err(|reason| {
+                    let found = &text.value;
+                    let message =
+                        format!("gateway.routes.{name} must be {reason}, found {found:?}");
+                    wrong.add(text.referenced, message);
+                })
+                .ok()
+        };
+        let (host, path) = (words("host", self.host, host), words("path", self.path, path));
+        RouteConfig {
+            name: self.name.map_or_else(usual, |name| name.value.into()),
+            host,
+            path,
+            methods: self.method.map_or_else(Vec::new, |methods| methods_of(methods, wrong)),
+            upstream,
+            priority: wrong.word("gateway.routes.priority", self.priority, Priority::WORDS),
+        }
+    }
+}
+
+/// What a text means, or what it should be.
+type Read = fn(&str) -> Result<Words, &'static str>;
+
+/// The place of the upstream that a route names, or of the only one.
+fn place(
+    name: Option<Spanned<String>>,
+    at: Location,
+    upstreams: &[UpstreamConfig],
+    wrong: &mut Wrongs<'_>,
+) -> usize {
+    let names: Vec<&str> = upstreams.iter().map(|upstream| &*upstream.name).collect();
+    let found = match &name {
+        None if upstreams.len() == 1 => return 0,
+        None => "none".to_owned(),
+        Some(name) => match names.iter().position(|known| *known == name.value) {
+            Some(place) => return place,
+            None => {
+                let meant = did_you_mean(&name.value, names.iter().copied());
+                format!("{:?}{meant}", name.value)
+            }
+        },
+    };
+    let wanted = match names.as_slice() {
+        [] => "be one of gateway.upstreams, of which there are none".to_owned(),
+        names => format!("be one of {}", names.join(", ")),
+    };
+    let at = name.map_or(at, |name| name.referenced);
+    wrong.add(at, format!("gateway.routes.upstream must {wanted}, found {found}"));
+    0
+}
+
+/// A host as requests have it: in lower case, without a port and a final dot.
+fn host(text: &str) -> Result<Words, &'static str> {
+    let host = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+    let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '*');
+    let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let fits = match bracketed {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.chars().all(letter),
+    };
+    let wanted = "a host like shop.example.com or *.example.com, without a port";
+    if fits { Ok(Words::new(&host)) } else { Err(wanted) }
+}
+
+fn path(text: &str) -> Result<Words, &'static str> {
+    let fits = text.starts_with('/') && !text.contains(['?', '#']) && !text.contains(' ');
+    let wanted = "a path like /checkout or /checkout/**, without a query";
+    if fits { Ok(Words::new(text)) } else { Err(wanted) }
+}
+
+fn methods_of(raw: Spanned<RawMethods>, wrong: &mut Wrongs<'_>) -> Vec<Method> {
+    let at = raw.referenced;
+    let RawMethods(texts) = raw.value;
+    if texts.is_empty() {
+        wrong.add(at, "gateway.routes.method must be some, or left out for all, found none".into());
+    }
+    let mut methods = Vec::with_capacity(texts.len());
+    for text in texts {
+        let is_upper = !text.bytes().any(|byte| byte.is_ascii_lowercase());
+        match Method::from_bytes(text.as_bytes()) {
+            Ok(method) if is_upper => methods.push(method),
+            _ => {
+                let found = format!("{text:?}{}", did_you_mean(&text, METHODS));
+                let wanted = "must be in capitals, like GET or POST";
+                wrong.add(at, format!("gateway.routes.method {wanted}, found {found}"));
+            }
+        }
+    }
+    methods
+}

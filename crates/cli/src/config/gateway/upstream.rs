@@ -1,0 +1,149 @@
+//! `gateway.upstreams`: servers, and how they are reached.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_saphyr::{Location, Spanned};
+use tidegate_core::Span;
+use tidegate_gateway::{HealthConfig, ServerUrl, UpstreamConfig};
+use tidegate_net::client::ClientTls;
+
+use crate::config::file::Wrongs;
+use crate::config::gateway::{is_repeated, unfit_name};
+
+/// Most servers of an upstream.
+pub(in crate::config) const MAX_SERVERS: usize = 64;
+
+/// Highest cap on the requests that are under way at an upstream.
+pub(in crate::config) const MAX_IN_FLIGHT: usize = 1_000_000;
+
+/// One of `gateway.upstreams` as it is written.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawUpstream {
+    name: Option<Spanned<String>>,
+    servers: Vec<Spanned<String>>,
+    ca: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    max_in_flight: Option<Spanned<String>>,
+    health: Option<Spanned<RawHealth>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawHealth {
+    path: Option<Spanned<String>>,
+    every: Option<Spanned<String>>,
+    timeout: Option<Spanned<String>>,
+}
+
+/// What is meant, one for each that is written, after everything wrong was added to `wrong`. Paths are
+/// relative to `folder`.
+pub(super) fn resolve(
+    raw: Vec<Spanned<RawUpstream>>,
+    folder: &Path,
+    wrong: &mut Wrongs<'_>,
+) -> Vec<UpstreamConfig> {
+    let mut names = Vec::new();
+    for upstream in &raw {
+        let Some(name) = &upstream.value.name else {
+            let message = "gateway.upstreams must have a name each, found none";
+            wrong.add(upstream.referenced, message.to_owned());
+            continue;
+        };
+        if let Some(reason) = unfit_name(&name.value) {
+            wrong.add(name.referenced, format!("gateway.upstreams.name {reason}"));
+        } else if is_repeated(&mut names, &name.value) {
+            let found = format!("{:?} twice", name.value);
+            let message = format!("gateway.upstreams.name must be another for each, found {found}");
+            wrong.add(name.referenced, message);
+        }
+    }
+    raw.into_iter()
+        .map(|upstream| upstream.value.resolve(upstream.referenced, folder, wrong))
+        .collect()
+}
+
+impl RawUpstream {
+    fn resolve(self, at: Location, folder: &Path, wrong: &mut Wrongs<'_>) -> UpstreamConfig {
+        let name: Arc<str> = self.name.map_or_else(String::new, |name| name.value).into();
+        if !(1..=MAX_SERVERS).contains(&self.servers.len()) {
+            let found = self.servers.len();
+            let wanted = format!("must be 1 to {MAX_SERVERS} URLs, found {found}");
+            let at = self.servers.get(MAX_SERVERS).map_or(at, |server| server.referenced);
+            wrong.add(at, format!("gateway.upstreams.servers {wanted}"));
+        }
+        let mut servers: Vec<ServerUrl> = Vec::with_capacity(self.servers.len());
+        // One that can't be read may have been meant for TLS.
+        let mut speaks_tls = self.servers.is_empty();
+        for text in self.servers {
+            let reason = match text.value.parse::<ServerUrl>() {
+                Ok(server) if servers.contains(&server) => {
+                    format!("must be another each, found {server} twice")
+                }
+                Ok(server) => {
+                    speaks_tls |= server.speaks_tls();
+                    servers.push(server);
+                    continue;
+                }
+                Err(reason) => {
+                    speaks_tls = true;
+                    reason
+                }
+            };
+            wrong.add(text.referenced, format!("gateway.upstreams.servers {reason}"));
+        }
+        let path = |path: PathBuf| folder.join(path);
+        let (ca, identity) = (self.ca.map(path), (self.certificate, self.key));
+        let identity = match identity {
+            (Some(certificate), Some(key)) => Some((path(certificate), path(key))),
+            (None, None) => None,
+            (certificate, _) => {
+                let found = if certificate.is_some() { "certificate" } else { "key" };
+                let wanted = "both or neither of certificate and key";
+                wrong.add(at, format!("gateway.upstreams must have {wanted}, found {found}"));
+                None
+            }
+        };
+        let tls = ClientTls { ca, identity };
+        if tls != ClientTls::default() && !speaks_tls {
+            let wanted = "an https:// server with ca or certificate";
+            wrong.add(at, format!("gateway.upstreams must have {wanted}, found none"));
+        }
+        let cap = "gateway.upstreams.max_in_flight";
+        let max_in_flight = wrong.whole(cap, self.max_in_flight, MAX_IN_FLIGHT);
+        let health = self.health.map(|health| health.value.resolve(health.referenced, wrong));
+        UpstreamConfig { name, servers, tls, max_in_flight, health }
+    }
+}
+
+impl RawHealth {
+    fn resolve(self, at: Location, wrong: &mut Wrongs<'_>) -> HealthConfig {
+        const NAME: &str = "gateway.upstreams.health";
+        let path = match self.path {
+            Some(path) => {
+                let fits = path.value.starts_with('/')
+                    && path.value.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+                if !fits {
+                    let found = &path.value;
+                    let message = format!("{NAME}.path must be like /healthz, found {found:?}");
+                    wrong.add(path.referenced, message);
+                }
+                path.value
+            }
+            None => {
+                wrong.add(at, format!("{NAME} must have a path, found none"));
+                String::new()
+            }
+        };
+        let range = (Span::SECOND, Span::HOUR, "1s to 1h");
+        let every = format!("{NAME}.every");
+        let every = wrong.span_within(&every, self.every, HealthConfig::EVERY, range);
+        let range = (Span::from_millis(1), every, "1ms to what every says");
+        let (timeout, usual) = (format!("{NAME}.timeout"), HealthConfig::TIMEOUT.min(every));
+        let timeout = wrong.span_within(&timeout, self.timeout, usual, range);
+        HealthConfig { path, every, timeout }
+    }
+}

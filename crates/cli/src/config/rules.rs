@@ -1,0 +1,132 @@
+//! `rules` of `tidegate.yaml` and `--rules`: where rules come from.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_saphyr::{Location, Spanned};
+use tidegate_net::client::ClientTls;
+use tidegate_redis::{RedisConfig, Secret};
+use tidegate_service::config_error::ConfigError;
+use tidegate_service::rules::{RuleSource, RulesRedis, RulesUrl};
+
+use super::file::{Wrongs, folder};
+use super::secrets::RedisSource;
+use super::{client_tls, environment};
+
+/// Has what the server of `rules.url` is shown.
+pub(crate) const TOKEN_VARIABLE: &str = "TIDEGATE_RULES_TOKEN";
+
+/// `rules` as it is written.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawRules {
+    file: Option<PathBuf>,
+    redis: Option<Spanned<String>>,
+    url: Option<Spanned<String>>,
+    inline: Option<IgnoredAny>,
+    pub(super) envoy: Option<PathBuf>,
+    pub(super) copy: Option<PathBuf>,
+    pub(super) poll: Option<Spanned<String>>,
+}
+
+impl RawRules {
+    /// The source, or `None` after what is wrong was added.
+    pub(super) fn source(
+        self,
+        at: Location,
+        path: &Path,
+        wrong: &mut Wrongs<'_>,
+    ) -> Option<RuleSource> {
+        let envoy = self.envoy.is_some();
+        let mut given: Vec<(&str, Option<RuleSource>)> = Vec::new();
+        if let Some(file) = self.file {
+            given.push(("file", Some(RuleSource::File(folder(path).join(file)))));
+        }
+        if let Some(redis) = self.redis {
+            let source = of_redis(&redis.value);
+            let noted = source.map_err(|error| wrong.add(redis.referenced, error));
+            given.push(("redis", noted.ok().map(RuleSource::Redis)));
+        }
+        if let Some(url) = self.url {
+            let source = url_source(&url.value);
+            let said = |error| format!("rules.url {error}");
+            let noted = source.map_err(|error| wrong.add(url.referenced, said(error)));
+            given.push(("url", noted.ok().map(RuleSource::Url)));
+        }
+        if self.inline.is_some() {
+            given.push(("inline", Some(RuleSource::Inline(Box::default()))));
+        }
+        match (given.pop(), given.as_slice()) {
+            (Some((_, source)), []) => source,
+            (None, _) if envoy => None,
+            (last, others) => {
+                let names = others.iter().chain(&last).map(|(name, _)| *name);
+                let names: Vec<&str> = names.collect();
+                let found = if names.is_empty() { "none".to_owned() } else { names.join(" and ") };
+                let wanted = "rules must have one of file, redis, url, inline, or envoy";
+                wrong.add(at, format!("{wanted}, found {found}"));
+                None
+            }
+        }
+    }
+}
+
+/// Reads `true`, for the store's Redis, or the URL of another.
+fn of_redis(text: &str) -> Result<RulesRedis, String> {
+    if text == "true" {
+        return Ok(RulesRedis::OfStore);
+    }
+    let config: RedisConfig = text.parse().map_err(|error| format!("rules.redis: {error}"))?;
+    Ok(RulesRedis::Own(Box::new(config)))
+}
+
+fn url_source(text: &str) -> Result<RulesUrl, String> {
+    let wanted = "must be a URL like https://config.example.com/rules.yaml";
+    let uri: hyper::Uri = text.parse().map_err(|_| wanted.to_owned())?;
+    let known = matches!(uri.scheme_str(), Some("http" | "https"));
+    match uri.authority() {
+        Some(authority) if authority.as_str().contains('@') => {
+            Err(format!("{wanted}, without a user or password in it"))
+        }
+        Some(_) if known => Ok(RulesUrl { uri, token: None, tls: ClientTls::default() }),
+        _ => Err(wanted.to_owned()),
+    }
+}
+
+/// Reads `--rules`: a URL, or else a file.
+///
+/// # Errors
+/// It is a URL that can't be used. The error shows no part of it that may be a password.
+pub(super) fn source_of_flag(place: &Secret) -> Result<RuleSource, ConfigError> {
+    let wrong = |reason| ConfigError::Elsewhere { place: "--rules", reason };
+    let text = place.reveal();
+    match text.split_once("://") {
+        Some(("http" | "https", _)) => Ok(RuleSource::Url(url_source(text).map_err(wrong)?)),
+        Some((scheme, _)) if scheme.starts_with("redis") => {
+            let config: Result<RedisConfig, _> = text.parse();
+            let config = config.map_err(|error| wrong(error.to_string()))?;
+            Ok(RuleSource::Redis(RulesRedis::Own(Box::new(config))))
+        }
+        _ => Ok(RuleSource::File(PathBuf::from(text))),
+    }
+}
+
+/// Returns the source with its secrets, which are in the environment or in files.
+///
+/// # Errors
+/// A secret can't be read.
+pub(super) fn load_source(source: RuleSource) -> Result<RuleSource, ConfigError> {
+    Ok(match source {
+        RuleSource::Redis(RulesRedis::Own(config)) => {
+            RuleSource::Redis(RulesRedis::Own(Box::new(RedisSource::new(*config).load()?)))
+        }
+        RuleSource::Url(from) => {
+            let token = environment(TOKEN_VARIABLE)?.map(Secret::from);
+            let is_https = from.uri.scheme_str() == Some("https");
+            let tls = if is_https { client_tls()? } else { ClientTls::default() };
+            RuleSource::Url(RulesUrl { token, tls, ..from })
+        }
+        other => other,
+    })
+}

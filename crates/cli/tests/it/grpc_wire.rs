@@ -1,0 +1,326 @@
+//! What holds on the gRPC door for whoever connects: health, reflection, bad input, leaving.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use prost::Message;
+use tidegate_proto::tidegate::v1::{CheckRequest, CheckResponse};
+use tidegate_testkit::{Certificates, Port, Tool, lacking};
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
+
+use crate::grpc_caller::{Caller, descriptor, user};
+use crate::kit::{Folder, Server, shown};
+
+const RULES: &str = "rules: [{name: api, per: [user], limit: 5 per 10 days}]";
+const RLS: &str = "envoy.service.ratelimit.v3.RateLimitService";
+
+fn health(caller: &Caller, service: &str) -> Result<ServingStatus, Status> {
+    let asked = HealthCheckRequest { service: service.to_owned() };
+    let answer = caller.runtime.block_on(HealthClient::new(caller.channel.clone()).check(asked));
+    answer.map(|answer| answer.into_inner().status())
+}
+
+#[test]
+fn health_is_told_for_each_service() {
+    let server = Server::with_rules(RULES);
+    let caller = Caller::to(&server);
+    for service in ["", RLS, "tidegate.v1.RateLimiter", "ratelimit"] {
+        assert_eq!(health(&caller, service).unwrap(), ServingStatus::Serving, "{service}");
+    }
+    let unknown = health(&caller, "no.such.Service").unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound);
+}
+
+#[test]
+fn a_node_that_waits_for_its_store_is_not_serving() {
+    let port = Port::free();
+    let redis = format!("redis://127.0.0.1:{}", port.number());
+    let server = Server::with_arguments(&["--http", "127.0.0.1:0", "--redis", &redis]);
+    assert_eq!(health(&Caller::to(&server), RLS).unwrap(), ServingStatus::NotServing);
+}
+
+#[test]
+fn whoever_watches_learns_that_the_server_leaves_and_does_not_keep_it() {
+    let config = format!(
+        "listen: {{http: 127.0.0.1:0}}\ndrain: {{delay: 0s}}\nrules: {{inline: {}}}\n",
+        &RULES[7..]
+    );
+    let mut server = Server::with_config(&config);
+    let caller = Caller::to(&server);
+    let mut client = HealthClient::new(caller.channel.clone());
+    let asked = HealthCheckRequest { service: String::new() };
+    let mut watched = caller.runtime.block_on(client.watch(asked)).unwrap().into_inner();
+    let mut next =
+        || -> Option<HealthCheckResponse> { caller.runtime.block_on(watched.message()).unwrap() };
+    assert_eq!(next().unwrap().status(), ServingStatus::Serving);
+    server.signal("TERM");
+    assert_eq!(next().unwrap().status(), ServingStatus::NotServing);
+    assert_eq!(next(), None);
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn a_call_under_way_is_answered_before_the_end() {
+    let config = format!(
+        "listen: {{http: 127.0.0.1:0}}\ndrain: {{delay: 0s}}\nrules: {{inline: {}}}\n",
+        &RULES[7..]
+    );
+    let mut server = Server::with_config(&config);
+    let caller = Caller::to(&server);
+    let (release, released) = tokio::sync::oneshot::channel::<Vec<u8>>();
+    let channel = caller.channel.clone();
+    let under_way = caller.runtime.spawn(async move {
+        let mut client = tonic::client::Grpc::<Channel>::new(channel);
+        client.ready().await.unwrap();
+        let message = futures_util::stream::once(async { released.await.unwrap() });
+        let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
+        client.client_streaming(Request::new(message), path, bytes_codec::Bytes).await
+    });
+    // The head of the call was sent before those of this one, which are answered.
+    assert_eq!(health(&caller, "").unwrap(), ServingStatus::Serving);
+    server.signal("TERM");
+    server.note("told to stop");
+    release.send(Vec::new()).unwrap();
+    let answer = caller.runtime.block_on(under_way).unwrap().unwrap().into_inner();
+    // NOT_SERVING, as the message has it.
+    assert_eq!(answer, [0x08, 2]);
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn http2_is_agreed_upon_inside_of_tls() {
+    if lacking(&[Tool::Openssl]) {
+        return;
+    }
+    let folder = Folder::new();
+    let certificates = Certificates::create(Path::new(folder.path()));
+    let file = |path: &Path| path.to_str().unwrap().to_owned();
+    let server = Server::with_config(&format!(
+        "listen: {{http: 127.0.0.1:0}}\ntls: {{certificate: {}, key: {}, doors: [grpc]}}\n",
+        file(&certificates.certificate),
+        file(&certificates.key)
+    ));
+    let url = format!("https://{}/grpc.health.v1.Health/Check", server.door("grpc"));
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--show-error", "--max-time", "30", "--output", "/dev/null"]);
+    curl.args(["--write-out", "%{http_code} %{http_version}", "--http2"]);
+    curl.args(["--cacert", &file(&certificates.ca), "-H", "content-type: application/grpc"]);
+    // An empty message: not compressed, no bytes.
+    curl.args(["--data-binary", &format!("@{}", folder.file("message", "\0\0\0\0\0")), &url]);
+    let (code, answer, errors) = shown(curl.output().unwrap());
+    assert_eq!((code, answer.as_str()), (0, "200 2"), "{errors}");
+}
+
+#[test]
+fn a_service_is_known_by_its_certificate() {
+    if lacking(&[Tool::Openssl]) {
+        return;
+    }
+    let folder = Folder::new();
+    let certificates = Certificates::create(Path::new(folder.path()));
+    let file = |path: &Path| path.to_str().unwrap().to_owned();
+    let server = Server::with_config(&format!(
+        "listen: {{http: 127.0.0.1:0}}
+tls: {{certificate: {}, key: {}, client_ca: {}, doors: [grpc]}}
+rules: {{inline: [{{name: a, per: [service], limit: 1 per 10 days}}]}}",
+        file(&certificates.certificate),
+        file(&certificates.key),
+        file(&certificates.ca)
+    ));
+    let url = format!("https://{}/tidegate.v1.RateLimiter/Check", server.door("grpc"));
+    let attributes = [("path".to_owned(), "/orders".to_owned())].into();
+    let asked = CheckRequest { attributes, ..CheckRequest::default() }.encode_to_vec();
+    let length = u32::try_from(asked.len()).unwrap().to_be_bytes();
+    let message = Path::new(folder.path()).join("message");
+    std::fs::write(&message, [&[0][..], &length, &asked].concat()).unwrap();
+    let allowed = |name: &str| {
+        let (certificate, key) = certificates.client(name, &format!("URI:spiffe://shop/{name}"));
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--show-error", "--max-time", "30", "--http2"]);
+        curl.args(["--cacert", &file(&certificates.ca), "--cert", &file(&certificate)]);
+        curl.args(["--key", &file(&key), "-H", "content-type: application/grpc"]);
+        let output =
+            curl.arg("--data-binary").arg(format!("@{}", file(&message))).arg(&url).output();
+        let output = output.unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        CheckResponse::decode(output.stdout.get(5..).expect(&errors)).unwrap().allowed
+    };
+    assert_eq!(["orders", "orders", "billing"].map(allowed), [true, false, true]);
+}
+
+#[test]
+fn reflection_lists_and_describes_the_services() {
+    let server = Server::with_rules(RULES);
+    let caller = Caller::to(&server);
+    let ask = |asked: MessageRequest| -> MessageResponse {
+        let asked = ServerReflectionRequest { host: String::new(), message_request: Some(asked) };
+        let mut client = ServerReflectionClient::new(caller.channel.clone());
+        let answer: ServerReflectionResponse = caller
+            .runtime
+            .block_on(async {
+                let asked = tokio_stream(asked);
+                client.server_reflection_info(asked).await.unwrap().into_inner().message().await
+            })
+            .unwrap()
+            .unwrap();
+        answer.message_response.unwrap()
+    };
+    let MessageResponse::ListServicesResponse(list) =
+        ask(MessageRequest::ListServices(String::new()))
+    else {
+        panic!("no list")
+    };
+    let mut names: Vec<String> = list.service.into_iter().map(|service| service.name).collect();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            RLS,
+            "grpc.health.v1.Health",
+            "grpc.reflection.v1.ServerReflection",
+            "tidegate.v1.RateLimiter"
+        ]
+    );
+    for symbol in [RLS, "tidegate.v1.CheckRequest", "google.protobuf.Struct"] {
+        let found = ask(MessageRequest::FileContainingSymbol(symbol.to_owned()));
+        assert!(matches!(found, MessageResponse::FileDescriptorResponse(_)), "{symbol}");
+    }
+}
+
+/// A stream of one message.
+fn tokio_stream<T: Send + 'static>(message: T) -> impl futures_util::Stream<Item = T> + Send {
+    futures_util::stream::iter([message])
+}
+
+/// Sends a message as it is, to any path.
+fn raw(caller: &Caller, path: &'static str, message: Vec<u8>) -> Result<Vec<u8>, Status> {
+    let mut client = tonic::client::Grpc::<Channel>::new(caller.channel.clone());
+    caller.runtime.block_on(async {
+        client.ready().await.unwrap();
+        let path = PathAndQuery::from_static(path);
+        let codec = bytes_codec::Bytes;
+        client.unary(Request::new(message), path, codec).await.map(tonic::Response::into_inner)
+    })
+}
+
+/// Messages that are bytes.
+mod bytes_codec {
+    use bytes::{Buf, BufMut};
+    use tonic::Status;
+    use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+
+    pub(super) struct Bytes;
+
+    impl Codec for Bytes {
+        type Encode = Vec<u8>;
+        type Decode = Vec<u8>;
+        type Encoder = Self;
+        type Decoder = Self;
+
+        fn encoder(&mut self) -> Self {
+            Self
+        }
+
+        fn decoder(&mut self) -> Self {
+            Self
+        }
+    }
+
+    impl Encoder for Bytes {
+        type Item = Vec<u8>;
+        type Error = Status;
+
+        fn encode(&mut self, item: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+            buffer.put_slice(&item);
+            Ok(())
+        }
+    }
+
+    impl Decoder for Bytes {
+        type Item = Vec<u8>;
+        type Error = Status;
+
+        fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
+            Ok(Some(buffer.copy_to_bytes(buffer.remaining()).to_vec()))
+        }
+    }
+}
+
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+#[test]
+fn a_message_that_is_none_or_too_long_is_refused_and_the_connection_stays() {
+    let server = Server::with_rules(RULES);
+    let caller = Caller::to(&server);
+    let status = raw(&caller, SHOULD_RATE_LIMIT, vec![0xff; 64]).unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+    let status = raw(&caller, SHOULD_RATE_LIMIT, vec![0; 2 * 1024 * 1024]).unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    let status = raw(&caller, "/no.such.Service/Method", Vec::new()).unwrap_err();
+    assert_eq!(status.code(), Code::Unimplemented, "{status:?}");
+    // A long one that is allowed comes in several frames.
+    let long = "x".repeat(900 * 1024);
+    assert_eq!(caller.left("edge", descriptor(&[("user", &long)])), Some(4));
+    assert_eq!(caller.left("edge", descriptor(&[("user", &long)])), Some(3));
+    assert_eq!(caller.left("edge", user("alice")), Some(4));
+}
+
+#[test]
+fn what_is_no_http2_is_closed_without_hurting_others() {
+    let server = Server::with_rules(RULES);
+    let caller = Caller::to(&server);
+    let preface: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let oversized = [preface, &[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1], &[0; 4_096]].concat();
+    let garbage: [&[u8]; 4] = [
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        &[0xff; 4_096],
+        &[preface, &[0x41; 4_096]].concat(),
+        &oversized,
+    ];
+    for bytes in garbage {
+        let mut stream = TcpStream::connect(server.door("grpc")).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        // It may be closed while it is still being written to.
+        let _ = stream.write_all(bytes);
+        let mut rest = Vec::new();
+        match stream.read_to_end(&mut rest) {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+        }
+        assert!(caller.ask_one("edge", user("someone")).current_limit.is_some());
+    }
+}
+
+#[test]
+fn calls_that_come_together_are_all_answered() {
+    let server = Server::with_rules(
+        "rules: [{name: api, per: [user], limit: 100 per 10 days, algorithm: fixed_window}]",
+    );
+    let caller = Caller::to(&server);
+    let calls = (0..500).map(|_| {
+        let mut client = tidegate_proto::tidegate::v1::rate_limiter_client::RateLimiterClient::new(
+            caller.channel.clone(),
+        );
+        async move {
+            let asked = CheckRequest {
+                attributes: [("user".to_owned(), "alice".to_owned())].into(),
+                ..Default::default()
+            };
+            client.check(asked).await.unwrap().into_inner().allowed
+        }
+    });
+    let answers = caller.runtime.block_on(futures_util::future::join_all(calls));
+    assert_eq!(answers.iter().filter(|allowed| **allowed).count(), 100);
+}

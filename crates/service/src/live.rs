@@ -1,0 +1,189 @@
+//! What happens now: a server looks at its own counters at the end of every second, and keeps what it saw for a
+//! while. Nothing is counted twice for it; these are differences of what metrics tell.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use tidegate_core::{Span, Timestamp};
+use tidegate_redis::Latency;
+
+use crate::metrics::{Checks, Said, Sample, quantile, since};
+use crate::service::Service;
+use crate::store::AnyStore;
+
+/// How many seconds are kept.
+const SECONDS: usize = 300;
+/// Over how many of them rates are told.
+const RATES: usize = 10;
+
+/// The last seconds of a server.
+#[derive(Debug)]
+pub struct Live {
+    started: Timestamp,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    /// The last moments, oldest first; never empty.
+    moments: VecDeque<Moment>,
+    /// What came between two of them, oldest first.
+    seconds: VecDeque<Second>,
+}
+
+/// What had been counted when.
+#[derive(Debug)]
+struct Moment {
+    at: Timestamp,
+    sample: Sample,
+    /// Calls of each server of the store by how long they took.
+    calls: Vec<(String, [u64; Latency::CLASSES])>,
+}
+
+/// One whole second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Second {
+    /// When it began, in Unix time.
+    pub(crate) at: u64,
+    #[serde(flatten)]
+    pub(crate) checks: Checks,
+    /// Answers of rules that allow what they could not ask the store about.
+    pub(crate) failed_open: u64,
+    /// How long half of the checks took at most, and 99 in a hundred; nothing without checks.
+    pub(crate) p50_micros: Option<u64>,
+    pub(crate) p99_micros: Option<u64>,
+}
+
+/// The usual and the unusual time of calls in the last seconds; nothing if there were none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Usual {
+    p50_micros: Option<u64>,
+    p99_micros: Option<u64>,
+}
+
+impl Live {
+    /// Begins with nothing counted.
+    pub fn new(started: Timestamp) -> Self {
+        let first = Moment { at: started, sample: Sample::default(), calls: Vec::new() };
+        let seen = Seen { moments: VecDeque::from([first]), seconds: VecDeque::new() };
+        Self { started, seen: Mutex::new(seen) }
+    }
+
+    /// When the server started.
+    pub fn started(&self) -> Timestamp {
+        self.started
+    }
+
+    /// Looks at the end of every second, for good.
+    pub async fn watch(self: Arc<Self>, service: Arc<Service>) {
+        let clock = service.clock();
+        loop {
+            let next = Timestamp::from_secs(second(clock.now()) + 1);
+            clock.sleep_until(next).await;
+            let now = service.now();
+            let calls = match &**now.limiter().store() {
+                AnyStore::Memory(_) => Vec::new(),
+                AnyStore::Redis(store) => {
+                    let reports = store.reports().into_iter();
+                    reports.map(|report| (report.name, report.latency.counts)).collect()
+                }
+            };
+            let sample = service.books().metrics.sample(&now);
+            self.look(Moment { at: clock.now(), sample, calls });
+        }
+    }
+
+    /// Notes what the second that has just ended was like. One that was slept through is not told by itself: what
+    /// came in it counts for the next.
+    fn look(&self, moment: Moment) {
+        let mut seen = self.seen.lock();
+        if let Some(before) = seen.moments.back() {
+            let second = Second::between(before, &moment);
+            seen.seconds.push_back(second);
+        }
+        seen.moments.push_back(moment);
+        if seen.seconds.len() > SECONDS {
+            seen.seconds.pop_front();
+        }
+        if seen.moments.len() > RATES + 1 {
+            seen.moments.pop_front();
+        }
+    }
+
+    /// The seconds that are kept and began after `since`, oldest first.
+    pub fn seconds(&self, since: u64) -> Vec<Second> {
+        let seen = self.seen.lock();
+        seen.seconds.iter().filter(|second| second.at > since).copied().collect()
+    }
+
+    /// How often each rule gave each answer in a second, over the last ten.
+    pub fn rates(&self) -> HashMap<Arc<str>, Said<f64>> {
+        let seen = self.seen.lock();
+        let (Some(first), Some(last)) = (seen.moments.front(), seen.moments.back()) else {
+            return HashMap::new();
+        };
+        let seconds = last.at.since(first.at).max(Span::SECOND).as_micros() as f64 / 1e6;
+        let before: HashMap<&str, &Said<u64>> =
+            first.sample.rules.iter().map(|(name, said)| (&**name, said)).collect();
+        let rates = last.sample.rules.iter().map(|(name, said)| {
+            // A rule that was not there began with nothing.
+            let since = before.get(&**name).map_or(*said, |before| said.since(before));
+            (Arc::clone(name), since.map(|count| tenths(count as f64 / seconds)))
+        });
+        rates.collect()
+    }
+
+    /// How long calls of a server of the store took in the last ten seconds.
+    pub fn calls(&self, server: &str) -> Usual {
+        let seen = self.seen.lock();
+        let counts = |moment: Option<&Moment>| {
+            let calls = moment?.calls.iter().find(|(name, _)| name == server);
+            calls.map(|(_, counts)| *counts)
+        };
+        let Some(last) = counts(seen.moments.back()) else { return Usual::default() };
+        let first = counts(seen.moments.front()).unwrap_or_default();
+        let calls: [u64; Latency::CLASSES] =
+            std::array::from_fn(|class| since(last[class], first[class]));
+        let bounds =
+            Latency::BOUNDS.map(|bound| u64::try_from(bound.as_micros()).unwrap_or(u64::MAX));
+        Usual {
+            p50_micros: quantile(&bounds, &calls, 50),
+            p99_micros: quantile(&bounds, &calls, 99),
+        }
+    }
+}
+
+impl Second {
+    fn between(before: &Moment, after: &Moment) -> Self {
+        let (sample, earlier) = (&after.sample, &before.sample);
+        let known: HashMap<&str, u64> =
+            earlier.rules.iter().map(|(name, said)| (&**name, said.failed_open)).collect();
+        let failed_open = sample.rules.iter().map(|(name, said)| {
+            since(said.failed_open, known.get(&**name).copied().unwrap_or_default())
+        });
+        Self {
+            at: second(after.at).saturating_sub(1),
+            checks: sample.checks.since(&earlier.checks),
+            failed_open: failed_open.sum(),
+            p50_micros: sample.micros_since(earlier, 50),
+            p99_micros: sample.micros_since(earlier, 99),
+        }
+    }
+}
+
+/// The second that a moment is in.
+pub const fn second(at: Timestamp) -> u64 {
+    at.as_micros() / 1_000_000
+}
+
+/// With one digit behind the point.
+fn tenths(number: f64) -> f64 {
+    (number * 10.0).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests;

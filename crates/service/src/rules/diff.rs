@@ -1,0 +1,330 @@
+//! Differences between two sets of rules.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tidegate_rules::{Override, Rule, RuleSet};
+
+use super::rule_view::RuleView;
+use crate::rules_version;
+
+/// The difference between two sets of rules, by the names of the rules.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    added: Vec<String>,
+    removed: Vec<String>,
+    changed: Vec<Changed>,
+    /// Number of rules that are the same in both.
+    same: usize,
+}
+
+/// A rule whose fields differ.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Changed {
+    rule: String,
+    fields: Vec<Field>,
+}
+
+/// The old and the new value of a field; `None` where the rule does not have it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Field {
+    field: String,
+    from: Option<String>,
+    to: Option<String>,
+}
+
+impl Difference {
+    /// The changes that lead from one set to another. The order of rules does not matter.
+    pub fn between(from: &RuleSet, to: &RuleSet) -> Self {
+        let mut difference = Self::default();
+        for rule in to.rules() {
+            match from.rule(rule.name()) {
+                None => difference.added.push(rule.name().to_owned()),
+                Some(old) => match Changed::between(old, rule) {
+                    Some(changed) => difference.changed.push(changed),
+                    None => difference.same += 1,
+                },
+            }
+        }
+        let gone = from.rules().iter().filter(|rule| to.rule(rule.name()).is_none());
+        difference.removed = gone.map(|rule| rule.name().to_owned()).collect();
+        difference
+    }
+}
+
+impl Changed {
+    /// The fields that differ, if any does.
+    fn between(old: &Rule, new: &Rule) -> Option<Self> {
+        let hashes = rules_version::of_fields(old).into_iter().zip(rules_version::of_fields(new));
+        let differing = hashes.filter(|(old, new)| old != new).map(|((field, _), _)| field);
+        let differing: Vec<&'static str> = differing.collect();
+        if differing.is_empty() {
+            return None;
+        }
+        let (from, to) = (view(old), view(new));
+        let mut keys: Vec<&String> = to.keys().collect();
+        keys.extend(from.keys().filter(|key| !to.contains_key(*key)));
+        let mut fields = Vec::new();
+        for key in keys.into_iter().filter(|key| from.get(*key) != to.get(*key)) {
+            // The bound follows from the limit; overrides are only counted, below.
+            if key == "bound" || key == "overrides" {
+                continue;
+            }
+            let (from, to) = (from.get(key).map(words), to.get(key).map(words));
+            fields.push(Field { field: key.clone(), from, to });
+        }
+        fields.extend(overrides(old.overrides(), new.overrides()));
+        for field in differing {
+            if !fields.iter().any(|listed| shows(&listed.field, field)) {
+                let hidden = Some("something that is not shown".to_owned());
+                fields.push(Field { field: field.to_owned(), from: hidden.clone(), to: hidden });
+            }
+        }
+        Some(Self { rule: new.name().to_owned(), fields })
+    }
+}
+
+/// Whether a key of [`RuleView`] shows a field of the rules document.
+fn shows(key: &str, field: &str) -> bool {
+    match key {
+        "fleet" => field == "accuracy",
+        "onStoreFailure" => field == "on_store_failure",
+        _ => key == field,
+    }
+}
+
+fn view(rule: &Rule) -> Map<String, Value> {
+    match serde_json::to_value(RuleView::of(rule)) {
+        Ok(Value::Object(view)) => view,
+        _ => Map::new(),
+    }
+}
+
+/// The number of overrides, of new and of removed ones. Overrides are not listed: there may be very many, and they name
+/// clients.
+fn overrides(old: &[Override], new: &[Override]) -> Option<Field> {
+    let hashes = |items: &[Override]| -> HashSet<blake3::Hash> {
+        items.iter().map(rules_version::of_override).collect()
+    };
+    let (before, after) = (hashes(old), hashes(new));
+    let (gone, more) = (before.difference(&after).count(), after.difference(&before).count());
+    if gone + more == 0 && old.len() == new.len() {
+        return None;
+    }
+    let counts = format!("{} ({more} new, {gone} gone)", new.len());
+    Some(Field {
+        field: "overrides".to_owned(),
+        from: Some(old.len().to_string()),
+        to: Some(counts),
+    })
+}
+
+fn words(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use tidegate_rules::schema::Schema;
+
+    use super::*;
+
+    fn between(from: &str, to: &str) -> Value {
+        let rules = |text: &str| RuleSet::parse("", &format!("rules: [{text}]")).unwrap();
+        serde_json::to_value(Difference::between(&rules(from), &rules(to))).unwrap()
+    }
+
+    #[test]
+    fn rules_are_told_apart_by_name_and_by_what_they_say() {
+        let found = between(
+            "{name: a, limit: 1/s}, {name: b, per: [ip], limit: 1/s}, {name: c, limit: 1/s}",
+            "{name: d, limit: 1/s}, {name: c, limit: 1/s}, {name: b, per: [ip], limit: 2/s, mode: shadow}",
+        );
+        let wanted = serde_json::json!({
+            "added": ["d"],
+            "removed": ["a"],
+            "changed": [{"rule": "b", "fields": [
+                {"field": "limit", "from": "1 per 1 s (token_bucket)", "to": "2 per 1 s (token_bucket)"},
+                {"field": "mode", "from": "enforce", "to": "shadow"},
+            ]}],
+            "same": 1,
+        });
+        assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn a_secret_that_changes_is_told_without_being_shown() {
+        let found = between(
+            "{name: a, match: {api_key: sk-1}, limit: 1/s}",
+            "{name: a, match: {api_key: sk-2}, limit: 1/s}",
+        );
+        assert_eq!(found["changed"][0]["rule"], "a");
+        assert!(!found.to_string().contains("sk-"), "{found}");
+    }
+
+    #[test]
+    fn a_long_list_is_told_by_what_is_new_in_it() {
+        let with = |users: std::ops::Range<usize>| {
+            let each = users.map(|user| format!("{{match: {{user: u{user}}}, limit: 2/s}}"));
+            let each: Vec<String> = each.collect();
+            format!("{{name: a, per: [user], limit: 1/s, overrides: [{}]}}", each.join(", "))
+        };
+        let found = between(&with(0..10), &with(2..13));
+        let overrides = &found["changed"][0]["fields"][0];
+        assert_eq!(overrides["from"], "10");
+        assert_eq!(overrides["to"], "11 (3 new, 2 gone)");
+    }
+
+    #[test]
+    fn a_secret_that_changes_beside_another_field_is_listed_too() {
+        let found = between(
+            "{name: a, match: {api_key: sk-1}, limit: 1/s}",
+            "{name: a, match: {api_key: sk-2}, limit: 1/s, mode: shadow}",
+        );
+        let fields = &found["changed"][0]["fields"];
+        assert_eq!(fields[0]["field"], "mode");
+        assert_eq!((&fields[1]["field"], &fields[2]), (&Value::from("match"), &Value::Null));
+    }
+
+    /// Ways to change a `limit`, by the key that changes.
+    const LIMITS: [(&str, &str, &str); 4] = [
+        ("", "1/s", "2/s"),
+        (".amount", "{amount: 1, window: 1s}", "{amount: 2, window: 1s}"),
+        (".window", "{amount: 1, window: 1s}", "{amount: 1, window: 2s}"),
+        (".burst", "{amount: 1, window: 1s}", "{amount: 1, window: 1s, burst: 2}"),
+    ];
+
+    /// Ways to change a `match`, by the key that changes.
+    const CONDITIONS: [(&str, &str, &str); 5] = [
+        ("", "{path: /a}", "{path: /b}"),
+        (".is", "{path: {is: /a}}", "{path: {is: /b}}"),
+        (".in", "{ip: {in: [10.0.0.0/8]}}", "{ip: {in: [10.0.0.0/9]}}"),
+        (".present", "{user: {present: true}}", "{user: {present: false}}"),
+        (".absent", "{user: {absent: true}}", "{user: {absent: false}}"),
+    ];
+
+    /// Ways to change a rule otherwise, by the key that changes.
+    const RULES: [(&str, &str, &str); 24] = [
+        ("name", "name: a, limit: 1/s", "name: b, limit: 1/s"),
+        ("per", "per: [ip]", "per: [user | ip]"),
+        ("burst", "burst: 1", "burst: 2"),
+        ("queue", "algorithm: leaky_bucket", "algorithm: leaky_bucket, queue: 1"),
+        ("hold", "limit: 1 in flight", "limit: 1 in flight, hold: 61s"),
+        ("algorithm", "algorithm: token_bucket", "algorithm: fixed_window"),
+        ("tiers", "mode: enforce", "tiers: {by: a, limits: {b: 1/s}}"),
+        ("tiers.by", "tiers: {by: a, limits: {b: 1/s}}", "tiers: {by: b, limits: {b: 1/s}}"),
+        ("tiers.limits", "tiers: {by: a, limits: {b: 1/s}}", "tiers: {by: a, limits: {c: 1/s}}"),
+        ("overrides", "mode: enforce", "overrides: [{match: {user: a}, limit: 1/s}]"),
+        (
+            "overrides.until",
+            "overrides: [{match: {user: a}, limit: 1/s}]",
+            "overrides: [{match: {user: a}, limit: 1/s, until: '2030-01-01T00:00:00Z'}]",
+        ),
+        (
+            "overrides.rollout",
+            "per: [ip], overrides: [{match: {user: a}, limit: 1/s}]",
+            "per: [ip], overrides: [{match: {user: a}, limit: 1/s, rollout: 100%}]",
+        ),
+        ("accuracy", "accuracy: leased", "accuracy: split"),
+        ("sync", "accuracy: synced", "accuracy: synced, sync: 201ms"),
+        ("max_ahead", "accuracy: synced", "accuracy: synced, max_ahead: 2"),
+        ("shards", "limit: 8/s", "limit: 8/s, shards: 4"),
+        ("hot", "accuracy: exact", "hot: leased"),
+        ("on_store_failure", "on_store_failure: deny", "on_store_failure: local"),
+        ("mode", "mode: shadow", "mode: off"),
+        ("rollout", "per: [ip]", "per: [ip], rollout: 100%"),
+        ("penalty", "per: [ip]", "per: [ip], penalty: {after: 5, within: 1m, block: 1m}"),
+        (
+            "penalty.after",
+            "per: [ip], penalty: {after: 1, within: 1m, block: 1m}",
+            "per: [ip], penalty: {after: 1x, within: 1m, block: 1m}",
+        ),
+        (
+            "penalty.within",
+            "per: [ip], penalty: {after: 1, within: 1m, block: 1m}",
+            "per: [ip], penalty: {after: 1, within: 2m, block: 1m}",
+        ),
+        (
+            "penalty.block",
+            "per: [ip], penalty: {after: 1, within: 1m, block: 1m}",
+            "per: [ip], penalty: {after: 1, within: 1m, block: 2m}",
+        ),
+    ];
+
+    /// For each key of the syntax two rules that differ in its value alone.
+    fn changes() -> Vec<(String, [String; 2])> {
+        let nested = |table: &[(&str, &str, &str)], path: &str, before: &str, after: &str| {
+            let change = |(key, old, new): &(&str, &str, &str)| {
+                let rule = |value: &str| format!("{before}{value}{after}");
+                (format!("{path}{key}"), [rule(old), rule(new)])
+            };
+            table.iter().map(change).collect::<Vec<_>>()
+        };
+        [
+            nested(&RULES, "", "", ""),
+            nested(&LIMITS, "limit", "limit: ", ""),
+            nested(&LIMITS, "tiers.limits", "tiers: {by: a, limits: {b: ", "}}").split_off(1),
+            nested(&LIMITS, "overrides.limit", "overrides: [{match: {user: a}, limit: ", "}]"),
+            nested(&CONDITIONS, "match", "match: ", ""),
+            nested(&CONDITIONS, "overrides.match", "overrides: [{limit: 1/s, match: ", "}]"),
+        ]
+        .concat()
+    }
+
+    /// Adds the paths of all keys that a schema names, lists and keys of the author's left out.
+    fn keys(document: &Schema, schema: &Schema, path: &str, found: &mut BTreeSet<String>) {
+        let part = schema.keyword("$ref").and_then(Value::as_str);
+        let part = part.and_then(|part| part.strip_prefix("#/$defs/"));
+        let part = part.and_then(|name| document.parts().find(|(known, _)| *known == name));
+        let inner = part.map(|(_, part)| part).into_iter().chain(schema.choices());
+        for inner in inner.chain(schema.items()).chain(schema.others()) {
+            keys(document, inner, path, found);
+        }
+        for (name, value) in schema.keys() {
+            let path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+            keys(document, value, &path, found);
+            found.insert(path);
+        }
+    }
+
+    #[test]
+    fn every_key_of_the_syntax_changes_the_canonical_form_the_version_and_the_difference() {
+        let schema = RuleSet::schema();
+        let (_, rule) = schema.parts().find(|(name, _)| *name == "rule").unwrap();
+        let mut known = BTreeSet::new();
+        keys(&schema, rule, "", &mut known);
+        let tried: BTreeSet<String> = changes().into_iter().map(|(key, _)| key).collect();
+        assert_eq!(tried, known, "each key of the schema has a row above");
+        for (key, rules) in changes() {
+            let [old, new] = rules.map(|rule| {
+                let rest = match rule.split_once(':') {
+                    Some(("name", _)) => "",
+                    Some(("limit", _)) => "name: a, ",
+                    _ => "name: a, limit: 1/s, ",
+                };
+                let yaml = format!("rules: [{{{rest}{rule}}}]");
+                RuleSet::parse("", &yaml).unwrap_or_else(|errors| panic!("{errors}: {yaml}"))
+            });
+            let form = |rules: &RuleSet| {
+                let mut form: Vec<(&str, Vec<u8>)> = Vec::new();
+                rules.rules()[0]
+                    .canonical()
+                    .encode(|field, bytes| form.push((field, bytes.into())));
+                form
+            };
+            assert_ne!(form(&old), form(&new), "{key}");
+            assert_ne!(rules_version::of(&old), rules_version::of(&new), "{key}");
+            let Difference { added, changed, same, .. } = Difference::between(&old, &new);
+            assert_eq!((added.len() + changed.len(), same), (1, 0), "{key}");
+            if let [changed] = changed.as_slice() {
+                assert!(changed.fields.iter().any(|field| field.from != field.to), "{key}");
+            }
+        }
+    }
+}

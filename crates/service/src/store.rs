@@ -1,0 +1,209 @@
+//! Where a server keeps what clients have spent: in its own memory, or in Redis with its fleet.
+
+mod fleet_file;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tidegate_core::{Ask, Granted, Key, Keyer, Limit};
+use tidegate_limiter::{
+    Answers, Charge, ChargeMode, Clock, MemoryStore, Refund, Share, Stake, Store, StoreError,
+};
+use tidegate_redis::{OpenError, RedisConfig, RedisStore};
+
+use self::fleet_file::FleetFile;
+
+/// The configuration of the store.
+#[derive(Debug)]
+pub enum StoreConfig {
+    /// State in this process.
+    Memory {
+        /// Clients that are kept at most.
+        max_keys: usize,
+    },
+    /// State in Redis.
+    Redis {
+        /// Servers and timeouts.
+        config: Box<RedisConfig>,
+        /// Directory for the fleet size, which a node needs after a restart while Redis is unreachable.
+        state: Option<PathBuf>,
+    },
+}
+
+/// Prints the place, without secrets: `memory`, `redis://cache.example.com:6379`.
+impl fmt::Display for StoreConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory { .. } => f.write_str("memory"),
+            Self::Redis { config, .. } => config.fmt(f),
+        }
+    }
+}
+
+/// The store that the configuration asks for.
+#[derive(Debug)]
+pub enum AnyStore {
+    /// State in this process.
+    Memory(Arc<MemoryStore>),
+    /// State in Redis.
+    Redis(RedisStore),
+}
+
+impl AnyStore {
+    /// A store that can be charged from now on. Servers that are away are tried in the background.
+    ///
+    /// # Errors
+    /// A server that answered and never will do.
+    pub async fn start(config: StoreConfig, clock: &Clock) -> Result<Self, OpenError> {
+        Ok(match config {
+            StoreConfig::Memory { max_keys } => {
+                Self::Memory(Arc::new(MemoryStore::with_max_keys(max_keys, clock.clone())))
+            }
+            StoreConfig::Redis { config, state } => {
+                let file = state.map(|folder| FleetFile::of(&config, &folder));
+                let (config, stored) = match &file {
+                    Some(file) => file.restore(*config),
+                    None => (*config, None),
+                };
+                let store = RedisStore::start(config).await?;
+                if !store.is_ready() {
+                    log_share(stored);
+                }
+                if let Some(file) = file {
+                    tokio::spawn(file.keep(store.clone(), stored));
+                }
+                Self::Redis(store)
+            }
+        })
+    }
+
+    /// What it waits for before it can decide exactly; nothing once it can.
+    pub(crate) fn waits_for(&self) -> Option<String> {
+        let Self::Redis(store) = self else { return None };
+        if store.is_ready() {
+            return None;
+        }
+        let servers = store.servers();
+        let away = servers.iter().filter(|(_, up)| !up).map(|(name, _)| name.as_str());
+        let away: Vec<&str> = away.collect();
+        Some(if away.is_empty() { "redis".to_owned() } else { away.join(", ") })
+    }
+
+    /// Says goodbye to the fleet, so that the others' shares grow at once.
+    pub async fn leave(&self) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Redis(store) => store.leave().await,
+        }
+    }
+}
+
+/// Logs the share that rules with `on_store_failure: local` use until Redis answers.
+fn log_share(stored: Option<Share>) {
+    match stored {
+        Some(Share { index, of }) => tracing::info!(
+            index,
+            nodes = of,
+            "rules with on_store_failure: local use the last known fleet size until Redis answers"
+        ),
+        None => tracing::warn!(
+            "fleet size unknown: rules with on_store_failure: local use the whole limit until Redis answers"
+        ),
+    }
+}
+
+impl Store for AnyStore {
+    fn keyer(&self) -> Keyer {
+        match self {
+            Self::Memory(store) => store.keyer(),
+            Self::Redis(store) => store.keyer(),
+        }
+    }
+
+    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Answers {
+        match self {
+            Self::Memory(store) => store.charge(charges, mode).await,
+            // Boxed, so that a check in memory does not carry room for a round trip around.
+            Self::Redis(store) => Box::pin(store.charge(charges, mode)).await,
+        }
+    }
+
+    fn leases(&self) -> bool {
+        match self {
+            Self::Memory(store) => store.leases(),
+            Self::Redis(store) => store.leases(),
+        }
+    }
+
+    async fn ask(&self, asks: &[(Key, Arc<Limit>, Ask)]) -> Vec<Result<Granted, StoreError>> {
+        match self {
+            Self::Memory(store) => store.ask(asks).await,
+            Self::Redis(store) => Box::pin(store.ask(asks)).await,
+        }
+    }
+
+    fn patience(&self) -> Option<std::time::Duration> {
+        match self {
+            Self::Memory(store) => store.patience(),
+            Self::Redis(store) => store.patience(),
+        }
+    }
+
+    fn share(&self) -> Share {
+        match self {
+            Self::Memory(store) => store.share(),
+            Self::Redis(store) => store.share(),
+        }
+    }
+
+    fn stake(&self) -> Option<Stake> {
+        match self {
+            Self::Memory(store) => store.stake(),
+            Self::Redis(store) => store.stake(),
+        }
+    }
+
+    fn parts(&self, key: Key, of: u8) -> Vec<Key> {
+        match self {
+            Self::Memory(store) => store.parts(key, of),
+            Self::Redis(store) => store.parts(key, of),
+        }
+    }
+
+    async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
+        match self {
+            Self::Memory(store) => store.refund(refunds).await,
+            Self::Redis(store) => Box::pin(store.refund(refunds)).await,
+        }
+    }
+
+    fn refund_detached(self: &Arc<Self>, refunds: Vec<Refund>) {
+        match &**self {
+            Self::Memory(store) => store.refund_detached(refunds),
+            // A clone shares everything.
+            Self::Redis(store) => Arc::new(store.clone()).refund_detached(refunds),
+        }
+    }
+
+    async fn renew(&self, slots: &[Refund]) -> Result<usize, StoreError> {
+        match self {
+            Self::Memory(store) => store.renew(slots).await,
+            Self::Redis(store) => Box::pin(store.renew(slots)).await,
+        }
+    }
+
+    fn register_held(&self, slots: &Arc<[Refund]>) {
+        match self {
+            Self::Memory(store) => store.register_held(slots),
+            Self::Redis(store) => store.register_held(slots),
+        }
+    }
+
+    async fn forget(&self, key: Key) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(store) => store.forget(key).await,
+            Self::Redis(store) => Box::pin(store.forget(key)).await,
+        }
+    }
+}

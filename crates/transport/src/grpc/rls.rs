@@ -1,0 +1,140 @@
+//! `envoy.service.ratelimit.v3.RateLimitService`: calls and replies as messages.
+
+use prost_types::value::Kind;
+use prost_types::{Duration, ListValue, Struct, Value};
+use tidegate_core::{CallError, Span};
+use tidegate_proto::envoy::config::core::v3::HeaderValue;
+use tidegate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tidegate_proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit as WireUnit;
+use tidegate_proto::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus, RateLimit,
+};
+use tidegate_proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tidegate_proto::envoy::r#type::v3::RateLimitUnit;
+use tidegate_service::service::rls::{self, Descriptor, Hits, RlsCall, RlsReply, Unit};
+use tidegate_service::service::{Service, Via};
+use tonic::Status;
+
+use crate::grpc::error_status;
+
+pub(super) const SHOULD_RATE_LIMIT: &str =
+    "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// Decides a request. Whatever keeps it from being admitted is `OVER_LIMIT`: on an error Envoy lets it
+/// pass.
+///
+/// # Errors
+/// The message can't be understood.
+pub(super) async fn answer(
+    service: &Service,
+    asked: &RateLimitRequest,
+) -> Result<RateLimitResponse, Status> {
+    let call = call(asked).map_err(|error| error_status(service.refused(Via::Grpc, error)))?;
+    let reply = service.should_rate_limit(Via::Grpc, &call).await.map_err(error_status)?;
+    Ok(response(reply))
+}
+
+fn call(asked: &RateLimitRequest) -> Result<RlsCall<'_>, CallError> {
+    let descriptors = asked.descriptors.iter().enumerate().map(|(index, descriptor)| {
+        let limit = brought(descriptor);
+        Ok(Descriptor {
+            entries: descriptor
+                .entries
+                .iter()
+                .map(|entry| (entry.key.as_str().into(), entry.value.as_str().into()))
+                .collect(),
+            hits: Hits::of(descriptor.hits_addend, asked.hits_addend, descriptor.is_negative_hits),
+            limit: limit.map_err(|fault| fault.within(&format!("descriptors[{index}]")))?,
+        })
+    });
+    let descriptors = descriptors.collect::<Result<_, CallError>>()?;
+    Ok(RlsCall { domain: asked.domain.as_str().into(), descriptors })
+}
+
+/// The limit that a descriptor brings along.
+fn brought(descriptor: &RateLimitDescriptor) -> Result<Option<(u32, Unit)>, CallError> {
+    let Some(limit) = &descriptor.limit else { return Ok(None) };
+    let unit = match limit.unit() {
+        RateLimitUnit::Unknown => {
+            let wanted = "a unit from SECOND to YEAR";
+            return Err(CallError::invalid("limit.unit", limit.unit.to_string(), wanted));
+        }
+        RateLimitUnit::Second => Unit::Second,
+        RateLimitUnit::Minute => Unit::Minute,
+        RateLimitUnit::Hour => Unit::Hour,
+        RateLimitUnit::Day => Unit::Day,
+        RateLimitUnit::Month => Unit::Month,
+        RateLimitUnit::Year => Unit::Year,
+    };
+    Ok(Some((limit.requests_per_unit, unit)))
+}
+
+fn response(reply: RlsReply) -> RateLimitResponse {
+    let header = |(name, value): (&str, String)| HeaderValue {
+        key: name.to_owned(),
+        value,
+        ..HeaderValue::default()
+    };
+    RateLimitResponse {
+        overall_code: code(reply.over),
+        statuses: reply.statuses.into_iter().map(status).collect(),
+        response_headers_to_add: reply.headers.into_iter().map(header).collect(),
+        dynamic_metadata: reply.metadata.map(structure),
+        ..RateLimitResponse::default()
+    }
+}
+
+fn status(status: rls::Status) -> DescriptorStatus {
+    DescriptorStatus {
+        code: code(status.over),
+        current_limit: status.limit.map(|limit| RateLimit {
+            requests_per_unit: limit.requests_per_unit,
+            unit: unit(limit.unit).into(),
+            name: limit.name,
+        }),
+        limit_remaining: status.remaining,
+        duration_until_reset: status.reset_after.map(duration),
+    }
+}
+
+fn code(over: bool) -> i32 {
+    if over { Code::OverLimit.into() } else { Code::Ok.into() }
+}
+
+fn unit(unit: Unit) -> WireUnit {
+    match unit {
+        Unit::Unknown => WireUnit::Unknown,
+        Unit::Second => WireUnit::Second,
+        Unit::Minute => WireUnit::Minute,
+        Unit::Hour => WireUnit::Hour,
+        Unit::Day => WireUnit::Day,
+        Unit::Week => WireUnit::Week,
+        Unit::Month => WireUnit::Month,
+        Unit::Year => WireUnit::Year,
+    }
+}
+
+/// In whole seconds, rounded up: Envoy cuts off the rest, and then says 0 while there is still a wait.
+fn duration(span: Span) -> Duration {
+    Duration { seconds: i64::try_from(span.as_secs_ceil()).unwrap_or(i64::MAX), nanos: 0 }
+}
+
+fn structure(map: serde_json::Map<String, serde_json::Value>) -> Struct {
+    let fields = map.into_iter().map(|(name, json)| (name, value(json)));
+    Struct { fields: fields.collect() }
+}
+
+fn value(json: serde_json::Value) -> Value {
+    use serde_json::Value::{Array, Bool, Null, Number, Object, String};
+    let kind = match json {
+        Null => Kind::NullValue(0),
+        Bool(value) => Kind::BoolValue(value),
+        Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        String(text) => Kind::StringValue(text),
+        Array(items) => {
+            Kind::ListValue(ListValue { values: items.into_iter().map(value).collect() })
+        }
+        Object(map) => Kind::StructValue(structure(map)),
+    };
+    Value { kind: Some(kind) }
+}

@@ -1,0 +1,70 @@
+//! `/v1/acquire`, `/v1/renew` and `/v1/release`: slots in flight for who says when it is done.
+
+use hyper::Response;
+use serde::Serialize;
+use tidegate_core::CallError;
+use tidegate_net::http::json::Json;
+use tidegate_net::http::response::{self, Body, JSON, Slot};
+use tidegate_net::listener::Peer;
+use tidegate_service::identity;
+use tidegate_service::service::{Acquired, Via};
+
+use crate::caller;
+use crate::http::{Door, decode};
+
+impl Door {
+    pub(super) async fn acquire(&self, body: &[u8], peer: &Peer) -> Response<Body> {
+        let call = match Json::read(body).and_then(decode::check) {
+            Ok(call) => identity::vouched(call, caller(peer)),
+            Err(fault) => return response::fault(&self.service.refused(Via::Http, fault)),
+        };
+        match self.service.acquire(Via::Http, call).await {
+            Ok(acquired) => answer(acquired),
+            Err(fault) => response::fault(&fault),
+        }
+    }
+
+    pub(super) async fn renew(&self, body: &[u8]) -> Response<Body> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Held {
+            held: usize,
+            hold_millis: u64,
+        }
+        let renewed = match Json::read(body).and_then(decode::slot) {
+            Ok(slot) => self.service.renew(Via::Http, &slot).await,
+            Err(fault) => Err(self.service.refused(Via::Http, fault)),
+        };
+        told(renewed.map(|held| Held { held: held.held, hold_millis: held.hold_millis() }))
+    }
+
+    pub(super) async fn release(&self, body: &[u8]) -> Response<Body> {
+        #[derive(Serialize)]
+        struct Released {
+            released: usize,
+        }
+        let released = match Json::read(body).and_then(decode::slot) {
+            Ok(slot) => self.service.release(Via::Http, &slot).await,
+            Err(fault) => Err(self.service.refused(Via::Http, fault)),
+        };
+        told(released.map(|released| Released { released }))
+    }
+}
+
+/// The answer to an acquire. From here on the connection has it, which does not tell whether somebody
+/// still reads.
+fn answer(acquired: Acquired) -> Response<Body> {
+    let Acquired { reply, slot } = acquired;
+    let Some(taken) = slot else { return response::reply(&reply) };
+    let slot = Slot { name: &taken.name, hold_millis: taken.hold_millis() };
+    let response = response::reply_and(&reply, Some(slot));
+    taken.way.handed_over();
+    response
+}
+
+fn told(answer: Result<impl Serialize, CallError>) -> Response<Body> {
+    match answer {
+        Ok(answer) => response::json(200, JSON, &answer),
+        Err(fault) => response::fault(&fault),
+    }
+}
