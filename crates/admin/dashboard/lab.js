@@ -181,6 +181,7 @@ export function lab(main) {
     const most = Math.max(1, ...report.lines.flatMap(({ timeline }) => timeline.offered));
     pictures.replaceChildren(...report.lines.map((line) => steps(line, window, most)));
     took.textContent = `Computed by this server in ${lasting(report.tookMicros / 1e6)}: ${count(report.lines.reduce((sum, line) => sum + line.offered, 0))} requests.`;
+    took.dataset.accuracy = asking.accuracy;
     await compare();
   }
 

@@ -9,7 +9,7 @@ use tidegate_core::CallError;
 use tidegate_limiter::{ForgetError, Limiter};
 use tidegate_net::http::json::Json;
 use tidegate_net::http::response::{self, Body};
-use tidegate_service::service::Client;
+use tidegate_service::call::NamedClient;
 use tidegate_service::store::AnyStore;
 use tidegate_transport::http::decode::named_client;
 
@@ -69,20 +69,20 @@ fn in_path<'a>(
             return Err(CallError::invalid("query", "a client as in the path", "one of them"));
         }
         None if parts.is_empty() => None,
-        None => Some(Client::Parts(parts)),
+        None => Some(NamedClient::Parts(parts)),
         // A client of a rule that counts by one attribute may be called anything.
         Some(client) if rule.per().len() > 1 && client.starts_with('{') => Some(object(&client)?),
-        Some(client) => Some(Client::Value(client)),
+        Some(client) => Some(NamedClient::Value(client)),
     };
     Asked::of(rule_index, rule, client, 0)
 }
 
-fn object(text: &str) -> Result<Client<'static>, CallError> {
+fn object(text: &str) -> Result<NamedClient<'static>, CallError> {
     let client = named_client(Json::read(text.as_bytes())?)?;
     let owned = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
     Ok(match client {
-        Client::Value(value) => Client::Value(owned(value)),
-        Client::Parts(parts) => Client::Parts(
+        NamedClient::Value(value) => NamedClient::Value(owned(value)),
+        NamedClient::Parts(parts) => NamedClient::Parts(
             parts.into_iter().map(|(name, value)| (owned(name), owned(value))).collect(),
         ),
     })

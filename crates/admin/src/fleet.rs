@@ -7,23 +7,24 @@ use serde::Serialize;
 use tidegate_limiter::{MemoryStore, Store as _};
 use tidegate_net::http::response::{self, Body, JSON};
 use tidegate_redis::{RedisStore, ServerReport};
+use tidegate_service::active_rules::ActiveRules;
 use tidegate_service::live::{Live, Usual};
-use tidegate_service::metrics::{Process, UpstreamSample, short};
-use tidegate_service::rules::NodeReport;
-use tidegate_service::service::InForce;
+use tidegate_service::metrics::{Process, short};
+use tidegate_service::source_status::NodeReport;
+use tidegate_service::stats::UpstreamSample;
 use tidegate_service::store::AnyStore;
 
 use crate::Admin;
 
 /// Answers a request for how the fleet does. This node is known to itself, also when the others are not.
-pub(super) async fn answer(admin: &Admin, now: &InForce) -> Response<Body> {
-    let keeper = &admin.keeper;
-    let (nodes, unknown) = match keeper.reports().await {
+pub(super) async fn answer(admin: &Admin, now: &ActiveRules) -> Response<Body> {
+    let manager = &admin.manager;
+    let (nodes, unknown) = match manager.reports().await {
         Ok(nodes) => (nodes, None),
-        Err(error) => (vec![keeper.report()], Some(error.to_string())),
+        Err(error) => (vec![manager.report()], Some(error.to_string())),
     };
-    let metrics = &admin.service.books().metrics;
-    let doors = metrics.doors().into_iter().map(|(door, connections)| Door {
+    let metrics = &admin.service.stats().counters;
+    let doors = metrics.listeners().into_iter().map(|(door, connections)| Door {
         door,
         open: connections.open(),
         accepted: connections.accepted(),
@@ -31,8 +32,8 @@ pub(super) async fn answer(admin: &Admin, now: &InForce) -> Response<Body> {
     });
     let upstreams = metrics.upstream_samples();
     let shown = Shown {
-        node: keeper.node(),
-        latest: keeper.standing().latest,
+        node: manager.node(),
+        latest: manager.standing().latest,
         unknown,
         nodes,
         store: match &**now.limiter().store() {

@@ -30,7 +30,7 @@ use tidegate_net::http1::HttpHandler;
 use tidegate_net::listener::{ConnectionTimeouts, Peer};
 use tidegate_service::live::Live;
 use tidegate_service::metrics::Format;
-use tidegate_service::rules::Keeper;
+use tidegate_service::rules::RulesManager;
 use tidegate_service::service::Service;
 use tokio::sync::Semaphore;
 
@@ -55,7 +55,7 @@ const LAB: &str = if cfg!(feature = "simulate") { " /v1/lab," } else { "" };
 pub struct Admin {
     pub(crate) guard: Guard,
     pub(crate) service: Arc<Service>,
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) manager: Arc<RulesManager>,
     /// Live figures, sampled once a second.
     pub live: Arc<Live>,
     schemas: Schemas,
@@ -77,12 +77,17 @@ pub struct Schemas {
 
 impl Admin {
     /// Returns the admin API of a service.
-    pub fn new(guard: Guard, service: Arc<Service>, keeper: Arc<Keeper>, schemas: Schemas) -> Self {
+    pub fn new(
+        guard: Guard,
+        service: Arc<Service>,
+        manager: Arc<RulesManager>,
+        schemas: Schemas,
+    ) -> Self {
         let live = Arc::new(Live::new(service.clock().now()));
         Self {
             guard,
             service,
-            keeper,
+            manager,
             live,
             schemas,
             documents: Semaphore::new(DOCUMENTS),
@@ -97,7 +102,7 @@ impl Admin {
     }
 
     async fn route(&self, request: Request<Incoming>, from: SocketAddr) -> Response<Body> {
-        let (service, now) = (&*self.service, self.service.now());
+        let (service, now) = (&*self.service, self.service.active_rules());
         match request.uri().path() {
             "/metrics" => reading(&request, || metrics(self, &request)),
             "/rlconfig" => rlconfig::answer(now.envoy(), request.method()),
@@ -176,7 +181,7 @@ fn other_than_reading(request: &Request<Incoming>) -> Option<Response<Body>> {
 fn metrics(admin: &Admin, request: &Request<Incoming>) -> Response<Body> {
     let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
     let format = Format::accepted(accept);
-    let mut response = response::plain(admin.service.metrics(format, &admin.keeper.standing()));
+    let mut response = response::plain(admin.service.metrics(format, &admin.manager.standing()));
     let kind = HeaderValue::from_static(format.content_type());
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response

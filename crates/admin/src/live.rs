@@ -4,32 +4,32 @@ use hyper::Response;
 use serde::Serialize;
 use tidegate_core::{CallError, quote};
 use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_service::active_rules::ActiveRules;
 use tidegate_service::live::{Second, second};
-use tidegate_service::metrics::Said;
-use tidegate_service::service::InForce;
+use tidegate_service::stats::PerOutcome;
 use tidegate_service::store::AnyStore;
 
 use crate::{Admin, query};
 
 /// Answers a request for the last seconds.
-pub(super) fn answer(admin: &Admin, now: &InForce, query: Option<&str>) -> Response<Body> {
+pub(super) fn answer(admin: &Admin, now: &ActiveRules, query: Option<&str>) -> Response<Body> {
     let since = match since(query) {
         Ok(since) => since,
         Err(fault) => return response::fault(&fault),
     };
     let (live, service, limiter) = (&admin.live, &admin.service, now.limiter());
     let rates = live.rates();
-    let said = service.books().metrics.sample(now).rules;
+    let said = service.stats().counters.sample(now).rules;
     let rules = said.iter().map(|(rule, total)| Rule {
         rule,
         total: *total,
         per_second: rates.get(rule).copied().unwrap_or_default(),
     });
     let shown = Shown {
-        node: admin.keeper.node(),
+        node: admin.manager.node(),
         release: env!("CARGO_PKG_VERSION"),
         started: second(live.started()),
-        ready: service.unready().is_none(),
+        ready: service.not_ready_reason().is_none(),
         at: second(service.clock().now()),
         rules_version: now.version().number,
         rules_hash: &now.version().hash,
@@ -75,7 +75,7 @@ struct Shown<'a> {
 struct Rule<'a> {
     rule: &'a str,
     /// Since the start, or since the rule came.
-    total: Said<u64>,
+    total: PerOutcome<u64>,
     /// Over the last ten seconds.
-    per_second: Said<f64>,
+    per_second: PerOutcome<f64>,
 }

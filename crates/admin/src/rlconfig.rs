@@ -5,7 +5,7 @@
 
 use hyper::{Method, Response, StatusCode};
 use tidegate_net::http::response::{self, Body};
-use tidegate_service::rules::envoy::EnvoyRules;
+use tidegate_service::envoy::EnvoyRules;
 
 const ALLOWED: &str = "GET, HEAD, OPTIONS";
 

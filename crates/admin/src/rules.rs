@@ -11,9 +11,9 @@ use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 use tidegate_net::http::response::{self, Body};
 use tidegate_rules::RuleError;
+use tidegate_service::active_rules::ActiveRules;
 use tidegate_service::config_error::ConfigError;
 use tidegate_service::rules::PushError;
-use tidegate_service::service::InForce;
 
 use crate::Admin;
 
@@ -23,11 +23,11 @@ pub(super) const PATH: &str = "/v1/rules";
 /// Answers a request about rules.
 pub(super) async fn answer(
     admin: &Admin,
-    now: &InForce,
+    now: &ActiveRules,
     request: Request<Incoming>,
     from: SocketAddr,
 ) -> Response<Body> {
-    let keeper = &admin.keeper;
+    let manager = &admin.manager;
     let path = request.uri().path().strip_prefix(PATH).unwrap_or_default().to_owned();
     let allowed = match path.as_str() {
         "" => "GET, HEAD, PUT, OPTIONS",
@@ -36,12 +36,12 @@ pub(super) async fn answer(
     };
     match (path.as_str(), request.method()) {
         (_, &Method::OPTIONS) => response::options(allowed),
-        ("", &Method::GET | &Method::HEAD) => reading::rules(keeper, now, &request).await,
+        ("", &Method::GET | &Method::HEAD) => reading::rules(manager, now, &request).await,
         ("", &Method::PUT) => pushing::push(admin, request, from).await,
-        ("/diff", &Method::GET | &Method::HEAD) => pushing::between(keeper, &request).await,
+        ("/diff", &Method::GET | &Method::HEAD) => pushing::between(manager, &request).await,
         ("/diff", &Method::POST) => pushing::difference(admin, now, request).await,
-        ("/history", &Method::GET | &Method::HEAD) => fleet::history(keeper, &request).await,
-        ("/status", &Method::GET | &Method::HEAD) => fleet::status(keeper).await,
+        ("/history", &Method::GET | &Method::HEAD) => fleet::history(manager, &request).await,
+        ("/status", &Method::GET | &Method::HEAD) => fleet::status(manager).await,
         (_, other) => {
             let wanted = allowed.trim_end_matches(", OPTIONS");
             response::wrong_method(&format!("method: found {other}, wanted {wanted}"), allowed)

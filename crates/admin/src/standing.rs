@@ -6,7 +6,8 @@ use tidegate_core::{CallError, Request, RuleIndex, quote};
 use tidegate_limiter::{CheckRequest, CheckTarget, Limiter, StoreError};
 use tidegate_net::http::response::{self, Body, JSON};
 use tidegate_rules::Rule;
-use tidegate_service::service::{Client, addressed, unknown_rule};
+use tidegate_service::call::{NamedClient, request_for_rule};
+use tidegate_service::service::unknown_rule;
 use tidegate_service::store::AnyStore;
 use tidegate_service::top;
 
@@ -24,10 +25,10 @@ impl<'a> Asked<'a> {
     pub(super) fn of(
         rule_index: RuleIndex,
         rule: &'a Rule,
-        client: Option<Client<'a>>,
+        client: Option<NamedClient<'a>>,
         cost: u64,
     ) -> Result<Self, CallError> {
-        let request = addressed(rule, client, Request::new().cost(cost))?;
+        let request = request_for_rule(rule, client, Request::new().cost(cost))?;
         Ok(Self { rule, rule_index, request })
     }
 

@@ -6,7 +6,8 @@ use serde::ser::{SerializeMap, Serializer};
 use tidegate_core::{CallError, quote};
 use tidegate_net::http::response::{self, Body, JSON};
 use tidegate_rules::Rule;
-use tidegate_service::service::{InForce, Service, unknown_rule};
+use tidegate_service::active_rules::ActiveRules;
+use tidegate_service::service::{Service, unknown_rule};
 use tidegate_service::top::{By, Ranked, Top};
 
 use crate::query;
@@ -15,14 +16,18 @@ const USUAL: usize = 20;
 const MOST: usize = 1_000;
 
 /// Answers a request for the busiest clients.
-pub(super) fn answer(service: &Service, in_force: &InForce, query: Option<&str>) -> Response<Body> {
-    let (by, place, limit) = match asked(in_force, query) {
+pub(super) fn answer(
+    service: &Service,
+    active_rules: &ActiveRules,
+    query: Option<&str>,
+) -> Response<Body> {
+    let (by, place, limit) = match asked(active_rules, query) {
         Ok(asked) => asked,
         Err(fault) => return response::fault(&fault),
     };
     let now = service.clock().now();
-    let first = service.books().top.first(by, place, limit, now);
-    let (rules, indices) = (in_force.limiter().rules(), in_force.lines().by_number());
+    let first = service.stats().top.first(by, place, limit, now);
+    let (rules, indices) = (active_rules.limiter().rules(), active_rules.counter_ids().by_number());
     // A rule that is gone is not asked about any more.
     let rule = |ranked: &Ranked| rules.get(*indices.get(&ranked.place)?).map(Rule::name);
     let shown = |ranked| Some(Shown { by, ranked, rule: rule(ranked)? });
@@ -37,8 +42,8 @@ pub(super) fn answer(service: &Service, in_force: &InForce, query: Option<&str>)
     response::json(200, JSON, &list)
 }
 
-fn asked(by: &InForce, query: Option<&str>) -> Result<(By, Option<usize>, usize), CallError> {
-    let (rules, lines) = (by.limiter().rules(), by.lines());
+fn asked(by: &ActiveRules, query: Option<&str>) -> Result<(By, Option<usize>, usize), CallError> {
+    let (rules, lines) = (by.limiter().rules(), by.counter_ids());
     let [by, rule, limit] = query::known(query, ["by", "rule", "limit"], "by, rule or limit")?;
     let by = match by.as_deref() {
         None | Some("traffic") => By::Traffic,

@@ -18,7 +18,9 @@ use tidegate_redis::OpenError;
 use tidegate_service::config_error::ConfigError;
 use tidegate_service::identity::{Identity, IdentityConfig};
 use tidegate_service::reload::ReloadSignal;
-use tidegate_service::rules::{Found, Household, Keeper, RulesConfig, Shared, node_name, reports};
+use tidegate_service::rules::{
+    LoadedRules, RulesConfig, RulesManager, RulesManagerDeps, Shared, node_name, reports,
+};
 use tidegate_service::service::Service;
 use tidegate_service::service::rls::{Rls, RlsHeaders};
 use tidegate_service::store::{AnyStore, StoreConfig};
@@ -55,7 +57,7 @@ pub(crate) struct App {
     drain: Drain,
     service: Arc<Service>,
     identity: Arc<Identity>,
-    keeper: Arc<Keeper>,
+    manager: Arc<RulesManager>,
     rules: RulesConfig,
     store: Arc<AnyStore>,
     clock: Clock,
@@ -156,7 +158,7 @@ impl App {
     /// certificate can't be used, or the store will never do.
     pub(crate) async fn bind(
         listen: &Listen,
-        rules: Found,
+        rules: LoadedRules,
         store: StoreConfig,
         headers: HeaderStyle,
         rls_headers: RlsHeaders,
@@ -200,7 +202,7 @@ impl App {
         let at = addresses.into_iter().flatten().map(|bound| bound.address);
         let at = admin_at.or_else(|| at.chain(gateway_at).next());
         let shared = shared.rules(&store).await?;
-        let household = Household {
+        let household = RulesManagerDeps {
             service: Arc::clone(&service),
             identity: Arc::clone(&identity),
             source: rules.config.source.to_string(),
@@ -210,16 +212,16 @@ impl App {
             reports: reports(shared.as_ref(), &store),
             shared,
         };
-        let Found { config: rules, inputs, rules: first } = rules;
-        let keeper = Arc::new(Keeper::new(household, inputs, first));
-        keeper.begin(&rules).await;
+        let LoadedRules { config: rules, inputs, rules: first } = rules;
+        let manager = Arc::new(RulesManager::new(household, inputs, first));
+        manager.begin(&rules).await;
         let admin = admin.map(|(bound, guard)| {
-            let (service, keeper) = (Arc::clone(&service), Arc::clone(&keeper));
+            let (service, manager) = (Arc::clone(&service), Arc::clone(&manager));
             let schemas = Schemas {
                 rules: Subject::Rules.schema().to_json().into(),
                 config: Subject::Config.schema().to_json().into(),
             };
-            (bound, Admin::new(guard, service, keeper, schemas))
+            (bound, Admin::new(guard, service, manager, schemas))
         });
         Ok(Self {
             http,
@@ -230,7 +232,7 @@ impl App {
             drain: listen.drain,
             service,
             identity,
-            keeper,
+            manager,
             rules,
             store,
             clock,
@@ -239,7 +241,7 @@ impl App {
 
     /// How many rules somebody wrote are in force.
     pub(crate) fn rules(&self) -> usize {
-        self.service.now().limiter().rules().rules().len()
+        self.service.active_rules().limiter().rules().rules().len()
     }
 
     /// Where checks are answered over HTTP.
@@ -271,7 +273,7 @@ impl App {
     /// Answers until `stage` says so, then finishes what is under way. How many connections had
     /// to be cut off. Every reload reads rules, certificates and keys again.
     pub(crate) async fn run(self, stage: watch::Receiver<Stage>, reloads: ReloadSignal) -> usize {
-        let mut tasks = self.keeper.follow(&self.rules, &reloads);
+        let mut tasks = self.manager.follow(&self.rules, &reloads);
         tasks.push(tokio::spawn(reload_keys(Arc::clone(&self.identity), reloads.clone())));
         tasks.push(tokio::spawn(sweep_blocks(Arc::clone(&self.service))));
         // Redis forgets what has expired by itself.
@@ -286,7 +288,10 @@ impl App {
         let admin = self.admin.as_ref().map(|(bound, _)| bound);
         let bounds = [self.http.as_ref(), self.grpc.as_ref(), resp, admin];
         for bound in bounds.into_iter().flatten() {
-            self.service.books().metrics.door(bound.name, Arc::clone(&bound.connections));
+            self.service
+                .stats()
+                .counters
+                .register_listener(bound.name, Arc::clone(&bound.connections));
         }
         let mut tls: Vec<_> = bounds.into_iter().filter_map(|bound| bound?.tls.clone()).collect();
         tls.extend(self.gateway.as_ref().and_then(|entrance| entrance.tls.clone()));
@@ -301,9 +306,9 @@ impl App {
             |timeouts: ConnectionTimeouts| ConnectionTimeouts { drain: drain.timeout, ..timeouts };
         let mut threads = self.gateway.and_then(|entrance| {
             let Entrance { listeners, tls, connections, upstreams, .. } = entrance;
-            self.service.books().metrics.door("gateway", Arc::clone(&connections));
+            self.service.stats().counters.register_listener("gateway", Arc::clone(&connections));
             let sampled = Arc::clone(&upstreams);
-            self.service.books().metrics.register_upstreams(move || sampled.samples());
+            self.service.stats().counters.register_upstreams(move || sampled.samples());
             tasks.push(tokio::spawn(Arc::clone(&upstreams).watch()));
             let front = Front {
                 timeouts: timeouts(upstreams.timeouts()),
@@ -347,7 +352,7 @@ impl App {
         );
         tasks.iter().for_each(JoinHandle::abort);
         // What this node holds ahead of use is the others' again at once.
-        self.service.now().limiter().release_all().await;
+        self.service.active_rules().limiter().release_all().await;
         self.store.leave().await;
         drop(threads);
         [http, grpc, resp, admin, gateway].into_iter().flatten().sum()
@@ -432,7 +437,7 @@ async fn sweep_blocks(service: Arc<Service>) {
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticker.tick().await;
-        service.now().limiter().sweep_blocks(parts);
+        service.active_rules().limiter().sweep_blocks(parts);
     }
 }
 

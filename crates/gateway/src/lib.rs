@@ -38,9 +38,10 @@ use tidegate_core::{Reply, Span};
 use tidegate_limiter::Clock;
 use tidegate_net::http::response;
 use tidegate_net::listener::{ConnectionTimeouts, Peer};
+use tidegate_service::call::Protocol;
 use tidegate_service::identity::{Caller, Identity};
-use tidegate_service::metrics::UpstreamSample;
-use tidegate_service::service::{Admitted, Service, Via};
+use tidegate_service::service::{Admitted, Service};
+use tidegate_service::stats::UpstreamSample;
 
 use self::answer::Manner;
 use self::body::{Down, Up};
@@ -300,7 +301,7 @@ impl Inner {
 
     /// Asks the rules, where that takes no waiting.
     fn decide_now(&self, head: &Parts, route: &Route, asked: &Asked) -> Option<Decided> {
-        if !self.service.decides_at_once() {
+        if !self.service.is_synchronous() {
             return None;
         }
         let deciding = pin!(self.decide(head, route, asked));
@@ -315,15 +316,15 @@ impl Inner {
     /// # Errors
     /// The answer to a request that can't be put to them.
     async fn decide(&self, head: &Parts, route: &Route, asked: &Asked) -> Decided {
-        let by = self.service.now();
+        let by = self.service.active_rules();
         let caller = Caller {
             way: Some((&route.name, &route.upstream.name)),
             ..Caller::new(asked.peer.address.ip(), asked.peer.service.as_deref())
         };
-        let request = self
-            .identity
-            .describe(by.known(), head, caller)
-            .map_err(|fault| response::fault(&self.service.refused(Via::Gateway, fault)))?;
-        Ok(self.service.admit(&by, Via::Gateway, &request, self.max_wait).await)
+        let request =
+            self.identity.describe(by.attribute_plan(), head, caller).map_err(|fault| {
+                response::fault(&self.service.count_rejected(Protocol::Gateway, fault))
+            })?;
+        Ok(self.service.admit(&by, Protocol::Gateway, &request, self.max_wait).await)
     }
 }

@@ -7,7 +7,7 @@ use hyper::StatusCode;
 use hyper::http::uri::{self, Authority};
 use rustls::pki_types::ServerName;
 use tidegate_core::{Span, Timestamp};
-use tidegate_service::metrics::{Shards, UpstreamSample};
+use tidegate_service::stats::{Shards, UpstreamSample};
 use tokio_rustls::TlsConnector;
 
 use super::config::{GatewayConfig, Priority, Scheme, ServerUrl, UpstreamConfig};

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use hyper::header::{HeaderMap, HeaderValue};
 
+use crate::envoy::{EnvoyMatch, EnvoyRules};
 use crate::identity::forwarded::ForwardedHeader;
-use crate::rules::envoy::{EnvoyRules, Found};
 
 /// Reads a text as a file of envoyproxy/ratelimit, and asks what was read about a few descriptors.
 ///
@@ -28,7 +28,7 @@ pub fn envoy_yaml(text: &str) {
             [("k", "v"), ("foo", "a"), ("file", "test1"), ("service", "service_1"), ("", "")]
         {
             for depth in 0..4 {
-                if let Found::Limited(limit, request) =
+                if let EnvoyMatch::Limited(limit, request) =
                     rules.find(domain, &vec![(key, value); depth])
                 {
                     let rule = native.rule(&limit.rule).expect("a limit has a rule");

@@ -26,8 +26,8 @@ pub use self::address::{AddressConfig, Addresses};
 use self::jwt::{Claims, Verifier};
 pub use self::jwt::{JwtConfig, TokenPlace};
 pub use self::keys::KeySource;
+use crate::call::Call;
 use crate::config_error::ConfigError;
-use crate::service::Call;
 
 /// How clients are told apart.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ pub struct Identity {
 
 /// What rules mention, and where it is.
 #[derive(Debug, Default)]
-pub struct Known(Vec<(Box<str>, Source)>);
+pub struct AttributePlan(Vec<(Box<str>, Source)>);
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -136,9 +136,9 @@ impl Identity {
     }
 
     /// What these rules mention, as far as a request can have it.
-    pub(crate) fn known(&self, rules: &RuleSet) -> Known {
+    pub(crate) fn known(&self, rules: &RuleSet) -> AttributePlan {
         let known = mentioned(rules).into_iter();
-        Known(known.filter_map(|name| Some((name.into(), self.source(name)?))).collect())
+        AttributePlan(known.filter_map(|name| Some((name.into(), self.source(name)?))).collect())
     }
 
     /// What rules that mention `known` see of a request.
@@ -147,11 +147,11 @@ impl Identity {
     /// A value is longer than rules are shown.
     pub fn describe<'r>(
         &'r self,
-        known: &'r Known,
+        known: &'r AttributePlan,
         head: &'r Parts,
         caller: Caller<'_>,
     ) -> Result<Request<'r>, CallError> {
-        let seen = Seen { identity: self, head, caller, claims: OnceCell::new() };
+        let seen = RequestReader { identity: self, head, caller, claims: OnceCell::new() };
         let mut request = Request::new();
         for (name, source) in &known.0 {
             if let Some(value) = seen.read(source) {
@@ -198,14 +198,14 @@ impl Identity {
 }
 
 /// One request while it is being read: its token is verified at most once, and only if it matters.
-struct Seen<'r, 'c> {
+struct RequestReader<'r, 'c> {
     identity: &'r Identity,
     head: &'r Parts,
     caller: Caller<'c>,
     claims: OnceCell<Option<Claims>>,
 }
 
-impl<'r> Seen<'r, '_> {
+impl<'r> RequestReader<'r, '_> {
     fn read(&self, source: &Source) -> Option<Cow<'r, str>> {
         match source {
             Source::Request(lookup) => lookup.read(self.head),

@@ -9,8 +9,9 @@ use serde::Serialize;
 use tidegate_core::{Span, Timestamp};
 use tidegate_redis::Latency;
 
-use crate::metrics::{Checks, Said, Sample, quantile, since};
 use crate::service::Service;
+use crate::stats::quantile::quantile;
+use crate::stats::{Checks, PerOutcome, Sample, since};
 use crate::store::AnyStore;
 
 /// How many seconds are kept.
@@ -84,7 +85,7 @@ impl Live {
         loop {
             let next = Timestamp::from_secs(second(clock.now()) + 1);
             clock.sleep_until(next).await;
-            let now = service.now();
+            let now = service.active_rules();
             let calls = match &**now.limiter().store() {
                 AnyStore::Memory(_) => Vec::new(),
                 AnyStore::Redis(store) => {
@@ -92,7 +93,7 @@ impl Live {
                     reports.map(|report| (report.name, report.latency.counts)).collect()
                 }
             };
-            let sample = service.books().metrics.sample(&now);
+            let sample = service.stats().counters.sample(&now);
             self.look(Moment { at: clock.now(), sample, calls });
         }
     }
@@ -121,13 +122,13 @@ impl Live {
     }
 
     /// How often each rule gave each answer in a second, over the last ten.
-    pub fn rates(&self) -> HashMap<Arc<str>, Said<f64>> {
+    pub fn rates(&self) -> HashMap<Arc<str>, PerOutcome<f64>> {
         let seen = self.seen.lock();
         let (Some(first), Some(last)) = (seen.moments.front(), seen.moments.back()) else {
             return HashMap::new();
         };
         let seconds = last.at.since(first.at).max(Span::SECOND).as_micros() as f64 / 1e6;
-        let before: HashMap<&str, &Said<u64>> =
+        let before: HashMap<&str, &PerOutcome<u64>> =
             first.sample.rules.iter().map(|(name, said)| (&**name, said)).collect();
         let rates = last.sample.rules.iter().map(|(name, said)| {
             // A rule that was not there began with nothing.

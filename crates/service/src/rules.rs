@@ -1,20 +1,18 @@
 //! Rules, wherever they come from, kept up to date while calls are answered.
 //!
-//! A source offers documents (`source/`), the [`Keeper`] puts those in force that are newer and fit, and
+//! A source offers documents (`source/`), the [`RulesManager`] puts those in force that are newer and fit, and
 //! keeps what it has when they are not.
 
 mod config;
-mod copy;
 pub mod diff;
-pub mod envoy;
-mod keeper;
-mod opening;
-mod quiet;
+mod local_copy;
+mod low_priority;
+mod manager;
 mod rule_view;
 #[cfg(test)]
 mod simulation;
 mod source;
-mod standing;
+mod startup;
 
 use std::sync::Arc;
 
@@ -23,13 +21,12 @@ use tidegate_rules::RuleSet;
 
 pub use self::config::{RuleSource, RulesConfig, RulesRedis, RulesUrl};
 use self::config::{SAMPLE_NAME, SAMPLE_RULES};
-use self::envoy::{EnvoyRules, Files};
-pub use self::keeper::{Household, Keeper, PushError};
-pub use self::opening::{Found, Shared, node_name, reports};
+pub use self::manager::{PushError, RulesManager, RulesManagerDeps};
 pub use self::rule_view::RuleView;
 pub use self::source::NUMBER;
-pub use self::standing::{NodeReport, Standing};
+pub use self::startup::{LoadedRules, Shared, node_name, reports};
 use crate::config_error::{ConfigError, read_file};
+use crate::envoy::{EnvoyRules, Files};
 use crate::service::internal_rules;
 
 /// Everything that is enforced.
@@ -43,18 +40,18 @@ pub struct Rules {
 
 /// Our own rules as they were found.
 #[derive(Clone, Debug)]
-pub enum Own {
+pub enum NativeRules {
     /// There are none, or none yet.
     Nothing,
     /// They stand in the configuration.
     Inline(Box<RuleSet>),
     /// A document of a file, a URL or Redis.
-    Written(Document),
+    Written(RulesDocument),
 }
 
 /// A document of rules, and what is known of it.
 #[derive(Clone, Debug)]
-pub struct Document {
+pub struct RulesDocument {
     /// What errors call it.
     pub(crate) name: Arc<str>,
     pub(crate) text: Arc<str>,
@@ -67,7 +64,7 @@ pub struct Document {
     pub(crate) at: Option<Timestamp>,
 }
 
-impl Document {
+impl RulesDocument {
     /// A text of which nothing else is known.
     pub(crate) fn new(name: &str, text: &str) -> Self {
         let hash = blake3::hash(text.as_bytes()).to_hex().as_str()[..16].into();
@@ -76,7 +73,7 @@ impl Document {
     }
 }
 
-impl Own {
+impl NativeRules {
     /// What this machine has of a source; of one that is elsewhere nothing yet.
     ///
     /// # Errors
@@ -84,16 +81,16 @@ impl Own {
     pub fn read(source: &RuleSource) -> Result<Self, ConfigError> {
         Ok(match source {
             RuleSource::Nothing | RuleSource::Redis(_) | RuleSource::Url(_) => Self::Nothing,
-            RuleSource::Sample => Self::Written(Document::new(SAMPLE_NAME, SAMPLE_RULES)),
+            RuleSource::Sample => Self::Written(RulesDocument::new(SAMPLE_NAME, SAMPLE_RULES)),
             RuleSource::Inline(rules) => Self::Inline(rules.clone()),
             RuleSource::File(path) => {
                 let text = read_file(path, RuleSet::MAX_DOCUMENT)?;
-                Self::Written(Document::new(&path.display().to_string(), &text))
+                Self::Written(RulesDocument::new(&path.display().to_string(), &text))
             }
         })
     }
 
-    pub(crate) fn document(&self) -> Option<&Document> {
+    pub(crate) fn document(&self) -> Option<&RulesDocument> {
         match self {
             Self::Written(document) => Some(document),
             Self::Nothing | Self::Inline(_) => None,
@@ -106,11 +103,11 @@ impl Rules {
     ///
     /// # Errors
     /// Something is wrong with them, or two rules have the same name.
-    pub fn of(own: &Own, envoy: Option<&Files>) -> Result<Self, ConfigError> {
+    pub fn of(own: &NativeRules, envoy: Option<&Files>) -> Result<Self, ConfigError> {
         let set = match own {
-            Own::Nothing => RuleSet::default(),
-            Own::Inline(rules) => RuleSet::clone(rules),
-            Own::Written(document) => RuleSet::parse(&document.name, &document.text)?,
+            NativeRules::Nothing => RuleSet::default(),
+            NativeRules::Inline(rules) => RuleSet::clone(rules),
+            NativeRules::Written(document) => RuleSet::parse(&document.name, &document.text)?,
         };
         let Some(files) = envoy else { return Ok(Self { set, envoy: None }) };
         let envoy = EnvoyRules::parse(files)?;

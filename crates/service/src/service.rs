@@ -1,164 +1,125 @@
-//! The narrow waist: the one place where a call becomes a reply.
+//! The one place where a call becomes a reply.
 //!
-//! Every transport decodes its bytes into a [`Call`], hands it over, and encodes the [`Reply`] or
-//! [`CallError`] it gets. What a call means, what is logged about it, and which status goes with which
-//! ending is settled here once for all of them.
+//! Every listener decodes its bytes into a [`Call`], passes it to the [`Service`], and encodes the [`Reply`] or
+//! [`CallError`]. The meaning of a call, its log line and its status are the same for all protocols.
 
 mod acquire;
 mod admitted;
-mod books;
-mod client;
-mod in_force;
+mod call_stats;
 pub mod internal_rules;
 pub mod rls;
-mod seal;
+mod slot_token;
 mod throttle;
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use tidegate_core::{CallError, Decision, HeaderStyle, Reply, Request, RuleIndex, Span, Timestamp};
+use tidegate_core::{
+    CallError, Decision, HeaderStyle, Limit, Reply, Request, RuleIndex, Span, Timestamp,
+};
 use tidegate_limiter::{CheckRequest, CheckTarget, Clock, Limiter, Store};
 
-pub use self::acquire::{Acquired, OnItsWay};
+pub use self::acquire::{Acquired, UndeliveredSlots};
 pub use self::admitted::Admitted;
-use self::books::{Answered, Books};
-use self::client::insert;
-pub use self::client::{Client, addressed};
-pub use self::in_force::{InForce, Next, Version};
+use self::call_stats::{CallStats, CallTiming};
 pub use self::internal_rules::{internal_rules, unknown_rule};
 use self::rls::Rls;
-use self::seal::Seal;
-use crate::identity::Known;
-use crate::metrics::Format;
-use crate::rules::Standing;
+use self::slot_token::SlotTokenCipher;
+pub use crate::active_rules::{ActiveRules, CompiledRules, RulesVersion};
+pub use crate::call::{Call, NamedClient, Protocol, request_for_rule};
+use crate::identity::AttributePlan;
+use crate::metrics::{self, Format};
 use crate::rules_version;
+use crate::source_status::SourceStatus;
 use crate::store::AnyStore;
 
-/// What is asked.
-#[derive(Debug, Default)]
-pub struct Call<'a> {
-    /// The rule to check alone, whatever its `match` says; without one, every rule that matches.
-    pub rule: Option<Cow<'a, str>>,
-    /// Who comes, in the terms of that rule.
-    pub client: Option<Client<'a>>,
-    /// Everything else that is known of the request, and what it costs.
-    pub request: Request<'a>,
-}
-
-/// Which door a call came through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Via {
-    /// The HTTP listener.
-    Http,
-    /// The gRPC listener.
-    Grpc,
-    /// The RESP listener.
-    Resp,
-    /// The gateway.
-    Gateway,
-}
-
-impl Via {
-    pub(crate) const ALL: [Self; 4] = [Self::Http, Self::Grpc, Self::Resp, Self::Gateway];
-
-    /// What the door is called.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Grpc => "grpc",
-            Self::Resp => "resp",
-            Self::Gateway => "gateway",
-        }
-    }
-}
-
-/// Decides calls. Shared by every transport.
+/// Decides calls. Shared by all listeners.
 #[derive(Debug)]
 pub struct Service {
-    in_force: ArcSwap<InForce>,
+    active_rules: ArcSwap<ActiveRules>,
     store: Arc<AnyStore>,
     clock: Clock,
     style: HeaderStyle,
     rls: Rls,
-    /// Makes the names of slots in flight for those outside.
-    seal: Seal,
-    books: Books,
-    /// Whether the store has ever been there.
+    /// Encrypts the tokens of slots that callers hold.
+    slot_tokens: SlotTokenCipher,
+    stats: CallStats,
+    /// Whether the store has answered since the start.
     ready: AtomicBool,
-    /// Whether no more calls should be sent here.
+    /// Whether load balancers should send no more calls.
     draining: AtomicBool,
-    /// The rules that are still to come, if there were none to start with.
-    awaited: Mutex<Option<String>>,
+    /// The source that the first rules are awaited from.
+    pending_rules: Mutex<Option<String>>,
 }
 
 impl Service {
-    /// Decides by the rules of a limiter, until there are others.
+    /// Returns a service that decides by the rules of a limiter until others are activated.
     pub fn new(limiter: Limiter<AnyStore>, style: HeaderStyle) -> Self {
         let (store, clock) = (Arc::clone(limiter.store()), limiter.clock().clone());
-        let (ready, draining) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (books, rls) = (Books::new(), Rls::default());
-        let seal = Seal::new(&store.keyer());
-        let (lines, known) = (books.enlist(limiter.rules()), Known::default());
-        let (loaded, hash) = (clock.now(), rules_version::of(limiter.rules()));
-        let version = Version { loaded, hash, ..Version::default() };
-        let in_force = InForce { limiter, envoy: None, known, lines, version };
-        let in_force = ArcSwap::from_pointee(in_force);
+        let stats = CallStats::new();
+        let counter_ids = stats.register_rules(limiter.rules());
+        let version = RulesVersion {
+            loaded: clock.now(),
+            hash: rules_version::of(limiter.rules()),
+            ..RulesVersion::default()
+        };
+        let attribute_plan = AttributePlan::default();
+        let rules = ActiveRules { limiter, envoy: None, attribute_plan, counter_ids, version };
         let service = Self {
-            in_force,
+            active_rules: ArcSwap::from_pointee(rules),
+            slot_tokens: SlotTokenCipher::new(&store.keyer()),
             store,
             clock,
             style,
-            rls,
-            seal,
-            books,
-            ready,
-            draining,
-            awaited: Mutex::default(),
+            rls: Rls::default(),
+            stats,
+            ready: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            pending_rules: Mutex::default(),
         };
-        // What was there at the start counts, also if nobody asks before it goes away.
-        let _ = service.unready();
+        // A store that answers now makes the node ready, even if it fails before the first readiness check.
+        let _ = service.not_ready_reason();
         service
     }
 
-    /// The same service, with what calls of Envoy need.
+    /// Returns the service with settings for calls of Envoy.
     pub fn with_rls(mut self, rls: Rls) -> Self {
         self.rls = rls;
         self
     }
 
-    /// What calls are decided by at this moment.
+    /// Returns the active rules. A call loads them once and uses them to its end.
     #[inline]
-    pub fn now(&self) -> Guard<Arc<InForce>> {
-        self.in_force.load()
+    pub fn active_rules(&self) -> Guard<Arc<ActiveRules>> {
+        self.active_rules.load()
     }
 
-    /// Decides by other rules from the next call on. What had been in force is handed back: whoever
-    /// drops the last of it frees the rules, which for very many takes a moment.
+    /// Decides by other rules from the next call on, and returns the previous ones. The thread that drops the last
+    /// reference to them frees them, which takes a while for very many rules.
     ///
-    /// To be called by one at a time.
-    pub(crate) fn enforce(&self, next: Next) -> Arc<InForce> {
-        let Next { set, envoy, known, version } = next;
-        let limiter = self.now().limiter.with_rules(set);
-        let lines = self.books.enlist(limiter.rules());
-        self.in_force.swap(Arc::new(InForce { limiter, envoy, known, lines, version }))
+    /// Callers serialise activations: two at the same time could end with the older rules.
+    pub(crate) fn activate(&self, next: CompiledRules) -> Arc<ActiveRules> {
+        let CompiledRules { set, envoy, attribute_plan, version } = next;
+        let limiter = self.active_rules().limiter.with_rules(set);
+        let counter_ids = self.stats.register_rules(limiter.rules());
+        let rules = ActiveRules { limiter, envoy, attribute_plan, counter_ids, version };
+        self.active_rules.swap(Arc::new(rules))
     }
 
-    /// Why calls should not be sent to this node; nothing once it is ready.
+    /// Returns the reason why calls should not be sent to this node, or `None` if it is ready.
     ///
-    /// Ready once means ready for good, whatever becomes of the store. It goes away for all nodes of
-    /// a fleet at once, and a load balancer that then took them all out would turn every rule that
-    /// allows or goes on locally into an outage. Without the store, rules answer as they say.
-    pub fn unready(&self) -> Option<String> {
+    /// Once ready, a node stays ready while the store is unreachable. An outage of the store affects all nodes at once:
+    /// if readiness failed then, a load balancer would remove every node, and none would be left to apply each rule's
+    /// `on_store_failure`.
+    pub fn not_ready_reason(&self) -> Option<String> {
         if self.draining.load(Ordering::Relaxed) {
             return Some("it is about to stop".to_owned());
         }
-        if let Some(rules) = &*self.awaited.lock() {
-            return Some(format!("waiting for {rules}"));
+        if let Some(source) = &*self.pending_rules.lock() {
+            return Some(format!("waiting for {source}"));
         }
         if self.ready.load(Ordering::Relaxed) {
             return None;
@@ -170,38 +131,37 @@ impl Service {
         missing.map(|missing| format!("waiting for {missing}"))
     }
 
-    /// Says which rules are still to come before calls should be sent here.
-    pub(crate) fn await_rules(&self, rules: Option<String>) {
-        *self.awaited.lock() = rules;
+    /// Sets the source that the first rules are awaited from; the node is not ready until it is `None`.
+    pub(crate) fn set_rules_pending(&self, source: Option<String>) {
+        *self.pending_rules.lock() = source;
     }
 
-    /// Says from now on that calls should go elsewhere. Those that come are still answered.
+    /// Reports not ready from now on. Calls are still answered.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Whether calls should go elsewhere.
+    /// Returns whether [`drain`](Self::drain) was called.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Whether a decision is there as soon as it is asked for, without waiting for another process.
-    pub fn decides_at_once(&self) -> bool {
+    /// Returns whether decisions never wait for another process.
+    pub fn is_synchronous(&self) -> bool {
         matches!(*self.store, AnyStore::Memory(_))
     }
 
-    /// Answers calls that have nothing to do with each other, each as [`check`](Self::check) does.
+    /// Answers independent calls, each as [`check`](Self::check) does.
     ///
-    /// They are asked in their order and at the same time, so that a store that is far away is waited
-    /// for once.
+    /// All of them are sent before the first answer is awaited, so a remote store costs one round trip.
     pub async fn check_each<'a>(
         &'a self,
-        via: Via,
+        protocol: Protocol,
         calls: Vec<Result<Call<'a>, CallError>>,
     ) -> Vec<Result<Reply, CallError>> {
         let decide = async |call: Result<Call<'a>, CallError>| match call {
-            Ok(call) => self.check(via, call).await,
-            Err(fault) => Err(self.refused(via, fault)),
+            Ok(call) => self.check(protocol, call).await,
+            Err(error) => Err(self.count_rejected(protocol, error)),
         };
         join_all(calls.into_iter().map(decide)).await
     }
@@ -209,121 +169,172 @@ impl Service {
     /// Answers one call, and charges it if it is admitted.
     ///
     /// # Errors
-    /// The call can't be understood, or names a rule that is not there; nothing was charged.
-    pub async fn check(&self, via: Via, call: Call<'_>) -> Result<Reply, CallError> {
-        let by = self.now();
-        self.check_by(&by, via, call).await
+    /// The call is invalid, or names a rule that does not exist; nothing was charged.
+    pub async fn check(&self, protocol: Protocol, call: Call<'_>) -> Result<Reply, CallError> {
+        let rules = self.active_rules();
+        self.check_by(&rules, protocol, call).await
     }
 
-    /// As [`check`](Self::check), by rules that were in force when the call was read.
+    /// Answers one call by the rules that were active when it was read.
     ///
     /// # Errors
-    /// As there.
+    /// As [`check`](Self::check).
     pub async fn check_by(
         &self,
-        by: &InForce,
-        via: Via,
+        rules: &ActiveRules,
+        protocol: Protocol,
         call: Call<'_>,
     ) -> Result<Reply, CallError> {
-        let (began, limiter) = (self.clock.now(), &by.limiter);
+        let (began, limiter) = (self.clock.now(), &rules.limiter);
         match &call.rule {
             Some(name) => {
-                let named = self.named(by, via, name, call.client, call.request);
-                let (index, request) = named?;
+                let resolved = self.resolve_rule(rules, protocol, name, call.client, call.request);
+                let (index, request) = resolved?;
                 let check = CheckRequest { request: &request, target: CheckTarget::Rule(index) };
                 let decision = limiter.check(check).await;
-                Ok(self.reply(by, via, began, &request, decision))
+                Ok(self.reply(rules, protocol, began, &request, decision))
             }
-            None if call.client.is_some() => Err(self.refused(via, client_without_rule())),
+            None if call.client.is_some() => {
+                Err(self.count_rejected(protocol, client_without_rule()))
+            }
             None => {
                 let decision = limiter.check(&call.request).await;
-                Ok(self.reply(by, via, began, &call.request, decision))
+                Ok(self.reply(rules, protocol, began, &call.request, decision))
             }
         }
     }
 
-    /// Asks every rule that matches a request which is about to be served here, and takes for it what it
-    /// needs while it is: a turn, not later than after `max_wait`, and slots in flight.
+    /// Checks a request that this process is about to serve, and takes what it needs meanwhile: a turn in a queue,
+    /// at most `max_wait` from now, and slots in flight.
     pub async fn admit(
         &self,
-        by: &InForce,
-        via: Via,
+        rules: &ActiveRules,
+        protocol: Protocol,
         request: &Request<'_>,
         max_wait: Span,
     ) -> (Reply, Admitted) {
         let began = self.clock.now();
-        let (decision, admission) = by.limiter.admit(request, max_wait).await;
-        (self.reply(by, via, began, request, decision), Admitted::new(admission))
+        let (decision, admission) = rules.limiter.admit(request, max_wait).await;
+        (self.reply(rules, protocol, began, request, decision), Admitted::new(admission))
     }
 
-    /// Where the rule of this name is, and the request as it sees it.
-    fn named<'r, 'c: 'r>(
+    /// Charges a key under a limit of the caller. A cost of 0 is a peek.
+    ///
+    /// # Errors
+    /// The key is too long; nothing was charged.
+    pub async fn throttle(
         &self,
-        by: &'r InForce,
-        via: Via,
+        protocol: Protocol,
+        key: &str,
+        limit: &Arc<Limit>,
+        cost: u64,
+    ) -> Result<Reply, CallError> {
+        let (began, request) = (self.clock.now(), self.throttle_request(protocol, key, cost)?);
+        let rules = self.active_rules();
+        let check = CheckRequest { request: &request, target: throttle::target(&rules, limit)? };
+        let decision = rules.limiter.check(check).await;
+        Ok(self.reply(&rules, protocol, began, &request, decision))
+    }
+
+    /// Refunds `cost` to a key, at most what it has spent, and reports its state afterwards.
+    ///
+    /// # Errors
+    /// The key is too long, or the store did not confirm the refund.
+    pub async fn refund_throttle(
+        &self,
+        protocol: Protocol,
+        key: &str,
+        limit: &Arc<Limit>,
+        cost: u64,
+    ) -> Result<Reply, CallError> {
+        let (began, request) = (self.clock.now(), self.throttle_request(protocol, key, cost)?);
+        let rules = self.active_rules();
+        let check = CheckRequest { request: &request, target: throttle::target(&rules, limit)? };
+        let decision = rules.limiter.refund_latest(check).await;
+        let decision = decision
+            .map_err(|error| self.count_rejected(protocol, throttle::unconfirmed(&error)))?;
+        // The reply describes a peek after the refund.
+        Ok(self.reply(&rules, protocol, began, &request.cost(0), decision))
+    }
+
+    fn throttle_request<'k>(
+        &self,
+        protocol: Protocol,
+        key: &'k str,
+        cost: u64,
+    ) -> Result<Request<'k>, CallError> {
+        throttle::request(key, cost).map_err(|error| self.count_rejected(protocol, error))
+    }
+
+    /// Returns the index of the rule of this name, and the request in the terms of that rule.
+    fn resolve_rule<'r, 'c: 'r>(
+        &self,
+        rules: &'r ActiveRules,
+        protocol: Protocol,
         name: &str,
-        client: Option<Client<'c>>,
+        client: Option<NamedClient<'c>>,
         request: Request<'c>,
     ) -> Result<(RuleIndex, Request<'r>), CallError> {
-        let rules = by.limiter.rules();
+        let rules = rules.limiter.rules();
         let index = rules.user_rule_index(name);
         let Some((index, rule)) = index.and_then(|index| Some((index, rules.get(index)?))) else {
-            return Err(self.refused(via, unknown_rule(name, rules)));
+            return Err(self.count_rejected(protocol, unknown_rule(name, rules)));
         };
-        let request = addressed(rule, client, request);
-        Ok((index, request.map_err(|fault| self.refused(via, fault))?))
+        let request = request_for_rule(rule, client, request);
+        Ok((index, request.map_err(|error| self.count_rejected(protocol, error))?))
     }
 
-    /// The reply to a call that began at `began`, which is entered into the books.
+    /// Returns the reply to a call, and records the call.
     fn reply(
         &self,
-        by: &InForce,
-        via: Via,
+        rules: &ActiveRules,
+        protocol: Protocol,
         began: Timestamp,
         request: &Request<'_>,
         decision: Decision,
     ) -> Reply {
         let at = self.clock.now();
-        let answered = Answered { via, began, at };
-        self.books.enter(by, answered, [(request, &decision)]);
+        self.stats.record(rules, CallTiming { protocol, began, at }, [(request, &decision)]);
         let reply = Reply { decision, at, style: self.style };
         log(&reply);
         reply
     }
 
-    /// Counts a call that can't be decided, or not even be read.
-    pub fn refused(&self, via: Via, fault: CallError) -> CallError {
-        self.books.metrics.refused(via, fault.status);
-        fault
+    /// Counts a call that was not decided, and returns its error.
+    pub fn count_rejected(&self, protocol: Protocol, error: CallError) -> CallError {
+        self.stats.counters.record_rejected(protocol, error.status);
+        error
     }
 
-    /// What tells the time; for the admin door.
+    /// Returns the clock of decisions.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// What was answered so far; for the admin door.
-    pub fn books(&self) -> &Books {
-        &self.books
+    /// Returns the statistics of calls.
+    pub fn stats(&self) -> &CallStats {
+        &self.stats
     }
 
-    /// The metrics of this moment; for the admin door.
-    pub fn metrics(&self, format: Format, standing: &Standing) -> String {
-        let ready = self.unready().is_none();
-        self.books.metrics.write(self.books.sources(&self.now(), standing, ready), format)
+    /// Returns the metrics of this moment.
+    pub fn metrics(&self, format: Format, source_status: &SourceStatus) -> String {
+        let ready = self.not_ready_reason().is_none();
+        let rules = self.active_rules();
+        let sources = self.stats.sources(&rules, source_status, ready);
+        metrics::write(&self.stats.counters, sources, format)
     }
 }
 
-/// Logs one line about a call. The client is not named: that may be a secret.
+/// Logs one line about a call, without the client: its identity may be a secret.
 fn log(reply: &Reply) {
     if !tracing::enabled!(tracing::Level::DEBUG) {
         return;
     }
-    let policy = reply.decision.strictest_rule();
+    let strictest = reply.decision.strictest_rule();
     tracing::debug!(
-        ending = ?reply.status(),
-        rule = policy.map(|policy| &*policy.rule),
-        remaining = policy.map(|policy| policy.outcome.remaining),
+        status = ?reply.status(),
+        rule = strictest.map(|outcome| &*outcome.rule),
+        remaining = strictest.map(|outcome| outcome.outcome.remaining),
         blocked = reply.decision.block().is_some(),
         "checked"
     );

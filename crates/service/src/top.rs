@@ -21,7 +21,7 @@ use tidegate_rules::Rule;
 pub use self::client::{Client, subject_of};
 use self::recent::Recent;
 use self::sampling::Sampling;
-use crate::metrics::shards;
+use crate::stats::shards;
 
 /// What clients are put in order by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

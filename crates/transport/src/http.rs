@@ -17,8 +17,9 @@ use tidegate_net::http::json::Json;
 use tidegate_net::http::response::{self, Body};
 use tidegate_net::http1::HttpHandler;
 use tidegate_net::listener::Peer;
+use tidegate_service::call::{Call, Protocol};
 use tidegate_service::identity::{self, Identity};
-use tidegate_service::service::{Call, Service, Via};
+use tidegate_service::service::Service;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::caller;
@@ -65,8 +66,10 @@ impl HttpHandler for Door {
             "/json" => self.post(request, peer, Endpoint::Rls).await,
             "/healthz" => probe(request.method(), None),
             // The rules were loaded before the door opened.
-            "/readyz" => probe(request.method(), self.service.unready()),
-            "/healthcheck" => healthcheck(request.method(), self.service.unready().is_none()),
+            "/readyz" => probe(request.method(), self.service.not_ready_reason()),
+            "/healthcheck" => {
+                healthcheck(request.method(), self.service.not_ready_reason().is_none())
+            }
             "*" if request.method() == Method::OPTIONS => response::options("GET, POST, OPTIONS"),
             path => {
                 let path = tidegate_core::quote(path);
@@ -134,9 +137,11 @@ impl Door {
     async fn check(&self, body: &[u8], peer: &Peer) -> Response<Body> {
         let call = match Json::read(body).and_then(decode::check) {
             Ok(call) => identity::vouched(call, caller(peer)),
-            Err(fault) => return response::fault(&self.service.refused(Via::Http, fault)),
+            Err(fault) => {
+                return response::fault(&self.service.count_rejected(Protocol::Http, fault));
+            }
         };
-        match self.service.check(Via::Http, call).await {
+        match self.service.check(Protocol::Http, call).await {
             Ok(reply) => response::reply(&reply),
             Err(fault) => response::fault(&fault),
         }
@@ -145,11 +150,13 @@ impl Door {
     async fn batch(&self, body: &[u8], peer: &Peer) -> Response<Body> {
         let items = match Json::read(body).and_then(decode::batch) {
             Ok(items) => items,
-            Err(fault) => return response::fault(&self.service.refused(Via::Http, fault)),
+            Err(fault) => {
+                return response::fault(&self.service.count_rejected(Protocol::Http, fault));
+            }
         };
         let vouched = |call| identity::vouched(call, caller(peer));
         let calls = items.into_iter().map(|item| decode::check(item).map(vouched)).collect();
-        let answers = self.service.check_each(Via::Http, calls).await;
+        let answers = self.service.check_each(Protocol::Http, calls).await;
         let answers: Vec<_> = answers
             .into_iter()
             .enumerate()
@@ -167,16 +174,18 @@ impl Door {
         body::ignore(body).await;
         let manner = authorize::Manner::of(&head.uri);
         let original = authorize::original(head);
-        let by = self.service.now();
+        let by = self.service.active_rules();
         let described = match &original {
-            Ok(head) => self.identity.describe(by.known(), head, caller(peer)),
+            Ok(head) => self.identity.describe(by.attribute_plan(), head, caller(peer)),
             Err(fault) => Err(fault.clone()),
         };
         let call = match described {
             Ok(request) => Call { request, ..Call::default() },
-            Err(fault) => return response::fault(&self.service.refused(Via::Http, fault)),
+            Err(fault) => {
+                return response::fault(&self.service.count_rejected(Protocol::Http, fault));
+            }
         };
-        match self.service.check_by(&by, Via::Http, call).await {
+        match self.service.check_by(&by, Protocol::Http, call).await {
             Ok(reply) => manner.tell(reply.status(), response::reply(&reply)),
             Err(fault) => response::fault(&fault),
         }
@@ -185,9 +194,11 @@ impl Door {
     async fn rls(&self, body: &[u8]) -> Response<Body> {
         let call = match Json::read(body).and_then(rls_json::decode) {
             Ok(call) => call,
-            Err(fault) => return response::fault(&self.service.refused(Via::Http, fault)),
+            Err(fault) => {
+                return response::fault(&self.service.count_rejected(Protocol::Http, fault));
+            }
         };
-        match self.service.should_rate_limit(Via::Http, &call).await {
+        match self.service.should_rate_limit(Protocol::Http, &call).await {
             Ok(reply) => rls_json::encode(&reply),
             Err(fault) => response::fault(&fault),
         }

@@ -7,7 +7,8 @@ use hyper::{Request, Response};
 use serde::Serialize;
 use tidegate_net::http::response::{self, Body, JSON};
 use tidegate_redis::DocumentVersion;
-use tidegate_service::rules::{Keeper, NodeReport};
+use tidegate_service::rules::RulesManager;
+use tidegate_service::source_status::NodeReport;
 
 use crate::query;
 use crate::rules::refused;
@@ -18,14 +19,17 @@ const USUAL: usize = 20;
 const MOST: usize = 50;
 
 /// Answers `GET /v1/rules/history`.
-pub(super) async fn history(keeper: &Arc<Keeper>, request: &Request<Incoming>) -> Response<Body> {
+pub(super) async fn history(
+    manager: &Arc<RulesManager>,
+    request: &Request<Incoming>,
+) -> Response<Body> {
     let most = query::known(request.uri().query(), ["limit"], "limit")
         .and_then(|[limit]| query::number("limit", limit.as_deref(), USUAL, MOST));
     let most = match most {
         Ok(most) => most,
         Err(fault) => return response::fault(&fault),
     };
-    let shared = match keeper.shared() {
+    let shared = match manager.shared() {
         Ok(shared) => shared,
         Err(error) => return refused(&error),
     };
@@ -68,13 +72,13 @@ impl<'a> Shown<'a> {
 }
 
 /// Answers `GET /v1/rules/status`. This node is known to itself, also when the others are not.
-pub(super) async fn status(keeper: &Arc<Keeper>) -> Response<Body> {
-    let own = keeper.report();
-    let (nodes, unknown) = match keeper.reports().await {
+pub(super) async fn status(manager: &Arc<RulesManager>) -> Response<Body> {
+    let own = manager.report();
+    let (nodes, unknown) = match manager.reports().await {
         Ok(nodes) => (nodes, None),
         Err(error) => (vec![own.clone()], Some(error.to_string())),
     };
-    let latest = keeper.standing().latest;
+    let latest = manager.standing().latest;
     let NodeReport { node, source, version, behind, problem, .. } = own;
     response::json(
         200,

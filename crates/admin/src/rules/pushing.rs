@@ -13,9 +13,9 @@ use tidegate_net::http::body;
 use tidegate_net::http::response::{self, Body, JSON};
 use tidegate_redis::Expected;
 use tidegate_rules::RuleSet;
-use tidegate_service::rules::Keeper;
+use tidegate_service::active_rules::ActiveRules;
+use tidegate_service::rules::RulesManager;
 use tidegate_service::rules::diff::Difference;
-use tidegate_service::service::InForce;
 
 use crate::rules::{invalid, refused};
 use crate::{Admin, query};
@@ -50,10 +50,10 @@ pub(super) async fn push(
         Ok(text) => text,
         Err(response) => return response,
     };
-    match admin.keeper.push(&text, &by, &note.unwrap_or_default(), expected).await {
+    match admin.manager.push(&text, &by, &note.unwrap_or_default(), expected).await {
         Ok(version) => {
             tracing::info!(%from, by, version = version.number, "rules changed by an operator");
-            let now = admin.service.now();
+            let now = admin.service.active_rules();
             let rules = now.limiter().rules().rules().len();
             let pushed = Pushed { version: version.number, hash: &now.version().hash, rules };
             let mut response = response::json(200, JSON, &pushed);
@@ -76,14 +76,14 @@ struct Pushed<'a> {
 /// Answers `POST /v1/rules/diff`: what pushing the document would change.
 pub(super) async fn difference(
     admin: &Admin,
-    now: &InForce,
+    now: &ActiveRules,
     request: Request<Incoming>,
 ) -> Response<Body> {
     let text = match document(admin, request).await {
         Ok(text) => text,
         Err(response) => return response,
     };
-    match admin.keeper.checked(&text).await {
+    match admin.manager.checked(&text).await {
         Ok(rules) => {
             let difference = Difference::between(now.limiter().rules(), &rules.set);
             response::json(200, JSON, &difference)
@@ -93,7 +93,10 @@ pub(super) async fn difference(
 }
 
 /// Answers `GET /v1/rules/diff?from=6&to=7`.
-pub(super) async fn between(keeper: &Arc<Keeper>, request: &Request<Incoming>) -> Response<Body> {
+pub(super) async fn between(
+    manager: &Arc<RulesManager>,
+    request: &Request<Incoming>,
+) -> Response<Body> {
     let versions = query::known(request.uri().query(), ["from", "to"], "from and to");
     let versions = versions.and_then(|[from, to]| {
         let number = |name: &str, value: Option<&str>| match value {
@@ -109,7 +112,7 @@ pub(super) async fn between(keeper: &Arc<Keeper>, request: &Request<Incoming>) -
     let mut sets: Vec<RuleSet> = Vec::new();
     for number in versions {
         let number = u64::try_from(number).unwrap_or(u64::MAX);
-        let shared = match keeper.shared() {
+        let shared = match manager.shared() {
             Ok(shared) => shared,
             Err(error) => return refused(&error),
         };
@@ -121,7 +124,7 @@ pub(super) async fn between(keeper: &Arc<Keeper>, request: &Request<Incoming>) -
             }
             Err(error) => return refused(&error.into()),
         };
-        match keeper.checked(&edition.text).await {
+        match manager.checked(&edition.text).await {
             Ok(rules) => sets.push(rules.set),
             Err(error) => return invalid(&error),
         }

@@ -7,8 +7,8 @@ use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE
 use hyper::{Request, Response, StatusCode};
 use serde::Serialize;
 use tidegate_net::http::response::{self, Body, JSON};
-use tidegate_service::rules::{Keeper, NUMBER, RuleView};
-use tidegate_service::service::{InForce, Version};
+use tidegate_service::active_rules::{ActiveRules, RulesVersion};
+use tidegate_service::rules::{NUMBER, RuleView, RulesManager};
 
 use crate::query;
 use crate::rules::refused;
@@ -17,8 +17,8 @@ const YAML: HeaderValue = HeaderValue::from_static("application/yaml");
 
 /// Answers `GET /v1/rules`; with nothing new to whoever has this version.
 pub(super) async fn rules(
-    keeper: &Arc<Keeper>,
-    now: &InForce,
+    manager: &Arc<RulesManager>,
+    now: &ActiveRules,
     request: &Request<Incoming>,
 ) -> Response<Body> {
     let [wanted] = match query::known(request.uri().query(), ["version"], "version") {
@@ -27,12 +27,12 @@ pub(super) async fn rules(
     };
     if let Some(wanted) = wanted {
         return match query::number("version", Some(&wanted), 0, usize::MAX) {
-            Ok(number) => older(keeper, u64::try_from(number).unwrap_or(u64::MAX)).await,
+            Ok(number) => older(manager, u64::try_from(number).unwrap_or(u64::MAX)).await,
             Err(fault) => response::fault(&fault),
         };
     }
     let version = now.version();
-    let tag = tag(keeper, version);
+    let tag = tag(manager, version);
     let known = request.headers().get_all(IF_NONE_MATCH).iter().any(|value| {
         let tags = value.to_str().unwrap_or_default().split(',').map(str::trim);
         tags.into_iter().any(|known| known == "*" || known.trim_start_matches("W/") == tag)
@@ -43,11 +43,11 @@ pub(super) async fn rules(
         response
     } else if !wants_yaml(request) {
         let rules = now.limiter().rules().rules().iter().map(RuleView::of).collect();
-        response::json(200, JSON, &Rules::of(keeper, version, rules))
+        response::json(200, JSON, &Rules::of(manager, version, rules))
     } else if let Some(text) = &version.text {
         document(text, version.number)
     } else {
-        let detail = format!("rules from {} are no document", keeper.source());
+        let detail = format!("rules from {} are no document", manager.source());
         return response::problem(StatusCode::NOT_FOUND, &detail);
     };
     if let Ok(tag) = HeaderValue::from_str(&tag) {
@@ -57,8 +57,8 @@ pub(super) async fn rules(
 }
 
 /// Numbers that only this node counts may begin anew with it: the hash tells those apart.
-fn tag(keeper: &Keeper, version: &Version) -> String {
-    match keeper.shared() {
+fn tag(manager: &RulesManager, version: &RulesVersion) -> String {
+    match manager.shared() {
         Ok(_) => format!("\"{}\"", version.number),
         Err(_) => format!("\"{}.{}\"", version.number, version.hash),
     }
@@ -69,8 +69,8 @@ fn wants_yaml(request: &Request<Incoming>) -> bool {
     accept.is_some_and(|accept| accept.contains("yaml"))
 }
 
-async fn older(keeper: &Keeper, number: u64) -> Response<Body> {
-    let shared = match keeper.shared() {
+async fn older(manager: &RulesManager, number: u64) -> Response<Body> {
+    let shared = match manager.shared() {
         Ok(shared) => shared,
         Err(error) => return refused(&error),
     };
@@ -107,11 +107,11 @@ pub(crate) struct Rules<'a> {
 }
 
 impl<'a> Rules<'a> {
-    fn of(keeper: &'a Keeper, version: &'a Version, rules: Vec<RuleView<'a>>) -> Self {
+    fn of(manager: &'a RulesManager, version: &'a RulesVersion, rules: Vec<RuleView<'a>>) -> Self {
         Self {
             version: version.number,
             hash: &version.hash,
-            source: keeper.source(),
+            source: manager.source(),
             by: &version.by,
             note: &version.note,
             at: version.at.map(|at| at.as_secs_ceil()),

@@ -11,7 +11,7 @@ use tidegate_core::{Request, Timestamp};
 use tidegate_limiter::Clock;
 use tidegate_net::client::HttpClient;
 use tidegate_rules::{Applied, Because, CanonicalRule, Chain, Mode, Rule, RuleSet};
-use tidegate_service::rules::{Own, RuleSource, Rules};
+use tidegate_service::rules::{NativeRules, RuleSource, Rules};
 
 use crate::commands::check::Decided;
 use crate::commands::validate::{outage, penalty, titled};
@@ -72,7 +72,7 @@ impl Explain {
             output.note("no --rules, so these are the sample rules of serve");
         }
         let source = self.rules.clone().map_or(RuleSource::Sample, RuleSource::File);
-        let rules = Rules::of(&Own::read(&source)?, None)?.set;
+        let rules = Rules::of(&NativeRules::read(&source)?, None)?.set;
         let attributes = self.seen()?;
         let mut request = Request::new().cost(self.cost);
         for (name, value) in &attributes {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use tidegate_redis::{OpenError, Secret};
 use tidegate_service::reload::ReloadSignal;
-use tidegate_service::rules::{Found, RuleSource};
+use tidegate_service::rules::{LoadedRules, RuleSource};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -137,7 +137,7 @@ async fn serve(
     output: &mut Output<'_>,
 ) -> Result<Ending, Failure> {
     let sample = matches!(config.rules.source, RuleSource::Sample);
-    let rules = Found::read(config.rules)?;
+    let rules = LoadedRules::read(config.rules)?;
     let store = config.store.to_string();
     let app = App::bind(
         &config.listen,

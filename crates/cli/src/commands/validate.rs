@@ -6,8 +6,8 @@ use clap::Args;
 use tidegate_core::Limit;
 use tidegate_rules::{CanonicalRule, Condition, Mode, OnStoreFailure, Override, RuleSet};
 use tidegate_service::config_error::{ConfigError, read_file};
-use tidegate_service::rules::envoy::{self, EnvoyRules};
-use tidegate_service::rules::{Own, Rules};
+use tidegate_service::envoy::{self, EnvoyRules};
+use tidegate_service::rules::{NativeRules, Rules};
 use tidegate_service::service::internal_rules;
 
 use crate::commands::excerpt::Sources;
@@ -80,7 +80,7 @@ struct Written {
 
 fn written_in(path: &Path, sources: &mut Sources) -> Result<Written, ConfigError> {
     if path.is_dir() {
-        return Ok(Rules::of(&Own::Nothing, Some(&envoy::read(path)?))?.set.into());
+        return Ok(Rules::of(&NativeRules::Nothing, Some(&envoy::read(path)?))?.set.into());
     }
     let text = read_file(path, RuleSet::MAX_DOCUMENT)?;
     let source = path.display().to_string();
@@ -96,9 +96,9 @@ fn written_in(path: &Path, sources: &mut Sources) -> Result<Written, ConfigError
             let gateway = file.forwarding.as_ref().map(GatewaySource::counts);
             let own = match &file.rules {
                 // What is elsewhere may be another by the time it is served.
-                Some(source) if !source.is_remote() => Own::read(source)?,
+                Some(source) if !source.is_remote() => NativeRules::read(source)?,
                 _ if file.envoy.is_none() => return Ok(Written { rules: None, gateway }),
-                _ => Own::Nothing,
+                _ => NativeRules::Nothing,
             };
             let files = file.envoy.as_deref().map(envoy::read).transpose()?;
             let rules = Some(Rules::of(&own, files.as_ref())?.set);

@@ -86,14 +86,14 @@ impl KeyRing {
     /// anybody make us verify as many signatures as there are keys.
     pub(super) fn find(&self, id: Option<&str>, now: Timestamp) -> Option<Found> {
         self.look(now, LOOK);
-        let found = self.in_force(id);
+        let found = self.active_rules(id);
         if found.is_none() && self.look(now, LOOK_AGAIN) {
-            return self.in_force(id);
+            return self.active_rules(id);
         }
         found
     }
 
-    fn in_force(&self, id: Option<&str>) -> Option<Found> {
+    fn active_rules(&self, id: Option<&str>) -> Option<Found> {
         let keys = self.keys.load_full();
         let place = match (&self.source, id) {
             (KeySource::Jwks(_), Some(id)) => {

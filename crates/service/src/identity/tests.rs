@@ -22,7 +22,7 @@ rules:
 /// An identity, and what some rules want to know of it.
 struct Asked {
     identity: Identity,
-    known: Known,
+    known: AttributePlan,
 }
 
 fn identity(rules: &str, change: impl FnOnce(&mut IdentityConfig)) -> (Asked, ManualClock) {

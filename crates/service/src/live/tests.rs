@@ -3,7 +3,7 @@ use tidegate_limiter::{Limiter, ManualClock, MemoryStore};
 use tidegate_rules::RuleSet;
 
 use super::*;
-use crate::service::{Call, Via};
+use crate::call::{Call, Protocol};
 
 struct Scene {
     time: ManualClock,
@@ -29,7 +29,7 @@ impl Scene {
         for _ in 0..times {
             let request = Request::new().with("user", "a").unwrap();
             let call = Call { request, ..Call::default() };
-            self.service.check(Via::Http, call).await.unwrap();
+            self.service.check(Protocol::Http, call).await.unwrap();
         }
     }
 
@@ -53,7 +53,7 @@ async fn what_came_in_a_second_is_told_with_it_and_once() {
     scene.pass(Span::from_millis(600)).await;
     scene.check(7).await;
     let unknown = Call { rule: Some("nothing".into()), ..Call::default() };
-    assert!(scene.service.check(Via::Grpc, unknown).await.is_err());
+    assert!(scene.service.check(Protocol::Grpc, unknown).await.is_err());
     scene.pass(Span::SECOND).await;
     scene.pass(Span::SECOND).await;
     let told: Vec<_> = scene.live.seconds(0);

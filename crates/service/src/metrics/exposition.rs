@@ -5,8 +5,8 @@
 
 use std::fmt::{self, Write};
 
-use super::latency::Histogram;
 use super::names::{Kind, Metric};
+use crate::stats::latency::Histogram;
 
 /// What labels say, in their order.
 pub(super) type Labels = Vec<(&'static str, String)>;

@@ -7,41 +7,42 @@ use tidegate_limiter::{Limiter, MemoryStore, Store};
 use tidegate_redis::{Latency, RedisStore, ServerReport, ServerUse};
 use tidegate_rules::{Mode, OnStoreFailure};
 
+use crate::active_rules::ActiveRules;
+use crate::call::Protocol;
 use crate::metrics::exposition::{Exposition, Labels};
-use crate::metrics::latency::{Histogram, seconds};
 use crate::metrics::names::{self, Metric};
 use crate::metrics::process::Process;
-use crate::metrics::rules::{NAMED, OTHER};
-use crate::metrics::{BLOCKED, Metrics};
-use crate::rules::Standing;
-use crate::service::{InForce, Via};
+use crate::source_status::SourceStatus;
+use crate::stats::latency::{Histogram, seconds};
+use crate::stats::rule_counts::{NAMED, OTHER};
+use crate::stats::{BLOCKED, ServerCounters};
 use crate::store::AnyStore;
 
 /// Who else knows something.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
-    pub(crate) in_force: &'a InForce,
-    pub(crate) standing: &'a Standing,
+    pub(crate) active_rules: &'a ActiveRules,
+    pub(crate) source_status: &'a SourceStatus,
     pub(crate) ready: bool,
     /// Checks that the ranking of clients passed over.
     pub(crate) missed: u64,
 }
 
-pub(super) fn gather(metrics: &Metrics, sources: Sources<'_>) -> Exposition {
+pub(super) fn gather(metrics: &ServerCounters, sources: Sources<'_>) -> Exposition {
     let mut told = Exposition::default();
     told.family(names::BUILD, [(label("version", env!("CARGO_PKG_VERSION")), true)]);
     told.one(names::READY, sources.ready);
     checks(metrics, &mut told);
-    rules(metrics, sources.in_force, &mut told);
-    source(sources.in_force.version().number, sources.standing, &mut told);
+    rules(metrics, sources.active_rules, &mut told);
+    source(sources.active_rules.version().number, sources.source_status, &mut told);
     doors(metrics, &mut told);
     upstreams(metrics, &mut told);
-    blocks(sources.in_force.limiter(), &mut told);
+    blocks(sources.active_rules.limiter(), &mut told);
     told.one(names::TOP_MISSED, sources.missed);
-    match &**sources.in_force.limiter().store() {
+    match &**sources.active_rules.limiter().store() {
         AnyStore::Memory(store) => memory(store, &mut told),
         AnyStore::Redis(store) => {
-            let (clients, tokens) = sources.in_force.limiter().leased();
+            let (clients, tokens) = sources.active_rules.limiter().leased();
             told.one(names::LEASED_CLIENTS, clients);
             told.one(names::LEASED_TOKENS, tokens);
             redis(store, &mut told);
@@ -59,26 +60,27 @@ fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> Labels {
     pairs.into_iter().map(|(name, value)| (name, value.to_owned())).collect()
 }
 
-fn checks(metrics: &Metrics, told: &mut Exposition) {
+fn checks(metrics: &ServerCounters, told: &mut Exposition) {
     let answers = || {
         let endings = CallStatus::ALL.into_iter().map(|ending| (ending.label(), ending as usize));
         endings.chain([("blocked", BLOCKED)])
     };
-    let rows = Via::ALL.into_iter().flat_map(|via| {
+    let rows = Protocol::ALL.into_iter().flat_map(|via| {
         answers().map(move |(answer, counter)| {
             let labels = labels([("door", via.name()), ("answer", answer)]);
             (labels, metrics.checks.total(via as usize, counter))
         })
     });
     told.family(names::CHECKS, rows);
-    let durations = Via::ALL
+    let durations = Protocol::ALL
         .into_iter()
         .map(|via| (label("door", via.name()), metrics.durations.read(via as usize)));
     told.family(names::CHECK_DURATION, durations);
 }
 
-fn rules(metrics: &Metrics, in_force: &InForce, told: &mut Exposition) {
-    let (limiter, lines, version) = (in_force.limiter(), in_force.lines(), in_force.version());
+fn rules(metrics: &ServerCounters, active_rules: &ActiveRules, told: &mut Exposition) {
+    let (limiter, lines, version) =
+        (active_rules.limiter(), active_rules.counter_ids(), active_rules.version());
     let rules = limiter.rules();
     let decisions = metrics.rules.read(lines, rules).map(|(rule, answer, count)| {
         (labels([("rule", rule), ("outcome", answer.label())]), count)
@@ -113,15 +115,15 @@ fn rules(metrics: &Metrics, in_force: &InForce, told: &mut Exposition) {
     told.one(names::RULES_LOADED, seconds(version.loaded.as_micros()));
 }
 
-fn source(number: u64, standing: &Standing, told: &mut Exposition) {
-    told.one(names::RULES_BEHIND, standing.is_behind(number));
-    told.one(names::RULES_SOURCE_UP, !standing.is_away);
-    told.one(names::RULES_SOURCE_FAILURES, standing.failures);
-    told.one(names::RULES_REJECTED, standing.rejected);
+fn source(number: u64, status: &SourceStatus, told: &mut Exposition) {
+    told.one(names::RULES_BEHIND, status.is_behind(number));
+    told.one(names::RULES_SOURCE_UP, !status.is_away);
+    told.one(names::RULES_SOURCE_FAILURES, status.failures);
+    told.one(names::RULES_REJECTED, status.rejected);
 }
 
-fn doors(metrics: &Metrics, told: &mut Exposition) {
-    let doors = metrics.doors();
+fn doors(metrics: &ServerCounters, told: &mut Exposition) {
+    let doors = metrics.listeners();
     let open = doors.iter().map(|(name, door)| (label("door", name), door.open()));
     told.family(names::CONNECTIONS, open);
     let accepted = doors.iter().map(|(name, door)| (label("door", name), door.accepted()));
@@ -130,7 +132,7 @@ fn doors(metrics: &Metrics, told: &mut Exposition) {
     told.family(names::CONNECTIONS_MOST, most);
 }
 
-fn upstreams(metrics: &Metrics, told: &mut Exposition) {
+fn upstreams(metrics: &ServerCounters, told: &mut Exposition) {
     let all = metrics.upstream_samples();
     if all.is_empty() {
         return;

@@ -12,10 +12,12 @@ use tidegate_redis::{Expected, RedisDocument};
 use tidegate_testkit::{Flavour, Redis, Tool, lacking};
 
 use crate::identity::{Identity, IdentityConfig};
-use crate::rules::copy::LocalCopy;
-use crate::rules::keeper::Inputs;
+use crate::rules::local_copy::LocalCopy;
+use crate::rules::manager::RuleInputs;
 use crate::rules::source::reconcile;
-use crate::rules::{Household, Keeper, Own, RuleSource, Rules, RulesConfig, RulesRedis};
+use crate::rules::{
+    NativeRules, RuleSource, Rules, RulesConfig, RulesManager, RulesManagerDeps, RulesRedis,
+};
 use crate::service::Service;
 use crate::store::AnyStore;
 
@@ -39,7 +41,7 @@ type Numbered = (u64, String);
 
 struct Node {
     folder: TempDir,
-    keeper: Option<Arc<Keeper>>,
+    manager: Option<Arc<RulesManager>>,
     /// The highest number that it enforced since its copy was last lost.
     floor: u64,
 }
@@ -57,7 +59,7 @@ impl Node {
         let blocks = Arc::clone(limiter.blocks());
         let identity = Identity::new(IdentityConfig::default(), blocks, clock).unwrap();
         let shared = RedisDocument::start(redis.url().parse().unwrap(), "rules").await.unwrap();
-        let household = Household {
+        let household = RulesManagerDeps {
             service: Arc::new(Service::new(limiter, HeaderStyle::default())),
             identity: Arc::new(identity),
             source: "redis".to_owned(),
@@ -67,27 +69,27 @@ impl Node {
             shared: Some(shared),
             reports: None,
         };
-        let inputs = Inputs { own: Own::Nothing, envoy: None };
+        let inputs = RuleInputs { own: NativeRules::Nothing, envoy: None };
         let rules = Rules::of(&inputs.own, None).unwrap().complete().unwrap();
-        let keeper = Arc::new(Keeper::new(household, inputs, rules));
+        let manager = Arc::new(RulesManager::new(household, inputs, rules));
         let source = RuleSource::Redis(RulesRedis::OfStore);
-        keeper.begin(&RulesConfig { source, envoy: None, copies: None, poll: None }).await;
-        self.keeper = Some(keeper);
+        manager.begin(&RulesConfig { source, envoy: None, copies: None, poll: None }).await;
+        self.manager = Some(manager);
     }
 
     /// Stops after the copy is written.
     async fn stop(&mut self) {
-        let Some(keeper) = self.keeper.take() else { return };
-        while Arc::strong_count(&keeper) > 1 {
+        let Some(manager) = self.manager.take() else { return };
+        while Arc::strong_count(&manager) > 1 {
             tokio::task::yield_now().await;
         }
     }
 
     /// The version that it enforces, or would start from.
     fn has(&self) -> Option<Numbered> {
-        match &self.keeper {
-            Some(keeper) => {
-                let version = keeper.version();
+        match &self.manager {
+            Some(manager) => {
+                let version = manager.version();
                 Some((version.number, version.text?.to_string()))
             }
             None => {
@@ -113,16 +115,16 @@ impl World {
         Some((latest, self.redis.query(&["HGET", KEY, &format!("t:{latest}")])))
     }
 
-    fn running(&self, place: usize) -> Option<Arc<Keeper>> {
-        self.nodes[place].keeper.clone()
+    fn running(&self, place: usize) -> Option<Arc<RulesManager>> {
+        self.nodes[place].manager.clone()
     }
 
     async fn push(&mut self, place: usize) {
-        let Some(keeper) = self.running(place) else { return };
-        let before = self.redis_has().map_or(0, |(number, _)| number).max(keeper.version().number);
+        let Some(manager) = self.running(place) else { return };
+        let before = self.redis_has().map_or(0, |(number, _)| number).max(manager.version().number);
         self.pushes += 1;
         let text = format!("rules: [{{name: api, limit: {} per day}}]\n", self.pushes);
-        let pushed = keeper.push(&text, "ann", "", Expected::Any).await.unwrap().number;
+        let pushed = manager.push(&text, "ann", "", Expected::Any).await.unwrap().number;
         assert!(pushed > before, "pushed {pushed} after {before}: {:#?}", self.steps);
     }
 
@@ -133,13 +135,13 @@ impl World {
         match step {
             0..=3 => self.push(place).await,
             4..=6 => {
-                if let Some(keeper) = self.running(place) {
-                    reconcile(&keeper, keeper.shared().unwrap()).await.unwrap();
+                if let Some(manager) = self.running(place) {
+                    reconcile(&manager, manager.shared().unwrap()).await.unwrap();
                 }
             }
             7 | 8 => self.nodes[place].stop().await,
             9..=11 => {
-                if self.nodes[place].keeper.is_none() {
+                if self.nodes[place].manager.is_none() {
                     self.nodes[place].start(&self.redis).await;
                 }
             }
@@ -166,7 +168,8 @@ impl World {
             }
         }
         for node in &mut self.nodes {
-            let number = node.keeper.as_ref().map_or(node.floor, |keeper| keeper.version().number);
+            let number =
+                node.manager.as_ref().map_or(node.floor, |manager| manager.version().number);
             assert!(number >= node.floor, "{number} after {}: {:#?}", node.floor, self.steps);
             node.floor = number;
         }
@@ -177,13 +180,13 @@ impl World {
         let known = self.nodes.iter().filter_map(Node::has).chain(self.redis_has());
         let known: Vec<Numbered> = known.collect();
         for node in &mut self.nodes {
-            if node.keeper.is_none() {
+            if node.manager.is_none() {
                 node.start(&self.redis).await;
             }
         }
         for _ in 0..2 {
-            for keeper in self.nodes.iter().filter_map(|node| node.keeper.clone()) {
-                reconcile(&keeper, keeper.shared().unwrap()).await.unwrap();
+            for manager in self.nodes.iter().filter_map(|node| node.manager.clone()) {
+                reconcile(&manager, manager.shared().unwrap()).await.unwrap();
             }
         }
         let reached = self.redis_has();
@@ -212,7 +215,7 @@ async fn versions_never_go_back_and_nodes_converge_on_the_newest_document() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
-    let node = || Node { folder: tempfile::tempdir().unwrap(), keeper: None, floor: 0 };
+    let node = || Node { folder: tempfile::tempdir().unwrap(), manager: None, floor: 0 };
     let mut redis = Redis::start();
     for seed in 1..=SEEDS {
         redis.query::<()>(&["FLUSHALL"]);

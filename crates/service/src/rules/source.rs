@@ -1,4 +1,4 @@
-//! Where documents come from: each source offers what it has to the keeper, for ever.
+//! Where documents come from: each source offers what it has to the manager, for ever.
 
 mod files;
 mod redis;
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 pub(super) use self::redis::reconcile;
 pub use self::url::NUMBER;
 use crate::reload::ReloadSignal;
-use crate::rules::keeper::Keeper;
+use crate::rules::manager::RulesManager;
 use crate::rules::{RuleSource, RulesConfig};
 
 /// How often a file is looked at, should nobody tell that it changed.
@@ -25,7 +25,7 @@ const ELSEWHERE: Span = Span::from_secs(30);
 /// Shortest and longest wait before a source that failed is asked again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-impl Keeper {
+impl RulesManager {
     /// Starts with the local copy of a source on another machine, and compares it with the source as while
     /// running: the newer of the two is enforced.
     ///
@@ -65,16 +65,17 @@ impl Keeper {
                 None
             }
             RuleSource::Url(from) => {
-                let (keeper, reloads) = (Arc::clone(self), reloads.clone());
-                let following = url::follow(keeper, from.clone(), pace(ELSEWHERE), reloads);
+                let (manager, reloads) = (Arc::clone(self), reloads.clone());
+                let following = url::follow(manager, from.clone(), pace(ELSEWHERE), reloads);
                 tasks.push(tokio::spawn(following));
                 None
             }
             RuleSource::Nothing | RuleSource::Sample | RuleSource::Inline(_) => None,
         };
         if file.is_some() || config.envoy.is_some() {
-            let (keeper, reloads) = (Arc::clone(self), reloads.clone());
-            let following = files::follow(keeper, file, config.envoy.clone(), pace(FILES), reloads);
+            let (manager, reloads) = (Arc::clone(self), reloads.clone());
+            let following =
+                files::follow(manager, file, config.envoy.clone(), pace(FILES), reloads);
             tasks.push(tokio::spawn(following));
         }
         tasks
@@ -93,14 +94,14 @@ impl Retry {
     fn after<E: Display>(
         &mut self,
         looked: Result<(), E>,
-        keeper: &Keeper,
+        manager: &RulesManager,
         pace: Duration,
     ) -> Duration {
         let Err(error) = looked else {
             *self = Self::new();
             return pace;
         };
-        keeper.away(&error);
+        manager.away(&error);
         let wait = self.0;
         self.0 = (wait * 2).min(RETRY.1);
         wait.min(pace)

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use tidegate_core::{CallError, CallStatus, Limit, Reply, Span};
 use tidegate_limiter::{CheckRequest, CheckTarget, Receipt, Refund, Store, StoreError};
 
-use crate::service::{Call, Seal, Service, Via, client_without_rule};
+use crate::call::{Call, Protocol};
+use crate::service::{Service, SlotTokenCipher, client_without_rule};
 use crate::store::AnyStore;
 
 /// What a caller that takes slots is told.
@@ -26,7 +27,7 @@ pub struct Taken {
     pub name: String,
     /// After how long the first of them is lost, unless they are renewed.
     pub(crate) hold: Span,
-    pub way: OnItsWay,
+    pub way: UndeliveredSlots,
 }
 
 /// Slots that are still held.
@@ -55,19 +56,19 @@ impl Renewed {
 /// Slots whose name has not been handed over yet. Dropped before that, they are released: nobody else
 /// can.
 #[derive(Debug)]
-pub struct OnItsWay {
+pub struct UndeliveredSlots {
     store: Arc<AnyStore>,
     slots: Vec<Refund>,
 }
 
-impl OnItsWay {
+impl UndeliveredSlots {
     /// Leaves them to who has their name.
     pub fn handed_over(mut self) {
         self.slots.clear();
     }
 }
 
-impl Drop for OnItsWay {
+impl Drop for UndeliveredSlots {
     fn drop(&mut self) {
         if !self.slots.is_empty() {
             self.store.refund_detached(std::mem::take(&mut self.slots));
@@ -84,31 +85,32 @@ impl Service {
     /// # Errors
     /// As for a check; and a request of more rules that count what is in flight than a name has room for.
     /// Nothing was charged.
-    pub async fn acquire(&self, via: Via, call: Call<'_>) -> Result<Acquired, CallError> {
-        let (by, began) = (self.now(), self.clock.now());
+    pub async fn acquire(&self, protocol: Protocol, call: Call<'_>) -> Result<Acquired, CallError> {
+        let (rules, began) = (self.active_rules(), self.clock.now());
         let (request, target) = match &call.rule {
             Some(name) => {
-                let (index, request) = self.named(&by, via, name, call.client, call.request)?;
+                let (index, request) =
+                    self.resolve_rule(&rules, protocol, name, call.client, call.request)?;
                 (request, CheckTarget::Rule(index))
             }
             None if call.client.is_some() => {
-                return Err(self.refused(via, client_without_rule()));
+                return Err(self.count_rejected(protocol, client_without_rule()));
             }
             None => (call.request.within(), CheckTarget::AllMatching),
         };
         let check = CheckRequest { request: &request, target };
-        let (decision, receipt) = by.limiter.check_with_receipt(check).await;
+        let (decision, receipt) = rules.limiter.check_with_receipt(check).await;
         let slots: Vec<Refund> = receipt.slots().cloned().collect();
-        if slots.len() > Seal::MAX_SLOTS {
-            by.limiter.refund_detached(receipt);
-            return Err(self.refused(via, too_many(slots.len())));
+        if slots.len() > SlotTokenCipher::MAX_SLOTS {
+            rules.limiter.refund_detached(receipt);
+            return Err(self.count_rejected(protocol, too_many(slots.len())));
         }
-        let (name, hold) = (self.seal.close(&slots), shortest_hold(&slots));
+        let (name, hold) = (self.slot_tokens.close(&slots), shortest_hold(&slots));
         // Whatever nobody gets a name for is released on the way out.
-        let way = OnItsWay { store: Arc::clone(&self.store), slots };
+        let way = UndeliveredSlots { store: Arc::clone(&self.store), slots };
         let name = name.filter(|_| decision.is_allowed());
         let slot = name.map(|name| Taken { name, hold, way });
-        Ok(Acquired { reply: self.reply(&by, via, began, &request, decision), slot })
+        Ok(Acquired { reply: self.reply(&rules, protocol, began, &request, decision), slot })
     }
 
     /// Renews slots for another hold, each of its own rule. Slots that expired or that the store lost count
@@ -117,14 +119,16 @@ impl Service {
     /// # Errors
     /// The name is none of ours; one or more of its slots were released; or the store did not confirm it,
     /// and the renewal can be repeated.
-    pub async fn renew(&self, via: Via, name: &str) -> Result<Renewed, CallError> {
-        let slots = self.slots(via, name)?;
+    pub async fn renew(&self, protocol: Protocol, name: &str) -> Result<Renewed, CallError> {
+        let slots = self.slots(protocol, name)?;
         let (all, hold) = (slots.len(), shortest_hold(&slots));
         let receipt: Receipt = slots.into_iter().collect();
-        match self.now().limiter.renew(&receipt).await {
+        match self.active_rules().limiter.renew(&receipt).await {
             Ok(held) if held == all => Ok(Renewed { held, hold }),
-            Ok(held) => Err(self.refused(via, gone(held, all))),
-            Err(error) => Err(self.refused(via, unconfirmed(&error, "whether it is held"))),
+            Ok(held) => Err(self.count_rejected(protocol, gone(held, all))),
+            Err(error) => {
+                Err(self.count_rejected(protocol, unconfirmed(&error, "whether it is held")))
+            }
         }
     }
 
@@ -132,20 +136,22 @@ impl Service {
     ///
     /// # Errors
     /// The name is none of ours; or the store did not confirm it, and it can be tried again.
-    pub async fn release(&self, via: Via, name: &str) -> Result<usize, CallError> {
-        let receipt: Receipt = self.slots(via, name)?.into_iter().collect();
-        let released = self.now().limiter.release(receipt).await;
-        released.map_err(|error| self.refused(via, unconfirmed(&error, "what was released")))
+    pub async fn release(&self, protocol: Protocol, name: &str) -> Result<usize, CallError> {
+        let receipt: Receipt = self.slots(protocol, name)?.into_iter().collect();
+        let released = self.active_rules().limiter.release(receipt).await;
+        released.map_err(|error| {
+            self.count_rejected(protocol, unconfirmed(&error, "what was released"))
+        })
     }
 
-    fn slots(&self, via: Via, name: &str) -> Result<Vec<Refund>, CallError> {
+    fn slots(&self, protocol: Protocol, name: &str) -> Result<Vec<Refund>, CallError> {
         // A name is worth something to who reads logs: it is not shown.
         let found = || match name.len() {
             0 => "nothing".to_owned(),
             letters => format!("a text of {letters} bytes that was not given out here"),
         };
         let fault = || CallError::invalid("slot", found(), "the slot of an acquire");
-        self.seal.open(name).ok_or_else(|| self.refused(via, fault()))
+        self.slot_tokens.open(name).ok_or_else(|| self.count_rejected(protocol, fault()))
     }
 }
 
@@ -159,7 +165,11 @@ fn shortest_hold(slots: &[Refund]) -> Span {
 
 fn too_many(found: usize) -> CallError {
     let found = format!("{found} rules that count what is in flight");
-    CallError::invalid("rules", found, format!("at most {} for one request", Seal::MAX_SLOTS))
+    CallError::invalid(
+        "rules",
+        found,
+        format!("at most {} for one request", SlotTokenCipher::MAX_SLOTS),
+    )
 }
 
 fn gone(held: usize, all: usize) -> CallError {

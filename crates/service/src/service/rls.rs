@@ -21,9 +21,11 @@ pub use self::headers::RlsHeaders;
 use self::overrides::Overrides;
 pub(crate) use self::overrides::override_rule;
 pub use self::status::{CurrentLimit, Status};
-pub use crate::rules::envoy::Unit;
-use crate::service::books::Answered;
-use crate::service::{InForce, Service, Via};
+use crate::active_rules::ActiveRules;
+use crate::call::Protocol;
+pub use crate::envoy::Unit;
+use crate::service::Service;
+use crate::service::call_stats::CallTiming;
 
 /// What these calls need beyond the rules.
 #[derive(Debug, Default)]
@@ -64,24 +66,25 @@ impl Service {
     /// There is no domain or no descriptor, or one can't be understood; nothing was charged.
     pub async fn should_rate_limit(
         &self,
-        via: Via,
+        protocol: Protocol,
         call: &RlsCall<'_>,
     ) -> Result<RlsReply, CallError> {
-        let (began, by) = (self.clock.now(), self.now());
-        let asked = self.asked(&by, call).map_err(|fault| self.refused(via, fault))?;
+        let (began, rules) = (self.clock.now(), self.active_rules());
+        let asked = asked::descriptors(&self.rls, &rules, call);
+        let asked = asked.map_err(|error| self.count_rejected(protocol, error))?;
         let spending = asked.iter().filter(|asked| !asked.gives_back);
         let claims: SmallVec<[CheckRequest<'_, '_>; 4]> =
             spending.flat_map(Asked::claims).collect();
         let decided = match claims.as_slice() {
             [] => Vec::new(),
-            claims => by.limiter.check_all(claims).await,
+            claims => rules.limiter.check_all(claims).await,
         };
         let over = decided.iter().any(|decision| !decision.is_allowed());
         let mut decided = decided.into_iter();
         let mut settled: SmallVec<[Decisions; 2]> = SmallVec::with_capacity(asked.len());
         for asked in &asked {
             settled.push(if asked.gives_back {
-                give_back_to(&by, asked, over).await
+                refund(&rules, asked, over).await
             } else {
                 decided.by_ref().take(asked.claims().count()).collect()
             });
@@ -93,22 +96,22 @@ impl Service {
         let spent = asked.iter().zip(&settled).filter(|(asked, _)| !asked.gives_back);
         let decided =
             spent.flat_map(|(asked, by)| asked.claims().map(|claim| claim.request).zip(by));
-        let answered = Answered { via, began, at: self.clock.now() };
-        self.books.enter(&by, answered, decided);
-        tracing::debug!(?via, over, descriptors = statuses.len(), "descriptors checked");
+        let timing = CallTiming { protocol, began, at: self.clock.now() };
+        self.stats.record(&rules, timing, decided);
+        tracing::debug!(?protocol, over, descriptors = statuses.len(), "descriptors checked");
         Ok(RlsReply { over, statuses, headers, metadata })
     }
 }
 
 /// Gives back what a descriptor says, unless the call was denied; how it stands then.
-async fn give_back_to(by: &InForce, asked: &Asked<'_>, denied: bool) -> Decisions {
+async fn refund(rules: &ActiveRules, asked: &Asked<'_>, denied: bool) -> Decisions {
     let mut decisions = Decisions::new();
     for claim in asked.claims() {
         if denied {
-            decisions.push(by.limiter.peek_rules(claim).await);
+            decisions.push(rules.limiter.peek_rules(claim).await);
             continue;
         }
-        let given = by.limiter.refund_latest(claim).await;
+        let given = rules.limiter.refund_latest(claim).await;
         decisions.push(given.unwrap_or_else(|error| {
             tracing::warn!(%error, "nothing given back");
             Decision::of(RuleOutcomes::new())

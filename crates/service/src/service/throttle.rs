@@ -1,86 +1,58 @@
-//! Limits that come with the call: CL.THROTTLE names its own for each key.
+//! Limits that a call brings along: CL.THROTTLE has its own for each key.
 //!
-//! Their buckets belong to a rule that nobody wrote and nothing matches, so that they meet no other
-//! rule's, and are counted, blocked and kept like everybody's.
+//! Their buckets belong to an internal rule that no request matches. So they never share a bucket with a rule of a
+//! document, and are counted, blocked and expired like all others.
 
 use std::sync::Arc;
 
-use tidegate_core::{Algorithm, CallError, CallStatus, Limit, Quota, Reply, Request};
-use tidegate_limiter::{CheckRequest, CheckTarget, StoreError};
+use tidegate_core::{Algorithm, CallError, CallStatus, Limit, Quota, Request};
+use tidegate_limiter::{CheckTarget, StoreError};
 use tidegate_rules::{OnStoreFailure, Rule, RuleError};
 
-use crate::service::{InForce, Service, Via};
+use crate::active_rules::ActiveRules;
+use crate::call::insert;
 
-/// What the rule is called where rules are named.
+/// The name of the internal rule.
 pub(super) const NAME: &str = "cl.throttle";
-/// The attribute that its buckets are told apart by.
+/// The attribute that identifies its buckets.
 const KEY: &str = "key";
 
-/// The rule. Whoever asks this way has none that says what happens without a store, so it is told that
-/// nobody knows.
+/// Returns the internal rule. The caller has no rule with `on_store_failure`, so without a store the answer is that the
+/// decision is unknown.
 ///
 /// # Errors
-/// Never; it is a rule like any other.
+/// None: the rule is valid.
 pub(super) fn rule() -> Result<Rule, RuleError> {
     let rule = Rule::new(NAME, Algorithm::TokenBucket, Quota::per_second(1))?.with_per(KEY)?;
     Ok(rule.with_on_store_failure(OnStoreFailure::Deny))
 }
 
-impl Service {
-    /// Charges a key under a limit of the caller's. A cost of 0 looks.
-    ///
-    /// # Errors
-    /// The key is too long; nothing was charged.
-    pub async fn throttle(
-        &self,
-        via: Via,
-        key: &str,
-        limit: &Arc<Limit>,
-        cost: u64,
-    ) -> Result<Reply, CallError> {
-        let (began, request) = (self.clock.now(), self.request(via, key, cost)?);
-        let by = self.now();
-        let claim = CheckRequest { request: &request, target: under(&by, limit)? };
-        let decision = by.limiter.check(claim).await;
-        Ok(self.reply(&by, via, began, &request, decision))
-    }
-
-    /// Gives back `cost` to a key, at most what it has spent, and tells how it stands then.
-    ///
-    /// # Errors
-    /// The key is too long, or the store did not confirm it.
-    pub async fn give_back_throttle(
-        &self,
-        via: Via,
-        key: &str,
-        limit: &Arc<Limit>,
-        cost: u64,
-    ) -> Result<Reply, CallError> {
-        let (began, request) = (self.clock.now(), self.request(via, key, cost)?);
-        let by = self.now();
-        let claim = CheckRequest { request: &request, target: under(&by, limit)? };
-        let decision = by.limiter.refund_latest(claim).await;
-        let decision = decision.map_err(|error| self.refused(via, unconfirmed(&error)))?;
-        // What is told is a look.
-        Ok(self.reply(&by, via, began, &request.cost(0), decision))
-    }
-
-    fn request<'k>(&self, via: Via, key: &'k str, cost: u64) -> Result<Request<'k>, CallError> {
-        let mut request = Request::new().cost(cost);
-        super::insert(&mut request, KEY, KEY, key).map_err(|fault| self.refused(via, fault))?;
-        Ok(request)
-    }
+/// Returns the request that is charged for a key.
+///
+/// # Errors
+/// The key is too long.
+pub(super) fn request(key: &str, cost: u64) -> Result<Request<'_>, CallError> {
+    let mut request = Request::new().cost(cost);
+    insert(&mut request, KEY, KEY, key)?;
+    Ok(request)
 }
 
-fn under<'l>(by: &InForce, limit: &'l Arc<Limit>) -> Result<CheckTarget<'l>, CallError> {
-    let index = by.limiter.rules().rule_index(NAME);
+/// Returns the target of a check under a limit of the caller.
+///
+/// # Errors
+/// The internal rule is missing, which no set of active rules is.
+pub(super) fn target<'l>(
+    rules: &ActiveRules,
+    limit: &'l Arc<Limit>,
+) -> Result<CheckTarget<'l>, CallError> {
+    let index = rules.limiter.rules().rule_index(NAME);
     let index = index.ok_or_else(|| CallError::invalid("limit", "one", "a rule in its place"))?;
     Ok(CheckTarget::RuleWithLimit(index, limit))
 }
 
-/// The caller learns that it is unknown; where the store is stands in the log alone.
-fn unconfirmed(error: &StoreError) -> CallError {
-    tracing::debug!(%error, "give-back not confirmed");
+/// Returns the error of a refund that the store did not confirm. It does not name the store; the log does.
+pub(super) fn unconfirmed(error: &StoreError) -> CallError {
+    tracing::debug!(%error, "refund not confirmed");
     CallError {
         status: CallStatus::Unavailable,
         path: "store".to_owned(),

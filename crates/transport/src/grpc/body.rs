@@ -11,7 +11,7 @@ use prost::Message;
 use tokio::sync::mpsc;
 use tonic::Status;
 
-use tidegate_service::service::OnItsWay;
+use tidegate_service::service::UndeliveredSlots;
 
 pub(super) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -29,7 +29,7 @@ pub(super) enum Body {
     /// One message, and that the call ended well.
     Message(Bytes),
     /// The same, with slots in flight that are its reader's; nobody's, if it is never sent.
-    Slot(Bytes, Option<OnItsWay>),
+    Slot(Bytes, Option<UndeliveredSlots>),
     /// That the call ended well.
     End,
     /// Messages as they come, until whoever sends them lets go.
@@ -56,7 +56,7 @@ impl HttpBody for Body {
             }
             Self::Slot(bytes, way) => {
                 let bytes = std::mem::take(bytes);
-                way.take().into_iter().for_each(OnItsWay::handed_over);
+                way.take().into_iter().for_each(UndeliveredSlots::handed_over);
                 *this = Self::End;
                 Some(Ok(Frame::data(bytes)))
             }
@@ -107,7 +107,7 @@ pub(super) fn message(message: &impl Message) -> Response<Body> {
 }
 
 /// The answer to a call that took slots in flight, which are released unless it leaves.
-pub(super) fn slot(message: &impl Message, way: OnItsWay) -> Response<Body> {
+pub(super) fn slot(message: &impl Message, way: UndeliveredSlots) -> Response<Body> {
     headed(Body::Slot(framed(message), Some(way)))
 }
 

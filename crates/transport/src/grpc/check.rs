@@ -9,8 +9,9 @@ use tidegate_proto::tidegate::v1::check_request::Named;
 use tidegate_proto::tidegate::v1::{
     CheckBatchRequest, CheckBatchResponse, CheckRequest, CheckResponse,
 };
+use tidegate_service::call::{Call, NamedClient, Protocol};
 use tidegate_service::identity::{Caller, vouched};
-use tidegate_service::service::{Call, Client, Service, Via};
+use tidegate_service::service::Service;
 use tonic::{Code, Status};
 
 use crate::grpc::error_status;
@@ -27,8 +28,9 @@ pub(super) async fn check(
     caller: Caller<'_>,
     asked: &CheckRequest,
 ) -> Result<CheckResponse, Status> {
-    let call = call(asked).map_err(|error| error_status(service.refused(Via::Grpc, error)))?;
-    let reply = service.check(Via::Grpc, vouched(call, caller)).await.map_err(error_status)?;
+    let call =
+        call(asked).map_err(|error| error_status(service.count_rejected(Protocol::Grpc, error)))?;
+    let reply = service.check(Protocol::Grpc, vouched(call, caller)).await.map_err(error_status)?;
     decided(&reply)
 }
 
@@ -61,10 +63,10 @@ pub(super) async fn batch(
     if found > MAX_CHECKS {
         let wanted = format!("at most {MAX_CHECKS}");
         let fault = CallError::invalid("checks", format!("{found} checks"), wanted);
-        return Err(error_status(service.refused(Via::Grpc, fault)));
+        return Err(error_status(service.count_rejected(Protocol::Grpc, fault)));
     }
     let calls = asked.checks.iter().map(|check| Ok(vouched(call(check)?, caller)));
-    let replies = service.check_each(Via::Grpc, calls.collect()).await;
+    let replies = service.check_each(Protocol::Grpc, calls.collect()).await;
     let answers = replies.iter().enumerate().map(|(index, reply)| {
         let answer = match reply {
             Ok(reply) => answer::Answer::Decision(response(reply)),
@@ -94,8 +96,8 @@ pub(super) fn call(asked: &CheckRequest) -> Result<Call<'_>, CallError> {
             .map_err(|error| CallError::rejected_attribute(&place(), &error))?;
     }
     let client = asked.named.as_ref().map(|named| match named {
-        Named::Client(value) => Client::Value(value.as_str().into()),
-        Named::Parts(parts) => Client::Parts(borrowed(&parts.values)),
+        Named::Client(value) => NamedClient::Value(value.as_str().into()),
+        Named::Parts(parts) => NamedClient::Parts(borrowed(&parts.values)),
     });
     let rule = Some(asked.rule.as_str()).filter(|rule| !rule.is_empty()).map(Into::into);
     Ok(Call { rule, client, request })

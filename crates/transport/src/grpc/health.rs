@@ -37,7 +37,7 @@ pub(super) fn check(
 }
 
 fn serving(service: &Service) -> ServingStatus {
-    match service.unready() {
+    match service.not_ready_reason() {
         None => ServingStatus::Serving,
         Some(_) => ServingStatus::NotServing,
     }

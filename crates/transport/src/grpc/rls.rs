@@ -11,8 +11,9 @@ use tidegate_proto::envoy::service::ratelimit::v3::rate_limit_response::{
 };
 use tidegate_proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tidegate_proto::envoy::r#type::v3::RateLimitUnit;
+use tidegate_service::call::Protocol;
+use tidegate_service::service::Service;
 use tidegate_service::service::rls::{self, Descriptor, Hits, RlsCall, RlsReply, Unit};
-use tidegate_service::service::{Service, Via};
 use tonic::Status;
 
 use crate::grpc::error_status;
@@ -29,8 +30,9 @@ pub(super) async fn answer(
     service: &Service,
     asked: &RateLimitRequest,
 ) -> Result<RateLimitResponse, Status> {
-    let call = call(asked).map_err(|error| error_status(service.refused(Via::Grpc, error)))?;
-    let reply = service.should_rate_limit(Via::Grpc, &call).await.map_err(error_status)?;
+    let call =
+        call(asked).map_err(|error| error_status(service.count_rejected(Protocol::Grpc, error)))?;
+    let reply = service.should_rate_limit(Protocol::Grpc, &call).await.map_err(error_status)?;
     Ok(response(reply))
 }
 

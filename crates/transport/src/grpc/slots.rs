@@ -4,8 +4,9 @@ use hyper::Response;
 use tidegate_proto::tidegate::v1::{
     AcquireResponse, CheckRequest, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
 };
+use tidegate_service::call::Protocol;
 use tidegate_service::identity::{Caller, vouched};
-use tidegate_service::service::{Acquired, Service, Via};
+use tidegate_service::service::{Acquired, Service};
 use tonic::Status;
 
 use super::body::{self, Body};
@@ -21,9 +22,10 @@ pub(super) async fn acquire(
     caller: Caller<'_>,
     asked: &CheckRequest,
 ) -> Result<Response<Body>, Status> {
-    let call = call(asked).map_err(|error| error_status(service.refused(Via::Grpc, error)))?;
+    let call =
+        call(asked).map_err(|error| error_status(service.count_rejected(Protocol::Grpc, error)))?;
     let Acquired { reply, slot } =
-        service.acquire(Via::Grpc, vouched(call, caller)).await.map_err(error_status)?;
+        service.acquire(Protocol::Grpc, vouched(call, caller)).await.map_err(error_status)?;
     let mut answer = AcquireResponse { decision: Some(decided(&reply)?), ..Default::default() };
     let Some(taken) = slot else { return Ok(body::message(&answer)) };
     answer.hold_millis = taken.hold_millis();
@@ -35,7 +37,7 @@ pub(super) async fn renew(
     service: &Service,
     asked: &RenewRequest,
 ) -> Result<RenewResponse, Status> {
-    let renewed = service.renew(Via::Grpc, &asked.slot).await.map_err(error_status)?;
+    let renewed = service.renew(Protocol::Grpc, &asked.slot).await.map_err(error_status)?;
     Ok(RenewResponse { held: count(renewed.held), hold_millis: renewed.hold_millis() })
 }
 
@@ -43,7 +45,7 @@ pub(super) async fn release(
     service: &Service,
     asked: &ReleaseRequest,
 ) -> Result<ReleaseResponse, Status> {
-    let released = service.release(Via::Grpc, &asked.slot).await.map_err(error_status)?;
+    let released = service.release(Protocol::Grpc, &asked.slot).await.map_err(error_status)?;
     Ok(ReleaseResponse { released: count(released) })
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use tidegate_core::{CallError, Request, RequestError, truncate};
 use tidegate_net::http::json::{Json, fields, text};
-use tidegate_service::service::{Call, Client};
+use tidegate_service::call::{Call, NamedClient};
 
 /// Most checks of one batch.
 pub(super) const MAX_CHECKS: usize = 1_000;
@@ -92,10 +92,10 @@ fn texts<'a>(place: &str, json: Json<'a>) -> Result<Texts<'a>, CallError> {
 }
 
 /// Parses a client: a rule and the values that identify the client.
-pub fn named_client(json: Json<'_>) -> Result<Client<'_>, CallError> {
+pub fn named_client(json: Json<'_>) -> Result<NamedClient<'_>, CallError> {
     match json {
-        Json::Text(value) => Ok(Client::Value(value)),
-        Json::Object(_) => texts("client", json).map(Client::Parts),
+        Json::Text(value) => Ok(NamedClient::Value(value)),
+        Json::Object(_) => texts("client", json).map(NamedClient::Parts),
         other => Err(CallError::invalid("client", other.shown(), "a text or an object of texts")),
     }
 }

@@ -6,8 +6,9 @@ use tidegate_core::CallError;
 use tidegate_net::http::json::Json;
 use tidegate_net::http::response::{self, Body, JSON, Slot};
 use tidegate_net::listener::Peer;
+use tidegate_service::call::Protocol;
 use tidegate_service::identity;
-use tidegate_service::service::{Acquired, Via};
+use tidegate_service::service::Acquired;
 
 use crate::caller;
 use crate::http::{Door, decode};
@@ -16,9 +17,11 @@ impl Door {
     pub(super) async fn acquire(&self, body: &[u8], peer: &Peer) -> Response<Body> {
         let call = match Json::read(body).and_then(decode::check) {
             Ok(call) => identity::vouched(call, caller(peer)),
-            Err(fault) => return response::fault(&self.service.refused(Via::Http, fault)),
+            Err(fault) => {
+                return response::fault(&self.service.count_rejected(Protocol::Http, fault));
+            }
         };
-        match self.service.acquire(Via::Http, call).await {
+        match self.service.acquire(Protocol::Http, call).await {
             Ok(acquired) => answer(acquired),
             Err(fault) => response::fault(&fault),
         }
@@ -32,8 +35,8 @@ impl Door {
             hold_millis: u64,
         }
         let renewed = match Json::read(body).and_then(decode::slot) {
-            Ok(slot) => self.service.renew(Via::Http, &slot).await,
-            Err(fault) => Err(self.service.refused(Via::Http, fault)),
+            Ok(slot) => self.service.renew(Protocol::Http, &slot).await,
+            Err(fault) => Err(self.service.count_rejected(Protocol::Http, fault)),
         };
         told(renewed.map(|held| Held { held: held.held, hold_millis: held.hold_millis() }))
     }
@@ -44,8 +47,8 @@ impl Door {
             released: usize,
         }
         let released = match Json::read(body).and_then(decode::slot) {
-            Ok(slot) => self.service.release(Via::Http, &slot).await,
-            Err(fault) => Err(self.service.refused(Via::Http, fault)),
+            Ok(slot) => self.service.release(Protocol::Http, &slot).await,
+            Err(fault) => Err(self.service.count_rejected(Protocol::Http, fault)),
         };
         told(released.map(|released| Released { released }))
     }

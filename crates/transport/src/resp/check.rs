@@ -1,7 +1,7 @@
 //! `TG.CHECK rule client [cost]`: one rule of the rules file, for one client.
 
 use tidegate_core::Request;
-use tidegate_service::service::{Call, Client};
+use tidegate_service::call::{Call, NamedClient};
 
 use crate::resp::argument::{cost, text};
 use crate::resp::frame::Arguments;
@@ -19,7 +19,7 @@ pub(super) fn read<'b>(mut arguments: Arguments<'b>) -> Result<Call<'b>, Refusal
     if arguments.len() <= 4 {
         let price = arguments.get(3).map_or(Ok(1), |price| cost(price))?;
         let client = text("client", std::mem::take(&mut arguments[2]))?;
-        let client = Some(Client::Value(client));
+        let client = Some(NamedClient::Value(client));
         return Ok(Call { rule, client, request: Request::new().cost(price) });
     }
     let mut request = Request::new().cost(cost(&arguments[2])?);
@@ -54,7 +54,7 @@ mod tests {
     fn a_client_is_the_value_that_the_rule_counts_by() {
         let read = call(&["api", "alice", "3"]).unwrap();
         assert_eq!(read.rule.as_deref(), Some("api"));
-        assert!(matches!(&read.client, Some(Client::Value(client)) if client == "alice"));
+        assert!(matches!(&read.client, Some(NamedClient::Value(client)) if client == "alice"));
         assert_eq!(read.request.costs(), 3);
         assert_eq!(call(&["api", "alice"]).unwrap().request.costs(), 1);
     }

@@ -8,7 +8,8 @@ use std::io;
 use bytes::{Buf as _, BytesMut};
 use tidegate_core::CallError;
 use tidegate_net::listener::{Activity, Phase, Stream};
-use tidegate_service::service::{Service, Via};
+use tidegate_service::call::Protocol;
+use tidegate_service::service::Service;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::resp::check;
@@ -95,7 +96,7 @@ impl<'d> Connection<'d> {
     /// Answers the commands that are there, until the replies are to be written.
     async fn answer(&mut self) -> Flow {
         let Self { service, activity, session, input, replies, .. } = self;
-        let mut pipeline = Pipeline::new(service.decides_at_once());
+        let mut pipeline = Pipeline::new(service.is_synchronous());
         let mut at = 0;
         let flow = loop {
             if replies.len() >= MAX_REPLIES {
@@ -115,7 +116,9 @@ impl<'d> Connection<'d> {
                 }
                 Err(malformed) => {
                     pipeline.settle(replies).await;
-                    replies.error(&Refusal::error(format_args!("Protocol error: {malformed}")));
+                    replies.error(&Refusal::error(format_args!(
+                        "ConnectionHandler error: {malformed}"
+                    )));
                     break Flow::Over;
                 }
             }
@@ -236,12 +239,12 @@ async fn taken<'b>(
         Verb::Check => {
             let call = check::read(arguments).map_err(|refusal| counted(service, refusal))?;
             if pipeline.is_at_once() {
-                let standing = Standing::of(service.check(Via::Resp, call).await);
+                let standing = Standing::of(service.check(Protocol::Resp, call).await);
                 Answer::Check(standing).write(replies);
                 return Ok(Flow::More);
             }
             let deciding =
-                async { Answer::Check(Standing::of(service.check(Via::Resp, call).await)) };
+                async { Answer::Check(Standing::of(service.check(Protocol::Resp, call).await)) };
             pipeline.ask(deciding, Turn::Next, replies).await;
         }
         verb => {
@@ -257,7 +260,10 @@ async fn taken<'b>(
 
 /// A refusal that the service has heard of, as of every call that is not understood.
 fn counted(service: &Service, refusal: Refusal) -> Refusal {
-    let _ = service.refused(Via::Resp, CallError::invalid("command", "other arguments", "its own"));
+    let _ = service.count_rejected(
+        Protocol::Resp,
+        CallError::invalid("command", "other arguments", "its own"),
+    );
     refusal
 }
 

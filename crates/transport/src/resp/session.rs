@@ -88,7 +88,7 @@ impl Session {
                 return Err(Refusal::coded("NOPROTO", "unsupported protocol version"));
             }
             Some(_) => {
-                let text = "Protocol version is not an integer or out of range";
+                let text = "ConnectionHandler version is not an integer or out of range";
                 return Err(Refusal::error(text));
             }
         };

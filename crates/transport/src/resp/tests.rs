@@ -173,13 +173,13 @@ async fn what_breaks_the_protocol_is_told_so_and_left() {
     for (sent, wanted) in [
         (
             &b"PING\r\n*1\r\n:4\r\n"[..],
-            &b"+PONG\r\n-ERR Protocol error: expected '$', got ':'\r\n"[..],
+            &b"+PONG\r\n-ERR ConnectionHandler error: expected '$', got ':'\r\n"[..],
         ),
         (
             b"*-9999999999999999999\r\n",
-            b"-ERR Protocol error: invalid multibulk length, wanted at most 64\r\n",
+            b"-ERR ConnectionHandler error: invalid multibulk length, wanted at most 64\r\n",
         ),
-        (b"PING 'x\r\n", b"-ERR Protocol error: unbalanced quotes in request\r\n"),
+        (b"PING 'x\r\n", b"-ERR ConnectionHandler error: unbalanced quotes in request\r\n"),
         // What a browser can be made to send is not answered.
         (b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nPING\r\n", b""),
         (b"QUIT\r\nPING\r\n", b"+OK\r\n"),

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Limit, Quota, Span};
-use tidegate_service::service::{Service, Via};
+use tidegate_service::call::Protocol;
+use tidegate_service::service::Service;
 
 use super::argument::{number, text};
 use super::frame::Arguments;
@@ -62,11 +63,13 @@ impl<'b> Throttle<'b> {
     pub(super) async fn decide(self, service: &Service) -> Result<Standing, Refusal> {
         let cost = self.quantity.unsigned_abs();
         if self.quantity > 0 {
-            return Standing::of(service.throttle(Via::Resp, &self.key, &self.limit, cost).await);
+            return Standing::of(
+                service.throttle(Protocol::Resp, &self.key, &self.limit, cost).await,
+            );
         }
         let reply = match cost {
-            0 => service.throttle(Via::Resp, &self.key, &self.limit, 0).await,
-            _ => service.give_back_throttle(Via::Resp, &self.key, &self.limit, cost).await,
+            0 => service.throttle(Protocol::Resp, &self.key, &self.limit, 0).await,
+            _ => service.refund_throttle(Protocol::Resp, &self.key, &self.limit, cost).await,
         };
         Standing::of(reply).map(Standing::unasked)
     }

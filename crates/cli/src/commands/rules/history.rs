@@ -53,16 +53,16 @@ impl History {
             output.note("nothing was pushed yet");
             return Ok(Ending::Fine);
         }
-        let in_force = Standing::ask(door)?.version;
+        let active_rules = Standing::ask(door)?.version;
         let mut table = Table::new(["", "VERSION", "WHEN", "WHO", "BYTES", "NOTE"]);
         for version in &versions {
-            let mark = if version.version == in_force { "*" } else { "" };
+            let mark = if version.version == active_rules { "*" } else { "" };
             let number = version.version.to_string();
             let (when, bytes) = (instant(version.at), version.bytes.to_string());
             table.row([mark, &number, &when, &version.by, &bytes, &version.note]);
         }
         table.lines().for_each(|line| output.data(line));
-        output.note(format_args!("* is in force here: version {in_force}"));
+        output.note(format_args!("* is in force here: version {active_rules}"));
         Ok(Ending::Fine)
     }
 }

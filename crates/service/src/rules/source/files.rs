@@ -12,17 +12,17 @@ use tokio::time::timeout;
 
 use crate::config_error::ConfigError;
 use crate::config_error::read_file;
+use crate::envoy::{self, Files};
 use crate::reload::ReloadSignal;
-use crate::rules::Document;
-use crate::rules::envoy::{self, Files};
-use crate::rules::keeper::Keeper;
+use crate::rules::RulesDocument;
+use crate::rules::manager::RulesManager;
 
 /// How long a file must stay as it is before it is read: who writes it may not be done.
 const SETTLED: Duration = Duration::from_millis(100);
 
 /// Offers a file of rules and a directory of envoyproxy/ratelimit files whenever they change.
 pub(super) async fn follow(
-    keeper: Arc<Keeper>,
+    manager: Arc<RulesManager>,
     file: Option<PathBuf>,
     folder: Option<PathBuf>,
     pace: Duration,
@@ -38,24 +38,24 @@ pub(super) async fn follow(
     let watched =
         file.iter().map(parent).chain(folder.iter().flat_map(|at| [at.clone(), parent(at)]));
     let _watcher = watch(watched.collect(), Arc::clone(&changed));
-    let found = keeper.found().await;
+    let found = manager.found().await;
     let text = found.own.document().map(|document| document.text.to_string());
     let files = found.envoy.map(|files| Files::clone(&files));
     let mut own = Seen { path: file, read: read_rules, last: text };
     let mut limits = Seen { path: folder, read: envoy::read, last: files };
     let mut is_reload = false;
     loop {
-        let before = keeper.version().number;
-        if let Some(text) = own.news(&keeper).await {
-            let document = Document::new(&own.name(), &text);
+        let before = manager.version().number;
+        if let Some(text) = own.news(&manager).await {
+            let document = RulesDocument::new(&own.name(), &text);
             // What is wrong with it was told, and is told until it changes.
-            let _ = keeper.take(document).await;
+            let _ = manager.take(document).await;
         }
-        if let Some(files) = limits.news(&keeper).await {
-            let _ = keeper.take_envoy(files).await;
+        if let Some(files) = limits.news(&manager).await {
+            let _ = manager.take_envoy(files).await;
         }
         if is_reload {
-            keeper.log_reload(before);
+            manager.log_reload(before);
         }
         is_reload = tokio::select! {
             () = reloads.next() => true,
@@ -106,16 +106,16 @@ impl<T: Clone + PartialEq + Send + 'static> Seen<T> {
     }
 
     /// What is there, if it is something else than last time and stays so for a moment.
-    async fn news(&mut self, keeper: &Keeper) -> Option<T> {
+    async fn news(&mut self, manager: &RulesManager) -> Option<T> {
         let path = self.path.clone()?;
-        let mut found = self.found(&path, keeper).await?;
+        let mut found = self.found(&path, manager).await?;
         if self.last.as_ref() == Some(&found) {
-            keeper.unchanged();
+            manager.unchanged();
             return None;
         }
         loop {
             settle().await;
-            let again = self.found(&path, keeper).await?;
+            let again = self.found(&path, manager).await?;
             if again == found {
                 self.last = Some(again.clone());
                 return Some(again);
@@ -124,12 +124,12 @@ impl<T: Clone + PartialEq + Send + 'static> Seen<T> {
         }
     }
 
-    async fn found(&self, path: &Path, keeper: &Keeper) -> Option<T> {
+    async fn found(&self, path: &Path, manager: &RulesManager) -> Option<T> {
         let (read, path) = (self.read, path.to_owned());
         match spawn_blocking(move || read(&path)).await {
             Ok(Ok(found)) => Some(found),
             Ok(Err(error)) => {
-                keeper.away(&error);
+                manager.away(&error);
                 None
             }
             Err(_) => None,

@@ -11,8 +11,8 @@ use tokio::time::timeout;
 
 use super::Retry;
 use crate::reload::ReloadSignal;
-use crate::rules::Document;
-use crate::rules::keeper::Keeper;
+use crate::rules::RulesDocument;
+use crate::rules::manager::RulesManager;
 
 /// Longest time that a start waits for the first answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Most comparisons in a row. One more is needed only after another node changed the document meanwhile.
 const MAX_COMPARISONS: usize = 16;
 
-impl Document {
+impl RulesDocument {
     /// The version that Redis has.
     pub(crate) fn shared(source: &str, edition: Edition) -> Self {
         let Edition { version, text } = edition;
@@ -48,26 +48,26 @@ impl Document {
 }
 
 /// Compares with Redis once, at the start.
-pub(super) async fn first(keeper: &Arc<Keeper>) -> Result<(), String> {
-    let shared = keeper.shared().map_err(|error| error.to_string())?;
-    match timeout(PATIENCE, reconcile(keeper, shared)).await {
+pub(super) async fn first(manager: &Arc<RulesManager>) -> Result<(), String> {
+    let shared = manager.shared().map_err(|error| error.to_string())?;
+    match timeout(PATIENCE, reconcile(manager, shared)).await {
         Ok(compared) => compared.map_err(|error| error.to_string()),
         Err(_) => Err(format!("no answer within {PATIENCE:?}")),
     }
 }
 
-pub(super) async fn follow(keeper: Arc<Keeper>, pace: Duration, mut reloads: ReloadSignal) {
-    let Ok(shared) = keeper.shared() else { return };
+pub(super) async fn follow(manager: Arc<RulesManager>, pace: Duration, mut reloads: ReloadSignal) {
+    let Ok(shared) = manager.shared() else { return };
     let news = Notify::new();
     let listening = shared.follow(|| news.notify_one());
     let looking = async {
         let mut retry = Retry::new();
         let mut is_reload = false;
         loop {
-            let before = keeper.version().number;
-            let wait = retry.after(reconcile(&keeper, shared).await, &keeper, pace);
+            let before = manager.version().number;
+            let wait = retry.after(reconcile(&manager, shared).await, &manager, pace);
             if is_reload {
-                keeper.log_reload(before);
+                manager.log_reload(before);
             }
             is_reload = tokio::select! {
                 () = reloads.next() => true,
@@ -87,51 +87,51 @@ pub(super) async fn follow(keeper: Arc<Keeper>, pace: Duration, mut reloads: Rel
 /// # Errors
 /// Redis did not answer.
 pub(crate) async fn reconcile(
-    keeper: &Arc<Keeper>,
+    manager: &Arc<RulesManager>,
     shared: &RedisDocument,
 ) -> Result<(), StoreError> {
     for _ in 0..MAX_COMPARISONS {
-        let own = keeper.newest().await;
+        let own = manager.newest().await;
         let known = own.as_ref().and_then(|own| Some((own.number?, &*own.hash)));
         match (shared.latest(known).await?, own) {
-            (Latest::Same, _) => keeper.unchanged(),
-            (Latest::Nothing, None) => keeper.no_rules(),
+            (Latest::Same, _) => manager.unchanged(),
+            (Latest::Nothing, None) => manager.no_rules(),
             (Latest::Nothing, Some(own)) => {
-                restore(keeper, shared, &own, None).await?;
+                restore(manager, shared, &own, None).await?;
                 continue;
             }
             (Latest::Other(found), own) => {
-                let found = Document::shared(keeper.source(), found);
+                let found = RulesDocument::shared(manager.source(), found);
                 match own {
                     Some(own) if own.number > found.number => {
-                        restore(keeper, shared, &own, found.number).await?;
+                        restore(manager, shared, &own, found.number).await?;
                         continue;
                     }
                     Some(own) if own.number == found.number => {
-                        renumber(keeper, shared, &own, &found).await?;
+                        renumber(manager, shared, &own, &found).await?;
                         continue;
                     }
                     // A document that can't be used was logged, and is remembered.
-                    _ => drop(keeper.take(found).await),
+                    _ => drop(manager.take(found).await),
                 }
             }
         }
         break;
     }
-    keeper.update_readiness(true);
+    manager.update_readiness(true);
     Ok(())
 }
 
 /// Gives Redis back a version that it lost, under its own number.
 async fn restore(
-    keeper: &Keeper,
+    manager: &RulesManager,
     shared: &RedisDocument,
-    own: &Document,
+    own: &RulesDocument,
     found: Option<u64>,
 ) -> Result<(), StoreError> {
     if shared.restore(&own.edition()).await? {
         tracing::warn!(
-            source = keeper.source(),
+            source = manager.source(),
             version = own.number,
             found,
             "redis lost the latest rules, this node restored them"
@@ -144,13 +144,13 @@ async fn restore(
 /// that numbered it, then the one of the greater hash. It gets the next number, so that a client that read the
 /// other one under the old number can't replace it unseen.
 async fn renumber(
-    keeper: &Keeper,
+    manager: &RulesManager,
     shared: &RedisDocument,
-    own: &Document,
-    found: &Document,
+    own: &RulesDocument,
+    found: &RulesDocument,
 ) -> Result<(), StoreError> {
     let number = found.number.unwrap_or_default();
-    let order = |document: &Document| (document.at, Arc::clone(&document.hash));
+    let order = |document: &RulesDocument| (document.at, Arc::clone(&document.hash));
     let (kept, dropped) = if order(own) > order(found) { (own, found) } else { (found, own) };
     let note = format!("{} (version {number} again: two documents had it)", kept.note);
     let draft = Draft {
@@ -163,7 +163,7 @@ async fn renumber(
     match shared.put(draft).await {
         Ok(version) => {
             tracing::error!(
-                source = keeper.source(),
+                source = manager.source(),
                 version = number,
                 kept = %kept.hash,
                 kept_by = kept.by,

@@ -11,20 +11,20 @@ use tidegate_rules::RuleSet;
 use tokio::time::timeout;
 
 use crate::reload::ReloadSignal;
-use crate::rules::keeper::Keeper;
+use crate::rules::manager::RulesManager;
 use crate::rules::source::Retry;
-use crate::rules::{Document, RulesUrl};
+use crate::rules::{RulesDocument, RulesUrl};
 
 /// Says which version a document is, if its server counts them: a Tidegate does.
 pub const NUMBER: &str = "tidegate-rules-version";
 
 /// Asks for the rules once.
-pub(super) async fn first(keeper: &Arc<Keeper>, from: &RulesUrl) -> Result<(), String> {
-    Following::new(from)?.look(keeper).await
+pub(super) async fn first(manager: &Arc<RulesManager>, from: &RulesUrl) -> Result<(), String> {
+    Following::new(from)?.look(manager).await
 }
 
 pub(super) async fn follow(
-    keeper: Arc<Keeper>,
+    manager: Arc<RulesManager>,
     from: RulesUrl,
     pace: Duration,
     mut reloads: ReloadSignal,
@@ -32,17 +32,17 @@ pub(super) async fn follow(
     let mut following = match Following::new(&from) {
         Ok(following) => following,
         Err(error) => {
-            keeper.away(&error);
+            manager.away(&error);
             return;
         }
     };
     let mut retry = Retry::new();
     let mut is_reload = false;
     loop {
-        let before = keeper.version().number;
-        let wait = retry.after(following.look(&keeper).await, &keeper, pace);
+        let before = manager.version().number;
+        let wait = retry.after(following.look(&manager).await, &manager, pace);
         if is_reload {
-            keeper.log_reload(before);
+            manager.log_reload(before);
         }
         is_reload = timeout(wait, reloads.next()).await.is_ok();
     }
@@ -61,7 +61,7 @@ impl Following {
     }
 
     /// Takes up what is there, if it is new.
-    async fn look(&mut self, keeper: &Arc<Keeper>) -> Result<(), String> {
+    async fn look(&mut self, manager: &Arc<RulesManager>) -> Result<(), String> {
         let path = self.from.uri.path_and_query().map_or("/", |path| path.as_str());
         let mut request = Request::get(path.parse::<Uri>().map_err(|error| error.to_string())?)
             .header(HOST, self.server.address())
@@ -78,7 +78,7 @@ impl Following {
         match answer.status().as_u16() {
             200 => {}
             304 => {
-                keeper.unchanged();
+                manager.unchanged();
                 return Ok(());
             }
             status => return Err(format!("status 200 or 304 is wanted, found {status}")),
@@ -86,11 +86,11 @@ impl Following {
         let (head, body) = answer.into_parts();
         let text = std::str::from_utf8(&body).map_err(|_| "text in UTF-8 is wanted".to_owned())?;
         let number = head.headers.get(NUMBER).and_then(|number| number.to_str().ok()?.parse().ok());
-        let document = Document { number, ..Document::new(keeper.source(), text) };
+        let document = RulesDocument { number, ..RulesDocument::new(manager.source(), text) };
         // What is wrong with it was told, and is told until there is another.
-        let _ = keeper.take(document).await;
+        let _ = manager.take(document).await;
         self.tag = head.headers.get(ETAG).cloned();
-        keeper.update_readiness(true);
+        manager.update_readiness(true);
         Ok(())
     }
 }

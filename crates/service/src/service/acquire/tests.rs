@@ -30,7 +30,7 @@ impl Scene {
 
     async fn acquire(&self, user: &str, path: &str) -> Acquired {
         let request = Request::new().with("user", user).unwrap().with("path", path).unwrap();
-        self.service.acquire(Via::Http, Call { request, ..Call::default() }).await.unwrap()
+        self.service.acquire(Protocol::Http, Call { request, ..Call::default() }).await.unwrap()
     }
 
     /// The name of slots that were taken and handed over.
@@ -44,17 +44,17 @@ impl Scene {
     async fn left(&self, rule: &str, user: &str) -> u64 {
         let request = Request::new().with("user", user).unwrap().cost(0);
         let call = Call { rule: Some(rule.into()), request, ..Call::default() };
-        let reply = self.service.check(Via::Http, call).await.unwrap();
+        let reply = self.service.check(Protocol::Http, call).await.unwrap();
         reply.decision.rule_outcomes()[0].outcome.remaining
     }
 
     async fn renew(&self, name: &str) -> Result<(usize, Span), CallStatus> {
-        let renewed = self.service.renew(Via::Http, name).await;
+        let renewed = self.service.renew(Protocol::Http, name).await;
         renewed.map(|renewed| (renewed.held, renewed.hold)).map_err(|fault| fault.status)
     }
 
     async fn release(&self, name: &str) -> Result<usize, CallStatus> {
-        self.service.release(Via::Http, name).await.map_err(|fault| fault.status)
+        self.service.release(Protocol::Http, name).await.map_err(|fault| fault.status)
     }
 }
 
@@ -116,11 +116,11 @@ async fn who_is_denied_or_counted_by_no_such_rule_holds_nothing() {
 async fn more_rules_than_a_name_has_room_for_are_refused_and_nothing_is_charged() {
     let rule = |number| format!("  - {{name: r{number}, limit: 5 in flight}}\n");
     let rules = |count| format!("rules:\n{}", (0..count).map(rule).collect::<String>());
-    let most = Scene::new(&rules(Seal::MAX_SLOTS));
+    let most = Scene::new(&rules(SlotTokenCipher::MAX_SLOTS));
     let name = most.hold("alice").await.unwrap();
-    assert_eq!(most.release(&name).await, Ok(Seal::MAX_SLOTS));
-    let scene = Scene::new(&rules(Seal::MAX_SLOTS + 1));
-    let fault = scene.service.acquire(Via::Http, Call::default()).await.unwrap_err();
+    assert_eq!(most.release(&name).await, Ok(SlotTokenCipher::MAX_SLOTS));
+    let scene = Scene::new(&rules(SlotTokenCipher::MAX_SLOTS + 1));
+    let fault = scene.service.acquire(Protocol::Http, Call::default()).await.unwrap_err();
     assert_eq!(
         fault.to_string(),
         "rules: found 33 rules that count what is in flight, wanted at most 32 for one request"
@@ -133,13 +133,13 @@ async fn what_was_not_given_out_here_is_refused_and_not_shown() {
     let (scene, elsewhere) = (Scene::new(RULES), Scene::new(RULES));
     let name = elsewhere.hold("alice").await.unwrap();
     let told = |fault: CallError| (fault.status, fault.to_string());
-    let refused = told(scene.service.release(Via::Http, &name).await.unwrap_err());
+    let refused = told(scene.service.release(Protocol::Http, &name).await.unwrap_err());
     let wanted = format!(
         "slot: found a text of {} bytes that was not given out here, wanted the slot of an acquire",
         name.len()
     );
     assert_eq!(refused, (CallStatus::Invalid, wanted.clone()));
-    assert_eq!(told(scene.service.renew(Via::Http, &name).await.unwrap_err()).1, wanted);
+    assert_eq!(told(scene.service.renew(Protocol::Http, &name).await.unwrap_err()).1, wanted);
     assert_eq!(scene.release("").await, Err(CallStatus::Invalid));
 }
 

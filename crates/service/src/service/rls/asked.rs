@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 use tidegate_core::{CallError, Limit, Request, RuleIndex};
 use tidegate_limiter::{CheckRequest, CheckTarget};
 
-use crate::rules::envoy::{EnvoyLimit, Found, drop_replaced};
+use crate::active_rules::ActiveRules;
+use crate::envoy::{EnvoyLimit, EnvoyMatch, drop_replaced};
 use crate::service::rls::overrides::{DESCRIPTOR, OVERRIDE, UNIT};
-use crate::service::rls::{Descriptor, Hits, RlsCall, Unit};
-use crate::service::{InForce, Service};
+use crate::service::rls::{Descriptor, Hits, Rls, RlsCall, Unit};
 
 /// Most descriptors of one call.
 const MAX_DESCRIPTORS: usize = 100;
@@ -24,12 +24,12 @@ pub(super) struct Asked<'a> {
     request: Request<'a>,
     /// Whether rules have to be asked about it.
     pub(super) by_rules: bool,
-    pub(super) own: Own<'a>,
+    pub(super) own: DescriptorLimit<'a>,
     pub(super) gives_back: bool,
 }
 
 /// The limit of a descriptor's own, beside the rules that match it.
-pub(super) enum Own<'a> {
+pub(super) enum DescriptorLimit<'a> {
     Nothing,
     /// One of envoyproxy/ratelimit's files that lets everything pass.
     Unlimited(&'a EnvoyLimit),
@@ -54,11 +54,11 @@ impl<'a> Asked<'a> {
     pub(super) fn claims(&self) -> impl Iterator<Item = CheckRequest<'_, 'a>> {
         let rules = CheckRequest { request: &self.request, target: CheckTarget::AllMatching };
         let own = match &self.own {
-            Own::Nothing | Own::Unlimited(_) => None,
-            Own::Envoy { rule_index, request, .. } => {
+            DescriptorLimit::Nothing | DescriptorLimit::Unlimited(_) => None,
+            DescriptorLimit::Envoy { rule_index, request, .. } => {
                 Some(CheckRequest { request, target: CheckTarget::Rule(*rule_index) })
             }
-            Own::Brought { rule_index, limit, request, .. } => Some(CheckRequest {
+            DescriptorLimit::Brought { rule_index, limit, request, .. } => Some(CheckRequest {
                 request,
                 target: CheckTarget::RuleWithLimit(*rule_index, limit),
             }),
@@ -67,99 +67,102 @@ impl<'a> Asked<'a> {
     }
 }
 
-impl Service {
-    /// What a call asks for, descriptor by descriptor.
-    pub(super) fn asked<'a>(
-        &'a self,
-        by: &'a InForce,
-        call: &'a RlsCall<'_>,
-    ) -> Result<Vec<Asked<'a>>, CallError> {
-        if call.domain.is_empty() {
-            return Err(CallError::invalid("domain", "nothing", "a name"));
-        }
-        let wanted = || format!("1 to {MAX_DESCRIPTORS} of them");
-        match call.descriptors.len() {
-            0 => Err(CallError::invalid("descriptors", "nothing", wanted())),
-            1..=MAX_DESCRIPTORS => {
-                let each = call.descriptors.iter().zip(found(by, call)).enumerate();
-                each.map(|(index, (descriptor, found))| {
-                    self.asked_by(by, &call.domain, descriptor, found)
-                        .map_err(|fault| fault.within(&format!("descriptors[{index}]")))
-                })
-                .collect()
-            }
-            found => Err(CallError::invalid("descriptors", found.to_string(), wanted())),
-        }
+/// Returns the checks that a call asks for, descriptor by descriptor.
+///
+/// # Errors
+/// There is no domain or no descriptor, or one is invalid.
+pub(super) fn descriptors<'a>(
+    rls: &'a Rls,
+    rules: &'a ActiveRules,
+    call: &'a RlsCall<'_>,
+) -> Result<Vec<Asked<'a>>, CallError> {
+    if call.domain.is_empty() {
+        return Err(CallError::invalid("domain", "nothing", "a name"));
     }
-
-    fn asked_by<'a>(
-        &'a self,
-        by: &'a InForce,
-        domain: &'a str,
-        descriptor: &'a Descriptor<'_>,
-        found: Found<'a>,
-    ) -> Result<Asked<'a>, CallError> {
-        let (hits, gives_back) = match descriptor.hits {
-            Hits::Spend(hits) => (hits, false),
-            Hits::GiveBack(hits) => (hits, true),
-        };
-        let request = attributes(domain, descriptor)?.cost(hits);
-        let own = self.own(by, domain, descriptor, found, hits)?;
-        // Where a limit of its own is asked anyway, rules that do not match need not be.
-        let alone = matches!(own, Own::Nothing | Own::Unlimited(_));
-        let by_rules = alone || !by.limiter.rules().matching_indices(&request).is_empty();
-        Ok(Asked { request, by_rules, own, gives_back })
-    }
-
-    fn own<'a>(
-        &self,
-        by: &'a InForce,
-        domain: &'a str,
-        descriptor: &Descriptor<'_>,
-        found: Found<'a>,
-        hits: u64,
-    ) -> Result<Own<'a>, CallError> {
-        let rules = by.limiter.rules();
-        let Some((amount, unit)) = descriptor.limit else {
-            return Ok(match found {
-                Found::Nothing => Own::Nothing,
-                Found::Unlimited(limit) => Own::Unlimited(limit),
-                Found::Limited(limit, request) => match rules.rule_index(&limit.rule) {
-                    Some(rule_index) => {
-                        Own::Envoy { limit, rule_index, request: request.cost(hits) }
-                    }
-                    None => Own::Nothing,
-                },
-            });
-        };
-        let Some(rule_index) = rules.rule_index(OVERRIDE) else { return Ok(Own::Nothing) };
-        let refused = |error: &dyn std::fmt::Display| {
-            CallError::invalid("limit", error.to_string(), "a limit that can be counted")
-        };
-        let limit = self.rls.overrides.limit(amount, unit).map_err(|error| refused(&error))?;
-        let request = Request::new()
-            .with(DOMAIN, fitting(domain))
-            .and_then(|request| request.with(UNIT, unit.to_string()))
-            .and_then(|request| request.with(DESCRIPTOR, fitting_owned(spelled(descriptor))))
-            .map_err(|error| CallError::rejected_attribute("limit", &error))?
-            .cost(hits);
-        Ok(Own::Brought { amount, unit, rule_index, limit, request })
+    let wanted = || format!("1 to {MAX_DESCRIPTORS} of them");
+    match call.descriptors.len() {
+        0 => Err(CallError::invalid("descriptors", "nothing", wanted())),
+        1..=MAX_DESCRIPTORS => {
+            let each = call.descriptors.iter().zip(found(rules, call)).enumerate();
+            each.map(|(index, (descriptor, found))| {
+                descriptor_checks(rls, rules, &call.domain, descriptor, found)
+                    .map_err(|fault| fault.within(&format!("descriptors[{index}]")))
+            })
+            .collect()
+        }
+        found => Err(CallError::invalid("descriptors", found.to_string(), wanted())),
     }
 }
 
+fn descriptor_checks<'a>(
+    rls: &'a Rls,
+    rules: &'a ActiveRules,
+    domain: &'a str,
+    descriptor: &'a Descriptor<'_>,
+    found: EnvoyMatch<'a>,
+) -> Result<Asked<'a>, CallError> {
+    let (hits, gives_back) = match descriptor.hits {
+        Hits::Spend(hits) => (hits, false),
+        Hits::GiveBack(hits) => (hits, true),
+    };
+    let request = attributes(domain, descriptor)?.cost(hits);
+    let own = own_limit(rls, rules, domain, descriptor, found, hits)?;
+    // Where a limit of its own is asked anyway, rules that do not match need not be.
+    let alone = matches!(own, DescriptorLimit::Nothing | DescriptorLimit::Unlimited(_));
+    let by_rules = alone || !rules.limiter.rules().matching_indices(&request).is_empty();
+    Ok(Asked { request, by_rules, own, gives_back })
+}
+
+fn own_limit<'a>(
+    rls: &Rls,
+    rules: &'a ActiveRules,
+    domain: &'a str,
+    descriptor: &Descriptor<'_>,
+    found: EnvoyMatch<'a>,
+    hits: u64,
+) -> Result<DescriptorLimit<'a>, CallError> {
+    let set = rules.limiter.rules();
+    let Some((amount, unit)) = descriptor.limit else {
+        return Ok(match found {
+            EnvoyMatch::Nothing => DescriptorLimit::Nothing,
+            EnvoyMatch::Unlimited(limit) => DescriptorLimit::Unlimited(limit),
+            EnvoyMatch::Limited(limit, request) => match set.rule_index(&limit.rule) {
+                Some(rule_index) => {
+                    DescriptorLimit::Envoy { limit, rule_index, request: request.cost(hits) }
+                }
+                None => DescriptorLimit::Nothing,
+            },
+        });
+    };
+    let Some(rule_index) = set.rule_index(OVERRIDE) else {
+        return Ok(DescriptorLimit::Nothing);
+    };
+    let refused = |error: &dyn std::fmt::Display| {
+        CallError::invalid("limit", error.to_string(), "a limit that can be counted")
+    };
+    let limit = rls.overrides.limit(amount, unit).map_err(|error| refused(&error))?;
+    let request = Request::new()
+        .with(DOMAIN, fitting(domain))
+        .and_then(|request| request.with(UNIT, unit.to_string()))
+        .and_then(|request| request.with(DESCRIPTOR, fitting_owned(spelled(descriptor))))
+        .map_err(|error| CallError::rejected_attribute("limit", &error))?
+        .cost(hits);
+    Ok(DescriptorLimit::Brought { amount, unit, rule_index, limit, request })
+}
+
 /// What the files of envoyproxy/ratelimit have for each descriptor that brings no limit along.
-fn found<'a>(by: &'a InForce, call: &'a RlsCall<'_>) -> SmallVec<[Found<'a>; 2]> {
-    let Some(envoy) = &by.envoy else {
-        return call.descriptors.iter().map(|_| Found::Nothing).collect();
+fn found<'a>(rules: &'a ActiveRules, call: &'a RlsCall<'_>) -> SmallVec<[EnvoyMatch<'a>; 2]> {
+    let Some(envoy) = &rules.envoy else {
+        return call.descriptors.iter().map(|_| EnvoyMatch::Nothing).collect();
     };
     let find = |descriptor: &'a Descriptor<'_>| {
         if descriptor.limit.is_some() {
-            return Found::Nothing;
+            return EnvoyMatch::Nothing;
         }
         let entries = descriptor.entries.iter().map(|(key, value)| (&**key, &**value));
         envoy.find(&call.domain, &entries.collect::<SmallVec<[(&str, &str); 8]>>())
     };
-    let mut found: SmallVec<[Found<'a>; 2]> = call.descriptors.iter().map(find).collect();
+    let mut found: SmallVec<[EnvoyMatch<'a>; 2]> = call.descriptors.iter().map(find).collect();
     drop_replaced(&mut found);
     found
 }

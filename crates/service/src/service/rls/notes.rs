@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use tidegate_core::{Decision, retry_after_seconds};
 
-use super::asked::{Asked, Own};
+use super::asked::{Asked, DescriptorLimit};
 use super::status::Status;
 
 /// Under which name our notes stand.
@@ -38,7 +38,7 @@ pub(super) fn of<'d>(
     list(&mut ours, "undecided", decisions().flat_map(undecided));
     let mut notes = Map::new();
     for (asked, status) in asked.iter().zip(statuses) {
-        if let Own::Unlimited(limit) | Own::Envoy { limit, .. } = &asked.own
+        if let DescriptorLimit::Unlimited(limit) | DescriptorLimit::Envoy { limit, .. } = &asked.own
             && let Some(Value::Object(theirs)) = &limit.metadata
             && !status.over
         {

@@ -3,7 +3,7 @@
 use tidegate_core::{Decision, RuleOutcome, Span};
 
 use super::Unit;
-use super::asked::{Asked, Own};
+use super::asked::{Asked, DescriptorLimit};
 
 /// What is said about a descriptor: the strictest of the limits that apply to it.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,10 @@ impl Status {
             (None, Some(own)) => Self::by_own(&asked.own, own),
             (None, None) => Self::default(),
         };
-        if matches!(asked.own, Own::Unlimited(_)) && status.limit.is_none() && !status.over {
+        if matches!(asked.own, DescriptorLimit::Unlimited(_))
+            && status.limit.is_none()
+            && !status.over
+        {
             status.remaining = u32::MAX;
         }
         // Who gives back is not refused, however much there is left to be given back.
@@ -66,18 +69,20 @@ impl Status {
     }
 
     /// What the limit of a descriptor's own says.
-    fn by_own(own: &Own<'_>, decision: &Decision) -> Self {
+    fn by_own(own: &DescriptorLimit<'_>, decision: &Decision) -> Self {
         let over = !decision.is_allowed();
         let Some(policy) = decision.rule_outcomes().first() else {
             return Self { over, ..Self::default() };
         };
         match own {
-            Own::Nothing | Own::Unlimited(_) => Self { over, ..Self::default() },
-            Own::Brought { amount, unit, .. } => {
+            DescriptorLimit::Nothing | DescriptorLimit::Unlimited(_) => {
+                Self { over, ..Self::default() }
+            }
+            DescriptorLimit::Brought { amount, unit, .. } => {
                 let (requests_per_unit, unit, name) = (*amount, *unit, String::new());
                 Self::under(CurrentLimit { requests_per_unit, unit, name }, policy, over)
             }
-            Own::Envoy { limit, .. } => {
+            DescriptorLimit::Envoy { limit, .. } => {
                 let current = CurrentLimit {
                     requests_per_unit: limit.requests_per_unit,
                     unit: limit.unit,

@@ -24,16 +24,16 @@ const SLOT: usize = 16 + 8 + 4 + 2 + 2;
 const TAG: usize = 16;
 
 /// Seals names, and opens them.
-pub(super) struct Seal(LessSafeKey);
+pub(super) struct SlotTokenCipher(LessSafeKey);
 
 /// Hides the key.
-impl fmt::Debug for Seal {
+impl fmt::Debug for SlotTokenCipher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Seal")
+        f.write_str("SlotTokenCipher")
     }
 }
 
-impl Seal {
+impl SlotTokenCipher {
     /// Most slots of one name, each of a rule of its own.
     pub(super) const MAX_SLOTS: usize = 32;
 
@@ -64,7 +64,7 @@ impl Seal {
 
     /// The slots of a name; `None` if it is not one of ours.
     pub(super) fn open(&self, name: &str) -> Option<Vec<Refund>> {
-        const LONGEST: usize = 1 + Seal::MAX_SLOTS * SLOT + TAG;
+        const LONGEST: usize = 1 + SlotTokenCipher::MAX_SLOTS * SLOT + TAG;
         if name.len() > LONGEST.div_ceil(3) * 4 {
             return None;
         }
@@ -130,11 +130,11 @@ mod tests {
         let slot = numbers.prop_flat_map(|(key, at, hold, amount)| {
             (1..=amount).prop_map(move |cost| slot(key, at, hold, amount, cost))
         });
-        proptest::collection::vec(slot, 1..=Seal::MAX_SLOTS)
+        proptest::collection::vec(slot, 1..=SlotTokenCipher::MAX_SLOTS)
     }
 
-    fn seal(secret: u8) -> Seal {
-        Seal::new(&Keyer::Fleet { secret: [secret; 32] })
+    fn seal(secret: u8) -> SlotTokenCipher {
+        SlotTokenCipher::new(&Keyer::Fleet { secret: [secret; 32] })
     }
 
     fn shown(slots: &[Refund]) -> String {
@@ -149,7 +149,7 @@ mod tests {
             prop_assert!(name.bytes().all(|letter| letter.is_ascii_alphanumeric() || b"-_".contains(&letter)));
             prop_assert_eq!(shown(&seal(1).open(&name).unwrap()), shown(&slots));
             prop_assert!(seal(2).open(&name).is_none());
-            let process = Seal::new(&Keyer::Local { seed: [3; 32] });
+            let process = SlotTokenCipher::new(&Keyer::Local { seed: [3; 32] });
             prop_assert!(process.open(&name).is_none());
         }
 
@@ -186,7 +186,7 @@ mod tests {
     fn there_is_no_name_for_nothing_for_too_many_and_for_what_is_no_slot() {
         let one = slot(1, 2, 1_000_000, 3, 1);
         assert!(seal(1).close(&[]).is_none());
-        assert!(seal(1).close(&vec![one.clone(); Seal::MAX_SLOTS + 1]).is_none());
+        assert!(seal(1).close(&vec![one.clone(); SlotTokenCipher::MAX_SLOTS + 1]).is_none());
         let limit = Limit::new(Algorithm::TokenBucket, Quota::per_second(1)).unwrap();
         assert!(seal(1).close(&[Refund { limit: Arc::new(limit), ..one.clone() }]).is_none());
         assert!(seal(1).close(&[Refund { slip: None, ..one }]).is_none());

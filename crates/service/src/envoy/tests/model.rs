@@ -117,7 +117,7 @@ proptest! {
             let borrowed: Vec<(&str, &str)> =
                 entries.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
             let found = match rules.find("d", &borrowed) {
-                Found::Limited(limit, request) => {
+                EnvoyMatch::Limited(limit, request) => {
                     let rule = rules.rules.iter().find(|rule| *rule.name() == *limit.rule).unwrap();
                     let counted = rule.per().iter().map(|chain| {
                         request.get(chain.as_str()).unwrap_or_default().to_owned()

@@ -6,7 +6,7 @@ use super::shards::{PER_LINE, Shards};
 
 /// The upper ends of the buckets in microseconds; above the last there is one more. Two lines of
 /// counters hold these, the one above and the sum.
-pub(super) const BOUNDS: [u64; 14] =
+pub(crate) const BOUNDS: [u64; 14] =
     [10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 1_000_000];
 
 const LINES: usize = 2;
@@ -15,18 +15,18 @@ const _: () = assert!(SUM < LINES * PER_LINE);
 
 /// One histogram for each of several kinds of a thing.
 #[derive(Debug)]
-pub(super) struct Latency {
+pub(crate) struct Latency {
     shards: Shards,
 }
 
 impl Latency {
-    pub(super) fn new(kinds: usize) -> Self {
+    pub(crate) fn new(kinds: usize) -> Self {
         Self { shards: Shards::new(kinds * LINES) }
     }
 
     /// Adds `count` things that took `span` each.
     #[inline]
-    pub(super) fn add(&self, kind: usize, span: Span, count: u64) {
+    pub(crate) fn add(&self, kind: usize, span: Span, count: u64) {
         let micros = span.as_micros();
         let bucket = BOUNDS.partition_point(|bound| *bound < micros);
         self.count(kind, bucket, count);
@@ -43,11 +43,11 @@ impl Latency {
     }
 
     /// What every bucket holds of all `kinds`, the one above all bounds last.
-    pub(super) fn buckets(&self, kinds: usize) -> [u64; BOUNDS.len() + 1] {
+    pub(crate) fn buckets(&self, kinds: usize) -> [u64; BOUNDS.len() + 1] {
         std::array::from_fn(|bucket| (0..kinds).map(|kind| self.total(kind, bucket)).sum())
     }
 
-    pub(super) fn read(&self, kind: usize) -> Histogram {
+    pub(crate) fn read(&self, kind: usize) -> Histogram {
         let counts = (0..=BOUNDS.len()).map(|bucket| self.total(kind, bucket));
         Histogram::of(&BOUNDS, counts, self.total(kind, SUM))
     }
@@ -55,25 +55,25 @@ impl Latency {
 
 /// A histogram as it is told: in seconds, each bucket with its own count.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Histogram {
-    pub(super) buckets: Vec<(f64, u64)>,
-    pub(super) sum: f64,
+pub(crate) struct Histogram {
+    pub(crate) buckets: Vec<(f64, u64)>,
+    pub(crate) sum: f64,
 }
 
 impl Histogram {
     /// From bounds and a sum in microseconds. The last count is what lies above all bounds.
-    pub(super) fn of(bounds: &[u64], counts: impl IntoIterator<Item = u64>, sum: u64) -> Self {
+    pub(crate) fn of(bounds: &[u64], counts: impl IntoIterator<Item = u64>, sum: u64) -> Self {
         let ends = bounds.iter().map(|bound| seconds(*bound)).chain([f64::INFINITY]);
         Self { buckets: ends.zip(counts).collect(), sum: seconds(sum) }
     }
 
-    pub(super) fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
 }
 
 /// Microseconds as Prometheus wants them. Sums beyond 2^53 lose their last digits, which no rate shows.
-pub(super) fn seconds(micros: u64) -> f64 {
+pub(crate) fn seconds(micros: u64) -> f64 {
     micros as f64 / 1e6
 }
 

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use tidegate_core::CallStatus;
 
-use crate::metrics::latency::BOUNDS;
-use crate::metrics::rules::Answer;
-use crate::metrics::{BLOCKED, Metrics, quantile};
-use crate::service::{InForce, Via};
+use crate::active_rules::ActiveRules;
+use crate::call::Protocol;
+use crate::stats::latency::BOUNDS;
+use crate::stats::quantile::quantile;
+use crate::stats::rule_counts::Answer;
+use crate::stats::{BLOCKED, ServerCounters};
 
 /// What had been counted at some moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,7 +19,7 @@ pub struct Sample {
     /// Checks by how long they took, of all doors.
     durations: [u64; BOUNDS.len() + 1],
     /// What each rule said.
-    pub rules: Vec<(Arc<str>, Said<u64>)>,
+    pub rules: Vec<(Arc<str>, PerOutcome<u64>)>,
 }
 
 /// Checks of all doors by their answer, each once.
@@ -35,7 +37,7 @@ pub struct Checks {
 /// Something for each answer that a rule may give.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Said<T> {
+pub struct PerOutcome<T> {
     pub(crate) allowed: T,
     pub(crate) denied: T,
     pub(crate) shadow_allowed: T,
@@ -45,11 +47,14 @@ pub struct Said<T> {
     pub(crate) blocked: T,
 }
 
-impl Metrics {
+impl ServerCounters {
     /// What has been counted so far.
-    pub fn sample(&self, in_force: &InForce) -> Sample {
+    pub fn sample(&self, active_rules: &ActiveRules) -> Sample {
         let total = |counter| -> u64 {
-            Via::ALL.into_iter().map(|via| self.checks.total(via as usize, counter)).sum()
+            Protocol::ALL
+                .into_iter()
+                .map(|protocol| self.checks.total(protocol as usize, counter))
+                .sum()
         };
         let ended = |ending: CallStatus| total(ending as usize);
         let checks = Checks {
@@ -63,8 +68,8 @@ impl Metrics {
         };
         Sample {
             checks,
-            durations: self.durations.buckets(Via::ALL.len()),
-            rules: self.rules.said(in_force.lines(), in_force.limiter().rules()),
+            durations: self.durations.buckets(Protocol::ALL.len()),
+            rules: self.rules.said(active_rules.counter_ids(), active_rules.limiter().rules()),
         }
     }
 }
@@ -92,9 +97,9 @@ impl Checks {
     }
 }
 
-impl<T> Said<T> {
+impl<T> PerOutcome<T> {
     /// Asks about each answer.
-    pub(super) fn of(tell: impl Fn(Answer) -> T) -> Self {
+    pub(crate) fn of(tell: impl Fn(Answer) -> T) -> Self {
         Self {
             allowed: tell(Answer::Allowed),
             denied: tell(Answer::Denied),
@@ -107,8 +112,8 @@ impl<T> Said<T> {
     }
 
     /// The same of something else.
-    pub(crate) fn map<U>(self, make: impl Fn(T) -> U) -> Said<U> {
-        Said {
+    pub(crate) fn map<U>(self, make: impl Fn(T) -> U) -> PerOutcome<U> {
+        PerOutcome {
             allowed: make(self.allowed),
             denied: make(self.denied),
             shadow_allowed: make(self.shadow_allowed),
@@ -120,7 +125,7 @@ impl<T> Said<T> {
     }
 }
 
-impl Said<u64> {
+impl PerOutcome<u64> {
     /// How often each was given after `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -135,7 +140,7 @@ impl Said<u64> {
     }
 
     /// Whether any was given.
-    pub(super) fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         *self != Self::default()
     }
 }

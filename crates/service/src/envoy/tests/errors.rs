@@ -144,7 +144,7 @@ proptest::proptest! {
         length in 0..40usize,
         put in "[ a-z{}\\[\\]:,*&~'\"|>\n-]{0,12}",
     ) {
-        let text = include_str!("../../../../tests/envoy_examples/12-everything.yml");
+        let text = include_str!("../../../tests/envoy_examples/12-everything.yml");
         let start = start.min(text.len());
         let end = (start + length).min(text.len());
         crate::fuzzing::envoy_yaml(&format!("{}{put}{}", &text[..start], &text[end..]));

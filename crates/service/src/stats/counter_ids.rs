@@ -9,16 +9,16 @@ use std::sync::Arc;
 use tidegate_core::RuleIndex;
 use tidegate_rules::RuleSet;
 
-use super::rules::NAMED;
+use super::rule_counts::NAMED;
 
 /// The numbers of the rules of one set.
 #[derive(Debug)]
-pub struct Lines {
+pub struct CounterIds {
     /// For each rule, internal ones last.
     numbers: Box<[usize]>,
 }
 
-impl Lines {
+impl CounterIds {
     /// Returns the number of a rule.
     #[inline]
     pub fn number(&self, rule: RuleIndex) -> Option<usize> {
@@ -33,16 +33,16 @@ impl Lines {
 
 /// Every number that is taken, and by whom.
 #[derive(Debug, Default)]
-pub(super) struct Register {
+pub(crate) struct CounterRegistry {
     numbers: HashMap<Arc<str>, usize>,
     /// Those of rules that are gone, the longest gone first.
     free: VecDeque<usize>,
     next: usize,
 }
 
-impl Register {
+impl CounterRegistry {
     /// Gives every rule its number. `anew` is told those that had been another rule's.
-    pub(super) fn enlist(&mut self, rules: &RuleSet, mut anew: impl FnMut(usize)) -> Lines {
+    pub(crate) fn enlist(&mut self, rules: &RuleSet, mut anew: impl FnMut(usize)) -> CounterIds {
         let names: HashSet<&str> = rules.all().map(|(_, rule)| rule.name()).collect();
         let free = &mut self.free;
         self.numbers.retain(|name, number| {
@@ -69,7 +69,7 @@ impl Register {
             self.numbers.insert(rule.shared_name(), number);
             number
         });
-        Lines { numbers: numbers.collect() }
+        CounterIds { numbers: numbers.collect() }
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
         RuleSet::new(names.into_iter().map(|name| rule(name).unwrap()).collect()).unwrap()
     }
 
-    fn enlist(register: &mut Register, names: &[&str]) -> Vec<usize> {
+    fn enlist(register: &mut CounterRegistry, names: &[&str]) -> Vec<usize> {
         let rules = rules(names.iter().map(|name| (*name).to_owned()));
         let lines = register.enlist(&rules, |number| panic!("{number} was another's"));
         (0..names.len()).map(|rule| lines.number(RuleIndex(rule)).unwrap()).collect()
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_rule_keeps_its_number_wherever_it_stands() {
-        let mut register = Register::default();
+        let mut register = CounterRegistry::default();
         assert_eq!(enlist(&mut register, &["a", "b"]), [0, 1]);
         assert_eq!(enlist(&mut register, &["c", "b", "a"]), [2, 1, 0]);
         assert_eq!(enlist(&mut register, &["d", "b"]), [3, 1]);
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn numbers_are_used_again_before_they_run_out() {
-        let mut register = Register::default();
+        let mut register = CounterRegistry::default();
         let named =
             |round: usize, count: usize| (0..count).map(move |rule| format!("{round}-{rule}"));
         for round in 0..10 {

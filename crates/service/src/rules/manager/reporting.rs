@@ -1,4 +1,4 @@
-//! What a keeper tells: the log, the metrics, and the other nodes.
+//! What a manager tells: the log, the metrics, and the other nodes.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use tidegate_limiter::StoreError;
 use tokio::time::timeout;
 
-use super::Keeper;
-use crate::rules::{NodeReport, Standing};
+use super::RulesManager;
+use crate::source_status::{NodeReport, SourceStatus};
 
 /// How often a node says what it has.
 const EVERY: Duration = Duration::from_secs(20);
@@ -17,14 +17,14 @@ const LIFETIME: Duration = Duration::from_secs(65);
 /// Longest word on what is wrong that is told to others.
 const WORDS: usize = 500;
 
-impl Keeper {
+impl RulesManager {
     /// The source has what is in force.
     pub(crate) fn settled(&self, latest: u64) {
         let mut standing = self.standing.lock();
         if standing.is_away {
             tracing::info!(source = self.source, "source of rules answers again");
         }
-        let heard = Standing { latest, problem: None, is_away: false, ..standing.clone() };
+        let heard = SourceStatus { latest, problem: None, is_away: false, ..standing.clone() };
         if *standing != heard {
             *standing = heard;
             self.changed.notify_one();
@@ -36,7 +36,7 @@ impl Keeper {
         let mut standing = self.standing.lock();
         if standing.is_away {
             tracing::info!(source = self.source, "source of rules answers again");
-            *standing = Standing { problem: None, is_away: false, ..standing.clone() };
+            *standing = SourceStatus { problem: None, is_away: false, ..standing.clone() };
             self.changed.notify_one();
         }
     }
@@ -72,7 +72,7 @@ impl Keeper {
     /// Neither the source nor this node has rules: without files of envoyproxy/ratelimit, every request is
     /// allowed.
     pub(crate) fn no_rules(&self) {
-        if self.service.now().envoy().is_some() {
+        if self.service.active_rules().envoy().is_some() {
             self.unchanged();
             return;
         }
@@ -131,7 +131,7 @@ impl Keeper {
     }
 
     /// How this node stands with its source.
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> SourceStatus {
         self.standing.lock().clone()
     }
 

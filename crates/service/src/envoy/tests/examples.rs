@@ -83,8 +83,8 @@ fn the_limit_that_is_replaced_is_left_out_of_the_call() {
     let find = |key, value| rules.find("example7", &[(key, value), user]);
     let mut found = [find("key_1", "value_1"), find("key_2", "value_2")];
     drop_replaced(&mut found);
-    assert!(matches!(found[0], Found::Nothing));
-    assert!(matches!(found[1], Found::Limited(limit, _) if limit.requests_per_unit == 10));
+    assert!(matches!(found[0], EnvoyMatch::Nothing));
+    assert!(matches!(found[1], EnvoyMatch::Limited(limit, _) if limit.requests_per_unit == 10));
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn shadow_and_quota_limits_deny_nobody() {
             || rule.name().starts_with("quota.");
         assert_eq!(rule.mode() == Mode::Shadow, quiet, "{}", rule.name());
     }
-    let Found::Limited(limit, _) = rules.find("quota", &[("service", "service_1")]) else {
+    let EnvoyMatch::Limited(limit, _) = rules.find("quota", &[("service", "service_1")]) else {
         panic!("no limit");
     };
     assert!(limit.quota && !limit.shadow);

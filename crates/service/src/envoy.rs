@@ -44,7 +44,7 @@ pub fn read(folder: &Path) -> Result<Files, ConfigError> {
 /// What a descriptor comes to.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "it is used up at once; a box would be one per call")]
-pub enum Found<'a> {
+pub enum EnvoyMatch<'a> {
     /// No limit is meant for it.
     Nothing,
     /// A limit that lets everything pass.
@@ -86,12 +86,12 @@ impl EnvoyRules {
     /// At each level the exact key and value come first, then the patterns with `*` in the order of the
     /// file, then the key alone; there is no way back from a level once it was entered. A limit counts
     /// only at the depth of the last entry.
-    pub fn find<'a>(&'a self, domain: &'a str, entries: &[(&'a str, &'a str)]) -> Found<'a> {
+    pub fn find<'a>(&'a self, domain: &'a str, entries: &[(&'a str, &'a str)]) -> EnvoyMatch<'a> {
         let place = self.domains.get(domain).and_then(|level| level.find(entries));
         match place.and_then(|place| self.limits.get(place)) {
-            None => Found::Nothing,
-            Some(limit) if limit.is_unlimited() => Found::Unlimited(limit),
-            Some(limit) => Found::Limited(limit, limit.request(domain, entries)),
+            None => EnvoyMatch::Nothing,
+            Some(limit) if limit.is_unlimited() => EnvoyMatch::Unlimited(limit),
+            Some(limit) => EnvoyMatch::Limited(limit, limit.request(domain, entries)),
         }
     }
 
@@ -105,19 +105,19 @@ impl EnvoyRules {
 /// charged.
 ///
 /// A limit that is itself replaced still replaces others. An unlimited one stays.
-pub(crate) fn drop_replaced<'a>(found: &mut [Found<'a>]) {
+pub(crate) fn drop_replaced<'a>(found: &mut [EnvoyMatch<'a>]) {
     let mut replaced: SmallVec<[&'a str; 4]> = SmallVec::new();
     for item in found.iter() {
-        if let Found::Unlimited(limit) | Found::Limited(limit, _) = item {
+        if let EnvoyMatch::Unlimited(limit) | EnvoyMatch::Limited(limit, _) = item {
             let limit: &'a EnvoyLimit = limit;
             replaced.extend(limit.replaces.iter().map(|name| &**name));
         }
     }
     for item in found {
-        if let Found::Limited(limit, _) = item
+        if let EnvoyMatch::Limited(limit, _) = item
             && limit.name.as_deref().is_some_and(|name| replaced.contains(&name))
         {
-            *item = Found::Nothing;
+            *item = EnvoyMatch::Nothing;
         }
     }
 }

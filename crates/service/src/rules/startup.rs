@@ -6,9 +6,10 @@ use std::sync::Arc;
 use tidegate_redis::{OpenError, RedisConfig, RedisDocument};
 
 use crate::config_error::ConfigError;
-use crate::rules::copy::LocalCopy;
-use crate::rules::keeper::Inputs;
-use crate::rules::{Own, RuleSource, Rules, RulesConfig, RulesRedis, envoy};
+use crate::envoy;
+use crate::rules::local_copy::LocalCopy;
+use crate::rules::manager::RuleInputs;
+use crate::rules::{NativeRules, RuleSource, Rules, RulesConfig, RulesRedis};
 use crate::store::{AnyStore, StoreConfig};
 
 /// What the document and the reports are called in Redis.
@@ -16,16 +17,16 @@ const NAME: &str = "rules";
 
 /// The rules of this machine, fit to be enforced; of a source that is elsewhere nothing yet.
 #[derive(Debug)]
-pub struct Found {
+pub struct LoadedRules {
     /// The configuration that they were read by.
     pub config: RulesConfig,
     /// The documents that were read.
-    pub inputs: Inputs,
+    pub inputs: RuleInputs,
     /// The rules that were parsed.
     pub rules: Rules,
 }
 
-impl Found {
+impl LoadedRules {
     /// Reads what the configuration names.
     ///
     /// A file that can't be read is replaced by its copy, if one is kept. One that says something wrong
@@ -34,7 +35,7 @@ impl Found {
     /// # Errors
     /// A file can't be read, or has rules that can't be used.
     pub fn read(config: RulesConfig) -> Result<Self, ConfigError> {
-        let own = match (Own::read(&config.source), copy(&config)) {
+        let own = match (NativeRules::read(&config.source), copy(&config)) {
             (Err(error @ ConfigError::Unreadable { .. }), Some(copy)) => {
                 let kept = copy.read().unwrap_or_else(|error| {
                     tracing::error!(%error, "local copy of the rules can't be used");
@@ -43,13 +44,13 @@ impl Found {
                 let Some(kept) = kept else { return Err(error) };
                 let path = copy.path().display();
                 tracing::warn!(%error, version = kept.number, copy = %path, "started with a copy of the rules");
-                Own::Written(kept)
+                NativeRules::Written(kept)
             }
             (read, _) => read?,
         };
         let envoy = config.envoy.as_deref().map(envoy::read).transpose()?;
         let rules = Rules::of(&own, envoy.as_ref())?.complete()?;
-        Ok(Self { config, inputs: Inputs { own, envoy: envoy.map(Arc::new) }, rules })
+        Ok(Self { config, inputs: RuleInputs { own, envoy: envoy.map(Arc::new) }, rules })
     }
 
     /// Where the last good rules are kept.
@@ -76,7 +77,7 @@ pub enum Shared {
     /// That of the store.
     InStore,
     /// Another one.
-    Own(Box<RedisConfig>),
+    NativeRules(Box<RedisConfig>),
 }
 
 impl Shared {
@@ -84,12 +85,11 @@ impl Shared {
     pub fn of(store: &StoreConfig, source: &RuleSource) -> Self {
         match (source, store) {
             (RuleSource::Redis(RulesRedis::OfStore), StoreConfig::Redis { .. }) => Self::InStore,
-            (RuleSource::Redis(RulesRedis::Own(own)), StoreConfig::Redis { config, .. })
-                if own == config =>
-            {
-                Self::InStore
-            }
-            (RuleSource::Redis(RulesRedis::Own(own)), _) => Self::Own(own.clone()),
+            (
+                RuleSource::Redis(RulesRedis::NativeRules(own)),
+                StoreConfig::Redis { config, .. },
+            ) if own == config => Self::InStore,
+            (RuleSource::Redis(RulesRedis::NativeRules(own)), _) => Self::NativeRules(own.clone()),
             _ => Self::Nowhere,
         }
     }
@@ -101,7 +101,7 @@ impl Shared {
     pub async fn rules(&self, store: &AnyStore) -> Result<Option<RedisDocument>, OpenError> {
         Ok(match (self, store) {
             (Self::InStore, AnyStore::Redis(store)) => Some(store.document(NAME)),
-            (Self::Own(config), _) => {
+            (Self::NativeRules(config), _) => {
                 Some(RedisDocument::start(RedisConfig::clone(config), NAME).await?)
             }
             _ => None,

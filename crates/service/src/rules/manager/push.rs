@@ -7,10 +7,10 @@ use tidegate_limiter::StoreError;
 use tidegate_redis::{DocumentVersion, Draft, Edition, Expected, PutError, RedisDocument};
 
 use crate::config_error::ConfigError;
-use crate::rules::keeper::{Inputs, Keeper};
-use crate::rules::quiet::quietly;
+use crate::rules::low_priority::spawn_low_priority;
+use crate::rules::manager::{RuleInputs, RulesManager};
 use crate::rules::source::reconcile;
-use crate::rules::{Document, Own, Rules};
+use crate::rules::{NativeRules, Rules, RulesDocument};
 
 /// Why rules were not pushed. Nothing changed anywhere, unless the store did not confirm it.
 #[derive(Debug, Error)]
@@ -42,7 +42,7 @@ fn met(found: Option<&DocumentVersion>) -> String {
     }
 }
 
-impl Keeper {
+impl RulesManager {
     /// Checks a document whole, stores it for all nodes, and puts it in force on this one.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Keeper {
         tracing::info!(version = version.number, by, note, "rules pushed");
         let edition = Edition { version: version.clone(), text: text.to_owned() };
         // The others hear of it. What was just checked is fit.
-        self.take(Document::shared(self.source(), edition)).await?;
+        self.take(RulesDocument::shared(self.source(), edition)).await?;
         Ok(version)
     }
 
@@ -76,10 +76,10 @@ impl Keeper {
     /// # Errors
     /// Everything that is wrong with it.
     pub async fn checked(&self, text: &str) -> Result<Rules, ConfigError> {
-        let document = Document::new("rules", text);
+        let document = RulesDocument::new("rules", text);
         let envoy = self.inputs.lock().await.envoy.clone();
-        let next = Inputs { own: Own::Written(document), envoy };
-        quietly(move || Rules::of(&next.own, next.envoy.as_deref())?.complete()).await?
+        let next = RuleInputs { own: NativeRules::Written(document), envoy };
+        spawn_low_priority(move || Rules::of(&next.own, next.envoy.as_deref())?.complete()).await?
     }
 
     /// Where rules are pushed to.

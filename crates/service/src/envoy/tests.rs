@@ -18,15 +18,15 @@ fn parsed(text: &str) -> Result<EnvoyRules, ConfigError> {
 /// What a descriptor comes to: the rule and how it counts, `unlimited`, or `-`.
 fn answer(rules: &EnvoyRules, domain: &str, entries: &[(&str, &str)]) -> String {
     match rules.find(domain, entries) {
-        Found::Nothing => "-".to_owned(),
-        Found::Unlimited(_) => "unlimited".to_owned(),
-        Found::Limited(limit, _) => format!("{}/{}", limit.requests_per_unit, limit.unit),
+        EnvoyMatch::Nothing => "-".to_owned(),
+        EnvoyMatch::Unlimited(_) => "unlimited".to_owned(),
+        EnvoyMatch::Limited(limit, _) => format!("{}/{}", limit.requests_per_unit, limit.unit),
     }
 }
 
 /// The rule and the values under which a descriptor is counted.
 fn counter(rules: &EnvoyRules, domain: &str, entries: &[(&str, &str)]) -> (String, Vec<String>) {
-    let Found::Limited(limit, request) = rules.find(domain, entries) else {
+    let EnvoyMatch::Limited(limit, request) = rules.find(domain, entries) else {
         panic!("no limit for {entries:?}");
     };
     let rule = rules.rules.iter().find(|rule| *rule.name() == *limit.rule).unwrap();
@@ -80,7 +80,7 @@ descriptors:
 "#,
     );
     let entries = [("domain", "1"), ("k", "2"), ("k", "3"), ("k#2", "4"), (" | ", "5")];
-    let Found::Limited(_, request) = rules.find("d", &entries) else { panic!() };
+    let EnvoyMatch::Limited(_, request) = rules.find("d", &entries) else { panic!() };
     let attributes: Vec<(&str, &str)> = request.attributes().collect();
     let wanted =
         [("domain", "d"), ("domain#2", "1"), ("k", "2"), ("k#2", "3"), ("k#2#2", "4"), ("_", "5")];
@@ -122,13 +122,13 @@ fn what_replaces_need_not_be_enforced_itself() {
            {key: n, rate_limit: {unit: day, requests_per_unit: 4}}]}",
     );
     let left = |keys: &[&str]| {
-        let mut found: Vec<Found<'_>> =
+        let mut found: Vec<EnvoyMatch<'_>> =
             keys.iter().map(|key| rules.find("d", &[(*key, "x")])).collect();
         drop_replaced(&mut found);
         let shown = found.iter().map(|found| match found {
-            Found::Nothing => "-".to_owned(),
-            Found::Unlimited(_) => "unlimited".to_owned(),
-            Found::Limited(limit, _) => limit.requests_per_unit.to_string(),
+            EnvoyMatch::Nothing => "-".to_owned(),
+            EnvoyMatch::Unlimited(_) => "unlimited".to_owned(),
+            EnvoyMatch::Limited(limit, _) => limit.requests_per_unit.to_string(),
         });
         shown.collect::<Vec<_>>().join(" ")
     };

@@ -7,10 +7,10 @@ use tidegate_core::{Algorithm, Quota, Request, quote};
 use tidegate_rules::{Mark, Mode, OnStoreFailure, Rule, did_you_mean};
 
 use crate::config_error::{ConfigError, InvalidEntry, mark, unreadable};
-use crate::rules::envoy::name::{self, MAX_KEY, Step};
-use crate::rules::envoy::raw::{self, RawDescriptor, RawLimit};
-use crate::rules::envoy::tree::{Level, Node, Refused};
-use crate::rules::envoy::{EnvoyLimit, EnvoyRules, Unit};
+use crate::envoy::name::{self, MAX_KEY, Step};
+use crate::envoy::raw::{self, RawDescriptor, RawLimit};
+use crate::envoy::tree::{Level, Node, Refused};
+use crate::envoy::{EnvoyLimit, EnvoyRules, Unit};
 
 /// Most levels of descriptors.
 pub(super) const MAX_DEPTH: usize = Rule::MAX_PER;

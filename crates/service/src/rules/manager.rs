@@ -1,7 +1,7 @@
 //! Puts documents in force that are newer and fit, and keeps what it has when they are not.
 
 mod push;
-mod telling;
+mod reporting;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,21 +12,23 @@ use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 
 pub use self::push::PushError;
+use crate::active_rules::{ActiveRules, CompiledRules, RulesVersion};
 use crate::config_error::ConfigError;
-use crate::identity::{Identity, Known};
-use crate::rules::copy::LocalCopy;
-use crate::rules::envoy::Files;
-use crate::rules::quiet::quietly;
-use crate::rules::{Document, Own, Rules, Standing};
+use crate::envoy::Files;
+use crate::identity::{AttributePlan, Identity};
+use crate::rules::local_copy::LocalCopy;
+use crate::rules::low_priority::spawn_low_priority;
+use crate::rules::{NativeRules, Rules, RulesDocument};
 use crate::rules_version;
-use crate::service::{InForce, Next, Service, Version};
+use crate::service::Service;
+use crate::source_status::SourceStatus;
 
 /// How often it is looked whether rules that were replaced are still in use.
 const RETIRED: Duration = Duration::from_secs(1);
 
 /// Keeps a server's rules.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct RulesManager {
     service: Arc<Service>,
     identity: Arc<Identity>,
     /// Where rules come from, without secrets.
@@ -34,14 +36,14 @@ pub struct Keeper {
     /// What this node is called in its fleet.
     node: String,
     /// What is in force, as it was found. Whoever holds it changes the rules.
-    inputs: tokio::sync::Mutex<Inputs>,
-    standing: Mutex<Standing>,
+    inputs: tokio::sync::Mutex<RuleInputs>,
+    standing: Mutex<SourceStatus>,
     copy: Option<LocalCopy>,
     /// Whether rules are fetched from another machine, which numbers them if it can.
     is_remote: bool,
     /// The newest document of the source that could not be used. Redis gets it back if it loses it: other nodes
     /// may be able to use it, and its number must not be given again.
-    refused: Mutex<Option<Document>>,
+    refused: Mutex<Option<RulesDocument>>,
     /// Where rules are pushed to and come from.
     shared: Option<RedisDocument>,
     /// Where nodes tell each other what they have.
@@ -52,14 +54,14 @@ pub struct Keeper {
 
 /// What rules are made of.
 #[derive(Clone, Debug)]
-pub struct Inputs {
-    pub(crate) own: Own,
+pub struct RuleInputs {
+    pub(crate) own: NativeRules,
     pub(crate) envoy: Option<Arc<Files>>,
 }
 
-/// What a keeper works with.
+/// What a manager works with.
 #[derive(Debug)]
-pub struct Household {
+pub struct RulesManagerDeps {
     /// The service whose rules are replaced.
     pub service: Arc<Service>,
     /// Reads the identity of clients; rules are checked against it.
@@ -79,18 +81,18 @@ pub struct Household {
 }
 
 /// Rules that are fit to be enforced, and what was made of them.
-struct Fit {
+struct PreparedRules {
     rules: Rules,
-    known: Known,
+    attribute_plan: AttributePlan,
     hash: String,
 }
 
-impl Keeper {
+impl RulesManager {
     /// Puts the first rules in force, which were found fit already.
-    pub fn new(household: Household, inputs: Inputs, rules: Rules) -> Self {
-        let Household { service, identity, source, is_remote, node, copy, shared, reports } =
+    pub fn new(household: RulesManagerDeps, inputs: RuleInputs, rules: Rules) -> Self {
+        let RulesManagerDeps { service, identity, source, is_remote, node, copy, shared, reports } =
             household;
-        let keeper = Self {
+        let manager = Self {
             service,
             identity,
             source,
@@ -105,32 +107,36 @@ impl Keeper {
             changed: Notify::new(),
         };
         let number = match (inputs.own.document(), &inputs.own) {
-            (Some(Document { number: Some(number), .. }), _) => *number,
+            (Some(RulesDocument { number: Some(number), .. }), _) => *number,
             // Counting goes on where it was before a restart.
-            (Some(own), _) => match keeper.kept() {
+            (Some(own), _) => match manager.kept() {
                 Some(kept) => kept.number.unwrap_or_default() + u64::from(own.text != kept.text),
                 None => 1,
             },
-            (None, Own::Nothing) if is_remote || inputs.envoy.is_none() => 0,
+            (None, NativeRules::Nothing) if is_remote || inputs.envoy.is_none() => 0,
             (None, _) => 1,
         };
-        let fit = keeper.fit(rules);
-        drop(keeper.enforce(fit, number, &inputs.own));
-        keeper.keep_copy(&inputs.own, number);
-        keeper.standing.lock().latest = number;
-        keeper
+        let fit = manager.fit(rules);
+        drop(manager.enforce(fit, number, &inputs.own));
+        manager.keep_copy(&inputs.own, number);
+        manager.standing.lock().latest = number;
+        manager
     }
 
-    fn fit(&self, rules: Rules) -> Fit {
-        let (known, hash) = (self.identity.known(&rules.set), rules_version::of(&rules.set));
-        Fit { rules, known, hash }
+    fn fit(&self, rules: Rules) -> PreparedRules {
+        let (attribute_plan, hash) =
+            (self.identity.known(&rules.set), rules_version::of(&rules.set));
+        PreparedRules { rules, attribute_plan, hash }
     }
 
     /// Puts a document in force, if it is newer than what is. Whether it was.
     ///
     /// # Errors
     /// Something is wrong with it. Nothing changed, and the node says that it is behind.
-    pub(crate) async fn take(self: &Arc<Self>, document: Document) -> Result<bool, ConfigError> {
+    pub(crate) async fn take(
+        self: &Arc<Self>,
+        document: RulesDocument,
+    ) -> Result<bool, ConfigError> {
         let mut inputs = self.inputs.lock().await;
         let current = self.version();
         let same = current.text.as_deref() == Some(&*document.text);
@@ -157,7 +163,7 @@ impl Keeper {
                 );
             }
         }
-        let next = Inputs { own: Own::Written(document), envoy: inputs.envoy.clone() };
+        let next = RuleInputs { own: NativeRules::Written(document), envoy: inputs.envoy.clone() };
         self.change(&mut inputs, next, number).await.map(|()| true)
     }
 
@@ -177,7 +183,7 @@ impl Keeper {
     /// As [`take`](Self::take).
     pub(crate) async fn take_envoy(self: &Arc<Self>, files: Files) -> Result<(), ConfigError> {
         let mut inputs = self.inputs.lock().await;
-        let next = Inputs { own: inputs.own.clone(), envoy: Some(Arc::new(files)) };
+        let next = RuleInputs { own: inputs.own.clone(), envoy: Some(Arc::new(files)) };
         let number = self.version().number;
         // A number that a source gives belongs to its document alone.
         let counted = match next.own.document() {
@@ -189,14 +195,14 @@ impl Keeper {
 
     async fn change(
         self: &Arc<Self>,
-        inputs: &mut Inputs,
-        next: Inputs,
+        inputs: &mut RuleInputs,
+        next: RuleInputs,
         number: u64,
     ) -> Result<(), ConfigError> {
-        let (keeper, read) = (Arc::clone(self), next.clone());
-        let reading = quietly(move || {
+        let (manager, read) = (Arc::clone(self), next.clone());
+        let reading = spawn_low_priority(move || {
             let rules = Rules::of(&read.own, read.envoy.as_deref())?.complete()?;
-            Ok::<Fit, ConfigError>(keeper.fit(rules))
+            Ok::<PreparedRules, ConfigError>(manager.fit(rules))
         });
         let fit = match reading.await.and_then(|read| read) {
             Ok(fit) => fit,
@@ -218,23 +224,23 @@ impl Keeper {
             source = self.source,
             "rules in force"
         );
-        let (keeper, own) = (Arc::clone(self), next.own.clone());
-        spawn_blocking(move || keeper.keep_copy(&own, number));
+        let (manager, own) = (Arc::clone(self), next.own.clone());
+        spawn_blocking(move || manager.keep_copy(&own, number));
         self.refused.lock().take_if(|refused| refused.number <= Some(number));
         *inputs = next;
         self.settled(number);
         if number > 0 {
-            self.service.await_rules(None);
+            self.service.set_rules_pending(None);
         }
         Ok(())
     }
 
     /// What had been in force.
-    fn enforce(&self, fit: Fit, number: u64, own: &Own) -> Arc<InForce> {
-        let Fit { rules: Rules { set, envoy }, known, hash } = fit;
+    fn enforce(&self, fit: PreparedRules, number: u64, own: &NativeRules) -> Arc<ActiveRules> {
+        let PreparedRules { rules: Rules { set, envoy }, attribute_plan, hash } = fit;
         let loaded = self.service.clock().now();
         let version = match own.document() {
-            Some(document) => Version {
+            Some(document) => RulesVersion {
                 number,
                 hash,
                 by: document.by.clone(),
@@ -243,12 +249,12 @@ impl Keeper {
                 loaded,
                 text: Some(Arc::clone(&document.text)),
             },
-            None => Version { number, hash, loaded, ..Version::default() },
+            None => RulesVersion { number, hash, loaded, ..RulesVersion::default() },
         };
-        self.service.enforce(Next { set, envoy, known, version })
+        self.service.activate(CompiledRules { set, envoy, attribute_plan, version })
     }
 
-    fn keep_copy(&self, own: &Own, number: u64) {
+    fn keep_copy(&self, own: &NativeRules, number: u64) {
         let (Some(copy), Some(document)) = (&self.copy, own.document()) else { return };
         match copy.write(document, number) {
             Ok(_) => self.standing.lock().copy_problem = None,
@@ -260,12 +266,12 @@ impl Keeper {
     }
 
     /// What is in force, as it was found.
-    pub(crate) async fn found(&self) -> Inputs {
+    pub(crate) async fn found(&self) -> RuleInputs {
         self.inputs.lock().await.clone()
     }
 
     /// The last good document of this source on this machine. A damaged copy is logged and not used.
-    fn kept(&self) -> Option<Document> {
+    fn kept(&self) -> Option<RulesDocument> {
         match self.copy.as_ref()?.read() {
             Ok(kept) => kept,
             Err(error) => {
@@ -277,7 +283,7 @@ impl Keeper {
     }
 
     /// The newest document of the source that this node has seen and still has, usable or not.
-    pub(crate) async fn newest(&self) -> Option<Document> {
+    pub(crate) async fn newest(&self) -> Option<RulesDocument> {
         let active = self.found().await.own.document().cloned();
         let active = active.filter(|active| active.number.is_some());
         let refused = self.refused.lock().clone();
@@ -286,8 +292,8 @@ impl Keeper {
     }
 
     /// Which rules are in force.
-    pub(crate) fn version(&self) -> Version {
-        self.service.now().version().clone()
+    pub(crate) fn version(&self) -> RulesVersion {
+        self.service.active_rules().version().clone()
     }
 
     /// Marks this node as not ready while it enforces no rules although some exist: it can't use them, or
@@ -296,18 +302,18 @@ impl Keeper {
         let standing = self.standing();
         let exist = standing.latest > 0 || standing.copy_problem.is_some() || !is_source_known;
         let waits = self.version().number == 0 && exist;
-        self.service.await_rules(waits.then(|| format!("rules from {}", self.source)));
+        self.service.set_rules_pending(waits.then(|| format!("rules from {}", self.source)));
         waits
     }
 }
 
 /// Frees rules that were replaced once the last call is done with them, and not on a thread that
 /// answers calls: for very many it takes a moment.
-async fn retire(old: Arc<InForce>) {
+async fn retire(old: Arc<ActiveRules>) {
     let mut ticker = tokio::time::interval(RETIRED);
     while Arc::strong_count(&old) > 1 {
         ticker.tick().await;
     }
     // Without a thread it was dropped here.
-    let _ = quietly(move || drop(old)).await;
+    let _ = spawn_low_priority(move || drop(old)).await;
 }

@@ -17,7 +17,7 @@ use tidegate_rules::RuleSet;
 
 use crate::config_error::ConfigError;
 use crate::config_error::read_file;
-use crate::rules::Document;
+use crate::rules::RulesDocument;
 
 /// Start of the first line of a copy. The checksum of everything after it follows, then what is known of the
 /// document.
@@ -70,7 +70,7 @@ impl LocalCopy {
     ///
     /// # Errors
     /// The file can't be read, its checksum is wrong, or it belongs to another source.
-    pub(crate) fn read(&self) -> Result<Option<Document>, CopyError> {
+    pub(crate) fn read(&self) -> Result<Option<RulesDocument>, CopyError> {
         if !self.path.try_exists().unwrap_or(true) {
             return Ok(None);
         }
@@ -95,12 +95,12 @@ impl LocalCopy {
             let (source, found) = (&self.source, &about.source);
             return Err(wrong(format!("must be of source {source:?}, found {found:?}")));
         }
-        Ok(Some(Document {
+        Ok(Some(RulesDocument {
             number: Some(about.version),
             by: about.by,
             note: about.note,
             at: about.at.map(Timestamp::from_micros),
-            ..Document::new(&self.path.display().to_string(), text)
+            ..RulesDocument::new(&self.path.display().to_string(), text)
         }))
     }
 
@@ -111,7 +111,7 @@ impl LocalCopy {
     ///
     /// # Errors
     /// The copy could not be written; the old one is still there.
-    pub(crate) fn write(&self, document: &Document, number: u64) -> io::Result<bool> {
+    pub(crate) fn write(&self, document: &RulesDocument, number: u64) -> io::Result<bool> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
         let _turn = self.writing.lock();
@@ -202,8 +202,8 @@ mod tests {
 
     use super::*;
 
-    fn document(text: &str) -> Document {
-        Document::new("", text)
+    fn document(text: &str) -> RulesDocument {
+        RulesDocument::new("", text)
     }
 
     fn files(copy: &LocalCopy) -> Vec<String> {
@@ -327,7 +327,7 @@ mod tests {
             return;
         }
         let folder = tempfile::tempdir().unwrap();
-        let name = "rules::copy::tests::racing_processes_leave_the_newest_copy_complete";
+        let name = "rules::local_copy::tests::racing_processes_leave_the_newest_copy_complete";
         let mut writers: Vec<_> = (0..3)
             .map(|_| {
                 let mut command = Command::new(std::env::current_exe().unwrap());

@@ -6,21 +6,21 @@ use parking_lot::Mutex;
 use tidegate_core::{Decision, RuleIndex, RuleOutcome};
 use tidegate_rules::{Mode, OnStoreFailure, Rule, RuleSet};
 
-use super::lines::{Lines, Register};
-use super::sample::Said;
+use super::counter_ids::{CounterIds, CounterRegistry};
+use super::sample::PerOutcome;
 use super::shards::{PER_LINE, Shards};
 
 /// Most rules with a line of their own; those behind them are counted together. Each line is kept by
 /// every Prometheus that looks, so their number is bounded.
-pub(super) const NAMED: usize = 1_000;
+pub(crate) const NAMED: usize = 1_000;
 /// What the others are called. No rule can be.
-pub(super) const OTHER: &str = "(other)";
+pub(crate) const OTHER: &str = "(other)";
 /// What stands for the rule when an operator blocked the client.
-pub(super) const OPERATOR: &str = "(operator)";
+pub(crate) const OPERATOR: &str = "(operator)";
 
 /// What a rule said to a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Allowed,
     Denied,
     /// A rule that only counts would have allowed it.
@@ -44,7 +44,7 @@ impl Answer {
         Self::Blocked,
     ];
 
-    pub(super) const fn label(self) -> &'static str {
+    pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
             Self::Denied => "denied",
@@ -82,8 +82,8 @@ const _: () = assert!(Answer::ALL.len() <= PER_LINE);
 
 /// Counts answers by rule.
 #[derive(Debug)]
-pub(super) struct RuleCounts {
-    register: Mutex<Register>,
+pub(crate) struct RuleCounts {
+    register: Mutex<CounterRegistry>,
     /// A line for each named rule, one for the others, and one for operators.
     shards: Shards,
 }
@@ -92,12 +92,16 @@ const OTHERS: usize = NAMED;
 const OPERATORS: usize = NAMED + 1;
 
 impl RuleCounts {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { register: Mutex::default(), shards: Shards::new(NAMED + 2) }
     }
 
     /// The lines of rules that come into force. `anew` is told those that had been another rule's.
-    pub(super) fn enlist(&self, rules: &RuleSet, mut anew: impl FnMut(usize)) -> Lines {
+    pub(crate) fn register_rules(
+        &self,
+        rules: &RuleSet,
+        mut anew: impl FnMut(usize),
+    ) -> CounterIds {
         self.register.lock().enlist(rules, |number| {
             if number < NAMED {
                 self.shards.clear(number);
@@ -108,7 +112,7 @@ impl RuleCounts {
 
     /// Counts what every rule said.
     #[inline]
-    pub(super) fn add(&self, lines: &Lines, rules: &RuleSet, decision: &Decision) {
+    pub(crate) fn add(&self, lines: &CounterIds, rules: &RuleSet, decision: &Decision) {
         for outcome in decision.rule_outcomes() {
             self.count(line(lines, Some(outcome.rule_index)), Answer::of(outcome));
         }
@@ -124,7 +128,7 @@ impl RuleCounts {
     }
 
     #[cold]
-    fn add_undecided(&self, lines: &Lines, rules: &RuleSet, rule_index: RuleIndex) {
+    fn add_undecided(&self, lines: &CounterIds, rules: &RuleSet, rule_index: RuleIndex) {
         let closed = rules
             .get(rule_index)
             .is_some_and(|rule| rule.on_store_failure() == OnStoreFailure::Deny);
@@ -138,9 +142,9 @@ impl RuleCounts {
     }
 
     /// The counts of every rule: its name, an answer, and how often it was given.
-    pub(super) fn read<'r>(
+    pub(crate) fn read<'r>(
         &'r self,
-        lines: &'r Lines,
+        lines: &'r CounterIds,
         rules: &'r RuleSet,
     ) -> impl Iterator<Item = (&'r str, Answer, u64)> {
         rows(lines, rules).flat_map(move |Row { line, name, rule, .. }| {
@@ -155,9 +159,13 @@ impl RuleCounts {
 
     /// What every rule has said so far: those with a line of their own, and, once they have said
     /// anything, the others together and operators.
-    pub(super) fn said(&self, lines: &Lines, rules: &RuleSet) -> Vec<(Arc<str>, Said<u64>)> {
+    pub(crate) fn said(
+        &self,
+        lines: &CounterIds,
+        rules: &RuleSet,
+    ) -> Vec<(Arc<str>, PerOutcome<u64>)> {
         let said = rows(lines, rules).filter_map(|Row { line, name, rule, is_user_rule }| {
-            let said = Said::of(|answer| self.shards.total(line, answer as usize));
+            let said = PerOutcome::of(|answer| self.shards.total(line, answer as usize));
             let name = rule.map_or_else(|| Arc::from(name), Rule::shared_name);
             (is_user_rule || said.any()).then_some((name, said))
         });
@@ -175,7 +183,7 @@ struct Row<'r> {
 }
 
 /// Returns every line that is exposed.
-fn rows<'r>(lines: &'r Lines, rules: &'r RuleSet) -> impl Iterator<Item = Row<'r>> {
+fn rows<'r>(lines: &'r CounterIds, rules: &'r RuleSet) -> impl Iterator<Item = Row<'r>> {
     let named = rules.all().filter_map(|(index, rule)| {
         let line = lines.number(index).filter(|line| *line < NAMED)?;
         let is_user_rule = index.0 < rules.rules().len();
@@ -187,7 +195,7 @@ fn rows<'r>(lines: &'r Lines, rules: &'r RuleSet) -> impl Iterator<Item = Row<'r
 
 /// Returns the line of a rule; that of the others if it has none of its own, or is not in the set.
 #[inline]
-fn line(lines: &Lines, rule: Option<RuleIndex>) -> usize {
+fn line(lines: &CounterIds, rule: Option<RuleIndex>) -> usize {
     rule.and_then(|rule| lines.number(rule)).unwrap_or(OTHERS).min(OTHERS)
 }
 
@@ -198,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    fn told(counts: &RuleCounts, lines: &Lines, rules: &RuleSet) -> Vec<String> {
+    fn told(counts: &RuleCounts, lines: &CounterIds, rules: &RuleSet) -> Vec<String> {
         let rows = counts.read(lines, rules);
         rows.map(|(rule, answer, count)| format!("{rule} {} {count}", answer.label())).collect()
     }
@@ -215,7 +223,7 @@ rules:
         let rules = RuleSet::parse("", rules).unwrap();
         let limiter = Limiter::builder().rules(rules.clone()).build();
         let counts = RuleCounts::new();
-        let lines = counts.enlist(limiter.rules(), |_| {});
+        let lines = counts.register_rules(limiter.rules(), |_| {});
         for _ in 0..3 {
             let request = Request::new().with("user", "a").unwrap().with("ip", "::1").unwrap();
             counts.add(&lines, limiter.rules(), &limiter.check(&request).await);
@@ -250,7 +258,7 @@ rules:
         let rules = RuleSet::new((0..NAMED + 5).map(rule).collect()).unwrap();
         let limiter = Limiter::builder().rules(rules).build();
         let counts = RuleCounts::new();
-        let lines = counts.enlist(limiter.rules(), |_| {});
+        let lines = counts.register_rules(limiter.rules(), |_| {});
         counts.add(&lines, limiter.rules(), &limiter.check(&Request::new()).await);
         let told = told(&counts, &lines, limiter.rules());
         assert_eq!(told.len(), NAMED * 3 + 1);

@@ -1,25 +1,66 @@
-//! Who comes, for calls that name a rule.
+//! A call as every protocol passes it on.
 
 use std::borrow::Cow;
 
 use tidegate_core::{CallError, Request, truncate};
 use tidegate_rules::{Chain, Rule};
 
-/// Who comes, for a call that names a rule.
+/// A request to check, decoded from any protocol.
+#[derive(Debug, Default)]
+pub struct Call<'a> {
+    /// The rule to check alone, whatever its `match` says; without one, every rule that matches.
+    pub rule: Option<Cow<'a, str>>,
+    /// The client, in the terms of that rule.
+    pub client: Option<NamedClient<'a>>,
+    /// The other attributes of the request, and its cost.
+    pub request: Request<'a>,
+}
+
+/// The listener that a call arrived at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// The HTTP listener.
+    Http,
+    /// The gRPC listener.
+    Grpc,
+    /// The RESP listener.
+    Resp,
+    /// The gateway.
+    Gateway,
+}
+
+impl Protocol {
+    pub(crate) const ALL: [Self; 4] = [Self::Http, Self::Grpc, Self::Resp, Self::Gateway];
+
+    /// Returns the name of the listener.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Grpc => "grpc",
+            Self::Resp => "resp",
+            Self::Gateway => "gateway",
+        }
+    }
+}
+
+/// The client of a call that names a rule.
 #[derive(Debug)]
-pub enum Client<'a> {
+pub enum NamedClient<'a> {
     /// The value of the first alternative of the rule's only `per` entry.
     Value(Cow<'a, str>),
     /// Attributes that the rule counts by, one for each `per` entry.
     Parts(Vec<(Cow<'a, str>, Cow<'a, str>)>),
 }
 
-/// The request as the rule sees it: its client under the names of the attributes it counts by.
+/// Returns the request in the terms of a rule: its client under the attributes that the rule counts by.
 ///
-/// Naming a client this way meets the same bucket as a request that carries the attributes.
-pub fn addressed<'r, 'c: 'r>(
+/// The bucket is the same as for a request that has those attributes.
+///
+/// # Errors
+/// The client does not fit the rule.
+pub fn request_for_rule<'r, 'c: 'r>(
     rule: &'r Rule,
-    client: Option<Client<'c>>,
+    client: Option<NamedClient<'c>>,
     request: Request<'c>,
 ) -> Result<Request<'r>, CallError> {
     let mut named = Request::new().cost(request.costs());
@@ -28,8 +69,8 @@ pub fn addressed<'r, 'c: 'r>(
             return Ok(request.within());
         }
         None => return Err(CallError::invalid("client", "nothing", wanted_client(rule))),
-        Some(Client::Value(value)) => match rule.per() {
-            // One bucket for all: whoever comes, it is the same.
+        Some(NamedClient::Value(value)) => match rule.per() {
+            // One bucket for all clients.
             [] => {}
             [chain] => {
                 let first = chain.attributes().next().unwrap_or_default();
@@ -37,7 +78,7 @@ pub fn addressed<'r, 'c: 'r>(
             }
             _ => return Err(CallError::invalid("client", "a text", wanted_client(rule))),
         },
-        Some(Client::Parts(parts)) => {
+        Some(NamedClient::Parts(parts)) => {
             for (name, value) in parts {
                 let known = rule
                     .per()
@@ -72,7 +113,7 @@ pub fn addressed<'r, 'c: 'r>(
     Ok(named)
 }
 
-pub(super) fn insert<'a>(
+pub(crate) fn insert<'a>(
     request: &mut Request<'a>,
     place: &str,
     name: impl Into<Cow<'a, str>>,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a node knows of its source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct SourceStatus {
     /// The latest number that the source has, as far as this node has heard.
     pub latest: u64,
     /// What the source has is not what is in force, and why.
@@ -19,7 +19,7 @@ pub struct Standing {
     pub(crate) failures: u64,
 }
 
-impl Standing {
+impl SourceStatus {
     /// Whether the source has other rules than these.
     pub(crate) fn is_behind(&self, number: u64) -> bool {
         self.latest > number || (self.problem.is_some() && !self.is_away && self.latest > 0)

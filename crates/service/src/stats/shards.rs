@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 const MOST: usize = 16;
 
 /// Counters that belong together, on one cache line: of a rule, or half a histogram.
-pub(super) const PER_LINE: usize = 8;
+pub(crate) const PER_LINE: usize = 8;
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -39,7 +39,7 @@ impl Shards {
     }
 
     /// Begins a line anew.
-    pub(super) fn clear(&self, line: usize) {
+    pub(crate) fn clear(&self, line: usize) {
         for counter in self.copies.iter().filter_map(|copy| copy.get(line)).flat_map(|line| &line.0)
         {
             counter.store(0, Ordering::Relaxed);

@@ -1,0 +1,138 @@
+//! Counters of the calls that this process has answered.
+//!
+//! Calls are counted in one place (`service/call_stats.rs`), in counters of the thread that answers. `metrics` and `live`
+//! read them.
+
+pub(crate) mod counter_ids;
+pub(crate) mod latency;
+pub(crate) mod quantile;
+pub(crate) mod rule_counts;
+mod sample;
+pub(crate) mod shards;
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tidegate_core::{CallStatus, Decision, Span};
+use tidegate_net::listener::ConnectionCounts;
+use tidegate_rules::RuleSet;
+
+pub use self::counter_ids::CounterIds;
+use self::latency::Latency;
+use self::rule_counts::RuleCounts;
+pub use self::sample::{Checks, PerOutcome, Sample, since};
+use self::shards::PER_LINE;
+pub use self::shards::Shards;
+use crate::call::Protocol;
+
+/// The counter of blocked checks; the others are those of a [`CallStatus`].
+pub(crate) const BLOCKED: usize = CallStatus::ALL.len();
+const _: () = assert!(BLOCKED < PER_LINE);
+
+/// Counters of calls by listener, of rules, and the sources of further samples.
+#[derive(Debug)]
+pub struct ServerCounters {
+    /// One line of counters for each listener.
+    pub(crate) checks: Shards,
+    pub(crate) durations: Latency,
+    pub(crate) rules: RuleCounts,
+    listeners: Mutex<Vec<(&'static str, Arc<ConnectionCounts>)>>,
+    upstreams: Mutex<Option<UpstreamSource>>,
+}
+
+/// The counts and the health of one upstream at one moment.
+#[derive(Debug)]
+pub struct UpstreamSample {
+    /// The name of the upstream.
+    pub name: Arc<str>,
+    /// Requests in flight.
+    pub in_flight: usize,
+    /// Most requests in flight, if there is such a limit.
+    pub max_in_flight: Option<usize>,
+    /// The number of requests by outcome.
+    pub outcomes: Vec<(&'static str, u64)>,
+    /// Its servers, and whether each is healthy.
+    pub servers: Vec<(String, bool)>,
+}
+
+/// Takes the samples of a gateway's upstreams.
+#[derive(Clone)]
+struct UpstreamSource(Arc<dyn Fn() -> Vec<UpstreamSample> + Send + Sync>);
+
+impl fmt::Debug for UpstreamSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("UpstreamSource")
+    }
+}
+
+impl ServerCounters {
+    pub(crate) fn new() -> Self {
+        Self {
+            checks: Shards::new(Protocol::ALL.len()),
+            durations: Latency::new(Protocol::ALL.len()),
+            rules: RuleCounts::new(),
+            listeners: Mutex::default(),
+            upstreams: Mutex::default(),
+        }
+    }
+
+    /// Reports the connections of a listener from now on.
+    pub fn register_listener(&self, name: &'static str, connections: Arc<ConnectionCounts>) {
+        self.listeners.lock().push((name, connections));
+    }
+
+    /// Reports the samples of a gateway's upstreams from now on.
+    pub fn register_upstreams(
+        &self,
+        sample: impl Fn() -> Vec<UpstreamSample> + Send + Sync + 'static,
+    ) {
+        *self.upstreams.lock() = Some(UpstreamSource(Arc::new(sample)));
+    }
+
+    /// Returns the names of listeners and the counters of their connections.
+    pub fn listeners(&self) -> Vec<(&'static str, Arc<ConnectionCounts>)> {
+        self.listeners.lock().clone()
+    }
+
+    /// Returns the samples of a gateway's upstreams; none without a gateway.
+    pub fn upstream_samples(&self) -> Vec<UpstreamSample> {
+        let source = self.upstreams.lock().clone();
+        source.map_or_else(Vec::new, |source| (source.0)())
+    }
+
+    /// Counts a check that was decided.
+    #[inline]
+    pub(crate) fn record_call(
+        &self,
+        protocol: Protocol,
+        status: CallStatus,
+        blocked: bool,
+        took: Span,
+    ) {
+        let answer = if blocked { BLOCKED } else { status as usize };
+        self.checks.add(protocol as usize, answer, 1);
+        self.durations.add(protocol as usize, took, 1);
+    }
+
+    /// Counts a call that was rejected without a decision.
+    pub(crate) fn record_rejected(&self, protocol: Protocol, status: CallStatus) {
+        self.checks.add(protocol as usize, status as usize, 1);
+    }
+
+    /// Counts the outcome of each rule of a check.
+    #[inline]
+    pub(crate) fn record_decision(
+        &self,
+        counter_ids: &CounterIds,
+        rules: &RuleSet,
+        decision: &Decision,
+    ) {
+        self.rules.add(counter_ids, rules, decision);
+    }
+
+    /// Assigns counters to rules that become active. `anew` is called with those that another rule had before.
+    pub(crate) fn register_rules(&self, rules: &RuleSet, anew: impl FnMut(usize)) -> CounterIds {
+        self.rules.register_rules(rules, anew)
+    }
+}
