@@ -1,21 +1,14 @@
 //! Build, bind, run, drain.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::OptionFuture;
-use thiserror::Error;
-use tidegate_admin::{Admin, Guard, Schemas, is_local};
+use futures_util::future::join_all;
 use tidegate_core::{HeaderStyle, Span};
-use tidegate_gateway::{self, Front, GatewayConfig, Threads, Upstreams};
+use tidegate_gateway::GatewayConfig;
 use tidegate_limiter::{Clock, Limiter, MemoryStore};
-use tidegate_net::http1::Http1;
-use tidegate_net::listener::tls::TlsError;
-use tidegate_net::listener::{ConnectionCounts, ConnectionTimeouts, Listener, ListenerTls, socket};
-use tidegate_redis::OpenError;
-use tidegate_service::config_error::ConfigError;
+use tidegate_net::listener::ListenerTls;
 use tidegate_service::identity::{Identity, IdentityConfig};
 use tidegate_service::reload::ReloadSignal;
 use tidegate_service::rules::{
@@ -24,16 +17,12 @@ use tidegate_service::rules::{
 use tidegate_service::service::Service;
 use tidegate_service::service::rls::{Rls, RlsHeaders};
 use tidegate_service::store::{AnyStore, StoreConfig};
-use tidegate_transport::grpc::{self, Grpc};
-use tidegate_transport::http;
-use tidegate_transport::resp::{Gate, Resp};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
-use crate::config::{Door, Drain, Listen};
-use crate::reference::Subject;
+use crate::config::{Drain, Listen};
+use crate::listeners::{self, BindError, BoundListener, ServeContext};
 
 /// How long it takes to look through the whole store for what has expired.
 const SWEEP: Duration = Duration::from_secs(10);
@@ -46,14 +35,10 @@ const SWEEP_BLOCKS: Duration = Duration::from_secs(1);
 /// How often certificates are looked at.
 const RELOAD: Duration = Duration::from_secs(5);
 
-/// A server whose doors are bound and not yet open.
+/// A server whose listeners are bound and do not accept yet.
 #[derive(Debug)]
 pub(crate) struct App {
-    http: Option<Bound>,
-    grpc: Option<Bound>,
-    resp: Option<(Bound, Gate)>,
-    admin: Option<(Bound, Admin)>,
-    gateway: Option<Entrance>,
+    listeners: Vec<BoundListener>,
     drain: Drain,
     service: Arc<Service>,
     identity: Arc<Identity>,
@@ -63,99 +48,23 @@ pub(crate) struct App {
     clock: Clock,
 }
 
-/// How far a server is on its way out.
+/// The progress of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
-    /// Not on its way out.
+    /// No shutdown was requested.
     Open,
-    /// Calls should go elsewhere; it closes soon.
+    /// The server reports not ready; listeners close after the drain delay.
     Leaving,
-    /// No new connections; what is under way is answered.
+    /// Listeners close at once; requests in flight are answered.
     Closing,
 }
 
-/// An address that is ours.
-#[derive(Debug)]
-struct Bound {
-    name: &'static str,
-    listener: TcpListener,
-    address: SocketAddr,
-    tls: Option<Arc<ListenerTls>>,
-    connections: Arc<ConnectionCounts>,
-}
-
-/// The address of the gateway, which listens once for each of its threads.
-#[derive(Debug)]
-struct Entrance {
-    listeners: Vec<std::net::TcpListener>,
-    address: SocketAddr,
-    tls: Option<Arc<ListenerTls>>,
-    connections: Arc<ConnectionCounts>,
-    upstreams: Arc<Upstreams>,
-}
-
-impl Entrance {
-    /// Takes the address, if there is a gateway.
-    async fn to(
-        listen: &Listen,
-        config: Option<GatewayConfig>,
-        clock: Clock,
-    ) -> Result<Option<Self>, BindError> {
-        let (Door::At(wanted), Some(config)) = (&listen.gateway, config) else { return Ok(None) };
-        let taken = |error| BindError::Door { door: "gateway", address: wanted.clone(), error };
-        let listeners = tidegate_gateway::listen(wanted).await.map_err(taken)?;
-        let first = listeners.first().map(std::net::TcpListener::local_addr);
-        let address = first.unwrap_or_else(|| Err(io::Error::other("nobody listens")));
-        let address = address.map_err(taken)?;
-        let tls = listen.tls("gateway", &["h2", "http/1.1"])?;
-        let upstreams = Arc::new(Upstreams::new(config, clock).map_err(BindError::Upstream)?);
-        Ok(Some(Self { listeners, address, tls, connections: Arc::default(), upstreams }))
-    }
-}
-
-impl Listen {
-    /// TLS for a door, if it is to speak it. `protocols` are what it speaks inside.
-    fn tls(&self, door: &str, protocols: &[&str]) -> Result<Option<Arc<ListenerTls>>, TlsError> {
-        let files = self.tls.as_ref().and_then(|tls| tls.of(door));
-        files.map(|files| ListenerTls::load(files.clone(), protocols).map(Arc::new)).transpose()
-    }
-}
-
-impl Bound {
-    /// Takes the address of a door that is not off. `protocols` are what it speaks inside of TLS.
-    async fn to(
-        name: &'static str,
-        door: &Door,
-        listen: &Listen,
-        protocols: &[&str],
-    ) -> Result<Option<Self>, BindError> {
-        let Door::At(wanted) = door else { return Ok(None) };
-        let taken = |error| BindError::Door { door: name, address: wanted.clone(), error };
-        let listener = socket::listen(wanted).await.map_err(taken)?;
-        let address = listener.local_addr().map_err(taken)?;
-        let (tls, connections) = (listen.tls(name, protocols)?, Arc::default());
-        Ok(Some(Self { name, listener, address, tls, connections }))
-    }
-
-    /// The door, ready to be opened.
-    fn doorway(
-        self,
-        timeouts: ConnectionTimeouts,
-        clock: &Clock,
-        closing: &watch::Receiver<bool>,
-    ) -> Listener {
-        let (clock, closing) = (clock.clone(), closing.clone());
-        let Self { listener, tls, connections, .. } = self;
-        Listener { listener, tls, connections, timeouts, clock, closing, shared: false }
-    }
-}
-
 impl App {
-    /// Takes the addresses; nobody is answered yet.
+    /// Binds the listeners, opens the store and loads the first rules. No connection is accepted yet.
     ///
     /// # Errors
-    /// There is no door to open, an address can't be had or is open to others without a token, a
-    /// certificate can't be used, or the store will never do.
+    /// Every listener is off, an address can't be bound or is public without a token, a certificate can't be used, or
+    /// the store can't be used.
     pub(crate) async fn bind(
         listen: &Listen,
         rules: LoadedRules,
@@ -165,16 +74,8 @@ impl App {
         identity: IdentityConfig,
         gateway: Option<GatewayConfig>,
     ) -> Result<Self, BindError> {
-        let doors = [&listen.http, &listen.grpc, &listen.resp, &listen.gateway];
-        if doors.into_iter().all(|door| *door == Door::Off) {
-            return Err(BindError::NoDoor);
-        }
-        let http = Bound::to("http", &listen.http, listen, &["http/1.1"]).await?;
-        let grpc = Bound::to("grpc", &listen.grpc, listen, &["h2"]).await?;
-        let gate = Gate::new(listen.resp_password.as_ref());
-        let resp = Bound::to("resp", &listen.resp, listen, &[]).await?.map(|bound| (bound, gate));
         let clock = Clock::system();
-        let gateway = Entrance::to(listen, gateway, clock.clone()).await?;
+        let listeners = listeners::bind_all(listen, gateway, &clock).await?;
         let shared = Shared::of(&store, &rules.config.source);
         let store = Arc::new(AnyStore::start(store, &clock).await?);
         let limiter = Limiter::builder().clock(clock.clone()).store(Arc::clone(&store)).build();
@@ -185,181 +86,87 @@ impl App {
         let service = Service::new(limiter, headers).with_rls(Rls::new(rls_headers));
         let service = Arc::new(service);
         let identity = Arc::new(Identity::new(identity, blocks, clock.clone())?);
-        let admin = match Bound::to("admin", &listen.admin, listen, &["http/1.1"]).await? {
-            Some(bound) => {
-                let wanted = listen.admin.to_string();
-                if listen.token.is_none() && !is_local(bound.address) {
-                    return Err(BindError::NoToken { address: wanted });
-                }
-                let guard = Guard::new(listen.token.as_ref(), &wanted);
-                Some((bound, guard))
-            }
-            None => None,
-        };
-        let addresses = [http.as_ref(), grpc.as_ref(), resp.as_ref().map(|(bound, _)| bound)];
-        let admin_at = admin.as_ref().map(|(bound, _)| bound.address);
-        let gateway_at = gateway.as_ref().map(|entrance| entrance.address);
-        let at = addresses.into_iter().flatten().map(|bound| bound.address);
-        let at = admin_at.or_else(|| at.chain(gateway_at).next());
         let shared = shared.rules(&store).await?;
-        let household = RulesManagerDeps {
+        let manager_deps = RulesManagerDeps {
             service: Arc::clone(&service),
             identity: Arc::clone(&identity),
             source: rules.config.source.to_string(),
             is_remote: rules.config.source.is_remote(),
-            node: node_name(at),
+            node: node_name(node_address(&listeners)),
             copy: rules.copy(),
             reports: reports(shared.as_ref(), &store),
             shared,
         };
         let LoadedRules { config: rules, inputs, rules: first } = rules;
-        let manager = Arc::new(RulesManager::new(household, inputs, first));
+        let manager = Arc::new(RulesManager::new(manager_deps, inputs, first));
         manager.begin(&rules).await;
-        let admin = admin.map(|(bound, guard)| {
-            let (service, manager) = (Arc::clone(&service), Arc::clone(&manager));
-            let schemas = Schemas {
-                rules: Subject::Rules.schema().to_json().into(),
-                config: Subject::Config.schema().to_json().into(),
-            };
-            (bound, Admin::new(guard, service, manager, schemas))
-        });
-        Ok(Self {
-            http,
-            grpc,
-            resp,
-            admin,
-            gateway,
-            drain: listen.drain,
-            service,
-            identity,
-            manager,
-            rules,
-            store,
-            clock,
-        })
+        let drain = listen.drain;
+        Ok(Self { listeners, drain, service, identity, manager, rules, store, clock })
     }
 
-    /// How many rules somebody wrote are in force.
+    /// Returns the number of active rules.
     pub(crate) fn rules(&self) -> usize {
         self.service.active_rules().limiter().rules().rules().len()
     }
 
-    /// Where checks are answered over HTTP.
-    pub(crate) fn http(&self) -> Option<SocketAddr> {
-        self.http.as_ref().map(|bound| bound.address)
+    /// Returns the listeners, in the order in which they are printed.
+    pub(crate) fn listeners(&self) -> &[BoundListener] {
+        &self.listeners
     }
 
-    /// Where requests are forwarded from.
-    pub(crate) fn gateway(&self) -> Option<SocketAddr> {
-        self.gateway.as_ref().map(|entrance| entrance.address)
+    /// Returns the listener of this name, unless it is off.
+    pub(crate) fn listener(&self, name: &str) -> Option<&BoundListener> {
+        self.listeners.iter().find(|listener| listener.name() == name)
     }
 
-    /// Where operators look.
-    pub(crate) fn dashboard(&self) -> Option<String> {
-        let (bound, _) = self.admin.as_ref()?;
-        let scheme = if bound.tls.is_some() { "https" } else { "http" };
-        Some(format!("{scheme}://{}/", bound.address))
-    }
-
-    /// The doors by name, and where they really are.
-    pub(crate) fn doors(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
-        let resp = self.resp.as_ref().map(|(bound, _)| bound);
-        let admin = self.admin.as_ref().map(|(bound, _)| bound);
-        let at = |bound: &Bound| (bound.name, bound.address);
-        let doors = [self.http.as_ref(), self.grpc.as_ref(), resp].into_iter().flatten().map(at);
-        doors.chain(self.gateway().map(|address| ("gateway", address))).chain(admin.map(at))
-    }
-
-    /// Answers until `stage` says so, then finishes what is under way. How many connections had
-    /// to be cut off. Every reload reads rules, certificates and keys again.
+    /// Serves until `stage` requests the end, then finishes the requests in flight. Returns the number of connections
+    /// that were aborted. Every reload reads rules, certificates and keys again.
     pub(crate) async fn run(self, stage: watch::Receiver<Stage>, reloads: ReloadSignal) -> usize {
         let mut tasks = self.manager.follow(&self.rules, &reloads);
         tasks.push(tokio::spawn(reload_keys(Arc::clone(&self.identity), reloads.clone())));
         tasks.push(tokio::spawn(sweep_blocks(Arc::clone(&self.service))));
-        // Redis forgets what has expired by itself.
+        // Redis expires keys by itself.
         if let AnyStore::Memory(store) = &*self.store {
             tasks.push(tokio::spawn(sweep(Arc::clone(store))));
         }
-        if let Some((_, admin)) = &self.admin {
-            let (live, service) = (Arc::clone(&admin.live), Arc::clone(&self.service));
-            tasks.push(tokio::spawn(live.watch(service)));
+        let certificates: Vec<_> = self.listeners.iter().filter_map(BoundListener::tls).collect();
+        if !certificates.is_empty() {
+            tasks.push(tokio::spawn(reload_certificates(certificates, reloads)));
         }
-        let resp = self.resp.as_ref().map(|(bound, _)| bound);
-        let admin = self.admin.as_ref().map(|(bound, _)| bound);
-        let bounds = [self.http.as_ref(), self.grpc.as_ref(), resp, admin];
-        for bound in bounds.into_iter().flatten() {
-            self.service
-                .stats()
-                .counters
-                .register_listener(bound.name, Arc::clone(&bound.connections));
-        }
-        let mut tls: Vec<_> = bounds.into_iter().filter_map(|bound| bound?.tls.clone()).collect();
-        tls.extend(self.gateway.as_ref().and_then(|entrance| entrance.tls.clone()));
-        if !tls.is_empty() {
-            tasks.push(tokio::spawn(reload_certificates(tls, reloads)));
-        }
-        let (clock, drain) = (self.clock, self.drain);
         let (close, closing) = watch::channel(false);
-        let leaving = leave(stage, Arc::clone(&self.service), clock.clone(), drain.delay, close);
+        let delay = self.drain.delay;
+        let leaving = leave(stage, Arc::clone(&self.service), self.clock.clone(), delay, close);
         tasks.push(tokio::spawn(leaving));
-        let timeouts =
-            |timeouts: ConnectionTimeouts| ConnectionTimeouts { drain: drain.timeout, ..timeouts };
-        let mut threads = self.gateway.and_then(|entrance| {
-            let Entrance { listeners, tls, connections, upstreams, .. } = entrance;
-            self.service.stats().counters.register_listener("gateway", Arc::clone(&connections));
-            let sampled = Arc::clone(&upstreams);
-            self.service.stats().counters.register_upstreams(move || sampled.samples());
-            tasks.push(tokio::spawn(Arc::clone(&upstreams).watch()));
-            let front = Front {
-                timeouts: timeouts(upstreams.timeouts()),
-                upstreams,
-                service: Arc::clone(&self.service),
-                identity: Arc::clone(&self.identity),
-                tls,
-                connections,
-                clock: clock.clone(),
-                closing: closing.clone(),
-            };
-            Threads::start(listeners, &front)
-                .inspect_err(|error| tracing::error!(%error, "gateway not started"))
-                .ok()
-        });
-        let http = self.http.map(|bound| {
-            let doorway = bound.doorway(timeouts(ConnectionTimeouts::default()), &clock, &closing);
-            doorway
-                .serve(Arc::new(Http1(http::Door::new(Arc::clone(&self.service), self.identity))))
-        });
-        let grpc = self.grpc.map(|bound| {
-            let doorway = bound.doorway(timeouts(grpc::timeouts()), &clock, &closing);
-            let service = Arc::clone(&self.service);
-            doorway.serve(Arc::new(Grpc::new(service, clock.clone(), closing.clone())))
-        });
-        let resp = self.resp.map(|(bound, gate)| {
-            let doorway = bound.doorway(timeouts(Resp::timeouts()), &clock, &closing);
-            doorway.serve(Arc::new(Resp::new(Arc::clone(&self.service), gate)))
-        });
-        let admin = self.admin.map(|(bound, admin)| {
-            let doorway = bound.doorway(timeouts(Admin::timeouts()), &clock, &closing);
-            doorway.serve(Arc::new(Http1(admin)))
-        });
-        let gateway = threads.as_mut().map(Threads::served);
-        let (http, grpc, resp, admin, gateway) = tokio::join!(
-            OptionFuture::from(http),
-            OptionFuture::from(grpc),
-            OptionFuture::from(resp),
-            OptionFuture::from(admin),
-            OptionFuture::from(gateway)
-        );
-        tasks.iter().for_each(JoinHandle::abort);
-        // What this node holds ahead of use is the others' again at once.
+        let mut context = ServeContext {
+            service: Arc::clone(&self.service),
+            identity: self.identity,
+            manager: self.manager,
+            clock: self.clock,
+            drain_timeout: self.drain.timeout,
+            closing,
+            tasks,
+            gateway_threads: Vec::new(),
+        };
+        let serving: Vec<_> =
+            self.listeners.into_iter().map(|listener| listener.serve(&mut context)).collect();
+        let aborted = join_all(serving).await.into_iter().sum();
+        context.tasks.iter().for_each(JoinHandle::abort);
+        // Tokens that this node holds ahead of use become available to the other nodes at once.
         self.service.active_rules().limiter().release_all().await;
         self.store.leave().await;
-        drop(threads);
-        [http, grpc, resp, admin, gateway].into_iter().flatten().sum()
+        // The last slots of a gateway are released by tasks of its threads.
+        drop(context.gateway_threads);
+        aborted
     }
 }
 
-/// Closes the doors: at once, or after a while in which calls can be sent elsewhere.
+/// Returns the address that names this node to others: the admin listener's if there is one.
+fn node_address(listeners: &[BoundListener]) -> Option<SocketAddr> {
+    let admin = listeners.iter().find(|listener| listener.name() == "admin");
+    admin.or(listeners.first()).map(BoundListener::address)
+}
+
+/// Closes the listeners: at once, or after a delay in which load balancers can react.
 async fn leave(
     mut stage: watch::Receiver<Stage>,
     service: Arc<Service>,
@@ -381,7 +188,7 @@ async fn leave(
 
 /// Takes up certificates that have changed, at intervals and on every reload. The log has the error of one that can't
 /// be used, once and after every reload; the old one stays.
-async fn reload_certificates(doors: Vec<Arc<ListenerTls>>, mut reloads: ReloadSignal) {
+async fn reload_certificates(listeners: Vec<Arc<ListenerTls>>, mut reloads: ReloadSignal) {
     let mut ticker = tokio::time::interval(RELOAD);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut told = String::new();
@@ -390,7 +197,7 @@ async fn reload_certificates(doors: Vec<Arc<ListenerTls>>, mut reloads: ReloadSi
             () = reloads.next() => true,
             _ = ticker.tick() => false,
         };
-        for tls in &doors {
+        for tls in &listeners {
             let certificate = tls.certificate().display();
             match tls.reload() {
                 Ok(true) => tracing::info!(%certificate, "certificate taken up"),
@@ -438,35 +245,6 @@ async fn sweep_blocks(service: Arc<Service>) {
     loop {
         ticker.tick().await;
         service.active_rules().limiter().sweep_blocks(parts);
-    }
-}
-
-/// Why a server can't start.
-#[derive(Debug, Error)]
-pub(crate) enum BindError {
-    #[error("every door is off, there is nothing to serve")]
-    NoDoor,
-    #[error("{door} can't listen on {address}: {}", reason(.error))]
-    Door { door: &'static str, address: String, error: io::Error },
-    #[error(
-        "admin can't listen on {address} without a token: whoever reaches it could block anybody"
-    )]
-    NoToken { address: String },
-    #[error("tls: {0}")]
-    Tls(#[from] TlsError),
-    #[error("gateway.upstreams: {0}")]
-    Upstream(String),
-    #[error(transparent)]
-    Store(#[from] OpenError),
-    /// Keys for tokens can't be read.
-    #[error(transparent)]
-    Identity(#[from] ConfigError),
-}
-
-fn reason(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => "the address is already in use".to_owned(),
-        _ => error.to_string(),
     }
 }
 

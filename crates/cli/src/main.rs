@@ -3,6 +3,7 @@
 mod app;
 mod commands;
 mod config;
+mod listeners;
 mod reference;
 
 use std::process::ExitCode;

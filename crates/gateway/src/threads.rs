@@ -52,16 +52,19 @@ pub struct Front {
 /// Threads that serve. They end when this is dropped.
 #[derive(Debug)]
 pub struct Threads {
-    serving: Vec<oneshot::Receiver<usize>>,
     _until: watch::Sender<()>,
 }
 
 impl Threads {
-    /// Starts one for each listener.
+    /// Starts one thread for each listener. The future returns once every thread has finished its requests in flight:
+    /// the number of connections that were aborted.
     ///
     /// # Errors
     /// The system has no room for another thread.
-    pub fn start(listeners: Vec<TcpListener>, front: &Front) -> io::Result<Self> {
+    pub fn start(
+        listeners: Vec<TcpListener>,
+        front: &Front,
+    ) -> io::Result<(Self, impl Future<Output = usize> + Send + use<>)> {
         let (until, ended) = watch::channel(());
         let mut serving = Vec::new();
         for (number, listener) in listeners.into_iter().enumerate() {
@@ -72,16 +75,14 @@ impl Threads {
             thread.spawn(move || runtime.block_on(serve(listener, front, served, ended)))?;
             serving.push(serves);
         }
-        Ok(Self { serving, _until: until })
-    }
-
-    /// Returns once every thread has finished what was under way: how many connections had to be cut off.
-    pub async fn served(&mut self) -> usize {
-        let mut cut_off = 0;
-        for serving in &mut self.serving {
-            cut_off += serving.await.unwrap_or(0);
-        }
-        cut_off
+        let served = async {
+            let mut aborted = 0;
+            for serving in serving {
+                aborted += serving.await.unwrap_or(0);
+            }
+            aborted
+        };
+        Ok((Self { _until: until }, served))
     }
 }
 

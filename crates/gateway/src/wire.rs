@@ -1,18 +1,14 @@
 //! The client's side of a connection: whatever moves on it is a sign of life, and it is closed with care.
 
 use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use crate::hangup::Hangup;
 use bytes::{Buf, Bytes, BytesMut};
-use tidegate_net::listener::{Activity, Phase, Stream};
+use tidegate_net::listener::{Activity, LingeringClose, Phase, Stream};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-
-/// Most that is read of what a client still sends after the last answer, in bytes.
-const MAX_SEEN_OFF: usize = 4 * 1024 * 1024;
 
 /// How much is read to find out what is spoken, in bytes.
 const FIRST_READ: usize = 4 * 1024;
@@ -29,15 +25,9 @@ pub(super) struct Wire {
     activity: Arc<Activity>,
     /// Whether the next byte begins a head: on HTTP/2 it may be a ping.
     http2: bool,
-    closing: Closing,
+    /// Set once the sending side is shut down.
+    closing: Option<LingeringClose>,
     hangup: Arc<Hangup>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Closing {
-    No,
-    /// We have said all; what the client still sends is read and thrown away.
-    SeeingOff(usize),
 }
 
 impl Wire {
@@ -65,7 +55,7 @@ impl Wire {
             // Who has said that it speaks HTTP/2 may be silent.
             activity.set_phase(Phase::Idle);
         }
-        let (ahead, closing, hangup) = (ahead.freeze(), Closing::No, Arc::default());
+        let (ahead, closing, hangup) = (ahead.freeze(), None, Arc::default());
         Ok(Self { stream, ahead, activity, http2, closing, hangup })
     }
 
@@ -84,23 +74,6 @@ impl Wire {
             Phase::Idle if !self.http2 => self.activity.set_phase(Phase::Head),
             Phase::Idle | Phase::Head | Phase::Waiting => {}
         }
-    }
-
-    /// What is left unread when a connection is closed resets it, and a client that is still sending may
-    /// never see the answer. The door ends it, should it take too long.
-    fn poll_see_off(&mut self, context: &mut Context<'_>, mut seen: usize) -> Poll<io::Result<()>> {
-        while seen < MAX_SEEN_OFF {
-            let mut scratch = [MaybeUninit::uninit(); 8 * 1024];
-            let mut buffer = ReadBuf::uninit(&mut scratch);
-            let read = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
-            self.closing = Closing::SeeingOff(seen);
-            match ready!(read) {
-                Ok(()) if !buffer.filled().is_empty() => seen += buffer.filled().len(),
-                // Gone, one way or another.
-                Ok(()) | Err(_) => break,
-            }
-        }
-        Poll::Ready(Ok(()))
     }
 }
 
@@ -151,20 +124,17 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let seen = match self.closing {
-            Closing::SeeingOff(seen) => seen,
-            Closing::No => {
-                ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
-                if self.http2 {
-                    return Poll::Ready(Ok(()));
-                }
-                if self.activity.phase() != Phase::Request {
-                    self.activity.set_phase(Phase::Head);
-                }
-                0
+        if self.closing.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
+            if self.http2 {
+                return Poll::Ready(Ok(()));
             }
-        };
-        self.poll_see_off(context, seen)
+            if self.activity.phase() != Phase::Request {
+                self.activity.set_phase(Phase::Head);
+            }
+        }
+        let Self { stream, closing, .. } = &mut *self;
+        closing.get_or_insert_default().poll(stream, context).map(Ok)
     }
 
     fn poll_write_vectored(

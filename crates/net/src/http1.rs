@@ -14,17 +14,15 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::listener::{Activity, ConnectionHandler, ObservedStream, Peer, Phase, Stream};
+use crate::listener::{
+    Activity, ConnectionHandler, ObservedStream, Peer, Phase, Stream, lingering_close,
+};
 
 /// Longest request head in bytes. Proxies pass on the heads of their clients, NGINX up to 32 KiB of them.
 const MAX_HEAD: usize = 48 * 1024;
 /// Largest read buffer of one connection in bytes.
 const MAX_BUFFER: usize = 64 * 1024;
-
-/// Most bytes that are read after a request was rejected.
-const MAX_LINGER_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Answers the requests of a listener.
 pub trait HttpHandler: Send + Sync + 'static {
@@ -78,18 +76,9 @@ impl<H: HttpHandler> ConnectionHandler for Http1<H> {
         if let Err(error) = ended.await {
             tracing::debug!(%error, "connection failed");
             activity.set_phase(Phase::Head);
-            lingering_close(connection.into_parts().io.into_inner().into_inner()).await;
+            lingering_close(&mut connection.into_parts().io.into_inner().into_inner()).await;
         }
     }
-}
-
-/// Reads on after a request that was rejected before its end: unread bytes reset the connection when it is closed,
-/// and the client may never see the response. A proxy would treat the reset as an outage, and admit the request. The
-/// listener aborts it if it takes too long.
-async fn lingering_close(mut stream: Stream) {
-    let _ = stream.shutdown().await;
-    let mut left = stream.take(MAX_LINGER_BYTES);
-    let _ = tokio::io::copy(&mut left, &mut tokio::io::sink()).await;
 }
 
 #[cfg(test)]
@@ -99,6 +88,7 @@ mod tests {
     use http_body_util::{BodyExt, Collected};
     use tidegate_core::Span;
     use tidegate_limiter::ManualClock;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::watch;
     use tokio::task::JoinHandle;

@@ -2,6 +2,7 @@
 
 mod connection_counts;
 mod handover;
+mod lingering_close;
 pub mod socket;
 mod stream;
 mod timeouts;
@@ -18,6 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch as channel};
 
 pub use self::connection_counts::ConnectionCounts;
+pub use self::lingering_close::{LingeringClose, lingering_close};
 pub use self::stream::{ObservedStream, Stream};
 use self::timeouts::Watcher;
 pub use self::timeouts::{Activity, ConnectionTimeouts, Phase};

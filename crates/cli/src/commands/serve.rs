@@ -9,9 +9,10 @@ use tidegate_service::rules::{LoadedRules, RuleSource};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::app::{App, BindError, Stage};
+use crate::app::{App, Stage};
 use crate::commands::{Ending, Failure, Output};
 use crate::config::{Config, Door, Flags, PASSWORD_VARIABLE};
+use crate::listeners::{BindError, BoundListener};
 
 /// Answers rate-limit checks until it is told to stop.
 ///
@@ -150,7 +151,7 @@ async fn serve(
     )
     .await?;
     output.note(format_args!("tidegate {}, spending kept in {store}", env!("CARGO_PKG_VERSION")));
-    match app.http() {
+    match app.listener("http").map(BoundListener::address) {
         Some(http) if sample => output.note(banner(http)),
         http => {
             let count = app.rules();
@@ -159,15 +160,15 @@ async fn serve(
             output.note(format_args!("{count} {rules}, answering{on}"));
         }
     }
-    if let Some(gateway) = app.gateway() {
+    if let Some(gateway) = app.listener("gateway").map(BoundListener::address) {
         output.note(format_args!("what the rules allow is forwarded from http://{gateway}"));
     }
-    if let Some(dashboard) = app.dashboard() {
+    if let Some(dashboard) = app.listener("admin").map(BoundListener::url) {
         output.note(format_args!("dashboard on {dashboard}"));
     }
     let stage = stage_by_signals().map_err(Failure::failed)?;
-    for (door, address) in app.doors() {
-        output.data(format_args!("{door} {address}"));
+    for listener in app.listeners() {
+        output.data(format_args!("{} {}", listener.name(), listener.address()));
     }
     match app.run(stage, reloads).await {
         0 => tracing::info!("every request under way was answered, stopping"),
@@ -268,12 +269,12 @@ impl From<BindError> for Failure {
         }
         let failure = Self::failed(&error);
         match &error {
-            BindError::NoDoor => failure.hint("--http 127.0.0.1:8080 opens one"),
-            BindError::Door { door: door @ ("resp" | "admin" | "gateway"), .. } => failure
-                .hint(format!("--{door} 127.0.0.1:0 takes any free port"))
-                .hint(format!("--{door} off does without the door")),
-            BindError::Door { door, .. } => {
-                failure.hint(format!("--{door} 127.0.0.1:0 takes any free port"))
+            BindError::AllOff => failure.hint("--http 127.0.0.1:8080 opens one"),
+            BindError::Address { listener: listener @ ("resp" | "admin" | "gateway"), .. } => failure
+                .hint(format!("--{listener} 127.0.0.1:0 takes any free port"))
+                .hint(format!("--{listener} off does without the door")),
+            BindError::Address { listener, .. } => {
+                failure.hint(format!("--{listener} 127.0.0.1:0 takes any free port"))
             }
             BindError::NoToken { .. } => failure
                 .hint("admin: {token: …} in the configuration sets one, or TIDEGATE_TOKEN")

@@ -7,7 +7,7 @@ use std::io;
 
 use bytes::{Buf as _, BytesMut};
 use tidegate_core::CallError;
-use tidegate_net::listener::{Activity, Phase, Stream};
+use tidegate_net::listener::{Activity, Phase, Stream, lingering_close};
 use tidegate_service::call::Protocol;
 use tidegate_service::service::Service;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -25,9 +25,6 @@ use crate::resp::throttle::Throttle;
 const ROOM: (usize, usize) = (4 * 1024, 64 * 1024);
 /// Replies are written once they are this long, though more could be answered.
 const MAX_REPLIES: usize = 64 * 1024;
-/// Most bytes of a client that are thrown away after it was told why it is left.
-const MAX_REST: usize = 256 * 1024;
-
 /// A connection and what is known of it.
 pub(super) struct Connection<'d> {
     stream: Stream,
@@ -81,7 +78,14 @@ impl<'d> Connection<'d> {
             self.write().await?;
             match flow {
                 Flow::More => {}
-                Flow::Over => return self.linger().await,
+                Flow::Over => {
+                    self.activity.set_phase(Phase::Head);
+                    tokio::select! {
+                        () = lingering_close(&mut self.stream) => {}
+                        () = self.activity.closed() => {}
+                    }
+                    return Ok(());
+                }
                 Flow::Dry => {
                     let leaving = self.activity.is_closing() && self.input.is_empty();
                     // A client that sends no more has been answered whatever it had asked.
@@ -164,26 +168,6 @@ impl<'d> Connection<'d> {
             self.room = (self.room / 2).max(ROOM.0);
         }
         Ok(read)
-    }
-
-    /// Ends the connection so that the last reply arrives: closing on a client that still sends would
-    /// make its system throw away what it has not read.
-    async fn linger(&mut self) -> io::Result<()> {
-        self.stream.shutdown().await?;
-        self.activity.set_phase(Phase::Head);
-        let mut rest = 0;
-        while rest < MAX_REST {
-            self.input.clear();
-            self.input.reserve(ROOM.0);
-            rest += tokio::select! {
-                read = self.stream.read_buf(&mut self.input) => match read? {
-                    0 => break,
-                    read => read,
-                },
-                () = self.activity.closed() => break,
-            };
-        }
-        Ok(())
     }
 }
 

@@ -1,0 +1,280 @@
+//! The listeners of a server: bound together, then each served by its protocol.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use thiserror::Error;
+use tidegate_admin::{Admin, Guard, Schemas, is_local};
+use tidegate_core::Span;
+use tidegate_gateway::{Front, GatewayConfig, Threads, Upstreams};
+use tidegate_limiter::Clock;
+use tidegate_net::http1::Http1;
+use tidegate_net::listener::tls::TlsError;
+use tidegate_net::listener::{
+    ConnectionCounts, ConnectionHandler, ConnectionTimeouts, Listener, ListenerTls, socket,
+};
+use tidegate_redis::OpenError;
+use tidegate_service::config_error::ConfigError;
+use tidegate_service::identity::Identity;
+use tidegate_service::rules::RulesManager;
+use tidegate_service::service::Service;
+use tidegate_transport::grpc::{self, Grpc};
+use tidegate_transport::http;
+use tidegate_transport::resp::{Gate, Resp};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::config::{Door, Listen};
+use crate::reference::Subject;
+
+/// A listener that is bound and does not accept yet.
+#[derive(Debug)]
+pub(crate) struct BoundListener {
+    name: &'static str,
+    address: SocketAddr,
+    tls: Option<Arc<ListenerTls>>,
+    connections: Arc<ConnectionCounts>,
+    endpoint: Endpoint,
+}
+
+/// The sockets of a listener, with what only its protocol needs.
+#[derive(Debug)]
+enum Endpoint {
+    Http(TcpListener),
+    Grpc(TcpListener),
+    Resp(TcpListener, Gate),
+    /// One socket for each thread.
+    Gateway(Vec<std::net::TcpListener>, Arc<Upstreams>),
+    Admin(TcpListener, Guard),
+}
+
+/// Parts of the server that listeners use, and the tasks that they start.
+#[derive(Debug)]
+pub(crate) struct ServeContext {
+    pub(crate) service: Arc<Service>,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) manager: Arc<RulesManager>,
+    pub(crate) clock: Clock,
+    pub(crate) drain_timeout: Span,
+    pub(crate) closing: watch::Receiver<bool>,
+    pub(crate) tasks: Vec<JoinHandle<()>>,
+    /// They run until they are dropped.
+    pub(crate) gateway_threads: Vec<Threads>,
+}
+
+/// Serves a listener; its output is the number of connections that were aborted at the end.
+type Serving = Pin<Box<dyn Future<Output = usize> + Send>>;
+
+/// Binds every listener that is not off, in the order in which they are printed.
+///
+/// # Errors
+/// None but the admin listener is on, an address can't be bound or is public without a token, or a certificate or an
+/// upstream can't be used.
+pub(crate) async fn bind_all(
+    listen: &Listen,
+    gateway: Option<GatewayConfig>,
+    clock: &Clock,
+) -> Result<Vec<BoundListener>, BindError> {
+    let checks = [&listen.http, &listen.grpc, &listen.resp, &listen.gateway];
+    if checks.into_iter().all(|address| *address == Door::Off) {
+        return Err(BindError::AllOff);
+    }
+    let mut bound = Vec::new();
+    if let Door::At(address) = &listen.http {
+        let socket = bind_socket("http", address).await?;
+        bound.push(BoundListener::new("http", listen, &["http/1.1"], Endpoint::Http(socket))?);
+    }
+    if let Door::At(address) = &listen.grpc {
+        let socket = bind_socket("grpc", address).await?;
+        bound.push(BoundListener::new("grpc", listen, &["h2"], Endpoint::Grpc(socket))?);
+    }
+    if let Door::At(address) = &listen.resp {
+        let socket = bind_socket("resp", address).await?;
+        let gate = Gate::new(listen.resp_password.as_ref());
+        bound.push(BoundListener::new("resp", listen, &[], Endpoint::Resp(socket, gate))?);
+    }
+    if let (Door::At(address), Some(config)) = (&listen.gateway, gateway) {
+        let sockets = tidegate_gateway::listen(address).await;
+        let sockets = sockets.map_err(|error| address_error("gateway", address, error))?;
+        let upstreams = Upstreams::new(config, clock.clone()).map_err(BindError::Upstream)?;
+        let endpoint = Endpoint::Gateway(sockets, Arc::new(upstreams));
+        bound.push(BoundListener::new("gateway", listen, &["h2", "http/1.1"], endpoint)?);
+    }
+    if let Door::At(address) = &listen.admin {
+        let socket = bind_socket("admin", address).await?;
+        let guard = Guard::new(listen.token.as_ref(), address);
+        let endpoint = Endpoint::Admin(socket, guard);
+        let admin = BoundListener::new("admin", listen, &["http/1.1"], endpoint)?;
+        if listen.token.is_none() && !is_local(admin.address) {
+            return Err(BindError::NoToken { address: address.clone() });
+        }
+        bound.push(admin);
+    }
+    Ok(bound)
+}
+
+async fn bind_socket(name: &'static str, address: &str) -> Result<TcpListener, BindError> {
+    socket::listen(address).await.map_err(|error| address_error(name, address, error))
+}
+
+fn address_error(listener: &'static str, address: &str, error: io::Error) -> BindError {
+    BindError::Address { listener, address: address.to_owned(), error }
+}
+
+impl BoundListener {
+    /// Returns a listener, with TLS if the configuration has it. `alpn` are the protocols that TLS negotiates.
+    fn new(
+        name: &'static str,
+        listen: &Listen,
+        alpn: &[&str],
+        endpoint: Endpoint,
+    ) -> Result<Self, BindError> {
+        let bound = match &endpoint {
+            Endpoint::Http(socket)
+            | Endpoint::Grpc(socket)
+            | Endpoint::Resp(socket, _)
+            | Endpoint::Admin(socket, _) => socket.local_addr(),
+            Endpoint::Gateway(sockets, _) => match sockets.first() {
+                Some(socket) => socket.local_addr(),
+                None => Err(io::Error::other("no socket")),
+            },
+        };
+        let address = bound.map_err(|error| address_error(name, "its address", error))?;
+        let files = listen.tls.as_ref().and_then(|tls| tls.of(name));
+        let tls = files.map(|files| ListenerTls::load(files.clone(), alpn).map(Arc::new));
+        Ok(Self { name, address, tls: tls.transpose()?, connections: Arc::default(), endpoint })
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Returns the address that it is bound to.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns its URL.
+    pub(crate) fn url(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}/", self.address)
+    }
+
+    /// Returns its TLS configuration, if it has one.
+    pub(crate) fn tls(&self) -> Option<Arc<ListenerTls>> {
+        self.tls.clone()
+    }
+
+    /// Starts to accept connections.
+    pub(crate) fn serve(self, context: &mut ServeContext) -> Serving {
+        let Self { name, tls, connections, endpoint, .. } = self;
+        let (service, clock) = (Arc::clone(&context.service), context.clock.clone());
+        let identity = Arc::clone(&context.identity);
+        let (closing, drain) = (context.closing.clone(), context.drain_timeout);
+        service.stats().counters.register_listener(name, Arc::clone(&connections));
+        let listener = |listener: TcpListener, timeouts: ConnectionTimeouts| Listener {
+            listener,
+            tls: tls.clone(),
+            connections: Arc::clone(&connections),
+            timeouts: ConnectionTimeouts { drain, ..timeouts },
+            clock: clock.clone(),
+            closing: closing.clone(),
+            shared: false,
+        };
+        match endpoint {
+            Endpoint::Http(socket) => {
+                let listener = listener(socket, ConnectionTimeouts::default());
+                serve(listener, Http1(http::Door::new(service, identity)))
+            }
+            Endpoint::Grpc(socket) => {
+                let listener = listener(socket, grpc::timeouts());
+                serve(listener, Grpc::new(service, clock.clone(), closing.clone()))
+            }
+            Endpoint::Resp(socket, gate) => {
+                serve(listener(socket, Resp::timeouts()), Resp::new(service, gate))
+            }
+            Endpoint::Admin(socket, guard) => {
+                let schemas = Schemas {
+                    rules: Subject::Rules.schema().to_json().into(),
+                    config: Subject::Config.schema().to_json().into(),
+                };
+                let manager = Arc::clone(&context.manager);
+                let admin = Admin::new(guard, Arc::clone(&service), manager, schemas);
+                context.tasks.push(tokio::spawn(Arc::clone(&admin.live).watch(service)));
+                serve(listener(socket, Admin::timeouts()), Http1(admin))
+            }
+            Endpoint::Gateway(sockets, upstreams) => {
+                let sampled = Arc::clone(&upstreams);
+                service.stats().counters.register_upstreams(move || sampled.samples());
+                context.tasks.push(tokio::spawn(Arc::clone(&upstreams).watch()));
+                let timeouts = ConnectionTimeouts { drain, ..upstreams.timeouts() };
+                let front = Front {
+                    upstreams,
+                    service,
+                    identity,
+                    tls,
+                    connections,
+                    timeouts,
+                    clock,
+                    closing,
+                };
+                serve_gateway(sockets, &front, &mut context.gateway_threads)
+            }
+        }
+    }
+}
+
+fn serve<H: ConnectionHandler>(listener: Listener, handler: H) -> Serving {
+    Box::pin(listener.serve(Arc::new(handler)))
+}
+
+fn serve_gateway(
+    sockets: Vec<std::net::TcpListener>,
+    front: &Front,
+    threads: &mut Vec<Threads>,
+) -> Serving {
+    match Threads::start(sockets, front) {
+        Ok((started, served)) => {
+            threads.push(started);
+            Box::pin(served)
+        }
+        Err(error) => {
+            tracing::error!(%error, "gateway not started");
+            Box::pin(async { 0 })
+        }
+    }
+}
+
+/// The reason why a server can't start.
+#[derive(Debug, Error)]
+pub(crate) enum BindError {
+    #[error("every door is off, there is nothing to serve")]
+    AllOff,
+    #[error("{listener} can't listen on {address}: {}", reason(.error))]
+    Address { listener: &'static str, address: String, error: io::Error },
+    /// A public admin listener needs a token.
+    #[error(
+        "admin can't listen on {address} without a token: whoever reaches it could block anybody"
+    )]
+    NoToken { address: String },
+    #[error("tls: {0}")]
+    Tls(#[from] TlsError),
+    #[error("gateway.upstreams: {0}")]
+    Upstream(String),
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    /// Keys for tokens can't be read.
+    #[error(transparent)]
+    Identity(#[from] ConfigError),
+}
+
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "the address is already in use".to_owned(),
+        _ => error.to_string(),
+    }
+}
