@@ -1,16 +1,18 @@
 //! Build, bind, run, drain.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tidegate_core::{HeaderStyle, Span};
 use tidegate_gateway::GatewayConfig;
 use tidegate_limiter::{Clock, Limiter, MemoryStore};
 use tidegate_net::listener::ListenerTls;
 use tidegate_service::identity::{Identity, IdentityConfig};
-use tidegate_service::reload::ReloadSignal;
+use tidegate_service::reload::{FileWatcher, ReloadSignal, WakeReason};
 use tidegate_service::rules::{
     LoadedRules, RulesConfig, RulesManager, RulesManagerDeps, Shared, node_name, reports,
 };
@@ -18,7 +20,7 @@ use tidegate_service::service::Service;
 use tidegate_service::service::rls::{Rls, RlsHeaders};
 use tidegate_service::store::{AnyStore, StoreConfig};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::MissedTickBehavior;
 
 use crate::config::{Drain, Listen};
@@ -32,8 +34,8 @@ const SWEEP_TICK: Duration = Duration::from_millis(50);
 /// How often blocks that are over and denials that no longer count are looked for.
 const SWEEP_BLOCKS: Duration = Duration::from_secs(1);
 
-/// How often certificates are looked at.
-const RELOAD: Duration = Duration::from_secs(5);
+/// Time between two reads of certificates and keys, for file systems that report no changes.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A server whose listeners are bound and do not accept yet.
 #[derive(Debug)]
@@ -186,42 +188,50 @@ async fn leave(
     let _ = close.send(true);
 }
 
-/// Takes up certificates that have changed, at intervals and on every reload. The log has the error of one that can't
-/// be used, once and after every reload; the old one stays.
-async fn reload_certificates(listeners: Vec<Arc<ListenerTls>>, mut reloads: ReloadSignal) {
-    let mut ticker = tokio::time::interval(RELOAD);
-    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut told = String::new();
+/// Reads certificates again when their files change, and on every reload. The log has the error of one that can't be
+/// used, once and after every reload; the old one stays.
+async fn reload_certificates(listeners: Vec<Arc<ListenerTls>>, reloads: ReloadSignal) {
+    let files = listeners.iter().flat_map(|tls| tls.files().paths());
+    let mut watcher = FileWatcher::new(files, RELOAD_INTERVAL, reloads);
+    let last_error = Arc::new(Mutex::new(String::new()));
     loop {
-        let is_reload = tokio::select! {
-            () = reloads.next() => true,
-            _ = ticker.tick() => false,
-        };
+        let reason = watcher.wait().await;
         for tls in &listeners {
-            let certificate = tls.certificate().display();
-            match tls.reload() {
-                Ok(true) => tracing::info!(%certificate, "certificate taken up"),
-                Ok(false) if is_reload => {
-                    tracing::info!(%certificate, "reload: certificate unchanged");
-                }
-                Ok(false) => {}
-                Err(error) => {
-                    let error = error.to_string();
-                    if is_reload || told != error {
-                        tracing::warn!(error, "certificate not taken up, the old one stays");
-                        told = error;
-                    }
-                }
+            let (tls, last_error) = (Arc::clone(tls), Arc::clone(&last_error));
+            let reload = move || reload_certificate(&tls, reason, &mut last_error.lock());
+            let _ = spawn_blocking(reload).await;
+        }
+    }
+}
+
+fn reload_certificate(tls: &ListenerTls, reason: WakeReason, last_error: &mut String) {
+    let certificate = tls.certificate().display();
+    match tls.reload() {
+        Ok(true) => tracing::info!(%certificate, "certificate taken up"),
+        Ok(false) if reason == WakeReason::Reload => {
+            tracing::info!(%certificate, "reload: certificate unchanged");
+        }
+        Ok(false) => {}
+        Err(error) => {
+            let error = error.to_string();
+            if reason == WakeReason::Reload || *last_error != error {
+                tracing::warn!(error, "certificate not taken up, the old one stays");
+                *last_error = error;
             }
         }
     }
 }
 
-/// Reads the keys for tokens again on every reload. They are also read when their file changes.
-async fn reload_keys(identity: Arc<Identity>, mut reloads: ReloadSignal) {
+/// Reads the keys for tokens again when their file changes, and on every reload.
+async fn reload_keys(identity: Arc<Identity>, reloads: ReloadSignal) {
+    let Some(file) = identity.key_file().map(Path::to_owned) else { return };
+    let mut watcher = FileWatcher::new([file.as_path()], RELOAD_INTERVAL, reloads);
+    // The file may have changed after it was read and before it was watched.
+    let mut reason = WakeReason::Change;
     loop {
-        reloads.next().await;
-        identity.reload_keys();
+        let identity = Arc::clone(&identity);
+        let _ = spawn_blocking(move || identity.reload_keys(reason)).await;
+        reason = watcher.wait().await;
     }
 }
 

@@ -5,55 +5,58 @@ use http_body_util::Full;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
-use tidegate_core::Header;
+use tidegate_core::{Header, Problem, Reply};
+use tidegate_limiter::tower::grpc;
 use tidegate_net::http::response;
 
 use crate::forward::Failure;
 use crate::head::Refusal;
 
-/// How a request wants to be answered.
+/// The status of a denial.
+const DENIED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+
+/// The format of responses that a client understands.
 #[derive(Clone, Debug)]
-pub(super) enum Manner {
+pub(super) enum ResponseFormat {
     Http,
-    /// gRPC, under this media type.
+    /// gRPC, with the media type of the request.
     Grpc(HeaderValue),
 }
 
-impl Manner {
+impl ResponseFormat {
+    /// Returns the format of a request.
     pub(super) fn of(head: &Parts) -> Self {
-        let spoken = head.headers.get(CONTENT_TYPE);
-        let grpc = spoken.filter(|spoken| {
-            let rest = spoken.as_bytes().strip_prefix(b"application/grpc");
-            rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b'-')))
-        });
-        grpc.cloned().map_or(Self::Http, Self::Grpc)
+        grpc::content_type(&head.headers).cloned().map_or(Self::Http, Self::Grpc)
     }
 
-    /// An answer of our own as this client understands it: over gRPC all is in the head.
-    pub(super) fn put(&self, mut response: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
-        let Self::Grpc(spoken) = self else { return response };
+    /// Returns the response to a request that the rules deny.
+    pub(super) fn denial(&self, reply: &Reply) -> Response<Full<Bytes>> {
+        match (self, Problem::of(&reply.decision)) {
+            (Self::Grpc(content_type), Some(problem)) => {
+                let status = StatusCode::from_u16(problem.status).unwrap_or(DENIED);
+                let mut response = grpc::response(content_type, status, &problem.detail);
+                put(response.headers_mut(), reply.headers());
+                grpc::set_pushback(response.headers_mut(), &reply.decision);
+                response
+            }
+            _ => response::reply(reply),
+        }
+    }
+
+    /// Converts a response of this process to the format.
+    pub(super) fn convert(&self, mut response: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
+        let Self::Grpc(content_type) = self else { return response };
         let status = response.status();
         let message = status.canonical_reason().unwrap_or("Error");
-        *response.status_mut() = StatusCode::OK;
-        *response.body_mut() = Full::default();
-        let headers = response.headers_mut();
-        headers.remove(CONTENT_LENGTH);
-        headers.insert(CONTENT_TYPE, spoken.clone());
-        headers.insert("grpc-status", HeaderValue::from(code(status)));
-        headers.insert("grpc-message", HeaderValue::from_static(message));
-        response
-    }
-}
-
-/// The gRPC code for a status: 429 means that the client is over its share, most others that somebody
-/// else can't.
-fn code(status: StatusCode) -> u16 {
-    match status {
-        StatusCode::TOO_MANY_REQUESTS => 8,
-        StatusCode::BAD_REQUEST | StatusCode::METHOD_NOT_ALLOWED => 3,
-        StatusCode::NOT_FOUND => 12,
-        StatusCode::GATEWAY_TIMEOUT | StatusCode::REQUEST_TIMEOUT => 4,
-        _ => 14,
+        let converted = grpc::response(content_type, status, message);
+        let fields = std::mem::take(response.headers_mut());
+        let (mut head, body) = converted.into_parts();
+        for (name, value) in &fields {
+            if *name != CONTENT_LENGTH && *name != CONTENT_TYPE {
+                head.headers.append(name, value.clone());
+            }
+        }
+        Response::from_parts(head, body)
     }
 }
 

@@ -43,7 +43,7 @@ use tidegate_service::identity::{Caller, Identity};
 use tidegate_service::service::{Admitted, Service};
 use tidegate_service::stats::UpstreamSample;
 
-use self::answer::Manner;
+use self::answer::ResponseFormat;
 use self::body::{Down, Up};
 use self::calls::{Call, Calls};
 pub use self::config::{
@@ -186,10 +186,10 @@ impl Inner {
     async fn answer(&self, request: Request<Incoming>, asked: &Asked) -> Response<Down<Guards>> {
         let call = asked.calls.begin();
         let (head, body) = request.into_parts();
-        let manner = Manner::of(&head);
-        let mut response = match self.pass(head, Up::new(body), asked, call).await {
+        let format = ResponseFormat::of(&head);
+        let mut response = match self.pass(head, Up::new(body), asked, call, &format).await {
             Ok(response) => response,
-            Err(own) => manner.put(own).map(Down::Own),
+            Err(own) => format.convert(own).map(Down::Own),
         };
         let leaves = asked.calls.activity.is_closing() || self.service.is_draining();
         if leaves && !asked.http2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -208,6 +208,7 @@ impl Inner {
         mut body: Up,
         asked: &Asked,
         mut call: Call,
+        format: &ResponseFormat,
     ) -> Result<Response<Down<Guards>>, Response<Full<Bytes>>> {
         head::settle(&mut head).map_err(answer::refusal)?;
         let client = head.extensions.remove::<OnUpgrade>();
@@ -218,7 +219,7 @@ impl Inner {
             None => Box::pin(self.decide(&head, route, asked)).await?,
         };
         if !reply.decision.is_allowed() {
-            return Err(response::reply(&reply));
+            return Ok(format.denial(&reply).map(Down::Own));
         }
         if admitted.waits() {
             Box::pin(self.hold(&admitted, &mut body, &asked.hangup)).await?;

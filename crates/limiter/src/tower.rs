@@ -64,6 +64,7 @@ mod attributes;
 mod body;
 mod future;
 mod gate;
+pub mod grpc;
 mod in_flight;
 mod lookup;
 mod refusal;

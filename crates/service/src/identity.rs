@@ -14,6 +14,7 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use hyper::http::request::Parts;
@@ -28,6 +29,7 @@ pub use self::jwt::{JwtConfig, TokenPlace};
 pub use self::keys::KeySource;
 use crate::call::Call;
 use crate::config_error::ConfigError;
+use crate::reload::WakeReason;
 
 /// How clients are told apart.
 #[derive(Debug, Default)]
@@ -128,10 +130,16 @@ impl Identity {
         })
     }
 
-    /// Reads the keys for tokens again, if they are in a file. Keys that can't be used leave the old ones active.
-    pub fn reload_keys(&self) {
+    /// Returns the file of the keys for tokens, if they are in one.
+    pub fn key_file(&self) -> Option<&Path> {
+        self.tokens.as_ref().and_then(Verifier::key_file)
+    }
+
+    /// Reads the keys for tokens again: after a change if their file has changed, on a reload always. Keys that can't be
+    /// used leave the old ones active. Blocks on the disk.
+    pub fn reload_keys(&self, reason: WakeReason) {
         if let Some(tokens) = &self.tokens {
-            tokens.reload_keys();
+            tokens.reload_keys(reason);
         }
     }
 

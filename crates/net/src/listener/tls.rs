@@ -29,6 +29,14 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
+impl TlsFiles {
+    /// Returns the paths of all files.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        let files = [Some(&self.certificate), Some(&self.key), self.client_ca.as_ref()];
+        files.into_iter().flatten().map(PathBuf::as_path)
+    }
+}
+
 /// The contents of the files, to find out whether they have changed.
 #[derive(PartialEq, Eq)]
 struct Contents {
@@ -67,6 +75,11 @@ impl ListenerTls {
         let config = contents.config(&files, &protocols)?;
         let current = ArcSwap::from_pointee(Loaded { contents, config });
         Ok(Self { files, protocols, current })
+    }
+
+    /// Returns the files.
+    pub fn files(&self) -> &TlsFiles {
+        &self.files
     }
 
     /// Returns the path of the certificate, which names it in logs.

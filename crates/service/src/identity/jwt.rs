@@ -1,6 +1,7 @@
 //! Tokens that say who somebody is, and that nobody else can have made.
 
 use std::borrow::Cow;
+use std::path::Path;
 
 use hyper::http::request::Parts;
 use jsonwebtoken::{Algorithm, Validation, decode, decode_header};
@@ -13,6 +14,7 @@ use tidegate_limiter::tower::Lookup;
 use crate::config_error::ConfigError;
 use crate::identity::bearer;
 use crate::identity::keys::{KeyRing, KeySource};
+use crate::reload::WakeReason;
 
 /// Whose tokens are believed.
 #[derive(Debug)]
@@ -55,14 +57,22 @@ impl Verifier {
     /// # Errors
     /// The keys can't be read.
     pub(super) fn new(config: JwtConfig, clock: Clock) -> Result<Self, ConfigError> {
-        let keys = KeyRing::open(config.keys, config.algorithms, clock.now())?;
+        let keys = KeyRing::open(config.keys, config.algorithms)?;
         let JwtConfig { issuers, audiences, leeway, place, .. } = config;
         Ok(Self { keys, issuers, audiences, leeway, place, clock })
     }
 
-    /// Reads the keys again, if they are in a file.
-    pub(super) fn reload_keys(&self) {
-        self.keys.reload(self.clock.now());
+    /// Returns the file of the keys, if they are in one.
+    pub(super) fn key_file(&self) -> Option<&Path> {
+        self.keys.path()
+    }
+
+    /// Reads the keys again, if they are in a file: after a change if it has changed, on a reload always.
+    pub(super) fn reload_keys(&self, reason: WakeReason) {
+        match reason {
+            WakeReason::Change => self.keys.refresh(),
+            WakeReason::Reload => self.keys.reload(),
+        }
     }
 
     /// What the token of a request says; `None` without a token, or with one that is not believed.
@@ -82,7 +92,7 @@ impl Verifier {
         if header.crit.is_some() {
             return Err(Disbelief::Critical);
         }
-        let key = self.keys.find(header.kid.as_deref(), now).ok_or(Disbelief::Key)?;
+        let key = self.keys.find(header.kid.as_deref()).ok_or(Disbelief::Key)?;
         let mut terms = Validation::new(header.alg);
         terms.algorithms.clone_from(&key.algorithms);
         terms.required_spec_claims.clear();

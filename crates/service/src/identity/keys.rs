@@ -12,17 +12,12 @@ use jsonwebtoken::jwk::{Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use parking_lot::Mutex;
 use serde::Deserialize;
-use tidegate_core::{Span, Timestamp};
 use tidegate_redis::Secret;
 
 use crate::config_error::{ConfigError, read_file};
 
 /// Longest file with a key or keys, in bytes.
 const MAX_FILE: usize = 1024 * 1024;
-/// How often a file is looked at for a change.
-const LOOK: Span = Span::from_secs(10);
-/// How often it is when tokens name a key that is not there: it may be new.
-const LOOK_AGAIN: Span = Span::SECOND;
 
 /// Where keys come from.
 #[derive(Clone, Debug)]
@@ -46,54 +41,41 @@ pub(crate) struct Key {
     pub(super) algorithms: Vec<Algorithm>,
 }
 
-/// The keys in force. A file that has changed is read again; one that can't be read changes nothing.
+/// The active keys. They are read from their file by a background task, never by the thread of a request.
 #[derive(Debug)]
 pub(super) struct KeyRing {
     source: KeySource,
-    /// What may be used at all; empty for whatever a key can do.
+    /// The algorithms that may be used; empty for every algorithm of a key.
     wanted: Vec<Algorithm>,
     keys: ArcSwap<Vec<Key>>,
-    looked: Mutex<Looked>,
+    /// The version of the file that was read last.
+    file: Mutex<Option<FileStamp>>,
 }
 
-#[derive(Debug)]
-struct Looked {
-    at: Timestamp,
-    file: Option<Stamp>,
-}
-
-/// What tells one version of a file from the next.
-type Stamp = (Option<SystemTime>, u64);
+/// The time of the last change of a file, and its length.
+type FileStamp = (Option<SystemTime>, u64);
 
 impl KeyRing {
     /// Reads the keys.
     ///
     /// # Errors
     /// A file can't be read, has no key in it, or has none for the algorithms that are wanted.
-    pub(super) fn open(
-        source: KeySource,
-        wanted: Vec<Algorithm>,
-        now: Timestamp,
-    ) -> Result<Self, ConfigError> {
-        let looked = Looked { at: now, file: source.path().and_then(stamp) };
-        let keys = source.load(&wanted)?;
-        Ok(Self { keys: ArcSwap::from_pointee(keys), source, wanted, looked: Mutex::new(looked) })
+    pub(super) fn open(source: KeySource, wanted: Vec<Algorithm>) -> Result<Self, ConfigError> {
+        let file = Mutex::new(source.path().and_then(stamp));
+        let keys = ArcSwap::from_pointee(source.load(&wanted)?);
+        Ok(Self { keys, source, wanted, file })
     }
 
-    /// The key for a token that names this key or none.
+    /// Returns the file of the keys, if they are in one.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.source.path()
+    }
+
+    /// Returns the key for a token that names this key or none.
     ///
-    /// In a set a token has to name its key, unless there is only one: trying them all would let
-    /// anybody make us verify as many signatures as there are keys.
-    pub(super) fn find(&self, id: Option<&str>, now: Timestamp) -> Option<Found> {
-        self.look(now, LOOK);
-        let found = self.active_rules(id);
-        if found.is_none() && self.look(now, LOOK_AGAIN) {
-            return self.active_rules(id);
-        }
-        found
-    }
-
-    fn active_rules(&self, id: Option<&str>) -> Option<Found> {
+    /// In a set a token has to name its key, unless there is only one: if all keys were tried, any client could make
+    /// the server verify as many signatures as there are keys.
+    pub(super) fn find(&self, id: Option<&str>) -> Option<FoundKey> {
         let keys = self.keys.load_full();
         let place = match (&self.source, id) {
             (KeySource::Jwks(_), Some(id)) => {
@@ -101,61 +83,51 @@ impl KeyRing {
             }
             _ => (keys.len() == 1).then_some(0),
         };
-        place.map(|place| Found { keys, place })
+        place.map(|place| FoundKey { keys, place })
     }
 
-    /// Reads the file again if it has changed since the last look, which is at least so long ago.
-    /// Whether there are other keys now.
-    fn look(&self, now: Timestamp, every: Span) -> bool {
-        let Some(path) = self.source.path() else { return false };
-        // Whoever is looking already looks for all.
-        let Some(mut looked) = self.looked.try_lock() else { return false };
-        if now.since(looked.at) < every {
-            return false;
-        }
-        looked.at = now;
-        let found = stamp(path);
-        if found.is_none() || found == looked.file {
-            return false;
-        }
-        looked.file = found;
-        self.read_again(path)
-    }
-
-    /// Reads the file again, whether or not it seems to have changed.
-    pub(super) fn reload(&self, now: Timestamp) {
+    /// Reads the file again if it has changed. Blocks on the disk.
+    pub(super) fn refresh(&self) {
         let Some(path) = self.source.path() else { return };
-        let mut looked = self.looked.lock();
-        *looked = Looked { at: now, file: stamp(path) };
+        let mut file = self.file.lock();
+        let found = stamp(path);
+        if found.is_some() && found != *file {
+            *file = found;
+            self.read_again(path);
+        }
+    }
+
+    /// Reads the file again, even if it seems unchanged. Blocks on the disk.
+    pub(super) fn reload(&self) {
+        let Some(path) = self.source.path() else { return };
+        let mut file = self.file.lock();
+        *file = stamp(path);
         self.read_again(path);
     }
 
-    /// Replaces the keys by those of the file; keys that can't be used leave the old ones active. Returns
-    /// whether they were replaced.
-    fn read_again(&self, path: &Path) -> bool {
+    /// Replaces the keys by those of the file; keys that can't be used leave the old ones active.
+    fn read_again(&self, path: &Path) {
         match self.source.load(&self.wanted) {
             Ok(keys) => {
                 let count = keys.len();
                 self.keys.store(Arc::new(keys));
                 tracing::info!(file = %path.display(), keys = count, "keys for tokens read again");
-                true
             }
             Err(error) => {
                 tracing::warn!(%error, "keys for tokens not read, going on with those before");
-                false
             }
         }
     }
 }
 
-/// A key among those that were in force when it was asked for.
+/// A key, with the set that it was found in.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundKey {
     keys: Arc<Vec<Key>>,
     place: usize,
 }
 
-impl std::ops::Deref for Found {
+impl std::ops::Deref for FoundKey {
     type Target = Key;
 
     fn deref(&self) -> &Key {
@@ -269,7 +241,7 @@ fn listed(wanted: &[Algorithm]) -> String {
     names.join(", ")
 }
 
-fn stamp(path: &Path) -> Option<Stamp> {
+fn stamp(path: &Path) -> Option<FileStamp> {
     let about = std::fs::metadata(path).ok()?;
     Some((about.modified().ok(), about.len()))
 }

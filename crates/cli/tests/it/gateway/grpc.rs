@@ -63,9 +63,12 @@ fn a_denied_call_is_an_error_that_grpc_understands() {
     let mut health = HealthClient::new(caller.channel.clone());
     let asked = HealthCheckRequest { service: String::new() };
     let status = caller.runtime.block_on(health.check(asked)).unwrap_err();
-    // 429 of HTTP, or a status of gRPC that means it.
-    let expected = [tonic::Code::Unavailable, tonic::Code::ResourceExhausted];
-    assert!(expected.contains(&status.code()), "{status:?}");
+    assert_eq!(status.code(), tonic::Code::ResourceExhausted, "{status:?}");
+    // As the tower layer denies: the detail is the message, and retry policies learn when to try again.
+    assert!(status.message().starts_with("over the limit of \"api\", try again in"), "{status:?}");
+    let pushback = status.metadata().get("grpc-retry-pushback-ms").unwrap().to_str().unwrap();
+    assert!(pushback.parse::<u64>().unwrap() > 1_000, "{status:?}");
+    assert!(status.metadata().contains_key("retry-after"), "{status:?}");
 }
 
 #[test]

@@ -1,23 +1,19 @@
-//! Rules in files: watched, and looked at now and then for file systems that tell nothing.
+//! Rules in files: read again when they change.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tidegate_rules::RuleSet;
-use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
 
-use crate::config_error::ConfigError;
-use crate::config_error::read_file;
+use crate::config_error::{ConfigError, read_file};
 use crate::envoy::{self, Files};
-use crate::reload::ReloadSignal;
+use crate::reload::{FileWatcher, ReloadSignal, WakeReason};
 use crate::rules::RulesDocument;
 use crate::rules::manager::RulesManager;
 
-/// How long a file must stay as it is before it is read: who writes it may not be done.
+/// Time for which a file must stay unchanged before it is used: its writer may not be done.
 const SETTLED: Duration = Duration::from_millis(100);
 
 /// Offers a file of rules and a directory of envoyproxy/ratelimit files whenever they change.
@@ -25,19 +21,11 @@ pub(super) async fn follow(
     manager: Arc<RulesManager>,
     file: Option<PathBuf>,
     folder: Option<PathBuf>,
-    pace: Duration,
-    mut reloads: ReloadSignal,
+    interval: Duration,
+    reloads: ReloadSignal,
 ) {
-    let changed = Arc::new(Notify::new());
-    // What is watched is the directory: a file that is replaced, or a link that is turned to another
-    // directory as Kubernetes does, is news there.
-    let parent = |path: &PathBuf| match path.parent() {
-        Some(parent) if parent != Path::new("") => parent.to_owned(),
-        _ => PathBuf::from("."),
-    };
-    let watched =
-        file.iter().map(parent).chain(folder.iter().flat_map(|at| [at.clone(), parent(at)]));
-    let _watcher = watch(watched.collect(), Arc::clone(&changed));
+    let watched = file.iter().chain(&folder).map(PathBuf::as_path);
+    let mut watcher = FileWatcher::new(watched, interval, reloads);
     let found = manager.found().await;
     let text = found.own.document().map(|document| document.text.to_string());
     let files = found.envoy.map(|files| Files::clone(&files));
@@ -57,40 +45,12 @@ pub(super) async fn follow(
         if is_reload {
             manager.log_reload(before);
         }
-        is_reload = tokio::select! {
-            () = reloads.next() => true,
-            _ = timeout(pace, changed.notified()) => false,
-        };
+        is_reload = watcher.wait().await == WakeReason::Reload;
     }
 }
 
 fn read_rules(path: &Path) -> Result<String, ConfigError> {
     read_file(path, RuleSet::MAX_DOCUMENT)
-}
-
-/// Tells of changes in directories, as long as it is kept. A directory that can't be watched is only
-/// looked at.
-fn watch(folders: Vec<PathBuf>, changed: Arc<Notify>) -> Option<RecommendedWatcher> {
-    let told = move |event: notify::Result<notify::Event>| {
-        // Reading the file is an event too.
-        if !event.is_ok_and(|event| matches!(event.kind, EventKind::Access(_))) {
-            changed.notify_one();
-        }
-    };
-    let mut watcher = match notify::recommended_watcher(told) {
-        Ok(watcher) => watcher,
-        Err(error) => {
-            tracing::warn!(%error, "changes of rules are not told by the system, looking for them");
-            return None;
-        }
-    };
-    for folder in folders {
-        if let Err(error) = watcher.watch(&folder, RecursiveMode::NonRecursive) {
-            let folder = folder.display();
-            tracing::warn!(%folder, %error, "changes here are not told by the system, looking for them");
-        }
-    }
-    Some(watcher)
 }
 
 /// Something on disk, and what it was when last seen.
