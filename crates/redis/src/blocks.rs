@@ -12,7 +12,8 @@ use tokio::time::timeout;
 
 use super::heartbeat::random_name;
 use super::script::ScriptCall;
-use super::store::{RedisStore, StoreInner};
+use super::store::RedisStore;
+use super::store_inner::StoreInner;
 use tidegate_limiter::block::{BlockList, By, Change, ChangeStamp, Entry, Outlet, Reason, What};
 use tidegate_limiter::clock::Clock;
 use tidegate_limiter::store::StoreError;

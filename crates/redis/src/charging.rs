@@ -12,7 +12,7 @@ use super::pending_charge::{ChargeItem, PendingCharge};
 use super::reply_guard::{ChargeReply, ReplyGuard};
 use super::script_batch::ScriptRequest;
 use super::script_queue::wait_for_reply;
-use super::store::StoreInner;
+use super::store_inner::StoreInner;
 use super::topology::KeyGroup;
 use tidegate_limiter::store::{Answer, Answers, Charge, ChargeMode, Refund};
 
@@ -57,27 +57,6 @@ pub(crate) async fn charge(
 
 fn places(charges: &[Charge<'_>], wanted: impl Fn(&Charge<'_>) -> bool) -> Places {
     (0..charges.len()).filter(|place| wanted(&charges[*place])).collect()
-}
-
-impl StoreInner {
-    /// Returns whether a cached denial shows that one of the charges does not fit.
-    fn deny_from_cache(
-        &self,
-        charges: &[Charge<'_>],
-        together: &[usize],
-        now: Instant,
-        answers: &mut Answers,
-    ) -> bool {
-        for place in together {
-            let charge = &charges[*place];
-            if let Some(denied) = self.denials.get(charge.key, charge.limit, charge.cost, now) {
-                answers[*place] = Answer::Decided(denied);
-                self.shared.counters.remembered.fetch_add(1, Ordering::Relaxed);
-                return true;
-            }
-        }
-        false
-    }
 }
 
 /// Charges one group after another. If one does not fit, the groups before it are refunded and the others are not charged.

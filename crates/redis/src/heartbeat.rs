@@ -1,7 +1,6 @@
 //! The place of this node in its fleet: every node sends heartbeats to the store.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -9,17 +8,18 @@ use tidegate_core::Span;
 use tokio::sync::watch;
 
 use super::script::ScriptCall;
-use super::store::StoreInner;
+use super::shared::RedisShared;
+use super::topology::Topology;
 use tidegate_limiter::clock::Clock;
 use tidegate_limiter::coordination::membership::{Heard, Membership, Stake};
 use tidegate_limiter::store::{Share, StoreError};
 
 /// Time between two heartbeats.
-const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// A node counts as gone after this time without a heartbeat.
 const HEARTBEAT_TIMEOUT: Span = Span::from_secs(4);
 /// Time after a heartbeat that failed.
-const HEARTBEAT_RETRY: Duration = Duration::from_millis(250);
+pub(crate) const HEARTBEAT_RETRY: Duration = Duration::from_millis(250);
 
 /// The place of a node in its fleet, by the last reply of the store. It is kept while the store is unreachable, which is
 /// when it is needed.
@@ -77,6 +77,58 @@ impl FleetHeartbeat {
         next.unwrap_or(Share::WHOLE)
     }
 
+    /// Returns whether this node has left the fleet.
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// Sends a heartbeat. Returns whether the store replied.
+    pub(crate) async fn send(&self, shared: &RedisShared, topology: &Topology) -> bool {
+        let sent = self.clock.now();
+        match self.call(shared, topology, HEARTBEAT_TIMEOUT).await {
+            Ok((place, size, since)) => {
+                let received = self.clock.now();
+                let share = Share { index: place.into(), of: size.max(1).into() };
+                self.apply(Heard { sent, received, share, since });
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%error, "heartbeat failed, retrying");
+                false
+            }
+        }
+    }
+
+    /// Removes this node from the fleet.
+    pub(crate) async fn leave(&self, shared: &RedisShared, topology: &Topology) {
+        self.left.store(true, Ordering::Relaxed);
+        // Before the store knows: the other nodes then use the share of this one.
+        self.membership.rcu(|known| {
+            let mut known = Membership::clone(known);
+            known.leave();
+            known
+        });
+        if let Err(error) = self.call(shared, topology, Span::ZERO).await {
+            tracing::debug!(%error, "cannot leave the fleet, counted until the heartbeat timeout");
+        }
+    }
+
+    /// Has the store count this node for `timeout`; with zero, no longer. Returns its place, the size of the fleet, and
+    /// the time since which the store has counted it without a gap.
+    async fn call(
+        &self,
+        shared: &RedisShared,
+        topology: &Topology,
+        timeout: Span,
+    ) -> Result<(u32, u32, u64), StoreError> {
+        let name = shared.fleet_key("nodes");
+        let node = topology.node(topology.group_of_name(&name))?;
+        let timeout = (timeout.as_micros() / 1_000).to_string().into_bytes();
+        let arguments = [self.name.clone().into_bytes(), timeout];
+        let script = &shared.scripts.heartbeat;
+        node.call(ScriptCall { script, keys: &[name], arguments: &arguments }).await
+    }
+
     /// Applies the reply to a heartbeat.
     fn apply(&self, heard: Heard) {
         self.membership.rcu(|known| {
@@ -102,61 +154,4 @@ pub(crate) fn random_name() -> String {
     use std::hash::{BuildHasher, RandomState};
     let random = || RandomState::new().hash_one(0);
     format!("{:016x}{:016x}", random(), random())
-}
-
-/// Sends a heartbeat. Returns whether the store replied.
-pub(crate) async fn send_heartbeat(store: &StoreInner) -> bool {
-    let fleet = &store.fleet;
-    let sent = fleet.clock.now();
-    match call(store, HEARTBEAT_TIMEOUT).await {
-        Ok((place, size, since)) => {
-            let received = fleet.clock.now();
-            let share = Share { index: place.into(), of: size.max(1).into() };
-            fleet.apply(Heard { sent, received, share, since });
-            true
-        }
-        Err(error) => {
-            tracing::debug!(%error, "heartbeat failed, retrying");
-            false
-        }
-    }
-}
-
-/// Has the store count this node for `timeout`; with zero, no longer. Returns its place, the size of the fleet, and the
-/// time since which the store has counted it without a gap.
-async fn call(store: &StoreInner, timeout: Span) -> Result<(u32, u32, u64), StoreError> {
-    let name = store.shared.fleet_key("nodes");
-    let node = store.topology.node(store.topology.group_of_name(&name))?;
-    let timeout = (timeout.as_micros() / 1_000).to_string().into_bytes();
-    let arguments = [store.fleet.name.clone().into_bytes(), timeout];
-    let script = &store.shared.scripts.heartbeat;
-    node.call(ScriptCall { script, keys: &[name], arguments: &arguments }).await
-}
-
-/// Sends heartbeats until the store is dropped, or has left the fleet.
-#[allow(clippy::disallowed_methods, reason = "heartbeats have their own pace")]
-pub(crate) async fn heartbeat_loop(store: Weak<StoreInner>) {
-    loop {
-        let replied = match store.upgrade() {
-            Some(store) if !store.fleet.left.load(Ordering::Relaxed) => {
-                send_heartbeat(&store).await
-            }
-            Some(_) | None => return,
-        };
-        tokio::time::sleep(if replied { HEARTBEAT_INTERVAL } else { HEARTBEAT_RETRY }).await;
-    }
-}
-
-/// Removes this node from the fleet.
-pub(crate) async fn leave(store: &Arc<StoreInner>) {
-    store.fleet.left.store(true, Ordering::Relaxed);
-    // Before the store knows: the other nodes then use the share of this one.
-    store.fleet.membership.rcu(|known| {
-        let mut known = Membership::clone(known);
-        known.leave();
-        known
-    });
-    if let Err(error) = call(store, Span::ZERO).await {
-        tracing::debug!(%error, "cannot leave the fleet, counted until the heartbeat timeout");
-    }
 }

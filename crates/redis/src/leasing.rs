@@ -14,7 +14,7 @@ use super::charging;
 use super::lease_call::{LeaseCall, LeaseResult};
 use super::script_batch::ScriptRequest;
 use super::script_queue::wait_for_reply;
-use super::store::StoreInner;
+use super::store_inner::StoreInner;
 use super::topology::KeyGroup;
 use tidegate_limiter::store::{Answer, Charge, ChargeMode, StoreError};
 

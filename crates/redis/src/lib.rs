@@ -41,6 +41,7 @@ mod shared;
 mod slots;
 mod state_codec;
 mod store;
+mod store_inner;
 mod subscription;
 mod tls;
 mod topology;

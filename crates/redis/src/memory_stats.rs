@@ -1,14 +1,4 @@
-//! Memory and keys of the servers, sampled in the background for metrics.
-
-use std::sync::Weak;
-use std::time::Duration;
-
-use futures_util::future::join_all;
-
-use super::store::StoreInner;
-
-/// Time between two samples.
-const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
+//! Memory and keys of the servers, sampled for metrics.
 
 /// Memory and keys of a server, those of other applications included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,22 +41,6 @@ fn is_database(name: &str) -> bool {
 /// Returns the number of keys in `keys=12,expires=12,avg_ttl=0`.
 fn keys(value: &str) -> Option<u64> {
     value.split(',').find_map(|part| part.strip_prefix("keys="))?.parse().ok()
-}
-
-/// Samples every server once.
-pub(crate) async fn sample_memory(store: &StoreInner) {
-    let nodes = store.topology.nodes();
-    join_all(nodes.iter().map(|node| node.sample_memory())).await;
-}
-
-/// Samples the servers until the store is dropped.
-#[allow(clippy::disallowed_methods, reason = "sampling has its own pace")]
-pub(crate) async fn sample_loop(store: Weak<StoreInner>) {
-    while let Some(store) = store.upgrade() {
-        sample_memory(&store).await;
-        drop(store);
-        tokio::time::sleep(SAMPLE_INTERVAL).await;
-    }
 }
 
 #[cfg(test)]

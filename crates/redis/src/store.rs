@@ -1,12 +1,10 @@
-//! The store that users hold, and what its clones share.
+//! The store that users hold.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tidegate_core::{Ask, ClientStates, Granted, Holds, Key, Keyer, Limit, State};
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 
 use super::config::RedisConfig;
 use super::denial_cache::DenialCache;
@@ -16,7 +14,8 @@ use super::open_error::{OpenError, describe_error};
 use super::report::ServerReport;
 use super::script::{ScriptCall, Scripts};
 use super::shared::{RedisCounters, RedisShared};
-use super::topology::{KeyGroup, Topology};
+use super::store_inner::StoreInner;
+use super::topology::Topology;
 use tidegate_limiter::coordination::membership::Stake;
 use tidegate_limiter::store::{Answers, Charge, ChargeMode, Refund, Share, Store, StoreError};
 
@@ -27,14 +26,6 @@ use tidegate_limiter::store::{Answers, Charge, ChargeMode, Refund, Share, Store,
 #[derive(Clone, Debug)]
 pub struct RedisStore {
     pub(crate) inner: Arc<StoreInner>,
-}
-
-#[derive(Debug)]
-pub(crate) struct StoreInner {
-    pub(crate) shared: Arc<RedisShared>,
-    pub(crate) topology: Topology,
-    pub(crate) denials: DenialCache,
-    pub(crate) fleet: FleetHeartbeat,
 }
 
 /// Counters of a store since its start.
@@ -116,8 +107,8 @@ impl RedisStore {
     fn begin(self) -> Self {
         let shared = &self.inner.shared;
         self.inner.topology.keep_open(shared);
-        shared.spawn(crate::heartbeat::heartbeat_loop(Arc::downgrade(&self.inner)));
-        shared.spawn(crate::memory_stats::sample_loop(Arc::downgrade(&self.inner)));
+        shared.spawn(StoreInner::heartbeat_loop(Arc::downgrade(&self.inner)));
+        shared.spawn(StoreInner::sample_loop(Arc::downgrade(&self.inner)));
         self
     }
 
@@ -129,7 +120,7 @@ impl RedisStore {
 
     /// Sends a heartbeat at once, and learns the size of the fleet.
     pub async fn announce(&self) {
-        let _ = crate::heartbeat::send_heartbeat(&self.inner).await;
+        let _ = self.inner.send_heartbeat().await;
     }
 
     /// Returns this node's share of the fleet as the store reported it, once it differs from `last`.
@@ -142,7 +133,7 @@ impl RedisStore {
 
     /// Removes this node from the fleet before its heartbeats time out. The store can still be used.
     pub async fn leave(&self) {
-        crate::heartbeat::leave(&self.inner).await;
+        self.inner.fleet.leave(&self.inner.shared, &self.inner.topology).await;
     }
 
     /// Returns the servers by name, and whether each has a connection.
@@ -160,7 +151,7 @@ impl RedisStore {
 
     /// Samples the memory of the servers at once.
     pub async fn weigh(&self) {
-        crate::memory_stats::sample_memory(&self.inner).await;
+        self.inner.topology.sample_memory().await;
     }
 
     /// Returns the counters of the store.
@@ -245,68 +236,6 @@ impl RedisStore {
         })?;
         let corrupt = |reason: &str| StoreError::Corrupt { store: store(), reason: reason.into() };
         kept.map(|raw| parse(&raw).map_err(corrupt)).transpose()
-    }
-}
-
-impl StoreInner {
-    /// Refunds charges in the background.
-    pub(crate) fn refund_in_background(self: &Arc<Self>, refunds: Vec<Refund>) -> JoinHandle<()> {
-        let store = Arc::clone(self);
-        self.shared.runtime.spawn(async move {
-            // Sent once; a failure is counted.
-            let _ = store.refund(&refunds).await;
-        })
-    }
-
-    /// Returns the refunds by the group of their keys.
-    fn groups(&self, refunds: impl Iterator<Item = Refund>) -> BTreeMap<KeyGroup, Vec<Refund>> {
-        let mut groups: BTreeMap<KeyGroup, Vec<Refund>> = BTreeMap::new();
-        for refund in refunds {
-            let group = self.topology.group(&self.shared, refund.key);
-            groups.entry(group).or_default().push(refund);
-        }
-        groups
-    }
-
-    async fn renew(&self, slots: &[Refund]) -> Result<usize, StoreError> {
-        let is_held = |slots: &&Refund| slots.limit.is_held() && slots.slip.is_some();
-        let held_slots = slots.iter().filter(is_held);
-        let (mut held, mut failed) = (0, None);
-        for (group, renewals) in self.groups(held_slots.cloned()) {
-            let renewed = match self.topology.node(group) {
-                Ok(node) => node.renew(&renewals).await,
-                Err(error) => Err(error),
-            };
-            match renewed {
-                Ok(count) => held += count,
-                Err(error) => failed = Some(error),
-            }
-        }
-        failed.map_or(Ok(held), Err)
-    }
-
-    async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
-        refunds.iter().for_each(|refund| self.denials.remove(refund.key));
-        let groups = self.groups(refunds.iter().cloned());
-        let (mut given, mut failed) = (0, None);
-        for (group, refunds) in groups {
-            let refunded = match self.topology.node(group) {
-                Ok(node) => node.refund(&refunds).await,
-                Err(error) => Err(error),
-            };
-            match refunded {
-                Ok(count) => given += count,
-                Err(error) => {
-                    let lost = u64::try_from(refunds.len()).unwrap_or(u64::MAX);
-                    self.shared.counters.lost.fetch_add(lost, Ordering::Relaxed);
-                    failed = Some(error);
-                }
-            }
-        }
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(given),
-        }
     }
 }
 

@@ -154,6 +154,11 @@ impl Topology {
         let nodes = self.nodes();
         !nodes.is_empty() && nodes.iter().all(|node| node.is_up())
     }
+
+    /// Samples the memory of every server once.
+    pub(crate) async fn sample_memory(&self) {
+        join_all(self.nodes().iter().map(|node| node.sample_memory())).await;
+    }
 }
 
 /// Returns keys derived from another, the first in its home, each next one in the next home. Derived keys are tried until
