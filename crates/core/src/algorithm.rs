@@ -11,6 +11,7 @@ mod exact;
 pub mod fixed_window;
 pub mod flat_bucket;
 pub mod leaky_bucket;
+mod leasable;
 mod limit;
 mod pace;
 pub mod sliding_log;
@@ -20,7 +21,7 @@ pub mod token_bucket;
 
 use std::fmt;
 
-use crate::decision::{Outcome, Slip, Verdict};
+use crate::outcome::{Outcome, Slip, Verdict};
 use crate::quota::Quota;
 use crate::time::{Span, Timestamp};
 
@@ -30,6 +31,7 @@ pub use concurrency::Concurrency;
 pub use fixed_window::FixedWindow;
 pub use flat_bucket::FlatBucket;
 pub use leaky_bucket::LeakyBucket;
+pub(crate) use leasable::LeasableAlgorithm;
 pub use limit::{Limit, State};
 pub use pace::Due;
 pub use sliding_log::SlidingLog;

@@ -224,7 +224,8 @@ mod tests {
 
     use super::*;
     use crate::algorithm::{Algorithm, Limit};
-    use crate::decision::{Outcome, RuleIndex, RuleOutcomes, UndecidedRule, Verdict};
+    use crate::decision::{RuleIndex, RuleOutcomes, UndecidedRule};
+    use crate::outcome::{Outcome, Verdict};
     use crate::quota::Quota;
     use crate::time::Span;
 

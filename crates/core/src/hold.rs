@@ -6,15 +6,10 @@
 //! step; why that never admits more than the limit is in `docs/decisions/0011-leases.md`.
 
 mod ask;
-mod lender;
-mod owed;
 
 use crate::time::{Span, Timestamp};
 
-pub use ask::{Ask, Granted, Report};
-pub(crate) use lender::Lender;
-pub(crate) use owed::LONGEST_DEBT;
-pub use owed::{Owed, Standing};
+pub use ask::{Ask, Granted, Owed, Report, Standing};
 
 /// Names a hold: unlike any other of the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,6 +42,12 @@ impl Hold {
     #[must_use]
     pub fn rest(&self, capacity: u64) -> u64 {
         self.amount.min(capacity).saturating_sub(self.spent.min(capacity))
+    }
+
+    /// Whether it holds nothing, and only says what was told under its name.
+    #[must_use]
+    pub fn is_mark(&self) -> bool {
+        self.spent == self.amount
     }
 
     /// The last instant at which a node can have spent from it.
@@ -148,6 +149,16 @@ impl Holds {
             self.list.push(hold);
         }
         has_room
+    }
+
+    /// Remembers how much was told under a name. What the same node told under others is known to be
+    /// heard, or it would have gone on with that name.
+    ///
+    /// With too many holds already it is not remembered, and would count again if it were told again.
+    fn mark(&mut self, mark: Hold) {
+        let stale = |hold: &Hold| hold.is_mark() && hold.id.node == mark.id.node;
+        self.list.retain(|hold| hold.id != mark.id && !stale(hold));
+        self.add(mark);
     }
 }
 

@@ -30,6 +30,7 @@ pub mod decision;
 pub mod header;
 pub mod hold;
 pub mod key;
+pub mod outcome;
 pub mod quota;
 pub mod reply;
 pub mod request;
@@ -39,12 +40,12 @@ pub mod time;
 pub use algorithm::{Algorithm, Bound, ClientStates, Limit, Meter, State};
 pub use call_error::{CallError, CallStatus, quote, truncate};
 pub use decision::{
-    Block, Decision, DecisionStatus, Outcome, RuleIndex, RuleOutcome, RuleOutcomes, Slip,
-    UndecidedRule, Verdict, strictest,
+    Block, Decision, DecisionStatus, RuleIndex, RuleOutcome, RuleOutcomes, UndecidedRule,
 };
 pub use header::{Header, HeaderStyle, Ietf, Problem, Reset, retry_after_seconds};
 pub use hold::{Ask, Granted, Hold, HoldId, Holds, Owed, Report, Standing};
 pub use key::{Key, Keyer, Part, Scope};
+pub use outcome::{Outcome, Slip, Verdict, strictest};
 pub use quota::{Quota, QuotaError};
 pub use reply::Reply;
 pub use request::{Request, RequestError};

@@ -5,7 +5,6 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::algorithm::Concurrency;
 use crate::time::Span;
 
 /// An amount per window, and optionally how much of it may come at once.
@@ -26,6 +25,8 @@ pub struct Quota {
 }
 
 impl Quota {
+    /// The shortest and the longest time after which a slot in flight expires unless it is renewed.
+    pub const SLOT_TTL_RANGE: (Span, Span) = (Span::SECOND, Span::HOUR);
     /// The largest amount and burst: sums of two still fit the 53 bits that Lua counts exactly.
     pub const MAX_AMOUNT: u64 = 1 << 52;
     /// The shortest window: Redis expires keys by the millisecond.
@@ -265,8 +266,8 @@ pub enum QuotaError {
     /// The hold is too short or too long.
     #[error(
         "hold must be from {} to {}, found {found}",
-        Concurrency::HOLDS.0,
-        Concurrency::HOLDS.1
+        Quota::SLOT_TTL_RANGE.0,
+        Quota::SLOT_TTL_RANGE.1
     )]
     Hold {
         /// The hold asked for.

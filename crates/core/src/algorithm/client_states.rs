@@ -6,10 +6,6 @@
 //! counts under that one, and its own state never becomes less used by that. Admitted by each limit is
 //! therefore at most its own bound, and by both the sum.
 
-use super::fixed_window::Count;
-use super::sliding_log::Log;
-use super::sliding_window::Counts;
-use super::token_bucket::Level;
 use super::{Limit, State};
 use crate::time::Timestamp;
 
@@ -86,71 +82,5 @@ impl ClientStates {
 impl FromIterator<(Limit, State)> for ClientStates {
     fn from_iter<I: IntoIterator<Item = (Limit, State)>>(states: I) -> Self {
         Self { states: states.into_iter().collect() }
-    }
-}
-
-impl Limit {
-    /// Returns the state of a client of the limit `old`, [adopted](Self::adopt) by this one, for a
-    /// client that may have a state under this limit already: at least as used as that.
-    #[must_use]
-    pub fn adopt_beside(
-        &self,
-        own: Option<&State>,
-        old: &Self,
-        state: &State,
-        now: Timestamp,
-    ) -> State {
-        let mut adopted = self.adopt(old, state, now);
-        let Some(own) = own else { return adopted };
-        let mut own = own.clone();
-        // Both are brought to the present window.
-        self.admits(&mut own, now, 1);
-        self.admits(&mut adopted, now, 1);
-        match (own, adopted) {
-            (State::Tokens(own), State::Tokens(adopted)) => Level {
-                due: own.due.max(adopted.due),
-                returned: own.returned.max(adopted.returned),
-            }
-            .into(),
-            (State::Queue(own), State::Queue(adopted)) => own.max(adopted).into(),
-            (State::Fixed(own), State::Fixed(adopted)) => {
-                Count { end: own.end.max(adopted.end), spent: own.spent.max(adopted.spent) }.into()
-            }
-            (State::Sliding(own), State::Sliding(adopted)) => Counts {
-                end: own.end.max(adopted.end),
-                current: own.current.max(adopted.current),
-                previous: own.previous.max(adopted.previous),
-            }
-            .into(),
-            (State::Log(own), State::Log(adopted)) => match old {
-                Self::SlidingLog(_) => own.union(&adopted).into(),
-                // One entry at this moment has all that was used, the own entries included.
-                _ => own.raised_to(adopted.spent(), now).into(),
-            },
-            // Slots in flight are one state under every limit.
-            (own, _) => own,
-        }
-    }
-}
-
-impl Log {
-    /// Returns what was spent at each instant in either log, an instant of both once.
-    fn union(&self, other: &Self) -> Self {
-        let mut entries: Vec<(Timestamp, u64)> = self.entries().chain(other.entries()).collect();
-        // Of two entries of one instant the larger comes first and stays.
-        entries.sort_unstable_by_key(|(instant, cost)| (*instant, u64::MAX - cost));
-        entries.dedup_by_key(|(instant, _)| *instant);
-        Self::new(entries)
-    }
-
-    /// Returns this log with as much spent at `now` as is missing to `spent` in all.
-    fn raised_to(&self, spent: u64, now: Timestamp) -> Self {
-        let missing = spent.saturating_sub(self.spent());
-        let mut entries: Vec<(Timestamp, u64)> = self.entries().collect();
-        match entries.last_mut() {
-            Some((last, cost)) if *last >= now => *cost += missing,
-            _ => entries.push((now, missing)),
-        }
-        Self::new(entries)
     }
 }

@@ -6,8 +6,8 @@
 //! again, above the amount if needed; new requests are denied until they fit. Memory grows with the
 //! amount, so the amount is bounded.
 
-use crate::algorithm::{Bound, Limit, Meter, State};
-use crate::decision::Slip;
+use crate::algorithm::{Bound, Meter, State};
+use crate::outcome::Slip;
 use crate::quota::{Quota, QuotaError};
 use crate::time::{Span, Timestamp};
 
@@ -137,7 +137,7 @@ impl Concurrency {
     /// How long a slot is held unless told otherwise.
     pub const HOLD: Span = Span::MINUTE;
     /// The shortest and the longest hold.
-    pub const HOLDS: (Span, Span) = (Span::SECOND, Span::HOUR);
+    pub const HOLDS: (Span, Span) = Quota::SLOT_TTL_RANGE;
     /// How long a release is remembered at least, so that a renewal which arrives late does not insert the
     /// slot again. No store waits longer for the answer to a renewal.
     pub const RELEASE_MEMORY: Span = Span::MINUTE;
@@ -172,6 +172,30 @@ impl Concurrency {
     #[must_use]
     pub fn hold(&self) -> Span {
         self.hold
+    }
+
+    /// Renews slots for the hold of the limit `charged` that they were taken under. Returns whether they are held.
+    pub(crate) fn renew(
+        &self,
+        slots: &mut Slots,
+        now: Timestamp,
+        charged: &Self,
+        slip: &Slip,
+        cost: u64,
+    ) -> bool {
+        self.advance(slots, now);
+        let (id, until) = (slip.at, now + charged.hold);
+        let count = cost.min(charged.capacity());
+        match slots.find(id) {
+            Ok(place) => match slots.taken.get_mut(place).filter(|slot| slot.count > 0) {
+                Some(slot) => slot.until = slot.until.max(until),
+                None => return false,
+            },
+            Err(_) if count == 0 || slots.was_released(id) => return false,
+            Err(_) if slots.taken.len() >= Self::MAX_SLOTS => return false,
+            Err(place) => slots.insert(place, Slot { id, until, count }, now),
+        }
+        true
     }
 }
 
@@ -303,44 +327,5 @@ impl Meter for Concurrency {
         let mut slots = slots.clone();
         old.advance(&mut slots, now);
         slots
-    }
-}
-
-impl Limit {
-    /// Renews slots for the hold of the limit `charged` that they were taken under. A slot that expired or
-    /// that the store lost is inserted again with the same id and `cost`, above the limit if needed.
-    /// Returns whether the slot is held: one that was released stays released.
-    pub fn renew(
-        &self,
-        state: &mut State,
-        now: Timestamp,
-        charged: &Self,
-        slip: &Slip,
-        cost: u64,
-    ) -> bool {
-        let (Self::Concurrency(meter), Self::Concurrency(charged)) = (self, charged) else {
-            return false;
-        };
-        meter.on(state, |slots| {
-            meter.advance(slots, now);
-            let (id, until) = (slip.at, now + charged.hold);
-            let count = cost.min(charged.capacity());
-            match slots.find(id) {
-                Ok(place) => match slots.taken.get_mut(place).filter(|slot| slot.count > 0) {
-                    Some(slot) => slot.until = slot.until.max(until),
-                    None => return false,
-                },
-                Err(_) if count == 0 || slots.was_released(id) => return false,
-                Err(_) if slots.taken.len() >= Concurrency::MAX_SLOTS => return false,
-                Err(place) => slots.insert(place, Slot { id, until, count }, now),
-            }
-            true
-        })
-    }
-
-    /// Returns whether what is charged is held until it is released by id.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        matches!(self, Self::Concurrency(_))
     }
 }

@@ -1,7 +1,7 @@
 //! Arithmetic on numbers wider than 128 bits, for the one place that needs it.
 
 /// `value` x `to` / `from`, rounded up. `value` is at most `from`, and both are below 2^127.
-pub(super) fn rescale_up(value: u128, from: u128, to: u128) -> u128 {
+pub(crate) fn rescale_up(value: u128, from: u128, to: u128) -> u128 {
     if value >= from {
         return to;
     }

@@ -2,9 +2,9 @@
 //!
 //! Bound: the amount in each window, and so up to twice that around a boundary.
 
+use crate::algorithm::leasable::LeasableAlgorithm;
 use crate::algorithm::{Bound, Meter, State};
-use crate::decision::Slip;
-use crate::hold::Lender;
+use crate::outcome::Slip;
 use crate::quota::{Quota, QuotaError};
 use crate::time::Timestamp;
 
@@ -43,7 +43,7 @@ impl FixedWindow {
     }
 }
 
-pub(super) fn without_burst(quota: Quota, algorithm: &'static str) -> Result<Quota, QuotaError> {
+pub(crate) fn without_burst(quota: Quota, algorithm: &'static str) -> Result<Quota, QuotaError> {
     quota.validate()?;
     match quota.explicit_burst() {
         Some(_) => Err(QuotaError::NoBurst { algorithm }),
@@ -52,7 +52,7 @@ pub(super) fn without_burst(quota: Quota, algorithm: &'static str) -> Result<Quo
 }
 
 /// The end of the aligned window that `now` is in.
-pub(super) fn window_end(quota: &Quota, now: Timestamp) -> Timestamp {
+pub(crate) fn window_end(quota: &Quota, now: Timestamp) -> Timestamp {
     let window = quota.window().as_micros().max(1);
     let start = now.as_micros() - now.as_micros() % window;
     Timestamp::from_micros(start) + quota.window()
@@ -132,7 +132,7 @@ impl Meter for FixedWindow {
     }
 }
 
-impl Lender for FixedWindow {
+impl LeasableAlgorithm for FixedWindow {
     /// What was spent in a window that is over is forgotten with it.
     fn owe(&self, count: &mut Count, at: Timestamp, amount: u64) {
         if window_end(&self.quota, at) >= count.end {
@@ -156,6 +156,6 @@ impl Lender for FixedWindow {
 }
 
 /// A window's count with `amount` more, whether or not that fits, up to `most`.
-pub(super) fn owed(spent: u64, amount: u64, most: u64) -> u64 {
+pub(crate) fn owed(spent: u64, amount: u64, most: u64) -> u64 {
     spent.saturating_add(amount).min(most).max(spent)
 }

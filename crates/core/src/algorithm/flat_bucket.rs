@@ -7,7 +7,7 @@
 
 use crate::algorithm::pace::Due;
 use crate::algorithm::token_bucket::{Level, TokenBucket};
-use crate::decision::{Outcome, Slip, Verdict};
+use crate::outcome::{Outcome, Slip, Verdict};
 use crate::time::{Span, Timestamp};
 
 /// A token bucket's numbers, for states in one integer.
@@ -25,7 +25,7 @@ pub struct FlatBucket {
 }
 
 impl FlatBucket {
-    pub(super) fn new(parts: u64, period: u64, capacity: u64) -> Option<Self> {
+    pub(crate) fn new(parts: u64, period: u64, capacity: u64) -> Option<Self> {
         const ROOM: u64 = u64::MAX / 2;
         let depth = capacity.checked_mul(period).filter(|depth| *depth <= ROOM / 2)?;
         let reach = Span::from_micros((ROOM - depth) / parts.max(1));

@@ -3,12 +3,12 @@
 //! Whoever is admitted gets a slot, and waits for it; `queue` of them may wait, the next is
 //! denied. Releases are never closer than one interval. The state is the end of the last slot.
 //!
-//! A request may have less patience than the queue is long: a slot that begins too late for it is not
-//! given out. That is the request's own affair, so the state of a client is the same for all of them.
+//! A request may limit its wait: a slot that begins too late for it is not given out. The state of a client is the
+//! same for all waits.
 
 use crate::algorithm::pace::{Due, Pace};
-use crate::algorithm::{Bound, Limit, Meter, State};
-use crate::decision::Slip;
+use crate::algorithm::{Bound, Meter, State};
+use crate::outcome::Slip;
 use crate::quota::{Quota, QuotaError};
 use crate::time::{Span, Timestamp};
 
@@ -19,20 +19,20 @@ pub struct LeakyBucket {
     queue: u64,
     pace: Pace,
     /// How long a request waits at the most, if that is less than the queue may take.
-    patience: Option<Span>,
+    max_wait: Option<Span>,
 }
 
 impl LeakyBucket {
-    pub(super) fn pace(&self) -> &Pace {
+    pub(crate) fn pace(&self) -> &Pace {
         &self.pace
     }
 
     /// When the last slot ends at the latest, from now, if `cost` is to fit in.
-    pub(super) fn depth_for(&self, cost: u64) -> Due {
+    pub(crate) fn depth_for(&self, cost: u64) -> Due {
         let whole = self.pace.depth();
-        let patient = |patience: Span| Due { micros: patience.as_micros(), parts: 0 };
-        let in_time = self.patience.map(|patience| {
-            self.pace.add(patient(patience), self.pace.span(cost.min(self.capacity())))
+        let patient = |max_wait: Span| Due { micros: max_wait.as_micros(), parts: 0 };
+        let in_time = self.max_wait.map(|max_wait| {
+            self.pace.add(patient(max_wait), self.pace.span(cost.min(self.capacity())))
         });
         in_time.map_or(whole, |in_time| in_time.min(whole))
     }
@@ -40,16 +40,16 @@ impl LeakyBucket {
     /// Whether the next slot begins in time.
     #[inline]
     fn is_in_time(&self, due: &Due, now: Timestamp) -> bool {
-        self.patience.is_none_or(|patience| *due <= (now + patience).into())
+        self.max_wait.is_none_or(|max_wait| *due <= (now + max_wait).into())
     }
 
     /// Whether slots mean the same under both.
-    pub(super) fn shares_slots_with(&self, other: &Self) -> bool {
+    pub(crate) fn shares_slots_with(&self, other: &Self) -> bool {
         (self.quota, self.queue) == (other.quota, other.queue)
     }
 
-    pub(super) fn patience(&self) -> Option<Span> {
-        self.patience
+    pub(crate) fn max_wait(&self) -> Option<Span> {
+        self.max_wait
     }
 
     /// A queue that drains by the quota, and in which `queue` may wait.
@@ -63,7 +63,7 @@ impl LeakyBucket {
         if queue >= Quota::MAX_AMOUNT {
             return Err(QuotaError::Queue { found: queue });
         }
-        Ok(Self { quota, queue, pace: Pace::new(&quota, queue + 1)?, patience: None })
+        Ok(Self { quota, queue, pace: Pace::new(&quota, queue + 1)?, max_wait: None })
     }
 
     /// How many may wait.
@@ -77,30 +77,17 @@ impl LeakyBucket {
     pub fn interval(&self) -> Span {
         self.pace.interval()
     }
-}
 
-impl Limit {
-    /// The same limit for a request that waits for its slot so long at the most: a slot that begins
-    /// later is denied, as one is for which there is no room. `None` where nobody waits longer anyway.
-    ///
-    /// Clients have one state under both, and slots that were given out under one can be given back
-    /// under the other.
-    #[must_use]
-    pub fn waiting_at_most(&self, patience: Span) -> Option<Self> {
-        let Self::LeakyBucket(bucket) = self else { return None };
-        let longest = bucket.pace.before(bucket.pace.depth(), 1).ceil();
-        let sooner = longest.since(Timestamp::EPOCH) > patience;
-        sooner.then_some(Self::LeakyBucket(LeakyBucket { patience: Some(patience), ..*bucket }))
+    /// Returns the same queue for requests that wait at most `max_wait`; `None` if no slot begins later than that.
+    pub(crate) fn with_max_wait(&self, max_wait: Span) -> Option<Self> {
+        let longest = self.pace.before(self.pace.depth(), 1).ceil();
+        let sooner = longest.since(Timestamp::EPOCH) > max_wait;
+        sooner.then_some(Self { max_wait: Some(max_wait), ..*self })
     }
 
-    /// The same limit for who waits however long it takes.
-    pub(super) fn unhurried(&self) -> Self {
-        match self {
-            Self::LeakyBucket(bucket) => {
-                Self::LeakyBucket(LeakyBucket { patience: None, ..*bucket })
-            }
-            other => other.clone(),
-        }
+    /// Returns the same queue for requests that wait for any slot.
+    pub(crate) fn without_max_wait(&self) -> Self {
+        Self { max_wait: None, ..*self }
     }
 }
 
@@ -156,7 +143,7 @@ impl Meter for LeakyBucket {
 
     fn admits_at(&self, due: &Due, now: Timestamp, cost: u64) -> Timestamp {
         let room_at = self.pace.admits_at(*due, now, cost);
-        self.patience.map_or(room_at, |patience| room_at.max(due.ceil() - patience))
+        self.max_wait.map_or(room_at, |max_wait| room_at.max(due.ceil() - max_wait))
     }
 
     #[inline]

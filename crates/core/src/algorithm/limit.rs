@@ -3,12 +3,13 @@
 use std::fmt;
 
 use super::{
-    Algorithm, Bound, Concurrency, Due, FixedWindow, LeakyBucket, Meter, SlidingLog, SlidingWindow,
-    TokenBucket, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
+    Algorithm, Bound, Concurrency, Due, FixedWindow, LeakyBucket, LeasableAlgorithm, Meter,
+    SlidingLog, SlidingWindow, Terms, TokenBucket, concurrency, fixed_window, sliding_log,
+    sliding_window, token_bucket,
 };
-use crate::decision::{Outcome, Slip};
+use crate::outcome::{Outcome, Slip};
 use crate::quota::{Quota, QuotaError};
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
 
 /// A quota and the algorithm that counts it, checked and ready to decide.
 ///
@@ -248,11 +249,11 @@ impl Limit {
         let share = Self::new(algorithm, shared)
             .or_else(|_| Self::new(algorithm, per(0)))
             .unwrap_or_else(|_| self.clone());
-        let patience = match self {
-            Self::LeakyBucket(bucket) => bucket.patience(),
+        let max_wait = match self {
+            Self::LeakyBucket(bucket) => bucket.max_wait(),
             _ => None,
         };
-        patience.and_then(|patience| share.waiting_at_most(patience)).unwrap_or(share)
+        max_wait.and_then(|max_wait| share.waiting_at_most(max_wait)).unwrap_or(share)
     }
 
     /// From when on the state says no more than a fresh one.
@@ -291,12 +292,174 @@ impl Limit {
             (Self::Concurrency(_), ..) | (_, Self::Concurrency(_), _) => self.fresh(),
             _ => {
                 // What there is no time to wait for is not used up.
-                let seen = old.unhurried().peek(&mut state.clone(), now, 0);
+                let seen = old.without_max_wait().peek(&mut state.clone(), now, 0);
                 let used = seen.limit.saturating_sub(seen.remaining).min(self.capacity());
                 let mut fresh = self.fresh();
                 self.charge(&mut fresh, now, used);
                 fresh
             }
+        }
+    }
+
+    /// Returns the state of a client of the limit `old`, [adopted](Self::adopt) by this one, for a
+    /// client that may have a state under this limit already: at least as used as that.
+    #[must_use]
+    pub fn adopt_beside(
+        &self,
+        own: Option<&State>,
+        old: &Self,
+        state: &State,
+        now: Timestamp,
+    ) -> State {
+        let mut adopted = self.adopt(old, state, now);
+        let Some(own) = own else { return adopted };
+        let mut own = own.clone();
+        // Both are brought to the present window.
+        self.admits(&mut own, now, 1);
+        self.admits(&mut adopted, now, 1);
+        match (own, adopted) {
+            (State::Tokens(own), State::Tokens(adopted)) => token_bucket::Level {
+                due: own.due.max(adopted.due),
+                returned: own.returned.max(adopted.returned),
+            }
+            .into(),
+            (State::Queue(own), State::Queue(adopted)) => own.max(adopted).into(),
+            (State::Fixed(own), State::Fixed(adopted)) => fixed_window::Count {
+                end: own.end.max(adopted.end),
+                spent: own.spent.max(adopted.spent),
+            }
+            .into(),
+            (State::Sliding(own), State::Sliding(adopted)) => sliding_window::Counts {
+                end: own.end.max(adopted.end),
+                current: own.current.max(adopted.current),
+                previous: own.previous.max(adopted.previous),
+            }
+            .into(),
+            (State::Log(own), State::Log(adopted)) => match old {
+                Self::SlidingLog(_) => own.union(&adopted).into(),
+                // One entry at this moment has all that was used, the own entries included.
+                _ => own.raised_to(adopted.spent(), now).into(),
+            },
+            // Slots in flight are one state under every limit.
+            (own, _) => own,
+        }
+    }
+
+    /// Renews slots for the hold of the limit `charged` that they were taken under. A slot that expired or
+    /// that the store lost is inserted again with the same id and `cost`, above the limit if needed.
+    /// Returns whether the slot is held: one that was released stays released.
+    pub fn renew(
+        &self,
+        state: &mut State,
+        now: Timestamp,
+        charged: &Self,
+        slip: &Slip,
+        cost: u64,
+    ) -> bool {
+        let (Self::Concurrency(meter), Self::Concurrency(charged)) = (self, charged) else {
+            return false;
+        };
+        meter.on(state, |slots| meter.renew(slots, now, charged, slip, cost))
+    }
+
+    /// Returns whether what is charged is held until it is released by id.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        matches!(self, Self::Concurrency(_))
+    }
+
+    /// Returns the same limit for a request that waits for its slot at most `max_wait`: a slot that begins
+    /// later is denied, like one without room. `None` if no slot begins later than that.
+    ///
+    /// Clients have one state under both, and slots that were given out under one can be given back
+    /// under the other.
+    #[must_use]
+    pub fn waiting_at_most(&self, max_wait: Span) -> Option<Self> {
+        let Self::LeakyBucket(bucket) = self else { return None };
+        bucket.with_max_wait(max_wait).map(Self::LeakyBucket)
+    }
+
+    /// Returns the same limit for requests that wait for any slot.
+    fn without_max_wait(&self) -> Self {
+        match self {
+            Self::LeakyBucket(bucket) => Self::LeakyBucket(bucket.without_max_wait()),
+            other => other.clone(),
+        }
+    }
+
+    /// Returns the numbers of a charge of `cost`, or of giving that much back. A cost above the capacity counts
+    /// as the capacity: it never fits, and no more is given back at once.
+    #[must_use]
+    pub fn terms(&self, cost: u64) -> Terms {
+        let quota = self.quota();
+        let within = |window: Span| {
+            let amount = quota.amount();
+            Terms::Window { window: window.as_micros(), amount, cost: cost.min(amount) }
+        };
+        let (pace, depth) = match self {
+            Self::TokenBucket(bucket) => (bucket.pace(), bucket.pace().depth()),
+            Self::LeakyBucket(bucket) => (bucket.pace(), bucket.depth_for(cost)),
+            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => {
+                return within(quota.window());
+            }
+            Self::Concurrency(meter) => return within(meter.hold()),
+        };
+        let cost = pace.span(cost.min(self.capacity()));
+        Terms::Bucket { parts: pace.parts(), depth, cost }
+    }
+
+    /// Counts what was admitted, whether or not it fits, and all of it.
+    ///
+    /// A bucket spends it now. A window that is over does not count it, unless it is the previous one of a sliding
+    /// window. Usage of a limit without [leases](Self::leases) is not counted.
+    pub fn count(&self, state: &mut State, now: Timestamp, at: Timestamp, amount: u64) {
+        fn count<M: LeasableAlgorithm>(
+            meter: &M,
+            state: &mut M::State,
+            now: Timestamp,
+            at: Timestamp,
+            amount: u64,
+        ) {
+            let own_now = meter.advance(state, now);
+            meter.count(state, own_now, at.min(own_now), amount.min(meter.countable()));
+        }
+        match self {
+            Self::TokenBucket(meter) => meter.on(state, |own| count(meter, own, now, at, amount)),
+            Self::FixedWindow(meter) => meter.on(state, |own| count(meter, own, now, at, amount)),
+            Self::SlidingWindow(meter) => meter.on(state, |own| count(meter, own, now, at, amount)),
+            Self::LeakyBucket(_) | Self::SlidingLog(_) | Self::Concurrency(_) => {}
+        }
+    }
+
+    /// Returns the end of the window that an instant is in, if this limit counts by windows.
+    #[must_use]
+    pub fn window_end(&self, at: Timestamp) -> Option<Timestamp> {
+        match self {
+            Self::FixedWindow(meter) => Some(meter.window_end(at)),
+            Self::SlidingWindow(meter) => Some(meter.window_end(at)),
+            Self::TokenBucket(_)
+            | Self::LeakyBucket(_)
+            | Self::SlidingLog(_)
+            | Self::Concurrency(_) => None,
+        }
+    }
+
+    /// Returns the number that a script of a store adds up for `tokens`: the time in which a bucket refills them, else
+    /// their count.
+    #[must_use]
+    pub fn weight(&self, tokens: u64) -> Due {
+        match self {
+            Self::TokenBucket(meter) => meter.pace().span(tokens.min(meter.countable())),
+            _ => Due { micros: tokens.min(Quota::MAX_AMOUNT), parts: 0 },
+        }
+    }
+
+    /// Returns the most unreported tokens that are counted at once; no store could count more.
+    #[must_use]
+    pub fn countable(&self) -> u64 {
+        match self {
+            Self::TokenBucket(meter) => meter.countable(),
+            _ => Quota::MAX_AMOUNT,
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::algorithm::exact::rescale_up;
 use crate::algorithm::flat_bucket::FlatBucket;
-use crate::hold::LONGEST_DEBT;
+use crate::algorithm::leasable::MAX_DEBT;
 use crate::quota::{Quota, QuotaError};
 use crate::time::{Span, Timestamp};
 
@@ -25,7 +25,7 @@ pub struct Due {
 impl Due {
     /// The first whole microsecond that is not before this instant.
     #[inline]
-    pub(super) fn ceil(self) -> Timestamp {
+    pub(crate) fn ceil(self) -> Timestamp {
         Timestamp::from_micros(self.micros.saturating_add(u64::from(self.parts > 0)))
     }
 }
@@ -50,7 +50,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(quota: &Quota, capacity: u64) -> Result<Self, QuotaError> {
+    pub(crate) fn new(quota: &Quota, capacity: u64) -> Result<Self, QuotaError> {
         quota.validate()?;
         let window = quota.window();
         if quota.amount() == 0 {
@@ -75,24 +75,24 @@ impl Pace {
     }
 
     #[inline]
-    pub(super) fn capacity(&self) -> u64 {
+    pub(crate) fn capacity(&self) -> u64 {
         self.capacity
     }
 
     /// How long a whole bucket takes.
     #[inline]
-    pub(super) fn depth(&self) -> Due {
+    pub(crate) fn depth(&self) -> Due {
         self.depth
     }
 
     /// How many parts make a microsecond.
     #[inline]
-    pub(super) fn parts(&self) -> u64 {
+    pub(crate) fn parts(&self) -> u64 {
         self.parts
     }
 
     /// The same pace for states in one integer, if it allows for them.
-    pub(super) fn flat(&self) -> Option<FlatBucket> {
+    pub(crate) fn flat(&self) -> Option<FlatBucket> {
         FlatBucket::new(self.parts, self.period, self.capacity)
     }
 
@@ -119,7 +119,7 @@ impl Pace {
     }
 
     #[inline]
-    pub(super) fn add(&self, instant: Due, span: Due) -> Due {
+    pub(crate) fn add(&self, instant: Due, span: Due) -> Due {
         let parts = instant.parts + span.parts;
         let carry = parts >= self.parts;
         Due {
@@ -130,7 +130,7 @@ impl Pace {
 
     /// `later` minus `earlier`; zero when it is not later.
     #[inline]
-    pub(super) fn minus(&self, later: Due, earlier: Due) -> Due {
+    pub(crate) fn minus(&self, later: Due, earlier: Due) -> Due {
         if later <= earlier {
             return Due::default();
         }
@@ -143,41 +143,41 @@ impl Pace {
 
     /// The bucket after `cost` tokens left it.
     #[inline]
-    pub(super) fn after(&self, due: Due, now: Timestamp, cost: u64) -> Due {
+    pub(crate) fn after(&self, due: Due, now: Timestamp, cost: u64) -> Due {
         self.add(due.max(now.into()), self.span(cost))
     }
 
     /// The bucket after `cost` tokens left it at `at`, whether or not it had them. It owes at most
     /// another bucket for that.
-    pub(super) fn owing(&self, due: Due, at: Timestamp, cost: u64) -> Due {
+    pub(crate) fn owing(&self, due: Due, at: Timestamp, cost: u64) -> Due {
         let most = self.add(self.add(at.into(), self.depth), self.depth);
         due.max(self.after(due, at, cost.min(self.capacity)).min(most))
     }
 
     /// The bucket after `amount` tokens were taken from it at `at`, whether or not it had them. It is in
-    /// debt for so long, and for [`LONGEST_DEBT`] at the most.
-    pub(super) fn counting(&self, due: Due, at: Timestamp, amount: u64) -> Due {
-        let most = self.add((at + LONGEST_DEBT).into(), self.depth);
+    /// debt for so long, and for [`MAX_DEBT`] at the most.
+    pub(crate) fn counting(&self, due: Due, at: Timestamp, amount: u64) -> Due {
+        let most = self.add((at + MAX_DEBT).into(), self.depth);
         due.max(self.after(due, at, amount).min(most))
     }
 
-    /// How many tokens come back in [`LONGEST_DEBT`].
-    pub(super) fn countable(&self) -> u64 {
+    /// How many tokens come back in [`MAX_DEBT`].
+    pub(crate) fn countable(&self) -> u64 {
         if self.capacity == 0 {
             return 0;
         }
-        let debt = u128::from(LONGEST_DEBT.as_micros()) * u128::from(self.parts);
+        let debt = u128::from(MAX_DEBT.as_micros()) * u128::from(self.parts);
         let tokens = debt / u128::from(self.period);
         u64::try_from(tokens).unwrap_or(u64::MAX).min(Quota::MAX_AMOUNT)
     }
 
     #[inline]
-    pub(super) fn admits(&self, due: Due, now: Timestamp, cost: u64) -> bool {
+    pub(crate) fn admits(&self, due: Due, now: Timestamp, cost: u64) -> bool {
         self.after(due, now, cost) <= self.add(now.into(), self.depth)
     }
 
     #[inline]
-    pub(super) fn remaining(&self, due: Due, now: Timestamp) -> u64 {
+    pub(crate) fn remaining(&self, due: Due, now: Timestamp) -> u64 {
         let used = self.minus(due, now.into());
         if used == Due::default() {
             return self.capacity;
@@ -192,7 +192,7 @@ impl Pace {
         }
     }
 
-    pub(super) fn admits_at(&self, due: Due, now: Timestamp, cost: u64) -> Timestamp {
+    pub(crate) fn admits_at(&self, due: Due, now: Timestamp, cost: u64) -> Timestamp {
         let wanted = self.after(due, now, cost);
         self.minus(wanted, self.depth).ceil().max(now)
     }
@@ -203,18 +203,18 @@ impl Pace {
     /// Without the charge, a bucket that nobody else touched would be this much fuller now; whoever
     /// else came can only have kept more of it unhealed. Giving back just that much admits nothing
     /// that the limit would not have admitted without the charge.
-    pub(super) fn unhealed(&self, spent_until: Due, now: Timestamp, cost: u64) -> Due {
+    pub(crate) fn unhealed(&self, spent_until: Due, now: Timestamp, cost: u64) -> Due {
         self.minus(spent_until, now.into()).min(self.span(cost))
     }
 
     /// The start of the slot that ends at `due`.
-    pub(super) fn before(&self, due: Due, cost: u64) -> Due {
+    pub(crate) fn before(&self, due: Due, cost: u64) -> Due {
         self.minus(due, self.span(cost))
     }
 
     /// The instant at which a bucket of this pace is full that is used to the same fraction, at most a
     /// part later.
-    pub(super) fn keep_fraction(&self, old: &Self, due: Due, now: Timestamp) -> Due {
+    pub(crate) fn keep_fraction(&self, old: &Self, due: Due, now: Timestamp) -> Due {
         let used = old.in_parts(old.minus(due, now.into()));
         if used == 0 {
             return Due::default();
@@ -232,14 +232,14 @@ impl Pace {
     }
 
     /// The same instant in parts of this pace, at most a part later.
-    pub(super) fn keep_instant(&self, old: &Self, due: Due) -> Due {
+    pub(crate) fn keep_instant(&self, old: &Self, due: Due) -> Due {
         let parts = u128::from(due.parts) * u128::from(self.parts);
         let parts = parts.div_ceil(u128::from(old.parts));
         self.add(Due { parts: 0, ..due }, self.due_of(parts))
     }
 
     /// One token's time, rounded up to the next microsecond.
-    pub(super) fn interval(&self) -> Span {
+    pub(crate) fn interval(&self) -> Span {
         self.one.ceil().since(Timestamp::EPOCH)
     }
 }

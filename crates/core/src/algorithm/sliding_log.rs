@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use crate::algorithm::fixed_window::without_burst;
 use crate::algorithm::{Bound, Meter, State};
-use crate::decision::Slip;
+use crate::outcome::Slip;
 use crate::quota::{Quota, QuotaError};
 use crate::time::Timestamp;
 
@@ -38,8 +38,28 @@ impl Log {
     }
 
     /// How much was spent in all.
-    pub(super) fn spent(&self) -> u64 {
+    pub(crate) fn spent(&self) -> u64 {
         self.spent
+    }
+
+    /// Returns what was spent at each instant in either log, an instant of both once.
+    pub(crate) fn union(&self, other: &Self) -> Self {
+        let mut entries: Vec<(Timestamp, u64)> = self.entries().chain(other.entries()).collect();
+        // Of two entries of one instant the larger comes first and stays.
+        entries.sort_unstable_by_key(|(instant, cost)| (*instant, u64::MAX - cost));
+        entries.dedup_by_key(|(instant, _)| *instant);
+        Self::new(entries)
+    }
+
+    /// Returns this log with as much spent at `now` as is missing to `spent` in all.
+    pub(crate) fn raised_to(&self, spent: u64, now: Timestamp) -> Self {
+        let missing = spent.saturating_sub(self.spent());
+        let mut entries: Vec<(Timestamp, u64)> = self.entries().collect();
+        match entries.last_mut() {
+            Some((last, cost)) if *last >= now => *cost += missing,
+            _ => entries.push((now, missing)),
+        }
+        Self::new(entries)
     }
 }
 

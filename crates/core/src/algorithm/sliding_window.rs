@@ -5,9 +5,9 @@
 //! window, less than twice that in the worst trailing one, near the amount on even traffic.
 
 use crate::algorithm::fixed_window::{owed, window_end, without_burst};
+use crate::algorithm::leasable::LeasableAlgorithm;
 use crate::algorithm::{Bound, Meter, State};
-use crate::decision::Slip;
-use crate::hold::Lender;
+use crate::outcome::Slip;
 use crate::quota::{Quota, QuotaError};
 use crate::time::{Span, Timestamp};
 
@@ -178,7 +178,7 @@ impl Meter for SlidingWindow {
     }
 }
 
-impl Lender for SlidingWindow {
+impl LeasableAlgorithm for SlidingWindow {
     /// What was spent in the window before counts there.
     fn owe(&self, counts: &mut Counts, at: Timestamp, amount: u64) {
         self.owe_up_to(counts, at, amount, self.quota.amount());

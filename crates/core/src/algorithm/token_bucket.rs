@@ -4,10 +4,10 @@
 //! burst + rate x t in any span t, charges that were refunded not counted.
 
 use crate::algorithm::flat_bucket::FlatBucket;
+use crate::algorithm::leasable::LeasableAlgorithm;
 use crate::algorithm::pace::{Due, Pace};
 use crate::algorithm::{Bound, Meter, State};
-use crate::decision::Slip;
-use crate::hold::Lender;
+use crate::outcome::Slip;
 use crate::quota::{Quota, QuotaError};
 use crate::time::Timestamp;
 
@@ -16,7 +16,7 @@ use crate::time::Timestamp;
 pub struct TokenBucket {
     quota: Quota,
     pace: Pace,
-    pub(super) flat: Option<FlatBucket>,
+    pub(crate) flat: Option<FlatBucket>,
 }
 
 impl TokenBucket {
@@ -151,7 +151,7 @@ impl TokenBucket {
     }
 }
 
-impl Lender for TokenBucket {
+impl LeasableAlgorithm for TokenBucket {
     fn owe(&self, level: &mut Level, at: Timestamp, amount: u64) {
         if amount > 0 {
             level.due = self.pace.owing(level.due, at, amount);

@@ -2,9 +2,9 @@
 
 use smallvec::SmallVec;
 
-use super::{Hold, HoldId, Holds, Lender, Owed, Standing, margin, owed, portion, usable};
-use crate::algorithm::{Limit, Meter, State};
-use crate::decision::{Outcome, Verdict};
+use super::{Hold, HoldId, Holds, margin, portion, usable};
+use crate::algorithm::{LeasableAlgorithm, Limit, Meter, State};
+use crate::outcome::{Outcome, Verdict};
 use crate::time::{Span, Timestamp};
 
 /// How much of a hold was spent.
@@ -53,6 +53,28 @@ pub struct Granted {
     pub standing: Option<Standing>,
 }
 
+/// What a node has admitted without asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owed {
+    /// When the last of it was admitted, by the store's time: in that window it counts, unless it is later
+    /// than now. A bucket counts it now.
+    pub at: Timestamp,
+    /// How much it was by then, in all that is told under one name.
+    pub total: u64,
+}
+
+/// How a client stands with the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The client's own time. Of windows it stays at the start of the latest one that was counted in while the
+    /// store's clock is behind that.
+    pub at: Timestamp,
+    /// The store's clock. It can be set back.
+    pub clock: Timestamp,
+    /// What is remembered of it then.
+    pub state: State,
+}
+
 impl Limit {
     /// Whether some of this limit can be held ahead of use.
     #[must_use]
@@ -88,7 +110,11 @@ impl Limit {
     /// From when on a state and what is held beside it say no more than a fresh state and nothing.
     #[must_use]
     pub fn settled_at(&self, state: &State, holds: &Holds) -> Timestamp {
-        fn settled<M: Lender>(meter: &M, state: &mut M::State, holds: &Holds) -> Timestamp {
+        fn settled<M: LeasableAlgorithm>(
+            meter: &M,
+            state: &mut M::State,
+            holds: &Holds,
+        ) -> Timestamp {
             let mut over = Timestamp::EPOCH;
             // In the order in which they will be counted, which is not that of their ends.
             for hold in holds.iter() {
@@ -110,7 +136,7 @@ impl Limit {
     }
 }
 
-fn decide<M: Lender>(
+fn decide<M: LeasableAlgorithm>(
     meter: &M,
     state: &mut M::State,
     holds: &mut Holds,
@@ -119,7 +145,7 @@ fn decide<M: Lender>(
 ) -> Granted {
     let (own_now, capacity) = (meter.advance(state, now), meter.capacity());
     holds.expire(now, |hold| meter.owe(state, hold.last_use(), hold.rest(capacity)));
-    owed::settle(meter, state, holds, own_now, ask);
+    settle_unreported(meter, state, holds, own_now, ask);
     for report in &ask.reports {
         let news = holds.settle(report, capacity);
         meter.owe(state, own_now, news);
@@ -134,6 +160,27 @@ fn decide<M: Lender>(
     let (held, life) = hold(ask, holds, outcome.remaining, own_now, meter.ends(state));
     let standing = Some(Standing { at: own_now, clock: now, state: state.clone().into() });
     Granted { outcome, held, life, standing }
+}
+
+/// Counts what is new in what is owed, and remembers how much that was.
+fn settle_unreported<M: LeasableAlgorithm>(
+    meter: &M,
+    state: &mut M::State,
+    holds: &mut Holds,
+    now: Timestamp,
+    ask: &Ask,
+) {
+    if ask.owed.is_empty() {
+        return;
+    }
+    let mut known = holds.get(ask.id).map_or(0, |mark| mark.spent);
+    for owed in &ask.owed {
+        let total = owed.total.min(meter.countable());
+        meter.count(state, now, owed.at.min(now), total.saturating_sub(known));
+        known = known.max(total);
+    }
+    let until = now + ask.life.min(Hold::LONGEST);
+    holds.mark(Hold { id: ask.id, amount: known, spent: known, until });
 }
 
 /// Holds a portion of what is free. How much of it, and for how long.

@@ -8,7 +8,7 @@
 
 /// A random pair of numbers for each of the first [`WORDS`] words.
 #[derive(Clone)]
-pub(super) struct Multilinear {
+pub(crate) struct Multilinear {
     start: Pair,
     numbers: Box<[Pair; WORDS]>,
 }
@@ -16,11 +16,11 @@ pub(super) struct Multilinear {
 type Pair = (u128, u128);
 
 /// The longest input in words.
-pub(super) const WORDS: usize = 32;
+pub(crate) const WORDS: usize = 32;
 
 impl Multilinear {
     /// Draws all numbers from a secret.
-    pub(super) fn new(secret: &[u8; 32]) -> Self {
+    pub(crate) fn new(secret: &[u8; 32]) -> Self {
         let mut random = blake3::Hasher::new_keyed(secret).finalize_xof();
         let mut draw = || {
             let mut bytes = [0; 16];
@@ -37,13 +37,13 @@ impl Multilinear {
 
     /// A sum with nothing in it yet.
     #[inline]
-    pub(super) fn sum(&self) -> Sum<'_> {
+    pub(crate) fn sum(&self) -> Sum<'_> {
         Sum { sums: self.start, numbers: &self.numbers[..] }
     }
 }
 
 /// The hash of the words so far.
-pub(super) struct Sum<'n> {
+pub(crate) struct Sum<'n> {
     sums: Pair,
     numbers: &'n [Pair],
 }
@@ -59,7 +59,7 @@ impl Sum<'_> {
     /// Adds a header, which is not zero and tells how long the bytes are, and the bytes, the last word
     /// of them filled up with zeros. `None` when the input is longer than there are numbers.
     #[inline]
-    pub(super) fn part(&mut self, header: u64, bytes: &[u8]) -> Option<()> {
+    pub(crate) fn part(&mut self, header: u64, bytes: &[u8]) -> Option<()> {
         let (whole, rest) = bytes.as_chunks::<8>();
         let words = 1 + whole.len() + usize::from(!rest.is_empty());
         let (mine, left) = self.numbers.split_at_checked(words)?;
@@ -80,7 +80,7 @@ impl Sum<'_> {
     }
 
     #[inline]
-    pub(super) fn finish(self) -> u128 {
+    pub(crate) fn finish(self) -> u128 {
         let (one, other) = (scatter(self.sums.0), scatter(self.sums.1));
         (u128::from(one) << 64) | u128::from(other)
     }
