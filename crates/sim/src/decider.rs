@@ -6,8 +6,7 @@ use tidegate_limiter::{FailureCounts, Limiter, ManualClock, MemoryStore};
 use tidegate_rules::{Mode, OnStoreFailure, Rule, RuleSet};
 
 use crate::faults::FaultPlan;
-use crate::fleet::SimFleet;
-use crate::spec::SyncPhase;
+use crate::fleet::{SimFleet, SyncPhase};
 use crate::stats::{TrialOutcome, TrialStats};
 use crate::template::{ClientNames, RequestTemplate};
 use crate::traffic::Arrival;

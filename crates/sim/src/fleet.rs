@@ -6,19 +6,32 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 use std::sync::Arc;
 
+use clap::ValueEnum;
 use futures_util::FutureExt;
 use tidegate_core::{Decision, Limit, Request, Span, Timestamp};
 use tidegate_limiter::{FailureCounts, Limiter, ManualClock};
 use tidegate_rules::{Accuracy, Rule, RuleSet, Synced};
 
 use crate::faults::FaultPlan;
-use crate::spec::SyncPhase;
 use crate::store::{HEARTBEAT_INTERVAL, HEARTBEAT_RETRY, NodeStore, SimStore};
 
 /// Interval at which nodes release leases of idle clients.
 const SWEEP_INTERVAL: Span = Span::from_millis(250);
 /// Nothing is due.
 const NEVER: Timestamp = Timestamp::from_micros(u64::MAX);
+
+/// The instants at which nodes sync.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum SyncPhase {
+    /// At the same instants: all tell, and then all hear what was told, as the textbook has it
+    #[default]
+    Together,
+    /// At the same instants, one node after the other, each with one question that reports and reads.
+    #[value(skip)]
+    InTurn,
+    /// As nodes do it: each at its own time, told and heard in one question
+    Own,
+}
 
 /// A fleet of nodes on one store.
 pub(crate) struct SimFleet {

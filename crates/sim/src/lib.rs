@@ -25,10 +25,11 @@ mod workload;
 mod worst_window;
 
 pub use faults::{FaultPlan, StoreOutage};
+pub use fleet::SyncPhase;
 pub use plan::SimulationPlan;
 pub use plot::TrafficPlot;
 pub use report::{AlignedPeak, OutageCounts, ReportLine, SimulationReport, Timeline};
 pub use scenario::Scenario;
-pub use spec::{AccuracyKind, AlgorithmKind, SimulationSpec, SpecError, SyncPhase};
+pub use spec::{AccuracyKind, AlgorithmKind, SimulationSpec, SpecError};
 pub use system::SystemUnderTest;
 pub use workload::{TrafficKind, Workload};

@@ -5,8 +5,9 @@ use tidegate_core::{Algorithm, Limit, Quota, Span};
 use tidegate_rules::{Accuracy, Every, MaxAhead, Synced};
 
 use crate::faults::FaultPlan;
+use crate::fleet::SyncPhase;
 use crate::plan::{SimulationPlan, Trial};
-use crate::spec::{SpecError, SyncPhase, limit_rule, textbook_admissions};
+use crate::spec::{SpecError, limit_rule, textbook_admissions};
 use crate::system::SystemUnderTest;
 use crate::traffic::{TrafficLoad, TrafficShape};
 

@@ -8,6 +8,7 @@ use tidegate_rules::{
 };
 
 use crate::faults::FaultPlan;
+use crate::fleet::SyncPhase;
 use crate::plan::SimulationPlan;
 use crate::system::SystemUnderTest;
 use crate::traffic::TrafficLoad;
@@ -66,19 +67,6 @@ pub enum AccuracyKind {
     Synced,
     /// Each node enforces its part
     Split,
-}
-
-/// The instants at which nodes sync.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum SyncPhase {
-    /// At the same instants: all tell, and then all hear what was told, as the textbook has it
-    #[default]
-    Together,
-    /// At the same instants, one node after the other, each with one question that reports and reads.
-    #[value(skip)]
-    InTurn,
-    /// As nodes do it: each at its own time, told and heard in one question
-    Own,
 }
 
 /// The reason why a specification can't be simulated.

@@ -5,7 +5,7 @@ use tidegate_rules::{Accuracy, Rule, RuleErrors, RuleSet, Synced};
 
 use crate::decider::SimDecider;
 use crate::faults::FaultPlan;
-use crate::spec::SyncPhase;
+use crate::fleet::SyncPhase;
 use crate::template::{ClientNames, RequestTemplate};
 use crate::traffic::TrafficLoad;
 
