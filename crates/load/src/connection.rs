@@ -1,39 +1,9 @@
 //! A connection that carries one request after another.
 
+use crate::reply::{ConnectionError, LoadReply};
 use crate::request::LoadRequest;
 use crate::target::{ListenerKind, LoadTarget};
 use crate::{grpc, http, resp};
-
-/// The reply to a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum LoadReply {
-    Allowed,
-    Denied,
-    /// The server could not decide.
-    Unavailable,
-    /// Any other reply, with its text.
-    Other(String),
-}
-
-/// The reason why there is no reply. The connection can't be used again.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ConnectionError {
-    /// There is no connection.
-    Unreachable(String),
-    Broken(String),
-}
-
-impl ConnectionError {
-    pub(crate) fn broken(error: impl std::fmt::Display) -> Self {
-        Self::Broken(format!("the connection was lost: {error}"))
-    }
-
-    pub(crate) fn into_text(self) -> String {
-        match self {
-            Self::Unreachable(text) | Self::Broken(text) => text,
-        }
-    }
-}
 
 /// A request in the form of its protocol.
 pub(crate) enum LoadMessage {

@@ -11,7 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use tower_service::Service;
 
-use crate::connection::{ConnectionError, LoadReply};
+use crate::reply::{ConnectionError, LoadReply};
 use crate::request::{LoadRequest, filled};
 use crate::target::{ByteStream, LoadTarget};
 use tidegate_proto::tidegate::v1::CheckRequest;

@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::connection::{ConnectionError, LoadReply};
+use crate::reply::{ConnectionError, LoadReply};
 use crate::request::{LoadRequest, filled};
 use crate::target::LoadTarget;
 

@@ -7,6 +7,7 @@
 mod connection;
 mod grpc;
 mod http;
+mod reply;
 mod report;
 mod request;
 mod resp;

@@ -4,7 +4,7 @@ use std::io::{Error, ErrorKind};
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
-use crate::connection::{ConnectionError, LoadReply};
+use crate::reply::{ConnectionError, LoadReply};
 use crate::request::{LoadRequest, filled};
 use crate::target::{ByteStream, LoadTarget};
 

@@ -11,7 +11,8 @@ use tidegate_limiter::Clock;
 use tidegate_random::SeededRng;
 use tokio::task::JoinSet;
 
-use crate::connection::{ConnectionError, LoadConnection, LoadMessage, LoadReply};
+use crate::connection::{LoadConnection, LoadMessage};
+use crate::reply::{ConnectionError, LoadReply};
 use crate::report::LoadReport;
 use crate::request::{ClientPool, LoadRequest};
 use crate::schedule::{LoadBounds, SendSchedule};

@@ -154,9 +154,9 @@ mod tests {
     use proptest::prelude::*;
     use tidegate_limiter::ManualClock;
 
-    use super::super::connection::LoadReply;
-    use super::super::stats::LoadStats;
     use super::*;
+    use crate::reply::LoadReply;
+    use crate::stats::LoadStats;
 
     const NO_BOUNDS: LoadBounds = LoadBounds { requests: None, length: None };
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use tidegate_core::{Span, TerminalSafe, Timestamp};
 
-use crate::connection::{ConnectionError, LoadReply};
+use crate::reply::{ConnectionError, LoadReply};
 use crate::schedule::ScheduledSend;
 
 /// Most kinds of failures that are counted separately.
