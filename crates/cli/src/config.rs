@@ -5,6 +5,7 @@
 mod file;
 mod gateway;
 mod identity;
+mod reader;
 mod redis;
 mod resp;
 mod rules;

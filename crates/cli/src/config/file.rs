@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_saphyr::{Error, Location, Spanned};
-use tidegate_core::quota::window_of;
 use tidegate_core::{HeaderStyle, Ietf, Reset, Span};
 use tidegate_net::token::BearerToken;
-use tidegate_rules::{Mark, RuleSet, did_you_mean};
+use tidegate_rules::{Mark, RuleSet};
 use tidegate_service::config_error::{ConfigError, mark, read_file, unreadable};
 use tidegate_service::identity::IdentityConfig;
 use tidegate_service::rules::RuleSource;
@@ -18,6 +16,7 @@ use tidegate_service::service::rls::RlsHeaders;
 
 use crate::config::gateway::{GatewaySource, RawGateway};
 use crate::config::identity::RawIdentity;
+use crate::config::reader::{FieldReader, folder};
 use crate::config::redis::RawRedis;
 use crate::config::resp::{RawResp, RespPassword};
 use crate::config::rules::RawRules;
@@ -28,24 +27,24 @@ use crate::config::{Door, Drain, InvalidEntry};
 /// A configuration file, read and checked.
 #[derive(Debug, Default)]
 pub(crate) struct ConfigFile {
-    pub(super) http: Option<Door>,
-    pub(super) grpc: Option<Door>,
-    pub(super) resp: Option<Door>,
-    pub(super) resp_password: RespPassword,
-    pub(super) admin: Option<Door>,
-    pub(super) gateway: Option<Door>,
-    pub(super) token: Option<BearerToken>,
-    pub(super) max_keys: Option<usize>,
-    pub(super) redis: Option<RedisSource>,
+    pub(crate) http: Option<Door>,
+    pub(crate) grpc: Option<Door>,
+    pub(crate) resp: Option<Door>,
+    pub(crate) resp_password: RespPassword,
+    pub(crate) admin: Option<Door>,
+    pub(crate) gateway: Option<Door>,
+    pub(crate) token: Option<BearerToken>,
+    pub(crate) max_keys: Option<usize>,
+    pub(crate) redis: Option<RedisSource>,
     pub(crate) rules: Option<RuleSource>,
     pub(crate) envoy: Option<PathBuf>,
-    pub(super) copies: Option<PathBuf>,
-    pub(super) poll: Option<Span>,
-    pub(super) headers: HeaderStyle,
-    pub(super) rls_headers: RlsHeaders,
-    pub(super) identity: IdentityConfig,
-    pub(super) tls: Option<TlsConfig>,
-    pub(super) drain: Drain,
+    pub(crate) copies: Option<PathBuf>,
+    pub(crate) poll: Option<Span>,
+    pub(crate) headers: HeaderStyle,
+    pub(crate) rls_headers: RlsHeaders,
+    pub(crate) identity: IdentityConfig,
+    pub(crate) tls: Option<TlsConfig>,
+    pub(crate) drain: Drain,
     pub(crate) forwarding: Option<GatewaySource>,
 }
 
@@ -110,14 +109,14 @@ struct RawDrain {
 }
 
 /// How `headers.reset` tells a time.
-pub(super) const RESETS: [(&str, Reset); 2] = [("delta", Reset::Delta), ("epoch", Reset::Epoch)];
+pub(crate) const RESETS: [(&str, Reset); 2] = [("delta", Reset::Delta), ("epoch", Reset::Epoch)];
 
 /// The drafts of the IETF that `headers.ietf` knows.
-pub(super) const DRAFTS: [(&str, Ietf); 3] =
+pub(crate) const DRAFTS: [(&str, Ietf); 3] =
     [("11", Ietf::Current), ("6", Ietf::Six), ("off", Ietf::Off)];
 
 /// Which responses `headers.rls` has Envoy add headers to.
-pub(super) const RLS_HEADERS: [(&str, RlsHeaders); 3] =
+pub(crate) const RLS_HEADERS: [(&str, RlsHeaders); 3] =
     [("denied", RlsHeaders::Denied), ("all", RlsHeaders::All), ("off", RlsHeaders::Off)];
 
 impl ConfigFile {
@@ -148,44 +147,48 @@ impl ConfigFile {
                 let at = error.location().map(|location| place(&error, location));
                 ConfigError::Invalid(vec![InvalidEntry::new(&source, at, unreadable(&error, text))])
             })?;
-        let mut wrong = Wrongs { source: &source, found: Vec::new() };
+        let mut reader = FieldReader::new(&source);
         let listen = raw.listen;
         let rules = raw.rules.as_ref().map(|rules| &rules.value);
         let file = Self {
-            http: wrong.parsed("listen.http", listen.http),
-            grpc: wrong.parsed("listen.grpc", listen.grpc),
-            resp: wrong.parsed("listen.resp", listen.resp),
-            resp_password: raw.resp.resolve(folder(path), &mut wrong),
-            admin: wrong.parsed("listen.admin", listen.admin),
-            gateway: wrong.parsed("listen.gateway", listen.gateway),
-            token: wrong.parsed("admin.token", raw.admin.token),
-            redis: wrong.redis(path, &raw.store.memory, raw.store.redis),
-            max_keys: (raw.store.memory)
-                .and_then(|memory| wrong.whole("store.memory.max_keys", memory.max_keys, MAX_KEYS)),
+            http: reader.parsed("listen.http", listen.http),
+            grpc: reader.parsed("listen.grpc", listen.grpc),
+            resp: reader.parsed("listen.resp", listen.resp),
+            resp_password: raw.resp.resolve(folder(path), &mut reader),
+            admin: reader.parsed("listen.admin", listen.admin),
+            gateway: reader.parsed("listen.gateway", listen.gateway),
+            token: reader.parsed("admin.token", raw.admin.token),
+            redis: redis_source(&mut reader, path, &raw.store.memory, raw.store.redis),
+            max_keys: (raw.store.memory).and_then(|memory| {
+                reader.whole("store.memory.max_keys", memory.max_keys, MAX_KEYS)
+            }),
             headers: HeaderStyle {
-                reset: wrong.word("headers.reset", raw.headers.reset, RESETS),
-                ietf: wrong.word("headers.ietf", raw.headers.ietf, DRAFTS),
+                reset: reader.word("headers.reset", raw.headers.reset, RESETS),
+                ietf: reader.word("headers.ietf", raw.headers.ietf, DRAFTS),
             },
-            rls_headers: wrong.word("headers.rls", raw.headers.rls, RLS_HEADERS),
+            rls_headers: reader.word("headers.rls", raw.headers.rls, RLS_HEADERS),
             envoy: rules.and_then(|rules| Some(folder(path).join(rules.envoy.as_ref()?))),
             copies: rules.and_then(|rules| Some(folder(path).join(rules.copy.as_ref()?))),
-            poll: rules.and_then(|rules| rules.poll.clone()).map(|poll| wrong.poll(poll)),
+            poll: rules
+                .and_then(|rules| rules.poll.clone())
+                .map(|poll| poll_interval(&mut reader, poll)),
             rules: raw
                 .rules
-                .and_then(|rules| rules.value.source(rules.referenced, path, &mut wrong)),
-            identity: raw.identity.resolve(folder(path), &mut wrong),
+                .and_then(|rules| rules.value.source(rules.referenced, path, &mut reader)),
+            identity: raw.identity.resolve(folder(path), &mut reader),
             tls: raw
                 .tls
-                .and_then(|tls| tls.value.resolve(tls.referenced, folder(path), &mut wrong)),
+                .and_then(|tls| tls.value.resolve(tls.referenced, folder(path), &mut reader)),
             drain: Drain {
-                delay: wrong.span("drain.delay", raw.drain.delay, Drain::DELAY),
-                timeout: wrong.span("drain.timeout", raw.drain.timeout, Drain::TIMEOUT),
+                delay: reader.span("drain.delay", raw.drain.delay, Drain::DELAY),
+                timeout: reader.span("drain.timeout", raw.drain.timeout, Drain::TIMEOUT),
             },
             forwarding: (raw.gateway)
-                .map(|raw| raw.value.resolve(raw.referenced, folder(path), &mut wrong)),
+                .map(|raw| raw.value.resolve(raw.referenced, folder(path), &mut reader)),
         };
-        if !wrong.found.is_empty() {
-            return Err(ConfigError::Invalid(wrong.found));
+        let errors = reader.into_errors();
+        if !errors.is_empty() {
+            return Err(ConfigError::Invalid(errors));
         }
         match file.rules {
             Some(RuleSource::Inline(_)) => {
@@ -208,125 +211,33 @@ fn place(error: &Error, location: Location) -> Mark {
     }
 }
 
-/// What paths in a file are relative to: they mean the same wherever the process was started.
-pub(super) fn folder(path: &Path) -> &Path {
-    path.parent().unwrap_or(Path::new(""))
+/// Returns the Redis store, if there is one. It excludes a store in memory.
+fn redis_source(
+    reader: &mut FieldReader<'_>,
+    path: &Path,
+    memory: &Option<RawMemory>,
+    redis: Option<Spanned<RawRedis>>,
+) -> Option<RedisSource> {
+    let redis = redis?;
+    let at = redis.referenced;
+    if memory.is_some() {
+        reader.add(at, "store must have memory or redis, found both".to_owned());
+    }
+    redis.value.resolve(at, folder(path), reader)
 }
 
-/// Collects what is wrong with a file.
-pub(super) struct Wrongs<'s> {
-    source: &'s str,
-    found: Vec<InvalidEntry>,
-}
-
-impl Wrongs<'_> {
-    pub(super) fn add(&mut self, at: Location, message: String) {
-        self.found.push(InvalidEntry::new(self.source, Some(mark(at)), message));
+/// Returns the time between two polls of the rules: not more often than once a second.
+fn poll_interval(reader: &mut FieldReader<'_>, text: Spanned<String>) -> Span {
+    let at = text.referenced;
+    let poll = reader.span("rules.poll", Some(text), Span::SECOND);
+    if poll < Span::SECOND {
+        reader.add(at, format!("rules.poll must be 1s or more, found {poll}"));
     }
-
-    fn parsed<T: FromStr<Err = String>>(
-        &mut self,
-        name: &str,
-        text: Option<Spanned<String>>,
-    ) -> Option<T> {
-        let text = text?;
-        let parsed = text.value.parse();
-        parsed.map_err(|error| self.add(text.referenced, format!("{name} {error}"))).ok()
-    }
-
-    pub(super) fn word<T: Copy + Default, const N: usize>(
-        &mut self,
-        name: &str,
-        text: Option<Spanned<String>>,
-        words: [(&str, T); N],
-    ) -> T {
-        let Some(text) = text else { return T::default() };
-        if let Some((_, value)) = words.iter().find(|(word, _)| *word == text.value) {
-            return *value;
-        }
-        let words = words.map(|(word, _)| word);
-        let (wanted, meant) = (words.join(", "), did_you_mean(&text.value, words));
-        let message = format!("{name} must be one of {wanted}, found {:?}{meant}", text.value);
-        self.add(text.referenced, message);
-        T::default()
-    }
-
-    /// A length of time, which may be none: `0s`.
-    fn span(&mut self, name: &str, text: Option<Spanned<String>>, usual: Span) -> Span {
-        let Some(text) = text else { return usual };
-        match text.value.trim() {
-            "0" | "0s" | "0ms" => Span::ZERO,
-            value => window_of(value).unwrap_or_else(|_| {
-                let message = format!("{name} must be a time like 5s or 0s, found {value:?}");
-                self.add(text.referenced, message);
-                usual
-            }),
-        }
-    }
-
-    /// The same between a least and a most, which are said in words too.
-    pub(super) fn span_within(
-        &mut self,
-        name: &str,
-        text: Option<Spanned<String>>,
-        usual: Span,
-        (least, most, words): (Span, Span, &str),
-    ) -> Span {
-        let Some(text) = text else { return usual };
-        let at = text.referenced;
-        let found = self.span(name, Some(text), usual);
-        if !(least..=most).contains(&found) {
-            self.add(at, format!("{name} must be from {words}, found {found}"));
-            return usual;
-        }
-        found
-    }
-
-    /// A whole number, at least one, which may have its digits grouped.
-    pub(super) fn whole(
-        &mut self,
-        name: &str,
-        text: Option<Spanned<String>>,
-        most: usize,
-    ) -> Option<usize> {
-        let text = text?;
-        let number = text.value.replace('_', "").parse().ok();
-        let number = number.filter(|number| (1..=most).contains(number));
-        if number.is_none() {
-            let found = &text.value;
-            let wanted = format!("must be a whole number from 1 to {most}, found {found:?}");
-            self.add(text.referenced, format!("{name} {wanted}"));
-        }
-        number
-    }
-
-    fn redis(
-        &mut self,
-        path: &Path,
-        memory: &Option<RawMemory>,
-        redis: Option<Spanned<RawRedis>>,
-    ) -> Option<RedisSource> {
-        let redis = redis?;
-        let at = redis.referenced;
-        if memory.is_some() {
-            self.add(at, "store must have memory or redis, found both".to_owned());
-        }
-        redis.value.resolve(at, folder(path), self)
-    }
-
-    /// How often to look: not more than once a second.
-    fn poll(&mut self, text: Spanned<String>) -> Span {
-        let at = text.referenced;
-        let poll = self.span("rules.poll", Some(text), Span::SECOND);
-        if poll < Span::SECOND {
-            self.add(at, format!("rules.poll must be 1s or more, found {poll}"));
-        }
-        poll
-    }
+    poll
 }
 
 /// Most keys that a memory store can be told to hold.
-pub(super) const MAX_KEYS: usize = 1_000_000_000;
+pub(crate) const MAX_KEYS: usize = 1_000_000_000;
 
 /// What a YAML file is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

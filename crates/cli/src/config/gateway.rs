@@ -14,12 +14,12 @@ use tidegate_service::config_error::ConfigError;
 
 use self::route::RawRoute;
 use self::upstream::RawUpstream;
-pub(super) use self::upstream::{MAX_IN_FLIGHT, MAX_SERVERS};
-use crate::config::file::Wrongs;
+pub(crate) use self::upstream::{MAX_IN_FLIGHT, MAX_SERVERS};
+use crate::config::reader::FieldReader;
 use crate::config::{DEFAULT_GATEWAY, Door};
 
 /// What names of upstreams and routes look like.
-pub(super) const NAME_PATTERN: &str = "^[A-Za-z0-9_.-]{1,64}$";
+pub(crate) const NAME_PATTERN: &str = "^[A-Za-z0-9_.-]{1,64}$";
 
 /// Longest name of an upstream or a route.
 const MAX_NAME: usize = 64;
@@ -30,7 +30,7 @@ const YES_OR_NO: [(&str, bool); 2] = [("false", false), ("true", true)];
 /// `gateway` as it is written.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct RawGateway {
+pub(crate) struct RawGateway {
     upstreams: Vec<Spanned<RawUpstream>>,
     routes: Vec<Spanned<RawRoute>>,
     timeouts: RawTimeouts,
@@ -58,35 +58,35 @@ pub(crate) struct GatewaySource {
 }
 
 impl RawGateway {
-    /// What is meant, after everything wrong was added to `wrong`. Paths are relative to `folder`.
-    pub(super) fn resolve(
+    /// Returns the resolved form; its errors are added to `reader`. Paths are relative to `folder`.
+    pub(crate) fn resolve(
         self,
         at: Location,
         folder: &Path,
-        wrong: &mut Wrongs<'_>,
+        reader: &mut FieldReader<'_>,
     ) -> GatewaySource {
-        let upstreams = upstream::resolve(self.upstreams, folder, wrong);
+        let upstreams = upstream::resolve(self.upstreams, folder, reader);
         GatewaySource {
-            routes: route::resolve(self.routes, &upstreams, at, wrong),
+            routes: route::resolve(self.routes, &upstreams, at, reader),
             upstreams,
-            timeouts: self.timeouts.resolve(wrong),
-            max_wait: wrong.span_within(
+            timeouts: self.timeouts.resolve(reader),
+            max_wait: reader.span_within(
                 "gateway.max_wait",
                 self.max_wait,
                 GatewayConfig::MAX_WAIT,
                 (Span::ZERO, Span::HOUR, "0s to 1h"),
             ),
-            tell_upstream: wrong.word("gateway.tell_upstream", self.tell_upstream, YES_OR_NO),
+            tell_upstream: reader.word("gateway.tell_upstream", self.tell_upstream, YES_OR_NO),
         }
     }
 }
 
 impl RawTimeouts {
-    fn resolve(self, wrong: &mut Wrongs<'_>) -> Timeouts {
+    fn resolve(self, reader: &mut FieldReader<'_>) -> Timeouts {
         let usual = Timeouts::default();
         let mut span = |name: &str, text, usual| {
             let range = (Span::from_millis(1), Span::HOUR, "1ms to 1h");
-            wrong.span_within(&format!("gateway.timeouts.{name}"), text, usual, range)
+            reader.span_within(&format!("gateway.timeouts.{name}"), text, usual, range)
         };
         Timeouts {
             connect: span("connect", self.connect, usual.connect),
@@ -124,7 +124,7 @@ impl GatewaySource {
 ///
 /// # Errors
 /// A flag is no URL of a server, or a gateway was asked for that has no upstream.
-pub(super) fn resolve(
+pub(crate) fn resolve(
     flag: Option<Door>,
     upstream: &[Secret],
     listen: Option<Door>,
@@ -157,14 +157,14 @@ pub(super) fn resolve(
 
 /// The servers that `--upstream` names.
 fn of_flags(urls: &[Secret]) -> Result<Vec<ServerUrl>, ConfigError> {
-    let wrong = |reason| ConfigError::Elsewhere { place: "--upstream", reason };
+    let invalid = |reason| ConfigError::Elsewhere { place: "--upstream", reason };
     if urls.len() > MAX_SERVERS {
-        return Err(wrong(format!("at most {MAX_SERVERS} are wanted, found {}", urls.len())));
+        return Err(invalid(format!("at most {MAX_SERVERS} are wanted, found {}", urls.len())));
     }
-    urls.iter().map(|url| url.reveal().parse().map_err(wrong)).collect()
+    urls.iter().map(|url| url.reveal().parse().map_err(invalid)).collect()
 }
 
-/// What is wrong with the name of an upstream or a route, if anything.
+/// Returns the error in the name of an upstream or a route, if anything.
 fn unfit_name(name: &str) -> Option<String> {
     let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     let fits = (1..=MAX_NAME).contains(&name.len()) && name.chars().all(letter);

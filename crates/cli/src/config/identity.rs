@@ -17,12 +17,12 @@ use tidegate_rules::did_you_mean;
 use tidegate_service::identity::forwarded::ForwardedHeader;
 use tidegate_service::identity::{AddressConfig, IdentityConfig, JwtConfig, KeySource, TokenPlace};
 
-use super::file::Wrongs;
+use super::reader::FieldReader;
 
 /// `identity` as it is written. It has no `Debug`: it may hold a secret.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct RawIdentity {
+pub(crate) struct RawIdentity {
     trusted_proxies: Vec<Spanned<String>>,
     forwarded_header: Option<Spanned<String>>,
     ipv6_prefix: Option<Spanned<String>>,
@@ -77,24 +77,24 @@ impl From<OneOrMore> for Vec<String> {
 }
 
 impl RawIdentity {
-    /// What is meant, after everything wrong was added to `wrong`. Paths are relative to `folder`.
-    pub(super) fn resolve(self, folder: &Path, wrong: &mut Wrongs<'_>) -> IdentityConfig {
+    /// Returns the resolved form; its errors are added to `reader`. Paths are relative to `folder`.
+    pub(crate) fn resolve(self, folder: &Path, reader: &mut FieldReader<'_>) -> IdentityConfig {
         let usual = AddressConfig::default();
-        let header = self.forwarded_header.and_then(|text| noted(text, wrong, forwarded_header));
-        let prefix = self.ipv6_prefix.and_then(|text| noted(text, wrong, ipv6_prefix));
+        let header = self.forwarded_header.and_then(|text| noted(text, reader, forwarded_header));
+        let prefix = self.ipv6_prefix.and_then(|text| noted(text, reader, ipv6_prefix));
         let trusted = self.trusted_proxies.into_iter();
         let mut place = |name, raw: Option<Spanned<RawPlace>>, kinds: &[&str]| {
-            raw.and_then(|raw| noted(raw, wrong, |raw| lookup(name, &raw, kinds)))
+            raw.and_then(|raw| noted(raw, reader, |raw| lookup(name, &raw, kinds)))
         };
         let api_key = place("api_key", self.api_key, &["header", "query", "cookie"]);
         let session = place("session", self.session, &["cookie", "header"]);
         let jwt = self.jwt.and_then(|raw| {
             let at = raw.referenced;
-            raw.value.resolve(at, folder, wrong)
+            raw.value.resolve(at, folder, reader)
         });
         IdentityConfig {
             address: AddressConfig {
-                trusted: trusted.filter_map(|text| noted(text, wrong, network)).collect(),
+                trusted: trusted.filter_map(|text| noted(text, reader, network)).collect(),
                 header: header.unwrap_or(usual.header),
                 ipv6_prefix: prefix.unwrap_or(usual.ipv6_prefix),
             },
@@ -103,7 +103,7 @@ impl RawIdentity {
             jwt,
             attributes: (self.attributes.into_iter())
                 .filter_map(|(name, text)| {
-                    let found = noted(text, wrong, |text| custom(&name, &text))?;
+                    let found = noted(text, reader, |text| custom(&name, &text))?;
                     Some((name, found))
                 })
                 .collect(),
@@ -112,7 +112,12 @@ impl RawIdentity {
 }
 
 impl RawJwt {
-    fn resolve(self, at: Location, folder: &Path, wrong: &mut Wrongs<'_>) -> Option<JwtConfig> {
+    fn resolve(
+        self,
+        at: Location,
+        folder: &Path,
+        reader: &mut FieldReader<'_>,
+    ) -> Option<JwtConfig> {
         let secret = match self.secret {
             Some(text) => {
                 let at = text.referenced;
@@ -120,7 +125,7 @@ impl RawJwt {
                 if found < KeySource::MIN_SECRET {
                     let least = KeySource::MIN_SECRET;
                     let reason = format!("must be at least {least} bytes long, found {found}");
-                    wrong.add(at, format!("identity.jwt.secret {reason}"));
+                    reader.add(at, format!("identity.jwt.secret {reason}"));
                 }
                 Some(KeySource::Secret(Secret::from(text.value)))
             }
@@ -138,11 +143,11 @@ impl RawJwt {
         if keys.is_none() || !given.is_empty() {
             let found = if keys.is_none() { "none" } else { "several" };
             let wanted = "one of secret, secret_file, public_key, jwks";
-            wrong.add(at, format!("identity.jwt must have {wanted}, found {found}"));
+            reader.add(at, format!("identity.jwt must have {wanted}, found {found}"));
         }
         let algorithms: Vec<Algorithm> =
-            self.algorithms.into_iter().filter_map(|text| noted(text, wrong, algorithm)).collect();
-        let leeway = self.leeway.and_then(|text| noted(text, wrong, leeway));
+            self.algorithms.into_iter().filter_map(|text| noted(text, reader, algorithm)).collect();
+        let leeway = self.leeway.and_then(|text| noted(text, reader, leeway));
         let place = match (self.header, self.cookie) {
             (None, None) => Ok(TokenPlace::Bearer),
             (Some(name), None) if name.eq_ignore_ascii_case("authorization") => {
@@ -153,10 +158,10 @@ impl RawJwt {
                 lookup("jwt", &raw, &["header", "cookie"]).map(TokenPlace::Found)
             }
         };
-        let place = place.map_err(|reason| wrong.add(at, format!("identity.{reason}"))).ok()?;
+        let place = place.map_err(|reason| reader.add(at, format!("identity.{reason}"))).ok()?;
         let keys = keys?;
         if let Some(reason) = unfit(&keys, &algorithms) {
-            wrong.add(at, format!("identity.jwt.algorithms {reason}"));
+            reader.add(at, format!("identity.jwt.algorithms {reason}"));
         }
         Some(JwtConfig {
             keys,
@@ -172,11 +177,11 @@ impl RawJwt {
 /// What is meant by a value; if it can't be used, that is noted with its line.
 fn noted<T, U>(
     raw: Spanned<T>,
-    wrong: &mut Wrongs<'_>,
+    reader: &mut FieldReader<'_>,
     resolve: impl FnOnce(T) -> Result<U, String>,
 ) -> Option<U> {
     let at = raw.referenced;
-    resolve(raw.value).map_err(|reason| wrong.add(at, format!("identity.{reason}"))).ok()
+    resolve(raw.value).map_err(|reason| reader.add(at, format!("identity.{reason}"))).ok()
 }
 
 fn network(text: String) -> Result<IpNet, String> {

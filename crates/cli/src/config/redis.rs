@@ -8,13 +8,13 @@ use serde_saphyr::{Location, Spanned};
 use tidegate_core::quota::window_of;
 use tidegate_redis::{Address, RedisConfig, RedisConfigError, Servers, Tls, TlsIdentity};
 
-use super::file::Wrongs;
+use super::reader::FieldReader;
 use super::secrets::{RedisSource, Wanted};
 
 /// `store.redis` as it is written. It has no `Debug`: it holds passwords.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct RawRedis {
+pub(crate) struct RawRedis {
     url: Option<Spanned<String>>,
     cluster: Option<Spanned<Vec<String>>>,
     sentinel: Option<Spanned<RawSentinel>>,
@@ -50,13 +50,13 @@ struct RawTls {
 }
 
 impl RawRedis {
-    /// What is meant, or `None` after everything wrong was added to `wrong`. Paths are relative to
+    /// Returns the resolved form, or `None` after its errors were added to `reader`. Paths are relative to
     /// `folder`.
-    pub(super) fn resolve(
+    pub(crate) fn resolve(
         mut self,
         at: Location,
         folder: &Path,
-        wrong: &mut Wrongs<'_>,
+        reader: &mut FieldReader<'_>,
     ) -> Option<RedisSource> {
         let sentinel_login = self.sentinel.as_mut().and_then(|raw| raw.value.login());
         let forms = [
@@ -65,8 +65,8 @@ impl RawRedis {
             self.sentinel.map(|raw| Form::new("sentinel", raw, RawSentinel::resolve)),
             self.shards.map(|raw| Form::new("shards", raw, |shards| shards_of(&shards))),
         ];
-        let source = only(at, forms, wrong).map(RedisSource::new);
-        let mut build = Build { source, folder, wrong };
+        let source = only(at, forms, reader).map(RedisSource::new);
+        let mut build = Build { source, folder, reader };
         build.set(self.timeout, |config, text| Ok(config.with_timeout(length("timeout", &text)?)?));
         build.set(self.prefix, |config, text| Ok(config.with_prefix(text)?));
         build.set(self.denial_memory, |config, text| {
@@ -118,17 +118,21 @@ impl Form {
 }
 
 /// The one form that is given, if it is one and can be used.
-fn only(at: Location, forms: [Option<Form>; 4], wrong: &mut Wrongs<'_>) -> Option<RedisConfig> {
+fn only(
+    at: Location,
+    forms: [Option<Form>; 4],
+    reader: &mut FieldReader<'_>,
+) -> Option<RedisConfig> {
     let mut given: Vec<Form> = forms.into_iter().flatten().collect();
     match (given.pop(), given.as_slice()) {
         (Some(Form { name, at, config }), []) => config
-            .map_err(|Reason(reason)| wrong.add(at, format!("store.redis.{name}: {reason}")))
+            .map_err(|Reason(reason)| reader.add(at, format!("store.redis.{name}: {reason}")))
             .ok(),
         (last, others) => {
             let names: Vec<&str> = others.iter().chain(&last).map(|form| form.name).collect();
             let found = if names.is_empty() { "none".to_owned() } else { names.join(" and ") };
             let wanted = "one of url, cluster, sentinel, shards";
-            wrong.add(at, format!("store.redis must have {wanted}, found {found}"));
+            reader.add(at, format!("store.redis must have {wanted}, found {found}"));
             None
         }
     }
@@ -198,11 +202,11 @@ fn length(setting: &str, text: &str) -> Result<Duration, Reason> {
 
 /// A configuration to which one setting after another is added.
 struct Build<'w, 's> {
-    /// Nothing when a setting before this one was wrong; the others are looked at all the same, for
+    /// Nothing when a setting before this one was invalid; the others are checked all the same, for
     /// as long as there are servers to set them for.
     source: Option<RedisSource>,
     folder: &'w Path,
-    wrong: &'w mut Wrongs<'s>,
+    reader: &'w mut FieldReader<'s>,
 }
 
 impl Build<'_, '_> {
@@ -215,7 +219,7 @@ impl Build<'_, '_> {
         match set(source.config.clone(), raw.value) {
             Ok(config) => source.config = config,
             Err(Reason(reason)) => {
-                self.wrong.add(raw.referenced, format!("store.redis: {reason}"));
+                self.reader.add(raw.referenced, format!("store.redis: {reason}"));
             }
         }
     }
@@ -231,7 +235,7 @@ impl Build<'_, '_> {
             (Some(here), Some(_)) => {
                 let name = wanted.name();
                 let message = format!("store.redis must have {name} or {name}_file, found both");
-                self.wrong.add(here.referenced, message);
+                self.reader.add(here.referenced, message);
             }
             (Some(here), None) => {
                 self.set(Some(here), |config, secret| Ok(wanted.put(config, secret)?));

@@ -8,7 +8,7 @@ use tidegate_redis::Secret;
 use tidegate_service::config_error::ConfigError;
 
 use crate::config::environment;
-use crate::config::file::Wrongs;
+use crate::config::reader::FieldReader;
 use crate::config::secrets::in_file;
 
 /// Has the password where the configuration has none.
@@ -17,7 +17,7 @@ const VARIABLE: &str = "TIDEGATE_RESP_PASSWORD";
 /// `resp` as it is written. It has no `Debug`: it holds a password.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct RawResp {
+pub(crate) struct RawResp {
     password: Option<Spanned<String>>,
     password_file: Option<Spanned<PathBuf>>,
 }
@@ -33,20 +33,20 @@ pub(crate) enum RespPassword {
 }
 
 impl RawResp {
-    /// What is meant; everything wrong is added to `wrong`. Paths are relative to `folder`.
-    pub(super) fn resolve(self, folder: &Path, wrong: &mut Wrongs<'_>) -> RespPassword {
+    /// Returns the resolved form; its errors are added to `reader`. Paths are relative to `folder`.
+    pub(crate) fn resolve(self, folder: &Path, reader: &mut FieldReader<'_>) -> RespPassword {
         match (self.password, self.password_file) {
             (None, None) => RespPassword::Elsewhere,
             (None, Some(file)) => RespPassword::File(folder.join(file.value)),
             (Some(password), None) if password.value.is_empty() => {
                 let message = "resp.password must be some text, found none";
-                wrong.add(password.referenced, message.to_owned());
+                reader.add(password.referenced, message.to_owned());
                 RespPassword::Elsewhere
             }
             (Some(password), None) => RespPassword::Here(Secret::from(password.value)),
             (Some(password), Some(_)) => {
                 let message = "resp must have password or password_file, found both";
-                wrong.add(password.referenced, message.to_owned());
+                reader.add(password.referenced, message.to_owned());
                 RespPassword::Elsewhere
             }
         }
@@ -59,7 +59,7 @@ impl RespPassword {
     /// # Errors
     /// Its file can't be read, or has nothing in it: a door that was to have a password is not opened
     /// without one.
-    pub(super) fn load(self) -> Result<Option<Secret>, ConfigError> {
+    pub(crate) fn load(self) -> Result<Option<Secret>, ConfigError> {
         match self {
             Self::Elsewhere => Ok(environment(VARIABLE)?.map(Secret::from)),
             Self::Here(password) => Ok(Some(password)),

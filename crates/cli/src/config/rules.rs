@@ -10,7 +10,7 @@ use tidegate_redis::{RedisConfig, Secret};
 use tidegate_service::config_error::ConfigError;
 use tidegate_service::rules::{RuleSource, RulesRedis, RulesUrl};
 
-use super::file::{Wrongs, folder};
+use super::reader::{FieldReader, folder};
 use super::secrets::RedisSource;
 use super::{client_tls, environment};
 
@@ -20,23 +20,23 @@ pub(crate) const TOKEN_VARIABLE: &str = "TIDEGATE_RULES_TOKEN";
 /// `rules` as it is written.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct RawRules {
+pub(crate) struct RawRules {
     file: Option<PathBuf>,
     redis: Option<Spanned<String>>,
     url: Option<Spanned<String>>,
     inline: Option<IgnoredAny>,
-    pub(super) envoy: Option<PathBuf>,
-    pub(super) copy: Option<PathBuf>,
-    pub(super) poll: Option<Spanned<String>>,
+    pub(crate) envoy: Option<PathBuf>,
+    pub(crate) copy: Option<PathBuf>,
+    pub(crate) poll: Option<Spanned<String>>,
 }
 
 impl RawRules {
-    /// The source, or `None` after what is wrong was added.
-    pub(super) fn source(
+    /// Returns the source, or `None` after its errors were added to `reader`.
+    pub(crate) fn source(
         self,
         at: Location,
         path: &Path,
-        wrong: &mut Wrongs<'_>,
+        reader: &mut FieldReader<'_>,
     ) -> Option<RuleSource> {
         let envoy = self.envoy.is_some();
         let mut given: Vec<(&str, Option<RuleSource>)> = Vec::new();
@@ -45,13 +45,13 @@ impl RawRules {
         }
         if let Some(redis) = self.redis {
             let source = of_redis(&redis.value);
-            let noted = source.map_err(|error| wrong.add(redis.referenced, error));
+            let noted = source.map_err(|error| reader.add(redis.referenced, error));
             given.push(("redis", noted.ok().map(RuleSource::Redis)));
         }
         if let Some(url) = self.url {
             let source = url_source(&url.value);
             let said = |error| format!("rules.url {error}");
-            let noted = source.map_err(|error| wrong.add(url.referenced, said(error)));
+            let noted = source.map_err(|error| reader.add(url.referenced, said(error)));
             given.push(("url", noted.ok().map(RuleSource::Url)));
         }
         if self.inline.is_some() {
@@ -65,7 +65,7 @@ impl RawRules {
                 let names: Vec<&str> = names.collect();
                 let found = if names.is_empty() { "none".to_owned() } else { names.join(" and ") };
                 let wanted = "rules must have one of file, redis, url, inline, or envoy";
-                wrong.add(at, format!("{wanted}, found {found}"));
+                reader.add(at, format!("{wanted}, found {found}"));
                 None
             }
         }
@@ -98,14 +98,14 @@ fn url_source(text: &str) -> Result<RulesUrl, String> {
 ///
 /// # Errors
 /// It is a URL that can't be used. The error shows no part of it that may be a password.
-pub(super) fn source_of_flag(place: &Secret) -> Result<RuleSource, ConfigError> {
-    let wrong = |reason| ConfigError::Elsewhere { place: "--rules", reason };
+pub(crate) fn source_of_flag(place: &Secret) -> Result<RuleSource, ConfigError> {
+    let invalid = |reason| ConfigError::Elsewhere { place: "--rules", reason };
     let text = place.reveal();
     match text.split_once("://") {
-        Some(("http" | "https", _)) => Ok(RuleSource::Url(url_source(text).map_err(wrong)?)),
+        Some(("http" | "https", _)) => Ok(RuleSource::Url(url_source(text).map_err(invalid)?)),
         Some((scheme, _)) if scheme.starts_with("redis") => {
             let config: Result<RedisConfig, _> = text.parse();
-            let config = config.map_err(|error| wrong(error.to_string()))?;
+            let config = config.map_err(|error| invalid(error.to_string()))?;
             Ok(RuleSource::Redis(RulesRedis::NativeRules(Box::new(config))))
         }
         _ => Ok(RuleSource::File(PathBuf::from(text))),
@@ -116,7 +116,7 @@ pub(super) fn source_of_flag(place: &Secret) -> Result<RuleSource, ConfigError> 
 ///
 /// # Errors
 /// A secret can't be read.
-pub(super) fn load_source(source: RuleSource) -> Result<RuleSource, ConfigError> {
+pub(crate) fn load_source(source: RuleSource) -> Result<RuleSource, ConfigError> {
     Ok(match source {
         RuleSource::Redis(RulesRedis::NativeRules(config)) => {
             RuleSource::Redis(RulesRedis::NativeRules(Box::new(RedisSource::new(*config).load()?)))

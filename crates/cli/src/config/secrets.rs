@@ -14,20 +14,20 @@ const SECRET_VARIABLE: &str = "TIDEGATE_REDIS_SECRET";
 /// Redis as the configuration says, before the secrets are there that are kept elsewhere.
 #[derive(Debug)]
 pub(crate) struct RedisSource {
-    pub(super) config: RedisConfig,
-    pub(super) files: Vec<(Wanted, PathBuf)>,
+    pub(crate) config: RedisConfig,
+    pub(crate) files: Vec<(Wanted, PathBuf)>,
 }
 
 /// What a secret is for.
 #[derive(Clone, Debug)]
-pub(super) enum Wanted {
+pub(crate) enum Wanted {
     Password,
     FleetSecret,
     SentinelLogin { user: Option<String> },
 }
 
 impl RedisSource {
-    pub(super) fn new(config: RedisConfig) -> Self {
+    pub(crate) fn new(config: RedisConfig) -> Self {
         Self { config, files: Vec::new() }
     }
 
@@ -35,7 +35,7 @@ impl RedisSource {
     ///
     /// # Errors
     /// It is no URL of servers. The error shows no part of it that may be a password.
-    pub(super) fn of_flag(url: &Secret) -> Result<Self, ConfigError> {
+    pub(crate) fn of_flag(url: &Secret) -> Result<Self, ConfigError> {
         url.reveal().parse().map(Self::new).map_err(said_by("--redis"))
     }
 
@@ -43,7 +43,7 @@ impl RedisSource {
     ///
     /// # Errors
     /// A file can't be read, or what is found can't be a secret.
-    pub(super) fn load(self) -> Result<RedisConfig, ConfigError> {
+    pub(crate) fn load(self) -> Result<RedisConfig, ConfigError> {
         let mut config = self.config;
         for (wanted, path) in self.files {
             let put = wanted.put(config, in_file(&path)?);
@@ -65,7 +65,7 @@ impl RedisSource {
 
 impl Wanted {
     /// The key that has it in the configuration.
-    pub(super) fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Password => "password",
             Self::FleetSecret => "secret",
@@ -74,7 +74,7 @@ impl Wanted {
     }
 
     /// The configuration with the secret.
-    pub(super) fn put(
+    pub(crate) fn put(
         self,
         config: RedisConfig,
         secret: impl Into<Secret>,
@@ -88,7 +88,7 @@ impl Wanted {
 }
 
 /// A secret in a file of its own. The end of its line does not belong to it.
-pub(super) fn in_file(path: &Path) -> Result<String, ConfigError> {
+pub(crate) fn in_file(path: &Path) -> Result<String, ConfigError> {
     const MAX_LENGTH: usize = 4_096;
     let text = read_file(path, MAX_LENGTH)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())

@@ -7,15 +7,15 @@ use serde_saphyr::{Location, Spanned};
 use tidegate_net::listener::tls::TlsFiles;
 use tidegate_rules::did_you_mean;
 
-use crate::config::file::Wrongs;
+use crate::config::reader::FieldReader;
 
 /// The doors that can speak TLS.
-pub(super) const DOORS: [&str; 5] = ["http", "grpc", "resp", "admin", "gateway"];
+pub(crate) const DOORS: [&str; 5] = ["http", "grpc", "resp", "admin", "gateway"];
 
 /// `tls` as it is written.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct RawTls {
+pub(crate) struct RawTls {
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
     client_ca: Option<PathBuf>,
@@ -37,16 +37,16 @@ impl TlsConfig {
 }
 
 impl RawTls {
-    /// What is meant, or `None` after everything wrong was added to `wrong`. Paths are relative to
+    /// Returns the resolved form, or `None` after its errors were added to `reader`. Paths are relative to
     /// `folder`.
-    pub(super) fn resolve(
+    pub(crate) fn resolve(
         self,
         at: Location,
         folder: &Path,
-        wrong: &mut Wrongs<'_>,
+        reader: &mut FieldReader<'_>,
     ) -> Option<TlsConfig> {
         let (Some(certificate), Some(key)) = (self.certificate, self.key) else {
-            wrong.add(at, "tls must have certificate and key, found one at the most".to_owned());
+            reader.add(at, "tls must have certificate and key, found one at the most".to_owned());
             return None;
         };
         let mut doors = Vec::new();
@@ -57,7 +57,7 @@ impl RawTls {
                 let (wanted, meant) = (DOORS.join(", "), did_you_mean(&door.value, DOORS));
                 let found = format!("{:?}{meant}", door.value);
                 let message = format!("tls.doors must be some of {wanted}, found {found}");
-                wrong.add(door.referenced, message);
+                reader.add(door.referenced, message);
             }
         }
         if self.doors.is_none() {

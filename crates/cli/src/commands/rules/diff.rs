@@ -6,9 +6,9 @@ use clap::Args;
 use serde::Deserialize;
 use tidegate_core::TerminalSafe;
 
-use super::super::{Ending, Failure, Output};
 use super::ask::{Answer, Door};
 use super::document::Document;
+use crate::commands::{Ending, Failure, Output};
 
 /// Shows what pushing a document would change, or what changed between two versions
 ///

@@ -2,8 +2,8 @@
 
 use clap::Args;
 
-use super::super::{Ending, Failure, Output};
 use super::ask::Door;
+use crate::commands::{Ending, Failure, Output};
 
 /// Prints the document in force, as it was pushed
 #[derive(Debug, Args)]

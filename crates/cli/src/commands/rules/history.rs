@@ -3,10 +3,10 @@
 use clap::Args;
 use serde::Deserialize;
 
-use super::super::{Ending, Failure, Output};
 use super::ask::{Answer, Door};
 use super::status::Standing;
 use super::table::{Table, instant};
+use crate::commands::{Ending, Failure, Output};
 
 /// Lists the versions that are kept: who pushed each, when and why
 #[derive(Debug, Args)]

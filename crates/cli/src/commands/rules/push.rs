@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Deserialize;
 
-use super::super::{Ending, Failure, Output};
 use super::ask::{Change, Door};
 use super::diff::Difference;
 use super::document::Document;
 use super::status::Standing;
+use crate::commands::{Ending, Failure, Output};
 use crate::config;
 
 /// Most characters of who and why, as the server takes them.

@@ -2,12 +2,12 @@
 
 use clap::Args;
 
-use super::super::{Ending, Failure, Output};
 use super::ask::{Change, Door};
 use super::diff::Difference;
 use super::history::{self, Versions};
 use super::push::{Words, send};
 use super::status::Standing;
+use crate::commands::{Ending, Failure, Output};
 
 /// How far back to look for the version before the one in force.
 const KEPT: u32 = 50;

@@ -4,9 +4,9 @@ use clap::Args;
 use serde::Deserialize;
 use tidegate_core::TerminalSafe;
 
-use super::super::{Ending, Failure, Output};
 use super::ask::Door;
 use super::table::{Table, instant};
+use crate::commands::{Ending, Failure, Output};
 
 /// Lists the nodes and which version each has
 ///

@@ -5,9 +5,9 @@ use std::path::Path;
 use tidegate_core::{Quota, Span};
 use tidegate_sim::{FaultPlan, SimulationPlan, SimulationSpec, SystemUnderTest, Workload};
 
-use super::super::{Failure, Output, named_values};
 use super::Simulate;
 use super::rules::{note_held, read_rules};
+use crate::commands::{Failure, Output, named_values};
 
 impl Simulate {
     /// Returns the simulation of one limit.

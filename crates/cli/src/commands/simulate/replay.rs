@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
 
-use super::super::progress::Progress;
-use super::super::{Ending, Failure, Output, named_values};
 use super::Simulate;
 use super::rules::{note_held, read_rules};
+use crate::commands::progress::Progress;
+use crate::commands::{Ending, Failure, Output, named_values};
 use tidegate_sim::log::{BadLine, LogFormat, open_log};
 use tidegate_sim::replay::{self, ReplayError};
 

@@ -3,7 +3,7 @@
 use clap::{CommandFactory, Parser};
 use serde_json::Value;
 
-use super::super::{Arguments, Command, Ending, Failure, Output};
+use crate::commands::{Arguments, Command, Ending, Failure, Output};
 
 /// Runs `tidegate simulate` with these arguments: how it ended, and what stands on stdout.
 fn simulated(arguments: &[&str]) -> Result<(Ending, String), Failure> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-use crate::config::file::Wrongs;
+use crate::config::reader::FieldReader;
 use hyper::Method;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, de};
@@ -21,7 +21,7 @@ const METHODS: [&str; 9] =
 /// One of `gateway.routes` as it is written.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct RawRoute {
+pub(crate) struct RawRoute {
     name: Option<Spanned<String>>,
     host: Option<Spanned<String>>,
     path: Option<Spanned<String>>,
@@ -60,12 +60,12 @@ impl<'de> Deserialize<'de> for RawMethods {
     }
 }
 
-/// What is meant, after everything wrong was added to `wrong`; `at` is where the gateway is described.
-pub(super) fn resolve(
+/// Returns the resolved form; its errors are added to `reader`; `at` is where the gateway is described.
+pub(crate) fn resolve(
     raw: Vec<Spanned<RawRoute>>,
     upstreams: &[UpstreamConfig],
     at: Location,
-    wrong: &mut Wrongs<'_>,
+    reader: &mut FieldReader<'_>,
 ) -> Vec<RouteConfig> {
     if raw.is_empty() {
         return match upstreams {
@@ -74,7 +74,7 @@ pub(super) fn resolve(
             several => {
                 let wanted = "say which requests go to which upstream, if there are several";
                 let found = format!("no route and {} upstreams", several.len());
-                wrong.add(at, format!("gateway.routes must {wanted}, found {found}"));
+                reader.add(at, format!("gateway.routes must {wanted}, found {found}"));
                 Vec::new()
             }
         };
@@ -82,14 +82,14 @@ pub(super) fn resolve(
     let mut names = Vec::new();
     for name in raw.iter().filter_map(|route| route.value.name.as_ref()) {
         if let Some(reason) = unfit_name(&name.value) {
-            wrong.add(name.referenced, format!("gateway.routes.name {reason}"));
+            reader.add(name.referenced, format!("gateway.routes.name {reason}"));
         } else if is_repeated(&mut names, &name.value) {
             let found = format!("{:?} twice", name.value);
             let message = format!("gateway.routes.name must be another for each, found {found}");
-            wrong.add(name.referenced, message);
+            reader.add(name.referenced, message);
         }
     }
-    raw.into_iter().map(|route| route.value.resolve(route.referenced, upstreams, wrong)).collect()
+    raw.into_iter().map(|route| route.value.resolve(route.referenced, upstreams, reader)).collect()
 }
 
 impl RawRoute {
@@ -97,9 +97,9 @@ impl RawRoute {
         self,
         at: Location,
         upstreams: &[UpstreamConfig],
-        wrong: &mut Wrongs<'_>,
+        reader: &mut FieldReader<'_>,
     ) -> RouteConfig {
-        let upstream = place(self.upstream, at, upstreams, wrong);
+        let upstream = place(self.upstream, at, upstreams, reader);
         let usual = || upstreams.get(upstream).map_or_else(|| "".into(), |at| Arc::clone(&at.name));
         let mut words = |name: &str, text: Option<Spanned<String>>, read: Read| {
             let text = text?;
@@ -109,7 +109,7 @@ impl RawRoute {
                     let found = &text.value;
                     let message =
                         format!("gateway.routes.{name} must be {reason}, found {found:?}");
-                    wrong.add(text.referenced, message);
+                    reader.add(text.referenced, message);
                 })
                 .ok()
         };
@@ -118,9 +118,9 @@ impl RawRoute {
             name: self.name.map_or_else(usual, |name| name.value.into()),
             host,
             path,
-            methods: self.method.map_or_else(Vec::new, |methods| methods_of(methods, wrong)),
+            methods: self.method.map_or_else(Vec::new, |methods| methods_of(methods, reader)),
             upstream,
-            priority: wrong.word("gateway.routes.priority", self.priority, Priority::WORDS),
+            priority: reader.word("gateway.routes.priority", self.priority, Priority::WORDS),
         }
     }
 }
@@ -133,7 +133,7 @@ fn place(
     name: Option<Spanned<String>>,
     at: Location,
     upstreams: &[UpstreamConfig],
-    wrong: &mut Wrongs<'_>,
+    reader: &mut FieldReader<'_>,
 ) -> usize {
     let names: Vec<&str> = upstreams.iter().map(|upstream| &*upstream.name).collect();
     let found = match &name {
@@ -152,7 +152,7 @@ fn place(
         names => format!("be one of {}", names.join(", ")),
     };
     let at = name.map_or(at, |name| name.referenced);
-    wrong.add(at, format!("gateway.routes.upstream must {wanted}, found {found}"));
+    reader.add(at, format!("gateway.routes.upstream must {wanted}, found {found}"));
     0
 }
 
@@ -175,11 +175,12 @@ fn path(text: &str) -> Result<Words, &'static str> {
     if fits { Ok(Words::new(text)) } else { Err(wanted) }
 }
 
-fn methods_of(raw: Spanned<RawMethods>, wrong: &mut Wrongs<'_>) -> Vec<Method> {
+fn methods_of(raw: Spanned<RawMethods>, reader: &mut FieldReader<'_>) -> Vec<Method> {
     let at = raw.referenced;
     let RawMethods(texts) = raw.value;
     if texts.is_empty() {
-        wrong.add(at, "gateway.routes.method must be some, or left out for all, found none".into());
+        reader
+            .add(at, "gateway.routes.method must be some, or left out for all, found none".into());
     }
     let mut methods = Vec::with_capacity(texts.len());
     for text in texts {
@@ -189,7 +190,7 @@ fn methods_of(raw: Spanned<RawMethods>, wrong: &mut Wrongs<'_>) -> Vec<Method> {
             _ => {
                 let found = format!("{text:?}{}", did_you_mean(&text, METHODS));
                 let wanted = "must be in capitals, like GET or POST";
-                wrong.add(at, format!("gateway.routes.method {wanted}, found {found}"));
+                reader.add(at, format!("gateway.routes.method {wanted}, found {found}"));
             }
         }
     }

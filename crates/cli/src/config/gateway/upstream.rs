@@ -9,19 +9,19 @@ use tidegate_core::Span;
 use tidegate_gateway::{HealthConfig, ServerUrl, UpstreamConfig};
 use tidegate_net::client::ClientTls;
 
-use crate::config::file::Wrongs;
 use crate::config::gateway::{is_repeated, unfit_name};
+use crate::config::reader::FieldReader;
 
 /// Most servers of an upstream.
-pub(in crate::config) const MAX_SERVERS: usize = 64;
+pub(crate) const MAX_SERVERS: usize = 64;
 
 /// Highest cap on the requests that are under way at an upstream.
-pub(in crate::config) const MAX_IN_FLIGHT: usize = 1_000_000;
+pub(crate) const MAX_IN_FLIGHT: usize = 1_000_000;
 
 /// One of `gateway.upstreams` as it is written.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct RawUpstream {
+pub(crate) struct RawUpstream {
     name: Option<Spanned<String>>,
     servers: Vec<Spanned<String>>,
     ca: Option<PathBuf>,
@@ -39,41 +39,41 @@ struct RawHealth {
     timeout: Option<Spanned<String>>,
 }
 
-/// What is meant, one for each that is written, after everything wrong was added to `wrong`. Paths are
+/// Returns the resolved form of each; errors are added to `reader`. Paths are
 /// relative to `folder`.
-pub(super) fn resolve(
+pub(crate) fn resolve(
     raw: Vec<Spanned<RawUpstream>>,
     folder: &Path,
-    wrong: &mut Wrongs<'_>,
+    reader: &mut FieldReader<'_>,
 ) -> Vec<UpstreamConfig> {
     let mut names = Vec::new();
     for upstream in &raw {
         let Some(name) = &upstream.value.name else {
             let message = "gateway.upstreams must have a name each, found none";
-            wrong.add(upstream.referenced, message.to_owned());
+            reader.add(upstream.referenced, message.to_owned());
             continue;
         };
         if let Some(reason) = unfit_name(&name.value) {
-            wrong.add(name.referenced, format!("gateway.upstreams.name {reason}"));
+            reader.add(name.referenced, format!("gateway.upstreams.name {reason}"));
         } else if is_repeated(&mut names, &name.value) {
             let found = format!("{:?} twice", name.value);
             let message = format!("gateway.upstreams.name must be another for each, found {found}");
-            wrong.add(name.referenced, message);
+            reader.add(name.referenced, message);
         }
     }
     raw.into_iter()
-        .map(|upstream| upstream.value.resolve(upstream.referenced, folder, wrong))
+        .map(|upstream| upstream.value.resolve(upstream.referenced, folder, reader))
         .collect()
 }
 
 impl RawUpstream {
-    fn resolve(self, at: Location, folder: &Path, wrong: &mut Wrongs<'_>) -> UpstreamConfig {
+    fn resolve(self, at: Location, folder: &Path, reader: &mut FieldReader<'_>) -> UpstreamConfig {
         let name: Arc<str> = self.name.map_or_else(String::new, |name| name.value).into();
         if !(1..=MAX_SERVERS).contains(&self.servers.len()) {
             let found = self.servers.len();
             let wanted = format!("must be 1 to {MAX_SERVERS} URLs, found {found}");
             let at = self.servers.get(MAX_SERVERS).map_or(at, |server| server.referenced);
-            wrong.add(at, format!("gateway.upstreams.servers {wanted}"));
+            reader.add(at, format!("gateway.upstreams.servers {wanted}"));
         }
         let mut servers: Vec<ServerUrl> = Vec::with_capacity(self.servers.len());
         // One that can't be read may have been meant for TLS.
@@ -93,7 +93,7 @@ impl RawUpstream {
                     reason
                 }
             };
-            wrong.add(text.referenced, format!("gateway.upstreams.servers {reason}"));
+            reader.add(text.referenced, format!("gateway.upstreams.servers {reason}"));
         }
         let path = |path: PathBuf| folder.join(path);
         let (ca, identity) = (self.ca.map(path), (self.certificate, self.key));
@@ -103,24 +103,24 @@ impl RawUpstream {
             (certificate, _) => {
                 let found = if certificate.is_some() { "certificate" } else { "key" };
                 let wanted = "both or neither of certificate and key";
-                wrong.add(at, format!("gateway.upstreams must have {wanted}, found {found}"));
+                reader.add(at, format!("gateway.upstreams must have {wanted}, found {found}"));
                 None
             }
         };
         let tls = ClientTls { ca, identity };
         if tls != ClientTls::default() && !speaks_tls {
             let wanted = "an https:// server with ca or certificate";
-            wrong.add(at, format!("gateway.upstreams must have {wanted}, found none"));
+            reader.add(at, format!("gateway.upstreams must have {wanted}, found none"));
         }
         let cap = "gateway.upstreams.max_in_flight";
-        let max_in_flight = wrong.whole(cap, self.max_in_flight, MAX_IN_FLIGHT);
-        let health = self.health.map(|health| health.value.resolve(health.referenced, wrong));
+        let max_in_flight = reader.whole(cap, self.max_in_flight, MAX_IN_FLIGHT);
+        let health = self.health.map(|health| health.value.resolve(health.referenced, reader));
         UpstreamConfig { name, servers, tls, max_in_flight, health }
     }
 }
 
 impl RawHealth {
-    fn resolve(self, at: Location, wrong: &mut Wrongs<'_>) -> HealthConfig {
+    fn resolve(self, at: Location, reader: &mut FieldReader<'_>) -> HealthConfig {
         const NAME: &str = "gateway.upstreams.health";
         let path = match self.path {
             Some(path) => {
@@ -129,21 +129,21 @@ impl RawHealth {
                 if !fits {
                     let found = &path.value;
                     let message = format!("{NAME}.path must be like /healthz, found {found:?}");
-                    wrong.add(path.referenced, message);
+                    reader.add(path.referenced, message);
                 }
                 path.value
             }
             None => {
-                wrong.add(at, format!("{NAME} must have a path, found none"));
+                reader.add(at, format!("{NAME} must have a path, found none"));
                 String::new()
             }
         };
         let range = (Span::SECOND, Span::HOUR, "1s to 1h");
         let every = format!("{NAME}.every");
-        let every = wrong.span_within(&every, self.every, HealthConfig::EVERY, range);
+        let every = reader.span_within(&every, self.every, HealthConfig::EVERY, range);
         let range = (Span::from_millis(1), every, "1ms to what every says");
         let (timeout, usual) = (format!("{NAME}.timeout"), HealthConfig::TIMEOUT.min(every));
-        let timeout = wrong.span_within(&timeout, self.timeout, usual, range);
+        let timeout = reader.span_within(&timeout, self.timeout, usual, range);
         HealthConfig { path, every, timeout }
     }
 }

@@ -7,7 +7,7 @@ use tidegate_rules::schema::Schema;
 use super::{file, time};
 use crate::config::gateway::{MAX_IN_FLIGHT, MAX_SERVERS, NAME_PATTERN};
 
-pub(super) fn schema() -> Schema {
+pub(crate) fn schema() -> Schema {
     let tell = Schema::any(
         "Whether upstreams get the headers that tell a client how it stands, on the request.",
     );

@@ -5,7 +5,7 @@ use std::io::Write;
 use clap::Parser;
 use serde_json::Value;
 
-use super::super::super::{Arguments, Command, Ending, Failure, Output};
+use crate::commands::{Arguments, Command, Ending, Failure, Output};
 
 /// Runs `tidegate simulate` in a folder of two files: how it ended, what stands on stdout and what is told.
 fn replayed(

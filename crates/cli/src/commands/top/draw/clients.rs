@@ -1,11 +1,11 @@
 //! Who comes most, and who is denied most.
 
-use super::super::columns::Columns;
-use super::super::number::{count, rate};
-use super::super::palette::Palette;
-use super::super::picture::Picture;
-use super::super::screen::ClientOrder;
 use super::Body;
+use crate::commands::top::columns::Columns;
+use crate::commands::top::number::{count, rate};
+use crate::commands::top::palette::Palette;
+use crate::commands::top::picture::Picture;
+use crate::commands::top::screen::ClientOrder;
 
 pub(super) fn body(picture: &Picture, by: ClientOrder, width: usize, palette: Palette) -> Body {
     let (ranking, counted, style) = match by {

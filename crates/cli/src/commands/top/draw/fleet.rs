@@ -3,12 +3,12 @@
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-use super::super::columns::{Columns, cut};
-use super::super::number::{bytes, count, lasting, micros};
-use super::super::palette::Palette;
-use super::super::picture::Picture;
-use super::super::told::{Fleet, Store};
 use super::Body;
+use crate::commands::top::columns::{Columns, cut};
+use crate::commands::top::number::{bytes, count, lasting, micros};
+use crate::commands::top::palette::Palette;
+use crate::commands::top::picture::Picture;
+use crate::commands::top::told::{Fleet, Store};
 
 pub(super) fn body(picture: &Picture, width: usize, palette: Palette) -> Body {
     let fleet = &picture.fleet;

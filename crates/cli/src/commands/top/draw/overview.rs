@@ -5,12 +5,12 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::{Sparkline, Widget};
 
-use super::super::columns::Columns;
-use super::super::number::{count, micros, rate};
-use super::super::palette::Palette;
-use super::super::picture::{Picture, RuleOrder};
-use super::super::told::{RuleCounts, Second};
 use super::{Body, line, split};
+use crate::commands::top::columns::Columns;
+use crate::commands::top::number::{count, micros, rate};
+use crate::commands::top::palette::Palette;
+use crate::commands::top::picture::{Picture, RuleOrder};
+use crate::commands::top::told::{RuleCounts, Second};
 
 /// How many lines the upper part has.
 pub(super) const HEIGHT: u16 = 6;

@@ -4,8 +4,8 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use serde_json::{Value, json};
 
-use super::super::feed::{Clients, News};
 use super::*;
+use crate::commands::top::feed::{Clients, News};
 
 fn live(seconds: &[Value]) -> Value {
     let outcomes = |allowed: f64, denied: f64, failed_open: f64| {
