@@ -3,12 +3,12 @@
 //! Operators put clients and networks on the list, and so do rules with a penalty. Looking somebody up
 //! takes no store and, while nobody is blocked, one atomic load.
 
+mod change;
+mod change_feed;
+mod denial_counter;
 mod entry;
-mod journal;
-mod ledger;
-mod outlet;
-mod penalty;
-mod stamp;
+mod index;
+mod pending_changes;
 mod subject;
 mod table;
 
@@ -21,14 +21,14 @@ use tidegate_core::{Keyer, Request, Timestamp};
 use tidegate_rules::Rule;
 use tokio::sync::Notify;
 
+pub use change::{Change, ChangeKind, ChangeStamp};
+pub use change_feed::ChangeFeed;
+pub(crate) use denial_counter::DenialCounter;
 pub use entry::{By, Entry, Reason, ReasonError};
-pub use outlet::{Change, Outlet, What};
-pub(crate) use penalty::PenaltyBox;
-pub use stamp::ChangeStamp;
 pub use subject::{Subject, SubjectError};
 
-use ledger::Ledger;
-use table::{Kind, Place, Table};
+use index::BlockIndex;
+use table::{BlockTable, SubjectKey, SubjectKind};
 
 /// Clients and networks that are denied whatever the rules say, each until some instant.
 ///
@@ -61,9 +61,9 @@ use table::{Kind, Place, Table};
 pub struct BlockList {
     keyer: Keyer,
     max_entries: usize,
-    table: Table,
+    table: BlockTable,
     /// Whoever changes the table holds this; whoever looks somebody up does not need it.
-    ledger: Mutex<Ledger>,
+    index: Mutex<BlockIndex>,
     changed: Notify,
     refused: AtomicU64,
     evicted: AtomicU64,
@@ -99,8 +99,8 @@ impl BlockList {
         Self {
             keyer: Keyer::Fleet { secret },
             max_entries: max_entries.max(1),
-            table: Table::new(),
-            ledger: Mutex::default(),
+            table: BlockTable::new(),
+            index: Mutex::default(),
             changed: Notify::new(),
             refused: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
@@ -149,30 +149,30 @@ impl BlockList {
         if entry.until <= now {
             return Err(BlockError::Over);
         }
-        let place = Place::of(&entry.subject);
-        let mut ledger = self.ledger();
-        ledger.expire(&self.table, &self.keyer, now);
-        match self.table.get(place) {
+        let key = SubjectKey::of(&entry.subject);
+        let mut index = self.index();
+        index.expire(&self.table, &self.keyer, now);
+        match self.table.get(key) {
             Some(there) if entry.is_penalty() && there.until >= entry.until => return Ok(()),
             Some(_) => {}
-            None => self.make_room(&mut ledger, &entry)?,
+            None => self.make_room(&mut index, &entry)?,
         }
-        ledger.put(&self.table, &self.keyer, Arc::clone(&entry));
+        index.put(&self.table, &self.keyer, Arc::clone(&entry));
         let until = entry.until;
-        self.note(&mut ledger, place, What::Add(entry), until, now);
+        self.note(&mut index, key, ChangeKind::Add(entry), until, now);
         Ok(())
     }
 
     /// Takes a subject off the list at once. The entry about it, unless it was over or never there.
     pub fn remove(&self, subject: &Subject, now: Timestamp) -> Option<Arc<Entry>> {
         let subject = subject.clone().canonical();
-        let place = Place::of(&subject);
-        let mut ledger = self.ledger();
-        ledger.expire(&self.table, &self.keyer, now);
-        let entry = ledger.take(&self.table, &self.keyer, place)?;
+        let key = SubjectKey::of(&subject);
+        let mut index = self.index();
+        index.expire(&self.table, &self.keyer, now);
+        let entry = index.take(&self.table, &self.keyer, key)?;
         // An older block of another node may end later than the one that was here.
         let until = entry.until.max(now + Change::UNBLOCK_LIFETIME);
-        self.note(&mut ledger, place, What::Remove(subject), until, now);
+        self.note(&mut index, key, ChangeKind::Remove(subject), until, now);
         Some(entry)
     }
 
@@ -201,7 +201,7 @@ impl BlockList {
 
     /// Drops entries that are over. They block nobody in any case; this gives back their memory.
     pub fn sweep(&self, now: Timestamp) -> usize {
-        if self.is_empty() { 0 } else { self.ledger().expire(&self.table, &self.keyer, now) }
+        if self.is_empty() { 0 } else { self.index().expire(&self.table, &self.keyer, now) }
     }
 
     /// How full the list is.
@@ -221,27 +221,27 @@ impl BlockList {
         }
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    fn index(&self) -> MutexGuard<'_, BlockIndex> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn make_room(&self, ledger: &mut Ledger, entry: &Entry) -> Result<(), BlockError> {
+    fn make_room(&self, index: &mut BlockIndex, entry: &Entry) -> Result<(), BlockError> {
         let refused = |error| {
             self.refused.fetch_add(1, Ordering::Relaxed);
             Err(error)
         };
-        if !ledger.has_kind(&Kind::of(&entry.subject)) {
+        if !index.has_kind(&SubjectKind::of(&entry.subject)) {
             return refused(BlockError::Kinds);
         }
         if self.table.len() < self.max_entries {
             return Ok(());
         }
-        let is_penalty = |place: &Place| self.table.get(*place).is_some_and(|e| e.is_penalty());
-        let given_up = if entry.is_penalty() { None } else { ledger.soonest().find(is_penalty) };
-        let Some(place) = given_up else {
+        let is_penalty = |key: &SubjectKey| self.table.get(*key).is_some_and(|e| e.is_penalty());
+        let given_up = if entry.is_penalty() { None } else { index.soonest().find(is_penalty) };
+        let Some(key) = given_up else {
             return refused(BlockError::Full { most: self.max_entries });
         };
-        ledger.take(&self.table, &self.keyer, place);
+        index.take(&self.table, &self.keyer, key);
         self.evicted.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

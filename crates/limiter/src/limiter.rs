@@ -20,7 +20,7 @@ use tidegate_rules::{Accuracy, Mode, Rule, RuleSet};
 
 use self::fallback::StoreFallback;
 use self::plan::{ChargePlanner, RuleCharge, RuleCharges};
-use crate::block::{BlockList, PenaltyBox};
+use crate::block::{BlockList, DenialCounter};
 use crate::clock::Clock;
 use crate::coordination::Coordinator;
 use crate::per_key::PerKey;
@@ -80,7 +80,7 @@ struct Inner<S> {
     /// Limits that this node does not charge in the store each time. `None` if no other node shares it.
     coordinator: Option<Arc<Coordinator>>,
     /// The denials of clients, if a rule has a penalty.
-    penalties: Option<Arc<PenaltyBox>>,
+    penalties: Option<Arc<DenialCounter>>,
 }
 
 impl Limiter<MemoryStore> {
@@ -130,7 +130,7 @@ impl<S: Store> Limiter<S> {
             Arc::new(BlockList::new(secret))
         });
         let fallback = StoreFallback::new(&rules, clock.clone());
-        let penalties = has_penalties(&rules).then(|| Arc::new(PenaltyBox::new(clock.clone())));
+        let penalties = has_penalties(&rules).then(|| Arc::new(DenialCounter::new(clock.clone())));
         let coordinator = store.leases().then(|| Arc::new(Coordinator::new(&clock)));
         let planner = ChargePlanner::new(&store.keyer(), clock.clone(), rules);
         let inner = Inner { store, clock, planner, fallback, blocks, coordinator, penalties };
@@ -150,7 +150,7 @@ impl<S: Store> Limiter<S> {
         let fallback = old.fallback.for_rules(old.planner.rules(), &rules);
         let penalties = has_penalties(&rules).then(|| {
             let kept = old.penalties.as_ref().map(Arc::clone);
-            kept.unwrap_or_else(|| Arc::new(PenaltyBox::new(clock.clone())))
+            kept.unwrap_or_else(|| Arc::new(DenialCounter::new(clock.clone())))
         });
         let planner = ChargePlanner::new(&store.keyer(), clock.clone(), rules);
         let inner = Inner { store, clock, planner, fallback, blocks, coordinator, penalties };

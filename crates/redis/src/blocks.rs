@@ -14,7 +14,9 @@ use super::heartbeat::random_name;
 use super::script::ScriptCall;
 use super::store::RedisStore;
 use super::store_inner::StoreInner;
-use tidegate_limiter::block::{BlockList, By, Change, ChangeStamp, Entry, Outlet, Reason, What};
+use tidegate_limiter::block::{
+    BlockList, By, Change, ChangeFeed, ChangeKind, ChangeStamp, Entry, Reason,
+};
 use tidegate_limiter::clock::Clock;
 use tidegate_limiter::store::StoreError;
 
@@ -34,11 +36,11 @@ impl RedisStore {
 }
 
 async fn keep_sharing(store: Weak<StoreInner>, list: Arc<BlockList>) {
-    let outlet = list.share();
+    let feed = list.share();
     let mut mirror = BlockListMirror::default();
     loop {
         let Some(store) = store.upgrade() else { return };
-        let more = match mirror.exchange(&store, &list, &outlet).await {
+        let more = match mirror.exchange(&store, &list, &feed).await {
             Ok(more) => more,
             Err(error) => {
                 tracing::debug!(%error, "block list not exchanged, trying on");
@@ -48,7 +50,7 @@ async fn keep_sharing(store: Weak<StoreInner>, list: Arc<BlockList>) {
         drop(store);
         if !more {
             // News of our own go out at once, news of others come by the clock.
-            let _ = timeout(FETCH_INTERVAL, outlet.changed()).await;
+            let _ = timeout(FETCH_INTERVAL, feed.changed()).await;
             if mirror.failed {
                 pause().await;
             }
@@ -97,17 +99,17 @@ impl BlockListMirror {
         &mut self,
         store: &StoreInner,
         list: &BlockList,
-        outlet: &Outlet,
+        feed: &ChangeFeed,
     ) -> Result<bool, StoreError> {
         self.failed = true;
         let now = Clock::system().now();
-        let changes = outlet.pending(MAX_CHANGES_PER_CALL, now);
+        let changes = feed.pending(MAX_CHANGES_PER_CALL, now);
         let mut head = self.call(store, &changes, 0, now).await?;
         let lost = head.lost;
         if lost {
-            outlet.republish();
+            feed.republish();
         }
-        outlet.published(&changes, head.latest);
+        feed.published(&changes, head.latest);
         if !self.lost.0.is_empty() {
             head.latest = self.restore(store, &head, now).await?;
         }
@@ -232,18 +234,18 @@ fn read(record: &[u8], now: Timestamp) -> Option<BlockRecord> {
         text => std::str::from_utf8(text).ok()?.parse().ok()?,
     };
     let entry: Entry = serde_json::from_slice(entry).ok()?;
-    let (what, until) = match entry.until {
-        Timestamp::EPOCH => (What::Remove(entry.subject), now + Change::UNBLOCK_LIFETIME),
-        until => (What::Add(Arc::new(entry)), until),
+    let (kind, until) = match entry.until {
+        Timestamp::EPOCH => (ChangeKind::Remove(entry.subject), now + Change::UNBLOCK_LIFETIME),
+        until => (ChangeKind::Add(Arc::new(entry)), until),
     };
-    Some(BlockRecord { change: Change { stamp, what }, until })
+    Some(BlockRecord { change: Change { stamp, kind }, until })
 }
 
 /// A change as the script takes it.
 fn described(change: &Change) -> [Vec<u8>; 5] {
-    let entry = match &change.what {
-        What::Add(entry) => Arc::clone(entry),
-        What::Remove(subject) => Arc::new(Entry {
+    let entry = match &change.kind {
+        ChangeKind::Add(entry) => Arc::clone(entry),
+        ChangeKind::Remove(subject) => Arc::new(Entry {
             subject: subject.clone(),
             until: Timestamp::EPOCH,
             reason: Reason::default(),

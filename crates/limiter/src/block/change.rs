@@ -1,13 +1,51 @@
-//! The order of changes to one subject of a shared list.
+//! Changes of a shared list, and their order.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use tidegate_core::Timestamp;
+use tidegate_core::{Span, Timestamp};
 
 use super::entry::Entry;
-use super::outlet::{Change, What};
+use super::subject::Subject;
+
+/// A change of one subject.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its order among all changes of the subject.
+    pub stamp: ChangeStamp,
+    /// The change itself.
+    pub kind: ChangeKind,
+}
+
+impl Change {
+    /// The time for which an unblock is kept: an older block that arrives within this time does not revive.
+    pub const UNBLOCK_LIFETIME: Span = Span::from_secs(24 * 60 * 60);
+
+    /// Returns the subject that was changed.
+    #[must_use]
+    pub fn subject(&self) -> &Subject {
+        match &self.kind {
+            ChangeKind::Add(entry) => &entry.subject,
+            ChangeKind::Remove(subject) => subject,
+        }
+    }
+
+    /// Returns whether it is a rule's penalty. It is kept beside an operator's change and not in place of it.
+    #[must_use]
+    pub fn is_penalty(&self) -> bool {
+        matches!(&self.kind, ChangeKind::Add(entry) if entry.is_penalty())
+    }
+}
+
+/// The kinds of changes of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// An entry was added, or took the place of another one about the same subject.
+    Add(Arc<Entry>),
+    /// A subject is no longer blocked.
+    Remove(Subject),
+}
 
 /// Orders the changes of one subject, wherever they were made and in whatever order they arrive.
 ///
@@ -52,14 +90,14 @@ impl FromStr for ChangeStamp {
 /// has a place of its own because it never ends an operator's block sooner, not even one that its node had not
 /// seen.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SubjectState {
+pub(crate) struct SubjectState {
     operator: Option<Change>,
     penalty: Option<Change>,
 }
 
 impl SubjectState {
-    /// Takes in a change, unless a newer one is known.
-    pub(super) fn apply(&mut self, change: Change) {
+    /// Applies a change, unless a newer one is known.
+    pub(crate) fn apply(&mut self, change: Change) {
         let newer =
             |known: &Option<Change>| known.as_ref().is_none_or(|known| known.stamp < change.stamp);
         if !newer(&self.operator) {
@@ -73,12 +111,12 @@ impl SubjectState {
         }
     }
 
-    /// The entry that blocks the subject at `now`: of the two the one that ends last.
-    pub(super) fn entry(self, now: Timestamp) -> Option<Arc<Entry>> {
+    /// Returns the entry that blocks the subject at `now`: of the two the one that ends last.
+    pub(crate) fn entry(self, now: Timestamp) -> Option<Arc<Entry>> {
         let entries = [self.operator, self.penalty].into_iter().flatten();
-        let blocks = entries.filter_map(|change| match change.what {
-            What::Add(entry) if now < entry.until => Some(entry),
-            What::Add(_) | What::Remove(_) => None,
+        let blocks = entries.filter_map(|change| match change.kind {
+            ChangeKind::Add(entry) if now < entry.until => Some(entry),
+            ChangeKind::Add(_) | ChangeKind::Remove(_) => None,
         });
         // The first of two that end together is the operator's.
         blocks.reduce(|one, other| if other.until > one.until { other } else { one })

@@ -1,4 +1,4 @@
-//! Counts how often clients are denied, and says which of them have earned a block.
+//! Counts the denials of clients, and decides which of them are blocked.
 
 use std::sync::Arc;
 
@@ -11,25 +11,25 @@ use crate::store::memory::MemoryStore;
 
 /// The denials of this node's clients, per rule and in windows aligned to the clock.
 ///
-/// Whoever is said to be due had that many requests denied within one window, never fewer. A client
-/// that goes on at such a pace is due at the end of its first whole window at the latest.
+/// A client that is due had that many requests denied within one window, never fewer. A client that continues at such
+/// a rate is due at the end of its first whole window at the latest.
 #[derive(Debug)]
-pub(crate) struct PenaltyBox {
+pub(crate) struct DenialCounter {
     counts: MemoryStore,
 }
 
-impl PenaltyBox {
+impl DenialCounter {
     /// Most clients that are counted at a time. When there are more, the rest is not counted: they
     /// are denied all the same, and a block must never be for what others did.
     const MAX_CLIENTS: usize = 100_000;
-    /// Where clients without room are counted, and nobody looks.
+    /// The key that counts clients without room. It is never read.
     const NOWHERE: Key = Key::from_u128(0);
 
     pub(crate) fn new(clock: Clock) -> Self {
         Self { counts: MemoryStore::with_max_keys(Self::MAX_CLIENTS, clock) }
     }
 
-    /// Counts a request that `limit` denied to the client with this key. Whether it is one too many;
+    /// Counts a request that `limit` denied to the client with this key. Returns whether it is one too many;
     /// counting then begins anew. Each of `fleet_size` nodes counts its share of a client's denials.
     pub(crate) fn is_due(
         &self,
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn the_last_of_too_many_denials_is_due_and_counting_begins_anew() {
         let time = ManualClock::default();
-        let (counts, now) = (PenaltyBox::new(time.clock()), time.clock().now());
+        let (counts, now) = (DenialCounter::new(time.clock()), time.clock().now());
         let (penalty, limit) = ten_in_a_minute();
         let due = |key| counts.is_due(Key::from_u128(key), &penalty, &limit, 1, now);
         for _ in 0..3 {
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn denials_that_are_further_apart_do_not_add_up() {
         let time = ManualClock::default();
-        let counts = PenaltyBox::new(time.clock());
+        let counts = DenialCounter::new(time.clock());
         let (penalty, limit) = ten_in_a_minute();
         for _ in 0..50 {
             for _ in 0..9 {
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn a_client_that_there_is_no_room_to_count_is_never_due() {
         let time = ManualClock::default();
-        let counts = PenaltyBox { counts: MemoryStore::with_max_keys(2, time.clock()) };
+        let counts = DenialCounter { counts: MemoryStore::with_max_keys(2, time.clock()) };
         let (penalty, limit) = ten_in_a_minute();
         let due = |key| counts.is_due(Key::from_u128(key), &penalty, &limit, 1, time.clock().now());
         let (first, second, late) = (1_001, 1_002, 1_003);

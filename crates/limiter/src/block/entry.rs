@@ -52,7 +52,7 @@ impl Entry {
         (now < self.until).then(|| Block { retry_after: self.until.since(now), rule })
     }
 
-    pub(super) fn is_penalty(&self) -> bool {
+    pub(crate) fn is_penalty(&self) -> bool {
         matches!(self.by, By::Penalty { .. })
     }
 }

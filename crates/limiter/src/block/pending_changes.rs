@@ -5,44 +5,43 @@ use std::hash::{BuildHasher, RandomState};
 
 use tidegate_core::Timestamp;
 
-use super::outlet::{Change, What};
-use super::stamp::{ChangeStamp, SubjectState};
-use super::table::Place;
+use super::change::{Change, ChangeKind, ChangeStamp, SubjectState};
+use super::table::SubjectKey;
 
 /// The changes of a shared list that were made here: of each subject the latest by an operator, and the latest
 /// penalty after that.
 #[derive(Debug)]
-pub(super) struct Journal {
+pub(crate) struct PendingChanges {
     /// This node's name in stamps.
     node: u64,
     /// The last version of the store's list that this node has seen.
     seen: Option<u64>,
     next: u64,
     most: usize,
-    notes: BTreeMap<u64, Note>,
+    notes: BTreeMap<u64, PendingChange>,
     /// The notes of a subject: by an operator, and of a penalty.
-    latest: HashMap<(Place, bool), u64>,
+    latest: HashMap<(SubjectKey, bool), u64>,
 }
 
 #[derive(Debug)]
-struct Note {
-    place: Place,
+struct PendingChange {
+    key: SubjectKey,
     change: Change,
-    /// From when on it makes no difference.
+    /// The time from which on it makes no difference.
     until: Timestamp,
     /// The first version of the store that has it, once it is published.
     since: Option<u64>,
 }
 
-impl Note {
-    fn slot(&self) -> (Place, bool) {
-        (self.place, self.change.is_penalty())
+impl PendingChange {
+    fn slot(&self) -> (SubjectKey, bool) {
+        (self.key, self.change.is_penalty())
     }
 }
 
-impl Journal {
-    /// Returns an empty journal with room for so many changes.
-    pub(super) fn new(most: usize) -> Self {
+impl PendingChanges {
+    /// Returns an empty set with room for so many changes.
+    pub(crate) fn new(most: usize) -> Self {
         let (notes, latest) = (BTreeMap::new(), HashMap::new());
         Self { node: RandomState::new().hash_one(0), seen: None, next: 0, most, notes, latest }
     }
@@ -50,19 +49,19 @@ impl Journal {
     /// Notes a change that makes a difference until `until`, in place of the ones that it supersedes.
     ///
     /// When there is no room, the oldest change is dropped. Returns whether that was needed.
-    pub(super) fn note(
+    pub(crate) fn note(
         &mut self,
-        place: Place,
-        what: What,
+        key: SubjectKey,
+        kind: ChangeKind,
         until: Timestamp,
         now: Timestamp,
     ) -> bool {
         let number = self.next;
         self.next += 1;
         let stamp = ChangeStamp { version: self.seen.unwrap_or_default(), node: self.node, number };
-        let note = Note { place, change: Change { stamp, what }, until, since: None };
+        let note = PendingChange { key, change: Change { stamp, kind }, until, since: None };
         if !note.change.is_penalty() {
-            self.drop_latest((place, true));
+            self.drop_latest((key, true));
         }
         self.drop_latest(note.slot());
         self.latest.insert(note.slot(), number);
@@ -77,18 +76,18 @@ impl Journal {
         oldest.is_some_and(|(_, note)| self.latest.remove(&note.slot()).is_some())
     }
 
-    fn drop_latest(&mut self, slot: (Place, bool)) {
+    fn drop_latest(&mut self, slot: (SubjectKey, bool)) {
         if let Some(earlier) = self.latest.remove(&slot) {
             self.notes.remove(&earlier);
         }
     }
 
-    /// Drops what makes no difference any more.
-    pub(super) fn expire(&mut self, now: Timestamp) {
+    /// Drops changes that make no difference any more.
+    pub(crate) fn expire(&mut self, now: Timestamp) {
         self.retain(|note| now < note.until);
     }
 
-    fn retain(&mut self, mut keep: impl FnMut(&Note) -> bool) {
+    fn retain(&mut self, mut keep: impl FnMut(&PendingChange) -> bool) {
         let Self { notes, latest, .. } = self;
         notes.retain(|_, note| {
             let kept = keep(note);
@@ -99,30 +98,30 @@ impl Journal {
         });
     }
 
-    /// The changes that are not published, the oldest first. There are none before the first list was seen, which
+    /// Returns the changes that are not published, the oldest first. There are none before the first list was seen, which
     /// their stamps name.
-    pub(super) fn news(&self) -> impl Iterator<Item = &Change> {
+    pub(crate) fn unpublished(&self) -> impl Iterator<Item = &Change> {
         let notes = self.seen.is_some().then_some(&self.notes).into_iter().flatten();
         notes.filter(|(_, note)| note.since.is_none()).map(|(_, note)| &note.change)
     }
 
-    pub(super) fn has_news(&self) -> bool {
-        self.news().next().is_some()
+    pub(crate) fn has_unpublished(&self) -> bool {
+        self.unpublished().next().is_some()
     }
 
-    pub(super) fn publish(&mut self, number: u64, version: u64) {
+    pub(crate) fn publish(&mut self, number: u64, version: u64) {
         if let Some(note) = self.notes.get_mut(&number) {
             note.since = Some(version);
         }
     }
 
     /// Has every change that is kept published again.
-    pub(super) fn republish(&mut self) {
+    pub(crate) fn republish(&mut self) {
         self.notes.values_mut().for_each(|note| note.since = None);
     }
 
     /// Drops the changes that a list of this version has, and merges the others into the list.
-    pub(super) fn correct(&mut self, version: u64, list: &mut HashMap<Place, SubjectState>) {
+    pub(crate) fn correct(&mut self, version: u64, list: &mut HashMap<SubjectKey, SubjectState>) {
         if self.seen.is_none() {
             // Made before any list was seen: they count as made on the first one.
             self.notes.values_mut().for_each(|note| note.change.stamp.version = version);
@@ -130,7 +129,7 @@ impl Journal {
         self.seen = self.seen.max(Some(version));
         self.retain(|note| note.since.is_none_or(|since| since > version));
         for note in self.notes.values() {
-            list.entry(note.place).or_default().apply(note.change.clone());
+            list.entry(note.key).or_default().apply(note.change.clone());
         }
     }
 }

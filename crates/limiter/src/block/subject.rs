@@ -34,14 +34,14 @@ impl Subject {
     pub const MAX_ATTRIBUTES: usize = Rule::MAX_PER;
 
     /// The same subject in the one form that is looked up.
-    pub(super) fn canonical(self) -> Self {
+    pub(crate) fn canonical(self) -> Self {
         match self {
             Self::Network(network) => Self::Network(tidegate_rules::unmapped(network)),
             client @ Self::Client { .. } => client,
         }
     }
 
-    pub(super) fn is_canonical(&self) -> bool {
+    pub(crate) fn is_canonical(&self) -> bool {
         match self {
             Self::Network(network) => tidegate_rules::unmapped(*network) == *network,
             Self::Client { .. } => true,
@@ -63,25 +63,25 @@ impl fmt::Display for Subject {
 
 /// Attributes that together name a client, and the hash of their values.
 #[derive(Clone, Debug)]
-pub(super) struct Shape {
+pub(crate) struct ClientShape {
     attributes: Box<[Box<str>]>,
     scope: Scope,
 }
 
-impl Shape {
+impl ClientShape {
     /// The attributes have to be in order and each there once.
-    pub(super) fn new(keyer: &Keyer, attributes: Box<[Box<str>]>) -> Self {
+    pub(crate) fn new(keyer: &Keyer, attributes: Box<[Box<str>]>) -> Self {
         // No rule can have a name with a space, so no bucket is named like a blocked client.
         let scope = keyer.scope("block list", attributes.iter().map(|name| &**name));
         Self { attributes, scope }
     }
 
-    pub(super) fn attributes(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn attributes(&self) -> impl Iterator<Item = &str> {
         self.attributes.iter().map(|name| &**name)
     }
 
     /// What a request says, hashed; `None` when it lacks one of the attributes.
-    pub(super) fn digest(&self, request: &Request<'_>) -> Option<u128> {
+    pub(crate) fn digest(&self, request: &Request<'_>) -> Option<u128> {
         let parts: Option<SmallVec<[Part<'_>; 4]>> = self
             .attributes
             .iter()
@@ -95,7 +95,7 @@ impl Shape {
 }
 
 /// The subject that an operator names by one attribute.
-pub(super) fn named(keyer: &Keyer, attribute: &str, value: &str) -> Result<Subject, SubjectError> {
+pub(crate) fn named(keyer: &Keyer, attribute: &str, value: &str) -> Result<Subject, SubjectError> {
     if attribute == IP {
         return tidegate_rules::network(value).map(Subject::Network).map_err(SubjectError::Network);
     }
@@ -112,7 +112,7 @@ pub(super) fn named(keyer: &Keyer, attribute: &str, value: &str) -> Result<Subje
 
 /// The client that a rule counts a request for; `None` when the request lacks an attribute that the
 /// rule counts by. Such requests share one bucket, and what one client does there must not block all.
-pub(super) fn counted(keyer: &Keyer, rule: &Rule, request: &Request<'_>) -> Option<Subject> {
+pub(crate) fn counted(keyer: &Keyer, rule: &Rule, request: &Request<'_>) -> Option<Subject> {
     let picked = rule.per().iter().map(|chain: &Chain| chain.pick(request));
     let picked: SmallVec<[_; 4]> = picked.collect::<Option<_>>()?;
     match picked.as_slice() {
@@ -136,7 +136,7 @@ fn hashed<'n>(
     let mut attributes: Vec<Box<str>> = names.into_iter().map(Box::from).collect();
     attributes.sort_unstable();
     attributes.dedup();
-    let shape = Shape::new(keyer, attributes.into());
+    let shape = ClientShape::new(keyer, attributes.into());
     let digest = shape.digest(request)?.to_be_bytes();
     Some(Subject::Client { attributes: shape.attributes, digest })
 }

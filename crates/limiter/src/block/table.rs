@@ -12,19 +12,19 @@ use parking_lot::RwLock;
 use tidegate_core::{Keyer, Request, Timestamp};
 
 use super::entry::Entry;
-use super::subject::{Shape, Subject};
+use super::subject::{ClientShape, Subject};
 use crate::sharded_map::ShardedMap;
 
-/// Where an entry is filed.
+/// The key of an entry in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Place {
+pub(crate) enum SubjectKey {
     Network(IpNet),
     Client(u128),
 }
 
-impl Place {
-    /// The place of a subject in its canonical form.
-    pub(super) fn of(subject: &Subject) -> Self {
+impl SubjectKey {
+    /// Returns the key of a subject in its canonical form.
+    pub(crate) fn of(subject: &Subject) -> Self {
         match subject {
             Subject::Network(network) => Self::Network(*network),
             Subject::Client { digest, .. } => Self::Client(u128::from_be_bytes(*digest)),
@@ -32,9 +32,9 @@ impl Place {
     }
 }
 
-/// What a request has to be asked for to find a subject.
+/// The part of a request that identifies a subject.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(crate) enum SubjectKind {
     /// The IPv4 network with a prefix of this length around it.
     V4(u8),
     /// The same for IPv6.
@@ -43,8 +43,8 @@ pub(super) enum Kind {
     Client(Box<[Box<str>]>),
 }
 
-impl Kind {
-    pub(super) fn of(subject: &Subject) -> Self {
+impl SubjectKind {
+    pub(crate) fn of(subject: &Subject) -> Self {
         match subject {
             Subject::Network(IpNet::V4(network)) => Self::V4(network.prefix_len()),
             Subject::Network(IpNet::V6(network)) => Self::V6(network.prefix_len()),
@@ -55,26 +55,26 @@ impl Kind {
 
 /// The kinds of subjects that are on the list.
 #[derive(Debug, Default)]
-struct Kinds {
+struct SubjectKinds {
     v4: Vec<u8>,
     v6: Vec<u8>,
-    shapes: Vec<Shape>,
+    shapes: Vec<ClientShape>,
 }
 
-/// Who is blocked, for many readers.
+/// The blocked subjects, for many readers.
 ///
-/// Whoever writes holds the lock of the list, so there is one writer at a time.
+/// A writer holds the lock of the list, so there is one writer at a time.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct BlockTable {
     count: AtomicUsize,
-    kinds: ArcSwap<Kinds>,
-    shards: ShardedMap<HashMap<Place, Arc<Entry>>>,
+    kinds: ArcSwap<SubjectKinds>,
+    shards: ShardedMap<HashMap<SubjectKey, Arc<Entry>>>,
     /// Clients choose what is looked up, so where it is looked up is a secret.
     hashing: RandomState,
 }
 
-impl Table {
-    pub(super) fn new() -> Self {
+impl BlockTable {
+    pub(crate) fn new() -> Self {
         Self {
             count: AtomicUsize::new(0),
             kinds: ArcSwap::default(),
@@ -85,20 +85,20 @@ impl Table {
 
     /// Whether nobody is on the list: one load, and all that it costs to have a list.
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
 
     /// Of all entries about a request that are not over, the one that ends last.
-    pub(super) fn find(&self, request: &Request<'_>, now: Timestamp) -> Option<Arc<Entry>> {
+    pub(crate) fn find(&self, request: &Request<'_>, now: Timestamp) -> Option<Arc<Entry>> {
         let kinds = self.kinds.load();
         let mut found: Option<Arc<Entry>> = None;
-        let mut look = |place| {
-            if let Some(entry) = self.get(place)
+        let mut look = |key| {
+            if let Some(entry) = self.get(key)
                 && entry.until > found.as_ref().map_or(now, |found| found.until)
             {
                 found = Some(entry);
@@ -112,29 +112,29 @@ impl Table {
                 IpAddr::V6(_) => &kinds.v6,
             };
             let around = lengths.iter().filter_map(|length| IpNet::new(address, *length).ok());
-            around.for_each(|network| look(Place::Network(network.trunc())));
+            around.for_each(|network| look(SubjectKey::Network(network.trunc())));
         }
         let digests = kinds.shapes.iter().filter_map(|shape| shape.digest(request));
-        digests.for_each(|digest| look(Place::Client(digest)));
+        digests.for_each(|digest| look(SubjectKey::Client(digest)));
         found
     }
 
-    pub(super) fn get(&self, place: Place) -> Option<Arc<Entry>> {
-        self.shard(place).read().get(&place).cloned()
+    pub(crate) fn get(&self, key: SubjectKey) -> Option<Arc<Entry>> {
+        self.shard(key).read().get(&key).cloned()
     }
 
-    pub(super) fn insert(&self, place: Place, entry: Arc<Entry>) -> Option<Arc<Entry>> {
-        let mut shard = self.shard(place).write();
-        let old = shard.insert(place, entry);
+    pub(crate) fn insert(&self, key: SubjectKey, entry: Arc<Entry>) -> Option<Arc<Entry>> {
+        let mut shard = self.shard(key).write();
+        let old = shard.insert(key, entry);
         if old.is_none() {
             self.count.fetch_add(1, Ordering::Release);
         }
         old
     }
 
-    pub(super) fn remove(&self, place: Place) -> Option<Arc<Entry>> {
-        let mut shard = self.shard(place).write();
-        let old = shard.remove(&place);
+    pub(crate) fn remove(&self, key: SubjectKey) -> Option<Arc<Entry>> {
+        let mut shard = self.shard(key).write();
+        let old = shard.remove(&key);
         if old.is_some() {
             self.count.fetch_sub(1, Ordering::Release);
         }
@@ -142,7 +142,7 @@ impl Table {
     }
 
     /// Every entry, those that are over too, in no order.
-    pub(super) fn entries(&self) -> Vec<Arc<Entry>> {
+    pub(crate) fn entries(&self) -> Vec<Arc<Entry>> {
         let mut entries = Vec::with_capacity(self.len());
         for shard in self.shards.shards() {
             entries.extend(shard.read().values().cloned());
@@ -151,14 +151,18 @@ impl Table {
     }
 
     /// From now on, looks for these kinds of subjects and no others.
-    pub(super) fn look_for<'k>(&self, keyer: &Keyer, kinds: impl Iterator<Item = &'k Kind>) {
-        let mut shown = Kinds::default();
+    pub(crate) fn set_kinds<'k>(
+        &self,
+        keyer: &Keyer,
+        kinds: impl Iterator<Item = &'k SubjectKind>,
+    ) {
+        let mut shown = SubjectKinds::default();
         for kind in kinds {
             match kind {
-                Kind::V4(length) => shown.v4.push(*length),
-                Kind::V6(length) => shown.v6.push(*length),
-                Kind::Client(attributes) => {
-                    shown.shapes.push(Shape::new(keyer, attributes.clone()));
+                SubjectKind::V4(length) => shown.v4.push(*length),
+                SubjectKind::V6(length) => shown.v6.push(*length),
+                SubjectKind::Client(attributes) => {
+                    shown.shapes.push(ClientShape::new(keyer, attributes.clone()));
                 }
             }
         }
@@ -166,15 +170,15 @@ impl Table {
     }
 
     /// Calls `each` with the attributes that are looked at, some perhaps more than once.
-    pub(super) fn attributes(&self, mut each: impl FnMut(&str)) {
+    pub(crate) fn attributes(&self, mut each: impl FnMut(&str)) {
         let kinds = self.kinds.load();
         if !kinds.v4.is_empty() || !kinds.v6.is_empty() {
             each("ip");
         }
-        kinds.shapes.iter().flat_map(Shape::attributes).for_each(each);
+        kinds.shapes.iter().flat_map(ClientShape::attributes).for_each(each);
     }
 
-    fn shard(&self, place: Place) -> &RwLock<HashMap<Place, Arc<Entry>>> {
-        self.shards.shard_of_hash(self.hashing.hash_one(place))
+    fn shard(&self, key: SubjectKey) -> &RwLock<HashMap<SubjectKey, Arc<Entry>>> {
+        self.shards.shard_of_hash(self.hashing.hash_one(key))
     }
 }

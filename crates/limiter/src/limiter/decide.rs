@@ -8,7 +8,7 @@ use tidegate_rules::OnStoreFailure;
 
 use super::Limiter;
 use super::plan::{CheckRequest, RuleCharge};
-use crate::block::{By, Entry, PenaltyBox, Reason};
+use crate::block::{By, DenialCounter, Entry, Reason};
 use crate::store::{ChargeMode, Store};
 
 /// The results of some charges, by the store or by the rules' `on_store_failure`.
@@ -91,7 +91,12 @@ impl<S: Store> Limiter<S> {
     }
 
     #[cold]
-    fn record_denial(&self, penalties: &PenaltyBox, request: &Request<'_>, denied: &RuleOutcome) {
+    fn record_denial(
+        &self,
+        penalties: &DenialCounter,
+        request: &Request<'_>,
+        denied: &RuleOutcome,
+    ) {
         let inner = &self.inner;
         let rule = inner.planner.rule(denied.rule_index);
         let Some(penalty) = rule.penalty() else { return };

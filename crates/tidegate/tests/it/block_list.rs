@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 use tidegate::block::{
-    BlockError, BlockList, By, Change, ChangeStamp, Entry, Outlet, Reason, Subject, What,
+    BlockError, BlockList, By, Change, ChangeFeed, ChangeKind, ChangeStamp, Entry, Reason, Subject,
 };
 use tidegate::{Request, Span, Timestamp};
 
@@ -24,7 +24,7 @@ fn entry(subject: Subject, until: Timestamp, by: By) -> Entry {
 
 /// An entry as the store has it, older than any change of these tests.
 fn stored(entry: Entry) -> Change {
-    Change { stamp: ChangeStamp::default(), what: What::Add(Arc::new(entry)) }
+    Change { stamp: ChangeStamp::default(), kind: ChangeKind::Add(Arc::new(entry)) }
 }
 
 fn after(seconds: u64) -> Timestamp {
@@ -354,9 +354,9 @@ impl Shared {
 /// The end of a subject's block by all changes of it, found by reading them all: the newest change by an operator
 /// counts, and a penalty that is newer and ends later.
 fn newest(changes: &[Change], subject: &Subject) -> Option<Timestamp> {
-    let until = |change: &Change| match &change.what {
-        What::Add(entry) => Some(entry.until),
-        What::Remove(_) => None,
+    let until = |change: &Change| match &change.kind {
+        ChangeKind::Add(entry) => Some(entry.until),
+        ChangeKind::Remove(_) => None,
     };
     let of_subject = || changes.iter().filter(|change| change.subject() == subject);
     let operator = of_subject().filter(|change| !change.is_penalty()).max_by_key(|c| c.stamp);
@@ -375,22 +375,22 @@ fn what_is_not_published_survives_every_list_from_the_store() {
     let list = Arc::new(BlockList::new(SECRET));
     let user = |name: &str| list.client("user", name).unwrap();
     list.add(entry(user("before"), after(60), By::Operator), START).unwrap();
-    let outlet = list.share();
+    let feed = list.share();
     let mut store = Shared::default();
     let old = store.clone();
-    assert!(outlet.pending(10, START).is_empty(), "no list was seen that a stamp could name");
+    assert!(feed.pending(10, START).is_empty(), "no list was seen that a stamp could name");
 
     // Nothing is published: the store's empty list changes nothing.
     store.hand_out(&list);
     assert_eq!(list.usage().entries, 1);
-    let changes = outlet.pending(10, START);
-    assert_eq!((changes.len(), &changes), (1, &outlet.pending(10, START)));
+    let changes = feed.pending(10, START);
+    assert_eq!((changes.len(), &changes), (1, &feed.pending(10, START)));
     let version = store.publish(&changes);
     // Published, but this list was handed out before.
-    outlet.published(&changes, version);
+    feed.published(&changes, version);
     old.hand_out(&list);
     assert_eq!(list.usage().entries, 1);
-    assert!(outlet.pending(10, START).is_empty());
+    assert!(feed.pending(10, START).is_empty());
     store.hand_out(&list);
     assert_eq!(list.usage().entries, 1);
 
@@ -399,21 +399,21 @@ fn what_is_not_published_survives_every_list_from_the_store() {
     store.hand_out(&list);
     assert!(list.is_empty());
     // The latest change of a subject is the one that counts, published or not.
-    assert_eq!(outlet.pending(10, START).len(), 1);
-    let removed = outlet.pending(10, START);
+    assert_eq!(feed.pending(10, START).len(), 1);
+    let removed = feed.pending(10, START);
     list.add(entry(user("before"), after(80), By::Operator), START).unwrap();
     list.add(entry(user("before"), after(90), By::Operator), START).unwrap();
-    assert_eq!(outlet.pending(10, START).len(), 1);
+    assert_eq!(feed.pending(10, START).len(), 1);
     let version = store.publish(&removed);
-    outlet.published(&removed, version);
+    feed.published(&removed, version);
     store.hand_out(&list);
     assert_eq!(list.entries(START)[0].until, after(90));
     // What another node removes goes, once that node has seen it.
-    let changes = outlet.pending(10, START);
-    outlet.published(&changes, store.publish(&changes));
+    let changes = feed.pending(10, START);
+    feed.published(&changes, store.publish(&changes));
     store.hand_out(&list);
     let stamp = ChangeStamp { version: store.version, node: 0, number: 0 };
-    store.publish(&[Change { stamp, what: What::Remove(user("before")) }]);
+    store.publish(&[Change { stamp, kind: ChangeKind::Remove(user("before")) }]);
     store.hand_out(&list);
     assert!(list.is_empty());
     // A longer block by another node is not cut short by a penalty of ours.
@@ -424,24 +424,24 @@ fn what_is_not_published_survives_every_list_from_the_store() {
     list.remove(&user("both"), START).unwrap();
     // And what is over by the time it could be published is not.
     list.add(entry(user("short"), after(1), By::Operator), START).unwrap();
-    assert_eq!(outlet.pending(10, START).len(), 2);
-    assert_eq!(outlet.pending(10, after(1)).len(), 1);
+    assert_eq!(feed.pending(10, START).len(), 2);
+    assert_eq!(feed.pending(10, after(1)).len(), 1);
     // A store that lost what it had gets all that is kept here once more.
-    let changes = outlet.pending(10, START);
-    outlet.published(&changes, store.version + 1);
-    assert!(outlet.pending(10, START).is_empty());
-    outlet.republish();
-    assert_eq!(outlet.pending(10, START), changes);
+    let changes = feed.pending(10, START);
+    feed.published(&changes, store.version + 1);
+    assert!(feed.pending(10, START).is_empty());
+    feed.republish();
+    assert_eq!(feed.pending(10, START), changes);
 }
 
 #[tokio::test]
 async fn whoever_publishes_is_woken_by_a_change() {
     let list = Arc::new(BlockList::new(SECRET));
-    let outlet = list.share();
+    let feed = list.share();
     list.replace_all(1, Vec::new(), START);
     let waiting = tokio::spawn(async move {
-        outlet.changed().await;
-        outlet.pending(10, START).len()
+        feed.changed().await;
+        feed.pending(10, START).len()
     });
     tokio::task::yield_now().await;
     assert!(!waiting.is_finished());
@@ -453,7 +453,7 @@ async fn whoever_publishes_is_woken_by_a_change() {
 /// A node of a fleet whose store is [`Shared`].
 struct Node {
     list: Arc<BlockList>,
-    outlet: Outlet,
+    feed: ChangeFeed,
     fetched: Shared,
 }
 
@@ -468,14 +468,14 @@ enum Action {
 impl Node {
     fn new() -> Self {
         let list = Arc::new(BlockList::new(SECRET));
-        let outlet = list.share();
-        Self { list, outlet, fetched: Shared::default() }
+        let feed = list.share();
+        Self { list, feed, fetched: Shared::default() }
     }
 
     fn publish(&self, store: &mut Shared, most: usize) {
-        let changes = self.outlet.pending(most, START);
+        let changes = self.feed.pending(most, START);
         let version = store.publish(&changes);
-        self.outlet.published(&changes, version);
+        self.feed.published(&changes, version);
     }
 
     /// Does it, and adds the change to those that were made.
@@ -492,7 +492,7 @@ impl Node {
                 store.hand_out(&self.list);
             }
         }
-        for change in self.outlet.pending(usize::MAX, START) {
+        for change in self.feed.pending(usize::MAX, START) {
             if !made.contains(&change) {
                 made.push(change);
             }
@@ -622,7 +622,7 @@ proptest! {
                 Move::Lose => {
                     // One of the nodes had fetched the latest version, and restores it.
                     let known = std::mem::take(&mut store.changes);
-                    nodes.iter().for_each(|node| node.outlet.republish());
+                    nodes.iter().for_each(|node| node.feed.republish());
                     store.publish(&known);
                 }
             }

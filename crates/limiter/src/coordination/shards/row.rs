@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tidegate_core::{Key, Limit, Outcome, Slip};
 
-use super::super::{LocalCharge, LocalCharges};
+use crate::coordination::{LocalCharge, LocalCharges};
 use crate::store::{Answer, Charge, ChargeMode, Refund, Store, StoreError};
 
 /// One part of a client's limit.

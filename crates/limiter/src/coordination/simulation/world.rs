@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tidegate_core::{Key, Limit, Span, State, Timestamp};
 
-use super::super::membership::{Footing, Heard, Membership, Stake};
-use super::super::split::Split;
 use super::weather::{Chance, Weather};
+use crate::coordination::membership::{Footing, Heard, Membership, Stake};
+use crate::coordination::split::Split;
 use crate::store::{Charge, ChargeMode, Share};
 
 const SILENCE: Span = Span::from_secs(4);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate_core::{Algorithm, Key, Limit, Outcome, Span, State, Timestamp};
 
-use super::super::membership::{Era, Footing, Stake};
+use crate::coordination::membership::{Era, Footing, Stake};
 use crate::limit_shares::LimitShares;
 use crate::store::{ChargeMode, Refund, Share};
 
