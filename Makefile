@@ -73,7 +73,7 @@ model:
 	$(CARGO) run --locked --release -p tidegate-model
 
 soak:
-	TIDEGATE_CASES=300000 $(CARGO) test --locked --release -p tidegate-core --test it -- properties:: limit_changes:: holds::
+	TIDEGATE_CASES=300000 $(CARGO) test --locked --release -p tidegate-core --test it -- properties:: limit_changes:: leases::
 	TIDEGATE_CASES=150000 $(CARGO) test --locked --release -p tidegate --all-features --test it -- store_contract:: limit_changes::
 	TIDEGATE_STEPS=20000000 $(CARGO) test --locked --release -p tidegate --all-features --test it -- parity::
 	TIDEGATE_CASES=200000 $(CARGO) test --locked --release -p tidegate-model --test it -- simulation::

@@ -28,8 +28,8 @@ pub mod algorithm;
 pub mod call_error;
 pub mod decision;
 pub mod header;
-pub mod hold;
 pub mod key;
+pub mod lease;
 pub mod outcome;
 pub mod quota;
 pub mod reply;
@@ -43,8 +43,10 @@ pub use decision::{
     Block, Decision, DecisionStatus, RuleIndex, RuleOutcome, RuleOutcomes, UndecidedRule,
 };
 pub use header::{Header, HeaderStyle, Ietf, Problem, Reset, retry_after_seconds};
-pub use hold::{Ask, Granted, Hold, HoldId, Holds, Owed, Report, Standing};
 pub use key::{Key, Keyer, Part, Scope};
+pub use lease::{
+    Lease, LeaseGrant, LeaseId, LeaseRequest, LeaseSet, StateSnapshot, UnreportedUsage, UsageReport,
+};
 pub use outcome::{Outcome, Slip, Verdict, strictest};
 pub use quota::{Quota, QuotaError};
 pub use reply::Reply;

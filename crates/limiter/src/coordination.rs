@@ -71,7 +71,9 @@ impl Coordinator {
     /// Returns whether a limit is coordinated, and not charged in the store with others.
     pub(crate) fn handles(accuracy: Accuracy, limit: &Limit) -> bool {
         match accuracy {
-            Accuracy::Leased | Accuracy::LeasedWhenHot | Accuracy::Synced(_) => limit.leases(),
+            Accuracy::Leased | Accuracy::LeasedWhenHot | Accuracy::Synced(_) => {
+                limit.supports_leases()
+            }
             Accuracy::Sharded(_) | Accuracy::Split => {
                 !matches!(limit.algorithm(), Algorithm::LeakyBucket { .. }) && !limit.is_held()
             }

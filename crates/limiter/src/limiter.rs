@@ -131,7 +131,7 @@ impl<S: Store> Limiter<S> {
         });
         let fallback = StoreFallback::new(&rules, clock.clone());
         let penalties = has_penalties(&rules).then(|| Arc::new(DenialCounter::new(clock.clone())));
-        let coordinator = store.leases().then(|| Arc::new(Coordinator::new(&clock)));
+        let coordinator = store.supports_leases().then(|| Arc::new(Coordinator::new(&clock)));
         let planner = ChargePlanner::new(&store.keyer(), clock.clone(), rules);
         let inner = Inner { store, clock, planner, fallback, blocks, coordinator, penalties };
         Self { inner: Arc::new(inner) }

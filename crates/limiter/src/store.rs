@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use thiserror::Error;
-use tidegate_core::{Ask, Granted, Key, Keyer, Limit, Outcome, Slip, State, Timestamp};
+use tidegate_core::{Key, Keyer, LeaseGrant, LeaseRequest, Limit, Outcome, Slip, State, Timestamp};
 
 use crate::coordination::membership::Stake;
 
@@ -151,24 +151,24 @@ pub trait Store: Send + Sync + 'static {
         mode: ChargeMode,
     ) -> impl Future<Output = Answers> + Send;
 
-    /// Whether tokens can be held in this store ahead of use, by nodes that share it.
-    fn leases(&self) -> bool {
+    /// Returns whether nodes that share this store can lease tokens of it.
+    fn supports_leases(&self) -> bool {
         false
     }
 
-    /// Decides what nodes that hold tokens ahead of use ask, each on its own and in one step
-    /// ([`Limit::ask`]). Answers keep the order of `asks`; several of one key are decided in any order.
+    /// Applies the lease requests of nodes, each on its own and in one step ([`Limit::apply_lease_request`]). Replies
+    /// keep the order of `requests`; several of one key are applied in any order.
     ///
-    /// What is spent this way and what is charged is the same state. A charge does not look at what
-    /// is held: a client whose rule is leased is asked for and not charged. As with a charge, an ask that
-    /// failed is never to be sent again, and dropping the future leaves it unknown.
-    fn ask(
+    /// Leases and charges use the same state. A charge ignores leases: for a client whose rule is leased, requests
+    /// are sent instead of charges. As with a charge, a request that failed is never to be sent again, and dropping
+    /// the future leaves its result unknown.
+    fn lease(
         &self,
-        asks: &[(Key, Arc<Limit>, Ask)],
-    ) -> impl Future<Output = Vec<Result<Granted, StoreError>>> + Send {
+        requests: &[(Key, Arc<Limit>, LeaseRequest)],
+    ) -> impl Future<Output = Vec<Result<LeaseGrant, StoreError>>> + Send {
         let reason = Arc::from("this store leases nothing");
         let error = StoreError::Unavailable { store: "store".into(), reason };
-        std::future::ready(vec![Err(error); asks.len()])
+        std::future::ready(vec![Err(error); requests.len()])
     }
 
     /// How long a request waits for this store at the most; no time for one that answers at once.

@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
-use tidegate_core::hold::Granted;
-use tidegate_core::{Ask, Hold, Holds, Key, Limit, Quota, State, Timestamp};
+use tidegate_core::lease::LeaseGrant;
+use tidegate_core::{Key, Lease, LeaseRequest, LeaseSet, Limit, Quota, State, Timestamp};
 use tokio::sync::oneshot;
 
 use super::lease_codec;
@@ -24,13 +24,13 @@ const FOREIGN: u64 = 2;
 const NO_STRING: u64 = 3;
 
 /// The result of a lease request.
-pub(crate) type LeaseResult = Result<Granted, StoreError>;
+pub(crate) type LeaseResult = Result<LeaseGrant, StoreError>;
 
 /// A lease request, and the state that it takes over from another limit.
 pub(crate) struct LeaseCall {
     key: Key,
     limit: Arc<Limit>,
-    ask: Ask,
+    request: LeaseRequest,
     migration: Option<LeaseMigration>,
     reply: oneshot::Sender<LeaseResult>,
 }
@@ -49,7 +49,7 @@ struct SectionMigration {
 
 /// The script's reply to one request.
 enum LeaseReply {
-    Decided(Granted),
+    Decided(LeaseGrant),
     /// Nothing was done: first the state has to be taken over.
     Migrate(LeaseMigration),
     Unreadable(Unreadable),
@@ -58,19 +58,19 @@ enum LeaseReply {
 impl LeaseCall {
     /// Returns a request and the receiver of its result.
     pub(crate) fn new(
-        (key, limit, ask): &(Key, Arc<Limit>, Ask),
+        (key, limit, request): &(Key, Arc<Limit>, LeaseRequest),
     ) -> (Self, oneshot::Receiver<LeaseResult>) {
-        let mut ask = ask.clone();
+        let mut request = request.clone();
         // A node with more reports sends the rest next time.
-        ask.reports.truncate(usize::from(u16::MAX));
+        request.reports.truncate(usize::from(u16::MAX));
         // Totals: the later ones contain the earlier ones.
-        let surplus = ask.owed.len().saturating_sub(usize::from(u8::MAX));
-        ask.owed.drain(..surplus);
-        if !ask.owed.is_empty() {
-            ask.want = 0;
+        let surplus = request.unreported.len().saturating_sub(usize::from(u8::MAX));
+        request.unreported.drain(..surplus);
+        if !request.unreported.is_empty() {
+            request.requested = 0;
         }
         let (reply, receiver) = oneshot::channel();
-        (Self { key: *key, limit: Arc::clone(limit), ask, migration: None, reply }, receiver)
+        (Self { key: *key, limit: Arc::clone(limit), request, migration: None, reply }, receiver)
     }
 
     fn complete(self, result: LeaseResult) {
@@ -80,50 +80,50 @@ impl LeaseCall {
 
     /// Returns whether there is a cost that may fit.
     fn charges(&self) -> bool {
-        (1..=self.limit.capacity()).contains(&self.ask.cost)
+        (1..=self.limit.capacity()).contains(&self.request.cost)
     }
 
     /// Returns the sizes that a lease can have, largest first, each with the tokens that have to be free for it.
     ///
     /// A lease is at most half of an even share of what is free, or one token: its size times twice the number of
     /// nodes has to be free, or one token.
-    fn portions(&self) -> impl Iterator<Item = (u64, u64)> {
-        let (want, capacity) = (self.ask.want, self.limit.capacity());
-        let parts = self.ask.nodes.max(1).saturating_mul(2);
-        let halves = (0..u64::BITS).map(move |halvings| want >> halvings);
-        let portions = halves.take_while(|portion| *portion > 0).map(move |portion| {
-            (portion, if portion == 1 { 1 } else { portion.saturating_mul(parts) })
-        });
-        portions.filter(move |(_, free)| *free <= capacity)
+    fn grant_sizes(&self) -> impl Iterator<Item = (u64, u64)> {
+        let (requested, capacity) = (self.request.requested, self.limit.capacity());
+        let parts = self.request.fleet_size.max(1).saturating_mul(2);
+        let halves = (0..u64::BITS).map(move |halvings| requested >> halvings);
+        let grant_sizes = halves
+            .take_while(|size| *size > 0)
+            .map(move |size| (size, if size == 1 { 1 } else { size.saturating_mul(parts) }));
+        grant_sizes.filter(move |(_, free)| *free <= capacity)
     }
 
     /// Returns the call as the lease script reads it.
     fn encode(&self) -> Vec<u8> {
-        let Self { limit, ask, .. } = self;
+        let Self { limit, request, .. } = self;
         let tag = LimitTag::of(limit);
         let mut text = Vec::new();
         state_codec::put_tag(&mut text, &tag);
-        state_codec::put_terms(&mut text, &limit.terms(ask.cost));
+        state_codec::put_terms(&mut text, &limit.terms(request.cost));
         text.push(u8::from(self.charges()));
-        text.push(u8::try_from(ask.owed.len()).unwrap_or(u8::MAX));
-        text.extend(u16::try_from(ask.reports.len()).unwrap_or(u16::MAX).to_be_bytes());
-        lease_codec::put_name(&mut text, ask.id);
-        put_numbers(&mut text, &[ask.life.min(Hold::LONGEST).as_micros()]);
-        for owed in &ask.owed {
-            let total = owed.total.min(limit.countable());
-            put_numbers(&mut text, &[owed.at.as_micros().min(MAX_TIME), total]);
+        text.push(u8::try_from(request.unreported.len()).unwrap_or(u8::MAX));
+        text.extend(u16::try_from(request.reports.len()).unwrap_or(u16::MAX).to_be_bytes());
+        lease_codec::put_name(&mut text, request.id);
+        put_numbers(&mut text, &[request.ttl.min(Lease::MAX_TTL).as_micros()]);
+        for usage in &request.unreported {
+            let total = usage.total.min(limit.countable());
+            put_numbers(&mut text, &[usage.at.as_micros().min(MAX_TIME), total]);
             lease_codec::put_weight(&mut text, limit, total);
         }
-        for report in &ask.reports {
+        for report in &request.reports {
             lease_codec::put_name(&mut text, report.id);
             text.push(u8::from(report.closed));
             // No hold is larger.
             put_numbers(&mut text, &[report.spent.min(Quota::MAX_AMOUNT)]);
             lease_codec::put_span(&mut text, limit, report.spent);
         }
-        for (portion, free) in self.portions() {
-            put_numbers(&mut text, &[portion]);
-            lease_codec::put_span(&mut text, limit, portion);
+        for (size, free) in self.grant_sizes() {
+            put_numbers(&mut text, &[size]);
+            lease_codec::put_span(&mut text, limit, size);
             lease_codec::put_span(&mut text, limit, free);
         }
         text
@@ -133,8 +133,8 @@ impl LeaseCall {
         let read = match rest.number(1)? {
             DECIDED => {
                 let (charged, granted) = (rest.number(1)? == 1, rest.number(1)?);
-                let [state, holds] = [rest.text()?, rest.text()?];
-                self.replay(now, charged, granted, state, holds)
+                let [state, leases] = [rest.text()?, rest.text()?];
+                self.replay(now, charged, granted, state, leases)
             }
             FOREIGN => {
                 let found = [rest.text()?, rest.text()?];
@@ -157,17 +157,17 @@ impl LeaseCall {
         held: &[u8],
     ) -> Result<LeaseReply, Unreadable> {
         let mut state = self.state(state).ok_or("its length is wrong")?;
-        let mut holds = self.holds(held).ok_or("the length of its holds is wrong")?;
-        let before = holds.get(self.ask.id).copied().filter(|hold| hold.until > now);
-        let told = self.limit.ask(&mut state, &mut holds, now, &self.ask);
+        let mut leases = self.leases(held).ok_or("the length of its holds is wrong")?;
+        let before = leases.get(self.request.id).copied().filter(|lease| lease.until > now);
+        let grant = self.limit.apply_lease_request(&mut state, &mut leases, now, &self.request);
         let place = usize::try_from(granted).unwrap_or(usize::MAX);
-        let portion = match place.checked_sub(1) {
-            Some(place) => self.portions().nth(place).map(|(portion, _)| portion),
-            None => before.filter(|_| told.held > 0).map(|hold| hold.amount).or(Some(0)),
+        let size = match place.checked_sub(1) {
+            Some(place) => self.grant_sizes().nth(place).map(|(size, _)| size),
+            None => before.filter(|_| grant.granted > 0).map(|lease| lease.amount).or(Some(0)),
         };
-        let spent = self.charges() && told.outcome.is_allowed();
-        if spent == charged && portion == Some(told.held) {
-            Ok(LeaseReply::Decided(told))
+        let spent = self.charges() && grant.outcome.is_allowed();
+        if spent == charged && size == Some(grant.granted) {
+            Ok(LeaseReply::Decided(grant))
         } else {
             Err("script and node do not agree on it")
         }
@@ -177,7 +177,7 @@ impl LeaseCall {
         state_codec::read(&self.limit, after_tag(raw)?)
     }
 
-    fn holds(&self, raw: &[u8]) -> Option<Holds> {
+    fn leases(&self, raw: &[u8]) -> Option<LeaseSet> {
         lease_codec::read(&self.limit, after_tag(raw)?)
     }
 
@@ -194,8 +194,8 @@ impl LeaseCall {
             (None, Some(last)) => lease_codec::write(&tag, limit, &lease_codec::parse(last)?.1),
             (None, None) => Vec::new(),
         };
-        let holds = SectionMigration { found: own.unwrap_or_default(), migrated: copied };
-        Ok(LeaseMigration { state, leases: holds })
+        let leases = SectionMigration { found: own.unwrap_or_default(), migrated: copied };
+        Ok(LeaseMigration { state, leases })
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::future::{join, join_all};
-use tidegate_core::{Ask, Granted, Key, Limit, Span};
+use tidegate_core::{Key, LeaseGrant, LeaseRequest, Limit, Span};
 use tokio::time::Instant;
 
 use super::charging;
@@ -18,21 +18,21 @@ use super::store_inner::StoreInner;
 use super::topology::KeyGroup;
 use tidegate_limiter::store::{Answer, Charge, ChargeMode, StoreError};
 
-/// Sends every request. Returns the results within the deadline, in the order of `asks`.
-pub(crate) async fn ask(
+/// Sends every request. Returns the results within the deadline, in the order of `requests`.
+pub(crate) async fn lease(
     store: &Arc<StoreInner>,
-    asks: &[(Key, Arc<Limit>, Ask)],
+    requests: &[(Key, Arc<Limit>, LeaseRequest)],
 ) -> Vec<LeaseResult> {
     let deadline = Instant::now() + store.shared.config.timeout();
     let mut groups: BTreeMap<KeyGroup, Vec<LeaseCall>> = BTreeMap::new();
     let (mut exact, mut replies) = (Vec::new(), Vec::new());
-    for (place, ask) in asks.iter().enumerate() {
-        let (key, limit, _) = ask;
-        if !limit.leases() {
+    for (place, request) in requests.iter().enumerate() {
+        let (key, limit, _) = request;
+        if !limit.supports_leases() {
             exact.push(place);
             continue;
         }
-        let (call, reply) = LeaseCall::new(ask);
+        let (call, reply) = LeaseCall::new(request);
         let group = store.topology.group(&store.shared, *key);
         groups.entry(group).or_default().push(call);
         replies.push((place, reply));
@@ -45,12 +45,12 @@ pub(crate) async fn ask(
             Err(error) => calls.into_iter().for_each(|call| call.fail(error.clone())),
         }
     }
-    let charges = exact.iter().map(|place| charge(store, &asks[*place]));
+    let charges = exact.iter().map(|place| charge(store, &requests[*place]));
     let replies = replies.into_iter().map(|(place, reply)| async move {
         (place, wait_for_reply(&store.shared, reply, deadline, |result| result).await)
     });
     let (replies, charges) = join(join_all(replies), join_all(charges)).await;
-    let mut results: Vec<LeaseResult> = vec![Err(unanswered()); asks.len()];
+    let mut results: Vec<LeaseResult> = vec![Err(unanswered()); requests.len()];
     replies.into_iter().for_each(|(place, result)| results[place] = result);
     exact.into_iter().zip(charges).for_each(|(place, result)| results[place] = result);
     results
@@ -64,13 +64,13 @@ fn unanswered() -> StoreError {
 /// Charges a limit that has no leases.
 async fn charge(
     store: &Arc<StoreInner>,
-    (key, limit, ask): &(Key, Arc<Limit>, Ask),
+    (key, limit, request): &(Key, Arc<Limit>, LeaseRequest),
 ) -> LeaseResult {
-    let charge = Charge { key: *key, shared: *key, limit, cost: ask.cost, alone: true };
-    let mode = ChargeMode::of_cost(ask.cost);
+    let charge = Charge { key: *key, shared: *key, limit, cost: request.cost, alone: true };
+    let mode = ChargeMode::of_cost(request.cost);
     match charging::charge(store, &[charge], mode).await.pop() {
         Some(Answer::Decided(outcome)) => {
-            Ok(Granted { outcome, held: 0, life: Span::ZERO, standing: None })
+            Ok(LeaseGrant { outcome, granted: 0, ttl: Span::ZERO, snapshot: None })
         }
         Some(Answer::Failed(error)) => Err(error),
         Some(Answer::Unasked) | None => Err(unanswered()),

@@ -1,7 +1,7 @@
 //! The scripts, put together from the files beside this one.
 
 use redis::Cmd;
-use tidegate_core::{ClientStates, Holds, Quota};
+use tidegate_core::{ClientStates, LeaseSet, Quota};
 
 /// A script and its hash.
 #[derive(Clone)]
@@ -100,7 +100,7 @@ impl Scripts {
         let charge = include_str!("charge.lua").replace(MULTI_CHARGE, &multi);
         let leases = format!(
             "local REFUNDS, LEASES, MOST, LARGEST, LONGEST_DEBT = false, true, {}, {}, {}\n",
-            Holds::MOST,
+            LeaseSet::MAX_LEASES,
             Quota::MAX_AMOUNT,
             Quota::MAX_FILL.as_micros()
         );

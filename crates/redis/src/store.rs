@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tidegate_core::{Ask, ClientStates, Granted, Holds, Key, Keyer, Limit, State};
+use tidegate_core::{ClientStates, Key, Keyer, LeaseGrant, LeaseRequest, LeaseSet, Limit, State};
 use tokio::runtime::Handle;
 
 use super::config::RedisConfig;
@@ -179,7 +179,7 @@ impl RedisStore {
 
     /// Returns the Redis key of the leases of a key.
     #[must_use]
-    pub fn name_of_holds(&self, key: Key) -> String {
+    pub fn name_of_leases(&self, key: Key) -> String {
         self.inner.shared.lease_key(key)
     }
 
@@ -194,8 +194,8 @@ impl RedisStore {
 
     /// Returns the leases of a key and their limit; `None` without any.
     #[doc(hidden)]
-    pub async fn holds(&self, key: Key) -> Result<Option<(Limit, Holds)>, StoreError> {
-        self.kept(key, self.name_of_holds(key), |raw| {
+    pub async fn leases(&self, key: Key) -> Result<Option<(Limit, LeaseSet)>, StoreError> {
+        self.kept(key, self.name_of_leases(key), |raw| {
             crate::state_codec::parse_first(raw, crate::lease_codec::parse)
         })
         .await
@@ -212,11 +212,11 @@ impl RedisStore {
 
     /// Returns the leases of a key under all limits that still use it, the one used last first.
     #[doc(hidden)]
-    pub async fn holds_by_limit(&self, key: Key) -> Result<Vec<(Limit, Holds)>, StoreError> {
-        let name = self.name_of_holds(key);
-        let holds = self
+    pub async fn leases_by_limit(&self, key: Key) -> Result<Vec<(Limit, LeaseSet)>, StoreError> {
+        let name = self.name_of_leases(key);
+        let leases = self
             .kept(key, name, |raw| crate::state_codec::parse_all(raw, crate::lease_codec::parse));
-        Ok(holds.await?.unwrap_or_default())
+        Ok(leases.await?.unwrap_or_default())
     }
 
     async fn kept<T>(
@@ -248,11 +248,14 @@ impl Store for RedisStore {
         crate::charging::charge(&self.inner, charges, mode).await
     }
 
-    async fn ask(&self, asks: &[(Key, Arc<Limit>, Ask)]) -> Vec<Result<Granted, StoreError>> {
-        crate::leasing::ask(&self.inner, asks).await
+    async fn lease(
+        &self,
+        requests: &[(Key, Arc<Limit>, LeaseRequest)],
+    ) -> Vec<Result<LeaseGrant, StoreError>> {
+        crate::leasing::lease(&self.inner, requests).await
     }
 
-    fn leases(&self) -> bool {
+    fn supports_leases(&self) -> bool {
         true
     }
 

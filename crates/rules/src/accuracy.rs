@@ -112,7 +112,7 @@ impl Accuracy {
     /// Its algorithm does not allow it, or it is too small to be divided.
     pub(crate) fn suits(self, limit: &Limit) -> Result<(), String> {
         let algorithm = limit.algorithm();
-        let lends = limit.leases();
+        let lends = limit.supports_leases();
         let queues = matches!(algorithm, Algorithm::LeakyBucket { .. });
         let holds = limit.is_held();
         let windows = "token_bucket, fixed_window or sliding_window";

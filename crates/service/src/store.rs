@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tidegate_core::{Ask, Granted, Key, Keyer, Limit};
+use tidegate_core::{Key, Keyer, LeaseGrant, LeaseRequest, Limit};
 use tidegate_limiter::{
     Answers, Charge, ChargeMode, Clock, MemoryStore, Refund, Share, Stake, Store, StoreError,
 };
@@ -129,17 +129,20 @@ impl Store for AnyStore {
         }
     }
 
-    fn leases(&self) -> bool {
+    fn supports_leases(&self) -> bool {
         match self {
-            Self::Memory(store) => store.leases(),
-            Self::Redis(store) => store.leases(),
+            Self::Memory(store) => store.supports_leases(),
+            Self::Redis(store) => store.supports_leases(),
         }
     }
 
-    async fn ask(&self, asks: &[(Key, Arc<Limit>, Ask)]) -> Vec<Result<Granted, StoreError>> {
+    async fn lease(
+        &self,
+        requests: &[(Key, Arc<Limit>, LeaseRequest)],
+    ) -> Vec<Result<LeaseGrant, StoreError>> {
         match self {
-            Self::Memory(store) => store.ask(asks).await,
-            Self::Redis(store) => Box::pin(store.ask(asks)).await,
+            Self::Memory(store) => store.lease(requests).await,
+            Self::Redis(store) => Box::pin(store.lease(requests)).await,
         }
     }
 

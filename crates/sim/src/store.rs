@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use tidegate_core::{Ask, Granted, Key, Keyer, Limit, Span, Timestamp};
+use tidegate_core::{Key, Keyer, LeaseGrant, LeaseRequest, Limit, Span, Timestamp};
 use tidegate_limiter::{
     Answer, Answers, Charge, ChargeMode, Clock, Heard, ManualClock, Membership, MemoryStore,
     Refund, Share, Stake, Store, StoreError,
@@ -144,22 +144,25 @@ impl Store for NodeStore {
         }
     }
 
-    fn leases(&self) -> bool {
+    fn supports_leases(&self) -> bool {
         true
     }
 
-    async fn ask(&self, asks: &[(Key, Arc<Limit>, Ask)]) -> Vec<Result<Granted, StoreError>> {
+    async fn lease(
+        &self,
+        requests: &[(Key, Arc<Limit>, LeaseRequest)],
+    ) -> Vec<Result<LeaseGrant, StoreError>> {
         let store = match self.store.reach() {
             Ok(store) => store,
-            Err(error) => return vec![Err(error); asks.len()],
+            Err(error) => return vec![Err(error); requests.len()],
         };
         if !self.store.read_only.load(Ordering::Relaxed) {
-            return store.ask(asks).await;
+            return store.lease(requests).await;
         }
-        let read = |(key, limit, ask): &(Key, Arc<Limit>, Ask)| {
-            (*key, Arc::clone(limit), Ask { cost: 0, ..ask.clone() })
+        let read = |(key, limit, request): &(Key, Arc<Limit>, LeaseRequest)| {
+            (*key, Arc::clone(limit), LeaseRequest { cost: 0, ..request.clone() })
         };
-        store.ask(&asks.iter().map(read).collect::<Vec<_>>()).await
+        store.lease(&requests.iter().map(read).collect::<Vec<_>>()).await
     }
 
     fn share(&self) -> Share {

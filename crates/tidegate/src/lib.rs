@@ -17,10 +17,10 @@
 //! front of an HTTP or gRPC service.
 
 pub use tidegate_core::{
-    Algorithm, Ask, Block, Bound, ClientStates, Decision, DecisionStatus, Granted, HeaderStyle,
-    Hold, HoldId, Holds, Ietf, Key, Keyer, Limit, Outcome, Owed, Problem, Quota, QuotaError,
-    Report, Request, RequestError, Reset, RuleIndex, RuleOutcome, Slip, Span, Standing, State,
-    Timestamp, UndecidedRule, Verdict, hold,
+    Algorithm, Block, Bound, ClientStates, Decision, DecisionStatus, HeaderStyle, Ietf, Key, Keyer,
+    Lease, LeaseGrant, LeaseId, LeaseRequest, LeaseSet, Limit, Outcome, Problem, Quota, QuotaError,
+    Request, RequestError, Reset, RuleIndex, RuleOutcome, Slip, Span, State, StateSnapshot,
+    Timestamp, UndecidedRule, UnreportedUsage, UsageReport, Verdict, lease,
 };
 #[cfg(feature = "tower")]
 pub use tidegate_limiter::tower;

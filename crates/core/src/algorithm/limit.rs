@@ -411,7 +411,7 @@ impl Limit {
     /// Counts what was admitted, whether or not it fits, and all of it.
     ///
     /// A bucket spends it now. A window that is over does not count it, unless it is the previous one of a sliding
-    /// window. Usage of a limit without [leases](Self::leases) is not counted.
+    /// window. Usage of a limit without [leases](Self::supports_leases) is not counted.
     pub fn count(&self, state: &mut State, now: Timestamp, at: Timestamp, amount: u64) {
         fn count<M: LeasableAlgorithm>(
             meter: &M,

@@ -3,7 +3,7 @@
 
 mod bounds;
 mod concurrency;
-mod holds;
+mod leases;
 mod limit_changes;
 mod model;
 mod patience;

@@ -7,7 +7,7 @@ mod case;
 
 use asks::AskCase;
 use case::{Case, integers};
-use tidegate_core::{Holds, Limit, Slip, Timestamp};
+use tidegate_core::{LeaseSet, Limit, Slip, Timestamp};
 
 fn check(file: &str) {
     let cases: Vec<Case> = serde_json::from_str(file).unwrap();
@@ -98,7 +98,7 @@ fn asks_are_answered_as_their_vectors_say() {
     assert!(!cases.is_empty());
     for case in cases {
         let mut limit = case.limit.limit();
-        let (mut state, mut holds) = (limit.fresh(), Holds::default());
+        let (mut state, mut leases) = (limit.fresh(), LeaseSet::default());
         for (number, step) in case.steps.iter().enumerate() {
             let place = format!("{}, {}, step {number}", limit.algorithm(), case.name);
             let now = Timestamp::from_micros(step.at);
@@ -107,9 +107,9 @@ fn asks_are_answered_as_their_vectors_say() {
                 state = new.adopt(&limit, &state, now);
                 limit = new;
             }
-            let granted = limit.ask(&mut state, &mut holds, now, &step.ask());
+            let granted = limit.apply_lease_request(&mut state, &mut leases, now, &step.ask());
             step.assert_told(&granted, &place);
-            step.assert_held(&holds, &place);
+            step.assert_held(&leases, &place);
             assert_eq!(integers(&limit, &mut state, now), step.state, "{place}: state");
         }
     }

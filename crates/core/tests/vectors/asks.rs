@@ -1,7 +1,9 @@
 //! One case of holds.json, for every implementation that is held to it.
 
 use serde::Deserialize;
-use tidegate_core::{Ask, Granted, HoldId, Holds, Owed, Report, Span, Timestamp};
+use tidegate_core::{
+    LeaseGrant, LeaseId, LeaseRequest, LeaseSet, Span, Timestamp, UnreportedUsage, UsageReport,
+};
 
 use super::case::Numbers;
 
@@ -38,25 +40,26 @@ pub(crate) struct AskStep {
 }
 
 impl AskStep {
-    pub(crate) fn ask(&self) -> Ask {
-        let report = |&(node, number, spent, closed): &(u64, u32, u64, bool)| Report {
-            id: HoldId { node, number },
+    pub(crate) fn ask(&self) -> LeaseRequest {
+        let report = |&(node, number, spent, closed): &(u64, u32, u64, bool)| UsageReport {
+            id: LeaseId { node, number },
             spent,
             closed,
         };
-        let owed = |&(at, total): &(u64, u64)| Owed { at: Timestamp::from_micros(at), total };
-        Ask {
+        let owed =
+            |&(at, total): &(u64, u64)| UnreportedUsage { at: Timestamp::from_micros(at), total };
+        LeaseRequest {
             cost: self.cost,
-            want: self.want,
-            id: HoldId { node: self.node, number: self.number },
-            owed: self.owed.iter().map(owed).collect(),
+            requested: self.want,
+            id: LeaseId { node: self.node, number: self.number },
+            unreported: self.owed.iter().map(owed).collect(),
             reports: self.reports.iter().map(report).collect(),
-            life: Span::from_micros(self.life),
-            nodes: self.nodes,
+            ttl: Span::from_micros(self.life),
+            fleet_size: self.nodes,
         }
     }
 
-    pub(crate) fn assert_told(&self, granted: &Granted, place: &str) {
+    pub(crate) fn assert_told(&self, granted: &LeaseGrant, place: &str) {
         let outcome = &granted.outcome;
         assert_eq!(outcome.is_allowed(), self.allowed, "{place}: allowed");
         let wait = match outcome.retry_after() {
@@ -67,15 +70,15 @@ impl AskStep {
         assert_eq!(wait, self.retry_after, "{place}: retry_after");
         assert_eq!(outcome.remaining, self.remaining, "{place}: remaining");
         assert_eq!(outcome.reset_after.as_micros(), self.reset_after, "{place}: reset_after");
-        assert_eq!(granted.held, self.held, "{place}: held");
-        assert_eq!(granted.life.as_micros(), self.life_granted, "{place}: life");
+        assert_eq!(granted.granted, self.held, "{place}: held");
+        assert_eq!(granted.ttl.as_micros(), self.life_granted, "{place}: life");
     }
 
-    pub(crate) fn assert_held(&self, holds: &Holds, place: &str) {
+    pub(crate) fn assert_held(&self, holds: &LeaseSet, place: &str) {
         let listed: Vec<_> = holds
             .iter()
-            .map(|hold| {
-                (hold.id.node, hold.id.number, hold.amount, hold.spent, hold.until.as_micros())
+            .map(|lease| {
+                (lease.id.node, lease.id.number, lease.amount, lease.spent, lease.until.as_micros())
             })
             .collect();
         assert_eq!(listed, self.holds, "{place}: holds");

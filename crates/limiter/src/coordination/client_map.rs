@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::RwLock;
-use tidegate_core::{Ask, Granted, HoldId, Key, Limit, Timestamp};
+use tidegate_core::{Key, LeaseGrant, LeaseId, LeaseRequest, Limit, Timestamp};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
@@ -19,7 +19,7 @@ use crate::store::{Store, StoreError};
 pub(super) type ClientShard<C> = RwLock<HashMap<Key, C>>;
 
 /// A reply of the store to a request about one client.
-pub(super) type Reply = Result<Granted, StoreError>;
+pub(super) type Reply = Result<LeaseGrant, StoreError>;
 
 /// A client, and the requests about it.
 pub(super) trait TrackedClient {
@@ -82,7 +82,7 @@ pub(super) struct InFlightRequest {
 pub(super) struct OutgoingRequest<R> {
     pub(super) key: Key,
     pub(super) limit: Arc<Limit>,
-    pub(super) ask: Ask,
+    pub(super) lease_request: LeaseRequest,
     pub(super) request: R,
 }
 
@@ -119,8 +119,8 @@ impl<C: TrackedClient> ClientMap<C> {
     }
 
     /// Returns an id that no other request of any node has.
-    pub(super) fn new_id(&self) -> HoldId {
-        HoldId { node: self.node, number: self.next_id.fetch_add(1, Ordering::Relaxed) }
+    pub(super) fn new_id(&self) -> LeaseId {
+        LeaseId { node: self.node, number: self.next_id.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// Waits for a request that another check has sent. Its failure fails all checks that wait.
@@ -157,12 +157,12 @@ impl<C: TrackedClient> ClientMap<C> {
         store: &Arc<S>,
         requests: Vec<OutgoingRequest<C::Request>>,
     ) -> Vec<Reply> {
-        let (mut guards, mut asks) = (Vec::new(), Vec::new());
-        for OutgoingRequest { key, limit, ask, request } in requests {
+        let (mut guards, mut lease_requests) = (Vec::new(), Vec::new());
+        for OutgoingRequest { key, limit, lease_request, request } in requests {
             guards.push(InFlightGuard { clients: self, key, request, finished: false });
-            asks.push((key, limit, ask));
+            lease_requests.push((key, limit, lease_request));
         }
-        let replies = store.ask(&asks).await;
+        let replies = store.lease(&lease_requests).await;
         for (guard, reply) in guards.into_iter().zip(&replies) {
             guard.complete(reply);
         }

@@ -4,7 +4,7 @@
 //! whole fleet runs inside a test.
 
 use smallvec::SmallVec;
-use tidegate_core::hold::{Ask, Granted, HoldId, Report};
+use tidegate_core::lease::{LeaseGrant, LeaseId, LeaseRequest, UsageReport};
 use tidegate_core::{Limit, Outcome, Span, Timestamp, Verdict};
 
 use super::demand::Demand;
@@ -66,7 +66,7 @@ struct CachedDenial {
 /// A lease of this node.
 #[derive(Clone, Copy, Debug)]
 struct HeldLease {
-    id: HoldId,
+    id: LeaseId,
     spent: u64,
     /// The number of reports about it, answered or not. Reported usage can't be taken back.
     reports_sent: u32,
@@ -81,10 +81,10 @@ struct HeldLease {
 
 #[derive(Clone, Copy, Debug)]
 struct PendingLeaseRequest {
-    id: HoldId,
+    id: LeaseId,
     at: Timestamp,
     cost: u64,
-    want: u64,
+    requested: u64,
 }
 
 /// Tokens taken from a lease. They can be put back into that lease and into no other.
@@ -93,7 +93,7 @@ struct PendingLeaseRequest {
 /// refill what was reported spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseDebit {
-    id: HoldId,
+    id: LeaseId,
     /// The number of reports about the lease before.
     reports_sent: u32,
     amount: u64,
@@ -240,50 +240,50 @@ impl ClientLeases {
         now: Timestamp,
         cost: u64,
         waiting: u64,
-        id: HoldId,
-        nodes: u64,
-    ) -> Ask {
+        id: LeaseId,
+        fleet_size: u64,
+    ) -> LeaseRequest {
         self.close_expired(now);
         let expected = self.demand.expected_use(now, self.min_rate);
         let room = self.leases.len() < MAX_LEASES_PER_CLIENT;
-        let want = if room { expected.max(waiting) } else { 0 };
-        self.pending = Some(PendingLeaseRequest { id, at: now, cost, want });
+        let requested = if room { expected.max(waiting) } else { 0 };
+        self.pending = Some(PendingLeaseRequest { id, at: now, cost, requested });
         // While most of the limit is free, request at most a part of it: tokens refill only after they are
         // reported spent. Later request half of the rest, or some would always be left.
-        let nodes = if self.mostly_free { nodes.max(4) } else { 1 };
-        Ask {
+        let fleet_size = if self.mostly_free { fleet_size.max(4) } else { 1 };
+        LeaseRequest {
             cost,
-            want,
+            requested,
             id,
-            owed: SmallVec::new(),
+            unreported: SmallVec::new(),
             reports: self.reports(),
-            life: LEASE_TTL,
-            nodes,
+            ttl: LEASE_TTL,
+            fleet_size,
         }
     }
 
     /// Applies the store's reply to the request for lease `id` under this limit. Nothing changes if that
     /// is not the one in flight: it was given up.
-    pub fn on_grant(&mut self, id: HoldId, limit: &Limit, granted: &Granted) {
-        let Some(PendingLeaseRequest { at, cost, want, .. }) =
+    pub fn on_grant(&mut self, id: LeaseId, limit: &Limit, grant: &LeaseGrant) {
+        let Some(PendingLeaseRequest { at, cost, requested, .. }) =
             self.pending.take_if(|asked| asked.id == id)
         else {
             return;
         };
-        if granted.outcome.is_allowed() {
+        if grant.outcome.is_allowed() {
             self.demand.admit(cost);
         } else if cost > 0 {
             self.demand.limit();
         }
         // The store has confirmed all reports.
         self.leases.retain(|lease| !lease.closed);
-        self.granted = granted.held;
+        self.granted = grant.granted;
         let since = at.since(std::mem::replace(&mut self.last_asked, at));
-        let (outcome, held) = (granted.outcome, granted.held);
+        let (outcome, held) = (grant.outcome, grant.granted);
         self.mostly_free = outcome.remaining > limit.capacity() / 2;
         // Shortly before a window ends no lease is granted, however much is left: each check asks.
         let ending = held == 0 && outcome.remaining >= min_useful_grant(limit);
-        let nearly_exhausted = want > held && held < min_useful_grant(limit) && !ending;
+        let nearly_exhausted = requested > held && held < min_useful_grant(limit) && !ending;
         let pause = if nearly_exhausted { refetch_backoff(limit, held, since) } else { Span::ZERO };
         self.cached_denial = match outcome.retry_after() {
             Some(wait) if cost > 0 => {
@@ -301,12 +301,12 @@ impl ClientLeases {
             }),
             _ => None,
         };
-        if want > 0 && granted.held > 0 {
-            let until = at + granted.life;
+        if requested > 0 && grant.granted > 0 {
+            let until = at + grant.ttl;
             // A short lease, as at the end of a window, would have too little time left.
-            let short = granted.life.as_micros() < 2 * self.closing_time.as_micros();
+            let short = grant.ttl.as_micros() < 2 * self.closing_time.as_micros();
             let close_at = if short { until } else { until - self.closing_time };
-            let (left, closed) = (granted.held, false);
+            let (left, closed) = (grant.granted, false);
             let lease = HeldLease { id, spent: 0, reports_sent: 0, left, until, close_at, closed };
             self.leases.push(lease);
         }
@@ -314,7 +314,7 @@ impl ClientLeases {
 
     /// Ends the request for lease `id` without a reply. What it may have been granted is not used; its
     /// reports are sent again.
-    pub fn on_failure(&mut self, id: HoldId) {
+    pub fn on_failure(&mut self, id: LeaseId) {
         if self.pending.take_if(|asked| asked.id == id).is_some() {
             // The next check asks, and gets the error.
             (self.granted, self.cached_denial) = (0, None);
@@ -323,14 +323,19 @@ impl ClientLeases {
 
     /// Ends a [release](Self::release) without a reply. It is not sent again: the leases expire in the
     /// store.
-    pub fn abandon(&mut self, id: HoldId) {
+    pub fn abandon(&mut self, id: LeaseId) {
         self.on_failure(id);
         self.leases.retain(|lease| !lease.closed);
     }
 
     /// Makes a request that releases all leases of an idle client; `None` if there is nothing to report.
     /// They are not used again.
-    pub fn release(&mut self, now: Timestamp, id: HoldId, nodes: u64) -> Option<Ask> {
+    pub fn release(
+        &mut self,
+        now: Timestamp,
+        id: LeaseId,
+        fleet_size: u64,
+    ) -> Option<LeaseRequest> {
         if self.is_pending() {
             return None;
         }
@@ -339,23 +344,23 @@ impl ClientLeases {
         if self.leases.is_empty() {
             return None;
         }
-        self.pending = Some(PendingLeaseRequest { id, at: now, cost: 0, want: 0 });
-        Some(Ask {
+        self.pending = Some(PendingLeaseRequest { id, at: now, cost: 0, requested: 0 });
+        Some(LeaseRequest {
             cost: 0,
-            want: 0,
+            requested: 0,
             id,
-            owed: SmallVec::new(),
+            unreported: SmallVec::new(),
             reports: self.reports(),
-            life: LEASE_TTL,
-            nodes,
+            ttl: LEASE_TTL,
+            fleet_size,
         })
     }
 
     /// Makes a request for an active client, if one of its leases has to be closed: it reports that lease,
     /// frees the rest of it, and leases as much as the client uses.
-    pub fn renew(&mut self, now: Timestamp, id: HoldId, nodes: u64) -> Option<Ask> {
+    pub fn renew(&mut self, now: Timestamp, id: LeaseId, fleet_size: u64) -> Option<LeaseRequest> {
         let due = self.is_closing(now) && !self.is_pending();
-        due.then(|| self.request(now, 0, 0, id, nodes))
+        due.then(|| self.request(now, 0, 0, id, fleet_size))
     }
 
     /// Returns whether the client was not checked for a while.
@@ -370,10 +375,10 @@ impl ClientLeases {
         self.leases.is_empty() && self.pending.is_none()
     }
 
-    fn reports(&mut self) -> SmallVec<[Report; 2]> {
+    fn reports(&mut self) -> SmallVec<[UsageReport; 2]> {
         let report = |lease: &mut HeldLease| {
             lease.reports_sent = lease.reports_sent.wrapping_add(1);
-            Report { id: lease.id, spent: lease.spent, closed: lease.closed }
+            UsageReport { id: lease.id, spent: lease.spent, closed: lease.closed }
         };
         self.leases.iter_mut().map(report).collect()
     }
@@ -391,7 +396,7 @@ impl ClientLeases {
 /// Returns how long before its end a lease is closed, so that the store has the report in time.
 ///
 /// Two sweeps, of which one may be late, and the time that the store has to answer; at most half of the
-/// life of a lease, or it could not be used. A lease whose life is shorter than twice this time, as at the
+/// lifetime of a lease, or it could not be used. A lease whose lifetime is shorter than twice this time, as at the
 /// end of a window, is used until it ends.
 #[must_use]
 pub fn closing_time(store_timeout: Span) -> Span {
@@ -437,7 +442,7 @@ impl HeldLease {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::hold::Holds;
+    use tidegate_core::lease::LeaseSet;
     use tidegate_core::{Algorithm, Limit, Quota};
 
     use super::*;
@@ -446,7 +451,7 @@ mod tests {
     struct Scene {
         limit: Limit,
         state: tidegate_core::State,
-        holds: Holds,
+        leases: LeaseSet,
         now: Timestamp,
         number: u32,
     }
@@ -459,67 +464,67 @@ mod tests {
         fn of(algorithm: Algorithm, quota: Quota) -> Self {
             let limit = Limit::new(algorithm, quota).unwrap();
             let (state, now) = (limit.fresh(), Timestamp::from_secs(1_000));
-            Self { limit, state, holds: Holds::default(), now, number: 0 }
+            Self { limit, state, leases: LeaseSet::default(), now, number: 0 }
         }
 
-        fn id(&mut self) -> HoldId {
+        fn id(&mut self) -> LeaseId {
             self.number += 1;
-            HoldId { node: 1, number: self.number }
+            LeaseId { node: 1, number: self.number }
         }
 
-        fn decide(&mut self, ask: &Ask) -> Granted {
-            self.limit.ask(&mut self.state, &mut self.holds, self.now, ask)
+        fn decide(&mut self, request: &LeaseRequest) -> LeaseGrant {
+            self.limit.apply_lease_request(&mut self.state, &mut self.leases, self.now, request)
         }
 
         /// One check of cost 1: whether it passed, and whether the store was asked.
-        fn check(&mut self, tab: &mut ClientLeases) -> (bool, bool) {
-            if let LeaseDecision::Admitted { .. } = tab.take(self.now, 1) {
-                let due = tab.is_closing(self.now);
+        fn check(&mut self, client: &mut ClientLeases) -> (bool, bool) {
+            if let LeaseDecision::Admitted { .. } = client.take(self.now, 1) {
+                let due = client.is_closing(self.now);
                 if due {
-                    self.fetch(tab);
+                    self.fetch(client);
                 }
                 return (true, due);
             }
-            match tab.cached_denial(self.now, 1) {
+            match client.cached_denial(self.now, 1) {
                 Some((_, false)) => return (false, false),
                 Some((_, true)) => {
-                    self.fetch(tab);
+                    self.fetch(client);
                     return (false, true);
                 }
                 None => {}
             }
             let (now, id) = (self.now, self.id());
-            let ask = tab.request(now, 1, 0, id, 1);
-            let granted = self.decide(&ask);
-            tab.on_grant(ask.id, &self.limit, &granted);
-            (granted.outcome.is_allowed(), true)
+            let request = client.request(now, 1, 0, id, 1);
+            let grant = self.decide(&request);
+            client.on_grant(request.id, &self.limit, &grant);
+            (grant.outcome.is_allowed(), true)
         }
 
         /// One sweep of a node.
-        fn sweep(&mut self, tab: &mut ClientLeases) {
+        fn sweep(&mut self, client: &mut ClientLeases) {
             let (now, id) = (self.now, self.id());
-            let idle = tab.is_idle(now);
-            let ask = if idle { tab.release(now, id, 1) } else { tab.renew(now, id, 1) };
-            if let Some(ask) = ask {
-                let granted = self.decide(&ask);
-                tab.on_grant(ask.id, &self.limit, &granted);
+            let idle = client.is_idle(now);
+            let request = if idle { client.release(now, id, 1) } else { client.renew(now, id, 1) };
+            if let Some(request) = request {
+                let grant = self.decide(&request);
+                client.on_grant(request.id, &self.limit, &grant);
             }
         }
 
         /// Lets the time of a sweep interval pass, and sweeps if there is a sweeper.
-        fn pass(&mut self, tab: &mut ClientLeases, span: Span, sweeps: bool) {
+        fn pass(&mut self, client: &mut ClientLeases, span: Span, sweeps: bool) {
             for _ in 0..span.as_micros() / SWEEP_INTERVAL.as_micros() {
                 self.now = self.now + SWEEP_INTERVAL;
                 if sweeps {
-                    self.sweep(tab);
+                    self.sweep(client);
                 }
             }
         }
 
         /// Lets time pass until a lease has to be closed.
-        fn wait_for_closing(&mut self, tab: &ClientLeases) {
+        fn wait_for_closing(&mut self, client: &ClientLeases) {
             let end = self.now + LEASE_TTL;
-            while !tab.is_closing(self.now) {
+            while !client.is_closing(self.now) {
                 assert!(self.now < end, "no lease is closed before it ends");
                 self.now = self.now + Span::from_millis(10);
             }
@@ -528,36 +533,45 @@ mod tests {
         /// Tokens that are neither spent nor held.
         fn free(&mut self) -> u64 {
             let id = self.id();
-            let (owed, reports) = (SmallVec::new(), SmallVec::new());
-            self.decide(&Ask { cost: 0, want: 0, id, owed, reports, life: LEASE_TTL, nodes: 1 })
-                .outcome
-                .remaining
+            let (unreported, reports) = (SmallVec::new(), SmallVec::new());
+            self.decide(&LeaseRequest {
+                cost: 0,
+                requested: 0,
+                id,
+                unreported,
+                reports,
+                ttl: LEASE_TTL,
+                fleet_size: 1,
+            })
+            .outcome
+            .remaining
         }
 
         /// Checks until there is a lease, and then so many times more.
-        fn lease(&mut self, tab: &mut ClientLeases, more: u64) -> u64 {
+        fn lease(&mut self, client: &mut ClientLeases, more: u64) -> u64 {
             let mut passed = 0;
-            while tab.left(self.now) == 0 || passed < more {
-                passed += u64::from(self.check(tab).0);
+            while client.left(self.now) == 0 || passed < more {
+                passed += u64::from(self.check(client).0);
                 self.now = self.now + Span::from_millis(1);
             }
             passed
         }
 
-        fn fetch(&mut self, tab: &mut ClientLeases) {
+        fn fetch(&mut self, client: &mut ClientLeases) {
             let (now, id) = (self.now, self.id());
-            let ask = tab.request(now, 0, 0, id, 1);
-            let granted = self.decide(&ask);
-            tab.on_grant(ask.id, &self.limit, &granted);
+            let request = client.request(now, 0, 0, id, 1);
+            let grant = self.decide(&request);
+            client.on_grant(request.id, &self.limit, &grant);
         }
     }
 
     #[test]
     fn a_busy_client_asks_seldom_and_gets_what_the_limit_allows() {
-        let (mut scene, mut tab) = (Scene::new(Quota::per_second(10_000)), ClientLeases::default());
+        let (mut scene, mut client) =
+            (Scene::new(Quota::per_second(10_000)), ClientLeases::default());
         let (mut passed, mut asked) = (0, 0);
         for _ in 0..200_000 {
-            let (yes, question) = scene.check(&mut tab);
+            let (yes, question) = scene.check(&mut client);
             passed += u64::from(yes);
             asked += u64::from(question);
             scene.now = scene.now + Span::from_micros(50);
@@ -570,10 +584,10 @@ mod tests {
     #[test]
     fn a_window_that_ends_refuses_nobody_while_there_is_plenty_left() {
         for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
-            let (mut scene, mut tab) =
+            let (mut scene, mut client) =
                 (Scene::of(algorithm, Quota::per_second(2_000)), ClientLeases::default());
             for check in 0..3_000 {
-                assert!(scene.check(&mut tab).0, "{algorithm}: {check}");
+                assert!(scene.check(&mut client).0, "{algorithm}: {check}");
                 scene.now = scene.now + Span::from_millis(1);
             }
         }
@@ -581,103 +595,104 @@ mod tests {
 
     #[test]
     fn a_client_that_comes_seldom_costs_one_question_each_and_holds_nothing() {
-        let (mut scene, mut tab) = (Scene::new(Quota::per_hour(10)), ClientLeases::default());
+        let (mut scene, mut client) = (Scene::new(Quota::per_hour(10)), ClientLeases::default());
         for _ in 0..5 {
-            assert_eq!(scene.check(&mut tab), (true, true));
-            assert!(scene.holds.is_empty() && tab.is_empty());
+            assert_eq!(scene.check(&mut client), (true, true));
+            assert!(scene.leases.is_empty() && client.is_empty());
             scene.now = scene.now + Span::from_secs(1_800);
         }
     }
 
     #[test]
     fn what_is_over_is_not_used_and_what_is_left_is_given_back() {
-        let (mut scene, mut tab) = (Scene::new(Quota::per_day(1_000)), ClientLeases::default());
-        while tab.left(scene.now) == 0 {
-            scene.check(&mut tab);
+        let (mut scene, mut client) = (Scene::new(Quota::per_day(1_000)), ClientLeases::default());
+        while client.left(scene.now) == 0 {
+            scene.check(&mut client);
         }
-        let left = tab.left(scene.now);
-        assert_eq!(scene.holds.held(1_000), left);
-        assert_eq!(tab.left(scene.now + LEASE_TTL), 0);
-        assert_eq!(tab.take(scene.now + LEASE_TTL, 1), LeaseDecision::AskStore);
+        let left = client.left(scene.now);
+        assert_eq!(scene.leases.reserved(1_000), left);
+        assert_eq!(client.left(scene.now + LEASE_TTL), 0);
+        assert_eq!(client.take(scene.now + LEASE_TTL, 1), LeaseDecision::AskStore);
         let (now, id) = (scene.now, scene.id());
-        let leaving = tab.release(now, id, 1).unwrap();
-        let granted = scene.decide(&leaving);
-        assert!(granted.outcome.remaining >= left);
-        tab.on_grant(leaving.id, &scene.limit, &granted);
-        assert!(scene.holds.is_empty() && tab.is_empty());
+        let leaving = client.release(now, id, 1).unwrap();
+        let grant = scene.decide(&leaving);
+        assert!(grant.outcome.remaining >= left);
+        client.on_grant(leaving.id, &scene.limit, &grant);
+        assert!(scene.leases.is_empty() && client.is_empty());
     }
 
     #[test]
     fn an_answer_that_was_lost_is_never_used() {
-        let (mut scene, mut tab) = (Scene::new(Quota::per_day(1_000)), ClientLeases::default());
+        let (mut scene, mut client) = (Scene::new(Quota::per_day(1_000)), ClientLeases::default());
         for _ in 0..10 {
-            tab.take(scene.now, 1);
+            client.take(scene.now, 1);
         }
         let (now, id) = (scene.now, scene.id());
-        let ask = tab.request(now, 1, 0, id, 1);
-        let granted = scene.decide(&ask);
-        assert!(granted.held > 0);
-        tab.on_failure(id);
-        assert_eq!(tab.take(scene.now, 1), LeaseDecision::AskStore);
+        let request = client.request(now, 1, 0, id, 1);
+        let grant = scene.decide(&request);
+        assert!(grant.granted > 0);
+        client.on_failure(id);
+        assert_eq!(client.take(scene.now, 1), LeaseDecision::AskStore);
         // It comes after all, and nobody waits for it.
-        tab.on_grant(id, &scene.limit, &granted);
-        assert_eq!(tab.take(scene.now, 1), LeaseDecision::AskStore);
+        client.on_grant(id, &scene.limit, &grant);
+        assert_eq!(client.take(scene.now, 1), LeaseDecision::AskStore);
     }
 
     #[test]
     fn what_is_put_back_can_be_taken_again_and_is_not_reported() {
-        let (mut scene, mut tab) = (Scene::new(Quota::per_day(1_000)), ClientLeases::default());
-        while tab.left(scene.now) == 0 {
-            scene.check(&mut tab);
+        let (mut scene, mut client) = (Scene::new(Quota::per_day(1_000)), ClientLeases::default());
+        while client.left(scene.now) == 0 {
+            scene.check(&mut client);
         }
-        let left = tab.left(scene.now);
-        let slice = take(&mut tab, scene.now, 2);
-        tab.roll_back(scene.now, &slice);
-        assert_eq!(tab.left(scene.now), left);
+        let left = client.left(scene.now);
+        let slice = take(&mut client, scene.now, 2);
+        client.roll_back(scene.now, &slice);
+        assert_eq!(client.left(scene.now), left);
         let (now, id) = (scene.now, scene.id());
-        let ask = tab.request(now, 0, 0, id, 1);
-        assert!(ask.reports.iter().all(|report| report.spent == 0), "{:?}", ask.reports);
-        tab.on_failure(id);
+        let request = client.request(now, 0, 0, id, 1);
+        assert!(request.reports.iter().all(|report| report.spent == 0), "{:?}", request.reports);
+        client.on_failure(id);
     }
 
-    fn take(tab: &mut ClientLeases, now: Timestamp, cost: u64) -> LeaseDebit {
-        match tab.take(now, cost) {
+    fn take(client: &mut ClientLeases, now: Timestamp, cost: u64) -> LeaseDebit {
+        match client.take(now, cost) {
             LeaseDecision::Admitted { debit: slice, .. } => slice,
-            LeaseDecision::AskStore => panic!("{cost} of {} can't be taken", tab.left(now)),
+            LeaseDecision::AskStore => panic!("{cost} of {} can't be taken", client.left(now)),
         }
     }
 
     #[test]
     fn what_the_store_may_know_of_stays_spent() {
-        let (mut scene, mut tab) = (Scene::new(Quota::per_day(1_000)), ClientLeases::default());
-        while tab.left(scene.now) == 0 {
-            scene.check(&mut tab);
+        let (mut scene, mut client) = (Scene::new(Quota::per_day(1_000)), ClientLeases::default());
+        while client.left(scene.now) == 0 {
+            scene.check(&mut client);
         }
-        let (now, left) = (scene.now, tab.left(scene.now));
-        let slice = take(&mut tab, now, 2);
+        let (now, left) = (scene.now, client.left(scene.now));
+        let slice = take(&mut client, now, 2);
         let id = scene.id();
-        tab.request(now, 0, 0, id, 1);
+        client.request(now, 0, 0, id, 1);
         // Nor in place of what somebody else took since then.
-        take(&mut tab, now, 2);
-        tab.roll_back(now, &slice);
-        assert_eq!(tab.left(now), left - 4);
+        take(&mut client, now, 2);
+        client.roll_back(now, &slice);
+        assert_eq!(client.left(now), left - 4);
     }
 
     #[test]
     fn what_came_from_one_hold_is_never_put_into_another() {
-        let (mut scene, mut tab) = (Scene::new(Quota::per_second(1_000)), ClientLeases::default());
-        while tab.left(scene.now) == 0 {
-            scene.check(&mut tab);
+        let (mut scene, mut client) =
+            (Scene::new(Quota::per_second(1_000)), ClientLeases::default());
+        while client.left(scene.now) == 0 {
+            scene.check(&mut client);
         }
-        let old = take(&mut tab, scene.now, 1);
+        let old = take(&mut client, scene.now, 1);
         scene.now = scene.now + LEASE_TTL;
-        while tab.left(scene.now) == 0 {
-            scene.check(&mut tab);
+        while client.left(scene.now) == 0 {
+            scene.check(&mut client);
         }
-        take(&mut tab, scene.now, 1);
-        let left = tab.left(scene.now);
-        tab.roll_back(scene.now, &old);
-        assert_eq!(tab.left(scene.now), left);
+        take(&mut client, scene.now, 1);
+        let left = client.left(scene.now);
+        client.roll_back(scene.now, &old);
+        assert_eq!(client.left(scene.now), left);
     }
 
     fn windowed(amount: u64) -> (Scene, ClientLeases) {
@@ -686,92 +701,92 @@ mod tests {
 
     #[test]
     fn a_lease_that_ends_soon_is_closed_and_its_rest_is_free_in_the_same_call() {
-        let (mut scene, mut tab) = windowed(20_000);
-        let passed = scene.lease(&mut tab, 500);
-        assert!(tab.left(scene.now) > 0);
+        let (mut scene, mut client) = windowed(20_000);
+        let passed = scene.lease(&mut client, 500);
+        assert!(client.left(scene.now) > 0);
         let number = scene.id();
-        assert_eq!(tab.renew(scene.now, number, 1), None, "too early");
+        assert_eq!(client.renew(scene.now, number, 1), None, "too early");
         scene.now = scene.now + LEASE_TTL.saturating_sub(closing_time(Span::ZERO));
-        let ask = tab.renew(scene.now, number, 1).unwrap();
-        assert_eq!(tab.left(scene.now), 0, "closed");
-        let told = scene.decide(&ask);
+        let request = client.renew(scene.now, number, 1).unwrap();
+        assert_eq!(client.left(scene.now), 0, "closed");
+        let told = scene.decide(&request);
         assert_eq!(told.outcome.remaining, 20_000 - passed);
-        tab.on_grant(ask.id, &scene.limit, &told);
-        let live = scene.holds.iter().filter(|hold| hold.id != ask.id).count();
-        assert_eq!(live, 0, "{:?}", scene.holds);
+        client.on_grant(request.id, &scene.limit, &told);
+        let live = scene.leases.iter().filter(|lease| lease.id != request.id).count();
+        assert_eq!(live, 0, "{:?}", scene.leases);
     }
 
     #[test]
     fn a_check_closes_a_lease_that_ends_soon() {
-        let (mut scene, mut tab) = windowed(20_000);
-        scene.lease(&mut tab, 500);
-        scene.wait_for_closing(&tab);
+        let (mut scene, mut client) = windowed(20_000);
+        scene.lease(&mut client, 500);
+        scene.wait_for_closing(&client);
         assert!(
-            matches!(tab.take(scene.now, 1), LeaseDecision::Admitted { .. })
-                && tab.should_refill(scene.now)
+            matches!(client.take(scene.now, 1), LeaseDecision::Admitted { .. })
+                && client.should_refill(scene.now)
         );
-        scene.fetch(&mut tab);
-        assert!(!tab.is_closing(scene.now));
+        scene.fetch(&mut client);
+        assert!(!client.is_closing(scene.now));
     }
 
     #[test]
     fn a_closed_lease_whose_report_is_lost_is_not_used_and_counts_as_spent() {
-        let (mut scene, mut tab) = windowed(20_000);
-        scene.lease(&mut tab, 500);
+        let (mut scene, mut client) = windowed(20_000);
+        scene.lease(&mut client, 500);
         let free = scene.free();
-        scene.wait_for_closing(&tab);
+        scene.wait_for_closing(&client);
         let number = scene.id();
-        let ask = tab.renew(scene.now, number, 1).unwrap();
-        tab.on_failure(ask.id);
-        assert_eq!(tab.take(scene.now, 1), LeaseDecision::AskStore);
+        let request = client.renew(scene.now, number, 1).unwrap();
+        client.on_failure(request.id);
+        assert_eq!(client.take(scene.now, 1), LeaseDecision::AskStore);
         scene.now = scene.now + LEASE_TTL;
         assert_eq!(scene.free(), free);
-        assert!(scene.holds.is_empty());
+        assert!(scene.leases.is_empty());
     }
 
     #[test]
     fn a_lease_that_is_short_is_used_until_it_ends() {
         let quota = Quota::per(20_000, Span::SECOND);
-        let (mut scene, mut tab) =
+        let (mut scene, mut client) =
             (Scene::of(Algorithm::FixedWindow, quota), ClientLeases::default());
-        scene.lease(&mut tab, 20);
-        let left = tab.left(scene.now);
+        scene.lease(&mut client, 20);
+        let left = client.left(scene.now);
         scene.now = scene.now + Span::from_millis(700);
-        assert!(!tab.is_closing(scene.now) && tab.left(scene.now) == left);
+        assert!(!client.is_closing(scene.now) && client.left(scene.now) == left);
     }
 
     #[test]
     fn requests_that_another_rule_denies_leave_the_limit_nearly_untouched() {
         for sweeps in [true, false] {
-            let (mut scene, mut tab) = windowed(20_000);
+            let (mut scene, mut client) = windowed(20_000);
             let mut denied = 0;
             // Bursts with pauses that are too short for an idle client; leases end between two of them.
             for burst in 0..79 {
                 for _ in 0..247 {
-                    let taken = tab.take(scene.now, 1);
+                    let taken = client.take(scene.now, 1);
                     if let LeaseDecision::Admitted { debit: slice, .. } = taken {
-                        if tab.should_refill(scene.now) {
-                            scene.fetch(&mut tab);
+                        if client.should_refill(scene.now) {
+                            scene.fetch(&mut client);
                         }
-                        tab.roll_back(scene.now, &slice);
+                        client.roll_back(scene.now, &slice);
                         denied += 1;
                         continue;
                     }
                     let (now, id) = (scene.now, scene.id());
-                    let ask = tab.request(now, 1, 0, id, 1);
-                    let granted = scene.decide(&ask);
-                    tab.on_grant(ask.id, &scene.limit, &granted);
-                    let slip = granted.outcome.slip().unwrap();
+                    let request = client.request(now, 1, 0, id, 1);
+                    let grant = scene.decide(&request);
+                    client.on_grant(request.id, &scene.limit, &grant);
+                    let slip = grant.outcome.slip().unwrap();
                     let limit = scene.limit.clone();
                     assert!(limit.refund(&mut scene.state, now, &limit, &slip, 1));
-                    tab.revoke(1);
+                    client.revoke(1);
                     denied += 1;
                 }
                 // Five sweeps in two bursts.
-                scene.pass(&mut tab, SWEEP_INTERVAL, sweeps);
+                scene.pass(&mut client, SWEEP_INTERVAL, sweeps);
                 scene.now = scene.now + Span::from_millis(180);
                 if burst % 2 == 1 && sweeps {
-                    scene.sweep(&mut tab);
+                    scene.sweep(&mut client);
                 }
             }
             scene.now = scene.now + LEASE_TTL + LEASE_TTL;
@@ -783,12 +798,12 @@ mod tests {
     #[test]
     fn a_client_that_slows_down_to_one_per_second_loses_at_most_one_lease() {
         for (sweeps, pause) in [(true, 1_000), (false, 1_000), (true, 250), (false, 250)] {
-            let (mut scene, mut tab) = windowed(20_000);
-            let mut passed = scene.lease(&mut tab, 500);
-            let lease = tab.left(scene.now);
+            let (mut scene, mut client) = windowed(20_000);
+            let mut passed = scene.lease(&mut client, 500);
+            let lease = client.left(scene.now);
             for _ in 0..20 {
-                scene.pass(&mut tab, Span::from_millis(pause), sweeps);
-                passed += u64::from(scene.check(&mut tab).0);
+                scene.pass(&mut client, Span::from_millis(pause), sweeps);
+                passed += u64::from(scene.check(&mut client).0);
             }
             scene.now = scene.now + LEASE_TTL + LEASE_TTL;
             let lost = 20_000 - passed - scene.free();
@@ -799,14 +814,14 @@ mod tests {
 
     #[test]
     fn an_answer_to_another_question_is_not_used() {
-        let (mut scene, mut tab) = (Scene::new(Quota::per_day(1_000)), ClientLeases::default());
-        (0..10).for_each(|_| assert_eq!(tab.take(scene.now, 1), LeaseDecision::AskStore));
+        let (mut scene, mut client) = (Scene::new(Quota::per_day(1_000)), ClientLeases::default());
+        (0..10).for_each(|_| assert_eq!(client.take(scene.now, 1), LeaseDecision::AskStore));
         let (now, first, second) = (scene.now, scene.id(), scene.id());
-        let ask = tab.request(now, 1, 0, first, 1);
-        let granted = scene.decide(&ask);
-        assert!(granted.held > 0);
-        tab.request(now, 1, 0, second, 1);
-        tab.on_grant(first, &scene.limit, &granted);
-        assert!(tab.is_pending() && tab.left(now) == 0);
+        let request = client.request(now, 1, 0, first, 1);
+        let grant = scene.decide(&request);
+        assert!(grant.granted > 0);
+        client.request(now, 1, 0, second, 1);
+        client.on_grant(first, &scene.limit, &grant);
+        assert!(client.is_pending() && client.left(now) == 0);
     }
 }

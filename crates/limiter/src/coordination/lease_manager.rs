@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_core::hold::{Ask, HoldId};
+use tidegate_core::lease::{LeaseId, LeaseRequest};
 use tidegate_core::{Key, Limit, Outcome, Span, Timestamp, Verdict};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -39,7 +39,7 @@ struct LeasedClient {
 
 /// A lease request in flight.
 struct LeaseRequestInFlight {
-    id: HoldId,
+    id: LeaseId,
     /// Whether it releases the client's leases: then it is not sent again.
     releases: bool,
 }
@@ -100,7 +100,7 @@ enum NextStep {
     /// It waits for the request of another check.
     Join(InFlightRequest),
     /// It sends a request.
-    Request(Ask),
+    Request(LeaseRequest),
 }
 
 /// The decision of a leased rule about a charge.
@@ -145,9 +145,9 @@ impl LeaseManager {
         let mut deadline = None;
         loop {
             let (step, refill) = self.next_step(store, key, limit, cost, min_rate);
-            if refill && let Some(ask) = self.refill_early(store, key, limit) {
+            if refill && let Some(lease_request) = self.refill_early(store, key, limit) {
                 // A failure is reported to the check that needs the tokens.
-                let _ = Box::pin(self.request(store, key, limit, ask)).await;
+                let _ = Box::pin(self.request(store, key, limit, lease_request)).await;
             }
             match step {
                 NextStep::Decided(outcome, debit) => return Ok(LeasedOutcome { outcome, debit }),
@@ -159,8 +159,8 @@ impl LeaseManager {
                         return Err(error);
                     }
                 }
-                NextStep::Request(ask) => {
-                    let requesting = self.request(store, key, limit, ask);
+                NextStep::Request(lease_request) => {
+                    let requesting = self.request(store, key, limit, lease_request);
                     let outcome = by_deadline(store, deadline, requesting).await??;
                     return Ok(LeasedOutcome { outcome, debit: None });
                 }
@@ -185,10 +185,11 @@ impl LeaseManager {
             let client = shard.get(&key).filter(|client| client.limit == *limit);
             client.map_or(0, |client| client.leases.left(now))
         };
-        let (id, life, nodes) = (self.clients.new_id(), lease::LEASE_TTL, store.share().of);
-        let (owed, reports) = (SmallVec::new(), SmallVec::new());
-        let ask = Ask { cost: 0, want: 0, id, owed, reports, life, nodes };
-        let mut replies = store.ask(&[(key, Arc::clone(limit), ask)]).await;
+        let (id, ttl, fleet_size) = (self.clients.new_id(), lease::LEASE_TTL, store.share().of);
+        let (unreported, reports) = (SmallVec::new(), SmallVec::new());
+        let lease_request =
+            LeaseRequest { cost: 0, requested: 0, id, unreported, reports, ttl, fleet_size };
+        let mut replies = store.lease(&[(key, Arc::clone(limit), lease_request)]).await;
         let mut outcome = replies.pop().unwrap_or_else(|| Err(no_reply()))?.outcome;
         outcome.remaining = outcome.remaining.saturating_add(left).min(outcome.limit);
         if cost <= outcome.remaining {
@@ -245,8 +246,8 @@ impl LeaseManager {
             return (NextStep::Join(client.tracker.in_flight()), false);
         }
         let waiting = std::mem::take(&mut client.waiting_cost);
-        let (id, nodes) = (self.clients.new_id(), store.share().of);
-        (NextStep::Request(client.leases.request(now, cost, waiting, id, nodes)), false)
+        let (id, fleet_size) = (self.clients.new_id(), store.share().of);
+        (NextStep::Request(client.leases.request(now, cost, waiting, id, fleet_size)), false)
     }
 
     /// Sends a lease request, and wakes the checks that wait for it.
@@ -255,12 +256,12 @@ impl LeaseManager {
         store: &Arc<S>,
         key: Key,
         limit: &Arc<Limit>,
-        ask: Ask,
+        lease_request: LeaseRequest,
     ) -> Result<Outcome, StoreError> {
         // Before the reply: clients are also removed if the store fails.
         self.start_sweeper(store);
-        let request = LeaseRequestInFlight { id: ask.id, releases: false };
-        let request = OutgoingRequest { key, limit: Arc::clone(limit), ask, request };
+        let request = LeaseRequestInFlight { id: lease_request.id, releases: false };
+        let request = OutgoingRequest { key, limit: Arc::clone(limit), lease_request, request };
         self.clients.send(store, request).await.map(|grant| grant.outcome)
     }
 
@@ -271,19 +272,19 @@ impl LeaseManager {
         store: &Arc<S>,
         key: Key,
         limit: &Arc<Limit>,
-    ) -> Option<Ask> {
+    ) -> Option<LeaseRequest> {
         let now = self.clients.clock.now();
-        let ask = {
+        let lease_request = {
             let mut shard = self.clients.shard(key).write();
             let client = shard.get_mut(&key).filter(|client| !client.leases.is_pending())?;
             let waiting = std::mem::take(&mut client.waiting_cost);
             client.leases.request(now, 0, waiting, self.clients.new_id(), store.share().of)
         };
-        let Ok(runtime) = Handle::try_current() else { return Some(ask) };
+        let Ok(runtime) = Handle::try_current() else { return Some(lease_request) };
         let (manager, store, limit) = (Arc::clone(self), Arc::clone(store), Arc::clone(limit));
         runtime.spawn(async move {
             // A failure is reported to the check that needs the tokens.
-            let _ = manager.request(&store, key, &limit, ask).await;
+            let _ = manager.request(&store, key, &limit, lease_request).await;
         });
         None
     }
@@ -332,7 +333,7 @@ impl LeaseManager {
     fn releases(
         &self,
         shard: &ClientShard<LeasedClient>,
-        nodes: u64,
+        fleet_size: u64,
         all: bool,
     ) -> Vec<OutgoingRequest<LeaseRequestInFlight>> {
         let (now, mut requests) = (self.clients.clock.now(), Vec::new());
@@ -341,16 +342,16 @@ impl LeaseManager {
                 return true;
             }
             let (id, releases) = (self.clients.new_id(), all || client.leases.is_idle(now));
-            let ask = match releases {
-                true => client.leases.release(now, id, nodes),
-                false => client.leases.renew(now, id, nodes),
+            let lease_request = match releases {
+                true => client.leases.release(now, id, fleet_size),
+                false => client.leases.renew(now, id, fleet_size),
             };
-            let keeps = !releases || ask.is_some() || !client.leases.is_empty();
-            requests.extend(ask.map(|ask| OutgoingRequest {
+            let keeps = !releases || lease_request.is_some() || !client.leases.is_empty();
+            requests.extend(lease_request.map(|lease_request| OutgoingRequest {
                 key: *key,
                 limit: Arc::clone(&client.limit),
                 request: LeaseRequestInFlight { id, releases },
-                ask,
+                lease_request,
             }));
             keeps
         });

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use tidegate_core::hold::margin;
+use tidegate_core::lease::clock_margin;
 use tidegate_core::{Span, Timestamp};
 
 use crate::store::Share;
@@ -115,7 +115,7 @@ impl Membership {
     pub fn heard(&mut self, heard: Heard) {
         let Heard { sent, received, share, since } = heard;
         // The store may count faster than this node, and forget it a little earlier.
-        let until = sent + self.silence.saturating_sub(margin(self.silence));
+        let until = sent + self.silence.saturating_sub(clock_margin(self.silence));
         if self.gone || sent < self.sent || until <= received {
             return;
         }
@@ -124,7 +124,7 @@ impl Membership {
             self.renewed(share, received, until);
         } else {
             self.since = Some(since);
-            self.complete_at = received + self.silence + margin(self.silence);
+            self.complete_at = received + self.silence + clock_margin(self.silence);
             self.joined(share, received, until);
         }
         if received >= self.complete_at || self.last_share.is_none_or(|last| last.of <= share.of) {

@@ -6,7 +6,7 @@
 mod unsynced_log;
 
 use smallvec::SmallVec;
-use tidegate_core::{Ask, HoldId, Limit, Outcome, Span, Standing, State, Timestamp};
+use tidegate_core::{LeaseId, LeaseRequest, Limit, Outcome, Span, State, StateSnapshot, Timestamp};
 use tidegate_rules::{Every, Synced};
 
 use self::unsynced_log::{LogEntries, UnsyncedLog};
@@ -39,7 +39,7 @@ pub struct ClientView {
 /// The state of a client in the store.
 #[derive(Debug)]
 struct StoreSnapshot {
-    standing: Standing,
+    snapshot: StateSnapshot,
     /// The same with all unsynced usage.
     state: State,
     /// The snapshot was taken between these two, by this node's clock.
@@ -53,27 +53,27 @@ impl StoreSnapshot {
     /// A request that was sent after this snapshot arrived is newer, whatever the store's clock shows: that
     /// clock can be set back, or belong to another server. The store's time is compared only for two
     /// requests that were in flight together.
-    fn precedes(&self, sent: Timestamp, new: &Standing) -> bool {
-        self.received <= sent || self.standing.clock <= new.clock
+    fn precedes(&self, sent: Timestamp, new: &StateSnapshot) -> bool {
+        self.received <= sent || self.snapshot.clock <= new.clock
     }
 
     /// Returns the client's time at a time of the store's clock. It does not go back with a clock that was
     /// set back.
     fn time_at(&self, clock: Timestamp) -> Timestamp {
-        self.standing.at.max(clock)
+        self.snapshot.at.max(clock)
     }
 
     /// Returns a lower bound of the client's time now.
     fn least_time(&self, now: Timestamp) -> Timestamp {
         let passed = now.since(self.received);
-        self.time_at(self.standing.clock + passed.saturating_sub(drift(passed)))
+        self.time_at(self.snapshot.clock + passed.saturating_sub(drift(passed)))
     }
 }
 
 /// A request in flight.
 #[derive(Debug)]
 struct PendingSync {
-    id: HoldId,
+    id: LeaseId,
     sent: Timestamp,
     reported: LogEntries,
 }
@@ -157,7 +157,7 @@ impl ClientView {
         }
         let time = seen.least_time(now);
         let end = limit.window_end(time);
-        if end != limit.window_end(seen.time_at(seen.standing.clock + most + drift(most))) {
+        if end != limit.window_end(seen.time_at(seen.snapshot.clock + most + drift(most))) {
             return None;
         }
         Some((time, end.map_or(NEVER, |end| end - Span::MICROSECOND)))
@@ -181,7 +181,7 @@ impl ClientView {
 
     /// Returns the id of the request in flight that reports unsynced usage.
     #[must_use]
-    pub fn pending(&self) -> Option<HoldId> {
+    pub fn pending(&self) -> Option<LeaseId> {
         self.pending.as_ref().map(|pending| pending.id)
     }
 
@@ -193,12 +193,18 @@ impl ClientView {
 
     /// Makes a request with a cost, or 0, that reports all unsynced usage. One is in flight at a time; reports
     /// without a reply are sent again.
-    pub fn request(&mut self, now: Timestamp, id: HoldId, every: Every, cost: u64) -> Ask {
-        let (name, owed, reported) = self.log.report(id);
+    pub fn request(
+        &mut self,
+        now: Timestamp,
+        id: LeaseId,
+        every: Every,
+        cost: u64,
+    ) -> LeaseRequest {
+        let (name, unreported, reported) = self.log.report(id);
         self.reports_sent = self.reports_sent.wrapping_add(1);
         self.pending = Some(PendingSync { id, sent: now, reported });
         self.sent = now;
-        Ask { owed, ..exact_request(name, every, cost) }
+        LeaseRequest { unreported, ..exact_request(name, every, cost) }
     }
 
     /// Applies the store's reply to request `id` under this limit. Nothing changes if that is not the one in
@@ -206,9 +212,9 @@ impl ClientView {
     pub fn on_reply(
         &mut self,
         now: Timestamp,
-        id: HoldId,
+        id: LeaseId,
         limit: &Limit,
-        standing: Option<Standing>,
+        snapshot: Option<StateSnapshot>,
     ) {
         let Some(PendingSync { sent, reported, .. }) =
             self.pending.take_if(|pending| pending.id == id)
@@ -219,7 +225,7 @@ impl ClientView {
         if !reported.is_empty() {
             self.confirmed = now;
         }
-        match standing {
+        match snapshot {
             Some(new) if self.snapshot.as_ref().is_none_or(|seen| seen.precedes(sent, &new)) => {
                 self.replace(sent, now, limit, new);
             }
@@ -238,22 +244,22 @@ impl ClientView {
         sent: Timestamp,
         now: Timestamp,
         limit: &Limit,
-        standing: Option<Standing>,
+        snapshot: Option<StateSnapshot>,
     ) {
-        let Some(new) = standing.filter(|_| sent >= self.confirmed) else { return };
+        let Some(new) = snapshot.filter(|_| sent >= self.confirmed) else { return };
         if self.snapshot.as_ref().is_none_or(|seen| seen.precedes(sent, &new)) {
             self.replace(sent, now, limit, new);
         }
     }
 
-    fn replace(&mut self, sent: Timestamp, now: Timestamp, limit: &Limit, standing: Standing) {
-        let state = standing.state.clone();
-        self.snapshot = Some(StoreSnapshot { standing, state, sent, received: now });
+    fn replace(&mut self, sent: Timestamp, now: Timestamp, limit: &Limit, snapshot: StateSnapshot) {
+        let state = snapshot.state.clone();
+        self.snapshot = Some(StoreSnapshot { snapshot, state, sent, received: now });
         self.rebuild(now, limit);
     }
 
     /// Ends request `id` without a reply.
-    pub fn on_failure(&mut self, id: HoldId) {
+    pub fn on_failure(&mut self, id: LeaseId) {
         self.pending.take_if(|pending| pending.id == id);
     }
 
@@ -266,7 +272,7 @@ impl ClientView {
     fn rebuild(&mut self, now: Timestamp, limit: &Limit) {
         if let Some(seen) = &mut self.snapshot {
             let time = seen.least_time(now);
-            seen.state = seen.standing.state.clone();
+            seen.state = seen.snapshot.state.clone();
             self.log.count(limit, &mut seen.state, time);
         }
     }
@@ -298,11 +304,11 @@ impl ClientView {
 
 /// Makes a request with a cost that reports nothing.
 #[must_use]
-pub fn exact_request(id: HoldId, every: Every, cost: u64) -> Ask {
-    let (owed, reports) = (SmallVec::new(), SmallVec::new());
-    let life = stale(every).as_micros().saturating_add(REPORT_TTL_MARGIN.as_micros());
-    let life = Span::from_micros(life);
-    Ask { cost, want: 0, id, owed, reports, life, nodes: 1 }
+pub fn exact_request(id: LeaseId, every: Every, cost: u64) -> LeaseRequest {
+    let (unreported, reports) = (SmallVec::new(), SmallVec::new());
+    let ttl = stale(every).as_micros().saturating_add(REPORT_TTL_MARGIN.as_micros());
+    let ttl = Span::from_micros(ttl);
+    LeaseRequest { cost, requested: 0, id, unreported, reports, ttl, fleet_size: 1 }
 }
 
 /// Returns how long a snapshot is used.

@@ -4,7 +4,7 @@ mod queue;
 
 use std::sync::{Arc, Weak};
 
-use tidegate_core::{Ask, Granted, HoldId, Key, Limit, Outcome, Timestamp};
+use tidegate_core::{Key, LeaseGrant, LeaseId, LeaseRequest, Limit, Outcome, Timestamp};
 use tidegate_rules::Synced;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -49,7 +49,7 @@ struct SyncedClient {
 /// A request in flight about a client.
 struct SyncInFlight {
     limit: Arc<Limit>,
-    id: HoldId,
+    id: LeaseId,
     sent_at: Timestamp,
 }
 
@@ -95,7 +95,7 @@ impl TrackedClient for SyncedClient {
             Some(Ok(grant)) => {
                 // A snapshot under another limit is of no use.
                 let same = self.limit == request.limit;
-                let snapshot = grant.standing.clone().filter(|_| same);
+                let snapshot = grant.snapshot.clone().filter(|_| same);
                 match is_pending {
                     true => self.view.on_reply(now, request.id, &self.limit, snapshot),
                     false => self.view.learn(request.sent_at, now, &self.limit, snapshot),
@@ -117,7 +117,7 @@ enum NextStep {
     /// It waits for the request of another check.
     Join(InFlightRequest),
     /// It sends a request with this id. The request may report usage under an older id.
-    Request(HoldId, Ask),
+    Request(LeaseId, LeaseRequest),
 }
 
 /// The decision of a synced rule about a charge.
@@ -160,9 +160,9 @@ impl SyncManager {
                         return Err(error);
                     }
                 }
-                NextStep::Request(id, ask) => {
+                NextStep::Request(id, lease_request) => {
                     self.start_background_sync(store);
-                    let requesting = self.send(store, key, limit, id, ask);
+                    let requesting = self.send(store, key, limit, id, lease_request);
                     let grant = by_deadline(store, deadline.flatten(), requesting).await??;
                     return Ok(SyncedOutcome { outcome: grant.outcome, debit: None });
                 }
@@ -231,9 +231,9 @@ impl SyncManager {
             return Ok(outcome);
         }
         let id = self.clients.new_id();
-        let ask = exact_request(id, synced.every, 0);
-        let grant = self.send(store, key, limit, id, ask).await?;
-        let outcome = grant.standing.map(|mut now| limit.peek(&mut now.state, now.at, cost));
+        let lease_request = exact_request(id, synced.every, 0);
+        let grant = self.send(store, key, limit, id, lease_request).await?;
+        let outcome = grant.snapshot.map(|mut now| limit.peek(&mut now.state, now.at, cost));
         Ok(outcome.unwrap_or(grant.outcome))
     }
 
@@ -266,29 +266,30 @@ impl SyncManager {
         store: &Arc<S>,
         key: Key,
         limit: &Arc<Limit>,
-        id: HoldId,
-        ask: Ask,
-    ) -> Result<Granted, StoreError> {
-        self.clients.send(store, self.outgoing(key, limit, id, ask)).await
+        id: LeaseId,
+        lease_request: LeaseRequest,
+    ) -> Result<LeaseGrant, StoreError> {
+        self.clients.send(store, self.outgoing(key, limit, id, lease_request)).await
     }
 
     fn outgoing(
         &self,
         key: Key,
         limit: &Arc<Limit>,
-        id: HoldId,
-        ask: Ask,
+        id: LeaseId,
+        lease_request: LeaseRequest,
     ) -> OutgoingRequest<SyncInFlight> {
         let (limit, sent_at) = (Arc::clone(limit), self.clients.clock.now());
         let request = SyncInFlight { limit: Arc::clone(&limit), id, sent_at };
-        OutgoingRequest { key, limit, ask, request }
+        OutgoingRequest { key, limit, lease_request, request }
     }
 
     /// Returns a request that reports all unreported usage of a client.
     fn sync(&self, key: Key, client: &mut SyncedClient) -> OutgoingRequest<SyncInFlight> {
         let id = self.clients.new_id();
-        let ask = client.view.request(self.clients.clock.now(), id, client.synced.every, 0);
-        self.outgoing(key, &client.limit, id, ask)
+        let lease_request =
+            client.view.request(self.clients.clock.now(), id, client.synced.every, 0);
+        self.outgoing(key, &client.limit, id, lease_request)
     }
 
     /// Syncs clients in the background from now on.

@@ -5,7 +5,7 @@
 //! forgets nobody who is still being limited: newcomers share a few buckets per rule instead.
 
 mod hot;
-mod lending;
+mod lease_table;
 mod prefetch;
 mod shard;
 mod slot;
@@ -18,10 +18,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use smallvec::SmallVec;
 use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
-use tidegate_core::{Ask, Granted, Key, Keyer, Limit, Outcome, State, Timestamp};
+use tidegate_core::{Key, Keyer, LeaseGrant, LeaseRequest, Limit, Outcome, State, Timestamp};
 
 use self::hot::HotKeys;
-use self::lending::Lending;
+use self::lease_table::LeaseTable;
 use self::prefetch::prefetch;
 use self::shard::{Common, Full, Shard};
 use self::slot::{Narrow, spread, upper};
@@ -44,7 +44,7 @@ pub struct MemoryStore {
     shift: u32,
     common: Common,
     clock: Clock,
-    lending: Lending,
+    lease_table: LeaseTable,
     hot: HotKeys,
     seed: [u8; 32],
     overflowed: AtomicU64,
@@ -136,7 +136,7 @@ impl MemoryStore {
             shift: 64 - shards.trailing_zeros(),
             common: Common::new(clock.now(), max_keys.div_ceil(shards)),
             clock,
-            lending: Lending::default(),
+            lease_table: LeaseTable::default(),
             hot: HotKeys::default(),
             seed: random_seed(),
             overflowed: AtomicU64::new(0),
@@ -440,8 +440,11 @@ impl Store for MemoryStore {
         self.charge_all(charges, mode).into_iter().map(Answer::Decided).collect()
     }
 
-    async fn ask(&self, asks: &[(Key, Arc<Limit>, Ask)]) -> Vec<Result<Granted, StoreError>> {
-        asks.iter().map(|(key, limit, ask)| self.ask_one(*key, limit, ask)).collect()
+    async fn lease(
+        &self,
+        requests: &[(Key, Arc<Limit>, LeaseRequest)],
+    ) -> Vec<Result<LeaseGrant, StoreError>> {
+        requests.iter().map(|(key, limit, request)| self.lease_one(*key, limit, request)).collect()
     }
 
     async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::{
-    Algorithm, Answer, Ask, Charge, ChargeMode, Granted, HoldId, Key, Limit, ManualClock,
-    MemoryStore, Quota, RedisConfig, RedisStore, Refund, Report, Span, State, Store, StoreError,
-    Timestamp,
+    Algorithm, Answer, Charge, ChargeMode, Key, LeaseGrant, LeaseId, LeaseRequest, Limit,
+    ManualClock, MemoryStore, Quota, RedisConfig, RedisStore, Refund, Span, State, Store,
+    StoreError, Timestamp, UsageReport,
 };
 use tidegate_testkit::{Cluster, Flavour, PATIENCE, Redis, Tool, lacking};
 use tokio::time::{Instant, sleep};
@@ -39,48 +39,48 @@ fn key(number: u128) -> Key {
     Key::from_u128(number << 40)
 }
 
-fn id(number: u32) -> HoldId {
-    HoldId { node: 7, number }
+fn id(number: u32) -> LeaseId {
+    LeaseId { node: 7, number }
 }
 
-fn ask(cost: u64, want: u64) -> Ask {
-    Ask {
+fn ask(cost: u64, requested: u64) -> LeaseRequest {
+    LeaseRequest {
         cost,
-        want,
+        requested,
         id: id(1),
-        owed: Vec::new().into(),
+        unreported: Vec::new().into(),
         reports: Vec::new().into(),
-        life: Span::MINUTE,
-        nodes: 1,
+        ttl: Span::MINUTE,
+        fleet_size: 1,
     }
 }
 
-fn report(spent: u64, closed: bool) -> Ask {
-    let reports = vec![Report { id: id(1), spent, closed }].into();
-    Ask { reports, ..ask(0, 0) }
+fn report(spent: u64, closed: bool) -> LeaseRequest {
+    let reports = vec![UsageReport { id: id(1), spent, closed }].into();
+    LeaseRequest { reports, ..ask(0, 0) }
 }
 
 async fn one(
     store: &impl Store,
     key: Key,
     limit: &Arc<Limit>,
-    ask: Ask,
-) -> Result<Granted, StoreError> {
-    store.ask(&[(key, Arc::clone(limit), ask)]).await.pop().unwrap()
+    ask: LeaseRequest,
+) -> Result<LeaseGrant, StoreError> {
+    store.lease(&[(key, Arc::clone(limit), ask)]).await.pop().unwrap()
 }
 
 /// What any store owes to who asks.
 async fn keeps_what_is_held(store: &impl Store) {
     let limit = slow(100);
     let granted = one(store, key(1), &limit, ask(10, 40)).await.unwrap();
-    assert_eq!((granted.outcome.remaining, granted.held, granted.life), (90, 40, Span::MINUTE));
+    assert_eq!((granted.outcome.remaining, granted.granted, granted.ttl), (90, 40, Span::MINUTE));
     // What is held keeps its room, for this key alone.
     let denied = one(store, key(1), &limit, ask(51, 0)).await.unwrap();
     assert!(!denied.outcome.is_allowed() && denied.outcome.remaining == 50);
     assert!(one(store, key(2), &limit, ask(100, 0)).await.unwrap().outcome.is_allowed());
     // The same name takes nothing more.
     let again = one(store, key(1), &limit, ask(0, 40)).await.unwrap();
-    assert_eq!((again.outcome.remaining, again.held), (50, 40));
+    assert_eq!((again.outcome.remaining, again.granted), (50, 40));
     assert_eq!(one(store, key(1), &limit, report(5, false)).await.unwrap().outcome.remaining, 50);
     // A return is accepted once.
     for _ in 0..2 {
@@ -101,7 +101,7 @@ async fn takes_over_what_is_held(store: &impl Store) {
     {
         let [before, after] = [limit(algorithm, lasting(100)), limit(algorithm, lasting(200))];
         let granted = one(store, key(number), &before, ask(20, 40)).await.unwrap();
-        assert_eq!(granted.held, 40, "{algorithm}");
+        assert_eq!(granted.granted, 40, "{algorithm}");
         let used = if algorithm == Algorithm::TokenBucket { 40 } else { 20 };
         let told = one(store, key(number), &after, ask(0, 0)).await.unwrap();
         assert_eq!(told.outcome.remaining, 200 - used - 40, "{algorithm}");
@@ -113,7 +113,7 @@ async fn takes_over_what_is_held(store: &impl Store) {
 async fn charges_where_nothing_can_be_held(store: &impl Store) {
     let limit = limit(Algorithm::SlidingLog, lasting(10));
     let granted = one(store, key(20), &limit, ask(3, 5)).await.unwrap();
-    assert_eq!((granted.outcome.remaining, granted.held), (7, 0));
+    assert_eq!((granted.outcome.remaining, granted.granted), (7, 0));
 }
 
 #[tokio::test]
@@ -148,10 +148,11 @@ async fn many_nodes_never_hold_and_spend_more_than_the_limit() {
         let store = connect(&server.url()).await;
         let mut taken = 0;
         for number in 0..40 {
-            let id = HoldId { node, number };
-            let told = one(&store, key(1), &limit, Ask { id, nodes: 4, ..ask(3, 64) }).await;
+            let id = LeaseId { node, number };
+            let told =
+                one(&store, key(1), &limit, LeaseRequest { id, fleet_size: 4, ..ask(3, 64) }).await;
             let granted = told.unwrap();
-            taken += granted.held + if granted.outcome.is_allowed() { 3 } else { 0 };
+            taken += granted.granted + if granted.outcome.is_allowed() { 3 } else { 0 };
         }
         taken
     };
@@ -168,7 +169,7 @@ async fn more_asks_than_travel_together_are_all_answered_in_their_order() {
     let store = connect(&server.url()).await;
     let asks: Vec<_> =
         (1..=300).map(|number| (key(number.into()), slow(1_000), ask(number, 0))).collect();
-    let told = store.ask(&asks).await;
+    let told = store.lease(&asks).await;
     let left: Vec<u64> = told.into_iter().map(|told| told.unwrap().outcome.remaining).collect();
     assert_eq!(left, (700..1_000).rev().collect::<Vec<u64>>());
     assert_eq!(store.counts().asks, 300);
@@ -184,14 +185,14 @@ async fn both_keys_go_away_and_not_before_they_say_nothing() {
     let bucket = limit(Algorithm::TokenBucket, Quota::per_minute(1).burst(100));
     one(&store, key(1), &bucket, ask(1, 40)).await.unwrap();
     let left = |name: &str| server.query::<i64>(&["PTTL", name]);
-    let (state, holds) = (store.name_of(key(1)), store.name_of_holds(key(1)));
+    let (state, leases) = (store.name_of(key(1)), store.name_of_leases(key(1)));
     // A minute for the lease or for the token that was spent, and forty until what is leased has refilled.
     let refill = 40 * 60_000;
-    for name in [&state, &holds] {
+    for name in [&state, &leases] {
         assert!((refill..refill + 125_000).contains(&left(name)), "{name}: {}", left(name));
     }
     one(&store, key(1), &bucket, report(0, true)).await.unwrap();
-    assert_eq!(left(&holds), -2);
+    assert_eq!(left(&leases), -2);
     assert!((1..=60_010).contains(&left(&state)));
 }
 
@@ -206,7 +207,7 @@ async fn leased_tokens_of_a_window_are_kept_until_the_window_ends() {
     for (number, algorithm) in (1..).zip([Algorithm::FixedWindow, Algorithm::SlidingWindow]) {
         let limit = limit(algorithm, quota);
         one(&store, key(number), &limit, ask(0, 40)).await.unwrap();
-        let left: u64 = server.query(&["PTTL", &store.name_of_holds(key(number))]);
+        let left: u64 = server.query(&["PTTL", &store.name_of_leases(key(number))]);
         let (window, now) = (quota.window().as_micros(), server.time_micros());
         let end = (window - now % window) / 1_000;
         assert!(left >= end, "{algorithm}: kept for {left} ms, the window ends in {end} ms");
@@ -223,7 +224,7 @@ async fn both_keys_are_kept_longer_when_only_the_state_changes() {
     let limit = slow(100);
     let token = Quota::MAX_WINDOW.as_micros() / 1_000 / 100;
     let kept = |spent: u64| {
-        for name in [store.name_of(key(1)), store.name_of_holds(key(1))] {
+        for name in [store.name_of(key(1)), store.name_of_leases(key(1))] {
             let left: u64 = server.query(&["PTTL", &name]);
             // Less the time that the test takes.
             let wanted = (spent + 40) * token - 60_000;
@@ -253,9 +254,9 @@ async fn what_is_held_expires_by_the_servers_own_clock() {
     let algorithms = [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow];
     for (number, algorithm) in (1..).zip(algorithms) {
         let (key, limit) = (key(number), limit(algorithm, lasting(100)));
-        let brief = Ask { life: Span::from_millis(20), ..ask(0, 40) };
-        assert_eq!(one(&store, key, &limit, brief).await.unwrap().held, 40);
-        let until = store.holds(key).await.unwrap().unwrap().1.iter().next().unwrap().until;
+        let brief = LeaseRequest { ttl: Span::from_millis(20), ..ask(0, 40) };
+        assert_eq!(one(&store, key, &limit, brief).await.unwrap().granted, 40);
+        let until = store.leases(key).await.unwrap().unwrap().1.iter().next().unwrap().until;
         let patience = Instant::now() + PATIENCE;
         // Also a key that would be gone by the end of its lease is gone by then.
         while server.time_micros() < until.as_micros() + 5_000 {
@@ -264,7 +265,7 @@ async fn what_is_held_expires_by_the_servers_own_clock() {
         }
         let told = one(&store, key, &limit, ask(0, 0)).await.unwrap();
         assert_eq!(told.outcome.remaining, 60, "{algorithm}");
-        assert_eq!(store.holds(key).await.unwrap(), None, "{algorithm}");
+        assert_eq!(store.leases(key).await.unwrap(), None, "{algorithm}");
     }
 }
 
@@ -278,19 +279,19 @@ async fn what_cant_be_read_fails_its_own_ask_and_no_other() {
     let limit = slow(100);
     let set = |name: String, value: &str| server.query::<()>(&["SET", &name, value]);
     set(store.name_of(key(1)), "nonsense");
-    set(store.name_of_holds(key(2)), "\u{1}nonsense");
-    server.query::<u32>(&["LPUSH", &store.name_of_holds(key(3)), "a"]);
+    set(store.name_of_leases(key(2)), "\u{1}nonsense");
+    server.query::<u32>(&["LPUSH", &store.name_of_leases(key(3)), "a"]);
     // A hold cut short, under the right limit.
     one(&store, key(4), &limit, ask(0, 40)).await.unwrap();
-    let name = store.name_of_holds(key(4));
+    let name = store.name_of_leases(key(4));
     let length: usize = server.query(&["STRLEN", &name]);
     server.query::<u32>(&["SETRANGE", &name, &length.to_string(), "x"]);
     let asks: Vec<_> = (1..=5).map(|n| (key(n), Arc::clone(&limit), ask(1, 10))).collect();
-    let told = store.ask(&asks).await;
+    let told = store.lease(&asks).await;
     for told in &told[..4] {
         assert!(matches!(told, Err(StoreError::Corrupt { .. })), "{told:?}");
     }
-    assert_eq!(told[4].as_ref().unwrap().held, 10);
+    assert_eq!(told[4].as_ref().unwrap().granted, 10);
     // Nothing was written over.
     assert_eq!(server.query::<String>(&["GET", &store.name_of(key(1))]), "nonsense");
 }
@@ -317,10 +318,10 @@ async fn without_its_server_each_ask_fails() {
     let store = connect(&server.url()).await;
     drop(server);
     let asks: Vec<_> = (1..=3).map(|number| (key(number), slow(10), ask(1, 1))).collect();
-    let told = store.ask(&asks).await;
+    let told = store.lease(&asks).await;
     assert!(told.len() == 3 && told.iter().all(Result::is_err), "{told:?}");
     // From now on the breaker answers.
-    let told = store.ask(&asks).await;
+    let told = store.lease(&asks).await;
     assert!(matches!(told[0], Err(StoreError::Unavailable { .. })), "{told:?}");
 }
 
@@ -367,16 +368,16 @@ async fn in_a_cluster_what_is_held_lives_beside_what_was_spent() {
     let asks: Vec<_> =
         (1..=100).map(|number| (key(number), Arc::clone(&limit), ask(1, 10))).collect();
     let mut masters = HashSet::new();
-    for told in store.ask(&asks).await {
-        assert_eq!(told.unwrap().held, 10);
+    for told in store.lease(&asks).await {
+        assert_eq!(told.unwrap().granted, 10);
     }
     for (key, _, _) in &asks {
         let master = cluster.master_of(&store.name_of(*key));
-        assert_eq!(master, cluster.master_of(&store.name_of_holds(*key)));
+        assert_eq!(master, cluster.master_of(&store.name_of_leases(*key)));
         masters.insert(master);
         let (_, state) = store.state(*key).await.unwrap().unwrap();
         assert!(matches!(state, State::Fixed(count) if count.spent == 1));
-        assert_eq!(store.holds(*key).await.unwrap().unwrap().1.iter().len(), 1);
+        assert_eq!(store.leases(*key).await.unwrap().unwrap().1.iter().len(), 1);
     }
     assert_eq!(masters.len(), 3);
     let charge = Charge { key: key(1), shared: key(1), limit: &limit, cost: 99, alone: false };
@@ -436,7 +437,7 @@ async fn requests_that_find_the_queue_full_are_not_sent() {
     let limit = slow(10);
     let numbers = 1..=u128::try_from(MAX_QUEUED + 100).unwrap();
     let asks: Vec<_> = numbers.map(|number| (key(number), Arc::clone(&limit), ask(1, 0))).collect();
-    let results = store.ask(&asks).await;
+    let results = store.lease(&asks).await;
     server.resume();
     let is_rejected = |result: &Result<_, _>| {
         let reason = "too many requests are waiting";

@@ -69,7 +69,7 @@ impl Bench {
         if state.is_some_and(|(limit, _)| !limit.shares_state_with(last)) {
             redis::cmd("DEL").arg(self.store.name_of(key)).exec(&mut self.control).unwrap();
         }
-        for name in [self.store.name_of(key), self.store.name_of_holds(key)] {
+        for name in [self.store.name_of(key), self.store.name_of_leases(key)] {
             let kept: Option<Vec<u8>> =
                 redis::cmd("GET").arg(&name).query(&mut self.control).unwrap();
             // A value of several sections begins with 2, each section with its length.

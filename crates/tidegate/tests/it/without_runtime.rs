@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 
 use tidegate::rule::{Accuracy, Every, MaxAhead, Synced};
 use tidegate::{
-    Algorithm, Answers, Ask, Charge, ChargeMode, Granted, Key, Keyer, Limit, Limiter, ManualClock,
-    MemoryStore, Quota, Refund, Request, Rule, RuleSet, Span, Store, StoreError,
+    Algorithm, Answers, Charge, ChargeMode, Key, Keyer, LeaseGrant, LeaseRequest, Limit, Limiter,
+    ManualClock, MemoryStore, Quota, Refund, Request, Rule, RuleSet, Span, Store, StoreError,
 };
 
 /// A store in memory that nodes share.
@@ -23,12 +23,15 @@ impl Store for Shared {
         self.0.charge(charges, mode).await
     }
 
-    fn leases(&self) -> bool {
+    fn supports_leases(&self) -> bool {
         true
     }
 
-    async fn ask(&self, asks: &[(Key, Arc<Limit>, Ask)]) -> Vec<Result<Granted, StoreError>> {
-        self.0.ask(asks).await
+    async fn lease(
+        &self,
+        requests: &[(Key, Arc<Limit>, LeaseRequest)],
+    ) -> Vec<Result<LeaseGrant, StoreError>> {
+        self.0.lease(requests).await
     }
 
     async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {

@@ -1,5 +1,5 @@
-use tidegate_core::hold::Holds;
-use tidegate_core::{Algorithm, Granted, Quota};
+use tidegate_core::lease::LeaseSet;
+use tidegate_core::{Algorithm, LeaseGrant, Quota};
 use tidegate_rules::MaxAhead;
 
 use super::*;
@@ -8,7 +8,7 @@ use super::*;
 struct Scene {
     limit: Limit,
     state: State,
-    holds: Holds,
+    leases: LeaseSet,
     now: Timestamp,
     synced: Synced,
     numbers: u32,
@@ -22,8 +22,8 @@ impl Scene {
     fn new(algorithm: Algorithm, quota: Quota, max_ahead: MaxAhead) -> Self {
         let limit = Limit::new(algorithm, quota).unwrap();
         let synced = Synced { max_ahead, ..Synced::default() };
-        let (state, holds) = (limit.fresh(), Holds::default());
-        Self { limit, state, holds, now: START, synced, numbers: 0 }
+        let (state, leases) = (limit.fresh(), LeaseSet::default());
+        Self { limit, state, leases, now: START, synced, numbers: 0 }
     }
 
     fn clock(&self) -> Timestamp {
@@ -34,22 +34,22 @@ impl Scene {
         self.now = self.now + Span::from_millis(millis);
     }
 
-    fn ask(&mut self, view: &mut ClientView, node: u64, cost: u64) -> (HoldId, Ask) {
+    fn request(&mut self, view: &mut ClientView, node: u64, cost: u64) -> (LeaseId, LeaseRequest) {
         self.numbers += 1;
-        let id = HoldId { node, number: self.numbers };
+        let id = LeaseId { node, number: self.numbers };
         (id, view.request(self.clock(), id, self.synced.every, cost))
     }
 
-    fn decide(&mut self, ask: &Ask) -> Granted {
-        self.limit.ask(&mut self.state, &mut self.holds, self.now, ask)
+    fn decide(&mut self, request: &LeaseRequest) -> LeaseGrant {
+        self.limit.apply_lease_request(&mut self.state, &mut self.leases, self.now, request)
     }
 
     /// A question and its answer, at once.
     fn sync(&mut self, view: &mut ClientView, node: u64, cost: u64) -> bool {
-        let (id, ask) = self.ask(view, node, cost);
-        let granted = self.decide(&ask);
-        view.on_reply(self.clock(), id, &self.limit, granted.standing);
-        granted.outcome.is_allowed()
+        let (id, request) = self.request(view, node, cost);
+        let grant = self.decide(&request);
+        view.on_reply(self.clock(), id, &self.limit, grant.snapshot);
+        grant.outcome.is_allowed()
     }
 
     fn take(&self, view: &mut ClientView, cost: u64) -> SyncDecision {
@@ -130,11 +130,11 @@ fn what_is_admitted_while_a_sync_is_under_way_is_told_with_the_next() {
     let (mut scene, mut view) = (day(100, MaxAhead::Tokens(10)), ClientView::default());
     scene.sync(&mut view, 1, 0);
     (0..4).for_each(|_| assert!(matches!(scene.take(&mut view, 1), SyncDecision::Admitted(..))));
-    let (id, ask) = scene.ask(&mut view, 1, 0);
+    let (id, request) = scene.request(&mut view, 1, 0);
     (0..3).for_each(|_| assert!(matches!(scene.take(&mut view, 1), SyncDecision::Admitted(..))));
-    let granted = scene.decide(&ask);
+    let grant = scene.decide(&request);
     assert_eq!(view.unsynced(), 7);
-    view.on_reply(scene.clock(), id, &scene.limit, granted.standing);
+    view.on_reply(scene.clock(), id, &scene.limit, grant.snapshot);
     assert_eq!((scene.left(), view.unsynced()), (96, 3));
     // Its own are on top of what the store said.
     let look = view.peek(scene.clock(), &scene.limit, scene.synced.every, 1).unwrap();
@@ -149,11 +149,11 @@ fn an_answer_that_was_lost_is_told_again_and_counts_once() {
     scene.sync(&mut view, 1, 0);
     assert!(matches!(scene.take(&mut view, 4), SyncDecision::Admitted(..)));
     for _ in 0..20 {
-        let (id, ask) = scene.ask(&mut view, 1, 0);
-        let granted = scene.decide(&ask);
+        let (id, request) = scene.request(&mut view, 1, 0);
+        let grant = scene.decide(&request);
         view.on_failure(id);
         // It comes after all, and nobody waits for it.
-        view.on_reply(scene.clock(), id, &scene.limit, granted.standing);
+        view.on_reply(scene.clock(), id, &scene.limit, grant.snapshot);
         assert_eq!((scene.left(), view.unsynced()), (96, 4));
     }
     assert!(matches!(scene.take(&mut view, 6), SyncDecision::Admitted(..)));
@@ -177,7 +177,7 @@ fn what_is_put_back_can_be_taken_again_unless_the_store_may_know_of_it() {
         let SyncDecision::Admitted(_, advance) = scene.take(&mut view, 10) else {
             panic!("{algorithm}")
         };
-        let (id, _) = scene.ask(&mut view, 1, 0);
+        let (id, _) = scene.request(&mut view, 1, 0);
         assert!(!view.roll_back(scene.clock(), &scene.limit, &advance), "{algorithm}");
         view.on_failure(id);
         assert!(!view.roll_back(scene.clock(), &scene.limit, &advance), "{algorithm}");
@@ -276,7 +276,7 @@ fn a_sync_is_due_when_there_is_something_to_tell_or_somebody_to_know() {
     assert!(!view.is_due(scene.clock(), every));
     scene.take(&mut view, 1);
     assert!(view.is_due(scene.clock(), every));
-    let (id, _) = scene.ask(&mut view, 1, 0);
+    let (id, _) = scene.request(&mut view, 1, 0);
     assert!(!view.is_due(scene.clock(), every));
     view.on_failure(id);
     // What was lost is told again, one time later.
@@ -295,18 +295,18 @@ fn what_another_question_learned_does_not_forget_what_is_owed() {
     let (mut scene, mut view) = (day(100, MaxAhead::Tokens(10)), ClientView::default());
     scene.sync(&mut view, 1, 0);
     assert!(matches!(scene.take(&mut view, 6), SyncDecision::Admitted(..)));
-    let (id, ask) = scene.ask(&mut view, 1, 0);
+    let (id, request) = scene.request(&mut view, 1, 0);
     // A cost above max_ahead is asked for by itself, and its answer is older than the sync.
     let sent = scene.clock();
-    let exact = exact_request(HoldId { node: 1, number: 99 }, scene.synced.every, 50);
+    let exact = exact_request(LeaseId { node: 1, number: 99 }, scene.synced.every, 50);
     let costly = scene.decide(&exact);
-    let synced = scene.decide(&ask);
-    view.learn(sent, scene.clock(), &scene.limit, costly.standing);
+    let synced = scene.decide(&request);
+    view.learn(sent, scene.clock(), &scene.limit, costly.snapshot);
     let look = |view: &mut ClientView, scene: &Scene| {
         view.peek(scene.clock(), &scene.limit, scene.synced.every, 1).unwrap().remaining
     };
     assert_eq!((look(&mut view, &scene), view.unsynced()), (44, 6));
-    view.on_reply(scene.clock(), id, &scene.limit, synced.standing);
+    view.on_reply(scene.clock(), id, &scene.limit, synced.snapshot);
     assert_eq!((look(&mut view, &scene), view.unsynced()), (44, 0));
 }
 
@@ -327,10 +327,10 @@ fn store_clock_set_back_frees_nothing_that_was_confirmed() {
             clock = clock + Span::from_millis(200);
             scene.pass(200);
             scene.numbers += 1;
-            let id = HoldId { node: 1, number: scene.numbers };
-            let ask = view.request(clock, id, scene.synced.every, 0);
-            let granted = scene.decide(&ask);
-            view.on_reply(clock, id, &scene.limit, granted.standing);
+            let id = LeaseId { node: 1, number: scene.numbers };
+            let request = view.request(clock, id, scene.synced.every, 0);
+            let grant = scene.decide(&request);
+            view.on_reply(clock, id, &scene.limit, grant.snapshot);
             while let SyncDecision::Admitted(..) = view.take(clock, &scene.limit, scene.synced, 1) {
                 admitted += 1;
             }
@@ -347,13 +347,14 @@ fn view_is_invalidated_when_the_snapshot_in_use_may_lack_what_was_confirmed() {
     scene.sync(&mut view, 1, 0);
     assert_eq!(scene.exhaust(&mut view), 10);
     let sent = scene.clock();
-    let (id, ask) = scene.ask(&mut view, 1, 0);
-    let exact = scene.decide(&exact_request(HoldId { node: 1, number: 99 }, scene.synced.every, 0));
+    let (id, request) = scene.request(&mut view, 1, 0);
+    let exact =
+        scene.decide(&exact_request(LeaseId { node: 1, number: 99 }, scene.synced.every, 0));
     let heard = sent + Span::from_millis(1);
-    view.learn(sent, heard, &scene.limit, exact.standing);
+    view.learn(sent, heard, &scene.limit, exact.snapshot);
     scene.now = scene.now - Span::SECOND;
-    let synced = scene.decide(&ask);
-    view.on_reply(heard, id, &scene.limit, synced.standing);
+    let synced = scene.decide(&request);
+    view.on_reply(heard, id, &scene.limit, synced.snapshot);
     assert_eq!(view.unsynced(), 0);
     assert_eq!(view.take(heard, &scene.limit, scene.synced, 1), SyncDecision::AskStore);
 }
@@ -368,16 +369,16 @@ fn snapshot_requested_before_the_last_confirmation_is_discarded() {
         assert_eq!(scene.exhaust(&mut view), 10);
         let sent = scene.clock();
         let late =
-            scene.decide(&exact_request(HoldId { node: 1, number: 99 }, scene.synced.every, 0));
-        let (id, ask) = scene.ask(&mut view, 1, 0);
+            scene.decide(&exact_request(LeaseId { node: 1, number: 99 }, scene.synced.every, 0));
+        let (id, request) = scene.request(&mut view, 1, 0);
         scene.now = scene.now - back;
-        let synced = scene.decide(&ask);
+        let synced = scene.decide(&request);
         let heard = sent + Span::from_millis(1);
-        view.on_reply(heard, id, &scene.limit, synced.standing);
+        view.on_reply(heard, id, &scene.limit, synced.snapshot);
         if invalidated {
             view.invalidate();
         }
-        view.learn(sent, heard, &scene.limit, late.standing);
+        view.learn(sent, heard, &scene.limit, late.snapshot);
         let left = view.peek(heard, &scene.limit, scene.synced.every, 1);
         assert!(left.is_none_or(|left| left.remaining == 90), "{left:?}");
     }

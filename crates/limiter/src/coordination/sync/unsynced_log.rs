@@ -1,7 +1,7 @@
 //! Usage that one node has admitted for one client and the store has not confirmed.
 
 use smallvec::SmallVec;
-use tidegate_core::{HoldId, Limit, Owed, State, Timestamp};
+use tidegate_core::{LeaseId, Limit, State, Timestamp, UnreportedUsage};
 
 /// Most windows with an entry of their own; older ones count with the next.
 const MAX_WINDOWS: usize = 8;
@@ -12,7 +12,7 @@ pub(super) struct UnsyncedLog {
     /// Oldest first.
     lines: LogEntries,
     /// The id under which some of it was reported, until the store confirms it.
-    name: Option<HoldId>,
+    name: Option<LeaseId>,
 }
 
 /// Usage in one window.
@@ -53,18 +53,21 @@ impl UnsyncedLog {
 
     /// Returns the id of a report, the usage as totals, and the entries that it covers. All that was not
     /// confirmed is reported again.
-    pub(super) fn report(&mut self, fresh: HoldId) -> (HoldId, SmallVec<[Owed; 1]>, LogEntries) {
+    pub(super) fn report(
+        &mut self,
+        fresh: LeaseId,
+    ) -> (LeaseId, SmallVec<[UnreportedUsage; 1]>, LogEntries) {
         self.lines.retain(|line| line.amount > 0);
         if self.lines.is_empty() && self.name.is_none() {
             return (fresh, SmallVec::new(), LogEntries::new());
         }
         let name = *self.name.get_or_insert(fresh);
         let mut total = 0;
-        let owed = self.lines.iter().map(|line| {
+        let unreported = self.lines.iter().map(|line| {
             total += line.amount;
-            Owed { at: line.until, total }
+            UnreportedUsage { at: line.until, total }
         });
-        (name, owed.collect(), self.lines.clone())
+        (name, unreported.collect(), self.lines.clone())
     }
 
     /// Removes entries that the store has confirmed. Later usage is reported under another id.
@@ -98,45 +101,52 @@ mod tests {
         Timestamp::from_secs(seconds)
     }
 
-    fn id(number: u32) -> HoldId {
-        HoldId { node: 1, number }
+    fn id(number: u32) -> LeaseId {
+        LeaseId { node: 1, number }
     }
 
     #[test]
     fn what_was_not_confirmed_is_told_again_under_its_name_as_a_total() {
-        let mut ledger = UnsyncedLog::default();
-        ledger.add(at(1), 5);
-        let (name, owed, _) = ledger.report(id(1));
-        assert_eq!((name, owed.as_slice()), (id(1), &[Owed { at: at(1), total: 5 }][..]));
-        ledger.add(at(1), 1);
-        ledger.add(at(2), 3);
-        let (name, owed, told) = ledger.report(id(2));
-        let totals = [Owed { at: at(1), total: 6 }, Owed { at: at(2), total: 9 }];
-        assert_eq!((name, owed.as_slice()), (id(1), &totals[..]));
-        ledger.add(at(2), 4);
-        ledger.confirm(&told);
-        let (name, owed, _) = ledger.report(id(3));
-        assert_eq!((name, owed.as_slice()), (id(3), &[Owed { at: at(2), total: 4 }][..]));
+        let mut log = UnsyncedLog::default();
+        log.add(at(1), 5);
+        let (name, unreported, _) = log.report(id(1));
+        assert_eq!(
+            (name, unreported.as_slice()),
+            (id(1), &[UnreportedUsage { at: at(1), total: 5 }][..])
+        );
+        log.add(at(1), 1);
+        log.add(at(2), 3);
+        let (name, unreported, told) = log.report(id(2));
+        let totals =
+            [UnreportedUsage { at: at(1), total: 6 }, UnreportedUsage { at: at(2), total: 9 }];
+        assert_eq!((name, unreported.as_slice()), (id(1), &totals[..]));
+        log.add(at(2), 4);
+        log.confirm(&told);
+        let (name, unreported, _) = log.report(id(3));
+        assert_eq!(
+            (name, unreported.as_slice()),
+            (id(3), &[UnreportedUsage { at: at(2), total: 4 }][..])
+        );
     }
 
     #[test]
     fn many_windows_are_put_together_and_nothing_is_lost() {
-        let mut ledger = UnsyncedLog::default();
-        (1..=6).for_each(|second| ledger.add(at(second), second));
-        let (_, _, told) = ledger.report(id(1));
-        (7..=20).for_each(|second| ledger.add(at(second), second));
-        assert_eq!((ledger.total(), ledger.lines.len()), ((1..=20).sum::<u64>(), MAX_WINDOWS));
-        ledger.confirm(&told);
-        assert_eq!(ledger.total(), (7..=20).sum::<u64>());
+        let mut log = UnsyncedLog::default();
+        (1..=6).for_each(|second| log.add(at(second), second));
+        let (_, _, told) = log.report(id(1));
+        (7..=20).for_each(|second| log.add(at(second), second));
+        assert_eq!((log.total(), log.lines.len()), ((1..=20).sum::<u64>(), MAX_WINDOWS));
+        log.confirm(&told);
+        assert_eq!(log.total(), (7..=20).sum::<u64>());
     }
 
     #[test]
     fn what_is_taken_back_is_not_told() {
-        let mut ledger = UnsyncedLog::default();
-        ledger.add(at(1), 5);
-        assert!(ledger.take_back(at(1), 5));
-        assert!(!ledger.take_back(at(1), 1));
-        let (name, owed, _) = ledger.report(id(9));
-        assert!(name == id(9) && owed.is_empty() && ledger.name.is_none());
+        let mut log = UnsyncedLog::default();
+        log.add(at(1), 5);
+        assert!(log.take_back(at(1), 5));
+        assert!(!log.take_back(at(1), 1));
+        let (name, unreported, _) = log.report(id(9));
+        assert!(name == id(9) && unreported.is_empty() && log.name.is_none());
     }
 }

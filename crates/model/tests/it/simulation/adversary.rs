@@ -1,6 +1,8 @@
 //! Traffic that goes for the bound that `validate` prints for `synced`, at the edges of windows.
 
-use tidegate_core::{Algorithm, Ask, Granted, HoldId, Holds, Limit, Quota, Span, State, Timestamp};
+use tidegate_core::{
+    Algorithm, LeaseGrant, LeaseId, LeaseRequest, LeaseSet, Limit, Quota, Span, State, Timestamp,
+};
 use tidegate_limiter::coordination::sync::{ClientView, SyncDecision, exact_request};
 use tidegate_rules::{Accuracy, MaxAhead, Synced};
 
@@ -15,7 +17,7 @@ pub(crate) struct Adversary {
     pub(crate) limit: Limit,
     synced: Synced,
     state: State,
-    holds: Holds,
+    leases: LeaseSet,
     views: Vec<ClientView>,
     questions: u32,
     now: u64,
@@ -32,7 +34,7 @@ impl Adversary {
         views.resize_with(usize::try_from(chance.spread(1, 4)).unwrap(), ClientView::default);
         Self {
             state: limit.fresh(),
-            holds: Holds::default(),
+            leases: LeaseSet::default(),
             synced: Synced { max_ahead, ..Synced::default() },
             views,
             questions: 0,
@@ -92,16 +94,21 @@ impl Adversary {
         let (at, id) = (Timestamp::from_micros(self.now), self.next_id(node));
         let ask = self.views[node].request(at, id, self.synced.every, 0);
         let granted = self.decide(&ask);
-        self.views[node].on_reply(at, id, &self.limit, granted.standing);
+        self.views[node].on_reply(at, id, &self.limit, granted.snapshot);
     }
 
-    fn decide(&mut self, ask: &Ask) -> Granted {
-        self.limit.ask(&mut self.state, &mut self.holds, Timestamp::from_micros(self.now), ask)
+    fn decide(&mut self, ask: &LeaseRequest) -> LeaseGrant {
+        self.limit.apply_lease_request(
+            &mut self.state,
+            &mut self.leases,
+            Timestamp::from_micros(self.now),
+            ask,
+        )
     }
 
-    fn next_id(&mut self, node: usize) -> HoldId {
+    fn next_id(&mut self, node: usize) -> LeaseId {
         self.questions += 1;
-        HoldId { node: u64::try_from(node).unwrap() + 1, number: self.questions }
+        LeaseId { node: u64::try_from(node).unwrap() + 1, number: self.questions }
     }
 
     fn admit(&mut self, cost: u64) {

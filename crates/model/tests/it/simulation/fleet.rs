@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::{Algorithm, Ask, Granted, HoldId, Limit, Quota, Span, Timestamp};
+use tidegate_core::{Algorithm, LeaseGrant, LeaseId, LeaseRequest, Limit, Quota, Span, Timestamp};
 use tidegate_limiter::coordination::lease::{ClientLeases, LeaseDebit, LeaseDecision};
 
 use super::chance::Chance;
@@ -22,12 +22,12 @@ enum Event {
         burst: bool,
     },
     Question {
-        ask: Ask,
+        ask: LeaseRequest,
         sent: u64,
     },
     Answer {
         number: u32,
-        granted: Granted,
+        granted: LeaseGrant,
     },
     /// Nobody waits for an answer any longer.
     Deadline {
@@ -210,13 +210,13 @@ impl Fleet {
             Event::Answer { number, granted } if self.nodes[node].asking == Some(number) => {
                 self.note(|_| format!("node {node}: answer {number}: {granted:?}"));
                 self.nodes[node].asking = None;
-                let id = HoldId { node: self.nodes[node].name, number };
+                let id = LeaseId { node: self.nodes[node].name, number };
                 self.nodes[node].tab.on_grant(id, &self.limit, &granted);
             }
             Event::Deadline { number } if self.nodes[node].asking == Some(number) => {
                 self.note(|_| format!("node {node}: no answer {number}"));
                 self.nodes[node].asking = None;
-                let id = HoldId { node: self.nodes[node].name, number };
+                let id = LeaseId { node: self.nodes[node].name, number };
                 self.nodes[node].tab.on_failure(id);
             }
             Event::Answer { .. }
@@ -288,12 +288,12 @@ impl Fleet {
         taken != LeaseDecision::AskStore
     }
 
-    fn next_id(&mut self, node: usize) -> HoldId {
+    fn next_id(&mut self, node: usize) -> LeaseId {
         self.nodes[node].numbers += 1;
-        HoldId { node: self.nodes[node].name, number: self.nodes[node].numbers }
+        LeaseId { node: self.nodes[node].name, number: self.nodes[node].numbers }
     }
 
-    fn send(&mut self, node: usize, ask: Ask) {
+    fn send(&mut self, node: usize, ask: LeaseRequest) {
         self.note(|_| format!("node {node}: asks {ask:?}"));
         let number = ask.id.number;
         self.nodes[node].asking = Some(number);
@@ -324,10 +324,18 @@ impl Fleet {
     }
 
     fn drain(&mut self) {
-        let (now, id) = (Timestamp::from_micros(self.now), HoldId { node: 0, number: 0 });
+        let (now, id) = (Timestamp::from_micros(self.now), LeaseId { node: 0, number: 0 });
         let reports = [].into_iter().collect();
-        let owed = [].into_iter().collect();
-        let mut ask = Ask { cost: 0, want: 0, id, owed, reports, life: Span::ZERO, nodes: 1 };
+        let unreported = [].into_iter().collect();
+        let mut ask = LeaseRequest {
+            cost: 0,
+            requested: 0,
+            id,
+            unreported,
+            reports,
+            ttl: Span::ZERO,
+            fleet_size: 1,
+        };
         let look = self.keys.ask(now, &ask);
         ask.cost = look.outcome.remaining;
         if ask.cost > 0 {
@@ -338,7 +346,7 @@ impl Fleet {
         }
     }
 
-    fn decide(&mut self, node: usize, name: u64, ask: &Ask, sent: u64) {
+    fn decide(&mut self, node: usize, name: u64, ask: &LeaseRequest, sent: u64) {
         let now = Timestamp::from_micros(self.now);
         let granted = self.keys.ask(now, ask);
         self.note(|_| format!("store: {ask:?}: {granted:?}"));
@@ -346,7 +354,7 @@ impl Fleet {
             self.admit(ask.cost);
         }
         // When it is about to end, by the clock of its node, everybody wants all that there is.
-        let end = sent + self.nodes[node].real(granted.life.as_micros());
+        let end = sent + self.nodes[node].real(granted.ttl.as_micros());
         if end > self.now && self.chance.percent(self.weather.brink) {
             let left = end - self.now;
             let early = self.chance.spread(0, left);

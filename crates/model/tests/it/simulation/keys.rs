@@ -1,6 +1,6 @@
 //! The two keys in which a store keeps a client, and when each of them expires.
 
-use tidegate_core::{Ask, Granted, Holds, Limit, State, Timestamp};
+use tidegate_core::{LeaseGrant, LeaseRequest, LeaseSet, Limit, State, Timestamp};
 
 /// How long the keys of a client with leased tokens are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,37 +18,38 @@ pub(crate) struct ClientKeys {
     limit: Limit,
     ttl: KeyTtl,
     state: (State, Timestamp),
-    holds: (Holds, Timestamp),
+    leases: (LeaseSet, Timestamp),
 }
 
 impl ClientKeys {
     pub(crate) fn new(limit: &Limit, ttl: KeyTtl) -> Self {
-        let (state, holds) = (limit.fresh(), Holds::default());
-        let (state, holds) = ((state, Timestamp::EPOCH), (holds, Timestamp::EPOCH));
-        Self { limit: limit.clone(), ttl, state, holds }
+        let (state, leases) = (limit.fresh(), LeaseSet::default());
+        let (state, leases) = ((state, Timestamp::EPOCH), (leases, Timestamp::EPOCH));
+        Self { limit: limit.clone(), ttl, state, leases }
     }
 
     /// Decides an ask from what has not expired.
-    pub(crate) fn ask(&mut self, now: Timestamp, ask: &Ask) -> Granted {
+    pub(crate) fn ask(&mut self, now: Timestamp, ask: &LeaseRequest) -> LeaseGrant {
         if self.state.1 <= now {
             self.state.0 = self.limit.fresh();
         }
-        if self.holds.1 <= now {
-            self.holds.0 = Holds::default();
+        if self.leases.1 <= now {
+            self.leases.0 = LeaseSet::default();
         }
-        let before = (self.state.0.clone(), self.holds.0.clone());
-        let granted = self.limit.ask(&mut self.state.0, &mut self.holds.0, now, ask);
-        self.keep(before.0 != self.state.0, before.1 != self.holds.0);
+        let before = (self.state.0.clone(), self.leases.0.clone());
+        let granted =
+            self.limit.apply_lease_request(&mut self.state.0, &mut self.leases.0, now, ask);
+        self.keep(before.0 != self.state.0, before.1 != self.leases.0);
         granted
     }
 
     /// Sets the time to live of each key, after some of them changed.
     fn keep(&mut self, state_changed: bool, holds_changed: bool) {
         let whole = self.limit.whole_at(&mut self.state.0.clone());
-        let last = self.holds.0.iter().map(|hold| hold.until).max().unwrap_or(Timestamp::EPOCH);
-        let leased = self.holds.0.iter().any(|hold| !hold.is_mark());
-        let settled = self.limit.settled_at(&self.state.0, &self.holds.0);
-        let (state, holds) = match self.ttl {
+        let last = self.leases.0.iter().map(|lease| lease.until).max().unwrap_or(Timestamp::EPOCH);
+        let leased = self.leases.0.iter().any(|lease| !lease.is_mark());
+        let settled = self.limit.settled_at(&self.state.0, &self.leases.0);
+        let (state, leases) = match self.ttl {
             _ if !leased => (whole, last),
             KeyTtl::Settled | KeyTtl::Unrenewed => (settled, settled),
             KeyTtl::LeaseEnd => (settled, last),
@@ -58,7 +59,7 @@ impl ClientKeys {
             self.state.1 = state;
         }
         if renews || holds_changed {
-            self.holds.1 = holds;
+            self.leases.1 = leases;
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tidegate_core::{
-    Algorithm, Ask, HoldId, Holds, Limit, Quota, Span, Standing, State, Timestamp,
+    Algorithm, LeaseId, LeaseRequest, LeaseSet, Limit, Quota, Span, State, StateSnapshot, Timestamp,
 };
 use tidegate_limiter::coordination::sync::{
     ClientView, SyncDecision, UnsyncedDebit, exact_request,
@@ -24,18 +24,18 @@ const DRIFT: u64 = 100;
 enum Event {
     Check,
     Question {
-        id: HoldId,
-        ask: Ask,
+        id: LeaseId,
+        ask: LeaseRequest,
         sent: Timestamp,
     },
     Answer {
-        id: HoldId,
+        id: LeaseId,
         sent: Timestamp,
-        standing: Option<Standing>,
+        snapshot: Option<StateSnapshot>,
     },
     /// Nobody waits for an answer any longer.
     Deadline {
-        id: HoldId,
+        id: LeaseId,
     },
     /// A request that was admitted was denied elsewhere.
     PutBack {
@@ -56,7 +56,7 @@ enum Event {
 #[derive(Clone)]
 struct Replica {
     state: State,
-    holds: Holds,
+    leases: LeaseSet,
 }
 
 #[derive(Default)]
@@ -87,7 +87,7 @@ pub(crate) struct Fleet {
     pub(crate) limit: Limit,
     synced: Synced,
     state: State,
-    holds: Holds,
+    leases: LeaseSet,
     replica: Replica,
     /// By how many microseconds the store's clock is off.
     offset: i64,
@@ -128,8 +128,8 @@ impl Fleet {
         let weather = Weather::new(&mut chance);
         let mut fleet = Self {
             state: limit.fresh(),
-            holds: Holds::default(),
-            replica: Replica { state: limit.fresh(), holds: Holds::default() },
+            leases: LeaseSet::default(),
+            replica: Replica { state: limit.fresh(), leases: LeaseSet::default() },
             offset: 0,
             reached: START,
             skipped: 0,
@@ -243,8 +243,8 @@ impl Fleet {
     fn fail_over(&mut self) {
         let beyond = self.beyond();
         self.failovers.push((self.admitted.len(), beyond));
-        let Replica { state, holds } = self.replica.clone();
-        (self.state, self.holds) = (state, holds);
+        let Replica { state, leases } = self.replica.clone();
+        (self.state, self.leases) = (state, leases);
         let (by, forward) = (self.chance.spread(0, 5_000_000), self.chance.percent(50));
         self.set_clock(by, forward);
         self.reached = self.store_clock();
@@ -324,11 +324,11 @@ impl Fleet {
                 let after = self.chance.below(most);
                 self.queue(node, after, Event::Check);
             }
-            Event::Answer { id, sent, standing } => {
+            Event::Answer { id, sent, snapshot } => {
                 let view = &mut self.nodes[node].view;
                 match view.pending() == Some(id) {
-                    true => view.on_reply(at, id, limit, standing),
-                    false => view.learn(sent, at, limit, standing),
+                    true => view.on_reply(at, id, limit, snapshot),
+                    false => view.learn(sent, at, limit, snapshot),
                 }
                 self.note(|fleet| {
                     format!("node {node}: hears {id:?}: {:?}", fleet.nodes[node].view)
@@ -389,12 +389,12 @@ impl Fleet {
         }
     }
 
-    fn next_id(&mut self, node: usize) -> HoldId {
+    fn next_id(&mut self, node: usize) -> LeaseId {
         self.nodes[node].numbers += 1;
-        HoldId { node: self.nodes[node].name, number: self.nodes[node].numbers }
+        LeaseId { node: self.nodes[node].name, number: self.nodes[node].numbers }
     }
 
-    fn send(&mut self, node: usize, id: HoldId, ask: Ask) {
+    fn send(&mut self, node: usize, id: LeaseId, ask: LeaseRequest) {
         self.note(|_| format!("node {node}: asks {id:?} {ask:?}"));
         self.queue(node, self.weather.deadline, Event::Deadline { id });
         let sent = self.nodes[node].clock(self.now);
@@ -415,20 +415,20 @@ impl Fleet {
         (0..times).map(|_| self.chance.below(most)).collect()
     }
 
-    fn decide(&mut self, node: usize, name: u64, id: HoldId, ask: &Ask, sent: Timestamp) {
+    fn decide(&mut self, node: usize, name: u64, id: LeaseId, ask: &LeaseRequest, sent: Timestamp) {
         // What is written now reaches the replica some time later.
         if self.chance.percent(30) {
-            self.replica = Replica { state: self.state.clone(), holds: self.holds.clone() };
+            self.replica = Replica { state: self.state.clone(), leases: self.leases.clone() };
         }
         let now = Timestamp::from_micros(self.store_clock());
-        let granted = self.limit.ask(&mut self.state, &mut self.holds, now, ask);
+        let granted = self.limit.apply_lease_request(&mut self.state, &mut self.leases, now, ask);
         self.note(|_| format!("store: {id:?} {ask:?}: {granted:?}"));
         if ask.cost > 0 && granted.outcome.is_allowed() {
             self.admit(ask.cost);
         }
         for after in self.ways() {
-            let standing = granted.standing.clone();
-            self.queue_for(node, name, after, Event::Answer { id, sent, standing });
+            let snapshot = granted.snapshot.clone();
+            self.queue_for(node, name, after, Event::Answer { id, sent, snapshot });
         }
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use asks::AskCase;
 use tidegate::{
-    Ask, ClientStates, Granted, Hold, HoldId, Holds, Key, Limit, Owed, Refund, Report, Span, State,
-    Store, Timestamp,
+    ClientStates, Key, Lease, LeaseGrant, LeaseId, LeaseRequest, LeaseSet, Limit, Refund, Span,
+    State, Store, Timestamp, UnreportedUsage, UsageReport,
 };
 
 use super::Bench;
@@ -18,31 +18,31 @@ use super::vectors::case;
 use super::walk::{any_limit, any_time, seed};
 
 impl Bench {
-    fn lease(&self, asks: &[(Key, Arc<Limit>, Ask)]) -> Vec<Granted> {
-        let told = self.runtime.block_on(self.store.ask(asks));
+    fn lease(&self, asks: &[(Key, Arc<Limit>, LeaseRequest)]) -> Vec<LeaseGrant> {
+        let told = self.runtime.block_on(self.store.lease(asks));
         told.into_iter().map(|told| told.unwrap()).collect()
     }
 
     /// What is kept of a client, under a limit that it was just asked under.
-    fn kept(&self, key: Key, limit: &Limit) -> (State, Holds) {
-        let (mut states, holds) = self.all_kept(key);
+    fn kept(&self, key: Key, limit: &Limit) -> (State, LeaseSet) {
+        let (mut states, leases) = self.all_kept(key);
         let state = states.find(limit).map_or_else(|| limit.fresh(), |(_, state)| state.clone());
-        let own = holds.into_iter().find(|(under, _)| limit.shares_state_with(under));
-        (state, own.map(|(_, holds)| holds).unwrap_or_default())
+        let own = leases.into_iter().find(|(under, _)| limit.shares_state_with(under));
+        (state, own.map(|(_, leases)| leases).unwrap_or_default())
     }
 
     /// What is kept of a client, under each limit.
-    fn all_kept(&self, key: Key) -> (ClientStates, Vec<(Limit, Holds)>) {
+    fn all_kept(&self, key: Key) -> (ClientStates, Vec<(Limit, LeaseSet)>) {
         let states = self.runtime.block_on(self.store.states(key)).unwrap();
-        (states, self.runtime.block_on(self.store.holds_by_limit(key)).unwrap())
+        (states, self.runtime.block_on(self.store.leases_by_limit(key)).unwrap())
     }
 
     /// Checks that no key of a client expires while it says something.
     fn assert_kept_while_it_counts(&mut self, client: &Client, now: Timestamp, place: &str) {
-        let (states, holds) = &client.kept;
+        let (states, leases) = &client.kept;
         let mut live = states.clone();
         live.drop_expired(now);
-        let empty = [live.iter().next().is_none(), holds.iter().all(|(_, held)| held.is_empty())];
+        let empty = [live.iter().next().is_none(), leases.iter().all(|(_, held)| held.is_empty())];
         for ((name, over), empty) in self.names(client).iter().zip(client.over(now)).zip(empty) {
             let expiry = self.expiry(name);
             assert!(
@@ -54,7 +54,7 @@ impl Bench {
     }
 
     fn names(&self, client: &Client) -> [String; 2] {
-        [self.store.name_of(client.key), self.store.name_of_holds(client.key)]
+        [self.store.name_of(client.key), self.store.name_of_leases(client.key)]
     }
 }
 
@@ -78,8 +78,8 @@ fn asks_in_lua_are_answered_as_their_vectors_say() {
             }
             let granted = &bench.lease(&[(key, Arc::clone(&limit), step.ask())])[0];
             step.assert_told(granted, &place);
-            let (mut state, holds) = bench.kept(key, &limit);
-            step.assert_held(&holds, &place);
+            let (mut state, leases) = bench.kept(key, &limit);
+            step.assert_held(&leases, &place);
             if matches!(*limit, Limit::TokenBucket(_)) && limit.whole_at(&mut state) <= now {
                 // A bucket that is full again need not be kept.
                 assert!(step.state[0] <= step.at, "{place}: {:?} is lost", step.state);
@@ -96,13 +96,13 @@ struct Client {
     key: Key,
     limit: Arc<Limit>,
     /// What is kept of it, under each limit that it was asked under.
-    kept: (ClientStates, Vec<(Limit, Holds)>),
+    kept: (ClientStates, Vec<(Limit, LeaseSet)>),
     /// Limits that it was asked under before.
     known: Vec<Arc<Limit>>,
     /// Names of holds that it was asked for lately.
-    names: Vec<HoldId>,
+    names: Vec<LeaseId>,
     /// Under which name some node owes how much.
-    owes: (HoldId, u64),
+    owes: (LeaseId, u64),
     /// Costs that were charged lately, and can be refunded.
     spent: Vec<Refund>,
 }
@@ -110,7 +110,7 @@ struct Client {
 fn any_leasing_limit(random: &mut Random) -> Arc<Limit> {
     loop {
         let limit = any_limit(random);
-        if limit.leases() {
+        if limit.supports_leases() {
             return limit;
         }
     }
@@ -129,13 +129,13 @@ fn any_amount(random: &mut Random, most: u64) -> u64 {
 impl Client {
     fn new(number: u64, random: &mut Random) -> Self {
         let limit = any_leasing_limit(random);
-        let owes = (HoldId { node: 101, number: 0 }, 0);
+        let owes = (LeaseId { node: 101, number: 0 }, 0);
         let key = Key::from_u128(u128::from(number) << 50);
         let (kept, known, names) = (Default::default(), Vec::new(), Vec::new());
         Self { key, limit, kept, known, names, owes, spent: Vec::new() }
     }
 
-    fn draw(&mut self, random: &mut Random, number: u32, now: Timestamp) -> Ask {
+    fn draw(&mut self, random: &mut Random, number: u32, now: Timestamp) -> LeaseRequest {
         if random.chance(3) {
             let before = Arc::clone(&self.limit);
             self.limit = match self.known.len() {
@@ -151,39 +151,39 @@ impl Client {
         }
         let capacity = self.limit.capacity();
         let known = |random: &mut Random| match self.names.len() {
-            0 => HoldId { node: 1, number },
+            0 => LeaseId { node: 1, number },
             count => self.names[usize::try_from(random.below(count as u64)).unwrap()],
         };
-        let reports = (0..random.below(3)).map(|_| Report {
+        let reports = (0..random.below(3)).map(|_| UsageReport {
             id: known(random),
             spent: any_amount(random, capacity),
             closed: random.chance(25),
         });
         let reports = reports.collect();
         let again = random.chance(10);
-        let fresh = HoldId { node: random.one_of(&[1, 2, u64::MAX]), number };
+        let fresh = LeaseId { node: random.one_of(&[1, 2, u64::MAX]), number };
         let id = if again { known(random) } else { fresh };
         let owed = if random.chance(30) { self.owe(random, number, now) } else { Vec::new() };
         let id = if owed.is_empty() { id } else { self.owes.0 };
         self.names.push(id);
         let keep = self.names.len().saturating_sub(6);
         self.names.drain(..keep);
-        Ask {
+        LeaseRequest {
             cost: any_amount(random, capacity),
-            want: any_amount(random, capacity),
+            requested: any_amount(random, capacity),
             id,
-            owed: owed.into(),
+            unreported: owed.into(),
             reports,
-            life: Span::from_micros(random.size(1 << 33)),
-            nodes: any_amount(random, 20),
+            ttl: Span::from_micros(random.size(1 << 33)),
+            fleet_size: any_amount(random, 20),
         }
     }
 
     /// What some node owes, as it was told before or more.
-    fn owe(&mut self, random: &mut Random, number: u32, now: Timestamp) -> Vec<Owed> {
+    fn owe(&mut self, random: &mut Random, number: u32, now: Timestamp) -> Vec<UnreportedUsage> {
         let (name, total) = &mut self.owes;
         if random.chance(30) {
-            *name = HoldId { node: 101 + random.below(3), number };
+            *name = LeaseId { node: 101 + random.below(3), number };
             *total = 0;
         }
         let owed = (0..random.below(4)).map(|_| {
@@ -194,22 +194,22 @@ impl Client {
                 _ => now - back,
             };
             *total = total.saturating_add(any_amount(random, self.limit.capacity()));
-            Owed { at, total: *total }
+            UnreportedUsage { at, total: *total }
         });
         owed.collect()
     }
 
     /// What the core answers, from what was kept.
-    fn answer(&mut self, now: Timestamp, ask: &Ask) -> Granted {
-        let (states, holds) = &mut self.kept;
+    fn answer(&mut self, now: Timestamp, ask: &LeaseRequest) -> LeaseGrant {
+        let (states, leases) = &mut self.kept;
         let state = states.enter(&self.limit, now);
-        let own = holds.iter().position(|(known, _)| known.shares_state_with(&self.limit));
+        let own = leases.iter().position(|(known, _)| known.shares_state_with(&self.limit));
         let mut held = match own {
-            Some(place) => holds.remove(place).1,
-            None => holds.first().map(|(_, held)| held.clone()).unwrap_or_default(),
+            Some(place) => leases.remove(place).1,
+            None => leases.first().map(|(_, held)| held.clone()).unwrap_or_default(),
         };
-        let granted = self.limit.ask(state, &mut held, now, ask);
-        holds.insert(0, (Limit::clone(&self.limit), held));
+        let granted = self.limit.apply_lease_request(state, &mut held, now, ask);
+        leases.insert(0, (Limit::clone(&self.limit), held));
         if let Some(slip) = granted.outcome.slip() {
             let (key, limit, slip) = (self.key, Arc::clone(&self.limit), Some(slip));
             self.spent.push(Refund { key, limit, cost: ask.cost, slip });
@@ -239,16 +239,16 @@ impl Client {
     /// From when on the key of the states, and the key of the leases, may be gone. While tokens are leased
     /// and not reported, that is when the client is settled under each limit.
     fn over(&self, now: Timestamp) -> [Timestamp; 2] {
-        let (states, holds) = &self.kept;
+        let (states, leases) = &self.kept;
         let wholes = states.iter().map(|(limit, state)| limit.whole_at(&mut state.clone()));
         let mut over = [wholes.max().unwrap_or(Timestamp::EPOCH), Timestamp::EPOCH];
-        for (limit, holds) in holds {
-            let last = holds.iter().map(|hold| hold.until).max().unwrap_or(Timestamp::EPOCH);
+        for (limit, leases) in leases {
+            let last = leases.iter().map(|lease| lease.until).max().unwrap_or(Timestamp::EPOCH);
             over[1] = over[1].max(last);
-            if holds.iter().any(|hold| !hold.is_mark()) {
+            if leases.iter().any(|lease| !lease.is_mark()) {
                 let own = states.clone().find(limit).map(|(_, state)| state.clone());
                 let mut state = own.unwrap_or_else(|| limit.fresh());
-                let settled = limit.settled_at(&state, holds);
+                let settled = limit.settled_at(&state, leases);
                 over[1] = over[1].max(settled);
                 // A state that is over says nothing, also to a lease.
                 if limit.whole_at(&mut state) > now {
@@ -261,12 +261,12 @@ impl Client {
 }
 
 /// An answer with a state that says nothing in its only form.
-fn bare(limit: &Limit, now: Timestamp, granted: &Granted) -> Granted {
+fn bare(limit: &Limit, now: Timestamp, granted: &LeaseGrant) -> LeaseGrant {
     let mut granted = granted.clone();
-    if let Some(standing) = &mut granted.standing
-        && limit.whole_at(&mut standing.state) <= now
+    if let Some(snapshot) = &mut granted.snapshot
+        && limit.whole_at(&mut snapshot.state) <= now
     {
-        standing.state = limit.fresh();
+        snapshot.state = limit.fresh();
     }
     granted
 }
@@ -325,8 +325,8 @@ fn a_random_walk_of_asks_agrees_with_the_core_while_keys_expire_at_their_ttl() {
                 bare(limit, now, &expected),
                 "TIDEGATE_SEED={seed}, after {taken} steps, at {now:?}: {limit} {ask:?} {before:?}"
             );
-            held += u64::from(expected.held > 0);
-            owed += u64::from(!ask.owed.is_empty());
+            held += u64::from(expected.granted > 0);
+            owed += u64::from(!ask.unreported.is_empty());
             taken += 1;
         }
         places.sort_unstable();
@@ -352,10 +352,10 @@ fn a_random_walk_of_asks_agrees_with_the_core_while_keys_expire_at_their_ttl() {
         }
         for place in places {
             let client = &mut clients[place];
-            let (state, holds) = bench.kept(client.key, &client.limit);
+            let (state, leases) = bench.kept(client.key, &client.limit);
             let at = format!("TIDEGATE_SEED={seed}, after {taken} steps, at {now:?}");
-            assert_eq!(holds, client.kept.1[0].1, "{at}");
-            longest = longest.max(holds.iter().len());
+            assert_eq!(leases, client.kept.1[0].1, "{at}");
+            longest = longest.max(leases.iter().len());
             // What says nothing any more is not kept, and what is over is dropped later.
             let limit = Arc::clone(&client.limit);
             let expected = client.kept.0.iter().next().map(|(_, state)| state.clone());
@@ -384,20 +384,21 @@ fn a_hold_expires_by_the_servers_clock_and_counts_as_spent() {
     let limit = Arc::new(
         Limit::new(tidegate::Algorithm::TokenBucket, tidegate::Quota::per_second(100)).unwrap(),
     );
-    let ask = |want, cost| Ask {
+    let ask = |requested, cost| LeaseRequest {
         cost,
-        want,
-        id: HoldId { node: 1, number: 1 },
-        owed: Vec::new().into(),
+        requested,
+        id: LeaseId { node: 1, number: 1 },
+        unreported: Vec::new().into(),
         reports: Vec::new().into(),
-        life: Span::SECOND,
-        nodes: 1,
+        ttl: Span::SECOND,
+        fleet_size: 1,
     };
     let key = Key::from_u128(1);
     bench.set_time(Timestamp::from_micros(start));
     let granted = &bench.lease(&[(key, Arc::clone(&limit), ask(50, 0))])[0];
-    assert_eq!((granted.held, granted.life), (50, Span::SECOND));
-    let kept = |bench: &Bench| -> Vec<Hold> { bench.kept(key, &limit).1.iter().copied().collect() };
+    assert_eq!((granted.granted, granted.ttl), (50, Span::SECOND));
+    let kept =
+        |bench: &Bench| -> Vec<Lease> { bench.kept(key, &limit).1.iter().copied().collect() };
     assert_eq!(kept(&bench)[0].until.as_micros(), start + 1_020_000);
     bench.set_time(Timestamp::from_micros(start + 1_019_999));
     let asked = bench.lease(&[(key, Arc::clone(&limit), ask(0, 51))]);

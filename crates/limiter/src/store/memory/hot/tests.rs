@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Ask, HoldId, Outcome, Quota};
+use tidegate_core::{Algorithm, LeaseId, LeaseRequest, Outcome, Quota};
 
 use super::super::MemoryStore;
 use super::*;
@@ -57,7 +57,7 @@ enum Step {
     Charge { purse: usize, cost: u64, changed: bool },
     Both(u64),
     GiveBack(u64),
-    Ask(u64),
+    LeaseRequest(u64),
     Forget,
     Sweep,
     Heat,
@@ -74,7 +74,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..3usize).prop_map(|purse| Step::Charge { purse, cost: 1, changed: true }),
         1 => (0u64..4).prop_map(Step::Both),
         1 => (1u64..9).prop_map(Step::GiveBack),
-        1 => (0u64..4).prop_map(Step::Ask),
+        1 => (0u64..4).prop_map(Step::LeaseRequest),
         1 => Just(Step::Forget),
         1 => Just(Step::Sweep),
         8 => Just(Step::Heat),
@@ -122,12 +122,12 @@ proptest! {
                     let refund = Refund { key: KEY, limit: Arc::clone(&usual), cost, slip: None };
                     prop_assert_eq!(split.refund_one(&refund), plain.refund_one(&refund));
                 }
-                Step::Ask(cost) => {
-                    let id = HoldId { node: 1, number: number as u32 };
+                Step::LeaseRequest(cost) => {
+                    let id = LeaseId { node: 1, number: number as u32 };
                     let life = Span::from_millis(50);
                     let ask =
-                        Ask { cost, want: 2, id, owed: SmallVec::new(), reports: SmallVec::new(), life, nodes: 1 };
-                    let asked = |store: &MemoryStore| store.ask_one(KEY, &usual, &ask).unwrap();
+                        LeaseRequest { cost, requested: 2, id, unreported: SmallVec::new(), reports: SmallVec::new(), ttl: life, fleet_size: 1 };
+                    let asked = |store: &MemoryStore| store.lease_one(KEY, &usual, &ask).unwrap();
                     prop_assert_eq!(asked(&split), asked(&plain));
                 }
                 Step::Forget => {

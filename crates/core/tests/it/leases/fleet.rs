@@ -5,7 +5,10 @@
 //! too slow or too fast.
 
 use proptest::prelude::*;
-use tidegate_core::{Ask, Granted, HoldId, Holds, Limit, Outcome, Report, Span, State, Timestamp};
+use tidegate_core::{
+    LeaseGrant, LeaseId, LeaseRequest, LeaseSet, Limit, Outcome, Span, State, Timestamp,
+    UsageReport,
+};
 
 /// Some time in 2026, on no round boundary.
 pub(crate) const START: u64 = 1_780_000_000_123_457;
@@ -104,8 +107,8 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// What a node knows of one of its holds.
-struct Lease {
-    id: HoldId,
+struct NodeLease {
+    id: LeaseId,
     sent: u64,
     /// Until its answer was heard: nothing.
     granted: Option<(u64, Span)>,
@@ -114,14 +117,14 @@ struct Lease {
 }
 
 struct Node {
-    leases: Vec<Lease>,
+    leases: Vec<NodeLease>,
     /// How far its clock goes in so many microseconds.
     rate: (u64, u64),
     numbers: u32,
 }
 
 impl Node {
-    fn can_use(&self, lease: &Lease, life: Span, now: u64) -> bool {
+    fn can_use(&self, lease: &NodeLease, life: Span, now: u64) -> bool {
         let elapsed = (now - lease.sent) * self.rate.0 / self.rate.1;
         !lease.closed && elapsed < life.as_micros()
     }
@@ -129,7 +132,7 @@ impl Node {
     /// The last instant at which the newest hold may be used, and what is left of it.
     fn last_instant(&self) -> Option<(u64, u64)> {
         let open =
-            |lease: &&Lease| !lease.closed && lease.granted.is_some_and(|(held, _)| held > 0);
+            |lease: &&NodeLease| !lease.closed && lease.granted.is_some_and(|(held, _)| held > 0);
         let lease = self.leases.iter().rev().find(open)?;
         let (held, life) = lease.granted?;
         let elapsed = (life.as_micros() * self.rate.1).div_ceil(self.rate.0);
@@ -139,7 +142,7 @@ impl Node {
 
 #[derive(Clone)]
 struct Question {
-    ask: Ask,
+    ask: LeaseRequest,
     node: usize,
     /// Whether its cost was admitted before.
     admitted: bool,
@@ -148,11 +151,11 @@ struct Question {
 pub(crate) struct Fleet {
     pub(crate) limit: Limit,
     pub(crate) state: State,
-    pub(crate) holds: Holds,
+    pub(crate) leases: LeaseSet,
     pub(crate) now: u64,
     nodes: Vec<Node>,
     questions: Vec<Question>,
-    answers: Vec<(usize, HoldId, Granted)>,
+    answers: Vec<(usize, LeaseId, LeaseGrant)>,
     /// What was really admitted, and when.
     pub(crate) admitted: Vec<(u64, u64)>,
 }
@@ -164,7 +167,7 @@ impl Fleet {
         Self {
             state: limit.fresh(),
             limit,
-            holds: Holds::default(),
+            leases: LeaseSet::default(),
             now: START,
             nodes: rates.into_iter().map(node).collect(),
             questions: Vec::new(),
@@ -225,79 +228,79 @@ impl Fleet {
         for (place, lease) in node.leases.iter_mut().enumerate() {
             if bit(sent.tell, place) {
                 lease.closed |= bit(sent.close, place);
-                let Lease { id, spent, closed, .. } = *lease;
-                reports.push(Report { id, spent, closed });
+                let NodeLease { id, spent, closed, .. } = *lease;
+                reports.push(UsageReport { id, spent, closed });
             }
         }
         node.numbers += 1;
-        let id = HoldId { node: sent.node as u64, number: node.numbers };
+        let id = LeaseId { node: sent.node as u64, number: node.numbers };
         if sent.want > 0 {
-            let lease = Lease { id, sent: self.now, granted: None, spent: 0, closed: false };
+            let lease = NodeLease { id, sent: self.now, granted: None, spent: 0, closed: false };
             node.leases.push(lease);
         }
-        let ask = Ask {
+        let ask = LeaseRequest {
             cost: sent.cost,
-            want: sent.want,
+            requested: sent.want,
             id,
-            owed: Vec::new().into(),
+            unreported: Vec::new().into(),
             reports: reports.into(),
-            life: Span::from_micros(sent.life),
-            nodes: sent.nodes,
+            ttl: Span::from_micros(sent.life),
+            fleet_size: sent.nodes,
         };
         Question { ask, node: sent.node, admitted: false }
     }
 
     /// The store decides, and keeps to what it promises of a step.
-    fn arrive(&mut self, question: &mut Question) -> Result<Granted, TestCaseError> {
+    fn arrive(&mut self, question: &mut Question) -> Result<LeaseGrant, TestCaseError> {
         let (ask, now) = (&question.ask, Timestamp::from_micros(self.now));
-        let was_there = self.holds.get(ask.id).filter(|hold| hold.until > now).copied();
-        let granted = self.limit.ask(&mut self.state, &mut self.holds, now, ask);
-        let Granted { outcome, held, life, .. } = &granted;
+        let was_there = self.leases.get(ask.id).filter(|lease| lease.until > now).copied();
+        let granted = self.limit.apply_lease_request(&mut self.state, &mut self.leases, now, ask);
+        let LeaseGrant { outcome, granted: held, ttl: life, .. } = &granted;
         if ask.cost > 0 && outcome.is_allowed() && !question.admitted {
             question.admitted = true;
             self.admitted.push((self.now, ask.cost));
         }
         let told = ask.reports.iter().any(|report| report.id == ask.id);
         match was_there {
-            Some(known) if ask.want > 0 && !told => {
+            Some(known) if ask.requested > 0 && !told => {
                 prop_assert_eq!(*held, known.amount);
-                prop_assert_eq!(self.holds.get(ask.id), Some(&known), "it took more");
+                prop_assert_eq!(self.leases.get(ask.id), Some(&known), "it took more");
             }
             _ => self.is_a_fair_portion(ask, outcome, *held)?,
         }
-        prop_assert!(*life <= ask.life);
-        prop_assert!(self.holds.iter().len() <= Holds::MOST);
+        prop_assert!(*life <= ask.ttl);
+        prop_assert!(self.leases.iter().len() <= LeaseSet::MAX_LEASES);
         self.used_and_held_fit(now)?;
         Ok(granted)
     }
 
     fn is_a_fair_portion(
         &self,
-        ask: &Ask,
+        ask: &LeaseRequest,
         outcome: &Outcome,
         held: u64,
     ) -> Result<(), TestCaseError> {
         let free = outcome.remaining;
-        let most = (free / (2 * ask.nodes.max(1))).max(1);
+        let most = (free / (2 * ask.fleet_size.max(1))).max(1);
         prop_assert!(held <= most && held <= free, "{held} of {free}");
-        prop_assert!(held == 0 || (0..64).any(|halvings| ask.want >> halvings == held));
+        prop_assert!(held == 0 || (0..64).any(|halvings| ask.requested >> halvings == held));
         Ok(())
     }
 
     fn used_and_held_fit(&self, now: Timestamp) -> Result<(), TestCaseError> {
         let free = self.limit.peek(&mut self.state.clone(), now, 1).remaining;
-        let held: u64 = self.holds.iter().map(|hold| hold.amount - hold.spent).sum();
-        prop_assert_eq!(held, self.holds.held(self.limit.capacity()));
-        prop_assert!(held <= free, "{held} held, {free} free: {:?}", self.holds);
+        let held: u64 = self.leases.iter().map(|lease| lease.amount - lease.spent).sum();
+        prop_assert_eq!(held, self.leases.reserved(self.limit.capacity()));
+        prop_assert!(held <= free, "{held} held, {free} free: {:?}", self.leases);
         Ok(())
     }
 
-    fn hear(&mut self, node: usize, id: HoldId, granted: &Granted) {
+    fn hear(&mut self, node: usize, id: LeaseId, granted: &LeaseGrant) {
         let leases = &mut self.nodes[node].leases;
         if let Some(lease) = leases.iter_mut().find(|lease| lease.id == id)
             && lease.granted.is_none()
         {
-            lease.granted = Some((granted.held, granted.life));
+            lease.granted = Some((granted.granted, granted.ttl));
         }
     }
 

@@ -5,10 +5,10 @@ mod fleet;
 use fleet::{Fleet, START, Step, steps};
 use proptest::prelude::*;
 use smallvec::{SmallVec, smallvec};
-use tidegate_core::hold::margin;
+use tidegate_core::lease::clock_margin;
 use tidegate_core::{
-    Algorithm, Ask, Granted, Hold, HoldId, Holds, Limit, Owed, Quota, Report, Span, State,
-    Timestamp,
+    Algorithm, Lease, LeaseGrant, LeaseId, LeaseRequest, LeaseSet, Limit, Quota, Span, State,
+    Timestamp, UnreportedUsage, UsageReport,
 };
 
 const LEASING: [Algorithm; 3] =
@@ -109,13 +109,13 @@ proptest! {
                 if matches!(step, Step::Advance { .. }) {
                     let now = now - Span::from_micros(*back);
                     let look = ask(0, 1);
-                    fleet.limit.ask(&mut fleet.state, &mut fleet.holds, now, &look);
+                    fleet.limit.apply_lease_request(&mut fleet.state, &mut fleet.leases, now, &look);
                 }
             }
             // What is over the new limit does not fit, so only the rest of the promises is looked at.
             let _ = fleet.walk(step);
             let capacity = fleet.limit.capacity();
-            prop_assert!(fleet.holds.held(capacity) <= capacity);
+            prop_assert!(fleet.leases.reserved(capacity) <= capacity);
             let kept = match fleet.state {
                 State::Tokens(level) => level.due.micros,
                 State::Fixed(count) => count.spent,
@@ -152,15 +152,15 @@ proptest! {
         for step in &steps {
             fleet.walk(step)?;
         }
-        let Fleet { limit, mut state, mut holds, now, .. } = fleet;
-        let later = limit.settled_at(&state, &holds).max(Timestamp::from_micros(now));
-        let ask = Ask { cost: 1, ..ask(20, 1_000_000) };
-        let (mut fresh, mut none) = (limit.fresh(), Holds::default());
+        let Fleet { limit, mut state, mut leases, now, .. } = fleet;
+        let later = limit.settled_at(&state, &leases).max(Timestamp::from_micros(now));
+        let ask = LeaseRequest { cost: 1, ..ask(20, 1_000_000) };
+        let (mut fresh, mut none) = (limit.fresh(), LeaseSet::default());
         prop_assert_eq!(
-            limit.ask(&mut state, &mut holds, later, &ask).outcome.without_slip(),
-            limit.ask(&mut fresh, &mut none, later, &ask).outcome.without_slip()
+            limit.apply_lease_request(&mut state, &mut leases, later, &ask).outcome.without_slip(),
+            limit.apply_lease_request(&mut fresh, &mut none, later, &ask).outcome.without_slip()
         );
-        prop_assert_eq!(holds, none);
+        prop_assert_eq!(leases, none);
     }
 }
 
@@ -168,21 +168,21 @@ fn at(micros: u64) -> Timestamp {
     Timestamp::from_micros(micros)
 }
 
-fn id(number: u32) -> HoldId {
-    HoldId { node: 7, number }
+fn id(number: u32) -> LeaseId {
+    LeaseId { node: 7, number }
 }
 
 /// A question for a hold, and nothing else.
-fn ask(want: u64, life: u64) -> Ask {
-    let life = Span::from_micros(life);
-    Ask {
+fn ask(requested: u64, ttl: u64) -> LeaseRequest {
+    let ttl = Span::from_micros(ttl);
+    LeaseRequest {
         cost: 0,
-        want,
+        requested,
         id: id(1),
-        owed: SmallVec::new(),
+        unreported: SmallVec::new(),
         reports: SmallVec::new(),
-        life,
-        nodes: 1,
+        ttl,
+        fleet_size: 1,
     }
 }
 
@@ -190,28 +190,30 @@ fn ask(want: u64, life: u64) -> Ask {
 struct Client {
     limit: Limit,
     state: State,
-    holds: Holds,
+    leases: LeaseSet,
 }
 
 impl Client {
     fn new(algorithm: Algorithm, quota: Quota) -> Self {
         let limit = Limit::new(algorithm, quota).unwrap();
-        Self { state: limit.fresh(), limit, holds: Holds::default() }
+        Self { state: limit.fresh(), limit, leases: LeaseSet::default() }
     }
 
-    fn ask(&mut self, now: u64, ask: &Ask) -> Granted {
-        self.limit.ask(&mut self.state, &mut self.holds, at(now), ask)
+    fn ask(&mut self, now: u64, ask: &LeaseRequest) -> LeaseGrant {
+        self.limit.apply_lease_request(&mut self.state, &mut self.leases, at(now), ask)
     }
 
     /// What is left after a node told how much it has admitted in all, by `when`, under its name.
     fn owe(&mut self, now: u64, name: u32, when: u64, total: u64) -> u64 {
-        let owed = smallvec![Owed { at: at(when), total }];
-        self.ask(now, &Ask { owed, id: id(name), ..ask(0, 1_000_000) }).outcome.remaining
+        let unreported = smallvec![UnreportedUsage { at: at(when), total }];
+        self.ask(now, &LeaseRequest { unreported, id: id(name), ..ask(0, 1_000_000) })
+            .outcome
+            .remaining
     }
 
-    fn report(&mut self, now: u64, spent: u64, closed: bool) -> Granted {
-        let reports = smallvec![Report { id: id(1), spent, closed }];
-        self.ask(now, &Ask { reports, ..ask(0, 0) })
+    fn report(&mut self, now: u64, spent: u64, closed: bool) -> LeaseGrant {
+        let reports = smallvec![UsageReport { id: id(1), spent, closed }];
+        self.ask(now, &LeaseRequest { reports, ..ask(0, 0) })
     }
 }
 
@@ -221,9 +223,9 @@ const SECOND: u64 = START / 1_000_000 * 1_000_000;
 #[test]
 fn what_is_held_keeps_its_room_and_is_not_refilled() {
     let mut client = Client::new(Algorithm::TokenBucket, Quota::per_second(100));
-    assert_eq!(client.ask(START, &ask(50, 10_000_000)).held, 50);
+    assert_eq!(client.ask(START, &ask(50, 10_000_000)).granted, 50);
     // However long it waits, the half that is held stays held.
-    let spent = client.ask(START + 5_000_000, &Ask { cost: 50, ..ask(0, 0) });
+    let spent = client.ask(START + 5_000_000, &LeaseRequest { cost: 50, ..ask(0, 0) });
     assert_eq!((spent.outcome.is_allowed(), spent.outcome.remaining), (true, 0));
     // Only what is reported spent begins to refill.
     assert_eq!(client.report(START + 5_500_000, 20, false).outcome.remaining, 50);
@@ -235,11 +237,11 @@ fn a_return_is_accepted_once() {
     for algorithm in LEASING {
         let mut client = Client::new(algorithm, Quota::per_minute(100));
         let now = START / 60_000_000 * 60_000_000;
-        assert_eq!(client.ask(now, &ask(50, 10_000_000)).held, 50);
+        assert_eq!(client.ask(now, &ask(50, 10_000_000)).granted, 50);
         assert_eq!(client.report(now, 10, true).outcome.remaining, 90, "{algorithm}");
         assert_eq!(client.report(now, 10, true).outcome.remaining, 90, "{algorithm}");
         assert_eq!(client.report(now, 50, true).outcome.remaining, 90, "{algorithm}");
-        assert!(client.holds.is_empty());
+        assert!(client.leases.is_empty());
     }
 }
 
@@ -248,10 +250,10 @@ fn a_report_that_says_less_than_was_known_changes_nothing() {
     let mut client = Client::new(Algorithm::FixedWindow, Quota::per_minute(100));
     client.ask(SECOND, &ask(50, 10_000_000));
     client.report(SECOND, 30, false);
-    let before = (client.state.clone(), client.holds.clone());
+    let before = (client.state.clone(), client.leases.clone());
     client.report(SECOND, 10, false);
     client.report(SECOND, 30, false);
-    assert_eq!((client.state.clone(), client.holds.clone()), before);
+    assert_eq!((client.state.clone(), client.leases.clone()), before);
     // Nobody can have spent more than there was.
     client.report(SECOND, u64::MAX, false);
     assert_eq!(client.report(SECOND, 0, false).outcome.remaining, 50);
@@ -262,13 +264,13 @@ fn an_ask_with_a_name_that_is_there_takes_nothing_more() {
     for algorithm in LEASING {
         let mut client = Client::new(algorithm, Quota::per_second(100));
         let first = client.ask(SECOND, &ask(20, 500_000));
-        let holds = client.holds.clone();
+        let leases = client.leases.clone();
         let second = client.ask(SECOND + 100_000, &ask(20, 500_000));
-        assert_eq!((first.held, second.held), (20, 20), "{algorithm}");
+        assert_eq!((first.granted, second.granted), (20, 20), "{algorithm}");
         // Counted from when it was asked first, the second answer ends no later than the hold.
-        let kept = holds.get(id(1)).unwrap().until;
-        assert!(at(SECOND + 100_000) + second.life + margin(second.life) <= kept);
-        assert_eq!(client.holds, holds, "{algorithm}");
+        let kept = leases.get(id(1)).unwrap().until;
+        assert!(at(SECOND + 100_000) + second.ttl + clock_margin(second.ttl) <= kept);
+        assert_eq!(client.leases, leases, "{algorithm}");
     }
 }
 
@@ -277,12 +279,12 @@ fn what_expires_counts_as_spent_when_its_time_was_over() {
     let mut client = Client::new(Algorithm::TokenBucket, Quota::per_second(100));
     client.ask(START, &ask(50, 1_000_000));
     // A second, a hundredth of it and ten milliseconds.
-    assert_eq!(client.holds.iter().next().unwrap().until, at(START + 1_020_000));
+    assert_eq!(client.leases.iter().next().unwrap().until, at(START + 1_020_000));
     let look = ask(0, 0);
     assert_eq!(client.ask(START + 1_019_999, &look).outcome.remaining, 50);
-    assert!(!client.holds.is_empty());
+    assert!(!client.leases.is_empty());
     assert_eq!(client.ask(START + 1_120_000, &look).outcome.remaining, 60);
-    assert!(client.holds.is_empty());
+    assert!(client.leases.is_empty());
     assert_eq!(client.ask(START + 1_620_000, &look).outcome.remaining, 100);
 }
 
@@ -291,9 +293,9 @@ fn a_hold_ends_with_its_window() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
         let mut client = Client::new(algorithm, Quota::per_second(100));
         let granted = client.ask(SECOND + 900_000, &ask(50, 10_000_000));
-        assert_eq!(granted.held, 50);
-        assert!(granted.life < Span::from_millis(90), "{}", granted.life);
-        let Hold { until, .. } = *client.holds.iter().next().unwrap();
+        assert_eq!(granted.granted, 50);
+        assert!(granted.ttl < Span::from_millis(90), "{}", granted.ttl);
+        let Lease { until, .. } = *client.leases.iter().next().unwrap();
         assert!(until <= at(SECOND + 1_000_000));
         // A fixed window forgets it; for a sliding one it was spent in the window before.
         let after = client.ask(SECOND + 1_500_000, &ask(0, 0)).outcome.remaining;
@@ -305,17 +307,17 @@ fn a_hold_ends_with_its_window() {
 #[test]
 fn at_the_very_end_of_a_window_nothing_is_held() {
     let mut client = Client::new(Algorithm::FixedWindow, Quota::per_second(100));
-    let granted = client.ask(SECOND + 990_000, &Ask { cost: 1, ..ask(50, 10_000_000) });
-    assert_eq!((granted.held, granted.life), (0, Span::ZERO));
-    assert!(granted.outcome.is_allowed() && client.holds.is_empty());
+    let granted = client.ask(SECOND + 990_000, &LeaseRequest { cost: 1, ..ask(50, 10_000_000) });
+    assert_eq!((granted.granted, granted.ttl), (0, Span::ZERO));
+    assert!(granted.outcome.is_allowed() && client.leases.is_empty());
 }
 
 #[test]
 fn a_client_has_so_many_holds_and_no_more() {
     let mut client = Client::new(Algorithm::TokenBucket, Quota::per_second(1_000_000));
     for number in 0..100 {
-        let asked = Ask { id: id(number), ..ask(1, 60_000_000) };
-        let held = client.ask(START, &asked).held;
+        let asked = LeaseRequest { id: id(number), ..ask(1, 60_000_000) };
+        let held = client.ask(START, &asked).granted;
         assert_eq!(held, u64::from(number < 64));
     }
 }
@@ -324,10 +326,10 @@ fn a_client_has_so_many_holds_and_no_more() {
 fn an_algorithm_that_does_not_lease_charges_the_cost_and_holds_nothing() {
     for algorithm in [Algorithm::LeakyBucket { queue: 9 }, Algorithm::SlidingLog] {
         let mut client = Client::new(algorithm, Quota::per_second(10));
-        assert!(!client.limit.leases());
-        let granted = client.ask(START, &Ask { cost: 3, ..ask(5, 1_000_000) });
-        assert_eq!((granted.held, granted.outcome.remaining), (0, 7));
-        assert!(granted.outcome.slip().is_some() && client.holds.is_empty());
+        assert!(!client.limit.supports_leases());
+        let granted = client.ask(START, &LeaseRequest { cost: 3, ..ask(5, 1_000_000) });
+        assert_eq!((granted.granted, granted.outcome.remaining), (0, 7));
+        assert!(granted.outcome.slip().is_some() && client.leases.is_empty());
     }
 }
 
@@ -335,8 +337,8 @@ fn an_algorithm_that_does_not_lease_charges_the_cost_and_holds_nothing() {
 fn a_cost_is_refunded_as_any_other() {
     for algorithm in LEASING {
         let mut client = Client::new(algorithm, Quota::per_second(100));
-        let granted = client.ask(SECOND, &Ask { cost: 30, ..ask(20, 500_000) });
-        assert_eq!((granted.outcome.remaining, granted.held), (70, 20));
+        let granted = client.ask(SECOND, &LeaseRequest { cost: 30, ..ask(20, 500_000) });
+        assert_eq!((granted.outcome.remaining, granted.granted), (70, 20));
         let slip = granted.outcome.slip().unwrap();
         let limit = client.limit.clone();
         assert!(limit.refund(&mut client.state, at(SECOND), &limit, &slip, 30));
@@ -353,7 +355,7 @@ fn a_hold_from_before_a_limit_was_lowered_counts_for_no_more_than_all_of_it() {
         let lower = Limit::new(algorithm, Quota::per_minute(10)).unwrap();
         client.state = lower.adopt(&client.limit, &client.state, at(now));
         client.limit = lower;
-        assert_eq!(client.ask(now, &Ask { cost: 1, ..ask(0, 0) }).outcome.remaining, 0);
+        assert_eq!(client.ask(now, &LeaseRequest { cost: 1, ..ask(0, 0) }).outcome.remaining, 0);
         client.report(now, 500, true);
         // Its ten are spent, the rest is nobody's.
         let later = client.report(now + 30_000_000, 0, false).outcome.remaining;
@@ -373,7 +375,7 @@ fn what_is_owed_counts_once_however_often_and_late_it_is_told() {
         assert_eq!(client.owe(START + 9, 1, START, 10), 85, "{algorithm}");
         // Under another name it is told for the first time; the old name is not needed any more.
         assert_eq!(client.owe(START + 10, 2, START, 10), 75, "{algorithm}");
-        assert_eq!(client.holds.iter().len(), 1);
+        assert_eq!(client.leases.iter().len(), 1);
     }
 }
 
@@ -381,12 +383,12 @@ fn what_is_owed_counts_once_however_often_and_late_it_is_told() {
 fn what_was_told_takes_no_room_and_is_forgotten_in_time() {
     let mut client = Client::new(Algorithm::TokenBucket, Quota::per_second(100));
     client.owe(START, 1, START, 50);
-    assert_eq!(client.holds.held(100), 0);
+    assert_eq!(client.leases.reserved(100), 0);
     // Half a second later all has refilled: what is remembered of it is not held.
     assert_eq!(client.ask(START + 500_000, &ask(0, 0)).outcome.remaining, 100);
-    assert!(!client.holds.is_empty());
+    assert!(!client.leases.is_empty());
     client.ask(START + 1_000_000, &ask(0, 0));
-    assert!(client.holds.is_empty());
+    assert!(client.leases.is_empty());
 }
 
 #[test]
@@ -422,12 +424,12 @@ fn what_was_admitted_in_a_window_counts_in_that_window() {
 fn who_owes_is_held_nothing_and_learns_how_the_client_stands() {
     for algorithm in LEASING {
         let mut client = Client::new(algorithm, Quota::per_second(100));
-        let owed = smallvec![Owed { at: at(SECOND), total: 30 }];
-        let granted = client.ask(SECOND, &Ask { owed, cost: 5, ..ask(20, 500_000) });
-        assert_eq!((granted.outcome.remaining, granted.held), (65, 0), "{algorithm}");
-        let standing = granted.standing.unwrap();
-        assert_eq!((standing.at, &standing.state), (at(SECOND), &client.state));
+        let unreported = smallvec![UnreportedUsage { at: at(SECOND), total: 30 }];
+        let granted = client.ask(SECOND, &LeaseRequest { unreported, cost: 5, ..ask(20, 500_000) });
+        assert_eq!((granted.outcome.remaining, granted.granted), (65, 0), "{algorithm}");
+        let snapshot = granted.snapshot.unwrap();
+        assert_eq!((snapshot.at, &snapshot.state), (at(SECOND), &client.state));
         // Nor under that name later.
-        assert_eq!(client.ask(SECOND, &ask(20, 500_000)).held, 0, "{algorithm}");
+        assert_eq!(client.ask(SECOND, &ask(20, 500_000)).granted, 0, "{algorithm}");
     }
 }
