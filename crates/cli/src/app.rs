@@ -14,7 +14,8 @@ use tidegate_net::listener::ListenerTls;
 use tidegate_service::identity::{Identity, IdentityConfig};
 use tidegate_service::reload::{FileWatcher, ReloadSignal, WakeReason};
 use tidegate_service::rules::{
-    LoadedRules, RulesConfig, RulesManager, RulesManagerDeps, Shared, node_name, reports,
+    LoadedRules, RulesConfig, RulesManager, RulesManagerDeps, Shared, follow_sources, node_name,
+    reports, start_from_source,
 };
 use tidegate_service::service::Service;
 use tidegate_service::service::rls::{Rls, RlsHeaders};
@@ -101,7 +102,7 @@ impl App {
         };
         let LoadedRules { config: rules, inputs, rules: first } = rules;
         let manager = Arc::new(RulesManager::new(manager_deps, inputs, first));
-        manager.begin(&rules).await;
+        start_from_source(&manager, &rules).await;
         let drain = listen.drain;
         Ok(Self { listeners, drain, service, identity, manager, rules, store, clock })
     }
@@ -124,7 +125,7 @@ impl App {
     /// Serves until `stage` requests the end, then finishes the requests in flight. Returns the number of connections
     /// that were aborted. Every reload reads rules, certificates and keys again.
     pub(crate) async fn run(self, stage: watch::Receiver<Stage>, reloads: ReloadSignal) -> usize {
-        let mut tasks = self.manager.follow(&self.rules, &reloads);
+        let mut tasks = follow_sources(&self.manager, &self.rules, &reloads);
         tasks.push(tokio::spawn(reload_keys(Arc::clone(&self.identity), reloads.clone())));
         tasks.push(tokio::spawn(sweep_blocks(Arc::clone(&self.service))));
         // Redis expires keys by itself.

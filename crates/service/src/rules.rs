@@ -23,7 +23,7 @@ pub use self::config::{RuleSource, RulesConfig, RulesRedis, RulesUrl};
 use self::config::{SAMPLE_NAME, SAMPLE_RULES};
 pub use self::manager::{PushError, RulesManager, RulesManagerDeps};
 pub use self::rule_view::RuleView;
-pub use self::source::NUMBER;
+pub use self::source::{NUMBER, follow_sources, start_from_source};
 pub use self::startup::{LoadedRules, Shared, node_name, reports};
 use crate::config_error::{ConfigError, read_file};
 use crate::envoy::{EnvoyRules, Files};

@@ -17,6 +17,7 @@ use crate::rules::manager::RuleInputs;
 use crate::rules::source::reconcile;
 use crate::rules::{
     NativeRules, RuleSource, Rules, RulesConfig, RulesManager, RulesManagerDeps, RulesRedis,
+    start_from_source,
 };
 use crate::service::Service;
 use crate::store::AnyStore;
@@ -73,7 +74,8 @@ impl Node {
         let rules = Rules::of(&inputs.own, None).unwrap().complete().unwrap();
         let manager = Arc::new(RulesManager::new(household, inputs, rules));
         let source = RuleSource::Redis(RulesRedis::OfStore);
-        manager.begin(&RulesConfig { source, envoy: None, copies: None, poll: None }).await;
+        let config = RulesConfig { source, envoy: None, copies: None, poll: None };
+        start_from_source(&manager, &config).await;
         self.manager = Some(manager);
     }
 

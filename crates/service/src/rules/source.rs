@@ -1,4 +1,4 @@
-//! Where documents come from: each source offers what it has to the manager, for ever.
+//! Sources of documents. Each offers its document to the manager when it changes.
 
 mod files;
 mod redis;
@@ -17,69 +17,68 @@ use crate::reload::ReloadSignal;
 use crate::rules::manager::RulesManager;
 use crate::rules::{RuleSource, RulesConfig};
 
-/// How often a file is looked at, should nobody tell that it changed.
-const FILES: Span = Span::from_secs(5);
-/// How often another machine is asked, whatever it says by itself.
-const ELSEWHERE: Span = Span::from_secs(30);
+/// Time between two reads of a file, for file systems that report no changes.
+const FILE_INTERVAL: Span = Span::from_secs(5);
+/// Time between two requests to a source on another machine, which may report changes earlier.
+const REMOTE_INTERVAL: Span = Span::from_secs(30);
 
 /// Shortest and longest wait before a source that failed is asked again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-impl RulesManager {
-    /// Starts with the local copy of a source on another machine, and compares it with the source as while
-    /// running: the newer of the two is enforced.
-    ///
-    /// Without a usable document from either the node enforces nothing. It is not ready then, unless the source
-    /// answers that there are no rules yet.
-    pub async fn begin(self: &Arc<Self>, config: &RulesConfig) {
-        if !config.source.is_remote() {
-            return;
-        }
-        self.start_with_copy().await;
-        let compared = match &config.source {
-            RuleSource::Redis(_) => redis::first(self).await,
-            RuleSource::Url(from) => url::first(self, from).await,
-            _ => return,
-        };
-        if let Err(error) = &compared {
-            self.away(error);
-        }
-        if self.update_readiness(compared.is_ok()) {
-            tracing::warn!(source = self.source(), "no rules that can be used: not ready");
-        }
+/// Starts with the local copy of a source on another machine, and compares it with the source as while running: the
+/// newer of the two is activated.
+///
+/// Without a usable document from either, no rule is active. The node is not ready then, unless the source answers that
+/// there are no rules yet.
+pub async fn start_from_source(manager: &Arc<RulesManager>, config: &RulesConfig) {
+    if !config.source.is_remote() {
+        return;
     }
+    manager.start_with_copy().await;
+    let compared = match &config.source {
+        RuleSource::Redis(_) => redis::first(manager).await,
+        RuleSource::Url(from) => url::first(manager, from).await,
+        _ => return,
+    };
+    if let Err(error) = &compared {
+        manager.away(error);
+    }
+    if manager.update_readiness(compared.is_ok()) {
+        tracing::warn!(source = manager.source(), "no rules that can be used: not ready");
+    }
+}
 
-    /// Follows the sources until they are dropped.
-    pub fn follow(
-        self: &Arc<Self>,
-        config: &RulesConfig,
-        reloads: &ReloadSignal,
-    ) -> Vec<JoinHandle<()>> {
-        let pace = |usual: Span| Duration::from(config.poll.unwrap_or(usual));
-        let mut tasks = vec![tokio::spawn(Arc::clone(self).keep_reporting())];
-        let file = match &config.source {
-            RuleSource::File(path) => Some(path.clone()),
-            RuleSource::Redis(_) => {
-                let following = redis::follow(Arc::clone(self), pace(ELSEWHERE), reloads.clone());
-                tasks.push(tokio::spawn(following));
-                None
-            }
-            RuleSource::Url(from) => {
-                let (manager, reloads) = (Arc::clone(self), reloads.clone());
-                let following = url::follow(manager, from.clone(), pace(ELSEWHERE), reloads);
-                tasks.push(tokio::spawn(following));
-                None
-            }
-            RuleSource::Nothing | RuleSource::Sample | RuleSource::Inline(_) => None,
-        };
-        if file.is_some() || config.envoy.is_some() {
-            let (manager, reloads) = (Arc::clone(self), reloads.clone());
-            let following =
-                files::follow(manager, file, config.envoy.clone(), pace(FILES), reloads);
+/// Follows the sources until the returned tasks are aborted.
+pub fn follow_sources(
+    manager: &Arc<RulesManager>,
+    config: &RulesConfig,
+    reloads: &ReloadSignal,
+) -> Vec<JoinHandle<()>> {
+    let interval = |default: Span| Duration::from(config.poll.unwrap_or(default));
+    let mut tasks = vec![tokio::spawn(Arc::clone(manager).keep_reporting())];
+    let file = match &config.source {
+        RuleSource::File(path) => Some(path.clone()),
+        RuleSource::Redis(_) => {
+            let interval = interval(REMOTE_INTERVAL);
+            let following = redis::follow(Arc::clone(manager), interval, reloads.clone());
             tasks.push(tokio::spawn(following));
+            None
         }
-        tasks
+        RuleSource::Url(from) => {
+            let (manager, reloads) = (Arc::clone(manager), reloads.clone());
+            let following = url::follow(manager, from.clone(), interval(REMOTE_INTERVAL), reloads);
+            tasks.push(tokio::spawn(following));
+            None
+        }
+        RuleSource::Nothing | RuleSource::Sample | RuleSource::Inline(_) => None,
+    };
+    if file.is_some() || config.envoy.is_some() {
+        let (manager, reloads) = (Arc::clone(manager), reloads.clone());
+        let interval = interval(FILE_INTERVAL);
+        let following = files::follow(manager, file, config.envoy.clone(), interval, reloads);
+        tasks.push(tokio::spawn(following));
     }
+    tasks
 }
 
 /// Waits that double as long as a source fails.
