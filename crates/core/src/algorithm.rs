@@ -7,7 +7,6 @@
 mod bound;
 mod client_states;
 pub mod concurrency;
-mod exact;
 pub mod fixed_window;
 pub mod flat_bucket;
 pub mod leaky_bucket;
