@@ -7,8 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::address::Address;
-use super::memory_stats::ServerUse;
-use super::report::{Latency, ServerReport};
+use super::report::{Latency, ServerReport, ServerUse};
 
 /// RedisCounters of one server.
 #[derive(Debug, Default)]
