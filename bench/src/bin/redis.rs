@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use tidegate::{
-    Algorithm, Answer, Charge, ChargeMode, Key, Limit, Quota, RedisConfig, RedisStore, Store,
+    Algorithm, Charge, ChargeMode, ChargeResult, Key, Limit, Quota, RedisConfig, RedisStore, Store,
 };
 use tidegate_testkit::Redis;
 
@@ -67,9 +67,15 @@ impl Asked {
                 let key =
                     Key::from_u128(u128::from(number) * 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
                 let shared = Key::from_u128(0);
-                let charge = Charge { key, shared, limit: &self.limit, cost: 1, alone: false };
+                let charge = Charge {
+                    key,
+                    overflow_key: shared,
+                    limit: &self.limit,
+                    cost: 1,
+                    independent: false,
+                };
                 let answers = self.store.charge(&[charge], ChargeMode::Spend).await;
-                assert!(matches!(answers[..], [Answer::Decided(_)]), "{answers:?}");
+                assert!(matches!(answers[..], [ChargeResult::Outcome(_)]), "{answers:?}");
             }
             Contender::EvalSha => {
                 let mut command = redis::cmd("EVALSHA");

@@ -81,8 +81,13 @@ async fn fill(store: &RedisStore, limit: &Arc<Limit>, keys: u64, turn: &str) {
             tasks.spawn(async move {
                 for number in (from + task..to).step_by(usize::try_from(TASKS).unwrap_or(1)) {
                     let key = key(number);
-                    let charge =
-                        Charge { key, shared: key, limit: &limit, cost: COST, alone: false };
+                    let charge = Charge {
+                        key,
+                        overflow_key: key,
+                        limit: &limit,
+                        cost: COST,
+                        independent: false,
+                    };
                     if !store
                         .charge(&[charge], ChargeMode::Spend)
                         .await

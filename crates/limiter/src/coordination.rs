@@ -28,7 +28,7 @@ use self::split::Split;
 use self::sync::UnsyncedDebit;
 use self::sync_manager::SyncManager;
 use crate::clock::Clock;
-use crate::store::{Answer, Charge, ChargeMode, Refund, Store, StoreError};
+use crate::store::{Charge, ChargeMode, ChargeResult, Refund, Store, StoreError};
 
 /// Under `leased_when_hot`, clients above this many requests per second at one node are leased.
 const HOT_CLIENT_RATE: u64 = 200;
@@ -90,7 +90,7 @@ impl Coordinator {
         charge: &Charge<'_>,
         mode: ChargeMode,
         charges: &mut LocalCharges,
-    ) -> Answer {
+    ) -> ChargeResult {
         let exceeds = charge.cost > charge.limit.capacity();
         let mode = if exceeds { ChargeMode::Peek } else { mode };
         let outcome = match accuracy {
@@ -105,8 +105,8 @@ impl Coordinator {
             }
         };
         match outcome {
-            Ok(outcome) => Answer::Decided(outcome.without_slip()),
-            Err(error) => Answer::Failed(error),
+            Ok(outcome) => ChargeResult::Outcome(outcome.without_slip()),
+            Err(error) => ChargeResult::Failed(error),
         }
     }
 
@@ -155,7 +155,8 @@ impl Coordinator {
         mode: ChargeMode,
         charges: &mut LocalCharges,
     ) -> Result<Outcome, StoreError> {
-        let (outcome, refund) = self.split.charge(store.stake().as_ref(), charge, mode)?;
+        let (outcome, refund) =
+            self.split.charge(store.membership_view().as_ref(), charge, mode)?;
         charges.extend(refund.map(LocalCharge::Split));
         Ok(outcome)
     }
@@ -173,7 +174,7 @@ impl Coordinator {
     ) -> Result<Vec<Refund>, StoreError> {
         match accuracy {
             Accuracy::Split => {
-                self.split.take_back(store.stake().as_ref(), &refund);
+                self.split.take_back(store.membership_view().as_ref(), &refund);
                 Ok(Vec::new())
             }
             Accuracy::Sharded(of) => self.shards.refunds_of_latest(store, of, &refund).await,
@@ -208,7 +209,7 @@ impl Coordinator {
                 LocalCharge::Leased(key, debit) => self.leases.roll_back(key, &debit),
                 LocalCharge::Unsynced(key, debit) => self.syncs.roll_back(key, &debit),
                 LocalCharge::Split(refund) => {
-                    self.split.take_back(store.stake().as_ref(), &refund);
+                    self.split.take_back(store.membership_view().as_ref(), &refund);
                 }
                 LocalCharge::Stored(refund) => {
                     self.leases.revoke(refund.key, refund.cost);

@@ -30,7 +30,9 @@ pub mod tower;
 
 pub use block::BlockList;
 pub use clock::{Clock, ManualClock};
-pub use coordination::membership::{Era, Footing, Heard, Membership, Stake};
+pub use coordination::membership::{
+    HeartbeatReply, Membership, MembershipView, ShareStatus, ShareTerm,
+};
 pub use limiter::{
     AcquireError, Admission, CheckRequest, CheckTarget, FailureCounts, ForgetError, Limiter,
     LimiterBuilder, NotASingleKeyRule, Receipt, SlotGuard, UnknownRule,
@@ -38,4 +40,6 @@ pub use limiter::{
 pub use live::LiveLimiter;
 pub use per_key::{ExceedsCapacity, PerKey};
 pub use store::memory::{MemoryStore, MemoryUse};
-pub use store::{Answer, Answers, Charge, ChargeMode, Outcomes, Refund, Share, Store, StoreError};
+pub use store::{
+    Charge, ChargeMode, ChargeResult, ChargeResults, Outcomes, Refund, Share, Store, StoreError,
+};

@@ -30,7 +30,7 @@ pub struct PerKey<S = MemoryStore> {
     store: Arc<S>,
     clock: Clock,
     scope: Scope,
-    shared: Key,
+    overflow_key: Key,
     limit: Arc<Limit>,
 }
 
@@ -40,7 +40,7 @@ impl<S> Clone for PerKey<S> {
             store: Arc::clone(&self.store),
             clock: self.clock.clone(),
             scope: self.scope.clone(),
-            shared: self.shared,
+            overflow_key: self.overflow_key,
             limit: Arc::clone(&self.limit),
         }
     }
@@ -52,7 +52,7 @@ const BATCH: usize = 16;
 impl<S: Store> PerKey<S> {
     pub(crate) fn new(store: Arc<S>, clock: Clock, scope: Scope, limit: Arc<Limit>) -> Self {
         let shared = scope.shared();
-        Self { store, clock, scope, shared, limit }
+        Self { store, clock, scope, overflow_key: shared, limit }
     }
 
     /// The limit of each key.
@@ -75,7 +75,13 @@ impl<S: Store> PerKey<S> {
 
     #[inline]
     fn charge_of(&self, key: Key, cost: u64) -> Charge<'_> {
-        Charge { key, shared: self.shared, limit: &self.limit, cost, alone: false }
+        Charge {
+            key,
+            overflow_key: self.overflow_key,
+            limit: &self.limit,
+            cost,
+            independent: false,
+        }
     }
 }
 
@@ -101,7 +107,7 @@ impl PerKey<MemoryStore> {
         let now = self.clock.now();
         let mut outcomes = Vec::with_capacity(keys.len());
         for batch in keys.chunks(BATCH) {
-            let mut hashed = [self.shared; BATCH];
+            let mut hashed = [self.overflow_key; BATCH];
             for (key, hashed) in batch.iter().zip(&mut hashed) {
                 *hashed = self.key(key.as_ref());
                 self.store.prefetch(*hashed);

@@ -9,29 +9,29 @@ use smallvec::SmallVec;
 use thiserror::Error;
 use tidegate_core::{Key, Keyer, LeaseGrant, LeaseRequest, Limit, Outcome, Slip, State, Timestamp};
 
-use crate::coordination::membership::Stake;
+use crate::coordination::membership::MembershipView;
 
 /// One limit to charge for a request.
 #[derive(Clone, Debug)]
 pub struct Charge<'a> {
-    /// The bucket.
+    /// The key of the bucket.
     pub key: Key,
-    /// Where the buckets begin that newcomers to this rule share when the store is full.
-    pub shared: Key,
-    /// What may be spent from it.
+    /// The first of the buckets that new clients of this rule share when the store is full.
+    pub overflow_key: Key,
+    /// The limit of the bucket.
     pub limit: &'a Arc<Limit>,
-    /// What to spend, at least 1. In a peek the cost to answer for; 0 asks for 1.
+    /// The cost to spend, at least 1. In a peek the cost to check; 0 checks 1.
     pub cost: u64,
-    /// Charged for itself: neither held back by the other charges nor holding them back.
-    pub alone: bool,
+    /// Whether it is charged on its own: it neither blocks the other charges nor is blocked by them.
+    pub independent: bool,
 }
 
-/// Whether the charges of a call spend anything.
+/// The mode of a call: spend or peek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChargeMode {
     /// Spends what fits.
     Spend,
-    /// Answers what a charge would be answered, and changes nothing.
+    /// Returns the outcome that a charge would have, and changes nothing.
     Peek,
 }
 
@@ -78,28 +78,27 @@ impl Refund {
 /// Outcomes in the order of the charges.
 pub type Outcomes = SmallVec<[Outcome; 4]>;
 
-/// What a store answers, in the order of the charges.
-pub type Answers = SmallVec<[Answer; 4]>;
+/// The results of charges, in their order.
+pub type ChargeResults = SmallVec<[ChargeResult; 4]>;
 
-/// What a store says to one charge.
+/// The result of one charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// How the limit stands.
-    Decided(Outcome),
-    /// Not asked, because another charge of the request did not fit.
-    Unasked,
-    /// This limit could not be asked. Whether it was charged is not known after a
-    /// [`StoreError::Timeout`].
+pub enum ChargeResult {
+    /// The outcome of the limit.
+    Outcome(Outcome),
+    /// Not charged, because another charge of the request did not fit.
+    Skipped,
+    /// The store failed. After a [`StoreError::Timeout`] it is unknown whether the limit was charged.
     Failed(StoreError),
 }
 
-impl Answer {
-    /// How the limit stands, if the store said.
+impl ChargeResult {
+    /// Returns the outcome, if there is one.
     #[must_use]
     pub fn outcome(&self) -> Option<&Outcome> {
         match self {
-            Self::Decided(outcome) => Some(outcome),
-            Self::Unasked | Self::Failed(_) => None,
+            Self::Outcome(outcome) => Some(outcome),
+            Self::Skipped | Self::Failed(_) => None,
         }
     }
 }
@@ -125,8 +124,8 @@ impl Share {
 ///   respect to every other call on the same keys. A store that keeps them in several places asks
 ///   one place after another, in the order of the charges, and gives back what it had charged when
 ///   one of them does not fit.
-/// - If every charge that is not `alone` fits, each of them is spent; if one does not, none is. A
-///   charge that is `alone` is spent if it fits. One that can't be asked holds nobody back.
+/// - If every charge that is not `independent` fits, each of them is spent; if one does not, none is. A
+///   charge that is `independent` is spent if it fits. One that can't be asked holds nobody back.
 /// - A peek spends nothing. Each of its charges is answered for its cost.
 /// - An outcome tells how its limit stands after the call. One that would have fitted but was held
 ///   back by another says allow, without a slip.
@@ -149,7 +148,7 @@ pub trait Store: Send + Sync + 'static {
         &self,
         charges: &[Charge<'_>],
         mode: ChargeMode,
-    ) -> impl Future<Output = Answers> + Send;
+    ) -> impl Future<Output = ChargeResults> + Send;
 
     /// Returns whether nodes that share this store can lease tokens of it.
     fn supports_leases(&self) -> bool {
@@ -171,26 +170,26 @@ pub trait Store: Send + Sync + 'static {
         std::future::ready(vec![Err(error); requests.len()])
     }
 
-    /// How long a request waits for this store at the most; no time for one that answers at once.
-    fn patience(&self) -> Option<std::time::Duration> {
+    /// Returns the longest time that a request waits for this store; `None` if it replies at once.
+    fn timeout(&self) -> Option<std::time::Duration> {
         None
     }
 
-    /// What part of the fleet this node is, for limits that it has to keep alone.
+    /// Returns the share of this node in the fleet, for limits that it enforces without the store.
     fn share(&self) -> Share {
         Share::WHOLE
     }
 
-    /// This node's place in the fleet now, for limits of which each node enforces its own part. `None`
-    /// from a store whose nodes do not know of each other.
-    fn stake(&self) -> Option<Stake> {
+    /// Returns the membership of this node now, for limits of which each node enforces its own part. `None`
+    /// from a store without a fleet.
+    fn membership_view(&self) -> Option<MembershipView> {
         None
     }
 
     /// Where each of `of` parts of a client's limit is kept: on different servers, as far as there are
     /// that many. Everybody who shares the store finds the same, and no two parts of any clients meet.
     fn parts(&self, key: Key, of: u8) -> Vec<Key> {
-        (0..of).map(|index| apart(key, index.into())).collect()
+        (0..of).map(|index| derived_key(key, index.into())).collect()
     }
 
     /// Takes charges back, each as far as it still counts. How many gave anything back.
@@ -228,7 +227,7 @@ pub trait Store: Send + Sync + 'static {
 }
 
 /// A key that belongs to another, the `number`-th of them. As random as that, so it meets no client's.
-pub fn apart(key: Key, number: u64) -> Key {
+pub fn derived_key(key: Key, number: u64) -> Key {
     /// Odd, and far from any small number.
     const STEP: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
     let step = STEP.wrapping_mul(u128::from(number) + 1);

@@ -14,7 +14,7 @@ use super::script_batch::ScriptRequest;
 use super::script_queue::wait_for_reply;
 use super::store_inner::StoreInner;
 use super::topology::KeyGroup;
-use tidegate_limiter::store::{Answer, Answers, Charge, ChargeMode, Refund};
+use tidegate_limiter::store::{Charge, ChargeMode, ChargeResult, ChargeResults, Refund};
 
 /// Indices of charges that are sent together.
 type Places = SmallVec<[usize; 4]>;
@@ -24,25 +24,25 @@ pub(crate) async fn charge(
     store: &Arc<StoreInner>,
     charges: &[Charge<'_>],
     mode: ChargeMode,
-) -> Answers {
+) -> ChargeResults {
     let sent = Instant::now();
     let deadline = sent + store.shared.config.timeout();
-    let mut answers: Answers = charges.iter().map(|_| Answer::Unasked).collect();
+    let mut results: ChargeResults = charges.iter().map(|_| ChargeResult::Skipped).collect();
     // Independent charges are sent before the others are waited for.
-    let alone = places(charges, |charge| charge.alone);
-    let waiting: SmallVec<[(usize, oneshot::Receiver<ReplyGuard>); 2]> = alone
+    let independent = places(charges, |charge| charge.independent);
+    let waiting: SmallVec<[(usize, oneshot::Receiver<ReplyGuard>); 2]> = independent
         .into_iter()
         .map(|place| {
             let group = store.topology.group(&store.shared, charges[place].key);
             (place, submit(store, group, charges, &[place], mode))
         })
         .collect();
-    let together = places(charges, |charge| !charge.alone);
-    if !store.deny_from_cache(charges, &together, sent, &mut answers) {
-        charge_together(store, charges, &together, mode, deadline, &mut answers).await;
+    let together = places(charges, |charge| !charge.independent);
+    if !store.deny_from_cache(charges, &together, sent, &mut results) {
+        charge_together(store, charges, &together, mode, deadline, &mut results).await;
         // Only denials of the store are cached: one from the cache would renew itself for ever.
         for place in &together {
-            if let Answer::Decided(outcome) = &answers[*place] {
+            if let ChargeResult::Outcome(outcome) = &results[*place] {
                 let charge = &charges[*place];
                 store.denials.record(charge.key, charge.limit, charge.cost, outcome, sent);
             }
@@ -50,9 +50,9 @@ pub(crate) async fn charge(
     }
     for (place, reply) in waiting {
         let reply = wait(store, reply, deadline).await;
-        set_results(&mut answers, &[place], reply);
+        set_results(&mut results, &[place], reply);
     }
-    answers
+    results
 }
 
 fn places(charges: &[Charge<'_>], wanted: impl Fn(&Charge<'_>) -> bool) -> Places {
@@ -66,7 +66,7 @@ async fn charge_together(
     together: &[usize],
     mode: ChargeMode,
     deadline: Instant,
-    answers: &mut Answers,
+    results: &mut ChargeResults,
 ) {
     let groups = groups(store, charges, together);
     // A request that one of its limits never admits spends nothing in any group.
@@ -74,20 +74,20 @@ async fn charge_together(
     let mode = if together.iter().any(exceeds) { ChargeMode::Peek } else { mode };
     if let [(group, places)] = groups.as_slice() {
         let reply = submit(store, *group, charges, places, mode);
-        set_results(answers, places, wait(store, reply, deadline).await);
+        set_results(results, places, wait(store, reply, deadline).await);
         return;
     }
     let mut charged = RollbackGuard { store, refunds: Vec::new() };
     for (group, places) in groups {
         let reply = submit(store, group, charges, &places, mode);
-        set_results(answers, &places, wait(store, reply, deadline).await);
-        let decided = |place: &usize| answers[*place].outcome();
+        set_results(results, &places, wait(store, reply, deadline).await);
+        let decided = |place: &usize| results[*place].outcome();
         let denied = places.iter().filter_map(decided).any(|outcome| !outcome.is_allowed());
         if mode == ChargeMode::Spend && denied {
             charged.roll_back(deadline).await;
             // Their outcomes are those before the charge.
             for place in together {
-                if let Answer::Decided(outcome) = &mut answers[*place]
+                if let ChargeResult::Outcome(outcome) = &mut results[*place]
                     && outcome.slip().is_some()
                 {
                     *outcome = outcome.without_slip();
@@ -98,7 +98,7 @@ async fn charge_together(
             return;
         }
         charged.refunds.extend(places.iter().filter_map(|place| {
-            let (charge, slip) = (&charges[*place], answers[*place].outcome()?.slip()?);
+            let (charge, slip) = (&charges[*place], results[*place].outcome()?.slip()?);
             let limit = Arc::clone(charge.limit);
             Some(Refund { key: charge.key, limit, cost: charge.cost, slip: Some(slip) })
         }));
@@ -154,16 +154,16 @@ async fn wait(
     wait_for_reply(&store.shared, reply, deadline, ReplyGuard::take).await
 }
 
-fn set_results(answers: &mut Answers, places: &[usize], reply: ChargeReply) {
+fn set_results(results: &mut ChargeResults, places: &[usize], reply: ChargeReply) {
     match reply {
         Ok(outcomes) => {
             for (place, outcome) in places.iter().zip(outcomes) {
-                answers[*place] = Answer::Decided(outcome);
+                results[*place] = ChargeResult::Outcome(outcome);
             }
         }
         Err(error) => {
             for place in places {
-                answers[*place] = Answer::Failed(error.clone());
+                results[*place] = ChargeResult::Failed(error.clone());
             }
         }
     }

@@ -11,7 +11,7 @@ use super::script::ScriptCall;
 use super::shared::RedisShared;
 use super::topology::Topology;
 use tidegate_limiter::clock::Clock;
-use tidegate_limiter::coordination::membership::{Heard, Membership, Stake};
+use tidegate_limiter::coordination::membership::{HeartbeatReply, Membership, MembershipView};
 use tidegate_limiter::store::{Share, StoreError};
 
 /// Time between two heartbeats.
@@ -57,10 +57,10 @@ impl FleetHeartbeat {
     }
 
     /// Returns the share of the fleet's limits that is this node's own now.
-    pub(crate) fn stake(&self) -> Stake {
+    pub(crate) fn membership_view(&self) -> MembershipView {
         // The membership is loaded first: if it changes before the time is read, the older one is used at that time.
         let membership = self.membership.load_full();
-        Stake { at: self.clock.now(), membership }
+        MembershipView { at: self.clock.now(), membership }
     }
 
     pub(crate) fn share(&self) -> Share {
@@ -89,7 +89,7 @@ impl FleetHeartbeat {
             Ok((place, size, since)) => {
                 let received = self.clock.now();
                 let share = Share { index: place.into(), of: size.max(1).into() };
-                self.apply(Heard { sent, received, share, since });
+                self.apply(HeartbeatReply { sent, received, share, since });
                 true
             }
             Err(error) => {
@@ -130,10 +130,10 @@ impl FleetHeartbeat {
     }
 
     /// Applies the reply to a heartbeat.
-    fn apply(&self, heard: Heard) {
+    fn apply(&self, reply: HeartbeatReply) {
         self.membership.rcu(|known| {
             let mut known = Membership::clone(known);
-            known.heard(heard);
+            known.on_heartbeat(reply);
             known
         });
         let share = self.store_share();

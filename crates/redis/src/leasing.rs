@@ -16,7 +16,7 @@ use super::script_batch::ScriptRequest;
 use super::script_queue::wait_for_reply;
 use super::store_inner::StoreInner;
 use super::topology::KeyGroup;
-use tidegate_limiter::store::{Answer, Charge, ChargeMode, StoreError};
+use tidegate_limiter::store::{Charge, ChargeMode, ChargeResult, StoreError};
 
 /// Sends every request. Returns the results within the deadline, in the order of `requests`.
 pub(crate) async fn lease(
@@ -66,13 +66,14 @@ async fn charge(
     store: &Arc<StoreInner>,
     (key, limit, request): &(Key, Arc<Limit>, LeaseRequest),
 ) -> LeaseResult {
-    let charge = Charge { key: *key, shared: *key, limit, cost: request.cost, alone: true };
+    let charge =
+        Charge { key: *key, overflow_key: *key, limit, cost: request.cost, independent: true };
     let mode = ChargeMode::of_cost(request.cost);
     match charging::charge(store, &[charge], mode).await.pop() {
-        Some(Answer::Decided(outcome)) => {
+        Some(ChargeResult::Outcome(outcome)) => {
             Ok(LeaseGrant { outcome, granted: 0, ttl: Span::ZERO, snapshot: None })
         }
-        Some(Answer::Failed(error)) => Err(error),
-        Some(Answer::Unasked) | None => Err(unanswered()),
+        Some(ChargeResult::Failed(error)) => Err(error),
+        Some(ChargeResult::Skipped) | None => Err(unanswered()),
     }
 }

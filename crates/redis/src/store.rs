@@ -16,8 +16,10 @@ use super::script::{ScriptCall, Scripts};
 use super::shared::{RedisCounters, RedisShared};
 use super::store_inner::StoreInner;
 use super::topology::Topology;
-use tidegate_limiter::coordination::membership::Stake;
-use tidegate_limiter::store::{Answers, Charge, ChargeMode, Refund, Share, Store, StoreError};
+use tidegate_limiter::coordination::membership::MembershipView;
+use tidegate_limiter::store::{
+    Charge, ChargeMode, ChargeResults, Refund, Share, Store, StoreError,
+};
 
 /// A store in Redis, for every node of a fleet.
 ///
@@ -244,7 +246,7 @@ impl Store for RedisStore {
         self.inner.shared.config.keyer()
     }
 
-    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Answers {
+    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> ChargeResults {
         crate::charging::charge(&self.inner, charges, mode).await
     }
 
@@ -259,7 +261,7 @@ impl Store for RedisStore {
         true
     }
 
-    fn patience(&self) -> Option<std::time::Duration> {
+    fn timeout(&self) -> Option<std::time::Duration> {
         Some(self.inner.shared.config.timeout())
     }
 
@@ -267,8 +269,8 @@ impl Store for RedisStore {
         self.inner.fleet.share()
     }
 
-    fn stake(&self) -> Option<Stake> {
-        Some(self.inner.fleet.stake())
+    fn membership_view(&self) -> Option<MembershipView> {
+        Some(self.inner.fleet.membership_view())
     }
 
     fn parts(&self, key: Key, of: u8) -> Vec<Key> {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tidegate_limiter::store::{Answer, Answers, Charge, Refund, StoreError};
+use tidegate_limiter::store::{Charge, ChargeResult, ChargeResults, Refund, StoreError};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -95,12 +95,12 @@ impl StoreInner {
         charges: &[Charge<'_>],
         together: &[usize],
         now: Instant,
-        answers: &mut Answers,
+        results: &mut ChargeResults,
     ) -> bool {
         for place in together {
             let charge = &charges[*place];
             if let Some(denied) = self.denials.get(charge.key, charge.limit, charge.cost, now) {
-                answers[*place] = Answer::Decided(denied);
+                results[*place] = ChargeResult::Outcome(denied);
                 self.shared.counters.remembered.fetch_add(1, Ordering::Relaxed);
                 return true;
             }

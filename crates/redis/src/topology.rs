@@ -14,7 +14,7 @@ use super::rendezvous::RendezvousHash;
 use super::servers::Servers;
 use super::shared::RedisShared;
 use super::slots::{SLOTS, slot_of};
-use tidegate_limiter::store::{StoreError, apart};
+use tidegate_limiter::store::{StoreError, derived_key};
 
 /// Derived keys that are tried for the parts of a limit. The largest number of parts is found in almost every case.
 const MAX_DERIVED_KEYS: u64 = 4_096;
@@ -170,7 +170,7 @@ fn spread(key: Key, count: usize, homes: usize, home: impl Fn(Key) -> usize) -> 
     let first = usize::try_from(first).unwrap_or(0);
     let mut found: Vec<Option<Key>> = vec![None; count];
     let mut missing = count;
-    for tried in (0..MAX_DERIVED_KEYS).map(|number| apart(key, number)) {
+    for tried in (0..MAX_DERIVED_KEYS).map(|number| derived_key(key, number)) {
         if missing == 0 {
             break;
         }
@@ -181,7 +181,7 @@ fn spread(key: Key, count: usize, homes: usize, home: impl Fn(Key) -> usize) -> 
             missing -= 1;
         }
     }
-    let anywhere = (MAX_DERIVED_KEYS..).map(|number| apart(key, number));
+    let anywhere = (MAX_DERIVED_KEYS..).map(|number| derived_key(key, number));
     found.into_iter().zip(anywhere).map(|(found, other)| found.unwrap_or(other)).collect()
 }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use tidegate_core::{Key, Keyer, LeaseGrant, LeaseRequest, Limit};
 use tidegate_limiter::{
-    Answers, Charge, ChargeMode, Clock, MemoryStore, Refund, Share, Stake, Store, StoreError,
+    Charge, ChargeMode, ChargeResults, Clock, MembershipView, MemoryStore, Refund, Share, Store,
+    StoreError,
 };
 use tidegate_redis::{OpenError, RedisConfig, RedisStore};
 
@@ -121,7 +122,7 @@ impl Store for AnyStore {
         }
     }
 
-    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Answers {
+    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> ChargeResults {
         match self {
             Self::Memory(store) => store.charge(charges, mode).await,
             // Boxed, so that a check in memory does not carry room for a round trip around.
@@ -146,10 +147,10 @@ impl Store for AnyStore {
         }
     }
 
-    fn patience(&self) -> Option<std::time::Duration> {
+    fn timeout(&self) -> Option<std::time::Duration> {
         match self {
-            Self::Memory(store) => store.patience(),
-            Self::Redis(store) => store.patience(),
+            Self::Memory(store) => store.timeout(),
+            Self::Redis(store) => store.timeout(),
         }
     }
 
@@ -160,10 +161,10 @@ impl Store for AnyStore {
         }
     }
 
-    fn stake(&self) -> Option<Stake> {
+    fn membership_view(&self) -> Option<MembershipView> {
         match self {
-            Self::Memory(store) => store.stake(),
-            Self::Redis(store) => store.stake(),
+            Self::Memory(store) => store.membership_view(),
+            Self::Redis(store) => store.membership_view(),
         }
     }
 

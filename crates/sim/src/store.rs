@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use tidegate_core::{Key, Keyer, LeaseGrant, LeaseRequest, Limit, Span, Timestamp};
 use tidegate_limiter::{
-    Answer, Answers, Charge, ChargeMode, Clock, Heard, ManualClock, Membership, MemoryStore,
-    Refund, Share, Stake, Store, StoreError,
+    Charge, ChargeMode, ChargeResult, ChargeResults, Clock, HeartbeatReply, ManualClock,
+    Membership, MembershipView, MemoryStore, Refund, Share, Store, StoreError,
 };
 
 use crate::faults::FaultPlan;
@@ -115,7 +115,7 @@ impl NodeStore {
         // One heartbeat stands for all in between: the last one arrives before the first share begins.
         for (sent, received) in [(joined, joined), (start, joined + Span::MICROSECOND)] {
             let (sent, received) = (sent + ahead, received + ahead);
-            membership.heard(Heard { sent, received, share, since });
+            membership.on_heartbeat(HeartbeatReply { sent, received, share, since });
         }
     }
 
@@ -125,8 +125,8 @@ impl NodeStore {
             return false;
         }
         let ((share, since), at) = (self.store.register(self.index, now), now + ahead);
-        let reply = Heard { sent: at, received: at, share, since };
-        Arc::make_mut(&mut self.membership.lock()).heard(reply);
+        let reply = HeartbeatReply { sent: at, received: at, share, since };
+        Arc::make_mut(&mut self.membership.lock()).on_heartbeat(reply);
         true
     }
 }
@@ -137,10 +137,10 @@ impl Store for NodeStore {
         Keyer::Local { seed: [7; 32] }
     }
 
-    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Answers {
+    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> ChargeResults {
         match self.store.reach() {
             Ok(store) => store.charge(charges, mode).await,
-            Err(error) => charges.iter().map(|_| Answer::Failed(error.clone())).collect(),
+            Err(error) => charges.iter().map(|_| ChargeResult::Failed(error.clone())).collect(),
         }
     }
 
@@ -169,9 +169,9 @@ impl Store for NodeStore {
         Share { index: self.index, of: self.store.nodes() }
     }
 
-    fn stake(&self) -> Option<Stake> {
+    fn membership_view(&self) -> Option<MembershipView> {
         let membership = Arc::clone(&self.membership.lock());
-        Some(Stake { at: self.clock.now(), membership })
+        Some(MembershipView { at: self.clock.now(), membership })
     }
 
     async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {

@@ -25,11 +25,12 @@ pub use tidegate_core::{
 #[cfg(feature = "tower")]
 pub use tidegate_limiter::tower;
 pub use tidegate_limiter::{
-    AcquireError, Admission, Answer, Answers, BlockList, Charge, ChargeMode, CheckRequest,
-    CheckTarget, Clock, Era, ExceedsCapacity, FailureCounts, Footing, ForgetError, Heard, Limiter,
-    LimiterBuilder, LiveLimiter, ManualClock, Membership, MemoryStore, MemoryUse,
-    NotASingleKeyRule, Outcomes, PerKey, Receipt, Refund, Share, SlotGuard, Stake, Store,
-    StoreError, UnknownRule, block, clock, coordination, limiter, live, per_key, store,
+    AcquireError, Admission, BlockList, Charge, ChargeMode, ChargeResult, ChargeResults,
+    CheckRequest, CheckTarget, Clock, ExceedsCapacity, FailureCounts, ForgetError, HeartbeatReply,
+    Limiter, LimiterBuilder, LiveLimiter, ManualClock, Membership, MembershipView, MemoryStore,
+    MemoryUse, NotASingleKeyRule, Outcomes, PerKey, Receipt, Refund, Share, ShareStatus, ShareTerm,
+    SlotGuard, Store, StoreError, UnknownRule, block, clock, coordination, limiter, live, per_key,
+    store,
 };
 #[cfg(feature = "redis")]
 pub use tidegate_redis::{

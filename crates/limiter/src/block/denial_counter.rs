@@ -42,8 +42,8 @@ impl DenialCounter {
         let quota = Quota::per(penalty.threshold(limit, fleet_size), penalty.within());
         // Both numbers are within a quota's bounds, or there would be no penalty.
         let Ok(limit) = Limit::new(Algorithm::FixedWindow, quota) else { return false };
-        let (limit, shared) = (Arc::new(limit), Self::NOWHERE);
-        let charge = Charge { key, shared, limit: &limit, cost: 1, alone: true };
+        let (limit, overflow_key) = (Arc::new(limit), Self::NOWHERE);
+        let charge = Charge { key, overflow_key, limit: &limit, cost: 1, independent: true };
         let outcome = self.counts.charge_one(&charge, now);
         // What is counted for several clients together has no slip.
         let due = outcome.remaining == 0 && outcome.slip().is_some();

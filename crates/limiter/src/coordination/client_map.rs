@@ -240,7 +240,7 @@ pub(super) async fn by_deadline<S: Store, T>(
     future: impl Future<Output = T>,
 ) -> Result<T, StoreError> {
     let Some(deadline) = deadline else { return Ok(future.await) };
-    let after = store.patience().unwrap_or_default();
+    let after = store.timeout().unwrap_or_default();
     let late = |_| StoreError::Timeout { store: "store".into(), after };
     timeout_at(deadline, future).await.map_err(late)
 }

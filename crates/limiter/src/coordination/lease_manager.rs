@@ -152,7 +152,7 @@ impl LeaseManager {
             match step {
                 NextStep::Decided(outcome, debit) => return Ok(LeasedOutcome { outcome, debit }),
                 NextStep::Join(request) => {
-                    let timeout = store.patience();
+                    let timeout = store.timeout();
                     deadline = deadline.or_else(|| Some(Instant::now() + timeout?));
                     let waiting = self.clients.wait(key, request);
                     if let Some(error) = by_deadline(store, deadline, waiting).await? {
@@ -322,7 +322,7 @@ impl LeaseManager {
             client.leases.is_pending().then(|| (*key, client.tracker.in_flight()))
         };
         let pending: Vec<_> = shard.read().iter().filter_map(pending).collect();
-        let deadline = store.patience().map(|timeout| Instant::now() + timeout);
+        let deadline = store.timeout().map(|timeout| Instant::now() + timeout);
         for (key, request) in pending {
             // A grant that failed or is late is not used.
             let _ = by_deadline(store, deadline, self.clients.wait(key, request)).await;
@@ -367,7 +367,7 @@ impl std::fmt::Debug for LeaseManager {
 
 /// Returns the time that a store has to answer.
 fn timeout_of<S: Store>(store: &Arc<S>) -> Span {
-    let micros = store.patience().unwrap_or_default().as_micros();
+    let micros = store.timeout().unwrap_or_default().as_micros();
     Span::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
 }
 

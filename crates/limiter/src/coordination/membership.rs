@@ -13,13 +13,13 @@ use tidegate_core::{Span, Timestamp};
 
 use crate::store::Share;
 
-/// Most eras that are remembered. A client that was last seen before those starts with nothing.
+/// Most terms that are kept. A client that was last seen before those starts with nothing.
 const HISTORY: usize = 8;
 
-/// A time through which one share is this node's own.
+/// A time during which one share belongs to this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Era {
-    /// Which it is, counted from the first.
+pub struct ShareTerm {
+    /// Its number, counted from the first.
     pub number: u64,
     /// The share.
     pub share: Share,
@@ -29,44 +29,44 @@ pub struct Era {
     pub until: Timestamp,
 }
 
-/// What became of a pulse.
+/// The reply to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heard {
-    /// When it was sent, by this node's clock.
+pub struct HeartbeatReply {
+    /// The time at which the heartbeat was sent, by this node's clock.
     pub sent: Timestamp,
-    /// When the answer had come, by the same clock.
+    /// The time at which the reply arrived, by the same clock.
     pub received: Timestamp,
-    /// Which part of the fleet this node is.
+    /// The share of this node.
     pub share: Share,
-    /// Since when the store has known this node without a gap: a number that changes with each gap.
+    /// The time since which the store has counted this node without a gap: a number that changes with each gap.
     pub since: u64,
 }
 
-/// How a node stands at an instant.
+/// The status of a node's share at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Footing<'a> {
-    /// It is new, and nothing is its own yet.
-    Waiting {
-        /// What will be.
+pub enum ShareStatus<'a> {
+    /// The node is new, and has no share yet.
+    Joining {
+        /// The share that it will have.
         share: Share,
-        /// For so long.
+        /// The time until then.
         wait: Span,
     },
-    /// The share of the last of these eras is its own; those before are what led there.
-    Holding(&'a [Era]),
-    /// It could not renew in time, or was forgotten, or has left: it can't tell what is its own.
-    Lapsed,
+    /// The node has the share of the last of these terms; the earlier ones preceded it.
+    Active(&'a [ShareTerm]),
+    /// The node did not renew its share in time, or the store lost it, or it has left: its share is unknown.
+    Expired,
 }
 
 /// A node's place in its fleet, as far as it knows. Time is an argument.
 #[derive(Clone, Debug)]
 pub struct Membership {
-    /// How long the store remembers a node that is silent.
-    silence: Span,
+    /// The time after which the store drops a node without heartbeats.
+    heartbeat_timeout: Span,
     since: Option<u64>,
     sent: Timestamp,
     /// By their beginnings. The last may not have begun yet.
-    eras: Vec<Era>,
+    terms: Vec<ShareTerm>,
     next: u64,
     gone: bool,
     /// The share for times without the store.
@@ -78,12 +78,12 @@ pub struct Membership {
 impl Membership {
     /// A node that the store has not heard of, and forgets after so long a silence.
     #[must_use]
-    pub const fn new(silence: Span) -> Self {
+    pub const fn new(heartbeat_timeout: Span) -> Self {
         Self {
-            silence,
+            heartbeat_timeout,
             since: None,
             sent: Timestamp::EPOCH,
-            eras: Vec::new(),
+            terms: Vec::new(),
             next: 0,
             gone: false,
             last_share: None,
@@ -112,10 +112,11 @@ impl Membership {
     ///
     /// An answer that came too late to be of use is not used at all, nor is one to a pulse from before
     /// the last.
-    pub fn heard(&mut self, heard: Heard) {
-        let Heard { sent, received, share, since } = heard;
+    pub fn on_heartbeat(&mut self, heard: HeartbeatReply) {
+        let HeartbeatReply { sent, received, share, since } = heard;
         // The store may count faster than this node, and forget it a little earlier.
-        let until = sent + self.silence.saturating_sub(clock_margin(self.silence));
+        let until =
+            sent + self.heartbeat_timeout.saturating_sub(clock_margin(self.heartbeat_timeout));
         if self.gone || sent < self.sent || until <= received {
             return;
         }
@@ -124,7 +125,8 @@ impl Membership {
             self.renewed(share, received, until);
         } else {
             self.since = Some(since);
-            self.complete_at = received + self.silence + clock_margin(self.silence);
+            self.complete_at =
+                received + self.heartbeat_timeout + clock_margin(self.heartbeat_timeout);
             self.joined(share, received, until);
         }
         if received >= self.complete_at || self.last_share.is_none_or(|last| last.of <= share.of) {
@@ -133,7 +135,7 @@ impl Membership {
     }
 
     fn renewed(&mut self, share: Share, received: Timestamp, until: Timestamp) {
-        let Some(last) = self.eras.last_mut() else { return };
+        let Some(last) = self.terms.last_mut() else { return };
         let waits = received < last.from;
         if waits || (received < last.until && last.share == share) {
             (last.share, last.until) = (share, until);
@@ -147,15 +149,15 @@ impl Membership {
     /// The store knows this node anew. What it was told before it may use to the end of its time;
     /// nobody who is unknown to it can use a share until then.
     fn joined(&mut self, share: Share, received: Timestamp, until: Timestamp) {
-        self.eras.pop_if(|last| received < last.from);
+        self.terms.pop_if(|last| received < last.from);
         self.begin(share, self.complete_at, until);
     }
 
     fn begin(&mut self, share: Share, from: Timestamp, until: Timestamp) {
-        if self.eras.len() == HISTORY {
-            self.eras.remove(0);
+        if self.terms.len() == HISTORY {
+            self.terms.remove(0);
         }
-        self.eras.push(Era { number: self.next, share, from, until });
+        self.terms.push(ShareTerm { number: self.next, share, from, until });
         self.next += 1;
     }
 
@@ -166,34 +168,34 @@ impl Membership {
 
     /// How the node stands at `now`.
     #[must_use]
-    pub fn footing(&self, now: Timestamp) -> Footing<'_> {
-        let begun = self.eras.partition_point(|era| era.from <= now);
-        let (past, coming) = self.eras.split_at(begun);
+    pub fn share_status(&self, now: Timestamp) -> ShareStatus<'_> {
+        let begun = self.terms.partition_point(|term| term.from <= now);
+        let (past, coming) = self.terms.split_at(begun);
         match (past, coming) {
-            _ if self.gone => Footing::Lapsed,
-            ([.., current], _) if now < current.until => Footing::Holding(past),
+            _ if self.gone => ShareStatus::Expired,
+            ([.., current], _) if now < current.until => ShareStatus::Active(past),
             ([], [next, ..]) if now < next.until => {
-                Footing::Waiting { share: next.share, wait: next.from.since(now) }
+                ShareStatus::Joining { share: next.share, wait: next.from.since(now) }
             }
-            _ => Footing::Lapsed,
+            _ => ShareStatus::Expired,
         }
     }
 }
 
 /// A node's place in its fleet, at an instant of the clock that it counts by.
 #[derive(Clone, Debug)]
-pub struct Stake {
+pub struct MembershipView {
     /// The instant.
     pub at: Timestamp,
     /// The place.
     pub membership: Arc<Membership>,
 }
 
-impl Stake {
-    /// How the node stands.
+impl MembershipView {
+    /// Returns the status of the node's share.
     #[must_use]
-    pub fn footing(&self) -> Footing<'_> {
-        self.membership.footing(self.at)
+    pub fn share_status(&self) -> ShareStatus<'_> {
+        self.membership.share_status(self.at)
     }
 }
 
@@ -208,36 +210,38 @@ mod tests {
     }
 
     /// A pulse that took 2 ms, sent at an instant in milliseconds.
-    fn pulse(sent: u64, index: u64, of: u64, since: u64) -> Heard {
+    fn pulse(sent: u64, index: u64, of: u64, since: u64) -> HeartbeatReply {
         let share = Share { index, of };
-        Heard { sent: at(sent), received: at(sent + 2), share, since }
+        HeartbeatReply { sent: at(sent), received: at(sent + 2), share, since }
     }
 
     fn share(node: &Membership, millis: u64) -> Option<(u64, u64)> {
-        match node.footing(at(millis)) {
-            Footing::Holding(eras) => eras.last().map(|era| (era.share.index, era.share.of)),
-            Footing::Waiting { .. } | Footing::Lapsed => None,
+        match node.share_status(at(millis)) {
+            ShareStatus::Active(terms) => {
+                terms.last().map(|term| (term.share.index, term.share.of))
+            }
+            ShareStatus::Joining { .. } | ShareStatus::Expired => None,
         }
     }
 
     /// A node that was heard every second, last at `last`.
     fn settled(last: u64) -> Membership {
         let mut node = Membership::new(SILENCE);
-        (0..=last / 1_000).for_each(|second| node.heard(pulse(second * 1_000, 0, 2, 7)));
+        (0..=last / 1_000).for_each(|second| node.on_heartbeat(pulse(second * 1_000, 0, 2, 7)));
         node
     }
 
     #[test]
     fn a_newcomer_waits_until_everybody_has_heard_of_it() {
         let mut node = Membership::new(SILENCE);
-        assert_eq!(node.footing(at(0)), Footing::Lapsed);
-        node.heard(pulse(0, 1, 2, 7));
+        assert_eq!(node.share_status(at(0)), ShareStatus::Expired);
+        node.on_heartbeat(pulse(0, 1, 2, 7));
         let wait = Span::from_millis(4_050);
         assert_eq!(
-            node.footing(at(2)),
-            Footing::Waiting { share: Share { index: 1, of: 2 }, wait }
+            node.share_status(at(2)),
+            ShareStatus::Joining { share: Share { index: 1, of: 2 }, wait }
         );
-        (1..=4).for_each(|second| node.heard(pulse(second * 1_000, 1, 3, 7)));
+        (1..=4).for_each(|second| node.on_heartbeat(pulse(second * 1_000, 1, 3, 7)));
         assert_eq!(share(&node, 4_051), None);
         assert_eq!(share(&node, 4_052), Some((1, 3)));
     }
@@ -246,26 +250,28 @@ mod tests {
     fn a_node_that_cannot_renew_stops_before_the_store_forgets_it() {
         let node = settled(6_000);
         assert_eq!(share(&node, 9_949), Some((0, 2)));
-        assert_eq!(node.footing(at(9_950)), Footing::Lapsed);
+        assert_eq!(node.share_status(at(9_950)), ShareStatus::Expired);
     }
 
     #[test]
     fn one_that_only_missed_the_answers_goes_on_when_it_hears_again() {
         let mut node = settled(6_000);
-        node.heard(pulse(20_000, 0, 2, 7));
-        assert_eq!(node.footing(at(20_001)), Footing::Lapsed);
+        node.on_heartbeat(pulse(20_000, 0, 2, 7));
+        assert_eq!(node.share_status(at(20_001)), ShareStatus::Expired);
         assert_eq!(share(&node, 20_002), Some((0, 2)));
-        let Footing::Holding([.., before, now]) = node.footing(at(20_002)) else { panic!() };
+        let ShareStatus::Active([.., before, now]) = node.share_status(at(20_002)) else {
+            panic!()
+        };
         assert_eq!((before.until, now.from), (at(9_950), at(20_002)), "there was a gap");
     }
 
     #[test]
     fn one_that_was_forgotten_uses_what_it_had_to_its_end_and_then_waits() {
         let mut node = settled(6_000);
-        node.heard(pulse(7_000, 0, 1, 8));
+        node.on_heartbeat(pulse(7_000, 0, 1, 8));
         assert_eq!(share(&node, 9_949), Some((0, 2)), "nobody unknown can use a share yet");
-        (8..=11).for_each(|second| node.heard(pulse(second * 1_000, 0, 2, 8)));
-        assert_eq!(node.footing(at(9_950)), Footing::Lapsed, "the store has failed it");
+        (8..=11).for_each(|second| node.on_heartbeat(pulse(second * 1_000, 0, 2, 8)));
+        assert_eq!(node.share_status(at(9_950)), ShareStatus::Expired, "the store has failed it");
         assert_eq!(share(&node, 11_051), None);
         assert_eq!(share(&node, 11_052), Some((0, 2)));
     }
@@ -273,19 +279,19 @@ mod tests {
     #[test]
     fn a_share_changes_as_soon_as_it_is_heard() {
         let mut node = settled(6_000);
-        node.heard(pulse(7_000, 0, 3, 7));
+        node.on_heartbeat(pulse(7_000, 0, 3, 7));
         assert_eq!(share(&node, 7_001), Some((0, 2)));
         assert_eq!(share(&node, 7_002), Some((0, 3)));
-        node.heard(pulse(6_500, 0, 2, 7));
+        node.on_heartbeat(pulse(6_500, 0, 2, 7));
         assert_eq!(share(&node, 7_003), Some((0, 3)), "an answer to an older pulse says nothing");
     }
 
     #[test]
     fn an_answer_that_took_too_long_is_not_used() {
         let mut node = settled(6_000);
-        let late = Heard { received: at(11_000), ..pulse(7_000, 0, 2, 7) };
-        node.heard(late);
-        assert_eq!(node.footing(at(10_000)), Footing::Lapsed);
+        let late = HeartbeatReply { received: at(11_000), ..pulse(7_000, 0, 2, 7) };
+        node.on_heartbeat(late);
+        assert_eq!(node.share_status(at(10_000)), ShareStatus::Expired);
     }
 
     #[test]
@@ -294,7 +300,7 @@ mod tests {
         let share = Share { index: 2, of: 4 };
         let mut node = Membership::new(SILENCE).with_last_share(share);
         assert_eq!(node.last_share(), share);
-        node.heard(pulse(0, 1, 5, 7));
+        node.on_heartbeat(pulse(0, 1, 5, 7));
         assert_eq!(node.last_share(), Share { index: 1, of: 5 }, "a larger fleet counts at once");
     }
 
@@ -302,15 +308,15 @@ mod tests {
     fn smaller_fleet_counts_only_after_every_node_has_sent_a_pulse() {
         let four = Share { index: 2, of: 4 };
         let mut node = Membership::new(SILENCE).with_last_share(four);
-        (0..=4).for_each(|second| node.heard(pulse(second * 1_000, 0, 1, 7)));
+        (0..=4).for_each(|second| node.on_heartbeat(pulse(second * 1_000, 0, 1, 7)));
         assert_eq!(node.last_share(), four);
-        node.heard(pulse(4_050, 0, 1, 7));
+        node.on_heartbeat(pulse(4_050, 0, 1, 7));
         assert_eq!(node.last_share(), Share::WHOLE);
 
         let mut node = settled(6_000);
-        node.heard(pulse(7_000, 0, 1, 8));
+        node.on_heartbeat(pulse(7_000, 0, 1, 8));
         assert_eq!(node.last_share().of, 2, "the store has lost the list of nodes");
-        node.heard(pulse(12_000, 0, 1, 8));
+        node.on_heartbeat(pulse(12_000, 0, 1, 8));
         assert_eq!(node.last_share(), Share::WHOLE);
     }
 
@@ -318,16 +324,16 @@ mod tests {
     fn who_has_left_has_nothing() {
         let mut node = settled(6_000);
         node.leave();
-        node.heard(pulse(7_000, 0, 2, 7));
-        assert_eq!(node.footing(at(7_100)), Footing::Lapsed);
+        node.on_heartbeat(pulse(7_000, 0, 2, 7));
+        assert_eq!(node.share_status(at(7_100)), ShareStatus::Expired);
     }
 
     #[test]
     fn only_so_many_eras_are_remembered() {
         let mut node = settled(6_000);
-        (0..100).for_each(|count| node.heard(pulse(7_000 + count, 0, 2 + count % 2, 7)));
-        let Footing::Holding(eras) = node.footing(at(7_200)) else { panic!() };
-        assert_eq!(eras.len(), HISTORY);
-        assert!(eras.windows(2).all(|pair| pair[0].until == pair[1].from));
+        (0..100).for_each(|count| node.on_heartbeat(pulse(7_000 + count, 0, 2 + count % 2, 7)));
+        let ShareStatus::Active(terms) = node.share_status(at(7_200)) else { panic!() };
+        assert_eq!(terms.len(), HISTORY);
+        assert!(terms.windows(2).all(|pair| pair[0].until == pair[1].from));
     }
 }

@@ -4,8 +4,7 @@
 //! client is denied, and a cost that fits into none of them is gathered from several, all of it or
 //! nothing. Parts add up to the limit, and each is exact, so the limit is.
 
-mod answer;
-mod row;
+mod shard_set;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -14,8 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::{Key, Limit, Outcome, Span};
 
-use self::answer::{End, answer};
-use self::row::{Part, Row};
+use self::shard_set::{LimitPart, ShardSet, ShardsResult};
 use super::{LocalCharge, LocalCharges};
 use crate::limit_shares::LimitShares;
 use crate::sharded_map::ShardedMap;
@@ -37,7 +35,7 @@ pub(crate) struct Shards {
 
 struct Known {
     whole: Arc<Limit>,
-    parts: Arc<[Part]>,
+    parts: Arc<[LimitPart]>,
 }
 
 impl Shards {
@@ -47,11 +45,23 @@ impl Shards {
         Self { limits: LimitShares::default(), turn, known: ShardedMap::default() }
     }
 
-    fn row<S: Store>(&self, store: &Arc<S>, key: Key, limit: &Arc<Limit>, of: u8) -> Row {
-        Row::new(self.parts(store, key, limit, of))
+    fn shard_set<S: Store>(
+        &self,
+        store: &Arc<S>,
+        key: Key,
+        limit: &Arc<Limit>,
+        of: u8,
+    ) -> ShardSet {
+        ShardSet::new(self.parts(store, key, limit, of))
     }
 
-    fn parts<S: Store>(&self, store: &Arc<S>, key: Key, limit: &Arc<Limit>, of: u8) -> Arc<[Part]> {
+    fn parts<S: Store>(
+        &self,
+        store: &Arc<S>,
+        key: Key,
+        limit: &Arc<Limit>,
+        of: u8,
+    ) -> Arc<[LimitPart]> {
         let shard = self.known.shard(key);
         let fits = |known: &&Known| {
             let same = Arc::ptr_eq(&known.whole, limit) || known.whole == *limit;
@@ -60,11 +70,11 @@ impl Shards {
         if let Some(known) = shard.read().get(&key).filter(fits) {
             return Arc::clone(&known.parts);
         }
-        let part = |(index, key): (u64, Key)| Part {
+        let part = |(index, key): (u64, Key)| LimitPart {
             key,
             limit: self.limits.of(limit, Share { index, of: of.into() }),
         };
-        let parts: Arc<[Part]> = (0..).zip(store.parts(key, of)).map(part).collect();
+        let parts: Arc<[LimitPart]> = (0..).zip(store.parts(key, of)).map(part).collect();
         let mut shard = shard.write();
         if shard.len() >= MAX_CACHED_CLIENTS {
             shard.clear();
@@ -94,7 +104,7 @@ impl Shards {
         taken: &mut LocalCharges,
     ) -> Result<Outcome, StoreError> {
         let charging = self.borrow(store, of, charge, mode, taken);
-        let Some(after) = store.patience() else { return charging.await };
+        let Some(after) = store.timeout() else { return charging.await };
         // Each part that is asked has that time; all of them together have no more.
         let told = tokio::time::timeout(after, charging).await;
         told.unwrap_or_else(|_| Err(StoreError::Timeout { store: "store".into(), after }))
@@ -108,29 +118,30 @@ impl Shards {
         mode: ChargeMode,
         taken: &mut LocalCharges,
     ) -> Result<Outcome, StoreError> {
-        let mut row = self.row(store, charge.key, charge.limit, of);
+        let mut shards = self.shard_set(store, charge.key, charge.limit, of);
         if mode == ChargeMode::Peek {
-            let away = row.look(store, charge, |_| true).await;
-            return answer(charge, &row, &End::Looked, away);
+            let failed = shards.peek(store, charge, |_| true).await;
+            return shards.combined_outcome(charge, &ShardsResult::Peeked, failed);
         }
-        let (count, mut away, mut wait) = (row.parts.len(), None, None::<Span>);
+        let (count, mut failed, mut wait) = (shards.parts.len(), None, None::<Span>);
         let first = self.first(count);
         for place in (first..count).chain(0..first) {
-            if row.parts[place].limit.capacity() < charge.cost {
+            if shards.parts[place].limit.capacity() < charge.cost {
                 continue;
             }
-            let outcome = match row.one(store, charge, place).await {
+            let outcome = match shards.charge_one(store, charge, place).await {
                 Ok(outcome) => outcome,
                 Err(error @ StoreError::Unavailable { .. }) => {
                     // Nothing was done there.
-                    away = Some(error);
+                    failed = Some(error);
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             if let Some(slip) = outcome.slip() {
-                taken.push(LocalCharge::Stored(row.parts[place].refund(charge.cost, Some(slip))));
-                return answer(charge, &row, &End::Spent, None);
+                taken
+                    .push(LocalCharge::Stored(shards.parts[place].refund(charge.cost, Some(slip))));
+                return shards.combined_outcome(charge, &ShardsResult::Spent, None);
             }
             let told = outcome.retry_after();
             wait = wait.into_iter().chain(told).min();
@@ -139,17 +150,17 @@ impl Shards {
             // What was heard of a part is fresh enough; those that never have room are looked at.
             let mut wanted: fn(Option<&Outcome>) -> bool = |seen| seen.is_none();
             for _ in 0..ROUNDS {
-                away = row.look(store, charge, wanted).await.or(away);
-                if row.left() < charge.cost {
+                failed = shards.peek(store, charge, wanted).await.or(failed);
+                if shards.left() < charge.cost {
                     break;
                 }
-                if row.gather(store, charge, taken).await? {
-                    return answer(charge, &row, &End::Spent, None);
+                if shards.charge_several(store, charge, taken).await? {
+                    return shards.combined_outcome(charge, &ShardsResult::Spent, None);
                 }
                 wanted = |_| true;
             }
         }
-        answer(charge, &row, &End::Denied(wait), away)
+        shards.combined_outcome(charge, &ShardsResult::Denied(wait), failed)
     }
 
     /// What is to be told to which part so that up to a cost is given back of what was spent last.
@@ -163,13 +174,13 @@ impl Shards {
         refund: &Refund,
     ) -> Result<Vec<Refund>, StoreError> {
         let Refund { key, limit, .. } = refund;
-        let mut row = self.row(store, *key, limit, of);
-        let charge = Charge { key: *key, shared: *key, limit, cost: 0, alone: true };
-        if let Some(error) = row.look(store, &charge, |_| true).await {
+        let mut shards = self.shard_set(store, *key, limit, of);
+        let charge = Charge { key: *key, overflow_key: *key, limit, cost: 0, independent: true };
+        if let Some(error) = shards.peek(store, &charge, |_| true).await {
             return Err(error);
         }
         let mut rest = refund.cost;
-        let refunds = row.parts.iter().zip(&row.seen).map(|(part, seen)| {
+        let refunds = shards.parts.iter().zip(&shards.seen).map(|(part, seen)| {
             let left = seen.map_or(0, |outcome| outcome.remaining);
             let cost = part.limit.capacity().saturating_sub(left).min(rest);
             rest -= cost;

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use tidegate_core::{Key, Outcome, Span, Timestamp, Verdict};
 
 use self::client::Client;
-use super::membership::{Era, Footing, Stake};
+use super::membership::{MembershipView, ShareStatus, ShareTerm};
 use crate::limit_shares::LimitShares;
 use crate::sharded_map::ShardedMap;
 use crate::store::memory::MemoryStore;
@@ -62,21 +62,21 @@ impl Split {
     /// This node can't tell what is its own.
     pub(crate) fn charge(
         &self,
-        stake: Option<&Stake>,
+        view: Option<&MembershipView>,
         charge: &Charge<'_>,
         mode: ChargeMode,
     ) -> Result<(Outcome, Option<Refund>), StoreError> {
-        let stake = stake.ok_or_else(lapsed)?;
-        match stake.footing() {
-            Footing::Holding(eras) => Ok(self.charge_part(eras, stake.at, charge, mode)),
-            Footing::Waiting { share, wait } => Ok((self.too_early(charge, share, wait), None)),
-            Footing::Lapsed => Err(lapsed()),
+        let view = view.ok_or_else(lapsed)?;
+        match view.share_status() {
+            ShareStatus::Active(terms) => Ok(self.charge_part(terms, view.at, charge, mode)),
+            ShareStatus::Joining { share, wait } => Ok((self.too_early(charge, share, wait), None)),
+            ShareStatus::Expired => Err(lapsed()),
         }
     }
 
     fn charge_part(
         &self,
-        eras: &[Era],
+        terms: &[ShareTerm],
         now: Timestamp,
         charge: &Charge<'_>,
         mode: ChargeMode,
@@ -84,10 +84,10 @@ impl Split {
         let Charge { key, limit, cost, .. } = charge;
         let mut shard = self.shards.shard(*key).write();
         if let Some(client) = shard.clients.get_mut(key) {
-            client.follow(&self.parts, limit, eras, now);
+            client.follow(&self.parts, limit, terms, now);
             return client.charge(*key, now, *cost, mode);
         }
-        let mut newcomer = Client::unseen(&self.parts, limit, eras);
+        let mut newcomer = Client::unseen(&self.parts, limit, terms);
         if mode == ChargeMode::Peek {
             return newcomer.charge(*key, now, *cost, mode);
         }
@@ -96,10 +96,10 @@ impl Split {
         }
         drop(shard);
         let [.., last, _] = key.as_u128().to_be_bytes();
-        let key = charge.shared.offset(u64::from(last) % MemoryStore::SHARED_BUCKETS);
+        let key = charge.overflow_key.offset(u64::from(last) % MemoryStore::SHARED_BUCKETS);
         let mut shard = self.shards.shard(key).write();
         let client = shard.clients.entry(key).or_insert(newcomer);
-        client.follow(&self.parts, limit, eras, now);
+        client.follow(&self.parts, limit, terms, now);
         client.charge(key, now, *cost, mode)
     }
 
@@ -112,10 +112,10 @@ impl Split {
     }
 
     /// Takes a charge back, or what was spent last, as far as it still counts.
-    pub(crate) fn take_back(&self, stake: Option<&Stake>, refund: &Refund) {
-        let Some(stake) = stake else { return };
+    pub(crate) fn take_back(&self, view: Option<&MembershipView>, refund: &Refund) {
+        let Some(view) = view else { return };
         if let Some(client) = self.shards.shard(refund.key).write().clients.get_mut(&refund.key) {
-            client.take_back(&self.parts, stake, refund);
+            client.take_back(&self.parts, view, refund);
         }
     }
 

@@ -154,7 +154,7 @@ impl SyncManager {
             match self.next_step(key, limit, synced, cost, deadline.is_some()) {
                 NextStep::Decided(outcome, debit) => return Ok(SyncedOutcome { outcome, debit }),
                 NextStep::Join(request) => {
-                    deadline = Some(store.patience().map(|timeout| Instant::now() + timeout));
+                    deadline = Some(store.timeout().map(|timeout| Instant::now() + timeout));
                     let waiting = self.clients.wait(key, request);
                     if let Some(error) = by_deadline(store, deadline.flatten(), waiting).await? {
                         return Err(error);
@@ -376,7 +376,7 @@ impl SyncManager {
 
     /// Waits until no request about a client is in flight, or for [`MAX_WAITS_PER_FLUSH`] of them.
     async fn wait_until_idle<S: Store>(&self, store: &Arc<S>, key: Key) {
-        let deadline = store.patience().map(|timeout| Instant::now() + timeout);
+        let deadline = store.timeout().map(|timeout| Instant::now() + timeout);
         for _ in 0..MAX_WAITS_PER_FLUSH {
             let pending = {
                 let shard = self.clients.shard(key).read();

@@ -9,7 +9,7 @@ use super::plan::{RuleCharge, RuleCharges};
 use super::receipt::{Receipt, RefundGuard};
 use super::{CheckRequest, Limiter};
 use crate::coordination::{Coordinator, LocalCharges};
-use crate::store::{Answer, Answers, Charge, ChargeMode, Refund, Store, StoreError};
+use crate::store::{Charge, ChargeMode, ChargeResult, ChargeResults, Refund, Store, StoreError};
 
 /// Charges of an undecided request that this node made without the store. Rolled back on drop.
 struct RollbackGuard<'l, S: Store> {
@@ -66,7 +66,7 @@ impl<S: Store> Limiter<S> {
             && !self.uses_coordinator(charge)
         {
             let answers = self.inner.store.charge(&[charge.charge()], charge.mode).await;
-            if let [Answer::Decided(outcome)] = answers.as_slice() {
+            if let [ChargeResult::Outcome(outcome)] = answers.as_slice() {
                 return self.decide_single(charge, outcome);
             }
             return self.decide_charged(&charges, &answers, mode);
@@ -97,7 +97,7 @@ impl<S: Store> Limiter<S> {
     fn decide_charged(
         &self,
         charges: &[RuleCharge<'_>],
-        answers: &Answers,
+        answers: &ChargeResults,
         mode: ChargeMode,
     ) -> (Decision, Receipt) {
         let results = self.inner.fallback.apply(&*self.inner.store, charges, answers, mode);
@@ -162,7 +162,7 @@ impl<S: Store> Limiter<S> {
         let results = self.inner.fallback.apply(&*self.inner.store, &charges, &answers, mode);
         batch.results.extend(results, |index| indices[index]);
         for (index, answer) in indices.iter().zip(&answers) {
-            batch.skipped[*index] = matches!(answer, Answer::Unasked);
+            batch.skipped[*index] = matches!(answer, ChargeResult::Skipped);
         }
     }
 
@@ -208,7 +208,7 @@ impl<S: Store> Limiter<S> {
         &self,
         rule_charges: &[RuleCharge<'_>],
         mode: ChargeMode,
-    ) -> (Answers, LocalCharges) {
+    ) -> (ChargeResults, LocalCharges) {
         let charges: SmallVec<[Charge<'_>; 4]> =
             rule_charges.iter().map(RuleCharge::charge).collect();
         let uses_coordinator = |index: usize| self.uses_coordinator(&rule_charges[index]);
@@ -216,10 +216,11 @@ impl<S: Store> Limiter<S> {
         let Some(coordinator) = self.inner.coordinator.as_ref().filter(|_| coordinated) else {
             return (self.inner.store.charge(&charges, mode).await, LocalCharges::new());
         };
-        let mut answers: Answers = charges.iter().map(|_| Answer::Unasked).collect();
+        let mut answers: ChargeResults = charges.iter().map(|_| ChargeResult::Skipped).collect();
         let mut guard = RollbackGuard { limiter: self, local_charges: LocalCharges::new() };
         // A charge that never fits keeps the others from being made.
-        let exceeds = |charge: &Charge<'_>| !charge.alone && charge.cost > charge.limit.capacity();
+        let exceeds =
+            |charge: &Charge<'_>| !charge.independent && charge.cost > charge.limit.capacity();
         let local_mode = if charges.iter().any(exceeds) { ChargeMode::Peek } else { mode };
         let mut denied = false;
         for index in (0..charges.len()).filter(|index| uses_coordinator(*index)) {
@@ -235,7 +236,8 @@ impl<S: Store> Limiter<S> {
             }
         }
         // Independent charges are made all the same.
-        let open = |index: &usize| !uses_coordinator(*index) && (!denied || charges[*index].alone);
+        let open =
+            |index: &usize| !uses_coordinator(*index) && (!denied || charges[*index].independent);
         let others: SmallVec<[usize; 4]> = (0..charges.len()).filter(open).collect();
         if !others.is_empty() {
             let stored: SmallVec<[Charge<'_>; 4]> =
@@ -243,7 +245,7 @@ impl<S: Store> Limiter<S> {
             let stored = self.inner.store.charge(&stored, mode).await;
             for (index, answer) in others.iter().zip(stored) {
                 let refuses = answer.outcome().is_some_and(|outcome| !outcome.is_allowed());
-                denied |= refuses && !charges[*index].alone;
+                denied |= refuses && !charges[*index].independent;
                 answers[*index] = answer;
             }
         }

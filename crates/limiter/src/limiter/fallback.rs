@@ -12,7 +12,7 @@ use super::plan::RuleCharge;
 use crate::clock::Clock;
 use crate::limit_shares::LimitShares;
 use crate::store::memory::MemoryStore;
-use crate::store::{Answer, Answers, Charge, ChargeMode, Store, StoreError};
+use crate::store::{Charge, ChargeMode, ChargeResult, ChargeResults, Store, StoreError};
 
 /// An episode of failures ends after the store has answered for this long. The next failure is logged.
 const EPISODE_END: Span = Span::from_secs(1);
@@ -77,21 +77,21 @@ impl StoreFallback {
         &self,
         store: &S,
         charges: &[RuleCharge<'_>],
-        answers: &Answers,
+        answers: &ChargeResults,
         mode: ChargeMode,
     ) -> RuleResults {
         let mut results = RuleResults::default();
         let mut local: SmallVec<[usize; 4]> = SmallVec::new();
         for (index, (charge, answer)) in charges.iter().zip(answers).enumerate() {
             match answer {
-                Answer::Decided(outcome) => {
+                ChargeResult::Outcome(outcome) => {
                     results.outcomes.push((index, *outcome));
                     self.record_success(charge);
                 }
-                Answer::Unasked => {}
+                ChargeResult::Skipped => {}
                 // A rule that only counts has no outcome without a count.
-                Answer::Failed(_) if charge.rule.mode() == Mode::Shadow => {}
-                Answer::Failed(error) => {
+                ChargeResult::Failed(_) if charge.rule.mode() == Mode::Shadow => {}
+                ChargeResult::Failed(error) => {
                     self.record_failure(charge, error);
                     match charge.rule.on_store_failure() {
                         OnStoreFailure::Local => local.push(index),

@@ -67,8 +67,8 @@ pub(super) type RuleCharges<'r> = SmallVec<[RuleCharge<'r>; 4]>;
 
 impl<'r> RuleCharge<'r> {
     pub(super) fn charge(&self) -> Charge<'r> {
-        let Self { key, overflow_key: shared, limit, cost, .. } = *self;
-        Charge { key, shared, limit, cost, alone: !self.is_enforced() }
+        let Self { key, overflow_key, limit, cost, .. } = *self;
+        Charge { key, overflow_key, limit, cost, independent: !self.is_enforced() }
     }
 
     /// Returns whether the rule can deny.

@@ -25,7 +25,7 @@ use self::lease_table::LeaseTable;
 use self::prefetch::prefetch;
 use self::shard::{Common, Full, Shard};
 use self::slot::{Narrow, spread, upper};
-use super::{Answer, Answers, Charge, ChargeMode, Outcomes, Refund, Store, StoreError};
+use super::{Charge, ChargeMode, ChargeResult, ChargeResults, Outcomes, Refund, Store, StoreError};
 use crate::clock::Clock;
 
 /// A lock held for the few nanoseconds of one decision, or the microseconds of a shard growing.
@@ -243,7 +243,7 @@ impl MemoryStore {
     /// The bucket that a newcomer shares, counted.
     fn overflow(&self, charge: &Charge<'_>) -> Key {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        charge.shared.offset(spread(charge.key) % Self::SHARED_BUCKETS)
+        charge.overflow_key.offset(spread(charge.key) % Self::SHARED_BUCKETS)
     }
 
     /// Answers what [`charge_one`](Self::charge_one) would, and spends nothing. Synchronous.
@@ -300,19 +300,21 @@ impl MemoryStore {
             // Charges of the same bucket add up.
             let earlier = charges[..index].iter().zip(keys);
             let cost = earlier
-                .filter(|(other, (same, _))| *same == key && other.alone == charge.alone)
+                .filter(|(other, (same, _))| {
+                    *same == key && other.independent == charge.independent
+                })
                 .fold(charge.cost, |sum, (other, _)| sum.saturating_add(other.cost));
             let work = |limit: &Limit, state: &mut State| limit.admits(state, now, cost);
             let shard = &mut guards[guard_of(key)];
             let fits = shard
                 .visit(&self.common, key, charge.limit, now, exempt, work)
                 .map_err(|Full| index)?;
-            all_fit &= fits || charge.alone;
+            all_fit &= fits || charge.independent;
             asked.push((cost, fits));
         }
         let outcomes = charges.iter().zip(keys).zip(&asked).map(|((charge, key), (cost, fits))| {
             let (key, shared) = *key;
-            let fits = if charge.alone { *fits } else { all_fit };
+            let fits = if charge.independent { *fits } else { all_fit };
             let spend = fits && mode == ChargeMode::Spend;
             let work = |limit: &Limit, state: &mut State| match spend {
                 true => limit.charge(state, now, charge.cost),
@@ -431,13 +433,13 @@ impl Store for MemoryStore {
         Keyer::Local { seed: self.seed }
     }
 
-    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Answers {
+    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> ChargeResults {
         if let ([charge], ChargeMode::Spend) = (charges, mode) {
-            let mut answers = Answers::new();
-            answers.push(Answer::Decided(self.charge_one(charge, self.clock.now())));
+            let mut answers = ChargeResults::new();
+            answers.push(ChargeResult::Outcome(self.charge_one(charge, self.clock.now())));
             return answers;
         }
-        self.charge_all(charges, mode).into_iter().map(Answer::Decided).collect()
+        self.charge_all(charges, mode).into_iter().map(ChargeResult::Outcome).collect()
     }
 
     async fn lease(

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tidegate::rule::Chain;
 use tidegate::{
-    Algorithm, Answer, Charge, ChargeMode, DecisionStatus, Key, Limit, Limiter, Quota, RedisConfig,
-    RedisStore, Request, RuleSet, State, Store,
+    Algorithm, Charge, ChargeMode, ChargeResult, DecisionStatus, Key, Limit, Limiter, Quota,
+    RedisConfig, RedisStore, Request, RuleSet, State, Store,
 };
 use tidegate_testkit::{Cluster, Flavour, PATIENCE, Tool, lacking};
 use tokio::time::{Instant, sleep};
@@ -107,12 +107,13 @@ async fn requests_that_race_through_slots_in_any_order_never_pass_a_limit() {
                 let places: Vec<usize> = (0..2 + number % 2).map(|at| (number + at) % 3).collect();
                 let charge = |place: &usize| {
                     let (key, limit) = (keys[*place], &limits[*place]);
-                    Charge { key, shared: key, limit, cost: 1, alone: false }
+                    Charge { key, overflow_key: key, limit, cost: 1, independent: false }
                 };
                 let charges: Vec<Charge<'_>> = places.iter().map(charge).collect();
                 let answers = store.charge(&charges, ChargeMode::Spend).await;
-                assert!(!answers.iter().any(|answer| matches!(answer, Answer::Failed(_))));
-                let fits = |answer: &Answer| answer.outcome().is_some_and(|told| told.is_allowed());
+                assert!(!answers.iter().any(|answer| matches!(answer, ChargeResult::Failed(_))));
+                let fits =
+                    |answer: &ChargeResult| answer.outcome().is_some_and(|told| told.is_allowed());
                 answers.iter().all(fits).then_some(places)
             }
         });
@@ -145,8 +146,13 @@ async fn two_that_race_for_the_last_may_both_be_denied_and_leave_the_budget_whol
             let (store, limit) = (Arc::clone(store), Arc::clone(&limit));
             let keys = order.map(|place| keys[place]);
             tokio::spawn(async move {
-                let charge =
-                    |key| Charge { key, shared: key, limit: &limit, cost: 1, alone: false };
+                let charge = |key| Charge {
+                    key,
+                    overflow_key: key,
+                    limit: &limit,
+                    cost: 1,
+                    independent: false,
+                };
                 let answers = store.charge(&keys.map(charge), ChargeMode::Spend).await;
                 answers.iter().all(|answer| answer.outcome().is_some_and(|told| told.is_allowed()))
             })

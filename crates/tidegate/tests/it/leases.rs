@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::{
-    Algorithm, Answer, Charge, ChargeMode, Key, LeaseGrant, LeaseId, LeaseRequest, Limit,
+    Algorithm, Charge, ChargeMode, ChargeResult, Key, LeaseGrant, LeaseId, LeaseRequest, Limit,
     ManualClock, MemoryStore, Quota, RedisConfig, RedisStore, Refund, Span, State, Store,
     StoreError, Timestamp, UsageReport,
 };
@@ -88,7 +88,8 @@ async fn keeps_what_is_held(store: &impl Store) {
         assert_eq!(told.outcome.remaining, 75);
     }
     // A charge finds what asks have spent.
-    let charge = Charge { key: key(1), shared: key(1), limit: &limit, cost: 75, alone: false };
+    let charge =
+        Charge { key: key(1), overflow_key: key(1), limit: &limit, cost: 75, independent: false };
     let told = store.charge(&[charge], ChargeMode::Spend).await;
     assert!(told[0].outcome().unwrap().is_allowed());
     assert!(!one(store, key(1), &limit, ask(1, 0)).await.unwrap().outcome.is_allowed());
@@ -380,9 +381,10 @@ async fn in_a_cluster_what_is_held_lives_beside_what_was_spent() {
         assert_eq!(store.leases(*key).await.unwrap().unwrap().1.iter().len(), 1);
     }
     assert_eq!(masters.len(), 3);
-    let charge = Charge { key: key(1), shared: key(1), limit: &limit, cost: 99, alone: false };
+    let charge =
+        Charge { key: key(1), overflow_key: key(1), limit: &limit, cost: 99, independent: false };
     assert!(
-        matches!(&store.charge(&[charge], ChargeMode::Spend).await[0], Answer::Decided(told) if told.is_allowed())
+        matches!(&store.charge(&[charge], ChargeMode::Spend).await[0], ChargeResult::Outcome(told) if told.is_allowed())
     );
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::{
-    Algorithm, Answer, Charge, ChargeMode, DecisionStatus, Key, Limit, Limiter, Quota, RedisConfig,
-    RedisStore, Refund, Request, RuleSet, Span, State, Store, Timestamp,
+    Algorithm, Charge, ChargeMode, ChargeResult, DecisionStatus, Key, Limit, Limiter, Quota,
+    RedisConfig, RedisStore, Refund, Request, RuleSet, Span, State, Store, Timestamp,
 };
 use tidegate_testkit::{Flavour, PATIENCE, Redis, Tool, lacking};
 use tokio::task::JoinSet;
@@ -63,9 +63,9 @@ impl Fleet {
 
 /// Whether a node admits one request.
 async fn admits(node: &RedisStore, key: Key, limit: &Arc<Limit>, cost: u64) -> bool {
-    let charge = Charge { key, shared: key, limit, cost, alone: false };
+    let charge = Charge { key, overflow_key: key, limit, cost, independent: false };
     match node.charge(&[charge], ChargeMode::of_cost(cost)).await.remove(0) {
-        Answer::Decided(outcome) => outcome.is_allowed(),
+        ChargeResult::Outcome(outcome) => outcome.is_allowed(),
         other => panic!("{limit} was not decided: {other:?}"),
     }
 }
@@ -236,13 +236,13 @@ async fn requests_of_several_rules_are_decided_while_versions_are_mixed() {
                 let key = |number: u128| Key::from_u128(number << 64 | number);
                 let charges = [turn % 3 + 1, turn % 5 + 11, turn % 7 + 21].map(|number| Charge {
                     key: key(number),
-                    shared: key(0),
+                    overflow_key: key(0),
                     limit: &limit,
                     cost: 1,
-                    alone: false,
+                    independent: false,
                 });
                 let answers = node.charge(&charges, ChargeMode::Spend).await;
-                let outcomes: Option<Vec<_>> = answers.iter().map(Answer::outcome).collect();
+                let outcomes: Option<Vec<_>> = answers.iter().map(ChargeResult::outcome).collect();
                 let outcomes = outcomes.unwrap_or_else(|| panic!("{answers:?}"));
                 admitted[task % 2] += u64::from(outcomes.iter().all(|told| told.is_allowed()));
             }
@@ -273,7 +273,7 @@ async fn slots_are_released_while_other_nodes_have_another_algorithm() {
     let key = Key::from_u128(7);
     let mut held = Vec::new();
     for _ in 0..10 {
-        let charge = Charge { key, shared: key, limit: &slots, cost: 1, alone: false };
+        let charge = Charge { key, overflow_key: key, limit: &slots, cost: 1, independent: false };
         let slip = old.charge(&[charge], ChargeMode::Spend).await[0].outcome().unwrap().slip();
         held.push(Refund { key, limit: Arc::clone(&slots), cost: 1, slip });
         assert!(admits(new, key, &bucket, 1).await);
@@ -290,7 +290,7 @@ async fn slots_are_released_while_other_nodes_have_another_algorithm() {
     assert!(!admits(old, key, &slots, 1).await);
     let told = new
         .charge(
-            &[Charge { key, shared: key, limit: &bucket, cost: 0, alone: false }],
+            &[Charge { key, overflow_key: key, limit: &bucket, cost: 0, independent: false }],
             ChargeMode::Peek,
         )
         .await;
@@ -318,7 +318,7 @@ async fn rolled_back_limit_counts_what_the_other_one_admitted() {
         assert!(admits(node, key, &first, 2).await);
         assert!(admits(node, key, &second, spent).await);
         let used = if first.algorithm() == second.algorithm() && number == 1 { 7 } else { 10 };
-        let look = Charge { key, shared: key, limit: &first, cost: 0, alone: false };
+        let look = Charge { key, overflow_key: key, limit: &first, cost: 0, independent: false };
         let told = node.charge(&[look], ChargeMode::Peek).await;
         assert_eq!(told[0].outcome().unwrap().remaining, 10 - used, "{first} after {second}");
     }

@@ -119,10 +119,10 @@ fn stacks_of_limits_charged_in_any_order_admit_exactly_the_tightest() {
                     .enumerate()
                     .map(|(place, limit)| Charge {
                         key: Key::from_u128((place as u128 + 1) << 120),
-                        shared: Key::from_u128(1),
+                        overflow_key: Key::from_u128(1),
                         limit,
                         cost: 1,
-                        alone: false,
+                        independent: false,
                     })
                     .collect();
                 charges.rotate_left((number + turn) % 3);
@@ -136,10 +136,10 @@ fn stacks_of_limits_charged_in_any_order_admit_exactly_the_tightest() {
     assert_eq!(admitted, 300);
     let look = |place: usize| Charge {
         key: Key::from_u128((place as u128 + 1) << 120),
-        shared: Key::from_u128(1),
+        overflow_key: Key::from_u128(1),
         limit: &limits[place],
         cost: 0,
-        alone: false,
+        independent: false,
     };
     let left: Vec<u64> = (0..3)
         .map(|place| store.charge_all(&[look(place)], ChargeMode::Peek)[0].remaining)
@@ -194,10 +194,10 @@ fn a_request_of_several_limits_overflows_as_a_whole() {
     let limit = Arc::new(Limit::new(Algorithm::FixedWindow, Quota::per_minute(5)).unwrap());
     let charge = |number: u128, scope: u128| Charge {
         key: Key::from_u128(number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) ^ scope),
-        shared: Key::from_u128(scope << 100),
+        overflow_key: Key::from_u128(scope << 100),
         limit: &limit,
         cost: 1,
-        alone: false,
+        independent: false,
     };
     let passed = (1..2_000u128)
         .filter(|number| {

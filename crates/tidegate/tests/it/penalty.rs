@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidegate::block::{By, Entry, Reason};
 use tidegate::{
-    AcquireError, Answers, BlockList, Charge, ChargeMode, Decision, DecisionStatus, Key, Keyer,
-    Limiter, ManualClock, MemoryStore, NotASingleKeyRule, Refund, Request, RuleSet, Span, Store,
-    StoreError,
+    AcquireError, BlockList, Charge, ChargeMode, ChargeResults, Decision, DecisionStatus, Key,
+    Keyer, Limiter, ManualClock, MemoryStore, NotASingleKeyRule, Refund, Request, RuleSet, Span,
+    Store, StoreError,
 };
 
 /// Counts how often it is asked.
@@ -21,7 +21,7 @@ impl Store for Counting {
         self.store.keyer()
     }
 
-    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Answers {
+    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> ChargeResults {
         self.asked.fetch_add(1, Ordering::SeqCst);
         self.store.charge(charges, mode).await
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
 use tidegate::{
-    Algorithm, Answer, Charge, ChargeMode, DecisionStatus, Key, Limit, Limiter, Quota, RedisConfig,
-    RedisStore, Request, RuleSet, Span, Store, StoreError,
+    Algorithm, Charge, ChargeMode, ChargeResult, DecisionStatus, Key, Limit, Limiter, Quota,
+    RedisConfig, RedisStore, Request, RuleSet, Span, Store, StoreError,
 };
 use tidegate_testkit::{Flavour, PATIENCE, Redis, Tool, lacking};
 
@@ -207,7 +207,7 @@ async fn a_counter_lives_as_long_as_its_state_says_something() {
             (Key::from_u128(number), Arc::new(Limit::new(algorithm, quota).unwrap()));
         // The second charge finds a counter.
         for cost in [1, 2] {
-            let charge = Charge { key, shared: key, limit: &limit, cost, alone: false };
+            let charge = Charge { key, overflow_key: key, limit: &limit, cost, independent: false };
             let answers = store.charge(&[charge], ChargeMode::of_cost(cost)).await;
             assert!(answers[0].outcome().unwrap().is_allowed());
             let (kept_under, mut state) = store.state(key).await.unwrap().unwrap();
@@ -293,7 +293,8 @@ async fn a_key_that_can_not_be_read_fails_its_own_request_and_no_other() {
         .map(|algorithm| Arc::new(Limit::new(algorithm, Quota::per_hour(10)).unwrap()));
     let key = |number: u128| Key::from_u128(number << 64 | number);
     let ask = async |number: u128, limit: &Arc<Limit>| {
-        let charge = Charge { key: key(number), shared: key(0), limit, cost: 1, alone: false };
+        let charge =
+            Charge { key: key(number), overflow_key: key(0), limit, cost: 1, independent: false };
         store.charge(&[charge], ChargeMode::Spend).await.remove(0)
     };
     // What another release may have written, what nobody wrote, and what is no string at all.
@@ -311,7 +312,7 @@ async fn a_key_that_can_not_be_read_fails_its_own_request_and_no_other() {
     );
     let (one, good, two, other, three, last) = answers;
     for answer in [one, two, three] {
-        assert!(matches!(answer, Answer::Failed(StoreError::Corrupt { .. })), "{answer:?}");
+        assert!(matches!(answer, ChargeResult::Failed(StoreError::Corrupt { .. })), "{answer:?}");
     }
     for answer in [good, other, last] {
         assert_eq!(answer.outcome().unwrap().remaining, 9);

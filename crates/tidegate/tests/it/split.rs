@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate::{
-    CheckRequest, CheckTarget, DecisionStatus, Footing, Limiter, Outcome, RedisConfig, RedisStore,
-    Request, RuleSet, Span, Store,
+    CheckRequest, CheckTarget, DecisionStatus, Limiter, Outcome, RedisConfig, RedisStore, Request,
+    RuleSet, ShareStatus, Span, Store,
 };
 use tidegate_testkit::{FaultProxy, Flavour, PATIENCE, Redis, Tool, lacking};
 use tokio::task::JoinHandle;
@@ -42,8 +42,8 @@ async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
 
 /// How many nodes this one believes to share a limit with, once it has a part of it.
 fn fleet_of(node: &Limiter<RedisStore>) -> Option<u64> {
-    match node.store().stake().unwrap().footing() {
-        Footing::Holding([.., era]) => Some(era.share.of),
+    match node.store().membership_view().unwrap().share_status() {
+        ShareStatus::Active([.., era]) => Some(era.share.of),
         _ => None,
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate::{
-    Algorithm, Answer, Charge, ChargeMode, ClientStates, Key, Limit, ManualClock, MemoryStore,
-    Outcome, Outcomes, Quota, Refund, Span, State, Store, Timestamp,
+    Algorithm, Charge, ChargeMode, ChargeResult, ClientStates, Key, Limit, ManualClock,
+    MemoryStore, Outcome, Outcomes, Quota, Refund, Span, State, Store, Timestamp,
 };
 
 /// A store and the time it goes by.
@@ -64,7 +64,7 @@ impl Testbed for Memory {
 /// The outcomes of a call that the store answered in full.
 async fn charge<S: Store>(store: &S, charges: &[Charge<'_>]) -> Outcomes {
     let decided = |answer| match answer {
-        Answer::Decided(outcome) => outcome,
+        ChargeResult::Outcome(outcome) => outcome,
         other => panic!("{other:?} to {charges:?}"),
     };
     let mode = ChargeMode::of_cost(charges[0].cost);
@@ -91,13 +91,13 @@ impl Naive {
 
     fn charge(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Vec<Outcome> {
         let mut all_fit = true;
-        for charge in charges.iter().filter(|charge| !charge.alone) {
+        for charge in charges.iter().filter(|charge| !charge.independent) {
             let state = self.state(charge.key, charge.limit, now);
             all_fit &= charge.limit.admits(state, now, charge.cost);
         }
         let answer = |charge: &Charge<'_>| {
             let state = self.state(charge.key, charge.limit, now);
-            match all_fit || charge.alone {
+            match all_fit || charge.independent {
                 true => charge.limit.charge(state, now, charge.cost),
                 false => charge.limit.peek(state, now, charge.cost),
             }
@@ -229,7 +229,7 @@ fn answers_like_a_map<T: Testbed>(
                     .map(|&(number, limit, cost, alone)| {
                         let (key, limit) = (key(number, together), &limits[limit]);
                         let cost = if looks { 0 } else { cost };
-                        Charge { key, shared, limit, cost, alone }
+                        Charge { key, overflow_key: shared, limit, cost, independent: alone }
                     })
                     .collect();
                 let answered = bed.block_on(charge(&**bed.store(), &charges));
@@ -312,7 +312,7 @@ proptest! {
 async fn charges_of_one_key_add_up<T: Testbed>(bed: &T) {
     let limit = Arc::new(Limit::new(Algorithm::TokenBucket, Quota::per_minute(5)).unwrap());
     let (key, shared) = (Key::from_u128(1 << 80), Key::from_u128(1));
-    let of = |cost| Charge { key, shared, limit: &limit, cost, alone: false };
+    let of = |cost| Charge { key, overflow_key: shared, limit: &limit, cost, independent: false };
     let outcomes = charge(&**bed.store(), &[of(3), of(3)]).await;
     assert!(outcomes.iter().any(|outcome| !outcome.is_allowed()), "{outcomes:?}");
     let outcomes = charge(&**bed.store(), &[of(3), of(2)]).await;
@@ -333,7 +333,7 @@ async fn a_denied_request_consumes_nothing<T: Testbed>(bed: &T) {
     let shared = Key::from_u128(1);
     let of = |number: u128, limit, alone| {
         let key = Key::from_u128((number * 0x1234_5678_9abc_def1) << 64);
-        Charge { key, shared, limit, cost: 1, alone }
+        Charge { key, overflow_key: shared, limit, cost: 1, independent: alone }
     };
     let request = [of(1, &roomy, false), of(2, &tight, false), of(3, &roomy, true)];
     let first = charge(&**bed.store(), &request).await;
@@ -359,14 +359,15 @@ async fn a_peek_of_any_cost_spends_nothing<T: Testbed>(bed: &T) {
     let shared = Key::from_u128(1);
     let of = |number: u128, cost, alone| {
         let key = Key::from_u128((number * 0x1234_5678_9abc_def1) << 64);
-        Charge { key, shared, limit: &limit, cost, alone }
+        Charge { key, overflow_key: shared, limit: &limit, cost, independent: alone }
     };
     charge(&**bed.store(), &[of(1, 4, false)]).await;
     for (costs, allowed) in [([6, 10], [true, true]), ([1, 11], [true, false])] {
         let peeks = [of(1, costs[0], true), of(2, costs[1], false)];
         for _ in 0..3 {
             let answers = bed.store().charge(&peeks, ChargeMode::Peek).await;
-            let outcomes: Vec<&Outcome> = answers.iter().filter_map(Answer::outcome).collect();
+            let outcomes: Vec<&Outcome> =
+                answers.iter().filter_map(ChargeResult::outcome).collect();
             let told = |outcome: &&Outcome| (outcome.is_allowed(), outcome.slip());
             assert_eq!(
                 outcomes.iter().map(told).collect::<Vec<_>>(),

@@ -7,8 +7,9 @@ use std::task::{Context, Poll, Waker};
 
 use tidegate::rule::{Accuracy, Every, MaxAhead, Synced};
 use tidegate::{
-    Algorithm, Answers, Charge, ChargeMode, Key, Keyer, LeaseGrant, LeaseRequest, Limit, Limiter,
-    ManualClock, MemoryStore, Quota, Refund, Request, Rule, RuleSet, Span, Store, StoreError,
+    Algorithm, Charge, ChargeMode, ChargeResults, Key, Keyer, LeaseGrant, LeaseRequest, Limit,
+    Limiter, ManualClock, MemoryStore, Quota, Refund, Request, Rule, RuleSet, Span, Store,
+    StoreError,
 };
 
 /// A store in memory that nodes share.
@@ -19,7 +20,7 @@ impl Store for Shared {
         self.0.keyer()
     }
 
-    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Answers {
+    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> ChargeResults {
         self.0.charge(charges, mode).await
     }
 

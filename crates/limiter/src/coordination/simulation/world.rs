@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_core::{Key, Limit, Span, State, Timestamp};
 
 use super::weather::{Chance, Weather};
-use crate::coordination::membership::{Footing, Heard, Membership, Stake};
+use crate::coordination::membership::{HeartbeatReply, Membership, MembershipView, ShareStatus};
 use crate::coordination::split::Split;
 use crate::store::{Charge, ChargeMode, Share};
 
@@ -170,8 +170,8 @@ impl World {
                         continue;
                     };
                     let received = self.clock(&self.nodes[place]);
-                    let heard = Heard { sent, received, share, since };
-                    self.nodes[place].membership.heard(heard);
+                    let heard = HeartbeatReply { sent, received, share, since };
+                    self.nodes[place].membership.on_heartbeat(heard);
                 }
             }
         }
@@ -196,13 +196,14 @@ impl World {
     /// The parts of those who use one.
     pub(super) fn parts(&self) -> Vec<Limit> {
         // A node that is paused may go on at any moment, in the middle of what it was doing.
-        let parts =
-            self.nodes.iter().filter_map(|node| match node.membership.footing(self.clock(node)) {
-                Footing::Holding([.., era]) => {
+        let parts = self.nodes.iter().filter_map(|node| {
+            match node.membership.share_status(self.clock(node)) {
+                ShareStatus::Active([.., era]) => {
                     Some(self.limit.share(era.share.index, era.share.of))
                 }
                 _ => None,
-            });
+            }
+        });
         parts.collect()
     }
 
@@ -228,10 +229,18 @@ impl World {
             // Now one, now all that there is.
             let want = if self.chance.happens(3_000) { u64::MAX } else { 1 + self.chance.below(4) };
             let node = self.nodes.iter().find(|node| node.name == name).unwrap();
-            let stake =
-                Stake { at: self.clock(node), membership: Arc::new(node.membership.clone()) };
+            let stake = MembershipView {
+                at: self.clock(node),
+                membership: Arc::new(node.membership.clone()),
+            };
             let key = Key::from_u128(client);
-            let charge = |cost| Charge { key, shared: key, limit: &self.limit, cost, alone: false };
+            let charge = |cost| Charge {
+                key,
+                overflow_key: key,
+                limit: &self.limit,
+                cost,
+                independent: false,
+            };
             let Ok((look, _)) = node.split.charge(Some(&stake), &charge(0), ChargeMode::Peek)
             else {
                 continue;

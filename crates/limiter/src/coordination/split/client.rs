@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate_core::{Algorithm, Key, Limit, Outcome, Span, State, Timestamp};
 
-use crate::coordination::membership::{Era, Footing, Stake};
+use crate::coordination::membership::{MembershipView, ShareStatus, ShareTerm};
 use crate::limit_shares::LimitShares;
 use crate::store::{ChargeMode, Refund, Share};
 
@@ -16,24 +16,24 @@ pub(super) struct Client {
     part: Arc<Limit>,
     share: Share,
     /// The era that it is the part of.
-    era: u64,
+    term: u64,
     state: State,
 }
 
 impl Client {
     /// A client that was not seen yet: it had nothing when the first of the eras began, since nobody
     /// knows what it had elsewhere.
-    pub(super) fn unseen(parts: &LimitShares, limit: &Arc<Limit>, eras: &[Era]) -> Self {
+    pub(super) fn unseen(parts: &LimitShares, limit: &Arc<Limit>, terms: &[ShareTerm]) -> Self {
         let whole = Share::WHOLE;
-        let first = eras.first().map_or((0, whole, Timestamp::EPOCH), |era| {
-            let Era { number, share, from, .. } = *era;
+        let first = terms.first().map_or((0, whole, Timestamp::EPOCH), |term| {
+            let ShareTerm { number, share, from, .. } = *term;
             (number, share, from)
         });
-        let (era, share, from) = first;
+        let (term, share, from) = first;
         let part = parts.of(limit, share);
         let state = left_with(&part, 0, from);
-        let mut client = Self { whole: Arc::clone(limit), part, share, era, state };
-        client.catch_up(parts, eras);
+        let mut client = Self { whole: Arc::clone(limit), part, share, term, state };
+        client.catch_up(parts, terms);
         client
     }
 
@@ -42,11 +42,11 @@ impl Client {
         &mut self,
         parts: &LimitShares,
         limit: &Arc<Limit>,
-        eras: &[Era],
+        terms: &[ShareTerm],
         now: Timestamp,
     ) {
-        if eras.last().is_some_and(|last| last.number > self.era) {
-            self.catch_up(parts, eras);
+        if terms.last().is_some_and(|last| last.number > self.term) {
+            self.catch_up(parts, terms);
         }
         if !Arc::ptr_eq(&self.whole, limit) && self.whole != *limit {
             let left = self.left(now);
@@ -56,15 +56,15 @@ impl Client {
         }
     }
 
-    fn catch_up(&mut self, parts: &LimitShares, eras: &[Era]) {
-        let Some(place) = eras.iter().position(|era| era.number == self.era) else {
+    fn catch_up(&mut self, parts: &LimitShares, terms: &[ShareTerm]) {
+        let Some(place) = terms.iter().position(|term| term.number == self.term) else {
             // What led here is not remembered any more.
-            if !eras.is_empty() {
-                *self = Self::unseen(parts, &Arc::clone(&self.whole), eras);
+            if !terms.is_empty() {
+                *self = Self::unseen(parts, &Arc::clone(&self.whole), terms);
             }
             return;
         };
-        for pair in eras[place..].windows(2) {
+        for pair in terms[place..].windows(2) {
             if let [before, after] = pair {
                 self.cross(parts, before, after);
             }
@@ -76,7 +76,7 @@ impl Client {
     /// Between the two this node may have had no share, and others may have used it since. They did not
     /// get what was left here of a window that is going on, as nobody's part grows within a window. But
     /// a bucket of theirs has filled.
-    fn cross(&mut self, parts: &LimitShares, before: &Era, after: &Era) {
+    fn cross(&mut self, parts: &LimitShares, before: &ShareTerm, after: &ShareTerm) {
         let ended = before.until.min(after.from);
         let (last, kept) = match ended < after.from {
             true => {
@@ -86,7 +86,7 @@ impl Client {
             false => (after.from, true),
         };
         let left = if kept { self.left(last) } else { 0 };
-        (self.share, self.era) = (after.share, after.number);
+        (self.share, self.term) = (after.share, after.number);
         self.part = parts.of(&self.whole, after.share);
         self.state = left_with(&self.part, left, after.from);
     }
@@ -113,17 +113,22 @@ impl Client {
         (outcome, refund)
     }
 
-    pub(super) fn take_back(&mut self, parts: &LimitShares, stake: &Stake, refund: &Refund) {
-        if let Footing::Holding(eras) = stake.footing() {
-            self.catch_up(parts, eras);
+    pub(super) fn take_back(
+        &mut self,
+        parts: &LimitShares,
+        view: &MembershipView,
+        refund: &Refund,
+    ) {
+        if let ShareStatus::Active(terms) = view.share_status() {
+            self.catch_up(parts, terms);
         }
         match refund.slip {
-            Some(_) => refund.take_back(&self.part, &mut self.state, stake.at),
+            Some(_) => refund.take_back(&self.part, &mut self.state, view.at),
             // Without a slip the limit is named as the rule has it.
             None => {
                 let cost = refund.cost.min(refund.limit.capacity());
                 refund.limit == self.whole
-                    && self.part.give_back(&mut self.state, stake.at, &self.part, cost)
+                    && self.part.give_back(&mut self.state, view.at, &self.part, cost)
             }
         };
     }

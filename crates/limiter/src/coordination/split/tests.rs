@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate_core::{Algorithm, Limit, Quota};
 
 use super::*;
-use crate::coordination::membership::{Heard, Membership};
+use crate::coordination::membership::{HeartbeatReply, Membership};
 
 const SILENCE: Span = Span::from_secs(4);
 
@@ -28,7 +28,12 @@ impl Node {
     /// A node that is one of so many at an instant.
     fn hears(&mut self, millis: u64, of: u64, since: u64) {
         let share = Share { index: 0, of };
-        self.membership.heard(Heard { sent: at(millis), received: at(millis), share, since });
+        self.membership.on_heartbeat(HeartbeatReply {
+            sent: at(millis),
+            received: at(millis),
+            share,
+            since,
+        });
     }
 
     /// The same every second, from one to another.
@@ -36,8 +41,8 @@ impl Node {
         seconds.for_each(|second| self.hears(second * 1_000, of, since));
     }
 
-    fn stake(&self, millis: u64) -> Stake {
-        Stake { at: at(millis), membership: Arc::new(self.membership.clone()) }
+    fn membership_view(&self, millis: u64) -> MembershipView {
+        MembershipView { at: at(millis), membership: Arc::new(self.membership.clone()) }
     }
 
     fn check(&self, millis: u64, client: u128, cost: u64) -> Result<Outcome, StoreError> {
@@ -52,8 +57,9 @@ impl Node {
     ) -> Result<(Outcome, Option<Refund>), StoreError> {
         let key = Key::from_u128(client);
         let shared = Key::from_u128(1 << 100);
-        let charge = Charge { key, shared, limit: &self.limit, cost, alone: false };
-        self.split.charge(Some(&self.stake(millis)), &charge, ChargeMode::of_cost(cost))
+        let charge =
+            Charge { key, overflow_key: shared, limit: &self.limit, cost, independent: false };
+        self.split.charge(Some(&self.membership_view(millis)), &charge, ChargeMode::of_cost(cost))
     }
 
     fn left(&self, millis: u64, client: u128) -> u64 {
@@ -167,14 +173,14 @@ fn what_is_taken_back_can_be_spent_again_and_only_once() {
     node.hears_through(0..=25, 2, 7);
     let (_, refund) = node.charge(25_000, 1, 20).unwrap();
     let refund = refund.unwrap();
-    node.split.take_back(Some(&node.stake(25_001)), &refund);
+    node.split.take_back(Some(&node.membership_view(25_001)), &refund);
     assert_eq!(node.left(25_002, 1), 50);
-    node.split.take_back(Some(&node.stake(25_003)), &refund);
+    node.split.take_back(Some(&node.membership_view(25_003)), &refund);
     assert_eq!(node.left(25_004, 1), 50);
     // Without a slip, by the limit of the rule.
     assert!(node.check(25_005, 1, 20).unwrap().is_allowed());
     let refund = Refund { limit: Arc::clone(&node.limit), cost: 5, slip: None, ..refund };
-    node.split.take_back(Some(&node.stake(25_006)), &refund);
+    node.split.take_back(Some(&node.membership_view(25_006)), &refund);
     assert_eq!(node.left(25_007, 1), 35);
 }
 
@@ -194,7 +200,7 @@ fn a_share_of_nothing_denies() {
     for second in 0..=9 {
         let share = Share { index: 4, of: 5 };
         let now = at(second * 1_000);
-        node.membership.heard(Heard { sent: now, received: now, share, since: 7 });
+        node.membership.on_heartbeat(HeartbeatReply { sent: now, received: now, share, since: 7 });
     }
     let denied = node.check(9_000, 1, 1).unwrap();
     assert_eq!((denied.limit, denied.retry_after()), (0, None));

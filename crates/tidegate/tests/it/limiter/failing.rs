@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::{
-    AcquireError, Answer, Answers, Charge, ChargeMode, DecisionStatus, FailureCounts, Key, Keyer,
-    Limit, Limiter, ManualClock, MemoryStore, Refund, Request, RuleSet, Share, Span, Store,
-    StoreError,
+    AcquireError, Charge, ChargeMode, ChargeResult, ChargeResults, DecisionStatus, FailureCounts,
+    Key, Keyer, Limit, Limiter, ManualClock, MemoryStore, Refund, Request, RuleSet, Share, Span,
+    Store, StoreError,
 };
 
 use super::{left, request};
@@ -29,9 +29,9 @@ impl Store for Failing {
         Keyer::Fleet { secret: [0; 32] }
     }
 
-    async fn charge(&self, charges: &[Charge<'_>], _: ChargeMode) -> Answers {
+    async fn charge(&self, charges: &[Charge<'_>], _: ChargeMode) -> ChargeResults {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        charges.iter().map(|_| Answer::Failed(Self::error())).collect()
+        charges.iter().map(|_| ChargeResult::Failed(Self::error())).collect()
     }
 
     async fn refund(&self, _: &[Refund]) -> Result<usize, StoreError> {
@@ -85,13 +85,13 @@ impl Store for Partly {
         self.memory.keyer()
     }
 
-    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Answers {
+    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> ChargeResults {
         let there: Vec<Charge<'_>> =
             charges.iter().filter(|charge| !(self.failing)(charge.limit)).cloned().collect();
         let mut outcomes = self.memory.charge_all(&there, mode).into_iter();
         let answer = |charge: &Charge<'_>| match (self.failing)(charge.limit) {
-            true => Answer::Failed(Failing::error()),
-            false => Answer::Decided(outcomes.next().unwrap()),
+            true => ChargeResult::Failed(Failing::error()),
+            false => ChargeResult::Outcome(outcomes.next().unwrap()),
         };
         charges.iter().map(answer).collect()
     }

@@ -6,7 +6,7 @@ pub(crate) mod case;
 use std::sync::Arc;
 
 use case::{Case, Step, integers};
-use tidegate::{Answer, Charge, ChargeMode, Key, Outcome, Refund, Store, Timestamp};
+use tidegate::{Charge, ChargeMode, ChargeResult, Key, Outcome, Refund, Store, Timestamp};
 
 use super::Bench;
 
@@ -72,11 +72,12 @@ impl Bench {
                 core = limit.fresh();
             } else {
                 let cost = step.cost.unwrap();
-                let charge = Charge { key, shared: key, limit: &limit, cost, alone: false };
+                let charge =
+                    Charge { key, overflow_key: key, limit: &limit, cost, independent: false };
                 let answers =
                     self.runtime.block_on(store.charge(&[charge], ChargeMode::of_cost(cost)));
                 let expected = limit.charge(&mut core, now, cost);
-                assert_eq!(answers[0], Answer::Decided(expected), "{place}");
+                assert_eq!(answers[0], ChargeResult::Outcome(expected), "{place}");
                 assert_told(answers[0].outcome().unwrap(), step, &place);
                 let limit = Arc::clone(&limit);
                 charged[number] =

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tidegate::{
-    Algorithm, Answer, Charge, ChargeMode, ClientStates, Key, Limit, Outcome, Quota, Refund, Span,
-    Store, Timestamp,
+    Algorithm, Charge, ChargeMode, ChargeResult, ClientStates, Key, Limit, Outcome, Quota, Refund,
+    Span, Store, Timestamp,
 };
 
 use super::Bench;
@@ -305,10 +305,10 @@ impl Walk {
 
 impl Bench {
     /// What the scripts answer, all asked at once.
-    fn ask(&self, walk: &Walk, asks: &[Ask]) -> Vec<Vec<Answer>> {
+    fn ask(&self, walk: &Walk, asks: &[Ask]) -> Vec<Vec<ChargeResult>> {
         let charge = |client: &usize, cost: u64| {
             let Client { key, limit, .. } = &walk.clients[*client];
-            Charge { key: *key, shared: *key, limit, cost, alone: false }
+            Charge { key: *key, overflow_key: *key, limit, cost, independent: false }
         };
         let answers = asks.iter().map(|ask| {
             let (cost, times) = match ask {
@@ -339,7 +339,7 @@ impl Bench {
 }
 
 /// Whether the same outcomes were told, in whatever order.
-fn are_alike(told: &[Answer], expected: &[Outcome]) -> bool {
+fn are_alike(told: &[ChargeResult], expected: &[Outcome]) -> bool {
     let mut expected: Vec<Option<&Outcome>> = expected.iter().map(Some).collect();
     let found = told.iter().all(|answer| {
         let place = expected.iter().position(|outcome| *outcome == answer.outcome());
@@ -367,7 +367,9 @@ fn a_random_walk_through_lua_and_through_rust_agrees_at_every_step() {
             let expected = walk.answer(ask);
             let agree = match ask {
                 Ask::Alike { .. } => are_alike(told, &expected),
-                Ask::Stack { .. } => told.iter().map(Answer::outcome).eq(expected.iter().map(Some)),
+                Ask::Stack { .. } => {
+                    told.iter().map(ChargeResult::outcome).eq(expected.iter().map(Some))
+                }
             };
             assert!(
                 agree,

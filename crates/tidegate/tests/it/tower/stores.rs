@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidegate::{
-    Answer, Answers, Charge, ChargeMode, Clock, Key, Keyer, MemoryStore, Refund, Store, StoreError,
+    Charge, ChargeMode, ChargeResult, ChargeResults, Clock, Key, Keyer, MemoryStore, Refund, Store,
+    StoreError,
 };
 use tokio::task::yield_now;
 
@@ -22,9 +23,9 @@ impl Store for Down {
         Keyer::Local { seed: [0; 32] }
     }
 
-    async fn charge(&self, charges: &[Charge<'_>], _: ChargeMode) -> Answers {
+    async fn charge(&self, charges: &[Charge<'_>], _: ChargeMode) -> ChargeResults {
         yield_now().await;
-        charges.iter().map(|_| Answer::Failed(Self::error())).collect()
+        charges.iter().map(|_| ChargeResult::Failed(Self::error())).collect()
     }
 
     async fn refund(&self, _: &[Refund]) -> Result<usize, StoreError> {
@@ -60,7 +61,7 @@ impl Store for Slow {
         self.memory.keyer()
     }
 
-    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Answers {
+    async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> ChargeResults {
         let outcomes = self.memory.charge(charges, mode).await;
         yield_now().await;
         outcomes

@@ -19,7 +19,7 @@ fn limit(quota: Quota) -> Arc<Limit> {
 }
 
 fn charge(key: Key, limit: &Arc<Limit>, cost: u64) -> Charge<'_> {
-    Charge { key, shared: Key::from_u128(0), limit, cost, alone: false }
+    Charge { key, overflow_key: Key::from_u128(0), limit, cost, independent: false }
 }
 
 impl MemoryStore {
