@@ -71,6 +71,7 @@ pub struct UndecidedRule {
 
 impl Decision {
     /// Makes a decision of the outcomes of all rules.
+    #[inline]
     #[must_use]
     pub fn of(rule_outcomes: RuleOutcomes) -> Self {
         let denies = |rule: &RuleOutcome| !rule.shadow && !rule.outcome.is_allowed();

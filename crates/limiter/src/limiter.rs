@@ -200,7 +200,7 @@ impl<S: Store> Limiter<S> {
     /// # Panics
     /// The target is a rule that does not exist.
     pub async fn check<'a, 'q: 'a>(&self, request: impl Into<CheckRequest<'a, 'q>>) -> Decision {
-        self.check_with_receipt(request).await.0
+        self.check_into(request.into(), None).await
     }
 
     /// As [`check`](Self::check), with a receipt to undo it.
@@ -211,13 +211,23 @@ impl<S: Store> Limiter<S> {
         &self,
         request: impl Into<CheckRequest<'a, 'q>>,
     ) -> (Decision, Receipt) {
-        let check = request.into();
-        if let Some(decision) = self.blocked(check.request) {
-            return (decision, Receipt::default());
-        }
-        let (decision, receipt) = self.charge(self.inner.planner.plan(&check)).await;
-        self.record_denials(&check, &decision);
+        let mut receipt = Receipt::default();
+        let decision = self.check_into(request.into(), Some(&mut receipt)).await;
         (decision, receipt)
+    }
+
+    async fn check_into(
+        &self,
+        check: CheckRequest<'_, '_>,
+        receipt: Option<&mut Receipt>,
+    ) -> Decision {
+        if let Some(decision) = self.blocked(check.request) {
+            return decision;
+        }
+        let mut charges = self.inner.planner.plan(&check);
+        let decision = self.charge(&mut charges, receipt).await;
+        self.record_denials(&check, &decision);
+        decision
     }
 
     /// As [`check`](Self::check), charging one rule alone, whether or not it matches.
@@ -275,7 +285,7 @@ impl<S: Store> Limiter<S> {
         for charge in &mut charges {
             (charge.mode, charge.cost) = (ChargeMode::Peek, 0);
         }
-        self.charge(charges).await.0
+        self.charge(&mut charges, None).await
     }
 
     /// As [`check`](Self::check), with a guard for the slots in flight that the request took: they are
@@ -356,7 +366,7 @@ impl<S: Store> Limiter<S> {
         let limits =
             charges.iter().map(|charge| charge.limit.waiting_at_most(max_wait).map(Arc::new));
         let limits: SmallVec<[Option<Arc<Limit>>; 4]> = limits.collect();
-        let charges: RuleCharges<'_> = charges
+        let mut charges: RuleCharges<'_> = charges
             .into_iter()
             .zip(&limits)
             .map(|(charge, limit)| RuleCharge {
@@ -364,7 +374,8 @@ impl<S: Store> Limiter<S> {
                 ..charge
             })
             .collect();
-        let (decision, mut receipt) = self.charge(charges).await;
+        let mut receipt = Receipt::default();
+        let decision = self.charge(&mut charges, Some(&mut receipt)).await;
         self.record_denials(&check, &decision);
         let Inner { store, clock, coordinator, .. } = &*self.inner;
         if decision.is_allowed() {

@@ -83,6 +83,7 @@ pub fn may_be_secret(attribute: &str) -> bool {
 }
 
 /// The value of an attribute that the request has and that is not empty.
+#[inline]
 pub(crate) fn present<'q>(request: &'q Request<'_>, attribute: &str) -> Option<&'q str> {
     request.get(attribute).filter(|value| !value.is_empty())
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Limit, Part, Quota, QuotaError, Request, Timestamp};
 
 use crate::accuracy::Accuracy;
@@ -289,6 +288,7 @@ impl Rule {
 
     /// The name, shared without a copy.
     #[must_use]
+    #[inline]
     pub fn shared_name(&self) -> Arc<str> {
         Arc::clone(&self.name)
     }
@@ -400,21 +400,32 @@ impl Rule {
 
     /// The limit for a request: that of the first override that matches, has not ended at `now` and
     /// includes the client, else that of the request's tier, else the rule's own.
+    #[inline]
     #[must_use]
     pub fn limit_for(&self, request: &Request<'_>, now: Timestamp) -> Applied<'_> {
         let tiers = self.tiers.as_ref();
-        self.overrides
-            .applied(request, now, || self.draw(request))
+        self.overridden(request, now)
             .or_else(|| tiers.and_then(|tiers| tiers.applied(request)))
             .unwrap_or(Applied { limit: &self.limit, because: Because::Rule })
+    }
+
+    #[inline]
+    fn overridden(&self, request: &Request<'_>, now: Timestamp) -> Option<Applied<'_>> {
+        if self.overrides().is_empty() {
+            return None;
+        }
+        self.overrides.applied(request, now, || self.draw(request))
     }
 
     /// The parts of the client's key, one for each entry of `per`.
     ///
     /// An empty value counts as absent, so that sending one does not make another client.
-    #[must_use]
-    pub fn parts<'q>(&self, request: &'q Request<'_>) -> SmallVec<[Part<'q>; 4]> {
-        self.per.iter().map(|chain| chain.part(request)).collect()
+    #[inline]
+    pub fn parts<'q>(
+        &'q self,
+        request: &'q Request<'_>,
+    ) -> impl ExactSizeIterator<Item = Part<'q>> + Clone {
+        self.per.iter().map(|chain| chain.part(request))
     }
 
     /// The canonical form of the rule.

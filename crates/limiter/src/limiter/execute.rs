@@ -5,7 +5,7 @@ use tidegate_core::{Decision, DecisionStatus, Outcome, Request, RuleOutcomes, Sp
 
 use super::decide::RuleResults;
 use super::error::AcquireError;
-use super::plan::{RuleCharge, RuleCharges};
+use super::plan::RuleCharge;
 use super::receipt::{Receipt, RefundGuard};
 use super::{CheckRequest, Limiter};
 use crate::coordination::{Coordinator, LocalCharges};
@@ -57,40 +57,54 @@ impl CheckBatch<'_> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Charges one request to all of its rules, or to none.
-    pub(super) async fn charge(&self, mut charges: RuleCharges<'_>) -> (Decision, Receipt) {
+    /// Charges one request to all of its rules, or to none. Adds the charges to the receipt, if the
+    /// caller has one.
+    ///
+    /// Charges and receipt are borrowed: each of them has hundreds of bytes, and a future that owns them
+    /// copies them several times.
+    pub(super) async fn charge(
+        &self,
+        charges: &mut [RuleCharge<'_>],
+        mut receipt: Option<&mut Receipt>,
+    ) -> Decision {
         let Some(mode) = charges.first().map(|charge| charge.mode) else {
-            return (Decision::of(RuleOutcomes::new()), Receipt::default());
+            return Decision::of(RuleOutcomes::new());
         };
-        if let [charge] = charges.as_slice()
+        if let [charge] = charges
             && !self.uses_coordinator(charge)
         {
-            let answers = self.inner.store.charge(&[charge.charge()], charge.mode).await;
+            let answers = self.inner.store.charge(&[charge.charge()], mode).await;
             if let [ChargeResult::Outcome(outcome)] = answers.as_slice() {
-                return self.decide_single(charge, outcome);
+                return self.decide_single(charge, outcome, receipt);
             }
-            return self.decide_charged(&charges, &answers, mode);
+            return self.decide_charged(charges, &answers, mode, receipt);
         }
-        self.inner.planner.order(&mut charges);
-        let (answers, local_charges) = self.charge_rules(&charges, mode).await;
-        let (decision, mut receipt) = self.decide_charged(&charges, &answers, mode);
-        if decision.is_allowed() {
-            receipt.local_charges = local_charges;
-        } else {
+        self.inner.planner.order(charges);
+        let (answers, local_charges) = self.charge_rules(charges, mode).await;
+        let decision = self.decide_charged(charges, &answers, mode, receipt.as_deref_mut());
+        if !decision.is_allowed() {
             self.roll_back_detached(local_charges);
+        } else if let Some(receipt) = receipt {
+            receipt.local_charges = local_charges;
         }
-        (decision, receipt)
+        decision
     }
 
     /// Decides a request with one rule that the store answered, the most frequent case.
     #[inline]
-    fn decide_single(&self, charge: &RuleCharge<'_>, outcome: &Outcome) -> (Decision, Receipt) {
+    fn decide_single(
+        &self,
+        charge: &RuleCharge<'_>,
+        outcome: &Outcome,
+        receipt: Option<&mut Receipt>,
+    ) -> Decision {
         self.inner.fallback.record_success(charge);
+        if let (Some(receipt), Some(slip)) = (receipt, outcome.slip()) {
+            receipt.refunds.push(charge.refund(Some(slip)));
+        }
         let mut outcomes = RuleOutcomes::new();
         outcomes.push(charge.rule_outcome(outcome));
-        let mut receipt = Receipt::default();
-        receipt.refunds.extend(outcome.slip().map(|slip| charge.refund(Some(slip))));
-        (Decision::of(outcomes), receipt)
+        Decision::of(outcomes)
     }
 
     /// Decides by the store's answers and, where it failed, by `on_store_failure`.
@@ -99,25 +113,24 @@ impl<S: Store> Limiter<S> {
         charges: &[RuleCharge<'_>],
         answers: &ChargeResults,
         mode: ChargeMode,
-    ) -> (Decision, Receipt) {
+        mut receipt: Option<&mut Receipt>,
+    ) -> Decision {
         let results = self.inner.fallback.apply(&*self.inner.store, charges, answers, mode);
-        let refunds = charges.iter().zip(answers).filter_map(|(charge, answer)| {
-            let slip = answer.outcome()?.slip()?;
-            Some(charge.refund(Some(slip)))
-        });
-        let refunds: SmallVec<[Refund; 2]> = refunds.collect();
         let decision = results.decision(charges, 0);
-        if decision.is_allowed() || refunds.is_empty() {
-            return (decision, Receipt { refunds, ..Receipt::default() });
+        let mut refunds = Vec::new();
+        for (charge, answer) in charges.iter().zip(answers) {
+            let Some(slip) = answer.outcome().and_then(Outcome::slip) else { continue };
+            if !decision.is_allowed() && charge.is_enforced() {
+                // A rule denied without the store, after this one had been charged in it.
+                refunds.push(charge.refund(Some(slip)));
+            } else if let Some(receipt) = &mut receipt {
+                receipt.refunds.push(charge.refund(Some(slip)));
+            }
         }
-        // A rule denied without the store, after others had been charged in it.
-        let is_enforced = |refund: &Refund| {
-            let charge = charges.iter().find(|charge| charge.key == refund.key);
-            charge.is_some_and(RuleCharge::is_enforced)
-        };
-        let (back, kept) = refunds.into_iter().partition(is_enforced);
-        self.refund_detached(Receipt { refunds: back, ..Receipt::default() });
-        (decision, Receipt { refunds: kept, ..Receipt::default() })
+        if !refunds.is_empty() {
+            self.inner.store.refund_detached(refunds);
+        }
+        decision
     }
 
     /// Checks several requests together, except those that are blocked.
@@ -273,7 +286,9 @@ impl<S: Store> Limiter<S> {
                 return Err(AcquireError::Blocked(decision));
             }
             // A client that waits as it should does not deserve a penalty: no denial counts.
-            let (decision, receipt) = self.charge(self.inner.planner.plan(&request.into())).await;
+            let mut charges = self.inner.planner.plan(&request.into());
+            let mut receipt = Receipt::default();
+            let decision = self.charge(&mut charges, Some(&mut receipt)).await;
             // Read after the check: a wait counted from before it would end too early.
             let now = self.inner.clock.now();
             let wait = match decision.status() {

@@ -136,19 +136,22 @@ impl ChargePlanner {
     pub(super) fn plan<'r>(&'r self, check: &CheckRequest<'r, '_>) -> RuleCharges<'r> {
         let request = check.request;
         let applies = |index: RuleIndex| self.rule(index).reaches(request);
+        let mut charges = RuleCharges::new();
         match check.target {
             CheckTarget::AllMatching => {
-                let matching = self.rules.matching_indices(request);
-                matching.iter().map(|index| self.plan_rule(*index, request)).collect()
+                for index in &self.rules.matching_indices(request) {
+                    charges.push(self.plan_rule(*index, request));
+                }
             }
             CheckTarget::Rule(index) if applies(index) => {
-                [self.plan_rule(index, request)].into_iter().collect()
+                charges.push(self.plan_rule(index, request));
             }
             CheckTarget::RuleWithLimit(index, limit) if applies(index) => {
-                [self.plan_with_limit(index, request, limit)].into_iter().collect()
+                charges.push(self.plan_with_limit(index, request, limit));
             }
-            CheckTarget::Rule(_) | CheckTarget::RuleWithLimit(..) => RuleCharges::new(),
+            CheckTarget::Rule(_) | CheckTarget::RuleWithLimit(..) => {}
         }
+        charges
     }
 
     /// Plans the charge of one rule, under the limit that it has for the request.
