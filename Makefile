@@ -14,6 +14,7 @@
 # make fuzz     each fuzz target for a minute
 # make pictures  docs/images, taken in a real browser beside a server under load
 # make reference  docs/reference, from the code that reads rules and configurations
+# make openapi  crates/api/openapi.json, from the types and operations in crates/api
 # make proto    crates/proto/src/generated, from the messages in crates/proto/proto
 # make deny     licences, sources and banned crates of all dependencies
 
@@ -21,7 +22,7 @@ CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 SECONDS ?= 600
 
-.PHONY: test test-all setup format lint tests doctests docs bench bench-doors bench-gateway bench-reload instructions frontier faults model soak soak-faults fuzz pictures reference proto deny
+.PHONY: test test-all setup format lint tests doctests docs bench bench-doors bench-gateway bench-reload instructions frontier faults model soak soak-faults fuzz pictures reference openapi proto deny
 
 test: setup
 	@tools/run-tests.py
@@ -95,6 +96,9 @@ pictures: setup
 
 reference:
 	TIDEGATE_REFERENCE=write $(CARGO) test --locked -p tidegate-cli --bin tidegate -- the_committed_reference_is_not_stale
+
+openapi:
+	TIDEGATE_OPENAPI=write $(CARGO) test --locked -p tidegate-api --all-features --lib -- committed_document_is_current
 
 proto:
 	TIDEGATE_PROTO=write $(CARGO) test --locked -p tidegate-proto --lib -- generated_code_is_current

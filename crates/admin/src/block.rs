@@ -17,7 +17,7 @@ use tidegate_net::http::response::{self, Body, JSON};
 use tidegate_rules::NetworkError;
 use tidegate_service::store::AnyStore;
 
-use self::entries::{Shown, list, of_id};
+use self::entries::{block_entry, list, of_id};
 
 const ALLOWED: &str = "GET, HEAD, POST, DELETE, OPTIONS";
 
@@ -48,7 +48,7 @@ pub(super) async fn answer(
                 false => remove(blocks, now, json, from),
             };
             match changed {
-                Ok(entry) => response::json(200, JSON, &Shown::of(&entry, now)),
+                Ok(entry) => response::json(200, JSON, &block_entry(&entry, now)),
                 Err(refusal) => refusal.response(),
             }
         }

@@ -6,7 +6,7 @@
 use clap::ValueEnum;
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
-use serde::Serialize;
+use tidegate_api::LabReport;
 use tidegate_core::{CallError, Quota, Span, quote};
 use tidegate_net::http::body;
 use tidegate_net::http::json::{Json, fields, text};
@@ -44,15 +44,6 @@ const FIELDS: [&str; 15] = [
     "seed",
 ];
 
-/// What was found, and how long that took.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Found {
-    #[serde(flatten)]
-    report: SimulationReport,
-    took_micros: u64,
-}
-
 /// Answers `POST /v1/lab`.
 pub(super) async fn answer(admin: &Admin, request: Request<Incoming>) -> Response<Body> {
     if let Some(refusal) = response::unless_post(request.method()) {
@@ -84,7 +75,7 @@ pub(super) async fn answer(admin: &Admin, request: Request<Incoming>) -> Respons
     match ran(plan).await {
         Some(report) => {
             let took_micros = clock.now().since(started).as_micros();
-            response::json(200, JSON, &Found { report, took_micros })
+            response::json(200, JSON, &LabReport { result: report.result, took_micros })
         }
         None => response::problem(StatusCode::INTERNAL_SERVER_ERROR, "the simulation broke off"),
     }

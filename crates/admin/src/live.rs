@@ -1,12 +1,11 @@
 //! `/v1/live`: what happens now, second by second.
 
 use hyper::Response;
-use serde::Serialize;
+use tidegate_api::{LiveReport, RuleActivity};
 use tidegate_core::{CallError, quote};
 use tidegate_net::http::response::{self, Body, JSON};
 use tidegate_service::active_rules::ActiveRules;
-use tidegate_service::live::{Second, second};
-use tidegate_service::stats::PerOutcome;
+use tidegate_service::live::second;
 use tidegate_service::store::AnyStore;
 
 use crate::{Admin, query};
@@ -20,12 +19,12 @@ pub(super) fn answer(admin: &Admin, now: &ActiveRules, query: Option<&str>) -> R
     let (live, service, limiter) = (&admin.live, &admin.service, now.limiter());
     let rates = live.rates();
     let said = service.stats().counters.sample(now).rules;
-    let rules = said.iter().map(|(rule, total)| Rule {
-        rule,
+    let rules = said.iter().map(|(rule, total)| RuleActivity {
+        rule: &**rule,
         total: *total,
         per_second: rates.get(rule).copied().unwrap_or_default(),
     });
-    let shown = Shown {
+    let report = LiveReport {
         node: admin.manager.node(),
         release: env!("CARGO_PKG_VERSION"),
         started: second(live.started()),
@@ -37,11 +36,11 @@ pub(super) fn answer(admin: &Admin, now: &ActiveRules, query: Option<&str>) -> R
             AnyStore::Memory(_) => "memory",
             AnyStore::Redis(_) => "redis",
         },
-        blocked: limiter.blocks().usage().entries,
+        blocked: limiter.blocks().usage().entries as u64,
         seconds: live.seconds(since),
         rules: rules.collect(),
     };
-    response::json(200, JSON, &shown)
+    response::json(200, JSON, &report)
 }
 
 /// After which second; without a word all that are kept.
@@ -49,33 +48,4 @@ fn since(query: Option<&str>) -> Result<u64, CallError> {
     let [since] = query::known(query, ["since"], "since")?;
     let Some(since) = since else { return Ok(0) };
     since.parse().map_err(|_| CallError::invalid("since", quote(&since), "Unix seconds"))
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Shown<'a> {
-    node: &'a str,
-    release: &'static str,
-    /// Unix seconds, as all times here.
-    started: u64,
-    ready: bool,
-    at: u64,
-    rules_version: u64,
-    rules_hash: &'a str,
-    store: &'static str,
-    /// Entries of the block list.
-    blocked: usize,
-    /// Whole seconds, the oldest first.
-    seconds: Vec<Second>,
-    rules: Vec<Rule<'a>>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Rule<'a> {
-    rule: &'a str,
-    /// Since the start, or since the rule came.
-    total: PerOutcome<u64>,
-    /// Over the last ten seconds.
-    per_second: PerOutcome<f64>,
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
-use serde::Serialize;
+use tidegate_api::{DocumentError, InvalidRules, VersionConflict};
 use tidegate_net::http::response::{self, Body};
 use tidegate_rules::RuleError;
 use tidegate_service::active_rules::ActiveRules;
@@ -62,8 +62,9 @@ fn refused(error: &PushError) -> Response<Body> {
         PushError::Invalid(error) => invalid(error),
         PushError::Conflict { found } => {
             let version = found.as_ref().map_or(0, |found| found.number);
-            let more = Met { version };
-            response::problem_and(StatusCode::PRECONDITION_FAILED, &error.to_string(), &more)
+            let (status, detail) = (StatusCode::PRECONDITION_FAILED, error.to_string());
+            let problem = response::problem_body(status, &detail);
+            response::problem_json(status, &VersionConflict { problem, version })
         }
         PushError::Store(error) => {
             let detail = format!("not confirmed by the store: {error}");
@@ -74,37 +75,23 @@ fn refused(error: &PushError) -> Response<Body> {
 
 /// What is wrong with a document, line by line.
 fn invalid(error: &ConfigError) -> Response<Body> {
-    let errors = match error {
-        ConfigError::Rules(errors) => errors.iter().map(Wrong::of).collect(),
-        other => vec![Wrong { line: None, message: other.to_string() }],
+    let errors: Vec<DocumentError<String>> = match error {
+        ConfigError::Rules(errors) => errors.iter().map(document_error).collect(),
+        other => vec![DocumentError { line: None, message: other.to_string() }],
     };
     let detail = match errors.len() {
         1 => "the document has an error".to_owned(),
         count => format!("the document has {count} errors"),
     };
-    response::problem_and(StatusCode::UNPROCESSABLE_ENTITY, &detail, &Wrongs { errors })
+    let problem = response::problem_body(StatusCode::UNPROCESSABLE_ENTITY, &detail);
+    let errors = errors
+        .iter()
+        .map(|error| DocumentError { line: error.line, message: &*error.message })
+        .collect();
+    response::problem_json(StatusCode::UNPROCESSABLE_ENTITY, &InvalidRules { problem, errors })
 }
 
-/// The version that is there instead of the expected one.
-#[derive(Serialize)]
-struct Met {
-    version: u64,
-}
-
-#[derive(Serialize)]
-struct Wrongs {
-    errors: Vec<Wrong>,
-}
-
-#[derive(Serialize)]
-struct Wrong {
-    line: Option<u64>,
-    message: String,
-}
-
-impl Wrong {
-    fn of(error: &RuleError) -> Self {
-        // The line stands beside it, and what the document is called is of no use here.
-        Self { line: error.line(), message: error.without_place() }
-    }
+fn document_error(error: &RuleError) -> DocumentError<String> {
+    // The line is a field of its own, and the name of the document is of no use here.
+    DocumentError { line: error.line(), message: error.without_place() }
 }

@@ -1,7 +1,9 @@
 //! A client of a rule, and how it stands.
 
+use std::borrow::Cow;
+
 use hyper::{Response, StatusCode};
-use serde::Serialize;
+use tidegate_api::{ClientName, ClientStatus};
 use tidegate_core::{CallError, Request, RuleIndex, quote};
 use tidegate_limiter::{CheckRequest, CheckTarget, Limiter, StoreError};
 use tidegate_net::http::response::{self, Body, JSON};
@@ -55,10 +57,10 @@ impl<'a> Asked<'a> {
         let outcome = look.rule_outcomes().first().map(|rule| rule.outcome);
         let wait = outcome.and_then(|outcome| outcome.retry_after());
         let wait = block.as_ref().map(|block| block.retry_after).max(wait);
-        let standing = Standing {
-            rule: self.rule.name(),
-            id: client.as_ref().map(top::Client::id),
-            client: client.and_then(|client| client.name),
+        let status = ClientStatus {
+            rule: Cow::from(self.rule.name()),
+            id: client.as_ref().map(|client| client.id().into()),
+            client: client.as_ref().and_then(|client| client.name.as_ref()).map(client_name),
             allowed: block.is_none() && outcome.is_none_or(|outcome| outcome.is_allowed()),
             limit: outcome.map(|outcome| outcome.limit),
             remaining: outcome.map(|outcome| outcome.remaining),
@@ -66,7 +68,7 @@ impl<'a> Asked<'a> {
             retry_after: wait.map(|wait| wait.as_secs_ceil()),
             blocked: block.is_some(),
         };
-        response::json(200, JSON, &standing)
+        response::json(200, JSON, &status)
     }
 }
 
@@ -90,26 +92,15 @@ pub(super) fn unconfirmed(error: &StoreError) -> Response<Body> {
     response::problem(StatusCode::SERVICE_UNAVAILABLE, &detail)
 }
 
-/// How a client stands, as it is told. A rule that is off says nothing of limits.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Standing<'a> {
-    rule: &'a str,
-    /// What the block list calls it; null for what all clients share.
-    id: Option<String>,
-    /// What the rule calls it; null when that is not to be shown.
-    client: Option<tidegate_rules::ClientName>,
-    allowed: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remaining: Option<u64>,
-    /// Unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reset_time: Option<u64>,
-    /// Seconds, while nothing is allowed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after: Option<u64>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    blocked: bool,
+/// Returns the JSON of a client's name.
+pub(super) fn client_name(name: &tidegate_rules::ClientName) -> ClientName<Cow<'_, str>> {
+    match name {
+        tidegate_rules::ClientName::Value(value) => ClientName::Value(Cow::from(&**value)),
+        tidegate_rules::ClientName::Parts(parts) => {
+            let pair = |(name, value): &'_ (Box<str>, Box<str>)| {
+                (name.to_string().into(), value.to_string().into())
+            };
+            ClientName::Parts(parts.iter().map(pair).collect())
+        }
+    }
 }

@@ -1,8 +1,9 @@
 //! `/v1/top`: who comes most, and who is denied most.
 
+use std::borrow::Cow;
+
 use hyper::Response;
-use serde::Serialize;
-use serde::ser::{SerializeMap, Serializer};
+use tidegate_api::{ClientRanking, RankedClient};
 use tidegate_core::{CallError, quote};
 use tidegate_net::http::response::{self, Body, JSON};
 use tidegate_rules::Rule;
@@ -11,6 +12,7 @@ use tidegate_service::service::{Service, unknown_rule};
 use tidegate_service::top::{By, Ranked, Top};
 
 use crate::query;
+use crate::standing::client_name;
 
 const USUAL: usize = 20;
 const MOST: usize = 1_000;
@@ -30,16 +32,15 @@ pub(super) fn answer(
     let (rules, indices) = (active_rules.limiter().rules(), active_rules.counter_ids().by_number());
     // A rule that is gone is not asked about any more.
     let rule = |ranked: &Ranked| rules.get(*indices.get(&ranked.place)?).map(Rule::name);
-    let shown = |ranked| Some(Shown { by, ranked, rule: rule(ranked)? });
-    let clients = first.iter().filter_map(shown).collect();
+    let clients = first.iter().filter_map(|ranked| Some(ranked_client(by, ranked, rule(ranked)?)));
     let since = Top::since(now);
-    let list = List {
-        by: name(by),
+    let ranking = ClientRanking {
+        by: name(by).into(),
         since: since.as_secs_ceil(),
         seconds: now.since(since).as_secs_ceil(),
-        clients,
+        clients: clients.collect(),
     };
-    response::json(200, JSON, &list)
+    response::json(200, JSON, &ranking)
 }
 
 fn asked(by: &ActiveRules, query: Option<&str>) -> Result<(By, Option<usize>, usize), CallError> {
@@ -56,43 +57,25 @@ fn asked(by: &ActiveRules, query: Option<&str>) -> Result<(By, Option<usize>, us
     Ok((by, place.transpose()?, limit))
 }
 
+/// Returns the JSON of a client in a ranking.
+fn ranked_client<'a>(by: By, ranked: &'a Ranked, rule: &'a str) -> RankedClient<Cow<'a, str>> {
+    let (requests, denials) = match by {
+        By::Traffic => (Some(ranked.count), None),
+        By::Denials => (None, Some(ranked.count)),
+    };
+    RankedClient {
+        rule: rule.into(),
+        id: ranked.client.id().into(),
+        client: ranked.client.name.as_ref().map(client_name),
+        requests,
+        denials,
+        at_least: ranked.at_least,
+    }
+}
+
 const fn name(by: By) -> &'static str {
     match by {
         By::Traffic => "traffic",
         By::Denials => "denials",
-    }
-}
-
-#[derive(Serialize)]
-struct List<'a> {
-    by: &'static str,
-    /// Unix seconds.
-    since: u64,
-    seconds: u64,
-    clients: Vec<Shown<'a>>,
-}
-
-/// `{"rule":"login","id":"192.0.2.7/32","client":"192.0.2.7","requests":120,"atLeast":118}`.
-struct Shown<'a> {
-    by: By,
-    ranked: &'a Ranked,
-    rule: &'a str,
-}
-
-impl Serialize for Shown<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Ranked { client, count, at_least, .. } = self.ranked;
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("rule", self.rule)?;
-        map.serialize_entry("id", &client.id())?;
-        // Null when it is not to be shown.
-        map.serialize_entry("client", &client.name)?;
-        let counted = match self.by {
-            By::Traffic => "requests",
-            By::Denials => "denials",
-        };
-        map.serialize_entry(counted, count)?;
-        map.serialize_entry("atLeast", at_least)?;
-        map.end()
     }
 }

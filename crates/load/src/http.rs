@@ -7,8 +7,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use tidegate_api::{Attributes, CheckRequest, ProblemBody};
 
 use crate::reply::{ConnectionError, LoadReply};
 use crate::request::{LoadRequest, filled};
@@ -28,18 +27,14 @@ pub(crate) struct HttpMessage {
 
 impl HttpMessage {
     pub(crate) fn check(target: &LoadTarget, ask: &LoadRequest) -> Self {
-        let mut body = json!({"cost": ask.cost});
-        if let Some(rule) = &ask.rule {
-            body["rule"] = json!(rule);
-        }
-        if ask.attributes.is_empty() {
-            body["client"] = json!("{client}");
-        } else {
-            let pairs = ask.attributes.iter();
-            let pairs = pairs.map(|(name, value)| (name.clone(), Value::String(value.clone())));
-            body["attributes"] = Value::Object(pairs.collect::<Map<_, _>>());
-        }
-        let (path, body) = ("/v1/check".to_owned(), Some(body.to_string()));
+        let has_attributes = !ask.attributes.is_empty();
+        let check = CheckRequest {
+            rule: ask.rule.clone(),
+            client: (!has_attributes).then_some("{client}"),
+            attributes: has_attributes.then(|| Attributes(ask.attributes.clone())),
+            cost: Some(ask.cost),
+        };
+        let (path, body) = ("/v1/check".to_owned(), serde_json::to_string(&check).ok());
         Self { path, authority: target.authority(), headers: Vec::new(), body }
     }
 
@@ -136,13 +131,11 @@ async fn read(mut body: Incoming) -> Result<Vec<u8>, hyper::Error> {
 
 /// Describes a rejection: `status 404: rule: found "x", wanted …`.
 fn told(status: StatusCode, start: &[u8]) -> String {
-    #[derive(Deserialize)]
-    struct Problem {
-        detail: String,
-    }
     match serde_json::from_slice(start) {
-        Ok(Problem { detail }) => format!("status {}: {detail}", status.as_u16()),
-        Err(_) => format!("status {}", status.as_u16()),
+        Ok(ProblemBody::<String> { detail, .. }) if !detail.is_empty() => {
+            format!("status {}: {detail}", status.as_u16())
+        }
+        _ => format!("status {}", status.as_u16()),
     }
 }
 

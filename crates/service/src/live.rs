@@ -5,13 +5,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use serde::Serialize;
+use tidegate_api::{CallTimes, LiveSecond, PerOutcome};
 use tidegate_core::{Span, Timestamp};
 use tidegate_redis::Latency;
 
 use crate::service::Service;
 use crate::stats::quantile::quantile;
-use crate::stats::{Checks, PerOutcome, Sample, since};
+use crate::stats::{Sample, checks_since, since};
 use crate::store::AnyStore;
 
 /// How many seconds are kept.
@@ -31,7 +31,7 @@ struct Seen {
     /// The last moments, oldest first; never empty.
     moments: VecDeque<Moment>,
     /// What came between two of them, oldest first.
-    seconds: VecDeque<Second>,
+    seconds: VecDeque<LiveSecond>,
 }
 
 /// What had been counted when.
@@ -41,29 +41,6 @@ struct Moment {
     sample: Sample,
     /// Calls of each server of the store by how long they took.
     calls: Vec<(String, [u64; Latency::CLASSES])>,
-}
-
-/// One whole second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Second {
-    /// When it began, in Unix time.
-    pub(crate) at: u64,
-    #[serde(flatten)]
-    pub(crate) checks: Checks,
-    /// Answers of rules that allow what they could not ask the store about.
-    pub(crate) failed_open: u64,
-    /// How long half of the checks took at most, and 99 in a hundred; nothing without checks.
-    pub(crate) p50_micros: Option<u64>,
-    pub(crate) p99_micros: Option<u64>,
-}
-
-/// The usual and the unusual time of calls in the last seconds; nothing if there were none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Usual {
-    p50_micros: Option<u64>,
-    p99_micros: Option<u64>,
 }
 
 impl Live {
@@ -103,7 +80,7 @@ impl Live {
     fn look(&self, moment: Moment) {
         let mut seen = self.seen.lock();
         if let Some(before) = seen.moments.back() {
-            let second = Second::between(before, &moment);
+            let second = second_between(before, &moment);
             seen.seconds.push_back(second);
         }
         seen.moments.push_back(moment);
@@ -116,7 +93,7 @@ impl Live {
     }
 
     /// The seconds that are kept and began after `since`, oldest first.
-    pub fn seconds(&self, since: u64) -> Vec<Second> {
+    pub fn seconds(&self, since: u64) -> Vec<LiveSecond> {
         let seen = self.seen.lock();
         seen.seconds.iter().filter(|second| second.at > since).copied().collect()
     }
@@ -132,47 +109,45 @@ impl Live {
             first.sample.rules.iter().map(|(name, said)| (&**name, said)).collect();
         let rates = last.sample.rules.iter().map(|(name, said)| {
             // A rule that was not there began with nothing.
-            let since = before.get(&**name).map_or(*said, |before| said.since(before));
-            (Arc::clone(name), since.map(|count| tenths(count as f64 / seconds)))
+            let counts = before.get(&**name).map_or(*said, |before| said.zip_with(**before, since));
+            (Arc::clone(name), counts.map(|count| tenths(count as f64 / seconds)))
         });
         rates.collect()
     }
 
     /// How long calls of a server of the store took in the last ten seconds.
-    pub fn calls(&self, server: &str) -> Usual {
+    pub fn calls(&self, server: &str) -> CallTimes {
         let seen = self.seen.lock();
         let counts = |moment: Option<&Moment>| {
             let calls = moment?.calls.iter().find(|(name, _)| name == server);
             calls.map(|(_, counts)| *counts)
         };
-        let Some(last) = counts(seen.moments.back()) else { return Usual::default() };
+        let Some(last) = counts(seen.moments.back()) else { return CallTimes::default() };
         let first = counts(seen.moments.front()).unwrap_or_default();
         let calls: [u64; Latency::CLASSES] =
             std::array::from_fn(|class| since(last[class], first[class]));
         let bounds =
             Latency::BOUNDS.map(|bound| u64::try_from(bound.as_micros()).unwrap_or(u64::MAX));
-        Usual {
+        CallTimes {
             p50_micros: quantile(&bounds, &calls, 50),
             p99_micros: quantile(&bounds, &calls, 99),
         }
     }
 }
 
-impl Second {
-    fn between(before: &Moment, after: &Moment) -> Self {
-        let (sample, earlier) = (&after.sample, &before.sample);
-        let known: HashMap<&str, u64> =
-            earlier.rules.iter().map(|(name, said)| (&**name, said.failed_open)).collect();
-        let failed_open = sample.rules.iter().map(|(name, said)| {
-            since(said.failed_open, known.get(&**name).copied().unwrap_or_default())
-        });
-        Self {
-            at: second(after.at).saturating_sub(1),
-            checks: sample.checks.since(&earlier.checks),
-            failed_open: failed_open.sum(),
-            p50_micros: sample.micros_since(earlier, 50),
-            p99_micros: sample.micros_since(earlier, 99),
-        }
+fn second_between(before: &Moment, after: &Moment) -> LiveSecond {
+    let (sample, earlier) = (&after.sample, &before.sample);
+    let known: HashMap<&str, u64> =
+        earlier.rules.iter().map(|(name, said)| (&**name, said.failed_open)).collect();
+    let failed_open = sample.rules.iter().map(|(name, said)| {
+        since(said.failed_open, known.get(&**name).copied().unwrap_or_default())
+    });
+    LiveSecond {
+        at: second(after.at).saturating_sub(1),
+        checks: checks_since(&sample.checks, &earlier.checks),
+        failed_open: failed_open.sum(),
+        p50_micros: sample.micros_since(earlier, 50),
+        p99_micros: sample.micros_since(earlier, 99),
     }
 }
 

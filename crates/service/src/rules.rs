@@ -22,7 +22,7 @@ use tidegate_rules::RuleSet;
 pub use self::config::{RuleSource, RulesConfig, RulesRedis, RulesUrl};
 use self::config::{SAMPLE_NAME, SAMPLE_RULES};
 pub use self::manager::{PushError, RulesManager, RulesManagerDeps};
-pub use self::rule_view::RuleView;
+pub use self::rule_view::rule_view;
 pub use self::source::{NUMBER, follow_sources, start_from_source};
 pub use self::startup::{LoadedRules, Shared, node_name, reports};
 use crate::config_error::{ConfigError, read_file};

@@ -1,7 +1,5 @@
 //! How a node stands with its source of rules.
 
-use serde::{Deserialize, Serialize};
-
 /// What a node knows of its source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceStatus {
@@ -24,24 +22,4 @@ impl SourceStatus {
     pub(crate) fn is_behind(&self, number: u64) -> bool {
         self.latest > number || (self.problem.is_some() && !self.is_away && self.latest > 0)
     }
-}
-
-/// What a node says of itself to its fleet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct NodeReport {
-    /// The name of the node.
-    pub node: String,
-    /// The name of its source.
-    pub source: String,
-    /// The version that is active.
-    pub version: u64,
-    pub(crate) hash: String,
-    /// Whether the source has a later version.
-    pub behind: bool,
-    /// The reason why the latest document is not active.
-    pub problem: Option<String>,
-    /// When it said so, in Unix seconds.
-    #[serde(default)]
-    pub(crate) seen: u64,
 }

@@ -28,7 +28,7 @@ pub use faults::{FaultPlan, StoreOutage};
 pub use fleet::SyncPhase;
 pub use plan::SimulationPlan;
 pub use plot::TrafficPlot;
-pub use report::{AlignedPeak, OutageCounts, ReportLine, SimulationReport, Timeline};
+pub use report::SimulationReport;
 pub use scenario::Scenario;
 pub use spec::{AccuracyKind, AlgorithmKind, SimulationSpec, SpecError};
 pub use system::SystemUnderTest;

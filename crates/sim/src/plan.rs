@@ -3,10 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use tidegate_api::{SimulationLine, SimulationResult};
 use tidegate_core::Span;
 
 use crate::decider::ClientReply;
-use crate::report::{ReportLine, SimulationReport, lasting};
+use crate::report::{SimulationReport, lasting};
 use crate::stats::TrialStats;
 use crate::system::SystemUnderTest;
 use crate::traffic::{self, Arrival, TrafficLoad, TrafficShape};
@@ -87,12 +88,13 @@ impl SimulationPlan {
             let (name, most) = (&worst.name, worst.most);
             notes.push(format!("{name}: {most} within {within}, {pace:.0} per second"));
         }
-        SimulationReport { title, about, lines, shows_pace, notes }
+        let about = about.into_iter().map(|(word, meaning)| (word.to_owned(), meaning)).collect();
+        SimulationReport { result: SimulationResult { title, about, lines, notes }, shows_pace }
     }
 }
 
 impl Trial {
-    fn run(&self, load: &TrafficLoad, progress: &mut dyn FnMut(f64)) -> Vec<ReportLine> {
+    fn run(&self, load: &TrafficLoad, progress: &mut dyn FnMut(f64)) -> Vec<SimulationLine> {
         let first_limit = self.system.first_limit();
         let window = first_limit.map_or(Span::SECOND, |limit| limit.quota().window());
         let start = traffic::start(window);

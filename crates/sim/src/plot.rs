@@ -4,7 +4,9 @@
 
 use std::fmt::Write;
 
-use crate::report::{ReportLine, SimulationReport, lasting};
+use tidegate_api::SimulationLine;
+
+use crate::report::{SimulationReport, lasting};
 
 const WIDTH: f64 = 880.0;
 /// A panel for each line of the report, and room above the first.
@@ -48,14 +50,17 @@ pub(crate) struct PlotPanel<'r> {
 
 impl<'r> From<&'r SimulationReport> for TrafficPlot<'r> {
     fn from(report: &'r SimulationReport) -> Self {
-        let panel = |line: &'r ReportLine| PlotPanel {
+        let panel = |line: &'r SimulationLine| PlotPanel {
             name: line.name.clone(),
             note: format!("{} of {} admitted", line.admitted, line.offered),
             piece_seconds: line.timeline.piece_seconds,
             ends: None,
             series: (&line.timeline.offered, &line.timeline.admitted),
         };
-        Self { title: &report.title, panels: report.lines.iter().map(panel).collect() }
+        Self {
+            title: &report.result.title,
+            panels: report.result.lines.iter().map(panel).collect(),
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Statistics of one limit in a trial: counts, the worst window, and a timeline.
 
+use tidegate_api::{AlignedPeak, OutageCounts, SimulationLine, Timeline};
 use tidegate_core::{Bound, Limit, Span, Timestamp};
 
 use crate::faults::StoreOutage;
-use crate::report::{AlignedPeak, OutageCounts, ReportLine, Timeline};
 use crate::worst_window::WorstWindow;
 
 /// Number of steps of a timeline.
@@ -114,7 +114,7 @@ impl TrialStats {
     }
 
     /// Returns the report's line.
-    pub(crate) fn into_line(self, textbook: Option<u64>) -> ReportLine {
+    pub(crate) fn into_line(self, textbook: Option<u64>) -> SimulationLine {
         let (peak, window) = (self.worst.peak(), self.worst.window());
         let bound = self.limit.as_ref().map(|(_, bound)| *bound).filter(|_| !window.is_zero());
         let aligned = bound.and_then(|bound| bound.aligned);
@@ -122,7 +122,7 @@ impl TrialStats {
         let beyond = aligned.map_or(0, |aligned| aligned.most.saturating_sub(aligned.bound));
         let over = bound.map(|bound| peak.most.saturating_sub(bound.most).max(beyond));
         let [open, closed, local] = self.failures.map(|count| (count > 0).then_some(count));
-        ReportLine {
+        SimulationLine {
             name: self.name,
             limit: self.limit.map(|(limit, _)| limit),
             offered: self.offered,

@@ -3,11 +3,11 @@
 mod fleets;
 
 use proptest::prelude::*;
+use tidegate_api::SimulationLine;
 use tidegate_core::{Algorithm, Limit, Quota, Span};
 use tidegate_rules::{Accuracy, Every, MaxAhead, RuleSet, Synced};
 
 use super::plan::{RetryBehavior, Trial};
-use super::report::ReportLine;
 use super::spec::limit_rule;
 use super::traffic::{TrafficLoad, TrafficShape};
 use super::*;
@@ -17,7 +17,7 @@ fn ran(scenario: Scenario) -> SimulationReport {
 }
 
 fn admitted(report: &SimulationReport) -> Vec<(&str, u64)> {
-    report.lines.iter().map(|line| (line.name.as_str(), line.admitted)).collect()
+    report.result.lines.iter().map(|line| (line.name.as_str(), line.admitted)).collect()
 }
 
 /// A limit that one node keeps exactly.
@@ -36,10 +36,11 @@ fn trial(
     system: SystemUnderTest,
     again: Option<RetryBehavior>,
     load: TrafficLoad,
-) -> Vec<ReportLine> {
+) -> Vec<SimulationLine> {
     let trial = Trial { name: "it".to_owned(), system, retry: again, textbook: None };
     SimulationPlan { title: String::new(), about: Vec::new(), load, trials: vec![trial] }
         .run(&mut |_| {})
+        .result
         .lines
 }
 
@@ -53,7 +54,7 @@ fn a_boundary_attack_gets_twice_the_limit_from_a_fixed_window_and_once_from_a_lo
     let report = ran(Scenario::BoundaryAttack);
     let found = admitted(&report);
     assert!(found.contains(&("fixed_window", 40)) && found.contains(&("sliding_log", 20)));
-    let fixed = &report.lines[0];
+    let fixed = &report.result.lines[0];
     assert_eq!((fixed.most, fixed.within_seconds), (40, 0.15));
     assert_eq!(fixed.pace().unwrap().round(), 267.0);
     insta::assert_snapshot!("boundary-attack", report);
@@ -62,10 +63,10 @@ fn a_boundary_attack_gets_twice_the_limit_from_a_fixed_window_and_once_from_a_lo
 #[test]
 fn nodes_that_tell_late_admit_what_the_textbook_expects() {
     let report = ran(Scenario::SyncLag);
-    let counts: Vec<u64> = report.lines.iter().map(|line| line.admitted).collect();
+    let counts: Vec<u64> = report.result.lines.iter().map(|line| line.admitted).collect();
     assert_eq!(counts, [60, 108, 180, 132]);
     // The last one is how nodes ask: the first of them hears of the others a sync later.
-    assert!(report.lines[..3].iter().all(|line| line.textbook == Some(line.admitted)));
+    assert!(report.result.lines[..3].iter().all(|line| line.textbook == Some(line.admitted)));
     insta::assert_snapshot!("sync-lag", report);
 }
 
@@ -86,7 +87,7 @@ fn with_max_ahead_nodes_exceed_the_limit_by_that_each_at_the_most() {
 #[test]
 fn a_burst_passes_where_there_is_room_for_it() {
     let report = ran(Scenario::Burst);
-    assert_eq!(report.lines[0].admitted, 30);
+    assert_eq!(report.result.lines[0].admitted, 30);
     insta::assert_snapshot!("burst", report);
 }
 
@@ -115,9 +116,9 @@ fn all_of_it_is_in_json_with_what_happened_over_time() {
 #[test]
 fn a_picture_has_a_panel_for_each_line_and_names_are_text() {
     let mut report = ran(Scenario::Burst);
-    report.lines[0].name = "<script>&".to_owned();
+    report.result.lines[0].name = "<script>&".to_owned();
     let picture = TrafficPlot::from(&report).svg();
-    assert_eq!(picture.matches("class=\"admitted\" d=").count(), report.lines.len());
+    assert_eq!(picture.matches("class=\"admitted\" d=").count(), report.result.lines.len());
     assert!(picture.contains("&lt;script&gt;&amp;") && !picture.contains("<script>"));
     assert!(picture.contains("prefers-color-scheme:dark"));
 }

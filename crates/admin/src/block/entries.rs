@@ -1,10 +1,11 @@
 //! The entries of the block list as they are told: all, in parts, or as networks alone.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::query;
 use hyper::Response;
-use serde::Serialize;
+use tidegate_api::{BlockEntry, BlockPage};
 use tidegate_core::{CallError, Timestamp, quote};
 use tidegate_limiter::block::{BlockList, By, Entry, Subject};
 use tidegate_net::http::response::{self, Body, JSON};
@@ -47,15 +48,6 @@ impl Asked {
 
 /// Answers a request for the list.
 pub(super) fn list(blocks: &BlockList, now: Timestamp, query: Option<&str>) -> Response<Body> {
-    #[derive(Serialize)]
-    struct List<'a> {
-        entries: Vec<Shown<'a>>,
-        /// Where to go on, if there is more.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        next: Option<String>,
-        refused: u64,
-        evicted: u64,
-    }
     let (limit, after) = match Asked::read(query) {
         Ok(Asked::Part { limit, after }) => (limit, after),
         Ok(Asked::Plain) => {
@@ -70,12 +62,13 @@ pub(super) fn list(blocks: &BlockList, now: Timestamp, query: Option<&str>) -> R
         .map_or(0, |after| entries.partition_point(|entry: &Arc<Entry>| entry.subject <= after));
     let rest = &entries[read..];
     let (shown, more) = rest.split_at(limit.min(rest.len()));
-    let next = shown.last().filter(|_| !more.is_empty()).map(|last| last.subject.to_string());
-    let entries = shown.iter().map(|entry| Shown::of(entry, now)).collect();
+    let next =
+        shown.last().filter(|_| !more.is_empty()).map(|last| last.subject.to_string().into());
+    let entries = shown.iter().map(|entry| block_entry(entry, now)).collect();
     response::json(
         200,
         JSON,
-        &List { entries, next, refused: usage.refused, evicted: usage.evicted },
+        &BlockPage { entries, next, refused: usage.refused, evicted: usage.evicted },
     )
 }
 
@@ -85,46 +78,27 @@ pub(super) fn of_id(id: &str) -> Option<Subject> {
     subject_of(id).or_else(network)
 }
 
-/// An entry as it is told: whom it is about in the clear only if that is an address.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Shown<'a> {
-    id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ip: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    attributes: Option<&'a [Box<str>]>,
-    /// Unix seconds, rounded up.
-    until: u64,
-    seconds_left: u64,
-    by: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rule: Option<&'a str>,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    reason: &'a str,
-    added: u64,
-}
-
-impl<'a> Shown<'a> {
-    pub(super) fn of(entry: &'a Entry, now: Timestamp) -> Self {
-        let (ip, attributes) = match &entry.subject {
-            Subject::Network(network) => (Some(network.to_string()), None),
-            Subject::Client { attributes, .. } => (None, Some(&**attributes)),
-        };
-        let (by, rule) = match &entry.by {
-            By::Penalty { rule } => ("penalty", Some(&**rule)),
-            By::Operator => ("operator", None),
-        };
-        Self {
-            id: entry.subject.to_string(),
-            ip,
-            attributes,
-            until: entry.until.as_secs_ceil(),
-            seconds_left: entry.until.since(now).as_secs_ceil(),
-            by,
-            rule,
-            reason: entry.reason.as_str(),
-            added: entry.added.as_secs_ceil(),
+/// Returns the JSON of an entry. Values of attributes are not shown.
+pub(super) fn block_entry(entry: &Entry, now: Timestamp) -> BlockEntry<Cow<'_, str>> {
+    let (ip, attributes) = match &entry.subject {
+        Subject::Network(network) => (Some(network.to_string().into()), None),
+        Subject::Client { attributes, .. } => {
+            (None, Some(attributes.iter().map(|name| Cow::from(&**name)).collect()))
         }
+    };
+    let (by, rule) = match &entry.by {
+        By::Penalty { rule } => ("penalty", Some(Cow::from(&**rule))),
+        By::Operator => ("operator", None),
+    };
+    BlockEntry {
+        id: entry.subject.to_string().into(),
+        ip,
+        attributes,
+        until: entry.until.as_secs_ceil(),
+        seconds_left: entry.until.since(now).as_secs_ceil(),
+        by: by.into(),
+        rule,
+        reason: Some(Cow::from(entry.reason.as_str())).filter(|reason| !reason.is_empty()),
+        added: entry.added.as_secs_ceil(),
     }
 }

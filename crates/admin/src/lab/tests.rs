@@ -8,7 +8,7 @@ fn asked(body: &str) -> Result<SimulationSpec, CallError> {
 
 fn admitted(body: &str) -> Vec<(String, u64, Option<u64>)> {
     let report = asked(body).unwrap().plan().unwrap().run(&mut |_| {});
-    report.lines.into_iter().map(|line| (line.name, line.admitted, line.textbook)).collect()
+    report.result.lines.into_iter().map(|line| (line.name, line.admitted, line.textbook)).collect()
 }
 
 #[test]

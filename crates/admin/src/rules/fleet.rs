@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::{Request, Response};
-use serde::Serialize;
+use tidegate_api::{NodeReport, RulesHistory, RulesStatus, VersionEntry};
 use tidegate_net::http::response::{self, Body, JSON};
 use tidegate_redis::DocumentVersion;
 use tidegate_service::rules::RulesManager;
-use tidegate_service::source_status::NodeReport;
 
 use crate::query;
 use crate::rules::refused;
@@ -35,39 +34,21 @@ pub(super) async fn history(
     };
     match shared.history(most).await {
         Ok(versions) => {
-            let versions = versions.iter().map(Shown::of).collect();
-            response::json(200, JSON, &History { versions })
+            let versions = versions.iter().map(version_entry).collect();
+            response::json(200, JSON, &RulesHistory { versions })
         }
         Err(error) => refused(&error.into()),
     }
 }
 
-#[derive(Serialize)]
-struct History<'a> {
-    versions: Vec<Shown<'a>>,
-}
-
-#[derive(Serialize)]
-struct Shown<'a> {
-    version: u64,
-    hash: &'a str,
-    /// Unix seconds.
-    at: u64,
-    by: &'a str,
-    note: &'a str,
-    bytes: u64,
-}
-
-impl<'a> Shown<'a> {
-    fn of(version: &'a DocumentVersion) -> Self {
-        Self {
-            version: version.number,
-            hash: &version.hash,
-            at: version.at.as_secs_ceil(),
-            by: &version.by,
-            note: &version.note,
-            bytes: version.bytes,
-        }
+fn version_entry(version: &DocumentVersion) -> VersionEntry<&str> {
+    VersionEntry {
+        version: version.number,
+        hash: &version.hash,
+        at: version.at.as_secs_ceil(),
+        by: &version.by,
+        note: &version.note,
+        bytes: version.bytes,
     }
 }
 
@@ -83,20 +64,6 @@ pub(super) async fn status(manager: &Arc<RulesManager>) -> Response<Body> {
     response::json(
         200,
         JSON,
-        &Status { node, source, version, latest, behind, problem, unknown, nodes },
+        &RulesStatus { node, source, version, latest, behind, problem, unknown, nodes },
     )
-}
-
-#[derive(Serialize)]
-struct Status {
-    node: String,
-    source: String,
-    version: u64,
-    latest: u64,
-    behind: bool,
-    problem: Option<String>,
-    /// Why other nodes are not listed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    unknown: Option<String>,
-    nodes: Vec<NodeReport>,
 }

@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use hyper::header::{ETAG, HeaderMap, HeaderValue, IF_MATCH};
 use hyper::{Request, Response, StatusCode};
 use percent_encoding::percent_decode_str;
-use serde::Serialize;
+use tidegate_api::PushedRules;
 use tidegate_core::{CallError, quote};
 use tidegate_net::http::body;
 use tidegate_net::http::response::{self, Body, JSON};
@@ -15,7 +15,7 @@ use tidegate_redis::Expected;
 use tidegate_rules::RuleSet;
 use tidegate_service::active_rules::ActiveRules;
 use tidegate_service::rules::RulesManager;
-use tidegate_service::rules::diff::Difference;
+use tidegate_service::rules::diff::difference_between;
 
 use crate::rules::{invalid, refused};
 use crate::{Admin, query};
@@ -54,8 +54,8 @@ pub(super) async fn push(
         Ok(version) => {
             tracing::info!(%from, by, version = version.number, "rules changed by an operator");
             let now = admin.service.active_rules();
-            let rules = now.limiter().rules().rules().len();
-            let pushed = Pushed { version: version.number, hash: &now.version().hash, rules };
+            let rules = now.limiter().rules().rules().len() as u64;
+            let pushed = PushedRules { version: version.number, hash: &*now.version().hash, rules };
             let mut response = response::json(200, JSON, &pushed);
             if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", version.number)) {
                 response.headers_mut().insert(ETAG, tag);
@@ -64,13 +64,6 @@ pub(super) async fn push(
         }
         Err(error) => refused(&error),
     }
-}
-
-#[derive(Serialize)]
-struct Pushed<'a> {
-    version: u64,
-    hash: &'a str,
-    rules: usize,
 }
 
 /// Answers `POST /v1/rules/diff`: what pushing the document would change.
@@ -85,7 +78,7 @@ pub(super) async fn difference(
     };
     match admin.manager.checked(&text).await {
         Ok(rules) => {
-            let difference = Difference::between(now.limiter().rules(), &rules.set);
+            let difference = difference_between(now.limiter().rules(), &rules.set);
             response::json(200, JSON, &difference)
         }
         Err(error) => invalid(&error),
@@ -130,7 +123,7 @@ pub(super) async fn between(
         }
     }
     match sets.as_slice() {
-        [from, to] => response::json(200, JSON, &Difference::between(from, to)),
+        [from, to] => response::json(200, JSON, &difference_between(from, to)),
         _ => response::problem(StatusCode::INTERNAL_SERVER_ERROR, "two versions were not compared"),
     }
 }

@@ -1,14 +1,16 @@
 //! The rules in force, as their author wrote them or as they are enforced; and those before them.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH};
 use hyper::{Request, Response, StatusCode};
-use serde::Serialize;
+use tidegate_api::RulesView;
 use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_rules::RuleSet;
 use tidegate_service::active_rules::{ActiveRules, RulesVersion};
-use tidegate_service::rules::{NUMBER, RuleView, RulesManager};
+use tidegate_service::rules::{NUMBER, RulesManager, rule_view};
 
 use crate::query;
 use crate::rules::refused;
@@ -42,8 +44,7 @@ pub(super) async fn rules(
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else if !wants_yaml(request) {
-        let rules = now.limiter().rules().rules().iter().map(RuleView::of).collect();
-        response::json(200, JSON, &Rules::of(manager, version, rules))
+        response::json(200, JSON, &rules_view(manager, version, now.limiter().rules()))
     } else if let Some(text) = &version.text {
         document(text, version.number)
     } else {
@@ -91,31 +92,19 @@ fn document(text: &str, number: u64) -> Response<Body> {
     response
 }
 
-#[derive(Serialize)]
-pub(crate) struct Rules<'a> {
-    version: u64,
-    hash: &'a str,
-    source: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    by: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    note: &'a str,
-    /// Unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    at: Option<u64>,
-    rules: Vec<RuleView<'a>>,
-}
-
-impl<'a> Rules<'a> {
-    fn of(manager: &'a RulesManager, version: &'a RulesVersion, rules: Vec<RuleView<'a>>) -> Self {
-        Self {
-            version: version.number,
-            hash: &version.hash,
-            source: manager.source(),
-            by: &version.by,
-            note: &version.note,
-            at: version.at.map(|at| at.as_secs_ceil()),
-            rules,
-        }
+fn rules_view<'a>(
+    manager: &'a RulesManager,
+    version: &'a RulesVersion,
+    rules: &'a RuleSet,
+) -> RulesView<Cow<'a, str>> {
+    let stated = |text: &'a str| Some(Cow::from(text)).filter(|text| !text.is_empty());
+    RulesView {
+        version: version.number,
+        hash: Cow::from(&*version.hash),
+        source: manager.source().into(),
+        by: stated(&version.by),
+        note: stated(&version.note),
+        at: version.at.map(|at| at.as_secs_ceil()),
+        rules: rules.rules().iter().map(rule_view).collect(),
     }
 }

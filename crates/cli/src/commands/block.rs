@@ -2,8 +2,8 @@
 
 use clap::{Args, Subcommand};
 use hyper::Method;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use tidegate_api::{BlockEntry, BlockPage, BlockRequest, BlockTarget, ProblemBody};
 use tidegate_net::client::{ClientResponse, HttpClient};
 
 use crate::commands::{Ending, Failure, Output, waiting};
@@ -69,54 +69,39 @@ enum Action {
 
 /// Whom a command is about, as the server reads it.
 #[derive(Clone, Debug)]
-struct Client(Value);
+struct Client(BlockTarget);
 
 impl std::str::FromStr for Client {
     type Err = std::convert::Infallible;
 
     /// What is wrong with it, the server says.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let owned = |text: &str| Some(text.to_owned());
         Ok(Self(match text.split_once('=') {
-            Some((attribute, value)) => json!({"attribute": attribute, "value": value}),
-            None if text.contains('#') => json!({"id": text}),
-            None => json!({"ip": text}),
+            Some((attribute, value)) => BlockTarget {
+                attribute: owned(attribute),
+                value: owned(value),
+                ..BlockTarget::default()
+            },
+            None if text.contains('#') => BlockTarget { id: owned(text), ..BlockTarget::default() },
+            None => BlockTarget { ip: owned(text), ..BlockTarget::default() },
         }))
     }
-}
-
-/// An entry as the server tells it.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Entry {
-    id: String,
-    seconds_left: u64,
-    #[serde(default)]
-    rule: Option<String>,
-    #[serde(default)]
-    reason: String,
-}
-
-#[derive(Deserialize)]
-struct List {
-    entries: Vec<Entry>,
 }
 
 impl Block {
     pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
         match self.action {
-            Action::Add { client: Client(mut body), span, reason } => {
-                body["for"] = span.into();
-                if let Some(reason) = reason {
-                    body["reason"] = reason.into();
-                }
-                let answer = ask(&self.server, Method::POST, "/v1/block", body.to_string())?;
-                let entry: Entry = read(&answer)?;
+            Action::Add { client: Client(target), span, reason } => {
+                let body = json(&BlockRequest { target, r#for: span, reason })?;
+                let answer = ask(&self.server, Method::POST, "/v1/block", body)?;
+                let entry: BlockEntry = read(&answer)?;
                 output.data(answer.body);
                 output.note(format_args!("{} is blocked for {} s", entry.id, entry.seconds_left));
             }
-            Action::Remove { client: Client(body) } => {
-                let answer = ask(&self.server, Method::DELETE, "/v1/block", body.to_string())?;
-                let entry: Entry = read(&answer)?;
+            Action::Remove { client: Client(target) } => {
+                let answer = ask(&self.server, Method::DELETE, "/v1/block", json(&target)?)?;
+                let entry: BlockEntry = read(&answer)?;
                 output.data(answer.body);
                 output.note(format_args!("{} is no longer blocked", entry.id));
             }
@@ -127,7 +112,7 @@ impl Block {
             }
             Action::List { json, .. } => {
                 let answer = ask(&self.server, Method::GET, "/v1/block", String::new())?;
-                let list: List = read(&answer)?;
+                let list: BlockPage = read(&answer)?;
                 if json {
                     output.data(answer.body);
                 } else {
@@ -145,17 +130,21 @@ impl Block {
 }
 
 /// `192.0.2.0/24, 598 s left, by an operator: scans`.
-fn line(entry: &Entry) -> String {
+fn line(entry: &BlockEntry) -> String {
     let by = match &entry.rule {
         Some(rule) => format!("by rule {rule:?}"),
         None => "by an operator".to_owned(),
     };
     let mut line = format!("{}, {} s left, {by}", entry.id, entry.seconds_left);
-    if !entry.reason.is_empty() {
+    if let Some(reason) = &entry.reason {
         line.push_str(": ");
-        line.push_str(&entry.reason);
+        line.push_str(reason);
     }
     line
+}
+
+fn json(body: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string(body).map_err(Failure::failed)
 }
 
 fn ask(
@@ -164,16 +153,12 @@ fn ask(
     path: &str,
     body: String,
 ) -> Result<ClientResponse, Failure> {
-    #[derive(Default, Deserialize)]
-    struct Problem {
-        detail: String,
-    }
     let token = config::token()?;
     let answer = waiting(server.ask(method, path, body, token.as_ref()))??;
     if answer.status == 200 {
         return Ok(answer);
     }
-    let problem: Problem = serde_json::from_str(&answer.body).unwrap_or_default();
+    let problem: ProblemBody = serde_json::from_str(&answer.body).unwrap_or_default();
     let (status, detail) = (answer.status, problem.detail);
     Err(match status {
         400 => Failure::refused(detail),

@@ -1,9 +1,10 @@
 //! `tidegate check`: one decision by a running server.
 
 use clap::Args;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
-use tidegate_net::client::HttpClient;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tidegate_api::{CheckRequest, DecisionBody, ProblemBody};
+use tidegate_net::client::{ClientResponse, HttpClient};
 
 use crate::commands::{Ending, Failure, Output, waiting};
 
@@ -36,48 +37,48 @@ Examples:
   tidegate check per-user-and-path '{\"user\": \"alice\", \"path\": \"/v1/orders\"}'
   tidegate check global --server http://10.0.0.5:8080 && deploy";
 
-/// The members of an answer that a person wants to read.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Decided {
-    pub(super) limit: Option<u64>,
-    pub(super) remaining: Option<u64>,
-    pub(super) retry_after: Option<u64>,
-    pub(super) rule: Option<String>,
-    pub(super) detail: Option<String>,
-    pub(super) blocked: bool,
-}
-
 impl Check {
     pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
-        let mut body = json!({"rule": self.rule, "cost": self.cost});
-        if let Some(client) = self.client {
+        let client = self.client.map(|client| {
             let parts = client.starts_with('{').then(|| serde_json::from_str::<Map<_, _>>(&client));
-            body["client"] = match parts {
+            match parts {
                 Some(Ok(parts)) => Value::Object(parts),
                 _ => Value::String(client),
-            };
-        }
-        let answer = waiting(self.server.post("/v1/check", body.to_string()))??;
-        let decided: Decided = serde_json::from_str(&answer.body).unwrap_or_default();
-        match answer.status {
-            200 | 429 => {}
-            status => {
-                let detail = decided.detail.unwrap_or_else(|| answer.body.trim().to_owned());
-                return Err(Failure::failed(format_args!("{detail} (status {status})")));
             }
+        });
+        let request =
+            CheckRequest { rule: Some(self.rule), client, attributes: None, cost: Some(self.cost) };
+        let answer = post_check(&self.server, &request)?;
+        if !matches!(answer.status, 200 | 429) {
+            let ProblemBody::<String> { mut detail, .. } =
+                serde_json::from_str(&answer.body).unwrap_or_default();
+            if detail.is_empty() {
+                detail = answer.body.trim().to_owned();
+            }
+            return Err(Failure::failed(format_args!("{detail} (status {})", answer.status)));
         }
+        let decision: DecisionBody = serde_json::from_str(&answer.body).unwrap_or_default();
         output.data(answer.body);
-        output.note(summary(answer.status == 200, &decided));
+        output.note(summary(answer.status == 200, &decision));
         Ok(if answer.status == 200 { Ending::Fine } else { Ending::No })
     }
 }
 
+/// Sends a check.
+pub(super) fn post_check<C: Serialize>(
+    server: &HttpClient,
+    request: &CheckRequest<String, C>,
+) -> Result<ClientResponse, Failure> {
+    let body = serde_json::to_string(request).map_err(Failure::failed)?;
+    Ok(waiting(server.post("/v1/check", body))??)
+}
+
 /// `allowed by "per-key", 4 of 5 left`.
-fn summary(allowed: bool, decided: &Decided) -> String {
-    let Decided { limit: Some(limit), remaining: Some(remaining), rule: Some(rule), .. } = decided
+fn summary(allowed: bool, decision: &DecisionBody) -> String {
+    let DecisionBody { limit: Some(limit), remaining: Some(remaining), rule: Some(rule), .. } =
+        decision
     else {
-        return match (allowed, decided.blocked, decided.retry_after) {
+        return match (allowed, decision.blocked, decision.retry_after.flatten()) {
             (true, ..) => "allowed, no limit applies".to_owned(),
             (false, true, Some(wait)) => {
                 format!("denied, the client is blocked, try again in {wait} s")
@@ -85,7 +86,7 @@ fn summary(allowed: bool, decided: &Decided) -> String {
             (false, ..) => "denied".to_owned(),
         };
     };
-    match (allowed, decided.retry_after) {
+    match (allowed, decision.retry_after.flatten()) {
         (true, _) => format!("allowed by {rule:?}, {remaining} of {limit} left"),
         (false, Some(wait)) => {
             format!("denied by {rule:?}, {remaining} of {limit} left, try again in {wait} s")

@@ -6,16 +6,16 @@ use std::path::PathBuf;
 use clap::Args;
 use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Uri};
-use serde_json::json;
+use tidegate_api::{Attributes, CheckRequest, DecisionBody, ProblemBody};
 use tidegate_core::{Request, Timestamp};
 use tidegate_limiter::Clock;
 use tidegate_net::client::HttpClient;
 use tidegate_rules::{Applied, Because, CanonicalRule, Chain, Mode, Rule, RuleSet};
 use tidegate_service::rules::{NativeRules, RuleSource, Rules};
 
-use crate::commands::check::Decided;
+use crate::commands::check::post_check;
 use crate::commands::validate::{outage, penalty, titled};
-use crate::commands::{Ending, Failure, Output, waiting};
+use crate::commands::{Ending, Failure, Output};
 
 /// Shows what the rules make of a request, given as for curl.
 ///
@@ -209,25 +209,31 @@ impl Explain {
         rule: &Rule,
         request: &Request<'_>,
     ) -> Result<(String, Option<u64>), Failure> {
-        let attributes: serde_json::Map<_, _> =
-            request.attributes().map(|(name, value)| (name.to_owned(), value.into())).collect();
-        let body = json!({"rule": rule.name(), "attributes": attributes, "cost": 0});
-        let answer = waiting(server.post("/v1/check", body.to_string()))??;
-        let decided: Decided = serde_json::from_str(&answer.body).unwrap_or_default();
-        Ok(match (answer.status, decided.remaining, decided.limit) {
+        let attributes =
+            request.attributes().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let check: CheckRequest = CheckRequest {
+            rule: Some(rule.name().to_owned()),
+            attributes: Some(Attributes(attributes.collect())),
+            cost: Some(0),
+            client: None,
+        };
+        let answer = post_check(server, &check)?;
+        let decision: DecisionBody = serde_json::from_str(&answer.body).unwrap_or_default();
+        Ok(match (answer.status, decision.remaining, decision.limit) {
             (200, Some(left), Some(limit)) => (format!("{left} of {limit}"), Some(left)),
-            (429, Some(left), Some(limit)) => match decided.retry_after {
+            (429, Some(left), Some(limit)) => match decision.retry_after.flatten() {
                 Some(wait) => (format!("{left} of {limit}, more in {wait} s"), Some(left)),
                 None => (format!("{left} of {limit}"), Some(left)),
             },
-            (429, ..) if decided.blocked => {
-                let wait = decided.retry_after.unwrap_or_default();
+            (429, ..) if decision.blocked => {
+                let wait = decision.retry_after.flatten().unwrap_or_default();
                 (format!("nothing, the client is blocked for {wait} s"), Some(0))
             }
             (200, ..) => ("unknown, the server does not enforce the rule".to_owned(), None),
             (404, ..) => ("unknown, the server has no rule of this name".to_owned(), None),
             (status, ..) => {
-                let why = decided.detail.unwrap_or_default();
+                let problem: ProblemBody = serde_json::from_str(&answer.body).unwrap_or_default();
+                let why = problem.detail;
                 (format!("unknown, the server answered {status}: {why}"), None)
             }
         })

@@ -8,7 +8,6 @@ mod palette;
 mod picture;
 mod screen;
 mod stage;
-mod told;
 
 use std::io::IsTerminal;
 

@@ -6,6 +6,7 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue,
 use hyper::{Method, Response, StatusCode};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
+use tidegate_api::{ErrorDetail, ProblemBody};
 use tidegate_core::{CallError, Problem, Reply, RuleOutcome, retry_after_seconds};
 
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -42,29 +43,27 @@ pub fn batch<'a>(answers: &'a [Result<Reply, CallError>]) -> Response<Body> {
     #[serde(untagged)]
     enum Item<'a> {
         Decision(Answer<'a>),
-        Error { error: Explained<'a> },
+        Error { error: ErrorDetail<&'a str> },
     }
     let item = |answer: &'a Result<Reply, CallError>| match answer {
         Ok(reply) => Item::Decision(Answer { reply, problem: None, slot: None }),
-        Err(fault) => Item::Error { error: Explained::of(fault) },
+        Err(fault) => Item::Error { error: error_detail(fault) },
     };
     json(200, JSON, &Batch { decisions: answers.iter().map(item).collect() })
 }
 
 /// The answer to a call that can't be decided.
 pub fn fault(fault: &CallError) -> Response<Body> {
-    let explained = Explained::of(fault);
-    problem_with(fault.status.http(), &fault.to_string(), Some(&explained))
+    let status =
+        StatusCode::from_u16(fault.status.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let detail = fault.to_string();
+    let problem = ProblemBody { error: Some(error_detail(fault)), ..problem_body(status, &detail) };
+    problem_json(status, &problem)
 }
 
 /// The answer to a request that is no call at all.
 pub fn problem(status: StatusCode, detail: &str) -> Response<Body> {
-    problem_with(status.as_u16(), detail, None::<&Explained<'_>>)
-}
-
-/// As [`problem`], with members of its own.
-pub fn problem_and(status: StatusCode, detail: &str, more: &impl Serialize) -> Response<Body> {
-    problem_with(status.as_u16(), detail, Some(more))
+    problem_json(status, &problem_body(status, detail))
 }
 
 /// As [`problem`], for a method that the path does not have.
@@ -117,20 +116,21 @@ pub fn plain(text: impl Into<Bytes>) -> Response<Body> {
     response
 }
 
-fn problem_with(status: u16, detail: &str, more: Option<&impl Serialize>) -> Response<Body> {
-    #[derive(Serialize)]
-    struct Plain<'a, M> {
-        #[serde(rename = "type")]
-        kind: &'static str,
-        title: &'static str,
-        status: u16,
-        detail: &'a str,
-        #[serde(flatten)]
-        more: Option<&'a M>,
+/// Returns the body of a problem without further members.
+pub fn problem_body(status: StatusCode, detail: &str) -> ProblemBody<&str> {
+    let title = status.canonical_reason().unwrap_or("Error");
+    ProblemBody {
+        kind: "about:blank",
+        title,
+        status: status.as_u16(),
+        detail,
+        ..ProblemBody::default()
     }
-    let title = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
-    let title = title.unwrap_or("Error");
-    json(status, PROBLEM, &Plain { kind: "about:blank", title, status, detail, more })
+}
+
+/// Returns a response with a problem body.
+pub fn problem_json(status: StatusCode, body: &impl Serialize) -> Response<Body> {
+    json(status.as_u16(), PROBLEM, body)
 }
 
 /// A body of JSON.
@@ -149,19 +149,8 @@ pub fn json(status: u16, kind: HeaderValue, body: &impl Serialize) -> Response<B
     response
 }
 
-/// Where a fault is, what was found and what is wanted.
-#[derive(Serialize)]
-struct Explained<'a> {
-    #[serde(rename = "where")]
-    place: &'a str,
-    found: &'a str,
-    wanted: &'a str,
-}
-
-impl<'a> Explained<'a> {
-    fn of(fault: &'a CallError) -> Self {
-        Self { place: &fault.path, found: &fault.found, wanted: &fault.wanted }
-    }
+fn error_detail(fault: &CallError) -> ErrorDetail<&str> {
+    ErrorDetail { place: &fault.path, found: &fault.found, wanted: &fault.wanted }
 }
 
 /// Slots in flight by their name, and how long they are held.
@@ -232,5 +221,91 @@ impl Answer<'_> {
             map.serialize_entry("delayMillis", &delay.as_micros().div_ceil(1_000))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http_body_util::BodyExt as _;
+    use serde::de::DeserializeOwned;
+    use tidegate_api::{AcquireReply, BatchReply, DecisionBody, DenialBody};
+    use tidegate_core::{
+        Algorithm, Block, Decision, HeaderStyle, Limit, Outcome, Quota, RuleIndex, RuleOutcomes,
+        Span, Timestamp, UndecidedRule, Verdict,
+    };
+
+    use super::*;
+
+    fn outcomes(verdict: Verdict) -> RuleOutcomes {
+        let limit = Arc::new(Limit::new(Algorithm::TokenBucket, Quota::per_second(5)).unwrap());
+        let outcome = Outcome { limit: 5, remaining: 2, reset_after: Span::SECOND, verdict };
+        let rule = RuleOutcome {
+            rule_index: RuleIndex(0),
+            rule: "api".into(),
+            limit,
+            outcome,
+            shadow: false,
+        };
+        RuleOutcomes::from_vec(vec![rule])
+    }
+
+    fn replied(decision: Decision) -> Reply {
+        Reply { decision, at: Timestamp::from_secs(1_780_000_000), style: HeaderStyle::default() }
+    }
+
+    async fn text(response: Response<Body>) -> String {
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    #[track_caller]
+    fn assert_rewritten<T: Serialize + DeserializeOwned>(body: &str) {
+        let read: T = serde_json::from_str(body).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), body);
+    }
+
+    /// The encoder is written by hand because every check passes through it.
+    #[tokio::test]
+    async fn encoded_replies_are_the_bytes_of_their_api_types() {
+        let allow = |delay| Decision::of(outcomes(Verdict::Allow { delay, slip: None }));
+        for decision in
+            [allow(Span::ZERO), allow(Span::from_micros(1_500)), Decision::of(RuleOutcomes::new())]
+        {
+            let reply = replied(decision);
+            assert_rewritten::<DecisionBody>(&text(super::reply(&reply)).await);
+            let slot = Slot { name: "AbC-1", hold_millis: 60_000 };
+            assert_rewritten::<AcquireReply>(&text(reply_and(&reply, Some(slot))).await);
+            assert_rewritten::<BatchReply>(
+                &text(batch(&[Ok(reply), Err(CallError::invalid("cost", "-1", "0"))])).await,
+            );
+        }
+        let deny = |retry_after| Decision::of(outcomes(Verdict::Deny { retry_after }));
+        let block = |rule: Option<&str>| {
+            Decision::blocked(Block { rule: rule.map(Into::into), retry_after: Span::SECOND })
+        };
+        let undecided = UndecidedRule { rule_index: RuleIndex(0), rule: "api".into() };
+        let unavailable = Decision::of(RuleOutcomes::new()).with_undecided(vec![undecided], true);
+        for decision in
+            [deny(Some(Span::SECOND)), deny(None), block(None), block(Some("login")), unavailable]
+        {
+            let reply = replied(decision);
+            let body = text(super::reply(&reply)).await;
+            assert_rewritten::<DenialBody>(&body);
+            assert!(!serde_json::from_str::<DenialBody>(&body).unwrap().decision.allowed, "{body}");
+        }
+    }
+
+    #[tokio::test]
+    async fn problems_are_the_bytes_of_their_api_type() {
+        let invalid = CallError::invalid("cost", "-1", "a whole number");
+        assert_rewritten::<ProblemBody>(&text(fault(&invalid)).await);
+        let body = text(problem(StatusCode::NOT_FOUND, "no such path")).await;
+        assert_rewritten::<ProblemBody>(&body);
+        assert_eq!(
+            body,
+            r#"{"type":"about:blank","title":"Not Found","status":404,"detail":"no such path"}"#
+        );
     }
 }

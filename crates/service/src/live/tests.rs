@@ -1,3 +1,4 @@
+use tidegate_api::CheckCounts;
 use tidegate_core::{HeaderStyle, Request};
 use tidegate_limiter::{Limiter, ManualClock, MemoryStore};
 use tidegate_rules::RuleSet;
@@ -60,7 +61,7 @@ async fn what_came_in_a_second_is_told_with_it_and_once() {
     let checks: Vec<_> = told
         .iter()
         .map(|second| {
-            let Checks { allowed, denied, invalid, .. } = second.checks;
+            let CheckCounts { allowed, denied, invalid, .. } = second.checks;
             (second.at, allowed, denied, invalid)
         })
         .collect();
@@ -127,7 +128,7 @@ fn calls_of_a_server_are_those_of_the_last_ten_seconds() {
         let at = Timestamp::from_secs(1_000 + second);
         live.look(Moment { at, sample: Sample::default(), calls });
     }
-    let usual = Usual { p50_micros: Some(50), p99_micros: Some(99) };
+    let usual = CallTimes { p50_micros: Some(50), p99_micros: Some(99) };
     assert_eq!(live.calls("redis a"), usual);
-    assert_eq!(live.calls("redis b"), Usual::default());
+    assert_eq!(live.calls("redis b"), CallTimes::default());
 }

@@ -2,90 +2,61 @@
 
 use std::collections::HashSet;
 
-use serde::Serialize;
 use serde_json::{Map, Value};
+use tidegate_api::{FieldChange, RuleChange, RulesDifference};
 use tidegate_rules::{Override, Rule, RuleSet};
 
-use super::rule_view::RuleView;
+use super::rule_view::rule_view;
 use crate::rules_version;
 
-/// The difference between two sets of rules, by the names of the rules.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Difference {
-    added: Vec<String>,
-    removed: Vec<String>,
-    changed: Vec<Changed>,
-    /// Number of rules that are the same in both.
-    same: usize,
-}
-
-/// A rule whose fields differ.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-struct Changed {
-    rule: String,
-    fields: Vec<Field>,
-}
-
-/// The old and the new value of a field; `None` where the rule does not have it.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-struct Field {
-    field: String,
-    from: Option<String>,
-    to: Option<String>,
-}
-
-impl Difference {
-    /// The changes that lead from one set to another. The order of rules does not matter.
-    pub fn between(from: &RuleSet, to: &RuleSet) -> Self {
-        let mut difference = Self::default();
-        for rule in to.rules() {
-            match from.rule(rule.name()) {
-                None => difference.added.push(rule.name().to_owned()),
-                Some(old) => match Changed::between(old, rule) {
-                    Some(changed) => difference.changed.push(changed),
-                    None => difference.same += 1,
-                },
-            }
+/// The changes that lead from one set to another. The order of rules does not matter.
+pub fn difference_between(from: &RuleSet, to: &RuleSet) -> RulesDifference {
+    let mut difference = RulesDifference::default();
+    for rule in to.rules() {
+        match from.rule(rule.name()) {
+            None => difference.added.push(rule.name().to_owned()),
+            Some(old) => match rule_change(old, rule) {
+                Some(changed) => difference.changed.push(changed),
+                None => difference.same += 1,
+            },
         }
-        let gone = from.rules().iter().filter(|rule| to.rule(rule.name()).is_none());
-        difference.removed = gone.map(|rule| rule.name().to_owned()).collect();
-        difference
     }
+    let gone = from.rules().iter().filter(|rule| to.rule(rule.name()).is_none());
+    difference.removed = gone.map(|rule| rule.name().to_owned()).collect();
+    difference
 }
 
-impl Changed {
-    /// The fields that differ, if any does.
-    fn between(old: &Rule, new: &Rule) -> Option<Self> {
-        let hashes = rules_version::of_fields(old).into_iter().zip(rules_version::of_fields(new));
-        let differing = hashes.filter(|(old, new)| old != new).map(|((field, _), _)| field);
-        let differing: Vec<&'static str> = differing.collect();
-        if differing.is_empty() {
-            return None;
-        }
-        let (from, to) = (view(old), view(new));
-        let mut keys: Vec<&String> = to.keys().collect();
-        keys.extend(from.keys().filter(|key| !to.contains_key(*key)));
-        let mut fields = Vec::new();
-        for key in keys.into_iter().filter(|key| from.get(*key) != to.get(*key)) {
-            // The bound follows from the limit; overrides are only counted, below.
-            if key == "bound" || key == "overrides" {
-                continue;
-            }
-            let (from, to) = (from.get(key).map(words), to.get(key).map(words));
-            fields.push(Field { field: key.clone(), from, to });
-        }
-        fields.extend(overrides(old.overrides(), new.overrides()));
-        for field in differing {
-            if !fields.iter().any(|listed| shows(&listed.field, field)) {
-                let hidden = Some("something that is not shown".to_owned());
-                fields.push(Field { field: field.to_owned(), from: hidden.clone(), to: hidden });
-            }
-        }
-        Some(Self { rule: new.name().to_owned(), fields })
+/// The fields that differ, if any does.
+fn rule_change(old: &Rule, new: &Rule) -> Option<RuleChange> {
+    let hashes = rules_version::of_fields(old).into_iter().zip(rules_version::of_fields(new));
+    let differing = hashes.filter(|(old, new)| old != new).map(|((field, _), _)| field);
+    let differing: Vec<&'static str> = differing.collect();
+    if differing.is_empty() {
+        return None;
     }
+    let (from, to) = (view(old), view(new));
+    let mut keys: Vec<&String> = to.keys().collect();
+    keys.extend(from.keys().filter(|key| !to.contains_key(*key)));
+    let mut fields = Vec::new();
+    for key in keys.into_iter().filter(|key| from.get(*key) != to.get(*key)) {
+        // The bound follows from the limit; overrides are only counted, below.
+        if key == "bound" || key == "overrides" {
+            continue;
+        }
+        let (from, to) = (from.get(key).map(words), to.get(key).map(words));
+        fields.push(FieldChange { field: key.clone(), from, to });
+    }
+    fields.extend(overrides(old.overrides(), new.overrides()));
+    for field in differing {
+        if !fields.iter().any(|listed| shows(&listed.field, field)) {
+            let hidden = Some("something that is not shown".to_owned());
+            fields.push(FieldChange { field: field.to_owned(), from: hidden.clone(), to: hidden });
+        }
+    }
+    Some(RuleChange { rule: new.name().to_owned(), fields })
 }
 
-/// Whether a key of [`RuleView`] shows a field of the rules document.
+/// Whether a key of [`RuleView`](tidegate_api::RuleView) shows a field of the rules document.
 fn shows(key: &str, field: &str) -> bool {
     match key {
         "fleet" => field == "accuracy",
@@ -95,7 +66,7 @@ fn shows(key: &str, field: &str) -> bool {
 }
 
 fn view(rule: &Rule) -> Map<String, Value> {
-    match serde_json::to_value(RuleView::of(rule)) {
+    match serde_json::to_value(rule_view(rule)) {
         Ok(Value::Object(view)) => view,
         _ => Map::new(),
     }
@@ -103,7 +74,7 @@ fn view(rule: &Rule) -> Map<String, Value> {
 
 /// The number of overrides, of new and of removed ones. Overrides are not listed: there may be very many, and they name
 /// clients.
-fn overrides(old: &[Override], new: &[Override]) -> Option<Field> {
+fn overrides(old: &[Override], new: &[Override]) -> Option<FieldChange> {
     let hashes = |items: &[Override]| -> HashSet<blake3::Hash> {
         items.iter().map(rules_version::of_override).collect()
     };
@@ -113,7 +84,7 @@ fn overrides(old: &[Override], new: &[Override]) -> Option<Field> {
         return None;
     }
     let counts = format!("{} ({more} new, {gone} gone)", new.len());
-    Some(Field {
+    Some(FieldChange {
         field: "overrides".to_owned(),
         from: Some(old.len().to_string()),
         to: Some(counts),
@@ -137,7 +108,7 @@ mod tests {
 
     fn between(from: &str, to: &str) -> Value {
         let rules = |text: &str| RuleSet::parse("", &format!("rules: [{text}]")).unwrap();
-        serde_json::to_value(Difference::between(&rules(from), &rules(to))).unwrap()
+        serde_json::to_value(difference_between(&rules(from), &rules(to))).unwrap()
     }
 
     #[test]
@@ -320,7 +291,7 @@ mod tests {
             };
             assert_ne!(form(&old), form(&new), "{key}");
             assert_ne!(rules_version::of(&old), rules_version::of(&new), "{key}");
-            let Difference { added, changed, same, .. } = Difference::between(&old, &new);
+            let RulesDifference { added, changed, same, .. } = difference_between(&old, &new);
             assert_eq!((added.len() + changed.len(), same), (1, 0), "{key}");
             if let [changed] = changed.as_slice() {
                 assert!(changed.fields.iter().any(|field| field.from != field.to), "{key}");

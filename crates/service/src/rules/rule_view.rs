@@ -1,136 +1,73 @@
 //! The JSON of a rule for operators: everything but values that may be secrets.
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use tidegate_api::{ConditionView, LimitView, OverrideView, RuleView, TierView, TiersView};
 use tidegate_core::Limit;
 use tidegate_rules::{CanonicalRule, Chain, Condition, Override, Rule, Tiers};
 
-/// A rule in `/v1/rules` and in differences.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RuleView<'a> {
-    name: &'a str,
-    mode: &'static str,
-    r#match: Vec<ConditionView<'a>>,
-    per: Vec<&'a str>,
-    #[serde(flatten)]
-    limit: LimitView,
-    accuracy: &'static str,
-    /// The bound across a fleet, where it is not that of the limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fleet: Option<String>,
-    on_store_failure: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rollout: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tiers: Option<TiersView<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    overrides: Vec<OverrideView<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    penalty: Option<String>,
-}
-
-/// A limit, `100 per 60 s, burst 200 (token_bucket)`, and the most that it admits.
-#[derive(Serialize)]
-struct LimitView {
-    limit: String,
-    algorithm: &'static str,
-    bound: String,
-}
-
-#[derive(Serialize)]
-struct ConditionView<'a> {
-    attribute: &'a str,
-    wanted: String,
-}
-
-#[derive(Serialize)]
-struct TiersView<'a> {
-    by: &'a str,
-    limits: Vec<TierView<'a>>,
-}
-
-#[derive(Serialize)]
-struct TierView<'a> {
-    tier: &'a str,
-    #[serde(flatten)]
-    limit: LimitView,
-}
-
-#[derive(Serialize)]
-struct OverrideView<'a> {
-    r#match: Vec<ConditionView<'a>>,
-    /// Unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    until: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rollout: Option<String>,
-    #[serde(flatten)]
-    limit: LimitView,
-}
-
-impl<'a> RuleView<'a> {
-    /// Returns the view of a rule.
-    pub fn of(rule: &'a Rule) -> Self {
-        let CanonicalRule {
-            name,
-            conditions,
-            per,
-            limit,
-            tiers,
-            overrides,
-            mode,
-            accuracy,
-            on_store_failure,
-            rollout,
-            penalty,
-        } = rule.canonical();
-        Self {
-            name,
-            mode: mode.name(),
-            r#match: ConditionView::all(conditions),
-            per: per.iter().map(Chain::as_str).collect(),
-            limit: LimitView::of(limit),
-            accuracy: accuracy.name(),
-            fleet: accuracy.bound(limit).map(|bound| bound.to_string()),
-            on_store_failure: on_store_failure.name(),
-            rollout: rollout.map(|share| share.to_string()),
-            tiers: tiers.map(TiersView::of),
-            overrides: overrides.iter().map(OverrideView::of).collect(),
-            penalty: penalty.map(|penalty| penalty.words(limit)),
-        }
+/// Returns the JSON of a rule, for `/v1/rules` and for differences.
+pub fn rule_view(rule: &Rule) -> RuleView<Cow<'_, str>> {
+    let CanonicalRule {
+        name,
+        conditions,
+        per,
+        limit,
+        tiers,
+        overrides,
+        mode,
+        accuracy,
+        on_store_failure,
+        rollout,
+        penalty,
+    } = rule.canonical();
+    RuleView {
+        name: name.into(),
+        mode: mode.name().into(),
+        r#match: condition_views(conditions),
+        per: per.iter().map(|chain: &Chain| chain.as_str().into()).collect(),
+        limit: limit_view(limit),
+        accuracy: accuracy.name().into(),
+        fleet: accuracy.bound(limit).map(|bound| bound.to_string().into()),
+        on_store_failure: on_store_failure.name().into(),
+        rollout: rollout.map(|share| share.to_string().into()),
+        tiers: tiers.map(tiers_view),
+        overrides: overrides.iter().map(override_view).collect(),
+        penalty: penalty.map(|penalty| penalty.words(limit).into()),
     }
 }
 
-impl LimitView {
-    fn of(limit: &Limit) -> Self {
-        let bound = limit.bound().to_string();
-        Self { limit: limit.to_string(), algorithm: limit.algorithm().name(), bound }
+fn limit_view(limit: &Limit) -> LimitView<Cow<'_, str>> {
+    LimitView {
+        limit: limit.to_string().into(),
+        algorithm: limit.algorithm().name().into(),
+        bound: limit.bound().to_string().into(),
     }
 }
 
-impl<'a> ConditionView<'a> {
-    fn all(conditions: &'a [Condition]) -> Vec<Self> {
-        let view =
-            |item: &'a Condition| Self { attribute: item.attribute(), wanted: item.redacted() };
-        conditions.iter().map(view).collect()
-    }
+fn condition_views(conditions: &[Condition]) -> Vec<ConditionView<Cow<'_, str>>> {
+    let view = |item: &'_ Condition| (item.attribute().to_owned(), item.redacted());
+    let views = conditions.iter().map(view);
+    views
+        .map(|(attribute, wanted)| ConditionView {
+            attribute: attribute.into(),
+            wanted: wanted.into(),
+        })
+        .collect()
 }
 
-impl<'a> TiersView<'a> {
-    fn of(tiers: &'a Tiers) -> Self {
-        let limits =
-            tiers.iter().map(|(tier, limit)| TierView { tier, limit: LimitView::of(limit) });
-        Self { by: tiers.by(), limits: limits.collect() }
-    }
+fn tiers_view(tiers: &Tiers) -> TiersView<Cow<'_, str>> {
+    let limits = tiers
+        .iter()
+        .map(|(tier, limit)| TierView { tier: Cow::from(tier), limit: limit_view(limit) });
+    TiersView { by: tiers.by().into(), limits: limits.collect() }
 }
 
-impl<'a> OverrideView<'a> {
-    fn of(item: &'a Override) -> Self {
-        Self {
-            r#match: ConditionView::all(item.conditions()),
-            until: item.until().map(|until| until.as_secs_ceil()),
-            rollout: item.rollout().map(|share| share.to_string()),
-            limit: LimitView::of(item.limit()),
-        }
+fn override_view(item: &Override) -> OverrideView<Cow<'_, str>> {
+    OverrideView {
+        r#match: condition_views(item.conditions()),
+        until: item.until().map(|until| until.as_secs_ceil()),
+        rollout: item.rollout().map(|share| share.to_string().into()),
+        limit: limit_view(item.limit()),
     }
 }

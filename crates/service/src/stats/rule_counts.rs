@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tidegate_api::PerOutcome;
 use tidegate_core::{Decision, RuleIndex, RuleOutcome};
 use tidegate_rules::{Mode, OnStoreFailure, Rule, RuleSet};
 
 use super::counter_ids::{CounterIds, CounterRegistry};
-use super::sample::PerOutcome;
+use super::sample::per_outcome;
 use super::shards::{PER_LINE, Shards};
 
 /// Most rules with a line of their own; those behind them are counted together. Each line is kept by
@@ -165,9 +166,9 @@ impl RuleCounts {
         rules: &RuleSet,
     ) -> Vec<(Arc<str>, PerOutcome<u64>)> {
         let said = rows(lines, rules).filter_map(|Row { line, name, rule, is_user_rule }| {
-            let said = PerOutcome::of(|answer| self.shards.total(line, answer as usize));
+            let said = per_outcome(|answer| self.shards.total(line, answer as usize));
             let name = rule.map_or_else(|| Arc::from(name), Rule::shared_name);
-            (is_user_rule || said.any()).then_some((name, said))
+            (is_user_rule || said != PerOutcome::default()).then_some((name, said))
         });
         said.collect()
     }

@@ -5,9 +5,9 @@ use tidegate_core::{Algorithm, Limit, Quota, Span};
 use tidegate_rules::{Accuracy, Every, MaxAhead, OnStoreFailure, Rule, RuleSet, Synced};
 
 use super::{load, loads, trial};
-use crate::report::{OutageCounts, ReportLine};
 use crate::traffic::{TrafficLoad, TrafficShape};
 use crate::*;
+use tidegate_api::{OutageCounts, SimulationLine};
 
 fn kept(algorithm: Algorithm, quota: Quota, accuracy: Accuracy) -> Rule {
     let rule = Rule::new("limit", algorithm, quota).unwrap().with_per("client").unwrap();
@@ -20,7 +20,7 @@ fn synced(millis: u64, ahead: u64) -> Accuracy {
 }
 
 /// The one line of a rule on nodes.
-fn line(rule: Rule, weather: FaultPlan, load: TrafficLoad) -> ReportLine {
+fn line(rule: Rule, weather: FaultPlan, load: TrafficLoad) -> SimulationLine {
     let system = SystemUnderTest::single_limit_fleet(rule, SyncPhase::Own, weather).unwrap();
     let mut lines = trial(system, None, load);
     assert_eq!(lines.len(), 1);

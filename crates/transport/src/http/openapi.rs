@@ -1,17 +1,15 @@
-//! `/openapi.json`: what this door and the admin door answer, for programs.
+//! `/openapi.json`: the description of the HTTP and the admin listener, for programs.
 
 use hyper::header::{CONTENT_TYPE, ETAG, HeaderValue};
 use hyper::{Method, Response};
+use tidegate_api::OPENAPI_JSON;
 use tidegate_net::http::response::{self, Body};
-
-/// The document, written by hand; a test holds it against what the doors really answer.
-const DOCUMENT: &str = include_str!("../../openapi.json");
 
 pub(super) fn answer(method: &Method) -> Response<Body> {
     const ALLOWED: &str = "GET, HEAD, OPTIONS";
     match *method {
         Method::GET | Method::HEAD => {
-            let mut response = Response::new(Body::from(DOCUMENT));
+            let mut response = Response::new(Body::from(OPENAPI_JSON));
             let headers = response.headers_mut();
             headers
                 .insert(CONTENT_TYPE, HeaderValue::from_static("application/vnd.oai.openapi+json"));

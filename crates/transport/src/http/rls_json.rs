@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use hyper::Response;
-use serde::Serialize;
+use tidegate_api::{DescriptorLimit, DescriptorStatus, HeaderPair, RateLimitReply};
 use tidegate_core::{CallError, Span};
 use tidegate_net::http::json::{Json, fields, text};
 use tidegate_net::http::response::{self, Body, JSON};
@@ -128,80 +128,39 @@ fn number<T: TryFrom<u64>>(place: &str, json: &Json<'_>) -> Result<T, CallError>
 /// The answer: 200, or 429 when the request may not pass.
 pub(super) fn encode(reply: &RlsReply) -> Response<Body> {
     let status = if reply.over { 429 } else { 200 };
-    response::json(status, JSON, &Answer::of(reply))
+    response::json(status, JSON, &reply_json(reply))
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Answer<'a> {
-    overall_code: &'static str,
-    statuses: Vec<WireStatus<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    response_headers_to_add: Vec<WireHeader<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dynamic_metadata: Option<&'a serde_json::Map<String, serde_json::Value>>,
-}
+type ReplyJson<'a> = RateLimitReply<Cow<'a, str>, &'a serde_json::Map<String, serde_json::Value>>;
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct WireStatus<'a> {
-    code: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    current_limit: Option<WireLimit<'a>>,
-    #[serde(skip_serializing_if = "is_zero")]
-    limit_remaining: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    duration_until_reset: Option<String>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct WireLimit<'a> {
-    #[serde(skip_serializing_if = "is_zero")]
-    requests_per_unit: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    unit: Option<String>,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    name: &'a str,
-}
-
-#[derive(Serialize)]
-struct WireHeader<'a> {
-    key: &'a str,
-    value: &'a str,
-}
-
-impl<'a> Answer<'a> {
-    fn of(reply: &'a RlsReply) -> Self {
-        let header = |(key, value): &'a (&str, String)| WireHeader { key, value };
-        Self {
-            overall_code: code(reply.over),
-            statuses: reply.statuses.iter().map(WireStatus::of).collect(),
-            response_headers_to_add: reply.headers.iter().map(header).collect(),
-            dynamic_metadata: reply.metadata.as_ref(),
-        }
+fn reply_json(reply: &RlsReply) -> ReplyJson<'_> {
+    let header = |(key, value): &'_ (&'static str, String)| HeaderPair {
+        key: Cow::from(*key),
+        value: value.clone().into(),
+    };
+    RateLimitReply {
+        overall_code: code(reply.over).into(),
+        statuses: reply.statuses.iter().map(status_json).collect(),
+        response_headers_to_add: reply.headers.iter().map(header).collect(),
+        dynamic_metadata: reply.metadata.as_ref(),
     }
 }
 
-impl<'a> WireStatus<'a> {
-    fn of(status: &'a Status) -> Self {
-        Self {
-            code: code(status.over),
-            current_limit: status.limit.as_ref().map(WireLimit::of),
-            limit_remaining: status.remaining,
-            duration_until_reset: status.reset_after.map(seconds),
-        }
+fn status_json(status: &Status) -> DescriptorStatus<Cow<'_, str>> {
+    DescriptorStatus {
+        code: code(status.over).into(),
+        current_limit: status.limit.as_ref().map(limit_json),
+        limit_remaining: status.remaining,
+        duration_until_reset: status.reset_after.map(|span| seconds(span).into()),
     }
 }
 
-impl<'a> WireLimit<'a> {
-    fn of(limit: &'a CurrentLimit) -> Self {
-        let known = limit.unit != Unit::Unknown;
-        Self {
-            requests_per_unit: limit.requests_per_unit,
-            unit: known.then(|| limit.unit.to_string()),
-            name: &limit.name,
-        }
+fn limit_json(limit: &CurrentLimit) -> DescriptorLimit<Cow<'_, str>> {
+    let known = limit.unit != Unit::Unknown;
+    DescriptorLimit {
+        requests_per_unit: limit.requests_per_unit,
+        unit: known.then(|| limit.unit.to_string().into()),
+        name: Some(Cow::from(&*limit.name)).filter(|name| !name.is_empty()),
     }
 }
 
@@ -212,9 +171,4 @@ fn code(over: bool) -> &'static str {
 /// Rounded up, as over gRPC.
 fn seconds(span: Span) -> String {
     format!("{}s", span.as_secs_ceil())
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }

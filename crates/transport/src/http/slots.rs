@@ -2,6 +2,7 @@
 
 use hyper::Response;
 use serde::Serialize;
+use tidegate_api::{ReleaseReply, RenewReply};
 use tidegate_core::CallError;
 use tidegate_net::http::json::Json;
 use tidegate_net::http::response::{self, Body, JSON, Slot};
@@ -28,29 +29,22 @@ impl Door {
     }
 
     pub(super) async fn renew(&self, body: &[u8]) -> Response<Body> {
-        #[derive(Serialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Held {
-            held: usize,
-            hold_millis: u64,
-        }
         let renewed = match Json::read(body).and_then(decode::slot) {
             Ok(slot) => self.service.renew(Protocol::Http, &slot).await,
             Err(fault) => Err(self.service.count_rejected(Protocol::Http, fault)),
         };
-        told(renewed.map(|held| Held { held: held.held, hold_millis: held.hold_millis() }))
+        told(
+            renewed
+                .map(|held| RenewReply { held: held.held as u64, hold_millis: held.hold_millis() }),
+        )
     }
 
     pub(super) async fn release(&self, body: &[u8]) -> Response<Body> {
-        #[derive(Serialize)]
-        struct Released {
-            released: usize,
-        }
         let released = match Json::read(body).and_then(decode::slot) {
             Ok(slot) => self.service.release(Protocol::Http, &slot).await,
             Err(fault) => Err(self.service.count_rejected(Protocol::Http, fault)),
         };
-        told(released.map(|released| Released { released }))
+        told(released.map(|released| ReleaseReply { released: released as u64 }))
     }
 }
 

@@ -5,6 +5,7 @@ use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, IF_MATCH};
 use hyper::{Method, Request};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::Deserialize;
+use tidegate_api::{DocumentError, InvalidRules, ProblemBody, VersionConflict};
 use tidegate_net::client::HttpClient;
 use tidegate_net::token::BearerToken;
 
@@ -133,25 +134,9 @@ impl Answer {
     }
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Problem {
-    detail: String,
-    /// The version that is there now.
-    version: Option<u64>,
-    errors: Vec<Wrong>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Wrong {
-    line: Option<u64>,
-    message: String,
-}
-
 /// What it means that the door did not do what it was asked to.
 fn refusal(status: u16, body: &str, About { name, hint }: About<'_>) -> Failure {
-    let Problem { detail, version, errors } = serde_json::from_str(body).unwrap_or_default();
+    let ProblemBody::<String> { detail, .. } = serde_json::from_str(body).unwrap_or_default();
     match status {
         400 | 428 => Failure::refused(detail),
         401 => Failure::failed(detail).hint("TIDEGATE_TOKEN sets the token that is sent"),
@@ -160,28 +145,28 @@ fn refusal(status: u16, body: &str, About { name, hint }: About<'_>) -> Failure 
         404 if detail.starts_with("version ") => Failure::refused(detail).hint("tidegate rules history shows which versions are kept"),
         // The door says what to do instead.
         404 | 409 => Failure::refused(detail),
-        412 => Failure::refused(match version {
-            Some(0) => "the rules were lost meanwhile, nothing was pushed".to_owned(),
-            Some(version) => format!("version {version} was pushed meanwhile, yours was not"),
-            None => detail,
+        412 => Failure::refused(match serde_json::from_str(body) {
+            Ok(VersionConflict::<String> { version: 0, .. }) => "the rules were lost meanwhile, nothing was pushed".to_owned(),
+            Ok(VersionConflict { version, .. }) => format!("version {version} was pushed meanwhile, yours was not"),
+            Err(_) => detail,
         })
         .hint(hint),
-        422 if !errors.is_empty() => {
-            let lines: Vec<String> = errors.iter().map(|wrong| wrong.line(name)).collect();
-            Failure { message: lines.join("\n"), ..Failure::refused("") }
-        }
-        422 => Failure::refused(detail),
+        422 => match serde_json::from_str::<InvalidRules>(body) {
+            Ok(InvalidRules { errors, .. }) if !errors.is_empty() => {
+                let lines: Vec<String> = errors.iter().map(|error| error_line(error, name)).collect();
+                Failure { message: lines.join("\n"), ..Failure::refused("") }
+            }
+            _ => Failure::refused(detail),
+        },
         _ => Failure::failed(format_args!("{detail} (status {status})")),
     }
 }
 
-impl Wrong {
-    /// `rules.yaml:12: rule "login": …`, as `tidegate validate` has it.
-    fn line(&self, name: &str) -> String {
-        match self.line {
-            Some(line) => format!("{name}:{line}: {}", self.message),
-            None => format!("{name}: {}", self.message),
-        }
+/// Writes `rules.yaml:12: rule "login": …`, as `tidegate validate` does.
+fn error_line(error: &DocumentError, name: &str) -> String {
+    match error.line {
+        Some(line) => format!("{name}:{line}: {}", error.message),
+        None => format!("{name}: {}", error.message),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::Args;
-use serde::Deserialize;
+use tidegate_api::{FieldChange, RuleChange, RulesDifference};
 use tidegate_core::TerminalSafe;
 
 use super::ask::{Answer, Door};
@@ -28,34 +28,8 @@ pub(super) struct Diff {
     json: bool,
 }
 
-/// What is different between two documents.
-#[derive(Deserialize)]
-pub(super) struct Difference {
-    #[serde(default)]
-    added: Vec<String>,
-    #[serde(default)]
-    removed: Vec<String>,
-    #[serde(default)]
-    changed: Vec<Changed>,
-    #[serde(default)]
-    same: u64,
-}
-
-#[derive(Deserialize)]
-struct Changed {
-    rule: String,
-    #[serde(default)]
-    fields: Vec<Field>,
-}
-
-#[derive(Deserialize)]
-struct Field {
-    field: String,
-    #[serde(default)]
-    from: Option<String>,
-    #[serde(default)]
-    to: Option<String>,
-}
+/// A difference whose text is safe to print.
+pub(super) type Difference = RulesDifference<TerminalSafe>;
 
 impl Diff {
     pub(super) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
@@ -66,9 +40,9 @@ impl Diff {
         if self.json {
             output.data(answer.body);
         } else {
-            difference.lines().for_each(|line| output.data(line));
+            lines(&difference).for_each(|line| output.data(line));
         }
-        Ok(if difference.is_none() { Ending::Fine } else { Ending::No })
+        Ok(if is_empty(&difference) { Ending::Fine } else { Ending::No })
     }
 
     fn ask(&self, door: &Door<'_>) -> Result<Answer, Failure> {
@@ -91,41 +65,32 @@ impl Diff {
     }
 }
 
-impl Difference {
-    /// What pushing a document would change.
-    pub(super) fn ask(door: &Door<'_>, name: &str, text: &str) -> Result<Self, Failure> {
-        door.compare(name, text)?.json()
-    }
+/// Compares the active rules with a document.
+pub(super) fn compare(door: &Door<'_>, name: &str, text: &str) -> Result<Difference, Failure> {
+    door.compare(name, text)?.json()
+}
 
-    fn is_none(&self) -> bool {
-        self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
-    }
+fn is_empty(difference: &Difference) -> bool {
+    difference.added.is_empty() && difference.removed.is_empty() && difference.changed.is_empty()
+}
 
-    /// A line for each rule that comes and goes and for each field that changes, and one on the rest.
-    pub(super) fn lines(&self) -> impl Iterator<Item = String> {
-        let added =
-            self.added.iter().map(|rule| format!("+ {}", TerminalSafe::from(rule.as_str())));
-        let removed =
-            self.removed.iter().map(|rule| format!("- {}", TerminalSafe::from(rule.as_str())));
-        let changed = self.changed.iter().flat_map(|changed| {
-            changed.fields.iter().map(|field| {
-                let said = |value: &Option<String>| match value {
-                    Some(value) => TerminalSafe::from(value.as_str()).to_string(),
-                    None => "nothing".to_owned(),
-                };
-                let (rule, name) = (
-                    TerminalSafe::from(changed.rule.as_str()),
-                    TerminalSafe::from(field.field.as_str()),
-                );
-                format!("~ {rule}: {name} from {} to {}", said(&field.from), said(&field.to))
-            })
-        });
-        let rest = match self.same {
-            1 => "1 rule stays as it is".to_owned(),
-            same => format!("{same} rules stay as they are"),
-        };
-        added.chain(removed).chain(changed).chain([rest])
-    }
+/// Writes a line for each rule that is added or removed and for each field that changes, and one for the rest.
+pub(super) fn lines(difference: &Difference) -> impl Iterator<Item = String> {
+    let added = difference.added.iter().map(|rule| format!("+ {rule}"));
+    let removed = difference.removed.iter().map(|rule| format!("- {rule}"));
+    let changed = difference.changed.iter().flat_map(|RuleChange { rule, fields }| {
+        fields.iter().map(move |FieldChange { field, from, to }| {
+            let value = |value: &Option<TerminalSafe>| {
+                value.as_ref().map_or("nothing", |value| value.as_str()).to_owned()
+            };
+            format!("~ {rule}: {field} from {} to {}", value(from), value(to))
+        })
+    });
+    let rest = match difference.same {
+        1 => "1 rule stays as it is".to_owned(),
+        same => format!("{same} rules stay as they are"),
+    };
+    added.chain(removed).chain(changed).chain([rest])
 }
 
 #[cfg(test)]
@@ -138,7 +103,7 @@ mod tests {
             {"field":"limit","from":"100 per 1 s","to":"200 per 1 s"},
             {"field":"match.path","from":null,"to":"\"/x\u001b[2J\""}]}],"same":9}"#;
         let difference: Difference = serde_json::from_str(answer).unwrap();
-        let lines: Vec<String> = difference.lines().collect();
+        let found: Vec<String> = lines(&difference).collect();
         let expected = [
             "+ a",
             "- b",
@@ -146,10 +111,10 @@ mod tests {
             "~ c: match.path from nothing to \"/x\u{fffd}[2J\"",
             "9 rules stay as they are",
         ];
-        assert_eq!(lines, expected);
-        assert!(!difference.is_none());
+        assert_eq!(found, expected);
+        assert!(!is_empty(&difference));
         let none: Difference = serde_json::from_str(r#"{"same":1}"#).unwrap();
-        assert!(none.is_none());
-        assert_eq!(none.lines().collect::<Vec<_>>(), ["1 rule stays as it is"]);
+        assert!(is_empty(&none));
+        assert_eq!(lines(&none).collect::<Vec<_>>(), ["1 rule stays as it is"]);
     }
 }

@@ -1,10 +1,10 @@
 //! `tidegate rules history`.
 
 use clap::Args;
-use serde::Deserialize;
+use tidegate_api::RulesHistory;
 
 use super::ask::{Answer, Door};
-use super::status::Standing;
+use super::status;
 use super::table::{Table, instant};
 use crate::commands::{Ending, Failure, Output};
 
@@ -20,23 +20,6 @@ pub(super) struct History {
     json: bool,
 }
 
-/// The versions that are kept, the newest first.
-#[derive(Deserialize)]
-pub(super) struct Versions {
-    pub(super) versions: Vec<Version>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct Version {
-    pub(super) version: u64,
-    pub at: u64,
-    #[serde(default)]
-    pub by: String,
-    #[serde(default)]
-    pub note: String,
-    bytes: u64,
-}
-
 pub(super) fn ask(door: &Door<'_>, limit: u32) -> Result<Answer, Failure> {
     door.read(&format!("/v1/rules/history?limit={limit}"))
 }
@@ -44,7 +27,7 @@ pub(super) fn ask(door: &Door<'_>, limit: u32) -> Result<Answer, Failure> {
 impl History {
     pub(super) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
         let answer = ask(door, self.limit)?;
-        let Versions { versions } = answer.json()?;
+        let RulesHistory { versions }: RulesHistory = answer.json()?;
         if self.json {
             output.data(answer.body);
             return Ok(Ending::Fine);
@@ -53,7 +36,7 @@ impl History {
             output.note("nothing was pushed yet");
             return Ok(Ending::Fine);
         }
-        let active_rules = Standing::ask(door)?.version;
+        let active_rules = status::ask(door)?.version;
         let mut table = Table::new(["", "VERSION", "WHEN", "WHO", "BYTES", "NOTE"]);
         for version in &versions {
             let mark = if version.version == active_rules { "*" } else { "" };

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use serde::Deserialize;
+use tidegate_api::PushedRules;
 
 use super::ask::{Change, Door};
-use super::diff::Difference;
+use super::diff;
 use super::document::Document;
-use super::status::Standing;
+use super::status;
 use crate::commands::{Ending, Failure, Output};
 use crate::config;
 
@@ -63,7 +63,7 @@ fn few(text: &str) -> Result<String, String> {
 impl Push {
     pub(super) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
         let Document { name, text } = Document::read(&self.file)?;
-        let replaces = Standing::ask(door)?.version;
+        let replaces = status::ask(door)?.version;
         let look = format!(
             "tidegate rules diff {} shows what pushing it would change now",
             self.file.display()
@@ -72,7 +72,8 @@ impl Push {
             let wrong = format!("version {wanted} must be in force, found {replaces}");
             return Err(Failure::refused(wrong).hint(look));
         }
-        Difference::ask(door, &name, &text)?.lines().for_each(|line| output.note(line));
+        let difference = diff::compare(door, &name, &text)?;
+        diff::lines(&difference).for_each(|line| output.note(line));
         if self.dry_run {
             output.note(format_args!("version {replaces} stays in force, nothing was pushed"));
             return Ok(Ending::Fine);
@@ -94,13 +95,6 @@ impl Words {
     }
 }
 
-/// What a server says of a version that was pushed.
-#[derive(Deserialize)]
-struct Pushed {
-    version: u64,
-    rules: u64,
-}
-
 /// Pushes a change and says what became of it.
 pub(super) fn send(
     door: &Door<'_>,
@@ -108,7 +102,7 @@ pub(super) fn send(
     output: &mut Output<'_>,
 ) -> Result<Ending, Failure> {
     let pushed = door.push(change)?;
-    let Pushed { version, rules } = pushed.json()?;
+    let PushedRules { version, rules, .. }: PushedRules = pushed.json()?;
     output.data(&pushed.body);
     let rules = if rules == 1 { "1 rule".to_owned() } else { format!("{rules} rules") };
     output.note(format_args!("version {version} is in force: {rules}"));

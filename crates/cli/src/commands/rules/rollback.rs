@@ -1,12 +1,13 @@
 //! `tidegate rules rollback`.
 
 use clap::Args;
+use tidegate_api::RulesHistory;
 
 use super::ask::{Change, Door};
-use super::diff::Difference;
-use super::history::{self, Versions};
+use super::diff;
+use super::history;
 use super::push::{Words, send};
-use super::status::Standing;
+use super::status;
 use crate::commands::{Ending, Failure, Output};
 
 /// How far back to look for the version before the one in force.
@@ -28,7 +29,7 @@ pub(super) struct Rollback {
 
 impl Rollback {
     pub(super) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
-        let replaces = Standing::ask(door)?.version;
+        let replaces = status::ask(door)?.version;
         let version = match self.version {
             Some(version) => version,
             None => before(door, replaces)?,
@@ -38,7 +39,8 @@ impl Rollback {
         }
         let text = door.document(Some(version))?.body;
         let name = format!("version {version}");
-        Difference::ask(door, &name, &text)?.lines().for_each(|line| output.note(line));
+        let difference = diff::compare(door, &name, &text)?;
+        diff::lines(&difference).for_each(|line| output.note(line));
         let by = self.words.by()?;
         let note = self.words.note.unwrap_or_else(|| format!("rollback to {version}"));
         let hint = "tidegate rules history shows what was pushed";
@@ -49,7 +51,7 @@ impl Rollback {
 
 /// The version before one.
 fn before(door: &Door<'_>, version: u64) -> Result<u64, Failure> {
-    let Versions { versions } = history::ask(door, KEPT)?.json()?;
+    let RulesHistory { versions }: RulesHistory = history::ask(door, KEPT)?.json()?;
     let earlier = versions.iter().map(|kept| kept.version).filter(|kept| *kept < version).max();
     earlier.ok_or_else(|| {
         let wrong = format!("no version before {version} is kept");

@@ -1,7 +1,7 @@
 //! `tidegate rules status`.
 
 use clap::Args;
-use serde::Deserialize;
+use tidegate_api::RulesStatus;
 use tidegate_core::TerminalSafe;
 
 use super::ask::Door;
@@ -18,89 +18,52 @@ pub(super) struct Status {
     json: bool,
 }
 
-/// How a server stands with its source of rules, and the others that share it.
-#[derive(Deserialize)]
-pub(super) struct Standing {
-    source: String,
-    pub(super) version: u64,
-    #[serde(default)]
-    pub latest: u64,
-    #[serde(default)]
-    behind: bool,
-    #[serde(default)]
-    problem: Option<String>,
-    /// Why other nodes are not listed.
-    #[serde(default)]
-    unknown: Option<String>,
-    #[serde(default)]
-    nodes: Vec<Node>,
-}
-
-#[derive(Deserialize)]
-struct Node {
-    node: String,
-    version: u64,
-    #[serde(default)]
-    behind: bool,
-    #[serde(default)]
-    problem: Option<String>,
-    #[serde(default)]
-    seen: u64,
-}
-
 const PATH: &str = "/v1/rules/status";
 
-impl Standing {
-    pub(super) fn ask(door: &Door<'_>) -> Result<Self, Failure> {
-        door.read(PATH)?.json()
-    }
+/// Reads the version of this node and of the others.
+pub(super) fn ask(door: &Door<'_>) -> Result<RulesStatus<TerminalSafe>, Failure> {
+    door.read(PATH)?.json()
+}
 
-    fn is_behind(&self) -> bool {
-        self.behind || self.nodes.iter().any(|node| node.behind)
-    }
+fn is_behind(status: &RulesStatus<TerminalSafe>) -> bool {
+    status.behind || status.nodes.iter().any(|node| node.behind)
 }
 
 impl Status {
     pub(super) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
         let answer = door.read(PATH)?;
-        let standing: Standing = answer.json()?;
+        let status: RulesStatus<TerminalSafe> = answer.json()?;
         if self.json {
             output.data(answer.body);
         } else {
             let mut table = Table::new(["NODE", "VERSION", "BEHIND", "SEEN", "PROBLEM"]);
-            for node in &standing.nodes {
+            for node in &status.nodes {
                 let (version, seen) = (node.version.to_string(), instant(node.seen));
                 let behind = if node.behind { "yes" } else { "no" };
-                let problem = node.problem.as_deref().unwrap_or_default();
-                table.row([&node.node, &version, behind, &seen, problem]);
+                let problem = node.problem.as_ref().map_or("", TerminalSafe::as_str);
+                table.row([node.node.as_str(), &version, behind, &seen, problem]);
             }
             table.lines().for_each(|line| output.data(line));
-            output.note(summary(&standing));
-            if let Some(problem) = &standing.problem {
-                output.note(format_args!("here: {}", TerminalSafe::from(problem.as_str())));
+            output.note(summary(&status));
+            if let Some(problem) = &status.problem {
+                output.note(format_args!("here: {problem}"));
             }
-            if let Some(unknown) = &standing.unknown {
-                output.note(format_args!(
-                    "other nodes are not known: {}",
-                    TerminalSafe::from(unknown.as_str())
-                ));
+            if let Some(unknown) = &status.unknown {
+                output.note(format_args!("other nodes are not known: {unknown}"));
             }
         }
-        Ok(if standing.is_behind() { Ending::No } else { Ending::Fine })
+        Ok(if is_behind(&status) { Ending::No } else { Ending::Fine })
     }
 }
 
 /// `version 7 of redis://cache is the latest; 1 of 3 nodes is behind`.
-fn summary(standing: &Standing) -> String {
-    let latest = standing.latest.max(standing.version);
-    let of = standing.nodes.len();
-    let behind = match standing.nodes.iter().filter(|node| node.behind).count() {
+fn summary(status: &RulesStatus<TerminalSafe>) -> String {
+    let latest = status.latest.max(status.version);
+    let of = status.nodes.len();
+    let behind = match status.nodes.iter().filter(|node| node.behind).count() {
         0 => "no node is behind".to_owned(),
         1 => format!("1 of {of} nodes is behind"),
         behind => format!("{behind} of {of} nodes are behind"),
     };
-    format!(
-        "version {latest} of {} is the latest; {behind}",
-        TerminalSafe::from(standing.source.as_str())
-    )
+    format!("version {latest} of {} is the latest; {behind}", status.source)
 }

@@ -3,15 +3,18 @@
 use std::time::Duration;
 
 use hyper::Method;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tidegate_api::{ClientRanking, FleetReport, LiveReport, ProblemBody};
 use tidegate_core::{Span, TerminalSafe};
 use tidegate_limiter::Clock;
 use tidegate_net::client::HttpClient;
 use tidegate_net::token::BearerToken;
 use tokio::sync::mpsc;
 
-use crate::commands::top::told::{Fleet, Live, Ranking};
+/// Reports of a server, with text that is safe to print.
+pub(super) type Live = LiveReport<TerminalSafe>;
+pub(super) type Ranking = ClientRanking<TerminalSafe>;
+pub(super) type Fleet = FleetReport<TerminalSafe>;
 
 const EVERY: Span = Span::SECOND;
 /// How long an answer may take: nobody wants to look at what was.
@@ -120,11 +123,7 @@ impl Feed {
 
 /// What it means that the door did not answer what it was asked.
 fn refusal(status: u16, body: &str) -> String {
-    #[derive(Default, Deserialize)]
-    struct Problem {
-        detail: String,
-    }
-    let Problem { detail } = serde_json::from_str(body).unwrap_or_default();
+    let ProblemBody::<String> { detail, .. } = serde_json::from_str(body).unwrap_or_default();
     match status {
         401 => format!("{detail}; TIDEGATE_TOKEN sets the token that is sent"),
         404 => format!("{detail}; is that the admin door, port 9090 if not told otherwise?"),

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::feed::{Clients, News};
-use super::told::{Fleet, Live, RuleCounts, Second};
+use tidegate_api::{LiveSecond, RuleActivity};
 use tidegate_core::TerminalSafe;
+
+use super::feed::{Clients, Fleet, Live, News};
 
 /// How many seconds are kept.
 const KEPT: usize = 300;
@@ -16,7 +17,7 @@ pub(super) struct Picture {
     pub(super) address: String,
     pub(super) live: Live,
     /// Oldest first.
-    pub(super) seconds: VecDeque<Second>,
+    pub(super) seconds: VecDeque<LiveSecond>,
     pub(super) clients: Clients,
     pub(super) fleet: Fleet,
     /// Why it is not heard of.
@@ -61,17 +62,17 @@ impl Picture {
     }
 
     /// The last whole second.
-    pub(super) fn last(&self) -> Second {
+    pub(super) fn last(&self) -> LiveSecond {
         self.seconds.back().copied().unwrap_or_default()
     }
 
     /// Rules, those first that a person wants to see first.
-    pub(super) fn rules(&self, by: RuleOrder) -> Vec<&RuleCounts> {
-        let mut rules: Vec<&RuleCounts> = self.live.rules.iter().collect();
-        let weight = |rule: &RuleCounts| {
+    pub(super) fn rules(&self, by: RuleOrder) -> Vec<&RuleActivity<TerminalSafe>> {
+        let mut rules: Vec<&RuleActivity<TerminalSafe>> = self.live.rules.iter().collect();
+        let weight = |rule: &RuleActivity<TerminalSafe>| {
             let (now, total) = (&rule.per_second, &rule.total);
             match by {
-                RuleOrder::AsWritten => (0.0, 0.0),
+                RuleOrder::AsWritten => (0.0, 0),
                 RuleOrder::Allowed => (now.allowed, total.allowed),
                 RuleOrder::Denied => (now.denied, total.denied),
                 RuleOrder::FailedOpen => (now.failed_open, total.failed_open),
@@ -80,7 +81,7 @@ impl Picture {
         // Equal ones stay as the server told them.
         rules.sort_by(|one, other| {
             let ((now, total), (now2, total2)) = (weight(one), weight(other));
-            now2.total_cmp(&now).then(total2.total_cmp(&total))
+            now2.total_cmp(&now).then(total2.cmp(&total))
         });
         rules
     }
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     fn heard(started: u64, seconds: &[u64]) -> News {
-        let second = |at: &u64| Second { at: *at, ..Second::default() };
+        let second = |at: &u64| LiveSecond { at: *at, ..LiveSecond::default() };
         let seconds = seconds.iter().map(second).collect();
         News::Live(Ok(Live { started, seconds, ..Live::default() }))
     }

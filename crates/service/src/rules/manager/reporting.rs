@@ -4,11 +4,12 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_api::NodeReport;
 use tidegate_limiter::StoreError;
 use tokio::time::timeout;
 
 use super::RulesManager;
-use crate::source_status::{NodeReport, SourceStatus};
+use crate::source_status::SourceStatus;
 
 /// How often a node says what it has.
 const EVERY: Duration = Duration::from_secs(20);

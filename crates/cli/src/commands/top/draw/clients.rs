@@ -15,11 +15,12 @@ pub(super) fn body(picture: &Picture, by: ClientOrder, width: usize, palette: Pa
     let mut columns = Columns::new(&[" CLIENT", counted, "PER SECOND", "RULE"]);
     for ranked in &ranking.clients {
         // A client whose name is not to be shown has an id all the same.
-        let client = ranked.client.as_ref().unwrap_or(&ranked.id);
-        let per_second = ranked.requests as f64 / ranking.seconds.max(1) as f64;
+        let client =
+            ranked.client.as_ref().map_or_else(|| ranked.id.to_string(), ToString::to_string);
+        let per_second = ranked.count() as f64 / ranking.seconds.max(1) as f64;
         let cells = vec![
             format!(" {client}"),
-            count(ranked.requests),
+            count(ranked.count()),
             rate(per_second),
             ranked.rule.to_string(),
         ];

@@ -2,13 +2,15 @@
 
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
+use tidegate_api::{ListenerReport, MemoryReport, RedisReport, StoreReport};
+use tidegate_core::TerminalSafe;
 
 use super::Body;
 use crate::commands::top::columns::{Columns, cut};
+use crate::commands::top::feed::Fleet;
 use crate::commands::top::number::{bytes, count, lasting, micros};
 use crate::commands::top::palette::Palette;
 use crate::commands::top::picture::Picture;
-use crate::commands::top::told::{Fleet, Store};
 
 pub(super) fn body(picture: &Picture, width: usize, palette: Palette) -> Body {
     let fleet = &picture.fleet;
@@ -18,16 +20,16 @@ pub(super) fn body(picture: &Picture, width: usize, palette: Palette) -> Body {
     }
     nodes(fleet, picture.live.at, &mut page);
     store(&fleet.store, &mut page);
-    doors(fleet, &mut page);
+    listeners(fleet, &mut page);
     upstreams(fleet, &mut page);
     let process = fleet.process;
     page.text(
         &format!(
             " process: {} in memory, {:.1} s of processor time, {} threads, {} files open",
-            bytes(process.resident_bytes),
-            process.cpu_seconds,
-            process.threads,
-            process.open_files
+            bytes(process.resident_bytes.unwrap_or_default()),
+            process.cpu_seconds.unwrap_or_default(),
+            process.threads.unwrap_or_default(),
+            process.open_files.unwrap_or_default()
         ),
         palette.plain(),
     );
@@ -86,20 +88,29 @@ fn nodes(fleet: &Fleet, now: u64, page: &mut Paper) {
     }
 }
 
-fn store(store: &Store, page: &mut Paper) {
-    let plain = page.palette.plain();
-    if store.kind.as_str() != "redis" {
-        let Store { kind, keys, max_keys, bytes: size, overflowed, .. } = store;
-        let overflow = match overflowed {
-            0 => String::new(),
-            times => format!(", {} shared a bucket for want of room", count(*times)),
-        };
-        let (keys, most, size) = (count(*keys), count(*max_keys), bytes(*size));
-        page.text(&format!(" store: {kind}, {keys} of {most} keys, {size}{overflow}"), plain);
-        page.lines.push(Line::default());
-        return;
+fn store(store: &StoreReport<TerminalSafe>, page: &mut Paper) {
+    match store {
+        StoreReport::Memory(store) => memory(store, page),
+        StoreReport::Redis(store) => redis(store, page),
+        StoreReport::Unknown => {}
     }
-    let Store { fleet, late, lost, failovers, leased_clients, leased_tokens, .. } = store;
+}
+
+fn memory(store: &MemoryReport, page: &mut Paper) {
+    let overflow = match store.overflowed {
+        0 => String::new(),
+        times => format!(", {} shared a bucket for want of room", count(times)),
+    };
+    let (keys, most, size) = (count(store.keys), count(store.max_keys), bytes(store.bytes));
+    page.text(
+        &format!(" store: memory, {keys} of {most} keys, {size}{overflow}"),
+        page.palette.plain(),
+    );
+    page.lines.push(Line::default());
+}
+
+fn redis(store: &RedisReport<TerminalSafe>, page: &mut Paper) {
+    let RedisReport { fleet, late, lost, failovers, leased_clients, leased_tokens, .. } = store;
     let nodes = match fleet {
         1 => "1 node".to_owned(),
         nodes => format!("{nodes} nodes"),
@@ -111,7 +122,7 @@ fn store(store: &Store, page: &mut Paper) {
     };
     page.text(
         &format!(" store: redis, {nodes}, {late} late, {lost} lost, {failovers} failovers{leased}"),
-        plain,
+        page.palette.plain(),
     );
     let mut columns = Columns::new(&[
         " SERVER", "BREAKER", "P50", "P99", "TIMEOUTS", "FAILED", "OPENED", "MEMORY", "KEYS",
@@ -123,8 +134,8 @@ fn store(store: &Store, page: &mut Paper) {
         let cells = vec![
             format!(" {}", server.server),
             breaker.to_owned(),
-            micros(server.p50_micros),
-            micros(server.p99_micros),
+            micros(server.calls.p50_micros),
+            micros(server.calls.p99_micros),
             count(server.timeouts),
             count(server.failures),
             count(server.opened),
@@ -137,16 +148,15 @@ fn store(store: &Store, page: &mut Paper) {
     page.table(&columns);
 }
 
-fn doors(fleet: &Fleet, page: &mut Paper) {
-    if fleet.doors.is_empty() {
+fn listeners(fleet: &Fleet, page: &mut Paper) {
+    if fleet.listeners.is_empty() {
         return;
     }
     let mut columns = Columns::new(&[" DOOR", "OPEN", "ACCEPTED", "MOST"]);
-    for door in &fleet.doors {
-        let most = door.most.map_or_else(|| "-".to_owned(), count);
-        let is_fine = door.most.is_none_or(|most| door.open < most);
-        let cells = vec![format!(" {}", door.door), count(door.open), count(door.accepted), most];
-        columns.row(cells, page.style(is_fine));
+    for listener in &fleet.listeners {
+        let ListenerReport { listener, open, accepted, most } = listener;
+        let cells = vec![format!(" {listener}"), count(*open), count(*accepted), count(*most)];
+        columns.row(cells, page.style(open < most));
     }
     page.table(&columns);
 }
@@ -158,7 +168,8 @@ fn upstreams(fleet: &Fleet, page: &mut Paper) {
     let mut columns = Columns::new(&[" UPSTREAM", "IN FLIGHT", "MOST", "ANSWERED", "NOT", "UP"]);
     for upstream in &fleet.upstreams {
         let up = upstream.servers.iter().filter(|server| server.up).count();
-        let answered = upstream.outcomes.get("answered").copied().unwrap_or_default();
+        let answered =
+            upstream.outcomes.get(&TerminalSafe::from("answered")).copied().unwrap_or_default();
         let all: u64 = upstream.outcomes.values().sum();
         let cells = vec![
             format!(" {}", upstream.upstream),

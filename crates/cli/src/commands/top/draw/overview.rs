@@ -4,13 +4,13 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::{Sparkline, Widget};
+use tidegate_api::{LiveSecond, RuleActivity};
 
 use super::{Body, line, split};
 use crate::commands::top::columns::Columns;
 use crate::commands::top::number::{count, micros, rate};
 use crate::commands::top::palette::Palette;
 use crate::commands::top::picture::{Picture, RuleOrder};
-use crate::commands::top::told::{RuleCounts, Second};
 
 /// How many lines the upper part has.
 pub(super) const HEIGHT: u16 = 6;
@@ -18,15 +18,15 @@ pub(super) const HEIGHT: u16 = 6;
 const WORDS: u16 = 22;
 
 /// What it is called, what it is now, where it is in a second, and how it is drawn.
-type Row = (&'static str, String, fn(&Second) -> u64, Style);
+type Row = (&'static str, String, fn(&LiveSecond) -> u64, Style);
 
 /// Rates with their history, and what else happened in the last second.
 pub(super) fn head(picture: &Picture, palette: Palette, area: Rect, buffer: &mut Buffer) {
     let last = picture.last();
     let told = |number: u64| format!("{}/s", count(number));
     let rows: [Row; 4] = [
-        ("allowed", told(last.allowed), |second| second.allowed, palette.allowed()),
-        ("denied", told(last.denied), |second| second.denied, palette.denied()),
+        ("allowed", told(last.checks.allowed), |second| second.checks.allowed, palette.allowed()),
+        ("denied", told(last.checks.denied), |second| second.checks.denied, palette.denied()),
         ("failed open", told(last.failed_open), |second| second.failed_open, palette.failed()),
         (
             "p99",
@@ -45,16 +45,16 @@ pub(super) fn head(picture: &Picture, palette: Palette, area: Rect, buffer: &mut
     let other = format!(
         " p50 {}  unavailable {}  invalid {}  blocked {} ({} listed)",
         micros(last.p50_micros),
-        told(last.unavailable),
-        told(last.invalid),
-        told(last.blocked),
+        told(last.checks.unavailable),
+        told(last.checks.invalid),
+        told(last.checks.blocked),
         count(picture.live.blocked),
     );
     line(&other, palette.plain(), row, buffer);
 }
 
 /// As many of the last seconds as there is room for.
-fn values(picture: &Picture, value: fn(&Second) -> u64, row: Rect) -> Vec<Option<u64>> {
+fn values(picture: &Picture, value: fn(&LiveSecond) -> u64, row: Rect) -> Vec<Option<u64>> {
     let room = usize::from(row.width.saturating_sub(WORDS + 1));
     let there = picture.seconds.iter().rev().take(room).map(|second| Some(value(second)));
     let mut values: Vec<Option<u64>> = there.collect();
@@ -101,8 +101,7 @@ pub(super) fn rules(picture: &Picture, by: RuleOrder, width: usize, palette: Pal
         "BLOCKED",
     ]);
     for rule in picture.rules(by) {
-        let RuleCounts { rule, total, per_second: now } = rule;
-        let whole = |number: f64| count(number as u64);
+        let RuleActivity { rule, total, per_second: now } = rule;
         let style = if now.failed_open > 0.0 || now.failed_closed > 0.0 {
             palette.failed()
         } else if now.denied > 0.0 {
@@ -115,11 +114,11 @@ pub(super) fn rules(picture: &Picture, by: RuleOrder, width: usize, palette: Pal
             rate(now.allowed),
             rate(now.denied),
             rate(now.failed_open),
-            whole(total.allowed),
-            whole(total.denied),
-            whole(total.shadow_denied),
-            whole(total.failed_closed),
-            whole(total.blocked),
+            count(total.allowed),
+            count(total.denied),
+            count(total.shadow_denied),
+            count(total.failed_closed),
+            count(total.blocked),
         ];
         columns.row(cells, style);
     }

@@ -8,18 +8,24 @@ use super::*;
 use crate::commands::top::feed::{Clients, News};
 
 fn live(seconds: &[Value]) -> Value {
-    let outcomes = |allowed: f64, denied: f64, failed_open: f64| {
+    fn outcomes(
+        allowed: impl Into<Value>,
+        denied: impl Into<Value>,
+        failed_open: impl Into<Value>,
+    ) -> Value {
+        let (allowed, denied, failed_open): (Value, Value, Value) =
+            (allowed.into(), denied.into(), failed_open.into());
         json!({"allowed": allowed, "denied": denied, "shadowAllowed": 0, "shadowDenied": 2,
             "failedOpen": failed_open, "failedClosed": 0, "blocked": 0})
-    };
+    }
     json!({
         "node": "edge-1", "release": "0.1.0", "started": 1_763_300_000, "ready": true,
         "at": 1_763_300_192, "rulesVersion": 3, "rulesHash": "x", "store": "memory", "blocked": 2,
         "seconds": seconds,
         "rules": [
-            {"rule": "api", "total": outcomes(120_000.0, 30.0, 0.0), "perSecond": outcomes(980.4, 0.0, 0.0)},
-            {"rule": "login", "total": outcomes(10.0, 500.0, 0.0), "perSecond": outcomes(0.1, 12.25, 0.0)},
-            {"rule": "pay", "total": outcomes(7.0, 0.0, 3.0), "perSecond": outcomes(0.7, 0.0, 0.3)},
+            {"rule": "api", "total": outcomes(120_000, 30, 0), "perSecond": outcomes(980.4, 0.0, 0.0)},
+            {"rule": "login", "total": outcomes(10, 500, 0), "perSecond": outcomes(0.1, 12.25, 0.0)},
+            {"rule": "pay", "total": outcomes(7, 0, 3), "perSecond": outcomes(0.7, 0.0, 0.3)},
         ],
     })
 }
