@@ -2,7 +2,7 @@
 # make format, lint, tests, doctests, docs   one step of it
 # make test-all  the same with random tests at full size
 # make bench    figures beside peers, in one run
-# make bench-doors  the same for the doors alone
+# make bench-listeners  the same for the listeners alone
 # make bench-gateway  a request through the gateway beside NGINX
 # make bench-reload  very many rules: loading, matching, replacing under load
 # make instructions  instructions per operation on the hot paths, compared with bench/instructions.json
@@ -22,7 +22,7 @@ CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 SECONDS ?= 600
 
-.PHONY: test test-all setup format lint tests doctests docs bench bench-doors bench-gateway bench-reload instructions frontier faults model soak soak-faults fuzz pictures reference openapi proto deny
+.PHONY: test test-all setup format lint tests doctests docs bench bench-listeners bench-gateway bench-reload instructions frontier faults model soak soak-faults fuzz pictures reference openapi proto deny
 
 test: setup
 	@tools/run-tests.py
@@ -41,13 +41,13 @@ bench: setup
 	$(CARGO) run --locked --profile dist -p tidegate-bench --bin in_process
 	$(CARGO) run --locked --profile dist -p tidegate-bench --bin redis
 	$(CARGO) run --locked --profile dist -p tidegate-bench --bin redis_memory
-	$(MAKE) bench-doors
+	$(MAKE) bench-listeners
 	$(MAKE) bench-gateway
 
-bench-doors:
+bench-listeners:
 	@tools/setup-bench.sh
-	$(CARGO) build --locked --profile dist -p tidegate-cli -p tidegate-bench --bin tidegate --bin empty --bin doors
-	$${CARGO_TARGET_DIR:-target}/dist/doors
+	$(CARGO) build --locked --profile dist -p tidegate-cli -p tidegate-bench --bin tidegate --bin empty --bin listeners
+	$${CARGO_TARGET_DIR:-target}/dist/listeners
 
 bench-gateway:
 	@tools/setup-bench.sh

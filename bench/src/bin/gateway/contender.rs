@@ -47,12 +47,16 @@ impl Contender {
         let plain = nginx(&pool, pass);
         let limited = nginx(&format!("{pool} {zone}"), &format!("{limit} {pass}"));
         let line = |name, server| Self { name, server, _upstream: Rc::clone(&upstream) };
-        vec![
+        let mut contenders = vec![
             line("no proxy", Rc::clone(&upstream)),
             line("NGINX `proxy_pass`", Rc::new(plain)),
             line("NGINX `limit_req`, `proxy_pass`", Rc::new(limited)),
-            line("tidegate", Rc::new(tidegate(port))),
-        ]
+            line("tidegate", Rc::new(tidegate(beside("tidegate"), port))),
+        ];
+        if let Some(before) = std::env::var_os("TIDEGATE_BEFORE") {
+            contenders.push(line("tidegate before", Rc::new(tidegate(before.into(), port))));
+        }
+        contenders
     }
 
     pub(crate) fn url(&self) -> String {
@@ -117,13 +121,16 @@ fn nginx(outside: &str, this: &str) -> Server {
     serving(Process::spawn(command), claim.number(), Some(claim), folder)
 }
 
+fn beside(name: &str) -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name(name)
+}
+
 /// The gateway, with a limit per address that is never reached.
-fn tidegate(upstream: u16) -> Server {
+fn tidegate(program: PathBuf, upstream: u16) -> Server {
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("rules.yaml");
     let text = "rules: [{name: api, per: [ip], limit: 1000000 per second, burst: 100000000}]";
     std::fs::write(&rules, text).unwrap();
-    let program: PathBuf = std::env::current_exe().unwrap().with_file_name("tidegate");
     assert!(program.exists(), "no {}; make bench-gateway builds it", program.display());
     let mut command = Process::command(program);
     command.arg("serve").arg("--rules").arg(&rules).env("STATE_DIRECTORY", folder.path());

@@ -511,7 +511,13 @@ fn verify_admin(checker: &mut ReplyChecker, server: &Server) {
         checker.admin(server, "POST", same("/v1/refund"), status, body);
     }
     if cfg!(feature = "simulate") {
-        checker.admin(server, "POST", same("/v1/lab"), 200, r#"{"nodes":3,"algorithms":["fixed_window"]}"#);
+        checker.admin(
+            server,
+            "POST",
+            same("/v1/lab"),
+            200,
+            r#"{"nodes":3,"algorithms":["fixed_window"]}"#,
+        );
         checker.admin(server, "POST", same("/v1/lab"), 400, r#"{"nodes":0}"#);
         checker.rejected_bodies(|| server.connect_admin(), "POST", "/v1/lab", &[413]);
     }

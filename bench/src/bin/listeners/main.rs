@@ -1,12 +1,12 @@
-//! Each door beside an empty server of the same framework and beside peers, in one interleaved run.
+//! Each listener beside an empty server of the same framework and beside peers, in one interleaved run.
 //!
-//! `make bench-doors`, or `cargo run --profile dist -p tidegate-bench --bin doors [-- --quick] [http|grpc|resp]`
+//! `make bench-listeners`, or `cargo run --profile dist -p tidegate-bench --bin listeners [-- --quick] [http|grpc|resp]`
 //!
 //! Wants the binaries `tidegate` and `empty` beside it (the make target builds them), wrk, h2load,
 //! redis-benchmark and redis-server; NGINX and throttlecrab-server are measured if they are there.
 //! Servers are pinned to the first core and the load to the second. Contenders take turns in each
 //! round; the tables have medians with the lowest and highest round, the ratio to the first line of
-//! the same table, and the server's own CPU time per request.
+//! the same table, and the server's own CPU time per request. `TIDEGATE_BEFORE=PATH` adds an earlier build.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the tables are the result")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads clocks and waits")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that can't go on has failed")]
@@ -27,7 +27,7 @@ struct Contender {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let quick = arguments.iter().any(|argument| argument == "--quick");
-    let (rounds, seconds) = if quick { (3, 1) } else { (7, 2) };
+    let (rounds, seconds) = if quick { (3, 1) } else { (9, 2) };
     let wanted = |table: &str| {
         let named = arguments.iter().any(|argument| !argument.starts_with("--"));
         !named || arguments.iter().any(|argument| table.starts_with(argument.as_str()))
@@ -44,6 +44,11 @@ fn tables() -> Vec<(&'static str, Vec<Contender>)> {
     let http = vec![
         line("empty hyper", Server::empty("http"), Load::http("/v1/check", load::CHECK)),
         line("tidegate", Server::tidegate("http"), Load::http("/v1/check", load::CHECK)),
+        line(
+            "tidegate before",
+            Server::tidegate_before("http"),
+            Load::http("/v1/check", load::CHECK),
+        ),
         line("tidegate authorize", Server::tidegate("http"), Load::authorize()),
         line("throttlecrab", Server::throttlecrab("http"), Load::http("/throttle", load::THROTTLE)),
         line("nginx limit_req", Server::nginx(), Load::get()),
@@ -54,6 +59,7 @@ fn tables() -> Vec<(&'static str, Vec<Contender>)> {
         vec![
             line("empty tonic", Server::empty("grpc"), rls()),
             line("tidegate", Server::tidegate("grpc"), rls()),
+            line("tidegate before", Server::tidegate_before("grpc"), rls()),
             line("throttlecrab", Server::throttlecrab("grpc"), crab),
         ]
     };
@@ -65,6 +71,11 @@ fn tables() -> Vec<(&'static str, Vec<Contender>)> {
             line(
                 "tidegate TG.CHECK",
                 Server::tidegate("resp"),
+                Load::resp(pipeline, load::TG_CHECK),
+            ),
+            line(
+                "tidegate TG.CHECK before",
+                Server::tidegate_before("resp"),
                 Load::resp(pipeline, load::TG_CHECK),
             ),
             line("throttlecrab", Server::throttlecrab("redis"), Load::resp(pipeline, load::CRAB)),

@@ -35,23 +35,32 @@ impl Drop for Server {
 }
 
 impl Server {
-    pub(crate) fn empty(door: &str) -> Option<Self> {
-        let mut child = pinned(beside("empty")).args([door, "127.0.0.1:0"]).spawn().unwrap();
+    pub(crate) fn empty(listener: &str) -> Option<Self> {
+        let mut child = pinned(beside("empty")).args([listener, "127.0.0.1:0"]).spawn().unwrap();
         let port = port_in(&first_line(&mut child));
         Some(Self::of(child, port, None))
     }
 
-    pub(crate) fn tidegate(door: &str) -> Option<Self> {
+    pub(crate) fn tidegate(listener: &str) -> Option<Self> {
+        Self::tidegate_at(beside("tidegate"), listener)
+    }
+
+    /// An earlier build of Tidegate, if `TIDEGATE_BEFORE` has its path.
+    pub(crate) fn tidegate_before(listener: &str) -> Option<Self> {
+        Self::tidegate_at(PathBuf::from(std::env::var_os("TIDEGATE_BEFORE")?), listener)
+    }
+
+    fn tidegate_at(program: PathBuf, listener: &str) -> Option<Self> {
         let rules = scratch(
             "rules.yaml",
             "rules: [{name: api, per: ['user | api_key'], limit: 1000000 per second}]",
         );
-        let mut command = pinned(beside("tidegate"));
+        let mut command = pinned(program);
         command.args(["serve", "--rules", rules.to_str().unwrap()]);
         for other in ["http", "grpc", "resp"] {
             command.args([
                 format!("--{other}").as_str(),
-                if other == door { "127.0.0.1:0" } else { "off" },
+                if other == listener { "127.0.0.1:0" } else { "off" },
             ]);
         }
         let mut child = command.args(["--admin", "off"]).spawn().unwrap();
@@ -59,7 +68,7 @@ impl Server {
         Some(Self::of(child, port, None))
     }
 
-    pub(crate) fn throttlecrab(door: &str) -> Option<Self> {
+    pub(crate) fn throttlecrab(listener: &str) -> Option<Self> {
         let home = PathBuf::from(std::env::var_os("HOME")?);
         let program = home.join(PEERS).join("throttlecrab-server");
         if !program.exists() {
@@ -68,8 +77,8 @@ impl Server {
         }
         let port = Port::free();
         let mut command = pinned(program);
-        command.args([&format!("--{door}"), &format!("--{door}-host"), "127.0.0.1"]);
-        command.args([&format!("--{door}-port"), &port.number().to_string()]);
+        command.args([&format!("--{listener}"), &format!("--{listener}-host"), "127.0.0.1"]);
+        command.args([&format!("--{listener}-port"), &port.number().to_string()]);
         command.args(["--store", "periodic", "--log-level", "error"]);
         Some(Self::of(command.spawn().unwrap(), port.number(), Some(port)))
     }
@@ -139,7 +148,7 @@ impl Server {
 /// A program beside this one.
 fn beside(name: &str) -> PathBuf {
     let path = std::env::current_exe().unwrap().with_file_name(name);
-    assert!(path.exists(), "no {}; make bench-doors builds it", path.display());
+    assert!(path.exists(), "no {}; make bench-listeners builds it", path.display());
     path
 }
 
