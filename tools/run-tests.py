@@ -2,7 +2,8 @@
 """Runs every check of `make test`, and at the end prints what failed, what was skipped and where the time went.
 
 A failing step does not keep the next one from running. Usage: tools/run-tests.py [STEP ...], with the
-steps format, lint, tests, doctests, docs; without one all of them, in this order.
+steps format, lint, tests, doctests, docs; without one all of them, in this order. The step instructions runs
+only where it is named: it builds the server for release.
 
 TIDEGATE_CASES and TIDEGATE_STEPS set the size of random tests, TIDEGATE_SEED repeats one (`make test-all`).
 """
@@ -149,8 +150,9 @@ def main():
         "tests": None,
         "doctests": lambda: cargo("test", *TESTED, "--doc", "--no-fail-fast"),
         "docs": lambda: cargo("doc", *workspace, "--no-deps", RUSTDOCFLAGS="-D warnings"),
+        "instructions": lambda: subprocess.run(["make", "instructions"]).returncode == 0,
     }
-    wanted = sys.argv[1:] or list(steps)
+    wanted = sys.argv[1:] or [name for name in steps if name != "instructions"]
     unknown = [name for name in wanted if name not in steps]
     if unknown:
         sys.exit(f"run-tests: unknown step {unknown[0]!r}, wanted one of {', '.join(steps)}")

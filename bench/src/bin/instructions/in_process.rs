@@ -21,8 +21,8 @@ const CLIENTS: u64 = 1_000;
 /// Checks that wait for Redis at the same time.
 const TOGETHER: u64 = 64;
 
-pub(crate) fn count(path: HotPath, operations: u64) -> u64 {
-    let file = CountFile::new(path.name());
+pub(crate) fn count(path: HotPath, operations: u64, attempt: usize) -> u64 {
+    let file = CountFile::new(path.name(), attempt);
     let mut command = file.command(std::env::current_exe().unwrap());
     command.args([RUN, path.name(), &operations.to_string()]);
     let redis = (path == HotPath::Redis).then(Redis::start);

@@ -5,8 +5,14 @@
 //! named: `make instructions PATHS="http resp"`.
 //!
 //! Each path runs twice, with a number of operations and with three times that number. The difference is
-//! divided by the difference of operations, so that start, connections and end do not count. Counts depend on the
-//! compiler: the file names the version that they were taken with.
+//! divided by the difference of operations, so that start, connections and end do not count.
+//!
+//! Counts of the same programs differ by up to 0.7 % from run to run, by random seeds of hashes, and by up to 2 %
+//! between an idle and a busy machine, since the server has work per time. A path over the tolerance is counted
+//! again, and the lowest count is compared.
+//!
+//! Counts depend on the compiler and the C library. The file names those that its counts were taken with; with
+//! others the table is printed and nothing fails.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the table is the result")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads its arguments and waits")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that can't go on has failed")]
@@ -19,6 +25,9 @@ mod listener;
 use std::process::ExitCode;
 
 use committed::Committed;
+
+/// Counts of a path that exceeds its limit, before that is a failure.
+const MAX_ATTEMPTS: usize = 3;
 
 /// A hot path, measured from the process that decides.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,16 +67,29 @@ impl HotPath {
     }
 
     /// Instructions of a whole run.
-    fn count(self, operations: u64) -> u64 {
+    fn count(self, operations: u64, attempt: usize) -> u64 {
         match self {
-            Self::Memory | Self::Redis => in_process::count(self, operations),
-            Self::Http | Self::Rls | Self::Resp => listener::count(self, operations),
+            Self::Memory | Self::Redis => in_process::count(self, operations, attempt),
+            Self::Http | Self::Rls | Self::Resp => listener::count(self, operations, attempt),
         }
     }
 
-    fn instructions(self) -> u64 {
+    /// Instructions per operation.
+    fn instructions(self, attempt: usize) -> u64 {
         let few = self.operations();
-        (self.count(3 * few) - self.count(few)) / (2 * few)
+        (self.count(3 * few, attempt) - self.count(few, attempt)) / (2 * few)
+    }
+
+    /// The lowest of up to [`MAX_ATTEMPTS`] counts, until one is within the limit.
+    fn instructions_within(self, limit: f64) -> u64 {
+        let mut lowest = u64::MAX;
+        for attempt in 0..MAX_ATTEMPTS {
+            lowest = lowest.min(self.instructions(attempt));
+            if lowest as f64 <= limit {
+                break;
+            }
+        }
+        lowest
     }
 }
 
@@ -92,21 +114,29 @@ fn main() -> ExitCode {
     }
     let wanted = |path: &HotPath| names.is_empty() || names.iter().any(|name| name == path.name());
     let mut committed = Committed::read();
-    committed.warn_about_compiler();
+    let comparable = committed.is_comparable();
     println!("| path | instructions | committed | change |\n|---|---|---|---|");
     let mut exceeded = Vec::new();
     for path in HotPath::ALL.into_iter().filter(wanted) {
-        let (name, found) = (path.name(), path.instructions());
-        match committed.get(name) {
+        let name = path.name();
+        let found = match committed.get(name) {
             Some(before) => {
+                let limit = before as f64 * (1.0 + committed::TOLERANCE_PERCENT / 100.0);
+                let compares = comparable && !write;
+                let found = path.instructions_within(if compares { limit } else { f64::INFINITY });
                 let change = (found as f64 / before as f64 - 1.0) * 100.0;
                 println!("| {name} | {found} | {before} | {change:+.1} % |");
-                if change > committed::TOLERANCE_PERCENT {
+                if compares && found as f64 > limit {
                     exceeded.push(name);
                 }
+                found
             }
-            None => println!("| {name} | {found} | none | |"),
-        }
+            None => {
+                let found = path.instructions(0);
+                println!("| {name} | {found} | none | |");
+                found
+            }
+        };
         committed.set(name, found);
     }
     if write {
@@ -114,7 +144,7 @@ fn main() -> ExitCode {
     } else if !exceeded.is_empty() {
         let tolerance = committed::TOLERANCE_PERCENT;
         eprintln!(
-            "instructions: {} over {tolerance} % more than committed; if that is meant: make instructions WRITE=1",
+            "instructions: {} more than {tolerance} % above the committed count; to accept it: make instructions WRITE=1",
             exceeded.join(", ")
         );
         return ExitCode::FAILURE;
