@@ -78,7 +78,7 @@ fn of_redis(text: &str) -> Result<RulesRedis, String> {
         return Ok(RulesRedis::OfStore);
     }
     let config: RedisConfig = text.parse().map_err(|error| format!("rules.redis: {error}"))?;
-    Ok(RulesRedis::NativeRules(Box::new(config)))
+    Ok(RulesRedis::Own(Box::new(config)))
 }
 
 fn url_source(text: &str) -> Result<RulesUrl, String> {
@@ -106,7 +106,7 @@ pub(crate) fn source_of_flag(place: &Secret) -> Result<RuleSource, ConfigError> 
         Some((scheme, _)) if scheme.starts_with("redis") => {
             let config: Result<RedisConfig, _> = text.parse();
             let config = config.map_err(|error| invalid(error.to_string()))?;
-            Ok(RuleSource::Redis(RulesRedis::NativeRules(Box::new(config))))
+            Ok(RuleSource::Redis(RulesRedis::Own(Box::new(config))))
         }
         _ => Ok(RuleSource::File(PathBuf::from(text))),
     }
@@ -118,8 +118,8 @@ pub(crate) fn source_of_flag(place: &Secret) -> Result<RuleSource, ConfigError> 
 /// A secret can't be read.
 pub(crate) fn load_source(source: RuleSource) -> Result<RuleSource, ConfigError> {
     Ok(match source {
-        RuleSource::Redis(RulesRedis::NativeRules(config)) => {
-            RuleSource::Redis(RulesRedis::NativeRules(Box::new(RedisSource::new(*config).load()?)))
+        RuleSource::Redis(RulesRedis::Own(config)) => {
+            RuleSource::Redis(RulesRedis::Own(Box::new(RedisSource::new(*config).load()?)))
         }
         RuleSource::Url(from) => {
             let token = environment(TOKEN_VARIABLE)?.map(Secret::from);

@@ -49,7 +49,7 @@ pub enum RulesRedis {
     /// The one of the store.
     OfStore,
     /// Another one.
-    NativeRules(Box<RedisConfig>),
+    Own(Box<RedisConfig>),
 }
 
 /// A rules document that is read over HTTP.
@@ -79,7 +79,7 @@ impl fmt::Display for RuleSource {
             Self::File(path) => write!(f, "{}", path.display()),
             Self::Inline(_) => f.write_str("the configuration"),
             Self::Redis(RulesRedis::OfStore) => f.write_str("redis"),
-            Self::Redis(RulesRedis::NativeRules(config)) => config.fmt(f),
+            Self::Redis(RulesRedis::Own(config)) => config.fmt(f),
             Self::Url(RulesUrl { uri, .. }) => {
                 // The query may contain a token.
                 let authority = uri.authority().map_or("", |authority| authority.as_str());

@@ -77,7 +77,7 @@ pub enum Shared {
     /// That of the store.
     InStore,
     /// Another one.
-    NativeRules(Box<RedisConfig>),
+    Own(Box<RedisConfig>),
 }
 
 impl Shared {
@@ -85,23 +85,24 @@ impl Shared {
     pub fn of(store: &StoreConfig, source: &RuleSource) -> Self {
         match (source, store) {
             (RuleSource::Redis(RulesRedis::OfStore), StoreConfig::Redis { .. }) => Self::InStore,
-            (
-                RuleSource::Redis(RulesRedis::NativeRules(own)),
-                StoreConfig::Redis { config, .. },
-            ) if own == config => Self::InStore,
-            (RuleSource::Redis(RulesRedis::NativeRules(own)), _) => Self::NativeRules(own.clone()),
+            (RuleSource::Redis(RulesRedis::Own(own)), StoreConfig::Redis { config, .. })
+                if own == config =>
+            {
+                Self::InStore
+            }
+            (RuleSource::Redis(RulesRedis::Own(own)), _) => Self::Own(own.clone()),
             _ => Self::Nowhere,
         }
     }
 
-    /// Where rules are pushed to and come from.
+    /// Opens the document that rules are pushed to and read from.
     ///
     /// # Errors
     /// A server that answered and never will do.
     pub async fn rules(&self, store: &AnyStore) -> Result<Option<RedisDocument>, OpenError> {
         Ok(match (self, store) {
             (Self::InStore, AnyStore::Redis(store)) => Some(store.document(NAME)),
-            (Self::NativeRules(config), _) => {
+            (Self::Own(config), _) => {
                 Some(RedisDocument::start(RedisConfig::clone(config), NAME).await?)
             }
             _ => None,
@@ -109,7 +110,7 @@ impl Shared {
     }
 }
 
-/// Where nodes tell each other what they have: where the rules are, else where the spending is.
+/// Returns the document that nodes report to: in the Redis of the rules, else in that of the store.
 pub fn reports(rules: Option<&RedisDocument>, store: &AnyStore) -> Option<RedisDocument> {
     match (rules, store) {
         (Some(rules), _) => Some(rules.clone()),
@@ -118,7 +119,7 @@ pub fn reports(rules: Option<&RedisDocument>, store: &AnyStore) -> Option<RedisD
     }
 }
 
-/// What this node is called: its machine, and the port of one of its doors.
+/// Returns the name of this node: its machine, and the port of one of its listeners.
 pub fn node_name(at: Option<SocketAddr>) -> String {
     let system = rustix::system::uname();
     let host = system.nodename().to_string_lossy();
