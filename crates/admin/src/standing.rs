@@ -97,10 +97,8 @@ pub(super) fn client_name(name: &tidegate_rules::ClientName) -> ClientName<Cow<'
     match name {
         tidegate_rules::ClientName::Value(value) => ClientName::Value(Cow::from(&**value)),
         tidegate_rules::ClientName::Parts(parts) => {
-            let pair = |(name, value): &'_ (Box<str>, Box<str>)| {
-                (name.to_string().into(), value.to_string().into())
-            };
-            ClientName::Parts(parts.iter().map(pair).collect())
+            let pairs = parts.iter().map(|(name, value)| (Cow::from(&**name), Cow::from(&**value)));
+            ClientName::Parts(pairs.collect())
         }
     }
 }

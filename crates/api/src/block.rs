@@ -28,7 +28,7 @@ pub struct BlockEntry<T: Text = String> {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["operator", "penalty"])))]
     pub by: T,
-    /// The rule whose penalty added the entry.
+    /// The rule that added the entry by its penalty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<T>,
     /// The reason that an operator gave.

@@ -58,9 +58,9 @@ pub struct BatchRequest<T: Text = String> {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DecisionBody<T: Text = String> {
-    /// Whether the request is admitted.
+    /// True if the request is admitted.
     pub allowed: bool,
-    /// Whether the client is on the block list.
+    /// True if the client is on the block list.
     #[serde(default, skip_serializing_if = "is_false")]
     #[cfg_attr(feature = "schema", schemars(extend("const" = true)))]
     pub blocked: bool,
@@ -189,7 +189,7 @@ pub struct SlotRequest<T: Text = String> {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct RenewReply {
-    /// Number of rules whose slots are held.
+    /// Number of rules with held slots.
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub held: u64,
     /// Milliseconds until the slots expire unless they are renewed again.
@@ -204,6 +204,6 @@ pub struct RenewReply {
     schemars(rename = "Released", deny_unknown_fields)
 )]
 pub struct ReleaseReply {
-    /// Number of rules whose slots were still held; 0 after another release, or after the hold.
+    /// Number of rules with slots that were still held; 0 after another release, or after the hold.
     pub released: u64,
 }

@@ -102,7 +102,7 @@ pub struct ClientStatus<T: Text = String> {
     pub id: Option<T>,
     /// The name of the client; null if it may be a secret.
     pub client: Option<ClientName<T>>,
-    /// Whether a request of cost 1 would be admitted.
+    /// True if a request of cost 1 would be admitted.
     pub allowed: bool,
     /// The most that can be spent at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,7 +116,7 @@ pub struct ClientStatus<T: Text = String> {
     /// Seconds to wait, while no request is admitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<u64>,
-    /// Whether the client is on the block list.
+    /// True if the client is on the block list.
     #[serde(default, skip_serializing_if = "is_false")]
     #[cfg_attr(feature = "schema", schemars(extend("const" = true)))]
     pub blocked: bool,

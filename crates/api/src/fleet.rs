@@ -79,7 +79,7 @@ pub struct RedisReport<T: Text = String> {
     pub fleet: u64,
     /// Replies that arrived after the deadline.
     pub late: u64,
-    /// Calls whose result is unknown.
+    /// Calls with an unknown result.
     pub lost: u64,
     /// Denials that were repeated from the cache.
     pub remembered: u64,
@@ -104,7 +104,7 @@ pub struct RedisReport<T: Text = String> {
 pub struct RedisServerReport<T: Text = String> {
     /// The address.
     pub server: T,
-    /// Whether the breaker is closed. While it is open, no call is sent until a probe succeeds.
+    /// True if the breaker is closed. While it is open, no call is sent until a probe succeeds.
     pub up: bool,
     /// Times that the breaker opened.
     pub opened: u64,
@@ -190,7 +190,7 @@ pub struct UpstreamReport<T: Text = String> {
 pub struct UpstreamServerReport<T: Text = String> {
     /// The address.
     pub server: T,
-    /// Whether the server is healthy.
+    /// True if the server is healthy.
     pub up: bool,
 }
 

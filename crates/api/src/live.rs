@@ -17,7 +17,7 @@ pub struct LiveReport<T: Text = String> {
     pub release: T,
     /// The start of the process in Unix seconds.
     pub started: u64,
-    /// Whether calls should be sent to this node.
+    /// True if calls should be sent to this node.
     pub ready: bool,
     /// The time of this report in Unix seconds.
     pub at: u64,

@@ -276,7 +276,7 @@ impl ApiOperation {
         self
     }
 
-    /// Adds a reply whose body has no type of this crate.
+    /// Adds a reply with a body that has no type of this crate.
     fn untyped(
         self,
         status: u16,

@@ -172,7 +172,7 @@ pub struct RulesDifference<T: Text = String> {
     pub same: u64,
 }
 
-/// A rule whose fields differ.
+/// A rule with fields that differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(
     feature = "schema",
@@ -259,7 +259,7 @@ pub struct RulesStatus<T: Text = String> {
     /// The latest version that this node knows.
     #[serde(default)]
     pub latest: u64,
-    /// Whether the source has a later version than the active one.
+    /// True if the source has a later version than the active one.
     #[serde(default)]
     pub behind: bool,
     /// The reason why the latest document is not active.
@@ -290,7 +290,7 @@ pub struct NodeReport<T: Text = String> {
     pub version: u64,
     /// The hash of the active rules.
     pub hash: T,
-    /// Whether the source has a later version.
+    /// True if the source has a later version.
     #[serde(default)]
     pub behind: bool,
     /// The reason why the latest document is not active.

@@ -22,9 +22,9 @@ pub use self::connection_counts::ConnectionCounts;
 pub use self::lingering_close::{LingeringClose, lingering_close};
 pub use self::stream::{ObservedStream, Stream};
 use self::timeouts::Watcher;
-pub use self::timeouts::{Activity, ConnectionTimeouts, Phase};
 #[cfg(any(test, feature = "test-util"))]
-pub use self::timeouts::{SWEEP_INTERVAL, pass};
+pub use self::timeouts::pass;
+pub use self::timeouts::{Activity, ConnectionTimeouts, Phase, SWEEP_INTERVAL};
 pub use self::tls::ListenerTls;
 
 /// Wait before the next accept when the system has no room for another connection.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tidegate_api::openapi::{ApiListener, operations};
 use tidegate_testkit::{Flavour, Redis, Tool, lacking};
 
-use crate::kit::{Connection, Folder, Response, Server};
+use crate::kit::{Connection, Response, Server};
 
 const RULES: &str = "
 rules:
@@ -640,7 +640,7 @@ fn every_status_in_the_document_is_returned_by_a_server() {
     verify_checks(&mut checker, &server);
     verify_admin(&mut checker, &server);
     verify_rejected_operators(&mut checker);
-    let (redis, folder) = (Redis::start(), Folder::new());
+    let redis = Redis::start();
     let config = format!(
         "store: {{redis: {{url: '{}', timeout: 5s}}}}\nrules: {{redis: true, poll: 1h}}\nlisten: {{http: 127.0.0.1:0}}\n",
         redis.url()
@@ -650,7 +650,7 @@ fn every_status_in_the_document_is_returned_by_a_server() {
     let acquired = server.ask("POST", "/v1/acquire", r#"{"rule":"exports","client":"bob"}"#);
     redis.kill();
     verify_without_store(&mut checker, &server, &acquired.json()["slot"]);
-    let unready = Server::with_config(&format!("{config}state: {}\n", folder.path()));
+    let unready = Server::with_config(&config);
     checker.http(&unready, "GET", "/readyz", 503, "");
     checker.http(&unready, "GET", "/healthcheck", 500, "");
     let mut described = BTreeSet::new();
@@ -665,4 +665,32 @@ fn every_status_in_the_document_is_returned_by_a_server() {
         NOT_PROVOKED.map(|(method, path, status, _)| (method.to_owned(), path.to_owned(), status));
     let missing: BTreeSet<_> = described.difference(&checker.seen).cloned().collect();
     assert_eq!(missing, BTreeSet::from(known));
+}
+
+#[test]
+#[cfg(feature = "simulate")]
+fn ranges_and_defaults_of_the_lab_are_those_in_the_document() {
+    let server = Server::with_rules(RULES);
+    let document = document(&server);
+    let properties =
+        document["components"]["schemas"]["Experiment"]["properties"].as_object().unwrap();
+    let run = |body: Value| server.manage("POST", "/v1/lab", &body.to_string()).json();
+    let mut ranges = 0;
+    for (name, property) in properties {
+        let (Some(least), Some(most)) =
+            (property["minimum"].as_u64(), property["maximum"].as_u64())
+        else {
+            continue;
+        };
+        let wanted =
+            format!("{name}: found {}, wanted a whole number from {least} to {most}", most + 1);
+        assert_eq!(run(json!({name.as_str(): most + 1}))["detail"], wanted);
+        ranges += 1;
+    }
+    assert_eq!(ranges, 10);
+    let defaults =
+        properties.iter().map(|(name, property)| (name.clone(), property["default"].clone()));
+    let (explicit, implicit) = (run(Value::Object(defaults.collect())), run(json!({})));
+    assert_eq!((&explicit["lines"], &explicit["about"]), (&implicit["lines"], &implicit["about"]));
+    assert!(implicit["lines"].is_array());
 }

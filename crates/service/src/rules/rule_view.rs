@@ -46,14 +46,11 @@ fn limit_view(limit: &Limit) -> LimitView<Cow<'_, str>> {
 }
 
 fn condition_views(conditions: &[Condition]) -> Vec<ConditionView<Cow<'_, str>>> {
-    let view = |item: &'_ Condition| (item.attribute().to_owned(), item.redacted());
-    let views = conditions.iter().map(view);
-    views
-        .map(|(attribute, wanted)| ConditionView {
-            attribute: attribute.into(),
-            wanted: wanted.into(),
-        })
-        .collect()
+    let views = conditions.iter().map(|condition| ConditionView {
+        attribute: Cow::from(condition.attribute()),
+        wanted: condition.redacted().into(),
+    });
+    views.collect()
 }
 
 fn tiers_view(tiers: &Tiers) -> TiersView<Cow<'_, str>> {

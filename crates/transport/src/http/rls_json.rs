@@ -134,16 +134,16 @@ pub(super) fn encode(reply: &RlsReply) -> Response<Body> {
 type ReplyJson<'a> = RateLimitReply<Cow<'a, str>, &'a serde_json::Map<String, serde_json::Value>>;
 
 fn reply_json(reply: &RlsReply) -> ReplyJson<'_> {
-    let header = |(key, value): &'_ (&'static str, String)| HeaderPair {
-        key: Cow::from(*key),
-        value: value.clone().into(),
-    };
     RateLimitReply {
         overall_code: code(reply.over).into(),
         statuses: reply.statuses.iter().map(status_json).collect(),
-        response_headers_to_add: reply.headers.iter().map(header).collect(),
+        response_headers_to_add: reply.headers.iter().map(header_json).collect(),
         dynamic_metadata: reply.metadata.as_ref(),
     }
+}
+
+fn header_json<'a>((key, value): &'a (&'static str, String)) -> HeaderPair<Cow<'a, str>> {
+    HeaderPair { key: Cow::from(*key), value: Cow::from(value.as_str()) }
 }
 
 fn status_json(status: &Status) -> DescriptorStatus<Cow<'_, str>> {

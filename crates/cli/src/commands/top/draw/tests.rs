@@ -180,3 +180,13 @@ fn help_and_pause_are_seen() {
 fn a_frame_for_scripts_has_every_page() {
     insta::assert_snapshot!("once", text(&picture(), 100));
 }
+
+#[test]
+fn client_of_a_rule_by_several_attributes_is_drawn_with_all_of_them() {
+    let mut picture = picture();
+    let ranking = r#"{"by":"traffic","since":1,"seconds":100,"clients":[{"rule":"login","id":"ip+path#1",
+        "client":{"path":"/login","ip":"192.0.2.7"},"requests":5,"atLeast":5}]}"#;
+    picture.clients.traffic = serde_json::from_str(ranking).unwrap();
+    let drawn = seen(&picture, &on(Page::Clients), USUAL);
+    assert!(drawn.contains("path=/login ip=192.0.2.7"), "{drawn}");
+}
