@@ -9,7 +9,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use tidegate_admin::{Admin, Guard, Schemas, is_local};
 use tidegate_core::Span;
-use tidegate_gateway::{Front, GatewayConfig, Threads, Upstreams};
+use tidegate_gateway::{GatewayConfig, GatewayContext, GatewayThreads, UpstreamSet};
 use tidegate_limiter::Clock;
 use tidegate_net::http1::Http1;
 use tidegate_net::listener::tls::TlsError;
@@ -48,7 +48,7 @@ enum Endpoint {
     Grpc(TcpListener),
     Resp(TcpListener, Gate),
     /// One socket for each thread.
-    Gateway(Vec<std::net::TcpListener>, Arc<Upstreams>),
+    Gateway(Vec<std::net::TcpListener>, Arc<UpstreamSet>),
     Admin(TcpListener, Guard),
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct ServeContext {
     pub(crate) closing: watch::Receiver<bool>,
     pub(crate) tasks: Vec<JoinHandle<()>>,
     /// They run until they are dropped.
-    pub(crate) gateway_threads: Vec<Threads>,
+    pub(crate) gateway_threads: Vec<GatewayThreads>,
 }
 
 /// Serves a listener; its output is the number of connections that were aborted at the end.
@@ -100,7 +100,7 @@ pub(crate) async fn bind_all(
     if let (Door::At(address), Some(config)) = (&listen.gateway, gateway) {
         let sockets = tidegate_gateway::listen(address).await;
         let sockets = sockets.map_err(|error| address_error("gateway", address, error))?;
-        let upstreams = Upstreams::new(config, clock.clone()).map_err(BindError::Upstream)?;
+        let upstreams = UpstreamSet::new(config, clock.clone()).map_err(BindError::Upstream)?;
         let endpoint = Endpoint::Gateway(sockets, Arc::new(upstreams));
         bound.push(BoundListener::new("gateway", listen, &["h2", "http/1.1"], endpoint)?);
     }
@@ -210,9 +210,9 @@ impl BoundListener {
             Endpoint::Gateway(sockets, upstreams) => {
                 let sampled = Arc::clone(&upstreams);
                 service.stats().counters.register_upstreams(move || sampled.samples());
-                context.tasks.push(tokio::spawn(Arc::clone(&upstreams).watch()));
+                context.tasks.push(tokio::spawn(Arc::clone(&upstreams).run_health_checks()));
                 let timeouts = ConnectionTimeouts { drain, ..upstreams.timeouts() };
-                let front = Front {
+                let gateway = GatewayContext {
                     upstreams,
                     service,
                     identity,
@@ -222,7 +222,7 @@ impl BoundListener {
                     clock,
                     closing,
                 };
-                serve_gateway(sockets, &front, &mut context.gateway_threads)
+                serve_gateway(sockets, &gateway, &mut context.gateway_threads)
             }
         }
     }
@@ -234,10 +234,10 @@ fn serve<H: ConnectionHandler>(listener: Listener, handler: H) -> Serving {
 
 fn serve_gateway(
     sockets: Vec<std::net::TcpListener>,
-    front: &Front,
-    threads: &mut Vec<Threads>,
+    gateway: &GatewayContext,
+    threads: &mut Vec<GatewayThreads>,
 ) -> Serving {
-    match Threads::start(sockets, front) {
+    match GatewayThreads::start(sockets, gateway) {
         Ok((started, served)) => {
             threads.push(started);
             Box::pin(served)

@@ -1,4 +1,4 @@
-//! What the gateway is to do, typed.
+//! The configuration of the gateway.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,96 +9,96 @@ use tidegate_core::Span;
 use tidegate_net::client::ClientTls;
 use tidegate_rules::Glob;
 
-/// Where requests go, and how long each step may take.
+/// The upstreams, routes and timeouts of a gateway.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
-    /// Never none, each name once.
+    /// At least one; names are unique.
     pub upstreams: Vec<UpstreamConfig>,
-    /// The first that matches a request has it. Never none.
+    /// At least one; a request goes to the first that matches.
     pub routes: Vec<RouteConfig>,
     /// Deadlines of the phases of a request.
-    pub timeouts: Timeouts,
-    /// How long a request may wait for its turn.
+    pub timeouts: ProxyTimeouts,
+    /// Longest time that a request may wait in the queue of a rule.
     pub max_wait: Span,
-    /// Whether upstreams are told how the client stands, by the headers that the client gets.
+    /// Adds the rate-limit headers that the client gets to requests to upstreams too.
     pub tell_upstream: bool,
 }
 
-/// Servers that do the same.
+/// A group of equivalent servers.
 #[derive(Clone, Debug)]
 pub struct UpstreamConfig {
-    /// The name, as metrics and logs show it.
+    /// The name in metrics and logs.
     pub name: Arc<str>,
-    /// Never none.
+    /// At least one.
     pub servers: Vec<ServerUrl>,
-    /// For servers that speak TLS.
+    /// TLS of `https` servers.
     pub tls: ClientTls,
-    /// Most requests under way there at once, from this node.
+    /// Most requests in flight from this node.
     pub max_in_flight: Option<usize>,
-    /// Health checks; without them only failed requests eject a server.
+    /// Health checks. Without them only failed requests eject a server.
     pub health: Option<HealthConfig>,
 }
 
-/// How a server is asked whether it is well.
+/// The health check of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthConfig {
-    /// What is fetched: a status from 200 to 399 means well.
+    /// The path of the check. A status from 200 to 399 means healthy.
     pub path: String,
     /// Time between two checks.
     pub every: Span,
-    /// Time within which a check has to be answered.
+    /// Longest time until the response to a check.
     pub timeout: Span,
 }
 
 impl HealthConfig {
-    /// Time between two checks unless the configuration has one.
-    pub const EVERY: Span = Span::from_secs(5);
-    /// Deadline of a check unless the configuration has one.
-    pub const TIMEOUT: Span = Span::from_secs(2);
+    /// Default time between two checks.
+    pub const DEFAULT_INTERVAL: Span = Span::from_secs(5);
+    /// Default timeout of a check.
+    pub const DEFAULT_TIMEOUT: Span = Span::from_secs(2);
 }
 
-/// Which requests go to an upstream, and how much they matter there.
+/// A filter of requests, the upstream that gets them, and their priority there.
 #[derive(Clone, Debug)]
 pub struct RouteConfig {
-    /// What rules and metrics know it by.
+    /// The name in rules and metrics.
     pub name: Arc<str>,
-    /// Without a port, in lower case.
-    pub host: Option<Words>,
-    /// Paths of the route; without one every path.
-    pub path: Option<Words>,
-    /// None means any.
+    /// Hosts of the route, in lower case and without a port; `None` means every host.
+    pub host: Option<HostOrPathPattern>,
+    /// Paths of the route; `None` means every path.
+    pub path: Option<HostOrPathPattern>,
+    /// Methods of the route; an empty list means every method.
     pub methods: Vec<Method>,
-    /// Its place among the upstreams.
+    /// Index in [`GatewayConfig::upstreams`].
     pub upstream: usize,
-    /// Which requests are admitted first under load.
+    /// Priority of its requests when the upstream is nearly full.
     pub priority: Priority,
 }
 
-/// A text, or a pattern of texts.
+/// A host or path, or a glob that matches several.
 #[derive(Clone, Debug)]
-pub enum Words {
-    /// This text alone.
-    Exactly(Box<str>),
-    /// Every text that the pattern matches.
-    Like(Glob),
+pub enum HostOrPathPattern {
+    /// One host or path.
+    Exact(Box<str>),
+    /// Every host or path that the glob matches.
+    Glob(Glob),
 }
 
-impl Words {
-    /// A pattern if there is a star in it.
+impl HostOrPathPattern {
+    /// Parses a pattern. A text with `*` is a glob, any other text matches only itself.
     pub fn new(text: &str) -> Self {
-        Glob::new(text).map_or_else(|| Self::Exactly(text.into()), Self::Like)
+        Glob::new(text).map_or_else(|| Self::Exact(text.into()), Self::Glob)
     }
 
     /// Returns whether a host or path matches.
     pub fn matches(&self, text: &str) -> bool {
         match self {
-            Self::Exactly(exactly) => **exactly == *text,
-            Self::Like(glob) => glob.matches(text),
+            Self::Exact(exact) => **exact == *text,
+            Self::Glob(glob) => glob.matches(text),
         }
     }
 }
 
-/// Who is turned away first when an upstream has all it can take.
+/// The order in which requests are rejected when an upstream is nearly full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
     /// Rejected first under load.
@@ -111,23 +111,23 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// How a configuration calls them.
-    pub const WORDS: [(&str, Self); 3] =
+    /// The names in a configuration.
+    pub const NAMES: [(&str, Self); 3] =
         [("low", Self::Low), ("normal", Self::Normal), ("high", Self::High)];
 }
 
-/// How long each step of a request may take.
+/// Timeouts of the steps of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
-    /// To reach a server, TLS included.
+pub struct ProxyTimeouts {
+    /// Time to connect to a server, TLS included.
     pub connect: Span,
-    /// From the request to the head of the answer.
+    /// Time from the request to the head of the response. Body frames of the request restart it.
     pub response: Span,
-    /// Without a byte in either direction while a body is under way, or after an upgrade.
+    /// Time without a byte in either direction, while a body is transferred or after an upgrade.
     pub idle: Span,
 }
 
-impl Default for Timeouts {
+impl Default for ProxyTimeouts {
     fn default() -> Self {
         Self {
             connect: Span::from_secs(5),
@@ -138,11 +138,11 @@ impl Default for Timeouts {
 }
 
 impl GatewayConfig {
-    /// How long a request may wait for its turn, unless somebody says otherwise.
-    pub const MAX_WAIT: Span = Span::from_secs(30);
+    /// Default of [`max_wait`](Self::max_wait).
+    pub const DEFAULT_MAX_WAIT: Span = Span::from_secs(30);
 
-    /// Everything goes to these servers.
-    pub fn to(servers: Vec<ServerUrl>) -> Self {
+    /// Returns a configuration that sends every request to these servers.
+    pub fn single_upstream(servers: Vec<ServerUrl>) -> Self {
         let name: Arc<str> = "default".into();
         let tls = ClientTls::default();
         let upstream = UpstreamConfig {
@@ -153,45 +153,44 @@ impl GatewayConfig {
             health: None,
         };
         Self {
-            routes: vec![RouteConfig::everything(name)],
+            routes: vec![RouteConfig::catch_all(name)],
             upstreams: vec![upstream],
-            timeouts: Timeouts::default(),
-            max_wait: Self::MAX_WAIT,
+            timeouts: ProxyTimeouts::default(),
+            max_wait: Self::DEFAULT_MAX_WAIT,
             tell_upstream: false,
         }
     }
 }
 
 impl RouteConfig {
-    /// All requests, to the first upstream.
-    pub fn everything(name: Arc<str>) -> Self {
+    /// Returns a route of every request to the first upstream.
+    pub fn catch_all(name: Arc<str>) -> Self {
         let (host, path, methods) = (None, None, Vec::new());
         Self { name, host, path, methods, upstream: 0, priority: Priority::default() }
     }
 }
 
-/// Where a server is and what it speaks: `http://10.0.0.1:3000`, `https://`, or `h2c://` for HTTP/2
-/// without TLS.
+/// The URL of a server: `http://10.0.0.1:3000`, `https://…`, or `h2c://…` for HTTP/2 without TLS. It has no path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerUrl {
-    pub(crate) scheme: Scheme,
-    /// A name or an address, which has no brackets here.
+    pub(crate) scheme: ServerScheme,
+    /// A name or an address; an IPv6 address has no brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
-/// What a server speaks.
+/// The protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scheme {
+pub(crate) enum ServerScheme {
     /// HTTP/1.1.
     Http,
-    /// HTTP/2 from the first byte.
+    /// HTTP/2 without TLS.
     H2c,
-    /// TLS, and inside of it what the server prefers.
+    /// TLS, with HTTP/2 or HTTP/1.1 by ALPN.
     Https,
 }
 
-impl Scheme {
+impl ServerScheme {
     const ALL: [(&str, Self, u16); 3] =
         [("http", Self::Http, 80), ("h2c", Self::H2c, 80), ("https", Self::Https, 443)];
 }
@@ -200,13 +199,13 @@ impl FromStr for ServerUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
+        let invalid = || {
             let found = if text.contains('@') { "a URL with a user" } else { text };
             format!("must be a URL like http://127.0.0.1:3000, https:// or h2c://, found {found:?}")
         };
-        let (scheme, rest) = text.split_once("://").ok_or_else(wrong)?;
-        let known = Scheme::ALL.into_iter().find(|(name, ..)| *name == scheme);
-        let (_, scheme, usual) = known.ok_or_else(wrong)?;
+        let (scheme, rest) = text.split_once("://").ok_or_else(invalid)?;
+        let known = ServerScheme::ALL.into_iter().find(|(name, ..)| *name == scheme);
+        let (_, scheme, default_port) = known.ok_or_else(invalid)?;
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         let bracketed = authority.strip_prefix('[').and_then(|rest| rest.split_once(']'));
         let (host, port) = match bracketed {
@@ -216,35 +215,36 @@ impl FromStr for ServerUrl {
                 None => (authority, None),
             },
         };
-        let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-        let plain = if bracketed.is_some() {
+        let is_host_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        let is_valid_host = if bracketed.is_some() {
             host.parse::<std::net::Ipv6Addr>().is_ok()
         } else {
-            !host.is_empty() && host.chars().all(letter)
+            !host.is_empty() && host.chars().all(is_host_char)
         };
-        let port = port.map_or(Some(usual), |port| port.parse().ok().filter(|port| *port > 0));
+        let port =
+            port.map_or(Some(default_port), |port| port.parse().ok().filter(|port| *port > 0));
         match port {
-            Some(port) if plain => Ok(Self { scheme, host: host.to_owned(), port }),
-            _ => Err(wrong()),
+            Some(port) if is_valid_host => Ok(Self { scheme, host: host.to_owned(), port }),
+            _ => Err(invalid()),
         }
     }
 }
 
 impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Scheme::ALL.iter().find(|(_, scheme, _)| *scheme == self.scheme);
+        let name = ServerScheme::ALL.iter().find(|(_, scheme, _)| *scheme == self.scheme);
         let name = name.map_or("http", |(name, ..)| name);
         write!(f, "{name}://{}", self.authority())
     }
 }
 
 impl ServerUrl {
-    /// Whether it has to show a certificate.
-    pub fn speaks_tls(&self) -> bool {
-        self.scheme == Scheme::Https
+    /// Returns whether the server uses TLS.
+    pub fn uses_tls(&self) -> bool {
+        self.scheme == ServerScheme::Https
     }
 
-    /// The host and the port.
+    /// Returns `host:port`, with brackets around an IPv6 address.
     pub(crate) fn authority(&self) -> String {
         match self.host.contains(':') {
             true => format!("[{}]:{}", self.host, self.port),
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_named_by_a_url_without_a_path() {
+    fn server_url_has_scheme_host_and_port_but_no_path() {
         for (text, shown) in [
             ("http://127.0.0.1:3000", "http://127.0.0.1:3000"),
             ("http://api.internal/", "http://api.internal:80"),

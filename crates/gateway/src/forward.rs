@@ -1,4 +1,4 @@
-//! A request's way to an upstream server and its answer's way back, with second tries where they do no harm.
+//! Sends requests to upstream servers, and retries those that are safe to repeat.
 
 use std::sync::Arc;
 
@@ -10,198 +10,221 @@ use hyper::{Request, Response};
 use smallvec::SmallVec;
 use tidegate_limiter::Clock;
 
-use super::body::{Up, Upload};
-use super::config::Timeouts;
-use super::head;
-use super::pool::{ConnectError, Kept, Line, Pool, Stream};
-use super::upstream::{Busy, Server, Upstream};
+use crate::body::{RequestBody, UploadProgress};
+use crate::config::ProxyTimeouts;
+use crate::head;
+use crate::pool::{ConnectError, ConnectionPool, PooledConn, StreamSlot, UpstreamConn};
+use crate::upstream::{ServerInFlight, Upstream, UpstreamServer};
 
-/// How often a request that was never written is tried again, each time on another connection.
-const TRIES: usize = 8;
+/// Most attempts to send one request, each on another connection.
+const MAX_ATTEMPTS: usize = 8;
 
 const CHUNKED: HeaderValue = HeaderValue::from_static("chunked");
 
 /// Sends requests to upstreams.
 #[derive(Debug)]
-pub(super) struct Forward {
-    pub(super) pool: Arc<Pool>,
-    pub(super) clock: Clock,
-    pub(super) timeouts: Timeouts,
+pub(crate) struct RequestForwarder {
+    pub(crate) pool: Arc<ConnectionPool>,
+    pub(crate) clock: Clock,
+    pub(crate) timeouts: ProxyTimeouts,
 }
 
-/// An answer, and what serves it until its body is over.
+/// The response of an upstream, with the resources that its body needs.
 #[derive(Debug)]
-pub(super) struct Answered {
-    pub(super) response: Response<Incoming>,
-    /// Its connection, if that can be used again.
-    pub(super) kept: Option<Kept>,
-    pub(super) under_way: UnderWay,
+pub(crate) struct UpstreamResponse {
+    pub(crate) response: Response<Incoming>,
+    /// The connection, if it is HTTP/1 and can carry another request.
+    pub(crate) pooled: Option<PooledConn>,
+    pub(crate) in_flight: UpstreamInFlight,
 }
 
-/// What counts while an answer is under way.
+/// Counts a request as in flight at its server until the response has ended.
 #[derive(Debug)]
-pub(super) struct UnderWay {
-    _stream: Option<Stream>,
-    _busy: Busy,
+pub(crate) struct UpstreamInFlight {
+    _slot: Option<StreamSlot>,
+    _server: ServerInFlight,
 }
 
-/// Why there is no answer.
+/// The reason why a request got no response from the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
-    /// No server could be reached.
+pub(crate) enum UpstreamError {
+    /// No server accepted a connection.
     Unreachable,
-    /// None could be reached in time.
+    /// No server accepted a connection in time.
     ConnectTimeout,
-    /// The server broke off before it answered.
-    BrokenOff,
-    /// The server did not answer in time.
-    Silent,
-    /// The client's body broke off or is framed wrongly.
+    /// The server closed the connection before it responded.
+    ConnectionClosed,
+    /// The server did not respond in time.
+    ResponseTimeout,
+    /// The client's body ended early or is framed wrongly.
     BadBody,
     /// The client stopped sending its body.
     SlowBody,
 }
 
-/// What became of one try.
-enum Tried {
-    Answered(Response<Incoming>),
-    /// It was never written; here it is.
-    Unsent(Request<Up>),
-    /// The connection broke before an answer came.
-    Lost,
-    Failed(Failure),
+/// The result of one attempt to send a request.
+enum Attempt {
+    Responded(Response<Incoming>),
+    /// Nothing of the request was written, so it can be sent again.
+    NotSent(Request<RequestBody>),
+    /// The connection closed before a response. The server may have processed the request.
+    ConnectionLost,
+    Failed(UpstreamError),
 }
 
-impl Forward {
-    /// Sends a request to a server of the upstream.
+impl RequestForwarder {
+    /// Sends a request to a server of the upstream, and to another one if that fails.
+    ///
+    /// A request that a server may have processed is sent again at most once, and only if it is idempotent, has no body
+    /// and was sent on a reused connection.
     ///
     /// # Errors
-    /// No server answers; a request that may have reached one is not sent again, unless it does no harm.
-    pub(super) async fn send(
+    /// No server responded; the error is that of the last attempt.
+    pub(crate) async fn send(
         &self,
         upstream: &Upstream,
-        mut request: Request<Up>,
-    ) -> Result<Answered, Failure> {
-        let upload = request.body().upload();
-        let mut tried: SmallVec<[usize; 4]> = SmallVec::new();
-        let mut again = true;
-        let mut failure = Failure::Unreachable;
-        for _ in 0..TRIES {
-            let Some(server) = upstream.choose(|| self.clock.now(), &tried) else { break };
-            let mut line = match self.pool.line(server, &self.clock, self.timeouts.connect).await {
-                Ok(line) => line,
+        mut request: Request<RequestBody>,
+    ) -> Result<UpstreamResponse, UpstreamError> {
+        let upload = request.body().progress();
+        let mut unreachable: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut may_repeat = true;
+        let mut last_error = UpstreamError::Unreachable;
+        for _ in 0..MAX_ATTEMPTS {
+            let Some(server) = upstream.pick_server(|| self.clock.now(), &unreachable) else {
+                break;
+            };
+            let connected = self.pool.connection(server, &self.clock, self.timeouts.connect).await;
+            let mut conn = match connected {
+                Ok(conn) => conn,
                 Err(error) => {
-                    failure = self.unreachable(server, &error);
-                    tried.push(server.id);
+                    last_error = self.on_connect_error(server, &error);
+                    unreachable.push(server.id);
                     continue;
                 }
             };
-            let busy = server.busy();
+            let server_in_flight = server.start_request();
             let (mut head, body) = request.into_parts();
-            let used = matches!(line, Line::One { used: true, .. } | Line::Many { .. });
-            // A connection that had been idle may be closed while the request is on its way.
-            let repeats = again && used && upload.is_none() && head::is_idempotent(&head.method);
-            let spare = repeats.then(|| copy(&head));
-            prepare(&mut head, &body, &line, server);
-            let prepared = Request::from_parts(head, body);
-            match self.try_on(&mut line, prepared, upload.as_deref()).await {
-                Tried::Answered(response) => {
-                    server.answered();
-                    let (kept, stream) = match line {
-                        Line::One { line, .. } => (Some(self.pool.keep(server, line)), None),
-                        Line::Many { stream, .. } => (None, Some(stream)),
+            // A server may close an idle connection at the moment when the request is sent on it.
+            let reused = matches!(
+                conn,
+                UpstreamConn::Http1 { reused: true, .. } | UpstreamConn::Http2 { .. }
+            );
+            let is_repeatable =
+                may_repeat && reused && upload.is_none() && head::is_idempotent(&head.method);
+            let head_copy = is_repeatable.then(|| copy_head(&head));
+            adapt_head(&mut head, &body, &conn, server);
+            let adapted = Request::from_parts(head, body);
+            match self.send_on(&mut conn, adapted, upload.as_deref()).await {
+                Attempt::Responded(response) => {
+                    server.on_response();
+                    let (pooled, slot) = match conn {
+                        UpstreamConn::Http1 { sender, .. } => {
+                            (Some(self.pool.pooled(server, sender)), None)
+                        }
+                        UpstreamConn::Http2 { slot, .. } => (None, Some(slot)),
                     };
-                    let under_way = UnderWay { _stream: stream, _busy: busy };
-                    return Ok(Answered { response, kept, under_way });
+                    let in_flight = UpstreamInFlight { _slot: slot, _server: server_in_flight };
+                    return Ok(UpstreamResponse { response, pooled, in_flight });
                 }
-                Tried::Unsent(back) => {
-                    failure = Failure::BrokenOff;
-                    request = back;
+                Attempt::NotSent(unsent) => {
+                    last_error = UpstreamError::ConnectionClosed;
+                    request = unsent;
                 }
-                Tried::Lost if upload.as_ref().is_some_and(|upload| upload.has_failed()) => {
-                    return Err(Failure::BadBody);
+                Attempt::ConnectionLost
+                    if upload.as_ref().is_some_and(|upload| upload.has_failed()) =>
+                {
+                    return Err(UpstreamError::BadBody);
                 }
-                Tried::Lost => match spare {
+                Attempt::ConnectionLost => match head_copy {
                     Some(head) => {
-                        again = false;
-                        failure = Failure::BrokenOff;
-                        request = Request::from_parts(*head, Up::empty());
+                        may_repeat = false;
+                        last_error = UpstreamError::ConnectionClosed;
+                        request = Request::from_parts(*head, RequestBody::empty());
                     }
                     None => {
-                        server.failed(self.clock.now(), "it broke off");
-                        return Err(Failure::BrokenOff);
+                        server
+                            .on_failure(self.clock.now(), "connection closed before the response");
+                        return Err(UpstreamError::ConnectionClosed);
                     }
                 },
-                Tried::Failed(failure) => {
-                    if failure == Failure::Silent {
-                        server.failed(self.clock.now(), "it did not answer in time");
+                Attempt::Failed(error) => {
+                    if error == UpstreamError::ResponseTimeout {
+                        server.on_failure(self.clock.now(), "no response in time");
                     }
-                    return Err(failure);
+                    return Err(error);
                 }
             }
         }
-        Err(failure)
+        Err(last_error)
     }
 
-    /// Whether a server gives a good answer to a request of our own.
-    pub(super) async fn probe(&self, server: &Server, request: Request<Up>) -> bool {
-        let Ok(mut line) = self.pool.line(server, &self.clock, self.timeouts.connect).await else {
-            return false;
-        };
+    /// Returns whether a server responds to a health check with a status from 200 to 399.
+    pub(crate) async fn probe(
+        &self,
+        server: &UpstreamServer,
+        request: Request<RequestBody>,
+    ) -> bool {
+        let connected = self.pool.connection(server, &self.clock, self.timeouts.connect).await;
+        let Ok(mut conn) = connected else { return false };
         let (mut head, body) = request.into_parts();
-        prepare(&mut head, &body, &line, server);
-        match self.try_on(&mut line, Request::from_parts(head, body), None).await {
-            Tried::Answered(response) => {
+        adapt_head(&mut head, &body, &conn, server);
+        match self.send_on(&mut conn, Request::from_parts(head, body), None).await {
+            Attempt::Responded(response) => {
                 response.status().is_success() || response.status().is_redirection()
             }
-            Tried::Unsent(_) | Tried::Lost | Tried::Failed(_) => false,
+            Attempt::NotSent(_) | Attempt::ConnectionLost | Attempt::Failed(_) => false,
         }
     }
 
-    fn unreachable(&self, server: &Server, error: &ConnectError) -> Failure {
-        let (reason, failure) = match error {
-            ConnectError::Timeout => ("it was not reached in time", Failure::ConnectTimeout),
-            ConnectError::Failed(error) => (error.as_str(), Failure::Unreachable),
+    fn on_connect_error(&self, server: &UpstreamServer, error: &ConnectError) -> UpstreamError {
+        let (reason, error) = match error {
+            ConnectError::Timeout => ("no connection in time", UpstreamError::ConnectTimeout),
+            ConnectError::Failed(error) => (error.as_str(), UpstreamError::Unreachable),
         };
-        server.failed(self.clock.now(), reason);
-        failure
+        server.on_failure(self.clock.now(), reason);
+        error
     }
 
-    /// Sends a request, and waits for an answer as long as the client's body makes progress, and then as
-    /// long as a server may take.
-    async fn try_on(
+    /// Sends a request on a connection and waits for the response. Each body frame restarts the response timeout.
+    async fn send_on(
         &self,
-        line: &mut Line,
-        request: Request<Up>,
-        upload: Option<&Upload>,
-    ) -> Tried {
-        let mut sending = std::pin::pin!(match line {
-            Line::One { line, .. } => Either::Left(line.try_send_request(request)),
-            Line::Many { line, .. } => Either::Right(line.try_send_request(request)),
+        conn: &mut UpstreamConn,
+        request: Request<RequestBody>,
+        upload: Option<&UploadProgress>,
+    ) -> Attempt {
+        let mut sending = std::pin::pin!(match conn {
+            UpstreamConn::Http1 { sender, .. } => Either::Left(sender.try_send_request(request)),
+            UpstreamConn::Http2 { sender, .. } => Either::Right(sender.try_send_request(request)),
         });
-        let mut seen = 0;
+        let mut frames_before = 0;
         loop {
-            let late = self.clock.sleep(self.timeouts.response);
+            let timeout = self.clock.sleep(self.timeouts.response);
             let sent = tokio::select! {
                 biased;
                 sent = &mut sending => sent,
-                () = late => {
-                    let frames = upload.map_or(0, Upload::frames);
-                    if frames != seen {
-                        seen = frames;
+                () = timeout => {
+                    let frames = upload.map_or(0, UploadProgress::frames);
+                    if frames != frames_before {
+                        frames_before = frames;
                         continue;
                     }
-                    let slow = upload.is_some_and(|upload| !upload.has_ended());
-                    return Tried::Failed(if slow { Failure::SlowBody } else { Failure::Silent });
+                    let is_uploading = upload.is_some_and(|upload| !upload.has_ended());
+                    return Attempt::Failed(match is_uploading {
+                        true => UpstreamError::SlowBody,
+                        false => UpstreamError::ResponseTimeout,
+                    });
                 }
             };
             return match sent {
-                Ok(response) => Tried::Answered(response),
+                Ok(response) => Attempt::Responded(response),
                 Err(mut error) => match error.take_message() {
-                    Some(request) => Tried::Unsent(request),
+                    Some(request) => Attempt::NotSent(request),
                     None => {
-                        tracing::debug!(error = %error.error(), "upstream broke off");
-                        Tried::Lost
+                        tracing::debug!(
+                            error = %error.error(),
+                            "upstream connection closed before the response"
+                        );
+                        Attempt::ConnectionLost
                     }
                 },
             };
@@ -209,26 +232,26 @@ impl Forward {
     }
 }
 
-/// Makes a head one for the version of HTTP that is spoken on a connection.
-fn prepare(head: &mut Parts, body: &Up, line: &Line, server: &Server) {
-    match line {
-        Line::Many { .. } => head::for_http2(head, server.scheme(), &server.authority),
-        Line::One { .. } => {
+/// Adapts a head to the HTTP version of a connection.
+fn adapt_head(head: &mut Parts, body: &RequestBody, conn: &UpstreamConn, server: &UpstreamServer) {
+    match conn {
+        UpstreamConn::Http2 { .. } => head::for_http2(head, server.scheme(), &server.authority),
+        UpstreamConn::Http1 { .. } => {
             head::for_http1(head, &server.authority);
             if body.size_hint().exact().is_none() {
-                // Unless it is told to, hyper sends no body of a GET whose length it does not know.
+                // Without this header hyper drops the body of a GET of unknown length.
                 head.headers.insert(TRANSFER_ENCODING, CHUNKED);
             }
         }
     }
 }
 
-/// The same head once more.
-fn copy(head: &Parts) -> Box<Parts> {
-    let mut copied = Box::new(Request::new(()).into_parts().0);
-    copied.method.clone_from(&head.method);
-    copied.uri.clone_from(&head.uri);
-    copied.headers.clone_from(&head.headers);
-    copied.version = head.version;
-    copied
+/// Copies a head without its extensions.
+fn copy_head(head: &Parts) -> Box<Parts> {
+    let mut copy = Box::new(Request::new(()).into_parts().0);
+    copy.method.clone_from(&head.method);
+    copy.uri.clone_from(&head.uri);
+    copy.headers.clone_from(&head.headers);
+    copy.version = head.version;
+    copy
 }

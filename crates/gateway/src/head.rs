@@ -1,4 +1,4 @@
-//! Heads on their way through: what the other side may see of them, and framed in one way only.
+//! Request and response heads: hop-by-hop headers, `Forwarded` headers, and one unambiguous framing.
 
 use std::net::IpAddr;
 
@@ -18,129 +18,134 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
-const UPGRADES: HeaderValue = HeaderValue::from_static("upgrade");
+const TE_TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
+const CONNECTION_UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
 
-/// Why a request goes nowhere.
+/// The reason why a request head is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
-    pub(super) status: StatusCode,
-    pub(super) detail: &'static str,
+pub(crate) struct HeadError {
+    pub(crate) status: StatusCode,
+    pub(crate) detail: &'static str,
 }
 
-impl Refusal {
-    const fn bad(detail: &'static str) -> Self {
+impl HeadError {
+    const fn bad_request(detail: &'static str) -> Self {
         Self { status: StatusCode::BAD_REQUEST, detail }
     }
 }
 
-/// Makes a request say in one place whom it is for: one `Host`, and a target that is a path.
+/// Moves the target host of a request into one `Host` header, and reduces its target to path and query.
 ///
 /// # Errors
-/// It says it nowhere, or in two ways.
-pub(super) fn settle(head: &mut Parts) -> Result<(), Refusal> {
+/// The request has no host, several, or an invalid one; or its method is CONNECT.
+pub(crate) fn normalize_request(head: &mut Parts) -> Result<(), HeadError> {
     if head.method == Method::CONNECT {
-        let detail = "method: found CONNECT, wanted any other: this is no forward proxy";
-        return Err(Refusal { status: StatusCode::METHOD_NOT_ALLOWED, detail });
+        let detail = "method: found CONNECT, wanted another method: this is not a forward proxy";
+        return Err(HeadError { status: StatusCode::METHOD_NOT_ALLOWED, detail });
     }
     let mut hosts = head.headers.get_all(HOST).iter();
-    let (host, another) = (hosts.next(), hosts.next());
-    if another.is_some() {
-        return Err(Refusal::bad("host: found it twice, wanted it once"));
+    let (host, second) = (hosts.next(), hosts.next());
+    if second.is_some() {
+        return Err(HeadError::bad_request("host: found it twice, wanted it once"));
     }
     match (head.uri.authority(), host) {
-        // What the target says counts, whatever the header does.
+        // The host of an absolute target overrides the header (RFC 9112, section 3.2.2).
         (Some(authority), _) => {
-            let host = without_user(authority).ok_or(Refusal::bad(
-                "target: found a user before its host, wanted the host alone",
+            let host = host_without_userinfo(authority).ok_or(HeadError::bad_request(
+                "target: found a user before the host, wanted only the host",
             ))?;
             head.headers.insert(HOST, host);
         }
         (None, Some(host)) if is_authority(host.as_bytes()) => {}
-        (None, Some(_)) => return Err(Refusal::bad("host: found no host, wanted one")),
+        (None, Some(_)) => {
+            return Err(HeadError::bad_request(
+                "host: found an invalid host, wanted one like example.com:80",
+            ));
+        }
         (None, None) if head.version == Version::HTTP_10 => {}
-        (None, None) => return Err(Refusal::bad("host: found none, wanted one")),
+        (None, None) => return Err(HeadError::bad_request("host: found none, wanted one")),
     }
     if head.uri.authority().is_some() {
-        let line = head.uri.path_and_query().cloned();
-        head.uri = Uri::from(line.unwrap_or_else(|| PathAndQuery::from_static("/")));
+        let path = head.uri.path_and_query().cloned();
+        head.uri = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
     }
     Ok(())
 }
 
-fn without_user(authority: &Authority) -> Option<HeaderValue> {
+fn host_without_userinfo(authority: &Authority) -> Option<HeaderValue> {
     let text = authority.as_str();
     (!text.contains('@')).then(|| HeaderValue::from_str(text).ok()).flatten()
 }
 
-/// Whether this can be a host with or without a port.
+/// Returns whether a `Host` header has only characters of a host and port.
 fn is_authority(host: &[u8]) -> bool {
-    let letter = |byte: &u8| {
+    let is_host_char = |byte: &u8| {
         byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'[' | b']')
     };
-    !host.is_empty() && host.iter().all(letter)
+    !host.is_empty() && host.iter().all(is_host_char)
 }
 
-/// Who sent a request, for the upstream.
+/// The peer of a client connection, as forwarding headers describe it to the upstream.
 #[derive(Debug)]
-pub(super) struct Sender {
-    /// Its address, as `X-Forwarded-For` has it and as `Forwarded` does.
-    plain: HeaderValue,
-    node: Bytes,
-    /// Whether what it says about who came before it is believed.
+pub(crate) struct ForwardedClient {
+    /// The address in the form of `X-Forwarded-For`.
+    address: HeaderValue,
+    /// The address as the `for` parameter of `Forwarded`.
+    for_parameter: Bytes,
+    /// Set for a trusted proxy. Its forwarding headers are kept.
     trusted: bool,
-    /// Whether it came through TLS.
+    /// Set if the connection uses TLS.
     secure: bool,
 }
 
-impl Sender {
-    pub(super) fn new(address: IpAddr, trusted: bool, secure: bool) -> Self {
+impl ForwardedClient {
+    pub(crate) fn new(address: IpAddr, trusted: bool, secure: bool) -> Self {
         let address = address.to_canonical();
         let text = address.to_string();
-        let node = match address {
+        let for_parameter = match address {
             IpAddr::V4(_) => format!("for={text}"),
             IpAddr::V6(_) => format!("for=\"[{text}]\""),
         };
-        let plain = HeaderValue::from_maybe_shared(Bytes::from(text));
-        // An address is made of digits and the like.
-        let plain = plain.unwrap_or(HeaderValue::from_static("unknown"));
-        Self { plain, node: node.into(), trusted, secure }
+        // The text of an address is always a valid header value.
+        let address = HeaderValue::from_maybe_shared(Bytes::from(text));
+        let address = address.unwrap_or(HeaderValue::from_static("unknown"));
+        Self { address, for_parameter: for_parameter.into(), trusted, secure }
     }
 }
 
-/// Takes off a request what was meant for us alone, and says whom it is from.
+/// Removes the hop-by-hop headers of a request, and adds the forwarding headers.
 ///
-/// Whether it asks for an upgrade that may be passed on.
-pub(super) fn onward(head: &mut Parts, sender: &Sender) -> bool {
+/// Returns whether the request asks for an upgrade that is passed on.
+pub(crate) fn prepare_for_upstream(head: &mut Parts, client: &ForwardedClient) -> bool {
     let headers = &mut head.headers;
-    let ours = Ours::of(headers);
-    let upgrade = match ours.has(Ours::UPGRADE) {
-        true => upgrade(headers, head.version),
+    let hop_by_hop = HopByHopHeaders::of(headers);
+    let upgrade = match hop_by_hop.has(HopByHopHeaders::UPGRADE) {
+        true => allowed_upgrade(headers, head.version),
         false => None,
     };
-    let te = ours.has(Ours::TE).then(|| headers.get(TE)).flatten();
-    let trailers = te.is_some_and(|te| names(te).any(|name| name == "trailers"));
-    // A length is told anew, from how the body really ends. Who waits to be told to go on has been by
-    // the time that the body is read.
-    ours.take_off(headers);
-    if trailers {
-        headers.insert(TE, TRAILERS);
+    let te = hop_by_hop.has(HopByHopHeaders::TE).then(|| headers.get(TE)).flatten();
+    let accepts_trailers = te.is_some_and(|te| list_items(te).any(|name| name == "trailers"));
+    // hyper sets `Content-Length` again from the real body, and has sent 100 Continue when the body is read.
+    hop_by_hop.strip(headers);
+    if accepts_trailers {
+        headers.insert(TE, TE_TRAILERS);
     }
-    let upgrades = upgrade.is_some();
-    if let Some(to) = upgrade {
-        headers.insert(CONNECTION, UPGRADES);
-        headers.insert(UPGRADE, to);
+    let has_upgrade = upgrade.is_some();
+    if let Some(protocol) = upgrade {
+        headers.insert(CONNECTION, CONNECTION_UPGRADE);
+        headers.insert(UPGRADE, protocol);
     }
     head.version = Version::HTTP_11;
-    forwarded(headers, sender);
-    upgrades
+    set_forwarded(headers, client);
+    has_upgrade
 }
 
-/// Which headers there are that are about one connection only, found in one pass.
+/// The hop-by-hop headers of a head as a set of bits, found in one pass. `Content-Length` and `Expect` are in the set
+/// too, because hyper handles them for each connection.
 #[derive(Clone, Copy, Debug)]
-struct Ours(u32);
+struct HopByHopHeaders(u32);
 
-impl Ours {
+impl HopByHopHeaders {
     const CONNECTION: u32 = 1;
     const TE: u32 = 1 << 1;
     const TRANSFER_ENCODING: u32 = 1 << 2;
@@ -181,24 +186,24 @@ impl Ours {
         self.0 & bit != 0
     }
 
-    /// The same without some of them.
-    fn but(self, bits: u32) -> Self {
+    /// Returns the set without some headers.
+    fn without(self, bits: u32) -> Self {
         Self(self.0 & !bits)
     }
 
-    /// Takes them off, and what they name.
-    fn take_off(self, headers: &mut HeaderMap) {
+    /// Removes the headers of the set, and those that `Connection` names.
+    fn strip(self, headers: &mut HeaderMap) {
         if self.has(Self::CONNECTION)
-            && let Entry::Occupied(named) = headers.entry(CONNECTION)
+            && let Entry::Occupied(connection) = headers.entry(CONNECTION)
         {
-            let (_, values) = named.remove_entry_mult();
-            // What most say names no header that is there.
-            let telling = values.filter(|value| value != "keep-alive" && value != "close");
-            let named: Vec<HeaderName> = telling
-                .flat_map(|value| names(&value).map(str::to_owned).collect::<Vec<_>>())
+            let (_, values) = connection.remove_entry_mult();
+            // The two most frequent values name no header that needs a lookup.
+            let values = values.filter(|value| value != "keep-alive" && value != "close");
+            let named: Vec<HeaderName> = values
+                .flat_map(|value| list_items(&value).map(str::to_owned).collect::<Vec<_>>())
                 .filter_map(|name| HeaderName::try_from(name).ok())
                 .collect();
-            // Nobody gets rid of what says whom a request is for.
+            // `Host` stays: without it the request would go to another site.
             for name in named.iter().filter(|name| **name != HOST) {
                 headers.remove(name);
             }
@@ -211,55 +216,57 @@ impl Ours {
     }
 }
 
-/// What a request wants to go on as. Never HTTP/2: its streams would pass without being looked at.
-fn upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> {
-    if version != Version::HTTP_11 || !names_in(headers, "upgrade") {
+/// Returns the protocol of an upgrade that may be passed on. Never HTTP/2: its streams would bypass the rules.
+fn allowed_upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> {
+    if version != Version::HTTP_11 || !connection_names(headers, "upgrade") {
         return None;
     }
-    let to = headers.get(UPGRADE)?;
-    let hidden = names(to).any(|name| name.to_ascii_lowercase().starts_with("h2"));
-    (!hidden).then(|| to.clone())
+    let protocol = headers.get(UPGRADE)?;
+    let is_http2 = list_items(protocol).any(|name| name.to_ascii_lowercase().starts_with("h2"));
+    (!is_http2).then(|| protocol.clone())
 }
 
-/// The words of a list, as they stand there.
-fn names(value: &HeaderValue) -> impl Iterator<Item = &str> {
+/// Returns the items of a comma-separated list.
+fn list_items(value: &HeaderValue) -> impl Iterator<Item = &str> {
     value.to_str().unwrap_or_default().split(',').map(str::trim).filter(|name| !name.is_empty())
 }
 
-fn names_in(headers: &HeaderMap, wanted: &str) -> bool {
+/// Returns whether a `Connection` header has an item of this name.
+fn connection_names(headers: &HeaderMap, wanted: &str) -> bool {
     let values = headers.get_all(CONNECTION).into_iter();
-    values.flat_map(names).any(|name| name.eq_ignore_ascii_case(wanted))
+    values.flat_map(list_items).any(|name| name.eq_ignore_ascii_case(wanted))
 }
 
-/// Says who came, by both conventions: after what a trusted sender said, or in its place.
-fn forwarded(headers: &mut HeaderMap, sender: &Sender) {
+/// Sets `Forwarded` and the `X-Forwarded-*` headers. It extends those of a trusted proxy, and replaces those of any other
+/// client.
+fn set_forwarded(headers: &mut HeaderMap, client: &ForwardedClient) {
     let host = headers.get(HOST).cloned();
-    let proto = HeaderValue::from_static(if sender.secure { "https" } else { "http" });
-    let mut line = BytesMut::with_capacity(96);
-    if sender.trusted && headers.contains_key(X_FORWARDED_FOR) {
-        append(&mut line, headers, &X_FORWARDED_FOR);
-        line.extend_from_slice(sender.plain.as_bytes());
-        put(headers, X_FORWARDED_FOR, line.split().freeze());
+    let proto = HeaderValue::from_static(if client.secure { "https" } else { "http" });
+    let mut value = BytesMut::with_capacity(96);
+    if client.trusted && headers.contains_key(X_FORWARDED_FOR) {
+        append_list(&mut value, headers, &X_FORWARDED_FOR);
+        value.extend_from_slice(client.address.as_bytes());
+        set_or_remove(headers, X_FORWARDED_FOR, value.split().freeze());
     } else {
-        headers.insert(X_FORWARDED_FOR, sender.plain.clone());
+        headers.insert(X_FORWARDED_FOR, client.address.clone());
     }
-    if sender.trusted {
-        append(&mut line, headers, &FORWARDED);
+    if client.trusted {
+        append_list(&mut value, headers, &FORWARDED);
     }
-    line.extend_from_slice(&sender.node);
+    value.extend_from_slice(&client.for_parameter);
     if let Some(host) = &host {
-        line.extend_from_slice(b";host=\"");
-        line.extend_from_slice(host.as_bytes());
-        line.extend_from_slice(b"\"");
+        value.extend_from_slice(b";host=\"");
+        value.extend_from_slice(host.as_bytes());
+        value.extend_from_slice(b"\"");
     }
-    line.extend_from_slice(b";proto=");
-    line.extend_from_slice(proto.as_bytes());
-    put(headers, FORWARDED, line.freeze());
-    let keeps = |headers: &HeaderMap, name| sender.trusted && headers.contains_key(name);
-    if !keeps(headers, X_FORWARDED_PROTO) {
+    value.extend_from_slice(b";proto=");
+    value.extend_from_slice(proto.as_bytes());
+    set_or_remove(headers, FORWARDED, value.freeze());
+    let is_kept = |headers: &HeaderMap, name| client.trusted && headers.contains_key(name);
+    if !is_kept(headers, X_FORWARDED_PROTO) {
         headers.insert(X_FORWARDED_PROTO, proto);
     }
-    if !keeps(headers, X_FORWARDED_HOST) {
+    if !is_kept(headers, X_FORWARDED_HOST) {
         match host {
             Some(host) => drop(headers.insert(X_FORWARDED_HOST, host)),
             None => drop(headers.remove(X_FORWARDED_HOST)),
@@ -267,44 +274,44 @@ fn forwarded(headers: &mut HeaderMap, sender: &Sender) {
     }
 }
 
-/// What was said before, and a comma.
-fn append(line: &mut BytesMut, headers: &HeaderMap, name: &HeaderName) {
+/// Appends all values of a header, each with a comma after it.
+fn append_list(list: &mut BytesMut, headers: &HeaderMap, name: &HeaderName) {
     for value in headers.get_all(name) {
-        line.extend_from_slice(value.as_bytes());
-        line.extend_from_slice(b", ");
+        list.extend_from_slice(value.as_bytes());
+        list.extend_from_slice(b", ");
     }
 }
 
-fn put(headers: &mut HeaderMap, name: HeaderName, value: Bytes) {
+/// Sets a header, or removes it if the value is invalid: the upstream must not trust the value of the client.
+fn set_or_remove(headers: &mut HeaderMap, name: HeaderName, value: Bytes) {
     match HeaderValue::from_maybe_shared(value) {
         Ok(value) => drop(headers.insert(name, value)),
-        // Whatever came is never passed on as if it were ours.
         Err(_) => drop(headers.remove(name)),
     }
 }
 
-/// The head as HTTP/2 has it: whom it is for is part of the target. A head that says so already stays so.
-pub(super) fn for_http2(head: &mut Parts, scheme: Scheme, server: &Authority) {
-    // How a body ends is said by its frames.
+/// Converts a head to HTTP/2, with the host in the target. A head that was converted before does not change.
+pub(crate) fn for_http2(head: &mut Parts, scheme: Scheme, server: &Authority) {
+    // HTTP/2 frames mark the end of a body.
     head.headers.remove(TRANSFER_ENCODING);
     let host = head.headers.remove(HOST);
-    let named = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
+    let authority = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
     let mut parts = std::mem::take(&mut head.uri).into_parts();
     parts.scheme = Some(scheme);
-    parts.authority = named.or(parts.authority).or_else(|| Some(server.clone()));
+    parts.authority = authority.or(parts.authority).or_else(|| Some(server.clone()));
     parts.path_and_query.get_or_insert(PathAndQuery::from_static("/"));
     head.uri = Uri::from_parts(parts).unwrap_or_default();
     head.version = Version::HTTP_2;
 }
 
-/// The head as HTTP/1.1 has it, also if it was made for HTTP/2 before: whom it is for is a header.
-pub(super) fn for_http1(head: &mut Parts, server: &Authority) {
+/// Converts a head to HTTP/1.1, with the host in `Host`. The head may have been converted to HTTP/2 before.
+pub(crate) fn for_http1(head: &mut Parts, server: &Authority) {
     if let Some(authority) = head.uri.authority() {
         if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
             head.headers.insert(HOST, host);
         }
-        let line = head.uri.path_and_query().cloned();
-        head.uri = Uri::from(line.unwrap_or_else(|| PathAndQuery::from_static("/")));
+        let path = head.uri.path_and_query().cloned();
+        head.uri = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
         head.version = Version::HTTP_11;
     } else if !head.headers.contains_key(HOST)
         && let Ok(host) = HeaderValue::from_str(server.as_str())
@@ -313,21 +320,24 @@ pub(super) fn for_http1(head: &mut Parts, server: &Authority) {
     }
 }
 
-/// Takes off an answer what was meant for us alone. `upgraded` answers go on as something else.
-pub(super) fn back(headers: &mut HeaderMap, upgraded: bool) {
-    let to = upgraded.then(|| headers.get(UPGRADE).cloned()).flatten();
-    let ours = Ours::of(headers);
-    // Of two ways to say where it ends the encoding is the true one.
-    let length = if ours.has(Ours::TRANSFER_ENCODING) { 0 } else { Ours::LENGTH };
-    ours.but(length).take_off(headers);
-    if let Some(to) = to {
-        headers.insert(CONNECTION, UPGRADES);
-        headers.insert(UPGRADE, to);
+/// Removes the hop-by-hop headers of a response. With `upgraded`, it keeps those that announce the new protocol.
+pub(crate) fn clean_response(headers: &mut HeaderMap, upgraded: bool) {
+    let protocol = upgraded.then(|| headers.get(UPGRADE).cloned()).flatten();
+    let hop_by_hop = HopByHopHeaders::of(headers);
+    // `Transfer-Encoding` overrides `Content-Length`, which is then removed (RFC 9112, section 6.3).
+    let kept = match hop_by_hop.has(HopByHopHeaders::TRANSFER_ENCODING) {
+        true => 0,
+        false => HopByHopHeaders::LENGTH,
+    };
+    hop_by_hop.without(kept).strip(headers);
+    if let Some(protocol) = protocol {
+        headers.insert(CONNECTION, CONNECTION_UPGRADE);
+        headers.insert(UPGRADE, protocol);
     }
 }
 
-/// Whether doing it twice is the same as doing it once.
-pub(super) fn is_idempotent(method: &Method) -> bool {
+/// Returns whether a request of this method may be sent twice (RFC 9110, section 9.2.2).
+pub(crate) fn is_idempotent(method: &Method) -> bool {
     matches!(
         *method,
         Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE | Method::PUT | Method::DELETE
@@ -349,54 +359,64 @@ mod tests {
         request.body(()).unwrap().into_parts().0
     }
 
-    fn settled(target: &str, version: Version, headers: &[(&str, &str)]) -> String {
+    fn normalized(target: &str, version: Version, headers: &[(&str, &str)]) -> String {
         let mut head = head(target, version, headers);
-        match settle(&mut head) {
+        match normalize_request(&mut head) {
             Ok(()) => {
                 let host = head.headers.get(HOST).map_or("-", |host| host.to_str().unwrap());
                 format!("{} {host}", head.uri)
             }
-            Err(refusal) => format!("{} {}", refusal.status.as_u16(), refusal.detail),
+            Err(error) => format!("{} {}", error.status.as_u16(), error.detail),
         }
     }
 
     #[test]
-    fn a_request_says_in_one_place_whom_it_is_for() {
-        let (ten, eleven, two) = (Version::HTTP_10, Version::HTTP_11, Version::HTTP_2);
+    fn request_host_is_moved_to_one_host_header() {
+        let (http10, http11, http2) = (Version::HTTP_10, Version::HTTP_11, Version::HTTP_2);
         for (target, version, headers, expected) in [
-            ("/a?b", eleven, &[("host", "x:80")][..], "/a?b x:80"),
-            ("http://y/a", eleven, &[("host", "x")], "/a y"),
-            ("https://y", two, &[], "/ y"),
-            ("https://y/", two, &[("host", "x")], "/ y"),
-            ("/", ten, &[], "/ -"),
-            ("*", eleven, &[("host", "x")], "* x"),
-            ("/", eleven, &[], "400 host: found none, wanted one"),
+            ("/a?b", http11, &[("host", "x:80")][..], "/a?b x:80"),
+            ("http://y/a", http11, &[("host", "x")], "/a y"),
+            ("https://y", http2, &[], "/ y"),
+            ("https://y/", http2, &[("host", "x")], "/ y"),
+            ("/", http10, &[], "/ -"),
+            ("*", http11, &[("host", "x")], "* x"),
+            ("/", http11, &[], "400 host: found none, wanted one"),
             (
                 "/",
-                eleven,
+                http11,
                 &[("host", "x"), ("host", "x")],
                 "400 host: found it twice, wanted it once",
             ),
-            ("/", eleven, &[("host", "x/y")], "400 host: found no host, wanted one"),
-            ("/", eleven, &[("host", "")], "400 host: found no host, wanted one"),
+            (
+                "/",
+                http11,
+                &[("host", "x/y")],
+                "400 host: found an invalid host, wanted one like example.com:80",
+            ),
+            (
+                "/",
+                http11,
+                &[("host", "")],
+                "400 host: found an invalid host, wanted one like example.com:80",
+            ),
             (
                 "http://u@y/",
-                eleven,
+                http11,
                 &[("host", "y")],
-                "400 target: found a user before its host, wanted the host alone",
+                "400 target: found a user before the host, wanted only the host",
             ),
         ] {
-            assert_eq!(settled(target, version, headers), expected, "{target} {headers:?}");
+            assert_eq!(normalized(target, version, headers), expected, "{target} {headers:?}");
         }
     }
 
-    fn sender(trusted: bool) -> Sender {
-        Sender::new([192, 0, 2, 7].into(), trusted, true)
+    fn client(trusted: bool) -> ForwardedClient {
+        ForwardedClient::new([192, 0, 2, 7].into(), trusted, true)
     }
 
-    fn passed(headers: &[(&str, &str)], trusted: bool) -> Vec<String> {
+    fn forwarded_headers(headers: &[(&str, &str)], trusted: bool) -> Vec<String> {
         let mut head = head("/", Version::HTTP_11, headers);
-        onward(&mut head, &sender(trusted));
+        prepare_for_upstream(&mut head, &client(trusted));
         let mut lines: Vec<String> = head
             .headers
             .iter()
@@ -406,7 +426,7 @@ mod tests {
         lines
     }
 
-    const OURS: [&str; 4] = [
+    const FORWARDING_HEADERS: [&str; 4] = [
         "forwarded: for=192.0.2.7;host=\"x\";proto=https",
         "x-forwarded-for: 192.0.2.7",
         "x-forwarded-host: x",
@@ -414,11 +434,11 @@ mod tests {
     ];
 
     #[test]
-    fn what_is_about_one_connection_is_not_passed_on() {
-        let mut expected = Vec::from(OURS.map(str::to_owned));
+    fn hop_by_hop_headers_are_removed() {
+        let mut expected = Vec::from(FORWARDING_HEADERS.map(str::to_owned));
         expected.extend(["accept: a", "host: x", "te: trailers", "trailer: t"].map(str::to_owned));
         expected.sort();
-        let found = passed(
+        let found = forwarded_headers(
             &[
                 ("host", "x"),
                 ("accept", "a"),
@@ -445,8 +465,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_trusted_proxy_said_stays_and_we_say_more() {
-        let found = passed(
+    fn forwarding_headers_of_a_trusted_proxy_are_extended() {
+        let found = forwarded_headers(
             &[
                 ("host", "x"),
                 ("forwarded", "for=1.1.1.1"),
@@ -469,23 +489,23 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_is_passed_on_unless_requests_could_hide_in_it() {
-        let asks = |connection, to, version| {
-            let headers = [("host", "x"), ("connection", connection), ("upgrade", to)];
+    fn upgrade_is_passed_on_unless_it_is_to_http2() {
+        let is_passed_on = |connection, protocol, version| {
+            let headers = [("host", "x"), ("connection", connection), ("upgrade", protocol)];
             let mut head = head("/", version, &headers);
-            let asks = onward(&mut head, &sender(false));
-            assert_eq!(asks, head.headers.contains_key(UPGRADE));
-            assert_eq!(asks, head.headers.contains_key(CONNECTION));
-            asks
+            let is_passed_on = prepare_for_upstream(&mut head, &client(false));
+            assert_eq!(is_passed_on, head.headers.contains_key(UPGRADE));
+            assert_eq!(is_passed_on, head.headers.contains_key(CONNECTION));
+            is_passed_on
         };
-        assert!(asks("keep-alive, Upgrade", "websocket", Version::HTTP_11));
-        assert!(!asks("keep-alive", "websocket", Version::HTTP_11));
-        assert!(!asks("Upgrade", "websocket", Version::HTTP_10));
-        assert!(!asks("Upgrade, HTTP2-Settings", "h2c", Version::HTTP_11));
-        assert!(!asks("Upgrade", "websocket, H2C", Version::HTTP_11));
+        assert!(is_passed_on("keep-alive, Upgrade", "websocket", Version::HTTP_11));
+        assert!(!is_passed_on("keep-alive", "websocket", Version::HTTP_11));
+        assert!(!is_passed_on("Upgrade", "websocket", Version::HTTP_10));
+        assert!(!is_passed_on("Upgrade, HTTP2-Settings", "h2c", Version::HTTP_11));
+        assert!(!is_passed_on("Upgrade", "websocket, H2C", Version::HTTP_11));
     }
 
-    /// Headers as a client could send them, those that matter more often than others.
+    /// Generates headers of a client, mostly those that the gateway treats specially.
     fn any_headers() -> impl Strategy<Value = Vec<(String, String)>> {
         let known = [
             "connection",
@@ -520,44 +540,44 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_sent_what_goes_on_is_framed_and_signed_by_us(
+        fn any_request_is_framed_and_its_client_named_by_the_gateway(
             sent in any_headers(),
             trusted in any::<bool>(),
         ) {
             let pairs: Vec<_> = sent.iter().map(|(name, value)| (&**name, &**value)).collect();
             let mut head = head("/", Version::HTTP_11, &pairs);
             head.headers.insert(HOST, HeaderValue::from_static("shop.example"));
-            settle(&mut head).unwrap();
+            normalize_request(&mut head).unwrap();
             let host = head.headers.get(HOST).cloned();
             let named: Vec<String> = head
                 .headers
                 .get_all(CONNECTION)
                 .iter()
-                .flat_map(|value| names(value).map(str::to_ascii_lowercase).collect::<Vec<_>>())
+                .flat_map(|value| list_items(value).map(str::to_ascii_lowercase).collect::<Vec<_>>())
                 .collect();
-            let upgrades = onward(&mut head, &sender(trusted));
+            let has_upgrade = prepare_for_upstream(&mut head, &client(trusted));
             let headers = &head.headers;
-            for gone in [TRANSFER_ENCODING, CONTENT_LENGTH, KEEP_ALIVE, PROXY_CONNECTION, EXPECT] {
-                prop_assert!(!headers.contains_key(&gone), "{gone}");
+            for removed in [TRANSFER_ENCODING, CONTENT_LENGTH, KEEP_ALIVE, PROXY_CONNECTION, EXPECT] {
+                prop_assert!(!headers.contains_key(&removed), "{removed}");
             }
             prop_assert_eq!(headers.get(HOST), host.as_ref());
-            prop_assert_eq!(upgrades, headers.contains_key(CONNECTION));
-            prop_assert_eq!(upgrades, headers.contains_key(UPGRADE));
+            prop_assert_eq!(has_upgrade, headers.contains_key(CONNECTION));
+            prop_assert_eq!(has_upgrade, headers.contains_key(UPGRADE));
             prop_assert!(headers.get(TE).is_none_or(|te| te == "trailers"));
             prop_assert!(!named.contains(&"x-mine".to_owned()) || !headers.contains_key("x-mine"));
-            for one in [X_FORWARDED_FOR, FORWARDED, X_FORWARDED_PROTO] {
-                let all: Vec<_> = headers.get_all(&one).iter().collect();
-                let trusted_proto = trusted && one == X_FORWARDED_PROTO;
-                prop_assert!(all.len() == 1 || trusted_proto, "{one}: {all:?}");
+            for name in [X_FORWARDED_FOR, FORWARDED, X_FORWARDED_PROTO] {
+                let all: Vec<_> = headers.get_all(&name).iter().collect();
+                let trusted_proto = trusted && name == X_FORWARDED_PROTO;
+                prop_assert!(all.len() == 1 || trusted_proto, "{name}: {all:?}");
             }
-            let last = headers[X_FORWARDED_FOR].as_bytes();
-            prop_assert!(last.ends_with(b"192.0.2.7"));
-            prop_assert!(trusted || last == b"192.0.2.7");
+            let addresses = headers[X_FORWARDED_FOR].as_bytes();
+            prop_assert!(addresses.ends_with(b"192.0.2.7"));
+            prop_assert!(trusted || addresses == b"192.0.2.7");
         }
     }
 
     #[test]
-    fn a_request_that_is_tried_again_is_for_whom_it_was_for() {
+    fn retried_request_keeps_its_host_across_http_versions() {
         let server = Authority::from_static("10.0.0.1:3000");
         let shown = |head: &Parts| {
             let host = head.headers.get(HOST).map_or("-", |host| host.to_str().unwrap());
@@ -572,15 +592,15 @@ mod tests {
             for_http1(&mut head, &server);
             assert_eq!(shown(&head), "/a?b shop.example HTTP/1.1");
         }
-        // Who did not say is for the server.
+        // Without a host, the request gets that of the server.
         head.headers.remove(HOST);
         for_http1(&mut head, &server);
         assert_eq!(shown(&head), "/a?b 10.0.0.1:3000 HTTP/1.1");
     }
 
     #[test]
-    fn an_answer_ends_in_one_way() {
-        let mut answer = head(
+    fn transfer_encoding_removes_the_content_length_of_a_response() {
+        let mut response = head(
             "/",
             Version::HTTP_11,
             &[
@@ -591,8 +611,8 @@ mod tests {
                 ("trailer", "t"),
             ],
         );
-        back(&mut answer.headers, false);
-        assert_eq!(answer.headers.len(), 1);
-        assert!(answer.headers.contains_key("trailer"));
+        clean_response(&mut response.headers, false);
+        assert_eq!(response.headers.len(), 1);
+        assert!(response.headers.contains_key("trailer"));
     }
 }

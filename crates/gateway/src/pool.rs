@@ -1,9 +1,10 @@
-//! Connections to upstream servers, kept for the next request.
+//! Connections to upstream servers, reused for later requests.
 //!
-//! Each thread of the gateway has a pool of its own, so its lock is never fought over.
+//! Each gateway thread has its own pool, so its locks are not contended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -13,175 +14,187 @@ use tidegate_limiter::Clock;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use super::body::Up;
-use super::upstream::Server;
+use crate::body::RequestBody;
+use crate::upstream::UpstreamServer;
 
-/// Most connections that are kept for one server.
-const MAX_IDLE: usize = 512;
-/// After how many sweeps a connection that nobody used is closed.
-const MAX_AGE: u64 = 4;
-/// How often the pool is swept.
-pub(super) const SWEEP: Span = Span::from_secs(15);
-/// Most requests at once on one connection of HTTP/2, which is what servers allow at least. If one allows
-/// fewer, they wait for each other there.
+/// Interval at which idle connections are swept.
+pub(crate) const SWEEP_INTERVAL: Span = Span::from_secs(15);
+/// Number of sweeps after which an idle connection is closed: 60 seconds.
+const MAX_IDLE_SWEEPS: u64 = 4;
+/// Most idle connections to one server.
+const MAX_IDLE_CONNECTIONS: usize = 512;
+/// Most requests in flight on one HTTP/2 connection. RFC 9113 recommends that servers allow at least 100. If one allows
+/// fewer, requests wait inside hyper.
 const MAX_STREAMS: usize = 100;
-/// Longest head of an answer in bytes, and most that is read of a body before the client takes it.
-const MAX_HEAD: usize = 64 * 1024;
-/// What a server may send of one answer before the client has read it, in bytes.
-const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Longest response head in bytes, and most bytes of a body that are read before the client takes them.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+/// Bytes of one response that a server may send before the client has read them.
+const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+/// Interval of HTTP/2 pings to a server.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The connections of one thread.
+/// The upstream connections of one gateway thread.
 #[derive(Debug)]
-pub(super) struct Pool {
-    servers: Box<[Lines]>,
+pub(crate) struct ConnectionPool {
+    /// By [`UpstreamServer::id`].
+    servers: Box<[ServerPool]>,
     sweeps: AtomicU64,
 }
 
 /// The connections to one server.
 #[derive(Debug, Default)]
-struct Lines {
-    idle: Mutex<Vec<Idle>>,
-    shared: Mutex<Vec<Shared>>,
-    /// Held by who opens a connection that all will use.
+struct ServerPool {
+    /// HTTP/1 connections without a request in flight.
+    idle: Mutex<Vec<IdleConn>>,
+    /// HTTP/2 connections.
+    shared: Mutex<Vec<SharedConn>>,
+    /// Held while an HTTP/2 connection is opened, so that concurrent requests share it.
     opening: tokio::sync::Mutex<()>,
 }
 
-/// A connection that nobody uses.
+/// An idle HTTP/1 connection.
 #[derive(Debug)]
-struct Idle {
-    line: http1::SendRequest<Up>,
-    /// How many sweeps there had been when it came.
-    since: u64,
+struct IdleConn {
+    sender: http1::SendRequest<RequestBody>,
+    /// Number of sweeps when it became idle.
+    idle_since: u64,
 }
 
-/// A connection that many use at once.
+/// An HTTP/2 connection that several requests use at once.
 #[derive(Clone, Debug)]
-struct Shared {
-    line: http2::SendRequest<Up>,
+struct SharedConn {
+    sender: http2::SendRequest<RequestBody>,
     streams: Arc<AtomicUsize>,
 }
 
-/// A connection for one request.
+/// A connection to send one request on.
 #[derive(Debug)]
-pub(super) enum Line {
-    One {
-        line: http1::SendRequest<Up>,
-        /// Whether it served others before.
-        used: bool,
+pub(crate) enum UpstreamConn {
+    Http1 {
+        sender: http1::SendRequest<RequestBody>,
+        /// Set if it has carried a request before. The server may close such a connection at any time.
+        reused: bool,
     },
-    Many {
-        line: http2::SendRequest<Up>,
-        stream: Stream,
+    Http2 {
+        sender: http2::SendRequest<RequestBody>,
+        slot: StreamSlot,
     },
 }
 
-/// One of the requests on a shared connection.
+/// The place of one request on an HTTP/2 connection. Dropping it frees the place.
 #[derive(Debug)]
-pub(super) struct Stream(Arc<AtomicUsize>);
+pub(crate) struct StreamSlot(Arc<AtomicUsize>);
 
-impl Drop for Stream {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A connection that goes back to its pool when the answer has been read.
+/// An HTTP/1 connection that returns to its pool after the response was read. Dropping it closes the connection.
 #[derive(Debug)]
-pub(super) struct Kept {
-    pool: Arc<Pool>,
+pub(crate) struct PooledConn {
+    pool: Arc<ConnectionPool>,
     server: usize,
-    line: http1::SendRequest<Up>,
+    sender: http1::SendRequest<RequestBody>,
 }
 
-impl Kept {
-    /// The answer was read to its end.
-    pub(super) fn back(self) {
-        let Self { pool, server, line } = self;
-        if line.is_closed() {
+impl PooledConn {
+    /// Returns the connection to the pool. Call it only after the whole response was read.
+    pub(crate) fn release(self) {
+        let Self { pool, server, sender } = self;
+        if sender.is_closed() {
             return;
         }
-        let since = pool.sweeps.load(Ordering::Relaxed);
+        let idle_since = pool.sweeps.load(Ordering::Relaxed);
         let mut idle = pool.servers[server].idle.lock();
-        if idle.len() < MAX_IDLE {
-            idle.push(Idle { line, since });
+        if idle.len() < MAX_IDLE_CONNECTIONS {
+            idle.push(IdleConn { sender, idle_since });
         }
     }
 }
 
-/// Why there is no connection.
+/// The reason why there is no connection to a server.
 #[derive(Debug)]
-pub(super) enum ConnectError {
+pub(crate) enum ConnectError {
     Timeout,
     Failed(String),
 }
 
-impl Pool {
-    pub(super) fn new(servers: usize) -> Self {
-        let servers = (0..servers).map(|_| Lines::default()).collect();
+impl ConnectionPool {
+    /// Creates an empty pool for servers with the ids `0..server_count`.
+    pub(crate) fn new(server_count: usize) -> Self {
+        let servers = (0..server_count).map(|_| ServerPool::default()).collect();
         Self { servers, sweeps: AtomicU64::new(0) }
     }
 
-    /// Closes connections that nobody has used for some sweeps, and forgets those that are closed.
-    pub(super) fn sweep(&self) {
+    /// Closes connections that were idle for [`MAX_IDLE_SWEEPS`], and removes those that the server has closed.
+    pub(crate) fn sweep(&self) {
         let now = self.sweeps.fetch_add(1, Ordering::Relaxed) + 1;
-        for lines in &self.servers {
-            let stays = |idle: &Idle| !idle.line.is_closed() && idle.since + MAX_AGE > now;
-            lines.idle.lock().retain(stays);
-            lines.shared.lock().retain(|shared| !shared.line.is_closed());
+        for server in &self.servers {
+            server
+                .idle
+                .lock()
+                .retain(|conn| !conn.sender.is_closed() && conn.idle_since + MAX_IDLE_SWEEPS > now);
+            server.shared.lock().retain(|conn| !conn.sender.is_closed());
         }
     }
 
-    /// Keeps the connection of a request for the next one.
-    pub(super) fn keep(self: &Arc<Self>, server: &Server, line: http1::SendRequest<Up>) -> Kept {
-        Kept { pool: Arc::clone(self), server: server.id, line }
+    /// Returns a guard that can return an HTTP/1 connection to this pool.
+    pub(crate) fn pooled(
+        self: &Arc<Self>,
+        server: &UpstreamServer,
+        sender: http1::SendRequest<RequestBody>,
+    ) -> PooledConn {
+        PooledConn { pool: Arc::clone(self), server: server.id, sender }
     }
 
-    /// A connection to the server: one that is there and free, the youngest first, or a new one.
+    /// Returns a free connection to a server, the most recently used first, or opens a new one.
     ///
     /// # Errors
-    /// There is none, and no new one can be had.
-    pub(super) async fn line(
+    /// No connection is free, and the server did not accept a new one within `timeout`.
+    pub(crate) async fn connection(
         &self,
-        server: &Server,
+        server: &UpstreamServer,
         clock: &Clock,
-        connect: Span,
-    ) -> Result<Line, ConnectError> {
-        let lines = &self.servers[server.id];
-        match lines.any(server) {
-            Some(line) => Ok(line),
-            // Boxed, because most requests find a connection and need no room for this.
-            None => Box::pin(lines.open(server, clock, connect)).await,
+        timeout: Span,
+    ) -> Result<UpstreamConn, ConnectError> {
+        let pool = &self.servers[server.id];
+        match pool.existing(server) {
+            Some(conn) => Ok(conn),
+            // Boxed: most requests find a connection, and do not carry the size of this future.
+            None => Box::pin(pool.open(server, clock, timeout)).await,
         }
     }
 }
 
-impl Lines {
-    /// A connection that is there, of the kind that the server speaks.
-    fn any(&self, server: &Server) -> Option<Line> {
-        let free = || self.free().map(|line| Line::One { line, used: true });
-        match server.may_speak_http2() {
-            true => self.stream().or_else(free),
-            false => free(),
+impl ServerPool {
+    /// Returns a free connection of the HTTP version that the server uses.
+    fn existing(&self, server: &UpstreamServer) -> Option<UpstreamConn> {
+        let http1 = || self.take_idle().map(|sender| UpstreamConn::Http1 { sender, reused: true });
+        match server.may_use_http2() {
+            true => self.shared_stream().or_else(http1),
+            false => http1(),
         }
     }
 
-    /// A new connection, TLS and all, in the time that it may take. One that many will use is opened by
-    /// one of them, while the others wait for it in their own time.
+    /// Opens a connection, TLS included. With HTTP/2 one request opens it; the others wait for it, each with its own
+    /// timeout.
     async fn open(
         &self,
-        server: &Server,
+        server: &UpstreamServer,
         clock: &Clock,
         timeout: Span,
-    ) -> Result<Line, ConnectError> {
+    ) -> Result<UpstreamConn, ConnectError> {
         let opening = async {
-            if !server.may_speak_http2() {
-                return shake_hands(server, self).await;
+            if !server.may_use_http2() {
+                return connect(server, self).await;
             }
             let _opening = self.opening.lock().await;
-            match self.any(server) {
-                Some(line) => Ok(line),
-                None => shake_hands(server, self).await,
+            match self.existing(server) {
+                Some(conn) => Ok(conn),
+                None => connect(server, self).await,
             }
         };
         tokio::select! {
@@ -190,85 +203,91 @@ impl Lines {
         }
     }
 
-    fn free(&self) -> Option<http1::SendRequest<Up>> {
+    /// Removes and returns the idle connection that was used last.
+    fn take_idle(&self) -> Option<http1::SendRequest<RequestBody>> {
         let mut idle = self.idle.lock();
-        let mut place = idle.len();
-        while place > 0 {
-            place -= 1;
-            if idle[place].line.is_ready() {
-                return Some(idle.remove(place).line);
+        let mut index = idle.len();
+        while index > 0 {
+            index -= 1;
+            if idle[index].sender.is_ready() {
+                return Some(idle.remove(index).sender);
             }
-            // Else its last answer is only just over, or it is closed.
-            if idle[place].line.is_closed() {
-                idle.remove(place);
+            // Not ready means closed, or that hyper has not yet processed the end of the last response.
+            if idle[index].sender.is_closed() {
+                idle.remove(index);
             }
         }
         None
     }
 
-    fn stream(&self) -> Option<Line> {
+    fn shared_stream(&self) -> Option<UpstreamConn> {
         let mut shared = self.shared.lock();
-        shared.retain(|shared| !shared.line.is_closed());
-        shared.iter().find_map(Shared::stream)
+        shared.retain(|conn| !conn.sender.is_closed());
+        shared.iter().find_map(SharedConn::open_stream)
     }
 }
 
-impl Shared {
-    /// One more request, if there is room.
-    fn stream(&self) -> Option<Line> {
+impl SharedConn {
+    /// Takes a place for one more request; `None` if [`MAX_STREAMS`] are in flight.
+    fn open_stream(&self) -> Option<UpstreamConn> {
         if self.streams.load(Ordering::Relaxed) >= MAX_STREAMS {
             return None;
         }
         self.streams.fetch_add(1, Ordering::Relaxed);
-        let stream = Stream(Arc::clone(&self.streams));
-        Some(Line::Many { line: self.line.clone(), stream })
+        let slot = StreamSlot(Arc::clone(&self.streams));
+        Some(UpstreamConn::Http2 { sender: self.sender.clone(), slot })
     }
 }
 
-async fn shake_hands(server: &Server, lines: &Lines) -> Result<Line, String> {
-    let at = (server.url.host.as_str(), server.url.port);
-    let stream = TcpStream::connect(at).await.map_err(|error| error.to_string())?;
+/// Connects to a server: TCP, then TLS if its URL is `https`, then HTTP.
+async fn connect(server: &UpstreamServer, pool: &ServerPool) -> Result<UpstreamConn, String> {
+    let address = (server.url.host.as_str(), server.url.port);
+    let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
     let _ = stream.set_nodelay(true);
     let Some(tls) = &server.tls else {
-        return greet(stream, server.may_speak_http2(), lines).await;
+        return http_handshake(stream, server.may_use_http2(), pool).await;
     };
-    let shaken = tls.connector.connect(tls.name.clone(), stream).await;
-    let stream = shaken.map_err(|error| error.to_string())?;
+    let handshake = tls.connector.connect(tls.name.clone(), stream).await;
+    let stream = handshake.map_err(|error| error.to_string())?;
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    server.speaks(http2);
-    greet(stream, http2, lines).await
+    server.set_http2(http2);
+    http_handshake(stream, http2, pool).await
 }
 
-/// The connection's own task reads and writes; it also sees when the server closes it.
-async fn greet<I>(stream: I, http2: bool, lines: &Lines) -> Result<Line, String>
+/// Starts HTTP on a stream, in a task that reads and writes until the connection closes.
+async fn http_handshake<I>(
+    stream: I,
+    http2: bool,
+    pool: &ServerPool,
+) -> Result<UpstreamConn, String>
 where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let io = TokioIo::new(stream);
     if !http2 {
         let mut http = http1::Builder::new();
-        http.max_header_size(MAX_HEAD).max_buf_size(MAX_HEAD);
-        let (line, connection) = http.handshake(io).await.map_err(|error| error.to_string())?;
+        http.max_header_size(MAX_HEAD_BYTES).max_buf_size(MAX_HEAD_BYTES);
+        let (sender, connection) = http.handshake(io).await.map_err(|error| error.to_string())?;
         tokio::spawn(async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%error, "upstream connection failed");
             }
         });
-        return Ok(Line::One { line, used: false });
+        return Ok(UpstreamConn::Http1 { sender, reused: false });
     }
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .keep_alive_interval(std::time::Duration::from_secs(30));
-    let (line, connection) = http.handshake(io).await.map_err(|error| error.to_string())?;
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .keep_alive_interval(PING_INTERVAL);
+    let (sender, connection) = http.handshake(io).await.map_err(|error| error.to_string())?;
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "upstream connection failed");
         }
     });
-    let shared = Shared { line, streams: Arc::default() };
-    let stream = shared.stream().ok_or("the server allows no request")?;
-    lines.shared.lock().push(shared);
+    let shared = SharedConn { sender, streams: Arc::default() };
+    let stream = shared.open_stream().ok_or("a new HTTP/2 connection has no free stream")?;
+    pool.shared.lock().push(shared);
     Ok(stream)
 }

@@ -1,4 +1,4 @@
-//! Which upstream a request is for.
+//! Routes from requests to upstreams.
 
 use std::sync::Arc;
 
@@ -6,31 +6,31 @@ use hyper::Method;
 use hyper::http::request::Parts;
 use tidegate_limiter::tower::Lookup;
 
-use super::config::{GatewayConfig, Priority, Words};
-use super::upstream::Upstream;
+use crate::config::{GatewayConfig, HostOrPathPattern, Priority, RouteConfig};
+use crate::upstream::Upstream;
 
-/// The routes in the order of the configuration.
+/// All routes, in the order of the configuration.
 #[derive(Debug)]
-pub(super) struct Routes {
+pub(crate) struct RouteTable {
     routes: Vec<Route>,
     host: Lookup,
     path: Lookup,
 }
 
-/// Requests that go the same way.
+/// A route: a filter of requests, and the upstream that gets them.
 #[derive(Debug)]
-pub(super) struct Route {
-    pub(super) name: Arc<str>,
-    host: Option<Words>,
-    path: Option<Words>,
+pub(crate) struct Route {
+    pub(crate) name: Arc<str>,
+    host: Option<HostOrPathPattern>,
+    path: Option<HostOrPathPattern>,
     methods: Vec<Method>,
-    pub(super) upstream: Arc<Upstream>,
-    pub(super) priority: Priority,
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) priority: Priority,
 }
 
-impl Routes {
-    pub(super) fn new(config: &GatewayConfig, upstreams: &[Arc<Upstream>]) -> Self {
-        let route = |route: &super::config::RouteConfig| Route {
+impl RouteTable {
+    pub(crate) fn new(config: &GatewayConfig, upstreams: &[Arc<Upstream>]) -> Self {
+        let route = |route: &RouteConfig| Route {
             name: Arc::clone(&route.name),
             host: route.host.clone(),
             path: route.path.clone(),
@@ -38,17 +38,17 @@ impl Routes {
             upstream: Arc::clone(&upstreams[route.upstream]),
             priority: route.priority,
         };
-        let lookup = |name| Lookup::named(name).expect("every request has it");
+        let lookup = |name| Lookup::named(name).expect("host and path are known attributes");
         let routes = config.routes.iter().map(route).collect();
         Self { routes, host: lookup("host"), path: lookup("path") }
     }
 
-    /// The first route that a settled request matches.
+    /// Returns the first route that matches a normalized request.
     ///
-    /// Host and path are what rules see of them, so that no spelling leads around a route.
-    pub(super) fn find(&self, head: &Parts) -> Option<&Route> {
+    /// Host and path are normalized as for rules, so that another spelling of a path does not bypass a route.
+    pub(crate) fn find(&self, head: &Parts) -> Option<&Route> {
         if let [only] = self.routes.as_slice()
-            && only.is_everything()
+            && only.matches_all()
         {
             return Some(only);
         }
@@ -59,16 +59,17 @@ impl Routes {
 }
 
 impl Route {
-    fn is_everything(&self) -> bool {
+    fn matches_all(&self) -> bool {
         self.host.is_none() && self.path.is_none() && self.methods.is_empty()
     }
 
     fn matches(&self, host: Option<&str>, path: Option<&str>, method: &Method) -> bool {
-        let like = |words: &Option<Words>, value: Option<&str>| {
-            words.as_ref().is_none_or(|words| value.is_some_and(|value| words.matches(value)))
+        let accepts = |pattern: &Option<HostOrPathPattern>, value: Option<&str>| {
+            let pattern = pattern.as_ref();
+            pattern.is_none_or(|pattern| value.is_some_and(|value| pattern.matches(value)))
         };
-        like(&self.host, host)
-            && like(&self.path, path)
+        accepts(&self.host, host)
+            && accepts(&self.path, path)
             && (self.methods.is_empty() || self.methods.contains(method))
     }
 }
@@ -78,7 +79,6 @@ mod tests {
     use hyper::Request;
 
     use super::*;
-    use crate::config::RouteConfig;
 
     fn route(
         name: &str,
@@ -87,23 +87,24 @@ mod tests {
         methods: &[Method],
     ) -> RouteConfig {
         RouteConfig {
-            host: host.map(Words::new),
-            path: path.map(Words::new),
+            host: host.map(HostOrPathPattern::new),
+            path: path.map(HostOrPathPattern::new),
             methods: methods.into(),
-            ..RouteConfig::everything(name.into())
+            ..RouteConfig::catch_all(name.into())
         }
     }
 
     #[test]
-    fn the_first_route_that_matches_has_the_request() {
-        let mut config = GatewayConfig::to(vec!["http://127.0.0.1:1".parse().unwrap()]);
+    fn request_goes_to_the_first_matching_route() {
+        let mut config =
+            GatewayConfig::single_upstream(vec!["http://127.0.0.1:1".parse().unwrap()]);
         config.routes = vec![
             route("shop", Some("shop.example.com"), None, &[]),
             route("writes", None, Some("/v1/**"), &[Method::POST, Method::PUT]),
             route("any-host", Some("*.example.com"), Some("/"), &[]),
             route("api", None, Some("/v1/**"), &[]),
         ];
-        let routes = Routes::new(&config, &Upstream::all(&config).unwrap());
+        let routes = RouteTable::new(&config, &Upstream::from_config(&config).unwrap());
         let found = |method: &str, host: &str, path: &str| {
             let request = Request::builder().method(method).uri(path).header("host", host);
             let head = request.body(()).unwrap().into_parts().0;
@@ -113,7 +114,7 @@ mod tests {
         assert_eq!(found("POST", "x", "/v1/a?b=c"), "writes");
         assert_eq!(found("GET", "x", "/v1/a"), "api");
         assert_eq!(found("GET", "a.example.com", "/"), "any-host");
-        // However it is spelt.
+        // Other spellings of the same host and path.
         assert_eq!(found("POST", "shop.example.com.", "/"), "shop");
         assert_eq!(found("GET", "x", "/%761/a"), "api");
         assert_eq!(found("GET", "[::1]:80", "/"), "-");

@@ -1,4 +1,4 @@
-//! The threads of the gateway: each has its own runtime, listener and pool, and nothing to share.
+//! The threads of the gateway. Each has its own runtime, listening socket and connection pool.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -12,28 +12,30 @@ use tidegate_service::service::Service;
 use tokio::net::lookup_host;
 use tokio::sync::{oneshot, watch};
 
-use crate::{Gateway, Upstreams};
+use crate::gateway::Gateway;
+use crate::upstream_set::UpstreamSet;
 
-/// Listens once for each thread that this machine can run at the same time.
+/// Opens one listening socket for each available processor, all at the same address.
 ///
 /// # Errors
-/// The address can't be had.
+/// The host has no address, or the address can't be bound.
 pub async fn listen(address: &str) -> io::Result<Vec<TcpListener>> {
-    let mut found = lookup_host(address).await?;
-    let wanted = found.next().ok_or_else(|| io::Error::other("the host has no address"))?;
-    let first = listen_shared(wanted)?;
-    let taken: SocketAddr = first.local_addr()?;
-    let more = std::thread::available_parallelism().map_or(1, usize::from) - 1;
-    let rest = (0..more).map(|_| listen_shared(taken));
-    std::iter::once(Ok(first)).chain(rest).collect()
+    let mut resolved = lookup_host(address).await?;
+    let address = resolved.next().ok_or_else(|| io::Error::other("the host has no address"))?;
+    let first = listen_shared(address)?;
+    // Port 0 was replaced by a free port, which the other sockets share.
+    let bound: SocketAddr = first.local_addr()?;
+    let others = std::thread::available_parallelism().map_or(1, usize::from) - 1;
+    let others = (0..others).map(|_| listen_shared(bound));
+    std::iter::once(Ok(first)).chain(others).collect()
 }
 
-/// What all threads serve by.
+/// The parts of the server that all gateway threads use.
 #[derive(Clone, Debug)]
-pub struct Front {
-    /// Upstreams and their connection pools.
-    pub upstreams: Arc<Upstreams>,
-    /// The service that decides.
+pub struct GatewayContext {
+    /// The upstreams and routes.
+    pub upstreams: Arc<UpstreamSet>,
+    /// The service that checks the rules.
     pub service: Arc<Service>,
     /// Reads the identity of clients.
     pub identity: Arc<Identity>,
@@ -49,61 +51,67 @@ pub struct Front {
     pub closing: watch::Receiver<bool>,
 }
 
-/// Threads that serve. They end when this is dropped.
+/// The running gateway threads. They end when this is dropped.
 #[derive(Debug)]
-pub struct Threads {
-    _until: watch::Sender<()>,
+pub struct GatewayThreads {
+    _running: watch::Sender<()>,
 }
 
-impl Threads {
-    /// Starts one thread for each listener. The future returns once every thread has finished its requests in flight:
-    /// the number of connections that were aborted.
+impl GatewayThreads {
+    /// Starts one thread for each socket.
+    ///
+    /// The returned future ends once every thread has drained its connections. Its output is the number of connections
+    /// that were aborted.
     ///
     /// # Errors
-    /// The system has no room for another thread.
+    /// A thread or its runtime can't be created.
     pub fn start(
         listeners: Vec<TcpListener>,
-        front: &Front,
+        context: &GatewayContext,
     ) -> io::Result<(Self, impl Future<Output = usize> + Send + use<>)> {
-        let (until, ended) = watch::channel(());
-        let mut serving = Vec::new();
+        let (running, stopped) = watch::channel(());
+        let mut drained_threads = Vec::new();
         for (number, listener) in listeners.into_iter().enumerate() {
-            let (served, serves) = oneshot::channel();
+            let (drained, on_drained) = oneshot::channel();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let (front, ended) = (front.clone(), ended.clone());
+            let (context, stopped) = (context.clone(), stopped.clone());
             let thread = std::thread::Builder::new().name(format!("gateway-{number}"));
-            thread.spawn(move || runtime.block_on(serve(listener, front, served, ended)))?;
-            serving.push(serves);
+            thread.spawn(move || runtime.block_on(serve(listener, context, drained, stopped)))?;
+            drained_threads.push(on_drained);
         }
-        let served = async {
+        let all_drained = async {
             let mut aborted = 0;
-            for serving in serving {
-                aborted += serving.await.unwrap_or(0);
+            for on_drained in drained_threads {
+                aborted += on_drained.await.unwrap_or(0);
             }
             aborted
         };
-        Ok((Self { _until: until }, served))
+        Ok((Self { _running: running }, all_drained))
     }
 }
 
+/// Serves one socket until it is drained, then keeps the runtime of the thread until `stopped`.
 async fn serve(
     listener: TcpListener,
-    front: Front,
-    served: oneshot::Sender<usize>,
-    mut ended: watch::Receiver<()>,
+    context: GatewayContext,
+    drained: oneshot::Sender<usize>,
+    mut stopped: watch::Receiver<()>,
 ) {
-    let Front { upstreams, service, identity, tls, connections, timeouts, clock, closing } = front;
+    let GatewayContext { upstreams, service, identity, tls, connections, timeouts, clock, closing } =
+        context;
     let gateway = Gateway::new(&upstreams, service, identity, clock.clone());
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "gateway can't listen"),
+        Err(error) => {
+            return tracing::error!(%error, "gateway thread cannot listen, it accepts no connections");
+        }
     };
     let gateway = Arc::new(gateway);
-    tokio::spawn(Arc::clone(&gateway).sweep());
+    tokio::spawn(Arc::clone(&gateway).sweep_pool());
     let shared = true;
-    let doorway = Listener { listener, tls, connections, timeouts, clock, closing, shared };
-    let cut_off = doorway.serve(gateway).await;
-    let _ = served.send(cut_off);
-    // What was released last is on its way to the store by a task of this thread.
-    let _ = ended.changed().await;
+    let listener = Listener { listener, tls, connections, timeouts, clock, closing, shared };
+    let aborted = listener.serve(gateway).await;
+    let _ = drained.send(aborted);
+    // Tasks of this runtime may still send released slots to the store.
+    let _ = stopped.changed().await;
 }

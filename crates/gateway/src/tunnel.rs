@@ -1,27 +1,27 @@
-//! Bytes both ways, after a connection has become something else than HTTP.
+//! The byte tunnel between client and server after an upgrade.
 
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-/// Two connections that were upgraded, and what is held while they last.
+/// The two upgraded connections, and the guards of the request that upgraded them.
 #[derive(Debug)]
-pub(super) struct Tunnel<G> {
-    pub(super) client: OnUpgrade,
-    pub(super) server: OnUpgrade,
-    pub(super) guards: G,
+pub(crate) struct UpgradeTunnel<G> {
+    pub(crate) client: OnUpgrade,
+    pub(crate) server: OnUpgrade,
+    pub(crate) guards: G,
 }
 
-impl<G> Tunnel<G> {
-    /// Passes bytes on until both sides have said all.
-    pub(super) async fn run(self) {
+impl<G> UpgradeTunnel<G> {
+    /// Copies bytes in both directions until both sides have closed, or one fails.
+    pub(crate) async fn run(self) {
         let Self { client, server, guards } = self;
         match tokio::try_join!(client, server) {
             Ok((client, server)) => {
                 let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
-                // Who breaks off has nothing more to say, and nobody to say it to.
+                // An error ends the tunnel. It is not logged: a side that resets the connection is a usual end.
                 let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
             }
-            Err(error) => tracing::debug!(%error, "connection not upgraded"),
+            Err(error) => tracing::debug!(%error, "upgrade failed, connection closed"),
         }
         drop(guards);
     }

@@ -1,4 +1,4 @@
-//! Servers that do the same: which one takes a request, and whether there is room for it at all.
+//! An upstream: a group of equivalent servers, with a capacity for requests in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -10,42 +10,43 @@ use tidegate_core::{Span, Timestamp};
 use tidegate_service::stats::{Shards, UpstreamSample};
 use tokio_rustls::TlsConnector;
 
-use super::config::{GatewayConfig, Priority, Scheme, ServerUrl, UpstreamConfig};
+use crate::config::{GatewayConfig, Priority, ServerScheme, ServerUrl, UpstreamConfig};
 
-/// How many failures in a row mark a server as down.
-const FAILURES: u32 = 3;
-/// For how long it is then left alone.
-const REST: Span = Span::from_secs(10);
-/// How many good answers to health checks bring a server back.
-const RISES: u32 = 2;
+/// Number of consecutive failures that eject a server.
+const EJECT_AFTER_FAILURES: u32 = 3;
+/// Time for which an ejected server gets no requests.
+const EJECTION_TIME: Span = Span::from_secs(10);
+/// Number of consecutive passed checks that make an unhealthy server healthy.
+const RECOVER_AFTER_CHECKS: u32 = 2;
 
-/// Servers that do the same.
+/// A group of equivalent servers.
 #[derive(Debug)]
-pub(super) struct Upstream {
-    pub(super) name: Arc<str>,
-    pub(super) servers: Vec<Arc<Server>>,
+pub(crate) struct Upstream {
+    pub(crate) name: Arc<str>,
+    pub(crate) servers: Vec<Arc<UpstreamServer>>,
     in_flight: AtomicUsize,
-    /// Most requests at once that leave one of each priority in.
+    /// Capacity of each priority: a request is admitted while fewer requests are in flight.
     caps: [usize; 3],
-    turn: AtomicUsize,
+    /// Rotates the server at which the selection starts.
+    rotation: AtomicUsize,
     outcomes: Shards,
 }
 
-/// What became of a request that the rules let pass.
+/// The outcome of a request that the rules admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum RequestOutcome {
     Informational,
     Success,
     Redirection,
     ClientError,
     ServerError,
-    /// There was no room for it.
+    /// Rejected, because the upstream was at its capacity.
     Shed,
-    /// No server answered it.
+    /// No server responded.
     Failed,
 }
 
-impl Outcome {
+impl RequestOutcome {
     const ALL: [(Self, &str); 7] = [
         (Self::Informational, "1xx"),
         (Self::Success, "2xx"),
@@ -56,8 +57,8 @@ impl Outcome {
         (Self::Failed, "failed"),
     ];
 
-    /// What an upstream answered.
-    pub(super) fn of(status: StatusCode) -> Self {
+    /// Returns the outcome of a response with this status.
+    pub(crate) fn of(status: StatusCode) -> Self {
         match status.as_u16() / 100 {
             1 => Self::Informational,
             2 => Self::Success,
@@ -68,30 +69,33 @@ impl Outcome {
     }
 }
 
-/// One of them.
+/// One server of an upstream.
 #[derive(Debug)]
-pub(super) struct Server {
-    /// Its place among the servers of all upstreams.
-    pub(super) id: usize,
-    pub(super) url: ServerUrl,
-    /// Where it is, for requests that do not say whom they are for.
-    pub(super) authority: Authority,
-    pub(super) tls: Option<ServerTls>,
-    /// Whether it speaks HTTP/2, once that is known.
-    spoken: AtomicU8,
+pub(crate) struct UpstreamServer {
+    /// Index among the servers of all upstreams.
+    pub(crate) id: usize,
+    pub(crate) url: ServerUrl,
+    /// Host and port, for requests without a `Host` header.
+    pub(crate) authority: Authority,
+    pub(crate) tls: Option<ServerTls>,
+    /// The HTTP version: `VERSION_UNKNOWN`, `HTTP1` or `HTTP2`.
+    http_version: AtomicU8,
     in_flight: AtomicUsize,
-    /// Failures in a row; after a health check failed, good ones in a row.
+    /// Consecutive failed requests.
     failures: AtomicU32,
-    rises: AtomicU32,
-    rests_until: AtomicU64,
-    sick: AtomicBool,
+    /// Consecutive passed health checks since the last failed one.
+    passed_checks: AtomicU32,
+    /// End of the ejection, in microseconds; in the past if the server is not ejected.
+    ejected_until: AtomicU64,
+    /// Set while the health check fails.
+    unhealthy: AtomicBool,
 }
 
-/// How to shake hands with a server.
+/// The TLS connector and certificate name of a server.
 #[derive(Clone)]
-pub(super) struct ServerTls {
-    pub(super) connector: TlsConnector,
-    pub(super) name: ServerName<'static>,
+pub(crate) struct ServerTls {
+    pub(crate) connector: TlsConnector,
+    pub(crate) name: ServerName<'static>,
 }
 
 impl std::fmt::Debug for ServerTls {
@@ -100,223 +104,235 @@ impl std::fmt::Debug for ServerTls {
     }
 }
 
-/// A request that is under way at an upstream.
+/// Counts a request as in flight at an upstream, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Entered(Arc<Upstream>);
+pub(crate) struct CapacityPermit(Arc<Upstream>);
 
-/// A request that is under way at a server.
+/// Counts a request as in flight at a server, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Busy(Arc<Server>);
+pub(crate) struct ServerInFlight(Arc<UpstreamServer>);
 
 impl Upstream {
-    /// The upstreams of a configuration, with their servers numbered from 0.
+    /// Creates the upstreams of a configuration, with their servers numbered from 0.
     ///
     /// # Errors
-    /// Files for TLS can't be used.
-    pub(super) fn all(config: &GatewayConfig) -> Result<Vec<Arc<Self>>, String> {
-        let mut next = 0;
-        let upstream = |(place, upstream): (usize, &UpstreamConfig)| {
+    /// A TLS file can't be used, or a host is not a valid certificate name.
+    pub(crate) fn from_config(config: &GatewayConfig) -> Result<Vec<Arc<Self>>, String> {
+        let mut next_id = 0;
+        let upstream = |(index, upstream): (usize, &UpstreamConfig)| {
             let mut servers = Vec::new();
             for url in &upstream.servers {
-                servers.push(Arc::new(Server::new(next, url.clone(), upstream)?));
-                next += 1;
+                servers.push(Arc::new(UpstreamServer::new(next_id, url.clone(), upstream)?));
+                next_id += 1;
             }
-            let used = config.routes.iter().filter(|route| route.upstream == place);
-            let used: Vec<Priority> = used.map(|route| route.priority).collect();
+            let routes = config.routes.iter().filter(|route| route.upstream == index);
+            let priorities: Vec<Priority> = routes.map(|route| route.priority).collect();
             Ok(Arc::new(Self {
                 name: Arc::clone(&upstream.name),
                 servers,
                 in_flight: AtomicUsize::new(0),
-                caps: caps(upstream.max_in_flight, &used),
-                turn: AtomicUsize::new(0),
+                caps: caps(upstream.max_in_flight, &priorities),
+                rotation: AtomicUsize::new(0),
                 outcomes: Shards::new(1),
             }))
         };
         config.upstreams.iter().enumerate().map(upstream).collect()
     }
 
-    /// Lets a request in, unless what its priority may use is in use.
-    pub(super) fn enter(self: &Arc<Self>, priority: Priority) -> Option<Entered> {
+    /// Counts a request as in flight; `None` if the capacity of its priority is in use.
+    pub(crate) fn acquire_permit(self: &Arc<Self>, priority: Priority) -> Option<CapacityPermit> {
         let cap = self.caps[priority as usize];
         let counted = self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
             (count < cap).then_some(count + 1)
         });
-        counted.ok().map(|_| Entered(Arc::clone(self)))
+        counted.ok().map(|_| CapacityPermit(Arc::clone(self)))
     }
 
-    /// Counts what became of a request.
-    pub(super) fn count(&self, outcome: Outcome) {
+    /// Counts the outcome of a request.
+    pub(crate) fn count_outcome(&self, outcome: RequestOutcome) {
         self.outcomes.add(0, outcome as usize, 1);
     }
 
-    /// How it does.
-    pub(super) fn sample(&self, now: Timestamp) -> UpstreamSample {
-        let most = self.caps[Priority::High as usize];
+    /// Returns the metrics of this upstream.
+    pub(crate) fn sample(&self, now: Timestamp) -> UpstreamSample {
+        let cap = self.caps[Priority::High as usize];
         let total = |(outcome, name)| (name, self.outcomes.total(0, outcome as usize));
-        let servers = self.servers.iter();
+        let health =
+            |server: &Arc<UpstreamServer>| (server.url.to_string(), server.is_healthy(now));
         UpstreamSample {
             name: Arc::clone(&self.name),
             in_flight: self.in_flight(),
-            max_in_flight: Some(most).filter(|most| *most != usize::MAX),
-            outcomes: Outcome::ALL.map(total).into(),
-            servers: servers.map(|server| (server.url.to_string(), server.is_well(now))).collect(),
+            max_in_flight: Some(cap).filter(|cap| *cap != usize::MAX),
+            outcomes: RequestOutcome::ALL.map(total).into(),
+            servers: self.servers.iter().map(health).collect(),
         }
     }
 
-    /// How many requests are under way.
+    /// Returns the number of requests in flight.
     fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// A server for a request that `tried` some in vain: the less busy of two that are well. If none is
-    /// well, one that is not: it may be the check that is wrong.
-    pub(super) fn choose(
+    /// Returns a server that is not in `tried`: the one with fewer requests in flight of the next two healthy servers.
+    ///
+    /// If none is healthy, it returns an unhealthy one, because the health check itself may be wrong. `None` if all were
+    /// tried.
+    pub(crate) fn pick_server(
         &self,
         now: impl FnOnce() -> Timestamp,
         tried: &[usize],
-    ) -> Option<&Arc<Server>> {
+    ) -> Option<&Arc<UpstreamServer>> {
         if let [only] = self.servers.as_slice() {
             return tried.is_empty().then_some(only);
         }
-        let (now, turn) = (now(), self.turn.fetch_add(1, Ordering::Relaxed));
-        let (before, from) = self.servers.split_at(turn % self.servers.len());
-        let left = || from.iter().chain(before).filter(|server| !tried.contains(&server.id));
-        let mut well = left().filter(|server| server.is_well(now));
-        match (well.next(), well.next()) {
-            (Some(one), Some(other)) => {
-                Some(if other.in_flight() < one.in_flight() { other } else { one })
+        let (now, rotation) = (now(), self.rotation.fetch_add(1, Ordering::Relaxed));
+        let (before, from) = self.servers.split_at(rotation % self.servers.len());
+        let untried = || from.iter().chain(before).filter(|server| !tried.contains(&server.id));
+        let mut healthy = untried().filter(|server| server.is_healthy(now));
+        match (healthy.next(), healthy.next()) {
+            (Some(first), Some(second)) => {
+                Some(if second.in_flight() < first.in_flight() { second } else { first })
             }
-            (Some(one), None) => Some(one),
-            (None, _) => left().next(),
+            (Some(only), None) => Some(only),
+            (None, _) => untried().next(),
         }
     }
 }
 
-impl Drop for Entered {
+impl Drop for CapacityPermit {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Drop for Busy {
+impl Drop for ServerInFlight {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// What each priority may use of a cap: of those that are in use the highest has all of it, and each
-/// leaves a fifth to the ones above it.
-fn caps(most: Option<usize>, used: &[Priority]) -> [usize; 3] {
-    let Some(most) = most else { return [usize::MAX; 3] };
+/// Returns the capacity of each priority. The highest priority of the routes has all of `max_in_flight`. A lower one
+/// leaves a fifth of it for each used priority above.
+fn caps(max_in_flight: Option<usize>, used: &[Priority]) -> [usize; 3] {
+    let Some(max) = max_in_flight else { return [usize::MAX; 3] };
     [Priority::Low, Priority::Normal, Priority::High].map(|priority| {
         let mut above: Vec<_> = used.iter().filter(|used| **used > priority).collect();
         above.sort();
         above.dedup();
-        (most - most * above.len() / 5).max(1)
+        (max - max * above.len() / 5).max(1)
     })
 }
 
-impl Server {
-    const UNKNOWN: u8 = 0;
-    const ONE: u8 = 1;
-    const TWO: u8 = 2;
+impl UpstreamServer {
+    /// TLS has not negotiated a version yet.
+    const VERSION_UNKNOWN: u8 = 0;
+    const HTTP1: u8 = 1;
+    const HTTP2: u8 = 2;
 
     fn new(id: usize, url: ServerUrl, upstream: &UpstreamConfig) -> Result<Self, String> {
         let tls = match url.scheme {
-            Scheme::Https => {
+            ServerScheme::Https => {
                 let connector = upstream.tls.connector(&["h2", "http/1.1"])?;
-                let name = ServerName::try_from(url.host.clone()).map_err(|_| {
-                    format!("{:?} is no name that a certificate could have", url.host)
-                })?;
+                let name = ServerName::try_from(url.host.clone())
+                    .map_err(|_| format!("{:?} is not a valid name for a certificate", url.host))?;
                 Some(ServerTls { connector, name })
             }
-            Scheme::Http | Scheme::H2c => None,
+            ServerScheme::Http | ServerScheme::H2c => None,
         };
         let authority = url.authority();
-        let authority = authority.parse().map_err(|_| format!("{authority:?} is no host"))?;
-        let spoken = match url.scheme {
-            Scheme::Http => Self::ONE,
-            Scheme::H2c => Self::TWO,
-            Scheme::Https => Self::UNKNOWN,
+        let authority =
+            authority.parse().map_err(|_| format!("{authority:?} is not a valid host"))?;
+        let http_version = match url.scheme {
+            ServerScheme::Http => Self::HTTP1,
+            ServerScheme::H2c => Self::HTTP2,
+            ServerScheme::Https => Self::VERSION_UNKNOWN,
         };
         Ok(Self {
             id,
             url,
             authority,
             tls,
-            spoken: AtomicU8::new(spoken),
+            http_version: AtomicU8::new(http_version),
             in_flight: AtomicUsize::new(0),
             failures: AtomicU32::new(0),
-            rises: AtomicU32::new(0),
-            rests_until: AtomicU64::new(0),
-            sick: AtomicBool::new(false),
+            passed_checks: AtomicU32::new(0),
+            ejected_until: AtomicU64::new(0),
+            unhealthy: AtomicBool::new(false),
         })
     }
 
-    /// Whether one connection serves many requests at once; also said while that is not known.
-    pub(super) fn may_speak_http2(&self) -> bool {
-        self.spoken.load(Ordering::Relaxed) != Self::ONE
+    /// Returns whether the server uses HTTP/2, or its version is not known yet.
+    pub(crate) fn may_use_http2(&self) -> bool {
+        self.http_version.load(Ordering::Relaxed) != Self::HTTP1
     }
 
-    /// Notes what the server prefers.
-    pub(super) fn speaks(&self, http2: bool) {
-        self.spoken.store(if http2 { Self::TWO } else { Self::ONE }, Ordering::Relaxed);
+    /// Records the version that TLS has negotiated.
+    pub(crate) fn set_http2(&self, http2: bool) {
+        self.http_version.store(if http2 { Self::HTTP2 } else { Self::HTTP1 }, Ordering::Relaxed);
     }
 
-    /// What its URLs begin with.
-    pub(super) fn scheme(&self) -> uri::Scheme {
+    /// Returns the scheme of its URLs.
+    pub(crate) fn scheme(&self) -> uri::Scheme {
         if self.tls.is_some() { uri::Scheme::HTTPS } else { uri::Scheme::HTTP }
     }
 
-    /// Counts a request until what this gives is dropped.
-    pub(super) fn busy(self: &Arc<Self>) -> Busy {
+    /// Counts a request as in flight until the returned guard is dropped.
+    pub(crate) fn start_request(self: &Arc<Self>) -> ServerInFlight {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        Busy(Arc::clone(self))
+        ServerInFlight(Arc::clone(self))
     }
 
     fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Whether requests should go there.
-    pub(super) fn is_well(&self, now: Timestamp) -> bool {
-        !self.sick.load(Ordering::Relaxed)
-            && self.rests_until.load(Ordering::Relaxed) <= now.as_micros()
+    /// Returns whether the server is not ejected and has not failed its health check.
+    pub(crate) fn is_healthy(&self, now: Timestamp) -> bool {
+        !self.unhealthy.load(Ordering::Relaxed)
+            && self.ejected_until.load(Ordering::Relaxed) <= now.as_micros()
     }
 
-    /// Notes that it answered.
-    pub(super) fn answered(&self) {
+    /// Records a response, which ends a series of failures.
+    pub(crate) fn on_response(&self) {
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Notes that it could not be reached, broke off or was silent. A server that is away is told of when
-    /// it is left alone, and not with every request that wanted it.
-    pub(super) fn failed(&self, now: Timestamp, reason: &str) {
-        tracing::debug!(server = %self.url, reason, "upstream server failed");
-        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES {
+    /// Records a failed connection, a lost connection or a response timeout.
+    ///
+    /// The third in a row ejects the server. Only that is a warning: a server that is down fails every request.
+    pub(crate) fn on_failure(&self, now: Timestamp, reason: &str) {
+        tracing::debug!(server = %self.url, reason, "request to upstream server failed");
+        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= EJECT_AFTER_FAILURES {
             self.failures.store(0, Ordering::Relaxed);
-            let until = self.rests_until.swap((now + REST).as_micros(), Ordering::Relaxed);
-            if until <= now.as_micros() {
-                tracing::warn!(server = %self.url, reason, "upstream server left alone for a while");
+            let end = (now + EJECTION_TIME).as_micros();
+            let previous_end = self.ejected_until.swap(end, Ordering::Relaxed);
+            if previous_end <= now.as_micros() {
+                tracing::warn!(
+                    server = %self.url,
+                    reason,
+                    duration = %EJECTION_TIME,
+                    "upstream server ejected after repeated failures"
+                );
             }
         }
     }
 
-    /// Notes what a health check found.
-    pub(super) fn checked(&self, well: bool) {
-        if !well {
-            self.rises.store(0, Ordering::Relaxed);
-            if !self.sick.swap(true, Ordering::Relaxed) {
-                tracing::warn!(server = %self.url, "upstream server is not well");
+    /// Records the result of a health check. One failed check makes the server unhealthy. Two passed checks in a row
+    /// make it healthy again, and end an ejection.
+    pub(crate) fn on_health_check(&self, passed: bool) {
+        if !passed {
+            self.passed_checks.store(0, Ordering::Relaxed);
+            if !self.unhealthy.swap(true, Ordering::Relaxed) {
+                tracing::warn!(server = %self.url, "upstream server failed its health check, it gets no requests");
             }
-        } else if self.sick.load(Ordering::Relaxed)
-            && self.rises.fetch_add(1, Ordering::Relaxed) + 1 >= RISES
+        } else if self.unhealthy.load(Ordering::Relaxed)
+            && self.passed_checks.fetch_add(1, Ordering::Relaxed) + 1 >= RECOVER_AFTER_CHECKS
         {
-            self.sick.store(false, Ordering::Relaxed);
-            self.rests_until.store(0, Ordering::Relaxed);
-            tracing::info!(server = %self.url, "upstream server is well again");
+            self.unhealthy.store(false, Ordering::Relaxed);
+            self.ejected_until.store(0, Ordering::Relaxed);
+            tracing::info!(server = %self.url, "upstream server is healthy again");
         }
     }
 }
@@ -325,15 +341,15 @@ impl Server {
 mod tests {
     use super::*;
 
-    fn upstream(servers: usize, most: Option<usize>) -> Arc<Upstream> {
+    fn upstream(servers: usize, max_in_flight: Option<usize>) -> Arc<Upstream> {
         let url = |port| format!("http://127.0.0.1:{}", 1 + port).parse().unwrap();
-        let mut config = GatewayConfig::to((0..servers).map(url).collect());
-        config.upstreams[0].max_in_flight = most;
-        Upstream::all(&config).unwrap().remove(0)
+        let mut config = GatewayConfig::single_upstream((0..servers).map(url).collect());
+        config.upstreams[0].max_in_flight = max_in_flight;
+        Upstream::from_config(&config).unwrap().remove(0)
     }
 
     #[test]
-    fn each_priority_leaves_a_fifth_to_those_above_it() {
+    fn each_priority_reserves_a_fifth_of_the_capacity_for_those_above_it() {
         use Priority::{High, Low, Normal};
         assert_eq!(caps(None, &[Low, High]), [usize::MAX; 3]);
         assert_eq!(caps(Some(100), &[Low, Normal, High]), [60, 80, 100]);
@@ -343,60 +359,61 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_room_takes_none() {
+    fn full_upstream_rejects_requests_until_a_permit_is_dropped() {
         let upstream = upstream(1, Some(2));
-        let (one, other) = (upstream.enter(Priority::Normal), upstream.enter(Priority::Normal));
-        assert!(one.is_some() && other.is_some());
-        assert!(upstream.enter(Priority::Normal).is_none());
+        let (first, second) =
+            (upstream.acquire_permit(Priority::Normal), upstream.acquire_permit(Priority::Normal));
+        assert!(first.is_some() && second.is_some());
+        assert!(upstream.acquire_permit(Priority::Normal).is_none());
         assert_eq!(upstream.in_flight(), 2);
-        drop(one);
-        assert!(upstream.enter(Priority::Normal).is_some());
-        drop(other);
+        drop(first);
+        assert!(upstream.acquire_permit(Priority::Normal).is_some());
+        drop(second);
         assert_eq!(upstream.in_flight(), 0);
     }
 
     #[test]
-    fn the_less_busy_of_two_that_are_well_is_chosen() {
+    fn server_with_fewer_requests_in_flight_is_picked() {
         let (upstream, now) = (upstream(2, None), Timestamp::from_secs(100));
-        let _busy = upstream.servers[0].busy();
+        let _in_flight = upstream.servers[0].start_request();
         for _ in 0..4 {
-            assert_eq!(upstream.choose(|| now, &[]).unwrap().id, 1);
+            assert_eq!(upstream.pick_server(|| now, &[]).unwrap().id, 1);
         }
-        assert_eq!(upstream.choose(|| now, &[1]).unwrap().id, 0);
-        assert!(upstream.choose(|| now, &[0, 1]).is_none());
+        assert_eq!(upstream.pick_server(|| now, &[1]).unwrap().id, 0);
+        assert!(upstream.pick_server(|| now, &[0, 1]).is_none());
     }
 
     #[test]
-    fn a_server_that_fails_is_left_alone_for_a_while() {
+    fn three_failures_in_a_row_eject_a_server_for_ten_seconds() {
         let (upstream, now) = (upstream(2, None), Timestamp::from_secs(100));
         let bad = &upstream.servers[0];
-        bad.failed(now, "");
-        bad.failed(now, "");
-        bad.answered();
-        bad.failed(now, "");
-        bad.failed(now, "");
-        assert!(bad.is_well(now));
-        bad.failed(now, "");
+        bad.on_failure(now, "");
+        bad.on_failure(now, "");
+        bad.on_response();
+        bad.on_failure(now, "");
+        bad.on_failure(now, "");
+        assert!(bad.is_healthy(now));
+        bad.on_failure(now, "");
         for _ in 0..4 {
-            assert_eq!(upstream.choose(|| now, &[]).unwrap().id, 1);
+            assert_eq!(upstream.pick_server(|| now, &[]).unwrap().id, 1);
         }
-        assert!(bad.is_well(now + REST));
+        assert!(bad.is_healthy(now + EJECTION_TIME));
     }
 
     #[test]
-    fn a_health_check_takes_a_server_out_and_two_bring_it_back() {
+    fn failed_health_check_removes_a_server_until_two_checks_pass() {
         let (upstream, now) = (upstream(2, None), Timestamp::from_secs(100));
         let server = &upstream.servers[0];
-        server.checked(false);
-        assert!(!server.is_well(now));
-        server.checked(true);
-        server.checked(false);
-        server.checked(true);
-        assert!(!server.is_well(now));
-        server.checked(true);
-        assert!(server.is_well(now));
-        // If none is well, one is tried all the same.
-        upstream.servers.iter().for_each(|server| server.checked(false));
-        assert!(upstream.choose(|| now, &[]).is_some());
+        server.on_health_check(false);
+        assert!(!server.is_healthy(now));
+        server.on_health_check(true);
+        server.on_health_check(false);
+        server.on_health_check(true);
+        assert!(!server.is_healthy(now));
+        server.on_health_check(true);
+        assert!(server.is_healthy(now));
+        // Without a healthy server, an unhealthy one is picked.
+        upstream.servers.iter().for_each(|server| server.on_health_check(false));
+        assert!(upstream.pick_server(|| now, &[]).is_some());
     }
 }

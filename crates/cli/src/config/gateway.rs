@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 use tidegate_core::Span;
-use tidegate_gateway::{GatewayConfig, RouteConfig, ServerUrl, Timeouts, UpstreamConfig};
+use tidegate_gateway::{GatewayConfig, ProxyTimeouts, RouteConfig, ServerUrl, UpstreamConfig};
 use tidegate_redis::Secret;
 use tidegate_service::config_error::ConfigError;
 
@@ -52,7 +52,7 @@ pub(crate) struct GatewaySource {
     /// None if the command line is to name them.
     upstreams: Vec<UpstreamConfig>,
     routes: Vec<RouteConfig>,
-    timeouts: Timeouts,
+    timeouts: ProxyTimeouts,
     max_wait: Span,
     tell_upstream: bool,
 }
@@ -73,7 +73,7 @@ impl RawGateway {
             max_wait: reader.span_within(
                 "gateway.max_wait",
                 self.max_wait,
-                GatewayConfig::MAX_WAIT,
+                GatewayConfig::DEFAULT_MAX_WAIT,
                 (Span::ZERO, Span::HOUR, "0s to 1h"),
             ),
             tell_upstream: reader.word("gateway.tell_upstream", self.tell_upstream, YES_OR_NO),
@@ -82,13 +82,13 @@ impl RawGateway {
 }
 
 impl RawTimeouts {
-    fn resolve(self, reader: &mut FieldReader<'_>) -> Timeouts {
-        let usual = Timeouts::default();
+    fn resolve(self, reader: &mut FieldReader<'_>) -> ProxyTimeouts {
+        let usual = ProxyTimeouts::default();
         let mut span = |name: &str, text, usual| {
             let range = (Span::from_millis(1), Span::HOUR, "1ms to 1h");
             reader.span_within(&format!("gateway.timeouts.{name}"), text, usual, range)
         };
-        Timeouts {
+        ProxyTimeouts {
             connect: span("connect", self.connect, usual.connect),
             response: span("response", self.response, usual.response),
             idle: span("idle", self.idle, usual.idle),
@@ -107,7 +107,7 @@ impl GatewaySource {
     fn with(self, servers: Vec<ServerUrl>) -> Option<GatewayConfig> {
         let Self { upstreams, routes, timeouts, max_wait, tell_upstream } = self;
         if !servers.is_empty() {
-            let config = GatewayConfig::to(servers);
+            let config = GatewayConfig::single_upstream(servers);
             return Some(GatewayConfig { timeouts, max_wait, tell_upstream, ..config });
         }
         (!upstreams.is_empty()).then_some(GatewayConfig {
@@ -140,7 +140,7 @@ pub(crate) fn resolve(
     let gateway = match file {
         Some(file) => file.with(servers),
         None if servers.is_empty() => None,
-        None => Some(GatewayConfig::to(servers)),
+        None => Some(GatewayConfig::single_upstream(servers)),
     };
     match (flag.or(listen), gateway) {
         (Some(Door::Off), _) => Ok((Door::Off, None)),

@@ -9,7 +9,7 @@ use hyper::Method;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 use serde_saphyr::{Location, Spanned};
-use tidegate_gateway::{Priority, RouteConfig, UpstreamConfig, Words};
+use tidegate_gateway::{HostOrPathPattern, Priority, RouteConfig, UpstreamConfig};
 use tidegate_rules::did_you_mean;
 
 use super::{is_repeated, unfit_name};
@@ -70,7 +70,7 @@ pub(crate) fn resolve(
     if raw.is_empty() {
         return match upstreams {
             [] => Vec::new(),
-            [only] => vec![RouteConfig::everything(Arc::clone(&only.name))],
+            [only] => vec![RouteConfig::catch_all(Arc::clone(&only.name))],
             several => {
                 let wanted = "say which requests go to which upstream, if there are several";
                 let found = format!("no route and {} upstreams", several.len());
@@ -120,13 +120,13 @@ impl RawRoute {
             path,
             methods: self.method.map_or_else(Vec::new, |methods| methods_of(methods, reader)),
             upstream,
-            priority: reader.word("gateway.routes.priority", self.priority, Priority::WORDS),
+            priority: reader.word("gateway.routes.priority", self.priority, Priority::NAMES),
         }
     }
 }
 
 /// What a text means, or what it should be.
-type Read = fn(&str) -> Result<Words, &'static str>;
+type Read = fn(&str) -> Result<HostOrPathPattern, &'static str>;
 
 /// The place of the upstream that a route names, or of the only one.
 fn place(
@@ -157,7 +157,7 @@ fn place(
 }
 
 /// A host as requests have it: in lower case, without a port and a final dot.
-fn host(text: &str) -> Result<Words, &'static str> {
+fn host(text: &str) -> Result<HostOrPathPattern, &'static str> {
     let host = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
     let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '*');
     let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
@@ -166,13 +166,13 @@ fn host(text: &str) -> Result<Words, &'static str> {
         None => !host.is_empty() && host.chars().all(letter),
     };
     let wanted = "a host like shop.example.com or *.example.com, without a port";
-    if fits { Ok(Words::new(&host)) } else { Err(wanted) }
+    if fits { Ok(HostOrPathPattern::new(&host)) } else { Err(wanted) }
 }
 
-fn path(text: &str) -> Result<Words, &'static str> {
+fn path(text: &str) -> Result<HostOrPathPattern, &'static str> {
     let fits = text.starts_with('/') && !text.contains(['?', '#']) && !text.contains(' ');
     let wanted = "a path like /checkout or /checkout/**, without a query";
-    if fits { Ok(Words::new(text)) } else { Err(wanted) }
+    if fits { Ok(HostOrPathPattern::new(text)) } else { Err(wanted) }
 }
 
 fn methods_of(raw: Spanned<RawMethods>, reader: &mut FieldReader<'_>) -> Vec<Method> {

@@ -69,7 +69,7 @@ gateway:
     assert!(rest.host.is_none() && rest.path.is_none() && rest.methods.is_empty());
 
     let (connect, response, idle) = (Span::SECOND, Span::from_secs(2), Span::from_secs(180));
-    assert_eq!(gateway.timeouts, Timeouts { connect, response, idle });
+    assert_eq!(gateway.timeouts, ProxyTimeouts { connect, response, idle });
     assert_eq!((gateway.max_wait, gateway.tell_upstream), (Span::ZERO, true));
 }
 
@@ -80,9 +80,9 @@ fn one_upstream_needs_no_routes() {
     let [route] = gateway.routes.as_slice() else { panic!("{:?}", gateway.routes) };
     assert_eq!((&*route.name, route.upstream), ("api", 0));
     assert!(route.host.is_none() && route.path.is_none() && route.methods.is_empty());
-    assert_eq!(gateway.timeouts, Timeouts::default());
-    assert_eq!((gateway.max_wait, gateway.tell_upstream), (GatewayConfig::MAX_WAIT, false));
-    let (every, timeout) = (HealthConfig::EVERY, HealthConfig::TIMEOUT);
+    assert_eq!(gateway.timeouts, ProxyTimeouts::default());
+    assert_eq!((gateway.max_wait, gateway.tell_upstream), (GatewayConfig::DEFAULT_MAX_WAIT, false));
+    let (every, timeout) = (HealthConfig::DEFAULT_INTERVAL, HealthConfig::DEFAULT_TIMEOUT);
     let health = HealthConfig { path: "/".to_owned(), every, timeout };
     assert_eq!(gateway.upstreams[0].health, Some(health));
     // Who asks often does not wait longer than that.

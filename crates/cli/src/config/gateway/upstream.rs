@@ -84,7 +84,7 @@ impl RawUpstream {
                     format!("must be another each, found {server} twice")
                 }
                 Ok(server) => {
-                    speaks_tls |= server.speaks_tls();
+                    speaks_tls |= server.uses_tls();
                     servers.push(server);
                     continue;
                 }
@@ -140,9 +140,10 @@ impl RawHealth {
         };
         let range = (Span::SECOND, Span::HOUR, "1s to 1h");
         let every = format!("{NAME}.every");
-        let every = reader.span_within(&every, self.every, HealthConfig::EVERY, range);
+        let every = reader.span_within(&every, self.every, HealthConfig::DEFAULT_INTERVAL, range);
         let range = (Span::from_millis(1), every, "1ms to what every says");
-        let (timeout, usual) = (format!("{NAME}.timeout"), HealthConfig::TIMEOUT.min(every));
+        let (timeout, usual) =
+            (format!("{NAME}.timeout"), HealthConfig::DEFAULT_TIMEOUT.min(every));
         let timeout = reader.span_within(&timeout, self.timeout, usual, range);
         HealthConfig { path, every, timeout }
     }

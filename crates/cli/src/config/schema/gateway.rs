@@ -93,7 +93,7 @@ fn upstream() -> Schema {
 fn route() -> Schema {
     let method = Schema::text("In capitals.").with("pattern", "^[!-`{-~]+$");
     let methods = Schema::list("Any of these.", method.clone()).with("minItems", 1);
-    let priorities = Priority::WORDS.map(|(word, _)| word);
+    let priorities = Priority::NAMES.map(|(word, _)| word);
     Schema::map("Which requests go to an upstream, and how much they matter there.")
         .key(
             "name",

@@ -1,0 +1,163 @@
+//! The gateway of one thread, and its client connections in HTTP/1 and HTTP/2.
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use tidegate_limiter::Clock;
+use tidegate_net::listener::{Activity, ConnectionHandler, Peer, Stream};
+use tidegate_service::identity::Identity;
+use tidegate_service::service::Service;
+use tokio::io::AsyncWriteExt;
+
+use crate::client_stream::ClientStream;
+use crate::forward::RequestForwarder;
+use crate::head::ForwardedClient;
+use crate::http2_streams::{Http2Streams, RunningStreams};
+use crate::pool::{self, ConnectionPool};
+use crate::proxied_requests::ProxiedRequests;
+use crate::proxy::{ConnectionContext, RequestProxy};
+use crate::upstream_set::UpstreamSet;
+
+/// Longest request head in bytes.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+const MAX_HTTP2_HEAD_BYTES: u32 = MAX_HEAD_BYTES as u32;
+/// Largest read buffer of one HTTP/1 connection in bytes.
+const MAX_BUFFER_BYTES: usize = MAX_HEAD_BYTES;
+/// Most requests in flight on one HTTP/2 connection.
+const MAX_STREAMS: u32 = 256;
+/// Bytes of one request that a client may send before the upstream has read them.
+const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+/// Most bytes of one response that are buffered for a client that does not read.
+const MAX_SEND_BUFFER_BYTES: usize = 64 * 1024;
+/// Interval of HTTP/2 pings on a connection without traffic.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// Longest wait for the reply to a ping. Then the connection is closed.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The gateway of one thread, with its own connection pool.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    proxy: Arc<RequestProxy>,
+}
+
+impl Gateway {
+    pub(crate) fn new(
+        upstreams: &UpstreamSet,
+        service: Arc<Service>,
+        identity: Arc<Identity>,
+        clock: Clock,
+    ) -> Self {
+        let config = &upstreams.config;
+        let pool = Arc::new(ConnectionPool::new(upstreams.server_count()));
+        let proxy = RequestProxy {
+            service,
+            identity,
+            routes: Arc::clone(&upstreams.routes),
+            forwarder: RequestForwarder { pool, clock, timeouts: config.timeouts },
+            max_wait: config.max_wait,
+            tell_upstream: config.tell_upstream,
+        };
+        Self { proxy: Arc::new(proxy) }
+    }
+
+    /// Closes idle upstream connections at an interval. Never returns; drop the future to stop.
+    pub(crate) async fn sweep_pool(self: Arc<Self>) {
+        let RequestForwarder { pool, clock, .. } = &self.proxy.forwarder;
+        loop {
+            clock.sleep_until(clock.now() + pool::SWEEP_INTERVAL).await;
+            pool.sweep();
+        }
+    }
+
+    /// Serves an HTTP/1 connection. When the client disconnects, its request in flight is dropped.
+    async fn serve_http1(&self, stream: ClientStream, context: &ConnectionContext) {
+        let service = service_fn(|request| async move {
+            Ok::<_, Infallible>(self.proxy.handle(request, context).await)
+        });
+        let mut http = http1::Builder::new();
+        http.max_header_size(MAX_HEAD_BYTES).max_buf_size(MAX_BUFFER_BYTES).half_close(false);
+        let mut connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
+        if let Err(error) = (&mut connection).await {
+            tracing::debug!(%error, "client connection failed");
+            if let Some(parts) = connection.into_parts() {
+                // hyper may have written an error response; the lingering close lets the client read it.
+                let _ = parts.io.into_inner().shutdown().await;
+            }
+            return;
+        }
+        let tunnel = context.tunnel.lock().take();
+        if let Some(tunnel) = tunnel {
+            drop(connection);
+            tunnel.run().await;
+        }
+    }
+
+    /// Serves an HTTP/2 connection. When the listener closes, the client gets a GOAWAY and its streams are finished.
+    async fn serve_http2(&self, stream: ClientStream, context: ConnectionContext) {
+        let activity = Arc::clone(&context.requests.activity);
+        let (proxy, context) = (Arc::clone(&self.proxy), Arc::new(context));
+        let service = service_fn(move |request| {
+            let (proxy, context) = (Arc::clone(&proxy), Arc::clone(&context));
+            async move { Ok::<_, Infallible>(proxy.handle(request, &context).await) }
+        });
+        let streams = Http2Streams::default();
+        let mut http = http2::Builder::new(streams.clone());
+        http.timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_header_list_size(MAX_HTTP2_HEAD_BYTES)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_send_buf_size(MAX_SEND_BUFFER_BYTES)
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT);
+        let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+        let (mut closing, mut running) = (false, RunningStreams::new());
+        let ended = poll_fn(|context| {
+            if !closing && activity.poll_closed(context).is_ready() {
+                closing = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            loop {
+                if let Poll::Ready(ended) = connection.as_mut().poll(context) {
+                    return Poll::Ready(ended);
+                }
+                if !streams.poll(&mut running, context) {
+                    return Poll::Pending;
+                }
+            }
+        });
+        if let Err(error) = ended.await {
+            tracing::debug!(%error, "client connection failed");
+        }
+    }
+}
+
+impl ConnectionHandler for Gateway {
+    async fn serve(&self, stream: Stream, peer: Peer, activity: Arc<Activity>) {
+        let secure = matches!(stream, Stream::Tls(_));
+        let stream = match ClientStream::open(stream, Arc::clone(&activity)).await {
+            Ok(stream) => stream,
+            Err(error) => return tracing::debug!(%error, "client connection failed"),
+        };
+        let requests = Arc::new(ProxiedRequests::new(activity));
+        let http2 = stream.is_http2();
+        let (disconnect, tunnel) = (stream.disconnect_watch(), Mutex::new(None));
+        let address = peer.address.ip();
+        let client = ForwardedClient::new(address, self.proxy.identity.trusts(address), secure);
+        let context = ConnectionContext { peer, client, http2, requests, disconnect, tunnel };
+        match http2 {
+            false => self.serve_http1(stream, &context).await,
+            // Boxed: an HTTP/1 connection does not carry the size of this future.
+            true => Box::pin(self.serve_http2(stream, context)).await,
+        }
+    }
+}
