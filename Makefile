@@ -1,5 +1,5 @@
 # make test     everything that must pass: format, lints, tests, docs; prints where the time went
-# make format, lint, tests, doctests, docs   one step of it; make test STEPS="format instructions" runs several
+# make format, lint, tests, plain, doctests, docs   one step of it; make test STEPS="format instructions" runs several
 # make test-all  the same with random tests at full size
 # make bench    figures beside peers, in one run
 # make bench-listeners  the same for the listeners alone
@@ -22,7 +22,7 @@ CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 SECONDS ?= 600
 
-.PHONY: test test-all setup format lint tests doctests docs bench bench-listeners bench-gateway bench-reload instructions frontier faults model soak soak-faults fuzz pictures reference openapi proto deny
+.PHONY: test test-all setup format lint tests plain doctests docs bench bench-listeners bench-gateway bench-reload instructions frontier faults model soak soak-faults fuzz pictures reference openapi proto deny
 
 test: setup
 	@tools/run-tests.py $(STEPS)
@@ -33,7 +33,7 @@ test-all: setup
 setup:
 	@tools/setup.sh
 
-format lint tests doctests docs:
+format lint tests plain doctests docs:
 	@tools/run-tests.py $@
 
 bench: setup

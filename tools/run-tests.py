@@ -2,7 +2,7 @@
 """Runs every check of `make test`, and at the end prints what failed, what was skipped and where the time went.
 
 A failing step does not keep the next one from running. Usage: tools/run-tests.py [STEP ...], with the
-steps format, lint, tests, doctests, docs; without one all of them, in this order. The step instructions runs
+steps format, lint, tests, plain, doctests, docs; without one all of them, in this order. The step instructions runs
 only where it is named: it builds the server for release.
 
 TIDEGATE_CASES and TIDEGATE_STEPS set the size of random tests, TIDEGATE_SEED repeats one (`make test-all`).
@@ -27,6 +27,8 @@ THREADS_PER_CORE = dict.fromkeys(WAITING, 3)
 SERIAL = "::serial::"
 # What is tested. Doc tests name the same packages, so that both share what is built.
 TESTED = ["--locked", "--workspace", "--exclude", "tidegate-bench", "--all-features"]
+# Tests of the binary without its features.
+PLAIN_TESTS = ["grpc_own::", "http::", "resp::", "serve::", f"--test-threads={3 * CORES}"]
 # A test binary that runs for so long hangs.
 MAX_SECONDS = 1800
 
@@ -148,6 +150,8 @@ def main():
         and cargo("check", "--locked", "-p", "tidegate", "--no-default-features")
         and cargo("clippy", "--locked", "-p", "tidegate-cli", "--no-default-features", "--all-targets", "--", "-D", "warnings"),
         "tests": None,
+        # The binary without simulator, load generator and terminal view is a plain rate-limit service.
+        "plain": lambda: cargo("test", "--locked", "-p", "tidegate-cli", "--no-default-features", "--test", "it", "--", *PLAIN_TESTS),
         "doctests": lambda: cargo("test", *TESTED, "--doc", "--no-fail-fast"),
         "docs": lambda: cargo("doc", *workspace, "--no-deps", RUSTDOCFLAGS="-D warnings"),
         "instructions": lambda: subprocess.run(["make", "instructions"]).returncode == 0,
