@@ -15,14 +15,14 @@ pub(crate) enum LoadMessage {
 impl LoadMessage {
     pub(crate) fn new(
         target: &LoadTarget,
-        ask: &LoadRequest,
+        request: &LoadRequest,
         headers: &[(String, String)],
     ) -> Self {
         match target.listener() {
-            ListenerKind::Http => Self::Http(http::HttpMessage::check(target, ask)),
+            ListenerKind::Http => Self::Http(http::HttpMessage::check(target, request)),
             ListenerKind::Get => Self::Http(http::HttpMessage::get(target, headers)),
-            ListenerKind::Grpc => Self::Grpc(grpc::GrpcMessage::new(ask)),
-            ListenerKind::Resp => Self::Resp(resp::RespMessage::new(ask)),
+            ListenerKind::Grpc => Self::Grpc(grpc::GrpcMessage::new(request)),
+            ListenerKind::Resp => Self::Resp(resp::RespMessage::new(request)),
         }
     }
 }
@@ -46,25 +46,34 @@ impl LoadConnection {
         opened.map_err(ConnectionError::Unreachable)
     }
 
-    /// Returns whether it can carry another request; one that its server has closed can't.
+    /// Returns whether it can carry another request; a connection that the server has closed can't.
     pub(crate) async fn is_ready(&mut self) -> bool {
         match self {
-            Self::Http(link) => link.is_ready().await,
-            // They fail when they are used.
+            Self::Http(connection) => connection.is_ready().await,
+            // A closed connection of these protocols fails the next request.
             Self::Grpc(_) | Self::Resp(_) => true,
         }
     }
 
-    pub(crate) async fn ask(
+    /// Sends a message and returns the reply.
+    pub(crate) async fn send(
         &mut self,
         message: &LoadMessage,
         client: &str,
     ) -> Result<LoadReply, ConnectionError> {
         match (self, message) {
-            (Self::Http(link), LoadMessage::Http(message)) => link.ask(message, client).await,
-            (Self::Grpc(link), LoadMessage::Grpc(message)) => link.ask(message, client).await,
-            (Self::Resp(link), LoadMessage::Resp(message)) => link.ask(message, client).await,
-            _ => Err(ConnectionError::broken("it is of another kind than what is to be sent")),
+            (Self::Http(connection), LoadMessage::Http(message)) => {
+                connection.send(message, client).await
+            }
+            (Self::Grpc(connection), LoadMessage::Grpc(message)) => {
+                connection.send(message, client).await
+            }
+            (Self::Resp(connection), LoadMessage::Resp(message)) => {
+                connection.send(message, client).await
+            }
+            _ => {
+                Err(ConnectionError::broken("the message has another protocol than the connection"))
+            }
         }
     }
 }

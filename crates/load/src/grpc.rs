@@ -1,35 +1,35 @@
 //! `tidegate.v1.RateLimiter/Check`.
 
-use std::error::Error as Cause;
+use std::error::Error as StdError;
 use std::io::Error;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use hyper::Uri;
 use hyper_util::rt::TokioIo;
+use tidegate_proto::tidegate::v1::CheckRequest;
+use tidegate_proto::tidegate::v1::check_request::Named;
+use tidegate_proto::tidegate::v1::rate_limiter_client::RateLimiterClient;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use tower_service::Service;
 
 use crate::reply::{ConnectionError, LoadReply};
-use crate::request::{LoadRequest, filled};
+use crate::request::{LoadRequest, fill_client};
 use crate::target::{ByteStream, LoadTarget};
-use tidegate_proto::tidegate::v1::CheckRequest;
-use tidegate_proto::tidegate::v1::check_request::Named;
-use tidegate_proto::tidegate::v1::rate_limiter_client::RateLimiterClient;
 
 /// A call with placeholders for the name of a client.
 pub(crate) struct GrpcMessage(LoadRequest);
 
 impl GrpcMessage {
-    pub(crate) fn new(ask: &LoadRequest) -> Self {
-        Self(ask.clone())
+    pub(crate) fn new(request: &LoadRequest) -> Self {
+        Self(request.clone())
     }
 
     fn call(&self, client: &str) -> CheckRequest {
         let LoadRequest { rule, attributes, cost } = &self.0;
         let named = attributes.is_empty().then(|| Named::Client(client.to_owned()));
-        let filled = |(name, value): &(String, String)| (name.clone(), filled(value, client));
+        let filled = |(name, value): &(String, String)| (name.clone(), fill_client(value, client));
         CheckRequest {
             rule: rule.clone().unwrap_or_default(),
             named,
@@ -72,21 +72,21 @@ impl GrpcConnection {
         Ok(Self { client: RateLimiterClient::new(channel) })
     }
 
-    pub(crate) async fn ask(
+    pub(crate) async fn send(
         &mut self,
         message: &GrpcMessage,
         client: &str,
     ) -> Result<LoadReply, ConnectionError> {
         match self.client.check(message.call(client)).await {
-            Ok(answer) if answer.get_ref().allowed => Ok(LoadReply::Allowed),
+            Ok(reply) if reply.get_ref().allowed => Ok(LoadReply::Allowed),
             Ok(_) => Ok(LoadReply::Denied),
-            Err(status) => refused(&status),
+            Err(status) => reply_of_status(&status),
         }
     }
 }
 
-/// Returns the reply of a status. A status that the server did not send has a source.
-fn refused(status: &Status) -> Result<LoadReply, ConnectionError> {
+/// Converts a status to a reply. A status with a source was made by the client: the connection is lost.
+fn reply_of_status(status: &Status) -> Result<LoadReply, ConnectionError> {
     match (status.source(), status.code()) {
         (Some(cause), _) => Err(ConnectionError::broken(innermost(cause))),
         (None, Code::Unavailable) => Ok(LoadReply::Unavailable),
@@ -95,7 +95,7 @@ fn refused(status: &Status) -> Result<LoadReply, ConnectionError> {
 }
 
 /// Returns the first cause of an error.
-fn innermost<'e>(mut error: &'e (dyn Cause + 'static)) -> &'e (dyn Cause + 'static) {
+fn innermost<'e>(mut error: &'e (dyn StdError + 'static)) -> &'e (dyn StdError + 'static) {
     while let Some(source) = error.source() {
         error = source;
     }

@@ -1,4 +1,4 @@
-//! HTTP/1: a check, or any URL.
+//! HTTP/1 requests: a check, or a GET of any URL.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use tidegate_api::{Attributes, CheckRequest, ProblemBody};
 
 use crate::reply::{ConnectionError, LoadReply};
-use crate::request::{LoadRequest, filled};
+use crate::request::{LoadRequest, fill_client};
 use crate::target::LoadTarget;
 
 /// Bytes of a reply that are kept for the error message.
@@ -26,13 +26,13 @@ pub(crate) struct HttpMessage {
 }
 
 impl HttpMessage {
-    pub(crate) fn check(target: &LoadTarget, ask: &LoadRequest) -> Self {
-        let has_attributes = !ask.attributes.is_empty();
+    pub(crate) fn check(target: &LoadTarget, request: &LoadRequest) -> Self {
+        let has_attributes = !request.attributes.is_empty();
         let check = CheckRequest {
-            rule: ask.rule.clone(),
+            rule: request.rule.clone(),
             client: (!has_attributes).then_some("{client}"),
-            attributes: has_attributes.then(|| Attributes(ask.attributes.clone())),
-            cost: Some(ask.cost),
+            attributes: has_attributes.then(|| Attributes(request.attributes.clone())),
+            cost: Some(request.cost),
         };
         let (path, body) = ("/v1/check".to_owned(), serde_json::to_string(&check).ok());
         Self { path, authority: target.authority(), headers: Vec::new(), body }
@@ -49,25 +49,25 @@ impl HttpMessage {
     }
 
     fn request(&self, client: &str) -> Result<Request<Full<Bytes>>, http::Error> {
-        let uri: Uri = filled(&self.path, client).parse()?;
+        let uri: Uri = fill_client(&self.path, client).parse()?;
         let method = if self.body.is_some() { "POST" } else { "GET" };
         let mut request = Request::builder().method(method).uri(uri);
         for (name, value) in &self.headers {
-            request = request.header(name, filled(value, client));
+            request = request.header(name, fill_client(value, client));
         }
-        let named = |request: &http::request::Builder, name| {
+        let has_header = |request: &http::request::Builder, name| {
             request.headers_ref().is_some_and(|headers| headers.contains_key(name))
         };
-        if !named(&request, HOST) {
+        if !has_header(&request, HOST) {
             request = request.header(HOST, &self.authority);
         }
-        if !named(&request, USER_AGENT) {
+        if !has_header(&request, USER_AGENT) {
             request = request.header(USER_AGENT, "tidegate-bench");
         }
         let body = match &self.body {
             Some(body) => {
                 request = request.header(CONTENT_TYPE, "application/json");
-                Full::from(filled(body, client))
+                Full::from(fill_client(body, client))
             }
             None => Full::default(),
         };
@@ -75,6 +75,7 @@ impl HttpMessage {
     }
 }
 
+/// A connection with one request at a time.
 pub(crate) struct HttpConnection {
     sender: SendRequest<Full<Bytes>>,
 }
@@ -82,8 +83,8 @@ pub(crate) struct HttpConnection {
 impl HttpConnection {
     pub(crate) async fn open(target: &LoadTarget) -> Result<Self, String> {
         let stream = TokioIo::new(target.connect().await?);
-        let shaken = http1::handshake(stream).await;
-        let (sender, connection) = shaken.map_err(|error| error.to_string())?;
+        let handshake = http1::handshake(stream).await;
+        let (sender, connection) = handshake.map_err(|error| error.to_string())?;
         tokio::spawn(connection);
         Ok(Self { sender })
     }
@@ -92,14 +93,14 @@ impl HttpConnection {
         self.sender.ready().await.is_ok()
     }
 
-    pub(crate) async fn ask(
+    pub(crate) async fn send(
         &mut self,
         message: &HttpMessage,
         client: &str,
     ) -> Result<LoadReply, ConnectionError> {
         let request = match message.request(client) {
             Ok(request) => request,
-            Err(error) => return Ok(LoadReply::Other(format!("can't be asked: {error}"))),
+            Err(error) => return Ok(LoadReply::Other(format!("the request is invalid: {error}"))),
         };
         let response = self.sender.send_request(request).await.map_err(ConnectionError::broken)?;
         let status = response.status();
@@ -112,7 +113,7 @@ impl HttpConnection {
             _ if !is_check && (status.is_success() || status.is_redirection()) => {
                 LoadReply::Allowed
             }
-            _ => LoadReply::Other(told(status, &start)),
+            _ => LoadReply::Other(describe_rejection(status, &start)),
         })
     }
 }
@@ -130,7 +131,7 @@ async fn read(mut body: Incoming) -> Result<Vec<u8>, hyper::Error> {
 }
 
 /// Describes a rejection: `status 404: rule: found "x", wanted …`.
-fn told(status: StatusCode, start: &[u8]) -> String {
+fn describe_rejection(status: StatusCode, start: &[u8]) -> String {
     match serde_json::from_slice(start) {
         Ok(ProblemBody::<String> { detail, .. }) if !detail.is_empty() => {
             format!("status {}: {detail}", status.as_u16())
@@ -143,7 +144,7 @@ fn told(status: StatusCode, start: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn got(url: &str) -> (String, Request<Full<Bytes>>) {
+    fn get_request(url: &str) -> (String, Request<Full<Bytes>>) {
         let headers = [("X-API-Key".to_owned(), "{client}".to_owned())];
         let message = HttpMessage::get(&LoadTarget::new(url, true).unwrap(), &headers);
         let request = message.request("client-3").unwrap();
@@ -151,19 +152,22 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_got_with_the_clients_name_in_it() {
-        let (uri, request) = got("http://127.0.0.1:8000/u/{client}?a=b#top");
+    fn get_request_has_the_client_name_in_url_and_headers() {
+        let (uri, request) = get_request("http://127.0.0.1:8000/u/{client}?a=b#top");
         assert_eq!(uri, "/u/client-3?a=b");
         assert_eq!(request.headers()["host"], "127.0.0.1:8000");
         assert_eq!(request.headers()["x-api-key"], "client-3");
-        assert_eq!(got("http://127.0.0.1:8000").0, "/");
-        assert_eq!(got("http://127.0.0.1:8000?x=1").0, "/?x=1");
+        assert_eq!(get_request("http://127.0.0.1:8000").0, "/");
+        assert_eq!(get_request("http://127.0.0.1:8000?x=1").0, "/?x=1");
     }
 
     #[test]
-    fn a_refusal_is_told_with_what_the_server_said() {
+    fn rejection_is_described_with_the_detail_of_the_server() {
         let body = br#"{"title":"x","detail":"rule: found \"a\""}"#;
-        assert_eq!(told(StatusCode::NOT_FOUND, body), "status 404: rule: found \"a\"");
-        assert_eq!(told(StatusCode::BAD_GATEWAY, b"<html>"), "status 502");
+        assert_eq!(
+            describe_rejection(StatusCode::NOT_FOUND, body),
+            "status 404: rule: found \"a\""
+        );
+        assert_eq!(describe_rejection(StatusCode::BAD_GATEWAY, b"<html>"), "status 502");
     }
 }

@@ -14,8 +14,9 @@ pub(crate) enum LoadReply {
 /// The reason why there is no reply. The connection can't be used again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionError {
-    /// There is no connection.
+    /// The connection could not be opened.
     Unreachable(String),
+    /// The connection was lost after it was opened.
     Broken(String),
 }
 

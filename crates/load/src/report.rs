@@ -10,7 +10,7 @@ use tidegate_core::{Quota, Span};
 use crate::run::LoadPlan;
 use crate::stats::LoadStats;
 
-/// Width of the longest bar.
+/// Width of the longest bar in characters.
 const BAR_WIDTH: u64 = 40;
 
 /// The report of a load.
@@ -18,11 +18,12 @@ const BAR_WIDTH: u64 = 40;
 #[serde(rename_all = "camelCase")]
 pub struct LoadReport {
     target: String,
-    door: &'static str,
+    #[serde(rename = "door")]
+    listener: &'static str,
     connections: usize,
     /// Time from the start to the last reply.
     seconds: f64,
-    /// Whether it was interrupted.
+    /// Set if it was interrupted.
     interrupted: bool,
     sent: u64,
     /// Decisions per second.
@@ -88,35 +89,35 @@ impl LatencyPercentiles {
 
 impl LoadReport {
     pub(crate) fn new(
-        load: &LoadPlan,
-        tally: &LoadStats,
-        lasted: Span,
+        plan: &LoadPlan,
+        stats: &LoadStats,
+        duration: Span,
         due: Option<u64>,
         interrupted: bool,
     ) -> Self {
-        let seconds = lasted.as_micros() as f64 / 1e6;
-        let schedule = load.rate.zip(due).map(|(rate, due)| ScheduleReport {
-            rate: shown(rate),
+        let seconds = duration.as_micros() as f64 / 1e6;
+        let schedule = plan.rate.zip(due).map(|(rate, due)| ScheduleReport {
+            rate: format_rate(rate),
             due,
-            unsent: due.saturating_sub(tally.sent),
-            behind_micros: LatencyPercentiles::of(tally.late()),
+            unsent: due.saturating_sub(stats.sent),
+            behind_micros: LatencyPercentiles::of(stats.late()),
         });
         Self {
-            target: load.target.url().to_owned(),
-            door: load.target.listener().name(),
-            connections: load.connections,
+            target: plan.target.url().to_owned(),
+            listener: plan.target.listener().name(),
+            connections: plan.connections,
             seconds,
             interrupted,
-            sent: tally.sent,
-            per_second: if seconds > 0.0 { tally.decided() as f64 / seconds } else { 0.0 },
-            allowed: tally.allowed,
-            denied: tally.denied,
-            unavailable: tally.unavailable,
-            failed: tally.failures(),
-            errors: tally.failed.clone(),
-            latency_micros: LatencyPercentiles::of(tally.latency()),
+            sent: stats.sent,
+            per_second: if seconds > 0.0 { stats.decided() as f64 / seconds } else { 0.0 },
+            allowed: stats.allowed,
+            denied: stats.denied,
+            unavailable: stats.unavailable,
+            failed: stats.failures(),
+            errors: stats.failed.clone(),
+            latency_micros: LatencyPercentiles::of(stats.latency()),
             schedule,
-            histogram: bars(tally.latency()),
+            histogram: bars(stats.latency()),
         }
     }
 
@@ -128,7 +129,7 @@ impl LoadReport {
 }
 
 /// Writes a rate: `5000 per second`, `10 per 1m`.
-fn shown(rate: Quota) -> String {
+fn format_rate(rate: Quota) -> String {
     match rate.window() {
         Span::SECOND => format!("{} per second", rate.amount()),
         window => format!("{} per {window}", rate.amount()),
@@ -142,7 +143,7 @@ fn bars(histogram: &Histogram<u64>) -> Vec<HistogramBar> {
         let micros = histogram.lowest_equivalent(step.value_iterated_to());
         let mut end = bars.last().map_or(1, |bar| bar.below_micros);
         while end <= micros {
-            end = following(end);
+            end = next_bound(end);
             if !bars.is_empty() {
                 bars.push(HistogramBar { below_micros: end, count: 0 });
             }
@@ -156,7 +157,7 @@ fn bars(histogram: &Histogram<u64>) -> Vec<HistogramBar> {
 }
 
 /// Returns the next of 1, 2, 5, 10, 20, 50 and so on.
-fn following(end: u64) -> u64 {
+fn next_bound(end: u64) -> u64 {
     match end / 10_u64.pow(end.ilog10()) {
         2 => end / 2 * 5,
         _ => end * 2,
@@ -164,7 +165,7 @@ fn following(end: u64) -> u64 {
 }
 
 /// Writes a time: `85 us`, `1.25 ms`, `2.50 s`.
-fn lasting(micros: u64) -> String {
+fn format_micros(micros: u64) -> String {
     match micros {
         0..1_000 => format!("{micros} us"),
         1_000..1_000_000 => format!("{:.2} ms", micros as f64 / 1e3),
@@ -175,7 +176,7 @@ fn lasting(micros: u64) -> String {
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let loop_kind = match &self.schedule {
-            Some(kept) => kept.rate.as_str(),
+            Some(schedule) => schedule.rate.as_str(),
             None => "as fast as it answers",
         };
         let (target, connections) = (&self.target, self.connections);
@@ -197,11 +198,11 @@ impl fmt::Display for LoadReport {
         line("unavailable", self.unavailable)?;
         line("failed", self.failed)?;
         writeln!(f, "{:<12}{:>10}  {:.1} decided per second", "sent", self.sent, self.per_second)?;
-        for (what, count) in &self.errors {
-            writeln!(f, "  {count} x {what}")?;
+        for (error, count) in &self.errors {
+            writeln!(f, "  {count} x {error}")?;
         }
         let mut table = vec![("latency", self.latency_micros)];
-        table.extend(self.schedule.as_ref().map(|kept| ("behind", kept.behind_micros)));
+        table.extend(self.schedule.as_ref().map(|schedule| ("behind", schedule.behind_micros)));
         let mut heading = true;
         for (name, percentiles) in table {
             let Some(percentiles) = percentiles else { continue };
@@ -212,21 +213,20 @@ impl fmt::Display for LoadReport {
             }
             write!(f, "{name:<10}")?;
             let mut cells = percentiles.all().into_iter();
-            cells.try_for_each(|(_, micros)| write!(f, "{:>12}", lasting(micros)))?;
+            cells.try_for_each(|(_, micros)| write!(f, "{:>12}", format_micros(micros)))?;
             writeln!(f)?;
         }
-        if let Some(kept) = &self.schedule {
-            let ScheduleReport { due, unsent, .. } = kept;
+        if let Some(ScheduleReport { due, unsent, .. }) = &self.schedule {
             writeln!(f, "\nof {due} requests that were due, {unsent} were never sent")?;
         }
-        let most = self.histogram.iter().map(|bar| bar.count).max().unwrap_or_default();
-        if most > 0 {
+        let max_count = self.histogram.iter().map(|bar| bar.count).max().unwrap_or_default();
+        if max_count > 0 {
             writeln!(f)?;
         }
         for bar in &self.histogram {
-            let length = (bar.count * BAR_WIDTH).div_ceil(most.max(1));
+            let length = (bar.count * BAR_WIDTH).div_ceil(max_count.max(1));
             let drawn = "#".repeat(usize::try_from(length).unwrap_or_default());
-            let below = lasting(bar.below_micros);
+            let below = format_micros(bar.below_micros);
             writeln!(f, "{}", format!("  < {below:>9} {:>9}  {drawn}", bar.count).trim_end())?;
         }
         Ok(())
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_answer_is_in_one_bar() {
+    fn every_latency_is_in_one_bar() {
         let mut histogram = Histogram::new(3).unwrap();
         for micros in [0, 1, 4, 5, 9, 10, 99, 100, 12_345, 99_999, 100_000, 7_654_321] {
             histogram.record(micros).unwrap();
@@ -250,8 +250,8 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_told_in_a_unit_that_suits_it() {
-        let told = [85, 1_250, 2_500_000].map(lasting);
-        assert_eq!(told, ["85 us", "1.25 ms", "2.50 s"]);
+    fn time_is_written_in_microseconds_milliseconds_or_seconds() {
+        let texts = [85, 1_250, 2_500_000].map(format_micros);
+        assert_eq!(texts, ["85 us", "1.25 ms", "2.50 s"]);
     }
 }

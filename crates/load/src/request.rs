@@ -17,7 +17,7 @@ pub struct LoadRequest {
 }
 
 /// Returns the text with a client's name in place of the placeholders.
-pub(crate) fn filled(text: &str, client: &str) -> String {
+pub(crate) fn fill_client(text: &str, client: &str) -> String {
     text.replace(CLIENT_PLACEHOLDER, client)
 }
 
@@ -38,7 +38,7 @@ pub struct ClientPool {
 }
 
 impl ClientPool {
-    /// Creates so many clients, one at least.
+    /// Creates `count` clients, at least one.
     #[must_use]
     pub fn new(count: u64, spread: ClientSpread) -> Self {
         let zipf = (spread == ClientSpread::Zipf).then(|| ZipfDistribution::new(count));
@@ -60,18 +60,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_take_turns_unless_chance_decides() {
+    fn even_spread_rotates_clients_and_zipf_prefers_the_first() {
         let mut rng = SeededRng::new(1);
         let even = ClientPool::new(3, ClientSpread::Even);
-        let names: Vec<String> = (0..4).map(|turn| even.name(turn, &mut rng)).collect();
+        let names: Vec<String> = (0..4).map(|number| even.name(number, &mut rng)).collect();
         assert_eq!(names, ["client-0", "client-1", "client-2", "client-0"]);
         let zipf = ClientPool::new(100, ClientSpread::Zipf);
-        let first = (0..1_000).filter(|turn| zipf.name(*turn, &mut rng) == "client-0").count();
+        let first = (0..1_000).filter(|number| zipf.name(*number, &mut rng) == "client-0").count();
         assert!((100..400).contains(&first), "{first}");
     }
 
     #[test]
-    fn a_name_goes_wherever_its_place_is() {
-        assert_eq!(filled("/u/{client}?by={client}", "client-7"), "/u/client-7?by=client-7");
+    fn client_name_replaces_every_placeholder() {
+        assert_eq!(fill_client("/u/{client}?by={client}", "client-7"), "/u/client-7?by=client-7");
     }
 }

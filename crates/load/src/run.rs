@@ -27,7 +27,7 @@ const RECONNECT_PAUSE: Span = Span::from_millis(100);
 const PROGRESS_INTERVAL: Span = Span::from_millis(250);
 /// Most connections that are opened at a time.
 const MAX_OPENING: usize = 64;
-/// Number of statistics that the connections share.
+/// Number of statistics shards, so that connections rarely wait for a lock.
 const STATS_SHARDS: usize = 16;
 
 /// A load: requests, their target and their rate.
@@ -40,7 +40,7 @@ pub struct LoadPlan {
     pub headers: Vec<(String, String)>,
     /// The clients that send it.
     pub clients: ClientPool,
-    /// Most requests in flight, each on its own connection.
+    /// Number of connections. Each has at most one request in flight.
     pub connections: usize,
     /// Without a rate, a connection sends the next request after the reply.
     pub rate: Option<Quota>,
@@ -63,11 +63,11 @@ pub struct LoadProgress {
 
 /// The state that all connections share.
 struct SharedLoad {
-    load: LoadPlan,
+    plan: LoadPlan,
     message: LoadMessage,
     schedule: SendSchedule,
     clock: Clock,
-    tallies: Vec<Mutex<LoadStats>>,
+    stats: Vec<Mutex<LoadStats>>,
     ended: AtomicU64,
 }
 
@@ -78,33 +78,34 @@ struct SharedLoad {
 /// # Errors
 /// A connection can't be opened at the start.
 pub async fn run(
-    load: LoadPlan,
+    plan: LoadPlan,
     clock: Clock,
     stop: impl Future<Output = ()>,
     mut progress: impl FnMut(LoadProgress),
 ) -> Result<LoadReport, String> {
-    let opening = (0..load.connections).map(|_| LoadConnection::open(&load.target));
-    let links: Vec<LoadConnection> = stream::iter(opening)
+    let opening = (0..plan.connections).map(|_| LoadConnection::open(&plan.target));
+    let connections: Vec<LoadConnection> = stream::iter(opening)
         .buffered(MAX_OPENING)
         .try_collect()
         .await
-        .map_err(|lost: ConnectionError| lost.into_text())?;
+        .map_err(|error: ConnectionError| error.into_text())?;
     let shared = Arc::new(SharedLoad {
-        message: LoadMessage::new(&load.target, &load.request, &load.headers),
-        schedule: SendSchedule::start(clock.clone(), load.rate, load.bounds),
-        tallies: (0..STATS_SHARDS).map(|_| Mutex::default()).collect(),
+        message: LoadMessage::new(&plan.target, &plan.request, &plan.headers),
+        schedule: SendSchedule::start(clock.clone(), plan.rate, plan.bounds),
+        stats: (0..STATS_SHARDS).map(|_| Mutex::default()).collect(),
         ended: AtomicU64::new(0),
-        load,
+        plan,
         clock: clock.clone(),
     });
     let mut workers = JoinSet::new();
-    for (number, link) in links.into_iter().enumerate() {
-        workers.spawn(work(Arc::clone(&shared), number, link));
+    for (number, connection) in connections.into_iter().enumerate() {
+        workers.spawn(work(Arc::clone(&shared), number, connection));
     }
     let pacer = shared.schedule.is_paced().then(|| pace(Arc::clone(&shared)));
-    let pacer = pacer.transpose().map_err(|error| format!("no thread to keep time: {error}"))?;
+    let pacer =
+        pacer.transpose().map_err(|error| format!("cannot start the pacer thread: {error}"))?;
     let (mut stop, mut interrupted) = (std::pin::pin!(stop), None);
-    let (mut seen, mut told) = (0, clock.now());
+    let (mut ended_before, mut reported_at) = (0, clock.now());
     loop {
         tokio::select! {
             ended = workers.join_next() => if ended.is_none() { break },
@@ -114,10 +115,10 @@ pub async fn run(
             }
             () = clock.sleep(PROGRESS_INTERVAL) => {
                 let (now, ended) = (clock.now(), shared.ended.load(Ordering::Relaxed));
-                let seconds = now.since(told).as_micros().max(1) as f64 / 1e6;
-                let per_second = (ended - seen) as f64 / seconds;
-                progress(LoadProgress { part: shared.schedule.passed(now), ended, per_second });
-                (seen, told) = (ended, now);
+                let seconds = now.since(reported_at).as_micros().max(1) as f64 / 1e6;
+                let per_second = (ended - ended_before) as f64 / seconds;
+                progress(LoadProgress { part: shared.schedule.progress(now), ended, per_second });
+                (ended_before, reported_at) = (ended, now);
             }
         }
     }
@@ -125,16 +126,16 @@ pub async fn run(
         shared.schedule.stop();
         pacer.unpark();
     }
-    let mut tally = LoadStats::default();
-    shared.tallies.iter().for_each(|part| tally.merge(&part.lock()));
+    let mut total = LoadStats::default();
+    shared.stats.iter().for_each(|shard| total.merge(&shard.lock()));
     let due = shared.schedule.due_by(interrupted.unwrap_or_else(|| clock.now()));
-    let lasted = tally.last().since(shared.schedule.started());
-    Ok(LoadReport::new(&shared.load, &tally, lasted, due, interrupted.is_some()))
+    let duration = total.last().since(shared.schedule.started());
+    Ok(LoadReport::new(&shared.plan, &total, duration, due, interrupted.is_some()))
 }
 
 /// Releases requests that are due, on a thread of its own: the timers of a runtime are too coarse.
 fn pace(shared: Arc<SharedLoad>) -> std::io::Result<std::thread::Thread> {
-    let keeper = std::thread::Builder::new().name("pace".to_owned()).spawn(move || {
+    let pacer = std::thread::Builder::new().name("pace".to_owned()).spawn(move || {
         // The kernel must not delay wakeups to merge them; delays are reported anyway.
         #[cfg(target_os = "linux")]
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
@@ -142,27 +143,27 @@ fn pace(shared: Arc<SharedLoad>) -> std::io::Result<std::thread::Thread> {
             std::thread::park_timeout(wait.into());
         }
     })?;
-    Ok(keeper.thread().clone())
+    Ok(pacer.thread().clone())
 }
 
 /// Sends one request after another.
-async fn work(shared: Arc<SharedLoad>, number: usize, link: LoadConnection) {
-    let SharedLoad { load, message, schedule, clock, tallies, ended } = &*shared;
-    let mut rng = SeededRng::new(load.seed.wrapping_add(number as u64));
-    let mut link = Some(link);
-    while let Some(turn) = schedule.next().await {
-        let client = load.clients.name(turn.number, &mut rng);
+async fn work(shared: Arc<SharedLoad>, number: usize, connection: LoadConnection) {
+    let SharedLoad { plan, message, schedule, clock, stats, ended } = &*shared;
+    let mut rng = SeededRng::new(plan.seed.wrapping_add(number as u64));
+    let mut connection = Some(connection);
+    while let Some(scheduled) = schedule.next().await {
+        let client = plan.clients.name(scheduled.number, &mut rng);
         let sent = clock.now();
-        let asking = ask(&load.target, &mut link, message, &client);
-        let answer = match tokio::time::timeout(REPLY_TIMEOUT, asking).await {
-            Ok(answer) => answer,
+        let sending = send(&plan.target, &mut connection, message, &client);
+        let reply = match tokio::time::timeout(REPLY_TIMEOUT, sending).await {
+            Ok(reply) => reply,
             Err(_) => Err(ConnectionError::Broken(format!("no answer within {REPLY_TIMEOUT:?}"))),
         };
-        let unreachable = matches!(answer, Err(ConnectionError::Unreachable(_)));
-        if answer.is_err() {
-            link = None;
+        let unreachable = matches!(reply, Err(ConnectionError::Unreachable(_)));
+        if reply.is_err() {
+            connection = None;
         }
-        tallies[number % STATS_SHARDS].lock().add(&turn, sent, clock.now(), answer);
+        stats[number % STATS_SHARDS].lock().add(&scheduled, sent, clock.now(), reply);
         ended.fetch_add(1, Ordering::Relaxed);
         if unreachable {
             clock.sleep(RECONNECT_PAUSE).await;
@@ -171,22 +172,22 @@ async fn work(shared: Arc<SharedLoad>, number: usize, link: LoadConnection) {
 }
 
 /// Sends a request on the open connection, or on a new one.
-async fn ask(
+async fn send(
     target: &LoadTarget,
-    link: &mut Option<LoadConnection>,
+    connection: &mut Option<LoadConnection>,
     message: &LoadMessage,
     client: &str,
 ) -> Result<LoadReply, ConnectionError> {
-    let is_ready = match link {
+    let is_ready = match connection {
         Some(open) => open.is_ready().await,
         None => false,
     };
     if !is_ready {
-        *link = None;
+        *connection = None;
     }
-    let open = match link {
+    let open = match connection {
         Some(open) => open,
-        None => link.insert(LoadConnection::open(target).await?),
+        None => connection.insert(LoadConnection::open(target).await?),
     };
-    open.ask(message, client).await
+    open.send(message, client).await
 }

@@ -9,9 +9,9 @@ use tokio::sync::Semaphore;
 /// The end of a load: the first bound that is reached.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadBounds {
-    /// Most requests.
+    /// Number of requests.
     pub requests: Option<u64>,
-    /// Longest time.
+    /// Duration.
     pub length: Option<Span>,
 }
 
@@ -31,8 +31,9 @@ pub(crate) struct SendSchedule {
     rate: Option<Quota>,
     /// Number of requests.
     total: u64,
+    /// The end of the load.
     ends: Option<Timestamp>,
-    /// The time from which on nothing is released.
+    /// The end of late sends. Nothing is released after it.
     closes: Option<Timestamp>,
     next: AtomicU64,
     stopped: AtomicBool,
@@ -53,7 +54,7 @@ impl SendSchedule {
     /// Creates a schedule that starts now.
     pub(crate) fn start(clock: Clock, rate: Option<Quota>, bounds: LoadBounds) -> Self {
         let started = clock.now();
-        // A request that is due at the very end is not part of it.
+        // A request that is due exactly at the end is not sent.
         let by_time = bounds.length.and_then(|length| {
             let last = Span::from_micros(length.as_micros().saturating_sub(1));
             Some(due_within(rate?, last))
@@ -124,7 +125,7 @@ impl SendSchedule {
     }
 
     /// Returns the part that is done, from 0 to 1.
-    pub(crate) fn passed(&self, now: Timestamp) -> f64 {
+    pub(crate) fn progress(&self, now: Timestamp) -> f64 {
         let time = self.ends.map(|end| {
             let whole = end.since(self.started).as_micros().max(1);
             now.since(self.started).as_micros() as f64 / whole as f64
@@ -141,9 +142,9 @@ fn interval(rate: Quota, number: u64) -> Span {
     Span::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
 }
 
-/// Returns the number of requests that are due after so long; the first is due at once.
+/// Returns the number of requests that are due within a time from the start. The first is due at once.
 fn due_within(rate: Quota, passed: Span) -> u64 {
-    // The last whose interval, in whole microseconds, has passed.
+    // Rounding matches `interval`, which rounds down to whole microseconds.
     let parts = (u128::from(passed.as_micros()) + 1) * u128::from(rate.amount().max(1)) - 1;
     let last = parts / u128::from(rate.window().as_micros().max(1));
     u64::try_from(last).unwrap_or(u64::MAX).saturating_add(1)
@@ -161,33 +162,36 @@ mod tests {
     const NO_BOUNDS: LoadBounds = LoadBounds { requests: None, length: None };
 
     #[tokio::test]
-    async fn a_stall_is_charged_to_the_requests_behind_it() {
+    async fn stall_counts_in_the_latency_of_the_requests_behind_it() {
         let time = ManualClock::default();
         let bounds = LoadBounds { requests: Some(100), ..NO_BOUNDS };
         let schedule = SendSchedule::start(time.clock(), Some(Quota::per_second(1_000)), bounds);
-        let mut tally = LoadStats::default();
-        // The first is answered after 50 ms, those behind it at once; there is one connection.
+        let mut stats = LoadStats::default();
+        // One connection: the first reply takes 50 ms, the later ones no time.
         assert_eq!(schedule.release(), Some(Span::from_millis(1)));
         let first = schedule.next().await.unwrap();
         let sent = time.now();
         time.advance(Span::from_millis(50));
-        tally.add(&first, sent, time.now(), Ok(LoadReply::Allowed));
+        stats.add(&first, sent, time.now(), Ok(LoadReply::Allowed));
         schedule.release();
         for number in 1..=50 {
-            let turn = schedule.next().await.unwrap();
-            assert_eq!((turn.number, turn.due), (number, sent + Span::from_millis(number)));
-            tally.add(&turn, time.now(), time.now(), Ok(LoadReply::Allowed));
+            let scheduled = schedule.next().await.unwrap();
+            assert_eq!(
+                (scheduled.number, scheduled.due),
+                (number, sent + Span::from_millis(number))
+            );
+            stats.add(&scheduled, time.now(), time.now(), Ok(LoadReply::Allowed));
         }
         // 50, 49, …, 0 ms: half of them waited for 25 ms and more.
-        let half = tally.latency().value_at_quantile(0.5);
+        let half = stats.latency().value_at_quantile(0.5);
         assert!((25_000..=25_050).contains(&half), "{half}");
-        assert_eq!(tally.late().max().div_ceil(1_000), 50);
-        // The one that is due later is not there yet.
+        assert_eq!(stats.late().max().div_ceil(1_000), 50);
+        // The next request is not due yet.
         assert!(futures_util::FutureExt::now_or_never(schedule.next()).is_none());
     }
 
     #[tokio::test]
-    async fn without_a_rate_a_request_is_due_when_somebody_is_free() {
+    async fn without_a_rate_a_request_is_due_when_a_connection_is_idle() {
         let time = ManualClock::default();
         let bounds = LoadBounds { requests: Some(2), ..NO_BOUNDS };
         let schedule = SendSchedule::start(time.clock(), None, bounds);
@@ -200,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_due_is_handed_out_a_little_late_but_not_much_later() {
+    async fn due_requests_are_released_until_the_late_send_grace_ends() {
         let time = ManualClock::default();
         let bounds = LoadBounds { length: Some(Span::SECOND), ..NO_BOUNDS };
         let schedule = SendSchedule::start(time.clock(), Some(Quota::per_second(10)), bounds);
@@ -216,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_a_request_is_told_when_there_will_be_none() {
+    async fn stop_ends_a_wait_for_the_next_request() {
         let time = ManualClock::default();
         let schedule = SendSchedule::start(time.clock(), Some(Quota::per_minute(1)), NO_BOUNDS);
         schedule.release();
@@ -227,7 +231,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_request_is_handed_out_when_it_is_due_and_not_before(
+        fn request_is_released_when_it_is_due_and_not_before(
             amount in 1_u64..2_000_000, seconds in 1_u64..90, number in 0_u64..1_000_000,
         ) {
             let rate = Quota::per(amount, Span::from_secs(seconds));

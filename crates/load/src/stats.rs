@@ -11,7 +11,7 @@ use crate::schedule::ScheduledSend;
 /// Most kinds of failures that are counted separately.
 const MAX_ERROR_KINDS: usize = 16;
 const OTHER_ERRORS: &str = "others";
-/// Longest description of a failure.
+/// Longest description of a failure in characters.
 const MAX_ERROR_CHARS: usize = 160;
 
 /// Counts of replies, and their latencies in microseconds.
@@ -23,13 +23,15 @@ pub(crate) struct LoadStats {
     pub(crate) unavailable: u64,
     pub(crate) failed: BTreeMap<String, u64>,
     latency: Histogram<u64>,
+    /// Delays between the due time and the send.
     late: Histogram<u64>,
+    /// Time of the last decision.
     last: Timestamp,
 }
 
 impl Default for LoadStats {
     fn default() -> Self {
-        let histogram = || Histogram::new(3).expect("three digits are kept");
+        let histogram = || Histogram::new(3).expect("3 is a valid precision");
         Self {
             sent: 0,
             allowed: 0,
@@ -48,35 +50,35 @@ impl LoadStats {
     /// worse than it is.
     pub(crate) fn add(
         &mut self,
-        turn: &ScheduledSend,
+        scheduled: &ScheduledSend,
         sent: Timestamp,
         ended: Timestamp,
-        answer: Result<LoadReply, ConnectionError>,
+        reply: Result<LoadReply, ConnectionError>,
     ) {
         self.sent += 1;
-        record(&mut self.late, sent.since(turn.due));
-        let failure = match answer {
-            Ok(LoadReply::Allowed) => counted(&mut self.allowed),
-            Ok(LoadReply::Denied) => counted(&mut self.denied),
-            Ok(LoadReply::Unavailable) => counted(&mut self.unavailable),
-            Ok(LoadReply::Other(what)) => Some(what),
-            Err(lost) => Some(lost.into_text()),
+        record(&mut self.late, sent.since(scheduled.due));
+        let failure = match reply {
+            Ok(LoadReply::Allowed) => increment(&mut self.allowed),
+            Ok(LoadReply::Denied) => increment(&mut self.denied),
+            Ok(LoadReply::Unavailable) => increment(&mut self.unavailable),
+            Ok(LoadReply::Other(text)) => Some(text),
+            Err(error) => Some(error.into_text()),
         };
         match failure {
-            Some(what) => self.fail(&what, 1),
+            Some(error) => self.count_failure(&error, 1),
             None => {
-                record(&mut self.latency, ended.since(turn.due));
+                record(&mut self.latency, ended.since(scheduled.due));
                 self.last = self.last.max(ended);
             }
         }
     }
 
-    fn fail(&mut self, what: &str, count: u64) {
-        let what: String = what.chars().take(MAX_ERROR_CHARS).collect();
-        let what = TerminalSafe::from(what).to_string();
-        let is_new = !self.failed.contains_key(&what) && self.failed.len() >= MAX_ERROR_KINDS;
-        let what = if is_new { OTHER_ERRORS.to_owned() } else { what };
-        *self.failed.entry(what).or_default() += count;
+    fn count_failure(&mut self, error: &str, count: u64) {
+        let error: String = error.chars().take(MAX_ERROR_CHARS).collect();
+        let error = TerminalSafe::from(error).to_string();
+        let is_other = !self.failed.contains_key(&error) && self.failed.len() >= MAX_ERROR_KINDS;
+        let error = if is_other { OTHER_ERRORS.to_owned() } else { error };
+        *self.failed.entry(error).or_default() += count;
     }
 
     /// Adds the counts of another.
@@ -85,8 +87,8 @@ impl LoadStats {
         self.allowed += other.allowed;
         self.denied += other.denied;
         self.unavailable += other.unavailable;
-        other.failed.iter().for_each(|(what, count)| self.fail(what, *count));
-        // They grow as needed.
+        other.failed.iter().for_each(|(error, count)| self.count_failure(error, *count));
+        // Adding can't fail: the histograms resize themselves.
         let _ = self.latency.add(&other.latency);
         let _ = self.late.add(&other.late);
         self.last = self.last.max(other.last);
@@ -117,13 +119,13 @@ impl LoadStats {
     }
 }
 
-fn counted(count: &mut u64) -> Option<String> {
+fn increment(count: &mut u64) -> Option<String> {
     *count += 1;
     None
 }
 
 fn record(histogram: &mut Histogram<u64>, span: Span) {
-    // It grows as needed.
+    // Recording can't fail: the histogram resizes itself.
     let _ = histogram.record(span.as_micros());
 }
 
@@ -131,30 +133,30 @@ fn record(histogram: &mut Histogram<u64>, span: Span) {
 mod tests {
     use super::*;
 
-    fn turn() -> ScheduledSend {
+    fn scheduled() -> ScheduledSend {
         ScheduledSend { number: 0, due: Timestamp::EPOCH }
     }
 
     #[test]
-    fn a_failure_is_counted_by_its_kind_and_has_no_latency() {
-        let (mut tally, at) = (LoadStats::default(), Timestamp::from_secs(1));
+    fn failure_is_counted_by_its_text_and_has_no_latency() {
+        let (mut stats, at) = (LoadStats::default(), Timestamp::from_secs(1));
         for number in 0..40 {
-            let what = LoadReply::Other(format!("status {number}\u{1b}[2J"));
-            tally.add(&turn(), Timestamp::EPOCH, at, Ok(what));
+            let reply = LoadReply::Other(format!("status {number}\u{1b}[2J"));
+            stats.add(&scheduled(), Timestamp::EPOCH, at, Ok(reply));
         }
-        tally.add(&turn(), Timestamp::EPOCH, at, Err(ConnectionError::broken("reset")));
-        assert_eq!((tally.failed.len(), tally.failures()), (MAX_ERROR_KINDS + 1, 41));
-        assert_eq!(tally.failed[OTHER_ERRORS], 41 - MAX_ERROR_KINDS as u64);
-        assert!(tally.failed.keys().all(|what| !what.contains('\u{1b}')));
-        assert_eq!((tally.latency().len(), tally.late().len()), (0, 41));
+        stats.add(&scheduled(), Timestamp::EPOCH, at, Err(ConnectionError::broken("reset")));
+        assert_eq!((stats.failed.len(), stats.failures()), (MAX_ERROR_KINDS + 1, 41));
+        assert_eq!(stats.failed[OTHER_ERRORS], 41 - MAX_ERROR_KINDS as u64);
+        assert!(stats.failed.keys().all(|error| !error.contains('\u{1b}')));
+        assert_eq!((stats.latency().len(), stats.late().len()), (0, 41));
     }
 
     #[test]
-    fn tallies_add_up() {
+    fn merge_adds_the_counts() {
         let mut all = LoadStats::default();
-        for answer in [LoadReply::Allowed, LoadReply::Denied, LoadReply::Unavailable] {
+        for reply in [LoadReply::Allowed, LoadReply::Denied, LoadReply::Unavailable] {
             let mut one = LoadStats::default();
-            one.add(&turn(), Timestamp::EPOCH, Timestamp::from_secs(2), Ok(answer));
+            one.add(&scheduled(), Timestamp::EPOCH, Timestamp::from_secs(2), Ok(reply));
             all.merge(&one);
         }
         assert_eq!((all.allowed, all.denied, all.unavailable, all.sent), (1, 1, 1, 3));

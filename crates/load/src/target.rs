@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::request::filled;
+use crate::request::fill_client;
 
 /// Longest time until a connection is open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -70,8 +70,8 @@ impl LoadTarget {
                 "must be http://HOST:PORT, grpc:// or resp://, or https://, grpcs:// or resps:// with TLS, found {url:?}; --get takes any URL"
             ),
         };
-        let uri: Uri = filled(url, "client").parse().map_err(|_| wanted())?;
-        let (listener, usual) = match (uri.scheme_str(), get) {
+        let uri: Uri = fill_client(url, "client").parse().map_err(|_| wanted())?;
+        let (listener, default_port) = match (uri.scheme_str(), get) {
             (Some("http"), false) => (ListenerKind::Http, 80),
             (Some("https"), false) => (ListenerKind::Http, 443),
             (Some("grpc" | "grpcs"), false) => (ListenerKind::Grpc, 8081),
@@ -87,7 +87,7 @@ impl LoadTarget {
             url: url.to_owned(),
             listener,
             host: host.to_owned(),
-            port: uri.port_u16().unwrap_or(usual),
+            port: uri.port_u16().unwrap_or(default_port),
             uses_tls,
             tls: None,
             password: None,
@@ -165,20 +165,20 @@ impl LoadTarget {
     /// # Errors
     /// A message: no address accepts.
     pub(crate) async fn connect(&self) -> Result<Box<dyn ByteStream>, String> {
-        match tokio::time::timeout(CONNECT_TIMEOUT, self.reach()).await {
-            Ok(reached) => reached.map_err(|error| format!("can't connect: {error}")),
+        match tokio::time::timeout(CONNECT_TIMEOUT, self.connect_stream()).await {
+            Ok(connected) => connected.map_err(|error| format!("can't connect: {error}")),
             Err(_) => Err(format!("can't connect within {CONNECT_TIMEOUT:?}")),
         }
     }
 
-    async fn reach(&self) -> std::io::Result<Box<dyn ByteStream>> {
+    async fn connect_stream(&self) -> std::io::Result<Box<dyn ByteStream>> {
         let stream = TcpStream::connect(&*self.addresses).await?;
         // Requests are small, and each waits for its reply.
         stream.set_nodelay(true)?;
         if !self.uses_tls {
             return Ok(Box::new(stream));
         }
-        let no_tls = || std::io::Error::other("no client side of TLS");
+        let no_tls = || std::io::Error::other("TLS of the client is not configured");
         let tls = self.tls.as_ref().ok_or_else(no_tls)?;
         let name = ServerName::try_from(self.host.trim_matches(['[', ']']).to_owned());
         let name = name.map_err(std::io::Error::other)?;
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scheme_says_which_door_it_is() {
+    fn url_scheme_selects_the_listener() {
         for (url, get, listener, authority) in [
             ("http://127.0.0.1:8080", false, ListenerKind::Http, "127.0.0.1:8080"),
             ("grpc://localhost", false, ListenerKind::Grpc, "localhost:8081"),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_door_is_refused_with_what_is_wanted() {
+    fn invalid_target_is_rejected_with_the_wanted_form() {
         for (url, get) in [
             ("127.0.0.1:8080", false),
             ("http://127.0.0.1/orders", false),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_this_machine_is_local() {
+    async fn loopback_addresses_are_local() {
         for (url, local) in [
             ("http://127.0.0.1:1", true),
             ("http://[::1]:1", true),

@@ -129,7 +129,7 @@ tls: {{certificate: {certificate}, key: {key}, doors: [http, grpc, resp]}}"
     command.env("TIDEGATE_CA", ca).env("TIDEGATE_RESP_PASSWORD", "guess");
     let (status, _, notes) =
         shown(command.args(["bench", &url, "--rule", "api"]).output().unwrap());
-    assert!(status == 2 && notes.contains("the password was not taken"), "{notes}");
+    assert!(status == 2 && notes.contains("the password was rejected"), "{notes}");
 }
 
 #[test]
