@@ -41,7 +41,7 @@ pub(super) async fn answer(
             };
             let json = match Json::read(&body) {
                 Ok(json) => json,
-                Err(fault) => return response::fault(&fault),
+                Err(fault) => return response::call_error(&fault),
             };
             let changed = match adding {
                 true => add(blocks, now, json, from),
@@ -214,7 +214,7 @@ impl Refusal {
 
     fn response(self) -> Response<Body> {
         match self {
-            Self::Invalid(fault) => response::fault(&fault),
+            Self::Invalid(fault) => response::call_error(&fault),
             Self::Absent { name, around } => {
                 let mut detail = format!("{} is not on the list", tidegate_core::truncate(&name));
                 if let Some(around) = around {

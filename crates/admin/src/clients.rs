@@ -38,7 +38,7 @@ pub(super) async fn answer(
     let rest = request.uri().path().strip_prefix(PATH).unwrap_or_default();
     let asked = match in_path(limiter, rest, request.uri().query()) {
         Ok(asked) => asked,
-        Err(fault) => return response::fault(&fault),
+        Err(fault) => return response::call_error(&fault),
     };
     if forgets {
         match limiter.forget(asked.rule.name(), &asked.request).await {

@@ -28,7 +28,7 @@ pub(super) async fn answer(admin: &Admin, now: &ActiveRules) -> Response<Body> {
         listener: listener.to_owned(),
         open: connections.open(),
         accepted: connections.accepted(),
-        most: connections.most() as u64,
+        most: connections.max() as u64,
     });
     let upstreams = metrics.upstream_samples();
     let report = FleetReport {

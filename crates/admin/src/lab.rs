@@ -46,7 +46,7 @@ const FIELDS: [&str; 15] = [
 
 /// Answers `POST /v1/lab`.
 pub(super) async fn answer(admin: &Admin, request: Request<Incoming>) -> Response<Body> {
-    if let Some(refusal) = response::unless_post(request.method()) {
+    if let Some(refusal) = response::require_post(request.method()) {
         return refusal;
     }
     let body = match body::read(request, MAX_BODY).await {
@@ -55,7 +55,7 @@ pub(super) async fn answer(admin: &Admin, request: Request<Incoming>) -> Respons
     };
     let asked = match Json::read(&body).and_then(read) {
         Ok(asked) => asked,
-        Err(fault) => return response::fault(&fault),
+        Err(fault) => return response::call_error(&fault),
     };
     let plan = match asked.plan() {
         Ok(plan) => plan,
@@ -64,7 +64,7 @@ pub(super) async fn answer(admin: &Admin, request: Request<Incoming>) -> Respons
     let work = plan.work();
     if work > MOST_WORK {
         let wanted = format!("at most {MOST_WORK}: less rate, time, clients, nodes or syncs");
-        return response::fault(&CallError::invalid("body", format!("{work} steps"), wanted));
+        return response::call_error(&CallError::invalid("body", format!("{work} steps"), wanted));
     }
     // Who drags a slider has several on their way; they take turns.
     let Ok(_room) = admin.labs.acquire().await else {

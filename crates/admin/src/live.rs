@@ -14,7 +14,7 @@ use crate::{Admin, query};
 pub(super) fn answer(admin: &Admin, now: &ActiveRules, query: Option<&str>) -> Response<Body> {
     let since = match since(query) {
         Ok(since) => since,
-        Err(fault) => return response::fault(&fault),
+        Err(fault) => return response::call_error(&fault),
     };
     let (live, service, limiter) = (&admin.live, &admin.service, now.limiter());
     let rates = live.rates();

@@ -23,7 +23,7 @@ pub(super) async fn answer(
     request: Request<Incoming>,
     from: SocketAddr,
 ) -> Response<Body> {
-    if let Some(refusal) = response::unless_post(request.method()) {
+    if let Some(refusal) = response::require_post(request.method()) {
         return refusal;
     }
     let body = match body::read(request, MAX_BODY).await {
@@ -32,7 +32,7 @@ pub(super) async fn answer(
     };
     let asked = match Json::read(&body).and_then(|json| read(limiter, json)) {
         Ok(asked) => asked,
-        Err(fault) => return response::fault(&fault),
+        Err(fault) => return response::call_error(&fault),
     };
     if let Err(error) = limiter.refund_latest(asked.claim()).await {
         return unconfirmed(&error);

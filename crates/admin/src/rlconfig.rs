@@ -12,7 +12,7 @@ const ALLOWED: &str = "GET, HEAD, OPTIONS";
 pub(super) fn answer(rules: Option<&EnvoyRules>, method: &Method) -> Response<Body> {
     match *method {
         Method::GET | Method::HEAD => {
-            response::word(StatusCode::OK, rules.map(EnvoyRules::dump).unwrap_or_default())
+            response::text(StatusCode::OK, rules.map(EnvoyRules::dump).unwrap_or_default())
         }
         Method::OPTIONS => response::options(ALLOWED),
         ref other => response::wrong_method(&format!("method: found {other}, wanted GET"), ALLOWED),

@@ -25,7 +25,7 @@ pub(super) fn answer(
 ) -> Response<Body> {
     let (by, place, limit) = match asked(active_rules, query) {
         Ok(asked) => asked,
-        Err(fault) => return response::fault(&fault),
+        Err(fault) => return response::call_error(&fault),
     };
     let now = service.clock().now();
     let first = service.stats().top.first(by, place, limit, now);

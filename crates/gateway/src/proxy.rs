@@ -232,7 +232,7 @@ impl RequestProxy {
         };
         let request =
             self.identity.describe(rules.attribute_plan(), head, caller).map_err(|error| {
-                response::fault(&self.service.count_rejected(Protocol::Gateway, error))
+                response::call_error(&self.service.count_rejected(Protocol::Gateway, error))
             })?;
         Ok(self.service.admit(&rules, Protocol::Gateway, &request, self.max_wait).await)
     }

@@ -17,10 +17,10 @@ use tokio::net::TcpStream;
 pub use self::tls::ClientTls;
 use crate::token::BearerToken;
 
-/// Timeout of an exchange, connecting included.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest response of [`HttpClient::ask`] in bytes: more than a full block list takes.
-const MAX_RESPONSE: usize = 64 * 1024 * 1024;
+/// Longest time of an exchange, connecting included.
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest response of [`HttpClient::send_json`] in bytes: more than a full block list takes.
+const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
 /// Sends requests to one HTTP server, each on a connection of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,10 +32,10 @@ pub struct HttpClient {
 }
 
 impl HttpClient {
-    /// A client of the server of a URL, whatever the path. `tls` is used for `https`.
+    /// Creates a client of the server of a URL; the path is ignored. `tls` is used for `https`.
     ///
     /// # Errors
-    /// It is not a URL of HTTP.
+    /// The URL is not `http` or `https`.
     pub fn new(uri: &Uri, tls: &ClientTls) -> Result<Self, String> {
         let wanted = || "must be a URL like http://127.0.0.1:8080".to_owned();
         let (tls, default_port) = match uri.scheme_str() {
@@ -58,14 +58,14 @@ impl HttpClient {
     /// # Errors
     /// There was no response.
     pub async fn post(&self, path: &str, body: String) -> Result<ClientResponse, ClientError> {
-        self.ask(Method::POST, path, body, None).await
+        self.send_json(Method::POST, path, body, None).await
     }
 
     /// Sends JSON to a path, with a token if there is one.
     ///
     /// # Errors
     /// There was no response.
-    pub async fn ask(
+    pub async fn send_json(
         &self,
         method: Method,
         path: &str,
@@ -81,37 +81,40 @@ impl HttpClient {
         }
         let request = request.body(Full::from(body));
         let request = request.map_err(|error| self.no_response(error.to_string()))?;
-        let answer = self.exchange(request, MAX_RESPONSE).await?;
-        let (status, body) = (answer.status().as_u16(), answer.into_body());
+        let response = self.exchange(request, MAX_RESPONSE_BYTES).await?;
+        let (status, body) = (response.status().as_u16(), response.into_body());
         Ok(ClientResponse { status, body: String::from_utf8_lossy(&body).into_owned() })
     }
 
-    /// Sends a request, and reads a response of at most `most` bytes.
+    /// Sends a request, and reads a response of at most `max` bytes.
     ///
     /// # Errors
     /// There was no response, or it is longer.
     pub async fn exchange(
         &self,
         request: Request<Full<Bytes>>,
-        most: usize,
+        max: usize,
     ) -> Result<Response<Bytes>, ClientError> {
-        let asked = tokio::time::timeout(TIMEOUT, self.send(request, most)).await;
-        asked.unwrap_or_else(|_| Err(self.no_response(format!("no answer within {TIMEOUT:?}"))))
+        let exchanged =
+            tokio::time::timeout(EXCHANGE_TIMEOUT, self.connect_and_send(request, max)).await;
+        exchanged.unwrap_or_else(|_| {
+            Err(self.no_response(format!("no response within {EXCHANGE_TIMEOUT:?}")))
+        })
     }
 
-    async fn send(
+    async fn connect_and_send(
         &self,
         request: Request<Full<Bytes>>,
-        most: usize,
+        max: usize,
     ) -> Result<Response<Bytes>, ClientError> {
         let stream = TcpStream::connect(&self.address).await.map_err(|error| {
             ClientError::Unreachable { address: self.address.clone(), reason: error.to_string() }
         })?;
         match &self.tls {
-            None => self.exchange_on(stream, request, most).await,
+            None => self.exchange_on(stream, request, max).await,
             Some(tls) => {
                 let stream = tls.connect(&self.host, stream).await;
-                self.exchange_on(stream.map_err(|reason| self.no_response(reason))?, request, most)
+                self.exchange_on(stream.map_err(|reason| self.no_response(reason))?, request, max)
                     .await
             }
         }
@@ -121,7 +124,7 @@ impl HttpClient {
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         request: Request<Full<Bytes>>,
-        most: usize,
+        max: usize,
     ) -> Result<Response<Bytes>, ClientError> {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
@@ -130,7 +133,7 @@ impl HttpClient {
         let response = sender.send_request(request).await;
         let response = response.map_err(|error| self.no_response(error.to_string()))?;
         let (head, body) = response.into_parts();
-        let read = Limited::new(body, most).collect().await;
+        let read = Limited::new(body, max).collect().await;
         let body = read.map_err(|error| self.no_response(error.to_string()))?.to_bytes();
         Ok(Response::from_parts(head, body))
     }

@@ -19,12 +19,12 @@ use crate::listener::{
     Activity, ConnectionHandler, ObservedStream, Peer, Phase, Stream, lingering_close,
 };
 
-/// Longest request head in bytes. Proxies pass on the heads of their clients, NGINX up to 32 KiB of them.
-const MAX_HEAD: usize = 48 * 1024;
+/// Longest request head in bytes. Proxies forward the heads of their clients, NGINX up to 32 KiB.
+const MAX_HEAD_BYTES: usize = 48 * 1024;
 /// Largest read buffer of one connection in bytes.
-const MAX_BUFFER: usize = 64 * 1024;
+const MAX_BUFFER_BYTES: usize = 64 * 1024;
 
-/// Answers the requests of a listener.
+/// Responds to the requests of a listener.
 pub trait HttpHandler: Send + Sync + 'static {
     fn handle(
         &self,
@@ -33,7 +33,7 @@ pub trait HttpHandler: Send + Sync + 'static {
     ) -> impl Future<Output = hyper::Response<Full<Bytes>>> + Send;
 }
 
-/// HTTP/1, each request answered by a handler.
+/// HTTP/1 connections. A handler responds to each request.
 #[derive(Debug)]
 pub struct Http1<H>(pub H);
 
@@ -56,7 +56,7 @@ impl<H: HttpHandler> ConnectionHandler for Http1<H> {
         });
         let mut http = http1::Builder::new();
         // A client that has closed its sending side still gets its response.
-        http.max_header_size(MAX_HEAD).max_buf_size(MAX_BUFFER).half_close(true);
+        http.max_header_size(MAX_HEAD_BYTES).max_buf_size(MAX_BUFFER_BYTES).half_close(true);
         let mut connection = http.serve_connection(TokioIo::new(io), service);
         let (mut waiting, mut closing) = (false, false);
         let ended = poll_fn(|context| {
@@ -94,7 +94,7 @@ mod tests {
     use tokio::task::JoinHandle;
 
     use super::*;
-    use crate::listener::{ConnectionTimeouts, Listener, pass};
+    use crate::listener::{ConnectionTimeouts, Listener, advance_past};
 
     const TIMEOUTS: ConnectionTimeouts = ConnectionTimeouts {
         connections: 8,
@@ -119,14 +119,14 @@ mod tests {
         }
     }
 
-    struct Door {
+    struct TestListener {
         address: std::net::SocketAddr,
         time: ManualClock,
         close: watch::Sender<bool>,
         serving: JoinHandle<usize>,
     }
 
-    impl Door {
+    impl TestListener {
         async fn open(timeouts: ConnectionTimeouts) -> Self {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
@@ -135,9 +135,9 @@ mod tests {
             let clock = time.clock();
             let connections = Arc::default();
             let shared = false;
-            let doorway =
+            let listener =
                 Listener { listener, tls: None, connections, timeouts, clock, closing, shared };
-            let serving = tokio::spawn(doorway.serve(Arc::new(Http1(Echo))));
+            let serving = tokio::spawn(listener.serve(Arc::new(Http1(Echo))));
             Self { address, time, close, serving }
         }
 
@@ -148,66 +148,66 @@ mod tests {
 
     const REQUEST: &[u8] = b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\n\r\nhello";
 
-    async fn answered(stream: &mut TcpStream) {
+    async fn exchange(stream: &mut TcpStream) {
         stream.write_all(REQUEST).await.unwrap();
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"\r\n\r\nhello") {
-            assert_ne!(stream.read_buf(&mut answer).await.unwrap(), 0, "closed");
+        let mut response = Vec::new();
+        while !response.ends_with(b"\r\n\r\nhello") {
+            assert_ne!(stream.read_buf(&mut response).await.unwrap(), 0, "closed");
         }
     }
 
-    async fn closed(mut stream: TcpStream) {
+    async fn assert_closed(mut stream: TcpStream) {
         let mut rest = Vec::new();
-        // A reset is an end too.
+        // A reset also ends the connection.
         let _ = stream.read_to_end(&mut rest).await;
         assert_eq!(rest, b"");
     }
 
     #[tokio::test]
-    async fn a_slow_head_is_cut_off_without_hurting_others() {
-        let door = Door::open(TIMEOUTS).await;
-        let silent = door.connect().await;
-        let mut slow = door.connect().await;
+    async fn slow_head_is_aborted_and_other_connections_stay_open() {
+        let listener = TestListener::open(TIMEOUTS).await;
+        let silent = listener.connect().await;
+        let mut slow = listener.connect().await;
         slow.write_all(b"POST / HTTP/1.1\r\nhost").await.unwrap();
-        // Accepted last, so once this one is answered all of them are being watched.
-        let mut good = door.connect().await;
-        answered(&mut good).await;
-        pass(&door.time, TIMEOUTS.head).await;
-        closed(silent).await;
-        closed(slow).await;
-        answered(&mut good).await;
-        answered(&mut door.connect().await).await;
+        // Accepted last: after its response all three are watched.
+        let mut good = listener.connect().await;
+        exchange(&mut good).await;
+        advance_past(&listener.time, TIMEOUTS.head).await;
+        assert_closed(silent).await;
+        assert_closed(slow).await;
+        exchange(&mut good).await;
+        exchange(&mut listener.connect().await).await;
     }
 
     #[tokio::test]
-    async fn a_head_that_starts_on_an_idle_connection_is_due_as_soon() {
-        let door = Door::open(TIMEOUTS).await;
-        let mut slow = door.connect().await;
-        answered(&mut slow).await;
+    async fn head_timeout_applies_to_later_requests_of_a_connection() {
+        let listener = TestListener::open(TIMEOUTS).await;
+        let mut slow = listener.connect().await;
+        exchange(&mut slow).await;
         slow.write_all(b"POST / HT").await.unwrap();
-        // Whatever was sent before these two were answered has been read.
-        let mut good = door.connect().await;
-        answered(&mut good).await;
-        answered(&mut good).await;
-        pass(&door.time, TIMEOUTS.head).await;
-        closed(slow).await;
+        // After two responses, the server has also read the bytes of the slow connection.
+        let mut good = listener.connect().await;
+        exchange(&mut good).await;
+        exchange(&mut good).await;
+        advance_past(&listener.time, TIMEOUTS.head).await;
+        assert_closed(slow).await;
     }
 
     #[tokio::test]
-    async fn whoever_sends_too_long_a_head_is_told_so_and_not_reset() {
-        let door = Door::open(TIMEOUTS).await;
-        let mut sender = door.connect().await;
+    async fn too_long_head_gets_status_431_and_no_reset() {
+        let listener = TestListener::open(TIMEOUTS).await;
+        let mut sender = listener.connect().await;
         let part = vec![b'x'; 200 * 1024];
         sender.write_all(b"GET / HTTP/1.1\r\nx: ").await.unwrap();
         sender.write_all(&part).await.unwrap();
-        let mut answer = String::new();
-        while !answer.ends_with("\r\n\r\n") {
+        let mut response = String::new();
+        while !response.ends_with("\r\n\r\n") {
             let mut byte = [0];
             sender.read_exact(&mut byte).await.unwrap();
-            answer.push(char::from(byte[0]));
+            response.push(char::from(byte[0]));
         }
-        assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
-        // It is answered by now, and may go on as if it had not noticed.
+        assert!(response.starts_with("HTTP/1.1 431 "), "{response}");
+        // A client that ignores the response can still send.
         for _ in 0..10 {
             sender.write_all(&part).await.unwrap();
         }
@@ -216,39 +216,39 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_that_never_comes_is_cut_off() {
-        let door = Door::open(TIMEOUTS).await;
-        let mut slow = door.connect().await;
+    async fn connection_without_its_body_is_aborted_after_the_timeout() {
+        let listener = TestListener::open(TIMEOUTS).await;
+        let mut slow = listener.connect().await;
         let head =
             b"POST / HTTP/1.1\r\nhost: t\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n";
         slow.write_all(head).await.unwrap();
-        // The handler asks for the body once it runs.
-        let mut asked = [0; 25];
-        slow.read_exact(&mut asked).await.unwrap();
-        assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n");
-        pass(&door.time, TIMEOUTS.request).await;
-        closed(slow).await;
+        // hyper sends 100 Continue when the handler reads the body.
+        let mut interim = [0; 25];
+        slow.read_exact(&mut interim).await.unwrap();
+        assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
+        advance_past(&listener.time, TIMEOUTS.request).await;
+        assert_closed(slow).await;
     }
 
     #[tokio::test]
-    async fn an_idle_connection_is_kept_for_a_while() {
-        let door = Door::open(TIMEOUTS).await;
-        let mut idle = door.connect().await;
-        answered(&mut idle).await;
-        pass(&door.time, TIMEOUTS.request).await;
-        answered(&mut idle).await;
-        pass(&door.time, TIMEOUTS.idle).await;
-        closed(idle).await;
+    async fn idle_connection_stays_open_until_the_idle_timeout() {
+        let listener = TestListener::open(TIMEOUTS).await;
+        let mut idle = listener.connect().await;
+        exchange(&mut idle).await;
+        advance_past(&listener.time, TIMEOUTS.request).await;
+        exchange(&mut idle).await;
+        advance_past(&listener.time, TIMEOUTS.idle).await;
+        assert_closed(idle).await;
     }
 
     #[tokio::test]
-    async fn more_connections_than_places_wait_for_one() {
-        let door = Door::open(ConnectionTimeouts { connections: 1, ..TIMEOUTS }).await;
-        let mut first = door.connect().await;
-        answered(&mut first).await;
-        let mut second = door.connect().await;
+    async fn connections_beyond_the_maximum_wait_to_be_accepted() {
+        let listener = TestListener::open(ConnectionTimeouts { connections: 1, ..TIMEOUTS }).await;
+        let mut first = listener.connect().await;
+        exchange(&mut first).await;
+        let mut second = listener.connect().await;
         second.write_all(REQUEST).await.unwrap();
-        answered(&mut first).await;
+        exchange(&mut first).await;
         let mut byte = [0];
         let nothing = second.try_read(&mut byte).map_err(|error| error.kind());
         assert_eq!(nothing, Err(io::ErrorKind::WouldBlock));
@@ -257,18 +257,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn closing_ends_idle_connections_and_cuts_off_what_takes_too_long() {
-        let door = Door::open(ConnectionTimeouts { request: Span::HOUR, ..TIMEOUTS }).await;
-        let mut idle = door.connect().await;
-        answered(&mut idle).await;
-        let mut stuck = door.connect().await;
+    async fn closing_ends_idle_connections_and_aborts_requests_after_the_drain_timeout() {
+        let listener =
+            TestListener::open(ConnectionTimeouts { request: Span::HOUR, ..TIMEOUTS }).await;
+        let mut idle = listener.connect().await;
+        exchange(&mut idle).await;
+        let mut stuck = listener.connect().await;
         let head =
             b"POST / HTTP/1.1\r\nhost: t\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n";
         stuck.write_all(head).await.unwrap();
         stuck.read_exact(&mut [0; 25]).await.unwrap();
-        door.close.send(true).unwrap();
-        closed(idle).await;
-        door.time.advance(TIMEOUTS.drain);
-        assert_eq!(door.serving.await.unwrap(), 1);
+        listener.close.send(true).unwrap();
+        assert_closed(idle).await;
+        listener.time.advance(TIMEOUTS.drain);
+        assert_eq!(listener.serving.await.unwrap(), 1);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! An internal crate: it has no stable interface.
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "an internal crate, whose short items are named by what they are")]
+#![allow(missing_docs, reason = "an internal crate; the names of short items describe them")]
 
 pub mod client;
 pub mod http;

@@ -16,19 +16,19 @@ use std::sync::Arc;
 use tidegate_core::{Span, Timestamp};
 use tidegate_limiter::Clock;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch as channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 pub use self::connection_counts::ConnectionCounts;
 pub use self::lingering_close::{LingeringClose, lingering_close};
 pub use self::stream::{ObservedStream, Stream};
-use self::timeouts::Watcher;
+use self::timeouts::ConnectionWatcher;
 #[cfg(any(test, feature = "test-util"))]
-pub use self::timeouts::pass;
+pub use self::timeouts::advance_past;
 pub use self::timeouts::{Activity, ConnectionTimeouts, Phase, SWEEP_INTERVAL};
 pub use self::tls::ListenerTls;
 
 /// Wait before the next accept when the system has no room for another connection.
-const PAUSE: Span = Span::from_millis(50);
+const ACCEPT_RETRY_PAUSE: Span = Span::from_millis(50);
 
 /// Serves the connections of one protocol.
 pub trait ConnectionHandler: Send + Sync + 'static {
@@ -59,8 +59,8 @@ pub struct Listener {
     pub timeouts: ConnectionTimeouts,
     pub clock: Clock,
     /// Becomes true when the listener has to close.
-    pub closing: channel::Receiver<bool>,
-    /// Whether another process may listen at the same address. It then gets the connections that arrive while
+    pub closing: watch::Receiver<bool>,
+    /// Set if another process may listen at the same address. It then gets the connections that arrive while
     /// this one closes.
     pub shared: bool,
 }
@@ -71,9 +71,9 @@ impl Listener {
     /// Returns the number of connections that were aborted at the end.
     pub async fn serve<H: ConnectionHandler>(self, handler: Arc<H>) -> usize {
         let Self { listener, tls, connections, timeouts, clock, mut closing, shared } = self;
-        connections.at_most(timeouts.connections);
-        let places = Arc::new(Semaphore::new(timeouts.connections));
-        let mut watcher = Watcher::starting(timeouts, clock.now());
+        connections.add_max(timeouts.connections);
+        let permits = Arc::new(Semaphore::new(timeouts.connections));
+        let mut watcher = ConnectionWatcher::new(timeouts, clock.now());
         let mut accept_end = None;
         loop {
             tokio::select! {
@@ -84,12 +84,12 @@ impl Listener {
                     accept_end = Some(clock.now() + handover::ACCEPT_GRACE);
                     handover::stop_accepting(&listener);
                 }
-                () = until(&clock, accept_end) => break,
+                () = sleep_until(&clock, accept_end) => break,
                 () = clock.sleep_until(watcher.next) => watcher.sweep(clock.now()),
-                accepted = accept(&listener, &places) => match accepted {
-                    Ok((stream, address, place)) => {
+                accepted = accept(&listener, &permits) => match accepted {
+                    Ok((stream, address, permit)) => {
                         let activity = watcher.activity();
-                        let serving = connection(
+                        let serving = serve_connection(
                             stream,
                             address,
                             tls.clone(),
@@ -99,14 +99,14 @@ impl Listener {
                         let open = connections.accept();
                         let task = tokio::spawn(async move {
                             serving.await;
-                            drop((place, open));
+                            drop((permit, open));
                         });
-                        watcher.hold(activity, task.abort_handle());
+                        watcher.watch(activity, task.abort_handle());
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "connection not accepted");
+                        tracing::warn!(%error, "cannot accept a connection, retrying");
                         if !is_peer_error(&error) {
-                            clock.sleep_until(clock.now() + PAUSE).await;
+                            clock.sleep_until(clock.now() + ACCEPT_RETRY_PAUSE).await;
                         }
                     }
                 },
@@ -119,18 +119,18 @@ impl Listener {
         loop {
             tokio::select! {
                 // All permits are free only when no connection is left.
-                _ = places.acquire_many(all) => return 0,
+                _ = permits.acquire_many(all) => return 0,
                 () = clock.sleep_until(watcher.next.min(end)) => watcher.sweep(clock.now()),
             }
             if clock.now() >= end {
-                return watcher.cut_off();
+                return watcher.abort_all();
             }
         }
     }
 }
 
-/// Returns at an instant, or never.
-async fn until(clock: &Clock, instant: Option<Timestamp>) {
+/// Returns at an instant; never without one.
+async fn sleep_until(clock: &Clock, instant: Option<Timestamp>) {
     match instant {
         Some(instant) => clock.sleep_until(instant).await,
         None => std::future::pending().await,
@@ -140,14 +140,15 @@ async fn until(clock: &Clock, instant: Option<Timestamp>) {
 /// Accepts the next connection once there is a permit for it. Cancel safe.
 async fn accept(
     listener: &TcpListener,
-    places: &Arc<Semaphore>,
+    permits: &Arc<Semaphore>,
 ) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+    let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, address) = listener.accept().await?;
-    Ok((stream, address, place))
+    Ok((stream, address, permit))
 }
 
-async fn connection<H: ConnectionHandler>(
+/// Completes the TLS handshake, if there is TLS, and passes the connection to its handler.
+async fn serve_connection<H: ConnectionHandler>(
     stream: TcpStream,
     address: SocketAddr,
     tls: Option<Arc<ListenerTls>>,
@@ -156,18 +157,18 @@ async fn connection<H: ConnectionHandler>(
 ) {
     // A reply is one small write: waiting to fill a packet would only delay it.
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "connection without TCP_NODELAY");
+        tracing::debug!(%error, "cannot set TCP_NODELAY, replies may be delayed");
     }
     let Some(tls) = tls else {
         let peer = Peer { address, service: None };
         return handler.serve(Stream::Plain(stream), peer, activity).await;
     };
     // During the handshake no request is in flight.
-    let shaken = tokio::select! {
-        shaken = tls.accept(stream) => shaken,
+    let handshake = tokio::select! {
+        handshake = tls.accept(stream) => handshake,
         () = activity.closed() => return,
     };
-    match shaken {
+    match handshake {
         Ok((stream, service)) => {
             let stream = Stream::Tls(Box::new(stream));
             handler.serve(stream, Peer { address, service }, activity).await;
@@ -176,12 +177,12 @@ async fn connection<H: ConnectionHandler>(
     }
 }
 
-/// Returns once the listener has to close, or the sender is gone.
-async fn wait_for_close(closing: &mut channel::Receiver<bool>) {
+/// Returns once the listener has to close, or the sender was dropped.
+async fn wait_for_close(closing: &mut watch::Receiver<bool>) {
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
-/// Whether the error is about one connection, so that the next may be fine.
+/// Returns whether the error concerns one connection only, so that the next can be accepted at once.
 fn is_peer_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)

@@ -3,26 +3,26 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A token, as it is sent after `Authorization: Bearer`.
+/// The token that is sent after `Authorization: Bearer`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BearerToken(String);
 
 impl BearerToken {
-    /// A shorter one could be found by trying.
-    const MIN: usize = 16;
-    const MAX: usize = 256;
+    /// A shorter token could be guessed.
+    const MIN_CHARS: usize = 16;
+    const MAX_CHARS: usize = 256;
 
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Never repeats what was written: it is a secret, or nearly one.
+/// Parses a token. Errors do not contain the text, because it is a secret.
 impl FromStr for BearerToken {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (min, max) = (Self::MIN, Self::MAX);
+        let (min, max) = (Self::MIN_CHARS, Self::MAX_CHARS);
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err("must be letters, digits and signs without spaces, found others".to_owned());
         }

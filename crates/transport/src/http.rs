@@ -112,7 +112,7 @@ impl Door {
         peer: &Peer,
         endpoint: Endpoint,
     ) -> Response<Body> {
-        if let Some(refusal) = response::unless_post(request.method()) {
+        if let Some(refusal) = response::require_post(request.method()) {
             return refusal;
         }
         let most = match endpoint {
@@ -138,12 +138,12 @@ impl Door {
         let call = match Json::read(body).and_then(decode::check) {
             Ok(call) => identity::vouched(call, caller(peer)),
             Err(fault) => {
-                return response::fault(&self.service.count_rejected(Protocol::Http, fault));
+                return response::call_error(&self.service.count_rejected(Protocol::Http, fault));
             }
         };
         match self.service.check(Protocol::Http, call).await {
             Ok(reply) => response::reply(&reply),
-            Err(fault) => response::fault(&fault),
+            Err(fault) => response::call_error(&fault),
         }
     }
 
@@ -151,7 +151,7 @@ impl Door {
         let items = match Json::read(body).and_then(decode::batch) {
             Ok(items) => items,
             Err(fault) => {
-                return response::fault(&self.service.count_rejected(Protocol::Http, fault));
+                return response::call_error(&self.service.count_rejected(Protocol::Http, fault));
             }
         };
         let vouched = |call| identity::vouched(call, caller(peer));
@@ -171,7 +171,7 @@ impl Door {
     /// is in a header.
     async fn authorize(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
         let (head, body) = request.into_parts();
-        body::ignore(body).await;
+        body::drain(body).await;
         let manner = authorize::Manner::of(&head.uri);
         let original = authorize::original(head);
         let by = self.service.active_rules();
@@ -182,12 +182,12 @@ impl Door {
         let call = match described {
             Ok(request) => Call { request, ..Call::default() },
             Err(fault) => {
-                return response::fault(&self.service.count_rejected(Protocol::Http, fault));
+                return response::call_error(&self.service.count_rejected(Protocol::Http, fault));
             }
         };
         match self.service.check_by(&by, Protocol::Http, call).await {
             Ok(reply) => manner.tell(reply.status(), response::reply(&reply)),
-            Err(fault) => response::fault(&fault),
+            Err(fault) => response::call_error(&fault),
         }
     }
 
@@ -195,12 +195,12 @@ impl Door {
         let call = match Json::read(body).and_then(rls_json::decode) {
             Ok(call) => call,
             Err(fault) => {
-                return response::fault(&self.service.count_rejected(Protocol::Http, fault));
+                return response::call_error(&self.service.count_rejected(Protocol::Http, fault));
             }
         };
         match self.service.should_rate_limit(Protocol::Http, &call).await {
             Ok(reply) => rls_json::encode(&reply),
-            Err(fault) => response::fault(&fault),
+            Err(fault) => response::call_error(&fault),
         }
     }
 
@@ -228,8 +228,8 @@ impl Door {
 fn healthcheck(method: &Method, ready: bool) -> Response<Body> {
     match probe(method, None) {
         fine if fine.status() != StatusCode::OK => fine,
-        _ if ready => response::word(StatusCode::OK, "OK"),
-        _ => response::word(StatusCode::INTERNAL_SERVER_ERROR, ""),
+        _ if ready => response::text(StatusCode::OK, "OK"),
+        _ => response::text(StatusCode::INTERNAL_SERVER_ERROR, ""),
     }
 }
 
@@ -239,10 +239,10 @@ fn probe(method: &Method, unready: Option<String>) -> Response<Body> {
     match *method {
         // hyper sends the head of the same answer to HEAD.
         Method::GET | Method::HEAD => match unready {
-            None => response::word(StatusCode::OK, "ok\n"),
+            None => response::text(StatusCode::OK, "ok\n"),
             Some(reason) => {
                 let text = format!("not ready: {reason}\n");
-                response::word(StatusCode::SERVICE_UNAVAILABLE, text)
+                response::text(StatusCode::SERVICE_UNAVAILABLE, text)
             }
         },
         Method::OPTIONS => response::options(ALLOWED),

@@ -52,9 +52,9 @@ pub(super) fn list(blocks: &BlockList, now: Timestamp, query: Option<&str>) -> R
         Ok(Asked::Part { limit, after }) => (limit, after),
         Ok(Asked::Plain) => {
             let lines = blocks.export(now).into_iter().map(|network| format!("{network}\n"));
-            return response::plain(lines.collect::<String>());
+            return response::text_no_store(lines.collect::<String>());
         }
-        Err(fault) => return response::fault(&fault),
+        Err(fault) => return response::call_error(&fault),
     };
     let (entries, usage) = (blocks.entries(now), blocks.usage());
     // The entry to go on after may be gone by now.

@@ -26,7 +26,7 @@ pub(super) async fn history(
         .and_then(|[limit]| query::number("limit", limit.as_deref(), USUAL, MOST));
     let most = match most {
         Ok(most) => most,
-        Err(fault) => return response::fault(&fault),
+        Err(fault) => return response::call_error(&fault),
     };
     let shared = match manager.shared() {
         Ok(shared) => shared,

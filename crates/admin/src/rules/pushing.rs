@@ -42,7 +42,7 @@ pub(super) async fn push(
                           as GET /v1/rules has it in ETag, or *";
             return response::problem(StatusCode::PRECONDITION_REQUIRED, detail);
         }
-        Err(fault) => return response::fault(&fault),
+        Err(fault) => return response::call_error(&fault),
     };
     // Whoever can't push anyway need not send a document first, except to see the answer.
     let by = by.unwrap_or_else(|| from.ip().to_string());
@@ -100,7 +100,7 @@ pub(super) async fn between(
     });
     let versions = match versions {
         Ok(versions) => versions,
-        Err(fault) => return response::fault(&fault),
+        Err(fault) => return response::call_error(&fault),
     };
     let mut sets: Vec<RuleSet> = Vec::new();
     for number in versions {
@@ -137,7 +137,7 @@ async fn document(admin: &Admin, request: Request<Incoming>) -> Result<String, R
     let bytes = body::read(request, RuleSet::MAX_DOCUMENT).await?;
     String::from_utf8(bytes.into()).map_err(|_| {
         let fault = CallError::invalid("body", "bytes that are no text", "text in UTF-8");
-        response::fault(&fault)
+        response::call_error(&fault)
     })
 }
 

@@ -25,12 +25,12 @@ pub(super) async fn rules(
 ) -> Response<Body> {
     let [wanted] = match query::known(request.uri().query(), ["version"], "version") {
         Ok(known) => known,
-        Err(fault) => return response::fault(&fault),
+        Err(fault) => return response::call_error(&fault),
     };
     if let Some(wanted) = wanted {
         return match query::number("version", Some(&wanted), 0, usize::MAX) {
             Ok(number) => older(manager, u64::try_from(number).unwrap_or(u64::MAX)).await,
-            Err(fault) => response::fault(&fault),
+            Err(fault) => response::call_error(&fault),
         };
     }
     let version = now.version();
@@ -86,7 +86,7 @@ async fn older(manager: &RulesManager, number: u64) -> Response<Body> {
 }
 
 fn document(text: &str, number: u64) -> Response<Body> {
-    let mut response = response::plain(text.to_owned());
+    let mut response = response::text_no_store(text.to_owned());
     response.headers_mut().insert(CONTENT_TYPE, YAML);
     response.headers_mut().insert(HeaderName::from_static(NUMBER), HeaderValue::from(number));
     response

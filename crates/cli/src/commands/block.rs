@@ -154,7 +154,7 @@ fn ask(
     body: String,
 ) -> Result<ClientResponse, Failure> {
     let token = config::token()?;
-    let answer = waiting(server.ask(method, path, body, token.as_ref()))??;
+    let answer = waiting(server.send_json(method, path, body, token.as_ref()))??;
     if answer.status == 200 {
         return Ok(answer);
     }

@@ -40,7 +40,7 @@ impl ClientTls {
         stream: TcpStream,
     ) -> Result<TlsStream<TcpStream>, String> {
         let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
-            .map_err(|_| format!("{host:?} is no name that a certificate could have"))?;
+            .map_err(|_| format!("{host:?} is not a valid name for a certificate"))?;
         let connector = TlsConnector::from(Arc::new(self.config()?));
         connector.connect(name, stream).await.map_err(|error| error.to_string())
     }

@@ -1,4 +1,4 @@
-//! From a request to its whole body, which is never longer than somebody is ready to read.
+//! Reads request bodies up to a length.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -8,14 +8,16 @@ use hyper::{Request, Response, StatusCode};
 
 use crate::http::response::{self, Body};
 
-/// Longest body that is read to its end only to be refused: a client that is still sending would
-/// see a reset connection and not the answer.
-const MAX_REFUSED: u64 = 4 * 1024 * 1024;
+/// Longest body in bytes that is read only to be dropped. A client that is still sending would see a reset connection
+/// and not the response.
+const MAX_DROPPED_BYTES: u64 = 4 * 1024 * 1024;
 
-/// The body of a request, at most `most` bytes; or the answer to one that is longer, compressed or
-/// not all there.
-pub async fn read(request: Request<Incoming>, most: usize) -> Result<Bytes, Response<Body>> {
-    // Any content type will do, JSON is what we read; but it has to be readable.
+/// Reads the body of a request, of at most `max` bytes.
+///
+/// # Errors
+/// The response to a body that is longer, compressed or incomplete.
+pub async fn read(request: Request<Incoming>, max: usize) -> Result<Bytes, Response<Body>> {
+    // Any content type is accepted and parsed as JSON; a compressed body can't be parsed.
     if let Some(encoding) = request.headers().get(CONTENT_ENCODING)
         && encoding != "identity"
     {
@@ -23,19 +25,19 @@ pub async fn read(request: Request<Incoming>, most: usize) -> Result<Bytes, Resp
         return Err(response::problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
     }
     let too_long = |found: String| {
-        let detail = format!("body: found {found}, wanted at most {most} bytes");
+        let detail = format!("body: found {found}, wanted at most {max} bytes");
         response::problem(StatusCode::PAYLOAD_TOO_LARGE, &detail)
     };
     let body = request.into_body();
     if let Some(length) = body.size_hint().exact()
-        && length > most as u64
+        && length > max as u64
     {
-        if length <= MAX_REFUSED {
-            discard(body).await;
+        if length <= MAX_DROPPED_BYTES {
+            drop_all(body).await;
         }
         return Err(too_long(format!("{length} bytes")));
     }
-    match Limited::new(body, most).collect().await {
+    match Limited::new(body, max).collect().await {
         Ok(read) => Ok(read.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(too_long("more".to_owned())),
         Err(error) => {
@@ -45,17 +47,17 @@ pub async fn read(request: Request<Incoming>, most: usize) -> Result<Bytes, Resp
     }
 }
 
-/// Reads a body that nobody needs, if it is not too long: what is left unread costs the connection.
-pub async fn ignore(mut body: Incoming) {
+/// Reads and drops a body of up to 4 MiB, so that the connection can be reused: unread bytes would close it.
+pub async fn drain(mut body: Incoming) {
     let mut read = 0;
-    while read <= MAX_REFUSED
+    while read <= MAX_DROPPED_BYTES
         && let Some(Ok(frame)) = body.frame().await
     {
         read += frame.data_ref().map_or(0, |data| data.len() as u64);
     }
 }
 
-/// Reads a body and keeps nothing of it.
-async fn discard(mut body: Incoming) {
+/// Reads and drops a whole body.
+async fn drop_all(mut body: Incoming) {
     while let Some(Ok(_)) = body.frame().await {}
 }

@@ -1,7 +1,7 @@
-//! JSON as a caller sent it: a tree that borrows from the body, no deeper than a call can be.
+//! A JSON tree that borrows from the request body, with limited depth.
 //!
-//! Calls are read from this tree and not straight into structs, so that every error can say where
-//! it is, what was found and what is wanted.
+//! Calls are parsed from this tree and not directly into structs, so that every error has the path, the found and the
+//! wanted value.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,8 +9,8 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tidegate_core::{CallError, quote, truncate};
 
-/// How deep a call can be: a call of Envoy, its descriptors, one of them, its entries, one of these.
-const DEPTH: usize = 5;
+/// Deepest level of a call: Envoy's has descriptors, each with entries, in lists and objects.
+const MAX_DEPTH: usize = 5;
 
 /// One JSON value.
 #[derive(Debug)]
@@ -22,17 +22,21 @@ pub enum Json<'a> {
     /// Any other number, as text.
     Number(String),
     Text(Cow<'a, str>),
-    /// Empty when it is deeper than a call can be.
+    /// Empty beyond the deepest level.
     List(Vec<Json<'a>>),
-    /// Empty when it is deeper than a call can be.
+    /// Empty beyond the deepest level.
     Object(Vec<(Cow<'a, str>, Json<'a>)>),
 }
 
 impl<'a> Json<'a> {
-    /// Reads a whole body.
+    /// Parses a whole body.
+    ///
+    /// # Errors
+    /// The body is empty or not JSON.
     pub fn read(body: &'a [u8]) -> Result<Self, CallError> {
         let mut reader = serde_json::Deserializer::from_slice(body);
-        let read = Level(0).deserialize(&mut reader).and_then(|json| reader.end().map(|()| json));
+        let read =
+            ValueSeed(0).deserialize(&mut reader).and_then(|json| reader.end().map(|()| json));
         read.map_err(|error| match body {
             [] => CallError::invalid("body", "nothing", "a JSON object"),
             _ => CallError::invalid(
@@ -43,7 +47,7 @@ impl<'a> Json<'a> {
         })
     }
 
-    /// The value as an error shows it: `-1`, `"abc"`, `a list`.
+    /// Returns the value as an error shows it: `-1`, `"abc"`, `a list`.
     pub fn shown(&self) -> String {
         match self {
             Self::Null => "null".to_owned(),
@@ -57,7 +61,10 @@ impl<'a> Json<'a> {
     }
 }
 
-/// The values of the known fields; null counts as not given.
+/// Returns the values of the known fields of an object. A null field counts as absent.
+///
+/// # Errors
+/// The value is not an object, or has an unknown or repeated field.
 pub fn fields<'a, const N: usize>(
     json: Json<'a>,
     known: [&str; N],
@@ -69,14 +76,14 @@ pub fn fields<'a, const N: usize>(
     let mut values = [const { None }; N];
     let mut seen = [false; N];
     for (name, value) in entries {
-        let Some(place) = known.iter().position(|known| *known == name) else {
-            let place = if name.is_empty() { "body".into() } else { truncate(&name) };
-            return Err(CallError::invalid(place, "an unknown field", wanted));
+        let Some(index) = known.iter().position(|known| *known == name) else {
+            let path = if name.is_empty() { "body".into() } else { truncate(&name) };
+            return Err(CallError::invalid(path, "an unknown field", wanted));
         };
-        if std::mem::replace(&mut seen[place], true) {
+        if std::mem::replace(&mut seen[index], true) {
             return Err(CallError::invalid(truncate(&name), "it twice", "it once"));
         }
-        values[place] = match value {
+        values[index] = match value {
             Json::Null => None,
             value => Some(value),
         };
@@ -84,18 +91,21 @@ pub fn fields<'a, const N: usize>(
     Ok(values)
 }
 
-/// A text, and nothing that looks like one.
-pub fn text<'a>(place: &str, json: Json<'a>) -> Result<Cow<'a, str>, CallError> {
+/// Returns the text of a string value. `path` names it in the error.
+///
+/// # Errors
+/// The value is not a string; numbers are not converted.
+pub fn text<'a>(path: &str, json: Json<'a>) -> Result<Cow<'a, str>, CallError> {
     match json {
         Json::Text(text) => Ok(text),
-        other => Err(CallError::invalid(place, other.shown(), "a text")),
+        other => Err(CallError::invalid(path, other.shown(), "a text")),
     }
 }
 
-/// Reads a value that stands this many levels below the body.
-struct Level(usize);
+/// Parses a value at this depth of the tree.
+struct ValueSeed(usize);
 
-impl<'de> DeserializeSeed<'de> for Level {
+impl<'de> DeserializeSeed<'de> for ValueSeed {
     type Value = Json<'de>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json<'de>, D::Error> {
@@ -103,7 +113,7 @@ impl<'de> DeserializeSeed<'de> for Level {
     }
 }
 
-impl<'de> Visitor<'de> for Level {
+impl<'de> Visitor<'de> for ValueSeed {
     type Value = Json<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -140,8 +150,8 @@ impl<'de> Visitor<'de> for Level {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Json<'de>, A::Error> {
         let mut items = Vec::new();
-        if self.0 < DEPTH {
-            while let Some(item) = list.next_element_seed(Level(self.0 + 1))? {
+        if self.0 < MAX_DEPTH {
+            while let Some(item) = list.next_element_seed(ValueSeed(self.0 + 1))? {
                 items.push(item);
             }
         }
@@ -151,10 +161,10 @@ impl<'de> Visitor<'de> for Level {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json<'de>, A::Error> {
         let mut entries = Vec::new();
-        if self.0 < DEPTH {
+        if self.0 < MAX_DEPTH {
             entries.reserve(4);
-            while let Some(name) = map.next_key_seed(Name)? {
-                entries.push((name, map.next_value_seed(Level(self.0 + 1))?));
+            while let Some(name) = map.next_key_seed(NameSeed)? {
+                entries.push((name, map.next_value_seed(ValueSeed(self.0 + 1))?));
             }
         }
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
@@ -162,10 +172,10 @@ impl<'de> Visitor<'de> for Level {
     }
 }
 
-/// Reads the name of a field, borrowed unless it has escapes.
-struct Name;
+/// Parses the name of a field, borrowed unless it has escapes.
+struct NameSeed;
 
-impl<'de> DeserializeSeed<'de> for Name {
+impl<'de> DeserializeSeed<'de> for NameSeed {
     type Value = Cow<'de, str>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -173,7 +183,7 @@ impl<'de> DeserializeSeed<'de> for Name {
     }
 }
 
-impl<'de> Visitor<'de> for Name {
+impl<'de> Visitor<'de> for NameSeed {
     type Value = Cow<'de, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -194,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_deeper_than_a_call_is_read_but_not_kept() {
+    fn levels_beyond_the_maximum_depth_are_parsed_and_dropped() {
         let deep = format!("{}1{}", "[".repeat(100), "]".repeat(100));
         let mut json = &Json::read(deep.as_bytes()).unwrap();
         let mut levels = 0;
@@ -203,12 +213,12 @@ mod tests {
         {
             (json, levels) = (item, levels + 1);
         }
-        assert_eq!(levels, DEPTH);
+        assert_eq!(levels, MAX_DEPTH);
         assert_eq!(json.shown(), "a list");
     }
 
     #[test]
-    fn bytes_that_are_no_json_are_told_apart_from_none() {
+    fn invalid_json_and_an_empty_body_have_different_errors() {
         let shown = |body: &[u8]| Json::read(body).unwrap_err().to_string();
         assert_eq!(shown(b""), "body: found nothing, wanted a JSON object");
         assert_eq!(

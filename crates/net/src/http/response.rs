@@ -1,4 +1,4 @@
-//! From replies and problems to responses.
+//! HTTP responses for replies, errors and plain texts.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -15,16 +15,16 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 pub type Body = Full<Bytes>;
 
-/// The answer to one check, with its rate-limit headers.
+/// Returns the response to one check, with its rate-limit headers.
 pub fn reply(reply: &Reply) -> Response<Body> {
-    reply_and(reply, None)
+    reply_with_slot(reply, None)
 }
 
-/// As [`reply`], with slots in flight that the request took.
-pub fn reply_and(reply: &Reply, slot: Option<Slot<'_>>) -> Response<Body> {
+/// Returns the response to one check, with the slots that it holds.
+pub fn reply_with_slot(reply: &Reply, slot: Option<HeldSlot<'_>>) -> Response<Body> {
     let problem = Problem::of(&reply.decision);
     let kind = if problem.is_some() { PROBLEM } else { JSON };
-    let mut response = json(reply.status().http(), kind, &Answer { reply, problem, slot });
+    let mut response = json(reply.status().http(), kind, &ReplyBody { reply, problem, slot });
     for (name, value) in reply.headers() {
         if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(value)) {
             response.headers_mut().insert(HeaderName::from_static(name), value);
@@ -33,8 +33,8 @@ pub fn reply_and(reply: &Reply, slot: Option<Slot<'_>>) -> Response<Body> {
     response
 }
 
-/// The answer to a batch.
-pub fn batch<'a>(answers: &'a [Result<Reply, CallError>]) -> Response<Body> {
+/// Returns the response to a batch of checks.
+pub fn batch<'a>(results: &'a [Result<Reply, CallError>]) -> Response<Body> {
     #[derive(Serialize)]
     struct Batch<'a> {
         decisions: Vec<Item<'a>>,
@@ -42,39 +42,39 @@ pub fn batch<'a>(answers: &'a [Result<Reply, CallError>]) -> Response<Body> {
     #[derive(Serialize)]
     #[serde(untagged)]
     enum Item<'a> {
-        Decision(Answer<'a>),
+        Decision(ReplyBody<'a>),
         Error { error: ErrorDetail<&'a str> },
     }
-    let item = |answer: &'a Result<Reply, CallError>| match answer {
-        Ok(reply) => Item::Decision(Answer { reply, problem: None, slot: None }),
-        Err(fault) => Item::Error { error: error_detail(fault) },
+    let item = |result: &'a Result<Reply, CallError>| match result {
+        Ok(reply) => Item::Decision(ReplyBody { reply, problem: None, slot: None }),
+        Err(error) => Item::Error { error: error_detail(error) },
     };
-    json(200, JSON, &Batch { decisions: answers.iter().map(item).collect() })
+    json(200, JSON, &Batch { decisions: results.iter().map(item).collect() })
 }
 
-/// The answer to a call that can't be decided.
-pub fn fault(fault: &CallError) -> Response<Body> {
+/// Returns the response to an invalid or failed call, with the path, the found and the wanted value.
+pub fn call_error(error: &CallError) -> Response<Body> {
     let status =
-        StatusCode::from_u16(fault.status.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let detail = fault.to_string();
-    let problem = ProblemBody { error: Some(error_detail(fault)), ..problem_body(status, &detail) };
+        StatusCode::from_u16(error.status.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let detail = error.to_string();
+    let problem = ProblemBody { error: Some(error_detail(error)), ..problem_body(status, &detail) };
     problem_json(status, &problem)
 }
 
-/// The answer to a request that is no call at all.
+/// Returns a problem response (RFC 9457) with this detail.
 pub fn problem(status: StatusCode, detail: &str) -> Response<Body> {
     problem_json(status, &problem_body(status, detail))
 }
 
-/// As [`problem`], for a method that the path does not have.
+/// Returns the response to a method that the path does not allow.
 pub fn wrong_method(detail: &str, allowed: &'static str) -> Response<Body> {
     let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, detail);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
 }
 
-/// What a path that only takes POST answers to everything else.
-pub fn unless_post(method: &Method) -> Option<Response<Body>> {
+/// Returns the response of a path that allows only POST; `None` for POST.
+pub fn require_post(method: &Method) -> Option<Response<Body>> {
     const ALLOWED: &str = "POST, OPTIONS";
     match *method {
         Method::POST => None,
@@ -86,14 +86,14 @@ pub fn unless_post(method: &Method) -> Option<Response<Body>> {
     }
 }
 
-/// The answer to a request that we have no room for right now.
+/// Returns the response to a request that is rejected because of load: 503 with `Retry-After: 1`.
 pub fn overloaded(detail: &str) -> Response<Body> {
     let mut response = problem(StatusCode::SERVICE_UNAVAILABLE, detail);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     response
 }
 
-/// Which methods a path has.
+/// Returns the response to OPTIONS, with the allowed methods.
 pub fn options(allowed: &'static str) -> Response<Body> {
     let mut response = Response::new(Body::default());
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -101,15 +101,15 @@ pub fn options(allowed: &'static str) -> Response<Body> {
     response
 }
 
-/// A word for a probe.
-pub fn word(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
-    let mut response = plain(text);
+/// Returns a text with a status, for a health probe. It is not cached.
+pub fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
+    let mut response = text_no_store(text);
     *response.status_mut() = status;
     response
 }
 
-/// A text that is not to be kept.
-pub fn plain(text: impl Into<Bytes>) -> Response<Body> {
+/// Returns a text with status 200. It is not cached.
+pub fn text_no_store(text: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(Body::from(text.into()));
     response.headers_mut().insert(CONTENT_TYPE, TEXT);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -133,42 +133,42 @@ pub fn problem_json(status: StatusCode, body: &impl Serialize) -> Response<Body>
     json(status.as_u16(), PROBLEM, body)
 }
 
-/// A body of JSON.
+/// Returns a response with a JSON body.
 pub fn json(status: u16, kind: HeaderValue, body: &impl Serialize) -> Response<Body> {
     let mut bytes = Vec::with_capacity(192);
     let mut status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     if let Err(error) = serde_json::to_writer(&mut bytes, body) {
-        tracing::error!(%error, "reply not written");
+        tracing::error!(%error, "cannot encode a response, returning status 500");
         status = StatusCode::INTERNAL_SERVER_ERROR;
     }
     let mut response = Response::new(Body::from(bytes));
     *response.status_mut() = status;
-    // Room for the rate-limit headers too, so that the map need not grow.
+    // With space for the rate-limit headers, so that the map does not grow.
     response.headers_mut().reserve(10);
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }
 
-fn error_detail(fault: &CallError) -> ErrorDetail<&str> {
-    ErrorDetail { place: &fault.path, found: &fault.found, wanted: &fault.wanted }
+fn error_detail(error: &CallError) -> ErrorDetail<&str> {
+    ErrorDetail { place: &error.path, found: &error.found, wanted: &error.wanted }
 }
 
-/// Slots in flight by their name, and how long they are held.
+/// The token of the slots that a request holds, and the time after which they expire.
 #[derive(Clone, Copy)]
-pub struct Slot<'a> {
+pub struct HeldSlot<'a> {
     pub name: &'a str,
     pub hold_millis: u64,
 }
 
-/// `{"allowed":true,"limit":100,"remaining":45,"resetTime":1699123500,"retryAfter":0,"rule":"api"}`,
-/// after the members of the problem if there is one, and before those of slots that were taken.
-struct Answer<'a> {
+/// Encodes a reply: `{"allowed":true,"limit":100,"remaining":45,"resetTime":1699123500,"retryAfter":0,"rule":"api"}`,
+/// The members of a problem come first, those of held slots last.
+struct ReplyBody<'a> {
     reply: &'a Reply,
     problem: Option<Problem>,
-    slot: Option<Slot<'a>>,
+    slot: Option<HeldSlot<'a>>,
 }
 
-impl Serialize for Answer<'_> {
+impl Serialize for ReplyBody<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let decision = &self.reply.decision;
         let mut map = serializer.serialize_map(None)?;
@@ -183,7 +183,7 @@ impl Serialize for Answer<'_> {
         }
         map.serialize_entry("allowed", &decision.is_allowed())?;
         match decision.strictest_rule() {
-            Some(policy) => self.limits(policy, &mut map)?,
+            Some(rule) => self.encode_limits(rule, &mut map)?,
             None => {
                 if decision.block().is_some() {
                     map.serialize_entry("blocked", &true)?;
@@ -201,10 +201,14 @@ impl Serialize for Answer<'_> {
     }
 }
 
-impl Answer<'_> {
-    /// How the rule stands that decided.
-    fn limits<M: SerializeMap>(&self, policy: &RuleOutcome, map: &mut M) -> Result<(), M::Error> {
-        let (decision, outcome) = (&self.reply.decision, &policy.outcome);
+impl ReplyBody<'_> {
+    /// Encodes the state of the strictest rule.
+    fn encode_limits<M: SerializeMap>(
+        &self,
+        rule: &RuleOutcome,
+        map: &mut M,
+    ) -> Result<(), M::Error> {
+        let (decision, outcome) = (&self.reply.decision, &rule.outcome);
         map.serialize_entry("limit", &outcome.limit)?;
         map.serialize_entry("remaining", &outcome.remaining)?;
         let reset = (self.reply.at + outcome.reset_after).as_secs_ceil();
@@ -212,10 +216,10 @@ impl Answer<'_> {
         if decision.is_allowed() {
             map.serialize_entry("retryAfter", &0)?;
         } else {
-            // Null when no wait would make it fit.
+            // Null if the request can never be admitted.
             map.serialize_entry("retryAfter", &retry_after_seconds(decision))?;
         }
-        map.serialize_entry("rule", &*policy.rule)?;
+        map.serialize_entry("rule", &*rule.rule)?;
         let delay = decision.delay();
         if !delay.is_zero() {
             map.serialize_entry("delayMillis", &delay.as_micros().div_ceil(1_000))?;
@@ -275,8 +279,8 @@ mod tests {
         {
             let reply = replied(decision);
             assert_rewritten::<DecisionBody>(&text(super::reply(&reply)).await);
-            let slot = Slot { name: "AbC-1", hold_millis: 60_000 };
-            assert_rewritten::<AcquireReply>(&text(reply_and(&reply, Some(slot))).await);
+            let slot = HeldSlot { name: "AbC-1", hold_millis: 60_000 };
+            assert_rewritten::<AcquireReply>(&text(reply_with_slot(&reply, Some(slot))).await);
             assert_rewritten::<BatchReply>(
                 &text(batch(&[Ok(reply), Err(CallError::invalid("cost", "-1", "0"))])).await,
             );
@@ -300,7 +304,7 @@ mod tests {
     #[tokio::test]
     async fn problems_are_the_bytes_of_their_api_type() {
         let invalid = CallError::invalid("cost", "-1", "a whole number");
-        assert_rewritten::<ProblemBody>(&text(fault(&invalid)).await);
+        assert_rewritten::<ProblemBody>(&text(call_error(&invalid)).await);
         let body = text(problem(StatusCode::NOT_FOUND, "no such path")).await;
         assert_rewritten::<ProblemBody>(&body);
         assert_eq!(

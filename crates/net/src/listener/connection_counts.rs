@@ -3,29 +3,29 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Counts the connections of a listener: open now, accepted in all, and the most at once.
+/// Counters of a listener: connections that are open, that were accepted, and that may be open at once.
 #[derive(Debug, Default)]
 pub struct ConnectionCounts {
     open: AtomicU64,
     accepted: AtomicU64,
-    most: AtomicUsize,
+    max: AtomicUsize,
 }
 
-/// A connection while it is open.
+/// Counts a connection as open until it is dropped.
 #[derive(Debug)]
-pub struct Open(Arc<ConnectionCounts>);
+pub struct OpenConnection(Arc<ConnectionCounts>);
 
 impl ConnectionCounts {
-    /// Adds to the most connections at once; a listener with several sockets calls it for each.
-    pub fn at_most(&self, most: usize) {
-        self.most.fetch_add(most, Ordering::Relaxed);
+    /// Raises the limit of open connections; a listener with several sockets calls it for each.
+    pub fn add_max(&self, max: usize) {
+        self.max.fetch_add(max, Ordering::Relaxed);
     }
 
     /// Counts a connection as open until the returned guard is dropped.
-    pub fn accept(self: &Arc<Self>) -> Open {
+    pub fn accept(self: &Arc<Self>) -> OpenConnection {
         self.accepted.fetch_add(1, Ordering::Relaxed);
         self.open.fetch_add(1, Ordering::Relaxed);
-        Open(Arc::clone(self))
+        OpenConnection(Arc::clone(self))
     }
 
     /// Returns the number of open connections.
@@ -38,13 +38,13 @@ impl ConnectionCounts {
         self.accepted.load(Ordering::Relaxed)
     }
 
-    /// Returns the most connections at once.
-    pub fn most(&self) -> usize {
-        self.most.load(Ordering::Relaxed)
+    /// Returns the limit of open connections.
+    pub fn max(&self) -> usize {
+        self.max.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
@@ -55,13 +55,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_counts_while_it_is_open() {
-        let door = Arc::new(ConnectionCounts::default());
-        let (one, other) = (door.accept(), door.accept());
-        assert_eq!((door.open(), door.accepted()), (2, 2));
-        drop(one);
-        assert_eq!((door.open(), door.accepted()), (1, 2));
-        drop(other);
-        assert_eq!((door.open(), door.accepted()), (0, 2));
+    fn connection_is_counted_as_open_until_it_is_dropped() {
+        let counts = Arc::new(ConnectionCounts::default());
+        let (first, second) = (counts.accept(), counts.accept());
+        assert_eq!((counts.open(), counts.accepted()), (2, 2));
+        drop(first);
+        assert_eq!((counts.open(), counts.accepted()), (1, 2));
+        drop(second);
+        assert_eq!((counts.open(), counts.accepted()), (0, 2));
     }
 }

@@ -3,16 +3,16 @@
 //! The kernel assigns each new connection to one of the sockets that listen at an address. When one of them closes,
 //! the connections in its backlog are reset. So a socket stops accepting first: a filter drops the SYN of every new
 //! connection. The client's kernel sends the SYN again after a second, and by then only the other sockets are
-//! left. Connections whose handshake has begun are still accepted.
+//! left. A connection is still accepted if its handshake has begun.
 
 use socket2::{SockFilter, SockRef};
 use tidegate_core::Span;
 
 /// Time for handshakes that have begun: more than a round trip, less than a client waits before it sends SYN again.
-pub(super) const ACCEPT_GRACE: Span = Span::from_millis(500);
+pub(crate) const ACCEPT_GRACE: Span = Span::from_millis(500);
 
 /// Drops every SYN from now on.
-pub(super) fn stop_accepting(listener: &tokio::net::TcpListener) {
+pub(crate) fn stop_accepting(listener: &tokio::net::TcpListener) {
     if let Err(error) = SockRef::from(listener).attach_filter(&DROP_NEW_CONNECTIONS) {
         tracing::warn!(%error, "cannot filter new connections; those that arrive while the listener closes may be reset");
     }
@@ -42,25 +42,25 @@ mod tests {
     use crate::listener::socket::listen_shared;
 
     /// Longest wait for the connection before the test fails.
-    const FOREVER: std::time::Duration = std::time::Duration::from_secs(30);
+    const ACCEPT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
 
     #[tokio::test]
-    async fn connection_that_is_too_late_for_one_socket_reaches_the_other() {
+    async fn connection_after_stop_accepting_reaches_the_other_socket() {
         let first = listen_shared((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let address = first.local_addr().unwrap();
         let first = tokio::net::TcpListener::from_std(first).unwrap();
         let before = TcpStream::connect(address).unwrap();
-        // It is half-way in, and stays.
+        // A connection in the backlog is still accepted.
         stop_accepting(&first);
-        // Its first segment is on its way before anybody else listens.
+        // Its first SYN is dropped: no other socket listens yet.
         let late = tokio::spawn(tokio::net::TcpStream::connect(address));
         tokio::task::yield_now().await;
         let (accepted, from) = first.accept().await.unwrap();
         assert_eq!(from, before.local_addr().unwrap());
         let second = tokio::net::TcpListener::from_std(listen_shared(address).unwrap()).unwrap();
         drop(first);
-        let came = tokio::time::timeout(FOREVER, second.accept()).await;
-        let (_, from) = came.expect("who came too late was lost").unwrap();
+        let accepted_late = tokio::time::timeout(ACCEPT_TIMEOUT, second.accept()).await;
+        let (_, from) = accepted_late.expect("the late connection was lost").unwrap();
         assert_eq!(from, late.await.unwrap().unwrap().local_addr().unwrap());
         drop(accepted);
     }

@@ -23,7 +23,7 @@ pub struct LingeringClose {
 }
 
 impl LingeringClose {
-    /// Polls a stream whose sending side is shut down.
+    /// Polls a stream after its sending side was shut down.
     pub fn poll<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,

@@ -6,23 +6,23 @@ use std::net::SocketAddr;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, lookup_host};
 
-/// ConnectionCounts that the kernel queues until they are accepted. A connection beyond that is dropped, and its
-/// client tries again after a second.
-const BACKLOG: i32 = 4096;
+/// Most connections that the kernel queues until they are accepted. A connection beyond that is dropped, and its
+/// client retries after a second.
+const BACKLOG_CONNECTIONS: i32 = 4096;
 
 /// Listens at the first address of a host and port that is free.
 ///
 /// # Errors
 /// The host has no address, or none of them is free: the last error.
 pub async fn listen(address: &str) -> io::Result<TcpListener> {
-    let mut failed = io::Error::other("the host has no address");
-    for found in lookup_host(address).await? {
-        match open(found, false) {
+    let mut last_error = io::Error::other("the host has no address");
+    for resolved in lookup_host(address).await? {
+        match open(resolved, false) {
             Ok(listener) => return TcpListener::from_std(listener),
-            Err(error) => failed = error,
+            Err(error) => last_error = error,
         }
     }
-    Err(failed)
+    Err(last_error)
 }
 
 /// Listens at an address that other listeners of this process, or of another process of the same user, use too.
@@ -39,6 +39,6 @@ fn open(address: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener> 
     socket.set_reuse_port(shared)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
+    socket.listen(BACKLOG_CONNECTIONS)?;
     Ok(socket.into())
 }

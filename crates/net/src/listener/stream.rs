@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// What a handler reads from and writes to.
+/// The byte stream that a handler reads and writes.
 #[derive(Debug)]
 pub enum Stream {
     Plain(TcpStream),
@@ -74,19 +74,19 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// A stream that tells each time how many bytes were read.
+/// A stream that calls a function with the number of bytes of each read.
 #[derive(Debug)]
 pub struct ObservedStream<F> {
     stream: Stream,
-    seen: F,
+    on_read: F,
 }
 
 impl<F: FnMut(usize)> ObservedStream<F> {
-    pub fn new(stream: Stream, seen: F) -> Self {
-        Self { stream, seen }
+    pub fn new(stream: Stream, on_read: F) -> Self {
+        Self { stream, on_read }
     }
 
-    /// The stream, for whoever nobody looks on to.
+    /// Returns the stream. Its reads are no longer observed.
     pub fn into_inner(self) -> Stream {
         self.stream
     }
@@ -100,7 +100,7 @@ impl<F: FnMut(usize) + Unpin> AsyncRead for ObservedStream<F> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        (self.seen)(buffer.filled().len() - before);
+        (self.on_read)(buffer.filled().len() - before);
         read
     }
 }

@@ -1,4 +1,4 @@
-//! Ends connections that stay in one phase for too long: each records its phase, and one loop compares them all.
+//! Ends connections that stay in one phase for too long. Each records its phase, and one sweep checks them all.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,21 +11,21 @@ use tokio::task::AbortHandle;
 /// Interval of the sweeps. A connection has up to two intervals more than its timeout.
 pub const SWEEP_INTERVAL: Span = Span::SECOND;
 
-/// The number of connections of a listener, and the timeouts of each phase.
+/// The maximum number of connections of a listener, and the timeout of each phase.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionTimeouts {
     /// Most connections at once; more wait to be accepted.
     pub connections: usize,
-    /// From the first byte of a request, or from connecting, to the end of its head.
+    /// Time from the first byte of a request, or from connecting, to the end of its head.
     pub head: Span,
-    /// From the end of the head to the reply, the body included.
+    /// Time from the end of the head to the reply, the body included.
     pub request: Span,
-    /// From one request to the next.
+    /// Time from one request to the next.
     pub idle: Span,
-    /// For requests in flight when the listener closes.
+    /// Time for requests in flight when the listener closes.
     pub drain: Span,
-    /// For idle connections when the listener closes: a request that is on its way is still answered. Without it
-    /// idle connections end at once.
+    /// Time for idle connections when the listener closes: a request that is on its way still gets a reply. `None`
+    /// ends idle connections at once.
     pub idle_grace: Option<Span>,
 }
 
@@ -43,14 +43,14 @@ impl Default for ConnectionTimeouts {
 }
 
 /// Ends connections that have been in one phase for too long.
-pub(super) struct Watcher {
+pub(crate) struct ConnectionWatcher {
     timeouts: ConnectionTimeouts,
-    /// When the next sweep is due.
+    /// Time of the next sweep.
     pub next: Timestamp,
-    /// Number of sweeps so far, at least [`SWEEP_INTERVAL`] apart. A process that was stopped for a while, or had no processor, has
-    /// not read what its clients sent meanwhile: that time does not count.
+    /// Number of sweeps so far, at least [`SWEEP_INTERVAL`] apart. Timeouts count sweeps and not time: a process that was
+    /// stopped has not read the bytes that its clients sent meanwhile.
     ticks: Arc<AtomicU64>,
-    held: Vec<WatchedConnection>,
+    watched: Vec<WatchedConnection>,
     closing: bool,
 }
 
@@ -59,57 +59,58 @@ struct WatchedConnection {
     task: AbortHandle,
 }
 
-impl Watcher {
-    pub(super) fn starting(timeouts: ConnectionTimeouts, now: Timestamp) -> Self {
+impl ConnectionWatcher {
+    pub(crate) fn new(timeouts: ConnectionTimeouts, now: Timestamp) -> Self {
         Self {
             timeouts,
             next: now + SWEEP_INTERVAL,
             ticks: Arc::default(),
-            held: Vec::new(),
+            watched: Vec::new(),
             closing: false,
         }
     }
 
     /// Returns the activity record of a new connection.
-    pub(super) fn activity(&self) -> Arc<Activity> {
-        Arc::new(Activity::starting(Arc::clone(&self.ticks)))
+    pub(crate) fn activity(&self) -> Arc<Activity> {
+        Arc::new(Activity::new(Arc::clone(&self.ticks)))
     }
 
-    /// Sweeps a connection from now on.
-    pub(super) fn hold(&mut self, activity: Arc<Activity>, task: AbortHandle) {
-        self.held.push(WatchedConnection { activity, task });
+    /// Adds a connection to the sweeps.
+    pub(crate) fn watch(&mut self, activity: Arc<Activity>, task: AbortHandle) {
+        self.watched.push(WatchedConnection { activity, task });
     }
 
     /// Aborts the connections that are overdue.
-    pub(super) fn sweep(&mut self, now: Timestamp) {
+    pub(crate) fn sweep(&mut self, now: Timestamp) {
         let ticks = self.ticks.fetch_add(1, Ordering::Relaxed) + 1;
         self.next = now + SWEEP_INTERVAL;
-        self.held.retain(|held| {
-            let (phase, since) = held.activity.noted();
+        self.watched.retain(|connection| {
+            let (phase, since) = connection.activity.phase_and_tick();
             // The phase may have begun at the end of its tick.
             let age =
                 SWEEP_INTERVAL.checked_mul(ticks.saturating_sub(since + 1)).unwrap_or(Span::ZERO);
-            let overdue = self.timeouts.of(phase, self.closing).is_some_and(|most| age >= most);
-            if overdue && !held.task.is_finished() {
-                tracing::debug!(?phase, "connection aborted, it took too long");
-                held.task.abort();
+            let overdue =
+                self.timeouts.of(phase, self.closing).is_some_and(|timeout| age >= timeout);
+            if overdue && !connection.task.is_finished() {
+                tracing::debug!(?phase, "connection aborted after its timeout");
+                connection.task.abort();
             }
-            !overdue && !held.task.is_finished()
+            !overdue && !connection.task.is_finished()
         });
     }
 
-    /// Asks every connection to end after its request in flight.
-    pub(super) fn close(&mut self) {
+    /// Makes every connection end after its request in flight.
+    pub(crate) fn close(&mut self) {
         self.closing = true;
-        self.held.retain(|held| !held.task.is_finished());
-        self.held.iter().for_each(|held| held.activity.close());
+        self.watched.retain(|connection| !connection.task.is_finished());
+        self.watched.iter().for_each(|connection| connection.activity.close());
     }
 
     /// Aborts the connections that are left, and returns their number.
-    pub(super) fn cut_off(&mut self) -> usize {
-        self.held.retain(|held| !held.task.is_finished());
-        self.held.iter().for_each(|held| held.task.abort());
-        self.held.len()
+    pub(crate) fn abort_all(&mut self) -> usize {
+        self.watched.retain(|connection| !connection.task.is_finished());
+        self.watched.iter().for_each(|connection| connection.task.abort());
+        self.watched.len()
     }
 }
 
@@ -120,7 +121,7 @@ pub enum Phase {
     Idle,
     /// Reading a head.
     Head,
-    /// Reading a body or answering.
+    /// Reading a body or writing a response.
     Request,
     /// Waiting for an upstream or a queue, with a timeout of its own.
     Waiting,
@@ -143,17 +144,17 @@ impl ConnectionTimeouts {
 #[derive(Debug)]
 pub struct Activity {
     /// The tick of the last change, and the phase in the lowest two bits.
-    noted: AtomicU64,
+    phase_and_tick: AtomicU64,
     ticks: Arc<AtomicU64>,
     closing: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
 
 impl Activity {
-    /// A new connection: its first request head is due.
-    fn starting(ticks: Arc<AtomicU64>) -> Self {
+    /// Creates the record of a new connection, in the phase of its first request head.
+    fn new(ticks: Arc<AtomicU64>) -> Self {
         let activity = Self {
-            noted: AtomicU64::new(0),
+            phase_and_tick: AtomicU64::new(0),
             ticks,
             closing: AtomicBool::new(false),
             waker: Mutex::new(None),
@@ -171,27 +172,27 @@ impl Activity {
             Phase::Waiting => 3,
         };
         let tick = self.ticks.load(Ordering::Relaxed);
-        self.noted.store((tick << 2) | bits, Ordering::Relaxed);
+        self.phase_and_tick.store((tick << 2) | bits, Ordering::Relaxed);
     }
 
     /// Returns the phase.
     pub fn phase(&self) -> Phase {
-        self.noted().0
+        self.phase_and_tick().0
     }
 
     /// Returns the phase and the tick in which it began.
-    fn noted(&self) -> (Phase, u64) {
-        let noted = self.noted.load(Ordering::Relaxed);
-        let phase = match noted & 3 {
+    fn phase_and_tick(&self) -> (Phase, u64) {
+        let bits = self.phase_and_tick.load(Ordering::Relaxed);
+        let phase = match bits & 3 {
             0 => Phase::Idle,
             1 => Phase::Head,
             2 => Phase::Request,
             _ => Phase::Waiting,
         };
-        (phase, noted >> 2)
+        (phase, bits >> 2)
     }
 
-    /// Whether the connection has to end after its request in flight.
+    /// Returns whether the connection has to end after its request in flight.
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
@@ -201,7 +202,7 @@ impl Activity {
         poll_fn(|context| self.poll_closed(context)).await;
     }
 
-    /// As [`closed`](Self::closed). The lock orders the two sides: the closing side finds the waker, or the waiting
+    /// Polls for the same as [`closed`](Self::closed). The lock orders the two sides: the closing side finds the waker, or the waiting
     /// side finds the flag.
     pub fn poll_closed(&self, context: &Context<'_>) -> Poll<()> {
         let mut waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
@@ -226,7 +227,7 @@ impl Activity {
 
 /// Advances a manual clock past a timeout of this span, one sweep at a time.
 #[cfg(any(test, feature = "test-util"))]
-pub async fn pass(time: &tidegate_limiter::ManualClock, span: Span) {
+pub async fn advance_past(time: &tidegate_limiter::ManualClock, span: Span) {
     for _ in 0..span.as_micros() / SWEEP_INTERVAL.as_micros() + 3 {
         time.advance(SWEEP_INTERVAL);
         tokio::task::yield_now().await;
@@ -238,19 +239,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn time_in_which_the_process_did_not_run_is_not_the_clients() {
+    async fn time_in_which_the_process_was_stopped_does_not_count_toward_timeouts() {
         let now = Timestamp::from_micros(1_780_000_000_000_000);
-        let mut watcher = Watcher::starting(ConnectionTimeouts::default(), now);
+        let mut watcher = ConnectionWatcher::new(ConnectionTimeouts::default(), now);
         let connection = tokio::spawn(std::future::pending::<()>());
-        watcher.hold(watcher.activity(), connection.abort_handle());
+        watcher.watch(watcher.activity(), connection.abort_handle());
         let mut now = now + Span::MINUTE;
         watcher.sweep(now);
-        assert_eq!(watcher.held.len(), 1, "cut off after a stall of a minute");
+        assert_eq!(watcher.watched.len(), 1, "aborted after a stall of a minute");
         for _ in 0..12 {
             now = now + SWEEP_INTERVAL;
             watcher.sweep(now);
         }
-        assert_eq!(watcher.held.len(), 0, "not cut off although it sent nothing");
+        assert_eq!(watcher.watched.len(), 0, "not aborted although it sent nothing");
         assert!(connection.await.unwrap_err().is_cancelled());
     }
 }

@@ -16,7 +16,7 @@ use tokio_rustls::server::TlsStream;
 use webpki::EndEntityCert;
 
 /// Longest file in bytes: a chain of certificates, or a bundle of authorities.
-const MAX_FILE: usize = 4 * 1024 * 1024;
+const MAX_FILE_BYTES: usize = 4 * 1024 * 1024;
 
 /// The files of a listener's certificate, and of the authority of its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,9 +37,9 @@ impl TlsFiles {
     }
 }
 
-/// The contents of the files, to find out whether they have changed.
+/// The contents of the files. A reload compares them.
 #[derive(PartialEq, Eq)]
-struct Contents {
+struct FileContents {
     certificate: Vec<u8>,
     key: Vec<u8>,
     client_ca: Option<Vec<u8>>,
@@ -50,11 +50,11 @@ pub struct ListenerTls {
     files: TlsFiles,
     /// The protocols to negotiate (ALPN): `http/1.1`, `h2`.
     protocols: Vec<Vec<u8>>,
-    current: ArcSwap<Loaded>,
+    current: ArcSwap<TlsState>,
 }
 
-struct Loaded {
-    contents: Contents,
+struct TlsState {
+    contents: FileContents,
     config: Arc<ServerConfig>,
 }
 
@@ -71,9 +71,9 @@ impl ListenerTls {
     /// A file can't be read or used, or the key is another certificate's.
     pub fn load(files: TlsFiles, protocols: &[&str]) -> Result<Self, TlsError> {
         let protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
-        let contents = Contents::read(&files)?;
+        let contents = FileContents::read(&files)?;
         let config = contents.config(&files, &protocols)?;
-        let current = ArcSwap::from_pointee(Loaded { contents, config });
+        let current = ArcSwap::from_pointee(TlsState { contents, config });
         Ok(Self { files, protocols, current })
     }
 
@@ -87,17 +87,17 @@ impl ListenerTls {
         &self.files.certificate
     }
 
-    /// Reads the files again: whether they say something else. ConnectionCounts that are open stay as they are.
+    /// Reads the files again, and returns whether they have changed. Open connections keep their certificate.
     ///
     /// # Errors
-    /// As for [`load`](Self::load); the certificate in use stays.
+    /// The same as of [`load`](Self::load); the certificate in use does not change.
     pub fn reload(&self) -> Result<bool, TlsError> {
-        let contents = Contents::read(&self.files)?;
+        let contents = FileContents::read(&self.files)?;
         if contents == self.current.load().contents {
             return Ok(false);
         }
         let config = contents.config(&self.files, &self.protocols)?;
-        self.current.store(Arc::new(Loaded { contents, config }));
+        self.current.store(Arc::new(TlsState { contents, config }));
         Ok(true)
     }
 
@@ -114,7 +114,7 @@ impl ListenerTls {
     }
 }
 
-impl Contents {
+impl FileContents {
     fn read(files: &TlsFiles) -> Result<Self, TlsError> {
         Ok(Self {
             certificate: read(&files.certificate)?,
@@ -166,12 +166,12 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     use std::io::Read;
     let file = std::fs::File::open(path).map_err(|error| TlsError::new(path, error))?;
     let mut bytes = Vec::new();
-    let most = u64::try_from(MAX_FILE).unwrap_or(u64::MAX);
-    file.take(most).read_to_end(&mut bytes).map_err(|error| TlsError::new(path, error))?;
+    let max = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX);
+    file.take(max).read_to_end(&mut bytes).map_err(|error| TlsError::new(path, error))?;
     Ok(bytes)
 }
 
-/// Returns the name that a certificate gives its owner: a URI as SPIFFE has them, else the first host name.
+/// Returns the name in a certificate: its first URI (SPIFFE), otherwise its first host name.
 fn subject(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     let parsed = EndEntityCert::try_from(certificate).ok()?;
     let uri = parsed.valid_uri_names().next();

@@ -128,7 +128,7 @@ fn doors(metrics: &ServerCounters, told: &mut Exposition) {
     told.family(names::CONNECTIONS, open);
     let accepted = doors.iter().map(|(name, door)| (label("door", name), door.accepted()));
     told.family(names::CONNECTIONS_ACCEPTED, accepted);
-    let most = doors.iter().map(|(name, door)| (label("door", name), door.most()));
+    let most = doors.iter().map(|(name, door)| (label("door", name), door.max()));
     told.family(names::CONNECTIONS_MOST, most);
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use http_body_util::BodyExt;
 use tidegate_core::HeaderStyle;
 use tidegate_limiter::{Limiter, ManualClock, MemoryStore};
-use tidegate_net::listener::{Listener, pass};
+use tidegate_net::listener::{Listener, advance_past};
 use tidegate_proto::tidegate::v1::CheckRequest;
 use tidegate_rules::RuleSet;
 use tidegate_service::identity::Caller;
@@ -77,7 +77,7 @@ async fn who_never_greets_is_cut_off_and_who_has_may_be_silent() {
     // Accepted last: once it is answered, all of them are watched.
     let channel = door.channel().await;
     answered(&channel).await;
-    pass(&door.time, timeouts().head).await;
+    advance_past(&door.time, timeouts().head).await;
     let mut rest = Vec::new();
     // A reset is an end too.
     let _ = silent.read_to_end(&mut rest).await;

@@ -5,7 +5,7 @@ use serde::Serialize;
 use tidegate_api::{ReleaseReply, RenewReply};
 use tidegate_core::CallError;
 use tidegate_net::http::json::Json;
-use tidegate_net::http::response::{self, Body, JSON, Slot};
+use tidegate_net::http::response::{self, Body, HeldSlot, JSON};
 use tidegate_net::listener::Peer;
 use tidegate_service::call::Protocol;
 use tidegate_service::identity;
@@ -19,12 +19,12 @@ impl Door {
         let call = match Json::read(body).and_then(decode::check) {
             Ok(call) => identity::vouched(call, caller(peer)),
             Err(fault) => {
-                return response::fault(&self.service.count_rejected(Protocol::Http, fault));
+                return response::call_error(&self.service.count_rejected(Protocol::Http, fault));
             }
         };
         match self.service.acquire(Protocol::Http, call).await {
             Ok(acquired) => answer(acquired),
-            Err(fault) => response::fault(&fault),
+            Err(fault) => response::call_error(&fault),
         }
     }
 
@@ -53,8 +53,8 @@ impl Door {
 fn answer(acquired: Acquired) -> Response<Body> {
     let Acquired { reply, slot } = acquired;
     let Some(taken) = slot else { return response::reply(&reply) };
-    let slot = Slot { name: &taken.name, hold_millis: taken.hold_millis() };
-    let response = response::reply_and(&reply, Some(slot));
+    let slot = HeldSlot { name: &taken.name, hold_millis: taken.hold_millis() };
+    let response = response::reply_with_slot(&reply, Some(slot));
     taken.way.handed_over();
     response
 }
@@ -62,6 +62,6 @@ fn answer(acquired: Acquired) -> Response<Body> {
 fn told(answer: Result<impl Serialize, CallError>) -> Response<Body> {
     match answer {
         Ok(answer) => response::json(200, JSON, &answer),
-        Err(fault) => response::fault(&fault),
+        Err(fault) => response::call_error(&fault),
     }
 }

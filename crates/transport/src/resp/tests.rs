@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use tidegate_core::HeaderStyle;
 use tidegate_limiter::{Limiter, ManualClock, MemoryStore};
-use tidegate_net::listener::{Listener, SWEEP_INTERVAL, pass};
+use tidegate_net::listener::{Listener, SWEEP_INTERVAL, advance_past};
 use tidegate_rules::RuleSet;
 use tidegate_service::service::internal_rules;
 use tidegate_service::store::AnyStore;
@@ -87,7 +87,7 @@ async fn a_command_that_comes_too_slowly_is_cut_off_without_hurting_others() {
     exchange(&mut slow, b"PING\r\n*1\r\n$4\r\nPI", b"+PONG\r\n").await;
     let mut good = door.connect().await;
     ping(&mut good).await;
-    pass(&door.time, TIMEOUTS.head).await;
+    advance_past(&door.time, TIMEOUTS.head).await;
     assert_eq!(rest(&mut slow).await, b"");
     ping(&mut good).await;
     // Pools open connections before they need them.
@@ -138,9 +138,9 @@ async fn an_idle_connection_is_kept_for_a_while() {
     let door = Door::open().await;
     let mut idle = door.connect().await;
     ping(&mut idle).await;
-    pass(&door.time, TIMEOUTS.request).await;
+    advance_past(&door.time, TIMEOUTS.request).await;
     ping(&mut idle).await;
-    pass(&door.time, TIMEOUTS.idle).await;
+    advance_past(&door.time, TIMEOUTS.idle).await;
     assert_eq!(rest(&mut idle).await, b"");
 }
 

@@ -105,7 +105,7 @@ impl Feed {
 
     /// What is at a path, or what is wrong, as text for a person.
     async fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, TerminalSafe> {
-        let asking = self.server.ask(Method::GET, path, String::new(), self.token.as_ref());
+        let asking = self.server.send_json(Method::GET, path, String::new(), self.token.as_ref());
         let answer = match tokio::time::timeout(PATIENCE, asking).await {
             Ok(answer) => answer.map_err(|error| TerminalSafe::from(error.to_string()))?,
             Err(_) => {
