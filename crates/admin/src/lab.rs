@@ -11,7 +11,7 @@ use tidegate_core::{CallError, Quota, Span, quote};
 use tidegate_net::http::body;
 use tidegate_net::http::json::{Json, fields, text};
 use tidegate_net::http::response::{self, Body, JSON};
-use tidegate_rules::{Every, MaxAhead};
+use tidegate_rules::{MaxAhead, SyncInterval};
 use tidegate_sim::{
     AccuracyKind, AlgorithmKind, FaultPlan, SimulationPlan, SimulationReport, SimulationSpec,
     SyncPhase, TrafficKind, Workload,
@@ -125,7 +125,7 @@ fn read(json: Json<'_>) -> Result<SimulationSpec, CallError> {
     let millis =
         |name: &str, json, usual, range| number(name, json, usual, range).map(Span::from_millis);
     let nodes = number("nodes", nodes, 1, (1, 50))?;
-    let every = Every::RANGE;
+    let every = SyncInterval::RANGE;
     let every = (every.0.as_micros() / 1_000, every.1.as_micros() / 1_000);
     let every = millis("syncMillis", sync, 200, every)?;
     let accuracy = accuracy.map_or(Ok(AccuracyKind::Exact), |json| {

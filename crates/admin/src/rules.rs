@@ -93,5 +93,5 @@ fn invalid(error: &ConfigError) -> Response<Body> {
 
 fn document_error(error: &RuleError) -> DocumentError<String> {
     // The line is a field of its own, and the name of the document is of no use here.
-    DocumentError { line: error.line(), message: error.without_place() }
+    DocumentError { line: error.line(), message: error.without_position() }
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Key, Limit, Outcome, Slip, Timestamp};
-use tidegate_rules::{Accuracy, Synced};
+use tidegate_rules::{Accuracy, SyncSettings};
 
 use self::lease::LeaseDebit;
 use self::lease_manager::LeaseManager;
@@ -131,7 +131,7 @@ impl Coordinator {
     async fn sync<S: Store>(
         &self,
         store: &Arc<S>,
-        synced: Synced,
+        synced: SyncSettings,
         charge: &Charge<'_>,
         mode: ChargeMode,
         charges: &mut LocalCharges,

@@ -10,7 +10,7 @@ pub enum Accuracy {
     /// Every admission is one atomic step in the store.
     #[default]
     Exact,
-    /// Exact, with each client's limit in this many parts, so that several servers share one busy client. A part that
+    /// Exact, with each client's limit in this many parts, so that several servers share the load of one client. A part that
     /// is used up borrows from the others.
     Sharded(u8),
     /// Exact, except that a node takes leases for a client with very many requests.
@@ -18,25 +18,25 @@ pub enum Accuracy {
     /// Nodes take leases, and most checks do not reach the store. The bound is the same.
     Leased,
     /// Nodes decide alone and synchronise periodically. They can admit more than the limit.
-    Synced(Synced),
+    Synced(SyncSettings),
     /// Each live node enforces its part of the limit without the store.
     Split,
 }
 
 /// The parameters of [`Accuracy::Synced`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Synced {
+pub struct SyncSettings {
     /// The time between two syncs of one client.
-    pub every: Every,
-    /// The most that a node admits before it reports to the store.
+    pub every: SyncInterval,
+    /// The maximum that a node admits before it reports to the store.
     pub max_ahead: MaxAhead,
 }
 
 /// The time between two syncs of one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Every(Span);
+pub struct SyncInterval(Span);
 
-/// The most that a node admits before it reports to the store.
+/// The maximum that a node admits before it reports to the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MaxAhead {
     /// A tenth of the limit's capacity, at least one.
@@ -44,43 +44,43 @@ pub enum MaxAhead {
     Tenth,
     /// This number of tokens.
     Tokens(u64),
-    /// All that is left by the node's view.
+    /// Everything that is free according to the node's last view of the store.
     Unbounded,
 }
 
-impl Synced {
+impl SyncSettings {
     /// The default.
-    pub const USUAL: Self = Self { every: Every::USUAL, max_ahead: MaxAhead::Tenth };
+    pub const DEFAULT: Self = Self { every: SyncInterval::DEFAULT, max_ahead: MaxAhead::Tenth };
 }
 
-impl Every {
+impl SyncInterval {
     /// The default.
-    pub const USUAL: Self = Self(Span::from_millis(200));
-    /// The shortest and the longest.
+    pub const DEFAULT: Self = Self(Span::from_millis(200));
+    /// The shortest and the longest interval.
     pub const RANGE: (Span, Span) = (Span::from_millis(10), Span::MINUTE);
 
-    /// An interval of this length, if it is in [`RANGE`](Self::RANGE).
+    /// Creates an interval of this length, if it is in [`RANGE`](Self::RANGE).
     #[must_use]
     pub fn new(span: Span) -> Option<Self> {
         let (least, most) = Self::RANGE;
         (least..=most).contains(&span).then_some(Self(span))
     }
 
-    /// The length of the interval.
+    /// Returns the length of the interval.
     #[must_use]
     pub const fn span(self) -> Span {
         self.0
     }
 }
 
-impl Default for Every {
+impl Default for SyncInterval {
     fn default() -> Self {
-        Self::USUAL
+        Self::DEFAULT
     }
 }
 
 impl MaxAhead {
-    /// The number of tokens for a limit.
+    /// Returns the number of tokens for a limit.
     #[must_use]
     pub fn of(self, limit: &Limit) -> u64 {
         match self {
@@ -92,10 +92,10 @@ impl MaxAhead {
 }
 
 impl Accuracy {
-    /// The fewest and the most parts of one client's limit.
-    pub const SHARDS: (u8, u8) = (2, 64);
+    /// Minimum and maximum number of parts of one client's limit.
+    pub const SHARD_RANGE: (u8, u8) = (2, 64);
 
-    /// The word for it in a rules document.
+    /// Returns the word in a rules document.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -109,8 +109,8 @@ impl Accuracy {
     /// Checks that the accuracy suits a limit; the error names what is wanted and found.
     ///
     /// # Errors
-    /// Its algorithm does not allow it, or it is too small to be divided.
-    pub(crate) fn suits(self, limit: &Limit) -> Result<(), String> {
+    /// The algorithm does not support the accuracy, or the limit is too small for the number of shards.
+    pub(crate) fn check_limit(self, limit: &Limit) -> Result<(), String> {
         let algorithm = limit.algorithm();
         let lends = limit.supports_leases();
         let queues = matches!(algorithm, Algorithm::LeakyBucket { .. });
@@ -139,7 +139,7 @@ impl Accuracy {
         Err(format!("{key} needs {wanted}, found {}", algorithm.name()))
     }
 
-    /// The bound of a limit that N nodes enforce together; `None` if it is that of the limit.
+    /// Returns the bound of a limit that N nodes enforce together; `None` if it is that of the limit.
     #[must_use]
     pub fn bound(self, limit: &Limit) -> Option<FleetBound> {
         match self {
@@ -151,7 +151,7 @@ impl Accuracy {
         }
     }
 
-    /// The most that one node admits before the other nodes can know.
+    /// Returns the maximum that one node admits before it reports to the store.
     fn ahead(self, limit: &Limit) -> u64 {
         match self {
             Self::Synced(synced) => synced.max_ahead.of(limit),
@@ -164,10 +164,10 @@ impl Accuracy {
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Limit, Quota};
-/// use tidegate_rules::{Accuracy, MaxAhead, Synced};
+/// use tidegate_rules::{Accuracy, MaxAhead, SyncSettings};
 ///
 /// let limit = Limit::new(Algorithm::TokenBucket, Quota::per_second(100))?;
-/// let synced = Accuracy::Synced(Synced { max_ahead: MaxAhead::Tokens(20), ..Synced::default() });
+/// let synced = Accuracy::Synced(SyncSettings { max_ahead: MaxAhead::Tokens(20), ..SyncSettings::default() });
 /// let bound = synced.bound(&limit).unwrap();
 /// assert_eq!(bound.to_string(), "synced every 200 ms: with N nodes up to N x 20 more than that");
 /// assert_eq!(bound.overshoot(3), 60);
@@ -186,26 +186,26 @@ impl Accuracy {
 pub struct FleetBound {
     accuracy: Accuracy,
     ahead: u64,
-    /// Whether the limit counts by windows that are aligned to the clock.
+    /// True if the limit counts by windows that are aligned to the clock.
     windowed: bool,
 }
 
 impl FleetBound {
-    /// The amount by which so many nodes together can exceed [`Bound::most`](tidegate_core::algorithm::Bound::most), the
-    /// bound of any span as long as the window.
+    /// Returns the amount by which this many nodes together can exceed
+    /// [`Bound::most`](tidegate_core::algorithm::Bound::most), the bound of any span as long as the window.
     #[must_use]
     pub fn overshoot(&self, nodes: u64) -> u64 {
         self.per_node().saturating_mul(nodes)
     }
 
-    /// The amount by which they can exceed [`Bound::aligned`](tidegate_core::algorithm::Bound::aligned), if the limit counts
-    /// by windows.
+    /// Returns the amount by which they can exceed [`Bound::aligned`](tidegate_core::algorithm::Bound::aligned), if
+    /// the limit counts by windows.
     #[must_use]
     pub fn aligned_overshoot(&self, nodes: u64) -> Option<u64> {
         self.windowed.then(|| self.ahead.saturating_mul(nodes))
     }
 
-    /// The share of one node in the overshoot over any span: such a span touches two windows, or one bucket.
+    /// Returns the share of one node in the overshoot over any span: such a span touches two windows, or one bucket.
     fn per_node(&self) -> u64 {
         let touched = if self.windowed { 2 } else { 1 };
         self.ahead.saturating_mul(touched)
@@ -227,7 +227,7 @@ impl fmt::Display for FleetBound {
                 f.write_str("split: the same bound, each of N live nodes keeps an N-th of it")?;
                 if self.windowed { f.write_str(" in windows by its own clock") } else { Ok(()) }
             }
-            Accuracy::Synced(Synced { every, .. }) => {
+            Accuracy::Synced(SyncSettings { every, .. }) => {
                 let every = every.span();
                 match self.ahead {
                     u64::MAX => write!(
@@ -259,7 +259,7 @@ impl fmt::Display for Accuracy {
             Self::Exact | Self::Leased | Self::Split => Ok(()),
             Self::Sharded(parts) => write!(f, ", {parts} shards"),
             Self::LeasedWhenHot => f.write_str(", leased when hot"),
-            Self::Synced(Synced { every, max_ahead }) => {
+            Self::Synced(SyncSettings { every, max_ahead }) => {
                 write!(f, " every {}, ", every.span())?;
                 match max_ahead {
                     MaxAhead::Tenth => f.write_str("a tenth ahead"),

@@ -3,10 +3,10 @@
 use tidegate_core::Limit;
 
 use crate::accuracy::Accuracy;
-use crate::condition::{Condition, Test};
-use crate::limits::{Override, Tiers};
+use crate::condition::{Condition, ValueTest};
+use crate::limits::{Override, TierLimits};
 use crate::penalty::Penalty;
-use crate::per::Chain;
+use crate::per::AttributeChain;
 use crate::rollout::Rollout;
 use crate::rule::{Mode, OnStoreFailure};
 
@@ -21,11 +21,11 @@ pub struct CanonicalRule<'a> {
     /// `match`.
     pub conditions: &'a [Condition],
     /// `per`.
-    pub per: &'a [Chain],
+    pub per: &'a [AttributeChain],
     /// `limit`, with `burst`, `algorithm`, `queue` and `hold`.
     pub limit: &'a Limit,
     /// `tiers`.
-    pub tiers: Option<&'a Tiers>,
+    pub tiers: Option<&'a TierLimits>,
     /// `overrides`.
     pub overrides: &'a [Override],
     /// `mode`.
@@ -62,7 +62,7 @@ impl CanonicalRule<'_> {
         } = *self;
         encode_text(name, &mut |bytes| out("name", bytes));
         encode_conditions(conditions, &mut |bytes| out("match", bytes));
-        encode_texts(per.iter().map(Chain::as_str), &mut |bytes| out("per", bytes));
+        encode_texts(per.iter().map(AttributeChain::as_str), &mut |bytes| out("per", bytes));
         encode_text(&limit.to_string(), &mut |bytes| out("limit", bytes));
         encode_tiers(tiers, &mut |bytes| out("tiers", bytes));
         encode_count(overrides.len(), &mut |bytes| out("overrides", bytes));
@@ -96,24 +96,24 @@ fn encode_conditions(conditions: &[Condition], out: &mut impl FnMut(&[u8])) {
     for condition in conditions {
         encode_text(condition.attribute(), out);
         match condition.test() {
-            Test::OneOf(patterns) => {
+            ValueTest::OneOf(patterns) => {
                 encode_text("one of", out);
                 encode_texts(patterns.exact(), out);
                 encode_count(patterns.globs().len(), out);
                 patterns.globs().for_each(|glob| encode_text(&glob.to_string(), out));
             }
-            Test::In(networks) => {
+            ValueTest::In(networks) => {
                 encode_text("in", out);
                 encode_count(networks.iter().len(), out);
                 networks.iter().for_each(|network| encode_text(&network.to_string(), out));
             }
-            Test::Present => encode_text("present", out),
-            Test::Absent => encode_text("absent", out),
+            ValueTest::Present => encode_text("present", out),
+            ValueTest::Absent => encode_text("absent", out),
         }
     }
 }
 
-fn encode_tiers(tiers: Option<&Tiers>, out: &mut impl FnMut(&[u8])) {
+fn encode_tiers(tiers: Option<&TierLimits>, out: &mut impl FnMut(&[u8])) {
     let Some(tiers) = tiers else {
         return encode_count(0, out);
     };
@@ -134,7 +134,7 @@ fn encode_texts<'t>(texts: impl ExactSizeIterator<Item = &'t str>, out: &mut imp
     texts.for_each(|text| encode_text(text, out));
 }
 
-/// A text with its length before it, so that two texts never read as another two.
+/// Encodes a text after its length, so that two texts never have the encoding of two other texts.
 fn encode_text(text: &str, out: &mut impl FnMut(&[u8])) {
     encode_count(text.len(), out);
     out(text.as_bytes());

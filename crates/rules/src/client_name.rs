@@ -1,13 +1,13 @@
-//! Names of clients that may be shown to operators. Values that may be secrets have none.
+//! Names of clients that operators may see. A client named by a possible secret has none.
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use tidegate_core::Request;
 
 use crate::condition::may_be_secret;
-use crate::{Picked, Rule};
+use crate::{PickedAttribute, Rule};
 
-/// Longest value that is shown, in bytes.
+/// Maximum length of a value that operators see.
 const MAX_SHOWN_BYTES: usize = 256;
 
 /// The name of a rule's client, as `/v1/check` and `/v1/clients` take it.
@@ -25,7 +25,7 @@ impl ClientName {
     #[must_use]
     pub fn of(rule: &Rule, request: &Request<'_>) -> Option<Self> {
         let picked: Option<Vec<_>> = rule.per().iter().map(|chain| chain.pick(request)).collect();
-        let shown = |picked: &Picked<'_>| {
+        let shown = |picked: &PickedAttribute<'_>| {
             let value = shown_value(picked.attribute, picked.value)?;
             Some((Box::from(picked.attribute), Box::from(value)))
         };
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_a_secret_is_not_shown_value() {
+    fn values_that_may_be_secrets_are_not_shown() {
         for attribute in [
             "api_key",
             "user",

@@ -7,50 +7,50 @@ use tidegate_core::Request;
 
 use crate::error::quote;
 use crate::glob::Glob;
-use crate::network::Networks;
+use crate::network::NetworkSet;
 use crate::rollout::Rollout;
 
 /// A test of one attribute of a request.
 ///
-/// An attribute whose value is empty counts as absent everywhere in a rule: a client that sends
-/// an empty `X-API-Key` has no key, and gets no bucket of its own for it.
+/// An attribute with an empty value counts as absent everywhere in a rule: a client that sends
+/// an empty `X-API-Key` has no key, and gets no separate bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     attribute: Box<str>,
-    test: Test,
+    test: ValueTest,
 }
 
 impl Condition {
-    /// A condition that the attribute passes the test.
+    /// Creates a condition that the attribute passes the test.
     #[must_use]
-    pub fn new(attribute: &str, test: Test) -> Self {
+    pub fn new(attribute: &str, test: ValueTest) -> Self {
         Self { attribute: attribute.into(), test }
     }
 
-    /// The attribute.
+    /// Returns the attribute.
     #[must_use]
     pub fn attribute(&self) -> &str {
         &self.attribute
     }
 
-    /// The test of its value.
+    /// Returns the test of its value.
     #[must_use]
-    pub fn test(&self) -> &Test {
+    pub fn test(&self) -> &ValueTest {
         &self.test
     }
 
-    /// The wanted value in words; of values that [may be secrets](may_be_secret) only their number.
+    /// Returns the wanted value as text; only the number of values if they [may be secrets](may_be_secret).
     ///
     /// ```
-    /// use tidegate_rules::{Condition, Test};
+    /// use tidegate_rules::{Condition, ValueTest};
     ///
-    /// assert_eq!(Condition::new("path", Test::is("/login")).redacted(), r#""/login""#);
-    /// assert_eq!(Condition::new("api_key", Test::is("k1")).redacted(), "a value that is not shown");
+    /// assert_eq!(Condition::new("path", ValueTest::is("/login")).redacted(), r#""/login""#);
+    /// assert_eq!(Condition::new("api_key", ValueTest::is("k1")).redacted(), "a value that is not shown");
     /// ```
     #[must_use]
     pub fn redacted(&self) -> String {
         match &self.test {
-            Test::OneOf(patterns) if may_be_secret(&self.attribute) => {
+            ValueTest::OneOf(patterns) if may_be_secret(&self.attribute) => {
                 match patterns.exact().len() + patterns.globs().len() {
                     1 => "a value that is not shown".to_owned(),
                     count => format!("one of {count} values that are not shown"),
@@ -60,29 +60,29 @@ impl Condition {
         }
     }
 
-    /// Whether the test is equality with one of some texts.
+    /// Returns whether the test is equality with one of several texts.
     pub(crate) fn is_exact(&self) -> bool {
-        matches!(&self.test, Test::OneOf(patterns) if patterns.globs().len() == 0)
+        matches!(&self.test, ValueTest::OneOf(patterns) if patterns.globs().len() == 0)
     }
 
-    /// Whether the request satisfies the condition.
+    /// Returns whether the request satisfies the condition.
     #[must_use]
-    pub fn holds(&self, request: &Request<'_>) -> bool {
+    pub fn is_satisfied(&self, request: &Request<'_>) -> bool {
         self.test.passes(present(request, &self.attribute))
     }
 }
 
-/// Whether the values of an attribute may be secrets, or name a person. Only the listed attributes, which name a place
-/// or a program, are known not to: `api_key`, `session`, `bearer`, `user`, `cookie.*`, `header.*`, `claim.*` and
-/// `query.*` are not among them.
+/// Returns whether the values of an attribute may be secrets, or name a person. Only the listed attributes, which
+/// name a place or a program, are known not to: `api_key`, `session`, `bearer`, `user`, `cookie.*`, `header.*`,
+/// `claim.*` and `query.*` are not among them.
 #[must_use]
 pub fn may_be_secret(attribute: &str) -> bool {
-    const PUBLIC: [&str; 8] =
+    const PUBLIC_ATTRIBUTES: [&str; 8] =
         ["ip", "service", "path", "host", "method", "domain", "remote_address", "generic_key"];
-    !PUBLIC.contains(&attribute)
+    !PUBLIC_ATTRIBUTES.contains(&attribute)
 }
 
-/// The value of an attribute that the request has and that is not empty.
+/// Returns the value of an attribute that the request has and that is not empty.
 #[inline]
 pub(crate) fn present<'q>(request: &'q Request<'_>, attribute: &str) -> Option<&'q str> {
     request.get(attribute).filter(|value| !value.is_empty())
@@ -90,37 +90,37 @@ pub(crate) fn present<'q>(request: &'q Request<'_>, attribute: &str) -> Option<&
 
 /// A test of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Test {
-    /// Equal to one of some texts, or matched by one of some patterns.
-    OneOf(Patterns),
-    /// An IP address in one of some networks.
-    In(Networks),
-    /// Present, and not empty.
+pub enum ValueTest {
+    /// The value equals one of some texts, or matches one of some patterns.
+    OneOf(ValuePatterns),
+    /// The value is an IP address in one of some networks.
+    In(NetworkSet),
+    /// The attribute is present and not empty.
     Present,
-    /// Absent, or empty.
+    /// The attribute is absent or empty.
     Absent,
 }
 
-impl Test {
-    /// Equal to the text, or matched by it if it has stars: `GET`, `/v1/**`.
+impl ValueTest {
+    /// Creates a test for a text, or for a pattern if the text has stars: `GET`, `/v1/**`.
     #[must_use]
     pub fn like(pattern: &str) -> Self {
-        Self::OneOf(Patterns::new([Pattern::like(pattern)]))
+        Self::OneOf(ValuePatterns::new([ValuePattern::like(pattern)]))
     }
 
-    /// Equal to the text, in which stars are characters.
+    /// Creates a test for exactly this text; a star is an ordinary character.
     #[must_use]
     pub fn is(text: &str) -> Self {
-        Self::OneOf(Patterns::new([Pattern::Exact(text.into())]))
+        Self::OneOf(ValuePatterns::new([ValuePattern::Exact(text.into())]))
     }
 
-    /// An address in one of the networks.
+    /// Creates a test for an address in one of the networks.
     #[must_use]
     pub fn within(networks: impl IntoIterator<Item = IpNet>) -> Self {
-        Self::In(Networks::new(networks))
+        Self::In(NetworkSet::new(networks))
     }
 
-    /// Whether a value passes; `None` is an attribute that is absent or empty.
+    /// Returns whether a value passes; `None` is an attribute that is absent or empty.
     #[must_use]
     pub fn passes(&self, value: Option<&str>) -> bool {
         match (self, value) {
@@ -128,45 +128,45 @@ impl Test {
             (_, None) => false,
             (Self::Present, Some(_)) => true,
             (Self::OneOf(patterns), Some(value)) => patterns.match_value(value),
-            (Self::In(networks), Some(value)) => networks.contain(value),
+            (Self::In(networks), Some(value)) => networks.contains(value),
         }
     }
 }
 
 /// A text that a value may be equal to, or a pattern that may match it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub enum ValuePattern {
     /// The value itself.
     Exact(Box<str>),
     /// A pattern with stars.
     Glob(Glob),
 }
 
-impl Pattern {
-    /// A glob if the text has stars in it, else the text itself.
+impl ValuePattern {
+    /// Creates a glob if the text has stars, else an exact pattern.
     #[must_use]
     pub fn like(text: &str) -> Self {
         Glob::new(text).map_or_else(|| Self::Exact(text.into()), Self::Glob)
     }
 }
 
-/// Some texts and patterns, of which one must match.
+/// Texts and patterns, one of which must match.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Patterns {
-    /// Sorted: a list may contain ten thousand names.
+pub struct ValuePatterns {
+    /// Sorted for binary search: a list may contain ten thousand names.
     exact: Box<[Box<str>]>,
     globs: Box<[Glob]>,
 }
 
-impl Patterns {
-    /// A match by any of these.
+impl ValuePatterns {
+    /// Creates a set of alternatives from these patterns.
     #[must_use]
-    pub fn new(patterns: impl IntoIterator<Item = Pattern>) -> Self {
+    pub fn new(patterns: impl IntoIterator<Item = ValuePattern>) -> Self {
         let (mut exact, mut globs) = (Vec::new(), Vec::new());
         for pattern in patterns {
             match pattern {
-                Pattern::Exact(text) => exact.push(text),
-                Pattern::Glob(glob) => globs.push(glob),
+                ValuePattern::Exact(text) => exact.push(text),
+                ValuePattern::Glob(glob) => globs.push(glob),
             }
         }
         exact.sort_unstable();
@@ -179,32 +179,32 @@ impl Patterns {
             || self.globs.iter().any(|glob| glob.matches(value))
     }
 
-    /// The texts, sorted.
+    /// Returns the texts, sorted.
     pub fn exact(&self) -> impl ExactSizeIterator<Item = &str> {
         self.exact.iter().map(|text| &**text)
     }
 
-    /// The patterns with stars.
+    /// Returns the patterns with stars.
     pub fn globs(&self) -> impl ExactSizeIterator<Item = &Glob> {
         self.globs.iter()
     }
 }
 
-/// Most alternatives that are listed.
-const MAX_LISTED: usize = 5;
+/// Maximum number of alternatives that the text of a test lists.
+const MAX_LISTED_ALTERNATIVES: usize = 5;
 
 /// The wanted value as a phrase: `"GET" or "POST"`, `an address in 10.0.0.0/8`.
-impl fmt::Display for Test {
+impl fmt::Display for ValueTest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OneOf(patterns) => {
                 let exact = patterns.exact().map(quote);
                 let globs = patterns.globs().map(|glob| quote(&glob.to_string()));
-                either(f, exact.len() + globs.len(), exact.chain(globs))
+                write_alternatives(f, exact.len() + globs.len(), exact.chain(globs))
             }
             Self::In(networks) => {
                 f.write_str("an address in ")?;
-                either(f, networks.iter().len(), networks.iter())
+                write_alternatives(f, networks.iter().len(), networks.iter())
             }
             Self::Present => f.write_str("any value"),
             Self::Absent => f.write_str("none"),
@@ -212,12 +212,12 @@ impl fmt::Display for Test {
     }
 }
 
-fn either<T: fmt::Display>(
+fn write_alternatives<T: fmt::Display>(
     f: &mut fmt::Formatter<'_>,
     count: usize,
     items: impl Iterator<Item = T>,
 ) -> fmt::Result {
-    let listed = if count > MAX_LISTED { MAX_LISTED - 1 } else { count };
+    let listed = if count > MAX_LISTED_ALTERNATIVES { MAX_LISTED_ALTERNATIVES - 1 } else { count };
     for (index, item) in items.take(listed).enumerate() {
         match index {
             0 => write!(f, "{item}")?,
@@ -235,7 +235,7 @@ fn either<T: fmt::Display>(
 ///
 /// Prints values of the request: for the output of `explain`, not for a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mismatch<'a> {
+pub enum RuleMismatch<'a> {
     /// The rule is switched off.
     Off,
     /// The first condition that does not hold.
@@ -245,13 +245,13 @@ pub enum Mismatch<'a> {
         /// The value of the request; `None` if it is absent.
         found: Option<&'a str>,
         /// The test of the rule.
-        wanted: &'a Test,
+        wanted: &'a ValueTest,
     },
     /// The client is outside the share of the rule's rollout.
     Rollout(Rollout),
 }
 
-impl fmt::Display for Mismatch<'_> {
+impl fmt::Display for RuleMismatch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off => f.write_str("the rule is off"),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::mark::Mark;
+use crate::source_range::SourceRange;
 
 /// One error of a rule.
 ///
@@ -13,15 +13,15 @@ pub struct RuleError {
     /// Source of the rules, a file name for example; empty for rules made in code.
     pub source: Arc<str>,
     /// Position in the source, if it is known.
-    pub at: Option<Mark>,
+    pub at: Option<SourceRange>,
     /// The rule, if it is known.
     pub rule: Option<String>,
-    /// The found and the wanted value.
+    /// The message, with the found and the wanted value.
     pub message: String,
 }
 
 impl RuleError {
-    /// An error in a rule that was made in code.
+    /// Creates an error in a rule that was made in code.
     pub(crate) fn in_code(rule: &str, message: impl Into<String>) -> Self {
         Self {
             source: Arc::from(""),
@@ -31,15 +31,15 @@ impl RuleError {
         }
     }
 
-    /// The line, counted from 1, if it is known.
+    /// Returns the line, counted from 1, if it is known.
     #[must_use]
     pub fn line(&self) -> Option<u64> {
-        self.at.map(Mark::line)
+        self.at.map(SourceRange::line)
     }
 
-    /// The error without its position: `rule "login": limit is missing`.
+    /// Returns the error without its position: `rule "login": limit is missing`.
     #[must_use]
-    pub fn without_place(&self) -> String {
+    pub fn without_position(&self) -> String {
         match &self.rule {
             Some(rule) => format!("rule {rule:?}: {}", self.message),
             None => self.message.clone(),
@@ -56,7 +56,7 @@ impl fmt::Display for RuleError {
                 None => f.write_str(" ")?,
             }
         }
-        f.write_str(&self.without_place())
+        f.write_str(&self.without_position())
     }
 }
 
@@ -72,15 +72,15 @@ pub struct RuleErrors {
 }
 
 impl RuleErrors {
-    /// Most errors that are kept with their text.
+    /// Maximum number of errors that are stored with their text.
     pub const MAX_LISTED: usize = 100;
 
-    /// The errors that are kept.
+    /// Returns the stored errors.
     pub fn iter(&self) -> std::slice::Iter<'_, RuleError> {
         self.listed.iter()
     }
 
-    /// Number of further errors.
+    /// Returns the number of further errors.
     #[must_use]
     pub fn unlisted(&self) -> usize {
         self.unlisted
@@ -120,26 +120,26 @@ impl fmt::Display for RuleErrors {
 
 impl std::error::Error for RuleErrors {}
 
-/// Collects errors while a document is read.
-pub(crate) struct Report {
+/// The errors found so far while a document is read.
+pub(crate) struct ErrorReport {
     source: Arc<str>,
     rule: Option<String>,
     listed: Vec<RuleError>,
     unlisted: usize,
 }
 
-impl Report {
+impl ErrorReport {
     pub(crate) fn new(source: &str) -> Self {
         Self { source: Arc::from(source), rule: None, listed: Vec::new(), unlisted: 0 }
     }
 
-    /// Names the rule that the following errors belong to.
-    pub(crate) fn enter(&mut self, rule: Option<&str>) {
+    /// Sets the rule to which the following errors belong.
+    pub(crate) fn set_rule(&mut self, rule: Option<&str>) {
         self.rule = rule.map(truncate);
     }
 
-    /// Adds an error of the entered rule.
-    pub(crate) fn add(&mut self, at: impl Into<Option<Mark>>, message: impl Into<String>) {
+    /// Adds an error of the current rule.
+    pub(crate) fn add(&mut self, at: impl Into<Option<SourceRange>>, message: impl Into<String>) {
         if self.listed.len() == RuleErrors::MAX_LISTED {
             self.unlisted += 1;
             return;
@@ -152,7 +152,10 @@ impl Report {
         });
     }
 
-    /// The errors, if there were any.
+    /// Ends the report.
+    ///
+    /// # Errors
+    /// All errors that were added, if there are any.
     pub(crate) fn finish(mut self) -> Result<(), RuleErrors> {
         if self.listed.is_empty() {
             return Ok(());
@@ -162,23 +165,23 @@ impl Report {
     }
 }
 
-/// Longest text that is echoed back in an error, in characters.
-const MAX_ECHO: usize = 64;
+/// Maximum length of a document's text inside an error.
+const MAX_QUOTED_CHARS: usize = 64;
 
 fn truncate(text: &str) -> String {
-    let mut cut: String = text.chars().take(MAX_ECHO).collect();
-    if cut.len() < text.len() {
-        cut.push('…');
+    let mut kept: String = text.chars().take(MAX_QUOTED_CHARS).collect();
+    if kept.len() < text.len() {
+        kept.push('…');
     }
-    cut
+    kept
 }
 
-/// A text of the document in quotes, cut if it is long.
+/// Returns a text of the document in quotes, truncated if it is long.
 pub(crate) fn quote(text: &str) -> String {
     format!("{:?}", truncate(text))
 }
 
-/// The words as a choice: `a`, `a or b`, `a, b or c`.
+/// Returns the words as a choice: `a`, `a or b`, `a, b or c`.
 pub(crate) fn choice<'w>(words: impl IntoIterator<Item = &'w str>) -> String {
     let words: Vec<&str> = words.into_iter().collect();
     match words.split_last() {

@@ -6,21 +6,21 @@ use std::sync::Arc;
 use tidegate_core::{Limit, Request, Timestamp};
 
 use crate::condition::{Condition, present};
-use crate::matcher::Matcher;
-use crate::rollout::{Draw, Rollout};
+use crate::condition_index::ConditionIndex;
+use crate::rollout::{Rollout, RolloutPosition};
 
 /// The limit of a request, and its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Applied<'a> {
+pub struct AppliedLimit<'a> {
     /// The limit.
     pub limit: &'a Arc<Limit>,
     /// Its origin.
-    pub because: Because<'a>,
+    pub origin: LimitOrigin<'a>,
 }
 
 /// The origin of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Because<'a> {
+pub enum LimitOrigin<'a> {
     /// The rule's own limit.
     Rule,
     /// The limit of this tier.
@@ -31,35 +31,35 @@ pub enum Because<'a> {
 
 /// Limits by the value of an attribute, `claim.plan` for example.
 #[derive(Clone, Debug)]
-pub struct Tiers {
+pub struct TierLimits {
     by: Box<str>,
-    // A tree and not a hash table, because clients choose the values that are looked up.
+    // A tree, not a hash table: clients choose the values that are looked up.
     limits: BTreeMap<Box<str>, Arc<Limit>>,
 }
 
-impl Tiers {
+impl TierLimits {
     pub(crate) fn new(by: &str, limits: BTreeMap<Box<str>, Arc<Limit>>) -> Self {
         Self { by: by.into(), limits }
     }
 
-    /// The attribute that names a request's tier.
+    /// Returns the attribute that names a request's tier.
     #[must_use]
     pub fn by(&self) -> &str {
         &self.by
     }
 
-    /// Every tier and its limit, by name.
+    /// Returns every tier and its limit, by name.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Arc<Limit>)> {
         self.limits.iter().map(|(name, limit)| (&**name, limit))
     }
 
-    pub(crate) fn applied(&self, request: &Request<'_>) -> Option<Applied<'_>> {
+    pub(crate) fn applied(&self, request: &Request<'_>) -> Option<AppliedLimit<'_>> {
         let (name, limit) = self.limits.get_key_value(present(request, &self.by)?)?;
-        Some(Applied { limit, because: Because::Tier(name) })
+        Some(AppliedLimit { limit, origin: LimitOrigin::Tier(name) })
     }
 }
 
-/// Another limit for the requests that it matches, with or without an end.
+/// A different limit for the requests that it matches, permanent or until an instant.
 #[derive(Clone, Debug)]
 pub struct Override {
     pub(crate) conditions: Box<[Condition]>,
@@ -69,25 +69,25 @@ pub struct Override {
 }
 
 impl Override {
-    /// The conditions that a request must satisfy.
+    /// Returns the conditions that a request must satisfy.
     #[must_use]
     pub fn conditions(&self) -> &[Condition] {
         &self.conditions
     }
 
-    /// The limit of such a request.
+    /// Returns the limit of a request that satisfies the conditions.
     #[must_use]
     pub fn limit(&self) -> &Arc<Limit> {
         &self.limit
     }
 
-    /// The first instant at which the override no longer applies, if there is one.
+    /// Returns the first instant at which the override no longer applies, if there is one.
     #[must_use]
     pub fn until(&self) -> Option<Timestamp> {
         self.until
     }
 
-    /// The share of the rule's clients that the override applies to; `None` is all of them.
+    /// Returns the share of the rule's clients that the override applies to; `None` is all of them.
     #[must_use]
     pub fn rollout(&self) -> Option<Rollout> {
         self.rollout
@@ -98,24 +98,27 @@ impl Override {
         request: &Request<'_>,
         sure: bool,
         now: Timestamp,
-        draw: &mut impl FnMut() -> Draw,
+        position: &mut impl FnMut() -> RolloutPosition,
     ) -> bool {
         self.until.is_none_or(|end| now < end)
-            && (sure || self.conditions.iter().all(|condition| condition.holds(request)))
-            && self.rollout.is_none_or(|share| share.takes(draw()))
+            && (sure || self.conditions.iter().all(|condition| condition.is_satisfied(request)))
+            && self.rollout.is_none_or(|share| share.includes(position()))
     }
 }
 
 /// The overrides of one rule, with an index.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Overrides {
+pub(crate) struct OverrideList {
     items: Box<[Override]>,
-    matcher: Matcher,
+    index: ConditionIndex,
 }
 
-impl Overrides {
+impl OverrideList {
     pub(crate) fn new(items: Vec<Override>) -> Self {
-        Self { matcher: Matcher::new(items.iter().map(Override::conditions)), items: items.into() }
+        Self {
+            index: ConditionIndex::new(items.iter().map(Override::conditions)),
+            items: items.into(),
+        }
     }
 
     pub(crate) fn as_slice(&self) -> &[Override] {
@@ -126,27 +129,30 @@ impl Overrides {
         self.items.get_mut(index)
     }
 
-    /// The first override in the order of the document that matches, has not ended and includes the client.
-    /// `draw` is called only if an override has a rollout.
+    /// Returns the first override in the order of the document that matches, has not ended and includes the client.
+    /// `position` is called only if an override has a rollout.
     pub(crate) fn applied(
         &self,
         request: &Request<'_>,
         now: Timestamp,
-        draw: impl Fn() -> Draw,
-    ) -> Option<Applied<'_>> {
-        let mut drawn = None;
-        let mut draw = || *drawn.get_or_insert_with(&draw);
+        position: impl Fn() -> RolloutPosition,
+    ) -> Option<AppliedLimit<'_>> {
+        let mut cached = None;
+        let mut position = || *cached.get_or_insert_with(&position);
         let mut first: Option<(usize, &Override)> = None;
-        self.matcher.candidates(request, |index, sure| {
+        self.index.candidates(request, |index, sure| {
             if first.is_some_and(|(best, _)| best <= index) {
                 return;
             }
             if let Some(item) = self.items.get(index)
-                && item.applies(request, sure, now, &mut draw)
+                && item.applies(request, sure, now, &mut position)
             {
                 first = Some((index, item));
             }
         });
-        first.map(|(index, item)| Applied { limit: &item.limit, because: Because::Override(index) })
+        first.map(|(index, item)| AppliedLimit {
+            limit: &item.limit,
+            origin: LimitOrigin::Override(index),
+        })
     }
 }

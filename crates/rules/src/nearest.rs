@@ -1,9 +1,9 @@
 //! Suggestions for misspelt words.
 
-/// Longest text that is taken for a misspelt word, in bytes.
+/// Maximum length of a text that may be a misspelt word.
 const MAX_WORD_BYTES: usize = 64;
 
-/// The word that `text` most likely misspells, if one is close enough.
+/// Returns the word that `text` most likely misspells, if one is close enough.
 ///
 /// ```
 /// use tidegate_rules::nearest;
@@ -14,7 +14,7 @@ const MAX_WORD_BYTES: usize = 64;
 /// ```
 #[must_use]
 pub fn nearest<'w>(text: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
-    // Any number is close to another one, which is no misspelling.
+    // Every number is close to some other number: that is not a misspelling.
     if text.len() > MAX_WORD_BYTES || text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
@@ -26,13 +26,13 @@ pub fn nearest<'w>(text: &str, words: impl IntoIterator<Item = &'w str>) -> Opti
         .map(|(_, word)| word)
 }
 
-/// ` (did you mean limit?)` to append to an error, or an empty text if no word is close.
+/// Returns ` (did you mean limit?)` to append to an error, or an empty text if no word is close.
 #[must_use]
 pub fn did_you_mean<'w>(text: &str, words: impl IntoIterator<Item = &'w str>) -> String {
     nearest(text, words).map_or_else(String::new, |meant| format!(" (did you mean {meant}?)"))
 }
 
-/// Number of letters that must be added, removed or changed to turn one word into the other.
+/// Returns the number of letters that must be added, removed or changed to turn one word into the other.
 fn distance(from: &str, to: &str) -> usize {
     let mut row: Vec<usize> = (0..=to.chars().count()).collect();
     for (index, typed) in from.chars().enumerate() {

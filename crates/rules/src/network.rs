@@ -10,41 +10,43 @@ use ipnet::IpNet;
 /// A client that connects to a dual-stack listener over IPv4 has the address `::ffff:192.0.2.7`, and the rules for
 /// `192.0.2.7` must apply to it.
 #[must_use]
-pub fn address(value: &str) -> Option<IpAddr> {
+pub fn parse_address(value: &str) -> Option<IpAddr> {
     value.parse().ok().map(|address: IpAddr| address.to_canonical())
 }
 
-/// A set of networks that finds an address in time that barely grows with their number.
+/// A set of networks that finds an address by binary search.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Networks {
-    written: Box<[IpNet]>,
-    /// First and last address of ranges that do not touch, in order.
+pub struct NetworkSet {
+    in_document_order: Box<[IpNet]>,
+    /// First and last addresses of disjoint ranges, in ascending order.
     ranges: Box<[(IpAddr, IpAddr)]>,
 }
 
-impl Networks {
-    /// A set of networks; bits after a prefix are ignored.
+impl NetworkSet {
+    /// Creates a set of networks; bits after a prefix are ignored.
     #[must_use]
     pub fn new(networks: impl IntoIterator<Item = IpNet>) -> Self {
-        let written: Box<[IpNet]> = networks.into_iter().map(unmapped).collect();
-        let mut sorted: Vec<(IpAddr, IpAddr)> =
-            written.iter().map(|network| (network.network(), network.broadcast())).collect();
+        let in_document_order: Box<[IpNet]> = networks.into_iter().map(canonical_network).collect();
+        let mut sorted: Vec<(IpAddr, IpAddr)> = in_document_order
+            .iter()
+            .map(|network| (network.network(), network.broadcast()))
+            .collect();
         sorted.sort_unstable();
         let mut ranges: Vec<(IpAddr, IpAddr)> = Vec::with_capacity(sorted.len());
         for (first, last) in sorted {
             match ranges.last_mut() {
-                // Networks nest or lie apart, they never overlap in part.
+                // Two networks are disjoint, or one contains the other.
                 Some((_, end)) if first <= *end => *end = last.max(*end),
                 _ => ranges.push((first, last)),
             }
         }
-        Self { written, ranges: ranges.into() }
+        Self { in_document_order, ranges: ranges.into() }
     }
 
-    /// Whether the value is an address in one of the networks.
+    /// Returns whether the value is an address in one of the networks.
     #[must_use]
-    pub fn contain(&self, value: &str) -> bool {
-        let Some(address) = address(value) else {
+    pub fn contains(&self, value: &str) -> bool {
+        let Some(address) = parse_address(value) else {
             return false;
         };
         let after = self.ranges.partition_point(|(first, _)| *first <= address);
@@ -54,17 +56,17 @@ impl Networks {
             .is_some_and(|(_, last)| address <= *last)
     }
 
-    /// The networks in the order of the document.
+    /// Returns the networks in the order of the document.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &IpNet> {
-        self.written.iter()
+        self.in_document_order.iter()
     }
 }
 
 /// Reads `10.0.0.0/8` or `192.0.2.7`; IPv4 inside IPv6 is IPv4.
 ///
 /// # Errors
-/// The text is neither, or has bits after its prefix.
-pub fn network(text: &str) -> Result<IpNet, NetworkError> {
+/// The text is neither an address nor a network, or it has bits after its prefix.
+pub fn parse_network(text: &str) -> Result<IpNet, NetworkError> {
     let network = match text.parse::<IpNet>() {
         Ok(network) => network,
         Err(_) => IpNet::from(text.parse::<IpAddr>().map_err(|_| NetworkError::Text)?),
@@ -72,13 +74,13 @@ pub fn network(text: &str) -> Result<IpNet, NetworkError> {
     if network.trunc() != network {
         return Err(NetworkError::HostBits(network.trunc()));
     }
-    Ok(unmapped(network))
+    Ok(canonical_network(network))
 }
 
-/// The same network without bits after its prefix; one of IPv4 addresses written as IPv6 is the IPv4
+/// Returns the same network without bits after its prefix; one of IPv4 addresses written as IPv6 is the IPv4
 /// network, like its addresses.
 #[must_use]
-pub fn unmapped(network: IpNet) -> IpNet {
+pub fn canonical_network(network: IpNet) -> IpNet {
     let network = network.trunc();
     let shorter = network.prefix_len().checked_sub(96);
     match (network.addr().to_canonical(), shorter) {
@@ -89,7 +91,7 @@ pub fn unmapped(network: IpNet) -> IpNet {
     }
 }
 
-/// The reason why a text is no network.
+/// The reason why a text is not a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NetworkError {

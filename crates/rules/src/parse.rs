@@ -12,21 +12,21 @@ use tidegate_core::algorithm::Concurrency;
 use tidegate_core::quota::window_of;
 use tidegate_core::{Algorithm, Limit, Quota, QuotaError, Span};
 
-use crate::accuracy::{Accuracy, Every, MaxAhead, Synced};
-use crate::error::Report;
-use crate::limits::{Override, Overrides, Tiers};
-use crate::mark::Mark;
-use crate::matcher::Hashing;
-use crate::penalty::{After, Penalty};
-use crate::per::Chain;
-use crate::raw::{RawRule, keys, list, noted, peek, required, text, whole, word};
+use crate::accuracy::{Accuracy, MaxAhead, SyncInterval, SyncSettings};
+use crate::condition_index::FixedHasher;
+use crate::error::ErrorReport;
+use crate::limits::{Override, OverrideList, TierLimits};
+use crate::penalty::{DenialThreshold, Penalty};
+use crate::per::AttributeChain;
+use crate::raw::{RawRule, keys, list, or_report, peek, required, text, whole, word};
 use crate::rollout::Rollout;
 use crate::rule::{Mode, OnStoreFailure, PENALTY_NEEDS_PER, ROLLOUT_NEEDS_PER, Rule, check_name};
 use crate::set::{RuleSet, check_size};
-use crate::yaml::{self, Node};
+use crate::source_range::SourceRange;
+use crate::yaml::{self, YamlNode};
 
 /// Reads all rules of a document.
-pub(crate) fn document(yaml: &str, report: &mut Report) -> Vec<Rule> {
+pub(crate) fn document(yaml: &str, report: &mut ErrorReport) -> Vec<Rule> {
     let Some(root) = root(yaml, report) else {
         return Vec::new();
     };
@@ -41,7 +41,7 @@ pub(crate) fn document(yaml: &str, report: &mut Report) -> Vec<Rule> {
 }
 
 /// Reads the rules of a larger document, from the list that `path` leads to.
-pub(crate) fn part(yaml: &str, path: &[&str], report: &mut Report) -> Vec<Rule> {
+pub(crate) fn part(yaml: &str, path: &[&str], report: &mut ErrorReport) -> Vec<Rule> {
     let Some(root) = root(yaml, report) else {
         return Vec::new();
     };
@@ -56,20 +56,20 @@ pub(crate) fn part(yaml: &str, path: &[&str], report: &mut Report) -> Vec<Rule> 
     listed(node, report)
 }
 
-fn root<'y>(yaml: &'y str, report: &mut Report) -> Option<Node<'y>> {
-    if yaml.len() > RuleSet::MAX_DOCUMENT {
-        let (most, found) = (RuleSet::MAX_DOCUMENT, yaml.len());
+fn root<'y>(yaml: &'y str, report: &mut ErrorReport) -> Option<YamlNode<'y>> {
+    if yaml.len() > RuleSet::MAX_DOCUMENT_BYTES {
+        let (most, found) = (RuleSet::MAX_DOCUMENT_BYTES, yaml.len());
         report.add(None, format!("document must be at most {most} bytes long, found {found}"));
         return None;
     }
     yaml::read(yaml).map_err(|error| report.add(error.at, error.message)).ok()
 }
 
-fn listed(rules: &Node<'_>, report: &mut Report) -> Vec<Rule> {
+fn listed(rules: &YamlNode<'_>, report: &mut ErrorReport) -> Vec<Rule> {
     let Some(nodes) = list(rules, "rules", RuleSet::MAX_RULES, report) else {
         return Vec::new();
     };
-    let mut first_lines = HashMap::with_capacity_and_hasher(nodes.len(), Hashing::default());
+    let mut first_lines = HashMap::with_capacity_and_hasher(nodes.len(), FixedHasher::default());
     let mut rules = Vec::with_capacity(nodes.len());
     for node in nodes {
         let rule = RawRule::read(node, report).and_then(|raw| {
@@ -83,16 +83,16 @@ fn listed(rules: &Node<'_>, report: &mut Report) -> Vec<Rule> {
         });
         rules.extend(rule);
     }
-    report.enter(None);
+    report.set_rule(None);
     let overrides = rules.iter().map(|rule| rule.overrides().len()).sum();
     check_size(rules.len(), overrides, report);
     rules
 }
 
-fn rule(raw: &RawRule<'_>, at: Mark, report: &mut Report) -> Option<Rule> {
+fn rule(raw: &RawRule<'_>, at: SourceRange, report: &mut ErrorReport) -> Option<Rule> {
     let name = required(raw.name, "name", at, report)
         .and_then(|node| Some((node, text(node, "name", report)?)))
-        .and_then(|(node, name)| noted(check_name(name).map(|()| name), node, report));
+        .and_then(|(node, name)| or_report(check_name(name).map(|()| name), node, report));
     let conditions = match raw.matching {
         Some(node) => condition::all(node, report),
         None => Some(Vec::new()),
@@ -102,8 +102,9 @@ fn rule(raw: &RawRule<'_>, at: Mark, report: &mut Report) -> Option<Rule> {
         None => Some(Vec::new()),
     };
     let algorithm = algorithm(raw, report);
-    let mode = word(raw.mode, "mode", MODES, report);
-    let on_store_failure = word(raw.on_store_failure, "on_store_failure", ANSWERS, report);
+    let mode = word(raw.mode, "mode", MODE_WORDS, report);
+    let on_store_failure =
+        word(raw.on_store_failure, "on_store_failure", ON_STORE_FAILURE_WORDS, report);
     let accuracy = accuracy(raw, report);
     // Limits are read even if the algorithm is unknown, to report their own errors too.
     let counted_by = algorithm.or_else(|| implied(raw)).unwrap_or_default();
@@ -150,14 +151,14 @@ fn rule(raw: &RawRule<'_>, at: Mark, report: &mut Report) -> Option<Rule> {
     if let (Some(Algorithm::Concurrency { .. }), Some(OnStoreFailure::Local)) =
         (algorithm, on_store_failure)
     {
-        report.add(raw.on_store_failure.map_or(at, |node| node.at), SLOTS_ARE_NOT_LOCAL);
+        report.add(raw.on_store_failure.map_or(at, |node| node.at), LOCAL_CONCURRENCY_ERROR);
         return None;
     }
     let mut rule = Rule::with_limit(name?, algorithm?, limit?);
     rule.conditions = conditions?;
     rule.per = per?;
     rule.tiers = tiers?;
-    rule.overrides = Overrides::new(overrides?);
+    rule.overrides = OverrideList::new(overrides?);
     rule.accuracy = accuracy?;
     rule.mode = mode?;
     rule.on_store_failure = on_store_failure?;
@@ -166,19 +167,19 @@ fn rule(raw: &RawRule<'_>, at: Mark, report: &mut Report) -> Option<Rule> {
     Some(rule)
 }
 
-pub(crate) const MODES: [(&str, Mode); 3] = [
+pub(crate) const MODE_WORDS: [(&str, Mode); 3] = [
     (Mode::Enforce.name(), Mode::Enforce),
     (Mode::Shadow.name(), Mode::Shadow),
     (Mode::Off.name(), Mode::Off),
 ];
 
-pub(crate) const ANSWERS: [(&str, OnStoreFailure); 3] = [
+pub(crate) const ON_STORE_FAILURE_WORDS: [(&str, OnStoreFailure); 3] = [
     (OnStoreFailure::Allow.name(), OnStoreFailure::Allow),
     (OnStoreFailure::Deny.name(), OnStoreFailure::Deny),
     (OnStoreFailure::Local.name(), OnStoreFailure::Local),
 ];
 
-pub(crate) const ALGORITHMS: [(&str, Algorithm); 6] = [
+pub(crate) const ALGORITHM_WORDS: [(&str, Algorithm); 6] = [
     ("token_bucket", Algorithm::TokenBucket),
     ("leaky_bucket", Algorithm::LeakyBucket { queue: 0 }),
     ("fixed_window", Algorithm::FixedWindow),
@@ -187,94 +188,94 @@ pub(crate) const ALGORITHMS: [(&str, Algorithm); 6] = [
     ("concurrency", Algorithm::Concurrency { hold: Concurrency::HOLD }),
 ];
 
-/// The error of slots in flight that only this node would know, so that no other node could release them.
-const SLOTS_ARE_NOT_LOCAL: &str =
+/// The error of a concurrency limit with `on_store_failure: local`: no other node could release this node's slots.
+const LOCAL_CONCURRENCY_ERROR: &str =
     "on_store_failure must be allow or deny with algorithm concurrency, found local";
 
-fn algorithm(raw: &RawRule<'_>, report: &mut Report) -> Option<Algorithm> {
-    let said = word(raw.algorithm, "algorithm", ALGORITHMS, report);
+fn algorithm(raw: &RawRule<'_>, report: &mut ErrorReport) -> Option<Algorithm> {
+    let written = word(raw.algorithm, "algorithm", ALGORITHM_WORDS, report);
     let queue = raw.queue.map(|node| (node, whole(node, "queue", report)));
     let hold = raw.hold.map(|node| (node, hold(node, report)));
     let chosen = match raw.algorithm {
-        None => implied(raw).or(said)?,
-        Some(_) => said?,
+        None => implied(raw).or(written)?,
+        Some(_) => written?,
     };
     let (mut algorithm, name) = (chosen, chosen.name());
     if let Some((node, queue)) = queue {
         algorithm = match chosen {
             Algorithm::LeakyBucket { .. } => Algorithm::LeakyBucket { queue: queue? },
-            _ => noted(Err(QuotaError::NoQueue { algorithm: name }), node, report)?,
+            _ => or_report(Err(QuotaError::NoQueue { algorithm: name }), node, report)?,
         };
     }
     if let Some((node, hold)) = hold {
         algorithm = match chosen {
             Algorithm::Concurrency { .. } => Algorithm::Concurrency { hold: hold? },
-            _ => noted(Err(QuotaError::NoHold { algorithm: name }), node, report)?,
+            _ => or_report(Err(QuotaError::NoHold { algorithm: name }), node, report)?,
         };
     }
     Some(algorithm)
 }
 
-/// The algorithm that the text of a limit implies: `20 in flight`.
+/// Returns the algorithm that the text of a limit implies: `20 in flight`.
 fn implied(raw: &RawRule<'_>) -> Option<Algorithm> {
-    let quota: Quota = raw.limit.and_then(Node::text)?.parse().ok()?;
+    let quota: Quota = raw.limit.and_then(YamlNode::text)?.parse().ok()?;
     quota.is_in_flight().then_some(Algorithm::Concurrency { hold: Concurrency::HOLD })
 }
 
-fn hold(node: &Node<'_>, report: &mut Report) -> Option<Span> {
+fn hold(node: &YamlNode<'_>, report: &mut ErrorReport) -> Option<Span> {
     let written = text(node, "hold", report)?;
     let span = window_of(written.trim()).map_err(|error| format!("hold: {error}"));
-    let found = noted(span, node, report)?;
+    let found = or_report(span, node, report)?;
     let (shortest, longest) = Concurrency::HOLDS;
     match (shortest..=longest).contains(&found) {
         true => Some(found),
-        false => noted(Err(QuotaError::Hold { found }), node, report),
+        false => or_report(Err(QuotaError::Hold { found }), node, report),
     }
 }
 
 /// Reads `[user | ip, path]`.
-fn per(node: &Node<'_>, report: &mut Report) -> Option<Vec<Chain>> {
-    let items = list(node, "per", Rule::MAX_PER, report)?;
-    let chains: Vec<Option<Chain>> = items
+fn per(node: &YamlNode<'_>, report: &mut ErrorReport) -> Option<Vec<AttributeChain>> {
+    let items = list(node, "per", Rule::MAX_PER_ENTRIES, report)?;
+    let chains: Vec<Option<AttributeChain>> = items
         .iter()
-        .map(|item| noted(Chain::parse(text(item, "per", report)?), item, report))
+        .map(|item| or_report(AttributeChain::parse(text(item, "per", report)?), item, report))
         .collect();
     chains.into_iter().collect()
 }
 
 /// The words of `accuracy`. `shards` and `hot` choose among the exact ones.
-pub(crate) const ACCURACIES: [(&str, Accuracy); 4] = [
+pub(crate) const ACCURACY_WORDS: [(&str, Accuracy); 4] = [
     ("exact", Accuracy::Exact),
     ("leased", Accuracy::Leased),
-    ("synced", Accuracy::Synced(Synced::USUAL)),
+    ("synced", Accuracy::Synced(SyncSettings::DEFAULT)),
     ("split", Accuracy::Split),
 ];
 
 /// The words of `hot`.
-pub(crate) const WHEN_HOT: [(&str, Accuracy); 1] = [("leased", Accuracy::LeasedWhenHot)];
+pub(crate) const HOT_WORDS: [(&str, Accuracy); 1] = [("leased", Accuracy::LeasedWhenHot)];
 
 /// The word of `max_ahead` for no bound.
-pub(crate) const UNBOUNDED: &str = "unbounded";
+pub(crate) const UNBOUNDED_WORD: &str = "unbounded";
 
 /// Reads `accuracy` and the keys that belong to one of its words.
-fn accuracy(raw: &RawRule<'_>, report: &mut Report) -> Option<Accuracy> {
-    let chosen = word(raw.accuracy, "accuracy", ACCURACIES, report);
+fn accuracy(raw: &RawRule<'_>, report: &mut ErrorReport) -> Option<Accuracy> {
+    let chosen = word(raw.accuracy, "accuracy", ACCURACY_WORDS, report);
     let every = raw.sync.map(|node| sync(node, report));
     let ahead = raw.max_ahead.map(|node| max_ahead(node, report));
     let shards = raw.shards.map(|node| shards(node, report));
-    let hot = raw.hot.map(|node| word(Some(node), "hot", WHEN_HOT, report));
+    let hot = raw.hot.map(|node| word(Some(node), "hot", HOT_WORDS, report));
     let chosen = chosen?;
     // A key that belongs to another word is an error, whatever its value.
     let is_exact = chosen == Accuracy::Exact;
     let is_synced = matches!(chosen, Accuracy::Synced(_));
-    let strays = [
+    let dependent_keys = [
         (raw.sync, "sync", "synced", is_synced),
         (raw.max_ahead, "max_ahead", "synced", is_synced),
         (raw.shards, "shards", "exact", is_exact),
         (raw.hot, "hot", "exact", is_exact),
     ];
     let mut fits = true;
-    for (node, key, wanted, is_chosen) in strays {
+    for (node, key, wanted, is_chosen) in dependent_keys {
         if let Some(node) = node.filter(|_| !is_chosen) {
             report.add(node.at, format!("{key} needs accuracy {wanted}, found {}", chosen.name()));
             fits = false;
@@ -284,10 +285,10 @@ fn accuracy(raw: &RawRule<'_>, report: &mut Report) -> Option<Accuracy> {
         report.add(node.at, "hot must stand alone, found it beside shards");
         fits = false;
     }
-    let (every, ahead) = (transposed(every)?, transposed(ahead)?);
-    let (shards, hot) = (transposed(shards)?, transposed(hot)?);
+    let (every, ahead) = (transpose(every)?, transpose(ahead)?);
+    let (shards, hot) = (transpose(shards)?, transpose(hot)?);
     let accuracy = match chosen {
-        Accuracy::Synced(_) => Accuracy::Synced(Synced {
+        Accuracy::Synced(_) => Accuracy::Synced(SyncSettings {
             every: every.unwrap_or_default(),
             max_ahead: ahead.unwrap_or_default(),
         }),
@@ -302,94 +303,95 @@ fn check_accuracy(
     accuracy: Accuracy,
     raw: &RawRule<'_>,
     limit: &Limit,
-    tiers: Option<&Tiers>,
+    tiers: Option<&TierLimits>,
     overrides: &[Override],
-    report: &mut Report,
+    report: &mut ErrorReport,
 ) -> Option<()> {
-    let others = tiers.into_iter().flat_map(Tiers::iter).map(|(_, limit)| &**limit);
+    let others = tiers.into_iter().flat_map(TierLimits::iter).map(|(_, limit)| &**limit);
     let others = others.chain(overrides.iter().map(|item| &**item.limit()));
-    let wrong = std::iter::once(limit).chain(others).find_map(|limit| accuracy.suits(limit).err());
+    let wrong =
+        std::iter::once(limit).chain(others).find_map(|limit| accuracy.check_limit(limit).err());
     let node = raw.shards.or(raw.hot).or(raw.accuracy);
     match (wrong, node) {
-        (Some(wrong), Some(node)) => noted(Err(wrong), node, report),
+        (Some(wrong), Some(node)) => or_report(Err(wrong), node, report),
         _ => Some(()),
     }
 }
 
-/// `Some(None)` if the key is absent, `None` if its value could not be read.
-fn transposed<T>(read: Option<Option<T>>) -> Option<Option<T>> {
+/// Returns `Some(None)` if the key is absent, `None` if its value could not be read.
+fn transpose<T>(read: Option<Option<T>>) -> Option<Option<T>> {
     match read {
         Some(value) => value.map(Some),
         None => Some(None),
     }
 }
 
-fn sync(node: &Node<'_>, report: &mut Report) -> Option<Every> {
+fn sync(node: &YamlNode<'_>, report: &mut ErrorReport) -> Option<SyncInterval> {
     let written = text(node, "sync", report)?;
     let span = window_of(written.trim()).map_err(|error| format!("sync: {error}"));
-    let span = noted(span, node, report)?;
-    let (least, most) = Every::RANGE;
-    let every = Every::new(span)
-        .ok_or_else(|| format!("sync must be {least} to {most}, found {}", node.shown()));
-    noted(every, node, report)
+    let span = or_report(span, node, report)?;
+    let (least, most) = SyncInterval::RANGE;
+    let every = SyncInterval::new(span)
+        .ok_or_else(|| format!("sync must be {least} to {most}, found {}", node.describe()));
+    or_report(every, node, report)
 }
 
-fn max_ahead(node: &Node<'_>, report: &mut Report) -> Option<MaxAhead> {
-    if node.text() == Some(UNBOUNDED) {
+fn max_ahead(node: &YamlNode<'_>, report: &mut ErrorReport) -> Option<MaxAhead> {
+    if node.text() == Some(UNBOUNDED_WORD) {
         return Some(MaxAhead::Unbounded);
     }
     let tokens = node.text().and_then(|text| text.replace('_', "").parse().ok());
     if let Some(tokens) = tokens.filter(|tokens| *tokens > 0) {
         return Some(MaxAhead::Tokens(tokens));
     }
-    let found = node.shown();
-    report.add(node.at, format!("max_ahead must be 1 or more, or {UNBOUNDED}, found {found}"));
+    let found = node.describe();
+    report.add(node.at, format!("max_ahead must be 1 or more, or {UNBOUNDED_WORD}, found {found}"));
     None
 }
 
-fn shards(node: &Node<'_>, report: &mut Report) -> Option<u8> {
-    let (least, most) = Accuracy::SHARDS;
+fn shards(node: &YamlNode<'_>, report: &mut ErrorReport) -> Option<u8> {
+    let (least, most) = Accuracy::SHARD_RANGE;
     let parts = whole(node, "shards", report)?;
     let parts = u8::try_from(parts).ok().filter(|parts| (least..=most).contains(parts));
     if parts.is_none() {
-        let found = node.shown();
+        let found = node.describe();
         report.add(node.at, format!("shards must be {least} to {most}, found {found}"));
     }
     parts
 }
 
 /// Reads `{after: 10x, within: 1m, block: 10m}`.
-fn penalty(node: &Node<'_>, report: &mut Report) -> Option<Penalty> {
+fn penalty(node: &YamlNode<'_>, report: &mut ErrorReport) -> Option<Penalty> {
     let [after, within, block] = keys(node, "penalty", ["after", "within", "block"], report)?;
     let after = required(after, "penalty.after", node.at, report).and_then(|node| {
         let text = text(node, "penalty.after", report)?;
-        noted(text.parse::<After>(), node, report)
+        or_report(text.parse::<DenialThreshold>(), node, report)
     });
     let within = required(within, "penalty.within", node.at, report)
         .and_then(|node| span(node, "penalty.within", report));
     let block = required(block, "penalty.block", node.at, report)
         .and_then(|node| span(node, "penalty.block", report));
-    noted(Penalty::new(after?, within?, block?), node, report)
+    or_report(Penalty::new(after?, within?, block?), node, report)
 }
 
-fn span(node: &Node<'_>, what: &str, report: &mut Report) -> Option<Span> {
+fn span(node: &YamlNode<'_>, what: &str, report: &mut ErrorReport) -> Option<Span> {
     let text = text(node, what, report)?;
-    noted(window_of(text.trim()).map_err(|error| format!("{what}: {error}")), node, report)
+    or_report(window_of(text.trim()).map_err(|error| format!("{what}: {error}")), node, report)
 }
 
 /// Reads `10%`; `per` is `None` if it could not be read.
 fn rollout(
-    node: Option<&Node<'_>>,
-    per: Option<&[Chain]>,
-    report: &mut Report,
+    node: Option<&YamlNode<'_>>,
+    per: Option<&[AttributeChain]>,
+    report: &mut ErrorReport,
 ) -> Option<Option<Rollout>> {
     let Some(node) = node else {
         return Some(None);
     };
-    if per.is_some_and(<[Chain]>::is_empty) {
+    if per.is_some_and(<[AttributeChain]>::is_empty) {
         report.add(node.at, ROLLOUT_NEEDS_PER);
         return None;
     }
     let text = text(node, "rollout", report)?;
-    noted(text.parse::<Rollout>(), node, report).map(Some)
+    or_report(text.parse::<Rollout>(), node, report).map(Some)
 }

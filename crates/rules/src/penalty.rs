@@ -6,27 +6,27 @@ use std::str::FromStr;
 use thiserror::Error;
 use tidegate_core::{Limit, Quota, Span};
 
-/// Blocks a client after too many denied requests.
+/// A block of a client after too many denied requests.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Limit, Quota, Span};
-/// use tidegate_rules::{After, Penalty};
+/// use tidegate_rules::{DenialThreshold, Penalty};
 ///
-/// let penalty = Penalty::new(After::Times(10), Span::MINUTE, Span::HOUR)?;
+/// let penalty = Penalty::new(DenialThreshold::Times(10), Span::MINUTE, Span::HOUR)?;
 /// let limit = Limit::new(Algorithm::TokenBucket, Quota::per_second(20))?;
 /// assert_eq!(penalty.threshold(&limit, 1), 200);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Penalty {
-    after: After,
+    after: DenialThreshold,
     within: Span,
     block: Span,
 }
 
 /// The number of denied requests that leads to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum After {
+pub enum DenialThreshold {
     /// This number.
     Denials(u64),
     /// This many times the capacity of the client's limit.
@@ -34,12 +34,12 @@ pub enum After {
 }
 
 impl Penalty {
-    /// A penalty that blocks a client for `block` after too many denials within `within`.
+    /// Creates a penalty that blocks a client for `block` after too many denials within `within`.
     ///
     /// # Errors
     /// One of the numbers is zero or too large.
-    pub fn new(after: After, within: Span, block: Span) -> Result<Self, PenaltyError> {
-        let (After::Denials(count) | After::Times(count)) = after;
+    pub fn new(after: DenialThreshold, within: Span, block: Span) -> Result<Self, PenaltyError> {
+        let (DenialThreshold::Denials(count) | DenialThreshold::Times(count)) = after;
         if count == 0 || count > Quota::MAX_AMOUNT {
             return Err(PenaltyError::After { found: count.to_string() });
         }
@@ -51,50 +51,50 @@ impl Penalty {
         Ok(Self { after, within, block })
     }
 
-    /// The number of denied requests that leads to a block.
+    /// Returns the number of denied requests that leads to a block.
     #[must_use]
-    pub fn after(&self) -> After {
+    pub fn after(&self) -> DenialThreshold {
         self.after
     }
 
-    /// The time within which they are counted.
+    /// Returns the time within which denied requests are counted.
     #[must_use]
     pub fn within(&self) -> Span {
         self.within
     }
 
-    /// The duration of a block.
+    /// Returns the duration of a block.
     #[must_use]
     pub fn block(&self) -> Span {
         self.block
     }
 
-    /// The number of requests under `limit` that one of `fleet_size` nodes has to deny before it blocks: its
+    /// Returns the number of requests under `limit` that one of `fleet_size` nodes has to deny before it blocks: its
     /// even share of the total, at least one.
     #[must_use]
     pub fn threshold(&self, limit: &Limit, fleet_size: u64) -> u64 {
         let all = match self.after {
-            After::Denials(count) => count,
-            After::Times(times) => times.saturating_mul(limit.capacity()),
+            DenialThreshold::Denials(count) => count,
+            DenialThreshold::Times(times) => times.saturating_mul(limit.capacity()),
         };
         all.div_ceil(fleet_size.max(1)).clamp(1, Quota::MAX_AMOUNT)
     }
 
-    /// The penalty of a client with this limit: `10 min after 200 denied requests within 60 s (10
+    /// Returns the penalty of a client with this limit: `10 min after 200 denied requests within 60 s (10
     /// times the limit)`.
     #[must_use]
-    pub fn words(&self, limit: &Limit) -> String {
+    pub fn describe(&self, limit: &Limit) -> String {
         let (count, within, block) = (self.threshold(limit, 1), self.within, self.block);
         let requests = if count == 1 { "request" } else { "requests" };
-        let mut words = format!("{block} after {count} denied {requests} within {within}");
-        if let After::Times(times) = self.after {
-            words.push_str(&format!(" ({times} times the limit)"));
+        let mut text = format!("{block} after {count} denied {requests} within {within}");
+        if let DenialThreshold::Times(times) = self.after {
+            text.push_str(&format!(" ({times} times the limit)"));
         }
-        words
+        text
     }
 }
 
-impl FromStr for After {
+impl FromStr for DenialThreshold {
     type Err = PenaltyError;
 
     /// Reads `500` or `10x`; underscores may group digits.
@@ -113,7 +113,7 @@ impl FromStr for After {
 }
 
 /// `500` or `10x`.
-impl fmt::Display for After {
+impl fmt::Display for DenialThreshold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Denials(count) => write!(f, "{count}"),
@@ -126,7 +126,7 @@ impl fmt::Display for After {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PenaltyError {
-    /// The number of denied requests is no number, or out of range.
+    /// The number of denied requests is not a number, or is out of range.
     #[error(
         "penalty.after must be a number of denied requests like 500, or of times the limit like 10x, found {found:?}"
     )]
@@ -159,38 +159,39 @@ mod tests {
     }
 
     #[test]
-    fn every_node_of_a_fleet_has_its_share_of_the_threshold() {
-        let penalty = Penalty::new(After::Times(10), Span::MINUTE, Span::HOUR).unwrap();
+    fn penalty_threshold_is_divided_among_the_nodes() {
+        let penalty = Penalty::new(DenialThreshold::Times(10), Span::MINUTE, Span::HOUR).unwrap();
         let shares = |amount| [1, 3, 1_000].map(|nodes| penalty.threshold(&limit(amount), nodes));
         assert_eq!(shares(100), [1_000, 334, 1]);
-        // A limit of nothing denies everything, and the first denial is too many.
+        // A limit of 0 denies every request, and the first denial reaches the threshold.
         assert_eq!(shares(0), [1, 1, 1]);
         assert_eq!(penalty.threshold(&limit(Quota::MAX_AMOUNT), 1), Quota::MAX_AMOUNT);
-        let penalty = Penalty::new(After::Denials(7), Span::MINUTE, Span::HOUR).unwrap();
+        let penalty = Penalty::new(DenialThreshold::Denials(7), Span::MINUTE, Span::HOUR).unwrap();
         assert_eq!(penalty.threshold(&limit(100), 2), 4);
     }
 
     #[test]
-    fn numbers_that_mean_nothing_are_refused() {
+    fn penalty_with_an_invalid_number_is_rejected() {
         for text in ["", "x", "0", "0x", "-1", "+1", "10 x", "1.5x", "10X", "99999999999999999999"]
         {
-            assert!(text.parse::<After>().is_err(), "{text:?}");
+            assert!(text.parse::<DenialThreshold>().is_err(), "{text:?}");
         }
-        assert_eq!("1_000".parse(), Ok(After::Denials(1_000)));
-        assert_eq!("10x".parse(), Ok(After::Times(10)));
-        assert!(Penalty::new(After::Times(0), Span::MINUTE, Span::HOUR).is_err());
-        let error = Penalty::new(After::Times(1), Span::ZERO, Span::HOUR).unwrap_err();
+        assert_eq!("1_000".parse(), Ok(DenialThreshold::Denials(1_000)));
+        assert_eq!("10x".parse(), Ok(DenialThreshold::Times(10)));
+        assert!(Penalty::new(DenialThreshold::Times(0), Span::MINUTE, Span::HOUR).is_err());
+        let error = Penalty::new(DenialThreshold::Times(1), Span::ZERO, Span::HOUR).unwrap_err();
         assert_eq!(error.to_string(), "penalty.within must be from 1 ms to 3650 days, found 0 s");
     }
 
     #[test]
-    fn a_penalty_is_told_in_words() {
-        let penalty = Penalty::new(After::Times(10), Span::MINUTE, Span::from_secs(600)).unwrap();
+    fn penalty_description_contains_threshold_window_and_block() {
+        let penalty =
+            Penalty::new(DenialThreshold::Times(10), Span::MINUTE, Span::from_secs(600)).unwrap();
         assert_eq!(
-            penalty.words(&limit(5)),
+            penalty.describe(&limit(5)),
             "10 min after 50 denied requests within 60 s (10 times the limit)"
         );
-        let penalty = Penalty::new(After::Denials(1), Span::HOUR, Span::DAY).unwrap();
-        assert_eq!(penalty.words(&limit(5)), "24 h after 1 denied request within 60 min");
+        let penalty = Penalty::new(DenialThreshold::Denials(1), Span::HOUR, Span::DAY).unwrap();
+        assert_eq!(penalty.describe(&limit(5)), "24 h after 1 denied request within 60 min");
     }
 }

@@ -1,4 +1,4 @@
-//! The attributes whose values name the client of a rule.
+//! The attributes that name the client of a rule.
 
 use std::fmt;
 
@@ -8,15 +8,15 @@ use tidegate_core::{Part, Request};
 use crate::condition::present;
 use crate::error::quote;
 
-/// Attributes of which the first present one names the client: `user | api_key | ip`.
+/// A chain of attributes, the first present one of which names the client: `user | api_key | ip`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain {
+pub struct AttributeChain {
     attributes: SmallVec<[Box<str>; 1]>,
     text: Box<str>,
 }
 
-impl Chain {
-    /// Most attributes of one chain.
+impl AttributeChain {
+    /// Maximum number of attributes in one chain.
     pub const MAX_ALTERNATIVES: usize = 16;
 
     /// Reads `user | api_key | ip`.
@@ -36,26 +36,30 @@ impl Chain {
         Ok(Self { attributes, text })
     }
 
-    /// The attributes, the preferred one first.
+    /// Returns the attributes, the preferred one first.
     pub fn attributes(&self) -> impl ExactSizeIterator<Item = &str> {
         self.attributes.iter().map(|attribute| &**attribute)
     }
 
-    /// The chain as text, with normalised spaces.
+    /// Returns the chain as text, with normalised spaces.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The first attribute that the request has and that is not empty.
+    /// Returns the first attribute that the request has and that is not empty.
     #[must_use]
-    pub fn pick<'a>(&'a self, request: &'a Request<'_>) -> Option<Picked<'a>> {
+    pub fn pick<'a>(&'a self, request: &'a Request<'_>) -> Option<PickedAttribute<'a>> {
         (0..).zip(&self.attributes).find_map(|(alternative, attribute)| {
-            present(request, attribute).map(|value| Picked { alternative, attribute, value })
+            present(request, attribute).map(|value| PickedAttribute {
+                alternative,
+                attribute,
+                value,
+            })
         })
     }
 
-    /// The request's part of the key: the first value present, or [`Part::Absent`].
+    /// Returns the request's part of the key: the first value present, or [`Part::Absent`].
     #[inline]
     pub(crate) fn part<'q>(&self, request: &'q Request<'_>) -> Part<'q> {
         for (alternative, attribute) in (0..).zip(&self.attributes) {
@@ -67,7 +71,7 @@ impl Chain {
     }
 }
 
-impl fmt::Display for Chain {
+impl fmt::Display for AttributeChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -75,7 +79,7 @@ impl fmt::Display for Chain {
 
 /// The attribute of a chain that names the client of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Picked<'a> {
+pub struct PickedAttribute<'a> {
     /// Its position in the chain.
     pub alternative: u16,
     /// Its name.

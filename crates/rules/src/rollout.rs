@@ -1,8 +1,8 @@
 //! The share of its clients that a rule or an override applies to.
 //!
-//! A client gets a number by a hash of the rule's name and of the values that name the client, and of nothing else:
-//! every node computes the same number, whatever its secret, before and after a restart. The client is included if
-//! the number is below the share, so that a larger share includes all clients of a smaller one.
+//! The position of a client is a hash of the rule's name and of the values that name the client, and of nothing else:
+//! every node computes the same position, before and after a restart. The client is included if
+//! the position is below the share, so that a larger share includes all clients of a smaller one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,40 +29,40 @@ pub struct Rollout {
 
 impl Rollout {
     /// No client.
-    pub const NOBODY: Self = Self { per_million: 0 };
+    pub const NO_CLIENTS: Self = Self { per_million: 0 };
     /// Every client.
-    pub const EVERYBODY: Self = Self { per_million: MILLION };
+    pub const ALL_CLIENTS: Self = Self { per_million: MILLION };
 
-    /// A share of so many clients in a million; `None` for more than a million.
+    /// Creates a share of `per_million` clients in a million; `None` for more than a million.
     #[must_use]
-    pub const fn of_million(per_million: u32) -> Option<Self> {
+    pub const fn from_millionths(per_million: u32) -> Option<Self> {
         if per_million <= MILLION { Some(Self { per_million }) } else { None }
     }
 
-    /// The number of clients in a million.
+    /// Returns the number of clients in a million.
     #[must_use]
     pub const fn per_million(self) -> u32 {
         self.per_million
     }
 
-    /// Whether the share includes a client.
-    pub(crate) fn takes(self, draw: Draw) -> bool {
-        draw.0 < self.per_million
+    /// Returns whether the share includes a client.
+    pub(crate) fn includes(self, position: RolloutPosition) -> bool {
+        position.0 < self.per_million
     }
 }
 
 const MILLION: u32 = 1_000_000;
 /// Millionths in one percent.
-const PERCENT: u32 = 10_000;
-/// Digits after the point, as many as millionths have in percent.
-const DECIMALS: usize = 4;
+const MILLIONTHS_PER_PERCENT: u32 = 10_000;
+/// Maximum number of digits after the decimal point: the resolution of a millionth in percent.
+const MAX_DECIMALS: usize = 4;
 
-/// The number of a client among a million, the same for every share of one rule.
+/// The position of a client among a million, the same for every share of one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Draw(u32);
+pub(crate) struct RolloutPosition(u32);
 
-impl Draw {
-    /// The number of the client that these parts name under a rule.
+impl RolloutPosition {
+    /// Returns the position of the client that these parts name under a rule.
     ///
     /// Changing the hashed bytes would move every client of every rollout.
     pub(crate) fn of<'p>(rule: &str, parts: impl IntoIterator<Item = Part<'p>>) -> Self {
@@ -70,10 +70,10 @@ impl Draw {
         hasher.update(b"tidegate rollout 1\n");
         Part::first(rule.as_bytes()).hash_into(&mut hasher);
         parts.into_iter().for_each(|part| part.hash_into(&mut hasher));
-        let mut cut = [0; 8];
-        hasher.finalize_xof().fill(&mut cut);
+        let mut prefix = [0; 8];
+        hasher.finalize_xof().fill(&mut prefix);
         // The hash as a fraction of its range, in millionths.
-        let scaled = (u128::from(u64::from_le_bytes(cut)) * u128::from(MILLION)) >> 64;
+        let scaled = (u128::from(u64::from_le_bytes(prefix)) * u128::from(MILLION)) >> 64;
         Self(u32::try_from(scaled).unwrap_or(MILLION - 1))
     }
 }
@@ -91,28 +91,30 @@ impl FromStr for Rollout {
             None => (number, ""),
         };
         let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        if !digits(whole) || !digits(decimals) || decimals.len() > DECIMALS {
+        if !digits(whole) || !digits(decimals) || decimals.len() > MAX_DECIMALS {
             return Err(bad());
         }
-        let parts = format!("{decimals:0<DECIMALS$}").parse().ok();
-        let whole = whole.parse::<u32>().ok().and_then(|whole| whole.checked_mul(PERCENT));
+        let parts = format!("{decimals:0<MAX_DECIMALS$}").parse().ok();
+        let whole =
+            whole.parse::<u32>().ok().and_then(|whole| whole.checked_mul(MILLIONTHS_PER_PERCENT));
         let sum = whole.zip(parts).and_then(|(whole, parts)| whole.checked_add(parts));
-        sum.and_then(Self::of_million).ok_or_else(bad)
+        sum.and_then(Self::from_millionths).ok_or_else(bad)
     }
 }
 
 /// `10%`, `0.5%`.
 impl fmt::Display for Rollout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (whole, parts) = (self.per_million / PERCENT, self.per_million % PERCENT);
+        let (whole, parts) =
+            (self.per_million / MILLIONTHS_PER_PERCENT, self.per_million % MILLIONTHS_PER_PERCENT);
         match parts {
             0 => write!(f, "{whole}%"),
-            _ => write!(f, "{whole}.{}%", format!("{parts:0DECIMALS$}").trim_end_matches('0')),
+            _ => write!(f, "{whole}.{}%", format!("{parts:0MAX_DECIMALS$}").trim_end_matches('0')),
         }
     }
 }
 
-/// The text is no share.
+/// The error of a text that is not a share.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "rollout must be from 0% to 100%, like 10% or 0.5%, with at most 4 decimals, found {found}"
@@ -127,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_prints_as_it_is_read() {
+    fn rollout_is_printed_as_it_is_parsed() {
         for (text, per_million) in [
             ("0%", 0),
             ("0.0001%", 1),
@@ -163,20 +165,21 @@ mod tests {
         }
     }
 
-    /// The numbers must not change between releases: an included client stays included.
+    /// A release must not change the positions: an included client stays included.
     #[test]
-    fn a_client_draws_the_same_number_in_every_release() {
-        let draw = |rule, parts: &[Part<'_>]| Draw::of(rule, parts.iter().copied()).0;
+    fn rollout_position_of_a_client_is_stable_across_releases() {
+        let position =
+            |rule, parts: &[Part<'_>]| RolloutPosition::of(rule, parts.iter().copied()).0;
         let second = Part::Value { alternative: 1, value: b"alice" };
-        let drawn = [
-            draw("api", &[Part::first(b"alice")]),
-            draw("api", &[second]),
-            draw("login", &[Part::first(b"alice")]),
-            draw("api", &[Part::Absent]),
-            draw("api", &[Part::first(b"")]),
-            draw("api", &[Part::first(b"al"), Part::first(b"ice")]),
-            draw("apialice", &[]),
+        let positions = [
+            position("api", &[Part::first(b"alice")]),
+            position("api", &[second]),
+            position("login", &[Part::first(b"alice")]),
+            position("api", &[Part::Absent]),
+            position("api", &[Part::first(b"")]),
+            position("api", &[Part::first(b"al"), Part::first(b"ice")]),
+            position("apialice", &[]),
         ];
-        assert_eq!(drawn, [135_656, 527_534, 975_240, 236_108, 572_519, 830_431, 568_682]);
+        assert_eq!(positions, [135_656, 527_534, 975_240, 236_108, 572_519, 830_431, 568_682]);
     }
 }

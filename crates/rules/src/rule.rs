@@ -7,12 +7,12 @@ use tidegate_core::{Algorithm, Limit, Part, Quota, QuotaError, Request, Timestam
 
 use crate::accuracy::Accuracy;
 use crate::canonical::CanonicalRule;
-use crate::condition::{Condition, Mismatch, present};
+use crate::condition::{Condition, RuleMismatch, present};
 use crate::error::{RuleError, quote};
-use crate::limits::{Applied, Because, Override, Overrides, Tiers};
+use crate::limits::{AppliedLimit, LimitOrigin, Override, OverrideList, TierLimits};
 use crate::penalty::Penalty;
-use crate::per::Chain;
-use crate::rollout::{Draw, Rollout};
+use crate::per::AttributeChain;
+use crate::rollout::{Rollout, RolloutPosition};
 
 /// The effect of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -27,7 +27,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The word for it in a rules document.
+    /// Returns the word in a rules document.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl Mode {
     }
 }
 
-/// The answer of a rule while its store is unavailable.
+/// The decision of a rule while its store is unavailable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreFailure {
     /// Allows the request.
@@ -51,7 +51,7 @@ pub enum OnStoreFailure {
 }
 
 impl OnStoreFailure {
-    /// The word for it in a rules document.
+    /// Returns the word in a rules document.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -68,10 +68,10 @@ impl OnStoreFailure {
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Quota};
-/// use tidegate_rules::{Condition, Rule, RuleSet, Test};
+/// use tidegate_rules::{Condition, Rule, RuleSet, ValueTest};
 ///
 /// let rule = Rule::new("api", Algorithm::TokenBucket, Quota::per_second(100))?
-///     .with_condition(Condition::new("path", Test::like("/v1/**")))
+///     .with_condition(Condition::new("path", ValueTest::like("/v1/**")))
 ///     .with_per("user | ip")?;
 /// let rules = RuleSet::new(vec![rule]).unwrap();
 /// assert_eq!(rules.rules()[0].per()[0].as_str(), "user | ip");
@@ -81,11 +81,11 @@ impl OnStoreFailure {
 pub struct Rule {
     pub(crate) name: Arc<str>,
     pub(crate) conditions: Vec<Condition>,
-    pub(crate) per: Vec<Chain>,
+    pub(crate) per: Vec<AttributeChain>,
     pub(crate) algorithm: Algorithm,
     pub(crate) limit: Arc<Limit>,
-    pub(crate) tiers: Option<Tiers>,
-    pub(crate) overrides: Overrides,
+    pub(crate) tiers: Option<TierLimits>,
+    pub(crate) overrides: OverrideList,
     pub(crate) accuracy: Accuracy,
     pub(crate) on_store_failure: OnStoreFailure,
     pub(crate) mode: Mode,
@@ -94,23 +94,23 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Longest name in characters.
-    pub const MAX_NAME: usize = 64;
-    /// Most conditions of one `match`.
+    /// Maximum length of a name.
+    pub const MAX_NAME_CHARS: usize = 64;
+    /// Maximum number of conditions in one `match`.
     pub const MAX_CONDITIONS: usize = 64;
-    /// Most alternatives of one condition.
+    /// Maximum number of alternatives in one condition.
     pub const MAX_ALTERNATIVES: usize = 100_000;
-    /// Longest value or pattern of a condition, and longest name of a tier, in bytes.
-    pub const MAX_VALUE: usize = 1024;
-    /// Most entries of `per`.
-    pub const MAX_PER: usize = 16;
-    /// Most tiers.
+    /// Maximum length of a condition's value or pattern, and of a tier's name.
+    pub const MAX_VALUE_BYTES: usize = 1024;
+    /// Maximum number of entries in `per`.
+    pub const MAX_PER_ENTRIES: usize = 16;
+    /// Maximum number of tiers.
     pub const MAX_TIERS: usize = 1_000;
 
-    /// A rule for every request, with one bucket for all of them.
+    /// Creates a rule for every request, with one bucket for all of them.
     ///
     /// # Errors
-    /// The name or the limit can't be used.
+    /// The name or the limit is invalid.
     pub fn new(name: &str, algorithm: Algorithm, quota: Quota) -> Result<Self, RuleError> {
         let wrong = |message: String| RuleError::in_code(name, message);
         check_name(name).map_err(wrong)?;
@@ -126,7 +126,7 @@ impl Rule {
             algorithm,
             limit,
             tiers: None,
-            overrides: Overrides::default(),
+            overrides: OverrideList::default(),
             accuracy: Accuracy::default(),
             on_store_failure: OnStoreFailure::default(),
             mode: Mode::default(),
@@ -135,31 +135,31 @@ impl Rule {
         }
     }
 
-    /// The same rule for only those requests that satisfy one more condition.
+    /// Returns the same rule for only those requests that satisfy one more condition.
     #[must_use]
     pub fn with_condition(mut self, condition: Condition) -> Self {
         self.conditions.push(condition);
         self
     }
 
-    /// The same rule, counting clients separately by one more attribute or chain: `user | ip`.
+    /// Returns the same rule, counting clients separately by one more attribute or chain: `user | ip`.
     ///
     /// # Errors
-    /// The text is no chain of attribute names, or there are too many.
+    /// The text is not a chain of attribute names, or the rule has too many entries.
     pub fn with_per(mut self, text: &str) -> Result<Self, RuleError> {
         let wrong = |message: String| RuleError::in_code(&self.name, message);
-        let chain = Chain::parse(text).map_err(wrong)?;
-        if self.per.len() == Self::MAX_PER {
-            return Err(wrong(format!("per must have at most {} entries", Self::MAX_PER)));
+        let chain = AttributeChain::parse(text).map_err(wrong)?;
+        if self.per.len() == Self::MAX_PER_ENTRIES {
+            return Err(wrong(format!("per must have at most {} entries", Self::MAX_PER_ENTRIES)));
         }
         self.per.push(chain);
         Ok(self)
     }
 
-    /// The same rule with a limit for each value of the attribute `by`.
+    /// Returns the same rule with a limit for each value of the attribute `by`.
     ///
     /// # Errors
-    /// One of the limits can't be used with the rule's algorithm.
+    /// One of the limits is invalid with the rule's algorithm.
     pub fn with_tiers<'t>(
         mut self,
         by: &str,
@@ -170,14 +170,14 @@ impl Rule {
             .map(|(name, quota)| Ok((name.into(), Arc::new(Limit::new(self.algorithm, quota)?))))
             .collect();
         let limits = limits.map_err(|error| RuleError::in_code(&self.name, error.to_string()))?;
-        self.tiers = Some(Tiers::new(by, limits));
+        self.tiers = Some(TierLimits::new(by, limits));
         Ok(self)
     }
 
-    /// The same rule with other limits for some requests; the first override that matches applies.
+    /// Returns the same rule with other limits for some requests; the first override that matches applies.
     ///
     /// # Errors
-    /// One of the limits can't be used with the rule's algorithm.
+    /// One of the limits is invalid with the rule's algorithm.
     pub fn with_overrides(
         mut self,
         overrides: impl IntoIterator<Item = (Vec<Condition>, Quota, Option<Timestamp>)>,
@@ -194,21 +194,21 @@ impl Rule {
             })
             .collect();
         let items = items.map_err(|error| RuleError::in_code(&self.name, error.to_string()))?;
-        self.overrides = Overrides::new(items);
+        self.overrides = OverrideList::new(items);
         Ok(self)
     }
 
-    /// The same rule for only a share of its clients.
+    /// Returns the same rule for only a share of its clients.
     ///
     /// # Errors
-    /// The rule has no `per` yet, so that there are no clients to choose from.
+    /// The rule has no `per` yet: it does not distinguish clients.
     pub fn with_rollout(mut self, share: Rollout) -> Result<Self, RuleError> {
         self.check_clients()?;
         self.rollout = Some(share);
         Ok(self)
     }
 
-    /// The same rule with one override limited to a share of the rule's clients.
+    /// Returns the same rule with one override limited to a share of the rule's clients.
     ///
     /// # Errors
     /// The rule has no `per` yet, or no override with this index.
@@ -234,19 +234,19 @@ impl Rule {
         }
     }
 
-    /// The same rule in another mode.
+    /// Returns the same rule in another mode.
     #[must_use]
     pub fn with_mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// The same rule with another accuracy where nodes share a store.
+    /// Returns the same rule with another accuracy where nodes share a store.
     ///
     /// # Errors
     /// The accuracy does not suit one of the limits.
     pub fn with_accuracy(mut self, accuracy: Accuracy) -> Result<Self, RuleError> {
-        let wrong = self.limits().find_map(|limit| accuracy.suits(limit).err());
+        let wrong = self.limits().find_map(|limit| accuracy.check_limit(limit).err());
         if let Some(wrong) = wrong {
             return Err(RuleError::in_code(&self.name, wrong));
         }
@@ -254,21 +254,21 @@ impl Rule {
         Ok(self)
     }
 
-    /// All limits of the rule.
+    /// Returns all limits of the rule.
     fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
-        let tiers = self.tiers.iter().flat_map(Tiers::iter).map(|(_, limit)| limit);
+        let tiers = self.tiers.iter().flat_map(TierLimits::iter).map(|(_, limit)| limit);
         let overrides = self.overrides.as_slice().iter().map(Override::limit);
         std::iter::once(&self.limit).chain(tiers).chain(overrides)
     }
 
-    /// The same rule with another answer while the store is unavailable.
+    /// Returns the same rule with another decision while the store is unavailable.
     #[must_use]
     pub fn with_on_store_failure(mut self, answer: OnStoreFailure) -> Self {
         self.on_store_failure = answer;
         self
     }
 
-    /// The same rule with a penalty for clients that continue after they were denied.
+    /// Returns the same rule with a penalty for clients that continue after they were denied.
     ///
     /// # Errors
     /// The rule has no `per` yet: the penalty would block all clients.
@@ -280,80 +280,80 @@ impl Rule {
         Ok(self)
     }
 
-    /// The name, unique in the set.
+    /// Returns the name, unique in the set.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The name, shared without a copy.
+    /// Returns the name, shared without a copy.
     #[must_use]
     #[inline]
     pub fn shared_name(&self) -> Arc<str> {
         Arc::clone(&self.name)
     }
 
-    /// The conditions that a request must satisfy; none means every request.
+    /// Returns the conditions that a request must satisfy; none means every request.
     #[must_use]
     pub fn conditions(&self) -> &[Condition] {
         &self.conditions
     }
 
-    /// The attributes that name a client; none means one bucket for all.
+    /// Returns the attributes that name a client; none means one bucket for all.
     #[must_use]
-    pub fn per(&self) -> &[Chain] {
+    pub fn per(&self) -> &[AttributeChain] {
         &self.per
     }
 
-    /// The algorithm of all limits of the rule.
+    /// Returns the algorithm of all limits of the rule.
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// The limit for a request without a tier and an override.
+    /// Returns the limit for a request without a tier and an override.
     #[must_use]
     pub fn limit(&self) -> &Arc<Limit> {
         &self.limit
     }
 
-    /// The limits by tier, if there are any.
+    /// Returns the limits by tier, if there are any.
     #[must_use]
-    pub fn tiers(&self) -> Option<&Tiers> {
+    pub fn tiers(&self) -> Option<&TierLimits> {
         self.tiers.as_ref()
     }
 
-    /// The overrides in the order of the document.
+    /// Returns the overrides in the order of the document.
     #[must_use]
     pub fn overrides(&self) -> &[Override] {
         self.overrides.as_slice()
     }
 
-    /// The accuracy of the limit where nodes share a store.
+    /// Returns the accuracy of the limit where nodes share a store.
     #[must_use]
     pub fn accuracy(&self) -> Accuracy {
         self.accuracy
     }
 
-    /// The answer while the store is unavailable.
+    /// Returns the decision while the store is unavailable.
     #[must_use]
     pub fn on_store_failure(&self) -> OnStoreFailure {
         self.on_store_failure
     }
 
-    /// The effect of the rule.
+    /// Returns the effect of the rule.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The share of its clients that the rule applies to; `None` is all of them.
+    /// Returns the share of its clients that the rule applies to; `None` is all of them.
     #[must_use]
     pub fn rollout(&self) -> Option<Rollout> {
         self.rollout
     }
 
-    /// The penalty for a client that continues after it was denied.
+    /// Returns the penalty for a client that continues after it was denied.
     #[must_use]
     pub fn penalty(&self) -> Option<&Penalty> {
         self.penalty.as_ref()
@@ -364,14 +364,14 @@ impl Rule {
     /// # Errors
     /// The first reason why it does not.
     #[inline]
-    pub fn matches<'a>(&'a self, request: &'a Request<'_>) -> Result<(), Mismatch<'a>> {
+    pub fn matches<'a>(&'a self, request: &'a Request<'_>) -> Result<(), RuleMismatch<'a>> {
         if self.mode == Mode::Off {
-            return Err(Mismatch::Off);
+            return Err(RuleMismatch::Off);
         }
         for condition in &self.conditions {
             let found = present(request, condition.attribute());
             if !condition.test().passes(found) {
-                return Err(Mismatch::Condition {
+                return Err(RuleMismatch::Condition {
                     attribute: condition.attribute(),
                     found,
                     wanted: condition.test(),
@@ -379,47 +379,50 @@ impl Rule {
             }
         }
         match self.rollout {
-            Some(share) if !share.takes(self.draw(request)) => Err(Mismatch::Rollout(share)),
+            Some(share) if !share.includes(self.rollout_position(request)) => {
+                Err(RuleMismatch::Rollout(share))
+            }
             _ => Ok(()),
         }
     }
 
-    /// Whether the rule applies to the client of a request that names the rule and need not match: the rule
+    /// Returns whether the rule applies to the client of a request that names the rule and need not match: the rule
     /// is not off, and its rollout includes the client.
     #[inline]
     #[must_use]
-    pub fn reaches(&self, request: &Request<'_>) -> bool {
-        self.mode != Mode::Off && self.rollout.is_none_or(|share| share.takes(self.draw(request)))
+    pub fn applies_to_client(&self, request: &Request<'_>) -> bool {
+        self.mode != Mode::Off
+            && self.rollout.is_none_or(|share| share.includes(self.rollout_position(request)))
     }
 
-    /// The position of the client in the rule's rollout.
+    /// Returns the position of the client in the rule's rollout.
     #[cold]
-    fn draw(&self, request: &Request<'_>) -> Draw {
-        Draw::of(&self.name, self.parts(request))
+    fn rollout_position(&self, request: &Request<'_>) -> RolloutPosition {
+        RolloutPosition::of(&self.name, self.parts(request))
     }
 
-    /// The limit for a request: that of the first override that matches, has not ended at `now` and
+    /// Returns the limit for a request: that of the first override that matches, has not ended at `now` and
     /// includes the client, else that of the request's tier, else the rule's own.
     #[inline]
     #[must_use]
-    pub fn limit_for(&self, request: &Request<'_>, now: Timestamp) -> Applied<'_> {
+    pub fn limit_for(&self, request: &Request<'_>, now: Timestamp) -> AppliedLimit<'_> {
         let tiers = self.tiers.as_ref();
         self.overridden(request, now)
             .or_else(|| tiers.and_then(|tiers| tiers.applied(request)))
-            .unwrap_or(Applied { limit: &self.limit, because: Because::Rule })
+            .unwrap_or(AppliedLimit { limit: &self.limit, origin: LimitOrigin::Rule })
     }
 
     #[inline]
-    fn overridden(&self, request: &Request<'_>, now: Timestamp) -> Option<Applied<'_>> {
+    fn overridden(&self, request: &Request<'_>, now: Timestamp) -> Option<AppliedLimit<'_>> {
         if self.overrides().is_empty() {
             return None;
         }
-        self.overrides.applied(request, now, || self.draw(request))
+        self.overrides.applied(request, now, || self.rollout_position(request))
     }
 
-    /// The parts of the client's key, one for each entry of `per`.
+    /// Returns the parts of the client's key, one for each entry of `per`.
     ///
-    /// An empty value counts as absent, so that sending one does not make another client.
+    /// An empty value counts as absent, so that it does not create another client.
     #[inline]
     pub fn parts<'q>(
         &'q self,
@@ -428,14 +431,14 @@ impl Rule {
         self.per.iter().map(|chain| chain.part(request))
     }
 
-    /// The canonical form of the rule.
+    /// Returns the canonical form of the rule.
     #[must_use]
     pub fn canonical(&self) -> CanonicalRule<'_> {
         let Self {
             name,
             conditions,
             per,
-            algorithm: _, // That of every limit.
+            algorithm: _, // Each limit contains it.
             limit,
             tiers,
             overrides,
@@ -463,7 +466,7 @@ impl Rule {
 
 /// The error of a penalty in a rule that does not count clients separately.
 pub(crate) const PENALTY_NEEDS_PER: &str =
-    "penalty needs per, found none (one bucket for all would block everybody)";
+    "penalty needs per, found none (one bucket for all would block every client)";
 
 /// The error of a rollout in a rule that does not count clients separately.
 pub(crate) const ROLLOUT_NEEDS_PER: &str = "rollout needs per, found none";
@@ -471,12 +474,12 @@ pub(crate) const ROLLOUT_NEEDS_PER: &str = "rollout needs per, found none";
 /// Checks that a name needs no quotes in a metric, a header and a URL.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
-    if (1..=Rule::MAX_NAME).contains(&name.len()) && name.chars().all(known) {
+    if (1..=Rule::MAX_NAME_CHARS).contains(&name.len()) && name.chars().all(known) {
         return Ok(());
     }
     Err(format!(
         "name must be 1 to {} letters, digits, '_', '.' or '-', found {}",
-        Rule::MAX_NAME,
+        Rule::MAX_NAME_CHARS,
         quote(name)
     ))
 }

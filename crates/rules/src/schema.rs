@@ -1,6 +1,6 @@
 //! JSON Schemas (draft 2020-12) of rules and configurations, for editors and for the reference.
 //!
-//! Keys stay in the order in which they were added, for readers.
+//! Keys keep the order in which they were added.
 
 mod rules;
 
@@ -14,7 +14,7 @@ pub use rules::parts;
 /// ```
 /// use tidegate_rules::schema::Schema;
 ///
-/// let limit = Schema::text("How much, and for how long").example("5 per minute");
+/// let limit = Schema::text("The amount and the time").example("5 per minute");
 /// let rule = Schema::map("One rule").required("limit", limit);
 /// assert!(rule.to_json().contains(r#""required": ["#));
 /// ```
@@ -30,7 +30,7 @@ pub struct Schema {
     is_map: bool,
     items: Option<Box<Schema>>,
     choices: Vec<Schema>,
-    usual: Option<Value>,
+    default_value: Option<Value>,
     examples: Vec<Value>,
     parts: Vec<(&'static str, Schema)>,
 }
@@ -39,25 +39,25 @@ impl Schema {
     /// The dialect of JSON Schema.
     pub const DIALECT: &'static str = "https://json-schema.org/draft/2020-12/schema";
 
-    /// Any value.
+    /// Creates the schema of any value.
     #[must_use]
     pub fn any(about: &str) -> Self {
         Self { about: about.to_owned(), ..Self::default() }
     }
 
-    /// A text.
+    /// Creates the schema of a text.
     #[must_use]
     pub fn text(about: &str) -> Self {
         Self::any(about).with("type", "string")
     }
 
-    /// A text, a number or a boolean, each read as it is spelled.
+    /// Creates the schema of a text, a number or a boolean, each read with its spelling.
     #[must_use]
     pub fn scalar(about: &str) -> Self {
         Self::any(about).with("type", vec!["string", "number", "boolean"])
     }
 
-    /// A whole number, which may have its digits grouped: `1_000_000`.
+    /// Creates the schema of a whole number with optional groups of digits: `1_000_000`.
     #[must_use]
     pub fn whole(about: &str, least: u64, most: u64) -> Self {
         let digits = "^[0-9][0-9_]*$";
@@ -68,153 +68,153 @@ impl Schema {
             .with("pattern", digits)
     }
 
-    /// One of some words; the first is the default.
+    /// Creates the schema of a word from a list; the first one is the default.
     #[must_use]
     pub fn word<'w>(about: &str, words: impl IntoIterator<Item = &'w str>) -> Self {
         let words: Vec<&str> = words.into_iter().collect();
-        let usual = words.first().map(|word| Value::from(*word));
-        Self { usual, ..Self::any(about).with("enum", words) }
+        let default_value = words.first().map(|word| Value::from(*word));
+        Self { default_value, ..Self::any(about).with("enum", words) }
     }
 
-    /// A list.
+    /// Creates the schema of a list.
     #[must_use]
     pub fn list(about: &str, items: Self) -> Self {
         Self { items: Some(Box::new(items)), ..Self::any(about).with("type", "array") }
     }
 
-    /// A map with the keys that are added to it, and no others.
+    /// Creates the schema of a map with no other keys than those added to it.
     #[must_use]
     pub fn map(about: &str) -> Self {
         Self { is_map: true, ..Self::any(about).with("type", "object") }
     }
 
-    /// One of several shapes.
+    /// Creates the schema of a value with several possible shapes.
     #[must_use]
     pub fn one_of(about: &str, choices: impl IntoIterator<Item = Self>) -> Self {
         Self { choices: choices.into_iter().collect(), ..Self::any(about) }
     }
 
-    /// A reference to a named part of the document.
+    /// Creates a reference to a named part of the document.
     #[must_use]
     pub fn part(about: &str, name: &str) -> Self {
         Self::any(about).with("$ref", format!("#/$defs/{name}"))
     }
 
-    /// The same with one more keyword of JSON Schema.
+    /// Returns the schema with one more keyword of JSON Schema.
     #[must_use]
     pub fn with(mut self, keyword: &'static str, value: impl Into<Value>) -> Self {
         self.constraints.push((keyword, value.into()));
         self
     }
 
-    /// A map with one more key.
+    /// Adds a key to the schema of a map.
     #[must_use]
     pub fn key(mut self, name: &str, value: Self) -> Self {
         self.keys.push((name.to_owned(), value));
         self
     }
 
-    /// A map with one more key, which is required.
+    /// Adds a key to the schema of a map, which is required.
     #[must_use]
     pub fn required(mut self, name: &str, value: Self) -> Self {
         self.required.push(name.to_owned());
         self.key(name, value)
     }
 
-    /// A map with any other keys.
+    /// Allows other keys in the schema of a map, with values of this schema.
     #[must_use]
     pub fn open(mut self, values: Self) -> Self {
         self.others = Some(Box::new(values));
         self
     }
 
-    /// The same with a default.
+    /// Returns the schema with a default.
     #[must_use]
-    pub fn usually(mut self, value: impl Into<Value>) -> Self {
-        self.usual = Some(value.into());
+    pub fn with_default(mut self, value: impl Into<Value>) -> Self {
+        self.default_value = Some(value.into());
         self
     }
 
-    /// The same without a default.
+    /// Returns the schema without a default.
     #[must_use]
-    pub fn without_usual(mut self) -> Self {
-        self.usual = None;
+    pub fn without_default(mut self) -> Self {
+        self.default_value = None;
         self
     }
 
-    /// The same with one more example.
+    /// Returns the schema with one more example.
     #[must_use]
     pub fn example(mut self, value: impl Into<Value>) -> Self {
         self.examples.push(value.into());
         self
     }
 
-    /// The same with a part that [`part`](Self::part) refers to.
+    /// Returns the schema with a part that [`part`](Self::part) refers to.
     #[must_use]
     pub fn define(mut self, name: &'static str, part: Self) -> Self {
         self.parts.push((name, part));
         self
     }
 
-    /// The description.
+    /// Returns the description.
     #[must_use]
     pub fn about(&self) -> &str {
         &self.about
     }
 
-    /// A keyword of JSON Schema.
+    /// Returns a keyword of JSON Schema.
     #[must_use]
     pub fn keyword(&self, name: &str) -> Option<&Value> {
         self.constraints.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
     }
 
-    /// The keys of a map, in their order.
+    /// Returns the keys of a map, in their order.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = (&str, &Self)> {
         self.keys.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// Whether a key of a map is required.
+    /// Returns whether a key of a map is required.
     #[must_use]
     pub fn requires(&self, name: &str) -> bool {
         self.required.iter().any(|known| known == name)
     }
 
-    /// The schema of the values of all other keys of a map.
+    /// Returns the schema of the values of all other keys of a map.
     #[must_use]
     pub fn others(&self) -> Option<&Self> {
         self.others.as_deref()
     }
 
-    /// The schema of the items of a list.
+    /// Returns the schema of the items of a list.
     #[must_use]
     pub fn items(&self) -> Option<&Self> {
         self.items.as_deref()
     }
 
-    /// The alternatives.
+    /// Returns the alternatives.
     #[must_use]
     pub fn choices(&self) -> &[Self] {
         &self.choices
     }
 
-    /// The default.
+    /// Returns the default.
     #[must_use]
-    pub fn usual(&self) -> Option<&Value> {
-        self.usual.as_ref()
+    pub fn default_value(&self) -> Option<&Value> {
+        self.default_value.as_ref()
     }
 
-    /// Example values.
+    /// Returns example values.
     #[must_use]
     pub fn examples(&self) -> &[Value] {
         &self.examples
     }
 
-    /// The named parts.
+    /// Returns the named parts.
     pub fn parts(&self) -> impl ExactSizeIterator<Item = (&str, &Self)> {
         self.parts.iter().map(|(name, part)| (*name, part))
     }
 
-    /// The schema as indented JSON, with a new line at its end.
+    /// Returns the schema as indented JSON, with a new line at its end.
     #[must_use]
     pub fn to_json(&self) -> String {
         // Serialisation can't fail: all keys are texts.
@@ -223,9 +223,9 @@ impl Schema {
 }
 
 /// Pairs as a map in their order.
-struct Pairs<'s>(Vec<(&'s str, &'s Schema)>);
+struct OrderedSchemas<'s>(Vec<(&'s str, &'s Schema)>);
 
-impl Serialize for Pairs<'_> {
+impl Serialize for OrderedSchemas<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().copied())
     }
@@ -244,7 +244,7 @@ impl Serialize for Schema {
             map.serialize_entry(keyword, value)?;
         }
         if !self.keys.is_empty() {
-            map.serialize_entry("properties", &Pairs(self.keys().collect()))?;
+            map.serialize_entry("properties", &OrderedSchemas(self.keys().collect()))?;
         }
         if !self.required.is_empty() {
             map.serialize_entry("required", &self.required)?;
@@ -260,20 +260,20 @@ impl Serialize for Schema {
         if !self.choices.is_empty() {
             map.serialize_entry("anyOf", &self.choices)?;
         }
-        if let Some(usual) = &self.usual {
-            map.serialize_entry("default", usual)?;
+        if let Some(default_value) = &self.default_value {
+            map.serialize_entry("default", default_value)?;
         }
         if !self.examples.is_empty() {
             map.serialize_entry("examples", &self.examples)?;
         }
         if !self.parts.is_empty() {
-            map.serialize_entry("$defs", &Pairs(self.parts().collect()))?;
+            map.serialize_entry("$defs", &OrderedSchemas(self.parts().collect()))?;
         }
         map.end()
     }
 }
 
-/// Whether a keyword describes the schema and not the value.
+/// Returns whether a keyword describes the schema and not the value.
 fn is_heading(keyword: &str) -> bool {
     matches!(keyword, "$schema" | "$id" | "title")
 }

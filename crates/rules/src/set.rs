@@ -1,19 +1,19 @@
-//! All rules that are in force together.
+//! The set of rules that are active together.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::error::{Report, RuleErrors};
-use crate::matcher::{Hashing, Matcher};
+use crate::condition_index::{ConditionIndex, FixedHasher};
+use crate::error::{ErrorReport, RuleErrors};
 use crate::{Rule, parse};
 use tidegate_core::RuleIndex;
 use tidegate_core::request::Request;
 
 /// An ordered set of rules with different names.
 ///
-/// Finding the rules for a request costs about the same for ten rules and for ten thousand.
+/// The lookup of the rules for a request takes about the same time with ten rules and with ten thousand.
 ///
 /// ```
 /// use tidegate_core::Request;
@@ -33,56 +33,56 @@ use tidegate_core::request::Request;
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
     rules: Box<[Rule]>,
-    /// Rules that the service counts by and no document has.
+    /// Rules that the service defines for its own counters. No document contains them.
     internal: Box<[Rule]>,
-    by_name: HashMap<Arc<str>, usize, Hashing>,
-    matcher: Matcher,
+    by_name: HashMap<Arc<str>, usize, FixedHasher>,
+    index: ConditionIndex,
 }
 
 impl RuleSet {
-    /// Longest document in bytes.
-    pub const MAX_DOCUMENT: usize = 16 * 1024 * 1024;
-    /// Most rules of one set.
+    /// Maximum size of a document.
+    pub const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
+    /// Maximum number of rules in one set.
     pub const MAX_RULES: usize = 100_000;
-    /// Most overrides of all rules of one set together.
+    /// Maximum number of overrides of all rules of one set together.
     pub const MAX_OVERRIDES: usize = 1_000_000;
 
-    /// Reads a YAML document; `source` says in errors where it came from.
+    /// Reads a YAML document; errors contain `source` as its name.
     ///
     /// # Errors
-    /// Everything that is wrong with the document, each error with its line. A document that is
-    /// no YAML has one error, where the reader had to stop.
+    /// All errors of the document, each with its line. A document that is not YAML has one error, at
+    /// the position where the reader stopped.
     pub fn parse(source: &str, yaml: &str) -> Result<Self, RuleErrors> {
-        let mut report = Report::new(source);
+        let mut report = ErrorReport::new(source);
         let rules = parse::document(yaml, &mut report);
         report.finish()?;
         Ok(Self::indexed(rules))
     }
 
-    /// As [`parse`](Self::parse), for a list of rules inside a larger document: `path` names the
-    /// keys that lead to it. The rest of the document is not looked at.
+    /// Reads a list of rules inside a larger YAML document: `path` contains the keys that lead to it.
+    /// The rest of the document is ignored.
     ///
     /// # Errors
-    /// Everything that is wrong with the rules, each error with its line in the whole document.
+    /// All errors of the rules, each with its line in the whole document.
     pub fn parse_at(source: &str, yaml: &str, path: &[&str]) -> Result<Self, RuleErrors> {
-        let mut report = Report::new(source);
+        let mut report = ErrorReport::new(source);
         let rules = parse::part(yaml, path, &mut report);
         report.finish()?;
         Ok(Self::indexed(rules))
     }
 
-    /// A set of rules made in code.
+    /// Creates a set of rules made in code.
     ///
     /// # Errors
     /// Two rules have the same name, or there are too many rules or overrides.
     pub fn new(rules: Vec<Rule>) -> Result<Self, RuleErrors> {
-        let mut report = Report::new("");
+        let mut report = ErrorReport::new("");
         let overrides = rules.iter().map(|rule| rule.overrides().len()).sum();
         check_size(rules.len(), overrides, &mut report);
-        let mut names = HashSet::with_capacity_and_hasher(rules.len(), Hashing::default());
+        let mut names = HashSet::with_capacity_and_hasher(rules.len(), FixedHasher::default());
         for rule in &rules {
             if !names.insert(rule.name()) {
-                report.enter(Some(rule.name()));
+                report.set_rule(Some(rule.name()));
                 report.add(None, "name must be unique, found it twice");
             }
         }
@@ -90,22 +90,22 @@ impl RuleSet {
         Ok(Self::indexed(rules))
     }
 
-    /// The same set with more rules after the others, which apply only where they are named: no
+    /// Returns the same set with more rules after the others, which apply only where they are named: no
     /// request matches them, whatever their conditions.
     ///
     /// # Errors
-    /// A rule of the set, or another of these, has one of their names already; or there are too many.
+    /// A name is used twice, or there are too many rules.
     pub fn with_named(self, rules: Vec<Rule>) -> Result<Self, RuleErrors> {
-        let mut report = Report::new("");
+        let mut report = ErrorReport::new("");
         let mut all = self.rules.into_vec();
-        let (written, mut by_name) = (all.len(), self.by_name);
+        let (first_new, mut by_name) = (all.len(), self.by_name);
         let both = || all.iter().chain(&rules);
         let overrides = both().map(|rule| rule.overrides().len()).sum();
         check_size(both().count(), overrides, &mut report);
-        for (place, rule) in (written..).zip(&rules) {
-            report.enter(Some(rule.name()));
-            match by_name.insert(rule.shared_name(), place) {
-                Some(taken) if taken < written => {
+        for (index, rule) in (first_new..).zip(&rules) {
+            report.set_rule(Some(rule.name()));
+            match by_name.insert(rule.shared_name(), index) {
+                Some(taken) if taken < first_new => {
                     report.add(None, "this name is reserved, choose another");
                 }
                 Some(_) => report.add(None, "name must be unique, found it twice"),
@@ -117,15 +117,15 @@ impl RuleSet {
         Ok(Self { rules: all.into(), by_name, ..self })
     }
 
-    /// Adds internal rules: those that a service counts by and no document has. They apply only where they
-    /// are named, and are not among [`rules`](Self::rules).
+    /// Adds internal rules, which a service defines for its own counters. They apply only to requests that name
+    /// them, and [`rules`](Self::rules) does not return them.
     ///
     /// # Errors
     /// A rule of the set has one of their names.
     pub fn with_internal(self, internal: Vec<Rule>) -> Result<Self, RuleErrors> {
-        let mut report = Report::new("");
+        let mut report = ErrorReport::new("");
         for rule in internal.iter().filter(|rule| self.by_name.contains_key(rule.name())) {
-            report.enter(Some(rule.name()));
+            report.set_rule(Some(rule.name()));
             report.add(None, "this name is reserved, choose another");
         }
         report.finish()?;
@@ -135,7 +135,7 @@ impl RuleSet {
     fn indexed(rules: Vec<Rule>) -> Self {
         Self {
             by_name: (0..).zip(&rules).map(|(index, rule)| (rule.shared_name(), index)).collect(),
-            matcher: Matcher::new(rules.iter().map(Rule::conditions)),
+            index: ConditionIndex::new(rules.iter().map(Rule::conditions)),
             rules: rules.into(),
             internal: Box::default(),
         }
@@ -191,7 +191,7 @@ impl RuleSet {
 
     /// Returns the rules that apply to a request, in the order of the document.
     ///
-    /// The same rules for which [`Rule::matches`] is true, found faster.
+    /// The result is the same as that of [`Rule::matches`] for each rule; the index makes it faster.
     #[must_use]
     pub fn matching(&self, request: &Request<'_>) -> SmallVec<[&Rule; 8]> {
         let indices = self.matching_indices(request);
@@ -202,9 +202,9 @@ impl RuleSet {
     #[must_use]
     pub fn matching_indices(&self, request: &Request<'_>) -> SmallVec<[RuleIndex; 8]> {
         let mut found: SmallVec<[RuleIndex; 8]> = SmallVec::new();
-        self.matcher.candidates(request, |index, sure| {
+        self.index.candidates(request, |index, sure| {
             let matches = |rule: &Rule| match sure {
-                true => rule.reaches(request),
+                true => rule.applies_to_client(request),
                 false => rule.matches(request).is_ok(),
             };
             if self.rules.get(index).is_some_and(matches) {
@@ -217,8 +217,8 @@ impl RuleSet {
     }
 }
 
-/// Reports a set that is larger than we are willing to hold.
-pub(crate) fn check_size(rules: usize, overrides: usize, report: &mut Report) {
+/// Reports a set with too many rules or overrides.
+pub(crate) fn check_size(rules: usize, overrides: usize, report: &mut ErrorReport) {
     if rules > RuleSet::MAX_RULES {
         report
             .add(None, format!("at most {} rules are allowed, found {rules}", RuleSet::MAX_RULES));

@@ -1,8 +1,8 @@
 //! A YAML document as a tree that keeps the line of each node and the spelling of each scalar.
 //!
-//! Rules are read from this tree and not straight into structs, for two reasons: one wrong field
-//! must not hide the next one, and `country: NO` or `version: 1.10` must stay what their author
-//! wrote instead of becoming `false` and `1.1`.
+//! Rules are read from this tree and not directly into structs, for two reasons: one wrong field
+//! must not hide the next error, and `country: NO` or `version: 1.10` must keep their spelling
+//! instead of becoming `false` and `1.1`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,50 +13,50 @@ use serde_saphyr::options::NonFiniteFloatPolicy;
 use serde_saphyr::{Error, Location, MessageFormatter, Spanned, UserMessageFormatter};
 
 use crate::error::quote;
-use crate::mark::Mark;
+use crate::source_range::SourceRange;
 
-/// Most nodes of one document: ten thousand rules and a hundred thousand overrides take a third.
+/// Maximum number of nodes in one document. Ten thousand rules with a hundred thousand overrides use a third of it.
 const MAX_NODES: usize = 4_000_000;
-/// Most nodes that aliases may add, which is where a small document would become a huge one.
-const MAX_REPLAYED: usize = 1_000_000;
-/// Deepest nesting; a network in an override of a rule stands eight deep.
+/// Maximum number of nodes that aliases may add: nested aliases can expand a small document to a huge one.
+const MAX_ALIASED_NODES: usize = 1_000_000;
+/// Maximum nesting depth. A network in an override of a rule is at depth eight.
 const MAX_DEPTH: usize = 16;
 
 /// One value of the document.
 #[derive(Debug)]
-pub(crate) struct Node<'y> {
+pub(crate) struct YamlNode<'y> {
     /// Position of the use: for an alias, that of the alias.
-    pub(crate) at: Mark,
-    pub(crate) value: Value<'y>,
+    pub(crate) at: SourceRange,
+    pub(crate) value: YamlValue<'y>,
 }
 
 /// The value of a node.
 #[derive(Debug)]
-pub(crate) enum Value<'y> {
+pub(crate) enum YamlValue<'y> {
     /// `~`, `null`, or nothing at all.
     Nothing,
     /// Any other scalar, as it was written.
     Text(Cow<'y, str>),
-    List(Vec<Node<'y>>),
-    Map(Vec<(Name<'y>, Node<'y>)>),
+    List(Vec<YamlNode<'y>>),
+    Map(Vec<(YamlKey<'y>, YamlNode<'y>)>),
 }
 
 /// A key of a map.
 #[derive(Debug)]
-pub(crate) struct Name<'y> {
-    pub(crate) at: Mark,
+pub(crate) struct YamlKey<'y> {
+    pub(crate) at: SourceRange,
     pub(crate) text: Cow<'y, str>,
 }
 
 /// The reason why a text was not read as YAML.
 #[derive(Debug)]
 pub(crate) struct SyntaxError {
-    pub(crate) at: Option<Mark>,
+    pub(crate) at: Option<SourceRange>,
     pub(crate) message: String,
 }
 
-/// Reads a document; `yaml` must be no longer than the caller is willing to hold in memory.
-pub(crate) fn read(yaml: &str) -> Result<Node<'_>, SyntaxError> {
+/// Reads a document; the caller checks its size first.
+pub(crate) fn read(yaml: &str) -> Result<YamlNode<'_>, SyntaxError> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_events: MAX_NODES * 3,
@@ -64,13 +64,13 @@ pub(crate) fn read(yaml: &str) -> Result<Node<'_>, SyntaxError> {
             max_depth: MAX_DEPTH,
             max_total_scalar_bytes: usize::MAX,
             max_recorded_anchor_events: MAX_NODES,
-            // One anchor that many rules share is what anchors are for.
+            // Many rules may legitimately share one anchor.
             enforce_alias_anchor_ratio: false,
-            max_aliases: MAX_REPLAYED,
-            max_merge_keys: MAX_REPLAYED,
+            max_aliases: MAX_ALIASED_NODES,
+            max_merge_keys: MAX_ALIASED_NODES,
         },
         alias_limits: serde_saphyr::alias_limits! {
-            max_total_replayed_events: MAX_REPLAYED,
+            max_total_replayed_events: MAX_ALIASED_NODES,
             max_replay_stack_depth: MAX_DEPTH,
         },
         with_snippet: false,
@@ -85,7 +85,7 @@ pub(crate) fn read(yaml: &str) -> Result<Node<'_>, SyntaxError> {
     Ok(node.with_spelling(yaml))
 }
 
-/// The message of the YAML reader, except where it would name the reader's settings instead of our bounds.
+/// Returns the message of the YAML reader, except where it would name the reader's settings instead of our bounds.
 fn message(error: &Error) -> String {
     match error {
         Error::AliasError { error, .. } => message(error),
@@ -100,7 +100,7 @@ fn message(error: &Error) -> String {
         Error::UnknownAnchor { .. } => "alias without an anchor".to_owned(),
         Error::NullIntoString { .. } => "a key must be a text, found nothing".to_owned(),
         Error::AliasReplayLimitExceeded { .. } => {
-            format!("aliases must add at most {MAX_REPLAYED} values")
+            format!("aliases must add at most {MAX_ALIASED_NODES} values")
         }
         Error::Budget { breach, .. } => match breach {
             BudgetBreach::Depth { .. } => {
@@ -115,29 +115,29 @@ fn message(error: &Error) -> String {
     }
 }
 
-impl Node<'_> {
-    /// The node as an error shows it: `"0s"`, `a list`, `nothing`.
-    pub(crate) fn shown(&self) -> String {
+impl YamlNode<'_> {
+    /// Returns the node as an error shows it: `"0s"`, `a list`, `nothing`.
+    pub(crate) fn describe(&self) -> String {
         match &self.value {
-            Value::Nothing => "nothing".to_owned(),
-            Value::Text(text) => quote(text),
-            Value::List(_) => "a list".to_owned(),
-            Value::Map(_) => "a map".to_owned(),
+            YamlValue::Nothing => "nothing".to_owned(),
+            YamlValue::Text(text) => quote(text),
+            YamlValue::List(_) => "a list".to_owned(),
+            YamlValue::Map(_) => "a map".to_owned(),
         }
     }
 
-    /// The text of a scalar.
+    /// Returns the text of a scalar.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
-            Value::Text(text) => Some(text),
-            Value::Nothing | Value::List(_) | Value::Map(_) => None,
+            YamlValue::Text(text) => Some(text),
+            YamlValue::Nothing | YamlValue::List(_) | YamlValue::Map(_) => None,
         }
     }
 }
 
 /// A node from the YAML reader, in which numbers and booleans have lost their spelling.
 struct ParsedNode<'y> {
-    at: Mark,
+    at: SourceRange,
     /// First byte and length of its text in the source.
     spelled: (u32, u32),
     shape: ParsedValue<'y>,
@@ -146,30 +146,30 @@ struct ParsedNode<'y> {
 enum ParsedValue<'y> {
     Nothing,
     Text(Cow<'y, str>),
-    /// A number or a boolean, whose text is in the source.
+    /// A number or a boolean. Its text is in the source.
     Inferred,
     List(Vec<ParsedNode<'y>>),
-    Map(Vec<(Name<'y>, ParsedNode<'y>)>),
+    Map(Vec<(YamlKey<'y>, ParsedNode<'y>)>),
 }
 
 impl<'y> ParsedNode<'y> {
-    /// The node with every spelling restored from the source.
-    fn with_spelling(self, source: &'y str) -> Node<'y> {
+    /// Returns the node with every spelling restored from the source.
+    fn with_spelling(self, source: &'y str) -> YamlNode<'y> {
         let value = match self.shape {
-            ParsedValue::Nothing => Value::Nothing,
-            ParsedValue::Text(text) => Value::Text(text),
-            ParsedValue::Inferred => Value::Text(spelling(source, self.spelled).into()),
+            ParsedValue::Nothing => YamlValue::Nothing,
+            ParsedValue::Text(text) => YamlValue::Text(text),
+            ParsedValue::Inferred => YamlValue::Text(spelling(source, self.spelled).into()),
             ParsedValue::List(items) => {
-                Value::List(items.into_iter().map(|item| item.with_spelling(source)).collect())
+                YamlValue::List(items.into_iter().map(|item| item.with_spelling(source)).collect())
             }
-            ParsedValue::Map(entries) => Value::Map(
+            ParsedValue::Map(entries) => YamlValue::Map(
                 entries
                     .into_iter()
                     .map(|(name, item)| (name, item.with_spelling(source)))
                     .collect(),
             ),
         };
-        Node { at: self.at, value }
+        YamlNode { at: self.at, value }
     }
 }
 
@@ -183,12 +183,12 @@ fn spelling(source: &str, (start, length): (u32, u32)) -> &str {
     range().unwrap_or_default().trim_matches(['"', '\''])
 }
 
-/// Line and columns of a location.
-fn mark(location: Location) -> Mark {
-    Mark::new(location.line(), location.column(), location.span().len())
+/// Converts a location to lines and columns.
+fn mark(location: Location) -> SourceRange {
+    SourceRange::new(location.line(), location.column(), location.span().len())
 }
 
-/// First byte and length of a location. A document is far shorter than the numbers allow.
+/// Returns the first byte and the length of a location.
 fn bytes(location: Location) -> Option<(u32, u32)> {
     let span = location.span();
     let start = u32::try_from(span.byte_offset()?).ok()?;
@@ -264,7 +264,7 @@ impl<'de> Visitor<'de> for ParsedValueVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut entries = Vec::new();
         while let Some(name) = map.next_key::<Spanned<String>>()? {
-            let name = Name { at: mark(name.referenced), text: name.value.into() };
+            let name = YamlKey { at: mark(name.referenced), text: name.value.into() };
             entries.push((name, map.next_value()?));
         }
         Ok(ParsedValue::Map(entries))
@@ -275,15 +275,15 @@ impl<'de> Visitor<'de> for ParsedValueVisitor {
 mod tests {
     use super::*;
 
-    fn shown(node: &Node<'_>) -> String {
+    fn shown(node: &YamlNode<'_>) -> String {
         match &node.value {
-            Value::Nothing => format!("{}:nothing", node.at.line()),
-            Value::Text(text) => format!("{}:{text}", node.at.line()),
-            Value::List(items) => {
+            YamlValue::Nothing => format!("{}:nothing", node.at.line()),
+            YamlValue::Text(text) => format!("{}:{text}", node.at.line()),
+            YamlValue::List(items) => {
                 let items: Vec<String> = items.iter().map(shown).collect();
                 format!("{}:[{}]", node.at.line(), items.join(" "))
             }
-            Value::Map(entries) => {
+            YamlValue::Map(entries) => {
                 let entries: Vec<String> = entries
                     .iter()
                     .map(|(name, node)| format!("{}:{}={}", name.at.line(), name.text, shown(node)))
@@ -296,12 +296,12 @@ mod tests {
     fn tree(yaml: &str) -> String {
         match read(yaml) {
             Ok(node) => shown(&node),
-            Err(error) => format!("{:?}: {}", error.at.map(Mark::line), error.message),
+            Err(error) => format!("{:?}: {}", error.at.map(SourceRange::line), error.message),
         }
     }
 
     #[test]
-    fn scalars_keep_the_spelling_of_their_author() {
+    fn scalars_keep_their_spelling() {
         for text in [
             "NO",
             "off",
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn spellings_survive_marks_tags_anchors_and_line_ends() {
+    fn scalars_keep_their_spelling_after_byte_order_marks_tags_anchors_and_line_ends() {
         assert_eq!(tree("\u{feff}a: 1.10"), "1:{1:a=1:1.10}");
         assert_eq!(tree("a: 1.10\r\nb: 2.20\r\n"), "1:{1:a=1:1.10 2:b=2:2.20}");
         assert_eq!(tree("a: &x 1.10\nb: *x"), "1:{1:a=1:1.10 2:b=2:1.10}");
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_and_merges_point_to_where_they_are_used() {
+    fn aliases_and_merges_have_the_position_of_their_use() {
         assert_eq!(
             tree("a: &a {x: 1}\nb: *a\nc:\n  <<: *a\n  y: 2\n"),
             "1:{1:a=1:{1:x=1:1} 2:b=2:{2:x=2:1} 3:c=4:{5:y=5:2 4:x=4:1}}"
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_document_does_not_become_a_huge_one() {
+    fn alias_expansion_and_nesting_are_bounded() {
         let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
         for level in 1..10 {
             let again = vec![format!("*a{}", level - 1); 10].join(", ");

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use tidegate_core::{CallError, Request, truncate};
-use tidegate_rules::{Chain, Rule};
+use tidegate_rules::{AttributeChain, Rule};
 
 /// A request to check, decoded from any protocol.
 #[derive(Debug, Default)]
@@ -130,7 +130,7 @@ fn wanted_client(rule: &Rule) -> String {
             format!("the value of {chain}, by which rule {:?} counts", rule.name())
         }
         chains => {
-            let names: Vec<&str> = chains.iter().map(Chain::as_str).collect();
+            let names: Vec<&str> = chains.iter().map(AttributeChain::as_str).collect();
             let names = names.join(" and ");
             format!("an object with {names}, by which rule {:?} counts", rule.name())
         }

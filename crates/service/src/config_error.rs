@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_saphyr::{Error as YamlError, Location, MessageFormatter, UserMessageFormatter};
 use thiserror::Error;
 use tidegate_core::truncate;
-use tidegate_rules::{Mark, RuleError, RuleErrors, did_you_mean};
+use tidegate_rules::{RuleError, RuleErrors, SourceRange, did_you_mean};
 
 /// Reads a text file of at most `most` bytes.
 ///
@@ -67,25 +67,25 @@ pub struct InvalidEntry {
     /// The name of the file.
     pub source: String,
     /// The part of the file, if it is known.
-    pub at: Option<Mark>,
+    pub at: Option<SourceRange>,
     message: String,
 }
 
 impl InvalidEntry {
     /// Returns an error at a part of a file.
-    pub fn new(source: &str, at: Option<Mark>, message: String) -> Self {
+    pub fn new(source: &str, at: Option<SourceRange>, message: String) -> Self {
         Self { source: source.to_owned(), at, message }
     }
 }
 
 /// Returns the part of a line that a location of the YAML reader is about.
-pub fn mark(location: Location) -> Mark {
-    Mark::new(location.line(), location.column(), location.span().len())
+pub fn mark(location: Location) -> SourceRange {
+    SourceRange::new(location.line(), location.column(), location.span().len())
 }
 
 impl fmt::Display for InvalidEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.at.map(Mark::line) {
+        match self.at.map(SourceRange::line) {
             Some(line) => write!(f, "{}:{line}: {}", self.source, self.message),
             None => write!(f, "{}: {}", self.source, self.message),
         }

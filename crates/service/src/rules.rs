@@ -84,7 +84,7 @@ impl NativeRules {
             RuleSource::Sample => Self::Written(RulesDocument::new(SAMPLE_NAME, SAMPLE_RULES)),
             RuleSource::Inline(rules) => Self::Inline(rules.clone()),
             RuleSource::File(path) => {
-                let text = read_file(path, RuleSet::MAX_DOCUMENT)?;
+                let text = read_file(path, RuleSet::MAX_DOCUMENT_BYTES)?;
                 Self::Written(RulesDocument::new(&path.display().to_string(), &text))
             }
         })

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use futures_util::FutureExt;
 use tidegate_core::{Decision, Limit, Request, Span, Timestamp};
 use tidegate_limiter::{FailureCounts, Limiter, ManualClock};
-use tidegate_rules::{Accuracy, Rule, RuleSet, Synced};
+use tidegate_rules::{Accuracy, Rule, RuleSet, SyncSettings};
 
 use crate::faults::FaultPlan;
 use crate::store::{HEARTBEAT_INTERVAL, HEARTBEAT_RETRY, NodeStore, SimStore};
@@ -94,7 +94,7 @@ impl SimFleet {
         }
         let leases = |accuracy| matches!(accuracy, Accuracy::Leased | Accuracy::LeasedWhenHot);
         let every = accuracies().find_map(|accuracy| match accuracy {
-            Accuracy::Synced(Synced { every, .. }) => Some(every.span()),
+            Accuracy::Synced(SyncSettings { every, .. }) => Some(every.span()),
             _ => None,
         });
         Self {

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use tidegate_core::{Algorithm, Limit, Quota, Span};
-use tidegate_rules::{Accuracy, Every, MaxAhead, Synced};
+use tidegate_rules::{Accuracy, MaxAhead, SyncInterval, SyncSettings};
 
 use crate::faults::FaultPlan;
 use crate::fleet::SyncPhase;
@@ -72,10 +72,10 @@ fn sync_lag() -> Result<SimulationPlan, SpecError> {
     let limit = Limit::new(Algorithm::FixedWindow, quota)?;
     let trial = |name: &str, millis, phase| {
         let (lag, rule) = (Span::from_millis(millis), limit_rule(&limit)?);
-        let system = match Every::new(lag) {
+        let system = match SyncInterval::new(lag) {
             None => SystemUnderTest::single_limit(rule)?,
             Some(every) => {
-                let synced = Synced { every, max_ahead: MaxAhead::Unbounded };
+                let synced = SyncSettings { every, max_ahead: MaxAhead::Unbounded };
                 let rule = rule.with_accuracy(Accuracy::Synced(synced))?;
                 SystemUnderTest::single_limit_fleet(rule, phase, FaultPlan::default())?
             }

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use thiserror::Error;
 use tidegate_core::{Algorithm, Limit, Quota, QuotaError, Span};
 use tidegate_rules::{
-    Accuracy, Every, MaxAhead, OnStoreFailure, Rule, RuleError, RuleErrors, Synced,
+    Accuracy, MaxAhead, OnStoreFailure, Rule, RuleError, RuleErrors, SyncInterval, SyncSettings,
 };
 
 use crate::faults::FaultPlan;
@@ -91,7 +91,7 @@ pub enum SpecError {
 
 impl From<RuleError> for SpecError {
     fn from(error: RuleError) -> Self {
-        Self::Rule(error.without_place())
+        Self::Rule(error.without_position())
     }
 }
 
@@ -167,15 +167,15 @@ impl SimulationSpec {
 
     /// Returns the accuracies that are compared; none if the limit is exact and nothing else was asked for.
     fn compared_accuracies(&self) -> Vec<Accuracy> {
-        let synced = |every| Accuracy::Synced(Synced { every, max_ahead: self.max_ahead });
+        let synced = |every| Accuracy::Synced(SyncSettings { every, max_ahead: self.max_ahead });
         if self.accuracies.is_empty() {
-            let accuracy = |lag: &Span| Every::new(*lag).map_or(Accuracy::Exact, synced);
+            let accuracy = |lag: &Span| SyncInterval::new(*lag).map_or(Accuracy::Exact, synced);
             return self.sync_intervals.iter().map(accuracy).collect();
         }
-        let intervals = self.sync_intervals.iter().filter_map(|lag| Every::new(*lag));
-        let mut intervals: Vec<Every> = intervals.collect();
+        let intervals = self.sync_intervals.iter().filter_map(|lag| SyncInterval::new(*lag));
+        let mut intervals: Vec<SyncInterval> = intervals.collect();
         if intervals.is_empty() {
-            intervals.push(Every::default());
+            intervals.push(SyncInterval::default());
         }
         let accuracies = self.accuracies.iter().flat_map(|kind| match kind {
             AccuracyKind::Exact => vec![Accuracy::Exact],
@@ -247,14 +247,14 @@ pub(crate) fn limit_rule(limit: &Limit) -> Result<Rule, RuleError> {
 /// Returns how late nodes learn of each other.
 fn sync_interval(accuracy: Accuracy) -> Span {
     match accuracy {
-        Accuracy::Synced(Synced { every, .. }) => every.span(),
+        Accuracy::Synced(SyncSettings { every, .. }) => every.span(),
         _ => Span::ZERO,
     }
 }
 
 fn accuracy_label(accuracy: Accuracy) -> String {
     match accuracy {
-        Accuracy::Synced(Synced { every, .. }) => format!("sync every {}", every.span()),
+        Accuracy::Synced(SyncSettings { every, .. }) => format!("sync every {}", every.span()),
         other => other.name().to_owned(),
     }
 }

@@ -1,7 +1,7 @@
 //! The system that is simulated: rules, and the nodes that decide by them.
 
 use tidegate_core::{Limit, Span, Timestamp};
-use tidegate_rules::{Accuracy, Rule, RuleErrors, RuleSet, Synced};
+use tidegate_rules::{Accuracy, Rule, RuleErrors, RuleSet, SyncSettings};
 
 use crate::decider::SimDecider;
 use crate::faults::FaultPlan;
@@ -112,7 +112,7 @@ impl SystemUnderTest {
         let Some(FleetSetup { phase, .. }) = self.fleet else { return 0 };
         let times = |every: Span| load.length.as_micros() / every.as_micros().max(1) + 1;
         let synced = self.rules.rules().iter().find_map(|rule| match rule.accuracy() {
-            Accuracy::Synced(Synced { every, .. }) => Some(every.span()),
+            Accuracy::Synced(SyncSettings { every, .. }) => Some(every.span()),
             _ => None,
         });
         let each_node = match synced.filter(|_| phase == SyncPhase::Together) {

@@ -5,7 +5,7 @@ mod fleets;
 use proptest::prelude::*;
 use tidegate_api::SimulationLine;
 use tidegate_core::{Algorithm, Limit, Quota, Span};
-use tidegate_rules::{Accuracy, Every, MaxAhead, RuleSet, Synced};
+use tidegate_rules::{Accuracy, MaxAhead, RuleSet, SyncInterval, SyncSettings};
 
 use super::plan::{RetryBehavior, Trial};
 use super::spec::limit_rule;
@@ -26,7 +26,7 @@ fn exact(limit: &Limit) -> SystemUnderTest {
 }
 
 /// A limit that nodes sync.
-fn syncing(limit: &Limit, synced: Synced, phase: SyncPhase) -> SystemUnderTest {
+fn syncing(limit: &Limit, synced: SyncSettings, phase: SyncPhase) -> SystemUnderTest {
     let rule = limit_rule(limit).unwrap().with_accuracy(Accuracy::Synced(synced)).unwrap();
     SystemUnderTest::single_limit_fleet(rule, phase, FaultPlan::default()).unwrap()
 }
@@ -73,8 +73,8 @@ fn nodes_that_tell_late_admit_what_the_textbook_expects() {
 #[test]
 fn with_max_ahead_nodes_exceed_the_limit_by_that_each_at_the_most() {
     let limit = Limit::new(Algorithm::FixedWindow, Quota::per_second(60)).unwrap();
-    let every = Every::new(Span::from_millis(500)).unwrap();
-    let synced = Synced { every, max_ahead: MaxAhead::Tokens(5) };
+    let every = SyncInterval::new(Span::from_millis(500)).unwrap();
+    let synced = SyncSettings { every, max_ahead: MaxAhead::Tokens(5) };
     for phase in [SyncPhase::Together, SyncPhase::InTurn] {
         let length = Span::from_millis(900);
         let load = TrafficLoad { nodes: 3, length, ..load(TrafficShape::Steady, 1_000) };
@@ -223,8 +223,8 @@ proptest! {
         ahead in 1_u64..20,
     ) {
         let limit = Limit::new(algorithm, quota).unwrap();
-        let every = Every::new(Span::from_millis(every)).unwrap();
-        let synced = Synced { every, max_ahead: MaxAhead::Tokens(ahead) };
+        let every = SyncInterval::new(Span::from_millis(every)).unwrap();
+        let synced = SyncSettings { every, max_ahead: MaxAhead::Tokens(ahead) };
         for phase in [SyncPhase::Together, SyncPhase::InTurn] {
             for line in trial(syncing(&limit, synced, phase), None, load) {
                 let printed = Accuracy::Synced(synced).bound(&limit).unwrap();

@@ -74,7 +74,7 @@ pub(super) fn list(blocks: &BlockList, now: Timestamp, query: Option<&str>) -> R
 
 /// Whom an id is about.
 pub(super) fn of_id(id: &str) -> Option<Subject> {
-    let network = || tidegate_rules::network(id).ok().map(Subject::Network);
+    let network = || tidegate_rules::parse_network(id).ok().map(Subject::Network);
     subject_of(id).or_else(network)
 }
 

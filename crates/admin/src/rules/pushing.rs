@@ -134,7 +134,7 @@ async fn document(admin: &Admin, request: Request<Incoming>) -> Result<String, R
         .documents
         .try_acquire()
         .map_err(|_| response::overloaded("others are pushing rules at this moment"))?;
-    let bytes = body::read(request, RuleSet::MAX_DOCUMENT).await?;
+    let bytes = body::read(request, RuleSet::MAX_DOCUMENT_BYTES).await?;
     String::from_utf8(bytes.into()).map_err(|_| {
         let fault = CallError::invalid("body", "bytes that are no text", "text in UTF-8");
         response::call_error(&fault)

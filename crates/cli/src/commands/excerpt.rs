@@ -13,7 +13,7 @@ use std::fmt::{Display, Write};
 use std::path::{Path, PathBuf};
 
 use crate::config::{self, Kind};
-use tidegate_rules::{Mark, RuleSet};
+use tidegate_rules::{RuleSet, SourceRange};
 use tidegate_service::config_error::{ConfigError, read_file};
 
 /// How much of a line is shown, in cells of a terminal.
@@ -57,7 +57,13 @@ impl Sources {
         Some(told.trim_end_matches('\n').to_owned())
     }
 
-    fn add(&mut self, told: &mut String, error: impl Display, source: &str, at: Option<Mark>) {
+    fn add(
+        &mut self,
+        told: &mut String,
+        error: impl Display,
+        source: &str,
+        at: Option<SourceRange>,
+    ) {
         let excerpt = at.and_then(|at| self.source(source)?.excerpt(at)).unwrap_or_default();
         let _ = write!(told, "{error}\n{excerpt}");
     }
@@ -66,7 +72,7 @@ impl Sources {
     fn source(&mut self, name: &str) -> Option<&Source> {
         if !self.0.contains_key(name) {
             let path = Path::new(name);
-            let text = path.is_file().then(|| read_file(path, RuleSet::MAX_DOCUMENT));
+            let text = path.is_file().then(|| read_file(path, RuleSet::MAX_DOCUMENT_BYTES));
             match text {
                 Some(Ok(text)) => self.keep(name, &text),
                 _ => {
@@ -80,7 +86,7 @@ impl Sources {
 
 impl Source {
     /// The line, and a caret under each character that is wrong; `None` if it must not be shown.
-    fn excerpt(&self, at: Mark) -> Option<String> {
+    fn excerpt(&self, at: SourceRange) -> Option<String> {
         let column = usize::try_from(at.column()?).ok()?;
         let place = usize::try_from(at.line()).ok()?.checked_sub(1)?;
         let line = lines(&self.text).nth(place)?;

@@ -10,7 +10,9 @@ use tidegate_api::{Attributes, CheckRequest, DecisionBody, ProblemBody};
 use tidegate_core::{Request, Timestamp};
 use tidegate_limiter::Clock;
 use tidegate_net::client::HttpClient;
-use tidegate_rules::{Applied, Because, CanonicalRule, Chain, Mode, Rule, RuleSet};
+use tidegate_rules::{
+    AppliedLimit, AttributeChain, CanonicalRule, LimitOrigin, Mode, Rule, RuleSet,
+};
 use tidegate_service::rules::{NativeRules, RuleSource, Rules};
 
 use crate::commands::check::post_check;
@@ -241,8 +243,8 @@ impl Explain {
 }
 
 /// Which attributes name the bucket: `api_key "k1", path "/v1/orders"`.
-fn key(per: &[Chain], request: &Request<'_>) -> String {
-    let part = |chain: &Chain| match chain.pick(request) {
+fn key(per: &[AttributeChain], request: &Request<'_>) -> String {
+    let part = |chain: &AttributeChain| match chain.pick(request) {
         Some(picked) if chain.attributes().len() == 1 => {
             format!("{} {:?}", picked.attribute, picked.value)
         }
@@ -256,20 +258,20 @@ fn key(per: &[Chain], request: &Request<'_>) -> String {
 }
 
 /// Where the limit comes from.
-fn why(rule: &CanonicalRule<'_>, applied: &Applied<'_>, request: &Request<'_>) -> String {
-    match (applied.because, rule.tiers) {
-        (Because::Rule, None) => "the rule's own".to_owned(),
-        (Because::Rule, Some(tiers)) => {
+fn why(rule: &CanonicalRule<'_>, applied: &AppliedLimit<'_>, request: &Request<'_>) -> String {
+    match (applied.origin, rule.tiers) {
+        (LimitOrigin::Rule, None) => "the rule's own".to_owned(),
+        (LimitOrigin::Rule, Some(tiers)) => {
             let by = tiers.by();
             match request.get(by).filter(|value| !value.is_empty()) {
                 Some(value) => format!("the rule's own, {by} {value:?} has no tier"),
                 None => format!("the rule's own, {by} is absent"),
             }
         }
-        (Because::Tier(tier), tiers) => {
+        (LimitOrigin::Tier(tier), tiers) => {
             format!("tier {tier:?} of {}", tiers.map_or("", |tiers| tiers.by()))
         }
-        (Because::Override(index), _) => match rule.overrides.get(index) {
+        (LimitOrigin::Override(index), _) => match rule.overrides.get(index) {
             Some(item) => format!("override {}", titled(index, item)),
             None => format!("override {}", index + 1),
         },

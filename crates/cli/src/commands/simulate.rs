@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tidegate_core::{Quota, Span};
-use tidegate_rules::{Every, MaxAhead, OnStoreFailure};
+use tidegate_rules::{MaxAhead, OnStoreFailure, SyncInterval};
 use tidegate_sim::{
     AccuracyKind, AlgorithmKind, Scenario, StoreOutage, SyncPhase, TrafficKind, TrafficPlot,
     Workload,
@@ -222,9 +222,9 @@ fn lag(text: &str) -> Result<Span, String> {
         return Ok(Span::ZERO);
     }
     let span = length(text)?;
-    let (least, most) = Every::RANGE;
+    let (least, most) = SyncInterval::RANGE;
     let wrong = || format!("0 or a time from {least} to {most} is wanted, found {span}");
-    Every::new(span).map(Every::span).ok_or_else(wrong)
+    SyncInterval::new(span).map(SyncInterval::span).ok_or_else(wrong)
 }
 
 fn max_ahead(text: &str) -> Result<MaxAhead, String> {

@@ -82,7 +82,7 @@ fn written_in(path: &Path, sources: &mut Sources) -> Result<Written, ConfigError
     if path.is_dir() {
         return Ok(Rules::of(&NativeRules::Nothing, Some(&envoy::read(path)?))?.set.into());
     }
-    let text = read_file(path, RuleSet::MAX_DOCUMENT)?;
+    let text = read_file(path, RuleSet::MAX_DOCUMENT_BYTES)?;
     let source = path.display().to_string();
     sources.keep(&source, &text);
     match config::kind(path, &text) {
@@ -217,7 +217,7 @@ pub(super) fn outage(rule: &CanonicalRule<'_>) -> Option<&'static str> {
 
 /// `blocks a client for 10 min after 1000 denied requests within 60 s (10 times the limit)`.
 pub(super) fn penalty(rule: &CanonicalRule<'_>, limit: &Limit) -> Option<String> {
-    let words = rule.penalty?.words(limit);
+    let words = rule.penalty?.describe(limit);
     Some(match rule.mode {
         Mode::Enforce => format!("blocks a client for {words}"),
         Mode::Shadow | Mode::Off => format!("would block a client for {words}"),

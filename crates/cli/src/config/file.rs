@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 use serde_saphyr::{Error, Location, Spanned};
 use tidegate_core::{HeaderStyle, Ietf, Reset, Span};
 use tidegate_net::token::BearerToken;
-use tidegate_rules::{Mark, RuleSet};
+use tidegate_rules::{RuleSet, SourceRange};
 use tidegate_service::config_error::{ConfigError, mark, read_file, unreadable};
 use tidegate_service::identity::IdentityConfig;
 use tidegate_service::rules::RuleSource;
@@ -121,7 +121,7 @@ pub(crate) const RLS_HEADERS: [(&str, RlsHeaders); 3] =
 
 impl ConfigFile {
     /// Longest file in bytes: its inline rules may be as long as a file of rules.
-    const MAX_LENGTH: usize = RuleSet::MAX_DOCUMENT;
+    const MAX_LENGTH: usize = RuleSet::MAX_DOCUMENT_BYTES;
 
     /// Reads and checks a file. A rules file that it names is not opened.
     ///
@@ -202,12 +202,12 @@ impl ConfigFile {
 
 /// Where an error of the reader stands in a configuration. A text that is no YAML has no place in its
 /// line: nobody can tell there which word is a key and which a secret.
-fn place(error: &Error, location: Location) -> Mark {
+fn place(error: &Error, location: Location) -> SourceRange {
     match error {
         Error::SerdeUnknownField { .. }
         | Error::DuplicateMappingKey { .. }
         | Error::Unexpected { .. } => mark(location),
-        _ => Mark::line_alone(location.line()),
+        _ => SourceRange::whole_line(location.line()),
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) fn schema() -> Schema {
 fn listen() -> Schema {
     let door = |about: &str, usual: &str| {
         let about = format!("{about}: a host and a port, 0 for any that is free, or `off`.");
-        Schema::text(&about).with("pattern", "^(off|.+:[0-9]+)$").usually(usual).example(usual)
+        Schema::text(&about).with("pattern", "^(off|.+:[0-9]+)$").with_default(usual).example(usual)
     };
     Schema::map("Which doors are open, and where.")
         .key("http", door("Where HTTP is answered", DEFAULT_HTTP))
@@ -71,7 +71,7 @@ fn store() -> Schema {
             1,
             u64::try_from(MAX_KEYS).unwrap_or(u64::MAX),
         )
-        .usually(MemoryStore::DEFAULT_MAX_KEYS)
+        .with_default(MemoryStore::DEFAULT_MAX_KEYS)
         .example(1_000_000),
     );
     Schema::map("Where what was spent is kept: `memory`, which is usual, or `redis`.")
@@ -119,13 +119,13 @@ fn redis() -> Schema {
                 .with("minItems", 1)
                 .example(json!(["redis-1:6379", "redis-2:6379"])),
         )
-        .key("timeout", Schema::part("All the time that a check has.", "window").usually("10ms").example("25ms"))
-        .key("prefix", word("What every key begins with.").usually("tg:").example("shop:"))
+        .key("timeout", Schema::part("All the time that a check has.", "window").with_default("10ms").example("25ms"))
+        .key("prefix", word("What every key begins with.").with_default("tg:").example("shop:"))
         .key(
             "denial_memory",
-            Schema::text("How long a node answers a denied client itself, at most a second; `off` asks each time.").usually("1s").example("500ms"),
+            Schema::text("How long a node answers a denied client itself, at most a second; `off` asks each time.").with_default("1s").example("500ms"),
         )
-        .key("database", Schema::whole("The number of the database.", 0, 1_000_000).usually(0).example(2))
+        .key("database", Schema::whole("The number of the database.", 0, 1_000_000).with_default(0).example(2))
         .key("user", word("Who to be to the servers.").example("tidegate"))
         .key("password", secret("The password. `password_file` and TIDEGATE_REDIS_PASSWORD keep it out of this file."))
         .key("password_file", file("The file that has it.", "redis-password"))
@@ -187,7 +187,7 @@ fn headers() -> Schema {
             "ietf",
             Schema::any("Which draft of the IETF's headers: 11 has RateLimit and RateLimit-Policy, 6 has RateLimit-Limit, -Remaining and -Reset.")
                 .with("enum", spelled)
-                .usually(11)
+                .with_default(11)
                 .example(6),
         )
         .key("rls", Schema::word("Which responses Envoy adds headers to.", RLS_HEADERS.map(|(word, _)| word)).example("all"))
@@ -221,7 +221,7 @@ fn identity() -> Schema {
                 "Addresses and networks whose word about a client's address counts.",
                 Schema::text("An address or a network."),
             )
-            .usually(json!([]))
+            .with_default(json!([]))
             .example(json!(["127.0.0.1", "10.0.0.0/8"])),
         )
         .key(
@@ -232,7 +232,7 @@ fn identity() -> Schema {
         .key(
             "ipv6_prefix",
             Schema::whole("How many bits of an IPv6 address name a client.", 1, 128)
-                .usually(64)
+                .with_default(64)
                 .example(56),
         )
         .key(
@@ -279,8 +279,8 @@ fn jwt() -> Schema {
         )
         .key("issuer", one_or_more("Who a token must be from.", json!("https://id.example.com")))
         .key("audience", one_or_more("Whom it must be for.", json!(["shop", "api"])))
-        .key("leeway", Schema::text("By how much clocks may differ.").usually("60s").example("30s"))
-        .key("header", Schema::text("The header that has it.").usually("authorization").example("x-token"))
+        .key("leeway", Schema::text("By how much clocks may differ.").with_default("60s").example("30s"))
+        .key("header", Schema::text("The header that has it.").with_default("authorization").example("x-token"))
         .key("cookie", Schema::text("The cookie that has it.").example("session-token"))
         .with("oneOf", ["secret", "secret_file", "public_key", "jwks"].map(one).to_vec())
         .with("not", json!({"required": ["header", "cookie"]}))
@@ -316,8 +316,8 @@ fn tls() -> Schema {
     )
     .key(
         "doors",
-        Schema::list("The doors.", Schema::word("", DOORS).without_usual())
-            .usually(DOORS.to_vec())
+        Schema::list("The doors.", Schema::word("", DOORS).without_default())
+            .with_default(DOORS.to_vec())
             .example(json!(["grpc", "admin"])),
     )
     .example(json!({"certificate": "server.pem", "key": "server.key"}))
@@ -338,7 +338,7 @@ fn time(about: &str, usual: &str, example: &str) -> Schema {
     Schema::any(about)
         .with("type", vec!["string", "integer"])
         .with("maximum", 0)
-        .usually(usual)
+        .with_default(usual)
         .example(example)
 }
 

@@ -46,7 +46,7 @@ fn table(page: &mut String, path: Option<&str>, schema: &Schema) {
     page.push_str("\n| key | takes | default | |\n|---|---|---|---|\n");
     for (name, value) in schema.keys() {
         let must = if schema.requires(name) { "**required**" } else { "" };
-        let usual = value.usual().map_or_else(|| must.to_owned(), written);
+        let usual = value.default_value().map_or_else(|| must.to_owned(), written);
         let about = match value.examples() {
             // The words are listed already.
             [first, ..] if value.keyword("enum").is_none() => {

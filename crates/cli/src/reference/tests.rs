@@ -88,7 +88,7 @@ fn every_key_says_what_it_is_for_and_has_an_example_that_fits() {
             let mut alone: Value = serde_json::to_value(schema).unwrap();
             alone["$defs"] = whole["$defs"].clone();
             let validator = jsonschema::draft202012::new(&alone).unwrap();
-            for example in schema.examples().iter().chain(schema.usual()) {
+            for example in schema.examples().iter().chain(schema.default_value()) {
                 assert!(validator.is_valid(example), "{place}: {example}");
             }
         });

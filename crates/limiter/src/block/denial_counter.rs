@@ -66,13 +66,13 @@ impl DenialCounter {
 #[cfg(test)]
 mod tests {
     use tidegate_core::Span;
-    use tidegate_rules::After;
+    use tidegate_rules::DenialThreshold;
 
     use super::*;
     use crate::clock::ManualClock;
 
     fn ten_in_a_minute() -> (Penalty, Limit) {
-        let penalty = Penalty::new(After::Times(2), Span::MINUTE, Span::HOUR).unwrap();
+        let penalty = Penalty::new(DenialThreshold::Times(2), Span::MINUTE, Span::HOUR).unwrap();
         (penalty, Limit::new(Algorithm::TokenBucket, Quota::per_second(5)).unwrap())
     }
 

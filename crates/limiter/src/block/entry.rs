@@ -169,7 +169,7 @@ impl TryFrom<Stored> for Entry {
             _ => return Err(EntryError("subject")),
         };
         let by = match stored.rule {
-            Some(rule) if rule.len() <= Rule::MAX_NAME => By::Penalty { rule: rule.into() },
+            Some(rule) if rule.len() <= Rule::MAX_NAME_CHARS => By::Penalty { rule: rule.into() },
             Some(_) => return Err(EntryError("rule")),
             None => By::Operator,
         };

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use smallvec::SmallVec;
 use thiserror::Error;
 use tidegate_core::{Keyer, Part, Request, Scope};
-use tidegate_rules::{Chain, NetworkError, Rule};
+use tidegate_rules::{AttributeChain, NetworkError, Rule};
 
 /// The attribute whose values are addresses, and no secret.
 const IP: &str = "ip";
@@ -31,19 +31,19 @@ pub enum Subject {
 
 impl Subject {
     /// Most attributes that name one client.
-    pub const MAX_ATTRIBUTES: usize = Rule::MAX_PER;
+    pub const MAX_ATTRIBUTES: usize = Rule::MAX_PER_ENTRIES;
 
     /// The same subject in the one form that is looked up.
     pub(crate) fn canonical(self) -> Self {
         match self {
-            Self::Network(network) => Self::Network(tidegate_rules::unmapped(network)),
+            Self::Network(network) => Self::Network(tidegate_rules::canonical_network(network)),
             client @ Self::Client { .. } => client,
         }
     }
 
     pub(crate) fn is_canonical(&self) -> bool {
         match self {
-            Self::Network(network) => tidegate_rules::unmapped(*network) == *network,
+            Self::Network(network) => tidegate_rules::canonical_network(*network) == *network,
             Self::Client { .. } => true,
         }
     }
@@ -97,7 +97,9 @@ impl ClientShape {
 /// The subject that an operator names by one attribute.
 pub(crate) fn named(keyer: &Keyer, attribute: &str, value: &str) -> Result<Subject, SubjectError> {
     if attribute == IP {
-        return tidegate_rules::network(value).map(Subject::Network).map_err(SubjectError::Network);
+        return tidegate_rules::parse_network(value)
+            .map(Subject::Network)
+            .map_err(SubjectError::Network);
     }
     let fits = (1..=Request::MAX_NAME).contains(&attribute.len());
     if !fits || attribute.trim() != attribute || attribute.contains(char::is_control) {
@@ -113,13 +115,13 @@ pub(crate) fn named(keyer: &Keyer, attribute: &str, value: &str) -> Result<Subje
 /// The client that a rule counts a request for; `None` when the request lacks an attribute that the
 /// rule counts by. Such requests share one bucket, and what one client does there must not block all.
 pub(crate) fn counted(keyer: &Keyer, rule: &Rule, request: &Request<'_>) -> Option<Subject> {
-    let picked = rule.per().iter().map(|chain: &Chain| chain.pick(request));
+    let picked = rule.per().iter().map(|chain: &AttributeChain| chain.pick(request));
     let picked: SmallVec<[_; 4]> = picked.collect::<Option<_>>()?;
     match picked.as_slice() {
         [] => None,
         [only]
             if only.attribute == IP
-                && let Some(address) = tidegate_rules::address(only.value) =>
+                && let Some(address) = tidegate_rules::parse_address(only.value) =>
         {
             Some(Subject::Network(of_client(address)))
         }

@@ -105,7 +105,7 @@ impl BlockTable {
             }
         };
         if (!kinds.v4.is_empty() || !kinds.v6.is_empty())
-            && let Some(address) = request.get("ip").and_then(tidegate_rules::address)
+            && let Some(address) = request.get("ip").and_then(tidegate_rules::parse_address)
         {
             let lengths = match address {
                 IpAddr::V4(_) => &kinds.v4,

@@ -7,7 +7,7 @@ mod unsynced_log;
 
 use smallvec::SmallVec;
 use tidegate_core::{LeaseId, LeaseRequest, Limit, Outcome, Span, State, StateSnapshot, Timestamp};
-use tidegate_rules::{Every, Synced};
+use tidegate_rules::{SyncInterval, SyncSettings};
 
 use self::unsynced_log::{LogEntries, UnsyncedLog};
 
@@ -103,7 +103,7 @@ impl ClientView {
         &mut self,
         now: Timestamp,
         limit: &Limit,
-        synced: Synced,
+        synced: SyncSettings,
         cost: u64,
     ) -> SyncDecision {
         self.used = now;
@@ -135,7 +135,7 @@ impl ClientView {
         &mut self,
         now: Timestamp,
         limit: &Limit,
-        every: Every,
+        every: SyncInterval,
         cost: u64,
     ) -> Option<Outcome> {
         let (time, _) = self.store_time(now, limit, every)?;
@@ -148,7 +148,7 @@ impl ClientView {
         &self,
         now: Timestamp,
         limit: &Limit,
-        every: Every,
+        every: SyncInterval,
     ) -> Option<(Timestamp, Timestamp)> {
         let seen = self.snapshot.as_ref()?;
         let most = now.since(seen.sent);
@@ -197,7 +197,7 @@ impl ClientView {
         &mut self,
         now: Timestamp,
         id: LeaseId,
-        every: Every,
+        every: SyncInterval,
         cost: u64,
     ) -> LeaseRequest {
         let (name, unreported, reported) = self.log.report(id);
@@ -284,19 +284,19 @@ impl ClientView {
 
     /// Returns whether it is time for a sync.
     #[must_use]
-    pub fn is_due(&self, now: Timestamp, every: Every) -> bool {
+    pub fn is_due(&self, now: Timestamp, every: SyncInterval) -> bool {
         !self.is_pending() && self.has_news() && now >= self.sent + every.span()
     }
 
     /// Returns whether the view can be dropped.
     #[must_use]
-    pub fn is_over(&self, now: Timestamp, every: Every) -> bool {
+    pub fn is_over(&self, now: Timestamp, every: SyncInterval) -> bool {
         !self.is_pending() && !self.has_news() && now >= self.next(every)
     }
 
     /// Returns when the view is due next if the client is not checked.
     #[must_use]
-    pub fn next(&self, every: Every) -> Timestamp {
+    pub fn next(&self, every: SyncInterval) -> Timestamp {
         let wait = if self.has_news() { every.span() } else { stale(every) };
         self.sent + wait
     }
@@ -304,7 +304,7 @@ impl ClientView {
 
 /// Makes a request with a cost that reports nothing.
 #[must_use]
-pub fn exact_request(id: LeaseId, every: Every, cost: u64) -> LeaseRequest {
+pub fn exact_request(id: LeaseId, every: SyncInterval, cost: u64) -> LeaseRequest {
     let (unreported, reports) = (SmallVec::new(), SmallVec::new());
     let ttl = stale(every).as_micros().saturating_add(REPORT_TTL_MARGIN.as_micros());
     let ttl = Span::from_micros(ttl);
@@ -312,7 +312,7 @@ pub fn exact_request(id: LeaseId, every: Every, cost: u64) -> LeaseRequest {
 }
 
 /// Returns how long a snapshot is used.
-fn stale(every: Every) -> Span {
+fn stale(every: SyncInterval) -> Span {
     let (times, least) = STALE_AFTER;
     every.span().checked_mul(times).unwrap_or(least).max(least)
 }

@@ -5,7 +5,7 @@ mod queue;
 use std::sync::{Arc, Weak};
 
 use tidegate_core::{Key, LeaseGrant, LeaseId, LeaseRequest, Limit, Outcome, Timestamp};
-use tidegate_rules::Synced;
+use tidegate_rules::SyncSettings;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -39,7 +39,7 @@ pub(super) struct SyncManager {
 struct SyncedClient {
     view: ClientView,
     limit: Arc<Limit>,
-    synced: Synced,
+    synced: SyncSettings,
     /// When the queue wakes it next.
     wake_at: Timestamp,
     queue: Arc<SyncQueue>,
@@ -54,7 +54,7 @@ struct SyncInFlight {
 }
 
 impl SyncedClient {
-    fn new(limit: &Arc<Limit>, synced: Synced, queue: &Arc<SyncQueue>) -> Self {
+    fn new(limit: &Arc<Limit>, synced: SyncSettings, queue: &Arc<SyncQueue>) -> Self {
         Self {
             view: ClientView::default(),
             limit: Arc::clone(limit),
@@ -145,7 +145,7 @@ impl SyncManager {
         store: &Arc<S>,
         key: Key,
         limit: &Arc<Limit>,
-        synced: Synced,
+        synced: SyncSettings,
         cost: u64,
     ) -> Result<SyncedOutcome, StoreError> {
         // One deadline for all that it waits for: the request of another check, and its own.
@@ -174,7 +174,7 @@ impl SyncManager {
         &self,
         key: Key,
         limit: &Arc<Limit>,
-        synced: Synced,
+        synced: SyncSettings,
         cost: u64,
         waited: bool,
     ) -> NextStep {
@@ -218,7 +218,7 @@ impl SyncManager {
         store: &Arc<S>,
         key: Key,
         limit: &Arc<Limit>,
-        synced: Synced,
+        synced: SyncSettings,
         cost: u64,
     ) -> Result<Outcome, StoreError> {
         let known = {

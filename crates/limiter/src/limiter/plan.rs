@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tidegate_core::{
     Key, Keyer, Limit, Outcome, Request, RuleIndex, RuleOutcome, Scope, Slip, Timestamp,
 };
-use tidegate_rules::{Chain, Mode, Rule, RuleSet};
+use tidegate_rules::{AttributeChain, Mode, Rule, RuleSet};
 
 use crate::clock::Clock;
 use crate::store::{Charge, ChargeMode, Refund};
@@ -106,7 +106,7 @@ pub(super) struct ChargePlanner {
 impl ChargePlanner {
     pub(super) fn new(keyer: &Keyer, clock: Clock, rules: RuleSet) -> Self {
         let scope = |(_, rule): (RuleIndex, &Rule)| {
-            let scope = keyer.scope(rule.name(), rule.per().iter().map(Chain::as_str));
+            let scope = keyer.scope(rule.name(), rule.per().iter().map(AttributeChain::as_str));
             let overflow_key = scope.shared();
             (scope, overflow_key)
         };
@@ -135,7 +135,7 @@ impl ChargePlanner {
     /// A rule that is named but off, or whose rollout excludes the client, has no charge.
     pub(super) fn plan<'r>(&'r self, check: &CheckRequest<'r, '_>) -> RuleCharges<'r> {
         let request = check.request;
-        let applies = |index: RuleIndex| self.rule(index).reaches(request);
+        let applies = |index: RuleIndex| self.rule(index).applies_to_client(request);
         let mut charges = RuleCharges::new();
         match check.target {
             CheckTarget::AllMatching => {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::request::Parts;
 use tidegate_core::Request;
-use tidegate_rules::{Chain, Condition, Mode, Override, Rule, RuleSet, Tiers};
+use tidegate_rules::{AttributeChain, Condition, Mode, Override, Rule, RuleSet, TierLimits};
 
 use super::refusal::Unreadable;
 use super::source::{Read, Source};
@@ -109,8 +109,8 @@ pub fn mentioned(rules: &RuleSet) -> BTreeSet<&str> {
 fn mentioned_by(rule: &Rule) -> impl Iterator<Item = &str> {
     let overrides = rule.overrides().iter().flat_map(Override::conditions);
     let conditions = rule.conditions().iter().chain(overrides).map(Condition::attribute);
-    let per = rule.per().iter().flat_map(Chain::attributes);
-    conditions.chain(per).chain(rule.tiers().map(Tiers::by))
+    let per = rule.per().iter().flat_map(AttributeChain::attributes);
+    conditions.chain(per).chain(rule.tiers().map(TierLimits::by))
 }
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
 //! Reads `match`: `{path: "/v1/**", method: [GET, POST], user: {present: true}}`.
 
-use crate::condition::{Condition, Pattern, Patterns, Test};
-use crate::error::{Report, choice, quote};
+use crate::condition::{Condition, ValuePattern, ValuePatterns, ValueTest};
+use crate::error::{ErrorReport, choice, quote};
 use crate::nearest::did_you_mean;
-use crate::network::{Networks, network};
+use crate::network::{NetworkSet, parse_network};
 use crate::per::check_attribute;
-use crate::raw::{list, map, noted, text};
+use crate::raw::{list, map, or_report, text};
 use crate::rule::Rule;
-use crate::yaml::{Node, Value};
+use crate::yaml::{YamlNode, YamlValue};
 
 /// Reads all conditions of a `match`.
-pub(crate) fn all(node: &Node<'_>, report: &mut Report) -> Option<Vec<Condition>> {
+pub(crate) fn all(node: &YamlNode<'_>, report: &mut ErrorReport) -> Option<Vec<Condition>> {
     let entries = map(node, "match", report)?;
     if entries.len() > Rule::MAX_CONDITIONS {
         let (most, found) = (Rule::MAX_CONDITIONS, entries.len());
@@ -31,18 +31,18 @@ pub(crate) fn all(node: &Node<'_>, report: &mut Report) -> Option<Vec<Condition>
 }
 
 /// The keys of a condition that is neither a value nor a list of values.
-pub(crate) const TESTS: [&str; 4] = ["is", "in", "present", "absent"];
+pub(crate) const TEST_KEYS: [&str; 4] = ["is", "in", "present", "absent"];
 
-/// Makes a pattern of a value, in which `*` is a star or a character.
-type PatternReader = fn(&str) -> Pattern;
+/// A function that converts a value to a pattern, with `*` as a wildcard or as a character.
+type PatternReader = fn(&str) -> ValuePattern;
 
-fn test(attribute: &str, node: &Node<'_>, report: &mut Report) -> Option<Test> {
+fn test(attribute: &str, node: &YamlNode<'_>, report: &mut ErrorReport) -> Option<ValueTest> {
     let entries = match &node.value {
-        Value::Text(_) | Value::List(_) => {
-            return patterns(attribute, node, Pattern::like, report);
+        YamlValue::Text(_) | YamlValue::List(_) => {
+            return patterns(attribute, node, ValuePattern::like, report);
         }
-        Value::Map(entries) => entries.as_slice(),
-        Value::Nothing => &[],
+        YamlValue::Map(entries) => entries.as_slice(),
+        YamlValue::Nothing => &[],
     };
     let [(name, value)] = entries else {
         report.add(
@@ -51,7 +51,7 @@ fn test(attribute: &str, node: &Node<'_>, report: &mut Report) -> Option<Test> {
                 "match.{attribute} must be a value, a list of values, {{is: …}}, {{in: [network, …]}}, \
                  {{present: true}} or {{absent: true}}, found {}",
                 match entries.len() {
-                    0 => node.shown(),
+                    0 => node.describe(),
                     many => format!("a map of {many} keys"),
                 }
             ),
@@ -59,16 +59,16 @@ fn test(attribute: &str, node: &Node<'_>, report: &mut Report) -> Option<Test> {
         return None;
     };
     match &*name.text {
-        "is" => patterns(attribute, value, |text| Pattern::Exact(text.into()), report),
+        "is" => patterns(attribute, value, |text| ValuePattern::Exact(text.into()), report),
         "in" => networks(attribute, value, report),
         "present" => presence(attribute, "present", value, report),
         "absent" => presence(attribute, "absent", value, report).map(|test| match test {
-            Test::Present => Test::Absent,
-            _ => Test::Present,
+            ValueTest::Present => ValueTest::Absent,
+            _ => ValueTest::Present,
         }),
         other => {
-            let (found, meant) = (quote(other), did_you_mean(other, TESTS));
-            let wanted = choice(TESTS);
+            let (found, meant) = (quote(other), did_you_mean(other, TEST_KEYS));
+            let wanted = choice(TEST_KEYS);
             report.add(
                 name.at,
                 format!("match.{attribute} has no key {found}, wanted {wanted}{meant}"),
@@ -78,14 +78,19 @@ fn test(attribute: &str, node: &Node<'_>, report: &mut Report) -> Option<Test> {
     }
 }
 
-fn presence(attribute: &str, key: &str, node: &Node<'_>, report: &mut Report) -> Option<Test> {
+fn presence(
+    attribute: &str,
+    key: &str,
+    node: &YamlNode<'_>,
+    report: &mut ErrorReport,
+) -> Option<ValueTest> {
     match node.text() {
-        Some("true") => Some(Test::Present),
-        Some("false") => Some(Test::Absent),
+        Some("true") => Some(ValueTest::Present),
+        Some("false") => Some(ValueTest::Absent),
         _ => {
             report.add(
                 node.at,
-                format!("match.{attribute}.{key} must be true or false, found {}", node.shown()),
+                format!("match.{attribute}.{key} must be true or false, found {}", node.describe()),
             );
             None
         }
@@ -94,16 +99,16 @@ fn presence(attribute: &str, key: &str, node: &Node<'_>, report: &mut Report) ->
 
 fn patterns(
     attribute: &str,
-    node: &Node<'_>,
+    node: &YamlNode<'_>,
     reader: PatternReader,
-    report: &mut Report,
-) -> Option<Test> {
+    report: &mut ErrorReport,
+) -> Option<ValueTest> {
     let items = alternatives(attribute, node, report)?;
-    let patterns: Vec<Option<Pattern>> = items
+    let patterns: Vec<Option<ValuePattern>> = items
         .iter()
         .map(|item| {
             let text = text(item, &format!("match.{attribute}"), report)?;
-            if (1..=Rule::MAX_VALUE).contains(&text.len()) {
+            if (1..=Rule::MAX_VALUE_BYTES).contains(&text.len()) {
                 return Some(reader(text));
             }
             report.add(
@@ -113,7 +118,7 @@ fn patterns(
                 } else {
                     format!(
                         "match.{attribute} must be at most {} bytes long, found {}",
-                        Rule::MAX_VALUE,
+                        Rule::MAX_VALUE_BYTES,
                         text.len()
                     )
                 },
@@ -121,33 +126,33 @@ fn patterns(
             None
         })
         .collect();
-    let patterns: Option<Vec<Pattern>> = patterns.into_iter().collect();
-    Some(Test::OneOf(Patterns::new(patterns?)))
+    let patterns: Option<Vec<ValuePattern>> = patterns.into_iter().collect();
+    Some(ValueTest::OneOf(ValuePatterns::new(patterns?)))
 }
 
-fn networks(attribute: &str, node: &Node<'_>, report: &mut Report) -> Option<Test> {
+fn networks(attribute: &str, node: &YamlNode<'_>, report: &mut ErrorReport) -> Option<ValueTest> {
     let items = alternatives(attribute, node, report)?;
     let networks: Vec<Option<ipnet::IpNet>> = items
         .iter()
         .map(|item| {
             let text = text(item, &format!("match.{attribute}.in"), report)?;
-            let network = network(text)
+            let network = parse_network(text)
                 .map_err(|error| format!("match.{attribute}.in {error}, found {}", quote(text)));
-            noted(network, item, report)
+            or_report(network, item, report)
         })
         .collect();
     let networks: Option<Vec<ipnet::IpNet>> = networks.into_iter().collect();
-    Some(Test::In(Networks::new(networks?)))
+    Some(ValueTest::In(NetworkSet::new(networks?)))
 }
 
-/// The values of a list, or a single value.
+/// Returns the values of a list, or a single value.
 fn alternatives<'n>(
     attribute: &str,
-    node: &'n Node<'n>,
-    report: &mut Report,
-) -> Option<&'n [Node<'n>]> {
+    node: &'n YamlNode<'n>,
+    report: &mut ErrorReport,
+) -> Option<&'n [YamlNode<'n>]> {
     let items = match &node.value {
-        Value::Text(_) => std::slice::from_ref(node),
+        YamlValue::Text(_) => std::slice::from_ref(node),
         _ => list(node, &format!("match.{attribute}"), Rule::MAX_ALTERNATIVES, report)?,
     };
     if items.is_empty() {

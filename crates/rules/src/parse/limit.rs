@@ -6,28 +6,28 @@ use std::sync::Arc;
 use tidegate_core::quota::window_of;
 use tidegate_core::{Algorithm, Limit, Quota, Timestamp};
 
-use crate::error::{Report, quote};
-use crate::limits::{Override, Tiers};
-use crate::matcher::Hashing;
+use crate::condition_index::FixedHasher;
+use crate::error::{ErrorReport, quote};
+use crate::limits::{Override, TierLimits};
 use crate::parse::{condition, rollout};
-use crate::per::{Chain, check_attribute};
-use crate::raw::{keys, list, map, noted, required, text, whole};
+use crate::per::{AttributeChain, check_attribute};
+use crate::raw::{keys, list, map, or_report, required, text, whole};
 use crate::rule::Rule;
 use crate::set::RuleSet;
-use crate::yaml::{Node, Value};
+use crate::yaml::{YamlNode, YamlValue};
 
 /// Reads `100 per second` or `{amount: 250, window: 15m, burst: 500}`.
-pub(crate) fn quota(node: &Node<'_>, report: &mut Report) -> Option<Quota> {
+pub(crate) fn quota(node: &YamlNode<'_>, report: &mut ErrorReport) -> Option<Quota> {
     match &node.value {
-        Value::Text(text) => noted(text.parse(), node, report),
-        Value::Map(_) => {
+        YamlValue::Text(text) => or_report(text.parse(), node, report),
+        YamlValue::Map(_) => {
             let [amount, window, burst] =
                 keys(node, "limit", ["amount", "window", "burst"], report)?;
             let amount = required(amount, "limit.amount", node.at, report)
                 .and_then(|node| whole(node, "limit.amount", report));
             let window = required(window, "limit.window", node.at, report).and_then(|node| {
                 let text = text(node, "limit.window", report)?;
-                noted(window_of(text.trim()), node, report)
+                or_report(window_of(text.trim()), node, report)
             });
             let quota = match burst {
                 Some(node) => {
@@ -38,12 +38,12 @@ pub(crate) fn quota(node: &Node<'_>, report: &mut Report) -> Option<Quota> {
             };
             Some(quota)
         }
-        Value::Nothing | Value::List(_) => {
+        YamlValue::Nothing | YamlValue::List(_) => {
             report.add(
                 node.at,
                 format!(
                     "limit must read like \"100 per minute\" or {{amount: 250, window: 15m}}, found {}",
-                    node.shown()
+                    node.describe()
                 ),
             );
             None
@@ -51,30 +51,34 @@ pub(crate) fn quota(node: &Node<'_>, report: &mut Report) -> Option<Quota> {
     }
 }
 
-/// The limit that counts a quota, or an error on the line of `node`.
+/// Returns the limit that counts a quota, or an error on the line of `node`.
 pub(crate) fn checked(
     algorithm: Algorithm,
     quota: Quota,
-    node: &Node<'_>,
-    report: &mut Report,
+    node: &YamlNode<'_>,
+    report: &mut ErrorReport,
 ) -> Option<Arc<Limit>> {
-    noted(Limit::new(algorithm, quota).map(Arc::new), node, report)
+    or_report(Limit::new(algorithm, quota).map(Arc::new), node, report)
 }
 
-fn limit(algorithm: Algorithm, node: &Node<'_>, report: &mut Report) -> Option<Arc<Limit>> {
+fn limit(
+    algorithm: Algorithm,
+    node: &YamlNode<'_>,
+    report: &mut ErrorReport,
+) -> Option<Arc<Limit>> {
     let quota = quota(node, report)?;
     checked(algorithm, quota, node, report)
 }
 
-/// Limits by their text: a hundred thousand overrides have a few different limits.
-type LimitCache<'n> = HashMap<&'n str, Arc<Limit>, Hashing>;
+/// Limits by their text. A hundred thousand overrides usually have only a few different limits.
+type LimitCache<'n> = HashMap<&'n str, Arc<Limit>, FixedHasher>;
 
-/// As `limit`, but the same text yields the same [`Arc`].
+/// Reads a limit; the same text returns the same [`Arc`].
 fn shared_limit<'n>(
     algorithm: Algorithm,
-    node: &'n Node<'n>,
+    node: &'n YamlNode<'n>,
     known: &mut LimitCache<'n>,
-    report: &mut Report,
+    report: &mut ErrorReport,
 ) -> Option<Arc<Limit>> {
     let Some(text) = node.text() else {
         return limit(algorithm, node, report);
@@ -88,21 +92,25 @@ fn shared_limit<'n>(
 }
 
 /// Reads `{by: claim.plan, limits: {free: 10 per second}}`.
-pub(crate) fn tiers(node: &Node<'_>, algorithm: Algorithm, report: &mut Report) -> Option<Tiers> {
+pub(crate) fn tiers(
+    node: &YamlNode<'_>,
+    algorithm: Algorithm,
+    report: &mut ErrorReport,
+) -> Option<TierLimits> {
     let [by, limits] = keys(node, "tiers", ["by", "limits"], report)?;
     let by = required(by, "tiers.by", node.at, report).and_then(|node| {
         let by = text(node, "tiers.by", report)?;
-        noted(check_attribute(by).map(|()| by), node, report)
+        or_report(check_attribute(by).map(|()| by), node, report)
     });
     let limits = required(limits, "tiers.limits", node.at, report)
         .and_then(|node| tier_limits(node, algorithm, report));
-    Some(Tiers::new(by?, limits?))
+    Some(TierLimits::new(by?, limits?))
 }
 
 fn tier_limits(
-    node: &Node<'_>,
+    node: &YamlNode<'_>,
     algorithm: Algorithm,
-    report: &mut Report,
+    report: &mut ErrorReport,
 ) -> Option<BTreeMap<Box<str>, Arc<Limit>>> {
     let entries = map(node, "tiers.limits", report)?;
     if entries.len() > Rule::MAX_TIERS {
@@ -114,8 +122,8 @@ fn tier_limits(
         .iter()
         .map(|(name, node)| {
             let limit = limit(algorithm, node, report);
-            if !(1..=Rule::MAX_VALUE).contains(&name.text.len()) {
-                let (most, found) = (Rule::MAX_VALUE, quote(&name.text));
+            if !(1..=Rule::MAX_VALUE_BYTES).contains(&name.text.len()) {
+                let (most, found) = (Rule::MAX_VALUE_BYTES, quote(&name.text));
                 report.add(name.at, format!("tier must be 1 to {most} bytes long, found {found}"));
                 return None;
             }
@@ -127,10 +135,10 @@ fn tier_limits(
 
 /// Reads `[{match: {api_key: partner-1}, limit: 5000 per second, until: 2027-01-01T00:00:00Z}]`.
 pub(crate) fn overrides(
-    node: &Node<'_>,
+    node: &YamlNode<'_>,
     algorithm: Algorithm,
-    per: Option<&[Chain]>,
-    report: &mut Report,
+    per: Option<&[AttributeChain]>,
+    report: &mut ErrorReport,
 ) -> Option<Vec<Override>> {
     let items = list(node, "overrides", RuleSet::MAX_OVERRIDES, report)?;
     let mut known = LimitCache::default();
@@ -146,11 +154,11 @@ pub(crate) fn overrides(
 }
 
 fn one_override<'n>(
-    node: &'n Node<'n>,
+    node: &'n YamlNode<'n>,
     algorithm: Algorithm,
-    per: Option<&[Chain]>,
+    per: Option<&[AttributeChain]>,
     known: &mut LimitCache<'n>,
-    report: &mut Report,
+    report: &mut ErrorReport,
 ) -> Option<Override> {
     let [matching, limited, until, share] =
         keys(node, "override", ["match", "limit", "until", "rollout"], report)?;
@@ -167,12 +175,12 @@ fn one_override<'n>(
 }
 
 /// Reads an RFC 3339 time. One before 1970 becomes the epoch, which has passed as well.
-fn instant(node: &Node<'_>, report: &mut Report) -> Option<Timestamp> {
+fn instant(node: &YamlNode<'_>, report: &mut ErrorReport) -> Option<Timestamp> {
     let time = node.text().and_then(|text| text.parse::<jiff::Timestamp>().ok());
     if time.is_none() {
         report.add(
             node.at,
-            format!("until must read like \"2027-01-01T00:00:00Z\", found {}", node.shown()),
+            format!("until must read like \"2027-01-01T00:00:00Z\", found {}", node.describe()),
         );
     }
     time.map(|time| Timestamp::from_micros(u64::try_from(time.as_microsecond()).unwrap_or(0)))

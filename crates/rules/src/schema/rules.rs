@@ -8,24 +8,26 @@ use tidegate_core::quota::UNITS;
 use tidegate_core::{Quota, Request};
 
 use crate::accuracy::Accuracy;
-use crate::parse::condition::TESTS;
-use crate::parse::{ACCURACIES, ALGORITHMS, ANSWERS, MODES, UNBOUNDED, WHEN_HOT};
-use crate::per::Chain;
+use crate::parse::condition::TEST_KEYS;
+use crate::parse::{
+    ACCURACY_WORDS, ALGORITHM_WORDS, HOT_WORDS, MODE_WORDS, ON_STORE_FAILURE_WORDS, UNBOUNDED_WORD,
+};
+use crate::per::AttributeChain;
 use crate::rule::Rule;
 use crate::schema::Schema;
 use crate::set::RuleSet;
 
 impl RuleSet {
-    /// The JSON Schema of a document that [`parse`](Self::parse) reads.
+    /// Returns the JSON Schema of a document that [`parse`](Self::parse) reads.
     #[must_use]
     pub fn schema() -> Schema {
         let rules = Schema::list(
-            "The rules. Each that matches a request must admit it; if one denies, none is charged.",
+            "The rules. Every matching rule must admit a request; if one denies it, none is charged.",
             Schema::part("", "rule"),
         );
         let rules = rules.with("maxItems", Self::MAX_RULES);
         let document = Schema::map(
-            "Which requests are limited, whom each limit counts, and how much it admits.",
+            "The rate limits: the requests and clients that each limit applies to, and the amount that it admits.",
         )
         .with("$schema", Schema::DIALECT)
         .with("title", "Rules of Tidegate")
@@ -37,7 +39,7 @@ impl RuleSet {
     }
 }
 
-/// The named parts that the schema of rules refers to.
+/// Returns the named parts that the schema of rules refers to.
 #[must_use]
 pub fn parts() -> [(&'static str, Schema); 5] {
     [
@@ -51,15 +53,16 @@ pub fn parts() -> [(&'static str, Schema); 5] {
 
 fn rule() -> Schema {
     let words = |table: &[&'static str]| table.to_vec();
-    let algorithms = words(&ALGORITHMS.map(|(word, _)| word));
-    let name = Schema::text("What metrics, headers, logs and calls that name the rule know it by.")
-        .with("pattern", format!("^[A-Za-z0-9_.-]{{1,{}}}$", Rule::MAX_NAME));
+    let algorithms = words(&ALGORITHM_WORDS.map(|(word, _)| word));
+    let name = Schema::text("The name of the rule in metrics, headers, logs and calls.")
+        .with("pattern", format!("^[A-Za-z0-9_.-]{{1,{}}}$", Rule::MAX_NAME_CHARS));
     let per = Schema::list(
-        "The attributes that name a client, each of which counts apart. `user | api_key | ip` takes the first \
-         that the request has. Without any: one bucket for all.",
-        Schema::text("An attribute, or a chain of them.")
-            .with("minLength", 1)
-            .with("pattern", format!("^[^|]+(\\|[^|]+){{0,{}}}$", Chain::MAX_ALTERNATIVES - 1)),
+        "The attributes that identify a client; each client has its own counter. `user | api_key | ip` uses the first \
+         that the request has. Without `per`: one counter for all requests.",
+        Schema::text("An attribute, or a chain of them.").with("minLength", 1).with(
+            "pattern",
+            format!("^[^|]+(\\|[^|]+){{0,{}}}$", AttributeChain::MAX_ALTERNATIVES - 1),
+        ),
     );
     let tiers = Schema::map(
         "Limits by the value of an attribute. A value without a tier gets the rule's limit.",
@@ -72,14 +75,14 @@ fn rule() -> Schema {
             .open(Schema::part("", "limit"))
             .example(json!({"free": "10 per second", "pro": "100 per second"})),
     );
-    let penalty = Schema::map("Blocks a client that goes on after it was denied. Needs `per`.")
+    let penalty = Schema::map("Blocks a client that continues to send requests after it was denied. Needs `per`.")
         .required(
             "after",
             Schema::one_of(
-                "How many denied requests are too many: a number, or so many times the limit.",
+                "The number of denied requests that leads to a block: a number, or a multiple of the limit.",
                 [
-                    Schema::whole("So many.", 1, Quota::MAX_AMOUNT),
-                    Schema::text("So many times the limit.").with("pattern", "^[0-9][0-9_]*x$"),
+                    Schema::whole("A number of requests.", 1, Quota::MAX_AMOUNT),
+                    Schema::text("A multiple of the limit.").with("pattern", "^[0-9][0-9_]*x$"),
                 ],
             )
             .example("10x")
@@ -87,69 +90,69 @@ fn rule() -> Schema {
         )
         .required(
             "within",
-            Schema::part("How close together they have to be.", "window").example("1m"),
+            Schema::part("The time within which the denied requests are counted.", "window").example("1m"),
         )
         .required(
             "block",
-            Schema::part("How long the client is blocked.", "window").example("10m"),
+            Schema::part("The duration of the block.", "window").example("10m"),
         );
-    Schema::map("One limit: for which requests, for whom, how much.")
+    Schema::map("One rule: a limit, with the requests and clients that it applies to.")
         .required("name", name.example("login").example("api-per-key"))
         .key(
             "match",
-            Schema::part("Which requests it is for: all conditions must hold. Without it: every request.", "conditions")
+            Schema::part("The conditions that a request must satisfy, all of them. Without `match`: every request.", "conditions")
                 .example(json!({"path": "/v1/**", "method": ["GET", "POST"]})),
         )
-        .key("per", per.with("maxItems", Rule::MAX_PER).example(json!(["ip"])).example(json!(["user | api_key", "path"])))
-        .required("limit", Schema::part("How much is admitted, and for how long.", "limit").example("100 per second"))
+        .key("per", per.with("maxItems", Rule::MAX_PER_ENTRIES).example(json!(["ip"])).example(json!(["user | api_key", "path"])))
+        .required("limit", Schema::part("The amount that is admitted, and the time.", "limit").example("100 per second"))
         .key(
             "burst",
-            Schema::whole("How much can be spent at once, for `token_bucket`. Without it: the limit's amount.", 1, Quota::MAX_AMOUNT)
+            Schema::whole("The amount that can be spent at once, for `token_bucket`. Without it: the limit's amount.", 1, Quota::MAX_AMOUNT)
                 .example(200),
         )
         .key(
             "queue",
-            Schema::whole("How many may wait for their turn, for `leaky_bucket`.", 0, Quota::MAX_AMOUNT)
-                .usually(0)
+            Schema::whole("The number of requests that may wait, for `leaky_bucket`.", 0, Quota::MAX_AMOUNT)
+                .with_default(0)
                 .example(20),
         )
         .key(
             "hold",
-            Schema::part("After how long a holder that neither releases nor renews its slot loses it, for `concurrency`: `1s` to `1h`.", "window")
-                .usually("60s")
+            Schema::part("The time after which a slot that is neither released nor renewed expires, for `concurrency`: `1s` to `1h`.", "window")
+                .with_default("60s")
                 .example("5m"),
         )
-        .key("algorithm", Schema::word("How it counts. A limit in flight is counted by `concurrency`.", algorithms).example("sliding_window"))
+        .key("algorithm", Schema::word("The counting algorithm. A limit in flight uses `concurrency`.", algorithms).example("sliding_window"))
         .key("tiers", tiers.example(json!({"by": "claim.plan", "limits": {"free": "10 per second"}})))
         .key(
             "overrides",
-            Schema::list("Other limits for some clients. The first that matches and has not ended counts, before any tier.", Schema::part("", "override"))
+            Schema::list("Different limits for some clients. The first override that matches and has not ended applies, before any tier.", Schema::part("", "override"))
                 .with("maxItems", RuleSet::MAX_OVERRIDES)
                 .example(json!([{"match": {"api_key": "partner-1"}, "limit": "5000 per second"}])),
         )
         .key(
             "accuracy",
             Schema::word(
-                "How it is kept where nodes share a store. `exact`: each admission is one step there. `leased`: nodes take tokens ahead of use. \
-                 `synced`: nodes decide alone and tell each other now and then, which can admit more. `split`: each node keeps its part.",
-                words(&ACCURACIES.map(|(word, _)| word)),
+                "How nodes that share a store enforce the limit. `exact`: each admission is one atomic step in the store. `leased`: nodes lease tokens ahead of use. \
+                 `synced`: nodes decide alone and synchronise periodically, which can admit more than the limit. `split`: each node enforces its part of the limit.",
+                words(&ACCURACY_WORDS.map(|(word, _)| word)),
             )
             .example("leased"),
         )
         .key(
             "sync",
-            Schema::part("How often a node tells what it admitted, for `synced`: `10ms` to `1m`.", "window")
-                .usually("200ms")
+            Schema::part("The time between two reports of a node to the store, for `synced`: `10ms` to `1m`.", "window")
+                .with_default("200ms")
                 .example("200ms"),
         )
         .key(
             "max_ahead",
             Schema::one_of(
-                "The most that a node admits before the store knows of it, for `synced`: N nodes admit at most N times that beyond the limit in each window or bucket. \
-                 Without it: a tenth of what can be spent at once.",
+                "The maximum that a node admits before it reports to the store, for `synced`: N nodes exceed the limit by at most N times this in each window or bucket. \
+                 Without it: a tenth of the amount that can be spent at once.",
                 [
-                    Schema::whole("So many.", 1, Quota::MAX_AMOUNT),
-                    Schema::word("No bound but what the node believes to be left.", [UNBOUNDED]).without_usual(),
+                    Schema::whole("A number of tokens.", 1, Quota::MAX_AMOUNT),
+                    Schema::word("No bound except the node's last view of the store.", [UNBOUNDED_WORD]).without_default(),
                 ],
             )
             .example(50),
@@ -157,32 +160,32 @@ fn rule() -> Schema {
         .key(
             "shards",
             Schema::whole(
-                "In how many parts the limit of each client is kept, for `exact`, so that several servers share the work of one busy client.",
-                u64::from(Accuracy::SHARDS.0),
-                u64::from(Accuracy::SHARDS.1),
+                "The number of parts of each client's limit, for `exact`, so that several servers share the load of one client.",
+                u64::from(Accuracy::SHARD_RANGE.0),
+                u64::from(Accuracy::SHARD_RANGE.1),
             )
             .example(4),
         )
         .key(
             "hot",
             Schema::word(
-                "What becomes of a client whom a node sees very often, for `exact`: the node takes tokens ahead of use while it does.",
-                words(&WHEN_HOT.map(|(word, _)| word)),
+                "The behaviour for a client with very many requests on one node, for `exact`: the node leases tokens ahead of use.",
+                words(&HOT_WORDS.map(|(word, _)| word)),
             )
-            .without_usual()
+            .without_default()
             .example("leased"),
         )
         .key(
             "on_store_failure",
-            Schema::word("What happens when the store can't be asked: the request passes, is answered 503, or meets this node's share of the limit by the last known number of nodes, a new share after each restart.", words(&ANSWERS.map(|(word, _)| word)))
+            Schema::word("The decision while the store is unavailable: `allow` admits the request, `deny` returns 503, `local` applies this node's share of the limit, by the last known number of nodes. A restart resets the share.", words(&ON_STORE_FAILURE_WORDS.map(|(word, _)| word)))
                 .example("deny"),
         )
         .key(
             "mode",
-            Schema::word("Whether it denies, only counts what it would deny, or does nothing.", words(&MODES.map(|(word, _)| word)))
+            Schema::word("The effect of the rule: `enforce` denies, `shadow` only counts and reports, `off` applies to no request.", words(&MODE_WORDS.map(|(word, _)| word)))
                 .example("shadow"),
         )
-        .key("rollout", share("The share of clients that the rule is for, always the same ones. Needs `per`."))
+        .key("rollout", share("The share of clients that the rule applies to, always the same clients. Needs `per`."))
         .key("penalty", penalty.example(json!({"after": "10x", "within": "1m", "block": "10m"})))
         .with("dependentRequired", json!({"penalty": ["per"], "rollout": ["per"]}))
         .with(
@@ -213,8 +216,9 @@ fn rule() -> Schema {
 }
 
 fn conditions() -> Schema {
-    let value =
-        |about: &str| Schema::scalar(about).with("minLength", 1).with("maxLength", Rule::MAX_VALUE);
+    let value = |about: &str| {
+        Schema::scalar(about).with("minLength", 1).with("maxLength", Rule::MAX_VALUE_BYTES)
+    };
     let values = |about: &str, item: Schema| {
         Schema::list(about, item).with("minItems", 1).with("maxItems", Rule::MAX_ALTERNATIVES)
     };
@@ -226,16 +230,17 @@ fn conditions() -> Schema {
     let presence =
         |about: &str| Schema::any(about).with("enum", json!([true, false])).example(true);
     let test = |name: &str| match name {
-        "is" => one_or_more("Is exactly this, stars and all.", &value("")).example("/a*b"),
+        "is" => one_or_more("Equals this text; a star is an ordinary character.", &value(""))
+            .example("/a*b"),
         "in" => one_or_more("Is an address in one of these networks.", &network)
             .example(json!(["10.0.0.0/8", "2001:db8::/32"])),
-        "present" => presence("Is there and not empty."),
-        _ => presence("Is not there, or empty."),
+        "present" => presence("Is present and not empty."),
+        _ => presence("Is absent or empty."),
     };
-    let said = Schema::map("Something else than a value.")
+    let tests = Schema::map("A test other than equality or a pattern.")
         .with("minProperties", 1)
         .with("maxProperties", 1);
-    let said = TESTS.iter().fold(said, |said, name| said.key(name, test(name)));
+    let tests = TEST_KEYS.iter().fold(tests, |tests, name| tests.key(name, test(name)));
     Schema::map(
         "Conditions by attribute: a value, where `*` is anything but `/` and `**` anything; a list of values; \
          or one of `{is: …}`, `{in: [network, …]}`, `{present: true}`, `{absent: true}`.",
@@ -244,24 +249,28 @@ fn conditions() -> Schema {
     .with("propertyNames", json!({"pattern": "^[^|\\s]([^|]*[^|\\s])?$", "maxLength": Request::MAX_NAME}))
     .open(Schema::one_of(
         "",
-        [value("A value or a pattern."), values("Any of these.", value("")), said],
+        [value("A value or a pattern."), values("Any of these.", value("")), tests],
     ))
     .example(json!({"path": "/login", "method": "POST"}))
     .example(json!({"ip": {"in": ["10.0.0.0/8"]}}))
 }
 
 fn limit() -> Schema {
-    let text = Schema::text("As people say it. Units are ms, second, minute, hour, day, week, month (30 days) and year (365 days), short or plural.")
+    let text = Schema::text("A text. Units are ms, second, minute, hour, day, week, month (30 days) and year (365 days), short or plural.")
         .with("pattern", format!("^ *[0-9][0-9_]*(( */ *| +per +){}| +in +flight) *$", length()));
-    let map = Schema::map("In parts.")
-        .required("amount", Schema::whole("How much.", 0, Quota::MAX_AMOUNT).example(250))
-        .required("window", Schema::part("For how long.", "window").example("15m"))
+    let map = Schema::map("A map.")
+        .required("amount", Schema::whole("The amount.", 0, Quota::MAX_AMOUNT).example(250))
+        .required("window", Schema::part("The time.", "window").example("15m"))
         .key(
             "burst",
-            Schema::whole("How much at once, for `token_bucket`.", 1, Quota::MAX_AMOUNT)
-                .example(500),
+            Schema::whole(
+                "The amount that can be spent at once, for `token_bucket`.",
+                1,
+                Quota::MAX_AMOUNT,
+            )
+            .example(500),
         );
-    Schema::one_of("How much, and for how long.", [text, map])
+    Schema::one_of("The amount that is admitted, and the time.", [text, map])
         .example("100 per second")
         .example("100/s")
         .example("250 per 15 minutes")
@@ -270,20 +279,24 @@ fn limit() -> Schema {
 }
 
 fn overridden() -> Schema {
-    Schema::map("Another limit for some clients.")
+    Schema::map("A different limit for some clients.")
         .required(
             "match",
-            Schema::part("Whom it is for.", "conditions").example(json!({"api_key": "partner-1"})),
+            Schema::part("The conditions that a request must satisfy.", "conditions")
+                .example(json!({"api_key": "partner-1"})),
         )
-        .required("limit", Schema::part("What they get.", "limit").example("5000 per second"))
+        .required(
+            "limit",
+            Schema::part("The limit of these clients.", "limit").example("5000 per second"),
+        )
         .key(
             "until",
-            Schema::text("When it ends; without it, never.")
+            Schema::text("The end of the override. Without it, the override is permanent.")
                 .with("format", "date-time")
                 .with("pattern", "^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9:.]+([Zz]|[+-][0-9:]+)$")
                 .example("2027-01-01T00:00:00Z"),
         )
-        .key("rollout", share("The share of those clients that get it."))
+        .key("rollout", share("The share of these clients that the override applies to."))
 }
 
 fn share(about: &str) -> Schema {
@@ -308,7 +321,7 @@ fn attribute(about: &str) -> Schema {
         .with("pattern", "^[^|]+$")
 }
 
-/// `15 minutes`, `15m`, `minute` as a pattern.
+/// Returns a pattern for `15 minutes`, `15m` and `minute`.
 fn length() -> String {
     let units: Vec<&str> = UNITS.iter().flat_map(|(words, _)| words.iter().copied()).collect();
     format!("([0-9][0-9_]* *)?({})", units.join("|"))
@@ -320,7 +333,7 @@ mod tests {
     use crate::raw::RawRule;
 
     #[test]
-    fn the_schema_has_the_keys_that_the_reader_knows() {
+    fn schema_of_a_rule_has_the_keys_of_the_parser() {
         let rule = rule();
         let keys: Vec<&str> = rule.keys().map(|(name, _)| name).collect();
         assert_eq!(keys, RawRule::KEYS);

@@ -1,4 +1,4 @@
-//! The rules that the documentation shows are rules.
+//! Checks that the rules documents in the documentation are valid.
 
 use tidegate_rules::RuleSet;
 
@@ -9,7 +9,7 @@ const PAGES: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn every_rules_file_on_a_page_can_be_loaded() {
+fn rules_documents_in_the_documentation_are_valid() {
     for (page, text) in PAGES {
         let blocks = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
         let documents: Vec<&str> = blocks.filter(|block| block.starts_with("rules:")).collect();

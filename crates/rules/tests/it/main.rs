@@ -1,5 +1,5 @@
-//! Rules as their callers see them.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+//! Tests of the public interface of the rules crate.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
 mod documentation;
 mod rule_concurrency;

@@ -4,7 +4,7 @@ use tidegate_core::{Algorithm, Limit, Quota, Span};
 use tidegate_rules::RuleSet;
 
 #[test]
-fn a_limit_in_flight_reads_and_prints_as_people_say_it() {
+fn limit_in_flight_is_parsed_and_printed() {
     let read = |rule: &str| {
         let yaml = format!("rules:\n- {{name: api, {rule}}}\n");
         RuleSet::parse("rules.yaml", &yaml).unwrap().rules()[0].limit().to_string()
@@ -19,7 +19,7 @@ fn a_limit_in_flight_reads_and_prints_as_people_say_it() {
 }
 
 #[test]
-fn what_does_not_suit_slots_is_refused_with_what_is_wanted() {
+fn settings_that_concurrency_does_not_support_are_rejected() {
     for (rule, error) in [
         (
             "limit: 20 in flight, algorithm: token_bucket",
@@ -69,7 +69,7 @@ fn what_does_not_suit_slots_is_refused_with_what_is_wanted() {
         ),
     ] {
         let yaml = format!("rules:\n- {{name: api, {rule}}}\n");
-        let told = RuleSet::parse("rules.yaml", &yaml).unwrap_err().to_string();
-        assert_eq!(told, format!(r#"rules.yaml:2: rule "api": {error}"#));
+        let error_text = RuleSet::parse("rules.yaml", &yaml).unwrap_err().to_string();
+        assert_eq!(error_text, format!(r#"rules.yaml:2: rule "api": {error}"#));
     }
 }

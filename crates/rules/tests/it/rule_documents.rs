@@ -1,10 +1,11 @@
-//! What a rules document may say, and what its author is told when it says something else.
+//! Valid rules documents, and the rules that result from them.
 
 use std::fmt::Write as _;
 
 use tidegate_core::{Algorithm, Limit, Part, Quota, Request, Span, Timestamp};
 use tidegate_rules::{
-    After, Because, Chain, Mode, OnStoreFailure, Override, Penalty, Rollout, RuleSet,
+    AttributeChain, DenialThreshold, LimitOrigin, Mode, OnStoreFailure, Override, Penalty, Rollout,
+    RuleSet,
 };
 
 fn read(yaml: &str) -> RuleSet {
@@ -43,19 +44,20 @@ rules:
 "#;
 
 #[test]
-fn every_field_means_what_the_guide_says() {
+fn every_field_of_a_document_is_parsed() {
     let rules = read(FULL);
     let rule = rules.rule("api-per-key").unwrap();
     assert_eq!(rule.mode(), Mode::Shadow);
     assert_eq!(rule.on_store_failure(), OnStoreFailure::Deny);
     assert_eq!(**rule.limit(), limit(Quota::per_second(100).burst(200)));
-    let per: Vec<&str> = rule.per().iter().map(Chain::as_str).collect();
+    let per: Vec<&str> = rule.per().iter().map(AttributeChain::as_str).collect();
     assert_eq!(per, ["api_key", "user | ip"]);
-    let penalty = Penalty::new(After::Times(10), Span::MINUTE, Span::from_secs(600)).unwrap();
+    let penalty =
+        Penalty::new(DenialThreshold::Times(10), Span::MINUTE, Span::from_secs(600)).unwrap();
     assert_eq!(rule.penalty(), Some(&penalty));
-    assert_eq!(rule.rollout(), Rollout::of_million(125_000));
+    assert_eq!(rule.rollout(), Rollout::from_millionths(125_000));
     let shares: Vec<_> = rule.overrides().iter().map(Override::rollout).collect();
-    assert_eq!(shares, [None, Some(Rollout::EVERYBODY)]);
+    assert_eq!(shares, [None, Some(Rollout::ALL_CLIENTS)]);
 
     let all = rules.rule("all").unwrap();
     assert_eq!(all.mode(), Mode::Enforce);
@@ -68,35 +70,35 @@ fn every_field_means_what_the_guide_says() {
 }
 
 #[test]
-fn an_override_beats_a_tier_and_a_tier_beats_the_rule() {
+fn override_precedes_tier_and_tier_precedes_rule() {
     let rules = read(FULL);
     let rule = &rules.rules()[0];
     let end = Timestamp::from_secs(1_798_761_600);
     let before = end - Span::MICROSECOND;
     let applied = |request: &Request<'static>, now| {
         let applied = rule.limit_for(request, now);
-        let because = match applied.because {
-            Because::Rule => "rule".to_owned(),
-            Because::Tier(name) => format!("tier {name}"),
-            Because::Override(index) => format!("override {index}"),
+        let origin = match applied.origin {
+            LimitOrigin::Rule => "rule".to_owned(),
+            LimitOrigin::Tier(name) => format!("tier {name}"),
+            LimitOrigin::Override(index) => format!("override {index}"),
         };
-        (because, applied.limit.quota().to_string())
+        (origin, applied.limit.quota().to_string())
     };
-    let said = |because: &str, quota: &str| (because.to_owned(), quota.to_owned());
+    let expected = |origin: &str, quota: &str| (origin.to_owned(), quota.to_owned());
 
-    let nobody = request([("claim.plan", "gold")]);
-    assert_eq!(applied(&nobody, before), said("rule", "100 per 1 s, burst 200"));
+    let unknown_plan = request([("claim.plan", "gold")]);
+    assert_eq!(applied(&unknown_plan, before), expected("rule", "100 per 1 s, burst 200"));
     let free = request([("claim.plan", "free")]);
-    assert_eq!(applied(&free, before), said("tier free", "10 per 1 s"));
+    assert_eq!(applied(&free, before), expected("tier free", "10 per 1 s"));
     let pro = request([("claim.plan", "pro")]);
-    assert_eq!(applied(&pro, before), said("tier pro", "100 per 60 s, burst 7"));
+    assert_eq!(applied(&pro, before), expected("tier pro", "100 per 60 s, burst 7"));
     let partner = request([("claim.plan", "free"), ("api_key", "partner-1")]);
-    assert_eq!(applied(&partner, before), said("override 0", "5000 per 1 s"));
-    assert_eq!(applied(&partner, end), said("override 1", "4000 per 1 s"));
+    assert_eq!(applied(&partner, before), expected("override 0", "5000 per 1 s"));
+    assert_eq!(applied(&partner, end), expected("override 1", "4000 per 1 s"));
 }
 
 #[test]
-fn a_mismatch_says_what_was_found_and_what_is_wanted() {
+fn mismatch_contains_the_found_and_the_wanted_value() {
     let rules = read(
         r#"
 rules:
@@ -157,7 +159,7 @@ rules:
 }
 
 #[test]
-fn an_empty_value_makes_no_client_of_its_own() {
+fn empty_value_counts_as_absent() {
     let rules = read("rules: [{name: a, limit: 1/s, per: [user | api_key | ip, host]}]");
     let rule = &rules.rules()[0];
     let client = |request: &Request<'_>| {
@@ -179,7 +181,7 @@ fn an_empty_value_makes_no_client_of_its_own() {
 }
 
 #[test]
-fn numbers_and_words_of_yaml_are_texts() {
+fn yaml_numbers_and_booleans_are_read_as_text() {
     let rules =
         read("rules: [{name: 7, limit: 1/s, match: {v: 1.10, country: NO, code: [007, off]}}]");
     let rule = rules.rule("7").unwrap();
@@ -199,7 +201,7 @@ fn anchors_and_comments_are_allowed() {
 }
 
 #[test]
-fn rules_made_in_code_are_checked_too() {
+fn rules_created_in_code_are_validated() {
     let rule = |name| tidegate_rules::Rule::new(name, Algorithm::TokenBucket, Quota::per_second(1));
     assert_eq!(
         rule("a b").unwrap_err().to_string(),
@@ -209,14 +211,14 @@ fn rules_made_in_code_are_checked_too() {
         rule("a").unwrap().with_per("user |").unwrap_err().to_string(),
         r#"rule "a": attribute must be 1 to 128 bytes without '|', found """#
     );
-    let penalty = Penalty::new(After::Denials(9), Span::MINUTE, Span::HOUR).unwrap();
+    let penalty = Penalty::new(DenialThreshold::Denials(9), Span::MINUTE, Span::HOUR).unwrap();
     assert_eq!(
         rule("a").unwrap().with_penalty(penalty).unwrap_err().to_string(),
-        r#"rule "a": penalty needs per, found none (one bucket for all would block everybody)"#
+        r#"rule "a": penalty needs per, found none (one bucket for all would block every client)"#
     );
     let punished = rule("a").unwrap().with_per("user").unwrap().with_penalty(penalty).unwrap();
     assert_eq!(punished.penalty(), Some(&penalty));
-    let tenth = Rollout::of_million(100_000).unwrap();
+    let tenth = Rollout::from_millionths(100_000).unwrap();
     assert_eq!(
         rule("a").unwrap().with_rollout(tenth).unwrap_err().to_string(),
         r#"rule "a": rollout needs per, found none"#
@@ -232,7 +234,7 @@ fn rules_made_in_code_are_checked_too() {
 }
 
 #[test]
-fn ten_thousand_rules_with_a_hundred_thousand_overrides_are_read() {
+fn parses_ten_thousand_rules_with_a_hundred_thousand_overrides() {
     let mut yaml = String::from("rules:\n");
     for rule in 0..10_000 {
         write!(
@@ -257,5 +259,5 @@ fn ten_thousand_rules_with_a_hundred_thousand_overrides_are_read() {
     let matching = rules.matching(&request);
     assert_eq!(matching.len(), 1);
     let applied = matching[0].limit_for(&request, Timestamp::EPOCH);
-    assert_eq!(applied.because, Because::Override(5));
+    assert_eq!(applied.origin, LimitOrigin::Override(5));
 }

@@ -1,20 +1,20 @@
-//! What the author of a broken rules document is told: the line, what was found, what is wanted.
+//! Errors of invalid rules documents: the line, the found and the wanted value.
 
 use tidegate_rules::{RuleErrors, RuleSet};
 
-fn refused(yaml: &str) -> RuleErrors {
+fn parse_errors(yaml: &str) -> RuleErrors {
     match RuleSet::parse("rules.yaml", yaml) {
         Ok(_) => panic!("accepted:\n{yaml}"),
         Err(errors) => errors,
     }
 }
 
-fn told(yaml: &str) -> String {
-    refused(yaml).to_string()
+fn error_text(yaml: &str) -> String {
+    parse_errors(yaml).to_string()
 }
 
 #[test]
-fn a_document_that_is_none_is_refused_with_its_line() {
+fn invalid_document_is_rejected_with_its_line() {
     for (yaml, error) in [
         ("", "1: document must be a map, found nothing"),
         ("rules", r#"1: document must be a map, found "rules""#),
@@ -37,12 +37,12 @@ fn a_document_that_is_none_is_refused_with_its_line() {
         ("? [a]\n: b", "1: expected string scalar"),
         ("~: b", "1: a key must be a text, found nothing"),
     ] {
-        assert_eq!(told(yaml), format!("rules.yaml:{error}"), "{yaml:?}");
+        assert_eq!(error_text(yaml), format!("rules.yaml:{error}"), "{yaml:?}");
     }
 }
 
 #[test]
-fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
+fn invalid_field_is_rejected_with_its_line_and_rule() {
     for (field, error) in [
         ("per: user", r#"per must be a list, found "user""#),
         ("per: [a | | b]", r#"attribute must be 1 to 128 bytes without '|', found """#),
@@ -163,7 +163,7 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
         ("match: {a: {present: yes}}", r#"match.a.present must be true or false, found "yes""#),
         (
             "penalty: {after: 10x, within: 1m, block: 10m}",
-            "penalty needs per, found none (one bucket for all would block everybody)",
+            "penalty needs per, found none (one bucket for all would block every client)",
         ),
         ("per: [a]\n  penalty: 10x", r#"penalty must be a map, found "10x""#),
         ("per: [a]\n  penalty: {after: 10x, within: 1m}", "penalty.block is missing"),
@@ -193,7 +193,7 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
         ),
     ] {
         assert_eq!(
-            told(&format!("rules:\n- name: api\n  limit: 1/s\n  {field}\n")),
+            error_text(&format!("rules:\n- name: api\n  limit: 1/s\n  {field}\n")),
             format!(r#"rules.yaml:{}: rule "api": {error}"#, 4 + field.matches('\n').count()),
             "{field:?}"
         );
@@ -201,7 +201,7 @@ fn a_field_that_is_wrong_is_refused_with_its_line_and_rule() {
 }
 
 #[test]
-fn a_limit_that_is_wrong_is_refused_with_its_line() {
+fn invalid_limit_is_rejected_with_its_line() {
     for (limit, error) in [
         (
             "limit: 100",
@@ -254,12 +254,16 @@ fn a_limit_that_is_wrong_is_refused_with_its_line() {
             None => format!("rules:\n- name: api\n  {limit}\n"),
         };
         let line = if limit.starts_with('{') { 2 } else { 3 };
-        assert_eq!(told(&yaml), format!(r#"rules.yaml:{line}: rule "api": {error}"#), "{limit:?}");
+        assert_eq!(
+            error_text(&yaml),
+            format!(r#"rules.yaml:{line}: rule "api": {error}"#),
+            "{limit:?}"
+        );
     }
 }
 
 #[test]
-fn everything_wrong_is_told_at_once_in_the_order_of_the_lines() {
+fn all_errors_are_reported_in_line_order() {
     let yaml = "
 rules:
   - limit: 1/s
@@ -278,7 +282,7 @@ rules:
   - just a word
 ";
     assert_eq!(
-        told(yaml),
+        error_text(yaml),
         r#"rules.yaml:3: name is missing
 rules.yaml:4: mode must be enforce, shadow or off, found "maybe"
 rules.yaml:7: rule "a": match.ip.in must be an address or a network like 10.0.0.0/8, found "1.2.3.4/33"
@@ -293,46 +297,49 @@ rules.yaml:14: rule "no spaces": name must be 1 to 64 letters, digits, '_', '.' 
 rules.yaml:15: rule "no spaces": limit must read like "100 per minute", "100/s" or "20 in flight", found "5"
 rules.yaml:16: rule must be a map, found "just a word""#
     );
-    let errors = refused(yaml);
+    let errors = parse_errors(yaml);
     let first =
         errors.iter().next().map(|error| (&*error.source, error.line(), error.rule.as_deref()));
     assert_eq!(first, Some(("rules.yaml", Some(3), None)));
 }
 
 #[test]
-fn a_flood_of_errors_is_counted_and_long_texts_are_cut() {
+fn errors_beyond_the_maximum_are_counted_and_long_texts_are_truncated() {
     let yaml = format!("rules:\n{}", "- x\n".repeat(150));
-    let errors = refused(&yaml);
+    let errors = parse_errors(&yaml);
     assert_eq!((errors.iter().count(), errors.unlisted()), (RuleErrors::MAX_LISTED, 50));
     assert!(errors.to_string().ends_with("found \"x\"\nand 50 more"));
 
     let long = "x".repeat(2_000);
     let shown = format!("\"{}…\"", "x".repeat(64));
     assert_eq!(
-        told(&format!("rules: [{{name: {long}, limit: 1/s}}]")),
+        error_text(&format!("rules: [{{name: {long}, limit: 1/s}}]")),
         format!(
             "rules.yaml:1: rule {shown}: name must be 1 to 64 letters, digits, '_', '.' or '-', found {shown}"
         )
     );
     assert_eq!(
-        told(&format!("rules: [{{name: a, limit: 1/s, match: {{a: {long}}}}}]")),
+        error_text(&format!("rules: [{{name: a, limit: 1/s, match: {{a: {long}}}}}]")),
         r#"rules.yaml:1: rule "a": match.a must be at most 1024 bytes long, found 2000"#
     );
 }
 
 #[test]
-fn a_document_beyond_the_bounds_is_refused() {
-    let long = " ".repeat(RuleSet::MAX_DOCUMENT + 1);
+fn document_over_the_size_limits_is_rejected() {
+    let long = " ".repeat(RuleSet::MAX_DOCUMENT_BYTES + 1);
     assert_eq!(
-        told(&long),
+        error_text(&long),
         "rules.yaml: document must be at most 16777216 bytes long, found 16777217"
     );
     let many = format!("rules:\n{}", "- a\n".repeat(RuleSet::MAX_RULES + 1));
-    assert_eq!(told(&many), "rules.yaml:2: rules must have at most 100000 items, found 100001");
+    assert_eq!(
+        error_text(&many),
+        "rules.yaml:2: rules must have at most 100000 items, found 100001"
+    );
 }
 
 #[test]
-fn rules_inside_a_larger_document_keep_its_lines() {
+fn errors_of_nested_rules_have_the_lines_of_the_whole_document() {
     let yaml =
         "listen: {http: off}\nrules:\n  inline:\n    - name: a\n      limit: 5 per fortnight\n";
     let errors = RuleSet::parse_at("tidegate.yaml", yaml, &["rules", "inline"]).unwrap_err();

@@ -1,10 +1,12 @@
-//! The index finds what asking every rule would find.
+//! The index returns the same rules as a check of every rule.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use tidegate_core::{Algorithm, Quota, Request, RuleIndex, Span, Timestamp};
-use tidegate_rules::{Because, Condition, Mode, Pattern, Patterns, Rule, RuleSet, Test};
+use tidegate_rules::{
+    Condition, LimitOrigin, Mode, Rule, RuleSet, ValuePattern, ValuePatterns, ValueTest,
+};
 
 const NAMES: [&str; 12] = ["path", "method", "ip", "user", "a", "b", "c", "d", "e", "f", "g", "h"];
 
@@ -34,7 +36,7 @@ const ADDRESSES: [&str; 9] = [
 ];
 
 #[test]
-fn a_named_rule_is_there_and_matches_nothing() {
+fn named_rule_is_found_by_name_and_matches_no_request() {
     let rule = |name| Rule::new(name, Algorithm::FixedWindow, Quota::per_second(1)).unwrap();
     let rules = RuleSet::new(vec![rule("api")]).unwrap();
     let rules = rules.with_named(vec![rule("cl.throttle").with_per("key").unwrap()]).unwrap();
@@ -48,7 +50,7 @@ fn a_named_rule_is_there_and_matches_nothing() {
 }
 
 #[test]
-fn internal_rules_are_found_by_name_and_are_not_among_the_rules() {
+fn internal_rules_are_found_by_name_but_not_listed() {
     let rule = |name| Rule::new(name, Algorithm::FixedWindow, Quota::per_second(1)).unwrap();
     let rules = RuleSet::new(vec![rule("api")]).unwrap();
     let rules = rules.with_internal(vec![rule("cl.throttle"), rule("rls.override")]).unwrap();
@@ -70,7 +72,7 @@ fn internal_rules_are_found_by_name_and_are_not_among_the_rules() {
 }
 
 #[test]
-fn a_name_that_is_reserved_is_refused_by_name() {
+fn reserved_and_duplicate_names_are_rejected() {
     let rule = |name| Rule::new(name, Algorithm::FixedWindow, Quota::per_second(1)).unwrap();
     let rules = RuleSet::new(vec![rule("api"), rule("cl.throttle")]).unwrap();
     let named = vec![rule("cl.throttle"), rule("twice"), rule("twice")];
@@ -82,7 +84,7 @@ fn a_name_that_is_reserved_is_refused_by_name() {
     );
 }
 
-/// Few enough names that conditions meet, and sometimes more than an index asks for one by one.
+/// Few names, so that conditions share attributes; sometimes more than the index probes one by one.
 fn attribute() -> impl Strategy<Value = &'static str> {
     prop_oneof![1 => select(&NAMES[..3]), 1 => select(&NAMES[..])]
 }
@@ -95,22 +97,22 @@ fn value() -> impl Strategy<Value = String> {
     ]
 }
 
-fn pattern() -> impl Strategy<Value = Pattern> {
+fn pattern() -> impl Strategy<Value = ValuePattern> {
     prop_oneof![
-        3 => "[ab/]{1,4}".prop_map(|text| Pattern::Exact(text.into())),
-        2 => "[ab/]{0,3}[*]{1,2}[ab/]{0,2}".prop_map(|text| Pattern::like(&text)),
-        1 => "[ab/*é]{1,6}".prop_map(|text| Pattern::like(&text)),
-        1 => select(&ADDRESSES[..]).prop_map(Pattern::like),
+        3 => "[ab/]{1,4}".prop_map(|text| ValuePattern::Exact(text.into())),
+        2 => "[ab/]{0,3}[*]{1,2}[ab/]{0,2}".prop_map(|text| ValuePattern::like(&text)),
+        1 => "[ab/*é]{1,6}".prop_map(|text| ValuePattern::like(&text)),
+        1 => select(&ADDRESSES[..]).prop_map(ValuePattern::like),
     ]
 }
 
-fn test() -> impl Strategy<Value = Test> {
+fn test() -> impl Strategy<Value = ValueTest> {
     prop_oneof![
-        6 => vec(pattern(), 1..4).prop_map(|patterns| Test::OneOf(Patterns::new(patterns))),
+        6 => vec(pattern(), 1..4).prop_map(|patterns| ValueTest::OneOf(ValuePatterns::new(patterns))),
         2 => vec(select(&NETWORKS[..]), 1..3)
-            .prop_map(|networks| Test::within(networks.into_iter().map(|text| text.parse().unwrap()))),
-        1 => Just(Test::Present),
-        1 => Just(Test::Absent),
+            .prop_map(|networks| ValueTest::within(networks.into_iter().map(|text| text.parse().unwrap()))),
+        1 => Just(ValueTest::Present),
+        1 => Just(ValueTest::Absent),
     ]
 }
 
@@ -140,7 +142,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn matching_finds_what_asking_every_rule_finds(
+    fn index_finds_the_same_rules_as_a_linear_search(
         rules in vec((conditions(), mode()), 0..80),
         requests in requests(),
     ) {
@@ -154,18 +156,18 @@ proptest! {
         for attributes in &requests {
             let request = request(attributes);
             let found: Vec<&str> = rules.matching(&request).iter().map(|rule| rule.name()).collect();
-            let asked: Vec<&str> = rules
+            let checked: Vec<&str> = rules
                 .rules()
                 .iter()
                 .filter(|rule| rule.matches(&request).is_ok())
                 .map(Rule::name)
                 .collect();
-            prop_assert_eq!(found, asked, "{:?}", request);
+            prop_assert_eq!(found, checked, "{:?}", request);
         }
     }
 
     #[test]
-    fn the_first_override_that_holds_and_is_not_over_applies(
+    fn first_matching_override_that_has_not_ended_applies(
         overrides in vec((conditions(), proptest::option::of(0_u64..4)), 0..30),
         requests in requests(),
         now in 0_u64..4,
@@ -179,16 +181,16 @@ proptest! {
             let request = request(attributes);
             let first = overrides.iter().position(|(conditions, until)| {
                 until.is_none_or(|until| now < Timestamp::from_micros(until))
-                    && conditions.iter().all(|condition| condition.holds(&request))
+                    && conditions.iter().all(|condition| condition.is_satisfied(&request))
             });
-            let wanted = first.map_or(Because::Rule, Because::Override);
-            prop_assert_eq!(rule.limit_for(&request, now).because, wanted, "{:?}", request);
+            let wanted = first.map_or(LimitOrigin::Rule, LimitOrigin::Override);
+            prop_assert_eq!(rule.limit_for(&request, now).origin, wanted, "{:?}", request);
         }
     }
 }
 
 #[test]
-fn rules_are_found_in_the_order_of_the_document() {
+fn matching_rules_are_returned_in_document_order() {
     let rules = RuleSet::parse(
         "rules.yaml",
         "

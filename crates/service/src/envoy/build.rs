@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_saphyr::Spanned;
 use tidegate_core::{Algorithm, Quota, Request, quote};
-use tidegate_rules::{Mark, Mode, OnStoreFailure, Rule, did_you_mean};
+use tidegate_rules::{Mode, OnStoreFailure, Rule, SourceRange, did_you_mean};
 
 use crate::config_error::{ConfigError, InvalidEntry, mark, unreadable};
 use crate::envoy::name::{self, MAX_KEY, Step};
@@ -13,11 +13,11 @@ use crate::envoy::tree::{Level, Node, Refused};
 use crate::envoy::{EnvoyLimit, EnvoyRules, Unit};
 
 /// Most levels of descriptors.
-pub(super) const MAX_DEPTH: usize = Rule::MAX_PER;
+pub(super) const MAX_DEPTH: usize = Rule::MAX_PER_ENTRIES;
 /// Most errors that are listed.
 const MAX_WRONG: usize = 100;
 /// Longest domain, value or name in bytes.
-const MAX_TEXT: usize = Rule::MAX_VALUE;
+const MAX_TEXT: usize = Rule::MAX_VALUE_BYTES;
 /// Longest metadata in bytes of JSON.
 const MAX_METADATA: usize = 16 * 1024;
 /// Most names that one limit replaces.
@@ -69,7 +69,7 @@ struct Draft {
     per: Vec<Box<str>>,
     hash: [u8; 32],
     source: String,
-    at: Mark,
+    at: SourceRange,
 }
 
 /// One step down a tree.
@@ -80,7 +80,7 @@ struct Down<'y> {
 }
 
 impl Builder<'_> {
-    fn add(&mut self, at: impl Into<Option<Mark>>, message: String) {
+    fn add(&mut self, at: impl Into<Option<SourceRange>>, message: String) {
         if self.wrong.len() < MAX_WRONG {
             self.wrong.push(InvalidEntry::new(self.source, at.into(), message));
         }
@@ -88,7 +88,7 @@ impl Builder<'_> {
 
     fn domain(&mut self, domain: Option<Spanned<String>>) -> Option<Spanned<String>> {
         let Some(domain) = domain.filter(|domain| !domain.value.is_empty()) else {
-            self.add(Mark::new(1, 1, 0), "domain must be a text, found nothing".to_owned());
+            self.add(SourceRange::new(1, 1, 0), "domain must be a text, found nothing".to_owned());
             return None;
         };
         self.fits("domain", &domain, MAX_TEXT).then_some(domain)
@@ -143,7 +143,7 @@ impl Builder<'_> {
         level
     }
 
-    fn step<'y>(&mut self, raw: &'y RawDescriptor, at: Mark) -> Option<Down<'y>> {
+    fn step<'y>(&mut self, raw: &'y RawDescriptor, at: SourceRange) -> Option<Down<'y>> {
         let Some(key) = raw.key.as_ref().filter(|key| !key.value.is_empty()) else {
             self.add(at, "key must be a text, found nothing".to_owned());
             return None;
@@ -209,7 +209,7 @@ impl Builder<'_> {
     }
 
     /// How much, and for how long.
-    fn rate(&mut self, raw: &RawLimit, at: Mark) -> Option<(u32, Unit)> {
+    fn rate(&mut self, raw: &RawLimit, at: SourceRange) -> Option<(u32, Unit)> {
         let unit = raw.unit.as_ref().filter(|unit| !unit.value.is_empty());
         if raw.unlimited.unwrap_or_default() {
             let Some(unit) = unit else { return Some((0, Unit::Unknown)) };

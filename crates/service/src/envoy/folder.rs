@@ -41,7 +41,7 @@ pub(super) fn read(folder: &Path) -> Result<Vec<(String, String)>, ConfigError> 
     }
     paths.sort();
     let read = paths.into_iter().map(|path| {
-        let text = read_file(&path, RuleSet::MAX_DOCUMENT)?;
+        let text = read_file(&path, RuleSet::MAX_DOCUMENT_BYTES)?;
         Ok((path.display().to_string(), text))
     });
     read.collect()

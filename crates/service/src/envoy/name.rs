@@ -41,14 +41,14 @@ pub(super) fn rules(paths: &[(String, [u8; 32])]) -> Vec<String> {
         *count.entry(name.clone()).or_default() += 1;
     }
     let whole = |name: &str, spelled: &str| {
-        name == spelled && name.len() <= Rule::MAX_NAME && count.get(name) == Some(&1)
+        name == spelled && name.len() <= Rule::MAX_NAME_CHARS && count.get(name) == Some(&1)
     };
     let named = paths.iter().zip(&plain).map(|((spelled, hash), name)| {
         if whole(name, spelled) {
             return name.clone();
         }
         let mut name = name.clone();
-        name.truncate(Rule::MAX_NAME - DIGITS - 1);
+        name.truncate(Rule::MAX_NAME_CHARS - DIGITS - 1);
         let hex = blake3::Hash::from(*hash).to_hex();
         format!("{name}-{}", &hex[..DIGITS])
     });

@@ -75,7 +75,7 @@ impl LocalCopy {
             return Ok(None);
         }
         let wrong = |reason: String| CopyError { path: self.path.clone(), reason };
-        let kept = read_file(&self.path, RuleSet::MAX_DOCUMENT + MAX_FIRST_LINE);
+        let kept = read_file(&self.path, RuleSet::MAX_DOCUMENT_BYTES + MAX_FIRST_LINE);
         let kept = kept.map_err(|error| match error {
             ConfigError::Unreadable { reason, .. } => wrong(reason),
             other => wrong(other.to_string()),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use tidegate_api::{ConditionView, LimitView, OverrideView, RuleView, TierView, TiersView};
 use tidegate_core::Limit;
-use tidegate_rules::{CanonicalRule, Chain, Condition, Override, Rule, Tiers};
+use tidegate_rules::{AttributeChain, CanonicalRule, Condition, Override, Rule, TierLimits};
 
 /// Returns the JSON of a rule, for `/v1/rules` and for differences.
 pub fn rule_view(rule: &Rule) -> RuleView<Cow<'_, str>> {
@@ -25,7 +25,7 @@ pub fn rule_view(rule: &Rule) -> RuleView<Cow<'_, str>> {
         name: name.into(),
         mode: mode.name().into(),
         r#match: condition_views(conditions),
-        per: per.iter().map(|chain: &Chain| chain.as_str().into()).collect(),
+        per: per.iter().map(|chain: &AttributeChain| chain.as_str().into()).collect(),
         limit: limit_view(limit),
         accuracy: accuracy.name().into(),
         fleet: accuracy.bound(limit).map(|bound| bound.to_string().into()),
@@ -33,7 +33,7 @@ pub fn rule_view(rule: &Rule) -> RuleView<Cow<'_, str>> {
         rollout: rollout.map(|share| share.to_string().into()),
         tiers: tiers.map(tiers_view),
         overrides: overrides.iter().map(override_view).collect(),
-        penalty: penalty.map(|penalty| penalty.words(limit).into()),
+        penalty: penalty.map(|penalty| penalty.describe(limit).into()),
     }
 }
 
@@ -53,7 +53,7 @@ fn condition_views(conditions: &[Condition]) -> Vec<ConditionView<Cow<'_, str>>>
     views.collect()
 }
 
-fn tiers_view(tiers: &Tiers) -> TiersView<Cow<'_, str>> {
+fn tiers_view(tiers: &TierLimits) -> TiersView<Cow<'_, str>> {
     let limits = tiers
         .iter()
         .map(|(tier, limit)| TierView { tier: Cow::from(tier), limit: limit_view(limit) });

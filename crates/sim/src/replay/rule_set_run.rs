@@ -3,7 +3,7 @@
 use futures_util::FutureExt;
 use tidegate_core::{Decision, Keyer, Request, RuleIndex, Scope, Timestamp};
 use tidegate_limiter::{BlockList, Limiter, ManualClock, MemoryStore};
-use tidegate_rules::{Chain, Rule, RuleSet};
+use tidegate_rules::{AttributeChain, Rule, RuleSet};
 
 use crate::replay::clients::{RuleClient, RuleClients, RuleVerdict};
 use crate::replay::timeline::TimelineCounter;
@@ -57,7 +57,7 @@ impl RuleSetRun {
             blocked: 0,
             alone: 0,
             clients: RuleClients::default(),
-            scope: keyer.scope(rule.name(), rule.per().iter().map(Chain::as_str)),
+            scope: keyer.scope(rule.name(), rule.per().iter().map(AttributeChain::as_str)),
         };
         let rules = rules.rules().iter().map(ruled).collect();
         Self {

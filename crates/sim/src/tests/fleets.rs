@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use tidegate_core::{Algorithm, Limit, Quota, Span};
-use tidegate_rules::{Accuracy, Every, MaxAhead, OnStoreFailure, Rule, RuleSet, Synced};
+use tidegate_rules::{
+    Accuracy, MaxAhead, OnStoreFailure, Rule, RuleSet, SyncInterval, SyncSettings,
+};
 
 use super::{load, loads, trial};
 use crate::traffic::{TrafficLoad, TrafficShape};
@@ -15,8 +17,8 @@ fn kept(algorithm: Algorithm, quota: Quota, accuracy: Accuracy) -> Rule {
 }
 
 fn synced(millis: u64, ahead: u64) -> Accuracy {
-    let every = Every::new(Span::from_millis(millis)).unwrap();
-    Accuracy::Synced(Synced { every, max_ahead: MaxAhead::Tokens(ahead) })
+    let every = SyncInterval::new(Span::from_millis(millis)).unwrap();
+    Accuracy::Synced(SyncSettings { every, max_ahead: MaxAhead::Tokens(ahead) })
 }
 
 /// The one line of a rule on nodes.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::rule::Chain;
+use tidegate::rule::AttributeChain;
 use tidegate::{
     Algorithm, Charge, ChargeMode, ChargeResult, DecisionStatus, Key, Limit, Limiter, Quota,
     RedisConfig, RedisStore, Request, RuleSet, State, Store,
@@ -185,7 +185,8 @@ fn request(user: &str, item: &str) -> Request<'static> {
 /// The key of a request under a rule.
 fn key(limiter: &Limiter<RedisStore>, rule: &str, request: &Request<'_>) -> Key {
     let rule = limiter.rules().rules().iter().find(|known| known.name() == rule).unwrap();
-    let scope = limiter.store().keyer().scope(rule.name(), rule.per().iter().map(Chain::as_str));
+    let scope =
+        limiter.store().keyer().scope(rule.name(), rule.per().iter().map(AttributeChain::as_str));
     scope.key(rule.parts(request))
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use tidegate::rule::{Condition, Test};
+use tidegate::rule::{Condition, ValueTest};
 use tidegate::{
     Algorithm, ClientStates, Limit, Limiter, ManualClock, Outcome, Quota, Request, Rule, RuleSet,
     Span, Store, Timestamp,
@@ -25,7 +25,7 @@ struct Numbers {
 impl Numbers {
     fn rules(&self, now: Timestamp) -> RuleSet {
         let until = Some(now + self.lasts);
-        let vip = vec![Condition::new("vip", Test::Present)];
+        let vip = vec![Condition::new("vip", ValueTest::Present)];
         let rule = Rule::new("api", self.algorithm, self.own).unwrap();
         let rule = rule.with_per("user").unwrap().with_tiers("plan", [("pro", self.tier)]).unwrap();
         let rule = rule.with_overrides([(vip, self.overriding, until)]).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::rule::Chain;
+use tidegate::rule::AttributeChain;
 use tidegate::{
     CheckRequest, CheckTarget, DecisionStatus, Key, Limiter, Quota, RedisConfig, RedisStore,
     Request, RuleIndex, RuleSet, Store,
@@ -35,7 +35,8 @@ fn by(user: &str) -> Request<'static> {
 /// Where the parts of a user are.
 fn parts(node: &Limiter<RedisStore>, user: &str, of: u8) -> Vec<Key> {
     let rule = &node.rules().rules()[0];
-    let scope = node.store().keyer().scope(rule.name(), rule.per().iter().map(Chain::as_str));
+    let scope =
+        node.store().keyer().scope(rule.name(), rule.per().iter().map(AttributeChain::as_str));
     node.store().parts(scope.key(rule.parts(&by(user))), of)
 }
 

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use tidegate::rule::{Accuracy, Every, MaxAhead, Synced};
+use tidegate::rule::{Accuracy, MaxAhead, SyncInterval, SyncSettings};
 use tidegate::{
     Algorithm, Charge, ChargeMode, ChargeResults, Key, Keyer, LeaseGrant, LeaseRequest, Limit,
     Limiter, ManualClock, MemoryStore, Quota, Refund, Request, Rule, RuleSet, Span, Store,
@@ -210,8 +210,8 @@ fn leases_are_swept_by_the_first_runtime_that_there_is_and_by_the_next() {
 #[test]
 fn nodes_hear_of_each_other_when_they_are_tended_at_their_next_sync() {
     let time = ManualClock::default();
-    let every = Every::new(Span::from_millis(200)).unwrap();
-    let synced = Synced { every, max_ahead: MaxAhead::Unbounded };
+    let every = SyncInterval::new(Span::from_millis(200)).unwrap();
+    let synced = SyncSettings { every, max_ahead: MaxAhead::Unbounded };
     let [one, two] = nodes(&time, Accuracy::Synced(synced));
     assert_eq!(one.next_sync_at(), None);
     // The first of each asks, and then each has a limit of its own.

@@ -2,14 +2,15 @@
 
 use super::*;
 
-fn excerpt(name: &str, text: &str, at: Mark) -> Option<String> {
+fn excerpt(name: &str, text: &str, at: SourceRange) -> Option<String> {
     let mut sources = Sources::default();
     sources.keep(name, text);
     sources.source(name).unwrap().excerpt(at)
 }
 
 fn of_rules(line: &str, column: u64, width: u64) -> String {
-    excerpt("rules.yaml", &format!("rules: []\n{line}\n"), Mark::new(2, column, width)).unwrap()
+    excerpt("rules.yaml", &format!("rules: []\n{line}\n"), SourceRange::new(2, column, width))
+        .unwrap()
 }
 
 #[test]
@@ -56,14 +57,14 @@ fn a_secret_of_a_configuration_is_never_shown() {
         ("resp: {pasword: hunter2}", 1, 8, 7),
         ("identity: {jwt: {Secret: hunter2}}", 1, 1, 8),
     ] {
-        let at = Mark::new(line, column, width);
+        let at = SourceRange::new(line, column, width);
         let shown = excerpt("tidegate.yaml", text, at).unwrap_or_default();
         assert!(!shown.contains("hunter2"), "{text}: {shown}");
     }
-    let at = Mark::new(2, 3, 7);
+    let at = SourceRange::new(2, 3, 7);
     let shown = excerpt("tidegate.yaml", "resp:\n  pasword: hunter2", at).unwrap();
     assert_eq!(shown, "  |\n2 |   pasword: …\n  |   ^^^^^^^\n");
-    assert_eq!(excerpt("tidegate.yaml", "resp:\n  x: hunter2", Mark::line_alone(2)), None);
+    assert_eq!(excerpt("tidegate.yaml", "resp:\n  x: hunter2", SourceRange::whole_line(2)), None);
 }
 
 #[test]
@@ -92,7 +93,7 @@ proptest::proptest! {
     ) {
         for name in ["rules.yaml", "tidegate.yaml"] {
             let text = format!("{key}: {text}");
-            let shown = excerpt(name, &text, Mark::new(line, column, width)).unwrap_or_default();
+            let shown = excerpt(name, &text, SourceRange::new(line, column, width)).unwrap_or_default();
             let raw = ['\u{1b}', '\t', '\r'];
             proptest::prop_assert!(!shown.contains(raw));
             proptest::prop_assert!(shown.is_empty() || shown.lines().count() == 3);

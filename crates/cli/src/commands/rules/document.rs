@@ -23,7 +23,7 @@ impl Document {
         let (name, text) = if path == Path::new("-") {
             ("stdin".to_owned(), piped()?)
         } else {
-            (path.display().to_string(), read_file(path, RuleSet::MAX_DOCUMENT)?)
+            (path.display().to_string(), read_file(path, RuleSet::MAX_DOCUMENT_BYTES)?)
         };
         let found = match config::kind(Path::new(&name), &text) {
             Kind::Rules => None,
@@ -51,7 +51,7 @@ impl Document {
 
 fn piped() -> Result<String, ConfigError> {
     let unreadable = |reason| ConfigError::Unreadable { path: PathBuf::from("stdin"), reason };
-    let most = RuleSet::MAX_DOCUMENT;
+    let most = RuleSet::MAX_DOCUMENT_BYTES;
     let mut bytes = Vec::new();
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
     let read = std::io::stdin().lock().take(limit).read_to_end(&mut bytes);

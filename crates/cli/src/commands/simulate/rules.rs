@@ -11,7 +11,7 @@ use crate::commands::{Failure, Output};
 /// The rules of a file, or what is wrong in its lines.
 pub(super) fn read_rules(path: &Path) -> Result<RuleSet, Failure> {
     let name = path.display().to_string();
-    let text = read_file(path, RuleSet::MAX_DOCUMENT)?;
+    let text = read_file(path, RuleSet::MAX_DOCUMENT_BYTES)?;
     RuleSet::parse(&name, &text).map_err(|error| {
         let error = ConfigError::from(error);
         let mut sources = Sources::default();

@@ -35,7 +35,10 @@ pub(crate) fn schema() -> Schema {
                 "5s",
             ),
         )
-        .key("tell_upstream", tell.with("enum", vec![false, true]).usually(false).example(true))
+        .key(
+            "tell_upstream",
+            tell.with("enum", vec![false, true]).with_default(false).example(true),
+        )
         .example(example)
 }
 
@@ -57,11 +60,14 @@ fn upstream() -> Schema {
                 .with("pattern", "^/[!-~]*$")
                 .example("/healthz"),
         )
-        .key("every", Schema::part("How often: 1s to 1h.", "window").usually("5s").example("10s"))
+        .key(
+            "every",
+            Schema::part("How often: 1s to 1h.", "window").with_default("5s").example("10s"),
+        )
         .key(
             "timeout",
             Schema::part("How long an answer may take, not longer than `every`.", "window")
-                .usually("2s")
+                .with_default("2s")
                 .example("1s"),
         )
         .example(json!({"path": "/healthz", "every": "5s", "timeout": "2s"}));
@@ -127,7 +133,7 @@ fn route() -> Schema {
         .key(
             "priority",
             Schema::word("Who is turned away first when the upstream has all it can take.", priorities)
-                .usually("normal")
+                .with_default("normal")
                 .example("high"),
         )
         .example(json!({"name": "checkout", "path": "/checkout/**", "upstream": "api"}))
@@ -135,7 +141,7 @@ fn route() -> Schema {
 
 fn timeouts() -> Schema {
     let time = |about: &str, usual: &str, example: &str| -> Schema {
-        Schema::part(about, "window").usually(usual).example(Value::from(example))
+        Schema::part(about, "window").with_default(usual).example(Value::from(example))
     };
     Schema::map("How long each step of a request may take: 1ms to 1h each.")
         .key("connect", time("To reach a server, TLS included.", "5s", "2s"))

@@ -10,7 +10,7 @@ struct Scene {
     state: State,
     leases: LeaseSet,
     now: Timestamp,
-    synced: Synced,
+    synced: SyncSettings,
     numbers: u32,
 }
 
@@ -21,7 +21,7 @@ const START: Timestamp = Timestamp::from_secs(1_000_000);
 impl Scene {
     fn new(algorithm: Algorithm, quota: Quota, max_ahead: MaxAhead) -> Self {
         let limit = Limit::new(algorithm, quota).unwrap();
-        let synced = Synced { max_ahead, ..Synced::default() };
+        let synced = SyncSettings { max_ahead, ..SyncSettings::default() };
         let (state, leases) = (limit.fresh(), LeaseSet::default());
         Self { limit, state, leases, now: START, synced, numbers: 0 }
     }

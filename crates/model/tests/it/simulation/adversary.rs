@@ -4,7 +4,7 @@ use tidegate_core::{
     Algorithm, LeaseGrant, LeaseId, LeaseRequest, LeaseSet, Limit, Quota, Span, State, Timestamp,
 };
 use tidegate_limiter::coordination::sync::{ClientView, SyncDecision, exact_request};
-use tidegate_rules::{Accuracy, MaxAhead, Synced};
+use tidegate_rules::{Accuracy, MaxAhead, SyncSettings};
 
 use super::chance::Chance;
 use super::truth::Admitted;
@@ -15,7 +15,7 @@ const START: u64 = 1_780_000_000_123_457;
 /// Nodes and a store without network, all on one clock.
 pub(crate) struct Adversary {
     pub(crate) limit: Limit,
-    synced: Synced,
+    synced: SyncSettings,
     state: State,
     leases: LeaseSet,
     views: Vec<ClientView>,
@@ -35,7 +35,7 @@ impl Adversary {
         Self {
             state: limit.fresh(),
             leases: LeaseSet::default(),
-            synced: Synced { max_ahead, ..Synced::default() },
+            synced: SyncSettings { max_ahead, ..SyncSettings::default() },
             views,
             questions: 0,
             now: START,

@@ -8,7 +8,7 @@ use tidegate_core::{
 use tidegate_limiter::coordination::sync::{
     ClientView, SyncDecision, UnsyncedDebit, exact_request,
 };
-use tidegate_rules::{Accuracy, Every, MaxAhead, Synced};
+use tidegate_rules::{Accuracy, MaxAhead, SyncInterval, SyncSettings};
 
 use super::chance::Chance;
 use super::truth::Admitted;
@@ -85,7 +85,7 @@ pub(crate) struct Fleet {
     chance: Chance,
     weather: Weather,
     pub(crate) limit: Limit,
-    synced: Synced,
+    synced: SyncSettings,
     state: State,
     leases: LeaseSet,
     replica: Replica,
@@ -124,7 +124,7 @@ impl Fleet {
         let most = MaxAhead::Tokens(chance.spread(1, 100));
         let max_ahead = chance.pick(&[MaxAhead::Tenth, MaxAhead::Tokens(1), most]);
         let every = Span::from_millis(chance.pick(&[10, 50, 200, 1_000]));
-        let synced = Synced { every: Every::new(every).unwrap(), max_ahead };
+        let synced = SyncSettings { every: SyncInterval::new(every).unwrap(), max_ahead };
         let weather = Weather::new(&mut chance);
         let mut fleet = Self {
             state: limit.fresh(),

@@ -50,7 +50,7 @@ pub(super) async fn follow(
 }
 
 fn read_rules(path: &Path) -> Result<String, ConfigError> {
-    read_file(path, RuleSet::MAX_DOCUMENT)
+    read_file(path, RuleSet::MAX_DOCUMENT_BYTES)
 }
 
 /// Something on disk, and what it was when last seen.

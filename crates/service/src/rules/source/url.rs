@@ -73,7 +73,7 @@ impl Following {
             request = request.header(AUTHORIZATION, format!("Bearer {}", token.reveal()));
         }
         let request = request.body(Full::default()).map_err(|error| error.to_string())?;
-        let answer = self.server.exchange(request, RuleSet::MAX_DOCUMENT).await;
+        let answer = self.server.exchange(request, RuleSet::MAX_DOCUMENT_BYTES).await;
         let answer = answer.map_err(|error| error.to_string())?;
         match answer.status().as_u16() {
             200 => {}

@@ -1,10 +1,9 @@
-//! Finds the few items among many whose conditions a request may satisfy.
+//! An index that finds, among many items, the few that may apply to a request.
 //!
-//! An item is indexed by one of its conditions only: the one that the fewest other items share, so
-//! that ten thousand rules for `method: GET` and a path of their own are found by their paths.
-//! The value of an attribute leads to the items that are indexed under it. Items without another condition match for
-//! certain, the others are then checked in full.
-//! Items without a condition that can be indexed are candidates for every request.
+//! An item is indexed by one of its conditions only: the one that the fewest other items share. Of ten thousand
+//! rules with `method: GET` and different paths, each is found by its path. An item with this one exact condition
+//! matches without another check; all conditions of other candidates are checked. An item without a condition
+//! that can be indexed is a candidate for every request.
 
 mod network_index;
 mod prefix_trie;
@@ -17,23 +16,23 @@ use smallvec::SmallVec;
 use tidegate_core::Request;
 
 use crate::condition::{Condition, present};
-use crate::matcher::network_index::NetworkIndex;
-use crate::matcher::prefix_trie::PrefixTrie;
-use crate::matcher::terms::{IndexTerm, TermCounts};
-use crate::network::address;
+use crate::condition_index::network_index::NetworkIndex;
+use crate::condition_index::prefix_trie::PrefixTrie;
+use crate::condition_index::terms::{IndexTerm, TermCounts};
+use crate::network::parse_address;
 
-/// The hasher of tables whose keys the operator writes.
+/// The hasher of tables with keys from an operator's document.
 ///
-/// Its key is fixed: clients choose the values that are looked up, never those that are stored, so that they can't
-/// fill one bucket of the table to slow down the others.
-pub(crate) type Hashing = BuildHasherDefault<DefaultHasher>;
+/// Its key is fixed. Clients choose only the values that are looked up, never those that are stored, and therefore
+/// cannot cause collisions.
+pub(crate) type FixedHasher = BuildHasherDefault<DefaultHasher>;
 
-/// Items that are indexed under the same term, each perhaps with [`CERTAIN`].
-type Items = SmallVec<[u32; 2]>;
+/// Items that are indexed under the same term, each with or without [`CERTAIN_FLAG`].
+type ItemList = SmallVec<[u32; 2]>;
 
-/// Marks an item whose conditions all hold when it is found. Checking them would read three or four places of memory
-/// that, among very many items, are in no cache.
-const CERTAIN: u32 = 1 << 31;
+/// Flag of an item with one exact condition: a result of the index needs no other check. That check would cause three
+/// or four cache misses in a large set.
+const CERTAIN_FLAG: u32 = 1 << 31;
 
 /// Up to this many indexed attributes it is faster to look up each of them in the request than to look up each
 /// attribute of the request in the index.
@@ -41,20 +40,20 @@ const MAX_PROBED_ATTRIBUTES: usize = 8;
 
 /// An index over the conditions of some items, which are identified by their position.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Matcher {
+pub(crate) struct ConditionIndex {
     always: Box<[u32]>,
     attributes: Box<[AttributeIndex]>,
     /// Empty if there are few attributes.
-    by_name: HashMap<Box<str>, usize, Hashing>,
+    by_name: HashMap<Box<str>, usize, FixedHasher>,
 }
 
-impl Matcher {
+impl ConditionIndex {
     /// Indexes each item under the most selective of its conditions.
     pub(crate) fn new<'c>(items: impl Iterator<Item = &'c [Condition]> + Clone) -> Self {
         let counts = TermCounts::of(items.clone().flatten());
         let mut always = Vec::new();
         let mut builders: Vec<IndexBuilder<'c>> = Vec::new();
-        let mut by_name: HashMap<&str, usize, Hashing> = HashMap::default();
+        let mut by_name: HashMap<&str, usize, FixedHasher> = HashMap::default();
         for (item, conditions) in (0..).zip(items) {
             let Some((condition, terms)) = counts.most_selective(conditions) else {
                 always.push(item);
@@ -64,9 +63,9 @@ impl Matcher {
                 builders.push(IndexBuilder::new(condition.attribute()));
                 builders.len() - 1
             });
-            // There are far fewer items than would need this bit.
-            let certain = matches!(conditions, [only] if only.is_exact()) && item < CERTAIN;
-            let item = if certain { item | CERTAIN } else { item };
+            // The number of items is far below this bit.
+            let certain = matches!(conditions, [only] if only.is_exact()) && item < CERTAIN_FLAG;
+            let item = if certain { item | CERTAIN_FLAG } else { item };
             if let Some(builder) = builders.get_mut(index) {
                 terms.into_iter().for_each(|term| builder.add(term, item));
             }
@@ -82,13 +81,13 @@ impl Matcher {
         }
     }
 
-    /// Calls `found` with every item that the request may satisfy, and whether it does for certain. None is
-    /// missed; the order is arbitrary, and an item may be found twice.
+    /// Calls `found` with every item that the request may satisfy, and whether that is certain. The order is
+    /// arbitrary, and an item may be passed twice.
     #[inline]
     pub(crate) fn candidates(&self, request: &Request<'_>, mut found: impl FnMut(usize, bool)) {
         let mut found = |item: u32| {
-            if let Ok(index) = usize::try_from(item & !CERTAIN) {
-                found(index, item & CERTAIN != 0);
+            if let Ok(index) = usize::try_from(item & !CERTAIN_FLAG) {
+                found(index, item & CERTAIN_FLAG != 0);
             }
         };
         self.always.iter().copied().for_each(&mut found);
@@ -116,7 +115,7 @@ impl Matcher {
 #[derive(Clone, Debug)]
 struct AttributeIndex {
     name: Box<str>,
-    exact: HashMap<Box<str>, Items, Hashing>,
+    exact: HashMap<Box<str>, ItemList, FixedHasher>,
     prefixes: PrefixTrie,
     suffixes: PrefixTrie,
     nets: NetworkIndex,
@@ -133,7 +132,7 @@ impl AttributeIndex {
         self.prefixes.visit(value.bytes(), found);
         self.suffixes.visit(value.bytes().rev(), found);
         if !self.nets.is_empty()
-            && let Some(address) = address(value)
+            && let Some(address) = parse_address(value)
         {
             self.nets.visit(address, found);
         }
@@ -143,9 +142,9 @@ impl AttributeIndex {
 /// Builds an [`AttributeIndex`].
 struct IndexBuilder<'c> {
     name: &'c str,
-    exact: HashMap<Box<str>, Items, Hashing>,
-    prefixes: HashMap<Vec<u8>, Items, Hashing>,
-    suffixes: HashMap<Vec<u8>, Items, Hashing>,
+    exact: HashMap<Box<str>, ItemList, FixedHasher>,
+    prefixes: HashMap<Vec<u8>, ItemList, FixedHasher>,
+    suffixes: HashMap<Vec<u8>, ItemList, FixedHasher>,
     nets: NetworkIndex,
 }
 
@@ -189,32 +188,35 @@ impl<'c> IndexBuilder<'c> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::condition::Test;
+    use crate::condition::ValueTest;
 
-    fn item<const N: usize>(conditions: [(&str, Test); N]) -> Vec<Condition> {
+    fn item<const N: usize>(conditions: [(&str, ValueTest); N]) -> Vec<Condition> {
         conditions.into_iter().map(|(attribute, test)| Condition::new(attribute, test)).collect()
     }
 
-    fn within(network: &str) -> Test {
-        Test::within([network.parse().unwrap()])
+    fn within(network: &str) -> ValueTest {
+        ValueTest::within([network.parse().unwrap()])
     }
 
     /// Counts candidates instead of time, so that the result is the same on every machine.
     #[test]
     fn a_request_has_few_candidates_among_many_items() {
-        let get = || ("method", Test::is("GET"));
-        let api = || ("path", Test::like("/v1/**"));
+        let get = || ("method", ValueTest::is("GET"));
+        let api = || ("path", ValueTest::like("/v1/**"));
         let items: Vec<Vec<Condition>> = (0..10_000)
             .map(|n| match n % 6 {
-                0 => item([get(), ("path", Test::like(&format!("/v1/tenant-{n}/**")))]),
-                1 => item([get(), ("path", Test::is(&format!("/v1/route-{n}")))]),
-                2 => item([get(), api(), ("api_key", Test::is(&format!("key-{n}")))]),
+                0 => item([get(), ("path", ValueTest::like(&format!("/v1/tenant-{n}/**")))]),
+                1 => item([get(), ("path", ValueTest::is(&format!("/v1/route-{n}")))]),
+                2 => item([get(), api(), ("api_key", ValueTest::is(&format!("key-{n}")))]),
                 3 => item([get(), ("ip", within(&format!("10.{}.{}.0/24", n / 256, n % 256)))]),
-                4 => item([api(), ("host", Test::like(&format!("*.customer-{n}.example")))]),
-                _ => item([("user", Test::Present), ("path", Test::like(&format!("/v1/*/{n}")))]),
+                4 => item([api(), ("host", ValueTest::like(&format!("*.customer-{n}.example")))]),
+                _ => item([
+                    ("user", ValueTest::Present),
+                    ("path", ValueTest::like(&format!("/v1/*/{n}"))),
+                ]),
             })
             .collect();
-        let matcher = Matcher::new(items.iter().map(Vec::as_slice));
+        let matcher = ConditionIndex::new(items.iter().map(Vec::as_slice));
         for n in [0, 6_001, 6_002, 6_003, 6_004, 6_005, 9_999] {
             let path = match n % 6 {
                 0 => format!("/v1/tenant-{n}/orders"),

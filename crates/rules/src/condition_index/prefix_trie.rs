@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::matcher::{Hashing, Items};
+use crate::condition_index::{FixedHasher, ItemList};
 
 /// Finds the items of every prefix of a value in one pass over it.
 ///
@@ -18,15 +18,15 @@ struct TrieNode {
     /// Bytes of the value between the parent and this node.
     label: Box<[u8]>,
     /// Items of the word that ends here.
-    items: Items,
+    items: ItemList,
     /// The first bytes of the children's labels, in order.
     branches: Box<[u8]>,
     children: Box<[TrieNode]>,
 }
 
 impl PrefixTrie {
-    pub(crate) fn new(words: HashMap<Vec<u8>, Items, Hashing>) -> Self {
-        let mut words: Vec<(Vec<u8>, Items)> = words.into_iter().collect();
+    pub(crate) fn new(words: HashMap<Vec<u8>, ItemList, FixedHasher>) -> Self {
+        let mut words: Vec<(Vec<u8>, ItemList)> = words.into_iter().collect();
         words.sort_unstable();
         Self { root: TrieNode::new(0, 0, &words) }
     }
@@ -57,9 +57,9 @@ impl PrefixTrie {
 }
 
 impl TrieNode {
-    /// The node for `words`, which are sorted and share their first `start` bytes; its label
+    /// Returns the node for `words`, which are sorted and share their first `start` bytes; its label
     /// takes those from `from` on, and all that the words share beyond.
-    fn new(from: usize, start: usize, words: &[(Vec<u8>, Items)]) -> Self {
+    fn new(from: usize, start: usize, words: &[(Vec<u8>, ItemList)]) -> Self {
         let (Some((first, items)), Some((last, _))) = (words.first(), words.last()) else {
             return Self::default();
         };
@@ -67,18 +67,18 @@ impl TrieNode {
         let end = if start == 0 { 0 } else { shared(first, last).max(start) };
         let here = first.len() == end;
         let below = if here { words.get(1..).unwrap_or_default() } else { words };
-        let byte_at_end = |word: &(Vec<u8>, Items)| word.0.get(end).copied();
+        let byte_at_end = |word: &(Vec<u8>, ItemList)| word.0.get(end).copied();
         let groups = below.chunk_by(|left, right| byte_at_end(left) == byte_at_end(right));
         Self {
             label: first.get(from..end).unwrap_or_default().into(),
-            items: if here { items.clone() } else { Items::new() },
+            items: if here { items.clone() } else { ItemList::new() },
             branches: groups.clone().filter_map(|group| byte_at_end(group.first()?)).collect(),
             children: groups.map(|group| Self::new(end, end + 1, group)).collect(),
         }
     }
 }
 
-/// Number of bytes that two words share at their start.
+/// Returns the number of bytes that two words share at their start.
 fn shared(left: &[u8], right: &[u8]) -> usize {
     left.iter().zip(right).take_while(|(left, right)| left == right).count()
 }

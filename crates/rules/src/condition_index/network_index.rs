@@ -5,25 +5,25 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::matcher::{Hashing, Items};
+use crate::condition_index::{FixedHasher, ItemList};
 
 /// Finds the items of every network that contains an address, with one lookup for each prefix length in use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NetworkIndex {
-    v4: Lengths,
-    v6: Lengths,
+    v4: NetworksByLength,
+    v6: NetworksByLength,
 }
 
 /// Networks by the number of bits after their prefix, and by the prefix.
-type Lengths = BTreeMap<u32, HashMap<u128, Items, Hashing>>;
+type NetworksByLength = BTreeMap<u32, HashMap<u128, ItemList, FixedHasher>>;
 
 impl NetworkIndex {
     pub(crate) fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()
     }
 
-    /// The items of a network.
-    pub(crate) fn entry(&mut self, network: IpNet) -> &mut Items {
+    /// Returns the items of a network.
+    pub(crate) fn entry(&mut self, network: IpNet) -> &mut ItemList {
         let lengths = match network {
             IpNet::V4(_) => &mut self.v4,
             IpNet::V6(_) => &mut self.v6,
@@ -50,7 +50,7 @@ impl NetworkIndex {
     }
 }
 
-/// The bits of an address without the last `bits_after`.
+/// Returns the bits of an address without the last `bits_after`.
 fn prefix(address: IpAddr, bits_after: u32) -> u128 {
     let bits = match address {
         IpAddr::V4(address) => u128::from(address.to_bits()),

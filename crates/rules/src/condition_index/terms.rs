@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
-use crate::condition::{Condition, Test};
+use crate::condition::{Condition, ValueTest};
+use crate::condition_index::FixedHasher;
 use crate::glob::Glob;
-use crate::matcher::Hashing;
 
 /// A part of a value that leads to the items indexed under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +24,7 @@ pub(crate) enum IndexTerm<'c> {
 
 /// The number of items that could be indexed under each term of each attribute.
 pub(crate) struct TermCounts<'c> {
-    counts: HashMap<(&'c str, IndexTerm<'c>), u32, Hashing>,
+    counts: HashMap<(&'c str, IndexTerm<'c>), u32, FixedHasher>,
 }
 
 impl<'c> TermCounts<'c> {
@@ -33,20 +33,20 @@ impl<'c> TermCounts<'c> {
         for condition in conditions {
             let mut count = |term| *counts.entry((condition.attribute(), term)).or_insert(0) += 1;
             match condition.test() {
-                Test::OneOf(patterns) => {
+                ValueTest::OneOf(patterns) => {
                     patterns.exact().map(IndexTerm::Exact).for_each(&mut count);
                     patterns.globs().flat_map(ends).for_each(count);
                 }
-                Test::In(networks) => {
+                ValueTest::In(networks) => {
                     networks.iter().copied().map(IndexTerm::Network).for_each(count);
                 }
-                Test::Present | Test::Absent => {}
+                ValueTest::Present | ValueTest::Absent => {}
             }
         }
         Self { counts }
     }
 
-    /// The condition whose terms the fewest other items share, and its terms; `None` if no condition has any.
+    /// Returns the condition with the terms that the fewest other items share; `None` if no condition has any.
     pub(crate) fn most_selective(
         &self,
         conditions: &'c [Condition],
@@ -64,18 +64,20 @@ impl<'c> TermCounts<'c> {
             })
     }
 
-    /// The terms of a condition; `None` if some value could satisfy it without any of them.
+    /// Returns the terms of a condition; `None` if some value could satisfy it without any of them.
     fn terms(&self, condition: &'c Condition) -> Option<SmallVec<[IndexTerm<'c>; 1]>> {
         match condition.test() {
-            Test::OneOf(patterns) => {
+            ValueTest::OneOf(patterns) => {
                 let exact = patterns.exact().map(|text| Some(IndexTerm::Exact(text)));
                 let globs = patterns.globs().map(|glob| {
                     ends(glob).min_by_key(|&end| self.count(condition.attribute(), end))
                 });
                 exact.chain(globs).collect()
             }
-            Test::In(networks) => Some(networks.iter().copied().map(IndexTerm::Network).collect()),
-            Test::Present | Test::Absent => None,
+            ValueTest::In(networks) => {
+                Some(networks.iter().copied().map(IndexTerm::Network).collect())
+            }
+            ValueTest::Present | ValueTest::Absent => None,
         }
     }
 
@@ -84,7 +86,7 @@ impl<'c> TermCounts<'c> {
     }
 }
 
-/// The literal start and end of a glob, if they are not empty.
+/// Returns the literal start and end of a glob, if they are not empty.
 fn ends(glob: &Glob) -> impl Iterator<Item = IndexTerm<'_>> {
     let prefix = Some(glob.prefix()).filter(|text| !text.is_empty());
     let suffix = Some(glob.suffix()).filter(|text| !text.is_empty());
