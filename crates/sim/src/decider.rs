@@ -1,4 +1,4 @@
-//! Decides simulated requests with the limiter that ships, on one node or on several.
+//! Decides simulated requests with the production limiter, on one node or on several.
 
 use futures_util::FutureExt;
 use tidegate_core::{Decision, Request, RuleIndex, Span, Timestamp};
@@ -11,16 +11,16 @@ use crate::stats::{TrialOutcome, TrialStats};
 use crate::template::{ClientNames, RequestTemplate};
 use crate::traffic::Arrival;
 
-/// Room for every client that a simulation can have: a full store would have clients share buckets.
+/// Capacity for every client of a simulation: in a full store clients would share buckets.
 const MAX_KEYS: usize = 2 * MemoryStore::DEFAULT_MAX_KEYS;
 
-/// Rules at work, with the requests that they decide.
+/// Rules on simulated nodes, with the template of the requests that they decide.
 pub(crate) struct SimDecider {
     rules: RuleSet,
     nodes: DecidingNodes,
     template: RequestTemplate,
     names: ClientNames,
-    /// For each rule whether it counts clients separately.
+    /// For each rule, true if it counts clients separately.
     per_client: Vec<bool>,
 }
 
@@ -30,7 +30,7 @@ enum DecidingNodes {
     Fleet(Box<SimFleet>),
 }
 
-/// The part of a decision that decides whether a client returns.
+/// The part of a decision that determines a client's retry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientReply {
     pub(crate) admitted: bool,
@@ -128,7 +128,7 @@ impl SimDecider {
         ClientReply { admitted, retry_after: decision.retry_after() }
     }
 
-    /// Adds to each rule's statistics how many requests it decided without the store.
+    /// Adds to each rule's statistics the number of requests decided without the store.
     pub(crate) fn record_failures(&self, by_rule: &mut [TrialStats]) {
         let DecidingNodes::Fleet(fleet) = &self.nodes else { return };
         for (stats, FailureCounts { open, closed, local }) in

@@ -21,20 +21,20 @@ pub struct StoreOutage {
 }
 
 impl StoreOutage {
-    /// Returns whether the store is down so long after the start.
+    /// Returns whether the store is down at this time since the start.
     pub(crate) fn covers(self, passed: Span) -> bool {
         (self.from..self.until).contains(&passed)
     }
 }
 
 impl FaultPlan {
-    /// Returns whether nothing goes wrong.
+    /// Returns whether there are no faults.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }
 
-    /// Returns how far the clock of a node is ahead of the store's.
+    /// Returns the lead of a node's clock over the store's clock.
     pub(crate) fn clock_offset(self, node: usize, nodes: usize) -> Span {
         let last = (nodes.saturating_sub(1)).max(1) as u128;
         let ahead = u128::from(self.clock_skew.as_micros()) * node as u128 / last;

@@ -1,6 +1,6 @@
-//! Nodes as they ship, each a limiter with its own clock, on one store.
+//! Simulated nodes: production limiters, each with its own clock, on one store.
 //!
-//! Their background work runs here when it is due, so that a run can be repeated to the last digit.
+//! Their background work runs here when it is due, so that a run is deterministic.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -17,19 +17,19 @@ use crate::store::{HEARTBEAT_INTERVAL, HEARTBEAT_RETRY, NodeStore, SimStore};
 
 /// Interval at which nodes release leases of idle clients.
 const SWEEP_INTERVAL: Span = Span::from_millis(250);
-/// Nothing is due.
+/// The due time of absent background work.
 const NEVER: Timestamp = Timestamp::from_micros(u64::MAX);
 
 /// The instants at which nodes sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum SyncPhase {
-    /// At the same instants: all tell, and then all hear what was told, as the textbook has it
+    /// At the same instants: all nodes report, then all read, as in the textbook formula
     #[default]
     Together,
-    /// At the same instants, one node after the other, each with one question that reports and reads.
+    /// At the same instants, one node after the other, each with one request that reports and reads.
     #[value(skip)]
     InTurn,
-    /// As nodes do it: each at its own time, told and heard in one question
+    /// As in production: each node independently, with one request that reports and reads
     Own,
 }
 
@@ -43,26 +43,26 @@ pub(crate) struct SimFleet {
     /// The next heartbeat of all nodes, if a rule depends on heartbeats.
     next_heartbeat: Timestamp,
     sweeps: bool,
-    /// When nodes sync, and how often, if a rule is synced.
+    /// The instants and the interval of syncs, if a rule is synced.
     syncs: Option<(SyncPhase, Span)>,
     /// The next sync of all nodes together, if there is something to sync.
     next_joint_sync: Timestamp,
-    /// Clients whose state all nodes have read, since the last joint sync if there are such.
+    /// Clients with a state that all nodes have read since the last joint sync.
     read: HashSet<u64>,
 }
 
 struct SimNode {
     limiter: Limiter<NodeStore>,
     time: ManualClock,
-    /// How far its clock is ahead of the store's.
+    /// The lead of its clock over the store's clock.
     ahead: Span,
-    /// When it has background work, and when it last did some, by the store's clock.
+    /// The next and the last background work, by the store's clock.
     next: Timestamp,
     swept: Timestamp,
 }
 
 impl SimFleet {
-    /// Creates nodes that joined before anything that the rules remember.
+    /// Creates nodes that joined before the start, by more than the longest window of the rules.
     pub(crate) fn new(
         rules: &RuleSet,
         nodes: u64,
@@ -129,9 +129,9 @@ impl SimFleet {
                 self.read_at_all_nodes(request, now);
             }
         }
-        let place = usize::try_from(node).unwrap_or(usize::MAX);
-        let decision = self.nodes.get_mut(place)?.check(request, now);
-        self.plan(place, now);
+        let index = usize::try_from(node).unwrap_or(usize::MAX);
+        let decision = self.nodes.get_mut(index)?.check(request, now);
+        self.plan(index, now);
         decision
     }
 
@@ -148,14 +148,14 @@ impl SimFleet {
                 self.send_heartbeats(next);
             } else if self.next_joint_sync == next {
                 self.sync_together(next);
-            } else if let Some(Reverse((at, place))) = self.due.pop() {
-                let node = &mut self.nodes[place];
-                // A node that was planned anew has an entry that is out of date.
+            } else if let Some(Reverse((at, index))) = self.due.pop() {
+                let node = &mut self.nodes[index];
+                // A node that was rescheduled also has an outdated entry.
                 if node.next == at {
                     node.wake(at);
                     node.limiter.run_background_once().now_or_never();
                     (node.next, node.swept) = (NEVER, at);
-                    self.plan(place, at);
+                    self.plan(index, at);
                 }
             }
         }
@@ -169,10 +169,10 @@ impl SimFleet {
         self.next_heartbeat = now + if all { HEARTBEAT_INTERVAL } else { HEARTBEAT_RETRY };
     }
 
-    /// Has all nodes report, and then drop their views: each reads a client's state again, with all that was
-    /// reported, when the client's next request arrives at any node.
+    /// Lets all nodes report, then drop their views. The next request of a client at any node makes all nodes read the
+    /// client's state again, with all reports.
     fn sync_together(&mut self, now: Timestamp) {
-        // A node drops the views of which it has nothing to report: all of them in a second round.
+        // A node drops only views without unreported usage; the second round drops all.
         for _round in 0..2 {
             for node in &mut self.nodes {
                 node.wake(now);
@@ -183,32 +183,32 @@ impl SimFleet {
         self.next_joint_sync = NEVER;
     }
 
-    /// Has all nodes read the state of the client of this request, without spending anything.
+    /// Lets all nodes read the state of the request's client, without a charge.
     fn read_at_all_nodes(&mut self, request: &Request<'_>, now: Timestamp) {
         self.store.set_read_only(true);
-        for place in 0..self.nodes.len() {
-            self.nodes[place].check(request, now);
-            self.plan(place, now);
+        for index in 0..self.nodes.len() {
+            self.nodes[index].check(request, now);
+            self.plan(index, now);
         }
         self.store.set_read_only(false);
     }
 
     /// Schedules the next background work of a node.
-    fn plan(&mut self, place: usize, now: Timestamp) {
+    fn plan(&mut self, index: usize, now: Timestamp) {
         if matches!(self.syncs, Some((SyncPhase::Together, _))) {
             return;
         }
-        let node = &mut self.nodes[place];
+        let node = &mut self.nodes[index];
         let sync = node.limiter.next_sync_at().map_or(NEVER, |next| next - node.ahead);
         let sweep = if self.sweeps { node.swept + SWEEP_INTERVAL } else { NEVER };
         let next = sync.min(sweep).max(now + Span::MICROSECOND);
         if next < node.next {
             node.next = next;
-            self.due.push(Reverse((next, place)));
+            self.due.push(Reverse((next, index)));
         }
     }
 
-    /// Returns for each rule how many requests it decided without the store, at all nodes together.
+    /// Returns for each rule the number of requests decided without the store, at all nodes together.
     pub(crate) fn failures(&self) -> Vec<FailureCounts> {
         let mut all = Vec::new();
         for node in &self.nodes {
@@ -224,7 +224,7 @@ impl SimFleet {
 }
 
 impl SimNode {
-    /// Moves its clock to what it shows when the store's shows `now`.
+    /// Advances its clock to the time that corresponds to the store's `now`.
     fn wake(&mut self, now: Timestamp) {
         self.time.advance((now + self.ahead).since(self.time.now()));
     }
@@ -236,7 +236,7 @@ impl SimNode {
     }
 }
 
-/// Returns the time after which nothing is left of what a client has spent, by any of the rules.
+/// Returns the time after which the state of a client under every rule has expired.
 fn longest_memory(rules: &RuleSet, now: Timestamp) -> Span {
     let whole = |limit: &Limit| {
         let mut state = limit.fresh();

@@ -1,8 +1,8 @@
-//! Traffic against limits in virtual time, and access logs against rules. The code that decides is the one that ships.
+//! Simulates traffic against limits in virtual time, and replays access logs against rules, with the production limiter.
 //!
 //! A [`SimulationSpec`] or a [`Scenario`] makes a [`SimulationPlan`]: trials of systems under one load. Each trial has
-//! arrivals, a decider (limiters that ship, on a simulated store) and statistics. The same seed gives the same report on
-//! every machine. [`replay`] has an access log decided by one or two sets of rules.
+//! arrivals, a decider (production limiters on a simulated store) and statistics. The same seed gives the same report on
+//! every machine. [`replay`] decides the requests of an access log by one or two sets of rules.
 
 mod decider;
 mod faults;

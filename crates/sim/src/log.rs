@@ -1,4 +1,4 @@
-//! Access logs: their requests, as the listeners would have read them.
+//! Access logs, with requests that have the same attributes as on the listeners.
 //!
 //! A line becomes the attributes that rules mention, by the code that reads them from requests. Lines that can't
 //! be read are counted, and the first of them reported.
@@ -44,23 +44,23 @@ pub fn parse_only(bytes: &[u8]) {
         while let Ok(Some(batch)) = sorted.next(RequestBatch::default()) {
             batch.requests(&names).for_each(drop);
         }
-        for bad in sorted.told().shown {
+        for bad in sorted.summary().shown {
             assert!(bad.line > 0 && !bad.found.is_empty() && !bad.wanted.is_empty(), "{bad:?}");
             assert!(bad.found.len() + bad.wanted.len() < 2_048, "{bad:?}");
         }
     }
 }
 
-/// Longest line in bytes.
-pub(crate) const MAX_LINE: usize = 64 * 1024;
+/// Maximum length of a line.
+pub(crate) const MAX_LINE_BYTES: usize = 64 * 1024;
 
 /// The format of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// Each line by its looks
+    /// Detect the format of each line
     #[default]
     Auto,
-    /// The Common Log Format; what follows it on a line is passed over
+    /// The Common Log Format; the rest of a line is ignored
     Common,
     /// The same, with referer and user agent
     Combined,
@@ -88,9 +88,9 @@ pub(crate) struct LineError {
 
 impl LineError {
     fn new(found: &str, wanted: impl Into<Cow<'static, str>>) -> Self {
-        /// Longest part of a line that is reported.
-        const SHOWN: usize = 48;
-        let mut shown: String = found.chars().take(SHOWN).collect();
+        /// Maximum length of the part of a line that an error quotes.
+        const MAX_QUOTED_CHARS: usize = 48;
+        let mut shown: String = found.chars().take(MAX_QUOTED_CHARS).collect();
         if shown.len() < found.len() {
             shown.push('…');
         }
@@ -101,12 +101,12 @@ impl LineError {
         Self { found: "nothing".to_owned(), wanted: wanted.into() }
     }
 
-    pub(crate) fn on(self, line: u64) -> BadLine {
+    pub(crate) fn at_line(self, line: u64) -> BadLine {
         BadLine { line, found: self.found, wanted: self.wanted.into_owned() }
     }
 }
 
-/// The request of a line, as the log has it.
+/// The fields of a line's request.
 #[derive(Debug, Default)]
 struct LineFields<'l> {
     at: Option<Timestamp>,
@@ -127,11 +127,13 @@ impl<'l> LineFields<'l> {
         let wanted = "a request line: a method and a target";
         let (method, target) = match &line {
             Cow::Borrowed(line) => {
-                let (method, target) = halves(line).ok_or_else(|| LineError::new(line, wanted))?;
+                let (method, target) =
+                    split_request_line(line).ok_or_else(|| LineError::new(line, wanted))?;
                 (Cow::Borrowed(method), Cow::Borrowed(target))
             }
             Cow::Owned(line) => {
-                let (method, target) = halves(line).ok_or_else(|| LineError::new(line, wanted))?;
+                let (method, target) =
+                    split_request_line(line).ok_or_else(|| LineError::new(line, wanted))?;
                 (method.to_owned().into(), target.to_owned().into())
             }
         };
@@ -141,7 +143,7 @@ impl<'l> LineFields<'l> {
     }
 }
 
-fn halves(line: &str) -> Option<(&str, &str)> {
+fn split_request_line(line: &str) -> Option<(&str, &str)> {
     let (method, rest) = line.split_at(memchr(b' ', line.as_bytes())?);
     let rest = &rest[1..];
     // A target may have spaces that should be encoded; the version has none.

@@ -1,4 +1,4 @@
-//! Trials of systems under one load, and how they run.
+//! The trials of a simulation, and their execution.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,11 +12,11 @@ use crate::stats::TrialStats;
 use crate::system::SystemUnderTest;
 use crate::traffic::{self, Arrival, TrafficLoad, TrafficShape};
 
-/// One load, and all systems that are tried under it.
+/// One load, and the systems that are simulated under it.
 #[derive(Debug)]
 pub struct SimulationPlan {
     pub(crate) title: String,
-    /// The head of the report: a word and its meaning.
+    /// The head of the report: pairs of a label and a text.
     pub(crate) about: Vec<(&'static str, String)>,
     pub(crate) load: TrafficLoad,
     pub(crate) trials: Vec<Trial>,
@@ -27,7 +27,7 @@ pub struct SimulationPlan {
 pub(crate) struct Trial {
     pub(crate) name: String,
     pub(crate) system: SystemUnderTest,
-    /// Whether denied clients retry.
+    /// The behaviour of denied clients; `None` if they do not retry.
     pub(crate) retry: Option<RetryBehavior>,
     /// Admissions that the textbook expects.
     pub(crate) textbook: Option<u64>,
@@ -42,7 +42,7 @@ pub(crate) enum RetryBehavior {
     RetryAfter,
 }
 
-/// Most retries of one request.
+/// Maximum number of retries of one request.
 const MAX_RETRIES: u32 = 10;
 /// Number of requests between two reports of progress.
 const REQUESTS_PER_PROGRESS: u64 = 1 << 16;
@@ -58,7 +58,7 @@ struct RetryArrival {
 }
 
 impl SimulationPlan {
-    /// Estimates the work at most, in steps of well below a microsecond.
+    /// Returns an upper bound of the work, in steps that take well below a microsecond.
     pub fn work(&self) -> u64 {
         let arrivals = self.load.count();
         let each = self.trials.iter().map(|trial| {
@@ -70,7 +70,7 @@ impl SimulationPlan {
         each.fold(0, u64::saturating_add)
     }
 
-    /// Runs all trials. `progress` is called from time to time with the part that is done, from 0 to 1.
+    /// Runs all trials. `progress` is called periodically with the completed fraction, from 0 to 1.
     pub fn run(self, progress: &mut dyn FnMut(f64)) -> SimulationReport {
         let Self { title, about, load, trials } = self;
         let count = trials.len().max(1) as f64;

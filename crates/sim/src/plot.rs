@@ -9,24 +9,24 @@ use tidegate_api::SimulationLine;
 use crate::report::{SimulationReport, lasting};
 
 const WIDTH: f64 = 880.0;
-/// A panel for each line of the report, and room above the first.
-const PANEL: f64 = 170.0;
-const TOP: f64 = 84.0;
+/// Height of a panel; each line of the report has one.
+const PANEL_HEIGHT: f64 = 170.0;
+const HEADER_HEIGHT: f64 = 84.0;
 /// The left edge and the height of the chart in a panel.
-const CHART: (f64, f64) = (64.0, 100.0);
+const CHART_LEFT_AND_HEIGHT: (f64, f64) = (64.0, 100.0);
 
-const LIGHT: &str = "\
+const LIGHT_STYLE: &str = "\
 .paper{fill:#fff}text{font-family:system-ui,sans-serif;font-size:13px;fill:#1f2933}.title{font-size:16px;font-weight:600}\
 .name{font-weight:600}.note{fill:#52606d}.offered{fill:#cbd2d9}.admitted{fill:#0b7285}.axis{stroke:#9aa5b1}\
 .top{stroke:#e4e7eb}";
-const DARK: &str = "\
+const DARK_STYLE: &str = "\
 @media(prefers-color-scheme:dark){.paper{fill:#14181d}text{fill:#e4e7eb}.note{fill:#9aa5b1}\
 .offered{fill:#3e4c59}.admitted{fill:#3bc9db}.axis{stroke:#616e7c}.top{stroke:#2a3138}}";
 
-/// If no step has more than this, several are drawn as one: small numbers vary much from step to step.
-const FEW: u64 = 25;
-/// Numbers of steps that may be drawn as one; the one that varies least is taken.
-const TOGETHER: [usize; 3] = [3, 4, 6];
+/// If every step has fewer requests than this, several steps are merged: small counts vary too much.
+const MIN_STEP_COUNT: u64 = 25;
+/// Numbers of steps that may be merged; the number with the least variation is used.
+const MERGED_STEP_COUNTS: [usize; 3] = [3, 4, 6];
 
 /// Panels below each other, each with the requests that arrived and were admitted over time.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(crate) struct PlotPanel<'r> {
     pub(crate) note: String,
     /// Length of a step.
     pub(crate) piece_seconds: f64,
-    /// Start of the first and end of the last step; else they are times of a simulation.
+    /// Labels for the start of the first and the end of the last step; `None` for times of a simulation.
     pub(crate) ends: Option<(String, String)>,
     /// Requests that arrived and that were admitted in each step.
     pub(crate) series: (&'r [u64], &'r [u64]),
@@ -65,16 +65,16 @@ impl<'r> From<&'r SimulationReport> for TrafficPlot<'r> {
 }
 
 impl TrafficPlot<'_> {
-    /// Most panels of a plot.
-    pub(crate) const MOST: usize = 16;
+    /// Maximum number of panels in a plot.
+    pub(crate) const MAX_PANELS: usize = 16;
 
     /// Draws the plot in light and dark colours; the viewer's preference decides.
     pub fn svg(&self) -> String {
-        let height = TOP + PANEL * self.panels.len() as f64;
+        let height = HEADER_HEIGHT + PANEL_HEIGHT * self.panels.len() as f64;
         let title = escaped(self.title);
         let mut picture = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
-             aria-label=\"{title}\">\n<title>{title}</title>\n<style>{LIGHT}{DARK}</style>\n\
+             aria-label=\"{title}\">\n<title>{title}</title>\n<style>{LIGHT_STYLE}{DARK_STYLE}</style>\n\
              <rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\"/>\n\
              <text class=\"title\" x=\"24\" y=\"32\">{title}</text>\n\
              <rect class=\"offered\" x=\"24\" y=\"48\" width=\"12\" height=\"12\"/>\
@@ -82,8 +82,8 @@ impl TrafficPlot<'_> {
              <rect class=\"admitted\" x=\"112\" y=\"48\" width=\"12\" height=\"12\"/>\
              <text x=\"130\" y=\"59\">admitted</text>\n"
         );
-        for (place, panel) in self.panels.iter().enumerate() {
-            panel.draw(&mut picture, TOP + PANEL * place as f64);
+        for (index, panel) in self.panels.iter().enumerate() {
+            panel.draw(&mut picture, HEADER_HEIGHT + PANEL_HEIGHT * index as f64);
         }
         picture.push_str("</svg>\n");
         picture
@@ -93,19 +93,19 @@ impl TrafficPlot<'_> {
 impl PlotPanel<'_> {
     /// Returns the number of steps that are drawn as one.
     fn together(&self) -> usize {
-        if most(self.series.0).max(most(self.series.1)) >= FEW {
+        if most(self.series.0).max(most(self.series.1)) >= MIN_STEP_COUNT {
             return 1;
         }
-        let leaps = |together: &usize| {
+        let variation = |together: &usize| {
             let steps = merged(self.series.0, *together);
             let (most, least) = (most(&steps), steps.iter().min().copied().unwrap_or_default());
             (most - least) * 1_000 / most.max(1)
         };
-        TOGETHER.into_iter().min_by_key(leaps).unwrap_or(1)
+        MERGED_STEP_COUNTS.into_iter().min_by_key(variation).unwrap_or(1)
     }
 
     fn draw(&self, picture: &mut String, top: f64) {
-        let (left, tall) = CHART;
+        let (left, tall) = CHART_LEFT_AND_HEIGHT;
         let (right, floor) = (WIDTH - 24.0, top + 24.0 + tall);
         let together = self.together();
         let [offered, admitted] = [self.series.0, self.series.1].map(|all| merged(all, together));
@@ -162,7 +162,7 @@ fn most(counts: &[u64]) -> u64 {
     counts.iter().max().copied().unwrap_or_default()
 }
 
-/// Writes a count in the room beside the axis: `99999`, `120k`, `1.78M`.
+/// Formats a count for the space beside the axis: `99999`, `120k`, `1.78M`.
 fn short(count: u64) -> String {
     match count {
         0..100_000 => count.to_string(),
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_fits_beside_the_axis() {
+    fn axis_labels_are_abbreviated() {
         let shown = [0, 99_999, 100_000, 999_999, 1_778_000, 123_456_789].map(short);
         assert_eq!(shown, ["0", "99999", "100k", "999k", "1.78M", "123.46M"]);
     }

@@ -1,4 +1,4 @@
-//! An access log against one or two sets of rules: denied clients, with times and rules.
+//! Replays an access log against one or two sets of rules, and reports denied clients with times and rules.
 //!
 //! One thread reads, another decides. Memory grows with clients, not with lines.
 
@@ -46,16 +46,16 @@ pub struct Replay {
 /// The reason why a log can't be replayed.
 #[derive(Debug)]
 pub enum ReplayError {
-    /// The log can't be read on.
+    /// Reading the log failed.
     Failed(io::Error),
     /// No line could be read.
     AllBad(Vec<BadLine>),
-    /// There is no line.
+    /// The log is empty.
     Empty,
 }
 
-/// Number of batches that are read ahead.
-const AHEAD: usize = 3;
+/// Maximum number of batches that the reading thread is ahead.
+const MAX_BATCHES_AHEAD: usize = 3;
 
 impl Replay {
     /// Decides all requests. `progress` is called after each batch.
@@ -71,28 +71,30 @@ impl Replay {
         let names: BTreeSet<&str> = sets.flat_map(|(_, rules)| mentioned(rules)).collect();
         let reading = LineReader::new(&names, &self.fixed, &self.fields, self.format);
         let names = reading.names().to_vec();
-        let mut course = ReplayState::new(&self, names);
-        let (ready, batches) = sync_channel(AHEAD);
+        let mut state = ReplayState::new(&self, names);
+        let (ready, batches) = sync_channel(MAX_BATCHES_AHEAD);
         let (back, used) = channel();
-        let told = std::thread::scope(|scope| {
+        let lines = std::thread::scope(|scope| {
             let reader = scope.spawn(move || read(SortedLog::new(log, reading), &ready, &used));
             for batch in batches {
-                course.go(&batch);
+                state.process(&batch);
                 progress();
                 // The reading thread may have ended.
                 let _ = back.send(batch);
             }
-            reader.join().unwrap_or_else(|_| Err(io::Error::other("the log was not read on")))
+            reader
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("the thread that reads the log panicked")))
         });
-        let told = told.map_err(ReplayError::Failed)?;
-        if course.ends.is_none() {
-            return Err(if told.bad > 0 {
-                ReplayError::AllBad(told.shown)
+        let lines = lines.map_err(ReplayError::Failed)?;
+        if state.ends.is_none() {
+            return Err(if lines.bad > 0 {
+                ReplayError::AllBad(lines.shown)
             } else {
                 ReplayError::Empty
             });
         }
-        Ok(summary::summarize(self, course, told))
+        Ok(summary::summarize(self, state, lines))
     }
 }
 
@@ -108,7 +110,7 @@ fn read<R: Read>(
             break;
         }
     }
-    Ok(log.told())
+    Ok(log.summary())
 }
 
 /// The state of a replay.
@@ -120,11 +122,11 @@ struct ReplayState {
     /// The first and the last time.
     ends: Option<(Timestamp, Timestamp)>,
     requests: u64,
-    /// Lines that were too late to be put in order.
+    /// Lines that were too far out of order to be sorted.
     late: u64,
-    /// Denied by the new rules and not by the old ones, and the other way round.
+    /// Requests denied only by the new rules, and requests denied only by the old rules.
     newly: (u64, u64),
-    /// The first of their two series in the timeline.
+    /// Index of the first of the two series of `newly` in the timeline.
     newly_at: usize,
 }
 
@@ -146,7 +148,7 @@ impl ReplayState {
         }
     }
 
-    fn go(&mut self, batch: &RequestBatch) {
+    fn process(&mut self, batch: &RequestBatch) {
         for (at, request) in batch.requests(&self.names) {
             // Values that are too long were rejected when they were read.
             let Ok(request) = request else { continue };
@@ -160,10 +162,10 @@ impl ReplayState {
             let before = self.old.as_ref().map(|old| old.decide(&request, now));
             let timeline = &mut self.timeline;
             let was = before.as_ref().map(|before| before.is_allowed());
-            self.new.note(&request, &decision, was, (now, piece), timeline);
+            self.new.record(&request, &decision, was, (now, piece), timeline);
             if let (Some(old), Some(before)) = (&mut self.old, &before) {
                 let is = decision.is_allowed();
-                old.note(&request, before, Some(is), (now, piece), timeline);
+                old.record(&request, before, Some(is), (now, piece), timeline);
                 match (before.is_allowed(), is) {
                     (true, false) => {
                         self.newly.0 += 1;
@@ -177,7 +179,7 @@ impl ReplayState {
                 }
             }
         }
-        // Expired state of clients need not be kept.
+        // Bounds the memory: expired state is freed after each batch.
         self.new.sweep();
         self.old.iter().for_each(RuleSetRun::sweep);
     }

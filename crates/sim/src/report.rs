@@ -11,7 +11,7 @@ use tidegate_api::{OutageCounts, SimulationLine, SimulationResult};
 pub struct SimulationReport {
     /// The report as the admin API returns it.
     pub result: SimulationResult,
-    /// Whether the pace of the worst window is shown.
+    /// True if the table shows the pace of the worst window.
     #[serde(skip)]
     pub(crate) shows_pace: bool,
 }
@@ -76,21 +76,21 @@ impl SimulationReport {
             _ => String::new(),
         };
         columns.push(("WAIT".into(), Box::new(wait)));
-        let meanwhile = move |line: &SimulationLine| {
-            let told = |outage: OutageCounts| of(outage.admitted, outage.offered);
-            line.outage.map_or_else(String::new, told)
+        let in_outage = move |line: &SimulationLine| {
+            let counts = |outage: OutageCounts| of(outage.admitted, outage.offered);
+            line.outage.map_or_else(String::new, counts)
         };
-        columns.push(("IN OUTAGE".into(), Box::new(meanwhile)));
+        columns.push(("IN OUTAGE".into(), Box::new(in_outage)));
         columns.push(("OPEN".into(), Box::new(move |line| count(line.failed_open))));
         columns.push(("CLOSED".into(), Box::new(move |line| count(line.failed_closed))));
         columns.push(("LOCAL".into(), Box::new(move |line| count(line.failed_local))));
         columns.push(("TEXTBOOK".into(), Box::new(move |line| count(line.textbook))));
         // Empty columns are left out.
         let (first, rest) = (columns.remove(0), columns);
-        let told = rest
+        let non_empty = rest
             .into_iter()
             .filter(|(_, cell)| self.result.lines.iter().any(|line| !cell(line).is_empty()));
-        std::iter::once(first).chain(told).collect()
+        std::iter::once(first).chain(non_empty).collect()
     }
 }
 
@@ -108,8 +108,8 @@ impl fmt::Display for SimulationReport {
         let heading: Vec<String> = columns.iter().map(|(heading, _)| heading.clone()).collect();
         let rows: Vec<Vec<String>> =
             std::iter::once(heading).chain(self.result.lines.iter().map(cells)).collect();
-        let width = |place: usize| {
-            rows.iter().map(|row| row[place].chars().count()).max().unwrap_or_default()
+        let width = |index: usize| {
+            rows.iter().map(|row| row[index].chars().count()).max().unwrap_or_default()
         };
         let widths: Vec<usize> = (0..columns.len()).map(width).collect();
         for row in &rows {

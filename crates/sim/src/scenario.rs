@@ -16,9 +16,9 @@ use crate::traffic::{TrafficLoad, TrafficShape};
 pub enum Scenario {
     /// A client spends its limit late in a window, and again when the next one begins
     BoundaryAttack,
-    /// Three nodes that tell each other late what they admitted
+    /// Three nodes that synchronise late
     SyncLag,
-    /// Thirty requests at once into room for fifty
+    /// Thirty requests at once under a burst limit of fifty
     Burst,
 }
 
@@ -90,12 +90,12 @@ fn sync_lag() -> Result<SimulationPlan, SpecError> {
         trial("sync every 400 ms, in turn", 400, SyncPhase::InTurn)?,
     ];
     Ok(SimulationPlan {
-        title: "sync-lag: nodes that decide alone and tell each other late".into(),
+        title: "sync-lag: nodes that decide alone and synchronise late".into(),
         about: vec![
             ("limit", limit.to_string()),
             ("traffic", "one client, 90 per second to each of 3 nodes for 1 s".into()),
             ("fleet", "all nodes sync at the same instants, without max_ahead".into()),
-            ("in turn", "as nodes ask: the first does not hear what others tell after it".into()),
+            ("in turn", "one after the other: the first does not see the later reports".into()),
             ("textbook", "limit x (1 + (nodes - 1) x lag / window)".into()),
         ],
         load: TrafficLoad {

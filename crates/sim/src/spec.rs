@@ -14,7 +14,7 @@ use crate::system::SystemUnderTest;
 use crate::traffic::TrafficLoad;
 use crate::workload::Workload;
 
-/// Most clients times nodes of a fleet: each node has a view of each client.
+/// Maximum product of clients and nodes: each node stores a view of each client.
 const MAX_VIEWS: u64 = 1_000_000;
 
 /// One limit, with all algorithms and accuracies that are compared.
@@ -22,21 +22,21 @@ const MAX_VIEWS: u64 = 1_000_000;
 pub struct SimulationSpec {
     /// The limit of each client, without a burst.
     pub quota: Quota,
-    /// A token bucket if there is none.
+    /// The compared algorithms; a token bucket if empty.
     pub algorithms: Vec<AlgorithmKind>,
     /// Capacity of a token bucket.
     pub burst: Option<u64>,
     /// Length of a leaky bucket's queue.
     pub queue: Option<u64>,
-    /// If there is none, the sync intervals decide: exact for an interval of 0, else synced.
+    /// The compared accuracies. If empty, each sync interval selects one: exact for an interval of 0, else synced.
     pub accuracies: Vec<AccuracyKind>,
     /// Sync intervals of synced limits.
     pub sync_intervals: Vec<Span>,
-    /// Most tokens that a node admits between two syncs.
+    /// Maximum number of tokens that a node admits between two syncs.
     pub max_ahead: MaxAhead,
     /// The instants of syncs, unless there are faults.
     pub sync_phase: SyncPhase,
-    /// Compared during an outage; `allow` if there is none.
+    /// The fallbacks compared during an outage; `allow` if empty.
     pub on_store_failure: Vec<OnStoreFailure>,
     /// Faults of nodes and store.
     pub faults: FaultPlan,
@@ -47,7 +47,7 @@ pub struct SimulationSpec {
 /// An algorithm by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "clap would print it, and rules files know the names")]
+#[allow(missing_docs, reason = "clap prints doc comments, and these names need no explanation")]
 pub enum AlgorithmKind {
     TokenBucket,
     LeakyBucket,
@@ -59,11 +59,11 @@ pub enum AlgorithmKind {
 /// An accuracy by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AccuracyKind {
-    /// Each request asks the store
+    /// Each request is one atomic step in the store
     Exact,
-    /// Nodes take tokens ahead of use
+    /// Nodes lease tokens ahead of use
     Leased,
-    /// Nodes decide alone and tell each other, see --sync
+    /// Nodes decide alone and synchronise periodically, see --sync
     Synced,
     /// Each node enforces its part
     Split,
@@ -72,17 +72,17 @@ pub enum AccuracyKind {
 /// The reason why a specification can't be simulated.
 #[derive(Debug, Error)]
 pub enum SpecError {
-    /// The limit is none.
+    /// The limit is invalid.
     #[error(transparent)]
     Limit(#[from] QuotaError),
-    /// The limit does not go with another part of the rule.
+    /// The limit is incompatible with another part of the rule.
     #[error("{0}")]
     Rule(String),
     /// A queue without a leaky bucket.
     #[error("queue needs algorithm leaky_bucket")]
     Queue,
     /// Too many clients times nodes.
-    #[allow(missing_docs, reason = "the message has them")]
+    #[allow(missing_docs, reason = "the message contains the fields")]
     #[error(
         "accuracy {accuracy} takes at most {MAX_VIEWS} clients times nodes, found {clients} x {nodes}"
     )]
@@ -117,7 +117,7 @@ impl SimulationSpec {
     /// Returns the plan: a trial for each combination that is compared.
     ///
     /// # Errors
-    /// No rule can have this limit, or the simulation needs too much memory.
+    /// The rule would be invalid, or the simulation would need too much memory.
     pub fn plan(&self) -> Result<SimulationPlan, SpecError> {
         let token_bucket = [AlgorithmKind::TokenBucket];
         let algorithms =
@@ -148,7 +148,7 @@ impl SimulationSpec {
                 if fallbacks.len() > 1 {
                     name = format!("{name}, {}", fallback_name(*fallback));
                 }
-                // The formula is about windows; it does not consider a token bucket's refill.
+                // The formula holds for windows; it ignores the refill of a token bucket.
                 let windows = limit.algorithm() != Algorithm::TokenBucket;
                 let textbook = (windows && !compared.is_empty() && load.nodes > 1)
                     .then(|| textbook_admissions(&limit, load.nodes, sync_interval(*accuracy)));
@@ -162,10 +162,10 @@ impl SimulationSpec {
         if let (Some(_), [fallback]) = (self.faults.outage, fallbacks) {
             about.push(("without it", fallback_name(*fallback).to_owned()));
         }
-        Ok(SimulationPlan { title: "what a limit makes of it".to_owned(), about, load, trials })
+        Ok(SimulationPlan { title: "simulation of a limit".to_owned(), about, load, trials })
     }
 
-    /// Returns the accuracies that are compared; none if the limit is exact and nothing else was asked for.
+    /// Returns the accuracies that are compared; empty if only an exact limit is simulated.
     fn compared_accuracies(&self) -> Vec<Accuracy> {
         let synced = |every| Accuracy::Synced(SyncSettings { every, max_ahead: self.max_ahead });
         if self.accuracies.is_empty() {
@@ -192,20 +192,20 @@ impl SimulationSpec {
         compared: &[Accuracy],
     ) -> Option<(&'static str, String)> {
         let syncs = compared.iter().any(|accuracy| !sync_interval(*accuracy).is_zero());
-        let how = match self.effective_phase() {
+        let sync_text = match self.effective_phase() {
             SyncPhase::Together if syncs => {
-                " that sync at the same instants: all tell, then all look"
+                " that sync at the same instants: all report, then all read"
             }
-            _ if syncs => " that sync each at its own time: told and heard in one question",
+            _ if syncs => " that sync independently: one request reports and reads",
             _ if compared.iter().all(|accuracy| *accuracy == Accuracy::Exact) => {
-                " that ask one store"
+                " that share one store"
             }
             _ => "",
         };
-        (load.nodes > 1).then(|| ("fleet", format!("{} nodes{how}", load.nodes)))
+        (load.nodes > 1).then(|| ("fleet", format!("{} nodes{sync_text}", load.nodes)))
     }
 
-    /// Returns the phase of syncs. With faults, nodes sync as they ship: the textbook knows no faults.
+    /// Returns the phase of syncs. With faults, nodes sync as in production: the textbook formula has no faults.
     fn effective_phase(&self) -> SyncPhase {
         if self.faults.is_empty() { self.sync_phase } else { SyncPhase::Own }
     }
@@ -227,7 +227,7 @@ impl SimulationSpec {
         fallback: OnStoreFailure,
     ) -> Result<SystemUnderTest, SpecError> {
         let Workload { clients, nodes, .. } = self.workload;
-        // A rule rejects what does not go together.
+        // The constructors of a rule reject incompatible settings.
         let rule = limit_rule(limit)?.with_accuracy(accuracy)?.with_on_store_failure(fallback);
         if accuracy == Accuracy::Exact && self.faults.is_empty() {
             return Ok(SystemUnderTest::single_limit(rule)?);
@@ -244,7 +244,7 @@ pub(crate) fn limit_rule(limit: &Limit) -> Result<Rule, RuleError> {
     Rule::new("limit", limit.algorithm(), *limit.quota())?.with_per("client")
 }
 
-/// Returns how late nodes learn of each other.
+/// Returns the time between two syncs of a node; zero without syncs.
 fn sync_interval(accuracy: Accuracy) -> Span {
     match accuracy {
         Accuracy::Synced(SyncSettings { every, .. }) => every.span(),
@@ -268,8 +268,8 @@ fn fallback_name(fallback: OnStoreFailure) -> &'static str {
     }
 }
 
-/// Returns how many requests the textbook expects nodes to admit in one window if they sync so late: each admits the
-/// limit's pace alone for that long.
+/// Returns the number of requests that the textbook formula expects in one window: each node admits at the full rate
+/// of the limit until it syncs.
 pub(crate) fn textbook_admissions(limit: &Limit, nodes: u64, lag: Span) -> u64 {
     let (amount, window) = (limit.quota().amount(), limit.quota().window());
     let (lag, window) = (lag.min(window).as_micros(), window.as_micros().max(1));
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_textbook_says_60_108_and_180() {
+    fn textbook_admissions_grow_with_the_lag_up_to_one_limit_per_node() {
         let limit = Limit::new(Algorithm::FixedWindow, Quota::per_second(60)).unwrap();
         let lags = [0, 400, 1_000, 5_000].map(Span::from_millis);
         assert_eq!(lags.map(|lag| textbook_admissions(&limit, 3, lag)), [60, 108, 180, 180]);

@@ -9,11 +9,11 @@ use crate::worst_window::WorstWindow;
 /// Number of steps of a timeline.
 const TIMELINE_STEPS: u64 = 120;
 
-/// Counts requests under one limit, or under all of them.
+/// Counts of requests under one limit, or under all limits.
 #[derive(Debug)]
 pub(crate) struct TrialStats {
     name: String,
-    /// The limit as text, and the most that it admits.
+    /// The limit as text, and its bound.
     limit: Option<(String, Bound)>,
     worst: WorstWindow,
     offered: u64,
@@ -66,7 +66,7 @@ impl TrialStats {
         self
     }
 
-    /// Sets how many requests were admitted, denied and decided locally because the store did not reply.
+    /// Sets the number of requests that were admitted, denied and decided locally because the store did not reply.
     pub(crate) fn record_failures(&mut self, open: u64, closed: u64, local: u64) {
         self.failures = [open, closed, local];
     }
@@ -106,7 +106,7 @@ impl TrialStats {
         }
     }
 
-    /// Returns the timeline's step for an instant so long after the start.
+    /// Returns the timeline's step for the time since the start.
     fn step(&self, passed: Span) -> usize {
         let length = u128::from(self.length.as_micros().max(1));
         let step = u128::from(passed.as_micros()) * u128::from(TIMELINE_STEPS) / length;

@@ -1,4 +1,4 @@
-//! The store that simulated nodes share, as Redis is for nodes that serve, but without a network.
+//! The store that simulated nodes share, in the role of Redis and without a network.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ pub(crate) struct SimStore {
     start: Timestamp,
     faults: FaultPlan,
     unavailable: StoreError,
-    /// Whether lease requests are read without being charged.
+    /// True if lease requests read the state without charging.
     read_only: AtomicBool,
     /// For each node the expiry of its registration, and the heartbeat that began it.
     registered: Mutex<Vec<Option<(Timestamp, u64)>>>,
@@ -42,10 +42,10 @@ pub(crate) struct NodeStore {
 }
 
 impl SimStore {
-    /// Creates a store for so many nodes, none of which is registered.
+    /// Creates a store for this number of nodes, none of which is registered.
     pub(crate) fn new(nodes: usize, start: Timestamp, faults: FaultPlan) -> Self {
         let time = ManualClock::starting_at(start);
-        let (store, reason) = ("store".into(), "it is away".into());
+        let (store, reason) = ("store".into(), "simulated outage".into());
         Self {
             store: MemoryStore::new(time.clock()),
             time,
@@ -62,12 +62,12 @@ impl SimStore {
         self.time.advance(now.since(self.time.now()));
     }
 
-    /// From now on, requests of nodes return the state of a client and spend nothing, or spend again.
+    /// Sets whether lease requests only read the state of a client.
     pub(crate) fn set_read_only(&self, read_only: bool) {
         self.read_only.store(read_only, Ordering::Relaxed);
     }
 
-    fn reach(&self) -> Result<&MemoryStore, StoreError> {
+    fn available(&self) -> Result<&MemoryStore, StoreError> {
         match self.faults.is_down(self.start, self.time.now()) {
             false => Ok(&self.store),
             true => Err(self.unavailable.clone()),
@@ -85,11 +85,11 @@ impl SimStore {
         for node in registered.iter_mut() {
             node.take_if(|(until, _)| *until <= now);
         }
-        let place = usize::try_from(index).unwrap_or(usize::MAX);
-        let since = registered[place].map_or(now.as_micros(), |(_, since)| since);
-        registered[place] = Some((now + HEARTBEAT_TIMEOUT, since));
+        let slot = usize::try_from(index).unwrap_or(usize::MAX);
+        let since = registered[slot].map_or(now.as_micros(), |(_, since)| since);
+        registered[slot] = Some((now + HEARTBEAT_TIMEOUT, since));
         let alive = |nodes: &[Option<_>]| nodes.iter().flatten().count() as u64;
-        (Share { index: alive(&registered[..place]), of: alive(&registered) }, since)
+        (Share { index: alive(&registered[..slot]), of: alive(&registered) }, since)
     }
 }
 
@@ -99,20 +99,20 @@ impl NodeStore {
         Self { store: Arc::clone(store), index, clock, membership }
     }
 
-    /// Registers the node as if it had joined so long before the start, and before the time that a new node waits
-    /// for its share.
+    /// Registers the node as if it had joined before the start, by `long` and the time that a new node waits for its
+    /// share.
     pub(crate) fn join_before_start(&self, long: Span, ahead: Span) {
         let (start, of) = (self.store.start, self.store.nodes());
         let before = long.as_micros().saturating_add(4 * HEARTBEAT_TIMEOUT.as_micros());
         let joined = Timestamp::from_micros(start.as_micros().saturating_sub(before));
         let (share, since) = (Share { index: self.index, of }, joined.as_micros());
-        let place = usize::try_from(self.index).unwrap_or(usize::MAX);
-        if let Some(registered) = self.store.registered.lock().get_mut(place) {
+        let slot = usize::try_from(self.index).unwrap_or(usize::MAX);
+        if let Some(registered) = self.store.registered.lock().get_mut(slot) {
             *registered = Some((start + HEARTBEAT_TIMEOUT, since));
         }
         let mut membership = self.membership.lock();
         let membership = Arc::make_mut(&mut membership);
-        // One heartbeat stands for all in between: the last one arrives before the first share begins.
+        // Two heartbeats replace all in between: the last one arrives before the first share begins.
         for (sent, received) in [(joined, joined), (start, joined + Span::MICROSECOND)] {
             let (sent, received) = (sent + ahead, received + ahead);
             membership.on_heartbeat(HeartbeatReply { sent, received, share, since });
@@ -138,7 +138,7 @@ impl Store for NodeStore {
     }
 
     async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> ChargeResults {
-        match self.store.reach() {
+        match self.store.available() {
             Ok(store) => store.charge(charges, mode).await,
             Err(error) => charges.iter().map(|_| ChargeResult::Failed(error.clone())).collect(),
         }
@@ -152,7 +152,7 @@ impl Store for NodeStore {
         &self,
         requests: &[(Key, Arc<Limit>, LeaseRequest)],
     ) -> Vec<Result<LeaseGrant, StoreError>> {
-        let store = match self.store.reach() {
+        let store = match self.store.available() {
             Ok(store) => store,
             Err(error) => return vec![Err(error); requests.len()],
         };
@@ -175,11 +175,11 @@ impl Store for NodeStore {
     }
 
     async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
-        self.store.reach()?.refund(refunds).await
+        self.store.available()?.refund(refunds).await
     }
 
     fn refund_detached(self: &Arc<Self>, refunds: Vec<Refund>) {
-        if let Ok(store) = self.store.reach() {
+        if let Ok(store) = self.store.available() {
             for refund in &refunds {
                 store.refund_one(refund);
             }
@@ -187,10 +187,10 @@ impl Store for NodeStore {
     }
 
     async fn renew(&self, slots: &[Refund]) -> Result<usize, StoreError> {
-        self.store.reach()?.renew(slots).await
+        self.store.available()?.renew(slots).await
     }
 
     async fn forget(&self, key: Key) -> Result<(), StoreError> {
-        self.store.reach()?.forget(key).await
+        self.store.available()?.forget(key).await
     }
 }

@@ -1,4 +1,4 @@
-//! The system that is simulated: rules, and the nodes that decide by them.
+//! The simulated system: rules, and the nodes that apply them.
 
 use tidegate_core::{Limit, Span, Timestamp};
 use tidegate_rules::{Accuracy, Rule, RuleErrors, RuleSet, SyncSettings};
@@ -9,14 +9,14 @@ use crate::fleet::SyncPhase;
 use crate::template::{ClientNames, RequestTemplate};
 use crate::traffic::TrafficLoad;
 
-/// Rules on one node or on a fleet. All of them decide with the limiter that ships.
+/// Rules on one node or on a fleet, with the production limiter.
 #[derive(Clone, Debug)]
 pub struct SystemUnderTest {
     rules: RuleSet,
     /// Attributes that all requests have.
     attributes: Vec<(String, String)>,
     fleet: Option<FleetSetup>,
-    /// Whether the only rule is all that is reported, and there is no line for all rules together.
+    /// True if the report has one line, for the only rule, and no line for all rules together.
     is_single_limit: bool,
 }
 
@@ -35,19 +35,19 @@ const SYNC_STEPS: u64 = 5;
 const BACKGROUND_INTERVAL: Span = Span::from_millis(100);
 
 impl SystemUnderTest {
-    /// One limit for each client, on a node that keeps it exactly in memory.
+    /// Returns a system with one limit for each client, on one node with a store in memory.
     ///
     /// # Errors
-    /// The rule makes no rule set.
+    /// The rule set is invalid.
     pub(crate) fn single_limit(rule: Rule) -> Result<Self, RuleErrors> {
         let rules = RuleSet::new(vec![rule])?;
         Ok(Self { rules, attributes: Vec::new(), fleet: None, is_single_limit: true })
     }
 
-    /// One limit for each client, on nodes that keep it as the rule's accuracy says.
+    /// Returns a system with one limit for each client, on nodes that enforce it by the rule's accuracy.
     ///
     /// # Errors
-    /// The rule makes no rule set.
+    /// The rule set is invalid.
     pub(crate) fn single_limit_fleet(
         rule: Rule,
         phase: SyncPhase,
@@ -56,12 +56,12 @@ impl SystemUnderTest {
         Ok(Self { fleet: Some(FleetSetup { phase, faults }), ..Self::single_limit(rule)? })
     }
 
-    /// Rules on one node, which keeps them exactly in memory. All requests have these attributes.
+    /// Returns a system with rules on one node with a store in memory. All requests have these attributes.
     pub fn rules(rules: RuleSet, attributes: Vec<(String, String)>) -> Self {
         Self { rules, attributes, fleet: None, is_single_limit: false }
     }
 
-    /// Rules on nodes, which keep each as its accuracy says. All requests have these attributes.
+    /// Returns a system with rules on nodes that enforce each by its accuracy. All requests have these attributes.
     pub fn rules_fleet(
         rules: RuleSet,
         attributes: Vec<(String, String)>,
@@ -81,7 +81,7 @@ impl SystemUnderTest {
         Some(Limit::clone(limit))
     }
 
-    /// Returns what goes wrong.
+    /// Returns the simulated faults.
     pub(crate) fn faults(&self) -> FaultPlan {
         self.fleet.map_or_else(FaultPlan::default, |fleet| fleet.faults)
     }
@@ -101,13 +101,13 @@ impl SystemUnderTest {
         }
     }
 
-    /// Estimates the work of one request. A step is one rule on one node with its store in memory.
+    /// Returns the estimated work of one request. A step is one rule on one node with its store in memory.
     pub(crate) fn steps_per_request(&self) -> u64 {
         let rules = self.rules.rules().len() as u64;
         if self.fleet.is_some() { FLEET_STEPS * rules } else { rules }
     }
 
-    /// Estimates the work of nodes apart from requests, for so many arrivals.
+    /// Returns the estimated work of nodes in the background, for this number of arrivals.
     pub(crate) fn background_steps(&self, load: &TrafficLoad, arrivals: u64) -> u64 {
         let Some(FleetSetup { phase, .. }) = self.fleet else { return 0 };
         let times = |every: Span| load.length.as_micros() / every.as_micros().max(1) + 1;
@@ -116,7 +116,7 @@ impl SystemUnderTest {
             _ => None,
         });
         let each_node = match synced.filter(|_| phase == SyncPhase::Together) {
-            // Only nodes with something to report sync, and only clients that come are read.
+            // Only nodes with something to report sync, and only active clients are read.
             Some(every) => {
                 let syncs = times(every).min(arrivals).saturating_mul(SYNC_STEPS);
                 let reads = times(every).saturating_mul(load.clients).min(arrivals);

@@ -1,4 +1,4 @@
-//! Simulated requests, made of what the rules count by.
+//! Simulated requests, with the attributes that the rules count by.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
@@ -10,7 +10,7 @@ use tidegate_rules::{Rule, RuleSet};
 pub(crate) struct RequestTemplate {
     /// Attributes that all requests have.
     common: Vec<(String, String)>,
-    /// Attributes whose value is the client's name or address.
+    /// Attributes that contain the client's name or address.
     naming: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ impl RequestTemplate {
     ) -> Result<Request<'n>, RequestError> {
         names.name.clear();
         names.address.clear();
-        // Addresses of 10.0.0.0/8 and those after it.
+        // Addresses from 10.0.0.1 upwards.
         let number = u32::try_from(client % (1 << 30)).unwrap_or_default();
         let address = Ipv4Addr::from_bits(0x0a00_0001 + number);
         // Writing to a string does not fail.

@@ -1,4 +1,4 @@
-//! Scenarios as they are printed, and what holds for any traffic.
+//! Printed reports of scenarios, and properties that hold for any traffic.
 
 mod fleets;
 
@@ -12,7 +12,7 @@ use super::spec::limit_rule;
 use super::traffic::{TrafficLoad, TrafficShape};
 use super::*;
 
-fn ran(scenario: Scenario) -> SimulationReport {
+fn run_scenario(scenario: Scenario) -> SimulationReport {
     scenario.plan().unwrap().run(&mut |_| {})
 }
 
@@ -20,18 +20,18 @@ fn admitted(report: &SimulationReport) -> Vec<(&str, u64)> {
     report.result.lines.iter().map(|line| (line.name.as_str(), line.admitted)).collect()
 }
 
-/// A limit that one node keeps exactly.
+/// Returns a system of one node with an exact limit.
 fn exact(limit: &Limit) -> SystemUnderTest {
     SystemUnderTest::single_limit(limit_rule(limit).unwrap()).unwrap()
 }
 
-/// A limit that nodes sync.
+/// Returns a system of nodes with a synced limit.
 fn syncing(limit: &Limit, synced: SyncSettings, phase: SyncPhase) -> SystemUnderTest {
     let rule = limit_rule(limit).unwrap().with_accuracy(Accuracy::Synced(synced)).unwrap();
     SystemUnderTest::single_limit_fleet(rule, phase, FaultPlan::default()).unwrap()
 }
 
-/// One system under a load.
+/// Returns one system under a load.
 fn trial(
     system: SystemUnderTest,
     again: Option<RetryBehavior>,
@@ -50,8 +50,8 @@ fn load(shape: TrafficShape, rate: u64) -> TrafficLoad {
 }
 
 #[test]
-fn a_boundary_attack_gets_twice_the_limit_from_a_fixed_window_and_once_from_a_log() {
-    let report = ran(Scenario::BoundaryAttack);
+fn boundary_attack_doubles_a_fixed_window_but_not_a_sliding_log() {
+    let report = run_scenario(Scenario::BoundaryAttack);
     let found = admitted(&report);
     assert!(found.contains(&("fixed_window", 40)) && found.contains(&("sliding_log", 20)));
     let fixed = &report.result.lines[0];
@@ -61,17 +61,17 @@ fn a_boundary_attack_gets_twice_the_limit_from_a_fixed_window_and_once_from_a_lo
 }
 
 #[test]
-fn nodes_that_tell_late_admit_what_the_textbook_expects() {
-    let report = ran(Scenario::SyncLag);
+fn nodes_that_sync_late_admit_as_much_as_the_textbook_expects() {
+    let report = run_scenario(Scenario::SyncLag);
     let counts: Vec<u64> = report.result.lines.iter().map(|line| line.admitted).collect();
     assert_eq!(counts, [60, 108, 180, 132]);
-    // The last one is how nodes ask: the first of them hears of the others a sync later.
+    // In the last trial nodes sync one after the other: the first one sees the others' reports one sync later.
     assert!(report.result.lines[..3].iter().all(|line| line.textbook == Some(line.admitted)));
     insta::assert_snapshot!("sync-lag", report);
 }
 
 #[test]
-fn with_max_ahead_nodes_exceed_the_limit_by_that_each_at_the_most() {
+fn synced_nodes_exceed_the_limit_by_at_most_max_ahead_each() {
     let limit = Limit::new(Algorithm::FixedWindow, Quota::per_second(60)).unwrap();
     let every = SyncInterval::new(Span::from_millis(500)).unwrap();
     let synced = SyncSettings { every, max_ahead: MaxAhead::Tokens(5) };
@@ -85,24 +85,24 @@ fn with_max_ahead_nodes_exceed_the_limit_by_that_each_at_the_most() {
 }
 
 #[test]
-fn a_burst_passes_where_there_is_room_for_it() {
-    let report = ran(Scenario::Burst);
+fn burst_is_admitted_up_to_the_capacity() {
+    let report = run_scenario(Scenario::Burst);
     assert_eq!(report.result.lines[0].admitted, 30);
     insta::assert_snapshot!("burst", report);
 }
 
 #[test]
-fn the_guide_shows_what_is_printed() {
+fn guide_contains_the_printed_report() {
     let page = include_str!("../../../docs/guide/simulate.md");
     for scenario in [Scenario::BoundaryAttack, Scenario::SyncLag, Scenario::Burst] {
-        let report = ran(scenario).to_string();
+        let report = run_scenario(scenario).to_string();
         assert!(page.contains(&report), "{report}");
     }
 }
 
 #[test]
-fn all_of_it_is_in_json_with_what_happened_over_time() {
-    let json = serde_json::to_value(ran(Scenario::SyncLag)).unwrap();
+fn json_report_contains_the_timeline() {
+    let json = serde_json::to_value(run_scenario(Scenario::SyncLag)).unwrap();
     assert_eq!(json["about"]["limit"], "60 per 1 s (fixed_window)");
     let line = &json["lines"][1];
     assert_eq!(
@@ -114,8 +114,8 @@ fn all_of_it_is_in_json_with_what_happened_over_time() {
 }
 
 #[test]
-fn a_picture_has_a_panel_for_each_line_and_names_are_text() {
-    let mut report = ran(Scenario::Burst);
+fn plot_has_a_panel_for_each_line_and_escapes_names() {
+    let mut report = run_scenario(Scenario::Burst);
     report.result.lines[0].name = "<script>&".to_owned();
     let picture = TrafficPlot::from(&report).svg();
     assert_eq!(picture.matches("class=\"admitted\" d=").count(), report.result.lines.len());
@@ -124,17 +124,22 @@ fn a_picture_has_a_panel_for_each_line_and_names_are_text() {
 }
 
 #[test]
-fn clients_that_wait_as_they_are_told_come_back_less_often_and_get_as_much() {
+fn clients_that_obey_retry_after_send_fewer_requests_and_get_as_many_admissions() {
     let limit = Limit::new(Algorithm::FixedWindow, Quota::per_second(20)).unwrap();
     let storm = |again| trial(exact(&limit), Some(again), load(TrafficShape::Steady, 40));
     let blind = storm(RetryBehavior::After(Span::from_millis(10)));
-    let told = storm(RetryBehavior::RetryAfter);
-    assert!(told[0].offered * 3 < blind[0].offered * 2, "{} {}", told[0].offered, blind[0].offered);
-    assert_eq!((told[0].admitted, blind[0].admitted), (200, 200));
+    let informed = storm(RetryBehavior::RetryAfter);
+    assert!(
+        informed[0].offered * 3 < blind[0].offered * 2,
+        "{} {}",
+        informed[0].offered,
+        blind[0].offered
+    );
+    assert_eq!((informed[0].admitted, blind[0].admitted), (200, 200));
 }
 
 #[test]
-fn rules_are_charged_together_and_each_has_a_line() {
+fn all_matching_rules_are_charged_and_each_has_a_report_line() {
     let rules = "rules:
       - {name: each, per: [user], limit: 5 per second, algorithm: sliding_log}
       - {name: all, limit: 12 per second, algorithm: sliding_log}
@@ -153,7 +158,7 @@ fn rules_are_charged_together_and_each_has_a_line() {
 }
 
 #[test]
-fn a_seed_is_a_day_that_can_be_had_again() {
+fn same_seed_gives_the_same_report() {
     let limit = Limit::new(Algorithm::TokenBucket, Quota::per_second(2)).unwrap();
     let day = |seed| {
         let load = TrafficLoad { clients: 100, seed, ..load(TrafficShape::Zipf, 200) };
@@ -195,7 +200,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn an_exact_limit_never_admits_more_than_its_bound(
+    fn exact_limit_never_exceeds_its_bound(
         algorithm in algorithms(),
         (load, quota) in loads(),
         again in prop_oneof![
@@ -212,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn nodes_that_sync_exceed_it_by_max_ahead_each_at_the_most(
+    fn random_synced_fleets_exceed_the_limit_by_at_most_max_ahead_each(
         algorithm in prop_oneof![
             Just(Algorithm::TokenBucket),
             Just(Algorithm::FixedWindow),

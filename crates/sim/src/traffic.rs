@@ -1,4 +1,4 @@
-//! Traffic that a few numbers describe: arrivals of clients at nodes.
+//! Synthetic traffic: arrivals of clients at nodes, from a few parameters.
 
 use tidegate_core::{Quota, Span, Timestamp};
 use tidegate_random::{SeededRng, ZipfDistribution};
@@ -16,7 +16,7 @@ pub(crate) enum TrafficShape {
     /// Each client sends `amount` at a percentage of every other window, and as many again when the
     /// next one begins.
     Boundary { amount: u64, window: Span, percent: u64 },
-    /// So many of each client at once, and none after.
+    /// `count` requests of each client at once, and none later.
     Once { count: u64 },
 }
 
@@ -41,19 +41,19 @@ pub(crate) struct Arrival {
     pub(crate) node: u64,
 }
 
-/// Interval of bursts in microseconds; a burst lasts a tenth of it.
-const PERIOD: u64 = 10_000_000;
-/// A midnight in 2026, in microseconds.
-const SOME_DAY: u64 = 1_767_225_600_000_000;
+/// Interval of bursts; a burst lasts a tenth of it.
+const BURST_PERIOD_MICROS: u64 = 10_000_000;
+/// Start of the virtual time: a midnight in 2026.
+const START_MICROS: u64 = 1_767_225_600_000_000;
 
 /// Returns the start in virtual time, which is the start of a window.
 pub(crate) fn start(window: Span) -> Timestamp {
     let window = window.as_micros().max(1);
-    Timestamp::from_micros(SOME_DAY.div_ceil(window) * window)
+    Timestamp::from_micros(START_MICROS.div_ceil(window) * window)
 }
 
 impl TrafficLoad {
-    /// Returns the most requests; at random there may be a few more.
+    /// Returns the maximum number of requests; random traffic may have a few more.
     pub(crate) fn count(&self) -> u64 {
         let length = self.length.as_micros();
         let evenly = |length: u64| {
@@ -63,7 +63,9 @@ impl TrafficLoad {
         };
         match self.shape {
             TrafficShape::Steady | TrafficShape::Zipf => evenly(length),
-            TrafficShape::Bursty => evenly(length.div_ceil(PERIOD).saturating_mul(PERIOD)),
+            TrafficShape::Bursty => {
+                evenly(length.div_ceil(BURST_PERIOD_MICROS).saturating_mul(BURST_PERIOD_MICROS))
+            }
             TrafficShape::Once { count } => count.saturating_mul(self.clients),
             TrafficShape::Boundary { amount, window, .. } => {
                 let pairs = length.div_ceil(window.as_micros().saturating_mul(2).max(1));
@@ -96,7 +98,7 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Returns the time of the next request if all came evenly.
+    /// Returns the time of the next request in even traffic, in microseconds.
     fn even(&self) -> u64 {
         let (amount, window) = (self.load.rate.amount(), self.load.rate.window().as_micros());
         let micros = u128::from(self.number) * u128::from(window) / u128::from(amount.max(1));
@@ -111,20 +113,20 @@ impl Arrivals {
     }
 
     /// Returns one of `amount` requests of each client in one instant.
-    fn crowd(&self, place: u64, amount: u64, at: u64) -> Arrival {
-        let (client, node) = (place / amount, place % self.load.nodes);
+    fn crowd(&self, position: u64, amount: u64, at: u64) -> Arrival {
+        let (client, node) = (position / amount, position % self.load.nodes);
         Arrival { at: Span::from_micros(at), client, node }
     }
 
     fn boundary(&self, amount: u64, window: Span, percent: u64) -> Arrival {
         let crowd = amount.saturating_mul(self.load.clients);
-        let (half, place) = (self.number / crowd, self.number % crowd);
+        let (half, position) = (self.number / crowd, self.number % crowd);
         let (pair, window) = (half / 2, window.as_micros());
         let within = if half.is_multiple_of(2) { window / 100 * percent } else { window };
-        self.crowd(place, amount, (2 * pair).saturating_mul(window).saturating_add(within))
+        self.crowd(position, amount, (2 * pair).saturating_mul(window).saturating_add(within))
     }
 
-    fn by_chance(&mut self) -> Arrival {
+    fn random(&mut self) -> Arrival {
         let (amount, window) = (self.load.rate.amount(), self.load.rate.window().as_micros());
         self.passed += self.rng.exponential(window as f64 / amount.max(1) as f64);
         let client = self.zipf.sample(&mut self.rng);
@@ -141,9 +143,9 @@ impl Iterator for Arrivals {
             TrafficShape::Steady => self.in_turn(self.even()),
             TrafficShape::Bursty => {
                 let even = self.even();
-                self.in_turn(even - even % PERIOD + even % PERIOD / 10)
+                self.in_turn(even - even % BURST_PERIOD_MICROS + even % BURST_PERIOD_MICROS / 10)
             }
-            TrafficShape::Zipf => self.by_chance(),
+            TrafficShape::Zipf => self.random(),
             TrafficShape::Boundary { amount: 0, .. } | TrafficShape::Once { count: 0 } => {
                 return None;
             }
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_come_in_the_order_of_time_from_clients_and_to_nodes_that_there_are() {
+    fn arrivals_are_in_order_and_within_the_configured_clients_and_nodes() {
         let shapes = [
             TrafficShape::Steady,
             TrafficShape::Bursty,
@@ -190,21 +192,21 @@ mod tests {
                 (last, count) = (arrival.at, count + 1);
             }
             assert!(count > 0, "{shape:?}");
-            let by_chance = if shape == TrafficShape::Zipf { 200 } else { 0 };
-            assert!(count <= load(shape).count() + by_chance, "{shape:?}: {count}");
+            let random = if shape == TrafficShape::Zipf { 200 } else { 0 };
+            assert!(count <= load(shape).count() + random, "{shape:?}: {count}");
         }
     }
 
     #[test]
-    fn the_rate_is_what_was_asked_for() {
+    fn arrivals_have_the_configured_rate() {
         assert_eq!(load(TrafficShape::Steady).arrivals().count(), 2_000);
         assert_eq!(load(TrafficShape::Bursty).arrivals().count(), 2_000);
-        let by_chance = load(TrafficShape::Zipf).arrivals().count();
-        assert!((1_800..2_200).contains(&by_chance), "{by_chance}");
+        let random = load(TrafficShape::Zipf).arrivals().count();
+        assert!((1_800..2_200).contains(&random), "{random}");
     }
 
     #[test]
-    fn an_attack_sends_the_limit_late_in_a_window_and_again_in_the_next() {
+    fn boundary_attack_sends_the_limit_late_in_a_window_and_early_in_the_next() {
         let mut counts = std::collections::BTreeMap::<u64, u64>::new();
         for arrival in load(boundary()).arrivals().filter(|arrival| arrival.client == 0) {
             *counts.entry(arrival.at.as_micros() / 1_000).or_default() += 1;
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn it_starts_where_a_window_does() {
+    fn virtual_time_starts_at_a_window_boundary() {
         for window in [Span::from_micros(7), Span::SECOND, Span::from_secs(7 * 86_400)] {
             assert!(start(window).as_micros().is_multiple_of(window.as_micros()));
         }

@@ -24,7 +24,7 @@ pub struct Workload {
     pub nodes: u64,
     /// Length of the simulation; depends on the traffic if it is not given.
     pub length: Option<Span>,
-    /// The seed of everything random.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
@@ -33,15 +33,15 @@ pub struct Workload {
 pub enum TrafficKind {
     /// Evenly, client after client
     Steady,
-    /// All that comes in ten seconds comes in the first of them
+    /// All requests of ten seconds arrive in the first second
     Bursty,
     /// Each client spends its limit late in a window, and again when the next one begins
     Boundary,
-    /// Each client sends so many at once, and nobody comes after
+    /// Each client sends --count requests at once, and none later
     Burst,
-    /// By chance, the busiest client twice as often as the second, three times as often as the third
+    /// At random; the busiest client sends twice as many as the second, three times as many as the third
     Zipf,
-    /// Steady, and who is denied comes back: every 100 ms, or when Retry-After says
+    /// Steady, and denied clients retry: every 100 ms, or after Retry-After
     RetryStorm,
 }
 
@@ -96,7 +96,7 @@ impl Workload {
         }
     }
 
-    /// Adds a trial of a system for each way in which clients retry.
+    /// Adds a trial of a system for each retry behaviour.
     pub(crate) fn add_trials(
         &self,
         trials: &mut Vec<Trial>,
@@ -127,6 +127,6 @@ impl Workload {
         about.extend(system.faults().describe());
         let mut trials = Vec::new();
         self.add_trials(&mut trials, "all rules", system, None);
-        SimulationPlan { title: "what the rules make of it".to_owned(), about, load, trials }
+        SimulationPlan { title: "simulation of rules".to_owned(), about, load, trials }
     }
 }

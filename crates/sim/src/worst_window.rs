@@ -1,4 +1,4 @@
-//! The most requests of one client that were admitted in any span as long as a window.
+//! The maximum number of requests of one client that were admitted in any span as long as a window.
 
 use std::collections::VecDeque;
 
@@ -9,8 +9,8 @@ const MAX_WATCHED_CLIENTS: usize = 10_000;
 /// In a window longer than a minute, instants closer than this fraction of it count as one, the earlier.
 const GRAINS_PER_WINDOW: u64 = 65_536;
 
-/// Finds the most requests that were admitted to one client within any window, and within a window that starts at
-/// a multiple of its length.
+/// The maximum number of requests that were admitted to one client within any window, and within a window that
+/// starts at a multiple of its length.
 ///
 /// Exact for windows of up to a minute. For longer ones it may be too low by the requests of one grain, never too high.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct WorstWindow {
     aligned: u64,
 }
 
-/// The most requests in any one window.
+/// The maximum number of requests in any one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Peak {
     pub(crate) most: u64,
@@ -59,21 +59,21 @@ impl WorstWindow {
         self.peak
     }
 
-    /// Returns the most requests in one window that starts at a multiple of its length.
+    /// Returns the maximum number of requests in one window that starts at a multiple of its length.
     pub(crate) fn aligned(&self) -> u64 {
         self.aligned
     }
 
     /// Counts a request of a client that was admitted at an instant, not before the client's last one.
     pub(crate) fn record(&mut self, client: u64, at: Timestamp) {
-        let place = usize::try_from(client).unwrap_or(usize::MAX);
-        if place >= MAX_WATCHED_CLIENTS || self.window.is_zero() {
+        let index = usize::try_from(client).unwrap_or(usize::MAX);
+        if index >= MAX_WATCHED_CLIENTS || self.window.is_zero() {
             return;
         }
-        if self.clients.len() <= place {
-            self.clients.resize_with(place + 1, RecentAdmissions::default);
+        if self.clients.len() <= index {
+            self.clients.resize_with(index + 1, RecentAdmissions::default);
         }
-        let recent = &mut self.clients[place];
+        let recent = &mut self.clients[index];
         while let Some((_, count)) = recent.log.pop_front_if(|(old, _)| *old + self.window <= at) {
             recent.sum -= count;
         }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_may_start_anywhere_and_does_not_reach_its_own_length() {
+    fn peak_is_found_in_a_window_with_any_start_and_an_exclusive_end() {
         let peak = |most, micros| Peak { most, within: Span::from_micros(micros) };
         assert_eq!(watched(&[0, 999_999]), (peak(2, 999_999), 2));
         assert_eq!(watched(&[0, 1_000_000]).0.most, 1);
@@ -112,14 +112,14 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_counted_apart() {
+    fn clients_are_counted_separately() {
         let mut watch = WorstWindow::new(Span::SECOND);
         (0..5).for_each(|client| watch.record(client, Timestamp::EPOCH));
         assert_eq!((watch.peak().most, watch.aligned()), (1, 1));
     }
 
     #[test]
-    fn a_long_window_counts_no_more_than_there_was() {
+    fn long_window_is_never_overestimated() {
         let mut watch = WorstWindow::new(Span::HOUR);
         for tick in 0..200_000_u64 {
             watch.record(0, Timestamp::from_micros(tick * 100_000));

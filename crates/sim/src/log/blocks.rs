@@ -1,14 +1,14 @@
-//! A log in blocks of whole lines, however large it is.
+//! Reads a log of any size in blocks of whole lines.
 
 use std::io::{self, BufRead, BufReader, Read};
 
 use flate2::bufread::MultiGzDecoder;
 use memchr::{memchr, memrchr};
 
-use crate::log::MAX_LINE;
+use crate::log::MAX_LINE_BYTES;
 
-/// Bytes that are read at a time.
-const SIZE: usize = 256 * 1024;
+/// Size of one read.
+const BLOCK_BYTES: usize = 256 * 1024;
 
 /// Returns the content of a log, decompressed if it is gzip.
 ///
@@ -16,19 +16,19 @@ const SIZE: usize = 256 * 1024;
 /// Its first bytes can't be read.
 pub fn open_log(log: impl Read + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
     const GZIP: [u8; 2] = [0x1f, 0x8b];
-    let mut log = BufReader::with_capacity(SIZE, log);
+    let mut log = BufReader::with_capacity(BLOCK_BYTES, log);
     Ok(match log.fill_buf()?.starts_with(&GZIP) {
         true => Box::new(MultiGzDecoder::new(log)),
         false => Box::new(log),
     })
 }
 
-/// Reads blocks that end where a line does.
+/// A reader of blocks that end at the end of a line.
 pub(crate) struct LineBlocks<R> {
     from: R,
-    /// The beginning of a line whose end was not read yet.
+    /// The start of an incomplete line.
     rest: Vec<u8>,
-    /// Whether the next bytes belong to a line that was too long.
+    /// True if the next bytes belong to a line that was too long.
     skipping: bool,
     over: bool,
 }
@@ -47,10 +47,10 @@ impl<R: Read> LineBlocks<R> {
             }
             let mut block = std::mem::take(&mut self.rest);
             let start = block.len();
-            block.resize(start + SIZE, 0);
+            block.resize(start + BLOCK_BYTES, 0);
             let read = fill(&mut self.from, &mut block[start..])?;
             block.truncate(start + read);
-            self.over = read < SIZE;
+            self.over = read < BLOCK_BYTES;
             if self.skipping {
                 match memchr(b'\n', &block) {
                     Some(end) => {
@@ -62,8 +62,8 @@ impl<R: Read> LineBlocks<R> {
             }
             match memrchr(b'\n', &block) {
                 Some(end) if !self.over => self.rest = block.split_off(end + 1),
-                None if !self.over && block.len() > MAX_LINE => {
-                    block.truncate(MAX_LINE + 1);
+                None if !self.over && block.len() > MAX_LINE_BYTES => {
+                    block.truncate(MAX_LINE_BYTES + 1);
                     block.push(b'\n');
                     self.skipping = true;
                 }
@@ -110,7 +110,7 @@ mod tests {
     fn lines_are_whole_wherever_blocks_end() {
         let text: String = (0..60_000).map(|line| format!("line {line}\n")).collect();
         let wanted: Vec<Vec<u8>> = text.lines().map(|line| line.as_bytes().to_vec()).collect();
-        assert!(text.len() > 2 * SIZE);
+        assert!(text.len() > 2 * BLOCK_BYTES);
         assert_eq!(lines(text.as_bytes()), wanted);
         assert_eq!(lines(text.trim_end().as_bytes()), wanted);
         assert_eq!(lines(b""), Vec::<Vec<u8>>::new());
@@ -118,12 +118,12 @@ mod tests {
 
     #[test]
     fn a_line_without_end_takes_no_memory_without_end() {
-        let long = [b"a\n".as_slice(), &vec![b'x'; 3 * SIZE + 5], b"\nb\nc"].concat();
+        let long = [b"a\n".as_slice(), &vec![b'x'; 3 * BLOCK_BYTES + 5], b"\nb\nc"].concat();
         let found = lines(&long);
         let lengths: Vec<usize> = found.iter().map(Vec::len).collect();
         assert_eq!((lengths[0], lengths.last()), (1, Some(&1)));
         assert_eq!(found.len(), 4, "{lengths:?}");
-        assert!(lengths[1] > MAX_LINE && lengths[1] <= 2 * SIZE, "{lengths:?}");
+        assert!(lengths[1] > MAX_LINE_BYTES && lengths[1] <= 2 * BLOCK_BYTES, "{lengths:?}");
     }
 
     #[test]

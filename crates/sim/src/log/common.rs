@@ -22,11 +22,11 @@ pub(crate) fn read(
     headers: CombinedHeaders,
 ) -> Result<LineFields<'_>, LineError> {
     let open = memchr(b'[', line.as_bytes());
-    let (who, rest) = open.map(|open| (&line[..open], &line[open + 1..])).ok_or_else(|| {
+    let (client, rest) = open.map(|open| (&line[..open], &line[open + 1..])).ok_or_else(|| {
         LineError::new(line, "an address, a user, a time in brackets and a request in quotes")
     })?;
     let mut fields = LineFields::default();
-    caller(who, &mut fields)?;
+    caller(client, &mut fields)?;
     let close = memchr(b']', rest.as_bytes()).ok_or_else(|| LineError::new(rest, time::WANTED))?;
     let when = &rest[..close];
     let at = time::common(when.as_bytes()).or_else(|| time::read(when));
@@ -51,11 +51,11 @@ pub(crate) fn read(
 }
 
 /// Reads `192.0.2.7 - alice`, or `shop.example:443 192.0.2.7 - alice`.
-fn caller<'l>(who: &'l str, fields: &mut LineFields<'l>) -> Result<(), LineError> {
+fn caller<'l>(client: &'l str, fields: &mut LineFields<'l>) -> Result<(), LineError> {
     let wanted = "an address, an identity and a user";
-    let who = who.trim_end();
-    let (first, rest) = who.split_once(' ').ok_or_else(|| LineError::new(who, wanted))?;
-    let (second, rest) = rest.split_once(' ').ok_or_else(|| LineError::new(who, wanted))?;
+    let client = client.trim_end();
+    let (first, rest) = client.split_once(' ').ok_or_else(|| LineError::new(client, wanted))?;
+    let (second, rest) = rest.split_once(' ').ok_or_else(|| LineError::new(client, wanted))?;
     let (address, user) = match rest.split_once(' ') {
         Some((_, user)) if second.parse::<IpAddr>().is_ok() => {
             fields.host = present(first).map(Cow::from);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_every_server_are_understood() {
+    fn lines_of_all_known_servers_are_parsed() {
         let time = "[10/Oct/2026:13:55:36 +0000]";
         let cases = [
             (r#"192.0.2.7 - - TIME "GET /v1?a=b HTTP/1.1" 200 5"#, "192.0.2.7 - GET /v1?a=b - "),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn error_names_the_missing_part() {
         let time = "[10/Oct/2026:13:55:36 +0000]";
         let cases = [
             (
@@ -179,11 +179,11 @@ mod tests {
             (r#"a - - TIME "-" 408 0"#, "found \"-\", wanted a request line"),
         ];
         for (line, wanted) in cases {
-            let told = shown(&line.replace("TIME", time), LogFormat::Common);
-            assert!(told.contains(wanted), "{told}");
+            let error_text = shown(&line.replace("TIME", time), LogFormat::Common);
+            assert!(error_text.contains(wanted), "{error_text}");
         }
         let common = format!(r#"a - - {time} "GET / HTTP/1.1" 200 5"#);
-        let told = shown(&common, LogFormat::Combined);
-        assert_eq!(told, "found \"200 5\", wanted a referer in quotes");
+        let error_text = shown(&common, LogFormat::Combined);
+        assert_eq!(error_text, "found \"200 5\", wanted a referer in quotes");
     }
 }

@@ -18,7 +18,7 @@ pub(crate) enum FieldSlot {
 }
 
 /// The names of each field, the best first. A dot leads into an object.
-const USUAL: [(FieldSlot, &[&str]); 7] = [
+const DEFAULT_FIELD_NAMES: [(FieldSlot, &[&str]); 7] = [
     (
         FieldSlot::Time,
         &[
@@ -81,20 +81,20 @@ pub(crate) struct FieldNames {
 
 impl FieldNames {
     /// Creates the default names, with those of wanted headers and of wanted attributes with their index.
-    pub(crate) fn usual<'n>(
+    pub(crate) fn with_defaults<'n>(
         headers: &[&str],
         attributes: impl Iterator<Item = (usize, &'n str)>,
     ) -> Self {
         let mut all = Self::default();
-        for (slot, names) in USUAL {
+        for (slot, names) in DEFAULT_FIELD_NAMES {
             for (rank, name) in (1..).zip(names) {
                 all.insert(&[name], slot, rank);
                 all.insert(&name.split('.').collect::<Vec<_>>(), slot, rank);
             }
         }
-        for (place, header) in headers.iter().enumerate() {
+        for (index, header) in headers.iter().enumerate() {
             let plain = header.replace('-', "_");
-            let slot = FieldSlot::Header(place);
+            let slot = FieldSlot::Header(index);
             all.insert(&[&format!("header.{header}")], slot, 1);
             for object in ["header", "headers", "request_headers"] {
                 all.insert(&[object, header], slot, 2);
@@ -104,8 +104,8 @@ impl FieldNames {
                 [format!("http_{plain}"), format!("request_{header}"), header.to_string(), plain];
             prefixed.iter().for_each(|name| all.insert(&[name], slot, 3));
         }
-        for (place, name) in attributes {
-            let slot = FieldSlot::Given(place);
+        for (index, name) in attributes {
+            let slot = FieldSlot::Given(index);
             all.insert(&[name], slot, 1);
             all.insert(&["attributes", name], slot, 1);
             all.insert(&name.split('.').collect::<Vec<_>>(), slot, 2);
@@ -131,12 +131,12 @@ impl FieldNames {
             self.inner.resize_with(first.len() + 1, Vec::new);
         }
         let same = &mut self.inner[first.len()];
-        let place = same.iter().position(|(name, _)| name.eq_ignore_ascii_case(first));
-        let place = place.unwrap_or_else(|| {
+        let index = same.iter().position(|(name, _)| name.eq_ignore_ascii_case(first));
+        let index = index.unwrap_or_else(|| {
             same.push(((*first).into(), Self::default()));
             same.len() - 1
         });
-        same[place].1.insert(rest, slot, rank);
+        same[index].1.insert(rest, slot, rank);
     }
 
     /// Returns the fields under a name.

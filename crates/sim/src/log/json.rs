@@ -11,9 +11,9 @@ use crate::log::{LineError, LineFields, present, time};
 
 /// Reads an object by the names of its fields.
 pub(crate) fn read<'l>(line: &'l str, names: &FieldNames) -> Result<LineFields<'l>, LineError> {
-    let mut found = Found(SmallVec::new());
+    let mut found = FoundFields(SmallVec::new());
     let mut json = serde_json::Deserializer::from_str(line);
-    let walked = Walk { names, found: &mut found }.deserialize(&mut json);
+    let walked = FieldVisitor { names, found: &mut found }.deserialize(&mut json);
     walked.and_then(|()| json.end()).map_err(|error| {
         // The position: a line has columns only.
         let (at, why) = (error.column(), error.to_string());
@@ -29,12 +29,12 @@ pub(crate) fn read<'l>(line: &'l str, names: &FieldNames) -> Result<LineFields<'
 
 /// A value that may be used.
 #[derive(Debug)]
-enum Value<'l> {
+enum JsonValue<'l> {
     Text(Cow<'l, str>),
     Number(f64),
 }
 
-impl<'l> Value<'l> {
+impl<'l> JsonValue<'l> {
     fn text(self) -> Cow<'l, str> {
         match self {
             Self::Text(text) => text,
@@ -44,10 +44,10 @@ impl<'l> Value<'l> {
 }
 
 /// The values found so far, each by the best of its names.
-struct Found<'l>(SmallVec<[(FieldSlot, usize, Value<'l>); 10]>);
+struct FoundFields<'l>(SmallVec<[(FieldSlot, usize, JsonValue<'l>); 10]>);
 
-impl<'l> Found<'l> {
-    fn add(&mut self, (slot, rank): (FieldSlot, usize), value: Value<'l>) {
+impl<'l> FoundFields<'l> {
+    fn add(&mut self, (slot, rank): (FieldSlot, usize), value: JsonValue<'l>) {
         match self.0.iter_mut().find(|(known, ..)| *known == slot) {
             None => self.0.push((slot, rank, value)),
             Some(known) if rank < known.1 => *known = (slot, rank, value),
@@ -61,8 +61,8 @@ impl<'l> Found<'l> {
         for (slot, _, value) in self.0 {
             if slot == FieldSlot::Time {
                 let at = match &value {
-                    Value::Number(number) => time::unix(*number),
-                    Value::Text(text) => time::read(text),
+                    JsonValue::Number(number) => time::unix(*number),
+                    JsonValue::Text(text) => time::read(text),
                 };
                 let wrong = || LineError::new(&value.text(), time::WANTED);
                 fields.at = Some(at.ok_or_else(wrong)?);
@@ -80,8 +80,8 @@ impl<'l> Found<'l> {
                 FieldSlot::Target => fields.target = Some(text),
                 FieldSlot::Host => fields.host = Some(text),
                 FieldSlot::RequestLine => request_line = Some(text),
-                FieldSlot::Header(place) => fields.headers.push((place, text)),
-                FieldSlot::Given(place) => fields.given.push((place, text)),
+                FieldSlot::Header(index) => fields.headers.push((index, text)),
+                FieldSlot::Given(index) => fields.given.push((index, text)),
             }
         }
         if let Some(line) = request_line.filter(|_| fields.target.is_none()) {
@@ -97,12 +97,12 @@ impl<'l> Found<'l> {
 }
 
 /// A value, and the fields inside it.
-struct Walk<'n, 'f, 'l> {
+struct FieldVisitor<'n, 'f, 'l> {
     names: &'n FieldNames,
-    found: &'f mut Found<'l>,
+    found: &'f mut FoundFields<'l>,
 }
 
-impl<'l> DeserializeSeed<'l> for Walk<'_, '_, 'l> {
+impl<'l> DeserializeSeed<'l> for FieldVisitor<'_, '_, 'l> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'l>>(self, from: D) -> Result<(), D::Error> {
@@ -110,8 +110,8 @@ impl<'l> DeserializeSeed<'l> for Walk<'_, '_, 'l> {
     }
 }
 
-impl<'l> Walk<'_, '_, 'l> {
-    fn take<E>(self, value: Value<'l>) -> Result<(), E> {
+impl<'l> FieldVisitor<'_, '_, 'l> {
+    fn take<E>(self, value: JsonValue<'l>) -> Result<(), E> {
         if let Some(slot) = self.names.slot {
             self.found.add(slot, value);
         }
@@ -119,7 +119,7 @@ impl<'l> Walk<'_, '_, 'l> {
     }
 }
 
-impl<'l> Visitor<'l> for Walk<'_, '_, 'l> {
+impl<'l> Visitor<'l> for FieldVisitor<'_, '_, 'l> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -127,31 +127,31 @@ impl<'l> Visitor<'l> for Walk<'_, '_, 'l> {
     }
 
     fn visit_borrowed_str<E>(self, text: &'l str) -> Result<(), E> {
-        self.take(Value::Text(text.into()))
+        self.take(JsonValue::Text(text.into()))
     }
 
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
-        self.take(Value::Text(text.to_owned().into()))
+        self.take(JsonValue::Text(text.to_owned().into()))
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<(), E> {
-        self.take(Value::Text(if value { "true" } else { "false" }.into()))
+        self.take(JsonValue::Text(if value { "true" } else { "false" }.into()))
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<(), E> {
         match self.names.slot {
-            Some((FieldSlot::Time, _)) => self.take(Value::Number(number as f64)),
-            Some(_) => self.take(Value::Text(number.to_string().into())),
+            Some((FieldSlot::Time, _)) => self.take(JsonValue::Number(number as f64)),
+            Some(_) => self.take(JsonValue::Text(number.to_string().into())),
             None => Ok(()),
         }
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<(), E> {
-        self.take(Value::Text(number.to_string().into()))
+        self.take(JsonValue::Text(number.to_string().into()))
     }
 
     fn visit_f64<E>(self, number: f64) -> Result<(), E> {
-        self.take(Value::Number(number))
+        self.take(JsonValue::Number(number))
     }
 
     fn visit_unit<E>(self) -> Result<(), E> {
@@ -166,9 +166,11 @@ impl<'l> Visitor<'l> for Walk<'_, '_, 'l> {
     }
 
     fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(under) = map.next_key_seed(Key(self.names))? {
+        while let Some(under) = map.next_key_seed(KeyVisitor(self.names))? {
             match under.filter(|names| names.slot.is_some() || names.is_deep()) {
-                Some(names) => map.next_value_seed(Walk { names, found: &mut *self.found })?,
+                Some(names) => {
+                    map.next_value_seed(FieldVisitor { names, found: &mut *self.found })?;
+                }
                 None => drop(map.next_value::<IgnoredAny>()?),
             }
         }
@@ -177,9 +179,9 @@ impl<'l> Visitor<'l> for Walk<'_, '_, 'l> {
 }
 
 /// A name, and the fields under it.
-struct Key<'n>(&'n FieldNames);
+struct KeyVisitor<'n>(&'n FieldNames);
 
-impl<'l, 'n> DeserializeSeed<'l> for Key<'n> {
+impl<'l, 'n> DeserializeSeed<'l> for KeyVisitor<'n> {
     type Value = Option<&'n FieldNames>;
 
     fn deserialize<D: Deserializer<'l>>(self, from: D) -> Result<Self::Value, D::Error> {
@@ -187,7 +189,7 @@ impl<'l, 'n> DeserializeSeed<'l> for Key<'n> {
     }
 }
 
-impl<'n> Visitor<'_> for Key<'n> {
+impl<'n> Visitor<'_> for KeyVisitor<'n> {
     type Value = Option<&'n FieldNames>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

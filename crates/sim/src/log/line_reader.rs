@@ -1,4 +1,4 @@
-//! From a line to the attributes of its request, by the code that reads requests.
+//! Converts a line to the attributes of its request, with the code that the listeners use.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -14,9 +14,9 @@ use tidegate_limiter::tower::{Lookup, request_target};
 use crate::log::batch::RequestBatch;
 use crate::log::common::{self, CombinedHeaders};
 use crate::log::field_names::{FieldNames, FieldSlot};
-use crate::log::{LineError, LineFields, LogFormat, MAX_LINE, json};
+use crate::log::{LineError, LineFields, LogFormat, MAX_LINE_BYTES, json};
 
-/// Reads the attributes that rules mention from lines.
+/// A reader of the attributes that rules mention.
 #[derive(Debug)]
 pub(crate) struct LineReader {
     format: LogFormat,
@@ -25,7 +25,7 @@ pub(crate) struct LineReader {
     headers: Vec<HeaderName>,
     combined: CombinedHeaders,
     json: FieldNames,
-    /// Whether rules use the target, the host or the method.
+    /// The parts of the request line that rules use.
     wants: WantedParts,
     /// The head of the line's request.
     head: Parts,
@@ -89,7 +89,7 @@ impl LineReader {
         let own = names.iter().enumerate().filter(|(_, name)| part_of(name).is_none());
         let own = own.map(|(place, name)| (place, name.as_str()));
         let known: Vec<&str> = headers.iter().map(HeaderName::as_str).collect();
-        let mut json = FieldNames::usual(&known, own);
+        let mut json = FieldNames::with_defaults(&known, own);
         for (attribute, path) in fields {
             let header = header_of(attribute).and_then(|header| place(header.as_str()));
             let given = || names.iter().position(|name| name == attribute).map(FieldSlot::Given);
@@ -113,8 +113,8 @@ impl LineReader {
     /// # Errors
     /// The line can't be read.
     pub(crate) fn read(&mut self, line: &str, to: &mut RequestBatch) -> Result<(), LineError> {
-        if line.len() > MAX_LINE {
-            return Err(LineError::new(line, format!("a line of at most {MAX_LINE} bytes")));
+        if line.len() > MAX_LINE_BYTES {
+            return Err(LineError::new(line, format!("a line of at most {MAX_LINE_BYTES} bytes")));
         }
         let is_json = line.starts_with('{');
         let fields = match self.format {
@@ -169,7 +169,7 @@ impl LineReader {
     }
 }
 
-/// Returns the address as the listeners count it.
+/// Returns the address in the form that the listeners use.
 fn client_address(text: &str) -> Cow<'_, str> {
     // An IPv4 address has one spelling only.
     if text.parse::<Ipv4Addr>().is_ok() {

@@ -1,8 +1,8 @@
 //! A log as requests in the order of time.
 //!
-//! Servers write lines when requests end, and several of them write one log, so lines are not quite in order.
-//! Each is sorted among [`WINDOW`] lines; one that is later than that counts at the time that
-//! is reached, because time never runs backwards.
+//! Servers write a line when a request ends, and several servers may write one log, so lines are slightly out of
+//! order. Each line is sorted among [`SORT_WINDOW_LINES`] lines. A line that is later than that counts at the time
+//! of the line before it, because time never runs backwards.
 
 use std::io::{self, Read};
 
@@ -13,11 +13,11 @@ use crate::log::blocks::LineBlocks;
 use crate::log::{BadLine, LineReader};
 
 /// Number of lines within which a line is sorted.
-pub(crate) const WINDOW: usize = 8_192;
-/// Most text in memory, so that long lines do not fill it.
-const MAX_TEXT: usize = 32 * 1024 * 1024;
-/// Number of bad lines that are reported.
-const SHOWN: usize = 5;
+pub(crate) const SORT_WINDOW_LINES: usize = 8_192;
+/// Maximum size of the text in memory, a bound for logs with long lines.
+const MAX_TEXT_BYTES: usize = 32 * 1024 * 1024;
+/// Maximum number of bad lines that are reported.
+const MAX_REPORTED_BAD_LINES: usize = 5;
 
 /// Counts of lines.
 #[derive(Debug, Default)]
@@ -32,12 +32,12 @@ pub(crate) struct LogSummary {
 pub(crate) struct SortedLog<R> {
     blocks: LineBlocks<R>,
     reading: LineReader,
-    /// Requests that wait to be sorted.
+    /// Requests that are not sorted yet.
     waiting: RequestBatch,
     /// Unparsed lines, and the start of the next one.
     block: String,
     at: usize,
-    told: LogSummary,
+    summary: LogSummary,
 }
 
 impl<R: Read> SortedLog<R> {
@@ -48,17 +48,18 @@ impl<R: Read> SortedLog<R> {
             waiting: RequestBatch::default(),
             block: String::new(),
             at: 0,
-            told: LogSummary::default(),
+            summary: LogSummary::default(),
         }
     }
 
     /// Returns the next requests in the order of time, in a batch that is reused; `None` after the last.
     ///
     /// # Errors
-    /// The log can't be read on.
+    /// Reading the log failed.
     pub(crate) fn next(&mut self, mut used: RequestBatch) -> io::Result<Option<RequestBatch>> {
         let more = loop {
-            if self.waiting.len() >= 2 * WINDOW || self.waiting.bytes() >= MAX_TEXT {
+            if self.waiting.len() >= 2 * SORT_WINDOW_LINES || self.waiting.bytes() >= MAX_TEXT_BYTES
+            {
                 break true;
             }
             if self.at >= self.block.len() && !self.refill()? {
@@ -77,13 +78,13 @@ impl<R: Read> SortedLog<R> {
     }
 
     /// Returns the counts of lines so far.
-    pub(crate) fn told(self) -> LogSummary {
-        self.told
+    pub(crate) fn summary(self) -> LogSummary {
+        self.summary
     }
 
     fn refill(&mut self) -> io::Result<bool> {
         let Some(block) = self.blocks.next()? else { return Ok(false) };
-        // Once for all lines. A line with invalid UTF-8 may be readable.
+        // Decodes all lines at once. A line with invalid UTF-8 may still be readable.
         self.block = String::from_utf8(block)
             .unwrap_or_else(|wrong| String::from_utf8_lossy(wrong.as_bytes()).into_owned());
         self.at = 0;
@@ -102,17 +103,17 @@ impl<R: Read> SortedLog<R> {
             if end == text.len() && line.is_empty() {
                 break;
             }
-            self.told.lines += 1;
+            self.summary.lines += 1;
             let line = line.strip_suffix('\r').unwrap_or(line);
             if !line.is_empty()
-                && let Err(flaw) = self.reading.read(line, &mut self.waiting)
+                && let Err(error) = self.reading.read(line, &mut self.waiting)
             {
-                self.told.bad += 1;
-                if self.told.shown.len() < SHOWN {
-                    self.told.shown.push(flaw.on(self.told.lines));
+                self.summary.bad += 1;
+                if self.summary.shown.len() < MAX_REPORTED_BAD_LINES {
+                    self.summary.shown.push(error.at_line(self.summary.lines));
                 }
             }
-            if self.waiting.len() >= 2 * WINDOW {
+            if self.waiting.len() >= 2 * SORT_WINDOW_LINES {
                 self.at = start + from;
                 return;
             }

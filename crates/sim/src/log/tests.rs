@@ -1,4 +1,4 @@
-//! What lines become, however they are written.
+//! Requests parsed from the lines of different servers.
 
 use std::collections::BTreeSet;
 use std::io::Cursor;
@@ -11,7 +11,7 @@ use super::*;
 const ALL: [&str; 8] =
     ["header.user-agent", "host", "ip", "method", "path", "query.page", "tenant", "user"];
 
-/// The requests of a log in the order of time, and what became of its lines.
+/// Returns the requests of a log in the order of time, and the counts of its lines.
 fn read_as(log: &str, reading: LineReader) -> (Vec<(Timestamp, String)>, LogSummary) {
     let names = reading.names().to_vec();
     let mut sorted = SortedLog::new(Cursor::new(log.to_owned()), reading);
@@ -23,7 +23,7 @@ fn read_as(log: &str, reading: LineReader) -> (Vec<(Timestamp, String)>, LogSumm
             all.push((at, shown.collect::<Vec<_>>().join(" ")));
         }
     }
-    (all, sorted.told())
+    (all, sorted.summary())
 }
 
 fn read(log: &str) -> (Vec<(Timestamp, String)>, LogSummary) {
@@ -35,7 +35,7 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn one_request_is_the_same_in_the_words_of_every_server() {
+fn log_formats_of_all_known_servers_give_the_same_request() {
     let wanted = "header.user-agent=curl/8 host=shop.example ip=192.0.2.7 method=GET \
                   path=/v1/orders query.page=2 user=alice";
     let lines = [
@@ -65,15 +65,15 @@ fn one_request_is_the_same_in_the_words_of_every_server() {
     ];
     for line in lines {
         let line: String = line.lines().map(str::trim_start).collect();
-        let (found, told) = read(&line);
-        assert_eq!(told.shown, []);
+        let (found, summary) = read(&line);
+        assert_eq!(summary.shown, []);
         assert_eq!(found[0].1, wanted, "{line}");
         assert_eq!(found[0].0.as_micros() / 1_000_000, 1_791_640_536, "{line}");
     }
 }
 
 #[test]
-fn attributes_are_those_that_the_doors_make() {
+fn attributes_equal_those_of_the_listeners() {
     let log = r#"2001:DB8:1:2::77 - - [10/Oct/2026:13:55:36 +0000] "GET /%76%31/a%2fb?page=%32&page=3+4 HTTP/1.1" 200 5
 {"time":1,"ip":"[2001:db8::1]:443","method":"POST","url":"https://a.example/x y?page=1","host":"A.Example.:8443"}
 "#;
@@ -88,7 +88,7 @@ fn attributes_are_those_that_the_doors_make() {
 }
 
 #[test]
-fn an_operator_says_where_things_are() {
+fn configured_field_paths_take_precedence() {
     let line = r#"{"when":"2026-10-10T13:55:36Z","tenant":"wrong","req":{"hdr":{"X-Tenant":"acme"},"ip":"192.0.2.7"},
         "path":"/","method":"GET","attributes":{"user":"nobody"}}"#;
     let line: String = line.lines().map(str::trim_start).collect();
@@ -96,41 +96,41 @@ fn an_operator_says_where_things_are() {
     let fixed = pairs(&[("host", "fixed.example")]);
     let names = BTreeSet::from(["host", "ip", "tenant"]);
     let reading = LineReader::new(&names, &fixed, &pairs(&fields), LogFormat::Auto);
-    let (found, told) = read_as(&line, reading);
-    assert_eq!(told.shown, []);
+    let (found, summary) = read_as(&line, reading);
+    assert_eq!(summary.shown, []);
     assert_eq!(found[0].1, "host=fixed.example ip=192.0.2.7 tenant=acme");
 }
 
 #[test]
-fn what_no_rule_mentions_may_be_anything() {
+fn fields_that_no_rule_mentions_are_not_validated() {
     let reading = LineReader::new(&BTreeSet::from(["ip"]), &[], &[], LogFormat::Auto);
     let log = "{\"ts\":1,\"ip\":\"192.0.2.7\",\"uri\":5}\n{\"ts\":2,\"remote_ip\":\"::1\"}\n";
-    let (found, told) = read_as(log, reading);
-    assert_eq!((found.len(), told.bad), (2, 0));
+    let (found, summary) = read_as(log, reading);
+    assert_eq!((found.len(), summary.bad), (2, 0));
 }
 
 #[test]
-fn lines_that_workers_wrote_out_of_order_are_put_in_order() {
+fn lines_out_of_order_are_sorted_within_the_window() {
     let line = |second: usize| format!("{{\"ts\":{second},\"ip\":\"192.0.2.7\"}}\n");
-    // Each twentieth line comes late, by as many lines as can be waited for at the most.
+    // Every twentieth line is late by the maximum that is still sorted.
     let mut order: Vec<usize> = (0..60_000).collect();
     for place in (0..40_000).step_by(20) {
         order.swap(place, place + 7_001);
     }
     let log: String = order.iter().map(|second| line(*second)).collect();
-    let (found, told) =
+    let (found, summary) =
         read_as(&log, LineReader::new(&BTreeSet::from(["ip"]), &[], &[], LogFormat::Json));
-    assert_eq!((found.len(), told.lines), (60_000, 60_000));
+    assert_eq!((found.len(), summary.lines), (60_000, 60_000));
     assert!(found.is_sorted_by_key(|(at, _)| *at));
 }
 
 #[test]
-fn bad_lines_are_counted_and_the_first_of_them_told() {
+fn bad_lines_are_counted_and_the_first_ones_reported() {
     let good = "{\"ts\":1,\"ip\":\"192.0.2.7\",\"method\":\"GET\",\"path\":\"/\"}\n";
     let bad = "nonsense\n\r\n{\"ts\":\"late\"}\n{\"ts\":1,\n{\"ip\":\"::1\"}\n{\"ts\":1}\n[]\n";
-    let (found, told) = read(&format!("{good}{bad}{good}"));
-    assert_eq!((found.len(), told.lines, told.bad), (2, 9, 6));
-    let lines: Vec<String> = told
+    let (found, summary) = read(&format!("{good}{bad}{good}"));
+    assert_eq!((found.len(), summary.lines, summary.bad), (2, 9, 6));
+    let lines: Vec<String> = summary
         .shown
         .iter()
         .map(|BadLine { line, found, wanted }| format!("{line}: found {found}, wanted {wanted}"))
@@ -139,7 +139,7 @@ fn bad_lines_are_counted_and_the_first_of_them_told() {
 }
 
 #[test]
-fn a_format_that_was_said_is_the_only_one() {
+fn explicit_format_rejects_other_formats() {
     let json = "{\"ts\":1,\"ip\":\"192.0.2.7\"}";
     let common = r#"192.0.2.7 - - [10/Oct/2026:13:55:36 +0000] "GET / HTTP/1.1" 200 5"#;
     let log = format!("{json}\n{common}\n");
@@ -150,23 +150,23 @@ fn a_format_that_was_said_is_the_only_one() {
         (LogFormat::Common, 1),
         (LogFormat::Combined, 0),
     ] {
-        let (found, told) = read_as(&log, LineReader::new(&names, &[], &[], format));
-        assert_eq!((found.len(), told.bad), (read, 2 - read as u64), "{format:?}");
+        let (found, summary) = read_as(&log, LineReader::new(&names, &[], &[], format));
+        assert_eq!((found.len(), summary.bad), (read, 2 - read as u64), "{format:?}");
     }
 }
 
 #[test]
-fn a_line_that_never_ends_is_one_bad_line() {
+fn too_long_line_is_one_bad_line() {
     let good = "{\"ts\":1,\"ip\":\"192.0.2.7\",\"method\":\"GET\",\"path\":\"/\"}\n";
     let long = "x".repeat(1_000_000);
-    let (found, told) = read(&format!("{good}{long}\n{good}"));
-    assert_eq!((found.len(), told.lines, told.bad), (2, 3, 1));
-    assert_eq!(told.shown[0].wanted, "a line of at most 65536 bytes");
+    let (found, summary) = read(&format!("{good}{long}\n{good}"));
+    assert_eq!((found.len(), summary.lines, summary.bad), (2, 3, 1));
+    assert_eq!(summary.shown[0].wanted, "a line of at most 65536 bytes");
 }
 
 proptest! {
     #[test]
-    fn no_line_makes_it_panic(
+    fn arbitrary_lines_never_panic(
         line in r#"(\{"(ts|request|path|headers)":|192\.0\.2\.7 - - \[)?["\\\[\]{}:,. /A-Za-z0-9é%+-]{0,80}"#,
         bytes in proptest::collection::vec(any::<u8>(), 0..200),
     ) {

@@ -27,7 +27,7 @@ pub(crate) fn unix(number: f64) -> Option<Timestamp> {
         micros if micros < 1e17 => micros,
         nanos => nanos / 1e3,
     };
-    // Later times exceed what limits can count.
+    // Later times exceed the range of timestamps in limits.
     let fits = (0.0..9e15).contains(&micros);
     fits.then(|| Timestamp::from_micros(micros.round() as u64))
 }
@@ -81,7 +81,7 @@ fn instant(
     nanos: i32,
     offset: i32,
 ) -> Option<Timestamp> {
-    // A leap second counts as the one before it.
+    // A leap second counts as the second before it.
     let date = DateTime::new(year, month, day, hour, minute, second.min(59), nanos).ok()?;
     let instant = Offset::from_seconds(offset).ok()?.to_timestamp(date).ok()?;
     Some(Timestamp::from_micros(u64::try_from(instant.as_microsecond()).ok()?))
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn one_instant_is_the_same_in_every_way_to_write_it() {
+    fn all_time_formats_give_the_same_instant() {
         let wanted = Some(1_791_640_536_000_000);
         for text in [
             "10/Oct/2026:13:55:36 +0000",
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_none() {
+    fn invalid_time_is_rejected() {
         for text in [
             "",
             "-",

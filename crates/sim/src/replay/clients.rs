@@ -11,7 +11,7 @@ use tidegate_rules::{ClientName, Rule};
 /// The clients that a rule counts as one.
 #[derive(Clone, Debug)]
 pub(crate) enum RuleClient {
-    /// A client. It has no name if that may be a secret.
+    /// One client, without a name if the name may be a secret.
     Known(Subject, Option<ClientName>),
     /// All requests without this attribute.
     Without(String),
@@ -37,7 +37,7 @@ impl RuleClient {
         }
     }
 
-    /// Returns the name under which the block list has it.
+    /// Returns the client's id in the block list.
     pub(crate) fn id(&self) -> Option<String> {
         match self {
             Self::Known(subject, _) => Some(subject.to_string()),
@@ -51,7 +51,7 @@ impl std::fmt::Display for RuleClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Without(attribute) => write!(f, "without {attribute}"),
-            Self::All => f.write_str("everybody"),
+            Self::All => f.write_str("all clients"),
             Self::Known(subject, name) => match name {
                 Some(ClientName::Value(value)) => TerminalSafe::from(&**value).fmt(f),
                 Some(ClientName::Parts(parts)) => {
@@ -69,7 +69,7 @@ impl std::fmt::Display for RuleClient {
 /// A client that was denied.
 #[derive(Clone, Debug)]
 pub(crate) struct DeniedClient {
-    pub(crate) who: RuleClient,
+    pub(crate) client: RuleClient,
     pub(crate) all: DenialSpan,
     /// Denials that this rule decided, and the other set of rules admits.
     pub(crate) alone: DenialSpan,
@@ -84,7 +84,7 @@ pub(crate) struct DenialSpan {
 }
 
 impl DenialSpan {
-    fn note(&mut self, at: Timestamp) {
+    fn record(&mut self, at: Timestamp) {
         if self.count == 0 {
             self.first = at;
         }
@@ -126,24 +126,29 @@ impl Hasher for IdentityHasher {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RuleVerdict {
     pub(crate) denied: bool,
-    /// Whether this rule decided, and the other set of rules admits it.
+    /// True if this rule decided, and the other set of rules admits the request.
     pub(crate) alone: bool,
     pub(crate) at: Timestamp,
 }
 
 impl RuleClients {
-    /// Counts a request of a client, by its hash. `who` is called at its first denial.
-    pub(crate) fn note(&mut self, key: u64, said: RuleVerdict, who: impl FnOnce() -> RuleClient) {
-        let seen = self.0.entry(key).or_default();
-        seen.offered += 1;
-        if said.denied {
-            let denied = seen.denied.get_or_insert_with(|| {
+    /// Counts a request of the client with this hash. `client` is called at its first denial.
+    pub(crate) fn record(
+        &mut self,
+        key: u64,
+        verdict: RuleVerdict,
+        client: impl FnOnce() -> RuleClient,
+    ) {
+        let counts = self.0.entry(key).or_default();
+        counts.offered += 1;
+        if verdict.denied {
+            let denied = counts.denied.get_or_insert_with(|| {
                 let (all, alone) = (DenialSpan::default(), DenialSpan::default());
-                Box::new(DeniedClient { who: who(), all, alone })
+                Box::new(DeniedClient { client: client(), all, alone })
             });
-            denied.all.note(said.at);
-            if said.alone {
-                denied.alone.note(said.at);
+            denied.all.record(verdict.at);
+            if verdict.alone {
+                denied.alone.record(verdict.at);
             }
         }
     }
@@ -154,6 +159,6 @@ impl RuleClients {
 
     /// Returns the clients that were denied, with the number of their requests.
     pub(crate) fn denied(&self) -> impl Iterator<Item = (u64, &DeniedClient)> {
-        self.0.values().filter_map(|seen| Some((seen.offered, seen.denied.as_deref()?)))
+        self.0.values().filter_map(|counts| Some((counts.offered, counts.denied.as_deref()?)))
     }
 }

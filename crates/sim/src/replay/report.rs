@@ -21,7 +21,7 @@ pub struct ReplayReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) against: Option<ReplayOutcome>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) differences: Option<Differences>,
+    pub(crate) differences: Option<RuleSetDifferences>,
     pub(crate) notes: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ pub struct LogInfo {
     pub bad: u64,
     /// The first lines that can't be read.
     pub bad_lines: Vec<BadLine>,
-    /// Lines that are too far from their place to be sorted.
+    /// Lines that are too far out of order to be sorted.
     pub(crate) late: u64,
     #[serde(serialize_with = "as_time")]
     pub(crate) from: Timestamp,
@@ -52,7 +52,7 @@ pub(crate) struct ReplayOutcome {
     pub(crate) rules: String,
     #[serde(flatten)]
     pub(crate) counts: TimedCounts,
-    pub(crate) by_rule: Vec<RuleOutcome>,
+    pub(crate) by_rule: Vec<ReplayedRule>,
     /// The clients that were denied most.
     pub(crate) denied_most: Vec<RankedClient>,
 }
@@ -79,9 +79,9 @@ pub(crate) struct ReplayTimeline {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct RuleOutcome {
+pub(crate) struct ReplayedRule {
     pub(crate) rule: String,
-    /// Whether the rule is in shadow mode.
+    /// True if the rule is in shadow mode.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) shadow: bool,
     #[serde(flatten)]
@@ -95,7 +95,7 @@ pub(crate) struct RuleOutcome {
     pub(crate) clients_denied: usize,
 }
 
-/// A client of a rule. It has no name if that may be a secret; the id is a hash then.
+/// A client of a rule. If its name may be a secret, it has no name, and its id is a hash.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RankedClient {
@@ -114,10 +114,10 @@ pub(crate) struct RankedClient {
     pub(crate) last: Timestamp,
 }
 
-/// Differences between two sets of rules.
+/// RuleSetDifferences between two sets of rules.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Differences {
+pub(crate) struct RuleSetDifferences {
     /// Denied by the rules, and admitted by those that they are compared with.
     pub(crate) newly_denied: ChangedDecisions,
     /// Admitted by the rules, and denied by those that they are compared with.
@@ -170,11 +170,11 @@ impl ReplayTimeline {
     pub(crate) fn most(&self, counts: &[u64]) -> Option<String> {
         let together = counts.len().div_ceil(20).max(1);
         let sums = counts.chunks(together).map(|counts| counts.iter().sum::<u64>());
-        // The first of equal ones.
-        let (place, most) = sums.enumerate().min_by_key(|(_, sum)| Reverse(*sum))?;
+        // The first of equal maxima.
+        let (index, most) = sums.enumerate().min_by_key(|(_, sum)| Reverse(*sum))?;
         (most > 0).then(|| {
             let within = lasting(self.piece_seconds * together as f64);
-            format!("from {} on, {most} within {within}", shown(self.at(place * together)))
+            format!("from {} on, {most} within {within}", shown(self.at(index * together)))
         })
     }
 }
@@ -185,7 +185,7 @@ impl ReplayReport {
         let all = [Some(&self.outcome), self.against.as_ref()].into_iter().flatten();
         let all = all.map(|outcome| (format!("all rules of {}", outcome.rules), &outcome.counts));
         let each = self.outcome.by_rule.iter().map(|rule| (rule.name(), &rule.counts));
-        let panels = all.chain(each).take(TrafficPlot::MOST).map(|(name, counts)| {
+        let panels = all.chain(each).take(TrafficPlot::MAX_PANELS).map(|(name, counts)| {
             let timeline = &counts.timeline;
             let (start, end) = (timeline.start, timeline.at(timeline.offered.len()));
             PlotPanel {
@@ -200,7 +200,7 @@ impl ReplayReport {
     }
 }
 
-impl RuleOutcome {
+impl ReplayedRule {
     pub(crate) fn name(&self) -> String {
         if self.shadow { format!("{}, shadow", self.rule) } else { self.rule.clone() }
     }

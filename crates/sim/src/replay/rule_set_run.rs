@@ -1,4 +1,4 @@
-//! One set of rules: the limiter that ships, on a store in memory, with the log's time.
+//! One set of rules in a replay: the production limiter on a store in memory, with the log's time.
 
 use futures_util::FutureExt;
 use tidegate_core::{Decision, Keyer, Request, RuleIndex, Scope, Timestamp};
@@ -8,8 +8,8 @@ use tidegate_rules::{AttributeChain, Rule, RuleSet};
 use crate::replay::clients::{RuleClient, RuleClients, RuleVerdict};
 use crate::replay::timeline::TimelineCounter;
 
-/// The key of hashes of secrets, so that they are the same in every run.
-const IDS: [u8; 32] = [0; 32];
+/// The key for hashes of client names, fixed so that they are the same in every run.
+const CLIENT_ID_KEY: [u8; 32] = [0; 32];
 
 pub(crate) struct RuleSetRun {
     limiter: Limiter<MemoryStore>,
@@ -43,15 +43,15 @@ pub(crate) struct RuleRun {
 }
 
 /// Series of the timeline for each rule, and for all rules together.
-const SERIES: usize = 2;
+const SERIES_PER_RULE: usize = 2;
 
 impl RuleSetRun {
     /// Creates a run without requests; its series in the timeline begin at `first`.
     pub(crate) fn new(rules: &RuleSet, first: usize) -> Self {
         let time = ManualClock::starting_at(Timestamp::EPOCH);
         let limiter = Limiter::builder().rules(rules.clone()).clock(time.clock()).build();
-        let keyer = Keyer::Local { seed: IDS };
-        let ruled = |rule: &Rule| RuleRun {
+        let keyer = Keyer::Local { seed: CLIENT_ID_KEY };
+        let run = |rule: &Rule| RuleRun {
             counts: RequestCounts::default(),
             decided: 0,
             blocked: 0,
@@ -59,11 +59,11 @@ impl RuleSetRun {
             clients: RuleClients::default(),
             scope: keyer.scope(rule.name(), rule.per().iter().map(AttributeChain::as_str)),
         };
-        let rules = rules.rules().iter().map(ruled).collect();
+        let rules = rules.rules().iter().map(run).collect();
         Self {
             limiter,
             time,
-            ids: BlockList::new(IDS),
+            ids: BlockList::new(CLIENT_ID_KEY),
             all: RequestCounts::default(),
             rules,
             first,
@@ -72,12 +72,12 @@ impl RuleSetRun {
 
     /// Returns the first series after those of this run.
     pub(crate) fn series(&self) -> usize {
-        self.first + SERIES * (self.rules.len() + 1)
+        self.first + SERIES_PER_RULE * (self.rules.len() + 1)
     }
 
     /// Returns the series of requests to all rules, or to one of them; that of admissions follows it.
     pub(crate) fn series_of(&self, rule: Option<usize>) -> usize {
-        self.first + SERIES * rule.map_or(0, |place| place + 1)
+        self.first + SERIES_PER_RULE * rule.map_or(0, |index| index + 1)
     }
 
     pub(crate) fn set(&self) -> &RuleSet {
@@ -100,8 +100,8 @@ impl RuleSetRun {
         decision.unwrap_or_else(|| Decision::of(Default::default()))
     }
 
-    /// Counts a decision; `other` is whether the other set of rules admits it, if there is one.
-    pub(crate) fn note(
+    /// Counts a decision; `other` is true if the other set of rules admits the request, `None` without another set.
+    pub(crate) fn record(
         &mut self,
         request: &Request<'_>,
         decision: &Decision,
@@ -110,7 +110,7 @@ impl RuleSetRun {
         timeline: &mut TimelineCounter,
     ) {
         let allowed = decision.is_allowed();
-        self.all.note(allowed, !allowed);
+        self.all.record(allowed, !allowed);
         let first = self.first;
         let mut count = |series: usize, admitted: bool| {
             timeline.add(series, piece);
@@ -122,21 +122,21 @@ impl RuleSetRun {
         let alone = !allowed && other == Some(true);
         let set = self.limiter.rules();
         let strictest = decision.strictest_rule().filter(|_| !allowed).map(|rule| rule.rule_index);
-        let mut rule_said = |index: RuleIndex, denied: bool, admitted: bool, decided: bool| {
-            let (rule, ruled) = (&set.rules()[index.0], &mut self.rules[index.0]);
-            ruled.counts.note(admitted, denied);
-            ruled.decided += u64::from(decided);
-            ruled.alone += u64::from(decided && alone);
-            count(first + SERIES * (index.0 + 1), admitted);
+        let mut record_rule = |index: RuleIndex, denied: bool, admitted: bool, decided: bool| {
+            let (rule, run) = (&set.rules()[index.0], &mut self.rules[index.0]);
+            run.counts.record(admitted, denied);
+            run.decided += u64::from(decided);
+            run.alone += u64::from(decided && alone);
+            count(first + SERIES_PER_RULE * (index.0 + 1), admitted);
             // Half of a key identifies a client.
-            let key = ruled.scope.key(rule.parts(request)).as_u128() as u64;
-            let said = RuleVerdict { denied, alone: decided && alone, at };
-            ruled.clients.note(key, said, || RuleClient::of(rule, request, &self.ids));
+            let key = run.scope.key(rule.parts(request)).as_u128() as u64;
+            let verdict = RuleVerdict { denied, alone: decided && alone, at };
+            run.clients.record(key, verdict, || RuleClient::of(rule, request, &self.ids));
         };
         if let Some(block) = decision.block() {
             let index = block.rule.as_ref().and_then(|rule| set.rule_index(rule));
             if let Some(index) = index {
-                rule_said(index, true, false, true);
+                record_rule(index, true, false, true);
                 self.rules[index.0].blocked += 1;
             }
             return;
@@ -144,7 +144,7 @@ impl RuleSetRun {
         for rule in decision.rule_outcomes() {
             let fits = rule.outcome.is_allowed();
             let decided = strictest == Some(rule.rule_index);
-            rule_said(rule.rule_index, !fits, fits && (allowed || rule.shadow), decided);
+            record_rule(rule.rule_index, !fits, fits && (allowed || rule.shadow), decided);
         }
     }
 
@@ -156,7 +156,7 @@ impl RuleSetRun {
 }
 
 impl RequestCounts {
-    fn note(&mut self, admitted: bool, denied: bool) {
+    fn record(&mut self, admitted: bool, denied: bool) {
         self.offered += 1;
         self.admitted += u64::from(admitted);
         self.denied += u64::from(denied);

@@ -1,4 +1,4 @@
-//! From the state of a replay to its report.
+//! Builds the report of a replay from its state.
 
 use std::cmp::Reverse;
 
@@ -8,38 +8,38 @@ use tidegate_rules::{Mode, Rule};
 use crate::log::LogSummary;
 use crate::replay::clients::{DenialSpan, DeniedClient};
 use crate::replay::report::{
-    ChangedByRule, ChangedDecisions, Differences, LogInfo, RankedClient, ReplayOutcome,
-    ReplayReport, ReplayTimeline, RuleOutcome, TimedCounts,
+    ChangedByRule, ChangedDecisions, LogInfo, RankedClient, ReplayOutcome, ReplayReport,
+    ReplayTimeline, ReplayedRule, RuleSetDifferences, TimedCounts,
 };
 use crate::replay::rule_set_run::{RequestCounts, RuleSetRun};
 use crate::replay::{Replay, ReplayState};
 
 /// Returns the report of a replay.
-pub(crate) fn summarize(replay: Replay, course: ReplayState, told: LogSummary) -> ReplayReport {
-    let (from, to) = course.ends.unwrap_or((Timestamp::EPOCH, Timestamp::EPOCH));
+pub(crate) fn summarize(replay: Replay, state: ReplayState, lines: LogSummary) -> ReplayReport {
+    let (from, to) = state.ends.unwrap_or((Timestamp::EPOCH, Timestamp::EPOCH));
     let log = LogInfo {
         file: replay.log,
-        lines: told.lines,
-        requests: course.requests,
-        bad: told.bad,
-        bad_lines: told.shown,
-        late: course.late,
+        lines: lines.lines,
+        requests: state.requests,
+        bad: lines.bad,
+        bad_lines: lines.shown,
+        late: state.late,
         from,
         to,
     };
-    let title = format!("replay: what {} makes of {}", replay.rules.0, log.file);
-    let outcome = course.outcome(replay.rules.0, &course.new, replay.top);
-    let old = course.old.as_ref();
+    let title = format!("replay: {} under {}", log.file, replay.rules.0);
+    let outcome = state.outcome(replay.rules.0, &state.new, replay.top);
+    let old = state.old.as_ref();
     let against = replay.against.zip(old);
-    let against = against.map(|((name, _), old)| course.outcome(name, old, replay.top));
-    let differences = old.map(|old| Differences {
-        newly_denied: course.newly(&course.new, course.newly.0, 0, replay.top),
-        newly_admitted: course.newly(old, course.newly.1, 1, replay.top),
+    let against = against.map(|((name, _), old)| state.outcome(name, old, replay.top));
+    let differences = old.map(|old| RuleSetDifferences {
+        newly_denied: state.newly(&state.new, state.newly.0, 0, replay.top),
+        newly_admitted: state.newly(old, state.newly.1, 1, replay.top),
     });
     let mut notes = vec!["every line is offered, whatever was answered to it".to_owned()];
     let when = &outcome.counts.timeline;
     notes.extend(when.peak().map(|peak| format!("denied most {peak}")));
-    if let Some(Differences { newly_denied, newly_admitted }) = &differences {
+    if let Some(RuleSetDifferences { newly_denied, newly_admitted }) = &differences {
         for (newly, how) in [(newly_denied, "denied"), (newly_admitted, "admitted")] {
             let most = when.most(&newly.timeline);
             notes.extend(most.map(|most| format!("newly {how} most {most}")));
@@ -47,39 +47,40 @@ pub(crate) fn summarize(replay: Replay, course: ReplayState, told: LogSummary) -
     }
     if log.late > 0 {
         notes.push(format!(
-            "{} lines are far from their place in time, and count as of the instant before them",
+            "{} lines are too far out of order to be sorted, and count at the time of the line before them",
             log.late
         ));
     }
-    let overflowed = course.new.overflowed() + old.map_or(0, RuleSetRun::overflowed);
+    let overflowed = state.new.overflowed() + old.map_or(0, RuleSetRun::overflowed);
     if overflowed > 0 {
-        notes.push(format!("{overflowed} requests met a full store, and shared buckets"));
+        notes
+            .push(format!("{overflowed} requests used shared buckets, because the store was full"));
     }
     ReplayReport { title, log, outcome, against, differences, notes }
 }
 
 impl ReplayState {
-    fn outcome(&self, rules: String, side: &RuleSetRun, top: usize) -> ReplayOutcome {
-        let set = side.set().rules().iter().zip(&side.rules).enumerate();
-        let met = set.filter(|(_, (_, ruled))| ruled.counts.offered > 0);
-        let by_rule = met.map(|(place, (rule, ruled))| RuleOutcome {
+    fn outcome(&self, rules: String, run: &RuleSetRun, top: usize) -> ReplayOutcome {
+        let set = run.set().rules().iter().zip(&run.rules).enumerate();
+        let met = set.filter(|(_, (_, rule_run))| rule_run.counts.offered > 0);
+        let by_rule = met.map(|(index, (rule, rule_run))| ReplayedRule {
             rule: rule.name().to_owned(),
             shadow: rule.mode() == Mode::Shadow,
-            counts: self.tallied(ruled.counts, side.series_of(Some(place))),
-            decided: ruled.decided,
-            blocked: ruled.blocked,
-            clients: (!rule.per().is_empty()).then(|| ruled.clients.len()),
-            clients_denied: ruled.clients.denied().count(),
+            counts: self.timed_counts(rule_run.counts, run.series_of(Some(index))),
+            decided: rule_run.decided,
+            blocked: rule_run.blocked,
+            clients: (!rule.per().is_empty()).then(|| rule_run.clients.len()),
+            clients_denied: rule_run.clients.denied().count(),
         });
         ReplayOutcome {
             rules,
-            counts: self.tallied(side.all, side.series_of(None)),
+            counts: self.timed_counts(run.all, run.series_of(None)),
             by_rule: by_rule.collect(),
-            denied_most: ranked(side, top, |denied| denied.all),
+            denied_most: ranked(run, top, |denied| denied.all),
         }
     }
 
-    fn tallied(&self, counts: RequestCounts, series: usize) -> TimedCounts {
+    fn timed_counts(&self, counts: RequestCounts, series: usize) -> TimedCounts {
         let (start, length) = self.timeline.pieces();
         let timeline = ReplayTimeline {
             start,
@@ -93,26 +94,27 @@ impl ReplayState {
 
     fn newly(
         &self,
-        side: &RuleSetRun,
+        run: &RuleSetRun,
         requests: u64,
         series: usize,
         top: usize,
     ) -> ChangedDecisions {
-        let rules = side.set().rules().iter().zip(&side.rules);
-        let by_rule =
-            rules.filter(|(_, ruled)| ruled.alone > 0).map(|(rule, ruled)| ChangedByRule {
+        let rules = run.set().rules().iter().zip(&run.rules);
+        let by_rule = rules.filter(|(_, rule_run)| rule_run.alone > 0).map(|(rule, rule_run)| {
+            ChangedByRule {
                 rule: rule.name().to_owned(),
-                requests: ruled.alone,
-                clients: ruled
+                requests: rule_run.alone,
+                clients: rule_run
                     .clients
                     .denied()
                     .filter(|(_, denied)| denied.alone.count > 0)
                     .count(),
-            });
+            }
+        });
         ChangedDecisions {
             requests,
             by_rule: by_rule.collect(),
-            clients: ranked(side, top, |denied| denied.alone),
+            clients: ranked(run, top, |denied| denied.alone),
             timeline: self.timeline.counts(self.newly_at + series),
         }
     }
@@ -120,27 +122,27 @@ impl ReplayState {
 
 /// Returns the clients with the highest counts, at most so many.
 fn ranked(
-    side: &RuleSetRun,
+    run: &RuleSetRun,
     top: usize,
-    what: impl Fn(&DeniedClient) -> DenialSpan,
+    denials: impl Fn(&DeniedClient) -> DenialSpan,
 ) -> Vec<RankedClient> {
-    let rules = side.set().rules().iter().zip(&side.rules).enumerate();
-    let clients = rules.flat_map(|(place, (rule, ruled))| {
-        ruled.clients.denied().map(move |(offered, denied)| (place, rule, offered, denied))
+    let rules = run.set().rules().iter().zip(&run.rules).enumerate();
+    let clients = rules.flat_map(|(index, (rule, rule_run))| {
+        rule_run.clients.denied().map(move |(offered, denied)| (index, rule, offered, denied))
     });
-    let mut all: Vec<_> = clients.filter(|(.., denied)| what(denied).count > 0).collect();
-    all.sort_by_cached_key(|(place, _, _, denied)| {
-        let DenialSpan { count, first, .. } = what(denied);
-        (Reverse(count), *place, first, denied.who.to_string())
+    let mut all: Vec<_> = clients.filter(|(.., denied)| denials(denied).count > 0).collect();
+    all.sort_by_cached_key(|(index, _, _, denied)| {
+        let DenialSpan { count, first, .. } = denials(denied);
+        (Reverse(count), *index, first, denied.client.to_string())
     });
     all.truncate(top);
     let row = |(_, rule, offered, denied): (usize, &Rule, u64, &DeniedClient)| {
-        let DenialSpan { count, first, last } = what(denied);
+        let DenialSpan { count, first, last } = denials(denied);
         RankedClient {
             rule: rule.name().to_owned(),
-            client: denied.who.name().cloned(),
-            id: denied.who.id(),
-            shown: denied.who.to_string(),
+            client: denied.client.name().cloned(),
+            id: denied.client.id(),
+            shown: denied.client.to_string(),
             denied: count,
             offered,
             first,

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use crate::replay::report::{
-    ChangedByRule, Differences, LogInfo, RankedClient, ReplayOutcome, ReplayReport, RuleOutcome,
-    TimedCounts, shown,
+    ChangedByRule, LogInfo, RankedClient, ReplayOutcome, ReplayReport, ReplayedRule,
+    RuleSetDifferences, TimedCounts, shown,
 };
 
 /// Writes rows under a heading, the first columns left-aligned.
@@ -17,11 +17,11 @@ fn table(
     let heading = heading.iter().map(|cell| (*cell).to_owned()).collect();
     let rows: Vec<Vec<String>> = std::iter::once(heading).chain(rows).collect();
     let widths: Vec<usize> = (0..rows[0].len())
-        .map(|place| rows.iter().map(|row| row[place].chars().count()).max().unwrap_or_default())
+        .map(|index| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or_default())
         .collect();
     for row in &rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(place, (cell, width))| {
-            if place < left { format!("{cell:width$}") } else { format!("{cell:>width$}") }
+        let cells = row.iter().zip(&widths).enumerate().map(|(index, (cell, width))| {
+            if index < left { format!("{cell:width$}") } else { format!("{cell:>width$}") }
         });
         writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
     }
@@ -70,7 +70,7 @@ impl fmt::Display for ReplayReport {
             row.resize(heading.len(), String::new());
             row
         };
-        let of_rule = |rule: &RuleOutcome| {
+        let of_rule = |rule: &ReplayedRule| {
             let mut row = counts(rule.name(), &rule.counts);
             row.push(rule.decided.to_string());
             let clients = |all: usize| format!("{} of {all}", rule.clients_denied);
@@ -92,7 +92,7 @@ impl fmt::Display for ReplayReport {
     }
 }
 
-impl fmt::Display for Differences {
+impl fmt::Display for RuleSetDifferences {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (newly, how) in [(&self.newly_denied, "denied"), (&self.newly_admitted, "admitted")] {
             writeln!(f, "\nNewly {how}: {}", newly.requests)?;

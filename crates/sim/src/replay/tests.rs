@@ -1,4 +1,4 @@
-//! What is told of logs, as it is printed.
+//! Printed reports of replayed logs.
 
 use std::io::Cursor;
 
@@ -28,7 +28,7 @@ fn replayed(log: &str, text: &str, against: Option<&str>) -> ReplayReport {
     replay(rules("new.yaml", text), against).run(Cursor::new(log.to_owned()), &mut || {}).unwrap()
 }
 
-/// One request of a client each second.
+/// Returns one request of a client each second.
 fn steady(client: &str, count: u64) -> String {
     (0..count).map(|second| format!("{{\"ts\":{second},\"ip\":\"{client}\"}}\n")).collect()
 }
@@ -38,7 +38,7 @@ const NEW: &str = include_str!("../../../../docs/guide/replay/new.yaml");
 const OLD: &str = include_str!("../../../../docs/guide/replay/old.yaml");
 
 #[test]
-fn the_guide_shows_what_is_printed() {
+fn guide_contains_the_printed_report() {
     let page = include_str!("../../../../docs/guide/replay.md");
     for found in [replayed(EXAMPLE, NEW, None), replayed(EXAMPLE, NEW, Some(OLD))] {
         let found = found.to_string();
@@ -47,12 +47,12 @@ fn the_guide_shows_what_is_printed() {
 }
 
 #[test]
-fn two_sets_of_rules_are_compared() {
+fn report_compares_two_sets_of_rules() {
     insta::assert_snapshot!("compared", replayed(EXAMPLE, NEW, Some(OLD)));
 }
 
 #[test]
-fn all_of_it_is_in_json() {
+fn json_report_contains_all_fields() {
     let json = serde_json::to_value(replayed(EXAMPLE, NEW, Some(OLD))).unwrap();
     insta::assert_snapshot!(
         "json",
@@ -60,7 +60,7 @@ fn all_of_it_is_in_json() {
     );
 }
 
-/// The same without what is as long as a day.
+/// Returns the JSON without timelines.
 fn without_timelines(mut json: Value) -> Value {
     match &mut json {
         Value::Object(object) => {
@@ -76,7 +76,7 @@ fn without_timelines(mut json: Value) -> Value {
 }
 
 #[test]
-fn each_request_is_in_the_timeline_of_every_rule_that_it_met() {
+fn each_request_is_in_the_timeline_of_every_matching_rule() {
     let found = replayed(EXAMPLE, NEW, Some(OLD));
     let all = found.outcome.by_rule.iter().map(|rule| &rule.counts);
     for counts in all.chain([&found.outcome.counts, &found.against.unwrap().counts]) {
@@ -92,7 +92,7 @@ fn each_request_is_in_the_timeline_of_every_rule_that_it_met() {
 }
 
 #[test]
-fn the_same_rules_do_not_differ() {
+fn comparison_with_the_same_rules_shows_no_differences() {
     let found = replayed(EXAMPLE, NEW, Some(NEW));
     let differences = found.differences.unwrap();
     let counts = [differences.newly_denied, differences.newly_admitted].map(|newly| newly.requests);
@@ -100,7 +100,7 @@ fn the_same_rules_do_not_differ() {
 }
 
 #[test]
-fn what_may_be_a_secret_is_shown_as_a_hash() {
+fn possible_secrets_are_shown_as_hashes() {
     let log: String = (0..4)
         .map(|at| {
             format!("{{\"ts\":{at},\"header.x-api-key\":\"sk-live-1\",\"user\":\"alice\"}}\n")
@@ -117,7 +117,7 @@ fn what_may_be_a_secret_is_shown_as_a_hash() {
 }
 
 #[test]
-fn a_terminal_is_told_nothing_by_a_client() {
+fn control_characters_of_client_names_are_escaped() {
     let found = replayed(
         &r#"{"ts":1,"ip":"\u001b[31mred"}
 "#
@@ -130,10 +130,10 @@ fn a_terminal_is_told_nothing_by_a_client() {
 }
 
 #[test]
-fn a_penalty_blocks_in_the_time_of_the_log() {
+fn penalty_blocks_by_the_log_time() {
     let rule = "rules: [{name: a, per: [ip], limit: 1 per second, burst: 1, \
                 penalty: {after: 3, within: 1m, block: 10s}}]";
-    // Four in one second are three denials; then it is blocked for ten seconds.
+    // Four requests in one second cause three denials and a block of ten seconds.
     let burst = "{\"ts\":0,\"ip\":\"192.0.2.7\"}\n".repeat(4);
     let found = replayed(&(burst + &steady("192.0.2.7", 30)), rule, None);
     let rule = &found.outcome.by_rule[0];
@@ -143,15 +143,15 @@ fn a_penalty_blocks_in_the_time_of_the_log() {
 }
 
 #[test]
-fn all_clients_of_one_bucket_are_everybody_and_those_without_a_name_share_one() {
+fn clients_without_the_attribute_share_one_row() {
     let rules =
         "rules: [{name: all, limit: 5 per hour}, {name: user, per: [user], limit: 5 per hour}]";
     let found = replayed(&steady("192.0.2.7", 10), rules, None).to_string();
-    assert!(found.contains("all   everybody") && found.contains("user  without user"), "{found}");
+    assert!(found.contains("all   all clients") && found.contains("user  without user"), "{found}");
 }
 
 #[test]
-fn a_log_without_a_request_is_told_as_that() {
+fn log_without_requests_is_an_error() {
     let one = || rules("new.yaml", "rules: [{name: a, per: [ip], limit: 1/s}]");
     let run = |log: &'static str| replay(one(), None).run(Cursor::new(log), &mut || {});
     assert!(matches!(run(""), Err(ReplayError::Empty)));

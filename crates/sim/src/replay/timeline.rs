@@ -1,12 +1,12 @@
-//! Counts in each piece of a time whose length is not known before.
+//! Counts over time, in pieces that grow with the length of the log.
 
 use tidegate_core::{Span, Timestamp};
 
-/// Most pieces of a timeline.
-const PIECES: u64 = 240;
+/// Maximum number of pieces of a timeline.
+const MAX_PIECES: u64 = 240;
 
-/// Lengths of pieces in milliseconds, each a multiple of the one before.
-const LENGTHS: [u64; 17] = [
+/// Lengths of pieces, each a multiple of the previous one.
+const PIECE_LENGTHS_MILLIS: [u64; 17] = [
     1, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000, 30_000, 60_000, 300_000, 600_000, 1_800_000,
     3_600_000, 21_600_000, 86_400_000,
 ];
@@ -24,7 +24,7 @@ pub(crate) struct TimelineCounter {
 
 impl Default for TimelineCounter {
     fn default() -> Self {
-        Self { length: LENGTHS[0] * 1_000, first: None, pieces: 0, series: Vec::new() }
+        Self { length: PIECE_LENGTHS_MILLIS[0] * 1_000, first: None, pieces: 0, series: Vec::new() }
     }
 }
 
@@ -32,15 +32,15 @@ impl TimelineCounter {
     /// Returns the piece of an instant, which is not before the first one.
     pub(crate) fn piece(&mut self, at: Timestamp) -> usize {
         let first = *self.first.get_or_insert(at.as_micros() / self.length);
-        let mut place = (at.as_micros() / self.length).saturating_sub(first);
-        while place >= PIECES {
+        let mut index = (at.as_micros() / self.length).saturating_sub(first);
+        while index >= MAX_PIECES {
             self.lengthen();
             let first = self.first.unwrap_or_default();
-            place = (at.as_micros() / self.length).saturating_sub(first);
+            index = (at.as_micros() / self.length).saturating_sub(first);
         }
-        let place = usize::try_from(place).unwrap_or_default();
-        self.pieces = self.pieces.max(place + 1);
-        place
+        let index = usize::try_from(index).unwrap_or_default();
+        self.pieces = self.pieces.max(index + 1);
+        index
     }
 
     /// Counts one more of a series in the last piece that was returned.
@@ -69,17 +69,20 @@ impl TimelineCounter {
     }
 
     fn lengthen(&mut self) {
-        let longer = LENGTHS.iter().map(|millis| millis * 1_000).find(|next| *next > self.length);
+        let longer = PIECE_LENGTHS_MILLIS
+            .iter()
+            .map(|millis| millis * 1_000)
+            .find(|next| *next > self.length);
         let factor = longer.map_or(2, |longer| longer / self.length);
         let first = self.first.unwrap_or_default();
-        let moved = |place: usize| {
-            let place = (first + place as u64) / factor - first / factor;
-            usize::try_from(place).unwrap_or_default()
+        let moved = |index: usize| {
+            let index = (first + index as u64) / factor - first / factor;
+            usize::try_from(index).unwrap_or_default()
         };
         for counts in &mut self.series {
             let mut merged = vec![0; counts.len().min(moved(counts.len()) + 1)];
-            for (place, count) in counts.iter().enumerate() {
-                merged[moved(place)] += count;
+            for (index, count) in counts.iter().enumerate() {
+                merged[moved(index)] += count;
             }
             *counts = merged;
         }
@@ -97,7 +100,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_count_is_in_the_piece_that_its_instant_is_in(
+        fn every_instant_is_counted_in_its_piece(
             start in 0_u64..2_000_000_000_000_000,
             steps in proptest::collection::vec(0_u64..5_000_000_000, 1..200),
         ) {
@@ -109,11 +112,11 @@ mod tests {
                 timeline.add(1, piece);
             }
             let ((from, length), counts) = (timeline.pieces(), timeline.counts(1));
-            prop_assert!(counts.len() as u64 <= PIECES);
+            prop_assert!(counts.len() as u64 <= MAX_PIECES);
             let mut wanted = vec![0; counts.len()];
             for at in instants {
-                let place = (at - from.as_micros()) / length.as_micros();
-                wanted[usize::try_from(place).unwrap()] += 1;
+                let index = (at - from.as_micros()) / length.as_micros();
+                wanted[usize::try_from(index).unwrap()] += 1;
             }
             prop_assert_eq!(counts, wanted);
             prop_assert!(from.as_micros().is_multiple_of(length.as_micros()));
