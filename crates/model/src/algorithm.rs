@@ -1,37 +1,37 @@
-//! The three algorithms, on small numbers: how much is used, and what time makes of it.
+//! The three algorithms on small integers: used tokens, and their refill over time.
 
-/// How tokens come back.
+/// The refill of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// One token each so many ticks.
+    /// One token per `every` ticks.
     TokenBucket {
         /// Ticks for one token.
         every: u8,
     },
-    /// All of them at the start of each window.
+    /// All tokens at the start of each window.
     FixedWindow {
         /// Ticks of a window.
         window: u8,
     },
-    /// As the share of the window before that still counts gets less.
+    /// Gradually, as the weight of the previous window decreases.
     SlidingWindow {
         /// Ticks of a window.
         window: u8,
     },
 }
 
-/// A limit, and how it refills.
+/// A limit of tokens with its algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// Tokens.
     pub amount: u8,
-    /// How they come back.
+    /// The refill.
     pub algorithm: Algorithm,
 }
 
-/// What is used of a limit. A bucket counts parts of tokens in `current`.
+/// Used tokens of a limit. A bucket counts parts of tokens in `current`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Gauge {
+pub struct UsageGauge {
     /// Used in this window, or of the bucket.
     pub current: u8,
     /// Used in the window before, if it is sliding.
@@ -39,7 +39,7 @@ pub struct Gauge {
 }
 
 impl Limit {
-    /// Parts of a token that are told apart.
+    /// Returns the number of parts of a token in this algorithm.
     pub fn parts(&self) -> u16 {
         match self.algorithm {
             Algorithm::TokenBucket { every } => u16::from(every),
@@ -48,12 +48,12 @@ impl Limit {
         }
     }
 
-    /// The limit, in parts of a token.
-    pub fn whole(&self) -> u16 {
+    /// Returns the limit, in parts of a token.
+    pub fn capacity(&self) -> u16 {
         u16::from(self.amount) * self.parts()
     }
 
-    /// Ticks of a window; 0 for a bucket, which has none.
+    /// Returns the ticks of a window; 0 for a bucket, which has none.
     pub fn window(&self) -> u8 {
         match self.algorithm {
             Algorithm::TokenBucket { .. } => 0,
@@ -61,30 +61,30 @@ impl Limit {
         }
     }
 
-    /// Parts of a token in use, `place` ticks into the window.
-    pub fn weight(&self, gauge: &Gauge, place: u8) -> u16 {
+    /// Returns the used parts of tokens, `window_tick` ticks into the window.
+    pub fn weight(&self, gauge: &UsageGauge, window_tick: u8) -> u16 {
         let current = u16::from(gauge.current);
         match self.algorithm {
             Algorithm::TokenBucket { .. } | Algorithm::FixedWindow { .. } => current,
             Algorithm::SlidingWindow { window } => {
-                current * self.parts() + u16::from(gauge.previous) * u16::from(window - place)
+                current * self.parts() + u16::from(gauge.previous) * u16::from(window - window_tick)
             }
         }
     }
 
-    /// Ticks until nothing is in use, `place` ticks into the window, if nothing more is spent.
-    pub fn ticks_left(&self, gauge: &Gauge, place: u8) -> u8 {
+    /// Returns the ticks until all tokens are free, `window_tick` ticks into the window, without further use.
+    pub fn ticks_left(&self, gauge: &UsageGauge, window_tick: u8) -> u8 {
         match self.algorithm {
             Algorithm::TokenBucket { .. } => gauge.current,
-            _ if *gauge == Gauge::default() => 0,
-            Algorithm::SlidingWindow { window } if gauge.current > 0 => 2 * window - place,
+            _ if *gauge == UsageGauge::default() => 0,
+            Algorithm::SlidingWindow { window } if gauge.current > 0 => 2 * window - window_tick,
             Algorithm::FixedWindow { window } | Algorithm::SlidingWindow { window } => {
-                window - place
+                window - window_tick
             }
         }
     }
 
-    /// The most ticks for which so many leased tokens count after their lease has ended.
+    /// Returns the maximum number of ticks for which leased tokens count after their lease has ended.
     pub fn counts_for(&self, tokens: u8) -> u8 {
         match self.algorithm {
             Algorithm::TokenBucket { every } => tokens * every,
@@ -94,27 +94,27 @@ impl Limit {
     }
 
     /// Counts tokens as spent now.
-    pub fn spend(&self, gauge: &mut Gauge, tokens: u8) {
+    pub fn spend(&self, gauge: &mut UsageGauge, tokens: u8) {
         gauge.current += match self.algorithm {
             Algorithm::TokenBucket { every } => tokens * every,
             Algorithm::FixedWindow { .. } | Algorithm::SlidingWindow { .. } => tokens,
         };
     }
 
-    /// Counts tokens as not spent after all: only what is flawed does that.
-    pub fn unspend(&self, gauge: &mut Gauge, tokens: u8) {
-        let mut back = Gauge::default();
+    /// Reverts a spend; only flawed protocols do that.
+    pub fn unspend(&self, gauge: &mut UsageGauge, tokens: u8) {
+        let mut back = UsageGauge::default();
         self.spend(&mut back, tokens);
         gauge.current = gauge.current.saturating_sub(back.current);
     }
 
-    /// One tick later. `rolls`: a window begins with it.
-    pub fn tick(&self, gauge: &mut Gauge, rolls: bool) {
+    /// Advances by one tick; `rolls` is true if a window begins with it.
+    pub fn tick(&self, gauge: &mut UsageGauge, rolls: bool) {
         match self.algorithm {
             Algorithm::TokenBucket { .. } => gauge.current = gauge.current.saturating_sub(1),
-            Algorithm::FixedWindow { .. } if rolls => *gauge = Gauge::default(),
+            Algorithm::FixedWindow { .. } if rolls => *gauge = UsageGauge::default(),
             Algorithm::SlidingWindow { .. } if rolls => {
-                *gauge = Gauge { current: 0, previous: gauge.current };
+                *gauge = UsageGauge { current: 0, previous: gauge.current };
             }
             Algorithm::FixedWindow { .. } | Algorithm::SlidingWindow { .. } => {}
         }

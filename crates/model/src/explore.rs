@@ -1,54 +1,54 @@
-//! Visits every state that can be reached, nearest first.
+//! Visits every reachable state, in breadth-first order.
 
 use core::fmt::{self, Display};
 
-/// Something that goes on in steps.
-pub trait World {
-    /// All that there is at one instant.
+/// A system of states and steps.
+pub trait StateSpace {
+    /// A state.
     type State: Clone;
-    /// What leads from one to the next.
+    /// A step from one state to the next.
     type Step: Clone + Display;
 
-    /// Where it begins.
+    /// Returns the initial state.
     fn first(&self) -> Self::State;
 
-    /// Every step that can be taken, and where it leads.
+    /// Appends every possible step with the state after it.
     fn steps(&self, state: &Self::State, next: &mut Vec<(Self::Step, Self::State)>);
 
-    /// Bytes that a state shares with its equals, and with no other.
+    /// Writes bytes that are equal for equal states only.
     fn write(&self, state: &Self::State, out: &mut Vec<u8>);
 
-    /// The promise that this state breaks.
-    fn broken(&self, state: &Self::State) -> Option<&'static str>;
+    /// Returns the invariant that this state violates.
+    fn violation(&self, state: &Self::State) -> Option<&'static str>;
 
-    /// Whether this is a state that must be reached, or nothing was shown.
-    fn wanted(&self, state: &Self::State) -> bool;
+    /// Returns whether this is a goal state. An exploration without one proves nothing.
+    fn reaches_goal(&self, state: &Self::State) -> bool;
 }
 
-/// What an exploration has seen.
+/// The result of an exploration.
 #[derive(Debug)]
-pub struct Explored<S> {
+pub struct Exploration<S> {
     /// Different states.
     pub states: usize,
     /// Steps between them.
     pub steps: u64,
-    /// The most steps that the nearest way to any state has.
+    /// The maximum length of a shortest path to a state.
     pub depth: usize,
-    /// Whether there are no others.
-    pub whole: bool,
-    /// Whether a state that must be reached was.
-    pub wanted: bool,
-    /// The promise that does not hold, and a shortest way to see it.
-    pub broken: Option<(&'static str, Vec<S>)>,
+    /// True if all reachable states were visited.
+    pub complete: bool,
+    /// True if a goal state was reached.
+    pub reaches_goal: bool,
+    /// The violated invariant, with a shortest trace.
+    pub violation: Option<(&'static str, Vec<S>)>,
 }
 
-impl<S: Display> Display for Explored<S> {
+impl<S: Display> Display for Exploration<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { states, steps, depth, .. } = self;
-        let all = if self.whole { "all " } else { "" };
+        let all = if self.complete { "all " } else { "" };
         write!(f, "{all}{states} states, {steps} steps, depth {depth}")?;
-        if let Some((promise, trace)) = &self.broken {
-            write!(f, "\n  broken: {promise}")?;
+        if let Some((invariant, trace)) = &self.violation {
+            write!(f, "\n  violated: {invariant}")?;
             for (at, step) in trace.iter().enumerate() {
                 write!(f, "\n  {:>3}  {step}", at + 1)?;
             }
@@ -57,48 +57,54 @@ impl<S: Display> Display for Explored<S> {
     }
 }
 
-/// Explores until a promise breaks, all states are seen, or `most` of them.
+/// Explores until an invariant is violated, all states are visited, or `most` of them.
 ///
-/// States are compared in full: no two are taken for one.
-pub fn explore<W: World>(world: &W, most: usize) -> Explored<W::Step> {
-    let mut visited = Visited::default();
+/// States are compared in full, not by a hash.
+pub fn explore<W: StateSpace>(world: &W, most: usize) -> Exploration<W::Step> {
+    let mut visited = VisitedStates::default();
     let mut origins: Vec<(u32, W::Step)> = Vec::new();
     let mut layer = vec![(0_u32, world.first())];
     let (mut bytes, mut next, mut later) = (Vec::new(), Vec::new(), Vec::new());
     world.write(&layer[0].1, &mut bytes);
     visited.insert(&bytes);
-    let mut seen =
-        Explored { states: 1, steps: 0, depth: 0, whole: false, wanted: false, broken: None };
+    let mut result = Exploration {
+        states: 1,
+        steps: 0,
+        depth: 0,
+        complete: false,
+        reaches_goal: false,
+        violation: None,
+    };
     while !layer.is_empty() {
         for (index, state) in layer.drain(..) {
             world.steps(&state, &mut next);
             for (step, state) in next.drain(..) {
-                seen.steps += 1;
+                result.steps += 1;
                 bytes.clear();
                 world.write(&state, &mut bytes);
                 let Some(new) = visited.insert(&bytes) else { continue };
                 origins.push((index, step));
-                seen.states += 1;
-                seen.wanted |= world.wanted(&state);
-                if let Some(promise) = world.broken(&state) {
-                    seen.depth += 1;
-                    seen.broken = Some((promise, trace(&origins, new)));
-                    return seen;
+                result.states += 1;
+                result.reaches_goal |= world.reaches_goal(&state);
+                if let Some(invariant) = world.violation(&state) {
+                    result.depth += 1;
+                    result.violation = Some((invariant, trace(&origins, new)));
+                    return result;
                 }
                 later.push((new, state));
             }
-            if seen.states >= most {
-                return seen;
+            if result.states >= most {
+                return result;
             }
         }
-        seen.depth += usize::from(!later.is_empty());
+        result.depth += usize::from(!later.is_empty());
         core::mem::swap(&mut layer, &mut later);
     }
-    seen.whole = true;
-    seen
+    result.complete = true;
+    result
 }
 
-/// The steps to a state: `origins` says, for each but the first, whence and how it was reached.
+/// Returns the steps to a state. `origins` contains, for each state but the first, its predecessor and the step.
 fn trace<S: Clone>(origins: &[(u32, S)], mut index: u32) -> Vec<S> {
     let mut steps = Vec::new();
     while let Some((from, step)) = (index as usize).checked_sub(1).map(|at| &origins[at]) {
@@ -109,23 +115,23 @@ fn trace<S: Clone>(origins: &[(u32, S)], mut index: u32) -> Vec<S> {
     steps
 }
 
-/// A set of byte strings, numbered as they come.
+/// A set of byte strings, numbered in the order of insertion.
 #[derive(Default)]
-struct Visited {
-    /// All strings, one after another, and where each ends.
+struct VisitedStates {
+    /// All strings, concatenated, and the end of each.
     bytes: Vec<u8>,
     ends: Vec<usize>,
-    /// Numbers, plus one, where their hash puts them; 0 is free. Less than half is in use.
+    /// A hash table of numbers plus one; 0 is a free slot. Less than half is in use.
     slots: Vec<u32>,
 }
 
-impl Visited {
-    /// The number of a string that was not there.
+impl VisitedStates {
+    /// Inserts a string. Returns its number, or `None` if the set contains it.
     fn insert(&mut self, string: &[u8]) -> Option<u32> {
         if self.ends.len() * 2 >= self.slots.len() {
             self.grow();
         }
-        let at = self.place(string)?;
+        let at = self.free_slot(string)?;
         let number = u32::try_from(self.ends.len()).ok()?;
         self.bytes.extend_from_slice(string);
         self.ends.push(self.bytes.len());
@@ -133,8 +139,8 @@ impl Visited {
         Some(number)
     }
 
-    /// The free slot for a string, or none if it is there.
-    fn place(&self, string: &[u8]) -> Option<usize> {
+    /// Returns the free slot for a string, or `None` if the set contains it.
+    fn free_slot(&self, string: &[u8]) -> Option<usize> {
         let mask = self.slots.len() - 1;
         let mut at = hash(string) & mask;
         while self.slots[at] != 0 {
@@ -154,7 +160,7 @@ impl Visited {
     fn grow(&mut self) {
         self.slots = vec![0; (self.slots.len() * 2).max(1024)];
         for number in 0..self.ends.len() {
-            if let Some(at) = self.place(self.string(number)) {
+            if let Some(at) = self.free_slot(self.string(number)) {
                 self.slots[at] = number as u32 + 1;
             }
         }
@@ -177,17 +183,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_string_is_new_once() {
-        let mut visited = Visited::default();
+    fn string_is_inserted_once() {
+        let mut visited = VisitedStates::default();
         let string = |number: u32| number.to_string().into_bytes();
         assert!((0..10_000).all(|number| visited.insert(&string(number)) == Some(number)));
         assert!((0..10_000).all(|number| visited.insert(&string(number)).is_none()));
     }
 
-    /// Counts to ten in ones and threes.
-    struct Counting;
+    /// A state space that counts to ten in ones and threes.
+    struct CountToTen;
 
-    impl World for Counting {
+    impl StateSpace for CountToTen {
         type State = u8;
         type Step = u8;
 
@@ -203,20 +209,20 @@ mod tests {
             out.push(*state);
         }
 
-        fn broken(&self, state: &u8) -> Option<&'static str> {
+        fn violation(&self, state: &u8) -> Option<&'static str> {
             (*state == 7).then_some("seven is never reached")
         }
 
-        fn wanted(&self, state: &u8) -> bool {
+        fn reaches_goal(&self, state: &u8) -> bool {
             *state == 3
         }
     }
 
     #[test]
-    fn a_broken_promise_is_shown_by_a_shortest_way() {
-        let explored = explore(&Counting, usize::MAX);
-        let (_, trace) = explored.broken.unwrap();
+    fn violation_has_a_shortest_trace() {
+        let explored = explore(&CountToTen, usize::MAX);
+        let (_, trace) = explored.violation.unwrap();
         assert_eq!((trace.len(), trace.iter().sum::<u8>()), (3, 7));
-        assert!(explored.wanted && !explored.whole);
+        assert!(explored.reaches_goal && !explored.complete);
     }
 }

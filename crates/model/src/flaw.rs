@@ -1,38 +1,38 @@
-//! Ways to get the protocol wrong, one rule of the page each.
+//! Violations of the protocol, one rule of the decision page each.
 
-/// A rule of the protocol that is not kept.
+/// A violated rule of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flaw {
-    /// Tokens that are taken ahead are charged at once, and the bucket refills meanwhile.
+pub enum ProtocolFlaw {
+    /// Leased tokens are charged at the grant, and the bucket refills while they are unspent.
     ChargedAhead,
-    /// A hold lasts from when the answer came, not from when the question was sent.
-    LifeFromAnswer,
-    /// A hold that was said to be closed goes on being used.
+    /// The TTL of a lease starts when the grant arrives, not when the request was sent.
+    TtlFromReply,
+    /// A node continues to spend a lease that it reported as closed.
     ClosedUsedAgain,
-    /// A hold that was given back is given back again when the report comes twice.
+    /// A duplicated report releases a lease twice.
     ReturnedTwice,
-    /// The store frees the room of a hold as soon as its life is over.
+    /// The store frees the tokens of a lease at the end of its TTL, without a margin.
     NoMargin,
-    /// What a report says is added to what earlier ones said.
+    /// The store adds a report to earlier reports, although reports are totals.
     ReportAdded,
-    /// An answer is used though the life of its hold is over.
-    LateAnswerUsed,
-    /// A hold that expires counts as never spent.
-    ExpiredForgotten,
-    /// A node that restarts names its holds as before.
-    NamesUsedAgain,
-    /// A node's clock stands still while its machine sleeps.
-    ClockSleeps,
-    /// In a window, a hold may be used up to the very end of it, without a margin.
+    /// A node uses a grant that arrives after the TTL of its lease.
+    LateGrantUsed,
+    /// An expired lease counts as unspent.
+    ExpiredNotCharged,
+    /// A restarted node reuses the ids of its earlier leases.
+    IdsReused,
+    /// A node's clock stops while its machine sleeps.
+    ClockStopsInSleep,
+    /// A lease may be used until the end of its window, without a margin.
     WindowToItsEnd,
-    /// The store's clock is set forward.
-    StoreLeaps,
-    /// What a store that loses writes has lost is not allowed for.
-    LossNotAllowedFor,
+    /// The store's clock jumps forward.
+    StoreClockJumps,
+    /// The bound does not include the tokens that the store lost.
+    LossNotTolerated,
     /// The key of the leases expires when the last lease ends.
     LeaseKeyEndsWithLease,
-    /// The time to live of the leases' key stays as it is when only the state changes.
+    /// The time to live of the leases' key is not renewed when only the state changes.
     LeaseKeyNotRenewed,
-    /// The key of the state expires when the state is over by itself, whatever is leased.
+    /// The key of the state expires with the state alone, although tokens are leased.
     StateKeyEndsAlone,
 }

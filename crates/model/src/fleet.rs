@@ -1,59 +1,59 @@
-//! A fleet, its faults, and everything that can happen to it.
+//! A fleet, its faults, and all of its possible steps.
 
 use crate::algorithm::{Algorithm, Limit};
-use crate::explore::World;
-use crate::flaw::Flaw;
-use crate::state::{Asking, Lease, Message, NODES, Node, State};
-use crate::step::Step;
+use crate::explore::StateSpace;
+use crate::flaw::ProtocolFlaw;
+use crate::state::{FleetState, HeldLease, LeaseMessage, MAX_NODES, NodeState, PendingRequest};
+use crate::step::ModelStep;
 
-/// What goes wrong, beside messages that are late or lost and nodes that pause, which always do.
+/// The faults of a fleet, in addition to late and lost messages and to pauses of nodes, which are always possible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
-    /// Messages come more than once.
-    pub doubles: bool,
-    /// Nodes lose their memory.
+pub struct FaultModel {
+    /// Messages may arrive twice.
+    pub duplicates: bool,
+    /// Nodes may crash and lose their state.
     pub crashes: bool,
-    /// How many ticks a node's clock misses or gains within the life of a hold and its margin.
+    /// Ticks that a node's clock misses or gains within the TTL of a lease and its margin.
     pub drift: u8,
-    /// The store loses what it acknowledged, once.
+    /// The store may lose acknowledged writes, once.
     pub loss: bool,
 }
 
-/// A small fleet, one client, and how much of it is looked at.
+/// A small fleet with one client, and the bounds of its exploration.
 #[derive(Clone, Copy, Debug)]
-pub struct Fleet {
-    /// How many nodes, up to [`NODES`].
+pub struct FleetModel {
+    /// The number of nodes, up to [`MAX_NODES`].
     pub nodes: usize,
     /// The client's limit.
     pub limit: Limit,
-    /// Ticks for which a hold may be used.
-    pub life: u8,
-    /// Ticks that the store waits longer.
+    /// Ticks for which a lease may be used.
+    pub ttl: u8,
+    /// Ticks that the store waits after the TTL.
     pub margin: u8,
-    /// What nodes ask for: a cost, and tokens to hold.
-    pub asks: &'static [(u8, u8)],
-    /// Holds that a node uses at once, up to [`LEASES`](crate::LEASES).
+    /// Kinds of requests: a cost, and tokens to lease.
+    pub request_kinds: &'static [(u8, u8)],
+    /// Maximum number of leases of a node, up to [`MAX_HELD_LEASES`](crate::MAX_HELD_LEASES).
     pub leases: usize,
-    /// Messages in flight at once.
-    pub flight: usize,
-    /// Whether the store's keys expire.
+    /// Maximum number of messages in flight.
+    pub max_in_flight: usize,
+    /// True if the store's keys expire.
     pub expires: bool,
-    /// What goes wrong.
-    pub faults: Faults,
-    /// The rule that is not kept.
-    pub flaw: Option<Flaw>,
+    /// The faults.
+    pub faults: FaultModel,
+    /// The violated rule, if there is one.
+    pub flaw: Option<ProtocolFlaw>,
 }
 
-impl Fleet {
-    pub(crate) fn has(&self, flaw: Flaw) -> bool {
+impl FleetModel {
+    pub(crate) fn has(&self, flaw: ProtocolFlaw) -> bool {
         self.flaw == Some(flaw)
     }
 
-    /// A tick of the store's clock, and so many of each node's.
-    fn tick(&self, state: &mut State, ticks: [u8; NODES]) {
+    /// Advances the store's clock by a tick, and each node's clock by its ticks.
+    fn tick(&self, state: &mut FleetState, ticks: [u8; MAX_NODES]) {
         let window = self.limit.window();
-        state.place = if window == 0 { 0 } else { (state.place + 1) % window };
-        let rolls = window > 0 && state.place == 0;
+        state.window_tick = if window == 0 { 0 } else { (state.window_tick + 1) % window };
+        let rolls = window > 0 && state.window_tick == 0;
         self.limit.tick(&mut state.admitted, rolls);
         state.store.tick(self, rolls);
         if let Some(replica) = &mut state.replica {
@@ -61,27 +61,27 @@ impl Fleet {
         }
         for (node, ticks) in state.nodes.iter_mut().zip(ticks) {
             node.tick(self, ticks);
-            node.steady = match node.steady {
-                0 if ticks != 1 => self.life + self.faults.drift - 1,
-                steady => steady.saturating_sub(1),
+            node.ticks_until_drift = match node.ticks_until_drift {
+                0 if ticks != 1 => self.ttl + self.faults.drift - 1,
+                ticks_until_drift => ticks_until_drift.saturating_sub(1),
             };
         }
     }
 
-    /// What the clocks of the nodes may do during one tick of the store's.
-    fn clocks(&self, state: &State) -> Vec<[u8; NODES]> {
-        let mut all = vec![[1; NODES]];
+    /// Returns all possible ticks of the node clocks during one tick of the store's clock.
+    fn clocks(&self, state: &FleetState) -> Vec<[u8; MAX_NODES]> {
+        let mut all = vec![[1; MAX_NODES]];
         for at in 0..self.nodes {
-            let steady = state.nodes[at].steady;
+            let ticks_until_drift = state.nodes[at].ticks_until_drift;
             let wrong: &[u8] = match self.faults.drift {
                 0 => &[],
-                _ if self.has(Flaw::ClockSleeps) => &[0],
-                _ if steady == 0 || steady > self.life => &[0, 2],
+                _ if self.has(ProtocolFlaw::ClockStopsInSleep) => &[0],
+                _ if ticks_until_drift == 0 || ticks_until_drift > self.ttl => &[0, 2],
                 _ => &[],
             };
-            for place in 0..all.len() {
+            for window_tick in 0..all.len() {
                 for ticks in wrong {
-                    let mut clocks = all[place];
+                    let mut clocks = all[window_tick];
                     clocks[at] = *ticks;
                     all.push(clocks);
                 }
@@ -90,58 +90,66 @@ impl Fleet {
         all
     }
 
-    /// A question comes to the store, which holds `granted` of what is wanted and answers.
-    fn decide(&self, state: &mut State, question: Message, granted: Option<u8>) -> u8 {
-        let Message::Question { node, id, cost, want, reports } = question else { return 0 };
-        let (store, place) = (&mut state.store, state.place);
-        let before = store.holds;
+    /// Lets the store decide a request and send its grant. Returns the maximum that it could grant.
+    fn decide(&self, state: &mut FleetState, request: LeaseMessage, granted: Option<u8>) -> u8 {
+        let LeaseMessage::Request { node, id, cost, requested, reports } = request else {
+            return 0;
+        };
+        let (store, window_tick) = (&mut state.store, state.window_tick);
+        let before = store.leases;
         store.count_ended();
         for report in reports.into_iter().filter(|report| report.id > 0) {
-            store.hear(self, node, report);
+            store.apply_report(self, node, report);
         }
-        store.charge(self, place, cost, &mut state.admitted);
-        let (amount, life, most) = match store.find(node, id).map(|at| store.holds[at]) {
-            Some(hold) => (hold.amount, hold.life, 0),
-            None => match (store.holdable(self, place, want), granted) {
+        store.charge(self, window_tick, cost, &mut state.admitted);
+        let (amount, ttl, most) = match store.find(node, id).map(|at| store.leases[at]) {
+            Some(lease) => (lease.amount, lease.ttl, 0),
+            None => match (store.grantable(self, window_tick, requested), granted) {
                 (most, Some(granted)) if granted > 0 => {
-                    let hold = store.hold(self, place, node, id, granted);
-                    (hold.amount, hold.life, most)
+                    let lease = store.grant(self, window_tick, node, id, granted);
+                    (lease.amount, lease.ttl, most)
                 }
                 (most, _) => (0, 0, most),
             },
         };
-        store.keep(self, place, &before);
-        // Without room, the answer is lost. One that grants nothing changes nothing.
-        if amount > 0 && state.flight.len() < self.flight {
-            state.flight.push(Message::Answer { node, id, amount, life });
+        store.set_key_ttls(self, window_tick, &before);
+        // Beyond the maximum of messages the reply is lost. A reply without tokens has no effect.
+        if amount > 0 && state.in_flight.len() < self.max_in_flight {
+            state.in_flight.push(LeaseMessage::Grant { node, id, amount, ttl });
         }
         most
     }
 
-    fn deliver(&self, state: &State, at: usize, again: bool, next: &mut Vec<(Step, State)>) {
-        let message = state.flight[at];
+    fn deliver(
+        &self,
+        state: &FleetState,
+        at: usize,
+        again: bool,
+        next: &mut Vec<(ModelStep, FleetState)>,
+    ) {
+        let message = state.in_flight[at];
         let mut after = state.clone();
         if !again {
-            after.flight.remove(at);
+            after.in_flight.remove(at);
         }
         match message {
-            Message::Answer { node, id, amount, life } => {
-                after.nodes[usize::from(node)].answered(self, id, amount, life);
-                next.push((Step::Deliver { message, again, granted: 0 }, after));
+            LeaseMessage::Grant { node, id, amount, ttl } => {
+                after.nodes[usize::from(node)].on_grant(self, id, amount, ttl);
+                next.push((ModelStep::Deliver { message, again, granted: 0 }, after));
             }
-            Message::Question { .. } => {
+            LeaseMessage::Request { .. } => {
                 let most = self.decide(&mut after.clone(), message, None);
-                // Of what fits, some or all, or nothing if nothing does.
+                // Any part of the grantable tokens, or 0 if there are none.
                 for granted in most.min(1)..=most {
                     let mut after = after.clone();
                     self.decide(&mut after, message, Some(granted));
-                    next.push((Step::Deliver { message, again, granted }, after));
+                    next.push((ModelStep::Deliver { message, again, granted }, after));
                 }
             }
         }
     }
 
-    fn node_steps(&self, state: &State, node: u8, next: &mut Vec<(Step, State)>) {
+    fn node_steps(&self, state: &FleetState, node: u8, next: &mut Vec<(ModelStep, FleetState)>) {
         let at = usize::from(node);
         let own = &state.nodes[at];
         for lease in 0..self.leases {
@@ -149,119 +157,126 @@ impl Fleet {
                 let mut after = state.clone();
                 after.nodes[at].leases[lease].spent += 1;
                 self.limit.spend(&mut after.admitted, 1);
-                next.push((Step::Spend(node), after));
+                next.push((ModelStep::Spend(node), after));
             }
         }
-        if own.asking.id > 0 {
+        if own.pending.id > 0 {
             let mut after = state.clone();
-            after.nodes[at].asking = Default::default();
-            next.push((Step::GiveUp(node), after));
+            after.nodes[at].pending = Default::default();
+            next.push((ModelStep::GiveUp(node), after));
         }
-        if state.flight.len() < self.flight {
-            self.questions(state, node, next);
+        if state.in_flight.len() < self.max_in_flight {
+            self.send_requests(state, node, next);
         }
         if self.faults.crashes && !own.is_blank() {
             let mut after = state.clone();
-            after.nodes[at] = Node { steady: own.steady, ..Node::default() };
-            next.push((Step::Crash(node), after));
+            after.nodes[at] =
+                NodeState { ticks_until_drift: own.ticks_until_drift, ..NodeState::default() };
+            next.push((ModelStep::Crash(node), after));
         }
     }
 
-    fn questions(&self, state: &State, node: u8, next: &mut Vec<(Step, State)>) {
+    fn send_requests(&self, state: &FleetState, node: u8, next: &mut Vec<(ModelStep, FleetState)>) {
         let at = usize::from(node);
         let own = &state.nodes[at];
-        let closable = if own.leases.iter().any(Lease::usable) { 1_u8 << self.leases } else { 1 };
-        let asks = self.asks.iter().filter(|(_, want)| *want == 0 || own.asking.id == 0);
-        for (&(cost, want), close) in asks.flat_map(|ask| (0..closable).map(move |it| (ask, it))) {
+        let closable =
+            if own.leases.iter().any(HeldLease::usable) { 1_u8 << self.leases } else { 1 };
+        let request_kinds = self
+            .request_kinds
+            .iter()
+            .filter(|(_, requested)| *requested == 0 || own.pending.id == 0);
+        for (&(cost, requested), close) in
+            request_kinds.flat_map(|ask| (0..closable).map(move |it| (ask, it)))
+        {
             let mut after = state.clone();
-            // Without a hold to wait for, nothing needs a name.
-            let id = if want > 0 { after.fresh(self, node) } else { 0 };
+            // A request without a lease needs no id.
+            let id = if requested > 0 { after.next_lease_id(self, node) } else { 0 };
             let reports = after.nodes[at].report(self, close);
-            if want > 0 {
-                if !after.nodes[at].has_place(self) {
+            if requested > 0 {
+                if !after.nodes[at].can_hold_another(self) {
                     continue;
                 }
-                after.nodes[at].asking = Asking { id, age: 0 };
+                after.nodes[at].pending = PendingRequest { id, age: 0 };
             }
-            let question = Message::Question { node, id, cost, want, reports };
-            after.flight.push(question);
-            next.push((Step::Ask(question), after));
+            let request = LeaseMessage::Request { node, id, cost, requested, reports };
+            after.in_flight.push(request);
+            next.push((ModelStep::SendRequest(request), after));
         }
     }
 
-    fn store_steps(&self, state: &State, next: &mut Vec<(Step, State)>) {
+    fn store_steps(&self, state: &FleetState, next: &mut Vec<(ModelStep, FleetState)>) {
         if self.faults.loss && !state.failed {
             let mut after = state.clone();
             if let Some(replica) = after.replica.take() {
-                after.lost = state.store.beyond(&replica, self);
+                after.lost = state.store.tokens_missing_in(&replica, self);
                 after.failed = true;
                 after.store = replica;
-                next.push((Step::Fail, after));
+                next.push((ModelStep::Fail, after));
             } else {
                 after.replica = Some(state.store);
-                next.push((Step::Detach, after));
+                next.push((ModelStep::Detach, after));
             }
         }
-        if self.has(Flaw::StoreLeaps) {
+        if self.has(ProtocolFlaw::StoreClockJumps) {
             let mut after = state.clone();
             after.store.tick(self, false);
-            next.push((Step::Leap, after));
+            next.push((ModelStep::ClockJump, after));
         }
     }
 
-    /// Whether a fleet that is left alone for a while can take tokens and spend them.
-    fn recovers(&self, state: &State) -> bool {
+    /// Returns whether the whole limit can be leased and spent again after a time without requests.
+    fn recovers(&self, state: &FleetState) -> bool {
         let mut state = state.clone();
-        state.flight.clear();
+        state.in_flight.clear();
         let window = u16::from(self.limit.window());
-        let refill = if window == 0 { self.limit.whole() } else { 2 * window };
-        let wait = u16::from(self.life + self.margin) + refill;
+        let refill = if window == 0 { self.limit.capacity() } else { 2 * window };
+        let wait = u16::from(self.ttl + self.margin) + refill;
         let mut waited = 0;
-        while waited < wait || state.place != 0 {
-            self.tick(&mut state, [1; NODES]);
+        while waited < wait || state.window_tick != 0 {
+            self.tick(&mut state, [1; MAX_NODES]);
             waited += 1;
         }
-        let id = state.fresh(self, 0);
+        let id = state.next_lease_id(self, 0);
         let reports = state.nodes[0].report(self, 0);
-        state.nodes[0].asking = Asking { id, age: 0 };
-        let want = self.limit.amount;
-        let question = Message::Question { node: 0, id, cost: 0, want, reports };
-        let most = self.decide(&mut state.clone(), question, None);
-        self.decide(&mut state, question, Some(most));
-        let Some(&Message::Answer { id, amount, life, .. }) = state.flight.last() else {
+        state.nodes[0].pending = PendingRequest { id, age: 0 };
+        let requested = self.limit.amount;
+        let request = LeaseMessage::Request { node: 0, id, cost: 0, requested, reports };
+        let most = self.decide(&mut state.clone(), request, None);
+        self.decide(&mut state, request, Some(most));
+        let Some(&LeaseMessage::Grant { id, amount, ttl, .. }) = state.in_flight.last() else {
             return false;
         };
-        state.nodes[0].answered(self, id, amount, life);
-        // What others held counted as spent, but only until the limit refilled.
-        amount == self.limit.amount && state.nodes[0].leases.iter().any(Lease::usable)
+        state.nodes[0].on_grant(self, id, amount, ttl);
+        // Leases of other nodes count as spent only until the limit refills.
+        amount == self.limit.amount && state.nodes[0].leases.iter().any(HeldLease::usable)
     }
 }
 
-impl World for Fleet {
-    type State = State;
-    type Step = Step;
+impl StateSpace for FleetModel {
+    type State = FleetState;
+    type Step = ModelStep;
 
-    fn first(&self) -> State {
-        State::default()
+    fn first(&self) -> FleetState {
+        FleetState::default()
     }
 
-    fn steps(&self, state: &State, next: &mut Vec<(Step, State)>) {
+    fn steps(&self, state: &FleetState, next: &mut Vec<(ModelStep, FleetState)>) {
         for clocks in self.clocks(state) {
             let mut after = state.clone();
             self.tick(&mut after, clocks);
-            next.push((Step::Tick(clocks), after));
+            next.push((ModelStep::Tick(clocks), after));
         }
         for node in (0..).take(self.nodes) {
             self.node_steps(state, node, next);
         }
-        for at in 0..state.flight.len() {
+        for at in 0..state.in_flight.len() {
             self.deliver(state, at, false, next);
-            if self.faults.doubles {
+            if self.faults.duplicates {
                 self.deliver(state, at, true, next);
             }
             let mut after = state.clone();
-            let message = after.flight.remove(at);
-            next.push((Step::Lose(message), after));
+            let message = after.in_flight.remove(at);
+            next.push((ModelStep::Lose(message), after));
         }
         self.store_steps(state, next);
         for (_, state) in next.iter_mut() {
@@ -269,31 +284,31 @@ impl World for Fleet {
         }
     }
 
-    fn write(&self, state: &State, out: &mut Vec<u8>) {
+    fn write(&self, state: &FleetState, out: &mut Vec<u8>) {
         state.write(self, out);
     }
 
-    fn broken(&self, state: &State) -> Option<&'static str> {
+    fn violation(&self, state: &FleetState) -> Option<&'static str> {
         let limit = &self.limit;
-        let lost = if self.has(Flaw::LossNotAllowedFor) { 0 } else { state.lost };
-        if limit.weight(&state.admitted, state.place) > limit.whole() + lost {
+        let lost = if self.has(ProtocolFlaw::LossNotTolerated) { 0 } else { state.lost };
+        if limit.weight(&state.admitted, state.window_tick) > limit.capacity() + lost {
             return Some("admitted never exceeds the bound");
         }
         if self.flaw.is_some() {
             return None;
         }
         let held = u16::from(state.store.held()) * limit.parts();
-        if limit.weight(&state.store.used, state.place) + held > limit.whole() {
-            return Some("the store keeps used and held within the limit");
+        if limit.weight(&state.store.used, state.window_tick) + held > limit.capacity() {
+            return Some("used and leased tokens in the store never exceed the limit");
         }
-        (!self.recovers(state)).then_some("what expired can be had again")
+        (!self.recovers(state)).then_some("expired tokens become available again")
     }
 
-    fn wanted(&self, state: &State) -> bool {
-        // All of it was admitted at once.
+    fn reaches_goal(&self, state: &FleetState) -> bool {
+        // The whole limit was admitted at once.
         let used = state.admitted.current;
         match self.limit.algorithm {
-            Algorithm::TokenBucket { .. } => u16::from(used) >= self.limit.whole(),
+            Algorithm::TokenBucket { .. } => u16::from(used) >= self.limit.capacity(),
             _ => used >= self.limit.amount,
         }
     }

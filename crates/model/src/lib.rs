@@ -1,32 +1,29 @@
-//! The lease protocol of `docs/decisions/0011-leases.md`, explored exhaustively for small fleets.
+//! An exhaustive model check of the lease protocol in `docs/decisions/0011-leases.md`, for small fleets.
 //!
-//! The model is written from the page and shares nothing with the code, so that the two can
-//! disagree. One client, whole ticks of time, two or three nodes, one store:
+//! The model is written from the decision page and shares no code with the implementation, so that the two can
+//! disagree. It has one client, whole ticks of time, two or three nodes and one store:
 //!
-//! - A message in flight may come at any time, in any order, again, or never.
-//! - A node may do nothing at any time: that is a pause. It may crash and come back without memory,
-//!   and its clock may run apart from the store's by the rate that the margin covers.
-//! - A store grants any part of what fits: the bound does not depend on how much is granted.
-//! - A store may go back to what it was at any earlier time, if that is asked for.
+//! - A message in flight may arrive at any time, in any order, twice, or never.
+//! - A node may pause at any time. It may crash and restart without its state, and its clock may differ from the
+//!   store's clock by the rate that the margin covers.
+//! - The store grants any part of the free tokens: the bound does not depend on the size of a grant.
+//! - The store may fail over to an earlier state, if the scenario includes that.
 //!
-//! What was really admitted is kept beside all that, as a second meter that is charged at the instant
-//! of each admission: a cost when the store decides it, a held token when the node's clock is read.
-//! It must never hold more than the limit, plus what a store has lost.
+//! A second meter counts the real admissions at their instant: a cost when the store decides it, a leased token when
+//! the node spends it. It must never exceed the limit, plus the tokens that a store has lost.
 //!
-//! A state says how long things still last, not what time it is, and names of holds that nobody will
-//! mention again are reused. So the states of a fleet are finite, and [`explore`] visits them all:
-//! what it finds holds for ever, not for a number of steps. What is bounded is said by [`Fleet`]: nodes,
-//! tokens, and how many messages are in flight and holds are kept at once.
+//! A state contains remaining times and no clock, and ids of leases that no message mentions are reused. The number of
+//! states is therefore finite, and [`explore`] visits them all: the result holds for any number of steps. [`FleetModel`]
+//! contains the bounds: nodes, tokens, messages in flight and leases at once.
 //!
-//! Each rule of the page can be broken by a [`Flaw`], and each time the exploration finds the trace
-//! that admits too much. That is what shows that it could.
+//! Each [`ProtocolFlaw`] breaks one rule of the page, and the exploration finds a trace that admits too much. This shows
+//! that the check is able to fail.
 //!
 //! # Why not stateright
 //!
-//! It takes two states with the same 64-bit fingerprint for one, and brings a web server and a dozen other
-//! crates. Here states are compared in full, equal up to the names of nodes and holds, and what cannot
-//! matter any more is taken out of them before: that is what keeps them few. The search itself is a
-//! hundred lines, and the path that it shows is the shortest.
+//! It treats two states with the same 64-bit fingerprint as equal, and depends on a web server and a dozen other crates.
+//! Here states are compared in full, up to the order of nodes and the ids of leases, after all parts without any further
+//! effect are removed. The search has a hundred lines and returns a shortest trace.
 
 mod algorithm;
 mod canon;
@@ -39,10 +36,13 @@ mod state;
 mod step;
 mod store;
 
-pub use algorithm::{Algorithm, Gauge, Limit};
-pub use explore::{Explored, World, explore};
-pub use flaw::Flaw;
-pub use fleet::{Faults, Fleet};
-pub use scenario::{Scenario, flawed, sound};
-pub use state::{Asking, HOLDS, Hold, LEASES, Lease, Message, NODES, Node, Report, State, Store};
-pub use step::Step;
+pub use algorithm::{Algorithm, Limit, UsageGauge};
+pub use explore::{Exploration, StateSpace, explore};
+pub use flaw::ProtocolFlaw;
+pub use fleet::{FaultModel, FleetModel};
+pub use scenario::{ModelScenario, flawed_scenarios, sound_scenarios};
+pub use state::{
+    FleetState, HeldLease, LeaseMessage, MAX_HELD_LEASES, MAX_NODES, MAX_STORED_LEASES, NodeState,
+    PendingRequest, StoreState, StoredLease, UsageReport,
+};
+pub use step::ModelStep;

@@ -1,136 +1,177 @@
-//! The fleets that are explored: those that keep every rule, and those that break one.
+//! The explored fleets: those that follow every rule of the protocol, and those that break one.
 
 use crate::algorithm::{Algorithm, Limit};
-use crate::flaw::Flaw;
-use crate::fleet::{Faults, Fleet};
+use crate::flaw::ProtocolFlaw;
+use crate::fleet::{FaultModel, FleetModel};
 
 /// A fleet with a name.
 #[derive(Clone, Copy, Debug)]
-pub struct Scenario {
-    /// What is looked at.
+pub struct ModelScenario {
+    /// The name.
     pub name: &'static str,
     /// The fleet.
-    pub fleet: Fleet,
+    pub fleet: FleetModel,
 }
 
-const QUICK: Algorithm = Algorithm::TokenBucket { every: 1 };
+const FAST_BUCKET: Algorithm = Algorithm::TokenBucket { every: 1 };
 const BUCKET: Algorithm = Algorithm::TokenBucket { every: 2 };
-const FIXED: Algorithm = Algorithm::FixedWindow { window: 4 };
-const SLIDING: Algorithm = Algorithm::SlidingWindow { window: 4 };
+const FIXED_WINDOW: Algorithm = Algorithm::FixedWindow { window: 4 };
+const SLIDING_WINDOW: Algorithm = Algorithm::SlidingWindow { window: 4 };
 
-/// A cost and tokens to hold: one or the other, only holds, one token at a time.
-const MIXED: &[(u8, u8)] = &[(0, 2), (1, 0)];
-const HOLDS: &[(u8, u8)] = &[(0, 2)];
-const SINGLE: &[(u8, u8)] = &[(0, 1)];
-const BOTH: &[(u8, u8)] = &[(1, 1), (0, 0)];
+/// Kinds of requests, each a cost and a number of tokens to lease.
+const LEASE_OR_COST: &[(u8, u8)] = &[(0, 2), (1, 0)];
+const LEASES_ONLY: &[(u8, u8)] = &[(0, 2)];
+const ONE_TOKEN: &[(u8, u8)] = &[(0, 1)];
+const COST_AND_LEASE: &[(u8, u8)] = &[(1, 1), (0, 0)];
 
-const NONE: Faults = Faults { doubles: false, crashes: false, drift: 0, loss: false };
-const DOUBLES: Faults = Faults { doubles: true, ..NONE };
-const CRASHES: Faults = Faults { crashes: true, ..DOUBLES };
-const DRIFT: Faults = Faults { drift: 1, ..NONE };
-const LOSS: Faults = Faults { loss: true, ..NONE };
+const NO_FAULTS: FaultModel =
+    FaultModel { duplicates: false, crashes: false, drift: 0, loss: false };
+const DUPLICATES: FaultModel = FaultModel { duplicates: true, ..NO_FAULTS };
+const CRASHES: FaultModel = FaultModel { crashes: true, ..DUPLICATES };
+const DRIFT: FaultModel = FaultModel { drift: 1, ..NO_FAULTS };
+const LOSS: FaultModel = FaultModel { loss: true, ..NO_FAULTS };
 
-const fn fleet(amount: u8, algorithm: Algorithm, faults: Faults) -> Fleet {
-    Fleet {
+const fn fleet(amount: u8, algorithm: Algorithm, faults: FaultModel) -> FleetModel {
+    FleetModel {
         nodes: 2,
         limit: Limit { amount, algorithm },
-        life: 3,
+        ttl: 3,
         margin: faults.drift,
-        asks: MIXED,
+        request_kinds: LEASE_OR_COST,
         leases: 1,
-        flight: 2,
+        max_in_flight: 2,
         expires: false,
         faults,
         flaw: None,
     }
 }
 
-/// Nobody asks for a single request.
-const fn holding(algorithm: Algorithm, faults: Faults) -> Fleet {
-    Fleet { asks: HOLDS, ..fleet(2, algorithm, faults) }
+/// Returns a fleet that only requests leases.
+const fn leases_only(algorithm: Algorithm, faults: FaultModel) -> FleetModel {
+    FleetModel { request_kinds: LEASES_ONLY, ..fleet(2, algorithm, faults) }
 }
 
-/// One token at a time, and shorter holds: small enough for every test run.
-const fn single(algorithm: Algorithm, faults: Faults) -> Fleet {
-    Fleet { asks: SINGLE, life: 2, ..fleet(2, algorithm, faults) }
+/// Returns a fleet that leases one token at a time, with a shorter TTL: small enough for every test run.
+const fn one_token(algorithm: Algorithm, faults: FaultModel) -> FleetModel {
+    FleetModel { request_kinds: ONE_TOKEN, ttl: 2, ..fleet(2, algorithm, faults) }
 }
 
-/// A store whose keys expire. Some ask for every request, so that the state changes alone.
-const fn expiring(algorithm: Algorithm) -> Fleet {
-    Fleet { asks: MIXED, life: 2, expires: true, ..fleet(3, algorithm, NONE) }
+/// Returns a fleet with a store in which keys expire. Some requests have a cost, so that the state changes alone.
+const fn expiring(algorithm: Algorithm) -> FleetModel {
+    FleetModel {
+        request_kinds: LEASE_OR_COST,
+        ttl: 2,
+        expires: true,
+        ..fleet(3, algorithm, NO_FAULTS)
+    }
 }
 
-/// Fleets that keep the rules: nothing they do may admit too much.
-pub fn sound(deep: bool) -> Vec<Scenario> {
+/// Returns the fleets that follow the protocol: none of their traces may admit too much.
+pub fn sound_scenarios(deep: bool) -> Vec<ModelScenario> {
     let mut all = Vec::new();
-    let mut add = |name, fleet| all.push(Scenario { name, fleet });
-    add("bucket: doubled messages, crashes", holding(BUCKET, CRASHES));
-    add("bucket: doubled messages, costs", fleet(2, BUCKET, DOUBLES));
-    add("bucket: drifting clocks", single(BUCKET, DRIFT));
-    add("bucket: lost writes", single(BUCKET, LOSS));
-    add("fixed window: doubled messages, crashes", holding(FIXED, CRASHES));
-    add("fixed window: drifting clocks", single(FIXED, DRIFT));
-    add("fixed window: lost writes", single(FIXED, LOSS));
-    add("sliding window: doubled messages, crashes", holding(SLIDING, CRASHES));
-    add("sliding window: drifting clocks", single(SLIDING, DRIFT));
-    add("sliding window: lost writes", single(SLIDING, LOSS));
+    let mut add = |name, fleet| all.push(ModelScenario { name, fleet });
+    add("bucket: doubled messages, crashes", leases_only(BUCKET, CRASHES));
+    add("bucket: doubled messages, costs", fleet(2, BUCKET, DUPLICATES));
+    add("bucket: drifting clocks", one_token(BUCKET, DRIFT));
+    add("bucket: lost writes", one_token(BUCKET, LOSS));
+    add("fixed window: doubled messages, crashes", leases_only(FIXED_WINDOW, CRASHES));
+    add("fixed window: drifting clocks", one_token(FIXED_WINDOW, DRIFT));
+    add("fixed window: lost writes", one_token(FIXED_WINDOW, LOSS));
+    add("sliding window: doubled messages, crashes", leases_only(SLIDING_WINDOW, CRASHES));
+    add("sliding window: drifting clocks", one_token(SLIDING_WINDOW, DRIFT));
+    add("sliding window: lost writes", one_token(SLIDING_WINDOW, LOSS));
     add("bucket: keys that expire", expiring(BUCKET));
-    add("fixed window: keys that expire", expiring(FIXED));
-    add("sliding window: keys that expire", expiring(SLIDING));
+    add("fixed window: keys that expire", expiring(FIXED_WINDOW));
+    add("sliding window: keys that expire", expiring(SLIDING_WINDOW));
     if deep {
-        deeper(add);
+        add_deep_scenarios(add);
     }
     all
 }
 
-/// The same with more of everything, as far as it fits into memory.
-fn deeper(mut add: impl FnMut(&'static str, Fleet)) {
+/// Adds larger fleets, up to the available memory.
+fn add_deep_scenarios(mut add: impl FnMut(&'static str, FleetModel)) {
     add("deep: bucket: doubled messages, crashes, costs", fleet(2, BUCKET, CRASHES));
-    let both = Fleet { asks: BOTH, flight: 3, ..fleet(2, BUCKET, CRASHES) };
-    add("deep: bucket: cost and hold at once", both);
-    add("deep: bucket: three messages", Fleet { flight: 3, ..holding(BUCKET, CRASHES) });
-    add("deep: bucket: three nodes", Fleet { nodes: 3, ..holding(BUCKET, CRASHES) });
-    add("deep: bucket: two holds of a node", Fleet { leases: 2, ..single(BUCKET, CRASHES) });
-    let more = Fleet { leases: 2, asks: HOLDS, ..fleet(3, QUICK, NONE) };
-    add("deep: bucket of 3: two holds of a node", more);
-    add("deep: bucket of 4", Fleet { asks: &[(0, 4)], life: 2, ..fleet(4, QUICK, NONE) });
-    add("deep: bucket: drifting clocks", holding(BUCKET, DRIFT));
-    let far = Faults { drift: 2, ..NONE };
-    add("deep: bucket: clocks that drift twice as far", holding(QUICK, far));
-    add("deep: bucket: lost writes", holding(BUCKET, LOSS));
-    let doubled = Faults { doubles: true, ..LOSS };
-    add("deep: bucket: lost writes, doubled messages", single(BUCKET, doubled));
-    add("deep: fixed window: costs", fleet(2, FIXED, CRASHES));
-    add("deep: fixed window: drifting clocks", fleet(2, FIXED, DRIFT));
-    add("deep: fixed window: lost writes", holding(FIXED, LOSS));
-    add("deep: sliding window: costs", fleet(2, SLIDING, CRASHES));
-    add("deep: sliding window: drifting clocks", fleet(2, SLIDING, DRIFT));
-    add("deep: sliding window: lost writes", holding(SLIDING, LOSS));
+    let both =
+        FleetModel { request_kinds: COST_AND_LEASE, max_in_flight: 3, ..fleet(2, BUCKET, CRASHES) };
+    add("deep: bucket: cost and lease at once", both);
+    add(
+        "deep: bucket: three messages",
+        FleetModel { max_in_flight: 3, ..leases_only(BUCKET, CRASHES) },
+    );
+    add("deep: bucket: three nodes", FleetModel { nodes: 3, ..leases_only(BUCKET, CRASHES) });
+    add(
+        "deep: bucket: two leases of a node",
+        FleetModel { leases: 2, ..one_token(BUCKET, CRASHES) },
+    );
+    let more =
+        FleetModel { leases: 2, request_kinds: LEASES_ONLY, ..fleet(3, FAST_BUCKET, NO_FAULTS) };
+    add("deep: bucket of 3: two leases of a node", more);
+    add(
+        "deep: bucket of 4",
+        FleetModel { request_kinds: &[(0, 4)], ttl: 2, ..fleet(4, FAST_BUCKET, NO_FAULTS) },
+    );
+    add("deep: bucket: drifting clocks", leases_only(BUCKET, DRIFT));
+    let far = FaultModel { drift: 2, ..NO_FAULTS };
+    add("deep: bucket: clocks that drift twice as far", leases_only(FAST_BUCKET, far));
+    add("deep: bucket: lost writes", leases_only(BUCKET, LOSS));
+    let doubled = FaultModel { duplicates: true, ..LOSS };
+    add("deep: bucket: lost writes, doubled messages", one_token(BUCKET, doubled));
+    add("deep: fixed window: costs", fleet(2, FIXED_WINDOW, CRASHES));
+    add("deep: fixed window: drifting clocks", fleet(2, FIXED_WINDOW, DRIFT));
+    add("deep: fixed window: lost writes", leases_only(FIXED_WINDOW, LOSS));
+    add("deep: sliding window: costs", fleet(2, SLIDING_WINDOW, CRASHES));
+    add("deep: sliding window: drifting clocks", fleet(2, SLIDING_WINDOW, DRIFT));
+    add("deep: sliding window: lost writes", leases_only(SLIDING_WINDOW, LOSS));
 }
 
-/// Fleets that break a rule each: each must be found to admit too much.
-pub fn flawed() -> Vec<Scenario> {
+/// Returns the fleets that break one rule each: the exploration must find a trace that admits too much.
+pub fn flawed_scenarios() -> Vec<ModelScenario> {
     let mut all = Vec::new();
     let mut add = |name, flaw, fleet| {
-        all.push(Scenario { name, fleet: Fleet { flaw: Some(flaw), ..fleet } });
+        all.push(ModelScenario { name, fleet: FleetModel { flaw: Some(flaw), ..fleet } });
     };
-    add("flawed: charged ahead", Flaw::ChargedAhead, fleet(2, BUCKET, DOUBLES));
-    add("flawed: life from answer", Flaw::LifeFromAnswer, fleet(2, QUICK, DOUBLES));
-    add("flawed: closed used again", Flaw::ClosedUsedAgain, fleet(2, BUCKET, DOUBLES));
-    add("flawed: returned twice", Flaw::ReturnedTwice, fleet(2, BUCKET, DOUBLES));
-    add("flawed: no margin", Flaw::NoMargin, holding(QUICK, Faults { drift: 2, ..NONE }));
-    add("flawed: report added", Flaw::ReportAdded, fleet(2, QUICK, DOUBLES));
-    add("flawed: late answer used", Flaw::LateAnswerUsed, fleet(2, BUCKET, DOUBLES));
-    add("flawed: expired forgotten", Flaw::ExpiredForgotten, fleet(2, BUCKET, DOUBLES));
-    add("flawed: names used again", Flaw::NamesUsedAgain, fleet(2, BUCKET, CRASHES));
-    add("flawed: clock sleeps", Flaw::ClockSleeps, holding(BUCKET, DRIFT));
-    add("flawed: fixed window to its end", Flaw::WindowToItsEnd, holding(FIXED, DRIFT));
-    add("flawed: sliding window to its end", Flaw::WindowToItsEnd, holding(SLIDING, DRIFT));
-    add("flawed: store leaps", Flaw::StoreLeaps, fleet(2, BUCKET, DOUBLES));
-    add("flawed: loss not allowed for", Flaw::LossNotAllowedFor, fleet(2, BUCKET, LOSS));
-    add("flawed: fixed window, lease key ends early", Flaw::LeaseKeyEndsWithLease, expiring(FIXED));
-    add("flawed: lease key ends early", Flaw::LeaseKeyEndsWithLease, expiring(BUCKET));
-    add("flawed: lease key not renewed", Flaw::LeaseKeyNotRenewed, expiring(BUCKET));
-    add("flawed: state key ends alone", Flaw::StateKeyEndsAlone, expiring(BUCKET));
+    add("flawed: charged ahead", ProtocolFlaw::ChargedAhead, fleet(2, BUCKET, DUPLICATES));
+    add("flawed: TTL from reply", ProtocolFlaw::TtlFromReply, fleet(2, FAST_BUCKET, DUPLICATES));
+    add("flawed: closed used again", ProtocolFlaw::ClosedUsedAgain, fleet(2, BUCKET, DUPLICATES));
+    add("flawed: returned twice", ProtocolFlaw::ReturnedTwice, fleet(2, BUCKET, DUPLICATES));
+    add(
+        "flawed: no margin",
+        ProtocolFlaw::NoMargin,
+        leases_only(FAST_BUCKET, FaultModel { drift: 2, ..NO_FAULTS }),
+    );
+    add("flawed: report added", ProtocolFlaw::ReportAdded, fleet(2, FAST_BUCKET, DUPLICATES));
+    add("flawed: late grant used", ProtocolFlaw::LateGrantUsed, fleet(2, BUCKET, DUPLICATES));
+    add(
+        "flawed: expired not charged",
+        ProtocolFlaw::ExpiredNotCharged,
+        fleet(2, BUCKET, DUPLICATES),
+    );
+    add("flawed: ids reused", ProtocolFlaw::IdsReused, fleet(2, BUCKET, CRASHES));
+    add(
+        "flawed: clock stops in sleep",
+        ProtocolFlaw::ClockStopsInSleep,
+        leases_only(BUCKET, DRIFT),
+    );
+    add(
+        "flawed: fixed window to its end",
+        ProtocolFlaw::WindowToItsEnd,
+        leases_only(FIXED_WINDOW, DRIFT),
+    );
+    add(
+        "flawed: sliding window to its end",
+        ProtocolFlaw::WindowToItsEnd,
+        leases_only(SLIDING_WINDOW, DRIFT),
+    );
+    add("flawed: store clock jumps", ProtocolFlaw::StoreClockJumps, fleet(2, BUCKET, DUPLICATES));
+    add("flawed: loss not tolerated", ProtocolFlaw::LossNotTolerated, fleet(2, BUCKET, LOSS));
+    add(
+        "flawed: fixed window, lease key ends early",
+        ProtocolFlaw::LeaseKeyEndsWithLease,
+        expiring(FIXED_WINDOW),
+    );
+    add("flawed: lease key ends early", ProtocolFlaw::LeaseKeyEndsWithLease, expiring(BUCKET));
+    add("flawed: lease key not renewed", ProtocolFlaw::LeaseKeyNotRenewed, expiring(BUCKET));
+    add("flawed: state key ends alone", ProtocolFlaw::StateKeyEndsAlone, expiring(BUCKET));
     all
 }

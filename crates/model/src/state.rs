@@ -1,62 +1,61 @@
-//! All that there is at one instant. Times are what is left, in ticks.
+//! The state of the model. Times are remaining ticks.
 
-use crate::algorithm::Gauge;
+use crate::algorithm::UsageGauge;
 
-/// The most nodes of a fleet.
-pub const NODES: usize = 3;
-/// The most holds that a store keeps of one client.
-pub const HOLDS: usize = 4;
-/// The most holds that a node uses at once.
-pub const LEASES: usize = 2;
+/// Maximum number of nodes in a fleet.
+pub const MAX_NODES: usize = 3;
+/// Maximum number of leases of one client in the store.
+pub const MAX_STORED_LEASES: usize = 4;
+/// Maximum number of leases that a node uses at once.
+pub const MAX_HELD_LEASES: usize = 2;
 
-/// A hold as the store knows it. No tokens: no hold.
+/// A lease in the store. An amount of 0 means no lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Hold {
-    /// Who has it.
+pub struct StoredLease {
+    /// The node that holds it.
     pub node: u8,
-    /// Its name, among those of the node.
+    /// Its id, unique for the node.
     pub id: u8,
     /// Tokens that were granted.
     pub amount: u8,
     /// Tokens that are reported spent.
     pub spent: u8,
-    /// Ticks of the store's clock until it is over.
+    /// Ticks of the store's clock until it expires.
     pub left: u8,
-    /// What the node was told: ticks from when it asked.
-    pub life: u8,
-    /// Closed and remembered, which only a flawed store does.
+    /// The TTL in the grant, in ticks since the request.
+    pub ttl: u8,
+    /// Closed but still stored; only a flawed store does that.
     pub closed: bool,
 }
 
-/// What the store remembers of the client.
+/// The state of the client in the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Store {
-    /// What is used.
-    pub used: Gauge,
-    /// What is held.
-    pub holds: [Hold; HOLDS],
-    /// The keys that say so, in fleets whose keys expire.
-    pub keys: Keys,
+pub struct StoreState {
+    /// Used tokens.
+    pub used: UsageGauge,
+    /// The leases.
+    pub leases: [StoredLease; MAX_STORED_LEASES],
+    /// The keys that contain them, in fleets with expiring keys.
+    pub keys: StoreKeys,
 }
 
-/// The two keys of a client. A lease that ends is counted when the next question arrives, and until then
-/// both keys are needed for it.
+/// The two keys of a client. An ended lease is charged when the next request arrives; until then both keys are needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Keys {
-    /// What the key of the state says: used, without leases that ended since the last question.
-    pub state: Gauge,
-    /// What the key of the leases says of those.
-    pub ended: Gauge,
+pub struct StoreKeys {
+    /// Used tokens in the key of the state, without leases that ended since the last request.
+    pub state: UsageGauge,
+    /// Tokens of those ended leases, in the key of the leases.
+    pub ended: UsageGauge,
     /// Ticks until the key of the state expires; 0 for none.
     pub state_left: u8,
     /// Ticks until the key of the leases expires; 0 for none.
-    pub holds_left: u8,
+    pub leases_left: u8,
 }
 
-/// A hold as its node knows it. No tokens: no hold.
+/// A lease at its node. An amount of 0 means no lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Lease {
-    /// Its name.
+pub struct HeldLease {
+    /// Its id.
     pub id: u8,
     /// Tokens that were granted.
     pub amount: u8,
@@ -66,104 +65,106 @@ pub struct Lease {
     pub left: u8,
 }
 
-/// What a node says of a hold. Id 0: nothing.
+/// A report of a node on a lease. Id 0 means no report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Report {
-    /// The hold.
+pub struct UsageReport {
+    /// The id of the lease.
     pub id: u8,
-    /// How many of its tokens are spent, in all.
+    /// The total number of its spent tokens.
     pub spent: u8,
-    /// Whether the rest is given back.
+    /// True if the node releases the rest.
     pub closed: bool,
 }
 
-/// A question that waits for its answer. Id 0: none does.
+/// A request that waits for its reply. Id 0 means none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Asking {
-    /// The hold that was asked for.
+pub struct PendingRequest {
+    /// The id of the requested lease.
     pub id: u8,
-    /// Ticks of the node's clock since then.
+    /// Ticks of the node's clock since the request.
     pub age: u8,
 }
 
-/// A node's memory, and how its clock does.
+/// The state of a node and of its clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Node {
-    /// The question that waits.
-    pub asking: Asking,
-    /// What it may use.
-    pub leases: [Lease; LEASES],
-    /// The last hold that it closed, to be said again.
-    pub closed: Report,
-    /// Ticks until its clock may go wrong again.
-    pub steady: u8,
+pub struct NodeState {
+    /// The pending request.
+    pub pending: PendingRequest,
+    /// The leases that it holds.
+    pub leases: [HeldLease; MAX_HELD_LEASES],
+    /// The last lease that it closed, which is reported again.
+    pub closed: UsageReport,
+    /// Ticks until its clock may drift again.
+    pub ticks_until_drift: u8,
 }
 
-/// What is on its way.
+/// A message in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Message {
+pub enum LeaseMessage {
     /// To the store.
-    Question {
-        /// Who asks.
+    Request {
+        /// The sender.
         node: u8,
-        /// The hold that is asked for.
+        /// The id of the requested lease.
         id: u8,
-        /// Tokens of the request that asks.
+        /// Tokens that the store decides directly.
         cost: u8,
-        /// Tokens that would be held.
-        want: u8,
-        /// What was spent of earlier holds.
-        reports: [Report; LEASES + 1],
+        /// Requested tokens.
+        requested: u8,
+        /// Usage of earlier leases.
+        reports: [UsageReport; MAX_HELD_LEASES + 1],
     },
     /// To the node.
-    Answer {
-        /// Who asked.
+    Grant {
+        /// The receiver.
         node: u8,
-        /// The hold.
+        /// The id of the lease.
         id: u8,
         /// Its tokens.
         amount: u8,
-        /// Ticks for which it may be used, from when it was asked for.
-        life: u8,
+        /// Ticks for which it may be used, from the request on.
+        ttl: u8,
     },
 }
 
-/// Everything.
+/// The state of the whole fleet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub struct FleetState {
     /// Ticks into the window.
-    pub place: u8,
+    pub window_tick: u8,
     /// The store.
-    pub store: Store,
-    /// What the store goes back to when it fails.
-    pub replica: Option<Store>,
-    /// Whether it has failed.
+    pub store: StoreState,
+    /// The replica that replaces the store at a failover.
+    pub replica: Option<StoreState>,
+    /// True after a failover.
     pub failed: bool,
     /// The nodes.
-    pub nodes: [Node; NODES],
-    /// What is on its way, in order.
-    pub flight: Vec<Message>,
-    /// What was really admitted.
-    pub admitted: Gauge,
+    pub nodes: [NodeState; MAX_NODES],
+    /// Messages in flight, sorted.
+    pub in_flight: Vec<LeaseMessage>,
+    /// The tokens that were really admitted.
+    pub admitted: UsageGauge,
     /// Parts of tokens that the store lost.
     pub lost: u16,
 }
 
-impl Node {
-    /// Whether it remembers nothing.
+impl NodeState {
+    /// Returns whether the node has no state.
     pub fn is_blank(&self) -> bool {
-        Self { steady: self.steady, ..Self::default() } == *self
+        Self { ticks_until_drift: self.ticks_until_drift, ..Self::default() } == *self
     }
 }
 
-impl Store {
-    /// Where a hold is.
+impl StoreState {
+    /// Returns the index of a lease.
     pub fn find(&self, node: u8, id: u8) -> Option<usize> {
-        self.holds.iter().position(|hold| hold.amount > 0 && hold.node == node && hold.id == id)
+        self.leases
+            .iter()
+            .position(|lease| lease.amount > 0 && lease.node == node && lease.id == id)
     }
 
-    /// Tokens that are held and not known to be spent.
+    /// Returns the leased tokens that are not reported as spent.
     pub fn held(&self) -> u8 {
-        self.holds.iter().map(|hold| hold.amount - hold.spent).sum()
+        self.leases.iter().map(|lease| lease.amount - lease.spent).sum()
     }
 }

@@ -1,85 +1,85 @@
-//! What can happen next, in words.
+//! The steps of the model, with their text in a trace.
 
 use core::fmt;
 
-use crate::state::{Message, NODES, Report};
+use crate::state::{LeaseMessage, MAX_NODES, UsageReport};
 
-/// Something that happens.
+/// A step of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Time goes on by a tick of the store's clock, and by so many of each node's.
-    Tick([u8; NODES]),
-    /// A node admits a request with a token that it holds.
+pub enum ModelStep {
+    /// One tick of the store's clock, and these ticks of each node's clock.
+    Tick([u8; MAX_NODES]),
+    /// A node admits a request with a leased token.
     Spend(u8),
-    /// A node sends a question.
-    Ask(Message),
-    /// A node no longer waits for its answer.
+    /// A node sends a lease request.
+    SendRequest(LeaseMessage),
+    /// A node abandons its pending request.
     GiveUp(u8),
-    /// A node forgets everything.
+    /// A node crashes and loses its state.
     Crash(u8),
-    /// A message comes. `again`: and will once more. A store grants so many tokens.
+    /// A message arrives.
     Deliver {
-        /// What comes.
-        message: Message,
-        /// Whether it stays in flight as well.
+        /// The message.
+        message: LeaseMessage,
+        /// True if a duplicate stays in flight.
         again: bool,
-        /// What the store holds of what is wanted.
+        /// The number of tokens that the store grants.
         granted: u8,
     },
     /// A message is lost.
-    Lose(Message),
-    /// From here on the store's writes reach no replica.
+    Lose(LeaseMessage),
+    /// Replication stops: later writes of the store reach no replica.
     Detach,
-    /// The store goes back to what its replica knows.
+    /// The store fails over to its replica.
     Fail,
-    /// The store's clock goes on by a tick, and time does not.
-    Leap,
+    /// The store's clock jumps forward by a tick.
+    ClockJump,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for UsageReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, spent, closed } = self;
-        write!(f, ", hold {id}: {spent} spent{}", if *closed { " and closed" } else { "" })
+        write!(f, ", lease {id}: {spent} spent{}", if *closed { " and closed" } else { "" })
     }
 }
 
-impl fmt::Display for Message {
+impl fmt::Display for LeaseMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Question { node, id, cost, want, reports } => {
-                write!(f, "question of node {node} (cost {cost}, hold {id} of up to {want}")?;
+            Self::Request { node, id, cost, requested, reports } => {
+                write!(f, "request of node {node} (cost {cost}, lease {id} of up to {requested}")?;
                 for report in reports.iter().filter(|report| report.id > 0) {
                     report.fmt(f)?;
                 }
                 f.write_str(")")
             }
-            Self::Answer { node, id, amount, life } => {
-                write!(f, "answer to node {node} (hold {id} of {amount} for {life} ticks)")
+            Self::Grant { node, id, amount, ttl } => {
+                write!(f, "grant to node {node} (lease {id} of {amount} for {ttl} ticks)")
             }
         }
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for ModelStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tick(ticks) if ticks.iter().all(|ticks| *ticks == 1) => f.write_str("a tick"),
             Self::Tick(ticks) => write!(f, "a tick, on the clocks of the nodes {ticks:?}"),
-            Self::Spend(node) => write!(f, "node {node} admits one from what it holds"),
-            Self::Ask(message) => write!(f, "sent: {message}"),
-            Self::GiveUp(node) => write!(f, "node {node} waits no longer"),
+            Self::Spend(node) => write!(f, "node {node} spends a leased token"),
+            Self::SendRequest(message) => write!(f, "sent: {message}"),
+            Self::GiveUp(node) => write!(f, "node {node} abandons its request"),
             Self::Crash(node) => write!(f, "node {node} crashes"),
             Self::Deliver { message, again, granted } => {
-                write!(f, "comes: {message}")?;
-                if matches!(message, Message::Question { .. }) {
-                    write!(f, ", {granted} held")?;
+                write!(f, "delivered: {message}")?;
+                if matches!(message, LeaseMessage::Request { .. }) {
+                    write!(f, ", {granted} granted")?;
                 }
-                f.write_str(if *again { ", and stays in flight" } else { "" })
+                f.write_str(if *again { ", a duplicate stays in flight" } else { "" })
             }
             Self::Lose(message) => write!(f, "lost: {message}"),
-            Self::Detach => f.write_str("the replica hears no more"),
+            Self::Detach => f.write_str("replication stops"),
             Self::Fail => f.write_str("the store fails over to its replica"),
-            Self::Leap => f.write_str("the store's clock is a tick ahead"),
+            Self::ClockJump => f.write_str("the store's clock jumps forward by a tick"),
         }
     }
 }

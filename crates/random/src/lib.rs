@@ -42,7 +42,7 @@ impl SeededRng {
     }
 }
 
-/// A population whose busiest member occurs twice as often as the second, three times as often as the third, and so on.
+/// A population in which the busiest member occurs twice as often as the second, three times as often as the third, and so on.
 #[derive(Clone, Debug)]
 pub struct ZipfDistribution {
     members: f64,
@@ -51,7 +51,7 @@ pub struct ZipfDistribution {
 }
 
 impl ZipfDistribution {
-    /// Creates a population of so many members, one at least.
+    /// Creates a population of this many members, at least one.
     #[must_use]
     pub fn new(members: u64) -> Self {
         let members = members.max(1) as f64;

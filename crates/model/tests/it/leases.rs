@@ -1,90 +1,90 @@
-//! What small fleets promise, in every state that they can get into.
+//! Invariants of the lease protocol in every reachable state of small fleets.
 
-use tidegate_model::{explore, sound};
+use tidegate_model::{explore, sound_scenarios};
 
-/// Explores a fleet, all of it. It admits no more than its limit and what its store lost; its store
-/// promises no more than there is; from wherever it got to, all tokens can be had again after a
-/// while; and somewhere on the way all were admitted at once.
-fn keeps_every_promise(name: &str) {
-    let scenario = sound(false).into_iter().find(|scenario| scenario.name == name).unwrap();
+/// Explores all states of a fleet. It admits at most its limit and the tokens that its store lost; used and leased
+/// tokens in the store never exceed the limit; the whole limit becomes available again; and some state admits it at once.
+fn assert_invariants(name: &str) {
+    let scenario =
+        sound_scenarios(false).into_iter().find(|scenario| scenario.name == name).unwrap();
     let explored = explore(&scenario.fleet, usize::MAX);
     println!("{name}: {explored}");
-    assert!(explored.broken.is_none());
-    assert!(explored.whole && explored.wanted);
+    assert!(explored.violation.is_none());
+    assert!(explored.complete && explored.reaches_goal);
 }
 
 #[test]
-fn a_bucket_keeps_its_bound_through_crashes_and_messages_that_are_late_lost_or_doubled() {
-    keeps_every_promise("bucket: doubled messages, crashes");
+fn bucket_bound_holds_with_crashes_and_late_lost_or_duplicated_messages() {
+    assert_invariants("bucket: doubled messages, crashes");
 }
 
 #[test]
-fn a_bucket_keeps_its_bound_when_some_ask_for_every_request() {
-    keeps_every_promise("bucket: doubled messages, costs");
+fn bucket_bound_holds_with_requests_that_the_store_decides() {
+    assert_invariants("bucket: doubled messages, costs");
 }
 
 #[test]
-fn a_bucket_keeps_its_bound_while_clocks_drift_within_the_margin() {
-    keeps_every_promise("bucket: drifting clocks");
+fn bucket_bound_holds_with_clock_drift_within_the_margin() {
+    assert_invariants("bucket: drifting clocks");
 }
 
 #[test]
-fn a_store_that_loses_writes_costs_a_bucket_no_more_than_they_said() {
-    keeps_every_promise("bucket: lost writes");
+fn bucket_exceeds_its_bound_by_at_most_the_lost_writes() {
+    assert_invariants("bucket: lost writes");
 }
 
 #[test]
-fn a_fixed_window_keeps_its_bound_through_crashes_and_messages_that_are_late_lost_or_doubled() {
-    keeps_every_promise("fixed window: doubled messages, crashes");
+fn fixed_window_bound_holds_with_crashes_and_late_lost_or_duplicated_messages() {
+    assert_invariants("fixed window: doubled messages, crashes");
 }
 
 #[test]
-fn a_fixed_window_keeps_its_bound_while_clocks_drift_within_the_margin() {
-    keeps_every_promise("fixed window: drifting clocks");
+fn fixed_window_bound_holds_with_clock_drift_within_the_margin() {
+    assert_invariants("fixed window: drifting clocks");
 }
 
 #[test]
-fn a_store_that_loses_writes_costs_a_fixed_window_no_more_than_they_said() {
-    keeps_every_promise("fixed window: lost writes");
+fn fixed_window_exceeds_its_bound_by_at_most_the_lost_writes() {
+    assert_invariants("fixed window: lost writes");
 }
 
 #[test]
-fn a_sliding_window_keeps_its_bound_through_crashes_and_messages_that_are_late_lost_or_doubled() {
-    keeps_every_promise("sliding window: doubled messages, crashes");
+fn sliding_window_bound_holds_with_crashes_and_late_lost_or_duplicated_messages() {
+    assert_invariants("sliding window: doubled messages, crashes");
 }
 
 #[test]
-fn a_sliding_window_keeps_its_bound_while_clocks_drift_within_the_margin() {
-    keeps_every_promise("sliding window: drifting clocks");
+fn sliding_window_bound_holds_with_clock_drift_within_the_margin() {
+    assert_invariants("sliding window: drifting clocks");
 }
 
 #[test]
-fn a_store_that_loses_writes_costs_a_sliding_window_no_more_than_they_said() {
-    keeps_every_promise("sliding window: lost writes");
+fn sliding_window_exceeds_its_bound_by_at_most_the_lost_writes() {
+    assert_invariants("sliding window: lost writes");
 }
 
 #[test]
-fn a_bucket_keeps_its_bound_while_its_keys_expire() {
-    keeps_every_promise("bucket: keys that expire");
+fn bucket_bound_holds_with_expiring_keys() {
+    assert_invariants("bucket: keys that expire");
 }
 
 #[test]
-fn a_fixed_window_keeps_its_bound_while_its_keys_expire() {
-    keeps_every_promise("fixed window: keys that expire");
+fn fixed_window_bound_holds_with_expiring_keys() {
+    assert_invariants("fixed window: keys that expire");
 }
 
 #[test]
-fn a_sliding_window_keeps_its_bound_while_its_keys_expire() {
-    keeps_every_promise("sliding window: keys that expire");
+fn sliding_window_bound_holds_with_expiring_keys() {
+    assert_invariants("sliding window: keys that expire");
 }
 
-/// What shows that the others could fail.
+/// Shows that the other tests are able to fail.
 #[test]
-fn a_rule_that_is_not_kept_is_found_out_by_a_trace_that_admits_too_much() {
-    for scenario in tidegate_model::flawed() {
+fn every_protocol_flaw_is_found_by_a_trace_that_admits_too_much() {
+    for scenario in tidegate_model::flawed_scenarios() {
         let explored = explore(&scenario.fleet, usize::MAX);
         println!("{}: {explored}", scenario.name);
-        let (promise, _) = explored.broken.expect(scenario.name);
-        assert_eq!(promise, "admitted never exceeds the bound", "{}", scenario.name);
+        let (invariant, _) = explored.violation.expect(scenario.name);
+        assert_eq!(invariant, "admitted never exceeds the bound", "{}", scenario.name);
     }
 }

@@ -1,5 +1,5 @@
-//! The lease model, explored, and what ships, simulated.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+//! Exploration of the lease model, and simulation of the production code.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 #![allow(clippy::print_stdout, reason = "a run with --nocapture shows how much was explored")]
 
 mod leases;

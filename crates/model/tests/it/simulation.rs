@@ -1,33 +1,36 @@
-//! The code that ships, driven through networks that seeds decide.
+//! The production code on simulated networks, each determined by a seed.
 //!
-//! `TIDEGATE_SEED=17 cargo test -p tidegate-model --test it simulation -- --nocapture` runs one of them and
-//! prints what happens in it, for each test: those of nodes that lease, and those of nodes that sync.
+//! `TIDEGATE_SEED=17 cargo test -p tidegate-model --test it simulation -- --nocapture` runs one seed and
+//! prints its trace, for each test: with leases, and with syncs.
 
+mod admissions;
 mod adversary;
-mod chance;
+mod fault_rates;
 mod fleet;
 mod keys;
+mod rng;
 mod synced;
-mod truth;
-mod weather;
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::ops::Range;
 
+use admissions::{excess, peaks, printed};
 use adversary::Adversary;
-use chance::Chance;
 use fleet::Fleet;
 use keys::KeyTtl;
+use rng::SimulationRng;
 use tidegate_core::Algorithm;
-use truth::{excess, peaks, printed};
 
-#[allow(clippy::disallowed_methods, reason = "a soak says how long it is, and who looks which one")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a soak sets the number of cases, a developer the seed"
+)]
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|number| number.parse().ok())
 }
 
-/// Seeds that no run used before: `make test-all` and `make soak` ask for more of them.
+/// Returns random seeds; `make test-all` and `make soak` set a larger number.
 fn fresh_seeds() -> Range<u64> {
     let first = RandomState::new().hash_one(0) >> 8;
     let seeds = first..first + number("TIDEGATE_CASES").unwrap_or(400);
@@ -35,17 +38,17 @@ fn fresh_seeds() -> Range<u64> {
     seeds
 }
 
-/// What went beyond the bound in the fleet of a seed, and how much was admitted from holds and in all.
+/// Returns the excess over the bound in the fleet of a seed, and the tokens admitted from leases and in total.
 fn run(seed: u64, drift: u64, ttl: KeyTtl) -> (Option<String>, u64, u64) {
     let mut fleet = Fleet::new(seed, drift, ttl, false);
     let admitted = fleet.run();
     let excess =
         excess(&fleet.limit, 0, &admitted).map(|one| format!("{one:?} of {:?}", fleet.limit));
-    (excess, fleet.from_holds, admitted.iter().map(|one| one.cost).sum())
+    (excess, fleet.from_leases, admitted.iter().map(|one| one.cost).sum())
 }
 
 #[test]
-fn what_is_admitted_stays_within_the_bound_over_every_span() {
+fn leased_admissions_stay_within_the_bound_over_every_span() {
     if let Some(seed) = number("TIDEGATE_SEED") {
         let mut fleet = Fleet::new(seed, 100, KeyTtl::Settled, true);
         let admitted = fleet.run();
@@ -55,22 +58,22 @@ fn what_is_admitted_stays_within_the_bound_over_every_span() {
     }
     let (mut ahead, mut total) = (0, 0);
     for seed in fresh_seeds() {
-        let (excess, from_holds, admitted) = run(seed, 100, KeyTtl::Settled);
+        let (excess, from_leases, admitted) = run(seed, 100, KeyTtl::Settled);
         assert!(excess.is_none(), "TIDEGATE_SEED={seed}: {}", excess.unwrap());
-        (ahead, total) = (ahead + from_holds, total + admitted);
+        (ahead, total) = (ahead + from_leases, total + admitted);
     }
-    println!("{ahead} of {total} tokens were admitted from holds");
-    assert!(ahead > total / 5, "{ahead} of {total} tokens were admitted from holds");
+    println!("{ahead} of {total} tokens were admitted from leases");
+    assert!(ahead > total / 5, "{ahead} of {total} tokens were admitted from leases");
 }
 
-/// What shows that the other could fail.
+/// Shows that the other test is able to fail.
 #[test]
-fn clocks_that_run_apart_further_than_the_margin_covers_are_found_out() {
+fn clock_drift_beyond_the_margin_exceeds_the_bound() {
     assert!((0..2_000).any(|seed| run(seed, 5, KeyTtl::Settled).0.is_some()));
 }
 
 #[test]
-fn keys_that_expire_before_the_client_is_settled_are_found_out() {
+fn keys_that_expire_too_early_exceed_the_bound() {
     for ttl in [KeyTtl::LeaseEnd, KeyTtl::Unrenewed] {
         let found = (0..20_000).find(|seed| run(*seed, 100, ttl).0.is_some());
         println!("{ttl:?}: seed {found:?}");
@@ -78,8 +81,8 @@ fn keys_that_expire_before_the_client_is_settled_are_found_out() {
     }
 }
 
-/// The first excess over N times `max_ahead` in the synced fleet of a seed; whether it went beyond the limit at all, and
-/// how much was admitted without asking and in all.
+/// Returns the first excess over N times `max_ahead` in the synced fleet of a seed; whether it exceeded the limit at all, and
+/// the tokens admitted without the store and in total.
 fn run_synced(seed: u64) -> (Option<String>, bool, u64, u64) {
     let mut fleet = synced::Fleet::new(seed, false);
     let admitted = fleet.run();
@@ -89,7 +92,7 @@ fn run_synced(seed: u64) -> (Option<String>, bool, u64, u64) {
     (over, exceeds, fleet.alone, admitted.iter().map(|one| one.cost).sum())
 }
 
-fn excess_of(fleet: &synced::Fleet, admitted: &[truth::Admitted]) -> Option<String> {
+fn excess_of(fleet: &synced::Fleet, admitted: &[admissions::Admission]) -> Option<String> {
     for (period, beyond) in fleet.periods(admitted) {
         if let Some(one) = excess(&fleet.limit, beyond, period) {
             return Some(format!("{one:?} of {:?} and {beyond}", fleet.limit));
@@ -106,7 +109,7 @@ fn excess_of(fleet: &synced::Fleet, admitted: &[truth::Admitted]) -> Option<Stri
 }
 
 #[test]
-fn nodes_that_sync_exceed_the_bound_by_max_ahead_each_at_the_most() {
+fn synced_nodes_exceed_the_bound_by_at_most_max_ahead_each() {
     if let Some(seed) = number("TIDEGATE_SEED") {
         let mut fleet = synced::Fleet::new(seed, true);
         let admitted = fleet.run();
@@ -121,8 +124,10 @@ fn nodes_that_sync_exceed_the_bound_by_max_ahead_each_at_the_most() {
         assert!(over.is_none(), "TIDEGATE_SEED={seed}: {}", over.unwrap());
         (alone, total, beyond) = (alone + ahead, total + admitted, beyond + u64::from(exceeds));
     }
-    println!("{alone} of {total} tokens were admitted without asking, {beyond} fleets went beyond");
-    // Otherwise there would be nothing to keep to.
+    println!(
+        "{alone} of {total} tokens were admitted without the store, {beyond} fleets exceeded the limit"
+    );
+    // Otherwise the test would prove nothing.
     assert!(alone > total / 5 && beyond > 0, "{alone} of {total}, {beyond} beyond");
 }
 
@@ -132,11 +137,11 @@ fn printed_bound_of_synced_holds_against_an_adversary_and_is_reached() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow] {
         let mut reached = 0;
         for seed in 0..500 {
-            let mut chance = Chance::new(seed);
-            let adversary = Adversary::new(&mut chance, algorithm);
+            let mut rng = SimulationRng::new(seed);
+            let adversary = Adversary::new(&mut rng, algorithm);
             let limit = adversary.limit.clone();
             let (most, aligned) = printed(adversary.accuracy(), &limit, adversary.nodes());
-            let admitted = adversary.run(&mut chance);
+            let admitted = adversary.run(&mut rng);
             let (any, in_window) = peaks(limit.quota().window().as_micros(), &admitted);
             assert!(any <= most, "{limit:?}, seed {seed}: {any}, printed {most}");
             assert!(aligned.is_none_or(|aligned| in_window <= aligned), "{limit:?}, seed {seed}");

@@ -1,4 +1,4 @@
-//! Traffic that goes for the bound that `validate` prints for `synced`, at the edges of windows.
+//! Adversarial traffic at the edges of windows, against the bound that `validate` prints for `synced`.
 
 use tidegate_core::{
     Algorithm, LeaseGrant, LeaseId, LeaseRequest, LeaseSet, Limit, Quota, Span, State, Timestamp,
@@ -6,11 +6,11 @@ use tidegate_core::{
 use tidegate_limiter::coordination::sync::{ClientView, SyncDecision, exact_request};
 use tidegate_rules::{Accuracy, MaxAhead, SyncSettings};
 
-use super::chance::Chance;
-use super::truth::Admitted;
+use super::admissions::Admission;
+use super::rng::SimulationRng;
 
-/// Some time in 2026, on no round boundary.
-const START: u64 = 1_780_000_000_123_457;
+/// Start of the simulated time: in 2026, on no round boundary.
+const START_MICROS: u64 = 1_780_000_000_123_457;
 
 /// Nodes and a store without network, all on one clock.
 pub(crate) struct Adversary {
@@ -21,24 +21,24 @@ pub(crate) struct Adversary {
     views: Vec<ClientView>,
     questions: u32,
     now: u64,
-    admitted: Vec<Admitted>,
+    admitted: Vec<Admission>,
 }
 
 impl Adversary {
-    pub(crate) fn new(chance: &mut Chance, algorithm: Algorithm) -> Self {
-        let window = Span::from_micros(chance.spread(50_000, 5_000_000));
-        let amount = chance.spread(1, 300);
+    pub(crate) fn new(rng: &mut SimulationRng, algorithm: Algorithm) -> Self {
+        let window = Span::from_micros(rng.spread(50_000, 5_000_000));
+        let amount = rng.spread(1, 300);
         let limit = Limit::new(algorithm, Quota::per(amount, window)).unwrap();
-        let max_ahead = MaxAhead::Tokens(chance.spread(1, amount));
+        let max_ahead = MaxAhead::Tokens(rng.spread(1, amount));
         let mut views = Vec::new();
-        views.resize_with(usize::try_from(chance.spread(1, 4)).unwrap(), ClientView::default);
+        views.resize_with(usize::try_from(rng.spread(1, 4)).unwrap(), ClientView::default);
         Self {
             state: limit.fresh(),
             leases: LeaseSet::default(),
             synced: SyncSettings { max_ahead, ..SyncSettings::default() },
             views,
             questions: 0,
-            now: START,
+            now: START_MICROS,
             admitted: Vec::new(),
             limit,
         }
@@ -52,12 +52,12 @@ impl Adversary {
         u64::try_from(self.views.len()).unwrap()
     }
 
-    /// Attacks in the last instant of a window and in the first of the next one, then wherever chance has it.
-    pub(crate) fn run(mut self, chance: &mut Chance) -> Vec<Admitted> {
+    /// Attacks in the last instant of a window and in the first of the next one, then at random instants.
+    pub(crate) fn run(mut self, rng: &mut SimulationRng) -> Vec<Admission> {
         let window = self.limit.quota().window().as_micros();
-        let edge = (START / window + 1) * window;
+        let edge = (START_MICROS / window + 1) * window;
         let mut instants = vec![edge - 1, edge];
-        let others = (0..chance.below(20)).map(|_| edge + chance.spread(1, 4 * window));
+        let others = (0..rng.below(20)).map(|_| edge + rng.spread(1, 4 * window));
         instants.extend(others);
         instants.sort_unstable();
         for now in instants {
@@ -67,8 +67,8 @@ impl Adversary {
         self.admitted
     }
 
-    /// Every node reports and sees the same state. Then one charges all that is left in the store, and before its
-    /// answer arrives every node admits what it can on what it saw.
+    /// Lets every node report and read the same state. Then one node charges all free tokens in the store, and before
+    /// its reply arrives every node admits as much as its view allows.
     fn attack(&mut self) {
         for node in (0..self.views.len()).chain(0..self.views.len()) {
             self.sync(node);
@@ -78,7 +78,7 @@ impl Adversary {
         if left > 0 {
             let id = self.next_id(0);
             let granted = self.decide(&exact_request(id, self.synced.every, left));
-            assert!(granted.outcome.is_allowed(), "what remains can be charged");
+            assert!(granted.outcome.is_allowed(), "all free tokens can be charged");
             self.admit(left);
         }
         for node in 0..self.views.len() {
@@ -92,17 +92,17 @@ impl Adversary {
 
     fn sync(&mut self, node: usize) {
         let (at, id) = (Timestamp::from_micros(self.now), self.next_id(node));
-        let ask = self.views[node].request(at, id, self.synced.every, 0);
-        let granted = self.decide(&ask);
+        let request = self.views[node].request(at, id, self.synced.every, 0);
+        let granted = self.decide(&request);
         self.views[node].on_reply(at, id, &self.limit, granted.snapshot);
     }
 
-    fn decide(&mut self, ask: &LeaseRequest) -> LeaseGrant {
+    fn decide(&mut self, request: &LeaseRequest) -> LeaseGrant {
         self.limit.apply_lease_request(
             &mut self.state,
             &mut self.leases,
             Timestamp::from_micros(self.now),
-            ask,
+            request,
         )
     }
 
@@ -112,6 +112,6 @@ impl Adversary {
     }
 
     fn admit(&mut self, cost: u64) {
-        self.admitted.push(Admitted { at: self.now, cost });
+        self.admitted.push(Admission { at: self.now, cost });
     }
 }

@@ -1,75 +1,77 @@
-//! A store and its nodes as they ship, on a network and under a weather that a seed decides.
+//! A store and leasing nodes with the production code, on a network with faults determined by a seed.
 
 use std::collections::BTreeMap;
 
 use tidegate_core::{Algorithm, LeaseGrant, LeaseId, LeaseRequest, Limit, Quota, Span, Timestamp};
 use tidegate_limiter::coordination::lease::{ClientLeases, LeaseDebit, LeaseDecision};
 
-use super::chance::Chance;
+use super::admissions::Admission;
+use super::fault_rates::FaultRates;
 use super::keys::{ClientKeys, KeyTtl};
-use super::truth::Admitted;
-use super::weather::Weather;
+use super::rng::SimulationRng;
 
-/// Some time in 2026, on no round boundary.
-const START: u64 = 1_780_000_000_123_457;
-/// So long is looked at.
-const LENGTH: u64 = 9_000_000;
-const SWEEP: u64 = 250_000;
+/// Start of the simulated time: in 2026, on no round boundary.
+const START_MICROS: u64 = 1_780_000_000_123_457;
+/// Length of a simulation.
+const LENGTH_MICROS: u64 = 9_000_000;
+const SWEEP_INTERVAL_MICROS: u64 = 250_000;
 
 enum Event {
-    /// A request, or as many as there are tokens.
+    /// A check, or as many checks as there are leased tokens.
     Check {
         burst: bool,
     },
-    Question {
-        ask: LeaseRequest,
+    Request {
+        request: LeaseRequest,
         sent: u64,
     },
-    Answer {
+    Grant {
         number: u32,
         granted: LeaseGrant,
     },
-    /// Nobody waits for an answer any longer.
+    /// A pending request times out.
     Deadline {
         number: u32,
     },
-    /// A request that took tokens was denied elsewhere.
-    PutBack {
+    /// An admitted request was denied by another rule.
+    RollBack {
         admission: usize,
         slice: LeaseDebit,
     },
-    /// Somebody without leases takes all that is free.
+    /// A client of the store without leases takes all free tokens.
     Drain,
     Sweep,
     Crash,
     Pause,
-    /// No node does anything for a while, and then somebody takes all that is free.
-    Lull,
+    /// All nodes pause; then all free tokens are taken.
+    FleetPause,
 }
 
 #[derive(Default)]
 struct Node {
-    tab: ClientLeases,
-    /// What it calls itself; another after a crash.
+    leases: ClientLeases,
+    /// Its id in leases; a new one after a crash.
     name: u64,
     numbers: u32,
-    asking: Option<u32>,
+    pending: Option<u32>,
     waiting: u64,
-    /// It does nothing before.
+    /// End of its pause.
     asleep: u64,
-    /// Its clock goes on by the first in the second.
+    /// The rate of its clock, as a fraction.
     rate: (u64, u64),
-    /// So many requests at once, each so many microseconds, about.
+    /// Requests at once, and the mean interval in microseconds.
     cluster: u64,
     every: u64,
 }
 
 impl Node {
     fn clock(&self, now: u64) -> Timestamp {
-        Timestamp::from_micros(START / 2 + self.name + (now - START) * self.rate.0 / self.rate.1)
+        Timestamp::from_micros(
+            START_MICROS / 2 + self.name + (now - START_MICROS) * self.rate.0 / self.rate.1,
+        )
     }
 
-    /// How long its clock takes for a span, a little less.
+    /// Returns the real time of a span on its clock, rounded down.
     fn real(&self, span: u64) -> u64 {
         (span * self.rate.1 / self.rate.0).saturating_sub(2)
     }
@@ -77,103 +79,103 @@ impl Node {
 
 /// A fleet with one client.
 pub(crate) struct Fleet {
-    chance: Chance,
-    weather: Weather,
+    rng: SimulationRng,
+    fault_rates: FaultRates,
     pub(crate) limit: Limit,
     keys: ClientKeys,
     nodes: Vec<Node>,
     now: u64,
     queue: BTreeMap<(u64, u64), (usize, u64, Event)>,
     queued: u64,
-    admitted: Vec<Option<Admitted>>,
-    /// How many tokens were admitted without a question.
-    pub(crate) from_holds: u64,
+    admitted: Vec<Option<Admission>>,
+    /// Tokens that were admitted without a request to the store.
+    pub(crate) from_leases: u64,
     trace: Option<Vec<String>>,
 }
 
 impl Fleet {
-    /// The fleet of a seed. Clocks run apart by one part in `drift`; the store's keys live for `ttl`.
+    /// Creates the fleet of a seed. Clocks differ by one part in `drift`; `ttl` sets the time to live of keys.
     pub(crate) fn new(seed: u64, drift: u64, ttl: KeyTtl, traced: bool) -> Self {
-        let mut chance = Chance::new(seed);
+        let mut rng = SimulationRng::new(seed);
         let algorithms = [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow];
-        let algorithm = chance.pick(&algorithms);
-        let window = Span::from_micros(chance.spread(50_000, 5_000_000));
-        let mut quota = Quota::per(chance.spread(1, 300), window);
-        if algorithm == Algorithm::TokenBucket && chance.percent(50) {
-            quota = quota.burst(chance.spread(1, 300));
+        let algorithm = rng.pick(&algorithms);
+        let window = Span::from_micros(rng.spread(50_000, 5_000_000));
+        let mut quota = Quota::per(rng.spread(1, 300), window);
+        if algorithm == Algorithm::TokenBucket && rng.percent(50) {
+            quota = quota.burst(rng.spread(1, 300));
         }
         let limit = Limit::new(algorithm, quota).unwrap();
-        let weather = Weather::new(&mut chance);
+        let fault_rates = FaultRates::new(&mut rng);
         let mut fleet = Self {
             keys: ClientKeys::new(&limit, ttl),
-            now: START,
+            now: START_MICROS,
             queue: BTreeMap::new(),
             queued: 0,
             admitted: Vec::new(),
-            from_holds: 0,
+            from_leases: 0,
             trace: traced.then(Vec::new),
             nodes: Vec::new(),
-            chance,
-            weather,
+            rng,
+            fault_rates,
             limit,
         };
-        fleet.note(|fleet| format!("{:?}", fleet.limit));
+        fleet.log(|fleet| format!("{:?}", fleet.limit));
         let fair = window.as_micros() / quota.amount();
-        for at in 0..fleet.chance.spread(1, 4) {
-            let rate = fleet.chance.pick(&[(drift, drift + 1), (1, 1), (drift + 1, drift)]);
-            let cluster = fleet.chance.pick(&[1, 1, 10, 100]);
-            let every = (cluster * fleet.chance.spread(fair / 4, fair * 4)).clamp(400, 1_000_000);
+        for at in 0..fleet.rng.spread(1, 4) {
+            let rate = fleet.rng.pick(&[(drift, drift + 1), (1, 1), (drift + 1, drift)]);
+            let cluster = fleet.rng.pick(&[1, 1, 10, 100]);
+            let every = (cluster * fleet.rng.spread(fair / 4, fair * 4)).clamp(400, 1_000_000);
             fleet.nodes.push(Node { name: at + 1, rate, cluster, every, ..Node::default() });
             let at = usize::try_from(at).unwrap();
             fleet.queue(at, 0, Event::Check { burst: false });
-            fleet.queue(at, SWEEP, Event::Sweep);
+            fleet.queue(at, SWEEP_INTERVAL_MICROS, Event::Sweep);
             for event in [Event::Crash, Event::Pause] {
-                if fleet.chance.percent(5 * fleet.weather.bad) {
-                    let after = fleet.chance.below(LENGTH);
+                if fleet.rng.percent(5 * fleet.fault_rates.bad) {
+                    let after = fleet.rng.below(LENGTH_MICROS);
                     fleet.queue(at, after, event);
                 }
             }
         }
-        if fleet.chance.percent(fleet.weather.lulls) {
-            let after = fleet.chance.below(LENGTH / 2);
-            fleet.queue(0, after, Event::Lull);
+        if fleet.rng.percent(fleet.fault_rates.fleet_pauses) {
+            let after = fleet.rng.below(LENGTH_MICROS / 2);
+            fleet.queue(0, after, Event::FleetPause);
         }
         fleet
     }
 
-    /// Lets everything happen, and returns what was admitted, in order.
-    pub(crate) fn run(&mut self) -> Vec<Admitted> {
+    /// Processes all events, and returns the admissions in order.
+    pub(crate) fn run(&mut self) -> Vec<Admission> {
         while let Some(((at, _), (node, name, event))) = self.queue.pop_first() {
             self.now = at;
-            if at - START > LENGTH {
+            if at - START_MICROS > LENGTH_MICROS {
                 break;
             }
-            if let Event::Question { ask, sent } = event {
-                self.decide(node, name, &ask, sent);
+            if let Event::Request { request, sent } = event {
+                self.decide(node, name, &request, sent);
             } else if let Event::Drain = event {
                 self.drain();
-            } else if let Event::Lull = event {
-                self.lull();
+            } else if let Event::FleetPause = event {
+                self.pause_fleet();
             } else if self.nodes[node].asleep > at {
                 let later = self.nodes[node].asleep - at;
                 self.queue_for(node, name, later, event);
             } else if name == self.nodes[node].name
                 || matches!(event, Event::Check { .. } | Event::Sweep)
             {
-                self.happen(node, event);
+                self.process(node, event);
             }
         }
         self.admitted.iter().flatten().copied().collect()
     }
 
-    /// What happened, if that was asked for.
+    /// Returns the trace, if it was enabled.
     pub(crate) fn trace(&self) -> &[String] {
         self.trace.as_deref().unwrap_or_default()
     }
 
-    fn note(&mut self, what: impl Fn(&Self) -> String) {
+    fn log(&mut self, what: impl Fn(&Self) -> String) {
         if self.trace.is_some() {
-            let line = format!("{:>9}  {}", self.now - START, what(self));
+            let line = format!("{:>9}  {}", self.now - START_MICROS, what(self));
             self.trace.iter_mut().for_each(|trace| trace.push(line.clone()));
         }
     }
@@ -188,102 +190,102 @@ impl Fleet {
     }
 
     fn admit(&mut self, cost: u64) {
-        self.admitted.push(Some(Admitted { at: self.now, cost }));
+        self.admitted.push(Some(Admission { at: self.now, cost }));
     }
 
-    fn happen(&mut self, node: usize, event: Event) {
+    fn process(&mut self, node: usize, event: Event) {
         let at = self.nodes[node].clock(self.now);
         match event {
             Event::Check { burst: true } => while self.check(node, 1) {},
             Event::Check { burst: false } => {
                 for _ in 0..self.nodes[node].cluster {
-                    let costly = self.chance.percent(self.weather.costly);
+                    let costly = self.rng.percent(self.fault_rates.costly);
                     let most = 1 + self.limit.capacity() / 3;
-                    let cost = if costly { self.chance.spread(1, most) } else { 1 };
+                    let cost = if costly { self.rng.spread(1, most) } else { 1 };
                     self.check(node, cost);
                 }
-                let quiet = self.chance.percent(self.weather.quiet);
+                let quiet = self.rng.percent(self.fault_rates.quiet);
                 let most = if quiet { 3_000_000 } else { 2 * self.nodes[node].every };
-                let after = self.chance.below(most);
+                let after = self.rng.below(most);
                 self.queue(node, after, Event::Check { burst: false });
             }
-            Event::Answer { number, granted } if self.nodes[node].asking == Some(number) => {
-                self.note(|_| format!("node {node}: answer {number}: {granted:?}"));
-                self.nodes[node].asking = None;
+            Event::Grant { number, granted } if self.nodes[node].pending == Some(number) => {
+                self.log(|_| format!("node {node}: grant {number}: {granted:?}"));
+                self.nodes[node].pending = None;
                 let id = LeaseId { node: self.nodes[node].name, number };
-                self.nodes[node].tab.on_grant(id, &self.limit, &granted);
+                self.nodes[node].leases.on_grant(id, &self.limit, &granted);
             }
-            Event::Deadline { number } if self.nodes[node].asking == Some(number) => {
-                self.note(|_| format!("node {node}: no answer {number}"));
-                self.nodes[node].asking = None;
+            Event::Deadline { number } if self.nodes[node].pending == Some(number) => {
+                self.log(|_| format!("node {node}: no reply to {number}"));
+                self.nodes[node].pending = None;
                 let id = LeaseId { node: self.nodes[node].name, number };
-                self.nodes[node].tab.on_failure(id);
+                self.nodes[node].leases.on_failure(id);
             }
-            Event::Answer { .. }
+            Event::Grant { .. }
             | Event::Deadline { .. }
-            | Event::Question { .. }
-            | Event::Lull
+            | Event::Request { .. }
+            | Event::FleetPause
             | Event::Drain => {}
-            Event::PutBack { admission, slice } => {
+            Event::RollBack { admission, slice } => {
                 let cost = self.admitted[admission].take().map_or(0, |admitted| admitted.cost);
-                self.note(|_| format!("node {node}: {cost} put back"));
-                self.nodes[node].tab.roll_back(at, &slice);
+                self.log(|_| format!("node {node}: {cost} rolled back"));
+                self.nodes[node].leases.roll_back(at, &slice);
             }
             Event::Sweep => {
                 let id = self.next_id(node);
-                let (tab, share) = (&mut self.nodes[node].tab, self.weather.share);
-                let closing = match tab.is_idle(at) {
-                    _ if !self.weather.sweeps => None,
-                    true => tab.release(at, id, share),
-                    false => tab.renew(at, id, share),
+                let (leases, share) = (&mut self.nodes[node].leases, self.fault_rates.share);
+                let closing = match leases.is_idle(at) {
+                    _ if !self.fault_rates.sweeps => None,
+                    true => leases.release(at, id, share),
+                    false => leases.renew(at, id, share),
                 };
-                if let Some(ask) = closing {
-                    self.send(node, ask);
+                if let Some(request) = closing {
+                    self.send(node, request);
                 }
-                self.queue(node, SWEEP, Event::Sweep);
+                self.queue(node, SWEEP_INTERVAL_MICROS, Event::Sweep);
             }
             Event::Crash => {
-                self.note(|_| format!("node {node}: crashes"));
+                self.log(|_| format!("node {node}: crashes"));
                 let Node { name, rate, cluster, every, .. } = self.nodes[node];
                 self.nodes[node] =
                     Node { name: name + 1_000, rate, cluster, every, ..Node::default() };
             }
             Event::Pause => {
-                self.note(|_| format!("node {node}: pauses"));
-                self.nodes[node].asleep = self.now + self.chance.spread(1_000, 4_000_000);
+                self.log(|_| format!("node {node}: pauses"));
+                self.nodes[node].asleep = self.now + self.rng.spread(1_000, 4_000_000);
             }
         }
     }
 
-    /// A request. Whether it was admitted from what is held.
+    /// Checks a request. Returns whether it was admitted from a lease.
     fn check(&mut self, node: usize, cost: u64) -> bool {
         let at = self.nodes[node].clock(self.now);
-        let taken = self.nodes[node].tab.take(at, cost);
+        let taken = self.nodes[node].leases.take(at, cost);
         if let LeaseDecision::Admitted { debit: slice, .. } = taken {
-            self.note(|_| format!("node {node}: admits {cost}"));
-            self.from_holds += cost;
+            self.log(|_| format!("node {node}: admits {cost}"));
+            self.from_leases += cost;
             self.admit(cost);
-            if self.chance.percent(self.weather.put_back) {
-                let (after, admission) =
-                    (self.chance.spread(0, 3_000_000), self.admitted.len() - 1);
-                self.queue(node, after, Event::PutBack { admission, slice });
+            if self.rng.percent(self.fault_rates.rolled_back) {
+                let (after, admission) = (self.rng.spread(0, 3_000_000), self.admitted.len() - 1);
+                self.queue(node, after, Event::RollBack { admission, slice });
             }
         }
         let own = &mut self.nodes[node];
-        let ask = match (taken, own.tab.cached_denial(at, cost)) {
-            (LeaseDecision::Admitted { .. }, _) => own.tab.should_refill(at).then_some(0),
+        let request = match (taken, own.leases.cached_denial(at, cost)) {
+            (LeaseDecision::Admitted { .. }, _) => own.leases.should_refill(at).then_some(0),
             (LeaseDecision::AskStore, Some((_, again))) => again.then_some(0),
-            (LeaseDecision::AskStore, None) if own.tab.is_pending() => {
+            (LeaseDecision::AskStore, None) if own.leases.is_pending() => {
                 own.waiting += cost;
                 None
             }
             (LeaseDecision::AskStore, None) => Some(cost),
         };
-        if let Some(cost) = ask {
+        if let Some(cost) = request {
             let id = self.next_id(node);
             let waiting = std::mem::take(&mut self.nodes[node].waiting);
-            let ask = self.nodes[node].tab.request(at, cost, waiting, id, self.weather.share);
-            self.send(node, ask);
+            let request =
+                self.nodes[node].leases.request(at, cost, waiting, id, self.fault_rates.share);
+            self.send(node, request);
         }
         taken != LeaseDecision::AskStore
     }
@@ -293,31 +295,31 @@ impl Fleet {
         LeaseId { node: self.nodes[node].name, number: self.nodes[node].numbers }
     }
 
-    fn send(&mut self, node: usize, ask: LeaseRequest) {
-        self.note(|_| format!("node {node}: asks {ask:?}"));
-        let number = ask.id.number;
-        self.nodes[node].asking = Some(number);
-        self.queue(node, self.weather.deadline, Event::Deadline { number });
-        for after in self.ways() {
-            self.queue(node, after, Event::Question { ask: ask.clone(), sent: self.now });
+    fn send(&mut self, node: usize, request: LeaseRequest) {
+        self.log(|_| format!("node {node}: requests {request:?}"));
+        let number = request.id.number;
+        self.nodes[node].pending = Some(number);
+        self.queue(node, self.fault_rates.deadline, Event::Deadline { number });
+        for after in self.arrival_delays() {
+            self.queue(node, after, Event::Request { request: request.clone(), sent: self.now });
         }
     }
 
-    /// When a message that is sent now arrives, each time that it does.
-    fn ways(&mut self) -> Vec<u64> {
-        let times = match self.chance.below(100) {
-            roll if roll < self.weather.bad => 0,
-            roll if roll < 2 * self.weather.bad => 2,
+    /// Returns the delay of each arrival of a message that is sent now: none if it is lost.
+    fn arrival_delays(&mut self) -> Vec<u64> {
+        let times = match self.rng.below(100) {
+            roll if roll < self.fault_rates.bad => 0,
+            roll if roll < 2 * self.fault_rates.bad => 2,
             _ => 1,
         };
-        let slow = self.chance.percent(self.weather.bad);
-        let most = if slow { 4_000_000 } else { self.weather.delay };
-        (0..times).map(|_| self.chance.below(most)).collect()
+        let slow = self.rng.percent(self.fault_rates.bad);
+        let most = if slow { 4_000_000 } else { self.fault_rates.delay };
+        (0..times).map(|_| self.rng.below(most)).collect()
     }
 
-    fn lull(&mut self) {
-        let length = 1_000_000 + self.chance.below(4_000_000);
-        self.note(|_| format!("all nodes pause for {length}"));
+    fn pause_fleet(&mut self) {
+        let length = 1_000_000 + self.rng.below(4_000_000);
+        self.log(|_| format!("all nodes pause for {length}"));
         let until = self.now + length;
         self.nodes.iter_mut().for_each(|node| node.asleep = node.asleep.max(until));
         self.queue(0, length, Event::Drain);
@@ -327,7 +329,7 @@ impl Fleet {
         let (now, id) = (Timestamp::from_micros(self.now), LeaseId { node: 0, number: 0 });
         let reports = [].into_iter().collect();
         let unreported = [].into_iter().collect();
-        let mut ask = LeaseRequest {
+        let mut request = LeaseRequest {
             cost: 0,
             requested: 0,
             id,
@@ -336,34 +338,34 @@ impl Fleet {
             ttl: Span::ZERO,
             fleet_size: 1,
         };
-        let look = self.keys.ask(now, &ask);
-        ask.cost = look.outcome.remaining;
-        if ask.cost > 0 {
-            self.note(|_| format!("store: {} drained", ask.cost));
-            let granted = self.keys.ask(now, &ask);
-            assert!(granted.outcome.is_allowed(), "what remains can be had");
-            self.admit(ask.cost);
+        let peek = self.keys.decide(now, &request);
+        request.cost = peek.outcome.remaining;
+        if request.cost > 0 {
+            self.log(|_| format!("store: {} drained", request.cost));
+            let granted = self.keys.decide(now, &request);
+            assert!(granted.outcome.is_allowed(), "all free tokens can be charged");
+            self.admit(request.cost);
         }
     }
 
-    fn decide(&mut self, node: usize, name: u64, ask: &LeaseRequest, sent: u64) {
+    fn decide(&mut self, node: usize, name: u64, request: &LeaseRequest, sent: u64) {
         let now = Timestamp::from_micros(self.now);
-        let granted = self.keys.ask(now, ask);
-        self.note(|_| format!("store: {ask:?}: {granted:?}"));
-        if ask.cost > 0 && granted.outcome.is_allowed() {
-            self.admit(ask.cost);
+        let granted = self.keys.decide(now, request);
+        self.log(|_| format!("store: {request:?}: {granted:?}"));
+        if request.cost > 0 && granted.outcome.is_allowed() {
+            self.admit(request.cost);
         }
-        // When it is about to end, by the clock of its node, everybody wants all that there is.
+        // Just before the lease ends, by the clock of its node, all free tokens are requested.
         let end = sent + self.nodes[node].real(granted.ttl.as_micros());
-        if end > self.now && self.chance.percent(self.weather.brink) {
+        if end > self.now && self.rng.percent(self.fault_rates.brink) {
             let left = end - self.now;
-            let early = self.chance.spread(0, left);
+            let early = self.rng.spread(0, left);
             self.queue(node, left - early, Event::Drain);
             self.queue(node, left, Event::Drain);
             self.queue(node, left, Event::Check { burst: true });
         }
-        for after in self.ways() {
-            let answer = Event::Answer { number: ask.id.number, granted: granted.clone() };
+        for after in self.arrival_delays() {
+            let answer = Event::Grant { number: request.id.number, granted: granted.clone() };
             self.queue_for(node, name, after, answer);
         }
     }

@@ -1,11 +1,11 @@
-//! The two keys in which a store keeps a client, and when each of them expires.
+//! The two keys of a client in a store, and their expiry.
 
 use tidegate_core::{LeaseGrant, LeaseRequest, LeaseSet, Limit, State, Timestamp};
 
-/// How long the keys of a client with leased tokens are kept.
+/// The time to live of the keys of a client with leased tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyTtl {
-    /// Both until the client is settled: the least that a store has to do.
+    /// Both until the client is settled: the minimum that is correct.
     Settled,
     /// Flawed: the key of the leases until the last lease ends.
     LeaseEnd,
@@ -13,7 +13,7 @@ pub(crate) enum KeyTtl {
     Unrenewed,
 }
 
-/// One client in a store whose keys expire.
+/// One client in a store with expiring keys.
 pub(crate) struct ClientKeys {
     limit: Limit,
     ttl: KeyTtl,
@@ -28,8 +28,8 @@ impl ClientKeys {
         Self { limit: limit.clone(), ttl, state, leases }
     }
 
-    /// Decides an ask from what has not expired.
-    pub(crate) fn ask(&mut self, now: Timestamp, ask: &LeaseRequest) -> LeaseGrant {
+    /// Decides a request from the keys that have not expired.
+    pub(crate) fn decide(&mut self, now: Timestamp, request: &LeaseRequest) -> LeaseGrant {
         if self.state.1 <= now {
             self.state.0 = self.limit.fresh();
         }
@@ -38,7 +38,7 @@ impl ClientKeys {
         }
         let before = (self.state.0.clone(), self.leases.0.clone());
         let granted =
-            self.limit.apply_lease_request(&mut self.state.0, &mut self.leases.0, now, ask);
+            self.limit.apply_lease_request(&mut self.state.0, &mut self.leases.0, now, request);
         self.keep(before.0 != self.state.0, before.1 != self.leases.0);
         granted
     }

@@ -1,4 +1,4 @@
-//! A store and nodes that sync, as they ship, on a network that a seed decides.
+//! A store and syncing nodes with the production code, on a network determined by a seed.
 
 use std::collections::BTreeMap;
 
@@ -10,39 +10,39 @@ use tidegate_limiter::coordination::sync::{
 };
 use tidegate_rules::{Accuracy, MaxAhead, SyncInterval, SyncSettings};
 
-use super::chance::Chance;
-use super::truth::Admitted;
-use super::weather::Weather;
+use super::admissions::Admission;
+use super::fault_rates::FaultRates;
+use super::rng::SimulationRng;
 
-/// Some time in 2026, on no round boundary.
-const START: u64 = 1_780_000_000_123_457;
-/// So long is looked at.
-const LENGTH: u64 = 9_000_000;
-/// By one part in so many clocks run apart.
+/// Start of the simulated time: in 2026, on no round boundary.
+const START_MICROS: u64 = 1_780_000_000_123_457;
+/// Length of a simulation.
+const LENGTH_MICROS: u64 = 9_000_000;
+/// Clocks differ by one part in this many.
 const DRIFT: u64 = 100;
 
 enum Event {
     Check,
-    Question {
+    Request {
         id: LeaseId,
-        ask: LeaseRequest,
+        request: LeaseRequest,
         sent: Timestamp,
     },
-    Answer {
+    Grant {
         id: LeaseId,
         sent: Timestamp,
         snapshot: Option<StateSnapshot>,
     },
-    /// Nobody waits for an answer any longer.
+    /// A pending request times out.
     Deadline {
         id: LeaseId,
     },
-    /// A request that was admitted was denied elsewhere.
-    PutBack {
+    /// An admitted request was denied by another rule.
+    RollBack {
         admission: usize,
         advance: UnsyncedDebit,
     },
-    /// Somebody looks whether a sync is due.
+    /// A node checks whether a sync is due.
     Look,
     Crash,
     Pause,
@@ -62,38 +62,40 @@ struct Replica {
 #[derive(Default)]
 struct Node {
     view: ClientView,
-    /// What it calls itself; another after a crash.
+    /// Its id in leases; a new one after a crash.
     name: u64,
     numbers: u32,
-    /// It does nothing before.
+    /// End of its pause.
     asleep: u64,
-    /// Its clock goes on by the first in the second.
+    /// The rate of its clock, as a fraction.
     rate: (u64, u64),
-    /// So many requests at once, each so many microseconds, about.
+    /// Requests at once, and the mean interval in microseconds.
     cluster: u64,
     every: u64,
 }
 
 impl Node {
     fn clock(&self, now: u64) -> Timestamp {
-        Timestamp::from_micros(START / 2 + self.name + (now - START) * self.rate.0 / self.rate.1)
+        Timestamp::from_micros(
+            START_MICROS / 2 + self.name + (now - START_MICROS) * self.rate.0 / self.rate.1,
+        )
     }
 }
 
 /// A fleet with one client.
 pub(crate) struct Fleet {
-    chance: Chance,
-    weather: Weather,
+    rng: SimulationRng,
+    fault_rates: FaultRates,
     pub(crate) limit: Limit,
     synced: SyncSettings,
     state: State,
     leases: LeaseSet,
     replica: Replica,
-    /// By how many microseconds the store's clock is off.
+    /// Offset of the store's clock, in microseconds.
     offset: i64,
     /// The store's time that the client's window has reached; it does not run backwards.
     reached: u64,
-    /// By how many microseconds the store's clock was set forward in all.
+    /// Total of forward steps of the store's clock, in microseconds.
     skipped: u64,
     nodes: Vec<Node>,
     crashes: u64,
@@ -102,79 +104,79 @@ pub(crate) struct Fleet {
     now: u64,
     queue: BTreeMap<(u64, u64), (usize, u64, Event)>,
     queued: u64,
-    admitted: Vec<Option<Admitted>>,
-    /// Where in `admitted` a failover happened, and what was allowed beyond the bound until then.
+    admitted: Vec<Option<Admission>>,
+    /// The index in `admitted` of each failover, and the allowed excess until then.
     failovers: Vec<(usize, u64)>,
-    /// How many tokens were admitted without a question.
+    /// Tokens that were admitted without a request to the store.
     pub(crate) alone: u64,
     trace: Option<Vec<String>>,
 }
 
 impl Fleet {
     pub(crate) fn new(seed: u64, traced: bool) -> Self {
-        let mut chance = Chance::new(seed);
+        let mut rng = SimulationRng::new(seed);
         let algorithms = [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow];
-        let algorithm = chance.pick(&algorithms);
-        let window = Span::from_micros(chance.spread(50_000, 5_000_000));
-        let mut quota = Quota::per(chance.spread(1, 300), window);
-        if algorithm == Algorithm::TokenBucket && chance.percent(50) {
-            quota = quota.burst(chance.spread(1, 300));
+        let algorithm = rng.pick(&algorithms);
+        let window = Span::from_micros(rng.spread(50_000, 5_000_000));
+        let mut quota = Quota::per(rng.spread(1, 300), window);
+        if algorithm == Algorithm::TokenBucket && rng.percent(50) {
+            quota = quota.burst(rng.spread(1, 300));
         }
         let limit = Limit::new(algorithm, quota).unwrap();
-        let most = MaxAhead::Tokens(chance.spread(1, 100));
-        let max_ahead = chance.pick(&[MaxAhead::Tenth, MaxAhead::Tokens(1), most]);
-        let every = Span::from_millis(chance.pick(&[10, 50, 200, 1_000]));
+        let most = MaxAhead::Tokens(rng.spread(1, 100));
+        let max_ahead = rng.pick(&[MaxAhead::Tenth, MaxAhead::Tokens(1), most]);
+        let every = Span::from_millis(rng.pick(&[10, 50, 200, 1_000]));
         let synced = SyncSettings { every: SyncInterval::new(every).unwrap(), max_ahead };
-        let weather = Weather::new(&mut chance);
+        let fault_rates = FaultRates::new(&mut rng);
         let mut fleet = Self {
             state: limit.fresh(),
             leases: LeaseSet::default(),
             replica: Replica { state: limit.fresh(), leases: LeaseSet::default() },
             offset: 0,
-            reached: START,
+            reached: START_MICROS,
             skipped: 0,
             crashes: 0,
             clock_steps: 0,
             failovers: Vec::new(),
-            now: START,
+            now: START_MICROS,
             queue: BTreeMap::new(),
             queued: 0,
             admitted: Vec::new(),
             alone: 0,
             trace: traced.then(Vec::new),
             nodes: Vec::new(),
-            chance,
-            weather,
+            rng,
+            fault_rates,
             limit,
             synced,
         };
-        fleet.note(|fleet| format!("{:?} {:?}", fleet.limit, fleet.synced));
+        fleet.log(|fleet| format!("{:?} {:?}", fleet.limit, fleet.synced));
         let fair = window.as_micros() / quota.amount();
-        for at in 0..fleet.chance.spread(1, 4) {
-            let rate = fleet.chance.pick(&[(DRIFT, DRIFT + 1), (1, 1), (DRIFT + 1, DRIFT)]);
-            let cluster = fleet.chance.pick(&[1, 1, 10, 100]);
-            let every = (cluster * fleet.chance.spread(fair / 4, fair * 4)).clamp(400, 1_000_000);
+        for at in 0..fleet.rng.spread(1, 4) {
+            let rate = fleet.rng.pick(&[(DRIFT, DRIFT + 1), (1, 1), (DRIFT + 1, DRIFT)]);
+            let cluster = fleet.rng.pick(&[1, 1, 10, 100]);
+            let every = (cluster * fleet.rng.spread(fair / 4, fair * 4)).clamp(400, 1_000_000);
             fleet.nodes.push(Node { name: at + 1, rate, cluster, every, ..Node::default() });
             let at = usize::try_from(at).unwrap();
             fleet.queue(at, 0, Event::Check);
             fleet.queue(at, 0, Event::Look);
             for event in [Event::Crash, Event::Pause] {
-                if fleet.chance.percent(5 * fleet.weather.bad) {
-                    let after = fleet.chance.below(LENGTH);
+                if fleet.rng.percent(5 * fleet.fault_rates.bad) {
+                    let after = fleet.rng.below(LENGTH_MICROS);
                     fleet.queue(at, after, event);
                 }
             }
         }
         for event in [Event::ClockStep, Event::ClockStep, Event::Failover] {
-            if fleet.chance.percent(fleet.weather.clock_steps) {
-                let after = fleet.chance.below(LENGTH);
+            if fleet.rng.percent(fleet.fault_rates.clock_steps) {
+                let after = fleet.rng.below(LENGTH_MICROS);
                 fleet.queue(0, after, event);
             }
         }
         fleet
     }
 
-    /// By how much all nodes together may exceed the limit in a window or bucket: `max_ahead` each, and once more
+    /// Returns the excess that all nodes together may admit in a window or bucket: `max_ahead` each, and once more
     /// for one that crashed, because its log is lost.
     ///
     /// A step of the store's clock costs that once more where it changes how long a window lasts: nodes that have not
@@ -190,19 +192,19 @@ impl Fleet {
         Accuracy::Synced(self.synced)
     }
 
-    /// The number of nodes that have had a log of their own, for a bound that is printed with N open.
+    /// Returns the number of nodes that have had a log of their own, for a bound that is printed with N open.
     pub(crate) fn nodes(&self) -> u64 {
         u64::try_from(self.nodes.len()).unwrap() + self.crashes
     }
 
-    /// Whether the store's clock was never set, and no data were lost.
+    /// Returns whether the store's clock was never set, and no data were lost.
     pub(crate) fn has_steady_store(&self) -> bool {
         self.clock_steps == 0 && self.failovers.is_empty()
     }
 
-    /// What was admitted between two failovers each, and how much beyond the bound is allowed in it. A store that
-    /// lost writes counts anew at the worst.
-    pub(crate) fn periods<'a>(&self, admitted: &'a [Admitted]) -> Vec<(&'a [Admitted], u64)> {
+    /// Returns the admissions between failovers, each with the allowed excess. A store that lost writes may start
+    /// from zero.
+    pub(crate) fn periods<'a>(&self, admitted: &'a [Admission]) -> Vec<(&'a [Admission], u64)> {
         let (mut periods, mut rest, mut from) = (Vec::new(), admitted, 0);
         for (until, beyond) in &self.failovers {
             let gone = self.admitted[from..*until].iter().flatten().count();
@@ -218,7 +220,7 @@ impl Fleet {
         self.now.saturating_add_signed(self.offset)
     }
 
-    /// Reads the client's state at the store's time, as any question does.
+    /// Reads the client's state at the store's time, as any request does.
     fn touch(&mut self) {
         let clock = self.store_clock();
         self.reached = self.reached.max(clock);
@@ -226,13 +228,13 @@ impl Fleet {
     }
 
     fn step_clock(&mut self) {
-        let by = self.chance.spread(1_000, 10_000_000);
-        let forward = self.chance.percent(40);
+        let by = self.rng.spread(1_000, 10_000_000);
+        let forward = self.rng.percent(40);
         self.touch();
         self.set_clock(by, forward);
         self.clock_steps += 1;
         self.touch();
-        self.note(|fleet| format!("store: clock is off by {}", fleet.offset));
+        self.log(|fleet| format!("store: clock is off by {}", fleet.offset));
     }
 
     fn set_clock(&mut self, by: u64, forward: bool) {
@@ -245,24 +247,24 @@ impl Fleet {
         self.failovers.push((self.admitted.len(), beyond));
         let Replica { state, leases } = self.replica.clone();
         (self.state, self.leases) = (state, leases);
-        let (by, forward) = (self.chance.spread(0, 5_000_000), self.chance.percent(50));
+        let (by, forward) = (self.rng.spread(0, 5_000_000), self.rng.percent(50));
         self.set_clock(by, forward);
         self.reached = self.store_clock();
-        // Nodes that have not synced since go on in the window that they know.
+        // Nodes that have not synced since then continue in their last known window.
         self.clock_steps = 1;
         self.touch();
-        self.note(|fleet| format!("store: a replica takes over, off by {}", fleet.offset));
+        self.log(|fleet| format!("store: a replica takes over, off by {}", fleet.offset));
     }
 
-    /// Lets everything happen, and returns what was admitted, in order.
-    pub(crate) fn run(&mut self) -> Vec<Admitted> {
+    /// Processes all events, and returns the admissions in order.
+    pub(crate) fn run(&mut self) -> Vec<Admission> {
         while let Some(((at, _), (node, name, event))) = self.queue.pop_first() {
             self.now = at;
-            if at - START > LENGTH {
+            if at - START_MICROS > LENGTH_MICROS {
                 break;
             }
-            if let Event::Question { id, ask, sent } = event {
-                self.decide(node, name, id, &ask, sent);
+            if let Event::Request { id, request, sent } = event {
+                self.decide(node, name, id, &request, sent);
             } else if let Event::ClockStep = event {
                 self.step_clock();
             } else if let Event::Failover = event {
@@ -271,20 +273,20 @@ impl Fleet {
                 let later = self.nodes[node].asleep - at;
                 self.queue_for(node, name, later, event);
             } else if name == self.nodes[node].name || matches!(event, Event::Check | Event::Look) {
-                self.happen(node, event);
+                self.process(node, event);
             }
         }
         self.admitted.iter().flatten().copied().collect()
     }
 
-    /// What happened, if that was asked for.
+    /// Returns the trace, if it was enabled.
     pub(crate) fn trace(&self) -> &[String] {
         self.trace.as_deref().unwrap_or_default()
     }
 
-    fn note(&mut self, what: impl Fn(&Self) -> String) {
+    fn log(&mut self, what: impl Fn(&Self) -> String) {
         if self.trace.is_some() {
-            let line = format!("{:>9}  {}", self.now - START, what(self));
+            let line = format!("{:>9}  {}", self.now - START_MICROS, what(self));
             self.trace.iter_mut().for_each(|trace| trace.push(line.clone()));
         }
     }
@@ -305,60 +307,60 @@ impl Fleet {
             Limit::TokenBucket(_) => self.now + self.skipped,
             _ => self.reached,
         };
-        self.admitted.push(Some(Admitted { at, cost }));
+        self.admitted.push(Some(Admission { at, cost }));
     }
 
-    fn happen(&mut self, node: usize, event: Event) {
+    fn process(&mut self, node: usize, event: Event) {
         let at = self.nodes[node].clock(self.now);
         let (limit, every) = (&self.limit, self.synced.every);
         match event {
             Event::Check => {
                 for _ in 0..self.nodes[node].cluster {
-                    let costly = self.chance.percent(self.weather.costly);
+                    let costly = self.rng.percent(self.fault_rates.costly);
                     let most = 1 + self.limit.capacity() / 3;
-                    let cost = if costly { self.chance.spread(1, most) } else { 1 };
+                    let cost = if costly { self.rng.spread(1, most) } else { 1 };
                     self.check(node, cost.min(self.limit.capacity()));
                 }
-                let quiet = self.chance.percent(self.weather.quiet);
+                let quiet = self.rng.percent(self.fault_rates.quiet);
                 let most = if quiet { 3_000_000 } else { 2 * self.nodes[node].every };
-                let after = self.chance.below(most);
+                let after = self.rng.below(most);
                 self.queue(node, after, Event::Check);
             }
-            Event::Answer { id, sent, snapshot } => {
+            Event::Grant { id, sent, snapshot } => {
                 let view = &mut self.nodes[node].view;
                 match view.pending() == Some(id) {
                     true => view.on_reply(at, id, limit, snapshot),
                     false => view.learn(sent, at, limit, snapshot),
                 }
-                self.note(|fleet| {
+                self.log(|fleet| {
                     format!("node {node}: hears {id:?}: {:?}", fleet.nodes[node].view)
                 });
             }
             Event::Deadline { id } => self.nodes[node].view.on_failure(id),
-            Event::Question { .. } | Event::ClockStep | Event::Failover => {}
-            Event::PutBack { admission, advance } => {
+            Event::Request { .. } | Event::ClockStep | Event::Failover => {}
+            Event::RollBack { admission, advance } => {
                 let cost = self.admitted[admission].take().map_or(0, |admitted| admitted.cost);
                 self.nodes[node].view.roll_back(at, limit, &advance);
-                self.note(|_| format!("node {node}: {cost} put back"));
+                self.log(|_| format!("node {node}: {cost} rolled back"));
             }
             Event::Look => {
                 if self.nodes[node].view.is_due(at, every) {
                     let id = self.next_id(node);
-                    let ask = self.nodes[node].view.request(at, id, every, 0);
-                    self.send(node, id, ask);
+                    let request = self.nodes[node].view.request(at, id, every, 0);
+                    self.send(node, id, request);
                 }
                 self.queue(node, every.span().as_micros() / 4, Event::Look);
             }
             Event::Crash => {
-                self.note(|_| format!("node {node}: crashes"));
+                self.log(|_| format!("node {node}: crashes"));
                 self.crashes += 1;
                 let Node { name, rate, cluster, every, .. } = self.nodes[node];
                 self.nodes[node] =
                     Node { name: name + 1_000, rate, cluster, every, ..Node::default() };
             }
             Event::Pause => {
-                self.note(|_| format!("node {node}: pauses"));
-                self.nodes[node].asleep = self.now + self.chance.spread(1_000, 4_000_000);
+                self.log(|_| format!("node {node}: pauses"));
+                self.nodes[node].asleep = self.now + self.rng.spread(1_000, 4_000_000);
             }
         }
     }
@@ -367,22 +369,22 @@ impl Fleet {
         let (at, every) = (self.nodes[node].clock(self.now), self.synced.every);
         match self.nodes[node].view.take(at, &self.limit, self.synced, cost) {
             SyncDecision::Admitted(_, advance) => {
-                self.note(|_| format!("node {node}: admits {cost}"));
+                self.log(|_| format!("node {node}: admits {cost}"));
                 self.alone += cost;
                 self.admit(cost);
-                if self.chance.percent(self.weather.put_back) {
+                if self.rng.percent(self.fault_rates.rolled_back) {
                     let (after, admission) =
-                        (self.chance.spread(0, 1_000_000), self.admitted.len() - 1);
-                    self.queue(node, after, Event::PutBack { admission, advance });
+                        (self.rng.spread(0, 1_000_000), self.admitted.len() - 1);
+                    self.queue(node, after, Event::RollBack { admission, advance });
                 }
             }
             SyncDecision::Denied(_) => {}
             SyncDecision::AskStore => {
                 let id = self.next_id(node);
                 if !self.nodes[node].view.is_pending() {
-                    let ask = self.nodes[node].view.request(at, id, every, cost);
-                    self.send(node, id, ask);
-                } else if self.chance.percent(20) {
+                    let request = self.nodes[node].view.request(at, id, every, cost);
+                    self.send(node, id, request);
+                } else if self.rng.percent(20) {
                     self.send(node, id, exact_request(id, every, cost));
                 }
             }
@@ -394,41 +396,49 @@ impl Fleet {
         LeaseId { node: self.nodes[node].name, number: self.nodes[node].numbers }
     }
 
-    fn send(&mut self, node: usize, id: LeaseId, ask: LeaseRequest) {
-        self.note(|_| format!("node {node}: asks {id:?} {ask:?}"));
-        self.queue(node, self.weather.deadline, Event::Deadline { id });
+    fn send(&mut self, node: usize, id: LeaseId, request: LeaseRequest) {
+        self.log(|_| format!("node {node}: asks {id:?} {request:?}"));
+        self.queue(node, self.fault_rates.deadline, Event::Deadline { id });
         let sent = self.nodes[node].clock(self.now);
-        for after in self.ways() {
-            self.queue(node, after, Event::Question { id, ask: ask.clone(), sent });
+        for after in self.arrival_delays() {
+            self.queue(node, after, Event::Request { id, request: request.clone(), sent });
         }
     }
 
-    /// When a message that is sent now arrives, each time that it does.
-    fn ways(&mut self) -> Vec<u64> {
-        let times = match self.chance.below(100) {
-            roll if roll < self.weather.bad => 0,
-            roll if roll < 2 * self.weather.bad => 2,
+    /// Returns the delay of each arrival of a message that is sent now: none if it is lost.
+    fn arrival_delays(&mut self) -> Vec<u64> {
+        let times = match self.rng.below(100) {
+            roll if roll < self.fault_rates.bad => 0,
+            roll if roll < 2 * self.fault_rates.bad => 2,
             _ => 1,
         };
-        let slow = self.chance.percent(self.weather.bad);
-        let most = if slow { 4_000_000 } else { self.weather.delay };
-        (0..times).map(|_| self.chance.below(most)).collect()
+        let slow = self.rng.percent(self.fault_rates.bad);
+        let most = if slow { 4_000_000 } else { self.fault_rates.delay };
+        (0..times).map(|_| self.rng.below(most)).collect()
     }
 
-    fn decide(&mut self, node: usize, name: u64, id: LeaseId, ask: &LeaseRequest, sent: Timestamp) {
-        // What is written now reaches the replica some time later.
-        if self.chance.percent(30) {
+    fn decide(
+        &mut self,
+        node: usize,
+        name: u64,
+        id: LeaseId,
+        request: &LeaseRequest,
+        sent: Timestamp,
+    ) {
+        // A write reaches the replica some time later.
+        if self.rng.percent(30) {
             self.replica = Replica { state: self.state.clone(), leases: self.leases.clone() };
         }
         let now = Timestamp::from_micros(self.store_clock());
-        let granted = self.limit.apply_lease_request(&mut self.state, &mut self.leases, now, ask);
-        self.note(|_| format!("store: {id:?} {ask:?}: {granted:?}"));
-        if ask.cost > 0 && granted.outcome.is_allowed() {
-            self.admit(ask.cost);
+        let granted =
+            self.limit.apply_lease_request(&mut self.state, &mut self.leases, now, request);
+        self.log(|_| format!("store: {id:?} {request:?}: {granted:?}"));
+        if request.cost > 0 && granted.outcome.is_allowed() {
+            self.admit(request.cost);
         }
-        for after in self.ways() {
+        for after in self.arrival_delays() {
             let snapshot = granted.snapshot.clone();
-            self.queue_for(node, name, after, Event::Answer { id, sent, snapshot });
+            self.queue_for(node, name, after, Event::Grant { id, sent, snapshot });
         }
     }
 }

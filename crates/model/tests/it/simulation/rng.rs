@@ -1,27 +1,27 @@
-//! Draws that a seed repeats.
+//! Random choices that a seed repeats.
 
 use tidegate_random::SeededRng;
 
-/// Draws of a simulation.
-pub(crate) struct Chance(SeededRng);
+/// The random choices of a simulation.
+pub(crate) struct SimulationRng(SeededRng);
 
-impl Chance {
+impl SimulationRng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(SeededRng::new(seed))
     }
 
-    /// Less than `end`, which is not 0.
+    /// Returns a number less than `end`, which is not 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0.below(end)
     }
 
-    /// From `low` to `high`, small ones as likely as large ones.
+    /// Returns a number from `low` to `high`, with a preference for small ones.
     pub(crate) fn spread(&mut self, low: u64, high: u64) -> u64 {
         let most = low + self.below(high - low + 1);
         low + self.below(most - low + 1)
     }
 
-    /// Whether it happens, in so many of a hundred cases.
+    /// Returns true in this percentage of calls.
     pub(crate) fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

@@ -1,18 +1,18 @@
-//! What was really admitted, and whether that was too much.
+//! Real admissions, and checks of their bounds.
 
 use tidegate_core::Limit;
 use tidegate_rules::Accuracy;
 
 /// Tokens that were spent at an instant of the store's time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Admitted {
+pub(crate) struct Admission {
     pub(crate) at: u64,
     pub(crate) cost: u64,
 }
 
-/// The first admission that goes beyond the bound of the limit by more than so many tokens. Admissions are in
+/// Returns the first admission that exceeds the bound of the limit by more than `beyond` tokens. Admissions are in
 /// order of time.
-pub(crate) fn excess(limit: &Limit, beyond: u64, admitted: &[Admitted]) -> Option<Admitted> {
+pub(crate) fn excess(limit: &Limit, beyond: u64, admitted: &[Admission]) -> Option<Admission> {
     let quota = limit.quota();
     let (amount, window) = (u128::from(quota.amount()), u128::from(quota.window().as_micros()));
     let whole = u128::from(limit.capacity() + beyond) * window;
@@ -21,7 +21,7 @@ pub(crate) fn excess(limit: &Limit, beyond: u64, admitted: &[Admitted]) -> Optio
     for one in admitted {
         let at = u128::from(one.at);
         match limit {
-            // Never above the burst: that is the burst and the rate in any span.
+            // A level below the burst means at most the burst and the rate in any span.
             Limit::TokenBucket(_) => level = level.saturating_sub((at - last) * amount),
             _ => match at / window - last / window {
                 0 => {}
@@ -42,9 +42,9 @@ pub(crate) fn excess(limit: &Limit, beyond: u64, admitted: &[Admitted]) -> Optio
     None
 }
 
-/// The most tokens in any span as long as the window, and in any window aligned to the clock. Admissions are in
+/// Returns the maximum of tokens in any span as long as the window, and in any window aligned to the clock. Admissions are in
 /// order of time.
-pub(crate) fn peaks(window: u64, admitted: &[Admitted]) -> (u64, u64) {
+pub(crate) fn peaks(window: u64, admitted: &[Admission]) -> (u64, u64) {
     let (mut any, mut aligned, mut start, mut sum) = (0, 0, 0, 0);
     let (mut current, mut in_current) = (0, 0);
     for one in admitted {
@@ -63,7 +63,7 @@ pub(crate) fn peaks(window: u64, admitted: &[Admitted]) -> (u64, u64) {
     (any, aligned)
 }
 
-/// The bound that `validate` prints for N nodes: over any span as long as the window, and in each window aligned to the
+/// Returns the bound that `validate` prints for N nodes: over any span as long as the window, and in each window aligned to the
 /// clock.
 pub(crate) fn printed(accuracy: Accuracy, limit: &Limit, nodes: u64) -> (u64, Option<u64>) {
     let number_after = |text: &str, mark: &str| -> Option<u64> {
