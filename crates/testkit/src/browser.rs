@@ -12,29 +12,29 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use self::driver::{Driver, Refusal};
+use self::driver::{DriverError, DriverSession};
 pub use self::element::Element;
-use self::profile::Profile;
+use self::profile::BrowserProfile;
 use crate::process::Process;
 use crate::tool::Tool;
-use crate::wait::{PATIENCE, poll};
+use crate::wait::{WAIT_TIMEOUT, poll};
 
-/// Most starts of a driver. It takes a free port of IPv6 and then the same port of IPv4, which may be in use.
+/// Maximum number of starts of a driver. It binds a free IPv6 port and then the same IPv4 port, which may be in use.
 const DRIVER_STARTS: usize = 10;
 
-/// A Chromium of its own profile, driven as WebDriver says.
+/// A Chromium with a new profile, controlled through WebDriver.
 ///
-/// It resolves no names but `localhost` and asks nobody outside of this machine. It ends with this value, and all that it
-/// has started; also when the test runner is killed. What can't be done is a panic that says why.
+/// It resolves only `localhost` and connects only to this machine. Dropping this value ends it and all its processes,
+/// and so does the end of a killed test runner. Failed operations panic with the reason.
 #[derive(Debug)]
 pub struct Browser {
-    driver: Driver,
+    driver: DriverSession,
     process: Process,
-    profile: Profile,
+    profile: BrowserProfile,
 }
 
 /// Starts a driver, and returns its port.
-fn start_driver(profile: &Profile) -> (Process, u16) {
+fn start_driver(profile: &BrowserProfile) -> (Process, u16) {
     let mut log = Vec::new();
     for _ in 0..DRIVER_STARTS {
         let mut command = Process::command(Tool::Chromedriver.expect_path());
@@ -59,19 +59,19 @@ impl Browser {
     /// Starts one with an empty page of 1280 x 800 pixels, which takes a second or two.
     ///
     /// # Panics
-    /// Without [`Tool::Chromium`] or [`Tool::Chromedriver`], or when they do not start.
+    /// [`Tool::Chromium`] or [`Tool::Chromedriver`] is missing or does not start.
     pub fn start() -> Self {
         let chromium = Tool::Chromium.expect_path();
-        let profile = Profile::new();
+        let profile = BrowserProfile::new();
         let (process, port) = start_driver(&profile);
-        let driver = Driver::open(port, &profile.capabilities(&chromium))
+        let driver = DriverSession::open(port, &profile.capabilities(&chromium))
             .unwrap_or_else(|refusal| panic!("no browser: {refusal}\n{}", process.log_tail()));
         let browser = Self { driver, process, profile };
         browser.resize(1_280, 800);
         browser
     }
 
-    /// Goes to a page, and returns when it is loaded with all that stands in it.
+    /// Opens a page, and returns when it is loaded completely.
     pub fn open(&self, url: &str) {
         self.must("url", &json!({"url": url}));
     }
@@ -81,29 +81,29 @@ impl Browser {
         self.must("refresh", &json!({}));
     }
 
-    /// The first element that a CSS selector finds, once there is one.
+    /// Returns the first element that a CSS selector finds, once there is one.
     pub fn find(&self, css: &str) -> Element<'_> {
         let element = Element::of(self, css);
         element.wait();
         element
     }
 
-    /// The texts of all elements that a CSS selector finds now, as they are shown.
+    /// Returns the texts of all elements that a CSS selector finds now, as they are shown.
     pub fn texts(&self, css: &str) -> Vec<String> {
         let script = "return [...document.querySelectorAll(arguments[0])].map(e => e.innerText)";
         serde_json::from_value(self.script(script, &[json!(css)])).expect("texts are strings")
     }
 
-    /// What the body of a function returns in the page, or what its promise comes to. `args` are its `arguments`.
+    /// Runs the body of a function in the page. Returns its result, or that of its promise. `args` are its `arguments`.
     pub fn script(&self, script: &str, args: &[Value]) -> Value {
         self.must("execute/sync", &json!({"script": script, "args": args}))
     }
 
-    /// Returns once an expression is true in the page. `what` is said when that never comes.
+    /// Returns once an expression is true in the page. The panic on a timeout contains `what`.
     pub fn wait_until(&self, what: &str, expression: &str) {
         let script = format!("return Boolean({expression})");
         let met = poll(|| self.script(&script, &[]).as_bool().filter(|met| *met));
-        assert!(met.is_some(), "waited {PATIENCE:?} in vain: {what}\n{}", self.seen());
+        assert!(met.is_some(), "timed out after {WAIT_TIMEOUT:?}: {what}\n{}", self.seen());
     }
 
     /// Presses keys, one after another, in whatever has the focus. Those of [`keys`] that change others stay pressed to the
@@ -112,8 +112,7 @@ impl Browser {
         self.must("actions", &keys::presses(text));
     }
 
-    /// What was wrong in the console since it was last asked: exceptions, errors that scripts wrote, and files that could not
-    /// be loaded.
+    /// Returns the console errors since the last call: exceptions, errors logged by scripts, and failed loads.
     pub fn console_errors(&self) -> Vec<String> {
         let entries = self.must("se/log", &json!({"type": "browser"}));
         let entries = entries.as_array().into_iter().flatten();
@@ -121,14 +120,14 @@ impl Browser {
         severe.map(|entry| entry["message"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    /// Gives the page so many pixels.
+    /// Sets the size of the page in pixels.
     pub fn resize(&self, width: u32, height: u32) {
         let size =
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
         self.devtools("Emulation.setDeviceMetricsOverride", &size);
     }
 
-    /// Whether people prefer dark pages, and nothing that moves.
+    /// Returns whether people prefer dark pages, and nothing that moves.
     pub fn dark(&self, is: bool) {
         let scheme = if is { "dark" } else { "light" };
         let features = json!([
@@ -138,7 +137,7 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &json!({"features": features}));
     }
 
-    /// Writes what is seen to a file, as PNG.
+    /// Writes a screenshot to a PNG file.
     pub fn screenshot(&self, path: impl AsRef<Path>) {
         let path = path.as_ref();
         let encoded = self.driver.get("screenshot").unwrap_or_else(|refusal| panic!("{refusal}"));
@@ -147,7 +146,7 @@ impl Browser {
         fs::write(path, image).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
 
-    /// Calls what only Chromium has.
+    /// Calls a command of the Chrome DevTools protocol.
     fn devtools(&self, command: &str, params: &Value) {
         self.must("goog/cdp/execute", &json!({"cmd": command, "params": params}));
     }
@@ -158,7 +157,7 @@ impl Browser {
         })
     }
 
-    /// Where the browser is and the beginning of what it shows, for a message about what went wrong.
+    /// Returns the URL and the start of the page's text, for a panic message.
     fn seen(&self) -> String {
         let script = "return location.href + '\\n' + document.body.innerText.slice(0, 2000)";
         let seen = self.driver.post("execute/sync", &json!({"script": script, "args": []}));
@@ -168,8 +167,8 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // It goes with the driver if it does not go by itself.
-        let _: Result<Value, Refusal> = self.driver.close();
+        // The end of the driver also ends the browser.
+        let _: Result<Value, DriverError> = self.driver.close();
         self.process.kill();
         self.profile.clear();
     }

@@ -1,14 +1,14 @@
-//! Certificates that live as long as a test.
+//! Certificates for one test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::tool::Tool;
 
-/// An authority of its own, and a certificate by it for `127.0.0.1` and `localhost`. All files are PEM.
+/// A new authority, and its certificate for `127.0.0.1` and `localhost`. All files are PEM.
 #[derive(Debug, Clone)]
 pub struct Certificates {
-    /// The authority's certificate: what a client must trust.
+    /// The authority's certificate, which clients must trust.
     pub ca: PathBuf,
     /// The server's certificate.
     pub certificate: PathBuf,
@@ -17,10 +17,10 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Makes them in `folder`.
+    /// Creates the files in `folder`.
     ///
     /// # Panics
-    /// When `openssl` is missing or fails.
+    /// `openssl` is missing or fails.
     pub fn create(folder: &Path) -> Self {
         let file = |name: &str| folder.join(name);
         let (ca, ca_key) = (file("ca.pem"), file("ca.key"));
@@ -34,11 +34,11 @@ impl Certificates {
         Self { ca, certificate, key }
     }
 
-    /// A certificate by the same authority for a client, in the same folder: it and its key. `name` is a
+    /// Returns a certificate by the same authority for a client, in the same folder: it and its key. `name` is a
     /// name as OpenSSL writes it: `URI:spiffe://shop/orders`, `DNS:orders.internal`.
     ///
     /// # Panics
-    /// When `openssl` is missing or fails.
+    /// `openssl` is missing or fails.
     pub fn client(&self, file: &str, name: &str) -> (PathBuf, PathBuf) {
         let (certificate, key) = (
             self.ca.with_file_name(format!("{file}.pem")),

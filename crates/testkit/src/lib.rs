@@ -1,8 +1,8 @@
-//! The real things that Tidegate's tests run against, on free loopback ports.
+//! Real servers and programs for Tidegate's tests, on free loopback ports.
 //!
-//! [`Redis`] is one server, [`Cluster`] six of them, [`Sentinel`] a master with a replica and who watches them, and
+//! [`Redis`] is one server, [`Cluster`] six of them, [`Sentinel`] a master with a replica and sentinels, and
 //! [`FaultProxy`] a bad network in front of a server. [`Process`] runs a program of our own. [`Upstream`] is a web server to
-//! stand behind a proxy, [`RawUpstream`] one that keeps every byte it is sent. [`Browser`] looks at pages as people do, [`Screen`]
+//! stand behind a proxy, [`RawUpstream`] one that stores every received byte. [`Browser`] is a real browser, [`Screen`]
 //! is a terminal.
 //!
 //! Whatever is started here ends with its handle, also when the test panics, and does not outlive a test runner that is
@@ -14,6 +14,7 @@ mod browser;
 mod certificates;
 mod cluster;
 mod listener;
+mod loopback_server;
 mod port;
 mod process;
 mod proxy;
@@ -22,7 +23,6 @@ mod redis;
 mod screen;
 mod sentinel;
 mod skew;
-mod stage;
 mod tool;
 mod upstream;
 mod wait;
@@ -32,12 +32,12 @@ pub use crate::certificates::Certificates;
 pub use crate::cluster::{Cluster, ClusterBuilder};
 pub use crate::listener::listen;
 pub use crate::port::Port;
-pub use crate::process::{Output, Process};
+pub use crate::process::{Process, ProcessOutput};
 pub use crate::proxy::FaultProxy;
-pub use crate::raw_upstream::{RawUpstream, Received, Turn};
+pub use crate::raw_upstream::{RawUpstream, ReceivedRequest, UpstreamAction};
 pub use crate::redis::{Redis, RedisBuilder};
 pub use crate::screen::Screen;
 pub use crate::sentinel::{Sentinel, SentinelBuilder};
 pub use crate::tool::{Flavour, Tool, lacking};
 pub use crate::upstream::Upstream;
-pub use crate::wait::{PATIENCE, poll, wait_for};
+pub use crate::wait::{WAIT_TIMEOUT, poll, wait_for};

@@ -11,7 +11,7 @@ const BACKLOG: i32 = 4096;
 /// Listens on a loopback port; on any free one if `port` is 0.
 ///
 /// # Panics
-/// When the port is in use.
+/// The port is in use.
 pub fn listen(port: u16) -> TcpListener {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
     let listener = listener.unwrap_or_else(|error| panic!("127.0.0.1:{port}: {error}"));
@@ -25,7 +25,7 @@ mod tests {
     use std::net::TcpStream;
 
     use super::*;
-    use crate::wait::PATIENCE;
+    use crate::wait::WAIT_TIMEOUT;
 
     #[test]
     fn connections_complete_before_the_accept_loop_runs() {
@@ -33,7 +33,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let connections: Vec<TcpStream> = (0..500)
             .map(|number| {
-                let connected = TcpStream::connect_timeout(&address, PATIENCE);
+                let connected = TcpStream::connect_timeout(&address, WAIT_TIMEOUT);
                 connected.unwrap_or_else(|error| panic!("connection {number}: {error}"))
             })
             .collect();

@@ -7,12 +7,12 @@ use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 const FIRST: u16 = 12_000;
 const COUNT: u16 = 10_000;
 
-/// How far the bus of a Redis Cluster node is from its port.
+/// Distance between the port of a Redis Cluster node and its bus port.
 const BUS: u16 = 10_000;
 
 const ATTEMPTS: usize = 1_000;
 
-/// A loopback TCP port that nobody listens on, and that is nobody else's for as long as this value lives.
+/// A free loopback TCP port, reserved while this value lives.
 ///
 /// The claim is a UDP socket of the same number: it excludes other processes, leaves the TCP port alone, and ends with
 /// the process. So a server can be stopped and started again on its port. The port 10,000 above, where the bus of a
@@ -27,13 +27,13 @@ impl Port {
     /// Claims a free port.
     ///
     /// # Panics
-    /// When there is none to be found.
+    /// There is no free port.
     pub fn free() -> Self {
         let claimed = (0..ATTEMPTS).find_map(|_| Self::claim(random_port()));
         claimed.unwrap_or_else(|| panic!("no free port found in {ATTEMPTS} attempts"))
     }
 
-    /// The port's number.
+    /// Returns the port's number.
     pub fn number(&self) -> u16 {
         self.number
     }

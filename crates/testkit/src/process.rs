@@ -1,4 +1,4 @@
-//! Programs that end when their test ends.
+//! Processes that end with their test.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::thread;
 
 use crate::skew;
 use crate::tool::Tool;
-use crate::wait::{PATIENCE, poll, wait_for};
+use crate::wait::{WAIT_TIMEOUT, poll, wait_for};
 
 /// A running program.
 ///
@@ -21,12 +21,12 @@ pub struct Process {
     id: u32,
     child: Mutex<Child>,
     skewed: bool,
-    stdout: Output,
-    stderr: Output,
+    stdout: ProcessOutput,
+    stderr: ProcessOutput,
 }
 
 impl Process {
-    /// A command for [`spawn`](Self::spawn), to be given arguments and surroundings.
+    /// Returns a command for [`spawn`](Self::spawn), to be given arguments and surroundings.
     pub fn command(program: impl AsRef<OsStr>) -> Command {
         let Some(setpriv) = Tool::Setpriv.path() else { return Command::new(program) };
         let mut command = Command::new(setpriv);
@@ -34,11 +34,11 @@ impl Process {
         command
     }
 
-    /// Sets the wall clock of a command made by [`command`](Self::command) off by so many seconds, forward or back. Its
-    /// monotonic clock runs as ever.
+    /// Offsets the wall clock of a command made by [`command`](Self::command) by this many seconds, forward or back. Its
+    /// monotonic clock is unchanged.
     ///
     /// # Panics
-    /// Without [`Tool::Faketime`].
+    /// [`Tool::Faketime`] is missing.
     pub fn skew(command: &mut Command, offset_seconds: i64) {
         skew::set(command, offset_seconds);
     }
@@ -46,33 +46,33 @@ impl Process {
     /// Starts a command made by [`command`](Self::command); its standard streams become this handle's.
     ///
     /// # Panics
-    /// When it can't be started. A program that isn't there may also show as one that ends at once.
+    /// The program cannot be started. A missing program may also appear as one that ends at once.
     pub fn spawn(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let (shown, skewed) = (format!("{command:?}"), skew::is_set(&command));
         let started = spawn_for_good(command);
         let mut child = started.unwrap_or_else(|error| panic!("{shown}: {error}"));
-        let stdout = Output::of(child.stdout.take().expect("stdout is piped"));
-        let stderr = Output::of(child.stderr.take().expect("stderr is piped"));
+        let stdout = ProcessOutput::of(child.stdout.take().expect("stdout is piped"));
+        let stderr = ProcessOutput::of(child.stderr.take().expect("stderr is piped"));
         Self { id: child.id(), child: Mutex::new(child), skewed, stdout, stderr }
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// What it writes to stdout.
-    pub fn stdout(&self) -> &Output {
+    /// Returns the output on stdout.
+    pub fn stdout(&self) -> &ProcessOutput {
         &self.stdout
     }
 
-    /// What it writes to stderr.
-    pub fn stderr(&self) -> &Output {
+    /// Returns the output on stderr.
+    pub fn stderr(&self) -> &ProcessOutput {
         &self.stderr
     }
 
-    /// The last lines of both streams, for a message about what went wrong.
+    /// Returns the last lines of both streams, for a message about what went wrong.
     pub fn log_tail(&self) -> String {
         let mut tail = String::new();
         for (name, output) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
@@ -86,7 +86,7 @@ impl Process {
     /// Writes a line to its stdin.
     ///
     /// # Panics
-    /// When it reads no more.
+    /// The process has closed its stdin.
     pub fn say(&self, line: &str) {
         let mut child = self.child();
         let stdin = child.stdin.as_mut().expect("stdin is piped");
@@ -96,41 +96,41 @@ impl Process {
     /// Sends a signal, named as `kill` names it: `TERM`, `INT`, `HUP`.
     ///
     /// # Panics
-    /// When the process is gone.
+    /// The process has ended.
     pub fn signal(&self, name: &str) {
         // A shell has its own `kill`; the program of that name is not on every machine.
         let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {}", self.id)).status();
         assert!(sent.is_ok_and(|sent| sent.success()), "process {}: no SIG{name} sent", self.id);
     }
 
-    /// Stops it where it is: it keeps its sockets and does nothing, until [`resume`](Self::resume).
+    /// Stops the process (`SIGSTOP`) until [`resume`](Self::resume). Its sockets stay open.
     pub fn pause(&self) {
         self.signal("STOP");
         wait_for("the process is stopped", || self.is_paused().then_some(()));
     }
 
-    /// Lets it go on after [`pause`](Self::pause).
+    /// Continues after [`pause`](Self::pause).
     pub fn resume(&self) {
         self.signal("CONT");
         wait_for("the process goes on", || (!self.is_paused()).then_some(()));
     }
 
-    /// Whether it is stopped where it is.
+    /// Returns whether it is stopped where it is.
     pub fn is_paused(&self) -> bool {
         // The state letter follows the name, which is in parentheses.
         let line = fs::read_to_string(format!("/proc/{}/stat", self.id)).unwrap_or_default();
         line.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     }
 
-    /// Kills it at once, and returns when it is gone.
+    /// Kills the process, and returns after its end.
     pub fn kill(&self) {
         let mut child = self.child();
-        // Neither fails but for a process that has ended already.
+        // Both fail only for a process that has already ended.
         let _ = child.kill();
         let _ = child.wait();
     }
 
-    /// How it ended, or nothing while it runs.
+    /// Returns the exit status, or `None` while it runs.
     pub fn exited(&self) -> Option<ExitStatus> {
         self.child().try_wait().expect("a child can be waited for")
     }
@@ -138,7 +138,7 @@ impl Process {
     /// Waits for it to end by itself.
     ///
     /// # Panics
-    /// When it does not.
+    /// The wait times out.
     pub fn wait(&self) -> ExitStatus {
         let ended = poll(|| self.exited());
         ended.unwrap_or_else(|| panic!("process {} does not end:\n{}", self.id, self.log_tail()))
@@ -158,18 +158,18 @@ impl Drop for Process {
     }
 }
 
-/// The lines of one stream. All are kept; each is handed out once by [`next`](Self::next) and [`find`](Self::find).
+/// The lines of one stream. All are stored; [`next`](Self::next) and [`find`](Self::find) return each line once.
 #[derive(Debug, Clone)]
-pub struct Output(Arc<(Mutex<Lines>, Condvar)>);
+pub struct ProcessOutput(Arc<(Mutex<OutputLines>, Condvar)>);
 
 #[derive(Debug, Default)]
-struct Lines {
+struct OutputLines {
     all: Vec<String>,
     handed_out: usize,
     ended: bool,
 }
 
-impl Output {
+impl ProcessOutput {
     fn of(stream: impl Read + Send + 'static) -> Self {
         let output = Self(Arc::default());
         let filled = output.clone();
@@ -186,27 +186,27 @@ impl Output {
         output
     }
 
-    /// The next line, once there is one; nothing after the last.
+    /// Returns the next line, once there is one; nothing after the last.
     ///
     /// # Panics
-    /// When neither comes within [`PATIENCE`].
+    /// Neither appears within [`WAIT_TIMEOUT`].
     pub fn next(&self) -> Option<String> {
         let (lines, changed) = &*self.0;
         let lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = changed.wait_timeout_while(lines, PATIENCE, |lines| {
+        let waited = changed.wait_timeout_while(lines, WAIT_TIMEOUT, |lines| {
             lines.handed_out == lines.all.len() && !lines.ended
         });
         let (mut lines, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-        assert!(!timeout.timed_out(), "no line within {PATIENCE:?} after {:#?}", lines.all);
+        assert!(!timeout.timed_out(), "no line within {WAIT_TIMEOUT:?} after {:#?}", lines.all);
         let line = lines.all.get(lines.handed_out).cloned()?;
         lines.handed_out += 1;
         Some(line)
     }
 
-    /// The next line that contains `text`; those before it are passed over.
+    /// Returns the next line that contains `text`; those before it are passed over.
     ///
     /// # Panics
-    /// When none comes.
+    /// No such line appears.
     pub fn find(&self, text: &str) -> String {
         while let Some(line) = self.next() {
             if line.contains(text) {
@@ -216,13 +216,13 @@ impl Output {
         panic!("no line with {text:?} in {:#?}", self.tail(usize::MAX))
     }
 
-    /// The last `count` lines so far, handed out or not.
+    /// Returns the last `count` lines so far, handed out or not.
     pub fn tail(&self, count: usize) -> Vec<String> {
         let lines = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         lines.all[lines.all.len().saturating_sub(count)..].to_vec()
     }
 
-    fn change(&self, change: impl FnOnce(&mut Lines)) {
+    fn change(&self, change: impl FnOnce(&mut OutputLines)) {
         change(&mut self.0.0.lock().unwrap_or_else(PoisonError::into_inner));
         self.0.1.notify_all();
     }

@@ -15,26 +15,26 @@ use pipe::{Direction, Pipe};
 
 use crate::listener::listen;
 
-/// A TCP proxy in front of a server, which passes everything on until it is told to do harm.
+/// A TCP proxy in front of a server, which forwards everything until a fault is set.
 ///
-/// What it is told holds for the connections that are open as well as for those to come.
+/// Faults apply to open and to new connections.
 #[derive(Debug)]
 pub struct FaultProxy {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the proxy does to bytes and to newcomers.
+/// The faults of the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
+enum ProxyFault {
     Delay { requests: Duration, replies: Duration },
     Stall,
     Refuse,
 }
 
-impl Fault {
+impl ProxyFault {
     fn delay(self, direction: Direction) -> Duration {
         match (self, direction) {
             (Self::Delay { requests, .. }, Direction::Requests) => requests,
@@ -44,12 +44,12 @@ impl Fault {
     }
 }
 
-const PASS: Fault = Fault::Delay { requests: Duration::ZERO, replies: Duration::ZERO };
+const PASS: ProxyFault = ProxyFault::Delay { requests: Duration::ZERO, replies: Duration::ZERO };
 
 #[derive(Debug)]
-struct Shared {
+struct ProxyState {
     target: String,
-    fault: watch::Sender<Fault>,
+    fault: watch::Sender<ProxyFault>,
     /// After how many more bytes of replies a connection is to be cut: whichever carries the next one.
     next_cut: Mutex<Option<usize>>,
     /// Grows when all open connections are to be dropped.
@@ -60,14 +60,14 @@ struct Shared {
 }
 
 impl FaultProxy {
-    /// A proxy in front of `target`, an address like that of [`Redis::address`](crate::Redis::address).
+    /// Creates a proxy in front of `target`, an address like that of [`Redis::address`](crate::Redis::address).
     ///
     /// # Panics
-    /// When it can't listen.
+    /// The listener cannot be opened.
     pub fn to(target: impl Into<String>) -> Self {
         let listener = listen(0);
         let address = listener.local_addr().expect("a bound listener has an address");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyState {
             target: target.into(),
             fault: watch::Sender::new(PASS),
             next_cut: Mutex::new(None),
@@ -82,12 +82,12 @@ impl FaultProxy {
         Self { address, shared, stop, thread: Some(thread) }
     }
 
-    /// Where it listens: `127.0.0.1:port`.
+    /// Returns the address of its listener: `127.0.0.1:port`.
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// `redis://127.0.0.1:port`
+    /// Returns `redis://127.0.0.1:port`
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
@@ -100,29 +100,29 @@ impl FaultProxy {
 
     /// Requests and replies take so much longer each.
     pub fn delay(&self, by: Duration) {
-        self.shared.fault.send_replace(Fault::Delay { requests: by, replies: by });
+        self.shared.fault.send_replace(ProxyFault::Delay { requests: by, replies: by });
     }
 
     /// Replies take so much longer; requests arrive at once.
     pub fn delay_replies(&self, by: Duration) {
-        self.shared.fault.send_replace(Fault::Delay { requests: Duration::ZERO, replies: by });
+        self.shared.fault.send_replace(ProxyFault::Delay { requests: Duration::ZERO, replies: by });
     }
 
     /// Accepts connections and forwards nothing, in either direction.
     pub fn stall(&self) {
-        self.shared.fault.send_replace(Fault::Stall);
+        self.shared.fault.send_replace(ProxyFault::Stall);
     }
 
     /// Forwards that many bytes of the next reply, whichever connection it comes on, and then cuts that connection. Once.
     ///
-    /// With 0 the server has done what it was asked, and nobody hears of it.
+    /// With 0 the server executes the command, and its whole reply is lost.
     pub fn cut_reply_after(&self, bytes: usize) {
         *self.shared.next_cut() = Some(bytes);
     }
 
     /// Closes every new connection at once. The open ones go on.
     pub fn refuse(&self) {
-        self.shared.fault.send_replace(Fault::Refuse);
+        self.shared.fault.send_replace(ProxyFault::Refuse);
     }
 
     /// Closes every open connection, with whatever was under way.
@@ -130,17 +130,17 @@ impl FaultProxy {
         self.shared.drops.send_modify(|drops| *drops += 1);
     }
 
-    /// How many connections were made to it so far, refused ones included.
+    /// Returns the number of connections so far, with refused ones.
     pub fn connections(&self) -> usize {
         self.shared.made.load(Ordering::SeqCst)
     }
 
-    /// How many connections are open.
+    /// Returns the number of open connections.
     pub fn open(&self) -> usize {
         self.shared.open.load(Ordering::SeqCst)
     }
 
-    /// How many connections it ended by itself so far: refused, dropped, or cut in a reply. It counts one before the
+    /// Returns the number of connections that it ended itself: refused, dropped, or cut in a reply. It counts one before the
     /// client can learn of it.
     pub fn cut(&self) -> usize {
         self.shared.cut.load(Ordering::SeqCst)
@@ -156,8 +156,8 @@ impl Drop for FaultProxy {
     }
 }
 
-/// Accepts connections until told to stop; then all of them end with the runtime.
-fn serve(listener: TcpListener, shared: &Arc<Shared>, mut stopped: watch::Receiver<bool>) {
+/// Accepts connections until it is stopped; then all of them end with the runtime.
+fn serve(listener: TcpListener, shared: &Arc<ProxyState>, mut stopped: watch::Receiver<bool>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime can be made").block_on(async {
         listener.set_nonblocking(true).expect("a listener can be non-blocking");
@@ -171,14 +171,14 @@ fn serve(listener: TcpListener, shared: &Arc<Shared>, mut stopped: watch::Receiv
     });
 }
 
-impl Shared {
+impl ProxyState {
     fn next_cut(&self) -> MutexGuard<'_, Option<usize>> {
         self.next_cut.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn welcome(self: Arc<Self>, client: TcpStream) {
         self.made.fetch_add(1, Ordering::SeqCst);
-        if *self.fault.borrow() == Fault::Refuse {
+        if *self.fault.borrow() == ProxyFault::Refuse {
             self.cut.fetch_add(1, Ordering::SeqCst);
             return;
         }

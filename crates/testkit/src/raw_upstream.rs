@@ -1,4 +1,4 @@
-//! A server that keeps every byte it is sent.
+//! A server that stores every received byte.
 
 mod framing;
 
@@ -10,22 +10,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::stage::Stage;
-use framing::{Framed, Length};
+use crate::loopback_server::LoopbackServer;
+use framing::{BodyLength, FramedResult};
 
 /// Reads HTTP/1.1 as the strictest server would, keeps what it read, and answers with given bytes.
 ///
-/// What a lenient server could read in two ways is no request here but a [fault](Self::faults), after which the
-/// connection is closed.
+/// An ambiguous request is a [fault](Self::faults), after which the connection is closed.
 pub struct RawUpstream {
-    stage: Stage,
-    records: Arc<Records>,
+    stage: LoopbackServer,
+    records: Arc<UpstreamRecords>,
 }
 
-/// A whole request, as it came.
+/// A complete request with its raw bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Received {
-    /// Which connection it came on; the first is 0.
+pub struct ReceivedRequest {
+    /// The number of its connection; the first is 0.
     pub connection: usize,
     /// Request line and fields, each line with its end.
     pub head: String,
@@ -33,13 +32,13 @@ pub struct Received {
     pub body: Vec<u8>,
 }
 
-impl Received {
-    /// The request line.
+impl ReceivedRequest {
+    /// Returns the request line.
     pub fn line(&self) -> &str {
         self.head.lines().next().unwrap_or_default()
     }
 
-    /// Every value of a field, whatever the case of its name.
+    /// Returns every value of a field, whatever the case of its name.
     pub fn fields(&self, name: &str) -> Vec<&str> {
         let fields = self.head.lines().skip(1).filter_map(|line| line.split_once(':'));
         let named = fields.filter(|(known, _)| known.eq_ignore_ascii_case(name));
@@ -47,37 +46,37 @@ impl Received {
     }
 }
 
-/// What to do with a request, of which only the head is there yet.
+/// The reaction to a request when its head is complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Turn {
-    /// Send these bytes once the whole request is there.
-    Answer(Vec<u8>),
+pub enum UpstreamAction {
+    /// Send these bytes after the whole request.
+    Respond(Vec<u8>),
     /// Send these bytes now, then read the body.
-    AnswerEarly(Vec<u8>),
-    /// Send these bytes once the whole request is there, and close.
-    AnswerAndClose(Vec<u8>),
-    /// Close once the whole request is there, without a word.
+    RespondEarly(Vec<u8>),
+    /// Send these bytes after the whole request, then close.
+    RespondAndClose(Vec<u8>),
+    /// Close after the whole request, without a response.
     Close,
-    /// Read on and never say anything.
+    /// Continue to read and never respond.
     Silence,
 }
 
-impl Turn {
-    /// 200 with this text, on a connection that stays.
+impl UpstreamAction {
+    /// Returns a 200 response with this text on a persistent connection.
     pub fn ok(text: &str) -> Self {
         let length = text.len();
         let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{text}");
-        Self::Answer(answer.into_bytes())
+        Self::Respond(answer.into_bytes())
     }
 }
 
-/// Called with the connection's number and the head.
-type Script = dyn FnMut(usize, &str) -> Turn + Send;
+/// A function of the connection's number and the head.
+type ActionScript = dyn FnMut(usize, &str) -> UpstreamAction + Send;
 
-struct Records {
-    script: Mutex<Box<Script>>,
+struct UpstreamRecords {
+    script: Mutex<Box<ActionScript>>,
     connections: AtomicUsize,
-    received: Mutex<Vec<Received>>,
+    received: Mutex<Vec<ReceivedRequest>>,
     faults: Mutex<Vec<String>>,
     unfinished: AtomicUsize,
     ended: AtomicUsize,
@@ -85,10 +84,10 @@ struct Records {
 }
 
 impl RawUpstream {
-    /// Starts one on a free port. `script` is asked for every request: it is told the number of the connection
+    /// Starts one on a free port. `script` is called for every request with the number of the connection
     /// and the head.
-    pub fn start(script: impl FnMut(usize, &str) -> Turn + Send + 'static) -> Self {
-        let records = Arc::new(Records {
+    pub fn start(script: impl FnMut(usize, &str) -> UpstreamAction + Send + 'static) -> Self {
+        let records = Arc::new(UpstreamRecords {
             script: Mutex::new(Box::new(script)),
             connections: AtomicUsize::new(0),
             received: Mutex::default(),
@@ -98,11 +97,11 @@ impl RawUpstream {
             bytes: Mutex::default(),
         });
         let serving = Arc::clone(&records);
-        let stage = Stage::open(0, move |stream| {
+        let stage = LoopbackServer::open(0, move |stream| {
             let number = serving.connections.fetch_add(1, Ordering::SeqCst);
             locked(&serving.bytes).push(Vec::new());
             let connection =
-                Connection { stream, number, records: Arc::clone(&serving), unread: Vec::new() };
+                RawConnection { stream, number, records: Arc::clone(&serving), unread: Vec::new() };
             tokio::spawn(connection.serve());
         });
         Self { stage, records }
@@ -110,45 +109,45 @@ impl RawUpstream {
 
     /// Starts one that answers every request with 200 and `ok`.
     pub fn answering() -> Self {
-        Self::start(|_, _| Turn::ok("ok"))
+        Self::start(|_, _| UpstreamAction::ok("ok"))
     }
 
-    /// Where it listens.
+    /// Returns the address of its listener.
     pub fn address(&self) -> SocketAddr {
         self.stage.address()
     }
 
-    /// `http://127.0.0.1:port`
+    /// Returns `http://127.0.0.1:port`
     pub fn url(&self) -> String {
         format!("http://{}", self.address())
     }
 
-    /// Every whole request so far, in the order in which they were complete.
-    pub fn received(&self) -> Vec<Received> {
+    /// Returns every whole request so far, in the order in which they were complete.
+    pub fn received(&self) -> Vec<ReceivedRequest> {
         locked(&self.records.received).clone()
     }
 
-    /// What was sent that is no request to a strict reader, and why.
+    /// Returns the received data that a strict parser rejects, with the reasons.
     pub fn faults(&self) -> Vec<String> {
         locked(&self.records.faults).clone()
     }
 
-    /// How many requests broke off before their end.
+    /// Returns the number of incomplete requests.
     pub fn unfinished(&self) -> usize {
         self.records.unfinished.load(Ordering::SeqCst)
     }
 
-    /// How many connections were made so far.
+    /// Returns the number of accepted connections.
     pub fn connections(&self) -> usize {
         self.records.connections.load(Ordering::SeqCst)
     }
 
-    /// How many connections the other side has left so far.
+    /// Returns the number of connections that the peer has closed.
     pub fn ended(&self) -> usize {
         self.records.ended.load(Ordering::SeqCst)
     }
 
-    /// Every byte so far, for each connection.
+    /// Returns every byte so far, for each connection.
     pub fn bytes(&self) -> Vec<Vec<u8>> {
         locked(&self.records.bytes).clone()
     }
@@ -164,22 +163,22 @@ fn locked<T: ?Sized>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One connection, whose requests come one after another.
-struct Connection {
+/// One connection with sequential requests.
+struct RawConnection {
     stream: TcpStream,
     number: usize,
-    records: Arc<Records>,
+    records: Arc<UpstreamRecords>,
     unread: Vec<u8>,
 }
 
-impl Connection {
+impl RawConnection {
     async fn serve(mut self) {
         while self.request().await.is_some() {}
         if !self.unread.is_empty() {
             self.records.unfinished.fetch_add(1, Ordering::SeqCst);
         }
         let _ = self.stream.shutdown().await;
-        // Until the other side has left too, or the connection is broken.
+        // Until the peer closes too, or the connection fails.
         while self.stream.read(&mut [0; 1024]).await.is_ok_and(|length| length > 0) {}
         self.records.ended.fetch_add(1, Ordering::SeqCst);
     }
@@ -188,28 +187,32 @@ impl Connection {
     async fn request(&mut self) -> Option<()> {
         let (head, length) = self.framed(framing::head).await?;
         let turn = (locked(&self.records.script))(self.number, &head);
-        if let Turn::AnswerEarly(bytes) = &turn {
+        if let UpstreamAction::RespondEarly(bytes) = &turn {
             self.stream.write_all(bytes).await.ok()?;
         }
         let body = match length {
-            Length::None => Vec::new(),
-            Length::Sized(length) => self.framed(|bytes| framing::sized(bytes, length)).await?,
-            Length::Chunked => self.framed(framing::chunked).await?,
+            BodyLength::None => Vec::new(),
+            BodyLength::Sized(length) => self.framed(|bytes| framing::sized(bytes, length)).await?,
+            BodyLength::Chunked => self.framed(framing::chunked).await?,
         };
-        locked(&self.records.received).push(Received { connection: self.number, head, body });
+        locked(&self.records.received).push(ReceivedRequest {
+            connection: self.number,
+            head,
+            body,
+        });
         match turn {
-            Turn::Answer(bytes) => self.stream.write_all(&bytes).await.ok(),
-            Turn::AnswerEarly(_) | Turn::Silence => Some(()),
-            Turn::AnswerAndClose(bytes) => {
+            UpstreamAction::Respond(bytes) => self.stream.write_all(&bytes).await.ok(),
+            UpstreamAction::RespondEarly(_) | UpstreamAction::Silence => Some(()),
+            UpstreamAction::RespondAndClose(bytes) => {
                 let _ = self.stream.write_all(&bytes).await;
                 None
             }
-            Turn::Close => None,
+            UpstreamAction::Close => None,
         }
     }
 
     /// Reads until `read` has found what it looks for. Nothing: it never will.
-    async fn framed<T>(&mut self, read: impl Fn(&[u8]) -> Framed<T>) -> Option<T> {
+    async fn framed<T>(&mut self, read: impl Fn(&[u8]) -> FramedResult<T>) -> Option<T> {
         loop {
             match read(&self.unread) {
                 Ok(Some((found, length))) => {

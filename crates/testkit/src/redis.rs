@@ -17,22 +17,22 @@ use crate::wait::{poll, wait_for};
 
 pub use builder::RedisBuilder;
 
-/// How often a server is started anew before a test gives up on it.
+/// Maximum number of attempts to start a server.
 const ATTEMPTS: usize = 5;
 
-/// How long a query of the kit may take.
+/// Timeout of a query by the test kit.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Has the offset of a clock that can be moved.
+/// The file with the offset of a movable clock.
 const CLOCK_FILE: &str = "clock";
 
 /// Microseconds by which two readings of one clock may differ: libfaketime adds fractions of a second as a float.
 const CLOCK_TOLERANCE: i128 = 10;
 
-/// One server on a port and in a folder of its own, which keeps nothing on disk.
+/// One server with its own port and folder, without persistence.
 ///
-/// It listens on a unix socket too, and the kit asks its own questions there: they reach this server and no other,
-/// whatever stands on the way to its port.
+/// It also listens on a unix socket, which the test kit uses for its own queries: they always reach this server, also
+/// when a proxy or another process uses its port.
 #[derive(Debug)]
 pub struct Redis {
     settings: RedisBuilder,
@@ -42,58 +42,58 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// A Redis with nothing special about it, ready to answer.
+    /// Creates a Redis with nothing special about it, ready to answer.
     pub fn start() -> Self {
         Self::builder().start()
     }
 
-    /// A server to be described before it starts.
+    /// Returns a server to be described before it starts.
     pub fn builder() -> RedisBuilder {
         RedisBuilder::default()
     }
 
-    /// Whether this machine has a server of this flavour.
+    /// Returns whether this machine has a server of this flavour.
     pub fn available(flavour: Flavour) -> bool {
         Tool::Server(flavour).path().is_some()
     }
 
-    /// The port that it listens on, with TLS if it was told so.
+    /// Returns the port that it listens on, with TLS if that is enabled.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    /// `127.0.0.1:port`
+    /// Returns `127.0.0.1:port`
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port())
     }
 
-    /// `redis://…`, or `rediss://…` for a server with TLS; with the password if there is one.
+    /// Returns `redis://…`, or `rediss://…` for a server with TLS; with the password if there is one.
     pub fn url(&self) -> String {
         let scheme = if self.settings.tls { "rediss" } else { "redis" };
         let login = self.settings.password.as_ref().map(|password| format!(":{password}@"));
         format!("{scheme}://{}{}", login.unwrap_or_default(), self.address())
     }
 
-    /// `redis+unix://…`, with the password if there is one.
+    /// Returns `redis+unix://…`, with the password if there is one.
     pub fn unix_url(&self) -> String {
         let login = self.settings.password.as_ref().map(|password| format!("?pass={password}"));
         format!("redis+unix://{}{}", self.socket().display(), login.unwrap_or_default())
     }
 
-    /// The path of its unix socket.
+    /// Returns the path of its unix socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("redis.sock")
     }
 
-    /// The certificate that clients of a server with TLS must trust.
+    /// Returns the certificate that clients of a server with TLS must trust.
     pub fn ca(&self) -> PathBuf {
         self.folder.path().join("ca.pem")
     }
 
-    /// A connection of the caller's own, through the unix socket.
+    /// Returns a connection of the caller's own, through the unix socket.
     ///
     /// # Errors
-    /// When the server does not answer.
+    /// The server does not reply.
     pub fn connection(&self) -> Result<redis::Connection, RedisError> {
         let client = redis::Client::open(self.unix_url())?;
         let connection = client.get_connection_with_timeout(QUERY_TIMEOUT)?;
@@ -101,32 +101,32 @@ impl Redis {
         Ok(connection)
     }
 
-    /// The answer to a command.
+    /// Returns the answer to a command.
     ///
     /// # Errors
-    /// What the server answered, or that it did not.
+    /// The error reply, or the missing reply.
     pub fn try_query<T: FromRedisValue>(&self, command: &[&str]) -> Result<T, RedisError> {
         let (name, arguments) = command.split_first().expect("a command has a name");
         redis::cmd(name).arg(arguments).query(&mut self.connection()?)
     }
 
-    /// The answer to a command.
+    /// Returns the answer to a command.
     ///
     /// # Panics
-    /// When there is none, or it is an error or not a `T`.
+    /// There is no reply, or it is an error or not a `T`.
     pub fn query<T: FromRedisValue>(&self, command: &[&str]) -> T {
         let answer = self.try_query(command);
         answer.unwrap_or_else(|error| panic!("redis {}: {command:?}: {error}", self.address()))
     }
 
-    /// A field of `INFO`, if it has it.
+    /// Returns a field of `INFO`, if it has it.
     pub fn info(&self, field: &str) -> Option<String> {
         let info: String = self.try_query(&["INFO", "everything"]).ok()?;
         let mut fields = info.lines().filter_map(|line| line.split_once(':'));
         fields.find(|(name, _)| *name == field).map(|(_, value)| value.to_owned())
     }
 
-    /// Its own clock: microseconds since 1970.
+    /// Returns its own clock: microseconds since 1970.
     pub fn time_micros(&self) -> u64 {
         let (seconds, micros): (u64, u64) = self.query(&["TIME"]);
         seconds * 1_000_000 + micros
@@ -136,7 +136,7 @@ impl Redis {
     /// keeps the offset.
     ///
     /// # Panics
-    /// When it does not run, or was built without [`RedisBuilder::movable_clock`].
+    /// The server does not run, or was built without [`RedisBuilder::movable_clock`].
     pub fn set_clock(&self, offset_millis: i64) {
         assert!(self.settings.movable_clock, "a server built with a movable clock");
         skew::write(&self.folder.path().join(CLOCK_FILE), offset_millis);
@@ -149,57 +149,57 @@ impl Redis {
         });
     }
 
-    /// Kills it (`SIGKILL`) and returns when it is gone. Nothing else takes its port meanwhile.
+    /// Kills it (`SIGKILL`) and returns after its end. Its port stays reserved.
     pub fn kill(&self) {
         // Dropping the process kills it.
         drop(self.process().take());
     }
 
-    /// Stops it where it is (`SIGSTOP`): connections stay open, and nobody answers.
+    /// Stops it (`SIGSTOP`): connections stay open without replies.
     ///
     /// # Panics
-    /// When it does not run.
+    /// The server does not run.
     pub fn pause(&self) {
         self.process().as_ref().expect("a running server can be paused").pause();
     }
 
-    /// Lets it go on after [`pause`](Self::pause).
+    /// Continues after [`pause`](Self::pause).
     ///
     /// # Panics
-    /// When it does not run.
+    /// The server does not run.
     pub fn resume(&self) {
         self.process().as_ref().expect("a paused server can go on").resume();
     }
 
     /// Starts it again on the same port, without its data; kills it first if it runs.
     ///
-    /// What it was told by `CONFIG SET` is forgotten. A cluster node keeps its place in the cluster.
+    /// Changes by `CONFIG SET` are lost. A cluster node keeps its role in the cluster.
     ///
     /// # Panics
-    /// When it does not start.
+    /// The server does not start.
     pub fn restart(&self) {
         if let Err(log) = self.launch() {
             panic!("redis {} does not start again:\n{log}", self.address());
         }
     }
 
-    /// Whether it runs and is not paused.
+    /// Returns whether it runs and is not paused.
     pub fn is_up(&self) -> bool {
         let process = self.process();
         process.as_ref().is_some_and(|process| process.exited().is_none() && !process.is_paused())
     }
 
-    /// The last lines of its log.
+    /// Returns the last lines of its log.
     pub fn log_tail(&self) -> String {
         self.process().as_ref().map(Process::log_tail).unwrap_or_default()
     }
 
-    /// Its folder, where it keeps its socket, its certificates and a cluster node its `nodes.conf`.
+    /// Returns its folder, where it keeps its socket, its certificates and a cluster node its `nodes.conf`.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Starts the process and waits until it answers. What it said is the error if it ended instead.
+    /// Starts the process and waits until it answers. If it ended, the error contains its output.
     fn launch(&self) -> Result<(), String> {
         self.kill();
         let process = Process::spawn(self.settings.command(self));

@@ -1,4 +1,4 @@
-//! A terminal that a test types into and looks at.
+//! A terminal for tests: input and screen content.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::wait::{poll, wait_for};
 
 /// A real terminal, drawn by tmux, with a shell in it.
 ///
-/// It ends with this value, and so does whatever runs in it.
+/// Dropping this value ends it and all programs in it.
 #[derive(Debug)]
 pub struct Screen {
     folder: TempDir,
@@ -20,10 +20,10 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// A terminal of so many columns and lines, with a prompt that reads `ready>`.
+    /// Creates a terminal of so many columns and lines, with a prompt that reads `ready>`.
     ///
     /// # Panics
-    /// Without [`Tool::Tmux`], or when it does not start.
+    /// [`Tool::Tmux`] is missing or does not start.
     pub fn open(columns: u16, lines: u16) -> Self {
         // Not in the build's folder: the path of a socket has to be short.
         let folder = TempDir::new().expect("a folder for a socket can be made");
@@ -32,7 +32,7 @@ impl Screen {
         server.args(["-u", "-D", "-f", "/dev/null", "-S"]).arg(&socket);
         server.env("LC_ALL", "C.UTF-8").env_remove("TMUX").env_remove("NO_COLOR");
         let screen = Self { folder, _server: Process::spawn(server) };
-        // Its socket is there a moment before it is listened to.
+        // The socket file exists shortly before the server listens.
         wait_for("a terminal is there", || {
             screen.ask(&["set-option", "-g", "exit-empty", "off"]).ok()
         });
@@ -43,23 +43,23 @@ impl Screen {
         screen
     }
 
-    /// What is on it, without the spaces at the ends of lines.
+    /// Returns the text on the screen, without trailing spaces.
     pub fn text(&self) -> String {
         self.tmux(&["capture-pane", "-p"])
     }
 
-    /// Waits until a text is on it, and gives all of it.
+    /// Waits until the screen contains a text, and returns the whole screen.
     ///
     /// # Panics
-    /// When it does not come.
+    /// The text does not appear.
     pub fn wait_for(&self, text: &str) -> String {
         self.wait_until(text, |shown| shown.contains(text))
     }
 
-    /// Waits until what is on it is as it should be, and gives it.
+    /// Waits until the screen satisfies a condition, and returns it.
     ///
     /// # Panics
-    /// When it never is, with what is there instead.
+    /// The wait times out; the message contains the screen.
     pub fn wait_until(&self, what: &str, is_there: impl Fn(&str) -> bool) -> String {
         let found = poll(|| Some(self.text()).filter(|shown| is_there(shown)));
         found.unwrap_or_else(|| panic!("waited in vain: {what}\n{}", self.text()))
@@ -76,25 +76,25 @@ impl Screen {
         self.tmux(&["send-keys", key]);
     }
 
-    /// Makes it another size.
+    /// Resizes the terminal.
     pub fn resize(&self, columns: u16, lines: u16) {
         let (columns, lines) = (columns.to_string(), lines.to_string());
         self.tmux(&["resize-window", "-x", &columns, "-y", &lines]);
     }
 
-    /// What tmux knows of it, as a format names it: `alternate_on`, `cursor_flag`.
+    /// Returns a format variable of tmux: `alternate_on`, `cursor_flag`.
     pub fn fact(&self, name: &str) -> String {
         self.tmux(&["display-message", "-p", &format!("#{{{name}}}")]).trim_end().to_owned()
     }
 
-    /// Keeps every byte that is written to it from now on, for [`bytes`](Self::bytes).
+    /// Records every byte that is written from now on, for [`bytes`](Self::bytes).
     pub fn record(&self) {
         let file = self.recording();
         self.tmux(&["pipe-pane", "-O", &format!("exec cat > '{}'", file.display())]);
         wait_for("the recording starts", || file.exists().then_some(()));
     }
 
-    /// The bytes that were written since [`record`](Self::record).
+    /// Returns the bytes that were written since [`record`](Self::record).
     pub fn bytes(&self) -> Vec<u8> {
         fs::read(self.recording()).unwrap_or_default()
     }
@@ -107,7 +107,7 @@ impl Screen {
         self.ask(arguments).unwrap_or_else(|said| panic!("tmux {arguments:?}: {said}"))
     }
 
-    /// What tmux answers, or what it says is wrong.
+    /// Runs a tmux command, and returns its output or its error.
     fn ask(&self, arguments: &[&str]) -> Result<String, String> {
         let mut command = Command::new(Tool::Tmux.expect_path());
         command.arg("-u").arg("-S").arg(self.folder.path().join("socket")).args(arguments);

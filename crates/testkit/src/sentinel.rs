@@ -5,7 +5,7 @@ mod builder;
 use std::collections::HashMap;
 
 use crate::redis::Redis;
-use crate::wait::{PATIENCE, poll};
+use crate::wait::{WAIT_TIMEOUT, poll};
 
 pub use builder::SentinelBuilder;
 
@@ -19,50 +19,51 @@ pub struct Sentinel {
 }
 
 impl Sentinel {
-    /// The name by which sentinels know the master.
+    /// The name of the master in the sentinels.
     pub const NAME: &'static str = "tidegate";
 
-    /// A master ready to be replaced: every sentinel knows the others and the replica, which follows the master.
+    /// Creates a master ready to be replaced: every sentinel knows the others and the replica, which follows the
+    /// master.
     pub fn start() -> Self {
         Self::builder().start()
     }
 
-    /// A master, a replica and sentinels to be described before they start.
+    /// Returns a master, a replica and sentinels to be described before they start.
     pub fn builder() -> SentinelBuilder {
         SentinelBuilder::default()
     }
 
-    /// `redis+sentinel://127.0.0.1:p1,127.0.0.1:p2,127.0.0.1:p3/tidegate`
+    /// Returns `redis+sentinel://127.0.0.1:p1,127.0.0.1:p2,127.0.0.1:p3/tidegate`
     pub fn url(&self) -> String {
         format!("redis+sentinel://{}/{}", self.addresses().join(","), Self::NAME)
     }
 
-    /// The addresses of the sentinels.
+    /// Returns the addresses of the sentinels.
     pub fn addresses(&self) -> Vec<String> {
         self.sentinels.iter().map(Redis::address).collect()
     }
 
-    /// The sentinels.
+    /// Returns the sentinels.
     pub fn sentinels(&self) -> &[Redis] {
         &self.sentinels
     }
 
-    /// The two servers with data; the first is the master at the start.
+    /// Returns the two servers with data; the first is the master at the start.
     pub fn nodes(&self) -> &[Redis] {
         &self.nodes
     }
 
-    /// The master, as the first sentinel that is up has it; one that was just killed still counts.
+    /// Returns the master, as the first sentinel that is up has it; one that was just killed still counts.
     ///
     /// # Panics
-    /// When that sentinel does not answer, or names a stranger.
+    /// The sentinel does not reply, or returns an unknown address.
     pub fn master(&self) -> &Redis {
         let sentinel = self.sentinels.iter().find(|sentinel| sentinel.is_up());
         let named = sentinel.and_then(|sentinel| self.master_by(sentinel));
         named.expect("a sentinel that is up names one of the two")
     }
 
-    /// Kills the master, and says what its address was. What it has not sent to its replica yet is lost.
+    /// Kills the master, and returns its address. Writes that were not replicated yet are lost.
     pub fn kill_master(&self) -> String {
         let master = self.master();
         master.kill();
@@ -74,7 +75,7 @@ impl Sentinel {
     /// To be called while the old master is down: one that is up again may still be named.
     ///
     /// # Panics
-    /// When that does not happen.
+    /// The wait times out.
     pub fn wait_for_switch(&self) -> String {
         self.wait("the master was not replaced", || self.agreed_master().map(Redis::address))
     }
@@ -100,7 +101,7 @@ impl Sentinel {
     /// server.
     ///
     /// # Panics
-    /// When that does not happen.
+    /// The wait times out.
     pub fn wait_for_successor(&self, old: &Redis) -> &Redis {
         let other = || self.agreed_master().filter(|master| master.port() != old.port());
         self.wait("the master was not replaced", other)
@@ -118,7 +119,7 @@ impl Sentinel {
     /// Waits until the other server that is up follows the master, and all sentinels that are up know it and each other.
     ///
     /// # Panics
-    /// When that does not happen.
+    /// The wait times out.
     pub fn wait_until_whole(&self) {
         self.wait("the master is not safe", || self.is_whole().then_some(()));
     }
@@ -126,11 +127,11 @@ impl Sentinel {
     fn wait<T>(&self, vain: &str, look: impl FnMut() -> Option<T>) -> T {
         poll(look).unwrap_or_else(|| {
             let logs: Vec<String> = self.sentinels.iter().map(Redis::log_tail).collect();
-            panic!("{vain} in {PATIENCE:?}; the sentinels say\n{}", logs.join("\n"))
+            panic!("{vain} in {WAIT_TIMEOUT:?}; the sentinels say\n{}", logs.join("\n"))
         })
     }
 
-    /// The master of all sentinels that are up, if it is one and is up.
+    /// Returns the master of all sentinels that are up, if it is one and is up.
     fn agreed_master(&self) -> Option<&Redis> {
         let mut named = self.up().map(|sentinel| self.master_by(sentinel));
         let first = named.next()??;
@@ -149,7 +150,7 @@ impl Sentinel {
         }) && self.up().all(|sentinel| self.is_ready(sentinel, replica))
     }
 
-    /// Whether a sentinel knows the other sentinels, and a replica that it would promote.
+    /// Returns whether a sentinel knows the other sentinels, and a replica that it would promote.
     fn is_ready(&self, sentinel: &Redis, replica: Option<&Redis>) -> bool {
         type Fields = HashMap<String, String>;
         let is = |fields: &Fields, name, value: &str| {

@@ -1,4 +1,4 @@
-//! Wall clocks that are off.
+//! Wall clocks with an offset.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::tool::Tool;
 const OFFSET: &str = "FAKETIME";
 const OFFSET_FILE: &str = "FAKETIME_TIMESTAMP_FILE";
 
-/// Sets the wall clock of a program off by so many seconds.
+/// Offsets the wall clock of a program by this many seconds.
 pub(crate) fn set(command: &mut Command, offset_seconds: i64) {
     preload(command);
     command.env(OFFSET, format!("{offset_seconds:+}s"));
@@ -32,19 +32,19 @@ pub(crate) fn write(file: &Path, offset_millis: i64) {
 }
 
 fn preload(command: &mut Command) {
-    // With the C library's allocator first: libfaketime asks for memory before it can tell the time, and the allocator
-    // that Debian's Redis comes with asks for the time before it can give memory.
+    // With the C library's allocator first: libfaketime allocates memory before it can return the time, and
+    // the allocator of Debian's Redis reads the time before it can allocate.
     let library = Tool::Faketime.expect_path();
     command.env("LD_PRELOAD", format!("{}:libc.so.6", library.display()));
     command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
 }
 
-/// Whether the program's clock is off.
+/// Returns whether the program's clock is off.
 pub(crate) fn is_set(command: &Command) -> bool {
     command.get_envs().any(|(name, _)| name == OFFSET || name == OFFSET_FILE)
 }
 
-/// Removes what libfaketime leaves of a process that was killed.
+/// Removes files that libfaketime leaves behind for a killed process.
 pub(crate) fn tidy_up_after(id: u32) {
     for name in ["faketime_shm", "sem.faketime_sem"] {
         let _ = fs::remove_file(format!("/dev/shm/{name}_{id}"));

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 use std::thread;
 
-/// Which server to run.
+/// The server program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Flavour {
     /// The `redis-server` on the path: Redis 7 or later.
@@ -65,7 +65,7 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// Where it is, if it is there.
+    /// Returns its path, if it is installed.
     pub fn path(self) -> Option<PathBuf> {
         match self {
             Self::Server(Flavour::Redis) => on_path("redis-server"),
@@ -85,7 +85,7 @@ impl Tool {
             Self::Setpriv => SETPRIV.clone(),
             Self::Envoy => on_path("envoy").or_else(|| fetched("envoy")),
             Self::PythonEnvoy => fetched("python-envoy"),
-            // Not everybody has the place on the path where Debian keeps it.
+            // The folder that Debian uses is not always in PATH.
             Self::Nginx => on_path("nginx").or_else(|| {
                 Some("/usr/sbin/nginx".into()).filter(|nginx: &PathBuf| nginx.is_file())
             }),
@@ -97,10 +97,10 @@ impl Tool {
         }
     }
 
-    /// Where it is.
+    /// Returns its path.
     ///
     /// # Panics
-    /// When it is missing.
+    /// The tool is missing.
     pub(crate) fn expect_path(self) -> PathBuf {
         self.path().unwrap_or_else(|| panic!("no {self} found; tools/setup.sh installs it"))
     }
@@ -171,19 +171,19 @@ fn on_path(name: &str) -> Option<PathBuf> {
     env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// Where `tools/setup.sh` puts what is in no Debian package.
+/// Returns the folder in which `tools/setup.sh` installs programs without a Debian package.
 fn fetched(name: &str) -> Option<PathBuf> {
     let file = env::home_dir()?.join(".cache/tidegate-tools/bin").join(name);
     file.is_file().then_some(file)
 }
 
-/// Where `tools/setup.sh` puts packages of other languages.
+/// Returns the folder in which `tools/setup.sh` installs packages of other languages.
 fn library(name: &str) -> Option<PathBuf> {
     let folder = env::home_dir()?.join(".cache/tidegate-tools/lib").join(name);
     folder.is_dir().then_some(folder)
 }
 
-/// Debian keeps it in a folder named after the architecture.
+/// Returns the library. On Debian its folder is named after the architecture.
 fn faketime_library() -> Option<PathBuf> {
     let folders = fs::read_dir("/usr/lib").ok()?.flatten();
     let mut files = folders.map(|folder| folder.path().join("faketime/libfaketime.so.1"));

@@ -1,7 +1,7 @@
 //! A web server to stand behind a proxy.
 
-mod answer;
 mod body;
+mod responses;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,8 +19,8 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use crate::certificates::Certificates;
+use crate::loopback_server::LoopbackServer;
 use crate::port::Port;
-use crate::stage::Stage;
 
 /// Speaks HTTP/1.1 and HTTP/2 on one port, whichever the first bytes are (or what TLS agreed upon), and does
 /// by path what a proxy has to get right:
@@ -42,13 +42,13 @@ use crate::stage::Stage;
 ///
 /// Anything else is 404. A HEAD request gets the same head as a GET.
 pub struct Upstream {
-    stage: Stage,
+    stage: LoopbackServer,
     scheme: &'static str,
-    seen: Arc<Seen>,
+    seen: Arc<RequestCounts>,
 }
 
-/// What came in so far.
-struct Seen {
+/// Counters of received requests.
+struct RequestCounts {
     lines: Mutex<Vec<String>>,
     swallowed: AtomicU64,
     connections: AtomicUsize,
@@ -64,7 +64,7 @@ impl Upstream {
     /// Starts one on a port that was claimed, so that it can come, go and come back.
     ///
     /// # Panics
-    /// When somebody else listens there.
+    /// The port is in use.
     pub fn at(port: &Port) -> Self {
         Self::open(port.number(), None)
     }
@@ -72,7 +72,7 @@ impl Upstream {
     /// Starts one that speaks TLS.
     ///
     /// # Panics
-    /// When the certificates can't be used.
+    /// The certificates are invalid.
     pub fn with_tls(certificates: &Certificates) -> Self {
         let chain = CertificateDer::pem_file_iter(&certificates.certificate)
             .and_then(Iterator::collect::<Result<Vec<_>, _>>);
@@ -89,7 +89,7 @@ impl Upstream {
     }
 
     fn open(port: u16, tls: Option<TlsAcceptor>) -> Self {
-        let seen = Arc::new(Seen {
+        let seen = Arc::new(RequestCounts {
             lines: Mutex::default(),
             swallowed: AtomicU64::new(0),
             connections: AtomicUsize::new(0),
@@ -97,13 +97,13 @@ impl Upstream {
         });
         let scheme = if tls.is_some() { "https" } else { "http" };
         let serving = Arc::clone(&seen);
-        let stage = Stage::open(port, move |stream| {
+        let stage = LoopbackServer::open(port, move |stream| {
             serving.connections.fetch_add(1, Ordering::SeqCst);
             let (seen, tls) = (Arc::clone(&serving), tls.clone());
             tokio::spawn(async move {
                 match tls {
                     None => serve(stream, seen).await,
-                    // Who shakes no hands is not served.
+                    // A connection without a TLS handshake is closed.
                     Some(tls) => {
                         if let Ok(stream) = tls.accept(stream).await {
                             serve(stream, seen).await;
@@ -115,33 +115,33 @@ impl Upstream {
         Self { stage, scheme, seen }
     }
 
-    /// Where it listens.
+    /// Returns the address of its listener.
     pub fn address(&self) -> SocketAddr {
         self.stage.address()
     }
 
-    /// `http://127.0.0.1:port`, or `https://`.
+    /// Returns `http://127.0.0.1:port`, or `https://`.
     pub fn url(&self) -> String {
         format!("{}://{}", self.scheme, self.address())
     }
 
-    /// `h2c://127.0.0.1:port`: HTTP/2 without TLS.
+    /// Returns `h2c://127.0.0.1:port`: HTTP/2 without TLS.
     pub fn h2c_url(&self) -> String {
         format!("h2c://{}", self.address())
     }
 
-    /// How many requests began like this: `POST /echo`. A request counts once its head is there.
+    /// Returns the number of requests with this start: `POST /echo`. A request counts when its head is complete.
     pub fn seen(&self, line: &str) -> usize {
         let lines = self.seen.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().filter(|seen| seen.starts_with(line)).count()
     }
 
-    /// How many bytes `/swallow` and `/early` have read so far.
+    /// Returns the number of bytes that `/swallow` and `/early` have read so far.
     pub fn swallowed(&self) -> u64 {
         self.seen.swallowed.load(Ordering::SeqCst)
     }
 
-    /// How many connections were made so far.
+    /// Returns the number of accepted connections.
     pub fn connections(&self) -> usize {
         self.seen.connections.load(Ordering::SeqCst)
     }
@@ -158,8 +158,11 @@ impl fmt::Debug for Upstream {
     }
 }
 
-async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, seen: Arc<Seen>) {
-    let answer = service_fn(move |request| answer::answer(request, Arc::clone(&seen)));
+async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    seen: Arc<RequestCounts>,
+) {
+    let answer = service_fn(move |request| responses::respond(request, Arc::clone(&seen)));
     let builder = auto::Builder::new(TokioExecutor::new());
     // A connection that breaks off is what tests are about.
     let _ = builder.serve_connection_with_upgrades(TokioIo::new(stream), answer).await;

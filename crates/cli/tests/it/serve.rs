@@ -312,7 +312,7 @@ fn connections_wait_to_be_accepted(listener: &str) {
     server.freeze();
     let connections: Vec<TcpStream> = (0..QUEUED_CONNECTIONS)
         .map(|number| {
-            let connected = TcpStream::connect_timeout(&address, testkit::PATIENCE);
+            let connected = TcpStream::connect_timeout(&address, testkit::WAIT_TIMEOUT);
             connected.unwrap_or_else(|error| panic!("{listener}: connection {number}: {error}"))
         })
         .collect();

@@ -1,4 +1,4 @@
-use tidegate_testkit::{FaultProxy, Flavour, PATIENCE, Port, Redis, Sentinel, Tool, lacking};
+use tidegate_testkit::{FaultProxy, Flavour, Port, Redis, Sentinel, Tool, WAIT_TIMEOUT, lacking};
 
 use super::*;
 use crate::connect::open;
@@ -32,7 +32,7 @@ async fn reached(config: &RedisConfig) -> Address {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, reaching).await.expect("a sentinel learns of a new master")
+    tokio::time::timeout(WAIT_TIMEOUT, reaching).await.expect("a sentinel learns of a new master")
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What is said to the driver, over HTTP.
+//! The WebDriver protocol over HTTP.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -7,42 +7,42 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::wait::PATIENCE;
+use crate::wait::WAIT_TIMEOUT;
 
 /// A browser that a driver has opened.
 #[derive(Debug)]
-pub(super) struct Driver {
+pub(crate) struct DriverSession {
     port: u16,
     session: String,
 }
 
-/// Why the driver did not do something.
+/// An error of the driver.
 #[derive(Debug)]
-pub(super) struct Refusal {
-    /// The word that WebDriver has for it; empty if the driver does not answer.
-    pub(super) kind: String,
+pub(crate) struct DriverError {
+    /// The WebDriver error code; empty if the driver does not reply.
+    pub(crate) kind: String,
     message: String,
 }
 
-impl Driver {
-    /// Has a driver start a browser.
-    pub(super) fn open(port: u16, capabilities: &Value) -> Result<Self, Refusal> {
+impl DriverSession {
+    /// Starts a browser through a driver.
+    pub(crate) fn open(port: u16, capabilities: &Value) -> Result<Self, DriverError> {
         let body = json!({"capabilities": {"alwaysMatch": capabilities}});
         let opened = ask(port, "POST", "/session", Some(&body))?;
         let session = opened["sessionId"].as_str().unwrap_or_default().to_owned();
         Ok(Self { port, session })
     }
 
-    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, Refusal> {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Result<Value, DriverError> {
         ask(self.port, "POST", &self.path(path), Some(body))
     }
 
-    pub(super) fn get(&self, path: &str) -> Result<Value, Refusal> {
+    pub(crate) fn get(&self, path: &str) -> Result<Value, DriverError> {
         ask(self.port, "GET", &self.path(path), None)
     }
 
     /// Ends the browser.
-    pub(super) fn close(&self) -> Result<Value, Refusal> {
+    pub(crate) fn close(&self) -> Result<Value, DriverError> {
         ask(self.port, "DELETE", &format!("/session/{}", self.session), None)
     }
 
@@ -51,24 +51,24 @@ impl Driver {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for DriverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Below its first line a driver tells of its own insides.
+        // Below the first line there is only a stack trace of the driver.
         let message = self.message.lines().next().unwrap_or_default();
         write!(f, "{}: {message}", self.kind)
     }
 }
 
-impl From<io::Error> for Refusal {
+impl From<io::Error> for DriverError {
     fn from(error: io::Error) -> Self {
         Self { kind: String::new(), message: format!("the driver does not answer: {error}") }
     }
 }
 
-fn ask(port: u16, method: &str, path: &str, body: Option<&Value>) -> Result<Value, Refusal> {
+fn ask(port: u16, method: &str, path: &str, body: Option<&Value>) -> Result<Value, DriverError> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-    // The driver gives up earlier, and says why.
-    stream.set_read_timeout(Some(PATIENCE + Duration::from_secs(10)))?;
+    // The driver has a shorter timeout, and returns the reason.
+    stream.set_read_timeout(Some(WAIT_TIMEOUT + Duration::from_secs(10)))?;
     let body = body.map(Value::to_string).unwrap_or_default();
     let length = body.len();
     let head = format!("{method} {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n");
@@ -96,7 +96,7 @@ fn ask(port: u16, method: &str, path: &str, body: Option<&Value>) -> Result<Valu
     match value["error"].as_str() {
         Some(kind) => {
             let message = value["message"].as_str().unwrap_or_default().to_owned();
-            Err(Refusal { kind: kind.to_owned(), message })
+            Err(DriverError { kind: kind.to_owned(), message })
         }
         None => Ok(value),
     }

@@ -3,16 +3,16 @@
 use serde_json::{Value, json};
 
 use super::Browser;
-use super::driver::Refusal;
-use crate::wait::{PATIENCE, poll};
+use super::driver::DriverError;
+use crate::wait::{WAIT_TIMEOUT, poll};
 
-/// What WebDriver calls the name of an element.
+/// The key of an element's id in WebDriver.
 const NAME: &str = "element-6066-11e4-a52e-4f735466cecf";
 
-/// The first element that a CSS selector finds, whenever it is asked.
+/// The first element that a CSS selector finds at the time of each operation.
 ///
-/// A page that draws itself anew replaces its elements. This is then the new one, and what is done to it waits until it is
-/// there and can be used.
+/// A page that renders again replaces its elements; this is then the new one. Operations wait until it exists and is
+/// usable.
 #[derive(Debug)]
 pub struct Element<'b> {
     browser: &'b Browser,
@@ -20,11 +20,11 @@ pub struct Element<'b> {
 }
 
 impl<'b> Element<'b> {
-    pub(super) fn of(browser: &'b Browser, css: &str) -> Self {
+    pub(crate) fn of(browser: &'b Browser, css: &str) -> Self {
         Self { browser, css: css.to_owned() }
     }
 
-    pub(super) fn wait(&self) {
+    pub(crate) fn wait(&self) {
         self.meet("find", |_| Ok(Value::Null));
     }
 
@@ -33,12 +33,12 @@ impl<'b> Element<'b> {
         self.post("click", &json!({}));
     }
 
-    /// Its text as it is shown.
+    /// Returns its text as it is shown.
     pub fn text(&self) -> String {
         self.get("text").as_str().unwrap_or_default().to_owned()
     }
 
-    /// Types into it, after what stands there.
+    /// Types text after the existing text.
     pub fn type_text(&self, text: &str) {
         self.post("value", &json!({"text": text}));
     }
@@ -48,7 +48,7 @@ impl<'b> Element<'b> {
         self.post("clear", &json!({}));
     }
 
-    /// Gives a field or a slider this value, and tells the page as if somebody had.
+    /// Sets the value of a field or a slider, with the events of a user's input.
     pub fn set(&self, value: &str) {
         let script = "const [element, value] = arguments; element.value = value;
             for (const kind of ['input', 'change']) element.dispatchEvent(new Event(kind, {bubbles: true}))";
@@ -58,17 +58,17 @@ impl<'b> Element<'b> {
         });
     }
 
-    /// An attribute as the document has it.
+    /// Returns an attribute as the document has it.
     pub fn attribute(&self, name: &str) -> Option<String> {
         self.get(&format!("attribute/{name}")).as_str().map(str::to_owned)
     }
 
-    /// A property as it is now: the `value` of a field, whether a box is `checked`.
+    /// Returns a property as it is now: the `value` of a field, whether a box is `checked`.
     pub fn property(&self, name: &str) -> Value {
         self.get(&format!("property/{name}"))
     }
 
-    /// Whether it can be seen.
+    /// Returns whether it can be seen.
     pub fn is_displayed(&self) -> bool {
         self.get("displayed").as_bool().unwrap_or_default()
     }
@@ -81,8 +81,8 @@ impl<'b> Element<'b> {
         self.meet(path, |name| self.browser.driver.post(&format!("element/{name}/{path}"), body));
     }
 
-    /// Does something to the element once there is one that lets it be done.
-    fn meet(&self, what: &str, act: impl Fn(&str) -> Result<Value, Refusal>) -> Value {
+    /// Runs an operation as soon as a usable element exists.
+    fn meet(&self, what: &str, act: impl Fn(&str) -> Result<Value, DriverError>) -> Value {
         let mut last = String::new();
         let found = poll(|| {
             let wanted = json!({"using": "css selector", "value": self.css});
@@ -99,12 +99,12 @@ impl<'b> Element<'b> {
         });
         found.unwrap_or_else(|| {
             let (css, seen) = (&self.css, self.browser.seen());
-            panic!("waited {PATIENCE:?} in vain: {what} {css}: {last}\n{seen}")
+            panic!("timed out after {WAIT_TIMEOUT:?}: {what} {css}: {last}\n{seen}")
         })
     }
 }
 
-/// Whether what is not possible now may be in a moment.
+/// Returns whether what is not possible now may be in a moment.
 fn comes(kind: &str) -> bool {
     const PASSING: [&str; 4] = [
         "no such element",

@@ -9,9 +9,9 @@ pub const TAB: &str = "\u{e004}";
 pub const ENTER: &str = "\u{e007}";
 /// Escape.
 pub const ESCAPE: &str = "\u{e00c}";
-/// Deletes what is before the cursor.
+/// Deletes the character before the cursor.
 pub const BACKSPACE: &str = "\u{e003}";
-/// Deletes what is behind the cursor.
+/// Deletes the character after the cursor.
 pub const DELETE: &str = "\u{e017}";
 /// To the end.
 pub const END: &str = "\u{e010}";
@@ -30,8 +30,8 @@ pub const SHIFT: &str = "\u{e008}";
 /// Held while the keys behind it are pressed.
 pub const CONTROL: &str = "\u{e009}";
 
-/// The keys of a text, pressed and let go; those that are held are let go at the end.
-pub(super) fn presses(text: &str) -> Value {
+/// Returns the keys of a text, pressed and let go; those that are held are let go at the end.
+pub(crate) fn presses(text: &str) -> Value {
     let is_held = |key: &char| [SHIFT, CONTROL].iter().any(|held| held.contains(*key));
     let step = |kind: &str, key: char| json!({"type": kind, "value": key.to_string()});
     let mut steps = Vec::new();

@@ -1,4 +1,4 @@
-//! Where a browser lives while a test runs, and who lives there.
+//! The profile folder of a browser, and its processes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,21 +8,21 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::wait::{PATIENCE, poll};
+use crate::wait::{WAIT_TIMEOUT, poll};
 
-/// A home of a browser's own.
+/// A separate home folder of one browser.
 #[derive(Debug)]
-pub(super) struct Profile {
+pub(crate) struct BrowserProfile {
     home: TempDir,
 }
 
-impl Profile {
-    pub(super) fn new() -> Self {
+impl BrowserProfile {
+    pub(crate) fn new() -> Self {
         Self { home: tempfile::tempdir().expect("a folder for a browser") }
     }
 
-    /// Has a driver, and with it the browser, live here and go through nobody's proxy.
-    pub(super) fn settle(&self, driver: &mut Command) {
+    /// Sets the environment of a driver, and with it of the browser: this home folder, and no proxy.
+    pub(crate) fn settle(&self, driver: &mut Command) {
         let home = self.home.path();
         for name in ["HOME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"] {
             driver.env(name, home);
@@ -32,11 +32,11 @@ impl Profile {
         }
     }
 
-    /// What the browser is started with.
-    pub(super) fn capabilities(&self, chromium: &Path) -> Value {
+    /// Returns the options of the browser.
+    pub(crate) fn capabilities(&self, chromium: &Path) -> Value {
         let mut args = vec![
             "--headless=new",
-            // Without its driver at the other end of the pipe, a browser ends.
+            // With a pipe, the browser ends when its driver ends.
             "--remote-debugging-pipe",
             "--disable-gpu",
             "--disable-dev-shm-usage",
@@ -54,13 +54,13 @@ impl Profile {
             "--hide-scrollbars",
             "--force-color-profile=srgb",
         ];
-        // The sandbox is not for root.
+        // The sandbox does not work for root.
         if fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0) {
             args.push("--no-sandbox");
         }
         let data = format!("--user-data-dir={}", self.home.path().join("data").display());
         args.push(&data);
-        let millis = u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX);
+        let millis = u64::try_from(WAIT_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
         json!({
             "browserName": "chrome",
             "goog:loggingPrefs": {"browser": "ALL"},
@@ -69,8 +69,8 @@ impl Profile {
         })
     }
 
-    /// Returns when nobody lives here any more.
-    pub(super) fn clear(&self) {
+    /// Waits until no process uses this profile.
+    pub(crate) fn clear(&self) {
         if poll(|| self.inhabitants().is_empty().then_some(())).is_none() {
             for process in self.inhabitants() {
                 let _ = Command::new("sh").arg("-c").arg(format!("kill -KILL {process}")).status();
@@ -78,7 +78,7 @@ impl Profile {
         }
     }
 
-    /// Every process that was started with this home.
+    /// Returns every process that was started with this home.
     fn inhabitants(&self) -> Vec<String> {
         let home = self.home.path().as_os_str().as_encoded_bytes();
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use super::Cluster;
-use super::view::SLOTS;
+use super::view::SLOT_COUNT;
 use crate::redis::{Redis, RedisBuilder};
 use crate::tool::Flavour;
 use crate::wait::wait_for;
@@ -30,15 +30,15 @@ impl Default for ClusterBuilder {
 }
 
 impl ClusterBuilder {
-    /// Which server the nodes are: Redis if nothing is said.
+    /// Sets the server program; Redis by default.
     #[must_use]
     pub fn flavour(mut self, flavour: Flavour) -> Self {
         self.node = self.node.flavour(flavour);
         self
     }
 
-    /// A line of every node's `redis.conf`: `config("cluster-node-timeout", "10000")` for a cluster that keeps its masters
-    /// on a machine too busy for their heartbeats.
+    /// Creates a line of every node's `redis.conf`: `config("cluster-node-timeout", "10000")` for a cluster that
+    /// keeps its masters on a machine too busy for their heartbeats.
     #[must_use]
     pub fn config(mut self, name: &str, value: &str) -> Self {
         self.node = self.node.config(name, value);
@@ -55,16 +55,16 @@ impl ClusterBuilder {
     /// Starts it, and waits until it is whole.
     ///
     /// # Panics
-    /// When the server is missing, or the cluster does not come to be.
+    /// The server is missing, or the cluster does not form.
     pub fn start(self) -> Cluster {
         let nodes = self.start_nodes();
         let ids: Vec<String> = nodes.iter().map(|node| node.query(&["CLUSTER", "MYID"])).collect();
-        let share = SLOTS / MASTERS;
+        let share = SLOT_COUNT / MASTERS;
         for (place, node) in (0..).zip(&nodes) {
             // Nodes that start with the same epoch would spend seconds on sorting that out.
             node.query::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(place + 1).to_string()]);
             if place < MASTERS {
-                let last = if place + 1 == MASTERS { SLOTS } else { (place + 1) * share } - 1;
+                let last = if place + 1 == MASTERS { SLOT_COUNT } else { (place + 1) * share } - 1;
                 let (first, last) = ((place * share).to_string(), last.to_string());
                 node.query::<()>(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
             }

@@ -7,7 +7,7 @@ use super::Cluster;
 
 /// A slot on its way.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Migration {
+pub(crate) struct SlotMigration {
     from: usize,
     to: usize,
 }
@@ -15,25 +15,25 @@ pub(super) struct Migration {
 impl Cluster {
     /// Declares that a slot is on its way to the node at `to`.
     ///
-    /// From now on the owner answers `ASK` for keys that it does not have (any more), and `TRYAGAIN` for a command whose
+    /// From now on the owner answers `ASK` for keys that it does not have (any more), and `TRYAGAIN` for a command with
     /// keys it has in part.
     ///
     /// # Panics
-    /// When the slot is that node's already, or a node refuses.
+    /// The node already owns the slot, or a node rejects the command.
     pub fn begin_migration(&self, slot: u16, to: usize) {
         let from = self.owner_of(slot);
         assert_ne!(from, to, "slot {slot} is already where it should go");
         self.set_slot(to, slot, &["IMPORTING", &self.ids[from]]);
         self.set_slot(from, slot, &["MIGRATING", &self.ids[to]]);
-        self.migrations().insert(slot, Migration { from, to });
+        self.migrations().insert(slot, SlotMigration { from, to });
     }
 
-    /// Moves up to `limit` keys of a slot on its way, and says how many it moved.
+    /// Moves up to `limit` keys of a slot on its way, and returns their number.
     ///
     /// # Panics
-    /// When the slot is not on its way, or a node refuses.
+    /// The slot is not migrating, or a node rejects the command.
     pub fn migrate_keys(&self, slot: u16, limit: usize) -> usize {
-        let Migration { from, to } = self.migration(slot);
+        let SlotMigration { from, to } = self.migration(slot);
         let mut connection = self.node(from).connection().expect("the owner answers");
         let mut list = redis::cmd("CLUSTER");
         list.arg("GETKEYSINSLOT").arg(slot).arg(limit);
@@ -51,13 +51,13 @@ impl Cluster {
     /// Gives the slot to its new owner, and waits until every node that is up knows.
     ///
     /// # Panics
-    /// When the slot is not on its way, keys are left with the old owner, or a node refuses.
+    /// The slot is not migrating, the old owner still has keys, or a node rejects the command.
     pub fn finish_migration(&self, slot: u16) {
-        let Migration { from, to } = self.migration(slot);
+        let SlotMigration { from, to } = self.migration(slot);
         let count = ["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()];
         let left: usize = self.node(from).query(&count);
         assert_eq!(left, 0, "slot {slot}: keys left with its old owner");
-        // The new owner first: a slot must never be nobody's.
+        // The new owner first: a slot must never be without an owner.
         let others = self.masters().into_iter().filter(|place| ![from, to].contains(place));
         for place in [to, from].into_iter().chain(others) {
             if self.node(place).is_up() {
@@ -74,12 +74,12 @@ impl Cluster {
         self.node(place).query::<()>(&command);
     }
 
-    fn migration(&self, slot: u16) -> Migration {
+    fn migration(&self, slot: u16) -> SlotMigration {
         let found = self.migrations().get(&slot).copied();
         found.unwrap_or_else(|| panic!("slot {slot} is not on its way"))
     }
 
-    fn migrations(&self) -> MutexGuard<'_, HashMap<u16, Migration>> {
+    fn migrations(&self) -> MutexGuard<'_, HashMap<u16, SlotMigration>> {
         self.migrations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,51 +4,51 @@ use std::ops::RangeInclusive;
 
 use crate::redis::Redis;
 
-/// How many slots a cluster has.
-pub(super) const SLOTS: u16 = 16_384;
+/// Number of slots in a cluster.
+pub(crate) const SLOT_COUNT: u16 = 16_384;
 
-/// All nodes that a node knows, and whose the slots are.
+/// The nodes and slot owners in the view of one node.
 #[derive(Debug)]
-pub(super) struct View {
-    peers: Vec<Peer>,
+pub(crate) struct ClusterView {
+    peers: Vec<ClusterPeer>,
 }
 
 #[derive(Debug)]
-struct Peer {
+struct ClusterPeer {
     port: u16,
     is_well: bool,
     slots: Vec<RangeInclusive<u16>>,
 }
 
-impl View {
-    /// The view of a node, if it answers.
-    pub(super) fn of(redis: &Redis) -> Option<Self> {
+impl ClusterView {
+    /// Returns the view of a node, if it answers.
+    pub(crate) fn of(redis: &Redis) -> Option<Self> {
         let nodes: String = redis.try_query(&["CLUSTER", "NODES"]).ok()?;
-        Some(Self { peers: nodes.lines().filter_map(Peer::read).collect() })
+        Some(Self { peers: nodes.lines().filter_map(ClusterPeer::read).collect() })
     }
 
-    /// The port of the node that owns a slot.
-    pub(super) fn owner(&self, slot: u16) -> Option<u16> {
-        let owns = |peer: &&Peer| peer.slots.iter().any(|slots| slots.contains(&slot));
+    /// Returns the port of the node that owns a slot.
+    pub(crate) fn owner(&self, slot: u16) -> Option<u16> {
+        let owns = |peer: &&ClusterPeer| peer.slots.iter().any(|slots| slots.contains(&slot));
         self.peers.iter().find(owns).map(|peer| peer.port)
     }
 
-    /// The ports of all nodes that own slots.
-    pub(super) fn owners(&self) -> impl Iterator<Item = u16> {
+    /// Returns the ports of all nodes that own slots.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = u16> {
         self.peers.iter().filter(|peer| !peer.slots.is_empty()).map(|peer| peer.port)
     }
 
-    /// Whether it has the node on this port as one that is met and well.
-    pub(super) fn sees(&self, port: u16) -> bool {
+    /// Returns whether it has the node on this port as one that is met and well.
+    pub(crate) fn sees(&self, port: u16) -> bool {
         self.peers.iter().any(|peer| peer.port == port && peer.is_well)
     }
 
-    pub(super) fn covers_all_slots(&self) -> bool {
+    pub(crate) fn covers_all_slots(&self) -> bool {
         let slots = self.peers.iter().flat_map(|peer| &peer.slots);
-        slots.map(ExactSizeIterator::len).sum::<usize>() == usize::from(SLOTS)
+        slots.map(ExactSizeIterator::len).sum::<usize>() == usize::from(SLOT_COUNT)
     }
 
-    pub(super) fn agrees_with(&self, other: &Self) -> bool {
+    pub(crate) fn agrees_with(&self, other: &Self) -> bool {
         self.shares() == other.shares()
     }
 
@@ -60,7 +60,7 @@ impl View {
     }
 }
 
-impl Peer {
+impl ClusterPeer {
     /// Reads `id ip:port@bus flags master ping pong epoch link slot…`.
     fn read(line: &str) -> Option<Self> {
         let fields: Vec<&str> = line.split(' ').collect();
@@ -80,8 +80,8 @@ impl Peer {
     }
 }
 
-/// `ok` or `fail`, if the node answers.
-pub(super) fn cluster_state(redis: &Redis) -> Option<String> {
+/// Returns `ok` or `fail`, if the node replies.
+pub(crate) fn cluster_state(redis: &Redis) -> Option<String> {
     let info: String = redis.try_query(&["CLUSTER", "INFO"]).ok()?;
     info.lines().find_map(|line| line.strip_prefix("cluster_state:")).map(str::to_owned)
 }

@@ -8,33 +8,33 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Fault, Shared};
+use super::{ProxyFault, ProxyState};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(crate) enum Direction {
     Requests,
     Replies,
 }
 
 /// Carries bytes to `to`, as the fault of the moment has it.
-pub(super) struct Pipe<'a> {
-    shared: &'a Shared,
+pub(crate) struct Pipe<'a> {
+    shared: &'a ProxyState,
     direction: Direction,
     to: OwnedWriteHalf,
-    /// How many bytes may still pass, once this connection is the one to be cut.
+    /// Bytes that are still forwarded, if this connection is to be cut.
     cut_after: Option<usize>,
 }
 
 /// Bytes, and when they are due at the other end.
-type Parcel = (Instant, Vec<u8>);
+type DelayedBytes = (Instant, Vec<u8>);
 
 impl<'a> Pipe<'a> {
-    pub(super) fn new(shared: &'a Shared, direction: Direction, to: OwnedWriteHalf) -> Self {
+    pub(crate) fn new(shared: &'a ProxyState, direction: Direction, to: OwnedWriteHalf) -> Self {
         Self { shared, direction, to, cut_after: None }
     }
 
     /// Runs until `from` has no more bytes, which the other end then learns. An error ends the whole connection.
-    pub(super) async fn run(mut self, from: OwnedReadHalf) -> io::Result<()> {
+    pub(crate) async fn run(mut self, from: OwnedReadHalf) -> io::Result<()> {
         // Reading goes on while a delay runs: latency must not cost throughput.
         let (parcels, arriving) = unbounded_channel();
         tokio::try_join!(
@@ -44,12 +44,12 @@ impl<'a> Pipe<'a> {
         Ok(())
     }
 
-    async fn deliver(&mut self, mut arriving: UnboundedReceiver<Parcel>) -> io::Result<()> {
+    async fn deliver(&mut self, mut arriving: UnboundedReceiver<DelayedBytes>) -> io::Result<()> {
         let mut fault = self.shared.fault.subscribe();
         while let Some((due, bytes)) = arriving.recv().await {
             sleep_until(due).await;
             // The sender lives in `shared`, so there is always a next value to wait for.
-            let _ = fault.wait_for(|fault| *fault != Fault::Stall).await;
+            let _ = fault.wait_for(|fault| *fault != ProxyFault::Stall).await;
             self.write(&bytes).await?;
         }
         self.to.shutdown().await
@@ -76,10 +76,10 @@ impl<'a> Pipe<'a> {
 }
 
 async fn receive(
-    shared: &Shared,
+    shared: &ProxyState,
     direction: Direction,
     mut from: OwnedReadHalf,
-    parcels: UnboundedSender<Parcel>,
+    parcels: UnboundedSender<DelayedBytes>,
 ) -> io::Result<()> {
     loop {
         let mut bytes = vec![0; 16 * 1024];

@@ -1,18 +1,18 @@
-//! Where a request ends, by a reader who forgives nothing.
+//! A strict parser of request framing.
 
-/// What was found and how many bytes it took, or nothing while bytes are missing, or what is wrong.
-pub(super) type Framed<T> = Result<Option<(T, usize)>, &'static str>;
+/// A parsed value with its length in bytes, `None` while bytes are missing, or the reason of a rejection.
+pub(crate) type FramedResult<T> = Result<Option<(T, usize)>, &'static str>;
 
-/// How the end of a body is told.
+/// The framing of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Length {
+pub(crate) enum BodyLength {
     None,
     Sized(usize),
     Chunked,
 }
 
-/// A request line and its fields.
-pub(super) fn head(bytes: &[u8]) -> Framed<(String, Length)> {
+/// Returns a request line and its fields.
+pub(crate) fn head(bytes: &[u8]) -> FramedResult<(String, BodyLength)> {
     let Some(end) = position(bytes, b"\r\n\r\n") else {
         return match lone_line_end(bytes) {
             true => Err("a line that ends in LF or CR alone"),
@@ -50,23 +50,23 @@ pub(super) fn head(bytes: &[u8]) -> Framed<(String, Length)> {
         return Err("not one host");
     }
     let length = match (lengths.as_slice(), encodings.as_slice()) {
-        ([], []) => Length::None,
-        ([], [encoding]) if encoding.eq_ignore_ascii_case("chunked") => Length::Chunked,
+        ([], []) => BodyLength::None,
+        ([], [encoding]) if encoding.eq_ignore_ascii_case("chunked") => BodyLength::Chunked,
         ([length], []) if length.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Length::Sized(length.parse().map_err(|_| "a length that is none")?)
+            BodyLength::Sized(length.parse().map_err(|_| "a length that is none")?)
         }
         _ => return Err("not one length"),
     };
     Ok(Some(((text.to_owned(), length), end + 4)))
 }
 
-/// A body of known length.
-pub(super) fn sized(bytes: &[u8], length: usize) -> Framed<Vec<u8>> {
+/// Returns a body of known length.
+pub(crate) fn sized(bytes: &[u8], length: usize) -> FramedResult<Vec<u8>> {
     Ok(bytes.get(..length).map(|body| (body.to_vec(), length)))
 }
 
-/// A body in chunks, with trailers or without.
-pub(super) fn chunked(bytes: &[u8]) -> Framed<Vec<u8>> {
+/// Returns a body in chunks, with trailers or without.
+pub(crate) fn chunked(bytes: &[u8]) -> FramedResult<Vec<u8>> {
     let (mut body, mut at) = (Vec::new(), 0);
     loop {
         let Some((line, next)) = line(bytes, at)? else { return Ok(None) };
@@ -97,7 +97,7 @@ pub(super) fn chunked(bytes: &[u8]) -> Framed<Vec<u8>> {
     }
 }
 
-/// The line at `at` without its end, and where the next one begins.
+/// Returns the line at `at` without its end, and where the next one begins.
 fn line(bytes: &[u8], at: usize) -> Result<Option<(&str, usize)>, &'static str> {
     let rest = bytes.get(at..).unwrap_or_default();
     let Some(end) = position(rest, b"\n") else { return Ok(None) };
@@ -121,22 +121,22 @@ fn lone_line_end(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn whole(text: &str) -> Result<Option<Length>, &'static str> {
+    fn whole(text: &str) -> Result<Option<BodyLength>, &'static str> {
         Ok(head(text.as_bytes())?.map(|((_, length), _)| length))
     }
 
     #[test]
-    fn a_head_is_read_when_all_of_it_is_there() {
+    fn head_is_parsed_when_it_is_complete() {
         assert_eq!(whole("GET / HTTP/1.1\r\nhost: a\r\n\r"), Ok(None));
-        assert_eq!(whole("GET / HTTP/1.1\r\nhost: a\r\n\r\nmore"), Ok(Some(Length::None)));
+        assert_eq!(whole("GET / HTTP/1.1\r\nhost: a\r\n\r\nmore"), Ok(Some(BodyLength::None)));
         let sized = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n";
-        assert_eq!(whole(sized), Ok(Some(Length::Sized(5))));
+        assert_eq!(whole(sized), Ok(Some(BodyLength::Sized(5))));
         let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
-        assert_eq!(whole(chunked), Ok(Some(Length::Chunked)));
+        assert_eq!(whole(chunked), Ok(Some(BodyLength::Chunked)));
     }
 
     #[test]
-    fn what_could_be_read_in_two_ways_is_a_fault() {
+    fn ambiguous_framing_is_a_fault() {
         for fields in [
             "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
             "Content-Length: 5\r\nContent-Length: 5\r\n",
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_put_together_and_trailers_passed_over() {
+    fn chunks_are_joined_and_trailers_skipped() {
         let bytes = b"3\r\nabc\r\n2\r\nde\r\n0\r\nx: y\r\n\r\nGET";
         assert_eq!(chunked(bytes), Ok(Some((b"abcde".to_vec(), bytes.len() - 3))));
         for length in 0..bytes.len() - 3 {

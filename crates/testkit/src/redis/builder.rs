@@ -1,4 +1,4 @@
-//! What kind of server to start.
+//! The configuration of a Redis server.
 
 use std::fs;
 use std::process::Command;
@@ -16,43 +16,43 @@ use crate::tool::{Flavour, Tool};
 pub struct RedisBuilder {
     flavour: Flavour,
     config: Vec<(String, String)>,
-    pub(super) tls: bool,
-    pub(super) password: Option<String>,
+    pub(crate) tls: bool,
+    pub(crate) password: Option<String>,
     clock: Option<i64>,
-    pub(super) movable_clock: bool,
+    pub(crate) movable_clock: bool,
     sentinel: bool,
 }
 
 impl RedisBuilder {
-    /// Which server: Redis if nothing is said.
+    /// Sets the server program; Redis by default.
     #[must_use]
     pub fn flavour(mut self, flavour: Flavour) -> Self {
         self.flavour = flavour;
         self
     }
 
-    /// A line of `redis.conf`: `config("maxmemory", "10mb")`. A value may be several words.
+    /// Creates a line of `redis.conf`: `config("maxmemory", "10mb")`. A value may be several words.
     #[must_use]
     pub fn config(mut self, name: &str, value: &str) -> Self {
         self.config.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Speaks TLS and nothing else on its port; [`Redis::ca`] is whom to trust.
+    /// Enables TLS, and only TLS, on its port; clients trust [`Redis::ca`].
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.tls = true;
         self
     }
 
-    /// Asks for this password, of letters and digits, which becomes part of its URLs.
+    /// Requires this password of letters and digits, which becomes part of its URLs.
     #[must_use]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
     }
 
-    /// Sets its wall clock off by so many seconds, forward or back. Its monotonic clock runs as ever.
+    /// Offsets its wall clock by this many seconds, forward or back. Its monotonic clock is unchanged.
     ///
     /// Needs [`Tool::Faketime`].
     #[must_use]
@@ -61,7 +61,7 @@ impl RedisBuilder {
         self
     }
 
-    /// Gives it a wall clock that [`Redis::set_clock`] moves while it runs. Its monotonic clock runs as ever.
+    /// Gives it a wall clock that [`Redis::set_clock`] moves at run time. Its monotonic clock is unchanged.
     ///
     /// Needs [`Tool::Faketime`].
     #[must_use]
@@ -70,7 +70,7 @@ impl RedisBuilder {
         self
     }
 
-    /// Runs as a sentinel that watches nobody yet.
+    /// Runs as a sentinel without a monitored master.
     #[must_use]
     pub(crate) fn sentinel(mut self) -> Self {
         self.sentinel = true;
@@ -80,10 +80,10 @@ impl RedisBuilder {
     /// Starts it, and waits until it answers.
     ///
     /// # Panics
-    /// When the server is missing or does not start.
+    /// The server is missing or does not start.
     pub fn start(self) -> Redis {
         let mut said = String::new();
-        // A port may be taken by a stranger between the look and the start.
+        // Another process may take the port between the check and the start.
         for _ in 0..ATTEMPTS {
             let folder = tempfile::Builder::new().prefix("tidegate-").tempdir();
             let folder = folder.expect("a temporary folder can be made");
@@ -110,16 +110,16 @@ impl RedisBuilder {
         panic!("{} ended {ATTEMPTS} times at its start:\n{said}", Tool::Server(self.flavour));
     }
 
-    pub(super) fn command(&self, redis: &Redis) -> Command {
+    pub(crate) fn command(&self, redis: &Redis) -> Command {
         let folder = redis.folder();
         let mut command = Process::command(Tool::Server(self.flavour).expect_path());
         command.current_dir(folder);
         if self.sentinel {
-            // It writes what it learns into its file.
+            // A sentinel writes its state to its configuration file.
             command.args(["sentinel.conf", "--sentinel"]);
         } else {
             command.args(["--save", "", "--appendonly", "no"]);
-            // Replicas get their data at once, not after the seconds that a master waits for more of them.
+            // Replicas get their data at once; by default a master waits some seconds for more replicas.
             command.args(["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"]);
         }
         command.arg("--dir").arg(folder).args(["--bind", "127.0.0.1"]);

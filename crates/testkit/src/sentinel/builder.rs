@@ -1,4 +1,4 @@
-//! How sentinels come to watch a master.
+//! The configuration of sentinels and their master.
 
 use std::thread;
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Default for SentinelBuilder {
 }
 
 impl SentinelBuilder {
-    /// Which server they all are: Redis if nothing is said.
+    /// Sets the server program; Redis by default.
     #[must_use]
     pub fn flavour(mut self, flavour: Flavour) -> Self {
         self.node = self.node.flavour(flavour);
@@ -37,21 +37,21 @@ impl SentinelBuilder {
         self
     }
 
-    /// A line of the `redis.conf` of master and replica.
+    /// Creates a line of the `redis.conf` of master and replica.
     #[must_use]
     pub fn config(mut self, name: &str, value: &str) -> Self {
         self.node = self.node.config(name, value);
         self
     }
 
-    /// Sets the clock of the replica off by so many seconds, as [`RedisBuilder::clock`] does.
+    /// Offsets the clock of the replica by this many seconds, as [`RedisBuilder::clock`] does.
     #[must_use]
     pub fn replica_clock(mut self, offset_seconds: i64) -> Self {
         self.replica_clock = Some(offset_seconds);
         self
     }
 
-    /// How long a master must be silent to count as gone: half a second if nothing is said.
+    /// Sets the time without a reply after which a master counts as down; half a second by default.
     #[must_use]
     pub fn down_after(mut self, silence: Duration) -> Self {
         self.down_after = silence;
@@ -61,7 +61,7 @@ impl SentinelBuilder {
     /// Starts them all, and waits until the master can be replaced.
     ///
     /// # Panics
-    /// When the server is missing, or the sentinels do not find what they should.
+    /// The server is missing, or the sentinels do not find the master, the replica and each other.
     pub fn start(self) -> Sentinel {
         let (sentinels, nodes) = thread::scope(|scope| {
             let starts = [(); 3].map(|()| scope.spawn(|| self.sentinel.clone().start()));

@@ -1,4 +1,4 @@
-//! Bodies of answers.
+//! Response bodies.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -10,73 +10,73 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::{Frame, SizeHint};
 
-pub(super) type Body = BoxBody<Bytes, BrokenOff>;
+pub(crate) type Body = BoxBody<Bytes, BodyAborted>;
 
-/// A body, or the connection it came on, ended before its end.
+/// The error of a body or connection that ended early.
 #[derive(Debug)]
-pub(super) struct BrokenOff;
+pub(crate) struct BodyAborted;
 
-impl fmt::Display for BrokenOff {
+impl fmt::Display for BodyAborted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the body breaks off")
     }
 }
 
-impl std::error::Error for BrokenOff {}
+impl std::error::Error for BodyAborted {}
 
-pub(super) fn empty() -> Body {
+pub(crate) fn empty() -> Body {
     Empty::new().map_err(|never: Infallible| match never {}).boxed()
 }
 
-pub(super) fn text(text: impl Into<Bytes>) -> Body {
+pub(crate) fn text(text: impl Into<Bytes>) -> Body {
     Full::new(text.into()).map_err(|never: Infallible| match never {}).boxed()
 }
 
-/// As many bytes as are wanted, of which none is kept.
+/// A generated body of any length, without a buffer.
 #[derive(Debug)]
-pub(super) struct Pattern {
+pub(crate) struct PatternBody {
     left: u64,
-    /// What of `left` never comes.
+    /// The part of `left` that is never sent.
     missing: u64,
     has_length: bool,
-    /// Whether what is there had the time to be sent.
+    /// True if the earlier bytes had time to be sent.
     rested: bool,
 }
 
 const PIECE: &[u8] = &[b'x'; 64 * 1024];
 
-impl Pattern {
-    pub(super) fn sized(length: u64) -> Self {
+impl PatternBody {
+    pub(crate) fn sized(length: u64) -> Self {
         Self { left: length, missing: 0, has_length: true, rested: false }
     }
 
-    pub(super) fn unsized_(length: u64) -> Self {
+    pub(crate) fn unsized_(length: u64) -> Self {
         Self { has_length: false, ..Self::sized(length) }
     }
 
     /// Announces `length` bytes and ends after `sent` of them.
-    pub(super) fn broken(length: u64, sent: u64) -> Self {
+    pub(crate) fn broken(length: u64, sent: u64) -> Self {
         Self { missing: length - sent, ..Self::sized(length) }
     }
 }
 
-impl hyper::body::Body for Pattern {
+impl hyper::body::Body for PatternBody {
     type Data = Bytes;
-    type Error = BrokenOff;
+    type Error = BodyAborted;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
         let there = self.left - self.missing;
         if there == 0 && self.missing > 0 && !self.rested {
-            // An error at once would also drop what was not sent yet.
+            // An immediate error would also drop buffered bytes.
             self.rested = true;
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
         if there == 0 {
-            return Poll::Ready((self.missing > 0).then_some(Err(BrokenOff)));
+            return Poll::Ready((self.missing > 0).then_some(Err(BodyAborted)));
         }
         let length = there.min(PIECE.len() as u64);
         self.left -= length;

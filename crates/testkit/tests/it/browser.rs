@@ -30,7 +30,7 @@ fn inhabitants(folder: &Path) -> BTreeSet<u32> {
 }
 
 #[test]
-fn a_page_is_read_and_used_as_people_do() {
+fn browser_reads_and_operates_a_page() {
     if lacking(&TOOLS) {
         return;
     }
@@ -67,7 +67,7 @@ fn a_page_is_read_and_used_as_people_do() {
 }
 
 #[test]
-fn it_looks_as_it_is_told() {
+fn browser_applies_size_and_colour_scheme() {
     if lacking(&TOOLS) {
         return;
     }
@@ -90,7 +90,7 @@ fn it_looks_as_it_is_told() {
 }
 
 #[test]
-fn what_goes_wrong_in_a_page_is_told_once() {
+fn console_errors_are_reported_once() {
     if lacking(&TOOLS) {
         return;
     }
@@ -104,7 +104,7 @@ fn what_goes_wrong_in_a_page_is_told_once() {
 }
 
 #[test]
-fn a_browser_leaves_nobody_behind_even_when_its_test_runner_is_killed() {
+fn browser_processes_end_when_the_test_runner_is_killed() {
     if lacking(&TOOLS) || lacking(&[Tool::Setpriv]) {
         return;
     }

@@ -27,7 +27,7 @@ fn lines_of_both_streams_are_handed_out_once_and_in_order() {
 }
 
 #[test]
-fn a_signal_reaches_the_program_itself() {
+fn signal_is_delivered_to_the_process() {
     let process = shell("trap 'echo caught; exit 3' TERM; echo ready; read word");
     process.stdout().find("ready");
     process.signal("TERM");
@@ -36,7 +36,7 @@ fn a_signal_reaches_the_program_itself() {
 }
 
 #[test]
-fn a_server_does_not_outlive_a_killed_test_runner() {
+fn server_ends_when_the_test_runner_is_killed() {
     if lacking(&[Tool::Server(Flavour::Redis), Tool::Setpriv]) {
         return;
     }
@@ -61,7 +61,7 @@ fn starts_a_server_and_waits() {
 }
 
 #[test]
-fn a_program_goes_by_the_wall_clock_it_was_given() {
+fn process_uses_the_configured_clock_offset() {
     if lacking(&[Tool::Faketime]) {
         return;
     }

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use tidegate_testkit::{FaultProxy, Flavour, PATIENCE, Redis, Tool, lacking, wait_for};
+use tidegate_testkit::{FaultProxy, Flavour, Redis, Tool, WAIT_TIMEOUT, lacking, wait_for};
 
 /// A reply of 14 bytes, eight of them its value.
 const GET: &[u8] = b"GET word\r\n";
@@ -22,7 +22,7 @@ fn behind_a_proxy() -> Option<(Redis, FaultProxy)> {
 
 fn connect(proxy: &FaultProxy) -> TcpStream {
     let stream = TcpStream::connect(proxy.address()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
     stream
 }
 
@@ -43,15 +43,17 @@ fn rest(stream: &mut TcpStream) -> Vec<u8> {
 fn is_silent(stream: &mut TcpStream) -> bool {
     stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let error = stream.read(&mut [0]).unwrap_err();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
     error.kind() == ErrorKind::WouldBlock
 }
 
 #[test]
-fn a_proxy_passes_everything_on_until_told_otherwise() {
+fn proxy_forwards_everything_by_default() {
     let Some((_redis, proxy)) = behind_a_proxy() else { return };
-    let mut connection =
-        redis::Client::open(proxy.url()).unwrap().get_connection_with_timeout(PATIENCE).unwrap();
+    let mut connection = redis::Client::open(proxy.url())
+        .unwrap()
+        .get_connection_with_timeout(WAIT_TIMEOUT)
+        .unwrap();
     let long = "x".repeat(1_000_000);
     redis::cmd("SET").arg("long").arg(&long).exec(&mut connection).unwrap();
     let found: String = redis::cmd("GET").arg("long").query(&mut connection).unwrap();
@@ -64,7 +66,7 @@ fn a_proxy_passes_everything_on_until_told_otherwise() {
 
 #[test]
 #[allow(clippy::disallowed_methods, reason = "a delay is a matter of real time")]
-fn a_delay_holds_each_direction_for_at_least_its_time() {
+fn delay_applies_to_each_direction() {
     let Some((_redis, proxy)) = behind_a_proxy() else { return };
     let mut stream = connect(&proxy);
     assert_eq!(ask(&mut stream), REPLY);
@@ -81,7 +83,7 @@ fn a_delay_holds_each_direction_for_at_least_its_time() {
 }
 
 #[test]
-fn a_stall_holds_everything_back_and_loses_nothing() {
+fn stall_delays_all_bytes_and_loses_none() {
     let Some((redis, proxy)) = behind_a_proxy() else { return };
     let mut open = connect(&proxy);
     assert_eq!(ask(&mut open), REPLY);
@@ -98,7 +100,7 @@ fn a_stall_holds_everything_back_and_loses_nothing() {
 }
 
 #[test]
-fn a_reply_is_cut_where_asked_and_only_once() {
+fn reply_is_cut_once_at_the_requested_byte() {
     let Some((redis, proxy)) = behind_a_proxy() else { return };
     for bytes in [0, 5, REPLY.len() - 1] {
         let mut stream = connect(&proxy);
@@ -119,7 +121,7 @@ fn a_reply_is_cut_where_asked_and_only_once() {
 }
 
 #[test]
-fn a_cut_counts_across_the_pieces_that_a_reply_comes_in() {
+fn cut_position_counts_across_partial_reads() {
     let Some((_redis, proxy)) = behind_a_proxy() else { return };
     let mut stream = connect(&proxy);
     proxy.cut_reply_after(REPLY.len() + 3);
@@ -129,7 +131,7 @@ fn a_cut_counts_across_the_pieces_that_a_reply_comes_in() {
 }
 
 #[test]
-fn refusing_turns_newcomers_away_and_dropping_ends_who_is_there() {
+fn refuse_rejects_new_connections_and_drop_closes_existing_ones() {
     let Some((_redis, proxy)) = behind_a_proxy() else { return };
     let mut open = connect(&proxy);
     assert_eq!(ask(&mut open), REPLY);
@@ -146,7 +148,7 @@ fn refusing_turns_newcomers_away_and_dropping_ends_who_is_there() {
 }
 
 #[tokio::test]
-async fn a_proxy_and_its_server_can_be_used_inside_a_runtime() {
+async fn proxy_and_server_work_inside_a_runtime() {
     let Some((redis, proxy)) = behind_a_proxy() else { return };
     let mut stream = tokio::net::TcpStream::connect(proxy.address()).await.unwrap();
     let mut reply = vec![0; REPLY.len()];

@@ -9,7 +9,7 @@ use tidegate_testkit::{Flavour, Redis, Tool, lacking, wait_for};
 const REDIS: Tool = Tool::Server(Flavour::Redis);
 
 #[test]
-fn a_server_answers_on_its_port_and_on_its_socket() {
+fn redis_replies_on_its_port_and_its_unix_socket() {
     if lacking(&[REDIS]) {
         return;
     }
@@ -23,7 +23,7 @@ fn a_server_answers_on_its_port_and_on_its_socket() {
 }
 
 #[test]
-fn servers_started_at_once_have_nothing_in_common() {
+fn concurrently_started_servers_are_independent() {
     if lacking(&[REDIS]) {
         return;
     }
@@ -38,7 +38,7 @@ fn servers_started_at_once_have_nothing_in_common() {
 }
 
 #[test]
-fn a_server_ends_with_its_handle_also_in_a_panic() {
+fn server_ends_when_its_handle_is_dropped_also_by_a_panic() {
     if lacking(&[REDIS]) {
         return;
     }
@@ -55,7 +55,7 @@ fn a_server_ends_with_its_handle_also_in_a_panic() {
 }
 
 #[test]
-fn a_server_outlives_the_thread_that_started_it() {
+fn server_continues_after_its_starting_thread_ends() {
     if lacking(&[REDIS]) {
         return;
     }
@@ -64,7 +64,7 @@ fn a_server_outlives_the_thread_that_started_it() {
 }
 
 #[test]
-fn a_killed_server_comes_back_empty_on_its_port() {
+fn restarted_server_is_empty_and_uses_the_same_port() {
     if lacking(&[REDIS]) {
         return;
     }
@@ -81,7 +81,7 @@ fn a_killed_server_comes_back_empty_on_its_port() {
 }
 
 #[test]
-fn a_paused_server_is_silent_until_it_goes_on() {
+fn paused_server_does_not_reply_until_resumed() {
     if lacking(&[REDIS]) {
         return;
     }
@@ -100,7 +100,7 @@ fn a_paused_server_is_silent_until_it_goes_on() {
 }
 
 #[test]
-fn a_server_takes_lines_of_configuration_and_a_password() {
+fn server_accepts_configuration_lines_and_a_password() {
     if lacking(&[REDIS]) {
         return;
     }
@@ -120,7 +120,7 @@ fn a_server_takes_lines_of_configuration_and_a_password() {
 }
 
 #[test]
-fn a_server_with_tls_is_reached_by_who_trusts_its_authority() {
+fn tls_server_accepts_clients_that_trust_its_authority() {
     if lacking(&[REDIS, Tool::Openssl]) {
         return;
     }
@@ -135,7 +135,7 @@ fn a_server_with_tls_is_reached_by_who_trusts_its_authority() {
 }
 
 #[test]
-fn a_clock_is_off_by_what_was_asked_and_time_passes_as_ever() {
+fn clock_offset_is_constant() {
     for flavour in [Flavour::Redis, Flavour::Valkey, Flavour::Redis6] {
         if lacking(&[Tool::Server(flavour), REDIS, Tool::Faketime]) {
             continue;
@@ -160,7 +160,7 @@ fn a_clock_is_off_by_what_was_asked_and_time_passes_as_ever() {
 }
 
 #[test]
-fn flavours_are_what_they_are_called() {
+fn flavour_selects_the_server_program() {
     for (flavour, field, majors) in [
         (Flavour::Redis, "redis_version", 7..100),
         (Flavour::Valkey, "valkey_version", 7..100),
@@ -176,7 +176,7 @@ fn flavours_are_what_they_are_called() {
 }
 
 #[test]
-fn a_movable_clock_is_set_while_the_server_runs_and_stays_set_after_a_restart() {
+fn movable_clock_is_set_at_run_time_and_survives_a_restart() {
     for flavour in [Flavour::Redis, Flavour::Valkey] {
         if lacking(&[Tool::Server(flavour), REDIS, Tool::Faketime]) {
             continue;

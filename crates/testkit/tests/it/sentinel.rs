@@ -5,7 +5,7 @@ use tidegate_testkit::{Flavour, Sentinel, Tool, lacking};
 const REDIS: Tool = Tool::Server(Flavour::Redis);
 
 #[test]
-fn a_killed_master_is_replaced_and_comes_back_as_a_replica() {
+fn killed_master_is_replaced_and_restarts_as_a_replica() {
     if lacking(&[REDIS]) {
         return;
     }
@@ -45,7 +45,7 @@ fn a_killed_master_is_replaced_and_comes_back_as_a_replica() {
 }
 
 #[test]
-fn a_paused_master_is_replaced_by_a_replica_with_another_clock() {
+fn paused_master_is_replaced_by_a_replica_with_another_clock() {
     if lacking(&[REDIS, Tool::Faketime]) {
         return;
     }
@@ -62,7 +62,7 @@ fn a_paused_master_is_replaced_by_a_replica_with_another_clock() {
 }
 
 #[test]
-fn sentinels_of_valkey_do_the_same() {
+fn valkey_sentinels_replace_a_killed_master() {
     if lacking(&[Tool::Server(Flavour::Valkey)]) {
         return;
     }

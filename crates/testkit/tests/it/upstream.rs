@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use tidegate_testkit::{PATIENCE, Port, RawUpstream, Turn, Upstream};
+use tidegate_testkit::{Port, RawUpstream, Upstream, UpstreamAction, WAIT_TIMEOUT};
 
 /// Sends bytes and reads until the server closes.
 fn exchange(address: SocketAddr, bytes: &[u8]) -> String {
@@ -16,7 +16,7 @@ fn exchange(address: SocketAddr, bytes: &[u8]) -> String {
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
     stream
 }
 
@@ -26,7 +26,7 @@ fn get(address: SocketAddr, path: &str) -> String {
 }
 
 #[test]
-fn an_upstream_shows_the_head_and_counts_what_it_saw() {
+fn upstream_returns_the_request_head_and_counts_requests() {
     let upstream = Upstream::start();
     let answer = get(upstream.address(), "/head?x=1");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
@@ -38,7 +38,7 @@ fn an_upstream_shows_the_head_and_counts_what_it_saw() {
 }
 
 #[test]
-fn an_upstream_makes_and_swallows_bodies() {
+fn upstream_generates_and_discards_bodies() {
     let upstream = Upstream::start();
     let answer = get(upstream.address(), "/bytes/100000");
     assert!(answer.contains("content-length: 100000\r\n"));
@@ -54,7 +54,7 @@ fn an_upstream_makes_and_swallows_bodies() {
 }
 
 #[test]
-fn an_upstream_holds_requests_until_they_are_released() {
+fn upstream_blocks_requests_until_they_are_released() {
     let upstream = Upstream::start();
     let mut stream = connect(upstream.address());
     stream.write_all(b"GET /held HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").unwrap();
@@ -65,7 +65,7 @@ fn an_upstream_holds_requests_until_they_are_released() {
 }
 
 #[test]
-fn an_upstream_echoes_after_an_upgrade() {
+fn upstream_echoes_after_an_upgrade() {
     let upstream = Upstream::start();
     let mut stream = connect(upstream.address());
     let head = "GET /upgrade HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: mine\r\n\r\n";
@@ -78,7 +78,7 @@ fn an_upstream_echoes_after_an_upgrade() {
 }
 
 #[test]
-fn an_upstream_that_ends_frees_its_port_and_its_connections() {
+fn dropped_upstream_frees_its_port_and_connections() {
     let port = Port::free();
     let upstream = Upstream::at(&port);
     let mut kept = connect(upstream.address());
@@ -91,10 +91,12 @@ fn an_upstream_that_ends_frees_its_port_and_its_connections() {
 }
 
 #[test]
-fn a_raw_upstream_keeps_what_it_was_sent() {
+fn raw_upstream_stores_received_bytes() {
     let upstream = RawUpstream::start(|_, head| match head.starts_with("GET /bye") {
-        true => Turn::AnswerAndClose(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec()),
-        false => Turn::ok("ok"),
+        true => UpstreamAction::RespondAndClose(
+            b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec(),
+        ),
+        false => UpstreamAction::ok("ok"),
     });
     let post =
         "POST /a HTTP/1.1\r\nHost: a\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
@@ -112,7 +114,7 @@ fn a_raw_upstream_keeps_what_it_was_sent() {
 }
 
 #[test]
-fn a_raw_upstream_says_what_it_could_not_read() {
+fn raw_upstream_reports_invalid_requests() {
     let upstream = RawUpstream::answering();
     let answer = exchange(upstream.address(), b"GET / HTTP/1.1\r\nHost: a\r\nX : y\r\n\r\n");
     assert_eq!(answer, "");

@@ -10,7 +10,7 @@ use tidegate::{
     Algorithm, Charge, ChargeMode, ChargeResult, DecisionStatus, Key, Limit, Limiter, Quota,
     RedisConfig, RedisStore, Request, RuleSet, State, Store,
 };
-use tidegate_testkit::{Cluster, Flavour, PATIENCE, Tool, lacking};
+use tidegate_testkit::{Cluster, Flavour, Tool, WAIT_TIMEOUT, lacking};
 use tokio::time::{Instant, sleep};
 
 const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
@@ -22,8 +22,8 @@ fn start() -> Cluster {
 
 async fn join(cluster: &Cluster) -> Arc<RedisStore> {
     let config: RedisConfig = cluster.url().parse().unwrap();
-    let config = config.with_timeout(PATIENCE).unwrap();
-    let config = config.with_connect_timeout(PATIENCE).unwrap();
+    let config = config.with_timeout(WAIT_TIMEOUT).unwrap();
+    let config = config.with_connect_timeout(WAIT_TIMEOUT).unwrap();
     let config = config.with_denial_memory(Duration::ZERO).unwrap();
     Arc::new(RedisStore::connect(config).await.unwrap())
 }
@@ -42,7 +42,7 @@ async fn spent(store: &RedisStore, key: Key) -> u64 {
 /// Waits until each key was charged so much: give-backs may still be on their way.
 #[allow(clippy::disallowed_methods, reason = "what goes on in a server gives no event to wait for")]
 async fn wait_until_spent(store: &RedisStore, wanted: &[(Key, u64)]) {
-    let patience = Instant::now() + PATIENCE;
+    let patience = Instant::now() + WAIT_TIMEOUT;
     for (key, wanted) in wanted {
         loop {
             let found = spent(store, *key).await;
@@ -58,7 +58,7 @@ async fn wait_until_spent(store: &RedisStore, wanted: &[(Key, u64)]) {
 /// Waits until so many parts of requests were handed to a server.
 #[allow(clippy::disallowed_methods, reason = "what goes on in a store gives no event to wait for")]
 async fn wait_until_carried(store: &RedisStore, wanted: u64) {
-    let patience = Instant::now() + PATIENCE;
+    let patience = Instant::now() + WAIT_TIMEOUT;
     while store.counts().carried < wanted {
         assert!(Instant::now() < patience, "{} were handed over", store.counts().carried);
         sleep(Duration::from_millis(2)).await;

@@ -10,15 +10,15 @@ use tidegate::{
     ManualClock, MemoryStore, Quota, RedisConfig, RedisStore, Refund, Span, State, Store,
     StoreError, Timestamp, UsageReport,
 };
-use tidegate_testkit::{Cluster, Flavour, PATIENCE, Redis, Tool, lacking};
+use tidegate_testkit::{Cluster, Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 use tokio::time::{Instant, sleep};
 
 const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 
 async fn connect(url: &str) -> RedisStore {
     let config: RedisConfig = url.parse().unwrap();
-    let config = config.with_timeout(PATIENCE).unwrap();
-    let config = config.with_connect_timeout(PATIENCE).unwrap();
+    let config = config.with_timeout(WAIT_TIMEOUT).unwrap();
+    let config = config.with_connect_timeout(WAIT_TIMEOUT).unwrap();
     RedisStore::connect(config.with_denial_memory(Duration::ZERO).unwrap()).await.unwrap()
 }
 
@@ -258,7 +258,7 @@ async fn what_is_held_expires_by_the_servers_own_clock() {
         let brief = LeaseRequest { ttl: Span::from_millis(20), ..ask(0, 40) };
         assert_eq!(one(&store, key, &limit, brief).await.unwrap().granted, 40);
         let until = store.leases(key).await.unwrap().unwrap().1.iter().next().unwrap().until;
-        let patience = Instant::now() + PATIENCE;
+        let patience = Instant::now() + WAIT_TIMEOUT;
         // Also a key that would be gone by the end of its lease is gone by then.
         while server.time_micros() < until.as_micros() + 5_000 {
             assert!(Instant::now() < patience, "the server's clock stands still");
@@ -337,7 +337,7 @@ async fn an_ask_without_an_answer_in_time_is_sent_once() {
     let config = config.with_timeout(Duration::from_millis(100)).unwrap();
     let store = RedisStore::connect(config).await.unwrap();
     server.pause();
-    let (limit, patience, mut late) = (slow(100), Instant::now() + PATIENCE, 0);
+    let (limit, patience, mut late) = (slow(100), Instant::now() + WAIT_TIMEOUT, 0);
     loop {
         match one(&store, key(1), &limit, ask(1, 0)).await {
             Err(StoreError::Timeout { .. }) => late += 1,

@@ -11,7 +11,7 @@ use tidegate::{
     Algorithm, Charge, ChargeMode, ChargeResult, DecisionStatus, Key, Limit, Limiter, Quota,
     RedisConfig, RedisStore, Refund, Request, RuleSet, Span, State, Store, Timestamp,
 };
-use tidegate_testkit::{Flavour, PATIENCE, Redis, Tool, lacking};
+use tidegate_testkit::{Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 use tokio::task::JoinSet;
 
 const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
@@ -29,7 +29,7 @@ const START: u64 = 1_780_000_000_123_457;
 fn config(server: &Redis) -> RedisConfig {
     let config: RedisConfig = server.url().parse().unwrap();
     let config = config
-        .with_timeout(PATIENCE)
+        .with_timeout(WAIT_TIMEOUT)
         .unwrap()
         .with_connect_timeout(crate::CONNECT_TIMEOUT)
         .unwrap();
@@ -328,7 +328,7 @@ async fn limiter(server: &Redis, rule: &str) -> Limiter<RedisStore> {
     let config: RedisConfig = server.url().parse().unwrap();
     let store = RedisStore::connect(
         config
-            .with_timeout(PATIENCE)
+            .with_timeout(WAIT_TIMEOUT)
             .unwrap()
             .with_connect_timeout(crate::CONNECT_TIMEOUT)
             .unwrap(),

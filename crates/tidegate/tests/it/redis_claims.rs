@@ -6,14 +6,15 @@ use tidegate::{
     Algorithm, CheckRequest, CheckTarget, Decision, DecisionStatus, Limit, Limiter, Quota,
     RedisConfig, RedisStore, Request, Rule, RuleIndex, RuleSet,
 };
-use tidegate_testkit::{Cluster, Flavour, PATIENCE, Redis, Tool, lacking};
+use tidegate_testkit::{Cluster, Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 
 const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 
 /// So long a window that no test meets its end; denials are remembered as by default.
 async fn limiter(url: &str) -> Limiter<RedisStore> {
     let config: RedisConfig = url.parse().unwrap();
-    let config = config.with_timeout(PATIENCE).unwrap().with_connect_timeout(PATIENCE).unwrap();
+    let config =
+        config.with_timeout(WAIT_TIMEOUT).unwrap().with_connect_timeout(WAIT_TIMEOUT).unwrap();
     let store = Arc::new(RedisStore::connect(config).await.unwrap());
     let rule = |name, algorithm, amount| {
         let rule = Rule::new(name, algorithm, Quota::per(amount, Quota::MAX_WINDOW));

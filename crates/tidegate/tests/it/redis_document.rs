@@ -10,7 +10,7 @@ use tidegate::{
     DocumentVersion, Draft, Edition, Expected, Latest, PutError, RedisConfig, RedisDocument,
     RedisStore, StoreError, Timestamp,
 };
-use tidegate_testkit::{Flavour, PATIENCE, Redis, Tool, lacking};
+use tidegate_testkit::{Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 use tokio::time::timeout;
 
 const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
@@ -262,7 +262,7 @@ async fn a_report_is_there_until_its_lifetime_is_over() {
             }
         }
     };
-    let reports = timeout(PATIENCE, gone).await.unwrap();
+    let reports = timeout(WAIT_TIMEOUT, gone).await.unwrap();
     let said: Vec<_> = reports.iter().map(|(node, words, _)| (&**node, &**words)).collect();
     assert_eq!(said, [("a:1", ""), ("b:1", "version 7\u{0}, \nall well")]);
     let range = Timestamp::from_micros(before)..=Timestamp::from_micros(server.time_micros());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate::{Limiter, RedisConfig, RedisStore, Request, RuleSet, SlotGuard};
-use tidegate_testkit::{Flavour, PATIENCE, Process, Redis, Tool, lacking, poll};
+use tidegate_testkit::{Flavour, Process, Redis, Tool, WAIT_TIMEOUT, lacking, poll};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -16,7 +16,7 @@ const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 async fn limiter(url: &str, limit: &str) -> Limiter<RedisStore> {
     let config: RedisConfig = url.parse().unwrap();
     let config = config
-        .with_timeout(PATIENCE)
+        .with_timeout(WAIT_TIMEOUT)
         .unwrap()
         .with_connect_timeout(crate::CONNECT_TIMEOUT)
         .unwrap();
@@ -97,7 +97,7 @@ fn each_way_that_requests_end_nobody_is_in_flight_afterwards() {
             assert!(ended.as_ref().err().is_none_or(expected), "{ended:?}");
         }
         let all_free = async || free(&nodes[0]).await == 5;
-        let deadline = tokio::time::timeout(PATIENCE, async {
+        let deadline = tokio::time::timeout(WAIT_TIMEOUT, async {
             while !all_free().await {
                 tokio::task::yield_now().await;
             }
@@ -155,7 +155,7 @@ async fn free_by_store(limiter: &Limiter<RedisStore>) -> u64 {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, answered).await.expect("the store answers")
+    tokio::time::timeout(WAIT_TIMEOUT, answered).await.expect("the store answers")
 }
 
 /// Takes slots until `all` are held.
@@ -166,7 +166,7 @@ async fn fill(limiter: &Limiter<RedisStore>, held: &mut Vec<SlotGuard<RedisStore
             held.extend(decision.is_allowed().then_some(slot));
         }
     };
-    tokio::time::timeout(PATIENCE, filled).await.expect("there are free slots");
+    tokio::time::timeout(WAIT_TIMEOUT, filled).await.expect("there are free slots");
 }
 
 /// Whether each of some requests is admitted.
@@ -289,7 +289,7 @@ fn guards_count_again_after_an_outage_longer_than_their_hold() {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, all_free).await.expect("released slots are free");
+        tokio::time::timeout(WAIT_TIMEOUT, all_free).await.expect("released slots are free");
     });
 }
 
@@ -328,7 +328,7 @@ fn guards_count_again_on_the_shard_that_restarted() {
                         tokio::task::yield_now().await;
                     }
                 };
-                tokio::time::timeout(PATIENCE, answered).await.expect("the store answers");
+                tokio::time::timeout(WAIT_TIMEOUT, answered).await.expect("the store answers");
                 assert!(!limiter.acquire_slots(&request(user)).await.0.is_allowed(), "{user}");
             }
             // Only its own: a slot on the other server would count for nobody.
@@ -362,7 +362,7 @@ fn a_renewal_after_the_release_revives_nothing() {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, expired).await.expect("the holds end");
+        tokio::time::timeout(WAIT_TIMEOUT, expired).await.expect("the holds end");
         assert_eq!(one.release(late.clone()).await, Ok(0), "it has expired");
         assert_eq!(other.renew(&late).await, Ok(0), "released after it had expired");
         assert_eq!(free(&one).await, 3);

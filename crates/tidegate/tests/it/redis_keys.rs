@@ -11,14 +11,14 @@ use tidegate::{
     Algorithm, Charge, ChargeMode, ChargeResult, DecisionStatus, Key, Limit, Limiter, Quota,
     RedisConfig, RedisStore, Request, RuleSet, Span, Store, StoreError,
 };
-use tidegate_testkit::{Flavour, PATIENCE, Redis, Tool, lacking};
+use tidegate_testkit::{Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 
 const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 
 fn config(server: &Redis) -> RedisConfig {
     let config: RedisConfig = server.url().parse().unwrap();
     let config = config
-        .with_timeout(PATIENCE)
+        .with_timeout(WAIT_TIMEOUT)
         .unwrap()
         .with_connect_timeout(crate::CONNECT_TIMEOUT)
         .unwrap();
@@ -334,7 +334,7 @@ async fn who_keeps_asking_is_denied_by_the_store_again_after_the_memory_of_a_den
     assert!(limiter.check(&user).await.is_allowed());
     assert!(!limiter.check(&user).await.is_allowed());
     let asked = limiter.store().counts();
-    let again = tokio::time::timeout(PATIENCE, async {
+    let again = tokio::time::timeout(WAIT_TIMEOUT, async {
         while limiter.store().counts().carried == asked.carried {
             assert!(!limiter.check(&user).await.is_allowed());
             tokio::task::yield_now().await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Limiter, RedisConfig, RedisStore, Request, RuleSet, ServerReport};
-use tidegate_testkit::{FaultProxy, Flavour, PATIENCE, Redis, Tool, lacking, wait_for};
+use tidegate_testkit::{FaultProxy, Flavour, Redis, Tool, WAIT_TIMEOUT, lacking, wait_for};
 
 const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 
@@ -28,7 +28,7 @@ async fn a_server_is_reported_with_what_it_was_asked_and_what_it_holds() {
     }
     let server = Redis::builder().config("maxmemory", "67108864").start();
     let config: RedisConfig = server.url().parse().unwrap();
-    let limiter = limiter(config.with_timeout(PATIENCE).unwrap()).await;
+    let limiter = limiter(config.with_timeout(WAIT_TIMEOUT).unwrap()).await;
     for user in ["a", "b", "c"] {
         let request = Request::new().with("user", user).unwrap();
         assert!(limiter.check(&request).await.is_allowed());

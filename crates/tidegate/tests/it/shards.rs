@@ -10,7 +10,7 @@ use tidegate::{
     CheckRequest, CheckTarget, DecisionStatus, Key, Limiter, Quota, RedisConfig, RedisStore,
     Request, RuleIndex, RuleSet, Store,
 };
-use tidegate_testkit::{Cluster, Flavour, PATIENCE, Redis, Tool, lacking};
+use tidegate_testkit::{Cluster, Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 
 const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 
@@ -18,7 +18,8 @@ const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 const RULE: &str = "{name: api, per: [user], limit: 100 per day, algorithm: sliding_log, shards: 3, on_store_failure: deny}";
 
 async fn node(config: RedisConfig, rules: &str) -> Limiter<RedisStore> {
-    let config = config.with_timeout(PATIENCE).unwrap().with_connect_timeout(PATIENCE).unwrap();
+    let config =
+        config.with_timeout(WAIT_TIMEOUT).unwrap().with_connect_timeout(WAIT_TIMEOUT).unwrap();
     let rules = RuleSet::parse("rules.yaml", &format!("rules: [{rules}]")).unwrap();
     let store = RedisStore::connect(config).await.unwrap();
     Limiter::builder().rules(rules).store(Arc::new(store)).build()
@@ -57,7 +58,7 @@ async fn until_left(node: &Limiter<RedisStore>, user: &str, wanted: u64) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let came = tokio::time::timeout(PATIENCE, wait).await;
+    let came = tokio::time::timeout(WAIT_TIMEOUT, wait).await;
     assert!(came.is_ok(), "{} are left, not {wanted}", left(node, user).await);
 }
 

@@ -8,7 +8,7 @@ use tidegate::{
     CheckRequest, CheckTarget, DecisionStatus, Limiter, Outcome, RedisConfig, RedisStore, Request,
     RuleSet, ShareStatus, Span, Store,
 };
-use tidegate_testkit::{FaultProxy, Flavour, PATIENCE, Redis, Tool, lacking};
+use tidegate_testkit::{FaultProxy, Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 use tokio::task::JoinHandle;
 
 const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
@@ -37,7 +37,7 @@ async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "waited in vain until {what}");
+    assert!(tokio::time::timeout(WAIT_TIMEOUT, wait).await.is_ok(), "waited in vain until {what}");
 }
 
 /// How many nodes this one believes to share a limit with, once it has a part of it.

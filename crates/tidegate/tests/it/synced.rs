@@ -7,7 +7,7 @@ use tidegate::{
     CheckRequest, CheckTarget, DecisionStatus, Limiter, RedisConfig, RedisStore, Request, RuleSet,
     Span,
 };
-use tidegate_testkit::{FaultProxy, Flavour, PATIENCE, Redis, Sentinel, Tool, lacking};
+use tidegate_testkit::{FaultProxy, Flavour, Redis, Sentinel, Tool, WAIT_TIMEOUT, lacking};
 use tokio::time::timeout;
 
 const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
@@ -163,11 +163,11 @@ async fn a_node_tells_by_itself_and_others_learn_of_it() {
     let [one, other] = fleet.nodes.as_slice() else { panic!("two") };
     assert_eq!(admitted(one, 60).await, 60);
     let learned = async { while left(other).await > 40 {} };
-    timeout(PATIENCE, learned).await.unwrap();
+    timeout(WAIT_TIMEOUT, learned).await.unwrap();
     assert_eq!(admitted(other, 60).await, 40);
     // What the other has used up comes to the first, which looks as often as it is asked.
     let learned = async { while one.check(&by("alice")).await.is_allowed() {} };
-    timeout(PATIENCE, learned).await.unwrap();
+    timeout(WAIT_TIMEOUT, learned).await.unwrap();
     assert_eq!(left(one).await, 0);
 }
 
@@ -219,7 +219,7 @@ async fn what_was_told_and_never_confirmed_counts_once() {
                 behind.release_all().await;
             }
         };
-        timeout(PATIENCE, cut).await.unwrap();
+        timeout(WAIT_TIMEOUT, cut).await.unwrap();
         // The script ran, the answer is lost, and the node goes on with what it knew.
         let told = async {
             loop {
@@ -232,7 +232,7 @@ async fn what_was_told_and_never_confirmed_counts_once() {
                 behind.release_all().await;
             }
         };
-        timeout(PATIENCE, told).await.unwrap();
+        timeout(WAIT_TIMEOUT, told).await.unwrap();
     }
     assert_eq!(passed, 501);
 }
@@ -456,7 +456,7 @@ async fn failover_to_a_slower_clock_admits_no_more() {
     for node in &nodes {
         let answers =
             async { while node.check(&by("bob")).await.status() == DecisionStatus::Unavailable {} };
-        timeout(PATIENCE, answers).await.unwrap();
+        timeout(WAIT_TIMEOUT, answers).await.unwrap();
     }
     passed += admitted_over_syncs(&nodes, 40).await;
     assert!((90..=90 + 2 * 10).contains(&passed), "{passed}");

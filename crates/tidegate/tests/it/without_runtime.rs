@@ -178,7 +178,7 @@ fn a_client_that_slows_down_keeps_what_it_does_not_use() {
 /// Waits until nothing is leased: only a sweeper gives back what a client leaves behind.
 #[allow(clippy::disallowed_methods, reason = "a sweep gives no event to wait for")]
 async fn is_swept(node: &Limiter<Shared>) -> bool {
-    let patience = tokio::time::Instant::now() + tidegate_testkit::PATIENCE;
+    let patience = tokio::time::Instant::now() + tidegate_testkit::WAIT_TIMEOUT;
     while node.leased() != (0, 0) && tokio::time::Instant::now() < patience {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }

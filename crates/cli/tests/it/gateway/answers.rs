@@ -1,14 +1,14 @@
 //! Answers of upstreams that frame them badly.
 
-use tidegate_testkit::{RawUpstream, Turn};
+use tidegate_testkit::{RawUpstream, UpstreamAction};
 
 use super::Gateway;
 
 /// What comes of an answer, and of the next request on the same connection.
 fn passed(answer: &'static str) -> (Option<(u16, String)>, Option<u16>) {
     let upstream = RawUpstream::start(move |_, head| match head.contains("/next") {
-        true => Turn::ok("next"),
-        false => Turn::AnswerAndClose(answer.as_bytes().to_vec()),
+        true => UpstreamAction::ok("next"),
+        false => UpstreamAction::RespondAndClose(answer.as_bytes().to_vec()),
     });
     let gateway = Gateway::before(&upstream.url());
     let mut client = gateway.connect();
@@ -74,7 +74,8 @@ fn bytes_after_an_answer_are_nobodys_answer() {
 #[test]
 fn interim_answers_do_not_end_a_request() {
     let hints = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-    let upstream = RawUpstream::start(move |_, _| Turn::Answer(hints.as_bytes().to_vec()));
+    let upstream =
+        RawUpstream::start(move |_, _| UpstreamAction::Respond(hints.as_bytes().to_vec()));
     let gateway = Gateway::before(&upstream.url());
     let mut client = gateway.connect();
     client.write("GET / HTTP/1.1\r\nHost: a\r\n\r\n");

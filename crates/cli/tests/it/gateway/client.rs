@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use serde_json::Value;
-use tidegate_testkit::PATIENCE;
+use tidegate_testkit::WAIT_TIMEOUT;
 
 /// One connection.
 pub(super) struct Client {
@@ -66,8 +66,8 @@ impl Client {
     pub(super) fn try_to(address: SocketAddr) -> std::io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
+        stream.set_write_timeout(Some(WAIT_TIMEOUT))?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 

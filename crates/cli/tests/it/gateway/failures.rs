@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidegate_testkit::{Port, RawUpstream, Turn, Upstream, wait_for};
+use tidegate_testkit::{Port, RawUpstream, Upstream, UpstreamAction, wait_for};
 
 use super::Gateway;
 
@@ -57,10 +57,10 @@ fn goes_stale() -> RawUpstream {
     let mut answered = Vec::new();
     RawUpstream::start(move |connection, _| {
         if answered.contains(&connection) {
-            return Turn::Close;
+            return UpstreamAction::Close;
         }
         answered.push(connection);
-        Turn::ok("ok")
+        UpstreamAction::ok("ok")
     })
 }
 
@@ -98,7 +98,7 @@ fn a_post_is_never_sent_twice() {
 #[test]
 fn a_connection_that_the_upstream_has_closed_is_not_used() {
     let upstream = RawUpstream::start(|_, _| {
-        Turn::AnswerAndClose(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec())
+        UpstreamAction::RespondAndClose(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec())
     });
     let gateway = Gateway::before(&upstream.url());
     let mut client = gateway.connect();
@@ -116,7 +116,7 @@ fn an_upstream_that_always_hangs_up_is_asked_twice_at_most() {
     static ASKED: AtomicUsize = AtomicUsize::new(0);
     let upstream = RawUpstream::start(|_, _| {
         ASKED.fetch_add(1, Ordering::SeqCst);
-        Turn::Close
+        UpstreamAction::Close
     });
     let gateway = Gateway::before(&upstream.url());
     gateway.connect().get("/").assert_problem(502);
@@ -125,7 +125,7 @@ fn an_upstream_that_always_hangs_up_is_asked_twice_at_most() {
 
 #[test]
 fn a_client_that_hangs_up_frees_the_upstream() {
-    let upstream = RawUpstream::start(|_, _| Turn::Silence);
+    let upstream = RawUpstream::start(|_, _| UpstreamAction::Silence);
     let gateway = Gateway::before(&upstream.url());
     let mut client = gateway.connect();
     client.write("GET / HTTP/1.1\r\nHost: a\r\n\r\n");

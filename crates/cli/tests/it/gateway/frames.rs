@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use tidegate_testkit::PATIENCE;
+use tidegate_testkit::WAIT_TIMEOUT;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -36,7 +36,7 @@ pub(super) struct Frames {
 impl Frames {
     pub(super) fn to(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         let mut frames = Self { stream };
         let _ = frames.stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         frames.write(SETTINGS, 0, 0, b"");

@@ -1,7 +1,7 @@
 //! What each side sees of the other's heads.
 
 use serde_json::Value;
-use tidegate_testkit::{RawUpstream, Turn, Upstream};
+use tidegate_testkit::{RawUpstream, Upstream, UpstreamAction};
 
 use super::Gateway;
 use super::client::Answer;
@@ -53,7 +53,7 @@ fn what_is_about_one_connection_is_passed_on_in_neither_direction() {
     assert_eq!(sent(&answer, "x-public"), ["1"]);
 
     let upstream = RawUpstream::start(|_, _| {
-        Turn::Answer(
+        UpstreamAction::Respond(
             b"HTTP/1.1 200 OK\r\nConnection: x-private, keep-alive\r\nX-Private: 1\r\nKeep-Alive: timeout=5\r\n\
               Proxy-Authenticate: Basic\r\nUpgrade: mine\r\nX-Public: 1\r\nContent-Length: 2\r\n\r\nok"
                 .to_vec(),
@@ -104,7 +104,7 @@ fn what_a_trusted_proxy_says_of_who_came_before_is_kept() {
 
 #[test]
 fn a_request_must_say_once_whom_it_is_for() {
-    let upstream = RawUpstream::start(|_, _| Turn::ok("ok"));
+    let upstream = RawUpstream::start(|_, _| UpstreamAction::ok("ok"));
     let gateway = Gateway::before(&upstream.url());
     for hosts in
         ["", "Host: a\r\nHost: a\r\n", "Host: a\r\nHost: b\r\n", "Host: a/b\r\n", "Host: a, b\r\n"]

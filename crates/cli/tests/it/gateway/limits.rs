@@ -69,7 +69,7 @@ fn limits_hold_across_connections_and_versions() {
 #[test]
 fn an_upstream_that_says_how_the_client_stands_is_not_contradicted() {
     let upstream = tidegate_testkit::RawUpstream::start(|_, _| {
-        tidegate_testkit::Turn::Answer(
+        tidegate_testkit::UpstreamAction::Respond(
             b"HTTP/1.1 200 OK\r\nX-RateLimit-Remaining: 77\r\nContent-Length: 0\r\n\r\n".to_vec(),
         )
     });

@@ -3,7 +3,7 @@
 //! Every probe is followed by an honest request on the same connection. Whatever the gateway makes of it, the
 //! upstream reads without forgiving anything, and neither it nor the client may take one request for another.
 
-use tidegate_testkit::{RawUpstream, Turn};
+use tidegate_testkit::{RawUpstream, UpstreamAction};
 
 use super::Gateway;
 
@@ -24,7 +24,7 @@ const HIDDEN: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// An upstream that says which path it was asked for.
 pub(super) fn upstream() -> RawUpstream {
-    RawUpstream::start(|_, head| Turn::ok(head.split(' ').nth(1).unwrap_or_default()))
+    RawUpstream::start(|_, head| UpstreamAction::ok(head.split(' ').nth(1).unwrap_or_default()))
 }
 
 /// That nobody who asks now gets another's answer, and that all the upstream ever got was whole and honest.

@@ -68,7 +68,7 @@ impl Streams {
     pub(super) fn wait_until_told(&self) {
         let mut send = self.send.clone();
         let told = self.runtime.block_on(async {
-            tokio::time::timeout(tidegate_testkit::PATIENCE, async {
+            tokio::time::timeout(tidegate_testkit::WAIT_TIMEOUT, async {
                 // A request is refused without being sent once that is known.
                 while send.try_send_request(get("/status/204")).await.is_ok() {}
             })
@@ -178,8 +178,8 @@ fn a_stream_is_limited_like_any_request() {
 #[test]
 fn a_stream_that_is_reset_frees_the_upstream_and_leaves_the_others() {
     let upstream = tidegate_testkit::RawUpstream::start(|_, head| match head.contains("/never") {
-        true => tidegate_testkit::Turn::Silence,
-        false => tidegate_testkit::Turn::ok("ok"),
+        true => tidegate_testkit::UpstreamAction::Silence,
+        false => tidegate_testkit::UpstreamAction::ok("ok"),
     });
     let gateway = Gateway::before(&upstream.url());
     let streams = Streams::to(gateway.address());

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::Shutdown;
 
-use tidegate_testkit::{RawUpstream, Turn, Upstream};
+use tidegate_testkit::{RawUpstream, Upstream, UpstreamAction};
 
 use super::Gateway;
 use super::client::{Client, request};
@@ -55,7 +55,7 @@ fn an_upgrade_is_limited_like_any_request() {
 
 #[test]
 fn an_upstream_that_does_not_upgrade_answers_as_ever() {
-    let upstream = RawUpstream::start(|_, _| Turn::ok("no"));
+    let upstream = RawUpstream::start(|_, _| UpstreamAction::ok("no"));
     let gateway = Gateway::before(&upstream.url());
     let mut client = gateway.connect();
     let fields = [("Connection", "Upgrade"), ("Upgrade", "mine")];
@@ -71,7 +71,7 @@ fn an_upstream_that_does_not_upgrade_answers_as_ever() {
 
 #[test]
 fn a_way_to_http2_that_would_pass_by_the_limits_is_not_passed_on() {
-    let upstream = RawUpstream::start(|_, _| Turn::ok("plain"));
+    let upstream = RawUpstream::start(|_, _| UpstreamAction::ok("plain"));
     let gateway = Gateway::before(&upstream.url());
     for to in ["h2c", "H2C", "websocket, h2c", "mine, H2c"] {
         let fields = [
@@ -90,7 +90,7 @@ fn a_way_to_http2_that_would_pass_by_the_limits_is_not_passed_on() {
 #[test]
 fn an_upstream_cannot_upgrade_who_did_not_ask() {
     let upstream = RawUpstream::start(|_, _| {
-        Turn::Answer(
+        UpstreamAction::Respond(
             b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: mine\r\n\r\n"
                 .to_vec(),
         )

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 
-use tidegate_testkit::PATIENCE;
+use tidegate_testkit::WAIT_TIMEOUT;
 use tokio::net::TcpSocket;
 
 #[derive(Debug)]
@@ -85,7 +85,7 @@ impl Client {
         });
         let stream = stream.ok()?;
         stream.set_nonblocking(false).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         Some(stream)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate::{DecisionStatus, Limiter, RedisStore, Request};
-use tidegate_testkit::PATIENCE;
+use tidegate_testkit::WAIT_TIMEOUT;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
@@ -73,7 +73,7 @@ async fn traffic(
         for rule in RULES {
             let name = format!("{rule}-{fault}");
             let started = Instant::now();
-            let decision = timeout(PATIENCE, limiter.check_rule(&name, &request)).await;
+            let decision = timeout(WAIT_TIMEOUT, limiter.check_rule(&name, &request)).await;
             let ruling = decision.expect("every check is answered").unwrap().status();
             let took = u64::try_from(started.elapsed().as_micros()).unwrap();
             progress.slowest.fetch_max(took, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use tidegate::{
     DecisionStatus, FailureCounts, Limiter, RedisConfig, RedisStore, Request, RuleSet, Store,
 };
-use tidegate_testkit::PATIENCE;
+use tidegate_testkit::WAIT_TIMEOUT;
 use tokio::time::Instant;
 
 use super::load::Load;
@@ -89,7 +89,7 @@ pub(crate) fn rules(fault: &str) -> RuleSet {
 pub(crate) async fn until(what: &str, mut look: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !look().await {
-        assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
+        assert!(started.elapsed() < WAIT_TIMEOUT, "waited {WAIT_TIMEOUT:?} in vain: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

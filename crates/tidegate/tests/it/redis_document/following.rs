@@ -1,7 +1,7 @@
 //! Hearing of new versions, on good networks and bad ones.
 
 use tidegate::{RedisConfig, RedisDocument, Tls};
-use tidegate_testkit::{FaultProxy, PATIENCE, Redis, Tool, lacking, poll};
+use tidegate_testkit::{FaultProxy, Redis, Tool, WAIT_TIMEOUT, lacking, poll};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -28,7 +28,7 @@ impl Follower {
     }
 
     pub(super) async fn hears(&mut self) {
-        let heard = timeout(PATIENCE, self.heard.recv()).await;
+        let heard = timeout(WAIT_TIMEOUT, self.heard.recv()).await;
         assert_eq!(heard, Ok(Some(())), "nothing is heard");
     }
 

@@ -2,7 +2,7 @@
 
 use tidegate::{PutError, RedisStore, StoreError};
 use tidegate_testkit::{
-    Cluster, FaultProxy, Flavour, PATIENCE, Redis, Sentinel, Tool, lacking, poll,
+    Cluster, FaultProxy, Flavour, Redis, Sentinel, Tool, WAIT_TIMEOUT, lacking, poll,
 };
 
 use super::following::Follower;
@@ -15,7 +15,7 @@ async fn a_cluster_keeps_a_document_and_moves_it_under_our_eyes() {
     }
     let cluster = Cluster::builder().config("cluster-node-timeout", "60000").start();
     let config: tidegate::RedisConfig = cluster.url().parse().unwrap();
-    let config = config.with_connect_timeout(PATIENCE).unwrap();
+    let config = config.with_connect_timeout(WAIT_TIMEOUT).unwrap();
     let store = RedisStore::connect(config).await.unwrap();
     let document = store.document("rules");
     let mut follower = Follower::of(&document);
@@ -38,7 +38,7 @@ async fn a_cluster_keeps_a_document_and_moves_it_under_our_eyes() {
     for _ in 2..=4 {
         follower.hears().await;
     }
-    document.report("a:1", "well", PATIENCE).await.unwrap();
+    document.report("a:1", "well", WAIT_TIMEOUT).await.unwrap();
     assert_eq!(document.reports().await.unwrap().len(), 1);
     assert_eq!(cluster.query_at::<u64>(KEY, &["HLEN", KEY]), 9);
 }
@@ -122,7 +122,7 @@ async fn a_valkey_keeps_a_document() {
     let document = document(&server.url()).await;
     document.put(draft("one")).await.unwrap();
     let edition = latest(&document).await.unwrap();
-    document.report("a:1", "well", PATIENCE).await.unwrap();
+    document.report("a:1", "well", WAIT_TIMEOUT).await.unwrap();
     assert_eq!(document.reports().await.unwrap().len(), 1);
     server.query::<()>(&["FLUSHALL"]);
     assert_eq!(document.restore(&edition).await, Ok(true));

@@ -241,7 +241,7 @@ impl<S: Store> Stage<S> {
                 yield_now().await;
             }
         };
-        let settled = tokio::time::timeout(tidegate_testkit::PATIENCE, settled).await;
+        let settled = tokio::time::timeout(tidegate_testkit::WAIT_TIMEOUT, settled).await;
         assert!(settled.is_ok(), "{client} has something of {rule} that nobody gave back");
     }
 
@@ -338,7 +338,7 @@ proptest! {
 #[test]
 fn each_way_that_requests_end_nobody_is_in_flight_in_redis_afterwards() {
     use tidegate::{RedisConfig, RedisStore};
-    use tidegate_testkit::{Flavour, PATIENCE, Redis, Tool, lacking};
+    use tidegate_testkit::{Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
@@ -349,7 +349,7 @@ fn each_way_that_requests_end_nobody_is_in_flight_in_redis_afterwards() {
         let config: RedisConfig = server.url().parse().unwrap();
         let store = RedisStore::connect(
             config
-                .with_timeout(PATIENCE)
+                .with_timeout(WAIT_TIMEOUT)
                 .unwrap()
                 .with_connect_timeout(crate::CONNECT_TIMEOUT)
                 .unwrap(),

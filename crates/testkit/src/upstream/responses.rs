@@ -1,4 +1,4 @@
-//! What is answered to which path.
+//! The responses of each path.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,12 +11,15 @@ use hyper_util::rt::TokioIo;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
-use super::Seen;
-use super::body::{Body, BrokenOff, Pattern, empty, text};
+use super::RequestCounts;
+use super::body::{Body, BodyAborted, PatternBody, empty, text};
 
-type Answer = Result<Response<Body>, BrokenOff>;
+type UpstreamResponse = Result<Response<Body>, BodyAborted>;
 
-pub(super) async fn answer(request: Request<Incoming>, seen: Arc<Seen>) -> Answer {
+pub(crate) async fn respond(
+    request: Request<Incoming>,
+    seen: Arc<RequestCounts>,
+) -> UpstreamResponse {
     let path = request.uri().path().to_owned();
     let line = format!("{} {path}", request.method());
     seen.lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(line);
@@ -27,8 +30,8 @@ pub(super) async fn answer(request: Request<Incoming>, seen: Arc<Seen>) -> Answe
     match (name, number) {
         ("head", None) => head(&request),
         ("echo", None) => Ok(echo(request)),
-        ("bytes", Some(length)) => Ok(Response::new(Pattern::sized(length).boxed())),
-        ("chunked", Some(length)) => Ok(Response::new(Pattern::unsized_(length).boxed())),
+        ("bytes", Some(length)) => Ok(Response::new(PatternBody::sized(length).boxed())),
+        ("chunked", Some(length)) => Ok(Response::new(PatternBody::unsized_(length).boxed())),
         ("swallow", None) => {
             let count = swallow(request.into_body(), &seen).await;
             Ok(Response::new(text(count.to_string())))
@@ -51,13 +54,13 @@ pub(super) async fn answer(request: Request<Incoming>, seen: Arc<Seen>) -> Answe
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             Ok(response)
         }
-        ("broken", None) => Ok(Response::new(Pattern::broken(100, 10).boxed())),
+        ("broken", None) => Ok(Response::new(PatternBody::broken(100, 10).boxed())),
         ("upgrade", None) => Ok(upgrade(request)),
         _ => with_status(404),
     }
 }
 
-fn head(request: &Request<Incoming>) -> Answer {
+fn head(request: &Request<Incoming>) -> UpstreamResponse {
     let shown = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let headers: Vec<(&str, String)> =
         request.headers().iter().map(|(name, value)| (name.as_str(), shown(value))).collect();
@@ -74,7 +77,7 @@ fn head(request: &Request<Incoming>) -> Answer {
 
 fn echo(request: Request<Incoming>) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    let mut response = Response::new(body.map_err(|_| BrokenOff).boxed());
+    let mut response = Response::new(body.map_err(|_| BodyAborted).boxed());
     for name in [CONTENT_TYPE, TRAILER] {
         if let Some(value) = parts.headers.get(&name) {
             response.headers_mut().insert(name, value.clone());
@@ -83,7 +86,7 @@ fn echo(request: Request<Incoming>) -> Response<Body> {
     response
 }
 
-async fn swallow(mut body: Incoming, seen: &Seen) -> u64 {
+async fn swallow(mut body: Incoming, seen: &RequestCounts) -> u64 {
     let mut count = 0;
     while let Some(Ok(frame)) = body.frame().await {
         let length = frame.data_ref().map_or(0, |data| data.len() as u64);
@@ -93,7 +96,7 @@ async fn swallow(mut body: Incoming, seen: &Seen) -> u64 {
     count
 }
 
-fn with_status(status: u64) -> Answer {
+fn with_status(status: u64) -> UpstreamResponse {
     let status = u16::try_from(status).ok().and_then(|status| StatusCode::from_u16(status).ok());
     let mut response = Response::new(empty());
     *response.status_mut() = status.unwrap_or(StatusCode::NOT_FOUND);
@@ -105,7 +108,7 @@ fn trailers() -> Response<Body> {
     let mut trailers = HeaderMap::new();
     trailers.insert("x-sum", HeaderValue::from_static("4"));
     // With a length HTTP/1.1 has no place for trailers.
-    let body = Pattern::unsized_(4).with_trailers(async move { Some(Ok(trailers)) });
+    let body = PatternBody::unsized_(4).with_trailers(async move { Some(Ok(trailers)) });
     let mut response = Response::new(body.boxed());
     response.headers_mut().insert(TRAILER, HeaderValue::from_static("x-sum"));
     response
@@ -122,7 +125,7 @@ fn upgrade(mut request: Request<Incoming>) -> Response<Body> {
     tokio::spawn(async move {
         let Ok(upgraded) = upgraded.await else { return };
         let (mut from, mut to) = tokio::io::split(TokioIo::new(upgraded));
-        // However it ends, it has ended.
+        // The result has no effect: the connection has ended.
         let _ = tokio::io::copy(&mut from, &mut to).await;
         let _ = to.shutdown().await;
     });

@@ -1,4 +1,4 @@
-//! A server of this process, on a thread of its own.
+//! A server inside this process, on a separate thread.
 
 use std::net::{SocketAddr, TcpListener};
 use std::thread::{self, JoinHandle};
@@ -11,13 +11,13 @@ use crate::listener::listen;
 /// Accepts connections on a loopback port, until this value is dropped: then the port is free again and
 /// every connection is closed, with whatever was under way.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct LoopbackServer {
     address: SocketAddr,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Stage {
+impl LoopbackServer {
     /// Opens a port, any free one if `port` is 0. `welcome` is given each connection, inside of a runtime.
     pub(crate) fn open(port: u16, welcome: impl Fn(TcpStream) + Send + 'static) -> Self {
         let listener = listen(port);
@@ -32,7 +32,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for LoopbackServer {
     fn drop(&mut self) {
         self.stop.send_replace(true);
         if let Some(thread) = self.thread.take() {
@@ -41,7 +41,7 @@ impl Drop for Stage {
     }
 }
 
-/// All tasks end with the runtime.
+/// Accepts connections. All tasks end with the runtime.
 fn serve(listener: TcpListener, welcome: &impl Fn(TcpStream), mut stopped: watch::Receiver<bool>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime can be made").block_on(async {
