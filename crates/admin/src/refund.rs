@@ -10,7 +10,7 @@ use tidegate_net::http::body;
 use tidegate_net::http::json::{Json, fields, text};
 use tidegate_net::http::response::{self, Body};
 use tidegate_service::store::AnyStore;
-use tidegate_transport::http::decode::{named_client, whole};
+use tidegate_transport::http::decode::{named_client, whole_number};
 
 use crate::standing::{Asked, found, unconfirmed};
 
@@ -47,7 +47,7 @@ fn read<'a>(limiter: &'a Limiter<AnyStore>, json: Json<'a>) -> Result<Asked<'a>,
     let [rule, client, cost] = fields(json, ["rule", "client", "cost"], "rule, client or cost")?;
     let rule = rule.ok_or_else(|| CallError::invalid("rule", "nothing", "the name of a rule"))?;
     let (rule_index, rule) = found(limiter, &text("rule", rule)?)?;
-    let cost = cost.map_or(Ok(1), |cost| whole("cost", &cost))?;
+    let cost = cost.map_or(Ok(1), |cost| whole_number("cost", &cost))?;
     if cost == 0 {
         return Err(CallError::invalid("cost", "0", "what to give back, 1 or more"));
     }

@@ -21,9 +21,9 @@ use tidegate_service::config_error::ConfigError;
 use tidegate_service::identity::Identity;
 use tidegate_service::rules::RulesManager;
 use tidegate_service::service::Service;
-use tidegate_transport::grpc::{self, Grpc};
+use tidegate_transport::grpc::{self, GrpcApi};
 use tidegate_transport::http;
-use tidegate_transport::resp::{Gate, Resp};
+use tidegate_transport::resp::{RespApi, RespAuth};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -46,7 +46,7 @@ pub(crate) struct BoundListener {
 enum Endpoint {
     Http(TcpListener),
     Grpc(TcpListener),
-    Resp(TcpListener, Gate),
+    Resp(TcpListener, RespAuth),
     /// One socket for each thread.
     Gateway(Vec<std::net::TcpListener>, Arc<UpstreamSet>),
     Admin(TcpListener, Guard),
@@ -94,8 +94,8 @@ pub(crate) async fn bind_all(
     }
     if let Door::At(address) = &listen.resp {
         let socket = bind_socket("resp", address).await?;
-        let gate = Gate::new(listen.resp_password.as_ref());
-        bound.push(BoundListener::new("resp", listen, &[], Endpoint::Resp(socket, gate))?);
+        let auth = RespAuth::new(listen.resp_password.as_ref());
+        bound.push(BoundListener::new("resp", listen, &[], Endpoint::Resp(socket, auth))?);
     }
     if let (Door::At(address), Some(config)) = (&listen.gateway, gateway) {
         let sockets = tidegate_gateway::listen(address).await;
@@ -188,14 +188,14 @@ impl BoundListener {
         match endpoint {
             Endpoint::Http(socket) => {
                 let listener = listener(socket, ConnectionTimeouts::default());
-                serve(listener, Http1(http::Door::new(service, identity)))
+                serve(listener, Http1(http::HttpApi::new(service, identity)))
             }
             Endpoint::Grpc(socket) => {
                 let listener = listener(socket, grpc::timeouts());
-                serve(listener, Grpc::new(service, clock.clone(), closing.clone()))
+                serve(listener, GrpcApi::new(service, clock.clone(), closing.clone()))
             }
-            Endpoint::Resp(socket, gate) => {
-                serve(listener(socket, Resp::timeouts()), Resp::new(service, gate))
+            Endpoint::Resp(socket, auth) => {
+                serve(listener(socket, RespApi::timeouts()), RespApi::new(service, auth))
             }
             Endpoint::Admin(socket, guard) => {
                 let schemas = Schemas {

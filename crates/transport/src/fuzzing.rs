@@ -1,28 +1,28 @@
 //! Entry points of the fuzz targets: parsers of this crate that read bytes of clients.
 
 use crate::http;
-use crate::resp::rehearse;
+use crate::resp::parse_only;
 
-/// Parses any bytes as RESP commands, at once and in pieces. No decision is made.
+/// Parses any bytes as RESP commands, in one piece and in several. No decision is made.
 ///
 /// # Panics
 /// The replies to the pieces differ from those to the whole.
 pub fn resp(bytes: &[u8]) {
-    let whole = rehearse(&[bytes]);
+    let whole = parse_only(&[bytes]);
     let cut = bytes.first().map_or(0, |first| usize::from(*first)) % (bytes.len() + 1);
     let (head, tail) = bytes.split_at(cut);
-    assert_eq!(rehearse(&[head, tail]), whole);
+    assert_eq!(parse_only(&[head, tail]), whole);
     let single: Vec<&[u8]> = bytes.chunks(1).collect();
-    assert_eq!(rehearse(&single), whole);
+    assert_eq!(parse_only(&single), whole);
 }
 
-/// Reads any bytes as the body of a check, a batch or a call of Envoy's.
+/// Parses any bytes as the body of a check, a batch, an Envoy rate limit call and a slot call.
 ///
 /// # Panics
 /// An error has no path, or its text is too long.
 pub fn check_json(body: &[u8]) {
-    for fault in http::rehearse(body) {
-        assert!(!fault.path.is_empty() && !fault.wanted.is_empty(), "{fault:?}");
-        assert!(fault.to_string().len() < 2_048, "{} bytes are told", fault.to_string().len());
+    for error in http::parse_only(body) {
+        assert!(!error.path.is_empty() && !error.wanted.is_empty(), "{error:?}");
+        assert!(error.to_string().len() < 2_048, "error of {} bytes", error.to_string().len());
     }
 }

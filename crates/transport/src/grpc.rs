@@ -1,7 +1,7 @@
-//! The gRPC door: Envoy's rate limit service, our own, health and reflection.
+//! The gRPC API: Envoy's rate limit service, Tidegate's own service, health and reflection.
 //!
-//! The calls have one message each way, so they are read and written here, without a service object,
-//! a boxed future and a boxed body for each of them. What streams goes through tonic.
+//! Unary calls are decoded and encoded here. That avoids tonic's service object, boxed future and boxed
+//! body for each call. Reflection, which streams, goes through tonic.
 
 mod body;
 mod check;
@@ -15,7 +15,6 @@ mod slots;
 
 use std::sync::Arc;
 
-use crate::caller;
 use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use hyper::{Method, Request, Response, StatusCode};
@@ -27,112 +26,128 @@ use tidegate_service::service::Service;
 use tokio::sync::{SemaphorePermit, watch};
 use tonic::{Code, Status};
 
-use self::body::{Body, no_call};
-use self::message::Room;
-use self::reflection::Reflection;
+use self::body::{GrpcBody, http_error};
+use self::message::MessageBudget;
+use self::reflection::ReflectionService;
+use crate::caller;
 
-/// What all long messages together may take, in KiB.
-const MAX_MESSAGES: usize = 128 * 1024;
-/// How long a message may take from its head to its end: less than a connection may be busy with it.
-const MESSAGE: Span = Span::from_secs(20);
-/// How long a connection may be silent. Callers keep theirs open, Envoy for an hour; whether they are
-/// still there is found out by asking.
-const IDLE: Span = Span::from_secs(3_900);
+/// Memory that all large messages together may use, in KiB.
+const MAX_LARGE_MESSAGES_KIB: usize = 128 * 1024;
+/// Longest time from the head of a call to the end of its message. It is shorter than the request
+/// timeout of a connection, so a slow message does not close the connection.
+const MESSAGE_TIMEOUT: Span = Span::from_secs(20);
+/// Longest time without traffic on a connection. Callers keep connections open, Envoy for an hour;
+/// HTTP/2 pings detect dead ones.
+const IDLE_TIMEOUT: Span = Span::from_secs(3_900);
 
-/// How long connections of this door may take.
+/// Returns the timeouts of gRPC connections.
 pub fn timeouts() -> ConnectionTimeouts {
-    ConnectionTimeouts { idle: IDLE, ..ConnectionTimeouts::default() }
+    ConnectionTimeouts { idle: IDLE_TIMEOUT, ..ConnectionTimeouts::default() }
 }
 
-/// What is spoken on the door.
-pub struct Grpc(Arc<Shared>);
+/// The gRPC API of a [`Service`].
+pub struct GrpcApi(Arc<GrpcContext>);
 
-struct Shared {
+/// State that all calls use.
+struct GrpcContext {
     service: Arc<Service>,
-    reflection: Reflection,
-    room: Room,
+    reflection: ReflectionService,
+    budget: MessageBudget,
     clock: Clock,
     closing: watch::Receiver<bool>,
 }
 
-impl Grpc {
-    /// `closing` turns true when the door closes, for those who watch.
+impl GrpcApi {
+    /// Returns the gRPC API of a service. Health watches end when `closing` turns true.
     pub fn new(service: Arc<Service>, clock: Clock, closing: watch::Receiver<bool>) -> Self {
-        let (reflection, room) = (Reflection::new(), Room::new(MAX_MESSAGES));
-        Self(Arc::new(Shared { service, reflection, room, clock, closing }))
+        let (reflection, budget) =
+            (ReflectionService::new(), MessageBudget::new(MAX_LARGE_MESSAGES_KIB));
+        Self(Arc::new(GrpcContext { service, reflection, budget, clock, closing }))
     }
 }
 
-impl ConnectionHandler for Grpc {
+impl ConnectionHandler for GrpcApi {
     async fn serve(&self, stream: Stream, peer: Peer, activity: Arc<Activity>) {
-        let answer = |request| answer(Arc::clone(&self.0), peer.clone(), request);
-        connection::serve(stream, activity, answer).await;
+        let handle = |request| handle(Arc::clone(&self.0), peer.clone(), request);
+        connection::serve(stream, activity, handle).await;
     }
 }
 
-async fn answer(shared: Arc<Shared>, peer: Peer, request: Request<Incoming>) -> Response<Body> {
-    let kind = request.headers().get(CONTENT_TYPE).map(|kind| kind.as_bytes());
+/// Handles one HTTP/2 request. A request that is not a gRPC call gets an HTTP error.
+async fn handle(
+    context: Arc<GrpcContext>,
+    peer: Peer,
+    request: Request<Incoming>,
+) -> Response<GrpcBody> {
+    let content_type = request.headers().get(CONTENT_TYPE).map(|value| value.as_bytes());
     if request.method() != Method::POST {
-        return no_call(StatusCode::METHOD_NOT_ALLOWED);
+        return http_error(StatusCode::METHOD_NOT_ALLOWED);
     }
-    if !kind.is_some_and(|kind| kind.starts_with(body::GRPC.as_bytes())) {
-        return no_call(StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    if !content_type.is_some_and(|value| value.starts_with(body::GRPC_CONTENT_TYPE.as_bytes())) {
+        return http_error(StatusCode::UNSUPPORTED_MEDIA_TYPE);
     }
-    shared.answer(&peer, request).await.unwrap_or_else(Status::into_http)
+    context.handle(&peer, request).await.unwrap_or_else(Status::into_http)
 }
 
-impl Shared {
-    async fn answer(
+impl GrpcContext {
+    /// Passes a call to the method that its path names.
+    async fn handle(
         &self,
         peer: &Peer,
         request: Request<Incoming>,
-    ) -> Result<Response<Body>, Status> {
+    ) -> Result<Response<GrpcBody>, Status> {
         match request.uri().path() {
             rls::SHOULD_RATE_LIMIT => {
-                let (asked, _room) = self.read(request).await?;
-                rls::answer(&self.service, &asked).await.map(|answer| body::message(&answer))
+                let (message, _permit) = self.read(request).await?;
+                rls::should_rate_limit(&self.service, &message)
+                    .await
+                    .map(|reply| body::message_response(&reply))
             }
             check::CHECK => {
-                let (asked, _room) = self.read(request).await?;
-                check::check(&self.service, caller(peer), &asked)
+                let (message, _permit) = self.read(request).await?;
+                check::check(&self.service, caller(peer), &message)
                     .await
-                    .map(|answer| body::message(&answer))
+                    .map(|reply| body::message_response(&reply))
             }
             check::PEEK => {
-                let (asked, _room) = self.read(request).await?;
-                check::peek(&self.service, caller(peer), asked)
+                let (message, _permit) = self.read(request).await?;
+                check::peek(&self.service, caller(peer), message)
                     .await
-                    .map(|answer| body::message(&answer))
+                    .map(|reply| body::message_response(&reply))
             }
             check::CHECK_BATCH => {
-                let (asked, _room) = self.read(request).await?;
-                check::batch(&self.service, caller(peer), &asked)
+                let (message, _permit) = self.read(request).await?;
+                check::batch(&self.service, caller(peer), &message)
                     .await
-                    .map(|answer| body::message(&answer))
+                    .map(|reply| body::message_response(&reply))
             }
             slots::ACQUIRE => {
-                let (asked, _room) = self.read(request).await?;
-                slots::acquire(&self.service, caller(peer), &asked).await
+                let (message, _permit) = self.read(request).await?;
+                slots::acquire(&self.service, caller(peer), &message).await
             }
             slots::RENEW => {
-                let (asked, _room) = self.read(request).await?;
-                slots::renew(&self.service, &asked).await.map(|answer| body::message(&answer))
+                let (message, _permit) = self.read(request).await?;
+                slots::renew(&self.service, &message)
+                    .await
+                    .map(|reply| body::message_response(&reply))
             }
             slots::RELEASE => {
-                let (asked, _room) = self.read(request).await?;
-                slots::release(&self.service, &asked).await.map(|answer| body::message(&answer))
+                let (message, _permit) = self.read(request).await?;
+                slots::release(&self.service, &message)
+                    .await
+                    .map(|reply| body::message_response(&reply))
             }
             health::CHECK => {
-                let (asked, _room) = self.read(request).await?;
-                health::check(&self.service, &asked).map(|answer| body::message(&answer))
+                let (message, _permit) = self.read(request).await?;
+                health::check(&self.service, &message).map(|reply| body::message_response(&reply))
             }
             health::WATCH => {
-                let (asked, _room) = self.read(request).await?;
+                let (message, _permit) = self.read(request).await?;
                 let (service, closing) = (Arc::clone(&self.service), self.closing.clone());
-                let messages = health::watch(service, &asked, self.clock.clone(), closing);
-                Ok(body::stream(messages))
+                let messages = health::watch(service, &message, self.clock.clone(), closing);
+                Ok(body::stream_response(messages))
             }
-            path if Reflection::serves(path) => Ok(self.reflection.answer(request).await),
+            path if ReflectionService::serves(path) => Ok(self.reflection.handle(request).await),
             path => {
                 let path = tidegate_core::quote(path);
                 Err(Status::unimplemented(format!(
@@ -142,26 +157,29 @@ impl Shared {
         }
     }
 
-    /// The message of a call, and the room it takes.
+    /// Reads and decodes the message of a call. The permit holds its memory; small messages need none.
+    ///
+    /// # Errors
+    /// The message is invalid, too long, too slow, or too many large messages are in memory.
     async fn read<M: Message + Default>(
         &self,
         request: Request<Incoming>,
     ) -> Result<(M, Option<SemaphorePermit<'_>>), Status> {
-        let too_slow = async { self.clock.sleep_until(self.clock.now() + MESSAGE).await };
-        let (bytes, room) = tokio::select! {
-            // In this order: most messages are there already, and need no timer.
+        let timeout = async { self.clock.sleep_until(self.clock.now() + MESSAGE_TIMEOUT).await };
+        let (bytes, permit) = tokio::select! {
+            // In this order: most messages have arrived already and need no timer.
             biased;
-            read = message::read(request.into_body(), &self.room) => read?,
-            () = too_slow => return Err(Status::deadline_exceeded("message: it took too long")),
+            read = message::read(request.into_body(), &self.budget) => read?,
+            () = timeout => return Err(Status::deadline_exceeded("message: it took too long")),
         };
         let message = M::decode(bytes).map_err(|error| {
             Status::invalid_argument(format!("message: found bytes that are none ({error})"))
         })?;
-        Ok((message, room))
+        Ok((message, permit))
     }
 }
 
-/// Returns the gRPC status of a call that can't be decided.
+/// Returns the gRPC status of a call that failed.
 fn error_status(error: CallError) -> Status {
     Status::new(Code::from(error.status.grpc()), error.to_string())
 }

@@ -1,4 +1,4 @@
-//! The HTTP door: JSON in, JSON and rate-limit headers out.
+//! The HTTP API: JSON requests, JSON responses with rate-limit headers.
 
 mod authorize;
 pub mod decode;
@@ -24,48 +24,48 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::caller;
 
-/// Longest body of one check in bytes.
-const MAX_CHECK: usize = 64 * 1024;
-/// Longest body of a batch in bytes.
-const MAX_BATCH: usize = 1024 * 1024;
-/// Bodies up to this many bytes are not counted against what all of them may take.
-const SMALL: usize = 4 * 1024;
-/// What all larger bodies together may take, in KiB.
-const MAX_BODIES: usize = 128 * 1024;
+/// Longest body of one check, in bytes.
+const MAX_CHECK_BYTES: usize = 64 * 1024;
+/// Longest body of a batch, in bytes.
+const MAX_BATCH_BYTES: usize = 1024 * 1024;
+/// Bodies up to this many bytes are not counted in [`MAX_LARGE_BODIES_KIB`].
+const MAX_UNCOUNTED_BODY_BYTES: usize = 4 * 1024;
+/// Memory that all larger bodies together may use, in KiB.
+const MAX_LARGE_BODIES_KIB: usize = 128 * 1024;
 
 const ENDPOINTS: &str = "POST /v1/check, POST /v1/check/batch, POST /v1/acquire, POST /v1/renew, \
                          POST /v1/release, POST /json, /v1/authorize, GET /openapi.json, \
                          GET /healthz, GET /readyz and GET /healthcheck";
 
-/// Answers checks over HTTP.
+/// The HTTP API of a [`Service`].
 #[derive(Debug)]
-pub struct Door {
+pub struct HttpApi {
     service: Arc<Service>,
     identity: Arc<Identity>,
-    /// Room for large bodies, in KiB.
-    bodies: Semaphore,
+    /// Free memory for large bodies. One permit is one KiB.
+    large_bodies: Semaphore,
 }
 
-impl Door {
+impl HttpApi {
     /// Returns the HTTP API of a service.
     pub fn new(service: Arc<Service>, identity: Arc<Identity>) -> Self {
-        Self { service, identity, bodies: Semaphore::new(MAX_BODIES) }
+        Self { service, identity, large_bodies: Semaphore::new(MAX_LARGE_BODIES_KIB) }
     }
 }
 
-impl HttpHandler for Door {
+impl HttpHandler for HttpApi {
     async fn handle(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
         match request.uri().path() {
-            "/v1/check" => self.post(request, peer, Endpoint::Check).await,
-            "/v1/check/batch" => self.post(request, peer, Endpoint::Batch).await,
-            "/v1/acquire" => self.post(request, peer, Endpoint::Acquire).await,
-            "/v1/renew" => self.post(request, peer, Endpoint::Renew).await,
-            "/v1/release" => self.post(request, peer, Endpoint::Release).await,
+            "/v1/check" => self.post(request, peer, PostEndpoint::Check).await,
+            "/v1/check/batch" => self.post(request, peer, PostEndpoint::Batch).await,
+            "/v1/acquire" => self.post(request, peer, PostEndpoint::Acquire).await,
+            "/v1/renew" => self.post(request, peer, PostEndpoint::Renew).await,
+            "/v1/release" => self.post(request, peer, PostEndpoint::Release).await,
             "/v1/authorize" => self.authorize(request, peer).await,
-            "/openapi.json" => openapi::answer(request.method()),
-            "/json" => self.post(request, peer, Endpoint::Rls).await,
+            "/openapi.json" => openapi::handle(request.method()),
+            "/json" => self.post(request, peer, PostEndpoint::Rls).await,
             "/healthz" => probe(request.method(), None),
-            // The rules were loaded before the door opened.
+            // The rules were loaded before the listener accepted connections.
             "/readyz" => probe(request.method(), self.service.not_ready_reason()),
             "/healthcheck" => {
                 healthcheck(request.method(), self.service.not_ready_reason().is_none())
@@ -80,165 +80,170 @@ impl HttpHandler for Door {
     }
 }
 
-/// Reads a body in every way that the door does, and decides nothing: what is wrong with it, for fuzzers.
-pub fn rehearse(body: &[u8]) -> Vec<CallError> {
+/// Parses a body with every decoder of this API and returns their errors. For fuzzers: no decision is made.
+pub fn parse_only(body: &[u8]) -> Vec<CallError> {
     let checks = Json::read(body).and_then(decode::batch);
-    let each = checks
+    let items = checks
         .and_then(|checks| checks.into_iter().try_for_each(|check| decode::check(check).map(drop)));
-    let readings = [
+    let results = [
         Json::read(body).and_then(decode::check).map(drop),
-        each,
+        items,
         Json::read(body).and_then(rls_json::decode).map(drop),
         Json::read(body).and_then(decode::slot).map(drop),
     ];
-    readings.into_iter().filter_map(Result::err).collect()
+    results.into_iter().filter_map(Result::err).collect()
 }
 
+/// An endpoint that takes a JSON body by POST.
 #[derive(Clone, Copy)]
-enum Endpoint {
+enum PostEndpoint {
     Check,
     Batch,
     Acquire,
     Renew,
     Release,
-    /// A call of Envoy's rate limit service.
+    /// Envoy's rate limit service, as JSON.
     Rls,
 }
 
-impl Door {
+impl HttpApi {
+    /// Reads the body of a POST and passes it to its endpoint.
     async fn post(
         &self,
         request: Request<Incoming>,
         peer: &Peer,
-        endpoint: Endpoint,
+        endpoint: PostEndpoint,
     ) -> Response<Body> {
         if let Some(refusal) = response::require_post(request.method()) {
             return refusal;
         }
-        let most = match endpoint {
-            Endpoint::Batch => MAX_BATCH,
-            _ => MAX_CHECK,
+        let max_bytes = match endpoint {
+            PostEndpoint::Batch => MAX_BATCH_BYTES,
+            _ => MAX_CHECK_BYTES,
         };
-        let (body, _room) = match self.read(request, most).await {
+        let (body, _permit) = match self.read(request, max_bytes).await {
             Ok(read) => read,
             Err(response) => return response,
         };
         match endpoint {
-            Endpoint::Check => self.check(&body, peer).await,
-            // Boxed, so that a check does not carry their room around.
-            Endpoint::Batch => Box::pin(self.batch(&body, peer)).await,
-            Endpoint::Acquire => Box::pin(self.acquire(&body, peer)).await,
-            Endpoint::Renew => Box::pin(self.renew(&body)).await,
-            Endpoint::Release => Box::pin(self.release(&body)).await,
-            Endpoint::Rls => Box::pin(self.rls(&body)).await,
+            PostEndpoint::Check => self.check(&body, peer).await,
+            // Boxed: the future of a check must not grow to the size of these.
+            PostEndpoint::Batch => Box::pin(self.batch(&body, peer)).await,
+            PostEndpoint::Acquire => Box::pin(self.acquire(&body, peer)).await,
+            PostEndpoint::Renew => Box::pin(self.renew(&body)).await,
+            PostEndpoint::Release => Box::pin(self.release(&body)).await,
+            PostEndpoint::Rls => Box::pin(self.rls(&body)).await,
         }
     }
 
     async fn check(&self, body: &[u8], peer: &Peer) -> Response<Body> {
         let call = match Json::read(body).and_then(decode::check) {
             Ok(call) => identity::vouched(call, caller(peer)),
-            Err(fault) => {
-                return response::call_error(&self.service.count_rejected(Protocol::Http, fault));
+            Err(error) => {
+                return response::call_error(&self.service.count_rejected(Protocol::Http, error));
             }
         };
         match self.service.check(Protocol::Http, call).await {
             Ok(reply) => response::reply(&reply),
-            Err(fault) => response::call_error(&fault),
+            Err(error) => response::call_error(&error),
         }
     }
 
     async fn batch(&self, body: &[u8], peer: &Peer) -> Response<Body> {
         let items = match Json::read(body).and_then(decode::batch) {
             Ok(items) => items,
-            Err(fault) => {
-                return response::call_error(&self.service.count_rejected(Protocol::Http, fault));
+            Err(error) => {
+                return response::call_error(&self.service.count_rejected(Protocol::Http, error));
             }
         };
-        let vouched = |call| identity::vouched(call, caller(peer));
-        let calls = items.into_iter().map(|item| decode::check(item).map(vouched)).collect();
-        let answers = self.service.check_each(Protocol::Http, calls).await;
-        let answers: Vec<_> = answers
+        let with_peer = |call| identity::vouched(call, caller(peer));
+        let calls = items.into_iter().map(|item| decode::check(item).map(with_peer)).collect();
+        let replies = self.service.check_each(Protocol::Http, calls).await;
+        let replies: Vec<_> = replies
             .into_iter()
             .enumerate()
-            .map(|(index, answer)| {
-                answer.map_err(|fault| fault.within(&format!("checks[{index}]")))
-            })
+            .map(|(index, reply)| reply.map_err(|error| error.within(&format!("checks[{index}]"))))
             .collect();
-        response::batch(&answers)
+        response::batch(&replies)
     }
 
-    /// Whether a proxy may let pass what it holds. Every method asks the same: the one that counts
-    /// is in a header.
+    /// Decides a request that a proxy describes in the headers of this one.
+    ///
+    /// The method of this call is ignored: the method of the described request is in a header.
     async fn authorize(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
         let (head, body) = request.into_parts();
         body::drain(body).await;
-        let manner = authorize::Manner::of(&head.uri);
-        let original = authorize::original(head);
-        let by = self.service.active_rules();
+        let format = authorize::DenialFormat::from_query(&head.uri);
+        let original = authorize::original_request(head);
+        let rules = self.service.active_rules();
         let described = match &original {
-            Ok(head) => self.identity.describe(by.attribute_plan(), head, caller(peer)),
-            Err(fault) => Err(fault.clone()),
+            Ok(head) => self.identity.describe(rules.attribute_plan(), head, caller(peer)),
+            Err(error) => Err(error.clone()),
         };
         let call = match described {
             Ok(request) => Call { request, ..Call::default() },
-            Err(fault) => {
-                return response::call_error(&self.service.count_rejected(Protocol::Http, fault));
+            Err(error) => {
+                return response::call_error(&self.service.count_rejected(Protocol::Http, error));
             }
         };
-        match self.service.check_by(&by, Protocol::Http, call).await {
-            Ok(reply) => manner.tell(reply.status(), response::reply(&reply)),
-            Err(fault) => response::call_error(&fault),
+        match self.service.check_by(&rules, Protocol::Http, call).await {
+            Ok(reply) => format.apply(reply.status(), response::reply(&reply)),
+            Err(error) => response::call_error(&error),
         }
     }
 
     async fn rls(&self, body: &[u8]) -> Response<Body> {
         let call = match Json::read(body).and_then(rls_json::decode) {
             Ok(call) => call,
-            Err(fault) => {
-                return response::call_error(&self.service.count_rejected(Protocol::Http, fault));
+            Err(error) => {
+                return response::call_error(&self.service.count_rejected(Protocol::Http, error));
             }
         };
         match self.service.should_rate_limit(Protocol::Http, &call).await {
             Ok(reply) => rls_json::encode(&reply),
-            Err(fault) => response::call_error(&fault),
+            Err(error) => response::call_error(&error),
         }
     }
 
-    /// The whole body, and the room it takes; or the answer to one that can't be had.
+    /// Reads the whole body. The permit holds its memory; small bodies need none.
+    ///
+    /// # Errors
+    /// The response to send: the body is too long or incomplete, or too many large bodies are in memory.
     async fn read(
         &self,
         request: Request<Incoming>,
-        most: usize,
+        max_bytes: usize,
     ) -> Result<(Bytes, Option<SemaphorePermit<'_>>), Response<Body>> {
         let length = request.body().size_hint().exact();
-        let length = length.map_or(most, |length| usize::try_from(length).unwrap_or(usize::MAX));
-        // One that is too long will not be kept.
-        let room = if length > SMALL && length <= most {
+        let length =
+            length.map_or(max_bytes, |length| usize::try_from(length).unwrap_or(usize::MAX));
+        // A body that is too long is rejected below and needs no memory.
+        let permit = if length > MAX_UNCOUNTED_BODY_BYTES && length <= max_bytes {
             let kib = u32::try_from(length.div_ceil(1024)).unwrap_or(u32::MAX);
-            let taken = self.bodies.try_acquire_many(kib);
-            Some(taken.map_err(|_| response::overloaded("too many long bodies at once"))?)
+            let permit = self.large_bodies.try_acquire_many(kib);
+            Some(permit.map_err(|_| response::overloaded("too many long bodies at once"))?)
         } else {
             None
         };
-        Ok((body::read(request, most).await?, room))
+        Ok((body::read(request, max_bytes).await?, permit))
     }
 }
 
-/// Answers a probe as envoyproxy/ratelimit does.
+/// Returns the response to `/healthcheck`, the same as envoyproxy/ratelimit sends.
 fn healthcheck(method: &Method, ready: bool) -> Response<Body> {
     match probe(method, None) {
-        fine if fine.status() != StatusCode::OK => fine,
+        response if response.status() != StatusCode::OK => response,
         _ if ready => response::text(StatusCode::OK, "OK"),
         _ => response::text(StatusCode::INTERNAL_SERVER_ERROR, ""),
     }
 }
 
-/// Answers a probe: fine, or why not.
-fn probe(method: &Method, unready: Option<String>) -> Response<Body> {
+/// Returns the response to a probe: 200, or 503 with the reason.
+fn probe(method: &Method, not_ready_reason: Option<String>) -> Response<Body> {
     const ALLOWED: &str = "GET, HEAD, OPTIONS";
     match *method {
-        // hyper sends the head of the same answer to HEAD.
-        Method::GET | Method::HEAD => match unready {
+        // For HEAD, hyper sends the head of this response without the body.
+        Method::GET | Method::HEAD => match not_ready_reason {
             None => response::text(StatusCode::OK, "ok\n"),
             Some(reason) => {
                 let text = format!("not ready: {reason}\n");

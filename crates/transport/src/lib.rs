@@ -1,4 +1,4 @@
-//! The doors: each turns the bytes of its protocol into calls, and replies into bytes.
+//! Protocol listeners: HTTP, gRPC and RESP. Each decodes bytes into calls and encodes replies into bytes.
 
 #[doc(hidden)]
 pub mod fuzzing;

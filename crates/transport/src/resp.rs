@@ -1,21 +1,21 @@
-//! The RESP door: every Redis client in every language is a client of ours.
+//! The RESP API: any Redis client library can send checks.
 //!
-//! Bytes become arguments (`frame`), arguments a command (`manual`, `throttle`, `check`), commands are
-//! decided in order (`pipeline`) or answered at once (`session`), and answers become bytes (`standing`,
-//! `reply`). `connection` is the loop around them.
+//! `frame` splits bytes into arguments. `commands`, `throttle` and `check` parse the arguments.
+//! `pipeline` decides commands in order; `session` handles those that need no decision.
+//! `throttle_reply` and `reply` encode replies. `connection` is the loop around these modules.
 
 mod argument;
+mod auth;
 mod check;
+mod commands;
 mod connection;
 pub(crate) mod frame;
-mod gate;
-mod manual;
+mod parse_only;
 mod pipeline;
-mod rehearsal;
 mod reply;
 mod session;
-mod standing;
 mod throttle;
+mod throttle_reply;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -24,43 +24,43 @@ use tidegate_core::Span;
 use tidegate_net::listener::{Activity, ConnectionHandler, ConnectionTimeouts, Peer, Stream};
 use tidegate_service::service::Service;
 
-use self::connection::Connection;
-pub use self::gate::Gate;
-pub use self::rehearsal::replies as rehearse;
-use self::session::Session;
+pub use self::auth::RespAuth;
+use self::connection::RespConnection;
+pub use self::parse_only::parse_only;
+use self::session::RespSession;
 
 #[cfg(test)]
 mod tests;
 
-/// The protocol of this door.
+/// The RESP API of a [`Service`].
 #[derive(Debug)]
-pub struct Resp {
+pub struct RespApi {
     service: Arc<Service>,
-    gate: Gate,
-    /// How many connections there have been.
+    auth: RespAuth,
+    /// The number of connections accepted so far, which is the id of the newest one.
     connections: AtomicI64,
 }
 
-impl Resp {
+impl RespApi {
     /// Returns the RESP API of a service.
-    pub fn new(service: Arc<Service>, gate: Gate) -> Self {
-        Self { service, gate, connections: AtomicI64::new(0) }
+    pub fn new(service: Arc<Service>, auth: RespAuth) -> Self {
+        Self { service, auth, connections: AtomicI64::new(0) }
     }
 
-    /// As everywhere, but that connections may be idle for an hour: clients keep pools of them, and some
-    /// do not expect a server to close one.
+    /// Returns the default timeouts with an idle timeout of one hour. Clients keep connection pools, and
+    /// some do not expect the server to close a connection.
     pub fn timeouts() -> ConnectionTimeouts {
         ConnectionTimeouts { idle: Span::HOUR, ..ConnectionTimeouts::default() }
     }
 }
 
-impl ConnectionHandler for Resp {
+impl ConnectionHandler for RespApi {
     async fn serve(&self, stream: Stream, _: Peer, activity: Arc<Activity>) {
         let id = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
-        let session = Session::new(id, self.gate);
-        let connection = Connection::new(stream, &self.service, session, &activity);
+        let session = RespSession::new(id, self.auth);
+        let connection = RespConnection::new(stream, &self.service, session, &activity);
         if let Err(error) = connection.run().await {
-            tracing::debug!(%error, "connection failed");
+            tracing::debug!(%error, "RESP connection failed");
         }
     }
 }

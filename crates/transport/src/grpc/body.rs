@@ -1,4 +1,4 @@
-//! What is sent back: a message and how the call ended.
+//! Bodies of gRPC responses: messages, then the status as a trailer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,32 +13,33 @@ use tonic::Status;
 
 use tidegate_service::service::UndeliveredSlots;
 
-pub(super) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+/// The `content-type` of gRPC requests and responses.
+pub(crate) const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const FINE: HeaderValue = HeaderValue::from_static("0");
+const STATUS_OK: HeaderValue = HeaderValue::from_static("0");
 
-/// Bytes before each message: whether it is compressed, and its length.
-pub(super) const PREFIX: usize = 5;
+/// Length of the prefix of each message, in bytes: the compression flag and the message length.
+pub(crate) const PREFIX_BYTES: usize = 5;
 
-/// The body of a response.
+/// The body of a gRPC response.
 #[derive(Default)]
-pub(super) enum Body {
-    /// Nothing: the head says how the call ended.
+pub(crate) enum GrpcBody {
+    /// No body: the status is in the head.
     #[default]
     Empty,
-    /// One message, and that the call ended well.
+    /// One message, then the status OK.
     Message(Bytes),
-    /// The same, with slots in flight that are its reader's; nobody's, if it is never sent.
+    /// One message with a slot token, then the status OK. If it is dropped unsent, the slots are released.
     Slot(Bytes, Option<UndeliveredSlots>),
-    /// That the call ended well.
+    /// The status OK.
     End,
-    /// Messages as they come, until whoever sends them lets go.
+    /// A stream of messages, which ends with the status OK when the sender is dropped.
     Stream(mpsc::Receiver<Bytes>),
-    /// Whatever another service sends.
-    Other(tonic::body::Body),
+    /// A body made by tonic.
+    Tonic(tonic::body::Body),
 }
 
-impl HttpBody for Body {
+impl HttpBody for GrpcBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -54,24 +55,24 @@ impl HttpBody for Body {
                 *this = Self::End;
                 Some(Ok(Frame::data(bytes)))
             }
-            Self::Slot(bytes, way) => {
+            Self::Slot(bytes, slots) => {
                 let bytes = std::mem::take(bytes);
-                way.take().into_iter().for_each(UndeliveredSlots::handed_over);
+                slots.take().into_iter().for_each(UndeliveredSlots::handed_over);
                 *this = Self::End;
                 Some(Ok(Frame::data(bytes)))
             }
             Self::End => {
                 *this = Self::Empty;
-                Some(Ok(Frame::trailers(ended_well())))
+                Some(Ok(Frame::trailers(ok_trailers())))
             }
             Self::Stream(messages) => match ready!(messages.poll_recv(context)) {
                 Some(bytes) => Some(Ok(Frame::data(bytes))),
                 None => {
                     *this = Self::Empty;
-                    Some(Ok(Frame::trailers(ended_well())))
+                    Some(Ok(Frame::trailers(ok_trailers())))
                 }
             },
-            Self::Other(body) => return Pin::new(body).poll_frame(context),
+            Self::Tonic(body) => return Pin::new(body).poll_frame(context),
         })
     }
 
@@ -79,52 +80,54 @@ impl HttpBody for Body {
         match self {
             Self::Empty => true,
             Self::Message(_) | Self::Slot(..) | Self::End | Self::Stream(_) => false,
-            Self::Other(body) => body.is_end_stream(),
+            Self::Tonic(body) => body.is_end_stream(),
         }
     }
 }
 
-fn ended_well() -> HeaderMap {
+/// Returns the trailers of a call that succeeded.
+fn ok_trailers() -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(1);
-    trailers.insert(GRPC_STATUS, FINE);
+    trailers.insert(GRPC_STATUS, STATUS_OK);
     trailers
 }
 
-/// A message as it is sent.
-pub(super) fn framed(message: &impl Message) -> Bytes {
+/// Encodes a message with its prefix.
+pub(crate) fn encode_frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
-    let mut bytes = BytesMut::with_capacity(PREFIX + length);
+    let mut bytes = BytesMut::with_capacity(PREFIX_BYTES + length);
     bytes.put_u8(0);
-    // What we send is bounded by what was asked, far below this.
+    // Replies are limited by the size of their requests, far below `u32::MAX`.
     bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
     message.encode_raw(&mut bytes);
     bytes.freeze()
 }
 
-/// The answer to a call that has one.
-pub(super) fn message(message: &impl Message) -> Response<Body> {
-    headed(Body::Message(framed(message)))
+/// Returns a response with one message.
+pub(crate) fn message_response(message: &impl Message) -> Response<GrpcBody> {
+    grpc_response(GrpcBody::Message(encode_frame(message)))
 }
 
-/// The answer to a call that took slots in flight, which are released unless it leaves.
-pub(super) fn slot(message: &impl Message, way: UndeliveredSlots) -> Response<Body> {
-    headed(Body::Slot(framed(message), Some(way)))
+/// Returns a response with a slot token. The slots are released if it is dropped before it is sent.
+pub(crate) fn slot_response(message: &impl Message, slots: UndeliveredSlots) -> Response<GrpcBody> {
+    grpc_response(GrpcBody::Slot(encode_frame(message), Some(slots)))
 }
 
-/// The answer to a call that goes on.
-pub(super) fn stream(messages: mpsc::Receiver<Bytes>) -> Response<Body> {
-    headed(Body::Stream(messages))
+/// Returns a response with a stream of messages.
+pub(crate) fn stream_response(messages: mpsc::Receiver<Bytes>) -> Response<GrpcBody> {
+    grpc_response(GrpcBody::Stream(messages))
 }
 
-fn headed(body: Body) -> Response<Body> {
+/// Returns a response with the gRPC content type.
+fn grpc_response(body: GrpcBody) -> Response<GrpcBody> {
     let mut response = Response::new(body);
-    response.headers_mut().insert(CONTENT_TYPE, GRPC);
+    response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
     response
 }
 
-/// The answer to a request that is no call.
-pub(super) fn no_call(status: StatusCode) -> Response<Body> {
-    let mut response = Response::new(Body::Empty);
+/// Returns the response to a request that is not a gRPC call.
+pub(crate) fn http_error(status: StatusCode) -> Response<GrpcBody> {
+    let mut response = Response::new(GrpcBody::Empty);
     *response.status_mut() = status;
     response
 }

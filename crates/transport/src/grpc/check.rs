@@ -1,4 +1,4 @@
-//! `tidegate.v1.RateLimiter`: calls and replies as messages.
+//! Methods `Check`, `CheckBatch` and `Peek` of `tidegate.v1.RateLimiter`.
 
 use std::collections::HashMap;
 
@@ -16,99 +16,109 @@ use tonic::{Code, Status};
 
 use crate::grpc::error_status;
 
-pub(super) const CHECK: &str = "/tidegate.v1.RateLimiter/Check";
-pub(super) const CHECK_BATCH: &str = "/tidegate.v1.RateLimiter/CheckBatch";
-pub(super) const PEEK: &str = "/tidegate.v1.RateLimiter/Peek";
+pub(crate) const CHECK: &str = "/tidegate.v1.RateLimiter/Check";
+pub(crate) const CHECK_BATCH: &str = "/tidegate.v1.RateLimiter/CheckBatch";
+pub(crate) const PEEK: &str = "/tidegate.v1.RateLimiter/Peek";
 
-/// Most checks of one batch.
+/// Largest number of checks in one batch.
 const MAX_CHECKS: usize = 1_000;
 
-pub(super) async fn check(
+/// Decides one check.
+pub(crate) async fn check(
     service: &Service,
     caller: Caller<'_>,
-    asked: &CheckRequest,
+    message: &CheckRequest,
 ) -> Result<CheckResponse, Status> {
-    let call =
-        call(asked).map_err(|error| error_status(service.count_rejected(Protocol::Grpc, error)))?;
+    let call = decode_call(message)
+        .map_err(|error| error_status(service.count_rejected(Protocol::Grpc, error)))?;
     let reply = service.check(Protocol::Grpc, vouched(call, caller)).await.map_err(error_status)?;
-    decided(&reply)
+    decision_response(&reply)
 }
 
-/// The answer to a check that has one.
-pub(super) fn decided(reply: &Reply) -> Result<CheckResponse, Status> {
+/// Returns the response to a check.
+///
+/// # Errors
+/// `UNAVAILABLE` if a rule could not be decided because the store is unreachable.
+pub(crate) fn decision_response(reply: &Reply) -> Result<CheckResponse, Status> {
     if reply.status() == CallStatus::Unavailable {
         let undecided = reply.decision.undecided().iter().map(|undecided| &*undecided.rule);
         let undecided = undecided.collect::<Vec<_>>().join(", ");
         let code = Code::from(CallStatus::Unavailable.grpc());
         return Err(Status::new(code, format!("{undecided}: the store can't be reached")));
     }
-    Ok(response(reply))
+    Ok(encode_reply(reply))
 }
 
-pub(super) async fn peek(
+/// Returns the state of a limit without spending: a check of cost 0.
+pub(crate) async fn peek(
     service: &Service,
     caller: Caller<'_>,
-    mut asked: CheckRequest,
+    mut message: CheckRequest,
 ) -> Result<CheckResponse, Status> {
-    asked.cost = Some(0);
-    check(service, caller, &asked).await
+    message.cost = Some(0);
+    check(service, caller, &message).await
 }
 
-pub(super) async fn batch(
+/// Decides a batch. Each check has its own reply or error, in the order of the checks.
+pub(crate) async fn batch(
     service: &Service,
     caller: Caller<'_>,
-    asked: &CheckBatchRequest,
+    message: &CheckBatchRequest,
 ) -> Result<CheckBatchResponse, Status> {
-    let found = asked.checks.len();
-    if found > MAX_CHECKS {
+    let count = message.checks.len();
+    if count > MAX_CHECKS {
         let wanted = format!("at most {MAX_CHECKS}");
-        let fault = CallError::invalid("checks", format!("{found} checks"), wanted);
-        return Err(error_status(service.count_rejected(Protocol::Grpc, fault)));
+        let error = CallError::invalid("checks", format!("{count} checks"), wanted);
+        return Err(error_status(service.count_rejected(Protocol::Grpc, error)));
     }
-    let calls = asked.checks.iter().map(|check| Ok(vouched(call(check)?, caller)));
+    let calls = message.checks.iter().map(|check| Ok(vouched(decode_call(check)?, caller)));
     let replies = service.check_each(Protocol::Grpc, calls.collect()).await;
     let answers = replies.iter().enumerate().map(|(index, reply)| {
         let answer = match reply {
-            Ok(reply) => answer::Answer::Decision(response(reply)),
-            Err(fault) => answer::Answer::Fault(explained(fault, index)),
+            Ok(reply) => answer::Answer::Decision(encode_reply(reply)),
+            Err(error) => answer::Answer::Fault(batch_fault(error, index)),
         };
         Answer { answer: Some(answer) }
     });
     Ok(CheckBatchResponse { answers: answers.collect() })
 }
 
-fn explained(fault: &CallError, index: usize) -> wire::Fault {
-    let code = u32::try_from(fault.status.grpc()).unwrap_or_default();
-    let CallError { path, found, wanted, .. } = fault.clone().within(&format!("checks[{index}]"));
+/// Returns the error of one check of a batch, with its index in the path.
+fn batch_fault(error: &CallError, index: usize) -> wire::Fault {
+    let code = u32::try_from(error.status.grpc()).unwrap_or_default();
+    let CallError { path, found, wanted, .. } = error.clone().within(&format!("checks[{index}]"));
     wire::Fault { code, r#where: path, found, wanted }
 }
 
-/// What a message asks.
-pub(super) fn call(asked: &CheckRequest) -> Result<Call<'_>, CallError> {
-    if asked.rule.is_empty() && asked.attributes.is_empty() {
+/// Decodes a message into a call.
+///
+/// # Errors
+/// The message has neither rule nor attributes, or an attribute is invalid.
+pub(crate) fn decode_call(message: &CheckRequest) -> Result<Call<'_>, CallError> {
+    if message.rule.is_empty() && message.attributes.is_empty() {
         return Err(CallError::invalid("message", "neither rule nor attributes", "one of them"));
     }
-    let mut request = Request::new().cost(asked.cost.unwrap_or(1));
-    for (name, value) in &asked.attributes {
-        let place = || format!("attributes.{}", truncate(name));
+    let mut request = Request::new().cost(message.cost.unwrap_or(1));
+    for (name, value) in &message.attributes {
+        let path = || format!("attributes.{}", truncate(name));
         request
             .insert(name.as_str(), value.as_str())
-            .map_err(|error| CallError::rejected_attribute(&place(), &error))?;
+            .map_err(|error| CallError::rejected_attribute(&path(), &error))?;
     }
-    let client = asked.named.as_ref().map(|named| match named {
+    let client = message.named.as_ref().map(|named| match named {
         Named::Client(value) => NamedClient::Value(value.as_str().into()),
-        Named::Parts(parts) => NamedClient::Parts(borrowed(&parts.values)),
+        Named::Parts(parts) => NamedClient::Parts(borrowed_pairs(&parts.values)),
     });
-    let rule = Some(asked.rule.as_str()).filter(|rule| !rule.is_empty()).map(Into::into);
+    let rule = Some(message.rule.as_str()).filter(|rule| !rule.is_empty()).map(Into::into);
     Ok(Call { rule, client, request })
 }
 
-fn borrowed<'a, T: From<&'a str>>(values: &'a HashMap<String, String>) -> Vec<(T, T)> {
+fn borrowed_pairs<'a, T: From<&'a str>>(values: &'a HashMap<String, String>) -> Vec<(T, T)> {
     let pairs = values.iter().map(|(name, value)| (name.as_str().into(), value.as_str().into()));
     pairs.collect()
 }
 
-fn response(reply: &Reply) -> CheckResponse {
+fn encode_reply(reply: &Reply) -> CheckResponse {
     let decision = &reply.decision;
     let mut response = CheckResponse {
         allowed: decision.is_allowed(),
@@ -118,12 +128,12 @@ fn response(reply: &Reply) -> CheckResponse {
         retry_after: retry_after_seconds(decision),
         ..CheckResponse::default()
     };
-    let Some(policy) = decision.strictest_rule() else { return response };
-    let outcome = &policy.outcome;
+    let Some(strictest) = decision.strictest_rule() else { return response };
+    let outcome = &strictest.outcome;
     if response.allowed {
         response.retry_after = Some(0);
     }
-    policy.rule.as_ref().clone_into(&mut response.rule);
+    strictest.rule.as_ref().clone_into(&mut response.rule);
     response.limit = Some(outcome.limit);
     response.remaining = Some(outcome.remaining);
     response.reset_time = Some((reply.at + outcome.reset_after).as_secs_ceil());

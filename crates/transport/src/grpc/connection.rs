@@ -1,4 +1,4 @@
-//! One HTTP/2 connection and the calls on it.
+//! Serves the calls of one HTTP/2 connection.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -15,62 +15,64 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tidegate_net::listener::{Activity, ObservedStream, Phase, Stream};
 
-use crate::grpc::body::Body;
-use crate::grpc::inline::Inline;
-use crate::grpc::message::MAX_MESSAGE;
+use crate::grpc::body::GrpcBody;
+use crate::grpc::inline::InlineExecutor;
+use crate::grpc::message::MAX_MESSAGE_BYTES;
 
-/// Most calls under way on one connection.
-const MAX_CALLS: u32 = 1_024;
-/// Longest list of headers of one call in bytes.
-const MAX_HEAD: u32 = 16 * 1024;
-/// What a peer may send of one call before we have read it, in bytes: a message of any length.
-const CALL_WINDOW: u32 = MAX_MESSAGE as u32 + 1024;
-/// The same for all calls of a connection.
-const CONNECTION_WINDOW: u32 = 2 * CALL_WINDOW;
-/// How much of the replies to one call is kept for a peer that does not read, in bytes.
-const MAX_UNREAD: usize = 64 * 1024;
-/// How often a silent peer is asked whether it is still there, and how long it may take to answer.
-const PING: Duration = Duration::from_secs(30);
-const PONG: Duration = Duration::from_secs(20);
-/// What every HTTP/2 client says first, in bytes.
-const PREFACE: usize = 24;
+/// Largest number of concurrent calls on one connection.
+const MAX_CONCURRENT_CALLS: u32 = 1_024;
+/// Longest header list of one call, in bytes.
+const MAX_HEADER_LIST_BYTES: u32 = 16 * 1024;
+/// Flow-control window of one call, in bytes. It has room for the longest message.
+const CALL_WINDOW_BYTES: u32 = MAX_MESSAGE_BYTES as u32 + 1024;
+/// Flow-control window of one connection, in bytes.
+const CONNECTION_WINDOW_BYTES: u32 = 2 * CALL_WINDOW_BYTES;
+/// Send buffer of one call for a peer that does not read, in bytes.
+const MAX_SEND_BUFFER_BYTES: usize = 64 * 1024;
+/// Interval of HTTP/2 pings to a silent peer.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// Longest time until the peer answers a ping.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Length of the HTTP/2 client preface, in bytes.
+const PREFACE_BYTES: usize = 24;
 
-/// Answers the calls on a connection until it ends, or until it is to be closed and none is left.
-pub(super) async fn serve<F>(
+/// Serves a connection until the peer closes it, or until the listener closes and no call is in flight.
+pub(crate) async fn serve<F>(
     stream: Stream,
     activity: Arc<Activity>,
-    answer: impl Fn(Request<Incoming>) -> F,
+    handle: impl Fn(Request<Incoming>) -> F,
 ) where
-    F: Future<Output = Response<Body>> + Send + 'static,
+    F: Future<Output = Response<GrpcBody>> + Send + 'static,
 {
-    let calls = Arc::new(Calls { under_way: AtomicUsize::new(0), activity: Arc::clone(&activity) });
+    let calls =
+        Arc::new(CallCounter { in_flight: AtomicUsize::new(0), activity: Arc::clone(&activity) });
     let service = service_fn(|request| {
-        let call = Call::begin(&calls);
-        let answering = answer(request);
+        let in_flight = InFlightCall::start(&calls);
+        let reply = handle(request);
         async move {
-            let reply = answering.await;
-            drop(call);
+            let reply = reply.await;
+            drop(in_flight);
             Ok::<_, Infallible>(reply)
         }
     });
-    let inline = Inline::default();
-    let mut http = http2::Builder::new(inline.clone());
+    let executor = InlineExecutor::default();
+    let mut http = http2::Builder::new(executor.clone());
     http.timer(TokioTimer::new())
         .auto_date_header(false)
-        .max_concurrent_streams(MAX_CALLS)
-        .max_header_list_size(MAX_HEAD)
-        .initial_stream_window_size(CALL_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buf_size(MAX_UNREAD)
-        .keep_alive_interval(PING)
-        .keep_alive_timeout(PONG);
-    let (mut greeting, greeted) = (0, Arc::clone(&activity));
+        .max_concurrent_streams(MAX_CONCURRENT_CALLS)
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .initial_stream_window_size(CALL_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_send_buf_size(MAX_SEND_BUFFER_BYTES)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT);
+    let (mut preface_read, preface_activity) = (0, Arc::clone(&activity));
     let io = ObservedStream::new(stream, move |read| {
-        // Once a peer has said that it speaks HTTP/2 it may be silent.
-        if greeting < PREFACE {
-            greeting += read;
-            if greeting >= PREFACE {
-                greeted.set_phase(Phase::Idle);
+        // The head timeout applies until the client preface is complete, then the idle timeout.
+        if preface_read < PREFACE_BYTES {
+            preface_read += read;
+            if preface_read >= PREFACE_BYTES {
+                preface_activity.set_phase(Phase::Idle);
             }
         }
     });
@@ -85,38 +87,38 @@ pub(super) async fn serve<F>(
             if let Poll::Ready(ended) = connection.as_mut().poll(context) {
                 return Poll::Ready(ended);
             }
-            // What was answered still has to be written.
-            if !inline.run(&mut batch) {
+            // Calls that ran here have replies, which the next poll writes.
+            if !executor.run(&mut batch) {
                 return Poll::Pending;
             }
         }
     });
     if let Err(error) = ended.await {
-        tracing::debug!(%error, "connection failed");
+        tracing::debug!(%error, "gRPC connection failed");
     }
 }
 
-/// How many calls of a connection are under way.
-struct Calls {
-    under_way: AtomicUsize,
+/// The number of calls in flight on a connection.
+struct CallCounter {
+    in_flight: AtomicUsize,
     activity: Arc<Activity>,
 }
 
-/// A call that is under way.
-struct Call(Arc<Calls>);
+/// A call in flight. Dropping it ends the call.
+struct InFlightCall(Arc<CallCounter>);
 
-impl Call {
-    fn begin(calls: &Arc<Calls>) -> Self {
-        calls.under_way.fetch_add(1, Ordering::Relaxed);
+impl InFlightCall {
+    fn start(calls: &Arc<CallCounter>) -> Self {
+        calls.in_flight.fetch_add(1, Ordering::Relaxed);
         calls.activity.set_phase(Phase::Request);
         Self(Arc::clone(calls))
     }
 }
 
-impl Drop for Call {
-    /// Every end is a sign of life: a connection that always has a call under way is not stuck.
+impl Drop for InFlightCall {
+    /// Restarts the timeout of the connection: one that always has a call in flight is not stuck.
     fn drop(&mut self) {
-        let last = self.0.under_way.fetch_sub(1, Ordering::Relaxed) == 1;
+        let last = self.0.in_flight.fetch_sub(1, Ordering::Relaxed) == 1;
         self.0.activity.set_phase(if last { Phase::Idle } else { Phase::Request });
     }
 }

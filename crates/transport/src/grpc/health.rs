@@ -1,8 +1,7 @@
-//! Whether calls should be sent here: `grpc.health.v1.Health`.
+//! `grpc.health.v1.Health`: reports if this node accepts calls.
 
 use std::sync::Arc;
 
-use crate::grpc::body::framed;
 use bytes::Bytes;
 use tidegate_core::Span;
 use tidegate_limiter::Clock;
@@ -12,43 +11,48 @@ use tonic::Status;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-pub(super) const CHECK: &str = "/grpc.health.v1.Health/Check";
-pub(super) const WATCH: &str = "/grpc.health.v1.Health/Watch";
+use crate::grpc::body::encode_frame;
 
-/// What can be asked about: everything, each service, and the name that envoyproxy/ratelimit goes by.
+pub(crate) const CHECK: &str = "/grpc.health.v1.Health/Check";
+pub(crate) const WATCH: &str = "/grpc.health.v1.Health/Watch";
+
+/// Service names with a health status: the whole server, each service, and the name that
+/// envoyproxy/ratelimit uses.
 const SERVICES: [&str; 4] =
     ["", "envoy.service.ratelimit.v3.RateLimitService", "tidegate.v1.RateLimiter", "ratelimit"];
-/// How often somebody who watches learns whether anything has changed.
-const LOOK: Span = Span::from_millis(250);
+/// Interval at which a watch reads the status again.
+const WATCH_INTERVAL: Span = Span::from_millis(250);
 
-/// Answers whether calls should be sent here now.
+/// Returns the status of a service.
 ///
 /// # Errors
-/// There is no such service.
-pub(super) fn check(
+/// `NOT_FOUND`: the service does not exist.
+pub(crate) fn check(
     service: &Service,
     request: &HealthCheckRequest,
 ) -> Result<HealthCheckResponse, Status> {
     if SERVICES.contains(&request.service.as_str()) {
-        return Ok(saying(serving(service)));
+        return Ok(health_response(serving_status(service)));
     }
     let found = tidegate_core::quote(&request.service);
     Err(Status::not_found(format!("service: found {found}, wanted {}", SERVICES[1..].join(", "))))
 }
 
-fn serving(service: &Service) -> ServingStatus {
+fn serving_status(service: &Service) -> ServingStatus {
     match service.not_ready_reason() {
         None => ServingStatus::Serving,
         Some(_) => ServingStatus::NotServing,
     }
 }
 
-fn saying(status: ServingStatus) -> HealthCheckResponse {
+fn health_response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status.into() }
 }
 
-/// Says how things are, and again whenever they change, until the door closes or nobody listens.
-pub(super) fn watch(
+/// Sends the status now and after each change, until the listener closes or the receiver is dropped.
+///
+/// The status of an unknown service is `SERVICE_UNKNOWN`, as the health protocol requires.
+pub(crate) fn watch(
     service: Arc<Service>,
     request: &HealthCheckRequest,
     clock: Clock,
@@ -57,12 +61,13 @@ pub(super) fn watch(
     let (send, messages) = mpsc::channel(1);
     let known = SERVICES.contains(&request.service.as_str());
     tokio::spawn(async move {
-        let mut said = None;
+        let mut last_sent = None;
         loop {
-            let now = if known { serving(&service) } else { ServingStatus::ServiceUnknown };
-            if said != Some(now) {
-                said = Some(now);
-                if send.send(framed(&saying(now))).await.is_err() {
+            let status =
+                if known { serving_status(&service) } else { ServingStatus::ServiceUnknown };
+            if last_sent != Some(status) {
+                last_sent = Some(status);
+                if send.send(encode_frame(&health_response(status))).await.is_err() {
                     return;
                 }
             }
@@ -71,7 +76,7 @@ pub(super) fn watch(
             }
             tokio::select! {
                 () = send.closed() => return,
-                () = clock.sleep_until(clock.now() + LOOK) => {}
+                () = clock.sleep_until(clock.now() + WATCH_INTERVAL) => {}
                 changed = closing.changed() => if changed.is_err() { return },
             }
         }

@@ -1,7 +1,8 @@
-//! Runs the calls of a connection where their bytes were read, and not in tasks of their own.
+//! Runs the calls of a connection in the task of the connection, not in one task per call.
 //!
-//! A check in memory never waits. A task for it would cost more than the check, and would make the
-//! connection write each reply by itself; this way replies to calls that came together leave together.
+//! A check in memory never waits. A task for it would cost more than the check, and the connection
+//! would write each reply separately. Run here, the replies to calls that arrived together are written
+//! together.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,34 +12,34 @@ use std::task::{Context, Waker};
 use hyper::rt::Executor;
 use parking_lot::Mutex;
 
-/// A call that is being answered.
-pub(super) type Answering = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A call in progress.
+pub(crate) type QueuedCall = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The calls that one connection has read and nobody has looked at yet.
+/// The calls that one connection has read and not polled yet.
 #[derive(Clone, Default)]
-pub(super) struct Inline {
-    waiting: Arc<Mutex<Vec<Answering>>>,
+pub(crate) struct InlineExecutor {
+    queued: Arc<Mutex<Vec<QueuedCall>>>,
 }
 
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Inline {
-    fn execute(&self, answering: F) {
-        self.waiting.lock().push(Box::pin(answering));
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for InlineExecutor {
+    fn execute(&self, call: F) {
+        self.queued.lock().push(Box::pin(call));
     }
 }
 
-impl Inline {
-    /// Takes every waiting call as far as it goes; one that has to wait goes on as a task. Whether
-    /// there was any.
+impl InlineExecutor {
+    /// Polls every queued call once and returns `true` if there was one. A call that is not ready
+    /// continues in its own task.
     ///
-    /// `batch` is empty before and after; it is there to be used again.
-    pub(super) fn run(&self, batch: &mut Vec<Answering>) -> bool {
-        std::mem::swap(&mut *self.waiting.lock(), batch);
+    /// `batch` is empty before and after the call; it is passed in to reuse its memory.
+    pub(crate) fn run(&self, batch: &mut Vec<QueuedCall>) -> bool {
+        std::mem::swap(&mut *self.queued.lock(), batch);
         let found = !batch.is_empty();
-        // Whoever has to wait is polled again by its task, which is when somebody has to be woken.
+        // No waker is needed here: a pending call is polled again by its task, with the task's waker.
         let mut context = Context::from_waker(Waker::noop());
-        for mut answering in batch.drain(..) {
-            if answering.as_mut().poll(&mut context).is_pending() {
-                tokio::spawn(answering);
+        for mut call in batch.drain(..) {
+            if call.as_mut().poll(&mut context).is_pending() {
+                tokio::spawn(call);
             }
         }
         found
@@ -52,20 +53,20 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_call_that_need_not_wait_is_answered_at_once_and_another_when_it_can_be() {
-        let (inline, mut batch) = (Inline::default(), Vec::new());
+    async fn ready_call_completes_inline_and_pending_call_continues_in_a_task() {
+        let (executor, mut batch) = (InlineExecutor::default(), Vec::new());
         let (send_quick, mut quick) = oneshot::channel();
         let (send_slow, slow) = oneshot::channel();
         let (release, released) = oneshot::channel::<()>();
-        inline.execute(async move { send_quick.send(()).unwrap() });
-        inline.execute(async move {
+        executor.execute(async move { send_quick.send(()).unwrap() });
+        executor.execute(async move {
             released.await.unwrap();
             send_slow.send(()).unwrap();
         });
         assert!(quick.try_recv().is_err());
-        assert!(inline.run(&mut batch));
+        assert!(executor.run(&mut batch));
         assert!(quick.try_recv().is_ok());
-        assert!(!inline.run(&mut batch));
+        assert!(!executor.run(&mut batch));
         release.send(()).unwrap();
         slow.await.unwrap();
     }

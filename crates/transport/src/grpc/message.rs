@@ -1,4 +1,4 @@
-//! From a request to its one message, which is never longer than somebody is ready to read.
+//! Reads the one message of a call, with a bounded length.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -6,101 +6,102 @@ use hyper::body::{Body as _, Incoming};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tonic::Status;
 
-use super::body::PREFIX;
+use crate::grpc::body::PREFIX_BYTES;
 
-/// Longest message in bytes.
-pub(super) const MAX_MESSAGE: usize = 1024 * 1024;
-/// Messages up to this many bytes are not counted against what all of them may take.
-const SMALL: usize = 4 * 1024;
+/// Longest message, in bytes.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
+/// Messages up to this many bytes are not counted in the [`MessageBudget`].
+const MAX_UNCOUNTED_BYTES: usize = 4 * 1024;
 
-/// Room for long messages, in KiB.
-pub(super) struct Room(Semaphore);
+/// Free memory for large messages. One permit is one KiB.
+pub(crate) struct MessageBudget(Semaphore);
 
-impl Room {
-    pub(super) fn new(kib: usize) -> Self {
+impl MessageBudget {
+    pub(crate) fn new(kib: usize) -> Self {
         Self(Semaphore::new(kib))
     }
 
-    /// A part of the room, for a message of this length.
-    fn take(&self, length: usize) -> Result<Option<SemaphorePermit<'_>>, Status> {
-        if length <= SMALL {
+    /// Reserves memory for a message of this length. A small message needs no permit.
+    fn reserve(&self, length: usize) -> Result<Option<SemaphorePermit<'_>>, Status> {
+        if length <= MAX_UNCOUNTED_BYTES {
             return Ok(None);
         }
         let kib = u32::try_from(length.div_ceil(1024)).unwrap_or(u32::MAX);
-        let taken = self.0.try_acquire_many(kib);
-        taken.map(Some).map_err(|_| Status::resource_exhausted("too many long messages at once"))
+        let permit = self.0.try_acquire_many(kib);
+        permit.map(Some).map_err(|_| Status::resource_exhausted("too many long messages at once"))
     }
 }
 
-/// The message of a call, and the room it takes while it is needed.
+/// Reads the message of a call. The permit holds its memory.
 ///
 /// # Errors
-/// There is none, it is too long, compressed or cut off, there is more than one, or there is no room.
-pub(super) async fn read(
+/// The message is missing, too long, compressed or incomplete; there is more than one; or too many large
+/// messages are in memory.
+pub(crate) async fn read(
     mut body: Incoming,
-    room: &Room,
+    budget: &MessageBudget,
 ) -> Result<(Bytes, Option<SemaphorePermit<'_>>), Status> {
     let mut read = Bytes::new();
-    while read.len() < PREFIX {
-        read = joined(read, data(&mut body).await?.ok_or_else(|| cut_off("message"))?);
+    while read.len() < PREFIX_BYTES {
+        read = concat(read, next_data(&mut body).await?.ok_or_else(|| incomplete("message"))?);
     }
     let length = length(&read)?;
-    let taken = room.take(length)?;
-    if read.len() < PREFIX + length {
-        let mut whole = BytesMut::with_capacity(PREFIX + length);
+    let permit = budget.reserve(length)?;
+    if read.len() < PREFIX_BYTES + length {
+        let mut whole = BytesMut::with_capacity(PREFIX_BYTES + length);
         whole.put(read);
-        while whole.len() < PREFIX + length {
-            whole.put(data(&mut body).await?.ok_or_else(|| cut_off("message"))?);
+        while whole.len() < PREFIX_BYTES + length {
+            whole.put(next_data(&mut body).await?.ok_or_else(|| incomplete("message"))?);
         }
         read = whole.freeze();
     }
-    // A reply that overtakes the end of the request would look like a reset to some clients.
-    let ended = body.is_end_stream() || data(&mut body).await?.is_none();
-    if read.len() > PREFIX + length || !ended {
+    // Read to the end of the request first: some clients treat an earlier reply as a reset.
+    let ended = body.is_end_stream() || next_data(&mut body).await?.is_none();
+    if read.len() > PREFIX_BYTES + length || !ended {
         return Err(Status::unimplemented("message: found several, wanted one"));
     }
-    read.advance(PREFIX);
-    Ok((read, taken))
+    read.advance(PREFIX_BYTES);
+    Ok((read, permit))
 }
 
-/// What the prefix says about the length of the message.
+/// Returns the length of the message from its prefix.
 fn length(prefix: &Bytes) -> Result<usize, Status> {
     let mut prefix = prefix.clone();
     if prefix.get_u8() != 0 {
         return Err(Status::unimplemented("message: found a compressed one, wanted a plain one"));
     }
     let length = usize::try_from(prefix.get_u32()).unwrap_or(usize::MAX);
-    if length > MAX_MESSAGE {
-        let found = format!("message: found {length} bytes, wanted at most {MAX_MESSAGE}");
+    if length > MAX_MESSAGE_BYTES {
+        let found = format!("message: found {length} bytes, wanted at most {MAX_MESSAGE_BYTES}");
         return Err(Status::resource_exhausted(found));
     }
     Ok(length)
 }
 
-/// The next bytes of a body that are any; nothing at its end.
-async fn data(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
+/// Returns the next non-empty data frame, or `None` at the end of the body.
+async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| cut_off(&error.to_string()))?;
+        let frame = frame.map_err(|error| incomplete(&error.to_string()))?;
         match frame.into_data() {
             Ok(data) if data.is_empty() => {}
             Ok(data) => return Ok(Some(data)),
-            // Trailers are the end.
+            // Trailers end the body.
             Err(_) => return Ok(None),
         }
     }
     Ok(None)
 }
 
-fn joined(read: Bytes, more: Bytes) -> Bytes {
+fn concat(read: Bytes, more: Bytes) -> Bytes {
     if read.is_empty() {
         return more;
     }
-    let mut joined = BytesMut::with_capacity(read.len() + more.len());
-    joined.put(read);
-    joined.put(more);
-    joined.freeze()
+    let mut both = BytesMut::with_capacity(read.len() + more.len());
+    both.put(read);
+    both.put(more);
+    both.freeze()
 }
 
-fn cut_off(what: &str) -> Status {
-    Status::internal(format!("body: found an end too early ({what}), wanted all of it"))
+fn incomplete(cause: &str) -> Status {
+    Status::internal(format!("body: found an end too early ({cause}), wanted all of it"))
 }

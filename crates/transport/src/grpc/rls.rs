@@ -1,4 +1,4 @@
-//! `envoy.service.ratelimit.v3.RateLimitService`: calls and replies as messages.
+//! `envoy.service.ratelimit.v3.RateLimitService`: decodes calls and encodes replies.
 
 use prost_types::value::Kind;
 use prost_types::{Duration, ListValue, Struct, Value};
@@ -18,43 +18,47 @@ use tonic::Status;
 
 use crate::grpc::error_status;
 
-pub(super) const SHOULD_RATE_LIMIT: &str =
+pub(crate) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Decides a request. Whatever keeps it from being admitted is `OVER_LIMIT`: on an error Envoy lets it
-/// pass.
+/// Decides a request. Every reason to deny it becomes `OVER_LIMIT`, because Envoy allows a request on
+/// an error.
 ///
 /// # Errors
-/// The message can't be understood.
-pub(super) async fn answer(
+/// The message is invalid.
+pub(crate) async fn should_rate_limit(
     service: &Service,
-    asked: &RateLimitRequest,
+    message: &RateLimitRequest,
 ) -> Result<RateLimitResponse, Status> {
-    let call =
-        call(asked).map_err(|error| error_status(service.count_rejected(Protocol::Grpc, error)))?;
+    let call = decode_call(message)
+        .map_err(|error| error_status(service.count_rejected(Protocol::Grpc, error)))?;
     let reply = service.should_rate_limit(Protocol::Grpc, &call).await.map_err(error_status)?;
-    Ok(response(reply))
+    Ok(encode_reply(reply))
 }
 
-fn call(asked: &RateLimitRequest) -> Result<RlsCall<'_>, CallError> {
-    let descriptors = asked.descriptors.iter().enumerate().map(|(index, descriptor)| {
-        let limit = brought(descriptor);
+fn decode_call(message: &RateLimitRequest) -> Result<RlsCall<'_>, CallError> {
+    let descriptors = message.descriptors.iter().enumerate().map(|(index, descriptor)| {
+        let limit = descriptor_limit(descriptor);
         Ok(Descriptor {
             entries: descriptor
                 .entries
                 .iter()
                 .map(|entry| (entry.key.as_str().into(), entry.value.as_str().into()))
                 .collect(),
-            hits: Hits::of(descriptor.hits_addend, asked.hits_addend, descriptor.is_negative_hits),
-            limit: limit.map_err(|fault| fault.within(&format!("descriptors[{index}]")))?,
+            hits: Hits::of(
+                descriptor.hits_addend,
+                message.hits_addend,
+                descriptor.is_negative_hits,
+            ),
+            limit: limit.map_err(|error| error.within(&format!("descriptors[{index}]")))?,
         })
     });
     let descriptors = descriptors.collect::<Result<_, CallError>>()?;
-    Ok(RlsCall { domain: asked.domain.as_str().into(), descriptors })
+    Ok(RlsCall { domain: message.domain.as_str().into(), descriptors })
 }
 
-/// The limit that a descriptor brings along.
-fn brought(descriptor: &RateLimitDescriptor) -> Result<Option<(u32, Unit)>, CallError> {
+/// Returns the limit that a descriptor carries.
+fn descriptor_limit(descriptor: &RateLimitDescriptor) -> Result<Option<(u32, Unit)>, CallError> {
     let Some(limit) = &descriptor.limit else { return Ok(None) };
     let unit = match limit.unit() {
         RateLimitUnit::Unknown => {
@@ -71,7 +75,7 @@ fn brought(descriptor: &RateLimitDescriptor) -> Result<Option<(u32, Unit)>, Call
     Ok(Some((limit.requests_per_unit, unit)))
 }
 
-fn response(reply: RlsReply) -> RateLimitResponse {
+fn encode_reply(reply: RlsReply) -> RateLimitResponse {
     let header = |(name, value): (&str, String)| HeaderValue {
         key: name.to_owned(),
         value,
@@ -81,7 +85,7 @@ fn response(reply: RlsReply) -> RateLimitResponse {
         overall_code: code(reply.over),
         statuses: reply.statuses.into_iter().map(status).collect(),
         response_headers_to_add: reply.headers.into_iter().map(header).collect(),
-        dynamic_metadata: reply.metadata.map(structure),
+        dynamic_metadata: reply.metadata.map(to_struct),
         ..RateLimitResponse::default()
     }
 }
@@ -116,17 +120,18 @@ fn unit(unit: Unit) -> WireUnit {
     }
 }
 
-/// In whole seconds, rounded up: Envoy cuts off the rest, and then says 0 while there is still a wait.
+/// Converts a duration to whole seconds, rounded up. Envoy truncates fractions, so a wait of less than
+/// a second would become 0.
 fn duration(span: Span) -> Duration {
     Duration { seconds: i64::try_from(span.as_secs_ceil()).unwrap_or(i64::MAX), nanos: 0 }
 }
 
-fn structure(map: serde_json::Map<String, serde_json::Value>) -> Struct {
-    let fields = map.into_iter().map(|(name, json)| (name, value(json)));
+fn to_struct(map: serde_json::Map<String, serde_json::Value>) -> Struct {
+    let fields = map.into_iter().map(|(name, json)| (name, to_value(json)));
     Struct { fields: fields.collect() }
 }
 
-fn value(json: serde_json::Value) -> Value {
+fn to_value(json: serde_json::Value) -> Value {
     use serde_json::Value::{Array, Bool, Null, Number, Object, String};
     let kind = match json {
         Null => Kind::NullValue(0),
@@ -134,9 +139,9 @@ fn value(json: serde_json::Value) -> Value {
         Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
         String(text) => Kind::StringValue(text),
         Array(items) => {
-            Kind::ListValue(ListValue { values: items.into_iter().map(value).collect() })
+            Kind::ListValue(ListValue { values: items.into_iter().map(to_value).collect() })
         }
-        Object(map) => Kind::StructValue(structure(map)),
+        Object(map) => Kind::StructValue(to_struct(map)),
     };
     Value { kind: Some(kind) }
 }

@@ -1,4 +1,5 @@
-//! `tidegate.v1.RateLimiter`: slots in flight for who says when it is done.
+//! Methods `Acquire`, `Renew` and `Release` of `tidegate.v1.RateLimiter`: in-flight slots that the
+//! caller releases itself.
 
 use hyper::Response;
 use tidegate_proto::tidegate::v1::{
@@ -9,46 +10,50 @@ use tidegate_service::identity::{Caller, vouched};
 use tidegate_service::service::{Acquired, Service};
 use tonic::Status;
 
-use super::body::{self, Body};
-use super::check::{call, decided};
+use crate::grpc::body::{self, GrpcBody};
+use crate::grpc::check::{decision_response, decode_call};
 use crate::grpc::error_status;
 
-pub(super) const ACQUIRE: &str = "/tidegate.v1.RateLimiter/Acquire";
-pub(super) const RENEW: &str = "/tidegate.v1.RateLimiter/Renew";
-pub(super) const RELEASE: &str = "/tidegate.v1.RateLimiter/Release";
+pub(crate) const ACQUIRE: &str = "/tidegate.v1.RateLimiter/Acquire";
+pub(crate) const RENEW: &str = "/tidegate.v1.RateLimiter/Renew";
+pub(crate) const RELEASE: &str = "/tidegate.v1.RateLimiter/Release";
 
-pub(super) async fn acquire(
+/// Checks a request and returns a token for the slots that it takes.
+pub(crate) async fn acquire(
     service: &Service,
     caller: Caller<'_>,
-    asked: &CheckRequest,
-) -> Result<Response<Body>, Status> {
-    let call =
-        call(asked).map_err(|error| error_status(service.count_rejected(Protocol::Grpc, error)))?;
+    message: &CheckRequest,
+) -> Result<Response<GrpcBody>, Status> {
+    let call = decode_call(message)
+        .map_err(|error| error_status(service.count_rejected(Protocol::Grpc, error)))?;
     let Acquired { reply, slot } =
         service.acquire(Protocol::Grpc, vouched(call, caller)).await.map_err(error_status)?;
-    let mut answer = AcquireResponse { decision: Some(decided(&reply)?), ..Default::default() };
-    let Some(taken) = slot else { return Ok(body::message(&answer)) };
-    answer.hold_millis = taken.hold_millis();
-    answer.slot = taken.name;
-    Ok(body::slot(&answer, taken.way))
+    let mut response =
+        AcquireResponse { decision: Some(decision_response(&reply)?), ..Default::default() };
+    let Some(taken) = slot else { return Ok(body::message_response(&response)) };
+    response.hold_millis = taken.hold_millis();
+    response.slot = taken.name;
+    Ok(body::slot_response(&response, taken.way))
 }
 
-pub(super) async fn renew(
+/// Extends the hold of slots.
+pub(crate) async fn renew(
     service: &Service,
-    asked: &RenewRequest,
+    message: &RenewRequest,
 ) -> Result<RenewResponse, Status> {
-    let renewed = service.renew(Protocol::Grpc, &asked.slot).await.map_err(error_status)?;
-    Ok(RenewResponse { held: count(renewed.held), hold_millis: renewed.hold_millis() })
+    let renewed = service.renew(Protocol::Grpc, &message.slot).await.map_err(error_status)?;
+    Ok(RenewResponse { held: to_u32(renewed.held), hold_millis: renewed.hold_millis() })
 }
 
-pub(super) async fn release(
+/// Releases slots. A second release of the same token is harmless.
+pub(crate) async fn release(
     service: &Service,
-    asked: &ReleaseRequest,
+    message: &ReleaseRequest,
 ) -> Result<ReleaseResponse, Status> {
-    let released = service.release(Protocol::Grpc, &asked.slot).await.map_err(error_status)?;
-    Ok(ReleaseResponse { released: count(released) })
+    let released = service.release(Protocol::Grpc, &message.slot).await.map_err(error_status)?;
+    Ok(ReleaseResponse { released: to_u32(released) })
 }
 
-fn count(rules: usize) -> u32 {
+fn to_u32(rules: usize) -> u32 {
     u32::try_from(rules).unwrap_or(u32::MAX)
 }

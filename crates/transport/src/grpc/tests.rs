@@ -20,18 +20,18 @@ use tonic_prost::ProstCodec;
 
 use super::*;
 
-/// What an HTTP/2 client says first, and settings that are all as usual.
-const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+/// The HTTP/2 client preface and an empty SETTINGS frame.
+const PREFACE_AND_SETTINGS: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// An open door without rules, whose time is ours.
-struct Door {
+/// A gRPC server without rules, on a manual clock.
+struct GrpcServer {
     address: SocketAddr,
     time: ManualClock,
     _close: watch::Sender<bool>,
 }
 
-impl Door {
-    async fn open() -> Self {
+impl GrpcServer {
+    async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let time = ManualClock::default();
@@ -39,11 +39,11 @@ impl Door {
         let store = Arc::new(AnyStore::Memory(Arc::new(MemoryStore::new(clock.clone()))));
         let limiter = Limiter::builder().clock(clock.clone()).store(store).build();
         let service = Arc::new(Service::new(limiter, HeaderStyle::default()));
-        let grpc = Arc::new(Grpc::new(service, clock.clone(), closing.clone()));
+        let grpc = Arc::new(GrpcApi::new(service, clock.clone(), closing.clone()));
         let (timeouts, connections) = (timeouts(), Arc::default());
-        let doorway =
+        let listener =
             Listener { listener, tls: None, timeouts, clock, closing, connections, shared: false };
-        tokio::spawn(doorway.serve(grpc));
+        tokio::spawn(listener.serve(grpc));
         Self { address, time, _close: close }
     }
 
@@ -53,13 +53,13 @@ impl Door {
     }
 }
 
-async fn answered(channel: &Channel) {
-    let asked = HealthCheckRequest::default();
-    HealthClient::new(channel.clone()).check(asked).await.unwrap();
+async fn check_health(channel: &Channel) {
+    let request = HealthCheckRequest::default();
+    HealthClient::new(channel.clone()).check(request).await.unwrap();
 }
 
-/// Reads until this was among what was sent.
-async fn until(stream: &mut TcpStream, wanted: &[u8]) {
+/// Reads until the stream has sent these bytes.
+async fn read_until(stream: &mut TcpStream, wanted: &[u8]) {
     let mut read = Vec::new();
     while !read.windows(wanted.len()).any(|found| found == wanted) {
         assert_ne!(stream.read_buf(&mut read).await.unwrap(), 0, "closed");
@@ -67,30 +67,30 @@ async fn until(stream: &mut TcpStream, wanted: &[u8]) {
 }
 
 #[tokio::test]
-async fn who_never_greets_is_cut_off_and_who_has_may_be_silent() {
-    let door = Door::open().await;
-    let mut silent = TcpStream::connect(door.address).await.unwrap();
-    let mut greeted = TcpStream::connect(door.address).await.unwrap();
-    greeted.write_all(GREETING).await.unwrap();
-    // That its settings were read.
-    until(&mut greeted, b"\0\0\0\x04\x01\0\0\0\0").await;
-    // Accepted last: once it is answered, all of them are watched.
-    let channel = door.channel().await;
-    answered(&channel).await;
-    advance_past(&door.time, timeouts().head).await;
+async fn connection_without_preface_is_closed_and_one_with_preface_may_be_idle() {
+    let server = GrpcServer::start().await;
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    let mut ready = TcpStream::connect(server.address).await.unwrap();
+    ready.write_all(PREFACE_AND_SETTINGS).await.unwrap();
+    // The acknowledgement of its settings.
+    read_until(&mut ready, b"\0\0\0\x04\x01\0\0\0\0").await;
+    // Accepted last: after its reply, the timeouts of all connections are active.
+    let channel = server.channel().await;
+    check_health(&channel).await;
+    advance_past(&server.time, timeouts().head).await;
     let mut rest = Vec::new();
-    // A reset is an end too.
+    // A reset also ends the connection.
     let _ = silent.read_to_end(&mut rest).await;
-    answered(&channel).await;
-    // A ping, and its answer.
-    greeted.write_all(b"\0\0\x08\x06\0\0\0\0\0tidegate").await.unwrap();
-    until(&mut greeted, b"\0\0\x08\x06\x01\0\0\0\0tidegate").await;
+    check_health(&channel).await;
+    // A ping and its acknowledgement.
+    ready.write_all(b"\0\0\x08\x06\0\0\0\0\0tidegate").await.unwrap();
+    read_until(&mut ready, b"\0\0\x08\x06\x01\0\0\0\0tidegate").await;
 }
 
 #[tokio::test]
-async fn a_message_that_never_ends_is_given_up_and_its_connection_kept() {
-    let door = Door::open().await;
-    let channel = door.channel().await;
+async fn incomplete_message_times_out_and_the_connection_stays_open() {
+    let server = GrpcServer::start().await;
+    let channel = server.channel().await;
     let mut client = tonic::client::Grpc::new(channel.clone());
     client.ready().await.unwrap();
     let waiting = tokio::spawn(async move {
@@ -100,31 +100,31 @@ async fn a_message_that_never_ends_is_given_up_and_its_connection_kept() {
         client.client_streaming(tonic::Request::new(never), path, codec).await
     });
     tokio::task::yield_now().await;
-    // The head of that call was sent before this one.
-    answered(&channel).await;
-    door.time.advance(MESSAGE);
+    // The head of the streaming call was sent before this call.
+    check_health(&channel).await;
+    server.time.advance(MESSAGE_TIMEOUT);
     let status = waiting.await.unwrap().unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
-    answered(&channel).await;
+    check_health(&channel).await;
 }
 
 #[tokio::test]
-async fn an_answer_that_never_leaves_takes_its_slot_along() {
+async fn unsent_acquire_response_releases_its_slot() {
     let rules = "rules: [{name: exports, limit: 1 in flight, hold: 1h}]";
     let store = AnyStore::Memory(Arc::new(MemoryStore::new(ManualClock::default().clock())));
     let rules = RuleSet::parse("rules.yaml", rules).unwrap();
     let limiter = Limiter::builder().rules(rules).store(Arc::new(store)).build();
     let service = Service::new(limiter, HeaderStyle::default());
     let caller = Caller { address: [127, 0, 0, 1].into(), service: None, way: None };
-    let asked = CheckRequest { rule: "exports".to_owned(), ..CheckRequest::default() };
-    let free = async || check::peek(&service, caller, asked.clone()).await.unwrap().remaining;
-    for leaves in [false, false, true] {
-        let mut answer = slots::acquire(&service, caller, &asked).await.unwrap();
+    let message = CheckRequest { rule: "exports".to_owned(), ..CheckRequest::default() };
+    let free = async || check::peek(&service, caller, message.clone()).await.unwrap().remaining;
+    for sent in [false, false, true] {
+        let mut response = slots::acquire(&service, caller, &message).await.unwrap();
         assert_eq!(free().await, Some(0));
-        if leaves {
-            answer.body_mut().frame().await.unwrap().unwrap();
+        if sent {
+            response.body_mut().frame().await.unwrap().unwrap();
         }
-        drop(answer);
-        assert_eq!(free().await, Some(u64::from(!leaves)));
+        drop(response);
+        assert_eq!(free().await, Some(u64::from(!sent)));
     }
 }

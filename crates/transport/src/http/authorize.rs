@@ -1,9 +1,9 @@
-//! `/v1/authorize`: whether a proxy may let a request pass.
+//! `/v1/authorize`: decides a request for a proxy that holds it.
 //!
-//! The proxy sends the head of the request that it holds, and what the request line was in headers of
-//! its own: NGINX as `X-Original-URI` and `X-Original-Method`, Caddy and Traefik as `X-Forwarded-Uri`
-//! and `X-Forwarded-Method`. Clients can send such headers too, and proxies pass on what they do not
-//! set. So it is never guessed which of the two is true: a request with both is refused.
+//! The proxy sends the headers of the held request and adds its request line in two headers: NGINX as
+//! `X-Original-URI` and `X-Original-Method`, Caddy and Traefik as `X-Forwarded-Uri` and
+//! `X-Forwarded-Method`. A client can send these headers too, and a proxy forwards those that it does
+//! not set. The API can't know which pair is genuine, so it rejects a request with both.
 
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
@@ -12,8 +12,8 @@ use tidegate_core::{CallError, CallStatus};
 use tidegate_limiter::tower::request_target;
 use tidegate_net::http::response::Body;
 
-/// Says which status a denial would have had, for proxies that can't be told by the status itself.
-const STATUS: HeaderName = HeaderName::from_static("x-tidegate-status");
+/// Response header with the original status, for proxies that accept only 403 as a denial.
+const STATUS_HEADER: HeaderName = HeaderName::from_static("x-tidegate-status");
 
 const ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
 const ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
@@ -21,46 +21,46 @@ const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 const FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// How a proxy wants to be told.
+/// The format of denials that a proxy accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Manner {
-    /// Every denial is 403: NGINX makes a 500 of any other.
-    forbid: bool,
+pub(crate) struct DenialFormat {
+    /// True if every denial is sent as 403. NGINX turns any other denial into a 500.
+    always_403: bool,
 }
 
-impl Manner {
+impl DenialFormat {
     /// Reads `deny=403` from the query of the call.
     ///
-    /// Whatever else is there is passed over: Caddy hands on the query of its client.
-    pub(super) fn of(uri: &Uri) -> Self {
+    /// Other parameters are ignored: Caddy forwards the query of its client.
+    pub(crate) fn from_query(uri: &Uri) -> Self {
         let mut pairs = uri.query().unwrap_or_default().split('&');
-        Self { forbid: pairs.any(|pair| pair == "deny=403") }
+        Self { always_403: pairs.any(|pair| pair == "deny=403") }
     }
 
-    /// The answer to the proxy: the response with its status, and the one that it stands for.
-    pub(super) fn tell(self, ending: CallStatus, mut response: Response<Body>) -> Response<Body> {
-        let (told, meant) = self.status(ending);
-        *response.status_mut() = told;
-        response.headers_mut().insert(STATUS, HeaderValue::from(meant));
+    /// Sets the status for the proxy, and the original status in a header.
+    pub(crate) fn apply(self, status: CallStatus, mut response: Response<Body>) -> Response<Body> {
+        let (sent, original) = self.status(status);
+        *response.status_mut() = sent;
+        response.headers_mut().insert(STATUS_HEADER, HeaderValue::from(original));
         response
     }
 
-    /// The status for an ending, and the one that it stands for.
-    fn status(self, ending: CallStatus) -> (StatusCode, u16) {
-        let meant = ending.http();
-        let told = if self.forbid && meant >= 400 { 403 } else { meant };
-        (StatusCode::from_u16(told).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), meant)
+    /// Returns the status to send and the original one.
+    fn status(self, status: CallStatus) -> (StatusCode, u16) {
+        let original = status.http();
+        let sent = if self.always_403 && original >= 400 { 403 } else { original };
+        (StatusCode::from_u16(sent).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), original)
     }
 }
 
-/// The head of the request that the proxy holds.
+/// Returns the head of the request that the proxy holds.
 ///
 /// # Errors
-/// The proxy does not say what the request line was, or somebody says it a second time.
-pub(super) fn original(mut head: Parts) -> Result<Parts, CallError> {
-    let by_original = names(&head.headers, &[ORIGINAL_URI, ORIGINAL_METHOD]);
-    let by_forwarded = names(&head.headers, &[FORWARDED_URI, FORWARDED_METHOD]);
-    let (uri, method) = match (by_original, by_forwarded) {
+/// The headers with the request line are missing, incomplete or ambiguous.
+pub(crate) fn original_request(mut head: Parts) -> Result<Parts, CallError> {
+    let has_original = has_any(&head.headers, &[ORIGINAL_URI, ORIGINAL_METHOD]);
+    let has_forwarded = has_any(&head.headers, &[FORWARDED_URI, FORWARDED_METHOD]);
+    let (uri, method) = match (has_original, has_forwarded) {
         (true, false) => (ORIGINAL_URI, ORIGINAL_METHOD),
         (false, true) => {
             if let Some(host) = head.headers.get(FORWARDED_HOST).cloned() {
@@ -78,20 +78,23 @@ pub(super) fn original(mut head: Parts) -> Result<Parts, CallError> {
             return Err(CallError::invalid("headers", found, wanted));
         }
     };
-    head.uri = request_target(only(&head.headers, &uri)?.as_bytes()).ok_or_else(|| {
+    head.uri = request_target(single_value(&head.headers, &uri)?.as_bytes()).ok_or_else(|| {
         CallError::invalid(uri.as_str(), "no request target", "a path and its query")
     })?;
-    head.method = Method::from_bytes(only(&head.headers, &method)?.as_bytes())
+    head.method = Method::from_bytes(single_value(&head.headers, &method)?.as_bytes())
         .map_err(|_| CallError::invalid(method.as_str(), "no method", "a method"))?;
     Ok(head)
 }
 
-fn names(headers: &HeaderMap, names: &[HeaderName]) -> bool {
+fn has_any(headers: &HeaderMap, names: &[HeaderName]) -> bool {
     names.iter().any(|name| headers.contains_key(name))
 }
 
-/// The one value of a header.
-fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<&'h HeaderValue, CallError> {
+/// Returns the value of a header that must occur exactly once.
+fn single_value<'h>(
+    headers: &'h HeaderMap,
+    name: &HeaderName,
+) -> Result<&'h HeaderValue, CallError> {
     let mut values = headers.get_all(name).into_iter();
     match (values.next(), values.next()) {
         (Some(value), None) => Ok(value),
@@ -109,75 +112,75 @@ mod tests {
         let request = headers.iter().fold(request, |request, (name, value)| {
             request.header(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap())
         });
-        original(request.body(()).unwrap().into_parts().0)
+        original_request(request.body(()).unwrap().into_parts().0)
     }
 
-    fn shown(headers: &[(&str, &str)]) -> String {
+    fn describe(headers: &[(&str, &str)]) -> String {
         match read(headers) {
             Ok(head) => {
                 let host = head.headers[HOST].to_str().unwrap();
                 format!("{} {} {host}", head.method, head.uri)
             }
-            Err(fault) => fault.to_string(),
+            Err(error) => error.to_string(),
         }
     }
 
     #[test]
-    fn each_proxy_is_understood_in_its_own_words() {
+    fn request_line_is_read_from_the_headers_of_each_proxy() {
         let nginx = [("x-original-uri", "/v1/orders?page=2"), ("x-original-method", "POST")];
-        assert_eq!(shown(&nginx), "POST /v1/orders?page=2 tidegate");
+        assert_eq!(describe(&nginx), "POST /v1/orders?page=2 tidegate");
         let caddy = [
             ("x-forwarded-uri", "/v1/orders"),
             ("x-forwarded-method", "PUT"),
             ("x-forwarded-host", "shop.example"),
             ("x-forwarded-proto", "https"),
         ];
-        assert_eq!(shown(&caddy), "PUT /v1/orders shop.example");
+        assert_eq!(describe(&caddy), "PUT /v1/orders shop.example");
     }
 
     #[test]
-    fn a_client_can_not_say_what_the_proxy_says() {
+    fn request_line_headers_sent_by_a_client_are_rejected() {
         let spoofed = [
             ("x-original-uri", "/free"),
             ("x-forwarded-uri", "/v1/orders"),
             ("x-forwarded-method", "GET"),
         ];
-        let refused = "headers: found X-Original-* and X-Forwarded-*, \
+        let rejected = "headers: found X-Original-* and X-Forwarded-*, \
                        wanted one of them, and the proxy to take the other off its clients";
-        assert_eq!(shown(&spoofed), refused);
+        assert_eq!(describe(&spoofed), rejected);
         let spoofed = [
             ("x-forwarded-method", "GET"),
             ("x-original-uri", "/v1/orders"),
             ("x-original-method", "POST"),
         ];
-        assert_eq!(shown(&spoofed), refused);
+        assert_eq!(describe(&spoofed), rejected);
         let twice = [
             ("x-original-uri", "/free"),
             ("x-original-uri", "/v1/orders"),
             ("x-original-method", "POST"),
         ];
-        assert_eq!(shown(&twice), "x-original-uri: found it twice, wanted it once");
+        assert_eq!(describe(&twice), "x-original-uri: found it twice, wanted it once");
         let host = [
             ("x-original-uri", "/"),
             ("x-original-method", "GET"),
             ("x-forwarded-host", "evil.example"),
         ];
-        assert_eq!(shown(&host), "GET / tidegate");
+        assert_eq!(describe(&host), "GET / tidegate");
     }
 
     #[test]
-    fn a_proxy_that_says_too_little_is_told_what_is_wanted() {
-        assert!(shown(&[]).starts_with("headers: found neither, wanted X-Original-URI"));
+    fn missing_request_line_header_is_rejected_by_name() {
+        assert!(describe(&[]).starts_with("headers: found neither, wanted X-Original-URI"));
         let half = [("x-original-uri", "/")];
-        assert_eq!(shown(&half), "x-original-method: found nothing, wanted it from the proxy");
+        assert_eq!(describe(&half), "x-original-method: found nothing, wanted it from the proxy");
         let half = [("x-forwarded-method", "GET")];
-        assert_eq!(shown(&half), "x-forwarded-uri: found nothing, wanted it from the proxy");
+        assert_eq!(describe(&half), "x-forwarded-uri: found nothing, wanted it from the proxy");
         let empty = [("x-original-uri", ""), ("x-original-method", "GET")];
-        assert!(shown(&empty).starts_with("x-original-uri: found no request target"));
+        assert!(describe(&empty).starts_with("x-original-uri: found no request target"));
     }
 
     #[test]
-    fn whatever_stands_in_a_request_line_has_a_path() {
+    fn unusual_request_targets_are_normalized_to_a_path() {
         let path = |line: &str| {
             read(&[("x-original-uri", line), ("x-original-method", "GET")]).unwrap().uri.to_string()
         };
@@ -190,21 +193,21 @@ mod tests {
     }
 
     #[test]
-    fn nginx_is_told_403_and_what_it_stands_for() {
-        let status = |query: &str, ending| {
+    fn deny_403_replaces_the_status_and_keeps_the_original_in_a_header() {
+        let status = |query: &str, call_status| {
             let uri = format!("/v1/authorize{query}").parse().unwrap();
-            let (told, meant) = Manner::of(&uri).status(ending);
-            (told.as_u16(), meant)
+            let (sent, original) = DenialFormat::from_query(&uri).status(call_status);
+            (sent.as_u16(), original)
         };
-        for plain in ["", "?", "?deny=429", "?page=2&deny=4030"] {
-            assert_eq!(status(plain, CallStatus::Allowed), (200, 200));
-            assert_eq!(status(plain, CallStatus::Denied), (429, 429));
-            assert_eq!(status(plain, CallStatus::Unavailable), (503, 503));
+        for unchanged in ["", "?", "?deny=429", "?page=2&deny=4030"] {
+            assert_eq!(status(unchanged, CallStatus::Allowed), (200, 200));
+            assert_eq!(status(unchanged, CallStatus::Denied), (429, 429));
+            assert_eq!(status(unchanged, CallStatus::Unavailable), (503, 503));
         }
-        for forbid in ["?deny=403", "?page=2&deny=403"] {
-            assert_eq!(status(forbid, CallStatus::Allowed), (200, 200));
-            assert_eq!(status(forbid, CallStatus::Denied), (403, 429));
-            assert_eq!(status(forbid, CallStatus::Unavailable), (403, 503));
+        for always_403 in ["?deny=403", "?page=2&deny=403"] {
+            assert_eq!(status(always_403, CallStatus::Allowed), (200, 200));
+            assert_eq!(status(always_403, CallStatus::Denied), (403, 429));
+            assert_eq!(status(always_403, CallStatus::Unavailable), (403, 503));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! From a body to calls.
+//! Decodes JSON bodies into calls.
 
 use std::borrow::Cow;
 
@@ -6,24 +6,24 @@ use tidegate_core::{CallError, Request, RequestError, truncate};
 use tidegate_net::http::json::{Json, fields, text};
 use tidegate_service::call::{Call, NamedClient};
 
-/// Most checks of one batch.
-pub(super) const MAX_CHECKS: usize = 1_000;
+/// Largest number of checks in one batch.
+pub(crate) const MAX_CHECKS: usize = 1_000;
 
-const CHECK: &str = "rule, client, attributes or cost";
+const CHECK_FIELDS: &str = "rule, client, attributes or cost";
 
-/// Reads `{"rule": …, "client": …, "cost": …}` or `{"attributes": {…}, "cost": …}`.
-pub(super) fn check(json: Json<'_>) -> Result<Call<'_>, CallError> {
+/// Parses `{"rule": …, "client": …, "cost": …}` or `{"attributes": {…}, "cost": …}`.
+pub(crate) fn check(json: Json<'_>) -> Result<Call<'_>, CallError> {
     let [rule, client, attributes, cost] =
-        fields(json, ["rule", "client", "attributes", "cost"], CHECK)?;
+        fields(json, ["rule", "client", "attributes", "cost"], CHECK_FIELDS)?;
     if rule.is_none() && attributes.is_none() {
         return Err(CallError::invalid("body", "neither rule nor attributes", "one of them"));
     }
     let mut request = Request::new();
     if let Some(attributes) = attributes {
-        for (name, value) in texts("attributes", attributes)? {
+        for (name, value) in text_pairs("attributes", attributes)? {
             if request.get(&name).is_some() {
-                let place = format!("attributes.{}", truncate(&name));
-                return Err(CallError::invalid(place, "it twice", "it once"));
+                let path = format!("attributes.{}", truncate(&name));
+                return Err(CallError::invalid(path, "it twice", "it once"));
             }
             request.insert(name, value).map_err(|error| match &error {
                 RequestError::Value { name, .. } => {
@@ -37,14 +37,14 @@ pub(super) fn check(json: Json<'_>) -> Result<Call<'_>, CallError> {
         rule: rule.map(|json| text("rule", json)).transpose()?,
         client: client.map(named_client).transpose()?,
         request: match cost {
-            Some(json) => request.cost(whole("cost", &json)?),
+            Some(json) => request.cost(whole_number("cost", &json)?),
             None => request,
         },
     })
 }
 
-/// Reads `{"checks": […]}`: the items, still unread.
-pub(super) fn batch(json: Json<'_>) -> Result<Vec<Json<'_>>, CallError> {
+/// Parses `{"checks": […]}` into its items, which are not decoded yet.
+pub(crate) fn batch(json: Json<'_>) -> Result<Vec<Json<'_>>, CallError> {
     let [checks] = fields(json, ["checks"], "checks")?;
     let wanted = || format!("a list of at most {MAX_CHECKS} checks");
     match checks {
@@ -57,8 +57,8 @@ pub(super) fn batch(json: Json<'_>) -> Result<Vec<Json<'_>>, CallError> {
     }
 }
 
-/// Reads `{"slot": …}`.
-pub(super) fn slot(json: Json<'_>) -> Result<Cow<'_, str>, CallError> {
+/// Parses `{"slot": …}`.
+pub(crate) fn slot(json: Json<'_>) -> Result<Cow<'_, str>, CallError> {
     let [slot] = fields(json, ["slot"], "slot")?;
     let slot =
         slot.ok_or_else(|| CallError::invalid("slot", "nothing", "the slot of an acquire"))?;
@@ -66,36 +66,38 @@ pub(super) fn slot(json: Json<'_>) -> Result<Cow<'_, str>, CallError> {
 }
 
 /// Parses a whole number.
-pub fn whole(place: &str, json: &Json<'_>) -> Result<u64, CallError> {
+pub fn whole_number(path: &str, json: &Json<'_>) -> Result<u64, CallError> {
     match json {
         Json::Whole(number) => Ok(*number),
         other => {
             let wanted = format!("a whole number from 0 to {}", u64::MAX);
-            Err(CallError::invalid(place, other.shown(), wanted))
+            Err(CallError::invalid(path, other.shown(), wanted))
         }
     }
 }
 
-type Texts<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
+/// Pairs of an attribute name and its value.
+type TextPairs<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
-fn texts<'a>(place: &str, json: Json<'a>) -> Result<Texts<'a>, CallError> {
+/// Parses an object in which every value is a text.
+fn text_pairs<'a>(path: &str, json: Json<'a>) -> Result<TextPairs<'a>, CallError> {
     let Json::Object(entries) = json else {
-        return Err(CallError::invalid(place, json.shown(), "an object of texts"));
+        return Err(CallError::invalid(path, json.shown(), "an object of texts"));
     };
-    let texts = entries.into_iter().map(|(name, value)| match value {
+    let pairs = entries.into_iter().map(|(name, value)| match value {
         Json::Text(value) => Ok((name, value)),
         other => {
-            Err(CallError::invalid(format!("{place}.{}", truncate(&name)), other.shown(), "a text"))
+            Err(CallError::invalid(format!("{path}.{}", truncate(&name)), other.shown(), "a text"))
         }
     });
-    texts.collect()
+    pairs.collect()
 }
 
 /// Parses a client: a rule and the values that identify the client.
 pub fn named_client(json: Json<'_>) -> Result<NamedClient<'_>, CallError> {
     match json {
         Json::Text(value) => Ok(NamedClient::Value(value)),
-        Json::Object(_) => texts("client", json).map(NamedClient::Parts),
+        Json::Object(_) => text_pairs("client", json).map(NamedClient::Parts),
         other => Err(CallError::invalid("client", other.shown(), "a text or an object of texts")),
     }
 }
@@ -106,8 +108,8 @@ mod tests {
 
     use super::*;
 
-    /// Bodies that are nearly calls.
-    fn nearly_a_call() -> impl Strategy<Value = Vec<u8>> {
+    /// Generates bodies that resemble calls.
+    fn call_like_body() -> impl Strategy<Value = Vec<u8>> {
         let words = [
             "{",
             "}",
@@ -141,15 +143,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_sent_is_a_call_or_a_short_explanation(body in nearly_a_call()) {
-            let read = [
+        fn any_body_is_decoded_or_rejected_with_a_short_error(body in call_like_body()) {
+            let results = [
                 Json::read(&body).and_then(check).map(drop),
                 Json::read(&body).and_then(batch).map(drop),
                 Json::read(&body).and_then(slot).map(drop),
             ];
-            for fault in read.into_iter().filter_map(Result::err) {
-                prop_assert!(fault.to_string().len() < 1_000, "{}", fault);
-                prop_assert!(!fault.path.is_empty());
+            for error in results.into_iter().filter_map(Result::err) {
+                prop_assert!(error.to_string().len() < 1_000, "{}", error);
+                prop_assert!(!error.path.is_empty());
             }
         }
     }

@@ -1,11 +1,12 @@
-//! `/openapi.json`: the description of the HTTP and the admin listener, for programs.
+//! `/openapi.json`: the OpenAPI description of the HTTP and admin listeners.
 
 use hyper::header::{CONTENT_TYPE, ETAG, HeaderValue};
 use hyper::{Method, Response};
 use tidegate_api::OPENAPI_JSON;
 use tidegate_net::http::response::{self, Body};
 
-pub(super) fn answer(method: &Method) -> Response<Body> {
+/// Returns the OpenAPI document. Its `ETag` is the version of this server.
+pub(crate) fn handle(method: &Method) -> Response<Body> {
     const ALLOWED: &str = "GET, HEAD, OPTIONS";
     match *method {
         Method::GET | Method::HEAD => {

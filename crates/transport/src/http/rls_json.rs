@@ -1,7 +1,6 @@
-//! `POST /json`: a call of Envoy's rate limit service as JSON, for callers that speak no gRPC.
+//! `POST /json`: a call of Envoy's rate limit service as JSON, for callers without gRPC.
 //!
-//! Field names, numbers and units are read and written as the JSON mapping of protocol buffers has
-//! them.
+//! Field names, numbers and units follow the JSON mapping of protocol buffers.
 
 use std::borrow::Cow;
 
@@ -14,15 +13,15 @@ use tidegate_service::service::rls::{
     CurrentLimit, Descriptor, Hits, RlsCall, RlsReply, Status, Unit,
 };
 
-/// Reads `{"domain": …, "descriptors": [{"entries": [{"key": …, "value": …}]}], "hitsAddend": …}`.
-pub(super) fn decode(json: Json<'_>) -> Result<RlsCall<'_>, CallError> {
-    const CALL: [(&str, &str); 3] =
+/// Parses `{"domain": …, "descriptors": [{"entries": [{"key": …, "value": …}]}], "hitsAddend": …}`.
+pub(crate) fn decode(json: Json<'_>) -> Result<RlsCall<'_>, CallError> {
+    const CALL_FIELDS: [(&str, &str); 3] =
         [("domain", "domain"), ("descriptors", "descriptors"), ("hitsAddend", "hits_addend")];
-    let [domain, descriptors, hits] = either(json, CALL)?;
+    let [domain, descriptors, hits] = fields_by_either_name(json, CALL_FIELDS)?;
     let hits = hits.map(|json| number::<u32>("hitsAddend", &json)).transpose()?.unwrap_or(0);
     let descriptors = items("descriptors", descriptors)?;
     let descriptors = descriptors.into_iter().enumerate().map(|(index, json)| {
-        descriptor(json, hits).map_err(|fault| fault.within(&format!("descriptors[{index}]")))
+        descriptor(json, hits).map_err(|error| error.within(&format!("descriptors[{index}]")))
     });
     Ok(RlsCall {
         domain: optional_text("domain", domain)?,
@@ -31,17 +30,18 @@ pub(super) fn decode(json: Json<'_>) -> Result<RlsCall<'_>, CallError> {
 }
 
 fn descriptor(json: Json<'_>, hits: u32) -> Result<Descriptor<'_>, CallError> {
-    const DESCRIPTOR: [(&str, &str); 4] = [
+    const DESCRIPTOR_FIELDS: [(&str, &str); 4] = [
         ("entries", "entries"),
         ("limit", "limit"),
         ("hitsAddend", "hits_addend"),
         ("isNegativeHits", "is_negative_hits"),
     ];
-    let [entries, limit, own_hits, negative] = either(json, DESCRIPTOR)?;
+    let [entries, limit, descriptor_hits, negative] =
+        fields_by_either_name(json, DESCRIPTOR_FIELDS)?;
     let entries = items("entries", entries)?.into_iter().enumerate().map(|(index, json)| {
-        entry(json).map_err(|fault| fault.within(&format!("entries[{index}]")))
+        entry(json).map_err(|error| error.within(&format!("entries[{index}]")))
     });
-    let own_hits = own_hits.map(|json| number("hitsAddend", &json)).transpose()?;
+    let descriptor_hits = descriptor_hits.map(|json| number("hitsAddend", &json)).transpose()?;
     let negative = match negative {
         None => false,
         Some(Json::Bool(negative)) => negative,
@@ -51,8 +51,8 @@ fn descriptor(json: Json<'_>, hits: u32) -> Result<Descriptor<'_>, CallError> {
     };
     Ok(Descriptor {
         entries: entries.collect::<Result<_, CallError>>()?,
-        hits: Hits::of(own_hits, hits, negative),
-        limit: limit.map(brought).transpose().map_err(|fault| fault.within("limit"))?,
+        hits: Hits::of(descriptor_hits, hits, negative),
+        limit: limit.map(descriptor_limit).transpose().map_err(|error| error.within("limit"))?,
     })
 }
 
@@ -61,12 +61,13 @@ fn entry(json: Json<'_>) -> Result<(Cow<'_, str>, Cow<'_, str>), CallError> {
     Ok((optional_text("key", key)?, optional_text("value", value)?))
 }
 
-/// The limit that a descriptor brings along.
-fn brought(json: Json<'_>) -> Result<(u32, Unit), CallError> {
-    const LIMIT: [(&str, &str); 2] = [("requestsPerUnit", "requests_per_unit"), ("unit", "unit")];
+/// Parses the limit that a descriptor carries.
+fn descriptor_limit(json: Json<'_>) -> Result<(u32, Unit), CallError> {
+    const LIMIT_FIELDS: [(&str, &str); 2] =
+        [("requestsPerUnit", "requests_per_unit"), ("unit", "unit")];
     const UNITS: [Unit; 6] =
         [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Month, Unit::Year];
-    let [amount, unit] = either(json, LIMIT)?;
+    let [amount, unit] = fields_by_either_name(json, LIMIT_FIELDS)?;
     let amount = amount.map(|json| number("requestsPerUnit", &json)).transpose()?.unwrap_or(0);
     let unit = unit.unwrap_or(Json::Null);
     let known = match &unit {
@@ -82,8 +83,8 @@ fn brought(json: Json<'_>) -> Result<(u32, Unit), CallError> {
     }
 }
 
-/// The values of fields, each under either of its two names.
-fn either<'a, const N: usize>(
+/// Returns the values of fields. Each field may have its camel-case or its snake-case name.
+fn fields_by_either_name<'a, const N: usize>(
     json: Json<'a>,
     names: [(&str, &str); N],
 ) -> Result<[Option<Json<'a>>; N], CallError> {
@@ -100,37 +101,38 @@ fn either<'a, const N: usize>(
     fields(Json::Object(entries), wanted, &wanted.join(", "))
 }
 
-fn items<'a>(place: &str, json: Option<Json<'a>>) -> Result<Vec<Json<'a>>, CallError> {
+fn items<'a>(path: &str, json: Option<Json<'a>>) -> Result<Vec<Json<'a>>, CallError> {
     match json {
         None => Ok(Vec::new()),
         Some(Json::List(items)) => Ok(items),
-        Some(other) => Err(CallError::invalid(place, other.shown(), "a list")),
+        Some(other) => Err(CallError::invalid(path, other.shown(), "a list")),
     }
 }
 
-fn optional_text<'a>(place: &str, json: Option<Json<'a>>) -> Result<Cow<'a, str>, CallError> {
-    json.map_or(Ok(Cow::Borrowed("")), |json| text(place, json))
+fn optional_text<'a>(path: &str, json: Option<Json<'a>>) -> Result<Cow<'a, str>, CallError> {
+    json.map_or(Ok(Cow::Borrowed("")), |json| text(path, json))
 }
 
-/// A whole number, which may stand in quotes.
-fn number<T: TryFrom<u64>>(place: &str, json: &Json<'_>) -> Result<T, CallError> {
+/// Parses a whole number, with or without quotes.
+fn number<T: TryFrom<u64>>(path: &str, json: &Json<'_>) -> Result<T, CallError> {
     let found = match json {
         Json::Whole(number) => Some(*number),
         Json::Text(text) => text.parse().ok(),
         _ => None,
     };
     found.and_then(|number| T::try_from(number).ok()).ok_or_else(|| {
-        let most = u64::MAX >> (64 - 8 * size_of::<T>());
-        CallError::invalid(place, json.shown(), format!("a whole number from 0 to {most}"))
+        let max = u64::MAX >> (64 - 8 * size_of::<T>());
+        CallError::invalid(path, json.shown(), format!("a whole number from 0 to {max}"))
     })
 }
 
-/// The answer: 200, or 429 when the request may not pass.
-pub(super) fn encode(reply: &RlsReply) -> Response<Body> {
+/// Returns the response: 200, or 429 when the request is over the limit.
+pub(crate) fn encode(reply: &RlsReply) -> Response<Body> {
     let status = if reply.over { 429 } else { 200 };
     response::json(status, JSON, &reply_json(reply))
 }
 
+/// The JSON body of a reply.
 type ReplyJson<'a> = RateLimitReply<Cow<'a, str>, &'a serde_json::Map<String, serde_json::Value>>;
 
 fn reply_json(reply: &RlsReply) -> ReplyJson<'_> {
@@ -168,7 +170,7 @@ fn code(over: bool) -> &'static str {
     if over { "OVER_LIMIT" } else { "OK" }
 }
 
-/// Rounded up, as over gRPC.
+/// Formats a duration in whole seconds, rounded up as in the gRPC response.
 fn seconds(span: Span) -> String {
     format!("{}s", span.as_secs_ceil())
 }

@@ -1,4 +1,4 @@
-//! `/v1/acquire`, `/v1/renew` and `/v1/release`: slots in flight for who says when it is done.
+//! `/v1/acquire`, `/v1/renew` and `/v1/release`: in-flight slots that the caller releases itself.
 
 use hyper::Response;
 use serde::Serialize;
@@ -12,45 +12,50 @@ use tidegate_service::identity;
 use tidegate_service::service::Acquired;
 
 use crate::caller;
-use crate::http::{Door, decode};
+use crate::http::{HttpApi, decode};
 
-impl Door {
-    pub(super) async fn acquire(&self, body: &[u8], peer: &Peer) -> Response<Body> {
+impl HttpApi {
+    /// Checks a request and returns a token for the slots that it takes.
+    pub(crate) async fn acquire(&self, body: &[u8], peer: &Peer) -> Response<Body> {
         let call = match Json::read(body).and_then(decode::check) {
             Ok(call) => identity::vouched(call, caller(peer)),
-            Err(fault) => {
-                return response::call_error(&self.service.count_rejected(Protocol::Http, fault));
+            Err(error) => {
+                return response::call_error(&self.service.count_rejected(Protocol::Http, error));
             }
         };
         match self.service.acquire(Protocol::Http, call).await {
-            Ok(acquired) => answer(acquired),
-            Err(fault) => response::call_error(&fault),
+            Ok(acquired) => acquire_response(acquired),
+            Err(error) => response::call_error(&error),
         }
     }
 
-    pub(super) async fn renew(&self, body: &[u8]) -> Response<Body> {
+    /// Extends the hold of slots.
+    pub(crate) async fn renew(&self, body: &[u8]) -> Response<Body> {
         let renewed = match Json::read(body).and_then(decode::slot) {
             Ok(slot) => self.service.renew(Protocol::Http, &slot).await,
-            Err(fault) => Err(self.service.count_rejected(Protocol::Http, fault)),
+            Err(error) => Err(self.service.count_rejected(Protocol::Http, error)),
         };
-        told(
+        json_response(
             renewed
                 .map(|held| RenewReply { held: held.held as u64, hold_millis: held.hold_millis() }),
         )
     }
 
-    pub(super) async fn release(&self, body: &[u8]) -> Response<Body> {
+    /// Releases slots. A second release of the same token is harmless.
+    pub(crate) async fn release(&self, body: &[u8]) -> Response<Body> {
         let released = match Json::read(body).and_then(decode::slot) {
             Ok(slot) => self.service.release(Protocol::Http, &slot).await,
-            Err(fault) => Err(self.service.count_rejected(Protocol::Http, fault)),
+            Err(error) => Err(self.service.count_rejected(Protocol::Http, error)),
         };
-        told(released.map(|released| ReleaseReply { released: released as u64 }))
+        json_response(released.map(|released| ReleaseReply { released: released as u64 }))
     }
 }
 
-/// The answer to an acquire. From here on the connection has it, which does not tell whether somebody
-/// still reads.
-fn answer(acquired: Acquired) -> Response<Body> {
+/// Returns the response to an acquire and marks its slots as delivered.
+///
+/// The connection does not report if the client still reads: after this point only the client, or the
+/// end of the hold, releases the slots.
+fn acquire_response(acquired: Acquired) -> Response<Body> {
     let Acquired { reply, slot } = acquired;
     let Some(taken) = slot else { return response::reply(&reply) };
     let slot = HeldSlot { name: &taken.name, hold_millis: taken.hold_millis() };
@@ -59,9 +64,9 @@ fn answer(acquired: Acquired) -> Response<Body> {
     response
 }
 
-fn told(answer: Result<impl Serialize, CallError>) -> Response<Body> {
-    match answer {
-        Ok(answer) => response::json(200, JSON, &answer),
-        Err(fault) => response::call_error(&fault),
+fn json_response(result: Result<impl Serialize, CallError>) -> Response<Body> {
+    match result {
+        Ok(reply) => response::json(200, JSON, &reply),
+        Err(error) => response::call_error(&error),
     }
 }

@@ -1,52 +1,53 @@
-//! What single arguments of commands have to be.
+//! Parses single arguments of commands.
 
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
-use crate::resp::reply::Refusal;
 use tidegate_core::quote;
 
-/// A whole number in a range.
+use crate::resp::reply::RespError;
+
+/// Parses a whole number in a range.
 ///
 /// # Errors
-/// Where it stands, what was found and what is wanted.
-pub(super) fn number(
-    place: &str,
+/// The argument is not a number or out of range. The error names the argument by `name`.
+pub(crate) fn number(
+    name: &str,
     argument: &[u8],
     range: RangeInclusive<i64>,
-) -> Result<i64, Refusal> {
+) -> Result<i64, RespError> {
     let number = std::str::from_utf8(argument).ok().and_then(|text| text.parse().ok());
     number.filter(|number| range.contains(number)).ok_or_else(|| {
-        let (found, (first, last)) = (shown(argument), (range.start(), range.end()));
-        Refusal::error(format_args!(
-            "{place}: found {found}, wanted a whole number from {first} to {last}"
+        let (found, (first, last)) = (quoted(argument), (range.start(), range.end()));
+        RespError::error(format_args!(
+            "{name}: found {found}, wanted a whole number from {first} to {last}"
         ))
     })
 }
 
-/// What a request costs.
+/// Parses the cost of a request.
 ///
 /// # Errors
-/// It is no number, or less than nothing.
-pub(super) fn cost(argument: &[u8]) -> Result<u64, Refusal> {
+/// The argument is not a number or negative.
+pub(crate) fn cost(argument: &[u8]) -> Result<u64, RespError> {
     number("cost", argument, 0..=i64::MAX).map(i64::unsigned_abs)
 }
 
-/// Text in UTF-8: keys, rules, clients and attributes are that.
+/// Parses a text: a key, rule, client or attribute.
 ///
 /// # Errors
-/// It is something else.
-pub(super) fn text<'b>(place: &str, argument: Cow<'b, [u8]>) -> Result<Cow<'b, str>, Refusal> {
+/// The argument is not valid UTF-8.
+pub(crate) fn text<'b>(name: &str, argument: Cow<'b, [u8]>) -> Result<Cow<'b, str>, RespError> {
     let text = match argument {
         Cow::Borrowed(bytes) => std::str::from_utf8(bytes).ok().map(Cow::Borrowed),
         Cow::Owned(bytes) => String::from_utf8(bytes).ok().map(Cow::Owned),
     };
     text.ok_or_else(|| {
-        Refusal::error(format_args!("{place}: found other bytes, wanted text in UTF-8"))
+        RespError::error(format_args!("{name}: found other bytes, wanted text in UTF-8"))
     })
 }
 
-/// A client's own words, in quotes, cut if they are long.
-pub(super) fn shown(argument: &[u8]) -> String {
+/// Quotes an argument for an error message. Long arguments are truncated.
+pub(crate) fn quoted(argument: &[u8]) -> String {
     quote(&String::from_utf8_lossy(argument))
 }

@@ -1,26 +1,26 @@
-//! `TG.CHECK rule client [cost]`: one rule of the rules file, for one client.
+//! `TG.CHECK rule client [cost]`: checks one rule of the rules file for one client.
 
 use tidegate_core::Request;
 use tidegate_service::call::{Call, NamedClient};
 
 use crate::resp::argument::{cost, text};
 use crate::resp::frame::Arguments;
-use crate::resp::reply::Refusal;
+use crate::resp::reply::RespError;
 
-/// Reads what follows the name of the command.
+/// Parses the arguments of the command.
 ///
 /// The longer form, `TG.CHECK rule cost attribute value [attribute value ...]`, is for rules that count
-/// by several attributes or whose limit depends on some.
+/// by several attributes or have a limit that depends on attributes.
 ///
 /// # Errors
-/// One of the arguments is not what it must be.
-pub(super) fn read<'b>(mut arguments: Arguments<'b>) -> Result<Call<'b>, Refusal> {
+/// An argument is invalid.
+pub(crate) fn parse<'b>(mut arguments: Arguments<'b>) -> Result<Call<'b>, RespError> {
     let rule = Some(text("rule", std::mem::take(&mut arguments[1]))?);
     if arguments.len() <= 4 {
-        let price = arguments.get(3).map_or(Ok(1), |price| cost(price))?;
+        let cost = arguments.get(3).map_or(Ok(1), |argument| cost(argument))?;
         let client = text("client", std::mem::take(&mut arguments[2]))?;
         let client = Some(NamedClient::Value(client));
-        return Ok(Call { rule, client, request: Request::new().cost(price) });
+        return Ok(Call { rule, client, request: Request::new().cost(cost) });
     }
     let mut request = Request::new().cost(cost(&arguments[2])?);
     let mut pairs = arguments.into_iter().skip(3);
@@ -28,12 +28,12 @@ pub(super) fn read<'b>(mut arguments: Arguments<'b>) -> Result<Call<'b>, Refusal
         let name = text("attribute", name)?;
         let Some(value) = pairs.next() else {
             let name = tidegate_core::quote(&name);
-            return Err(Refusal::error(format_args!(
+            return Err(RespError::error(format_args!(
                 "attribute {name}: found no value, wanted one"
             )));
         };
         let value = text("value", value)?;
-        request.insert(name, value).map_err(Refusal::error)?;
+        request.insert(name, value).map_err(RespError::error)?;
     }
     Ok(Call { rule, client: None, request })
 }
@@ -47,29 +47,29 @@ mod tests {
     fn call<'b>(words: &[&'b str]) -> Result<Call<'b>, String> {
         let words = ["TG.CHECK"].iter().chain(words);
         let arguments = words.map(|word| Cow::Borrowed(word.as_bytes())).collect();
-        read(arguments).map_err(|refusal| refusal.to_string())
+        parse(arguments).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn a_client_is_the_value_that_the_rule_counts_by() {
-        let read = call(&["api", "alice", "3"]).unwrap();
-        assert_eq!(read.rule.as_deref(), Some("api"));
-        assert!(matches!(&read.client, Some(NamedClient::Value(client)) if client == "alice"));
-        assert_eq!(read.request.costs(), 3);
+    fn short_form_takes_a_client_and_an_optional_cost() {
+        let parsed = call(&["api", "alice", "3"]).unwrap();
+        assert_eq!(parsed.rule.as_deref(), Some("api"));
+        assert!(matches!(&parsed.client, Some(NamedClient::Value(client)) if client == "alice"));
+        assert_eq!(parsed.request.costs(), 3);
         assert_eq!(call(&["api", "alice"]).unwrap().request.costs(), 1);
     }
 
     #[test]
-    fn attributes_come_in_pairs_after_the_cost() {
-        let read = call(&["api", "2", "user", "alice", "path", "/a b"]).unwrap();
-        assert!(read.client.is_none());
-        assert_eq!(read.request.get("user"), Some("alice"));
-        assert_eq!(read.request.get("path"), Some("/a b"));
-        assert_eq!(read.request.costs(), 2);
+    fn long_form_takes_attribute_pairs_after_the_cost() {
+        let parsed = call(&["api", "2", "user", "alice", "path", "/a b"]).unwrap();
+        assert!(parsed.client.is_none());
+        assert_eq!(parsed.request.get("user"), Some("alice"));
+        assert_eq!(parsed.request.get("path"), Some("/a b"));
+        assert_eq!(parsed.request.costs(), 2);
     }
 
     #[test]
-    fn what_is_wrong_is_refused_by_name() {
+    fn invalid_argument_is_rejected_by_name() {
         for (words, wanted) in [
             (
                 &["api", "alice", "-1"][..],
@@ -79,8 +79,8 @@ mod tests {
             (&["api", "1", "user", "a", "b"], r#"ERR attribute "b": found no value"#),
             (&["api", "1", "", "a"], "ERR attribute name must be"),
         ] {
-            let refusal = call(words).unwrap_err();
-            assert!(refusal.starts_with(wanted), "{refusal}");
+            let error = call(words).unwrap_err();
+            assert!(error.starts_with(wanted), "{error}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! One client: read what is there, answer all of it in order, write once.
+//! The loop of one connection: read, run all complete commands in order, write the replies at once.
 //!
-//! A client is not read from while replies to it wait to be written, so one that does not read takes up
-//! no more than a little memory, and the door cuts it off in time.
+//! Nothing is read while replies wait to be written. A client that does not read its replies therefore
+//! uses little memory, and the request timeout closes its connection.
 
 use std::io;
 
@@ -13,46 +13,49 @@ use tidegate_service::service::Service;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::resp::check;
+use crate::resp::commands::{CommandKind, CommandSpec};
 use crate::resp::frame::{Arguments, Frame};
-use crate::resp::manual::{Entry, Verb};
-use crate::resp::pipeline::{Answer, Pipeline, Turn};
-use crate::resp::reply::{Refusal, Replies};
-use crate::resp::session::Session;
-use crate::resp::standing::Standing;
-use crate::resp::throttle::Throttle;
+use crate::resp::pipeline::{CommandOrder, CommandReply, Pipeline};
+use crate::resp::reply::{ReplyBuffer, RespError};
+use crate::resp::session::RespSession;
+use crate::resp::throttle::ThrottleCommand;
+use crate::resp::throttle_reply::ThrottleReply;
 
-/// Fewest and most bytes that are read at once.
-const ROOM: (usize, usize) = (4 * 1024, 64 * 1024);
-/// Replies are written once they are this long, though more could be answered.
-const MAX_REPLIES: usize = 64 * 1024;
-/// A connection and what is known of it.
-pub(super) struct Connection<'d> {
+/// Smallest size of one read, in bytes.
+const MIN_READ_BYTES: usize = 4 * 1024;
+/// Largest size of one read, in bytes.
+const MAX_READ_BYTES: usize = 64 * 1024;
+/// Replies are written when they reach this many bytes, even if more commands are complete.
+const MAX_BUFFERED_REPLY_BYTES: usize = 64 * 1024;
+
+/// One client connection and its buffers.
+pub(crate) struct RespConnection<'d> {
     stream: Stream,
     service: &'d Service,
     activity: &'d Activity,
-    session: Session,
+    session: RespSession,
     input: BytesMut,
-    /// How many bytes to read at once; grows with what comes.
-    room: usize,
-    replies: Replies,
+    /// Size of the next read in bytes. It grows and shrinks with the traffic.
+    read_bytes: usize,
+    replies: ReplyBuffer,
 }
 
-/// How things go on.
+/// The next action after a command or a batch of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flow {
-    /// There may be more commands.
-    More,
-    /// Every command that is there was answered.
-    Dry,
-    /// This was the last one.
-    Over,
+enum NextAction {
+    /// Run further commands of the input.
+    Continue,
+    /// Read: every complete command was run.
+    ReadMore,
+    /// Close the connection.
+    Close,
 }
 
-impl<'d> Connection<'d> {
-    pub(super) fn new(
+impl<'d> RespConnection<'d> {
+    pub(crate) fn new(
         stream: Stream,
         service: &'d Service,
-        session: Session,
+        session: RespSession,
         activity: &'d Activity,
     ) -> Self {
         Self {
@@ -61,24 +64,24 @@ impl<'d> Connection<'d> {
             activity,
             session,
             input: BytesMut::new(),
-            room: ROOM.0,
-            replies: Replies::default(),
+            read_bytes: MIN_READ_BYTES,
+            replies: ReplyBuffer::default(),
         }
     }
 
-    /// Serves the client until it goes, breaks the protocol, or the door closes.
+    /// Serves the client until it disconnects or breaks the protocol, or until the listener closes.
     ///
     /// # Errors
-    /// The network's.
-    pub(super) async fn run(mut self) -> io::Result<()> {
-        // Pools open connections long before they use them.
+    /// A read or a write failed.
+    pub(crate) async fn run(mut self) -> io::Result<()> {
+        // Connection pools open connections long before they use them: no head timeout yet.
         self.activity.set_phase(Phase::Idle);
         loop {
-            let flow = self.answer().await;
+            let next = self.run_commands().await;
             self.write().await?;
-            match flow {
-                Flow::More => {}
-                Flow::Over => {
+            match next {
+                NextAction::Continue => {}
+                NextAction::Close => {
                     self.activity.set_phase(Phase::Head);
                     tokio::select! {
                         () = lingering_close(&mut self.stream) => {}
@@ -86,10 +89,10 @@ impl<'d> Connection<'d> {
                     }
                     return Ok(());
                 }
-                Flow::Dry => {
-                    let leaving = self.activity.is_closing() && self.input.is_empty();
-                    // A client that sends no more has been answered whatever it had asked.
-                    if leaving || self.read().await? == 0 {
+                NextAction::ReadMore => {
+                    let drained = self.activity.is_closing() && self.input.is_empty();
+                    // At the end of the input, every complete command has its reply.
+                    if drained || self.read().await? == 0 {
                         return self.stream.shutdown().await;
                     }
                 }
@@ -97,43 +100,42 @@ impl<'d> Connection<'d> {
         }
     }
 
-    /// Answers the commands that are there, until the replies are to be written.
-    async fn answer(&mut self) -> Flow {
+    /// Runs the complete commands of the input, until the replies have to be written.
+    async fn run_commands(&mut self) -> NextAction {
         let Self { service, activity, session, input, replies, .. } = self;
         let mut pipeline = Pipeline::new(service.is_synchronous());
-        let mut at = 0;
-        let flow = loop {
-            if replies.len() >= MAX_REPLIES {
-                break Flow::More;
+        let mut consumed = 0;
+        let next = loop {
+            if replies.len() >= MAX_BUFFERED_REPLY_BYTES {
+                break NextAction::Continue;
             }
-            match Frame::read(&input[at..]) {
-                Ok(None) => break Flow::Dry,
+            match Frame::read(&input[consumed..]) {
+                Ok(None) => break NextAction::ReadMore,
                 Ok(Some(Frame { arguments, length })) => {
-                    if at == 0 {
+                    if consumed == 0 {
                         activity.set_phase(Phase::Request);
                     }
-                    at += length;
-                    let flow = step(arguments, service, session, &mut pipeline, replies).await;
-                    if flow == Flow::Over {
-                        break flow;
+                    consumed += length;
+                    let next =
+                        run_command(arguments, service, session, &mut pipeline, replies).await;
+                    if next == NextAction::Close {
+                        break next;
                     }
                 }
-                Err(malformed) => {
-                    pipeline.settle(replies).await;
-                    replies.error(&Refusal::error(format_args!(
-                        "ConnectionHandler error: {malformed}"
-                    )));
-                    break Flow::Over;
+                Err(error) => {
+                    pipeline.finish(replies).await;
+                    replies.error(&RespError::error(format_args!("Protocol error: {error}")));
+                    break NextAction::Close;
                 }
             }
         };
-        pipeline.settle(replies).await;
+        pipeline.finish(replies).await;
         drop(pipeline);
-        input.advance(at);
-        flow
+        input.advance(consumed);
+        next
     }
 
-    /// Writes all replies. Until the client has taken them, nothing more is read from it.
+    /// Writes all replies. Nothing is read until the client has received them.
     async fn write(&mut self) -> io::Result<()> {
         if self.replies.is_empty() {
             return Ok(());
@@ -141,117 +143,130 @@ impl<'d> Connection<'d> {
         self.activity.set_phase(Phase::Request);
         self.stream.write_all(self.replies.as_bytes()).await?;
         self.stream.flush().await?;
-        self.replies.clear(MAX_REPLIES);
+        self.replies.clear(MAX_BUFFERED_REPLY_BYTES);
         Ok(())
     }
 
-    /// Reads what is there, or what comes next: how many bytes; 0 at the end, and when the door closes
-    /// while nothing is under way.
+    /// Reads the next bytes and returns their number. Returns 0 at the end of the input, and when the
+    /// listener closes while no command is incomplete.
     async fn read(&mut self) -> io::Result<usize> {
         let phase = if self.input.is_empty() { Phase::Idle } else { Phase::Head };
-        // A command that comes byte by byte has been under way since the first of them.
+        // Set the phase only once: the timeout of a slow command starts with its first byte.
         if self.activity.phase() != phase {
             self.activity.set_phase(phase);
         }
-        if self.input.is_empty() && self.input.capacity() > 2 * self.room {
+        if self.input.is_empty() && self.input.capacity() > 2 * self.read_bytes {
             self.input = BytesMut::new();
         }
-        self.input.reserve(self.room);
+        self.input.reserve(self.read_bytes);
         let read = tokio::select! {
             biased;
             read = self.stream.read_buf(&mut self.input) => read?,
             () = self.activity.closed(), if self.input.is_empty() => 0,
         };
-        if read >= self.room {
-            self.room = (self.room * 2).min(ROOM.1);
-        } else if read < self.room / 4 {
-            self.room = (self.room / 2).max(ROOM.0);
+        if read >= self.read_bytes {
+            self.read_bytes = (self.read_bytes * 2).min(MAX_READ_BYTES);
+        } else if read < self.read_bytes / 4 {
+            self.read_bytes = (self.read_bytes / 2).max(MIN_READ_BYTES);
         }
         Ok(read)
     }
 }
 
-/// Answers one command, or asks for what its answer needs.
-async fn step<'b>(
+/// Runs one command, and writes the reply to a command that fails.
+async fn run_command<'b>(
     arguments: Arguments<'b>,
     service: &'b Service,
-    session: &mut Session,
+    session: &mut RespSession,
     pipeline: &mut Pipeline<'b>,
-    replies: &mut Replies,
-) -> Flow {
+    replies: &mut ReplyBuffer,
+) -> NextAction {
     match arguments.first() {
-        None => return Flow::More,
+        None => return NextAction::Continue,
         Some(name) if is_http(name) => {
-            tracing::warn!("HTTP on the RESP door, a web page may have been made to send it");
-            return Flow::Over;
+            tracing::warn!(
+                "HTTP request on the RESP listener, closing the connection: a web page may have sent it"
+            );
+            return NextAction::Close;
         }
         Some(_) => {}
     }
-    match taken(arguments, service, session, pipeline, replies).await {
-        Ok(flow) => flow,
-        Err(refusal) => {
-            pipeline.settle(replies).await;
-            replies.error(&refusal);
-            Flow::More
+    match dispatch(arguments, service, session, pipeline, replies).await {
+        Ok(next) => next,
+        Err(error) => {
+            pipeline.finish(replies).await;
+            replies.error(&error);
+            NextAction::Continue
         }
     }
 }
 
-async fn taken<'b>(
+/// Writes the reply to a command, or submits the command to the pipeline.
+///
+/// # Errors
+/// The command is unknown, invalid, or not allowed before authentication.
+async fn dispatch<'b>(
     mut arguments: Arguments<'b>,
     service: &'b Service,
-    session: &mut Session,
+    session: &mut RespSession,
     pipeline: &mut Pipeline<'b>,
-    replies: &mut Replies,
-) -> Result<Flow, Refusal> {
-    let entry = Entry::of(&arguments)?;
-    if !session.is_known() && !entry.is_for_strangers() {
-        return Err(Refusal::coded("NOAUTH", "Authentication required."));
+    replies: &mut ReplyBuffer,
+) -> Result<NextAction, RespError> {
+    let command = CommandSpec::find(&arguments)?;
+    if !session.is_authenticated() && !command.is_allowed_before_auth() {
+        return Err(RespError::coded("NOAUTH", "Authentication required."));
     }
-    match entry.verb {
-        Verb::Throttle => {
-            let throttle = Throttle::read(&mut arguments, &mut session.limits)
-                .map_err(|refusal| counted(service, refusal))?;
-            if pipeline.is_at_once() {
-                Answer::Throttle(throttle.decide(service).await).write(replies);
-                return Ok(Flow::More);
+    match command.kind {
+        CommandKind::Throttle => {
+            let throttle = ThrottleCommand::parse(&mut arguments, &mut session.limits)
+                .map_err(|error| count_rejected(service, error))?;
+            if pipeline.is_synchronous() {
+                CommandReply::Throttle(throttle.decide(service).await).write(replies);
+                return Ok(NextAction::Continue);
             }
-            let turn = if throttle.gives_back() { Turn::Alone } else { Turn::Next };
-            let deciding = async { Answer::Throttle(throttle.decide(service).await) };
-            pipeline.ask(deciding, turn, replies).await;
+            let order = if throttle.is_refund() {
+                CommandOrder::Exclusive
+            } else {
+                CommandOrder::Concurrent
+            };
+            let decision = async { CommandReply::Throttle(throttle.decide(service).await) };
+            pipeline.submit(decision, order, replies).await;
         }
-        Verb::Check => {
-            let call = check::read(arguments).map_err(|refusal| counted(service, refusal))?;
-            if pipeline.is_at_once() {
-                let standing = Standing::of(service.check(Protocol::Resp, call).await);
-                Answer::Check(standing).write(replies);
-                return Ok(Flow::More);
+        CommandKind::Check => {
+            let call = check::parse(arguments).map_err(|error| count_rejected(service, error))?;
+            if pipeline.is_synchronous() {
+                let reply = ThrottleReply::from_result(service.check(Protocol::Resp, call).await);
+                CommandReply::Check(reply).write(replies);
+                return Ok(NextAction::Continue);
             }
-            let deciding =
-                async { Answer::Check(Standing::of(service.check(Protocol::Resp, call).await)) };
-            pipeline.ask(deciding, Turn::Next, replies).await;
+            let decision = async {
+                CommandReply::Check(ThrottleReply::from_result(
+                    service.check(Protocol::Resp, call).await,
+                ))
+            };
+            pipeline.submit(decision, CommandOrder::Concurrent, replies).await;
         }
-        verb => {
-            pipeline.settle(replies).await;
-            session.answer(verb, &arguments, replies)?;
-            if verb == Verb::Quit {
-                return Ok(Flow::Over);
+        kind => {
+            pipeline.finish(replies).await;
+            session.handle(kind, &arguments, replies)?;
+            if kind == CommandKind::Quit {
+                return Ok(NextAction::Close);
             }
         }
     }
-    Ok(Flow::More)
+    Ok(NextAction::Continue)
 }
 
-/// A refusal that the service has heard of, as of every call that is not understood.
-fn counted(service: &Service, refusal: Refusal) -> Refusal {
+/// Counts a call that could not be parsed, and returns its error unchanged.
+fn count_rejected(service: &Service, error: RespError) -> RespError {
     let _ = service.count_rejected(
         Protocol::Resp,
         CallError::invalid("command", "other arguments", "its own"),
     );
-    refusal
+    error
 }
 
-/// Whether this is the beginning of a line that a browser would send. Redis looks for the same two.
+/// Returns `true` for the first word of an HTTP request line or header. Redis rejects the same two words.
 fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"Host:")
 }

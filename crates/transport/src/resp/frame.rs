@@ -1,8 +1,8 @@
-//! RESP frames: bytes to the arguments of one command, and nothing else.
+//! Parses RESP frames: bytes to the arguments of one command.
 //!
-//! A frame is an array of bulk strings, or a line of words as people type it. Arguments are slices of
-//! the input. What a frame may hold is bounded, and a frame that breaks the bounds is refused as soon
-//! as its beginning says so, before the rest of it has come.
+//! A frame is an array of bulk strings, or a line of words (an inline command). Arguments are slices of
+//! the input. The size of a frame is bounded. A frame that exceeds a bound is rejected as soon as its
+//! length is known, before the rest of it arrives.
 
 mod inline;
 
@@ -11,16 +11,16 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 use thiserror::Error;
 
-/// Most arguments of one command, its name included.
+/// Largest number of arguments of one command, including its name.
 pub(crate) const MAX_ARGUMENTS: usize = 64;
-/// Longest argument in bytes.
-pub(crate) const MAX_BULK: usize = 16 * 1024;
-/// Longest command in bytes.
-pub(crate) const MAX_COMMAND: usize = 64 * 1024;
-/// Longest line that is a command, in bytes.
-pub(crate) const MAX_INLINE: usize = 16 * 1024;
-/// Longest number with the line end after it, in bytes.
-const MAX_NUMBER: usize = 24;
+/// Longest argument, in bytes.
+pub(crate) const MAX_ARGUMENT_BYTES: usize = 16 * 1024;
+/// Longest command, in bytes.
+pub(crate) const MAX_COMMAND_BYTES: usize = 64 * 1024;
+/// Longest inline command, in bytes.
+pub(crate) const MAX_LINE_BYTES: usize = 16 * 1024;
+/// Longest number with its line end, in bytes.
+const MAX_NUMBER_BYTES: usize = 24;
 
 /// The arguments of a command, its name first.
 pub(crate) type Arguments<'b> = SmallVec<[Cow<'b, [u8]>; 8]>;
@@ -28,21 +28,21 @@ pub(crate) type Arguments<'b> = SmallVec<[Cow<'b, [u8]>; 8]>;
 /// A command at the beginning of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Frame<'b> {
-    /// Without any, nothing is asked.
+    /// Empty for an empty array or line, which needs no reply.
     pub(crate) arguments: Arguments<'b>,
-    /// How many bytes of the input it takes.
+    /// Length of the frame in the input, in bytes.
     pub(crate) length: usize,
 }
 
 impl<'b> Frame<'b> {
-    /// Reads the frame at the beginning of the input; nothing while not all of it has come.
+    /// Parses the frame at the start of the input. Returns `None` while the frame is incomplete.
     ///
-    /// Whatever follows the frame changes nothing about it, so it does not matter in which pieces the
-    /// input came.
+    /// Bytes after the frame do not change the result, so it does not depend on the pieces in which the
+    /// input arrives.
     ///
     /// # Errors
-    /// The input can't be the beginning of a frame, whatever comes next.
-    pub(crate) fn read(input: &'b [u8]) -> Result<Option<Self>, Malformed> {
+    /// The input is not the start of a valid frame.
+    pub(crate) fn read(input: &'b [u8]) -> Result<Option<Self>, FrameError> {
         match input.first() {
             None => Ok(None),
             Some(b'*') => Self::array(input),
@@ -50,35 +50,36 @@ impl<'b> Frame<'b> {
         }
     }
 
-    fn array(input: &'b [u8]) -> Result<Option<Self>, Malformed> {
-        let Some((count, mut at)) = number(input, 1, Malformed::Count)? else {
+    fn array(input: &'b [u8]) -> Result<Option<Self>, FrameError> {
+        let Some((count, mut at)) = number(input, 1, FrameError::Count)? else {
             return Ok(None);
         };
-        // As with Redis, fewer than none is none.
+        // A negative count is an empty array, as in Redis.
         let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);
         if count > MAX_ARGUMENTS {
-            return Err(Malformed::Count);
+            return Err(FrameError::Count);
         }
         let mut arguments = Arguments::new();
         for _ in 0..count {
             match input.get(at) {
                 None => return Ok(None),
                 Some(b'$') => {}
-                Some(found) => return Err(Malformed::Expected { found: *found }),
+                Some(found) => return Err(FrameError::Expected { found: *found }),
             }
-            let Some((length, start)) = number(input, at + 1, Malformed::Length)? else {
+            let Some((length, start)) = number(input, at + 1, FrameError::Length)? else {
                 return Ok(None);
             };
-            let length = usize::try_from(length).ok().filter(|length| *length <= MAX_BULK);
-            let end = start + length.ok_or(Malformed::Length)?;
+            let length =
+                usize::try_from(length).ok().filter(|length| *length <= MAX_ARGUMENT_BYTES);
+            let end = start + length.ok_or(FrameError::Length)?;
             at = end + LINE_END.len();
-            if at > MAX_COMMAND {
-                return Err(Malformed::TooLong);
+            if at > MAX_COMMAND_BYTES {
+                return Err(FrameError::TooLong);
             }
             match input.get(end..at) {
                 None => return Ok(None),
                 Some(LINE_END) => arguments.push(Cow::Borrowed(&input[start..end])),
-                Some(_) => return Err(Malformed::Unended),
+                Some(_) => return Err(FrameError::MissingLineEnd),
             }
         }
         Ok(Some(Self { arguments, length: at }))
@@ -87,24 +88,25 @@ impl<'b> Frame<'b> {
 
 const LINE_END: &[u8] = b"\r\n";
 
-/// The number at `at`, and where the next line begins; nothing while its line has no end.
-fn number(input: &[u8], at: usize, wrong: Malformed) -> Result<Option<(i64, usize)>, Malformed> {
+/// Parses the number at `at` and returns it with the start of the next line. Returns `None` while the line
+/// is incomplete.
+fn number(input: &[u8], at: usize, error: FrameError) -> Result<Option<(i64, usize)>, FrameError> {
     let rest = &input[at..];
-    let line = &rest[..rest.len().min(MAX_NUMBER)];
+    let line = &rest[..rest.len().min(MAX_NUMBER_BYTES)];
     let Some(end) = line.iter().position(|byte| *byte == b'\r') else {
-        return if line.len() == MAX_NUMBER { Err(wrong) } else { Ok(None) };
+        return if line.len() == MAX_NUMBER_BYTES { Err(error) } else { Ok(None) };
     };
     match rest.get(end + 1) {
         None => Ok(None),
         Some(b'\n') => {
-            let number = integer(&line[..end]).ok_or(wrong)?;
+            let number = integer(&line[..end]).ok_or(error)?;
             Ok(Some((number, at + end + LINE_END.len())))
         }
-        Some(_) => Err(wrong),
+        Some(_) => Err(error),
     }
 }
 
-/// Digits without a plus sign or leading zeros, as Redis reads them.
+/// Parses digits without plus sign and leading zeros, as Redis does.
 fn integer(digits: &[u8]) -> Option<i64> {
     let positive = digits.strip_prefix(b"-").unwrap_or(digits);
     match positive {
@@ -114,20 +116,23 @@ fn integer(digits: &[u8]) -> Option<i64> {
     }
 }
 
-/// Why input is no command. The connection can't go on: where the next command begins is unknown.
+/// The reason why input is not a valid frame. The connection must close: the start of the next command is
+/// unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(crate) enum Malformed {
+pub(crate) enum FrameError {
     #[error("invalid multibulk length, wanted at most {MAX_ARGUMENTS}")]
     Count,
-    #[error("invalid bulk length, wanted 0 to {MAX_BULK}")]
+    #[error("invalid bulk length, wanted 0 to {MAX_ARGUMENT_BYTES}")]
     Length,
     #[error("expected '$', got '{}'", found.escape_ascii())]
     Expected { found: u8 },
     #[error("expected a line end after a bulk")]
-    Unended,
-    #[error("too big request, wanted at most {MAX_COMMAND} bytes")]
+    MissingLineEnd,
+    #[error("too big request, wanted at most {MAX_COMMAND_BYTES} bytes")]
     TooLong,
-    #[error("too big inline request, wanted at most {MAX_INLINE} bytes and {MAX_ARGUMENTS} words")]
+    #[error(
+        "too big inline request, wanted at most {MAX_LINE_BYTES} bytes and {MAX_ARGUMENTS} words"
+    )]
     Inline,
     #[error("unbalanced quotes in request")]
     Quotes,
@@ -140,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// A command as client libraries write it.
+    /// Encodes a command as client libraries do.
     fn encoded(arguments: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
         for argument in arguments {
@@ -153,32 +158,32 @@ mod tests {
 
     type Command = Vec<Vec<u8>>;
 
-    /// Every command of input that comes in pieces, and what is left of it or why it ended.
-    fn commands(pieces: &[&[u8]]) -> (Vec<Command>, Result<Vec<u8>, Malformed>) {
+    /// Returns every command of input in pieces, and the remaining bytes or the error.
+    fn commands(pieces: &[&[u8]]) -> (Vec<Command>, Result<Vec<u8>, FrameError>) {
         let (mut found, mut buffer) = (Vec::new(), Vec::new());
         for piece in pieces {
             buffer.extend_from_slice(piece);
             loop {
-                let taken = match Frame::read(&buffer) {
+                let consumed = match Frame::read(&buffer) {
                     Ok(None) => break,
                     Ok(Some(Frame { arguments, length })) => {
                         found.push(arguments.into_iter().map(Cow::into_owned).collect());
                         length
                     }
-                    Err(malformed) => return (found, Err(malformed)),
+                    Err(error) => return (found, Err(error)),
                 };
-                buffer.drain(..taken);
+                buffer.drain(..consumed);
             }
         }
         (found, Ok(buffer))
     }
 
-    fn refused(input: &[u8]) -> String {
+    fn parse_error(input: &[u8]) -> String {
         let (_, ended) = commands(&[input]);
         ended.unwrap_err().to_string()
     }
 
-    /// Bytes that are often frames, nearly frames or ends of lines.
+    /// Generates bytes that are often frames, almost frames or line ends.
     fn stream() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             4 => vec(vec(any::<u8>(), 0..40), 0..6).prop_map(|arguments| encoded(&arguments)),
@@ -191,7 +196,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_a_client_library_writes_is_read_back(
+        fn encoded_commands_are_parsed_back(
             all in vec(vec(vec(any::<u8>(), 0..300), 1..MAX_ARGUMENTS), 0..8),
         ) {
             let bytes: Vec<u8> = all.iter().flat_map(|arguments| encoded(arguments)).collect();
@@ -215,12 +220,12 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_the_bounds_is_refused_before_it_has_come() {
-        assert_eq!(refused(b"*65\r\n"), "invalid multibulk length, wanted at most 64");
-        assert_eq!(refused(b"*9223372036854775808\r\n"), refused(b"*65\r\n"));
-        assert_eq!(refused(b"*111111111111111111111111"), refused(b"*65\r\n"));
-        assert_eq!(refused(b"*1\r\n$16385\r\n"), "invalid bulk length, wanted 0 to 16384");
-        assert_eq!(refused(b"*1\r\n$-1\r\n"), refused(b"*1\r\n$16385\r\n"));
+    fn frame_above_the_bounds_is_rejected_before_it_is_complete() {
+        assert_eq!(parse_error(b"*65\r\n"), "invalid multibulk length, wanted at most 64");
+        assert_eq!(parse_error(b"*9223372036854775808\r\n"), parse_error(b"*65\r\n"));
+        assert_eq!(parse_error(b"*111111111111111111111111"), parse_error(b"*65\r\n"));
+        assert_eq!(parse_error(b"*1\r\n$16385\r\n"), "invalid bulk length, wanted 0 to 16384");
+        assert_eq!(parse_error(b"*1\r\n$-1\r\n"), parse_error(b"*1\r\n$16385\r\n"));
         let mut long = b"*5\r\n".to_vec();
         for _ in 0..4 {
             long.extend_from_slice(b"$16000\r\n");
@@ -228,22 +233,25 @@ mod tests {
             long.extend_from_slice(b"\r\n");
         }
         long.extend_from_slice(b"$2000\r\n");
-        assert_eq!(refused(&long), "too big request, wanted at most 65536 bytes");
+        assert_eq!(parse_error(&long), "too big request, wanted at most 65536 bytes");
     }
 
     #[test]
-    fn what_is_no_frame_is_refused_as_redis_does() {
-        assert_eq!(refused(b"*1\r\nfoo\r\n"), "expected '$', got 'f'");
-        assert_eq!(refused(b"*1\r\n\x00"), "expected '$', got '\\x00'");
+    fn invalid_frame_is_rejected_with_the_text_of_redis() {
+        assert_eq!(parse_error(b"*1\r\nfoo\r\n"), "expected '$', got 'f'");
+        assert_eq!(parse_error(b"*1\r\n\x00"), "expected '$', got '\\x00'");
         for count in ["", "+1", "01", " 1", "1 ", "-0", "x", "1\rx"] {
             let input = format!("*{count}\r\n");
-            assert!(refused(input.as_bytes()).starts_with("invalid multibulk length"), "{count}");
+            assert!(
+                parse_error(input.as_bytes()).starts_with("invalid multibulk length"),
+                "{count}"
+            );
         }
-        assert_eq!(refused(b"*1\r\n$4\r\nPING!!"), "expected a line end after a bulk");
+        assert_eq!(parse_error(b"*1\r\n$4\r\nPING!!"), "expected a line end after a bulk");
     }
 
     #[test]
-    fn an_empty_array_asks_nothing() {
+    fn empty_array_is_a_command_without_arguments() {
         for input in [&b"*0\r\n"[..], b"*-1\r\n", b"*-10\r\n"] {
             let (found, ended) = commands(&[input]);
             assert_eq!((found, ended), (vec![Command::new()], Ok(Vec::new())));

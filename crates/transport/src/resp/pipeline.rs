@@ -1,97 +1,101 @@
-//! What one client asked and has not been answered yet, in order.
+//! Commands of one client that are in flight, in order.
 //!
-//! With a store that is far away, the commands of a pipeline are asked one right after another and
-//! answered one after another, so that all of them wait for about one round trip. The store keeps their
-//! order. A command that gives back goes another way, so nothing else is under way while it is.
+//! With a remote store, the commands of a pipeline are sent without waiting for replies, so all of them
+//! take about one round trip. The store keeps their order. A refund uses another path to the store, so
+//! it runs alone.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-use super::reply::{Refusal, Replies};
-use super::standing::Standing;
+use crate::resp::reply::{ReplyBuffer, RespError};
+use crate::resp::throttle_reply::ThrottleReply;
 
-/// What a command that was decided is answered with.
-pub(super) enum Answer {
-    /// The numbers of redis-cell, or why there are none.
-    Throttle(Result<Standing, Refusal>),
-    /// The same, and how long to hold the request.
-    Check(Result<Standing, Refusal>),
+/// The reply to a command that was decided.
+pub(crate) enum CommandReply {
+    /// The five numbers of redis-cell.
+    Throttle(Result<ThrottleReply, RespError>),
+    /// The same five numbers and the delay.
+    Check(Result<ThrottleReply, RespError>),
 }
 
-impl Answer {
-    pub(super) fn write(&self, replies: &mut Replies) {
+impl CommandReply {
+    /// Appends the reply to the buffer.
+    pub(crate) fn write(&self, replies: &mut ReplyBuffer) {
         match self {
-            Self::Throttle(Ok(standing)) => standing.write_five(replies),
-            Self::Check(Ok(standing)) => standing.write_six(replies),
-            Self::Throttle(Err(refusal)) | Self::Check(Err(refusal)) => replies.error(refusal),
+            Self::Throttle(Ok(reply)) => reply.write_throttle(replies),
+            Self::Check(Ok(reply)) => reply.write_check(replies),
+            Self::Throttle(Err(error)) | Self::Check(Err(error)) => replies.error(error),
         }
     }
 }
 
-/// When a command may be asked.
+/// The order of a command relative to its neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// After those before it were asked.
-    Next,
-    /// After those before it were answered, and before those after it are asked.
-    Alone,
+pub(crate) enum CommandOrder {
+    /// Sent after the previous commands were sent.
+    Concurrent,
+    /// Sent after the previous commands were decided, and decided before the next are sent.
+    Exclusive,
 }
 
-/// Most commands of one client that are asked at once.
-const MOST: usize = 128;
+/// Largest number of commands in flight for one client.
+const MAX_IN_FLIGHT: usize = 128;
 
-/// Commands that were asked and whose answers are to come.
-pub(super) struct Pipeline<'b> {
-    /// Whether every answer is there as soon as it is asked for.
-    at_once: bool,
-    under_way: Vec<UnderWay<'b>>,
+/// Commands that were sent, until their replies are written.
+pub(crate) struct Pipeline<'b> {
+    /// True if every decision is ready at the first poll.
+    synchronous: bool,
+    pending: Vec<PendingReply<'b>>,
 }
 
-enum UnderWay<'b> {
-    Answered(Answer),
-    Waiting(Pin<Box<dyn Future<Output = Answer> + Send + 'b>>),
+/// A command in flight.
+enum PendingReply<'b> {
+    Ready(CommandReply),
+    Waiting(Pin<Box<dyn Future<Output = CommandReply> + Send + 'b>>),
 }
 
 impl<'b> Pipeline<'b> {
-    pub(super) fn new(at_once: bool) -> Self {
-        Self { at_once, under_way: Vec::new() }
+    /// Returns an empty pipeline.
+    pub(crate) fn new(synchronous: bool) -> Self {
+        Self { synchronous, pending: Vec::new() }
     }
 
-    /// Whether answers need not be waited for. Whoever asks then does best to write them itself: handing
-    /// a question over costs more than answering it.
-    pub(super) fn is_at_once(&self) -> bool {
-        self.at_once
+    /// Returns `true` if decisions never wait. The caller should then decide a command and write its reply
+    /// directly: [`submit`](Self::submit) costs more than the decision.
+    pub(crate) fn is_synchronous(&self) -> bool {
+        self.synchronous
     }
 
-    /// Asks one command. Its answer is written by a later [`settle`](Self::settle).
-    pub(super) async fn ask(
+    /// Sends one command. A later [`finish`](Self::finish) writes its reply.
+    pub(crate) async fn submit(
         &mut self,
-        deciding: impl Future<Output = Answer> + Send + 'b,
-        turn: Turn,
-        replies: &mut Replies,
+        decision: impl Future<Output = CommandReply> + Send + 'b,
+        order: CommandOrder,
+        replies: &mut ReplyBuffer,
     ) {
-        if turn == Turn::Alone || self.under_way.len() == MOST {
-            self.settle(replies).await;
+        if order == CommandOrder::Exclusive || self.pending.len() == MAX_IN_FLIGHT {
+            self.finish(replies).await;
         }
-        let mut waiting: Pin<Box<dyn Future<Output = Answer> + Send + 'b>> = Box::pin(deciding);
-        // The first poll hands the question to the store.
-        let asked = poll_fn(|context| Poll::Ready(waiting.as_mut().poll(context))).await;
-        self.under_way.push(match asked {
-            Poll::Ready(answer) => UnderWay::Answered(answer),
-            Poll::Pending => UnderWay::Waiting(waiting),
+        let mut waiting: Pin<Box<dyn Future<Output = CommandReply> + Send + 'b>> =
+            Box::pin(decision);
+        // The first poll sends the command to the store.
+        let first_poll = poll_fn(|context| Poll::Ready(waiting.as_mut().poll(context))).await;
+        self.pending.push(match first_poll {
+            Poll::Ready(reply) => PendingReply::Ready(reply),
+            Poll::Pending => PendingReply::Waiting(waiting),
         });
-        if turn == Turn::Alone {
-            self.settle(replies).await;
+        if order == CommandOrder::Exclusive {
+            self.finish(replies).await;
         }
     }
 
-    /// Waits for every answer and writes it, in the order in which they were asked.
-    pub(super) async fn settle(&mut self, replies: &mut Replies) {
-        for under_way in self.under_way.drain(..) {
-            match under_way {
-                UnderWay::Answered(answer) => answer.write(replies),
-                UnderWay::Waiting(answer) => answer.await.write(replies),
+    /// Waits for every decision and writes the replies in the order of the commands.
+    pub(crate) async fn finish(&mut self, replies: &mut ReplyBuffer) {
+        for command in self.pending.drain(..) {
+            match command {
+                PendingReply::Ready(reply) => reply.write(replies),
+                PendingReply::Waiting(decision) => decision.await.write(replies),
             }
         }
     }

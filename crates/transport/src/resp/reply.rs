@@ -1,49 +1,49 @@
-//! Replies as bytes, in the version of the protocol that the client chose.
+//! Encodes replies in the RESP version that the client chose.
 
 use std::fmt;
 
-/// Longest text of an error in bytes.
-const MAX_ERROR: usize = 512;
+/// Longest text of an error, in bytes.
+const MAX_ERROR_BYTES: usize = 512;
 
-/// Which RESP a client speaks.
+/// A version of the RESP protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Version {
+pub(crate) enum RespVersion {
     #[default]
     Two,
-    /// Has maps and a null of its own.
+    /// Adds maps and a null type.
     Three,
 }
 
-/// Why a command was not done: a code in capitals, then what is wrong.
+/// An error reply: a code in capitals and a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal(String);
+pub(crate) struct RespError(String);
 
-impl Refusal {
-    /// The usual code.
+impl RespError {
+    /// Returns an error with the generic code `ERR`.
     pub(crate) fn error(text: impl fmt::Display) -> Self {
         Self(format!("ERR {text}"))
     }
 
-    /// Another code, which clients tell apart.
+    /// Returns an error with a code that clients can distinguish.
     pub(crate) fn coded(code: &str, text: impl fmt::Display) -> Self {
         Self(format!("{code} {text}"))
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for RespError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-/// Replies that wait to be written, one after another.
+/// Encoded replies that are not written to the client yet.
 #[derive(Debug, Default)]
-pub(crate) struct Replies {
+pub(crate) struct ReplyBuffer {
     bytes: Vec<u8>,
-    pub(crate) version: Version,
+    pub(crate) version: RespVersion,
 }
 
-impl Replies {
+impl ReplyBuffer {
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -56,10 +56,10 @@ impl Replies {
         self.bytes.len()
     }
 
-    /// Forgets what was written, and does not keep more than `room` bytes for what comes.
-    pub(crate) fn clear(&mut self, room: usize) {
+    /// Removes all replies. A buffer larger than `max_capacity` bytes is freed.
+    pub(crate) fn clear(&mut self, max_capacity: usize) {
         self.bytes.clear();
-        if self.bytes.capacity() > room {
+        if self.bytes.capacity() > max_capacity {
             self.bytes = Vec::new();
         }
     }
@@ -68,18 +68,18 @@ impl Replies {
         self.simple("OK");
     }
 
-    /// A text of our own, without line ends.
+    /// Writes a simple string, which must not contain line ends.
     pub(crate) fn simple(&mut self, text: &'static str) {
         self.bytes.push(b'+');
         self.bytes.extend_from_slice(text.as_bytes());
         self.end();
     }
 
-    /// An error on one line, whatever a client's words are in it.
-    pub(crate) fn error(&mut self, refusal: &Refusal) {
+    /// Writes an error on one line. Control characters, which may come from the client, become spaces.
+    pub(crate) fn error(&mut self, error: &RespError) {
         self.bytes.push(b'-');
-        let text = refusal.0.as_bytes();
-        let text = &text[..refusal.0.floor_char_boundary(MAX_ERROR)];
+        let text = error.0.as_bytes();
+        let text = &text[..error.0.floor_char_boundary(MAX_ERROR_BYTES)];
         let line = text.iter().map(|byte| if byte.is_ascii_control() { b' ' } else { *byte });
         self.bytes.extend(line);
         self.end();
@@ -99,22 +99,22 @@ impl Replies {
 
     pub(crate) fn null(&mut self) {
         self.bytes.extend_from_slice(match self.version {
-            Version::Two => b"$-1\r\n",
-            Version::Three => b"_\r\n",
+            RespVersion::Two => b"$-1\r\n",
+            RespVersion::Three => b"_\r\n",
         });
     }
 
-    /// Announces so many replies as one.
+    /// Writes the header of an array; its items follow.
     pub(crate) fn array(&mut self, length: usize) {
         self.bytes.push(b'*');
         self.length(length);
     }
 
-    /// Announces so many pairs of replies as one: an array where there are no maps.
+    /// Writes the header of a map; its pairs follow. In version 2 the map is a flat array.
     pub(crate) fn map(&mut self, pairs: usize) {
         match self.version {
-            Version::Two => self.array(pairs * 2),
-            Version::Three => {
+            RespVersion::Two => self.array(pairs * 2),
+            RespVersion::Three => {
                 self.bytes.push(b'%');
                 self.length(pairs);
             }
@@ -127,7 +127,7 @@ impl Replies {
 
     fn number(&mut self, number: i64) {
         match u8::try_from(number) {
-            // Most numbers that a limiter says are small.
+            // Fast path: most numbers in replies have one digit.
             Ok(digit @ 0..=9) => self.bytes.push(b'0' + digit),
             _ => {
                 let mut digits = itoa::Buffer::new();
@@ -146,15 +146,15 @@ impl Replies {
 mod tests {
     use super::*;
 
-    fn written(version: Version, write: impl FnOnce(&mut Replies)) -> String {
-        let mut replies = Replies { version, ..Replies::default() };
+    fn encoded(version: RespVersion, write: impl FnOnce(&mut ReplyBuffer)) -> String {
+        let mut replies = ReplyBuffer { version, ..ReplyBuffer::default() };
         write(&mut replies);
         String::from_utf8(replies.as_bytes().to_vec()).unwrap()
     }
 
     #[test]
-    fn each_version_gets_what_it_can_read() {
-        let all = |replies: &mut Replies| {
+    fn maps_and_nulls_are_encoded_for_each_version() {
+        let all = |replies: &mut ReplyBuffer| {
             replies.map(1);
             replies.bulk(b"a\r\n");
             replies.null();
@@ -165,19 +165,19 @@ mod tests {
             replies.ok();
         };
         let rest = "*3\r\n:-1\r\n:7\r\n:9223372036854775807\r\n+OK\r\n";
-        assert_eq!(written(Version::Two, all), format!("*2\r\n$3\r\na\r\n\r\n$-1\r\n{rest}"));
-        assert_eq!(written(Version::Three, all), format!("%1\r\n$3\r\na\r\n\r\n_\r\n{rest}"));
+        assert_eq!(encoded(RespVersion::Two, all), format!("*2\r\n$3\r\na\r\n\r\n$-1\r\n{rest}"));
+        assert_eq!(encoded(RespVersion::Three, all), format!("%1\r\n$3\r\na\r\n\r\n_\r\n{rest}"));
     }
 
     #[test]
-    fn an_error_is_one_line_of_bounded_length() {
-        let line = written(Version::Two, |replies| {
-            replies.error(&Refusal::error("found \"a\r\n+OK\""));
+    fn error_is_one_line_of_bounded_length() {
+        let line = encoded(RespVersion::Two, |replies| {
+            replies.error(&RespError::error("found \"a\r\n+OK\""));
         });
         assert_eq!(line, "-ERR found \"a  +OK\"\r\n");
-        let line = written(Version::Two, |replies| {
-            replies.error(&Refusal::coded("NOAUTH", "é".repeat(1_000)));
+        let line = encoded(RespVersion::Two, |replies| {
+            replies.error(&RespError::coded("NOAUTH", "é".repeat(1_000)));
         });
-        assert!(line.len() <= MAX_ERROR + 3 && line.ends_with("é\r\n"), "{}", line.len());
+        assert!(line.len() <= MAX_ERROR_BYTES + 3 && line.ends_with("é\r\n"), "{}", line.len());
     }
 }

@@ -1,128 +1,137 @@
-//! What is known of one connection, and what is said about the connection itself.
+//! The state of one connection, and the commands that need no decision.
 
-use super::frame::Arguments;
-use super::gate::Gate;
-use super::manual::{self, Verb, unknown_subcommand, wrong_number};
-use super::reply::{Refusal, Replies, Version};
-use super::throttle::Limits;
+use super::commands::{self, CommandKind, unknown_subcommand, wrong_number};
+use crate::resp::auth::RespAuth;
+use crate::resp::frame::Arguments;
+use crate::resp::reply::{ReplyBuffer, RespError, RespVersion};
+use crate::resp::throttle::LimitCache;
 
-/// One client's connection.
+/// The state of one client connection.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(crate) struct RespSession {
     id: i64,
-    gate: Gate,
-    is_known: bool,
+    auth: RespAuth,
+    is_authenticated: bool,
     name: Vec<u8>,
-    pub(super) limits: Limits,
+    pub(crate) limits: LimitCache,
 }
 
-/// Longest name of a connection in bytes.
-const MAX_NAME: usize = 256;
+/// Longest name of a connection, in bytes.
+const MAX_NAME_BYTES: usize = 256;
 
-impl Session {
-    /// The connection of that number.
-    pub(super) fn new(id: i64, gate: Gate) -> Self {
-        Self { id, gate, is_known: gate.is_open(), name: Vec::new(), limits: Limits::default() }
+impl RespSession {
+    /// Returns the state of a new connection.
+    pub(crate) fn new(id: i64, auth: RespAuth) -> Self {
+        let is_authenticated = auth.allows_all();
+        Self { id, auth, is_authenticated, name: Vec::new(), limits: LimitCache::default() }
     }
 
-    /// Whether it may ask for anything.
-    pub(super) fn is_known(&self) -> bool {
-        self.is_known
+    /// Returns `true` if the client may send every command.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.is_authenticated
     }
 
-    /// Answers a command that needs no decision.
+    /// Runs a command that needs no decision and writes its reply.
     ///
     /// # Errors
-    /// It is not understood, or not allowed; nothing has changed, and nothing is to be added to the
-    /// replies but that.
-    pub(super) fn answer(
+    /// The command is invalid or not allowed. State and replies are unchanged.
+    pub(crate) fn handle(
         &mut self,
-        verb: Verb,
+        kind: CommandKind,
         arguments: &Arguments<'_>,
-        replies: &mut Replies,
-    ) -> Result<(), Refusal> {
-        match verb {
-            Verb::Auth => self.auth(arguments, replies)?,
-            Verb::Client => self.client(arguments, replies)?,
-            Verb::Command => manual::describe(arguments, replies)?,
-            Verb::Config => config(arguments, replies)?,
-            Verb::Echo => replies.bulk(&arguments[1]),
-            Verb::Hello => self.hello(arguments, replies)?,
-            Verb::Info => replies.bulk(INFO.as_bytes()),
-            Verb::Ping => match arguments.get(1) {
+        replies: &mut ReplyBuffer,
+    ) -> Result<(), RespError> {
+        match kind {
+            CommandKind::Auth => self.auth(arguments, replies)?,
+            CommandKind::Client => self.client(arguments, replies)?,
+            CommandKind::Command => commands::describe(arguments, replies)?,
+            CommandKind::Config => config(arguments, replies)?,
+            CommandKind::Echo => replies.bulk(&arguments[1]),
+            CommandKind::Hello => self.hello(arguments, replies)?,
+            CommandKind::Info => replies.bulk(INFO.as_bytes()),
+            CommandKind::Ping => match arguments.get(1) {
                 Some(message) => replies.bulk(message),
                 None => replies.simple("PONG"),
             },
-            Verb::Reset => {
-                self.is_known = self.gate.is_open();
+            CommandKind::Reset => {
+                self.is_authenticated = self.auth.allows_all();
                 self.name.clear();
-                replies.version = Version::Two;
+                replies.version = RespVersion::Two;
                 replies.simple("RESET");
             }
-            Verb::Select if *arguments[1] == *b"0" => replies.ok(),
-            Verb::Select => return Err(Refusal::error("DB index is out of range")),
-            // Ends the connection after this.
-            Verb::Quit => replies.ok(),
-            Verb::Throttle | Verb::Check => {}
+            CommandKind::Select if *arguments[1] == *b"0" => replies.ok(),
+            CommandKind::Select => return Err(RespError::error("DB index is out of range")),
+            // The caller closes the connection after this reply.
+            CommandKind::Quit => replies.ok(),
+            CommandKind::Throttle | CommandKind::Check => {}
         }
         Ok(())
     }
 
-    fn auth(&mut self, arguments: &Arguments<'_>, replies: &mut Replies) -> Result<(), Refusal> {
+    fn auth(
+        &mut self,
+        arguments: &Arguments<'_>,
+        replies: &mut ReplyBuffer,
+    ) -> Result<(), RespError> {
         let (user, password) = match arguments.get(2) {
             Some(password) => (Some(&*arguments[1]), password),
             None => (None, &arguments[1]),
         };
-        self.gate.admit(user, password)?;
-        self.is_known = true;
+        self.auth.authenticate(user, password)?;
+        self.is_authenticated = true;
         replies.ok();
         Ok(())
     }
 
-    fn hello(&mut self, arguments: &Arguments<'_>, replies: &mut Replies) -> Result<(), Refusal> {
+    fn hello(
+        &mut self,
+        arguments: &Arguments<'_>,
+        replies: &mut ReplyBuffer,
+    ) -> Result<(), RespError> {
         let version = match arguments.get(1).map(|version| &**version) {
             None => replies.version,
-            Some(b"2") => Version::Two,
-            Some(b"3") => Version::Three,
+            Some(b"2") => RespVersion::Two,
+            Some(b"3") => RespVersion::Three,
             Some(other) if other.iter().all(u8::is_ascii_digit) => {
-                return Err(Refusal::coded("NOPROTO", "unsupported protocol version"));
+                return Err(RespError::coded("NOPROTO", "unsupported protocol version"));
             }
             Some(_) => {
-                let text = "ConnectionHandler version is not an integer or out of range";
-                return Err(Refusal::error(text));
+                let text = "Protocol version is not an integer or out of range";
+                return Err(RespError::error(text));
             }
         };
-        let (mut is_known, mut name) = (self.is_known, None);
+        let (mut is_authenticated, mut name) = (self.is_authenticated, None);
         let mut options = arguments.iter().skip(2);
         while let Some(option) = options.next() {
             match option.to_ascii_uppercase().as_slice() {
                 b"AUTH" => {
                     let (Some(user), Some(password)) = (options.next(), options.next()) else {
-                        return Err(no_option(option));
+                        return Err(invalid_option(option));
                     };
-                    self.gate.admit(Some(user), password)?;
-                    is_known = true;
+                    self.auth.authenticate(Some(user), password)?;
+                    is_authenticated = true;
                 }
                 b"SETNAME" => {
-                    let given = options.next().ok_or_else(|| no_option(option))?;
-                    name = Some(checked_name(given)?);
+                    let argument = options.next().ok_or_else(|| invalid_option(option))?;
+                    name = Some(checked_name(argument)?);
                 }
-                _ => return Err(no_option(option)),
+                _ => return Err(invalid_option(option)),
             }
         }
-        if !is_known {
-            return Err(Refusal::coded("NOAUTH", HELLO_FIRST));
+        if !is_authenticated {
+            return Err(RespError::coded("NOAUTH", HELLO_BEFORE_AUTH));
         }
-        self.is_known = true;
+        self.is_authenticated = true;
         if let Some(name) = name {
             self.name = name.to_vec();
         }
         replies.version = version;
-        self.greet(replies);
+        self.write_hello(replies);
         Ok(())
     }
 
-    fn greet(&self, replies: &mut Replies) {
+    /// Writes the reply to HELLO.
+    fn write_hello(&self, replies: &mut ReplyBuffer) {
         replies.map(7);
         let mut text = |name: &str, value: &str| {
             replies.bulk(name.as_bytes());
@@ -133,14 +142,18 @@ impl Session {
         text("mode", "standalone");
         text("role", "master");
         replies.bulk(b"proto");
-        replies.integer(if replies.version == Version::Three { 3 } else { 2 });
+        replies.integer(if replies.version == RespVersion::Three { 3 } else { 2 });
         replies.bulk(b"id");
         replies.integer(self.id);
         replies.bulk(b"modules");
         replies.array(0);
     }
 
-    fn client(&mut self, arguments: &Arguments<'_>, replies: &mut Replies) -> Result<(), Refusal> {
+    fn client(
+        &mut self,
+        arguments: &Arguments<'_>,
+        replies: &mut ReplyBuffer,
+    ) -> Result<(), RespError> {
         let subcommand = arguments[1].to_ascii_uppercase();
         match (subcommand.as_slice(), &arguments[2..]) {
             (b"SETNAME", [name]) => {
@@ -154,7 +167,7 @@ impl Session {
                 let name = String::from_utf8_lossy(&self.name);
                 replies.bulk(format!("id={} name={name}\n", self.id).as_bytes());
             }
-            // Who the library is makes no difference here, nor whether anything would be evicted.
+            // Accepted without effect: the library name is not used, and there are no keys to evict.
             (b"SETINFO", [_, _]) | (b"NO-EVICT" | b"NO-TOUCH", [_]) => replies.ok(),
             (
                 b"SETNAME" | b"GETNAME" | b"ID" | b"INFO" | b"SETINFO" | b"NO-EVICT" | b"NO-TOUCH",
@@ -169,17 +182,17 @@ impl Session {
     }
 }
 
-/// redis-benchmark asks for these two before it starts.
+/// Settings that redis-benchmark reads before it starts.
 const SETTINGS: [(&str, &str); 2] = [("save", ""), ("appendonly", "no")];
 
-fn config(arguments: &Arguments<'_>, replies: &mut Replies) -> Result<(), Refusal> {
+fn config(arguments: &Arguments<'_>, replies: &mut ReplyBuffer) -> Result<(), RespError> {
     if !arguments[1].eq_ignore_ascii_case(b"GET") {
         return Err(unknown_subcommand("config", &arguments[1]));
     }
-    let wanted = |(name, _): &&(&str, &str)| {
-        arguments[2..].iter().any(|asked| asked.eq_ignore_ascii_case(name.as_bytes()))
+    let requested = |(name, _): &&(&str, &str)| {
+        arguments[2..].iter().any(|argument| argument.eq_ignore_ascii_case(name.as_bytes()))
     };
-    let settings = SETTINGS.iter().filter(wanted);
+    let settings = SETTINGS.iter().filter(requested);
     replies.map(settings.clone().count());
     for (name, value) in settings {
         replies.bulk(name.as_bytes());
@@ -188,32 +201,32 @@ fn config(arguments: &Arguments<'_>, replies: &mut Replies) -> Result<(), Refusa
     Ok(())
 }
 
-/// Names of connections are shown in lists, so they have to be visible.
-fn checked_name(name: &[u8]) -> Result<&[u8], Refusal> {
-    if name.len() > MAX_NAME {
+/// Returns a connection name that is short and has only printable characters, as Redis requires.
+fn checked_name(name: &[u8]) -> Result<&[u8], RespError> {
+    if name.len() > MAX_NAME_BYTES {
         let found = name.len();
-        return Err(Refusal::error(format_args!(
-            "name: found {found} bytes, wanted at most {MAX_NAME}"
+        return Err(RespError::error(format_args!(
+            "name: found {found} bytes, wanted at most {MAX_NAME_BYTES}"
         )));
     }
     if name.iter().all(u8::is_ascii_graphic) {
         return Ok(name);
     }
     let text = "Client names cannot contain spaces, newlines or special characters.";
-    Err(Refusal::error(text))
+    Err(RespError::error(text))
 }
 
-fn no_option(option: &[u8]) -> Refusal {
+fn invalid_option(option: &[u8]) -> RespError {
     let option = String::from_utf8_lossy(option);
-    Refusal::error(format_args!("Syntax error in HELLO option '{option}'"))
+    RespError::error(format_args!("Syntax error in HELLO option '{option}'"))
 }
 
-const HELLO_FIRST: &str = "HELLO must be called with the client already authenticated, otherwise the \
+const HELLO_BEFORE_AUTH: &str = "HELLO must be called with the client already authenticated, otherwise the \
                            HELLO <proto> AUTH <user> <pass> option can be used to authenticate the \
                            client and select the RESP protocol version at the same time";
 
-/// What clients look for before they send anything: which Redis they may take this for, that it is not
-/// loading, and that it is no replica.
+/// Fields that clients check before they send commands: a compatible Redis version, not loading, not a
+/// replica.
 const INFO: &str = concat!(
     "# Server\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\ntidegate_version:",
     env!("CARGO_PKG_VERSION"),

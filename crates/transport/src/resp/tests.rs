@@ -1,4 +1,4 @@
-//! The door as clients meet it, on a clock that the test moves.
+//! Tests of the RESP listener over TCP, on a manual clock.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -25,15 +25,15 @@ const TIMEOUTS: ConnectionTimeouts = ConnectionTimeouts {
     idle_grace: None,
 };
 
-struct Door {
+struct RespServer {
     address: SocketAddr,
     time: ManualClock,
     close: watch::Sender<bool>,
     serving: JoinHandle<usize>,
 }
 
-impl Door {
-    async fn open() -> Self {
+impl RespServer {
+    async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let time = ManualClock::default();
@@ -43,7 +43,7 @@ impl Door {
         let service = Arc::new(Service::new(limiter, HeaderStyle::default()));
         let (close, closing) = watch::channel(false);
         let (timeouts, clock) = (TIMEOUTS, time.clock());
-        let doorway = Listener {
+        let listener = Listener {
             listener,
             tls: None,
             timeouts,
@@ -52,7 +52,7 @@ impl Door {
             connections: Arc::default(),
             shared: false,
         };
-        let serving = doorway.serve(Arc::new(Resp::new(service, Gate::default())));
+        let serving = listener.serve(Arc::new(RespApi::new(service, RespAuth::default())));
         Self { address, time, close, serving: tokio::spawn(serving) }
     }
 
@@ -72,58 +72,58 @@ async fn ping(stream: &mut TcpStream) {
     exchange(stream, b"PING\r\n", b"+PONG\r\n").await;
 }
 
-async fn rest(stream: &mut TcpStream) -> Vec<u8> {
+async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
-    // A reset is an end too.
+    // A reset also ends the connection.
     let _ = stream.read_to_end(&mut rest).await;
     rest
 }
 
 #[tokio::test]
-async fn a_command_that_comes_too_slowly_is_cut_off_without_hurting_others() {
-    let door = Door::open().await;
-    let (mut silent, mut slow) = (door.connect().await, door.connect().await);
-    // Answered, so what follows it in the same write has been read.
+async fn slow_command_is_closed_and_other_connections_stay_open() {
+    let server = RespServer::start().await;
+    let (mut silent, mut slow) = (server.connect().await, server.connect().await);
+    // After the reply, the rest of the same write has been read too.
     exchange(&mut slow, b"PING\r\n*1\r\n$4\r\nPI", b"+PONG\r\n").await;
-    let mut good = door.connect().await;
+    let mut good = server.connect().await;
     ping(&mut good).await;
-    advance_past(&door.time, TIMEOUTS.head).await;
-    assert_eq!(rest(&mut slow).await, b"");
+    advance_past(&server.time, TIMEOUTS.head).await;
+    assert_eq!(read_to_end(&mut slow).await, b"");
     ping(&mut good).await;
-    // Pools open connections before they need them.
+    // Connection pools open connections before they need them.
     ping(&mut silent).await;
 }
 
 #[tokio::test]
-async fn a_command_is_due_from_its_first_byte_on() {
-    let door = Door::open().await;
-    let mut slow = door.connect().await;
+async fn head_timeout_starts_with_the_first_byte_of_a_command() {
+    let server = RespServer::start().await;
+    let mut slow = server.connect().await;
     exchange(&mut slow, b"PING\r\n*1", b"+PONG\r\n").await;
     let mut wrote = true;
-    // However steadily it sends, it is cut off before the command is there.
+    // Steady traffic does not extend the timeout of an incomplete command.
     for byte in b"\r\n$9999\r\n".iter().chain(&[b'x'; 9_999]) {
         wrote &= slow.write_all(&[*byte]).await.is_ok();
-        door.time.advance(SWEEP_INTERVAL);
+        server.time.advance(SWEEP_INTERVAL);
         tokio::task::yield_now().await;
         if !wrote {
             break;
         }
     }
-    assert!(!wrote, "never cut off");
+    assert!(!wrote, "never closed");
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_is_not_read_from_and_cut_off() {
-    let door = Door::open().await;
-    let deaf = door.connect().await;
+async fn client_that_never_reads_is_closed_after_the_request_timeout() {
+    let server = RespServer::start().await;
+    let unread = server.connect().await;
     let command = [&b"*2\r\n$4\r\nECHO\r\n$16000\r\n"[..], &[b'x'; 16_000], b"\r\n"].concat();
-    let mut other = door.connect().await;
-    // Sends whenever it can, and never reads: in the end neither side can write, until time is up.
+    let mut other = server.connect().await;
+    // The client sends and never reads: in the end neither side can write, until the timeout.
     let ended = loop {
-        match deaf.try_write(&command) {
+        match unread.try_write(&command) {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                door.time.advance(SWEEP_INTERVAL);
+                server.time.advance(SWEEP_INTERVAL);
                 tokio::task::yield_now().await;
             }
             Err(error) => break error.kind(),
@@ -134,71 +134,71 @@ async fn a_client_that_does_not_read_is_not_read_from_and_cut_off() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_kept_for_a_while() {
-    let door = Door::open().await;
-    let mut idle = door.connect().await;
+async fn idle_connection_is_closed_after_the_idle_timeout() {
+    let server = RespServer::start().await;
+    let mut idle = server.connect().await;
     ping(&mut idle).await;
-    advance_past(&door.time, TIMEOUTS.request).await;
+    advance_past(&server.time, TIMEOUTS.request).await;
     ping(&mut idle).await;
-    advance_past(&door.time, TIMEOUTS.idle).await;
-    assert_eq!(rest(&mut idle).await, b"");
+    advance_past(&server.time, TIMEOUTS.idle).await;
+    assert_eq!(read_to_end(&mut idle).await, b"");
 }
 
 #[tokio::test]
-async fn who_sends_no_more_is_still_answered_all_of_it() {
-    let door = Door::open().await;
-    let mut client = door.connect().await;
+async fn half_closed_connection_gets_all_replies() {
+    let server = RespServer::start().await;
+    let mut client = server.connect().await;
     client.write_all(&b"PING\r\n".repeat(10_000)).await.unwrap();
     client.write_all(b"*1\r\n$4\r\nPI").await.unwrap();
     client.shutdown().await.unwrap();
-    assert_eq!(rest(&mut client).await, b"+PONG\r\n".repeat(10_000));
+    assert_eq!(read_to_end(&mut client).await, b"+PONG\r\n".repeat(10_000));
 }
 
 #[tokio::test]
-async fn closing_ends_idle_connections_and_answers_a_command_that_has_begun() {
-    let door = Door::open().await;
-    let (mut idle, mut busy) = (door.connect().await, door.connect().await);
+async fn shutdown_closes_idle_connections_and_completes_started_commands() {
+    let server = RespServer::start().await;
+    let (mut idle, mut busy) = (server.connect().await, server.connect().await);
     ping(&mut idle).await;
     exchange(&mut busy, b"PING\r\n*1\r\n$4\r\nPI", b"+PONG\r\n").await;
-    door.close.send(true).unwrap();
-    assert_eq!(rest(&mut idle).await, b"");
+    server.close.send(true).unwrap();
+    assert_eq!(read_to_end(&mut idle).await, b"");
     busy.write_all(b"NG\r\n").await.unwrap();
-    assert_eq!(rest(&mut busy).await, b"+PONG\r\n");
-    assert_eq!(door.serving.await.unwrap(), 0);
+    assert_eq!(read_to_end(&mut busy).await, b"+PONG\r\n");
+    assert_eq!(server.serving.await.unwrap(), 0);
 }
 
 #[tokio::test]
-async fn what_breaks_the_protocol_is_told_so_and_left() {
-    let door = Door::open().await;
+async fn protocol_error_is_reported_and_closes_the_connection() {
+    let server = RespServer::start().await;
     for (sent, wanted) in [
         (
             &b"PING\r\n*1\r\n:4\r\n"[..],
-            &b"+PONG\r\n-ERR ConnectionHandler error: expected '$', got ':'\r\n"[..],
+            &b"+PONG\r\n-ERR Protocol error: expected '$', got ':'\r\n"[..],
         ),
         (
             b"*-9999999999999999999\r\n",
-            b"-ERR ConnectionHandler error: invalid multibulk length, wanted at most 64\r\n",
+            b"-ERR Protocol error: invalid multibulk length, wanted at most 64\r\n",
         ),
-        (b"PING 'x\r\n", b"-ERR ConnectionHandler error: unbalanced quotes in request\r\n"),
-        // What a browser can be made to send is not answered.
+        (b"PING 'x\r\n", b"-ERR Protocol error: unbalanced quotes in request\r\n"),
+        // An HTTP request, which a browser could send, gets no reply.
         (b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nPING\r\n", b""),
         (b"QUIT\r\nPING\r\n", b"+OK\r\n"),
     ] {
-        let mut client = door.connect().await;
+        let mut client = server.connect().await;
         client.write_all(sent).await.unwrap();
-        // More than anybody reads at once, so that something is left unread.
+        // More than one read of the server, so that some bytes stay unread.
         let _ = client.write_all(&[b'x'; 100_000]).await;
         client.shutdown().await.unwrap();
         assert_eq!(
-            rest(&mut client).await.escape_ascii().to_string(),
+            read_to_end(&mut client).await.escape_ascii().to_string(),
             wanted.escape_ascii().to_string()
         );
     }
 }
 
 #[tokio::test]
-async fn a_stretch_of_commands_is_answered_in_one_piece_or_more_with_the_same_bytes() {
-    let door = Door::open().await;
+async fn pipelined_commands_get_the_same_replies_in_one_piece_or_many() {
+    let server = RespServer::start().await;
     let commands =
         b"*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nk\r\n$1\r\n2\r\n$1\r\n1\r\n$2\r\n60\r\nPING\r\n\
         cl.throttle k 2 1 60\r\n\r\nECHO \"a b\"\r\nCL.THROTTLE k 2 1 60 2\r\nNOPE 'x y'\r\n";
@@ -206,9 +206,9 @@ async fn a_stretch_of_commands_is_answered_in_one_piece_or_more_with_the_same_by
         b"*5\r\n:0\r\n:3\r\n:2\r\n:-1\r\n:60\r\n+PONG\r\n*5\r\n:0\r\n:3\r\n:1\r\n:-1\r\n:120\r\n\
         $3\r\na b\r\n*5\r\n:1\r\n:3\r\n:1\r\n:60\r\n:120\r\n\
         -ERR unknown command 'NOPE', with args beginning with: 'x y' \r\n";
-    exchange(&mut door.connect().await, commands, wanted).await;
-    door.time.advance(Span::HOUR);
-    let mut client = door.connect().await;
+    exchange(&mut server.connect().await, commands, wanted).await;
+    server.time.advance(Span::HOUR);
+    let mut client = server.connect().await;
     client.set_nodelay(true).unwrap();
     for byte in commands {
         client.write_all(&[*byte]).await.unwrap();

@@ -1,8 +1,8 @@
 //! `CL.THROTTLE key max_burst count period [quantity]`, as redis-cell documents it.
 //!
-//! `count` per `period` seconds and `max_burst` more at once are a token bucket that holds `max_burst`
-//! and one, and the limit comes with each command. Numbers that could not be counted exactly are
-//! refused; redis-cell would overflow.
+//! Each command carries its limit: a token bucket of `max_burst` + 1 tokens, refilled with `count`
+//! tokens per `period` seconds. Numbers that can't be counted exactly are rejected; redis-cell would
+//! overflow.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,58 +12,58 @@ use tidegate_core::{Algorithm, Limit, Quota, Span};
 use tidegate_service::call::Protocol;
 use tidegate_service::service::Service;
 
-use super::argument::{number, text};
-use super::frame::Arguments;
-use super::reply::Refusal;
-use super::standing::Standing;
+use crate::resp::argument::{number, text};
+use crate::resp::frame::Arguments;
+use crate::resp::reply::RespError;
+use crate::resp::throttle_reply::ThrottleReply;
 
-/// One command, ready to be decided.
+/// A parsed CL.THROTTLE command.
 #[derive(Debug)]
-pub(crate) struct Throttle<'b> {
+pub(crate) struct ThrottleCommand<'b> {
     key: Cow<'b, str>,
     limit: Arc<Limit>,
-    /// What to spend; 0 looks, less gives back.
+    /// The amount to spend; 0 is a peek, a negative amount is a refund.
     quantity: i64,
 }
 
-impl<'b> Throttle<'b> {
-    /// Reads what follows the name of the command.
+impl<'b> ThrottleCommand<'b> {
+    /// Parses the arguments of the command. The key is moved out of `arguments`.
     ///
     /// # Errors
-    /// One of the arguments is not what it must be.
-    pub(super) fn read(
+    /// An argument is invalid.
+    pub(crate) fn parse(
         arguments: &mut Arguments<'b>,
-        limits: &mut Limits,
-    ) -> Result<Self, Refusal> {
-        const MOST: i64 = Quota::MAX_AMOUNT.cast_signed();
-        let longest = i64::try_from(Quota::MAX_WINDOW.as_secs_ceil()).unwrap_or(i64::MAX);
-        let numbers = Numbers {
-            max_burst: number("max_burst", &arguments[2], 0..=MOST - 1)?.unsigned_abs(),
-            count: number("count", &arguments[3], 1..=MOST)?.unsigned_abs(),
-            period: number("period", &arguments[4], 1..=longest)?.unsigned_abs(),
+        limits: &mut LimitCache,
+    ) -> Result<Self, RespError> {
+        const MAX_AMOUNT: i64 = Quota::MAX_AMOUNT.cast_signed();
+        let max_period = i64::try_from(Quota::MAX_WINDOW.as_secs_ceil()).unwrap_or(i64::MAX);
+        let parameters = LimitParameters {
+            max_burst: number("max_burst", &arguments[2], 0..=MAX_AMOUNT - 1)?.unsigned_abs(),
+            count: number("count", &arguments[3], 1..=MAX_AMOUNT)?.unsigned_abs(),
+            period: number("period", &arguments[4], 1..=max_period)?.unsigned_abs(),
         };
         let quantity = match arguments.get(5) {
             Some(quantity) => number("quantity", quantity, i64::MIN..=i64::MAX)?,
             None => 1,
         };
-        let limit = limits.of(numbers)?;
+        let limit = limits.get_or_create(parameters)?;
         let key = text("key", std::mem::take(&mut arguments[1]))?;
         Ok(Self { key, limit, quantity })
     }
 
-    /// Whether it gives back, which may not overtake what was asked before it.
-    pub(super) fn gives_back(&self) -> bool {
+    /// Returns `true` for a refund, which must not overtake earlier commands.
+    pub(crate) fn is_refund(&self) -> bool {
         self.quantity < 0
     }
 
-    /// Decides it.
+    /// Spends, peeks or refunds, and returns the numbers of the reply.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub(super) async fn decide(self, service: &Service) -> Result<Standing, Refusal> {
+    /// The store is unreachable.
+    pub(crate) async fn decide(self, service: &Service) -> Result<ThrottleReply, RespError> {
         let cost = self.quantity.unsigned_abs();
         if self.quantity > 0 {
-            return Standing::of(
+            return ThrottleReply::from_result(
                 service.throttle(Protocol::Resp, &self.key, &self.limit, cost).await,
             );
         }
@@ -71,48 +71,49 @@ impl<'b> Throttle<'b> {
             0 => service.throttle(Protocol::Resp, &self.key, &self.limit, 0).await,
             _ => service.refund_throttle(Protocol::Resp, &self.key, &self.limit, cost).await,
         };
-        Standing::of(reply).map(Standing::unasked)
+        ThrottleReply::from_result(reply).map(ThrottleReply::never_limited)
     }
 }
 
-/// The numbers that make a limit.
+/// The arguments of a command that define its limit. `period` is in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Numbers {
+struct LimitParameters {
     max_burst: u64,
     count: u64,
     period: u64,
 }
 
-impl Numbers {
-    fn limit(self) -> Result<Arc<Limit>, Refusal> {
+impl LimitParameters {
+    fn limit(self) -> Result<Arc<Limit>, RespError> {
         let quota = Quota::per(self.count, Span::from_secs(self.period)).burst(self.max_burst + 1);
         let limit = Limit::new(Algorithm::TokenBucket, quota);
-        limit.map(Arc::new).map_err(|error| Refusal::error(format_args!("max_burst: {error}")))
+        limit.map(Arc::new).map_err(|error| RespError::error(format_args!("max_burst: {error}")))
     }
 }
 
-/// The limits that a connection used last, so that naming one again allocates nothing.
+/// The limits that a connection used last. A repeated limit needs no allocation.
 #[derive(Debug, Default)]
-pub(crate) struct Limits {
-    known: SmallVec<[(Numbers, Arc<Limit>); Limits::MOST]>,
-    /// Which one is forgotten next.
+pub(crate) struct LimitCache {
+    cached: SmallVec<[(LimitParameters, Arc<Limit>); LimitCache::MAX_ENTRIES]>,
+    /// Index of the entry that is replaced next.
     oldest: usize,
 }
 
-impl Limits {
-    const MOST: usize = 8;
+impl LimitCache {
+    const MAX_ENTRIES: usize = 8;
 
-    fn of(&mut self, numbers: Numbers) -> Result<Arc<Limit>, Refusal> {
-        if let Some((_, limit)) = self.known.iter().find(|(known, _)| *known == numbers) {
+    /// Returns the limit of these parameters, from the cache if possible.
+    fn get_or_create(&mut self, parameters: LimitParameters) -> Result<Arc<Limit>, RespError> {
+        if let Some((_, limit)) = self.cached.iter().find(|(cached, _)| *cached == parameters) {
             return Ok(Arc::clone(limit));
         }
-        let limit = numbers.limit()?;
-        let entry = (numbers, Arc::clone(&limit));
-        if self.known.len() < Self::MOST {
-            self.known.push(entry);
+        let limit = parameters.limit()?;
+        let entry = (parameters, Arc::clone(&limit));
+        if self.cached.len() < Self::MAX_ENTRIES {
+            self.cached.push(entry);
         } else {
-            self.known[self.oldest] = entry;
-            self.oldest = (self.oldest + 1) % Self::MOST;
+            self.cached[self.oldest] = entry;
+            self.oldest = (self.oldest + 1) % Self::MAX_ENTRIES;
         }
         Ok(limit)
     }
@@ -125,31 +126,32 @@ mod model;
 mod tests {
     use super::*;
 
-    fn read(arguments: &[&str], limits: &mut Limits) -> Result<(Arc<Limit>, i64), String> {
+    fn parse(arguments: &[&str], limits: &mut LimitCache) -> Result<(Arc<Limit>, i64), String> {
         let mut arguments: Arguments<'_> =
             arguments.iter().map(|argument| Cow::Borrowed(argument.as_bytes())).collect();
-        let throttle = Throttle::read(&mut arguments, limits);
-        throttle.map(|read| (read.limit, read.quantity)).map_err(|refusal| refusal.to_string())
+        let throttle = ThrottleCommand::parse(&mut arguments, limits);
+        throttle.map(|parsed| (parsed.limit, parsed.quantity)).map_err(|error| error.to_string())
     }
 
-    fn refused(arguments: [&str; 4]) -> String {
+    fn parse_error(arguments: [&str; 4]) -> String {
         let [burst, count, period, quantity] = arguments;
         let arguments = ["CL.THROTTLE", "key", burst, count, period, quantity];
-        read(&arguments, &mut Limits::default()).unwrap_err()
+        parse(&arguments, &mut LimitCache::default()).unwrap_err()
     }
 
     #[test]
-    fn the_numbers_make_a_bucket_of_one_more_than_the_burst() {
-        let limits = &mut Limits::default();
-        let (limit, quantity) = read(&["CL.THROTTLE", "key", "15", "30", "60"], limits).unwrap();
+    fn capacity_is_one_more_than_max_burst() {
+        let limits = &mut LimitCache::default();
+        let (limit, quantity) = parse(&["CL.THROTTLE", "key", "15", "30", "60"], limits).unwrap();
         assert_eq!(limit.to_string(), "30 per 60 s, burst 16 (token_bucket)");
         assert_eq!(quantity, 1);
-        let (limit, quantity) = read(&["CL.THROTTLE", "key", "0", "1", "1", "-3"], limits).unwrap();
+        let (limit, quantity) =
+            parse(&["CL.THROTTLE", "key", "0", "1", "1", "-3"], limits).unwrap();
         assert_eq!((limit.capacity(), quantity), (1, -3));
     }
 
     #[test]
-    fn numbers_that_are_none_are_refused_by_name() {
+    fn invalid_number_is_rejected_by_name() {
         for (arguments, wanted) in [
             (
                 ["-1", "30", "60", "1"],
@@ -161,13 +163,13 @@ mod tests {
             (["15", "30", "1.5", "1"], r#"ERR period: found "1.5", wanted"#),
             (["15", "30", "60", ""], r#"ERR quantity: found "", wanted a whole number from -9"#),
         ] {
-            let refusal = refused(arguments);
-            assert!(refusal.starts_with(wanted), "{refusal}");
+            let error = parse_error(arguments);
+            assert!(error.starts_with(wanted), "{error}");
         }
     }
 
     #[test]
-    fn no_number_is_too_large_to_be_refused() {
+    fn numbers_out_of_range_are_rejected_without_overflow() {
         let huge = i64::MAX.to_string();
         for (arguments, wanted) in [
             (
@@ -182,30 +184,30 @@ mod tests {
             ),
             (["0", "1", "1", "9223372036854775808"], "ERR quantity: found"),
         ] {
-            let refusal = refused(arguments);
-            assert!(refusal.starts_with(wanted), "{refusal}");
+            let error = parse_error(arguments);
+            assert!(error.starts_with(wanted), "{error}");
         }
-        let limits = &mut Limits::default();
+        let limits = &mut LimitCache::default();
         for quantity in [i64::MIN, i64::MAX] {
             let quantity = quantity.to_string();
-            assert!(read(&["CL.THROTTLE", "key", "0", "1", "1", &quantity], limits).is_ok());
+            assert!(parse(&["CL.THROTTLE", "key", "0", "1", "1", &quantity], limits).is_ok());
         }
     }
 
     #[test]
-    fn a_limit_that_was_named_lately_is_not_made_anew() {
-        let limits = &mut Limits::default();
-        let mut named = |count: usize| {
+    fn recently_used_limit_is_cached() {
+        let limits = &mut LimitCache::default();
+        let mut limit_of = |count: usize| {
             let count = count.to_string();
-            read(&["CL.THROTTLE", "key", "1", &count, "1"], limits).unwrap().0
+            parse(&["CL.THROTTLE", "key", "1", &count, "1"], limits).unwrap().0
         };
-        let first = named(1);
-        for count in 2..=Limits::MOST {
-            named(count);
+        let first = limit_of(1);
+        for count in 2..=LimitCache::MAX_ENTRIES {
+            limit_of(count);
         }
-        assert!(Arc::ptr_eq(&first, &named(1)));
-        named(Limits::MOST + 1);
-        assert!(!Arc::ptr_eq(&first, &named(1)));
-        assert_eq!(limits.known.len(), Limits::MOST);
+        assert!(Arc::ptr_eq(&first, &limit_of(1)));
+        limit_of(LimitCache::MAX_ENTRIES + 1);
+        assert!(!Arc::ptr_eq(&first, &limit_of(1)));
+        assert_eq!(limits.cached.len(), LimitCache::MAX_ENTRIES);
     }
 }

@@ -1,31 +1,35 @@
-//! Commands as people type them into a raw connection: words on a line, quotes around what has spaces.
+//! Parses inline commands: words on a line, with quotes around words that contain spaces.
 
 use std::borrow::Cow;
 
-use super::{Arguments, Frame, MAX_ARGUMENTS, MAX_INLINE, Malformed};
+use crate::resp::frame::{Arguments, Frame, FrameError, MAX_ARGUMENTS, MAX_LINE_BYTES};
 
-pub(super) fn read(input: &[u8]) -> Result<Option<Frame<'_>>, Malformed> {
-    let within = &input[..input.len().min(MAX_INLINE + 1)];
-    let Some(end) = within.iter().position(|byte| *byte == b'\n') else {
-        return if within.len() > MAX_INLINE { Err(Malformed::Inline) } else { Ok(None) };
+/// Parses the line at the start of the input. Returns `None` while the line is incomplete.
+///
+/// # Errors
+/// The line is too long, has too many words or unbalanced quotes.
+pub(crate) fn read(input: &[u8]) -> Result<Option<Frame<'_>>, FrameError> {
+    let bounded = &input[..input.len().min(MAX_LINE_BYTES + 1)];
+    let Some(end) = bounded.iter().position(|byte| *byte == b'\n') else {
+        return if bounded.len() > MAX_LINE_BYTES { Err(FrameError::Inline) } else { Ok(None) };
     };
     let line = &input[..end];
     let arguments = words(line.strip_suffix(b"\r").unwrap_or(line))?;
     Ok(Some(Frame { arguments, length: end + 1 }))
 }
 
-fn words(line: &[u8]) -> Result<Arguments<'_>, Malformed> {
+fn words(line: &[u8]) -> Result<Arguments<'_>, FrameError> {
     let mut words = Arguments::new();
     let mut rest = line.trim_ascii_start();
     while !rest.is_empty() {
         if words.len() == MAX_ARGUMENTS {
-            return Err(Malformed::Inline);
+            return Err(FrameError::Inline);
         }
         let plain = rest.iter().position(|byte| is_space(*byte) || matches!(byte, b'"' | b'\''));
         let plain = plain.unwrap_or(rest.len());
         let quoted = rest.get(plain).is_some_and(|byte| !is_space(*byte));
         let (word, after) = if quoted {
-            let (word, after) = unquoted(rest)?;
+            let (word, after) = unquote(rest)?;
             (Cow::Owned(word), after)
         } else {
             (Cow::Borrowed(&rest[..plain]), &rest[plain..])
@@ -40,21 +44,20 @@ fn is_space(byte: u8) -> bool {
     byte.is_ascii_whitespace()
 }
 
-/// A word with quotes in it, without them, and what follows it.
+/// Returns a word without its quotes, and the rest of the line.
 ///
-/// A quote that closes also ends the word. Redis takes one that opens anywhere in a word, and so does
-/// this.
-fn unquoted(line: &[u8]) -> Result<(Vec<u8>, &[u8]), Malformed> {
+/// A quote may open anywhere in a word, and the closing quote ends the word, as in Redis.
+fn unquote(line: &[u8]) -> Result<(Vec<u8>, &[u8]), FrameError> {
     let mut word = Vec::new();
     let mut at = 0;
     while let Some(byte) = line.get(at) {
         match byte {
             b'"' | b'\'' => {
-                let end = quotation(line, at, &mut word)?;
+                let end = read_quoted(line, at, &mut word)?;
                 return match line.get(end) {
                     None => Ok((word, &[])),
                     Some(next) if is_space(*next) => Ok((word, &line[end..])),
-                    Some(_) => Err(Malformed::Quotes),
+                    Some(_) => Err(FrameError::Quotes),
                 };
             }
             other if is_space(*other) => break,
@@ -65,13 +68,13 @@ fn unquoted(line: &[u8]) -> Result<(Vec<u8>, &[u8]), Malformed> {
     Ok((word, &line[at..]))
 }
 
-/// Adds what stands between quotes, of which the first is at `open`; where the line goes on after them.
-fn quotation(line: &[u8], open: usize, word: &mut Vec<u8>) -> Result<usize, Malformed> {
+/// Appends the text between the quotes that open at `open`. Returns the index after the closing quote.
+fn read_quoted(line: &[u8], open: usize, word: &mut Vec<u8>) -> Result<usize, FrameError> {
     let quote = line[open];
     let mut at = open + 1;
     loop {
         match &line[at..] {
-            [] => return Err(Malformed::Quotes),
+            [] => return Err(FrameError::Quotes),
             [byte, ..] if *byte == quote => return Ok(at + 1),
             [b'\\', b'x', high, low, ..] if quote == b'"' && hex(*high, *low).is_some() => {
                 word.extend(hex(*high, *low));
@@ -109,13 +112,13 @@ fn hex(high: u8, low: u8) -> Option<u8> {
 mod tests {
     use super::*;
 
-    fn words_of(line: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
+    fn words_of(line: &[u8]) -> Result<Vec<Vec<u8>>, FrameError> {
         let arguments = words(line)?;
         Ok(arguments.into_iter().map(Cow::into_owned).collect())
     }
 
     #[test]
-    fn a_line_is_split_as_redis_splits_it() {
+    fn line_is_split_into_words_like_in_redis() {
         let cases: [(&[u8], &[&[u8]]); 10] = [
             (b"PING", &[b"PING"]),
             (b"  cl.throttle\tkey  1 2 3 ", &[b"cl.throttle", b"key", b"1", b"2", b"3"]),
@@ -134,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn quotes_that_do_not_match_are_refused() {
+    fn unbalanced_quotes_are_rejected() {
         for line in [&br#"ECHO "a"#[..], br"ECHO 'a", br#"ECHO "a"b"#, br"ECHO 'a''b'", b"\""] {
-            assert_eq!(words_of(line), Err(Malformed::Quotes), "{}", line.escape_ascii());
+            assert_eq!(words_of(line), Err(FrameError::Quotes), "{}", line.escape_ascii());
         }
     }
 
     #[test]
-    fn a_line_ends_with_or_without_a_carriage_return() {
+    fn carriage_return_before_the_line_end_is_optional() {
         for line in [&b"PING\r\n"[..], b"PING\n"] {
             let Ok(Some(Frame { arguments, length })) = read(line) else { panic!("no command") };
             assert_eq!(
@@ -152,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_refused_with_and_without_its_end() {
-        let mut line = vec![b'x'; MAX_INLINE];
+    fn line_above_the_bounds_is_rejected_with_and_without_its_end() {
+        let mut line = vec![b'x'; MAX_LINE_BYTES];
         assert_eq!(read(&line), Ok(None));
         line.push(b'x');
-        assert_eq!(read(&line), Err(Malformed::Inline));
+        assert_eq!(read(&line), Err(FrameError::Inline));
         line.push(b'\n');
-        assert_eq!(read(&line), Err(Malformed::Inline));
+        assert_eq!(read(&line), Err(FrameError::Inline));
         let many = b"x ".repeat(MAX_ARGUMENTS + 1);
-        assert_eq!(words(&many), Err(Malformed::Inline));
+        assert_eq!(words(&many), Err(FrameError::Inline));
     }
 }

@@ -1,4 +1,4 @@
-//! CL.THROTTLE as redis-cell publishes it, computed naively and exactly, and ours beside it.
+//! Compares CL.THROTTLE with an exact model of the algorithm that redis-cell documents.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use tidegate_service::service::{Service, internal_rules};
 use tidegate_service::store::AnyStore;
 use tokio::runtime::{Builder, Runtime};
 
-use super::super::reply::Replies;
-use super::{Limits, Throttle};
+use crate::resp::reply::ReplyBuffer;
+use crate::resp::throttle::{LimitCache, ThrottleCommand};
 
-/// One key. Times are microseconds times `count`, in which an emission interval is whole.
-struct Model {
+/// The state of one key. Times are microseconds times `count`, so an emission interval is a whole number.
+struct GcraModel {
     max_burst: i128,
     count: i128,
     period: i128,
@@ -24,7 +24,7 @@ struct Model {
     arrival: i128,
 }
 
-impl Model {
+impl GcraModel {
     fn throttle(&mut self, now: Timestamp, quantity: i128) -> [i128; 5] {
         let now = i128::from(now.as_micros()) * self.count;
         let interval = self.period * 1_000_000;
@@ -38,7 +38,7 @@ impl Model {
                 retry_after = self.seconds(next - tolerance - now);
             }
         } else {
-            // Whoever gives back more than was taken has a full bucket, not a fuller one.
+            // A refund of more than was spent fills the bucket, and no more.
             self.arrival = next.max(now);
         }
         let wait = self.arrival.max(now) - now;
@@ -47,22 +47,22 @@ impl Model {
         [i128::from(limited), limit, remaining, retry_after, self.seconds(wait)]
     }
 
-    /// Rounded up.
+    /// Converts a duration to seconds, rounded up.
     fn seconds(&self, span: i128) -> i128 {
         let second = 1_000_000 * self.count;
         (span + second - 1) / second
     }
 }
 
-/// The real thing, on a clock of its own.
-struct Subject {
+/// The implementation under test, on a manual clock.
+struct TestService {
     time: ManualClock,
     service: Service,
-    limits: Limits,
+    limits: LimitCache,
     runtime: Runtime,
 }
 
-impl Subject {
+impl TestService {
     fn new() -> Self {
         let time = ManualClock::default();
         let store = Arc::new(AnyStore::Memory(Arc::new(MemoryStore::new(time.clock()))));
@@ -70,17 +70,17 @@ impl Subject {
         let limiter = Limiter::builder().rules(rules).clock(time.clock()).store(store).build();
         let service = Service::new(limiter, HeaderStyle::default());
         let runtime = Builder::new_current_thread().build().unwrap();
-        Self { time, service, limits: Limits::default(), runtime }
+        Self { time, service, limits: LimitCache::default(), runtime }
     }
 
     fn throttle(&mut self, numbers: [i128; 4]) -> [i128; 5] {
         let words = numbers.map(|number| number.to_string());
         let words = ["CL.THROTTLE", "key"].into_iter().chain(words.iter().map(String::as_str));
         let mut arguments = words.map(|word| Cow::Borrowed(word.as_bytes())).collect();
-        let throttle = Throttle::read(&mut arguments, &mut self.limits).unwrap();
-        let standing = self.runtime.block_on(throttle.decide(&self.service)).unwrap();
-        let mut replies = Replies::default();
-        standing.write_five(&mut replies);
+        let throttle = ThrottleCommand::parse(&mut arguments, &mut self.limits).unwrap();
+        let reply = self.runtime.block_on(throttle.decide(&self.service)).unwrap();
+        let mut replies = ReplyBuffer::default();
+        reply.write_throttle(&mut replies);
         let text = String::from_utf8(replies.as_bytes().to_vec()).unwrap();
         let numbers = text.split("\r\n:").skip(1).map(|number| number.trim().parse().unwrap());
         numbers.collect::<Vec<i128>>().try_into().unwrap()
@@ -88,45 +88,46 @@ impl Subject {
 }
 
 #[test]
-fn the_documented_example_gets_the_documented_answer() {
-    let mut subject = Subject::new();
+fn documented_example_gets_the_documented_reply() {
+    let mut subject = TestService::new();
     assert_eq!(subject.throttle([15, 30, 60, 1]), [0, 16, 15, -1, 2]);
 }
 
 #[test]
-fn a_quantity_that_never_fits_is_told_no_time_to_come_back() {
-    let mut subject = Subject::new();
+fn quantity_above_the_capacity_has_no_retry_after() {
+    let mut subject = TestService::new();
     assert_eq!(subject.throttle([0, 1, 60, 2]), [1, 1, 1, -1, 0]);
     assert_eq!(subject.throttle([0, 1, 60, 1]), [0, 1, 0, -1, 60]);
     assert_eq!(subject.throttle([0, 1, 60, i128::from(i64::MAX)]), [1, 1, 0, -1, 60]);
 }
 
 #[test]
-fn who_only_looks_is_never_limited() {
-    let mut subject = Subject::new();
+fn peek_is_never_limited() {
+    let mut subject = TestService::new();
     assert_eq!(subject.throttle([0, 1, 60, 1]), [0, 1, 0, -1, 60]);
     assert_eq!(subject.throttle([0, 1, 60, 0]), [0, 1, 0, -1, 60]);
     assert_eq!(subject.throttle([0, 1, 60, 1]), [1, 1, 0, 60, 60]);
 }
 
 #[test]
-fn nobody_gets_back_more_than_was_taken() {
-    let mut subject = Subject::new();
+fn refund_never_exceeds_the_amount_spent() {
+    let mut subject = TestService::new();
     assert_eq!(subject.throttle([4, 1, 10, 3]), [0, 5, 2, -1, 30]);
     assert_eq!(subject.throttle([4, 1, 10, -2]), [0, 5, 4, -1, 10]);
     assert_eq!(subject.throttle([4, 1, 10, i128::from(i64::MIN)]), [0, 5, 5, -1, 0]);
     assert_eq!(subject.throttle([4, 1, 10, 5]), [0, 5, 0, -1, 50]);
 }
 
-/// Mostly what comes within a few intervals, sometimes far more, sometimes nothing.
-fn step(most: i128) -> impl Strategy<Value = (u64, i128)> {
+/// Generates a pause and a quantity: mostly within a few intervals, sometimes far outside.
+fn step(max_quantity: i128) -> impl Strategy<Value = (u64, i128)> {
     let pause = prop_oneof![
         2 => Just(0),
         3 => 1..3_000_000u64,
         2 => 1..120_000_000u64,
         1 => 1..20_000_000_000u64,
     ];
-    let quantity = prop_oneof![6 => Just(1), 2 => 0..=most + 2, 1 => -(most + 2)..=0];
+    let quantity =
+        prop_oneof![6 => Just(1), 2 => 0..=max_quantity + 2, 1 => -(max_quantity + 2)..=0];
     (pause, quantity)
 }
 
@@ -141,11 +142,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn every_field_is_the_published_one_whatever_comes(
+    fn replies_match_the_documented_algorithm(
         ([max_burst, count, period], steps) in sequence(),
     ) {
-        let mut model = Model { max_burst, count, period, arrival: 0 };
-        let mut subject = Subject::new();
+        let mut model = GcraModel { max_burst, count, period, arrival: 0 };
+        let mut subject = TestService::new();
         for (pause, quantity) in steps {
             subject.time.advance(Span::from_micros(pause));
             let expected = model.throttle(subject.time.now(), quantity);
