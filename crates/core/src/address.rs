@@ -1,4 +1,4 @@
-//! Addresses as rules count them.
+//! Network addresses as rules count them.
 
 use std::net::{IpAddr, Ipv6Addr};
 

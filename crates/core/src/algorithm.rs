@@ -1,8 +1,8 @@
-//! How a quota is counted: one file per algorithm, one shape for all of them.
+//! Algorithms that count a quota: one file for each, one trait for all of them.
 //!
-//! An algorithm is a [`Meter`]: numbers that were checked once, and a small integer state per
-//! client. [`Limit`] is any of them, and what the rest of Tidegate speaks of. Adding one means a
-//! file here, a variant in [`Algorithm`], [`Limit`] and perhaps [`State`], and a vector file.
+//! An algorithm implements [`Meter`]: parameters that are validated once, and a small integer state per client. The
+//! rest of Tidegate uses [`Limit`], which is any of them. A new algorithm needs a file here, a variant in
+//! [`Algorithm`], [`Limit`] and perhaps [`State`], and a vector file.
 
 mod bound;
 mod client_states;
@@ -12,7 +12,7 @@ pub mod flat_bucket;
 pub mod leaky_bucket;
 mod leasable;
 mod limit;
-mod pace;
+mod refill_rate;
 pub mod sliding_log;
 pub mod sliding_window;
 mod terms;
@@ -20,7 +20,7 @@ pub mod token_bucket;
 
 use std::fmt;
 
-use crate::outcome::{Outcome, Slip, Verdict};
+use crate::outcome::{Outcome, RefundToken, Verdict};
 use crate::quota::Quota;
 use crate::time::{Span, Timestamp};
 
@@ -32,13 +32,13 @@ pub use flat_bucket::FlatBucket;
 pub use leaky_bucket::LeakyBucket;
 pub(crate) use leasable::LeasableAlgorithm;
 pub use limit::{Limit, State};
-pub use pace::Due;
+pub use refill_rate::PreciseTime;
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
-pub use terms::Terms;
+pub use terms::ChargeTerms;
 pub use token_bucket::TokenBucket;
 
-/// Which algorithm counts a quota.
+/// An algorithm that counts a quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// A bucket that refills continuously and starts full.
@@ -46,24 +46,24 @@ pub enum Algorithm {
     TokenBucket,
     /// A queue that is drained at a constant rate.
     LeakyBucket {
-        /// How many may wait for their slot.
+        /// Number of requests that may wait for their slot.
         queue: u64,
     },
     /// A counter per window, windows aligned to the Unix epoch.
     FixedWindow,
-    /// Two counters, the older one weighted by how much of it the trailing window still covers.
+    /// Two counters. The older one is weighted by the part of its window that the trailing window still covers.
     SlidingWindow,
-    /// Every admission of the trailing window, remembered.
+    /// A log of every admission in the trailing window.
     SlidingLog,
-    /// How many are in flight at once.
+    /// A count of requests in flight.
     Concurrency {
-        /// After how long a holder that does not renew loses its slot.
+        /// Time after which a slot expires unless it is renewed.
         hold: Span,
     },
 }
 
 impl Algorithm {
-    /// The name a rules file uses.
+    /// Returns the name that rules files use.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -83,84 +83,90 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// Counts one client's spending against one quota.
+/// An algorithm with its parameters, which counts the usage of one client at a time.
 ///
-/// `advance` comes first; the other methods expect a state advanced to the instant they are given.
-/// Costs are at least 1 and at most `capacity` wherever a cost is taken.
+/// Callers call `advance` first: the other methods expect a state that was advanced to the instant they are given. A
+/// cost is from 1 to `capacity`, unless the method allows others.
 pub trait Meter: Sized {
-    /// What is remembered of one client. The default says: nothing spent.
+    /// The state of one client. The default is a client that has spent nothing.
     type State: Clone + Default + Into<State>;
 
-    /// This algorithm's own state, if that is what `state` holds.
-    fn own(state: &mut State) -> Option<&mut Self::State>;
+    /// Returns this algorithm's own state; `None` if `state` belongs to another algorithm.
+    fn own_state(state: &mut State) -> Option<&mut Self::State>;
 
-    /// The quota as it was given.
+    /// Returns the quota.
     fn quota(&self) -> &Quota;
 
-    /// The most that can be spent at once.
+    /// Returns the most that can be spent at once.
     fn capacity(&self) -> u64;
 
-    /// What is admitted at the most.
+    /// Returns the most that is admitted.
     fn bound(&self) -> Bound;
 
-    /// Brings the state to `now`, dropping what is over, and returns the client's own time, which
-    /// never runs backwards.
+    /// Advances the state to `now` and drops what no longer counts. Returns the client's own time, which never runs
+    /// backwards.
     fn advance(&self, state: &mut Self::State, now: Timestamp) -> Timestamp;
 
-    /// Whether `cost` can be spent at `now`.
+    /// Returns whether `cost` can be spent at `now`.
     fn admits(&self, state: &Self::State, now: Timestamp, cost: u64) -> bool;
 
-    /// Spends `cost`, which was admitted, and returns what a refund of it has to name.
-    fn spend(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> Slip;
+    /// Spends `cost`, which was admitted. Returns the token that refunds it.
+    fn spend(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> RefundToken;
 
-    /// How much could be spent at `now`.
+    /// Returns the amount that could be spent at `now`.
     fn remaining(&self, state: &Self::State, now: Timestamp) -> u64;
 
-    /// The first instant, `now` or later, that admits `cost` if nobody else comes.
+    /// Returns the first instant, `now` or later, that admits `cost` if there are no other requests.
     fn admits_at(&self, state: &Self::State, now: Timestamp, cost: u64) -> Timestamp;
 
-    /// From when on all of the capacity can be spent if nobody comes.
+    /// Returns the time from which on the whole capacity can be spent if there are no other requests.
     fn full_at(&self, state: &Self::State) -> Timestamp {
-        self.whole_at(state)
+        self.expires_at(state)
     }
 
-    /// From when on the state says no more than the default one.
-    fn whole_at(&self, state: &Self::State) -> Timestamp;
+    /// Returns the time from which on the state decides like the default one, so that a store can drop it.
+    fn expires_at(&self, state: &Self::State) -> Timestamp;
 
-    /// How long whoever is admitted at `now` has to wait for its turn.
+    /// Returns the time that a request admitted at `now` has to wait for its slot.
     fn delay(&self, _state: &Self::State, _now: Timestamp) -> Span {
         Span::ZERO
     }
 
-    /// Takes a spent `cost` back, as far as it still counts. Whether anything was taken back.
-    fn refund(&self, state: &mut Self::State, now: Timestamp, slip: &Slip, cost: u64) -> bool;
+    /// Refunds a spent `cost`, as far as it still counts. Returns whether anything was refunded.
+    fn refund(
+        &self,
+        state: &mut Self::State,
+        now: Timestamp,
+        refund_token: &RefundToken,
+        cost: u64,
+    ) -> bool;
 
-    /// What a refund of the newest spending has to name. Only spending that a refund can still reach
-    /// matters: with none, the slip gives nothing back.
-    fn newest(&self, state: &Self::State, now: Timestamp) -> Slip;
+    /// Returns the token that refunds the latest charge. If no charge can be refunded any more, the token refunds
+    /// nothing.
+    fn latest_refund_token(&self, state: &Self::State, now: Timestamp) -> RefundToken;
 
-    /// Gives back up to `cost` of what was spent last, without a slip. Whether anything was given back.
-    fn give_back(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> bool {
-        let slip = self.newest(state, now);
-        self.refund(state, now, &slip, cost)
+    /// Refunds up to `cost` of the latest charges, without a refund token. Returns whether anything was refunded.
+    fn refund_latest(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> bool {
+        let refund_token = self.latest_refund_token(state, now);
+        self.refund(state, now, &refund_token, cost)
     }
 
-    /// What a client of the limit `old` starts with under this one: never more than it had.
-    fn adopt(&self, old: &Self, state: &Self::State, now: Timestamp) -> Self::State;
+    /// Converts a client's state under the limit `old` to this one. The client never gets more than it had.
+    fn migrate(&self, old: &Self, state: &Self::State, now: Timestamp) -> Self::State;
 
-    /// Runs `work` on this algorithm's own state; a state that another one left counts as none.
+    /// Runs `work` on this algorithm's own state. The state of another algorithm is replaced by a fresh one.
     #[inline]
-    fn on<R>(&self, state: &mut State, work: impl FnOnce(&mut Self::State) -> R) -> R {
-        if Self::own(state).is_none() {
+    fn with_own_state<R>(&self, state: &mut State, work: impl FnOnce(&mut Self::State) -> R) -> R {
+        if Self::own_state(state).is_none() {
             *state = Self::State::default().into();
         }
-        match Self::own(state) {
+        match Self::own_state(state) {
             Some(own) => work(own),
             None => work(&mut Self::State::default()),
         }
     }
 
-    /// Spends `cost` if it fits, and tells how things stand. A cost of 0 only looks.
+    /// Spends `cost` if it fits, and returns the outcome. A cost of 0 only peeks.
     #[inline]
     fn charge(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> Outcome {
         if cost == 0 || cost > self.capacity() {
@@ -171,16 +177,16 @@ pub trait Meter: Sized {
             return self.denied(state, now, own_now, cost);
         }
         let delay = self.delay(state, own_now);
-        let slip = self.spend(state, own_now, cost);
+        let refund_token = self.spend(state, own_now, cost);
         Outcome {
             limit: self.capacity(),
             remaining: self.remaining(state, own_now),
             reset_after: self.full_at(state).since(now),
-            verdict: Verdict::Allow { delay, slip: Some(slip) },
+            verdict: Verdict::Allow { delay, refund_token: Some(refund_token) },
         }
     }
 
-    /// Answers what [`charge`](Self::charge) would, and spends nothing. A cost of 0 asks for 1.
+    /// Returns the outcome that [`charge`](Self::charge) would have, and spends nothing. A cost of 0 counts as 1.
     #[inline]
     fn peek(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> Outcome {
         let cost = cost.max(1);
@@ -200,7 +206,7 @@ pub trait Meter: Sized {
             limit: self.capacity(),
             remaining: self.remaining(state, own_now),
             reset_after: self.full_at(state).since(now),
-            verdict: Verdict::Allow { delay: self.delay(state, own_now), slip: None },
+            verdict: Verdict::Allow { delay: self.delay(state, own_now), refund_token: None },
         }
     }
 

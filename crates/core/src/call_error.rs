@@ -15,7 +15,7 @@ pub enum CallStatus {
     Denied,
     /// The store failed under a rule that denies then.
     Unavailable,
-    /// The call can't be understood.
+    /// The call is malformed.
     Invalid,
     /// The call names a rule that does not exist.
     UnknownRule,
@@ -44,8 +44,8 @@ impl CallStatus {
         }
     }
 
-    /// Returns the stricter of two decisions. A denial counts before a store that failed, so that a client over its
-    /// limit learns that.
+    /// Returns the stricter of two statuses. A denial is stricter than a failed store, so that a client over its limit
+    /// gets the denial.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         match (self, other) {
@@ -107,7 +107,7 @@ pub struct CallError {
 }
 
 impl CallError {
-    /// An error of a call that can't be understood.
+    /// Returns the error of a malformed call.
     pub fn invalid(
         path: impl Into<String>,
         found: impl Into<String>,
@@ -117,7 +117,7 @@ impl CallError {
         Self { status: CallStatus::Invalid, path, found, wanted }
     }
 
-    /// The error of an attribute that a [`Request`] does not take.
+    /// Returns the error of an attribute that [`Request`] rejects.
     #[must_use]
     pub fn rejected_attribute(path: &str, error: &RequestError) -> Self {
         use RequestError::{Name, TooMany, Value};
@@ -140,7 +140,7 @@ impl CallError {
         }
     }
 
-    /// The same error of an item of a larger call: `checks[3]`.
+    /// Returns the same error for an item of a larger call: `checks[3]`.
     #[must_use]
     pub fn within(mut self, item: &str) -> Self {
         self.path = match self.path.as_str() {
@@ -157,13 +157,13 @@ impl fmt::Display for CallError {
     }
 }
 
-/// Longest text of a caller that an error repeats, in characters.
-const MAX_REPEATED: usize = 64;
+/// Longest part of a caller's text that an error quotes, in characters.
+const MAX_QUOTED_CHARS: usize = 64;
 
 /// Returns the beginning of a text, with `…` if some of it is left out.
 #[must_use]
 pub fn truncate(text: &str) -> Cow<'_, str> {
-    let end = text.char_indices().nth(MAX_REPEATED).and_then(|(end, _)| text.get(..end));
+    let end = text.char_indices().nth(MAX_QUOTED_CHARS).and_then(|(end, _)| text.get(..end));
     end.map_or(text.into(), |start| format!("{start}…").into())
 }
 
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_denial_has_the_last_word() {
+    fn denial_is_stricter_than_a_failed_store() {
         use CallStatus::{Allowed, Denied, Unavailable};
         for (one, other, both) in [
             (Allowed, Allowed, Allowed),

@@ -27,14 +27,14 @@ pub struct Decision {
 pub struct Block {
     /// The time until the block ends, never zero.
     pub retry_after: Span,
-    /// The rule whose penalty this is; `None` when an operator did it.
+    /// The rule that blocked the client as a penalty; `None` if an operator blocked it.
     pub rule: Option<Arc<str>>,
 }
 
 /// The outcomes of rules, in the order of the rules file.
 pub type RuleOutcomes = SmallVec<[RuleOutcome; 2]>;
 
-/// Whether a request may pass.
+/// The result of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecisionStatus {
     /// The request may pass.
@@ -70,7 +70,7 @@ pub struct UndecidedRule {
 }
 
 impl Decision {
-    /// Makes a decision of the outcomes of all rules.
+    /// Returns the decision that follows from the outcomes of all rules.
     #[inline]
     #[must_use]
     pub fn of(rule_outcomes: RuleOutcomes) -> Self {
@@ -93,7 +93,7 @@ impl Decision {
         self
     }
 
-    /// Makes the denial of a blocked client.
+    /// Returns the denial of a blocked client.
     #[must_use]
     pub fn blocked(block: Block) -> Self {
         let (rule_outcomes, undecided) = (RuleOutcomes::new(), Vec::new());
@@ -118,7 +118,7 @@ impl Decision {
         self.block.as_ref()
     }
 
-    /// Returns how long a denied client has to wait; `None` if it was not denied, or if no wait helps.
+    /// Returns the time that a denied client has to wait; `None` if it was not denied, or if no wait helps.
     #[must_use]
     pub fn retry_after(&self) -> Option<Span> {
         match (&self.block, self.status) {
@@ -153,7 +153,7 @@ impl Decision {
         self.enforced().nth(index)
     }
 
-    /// Returns how long an admitted request has to wait in queues: the longest of all delays.
+    /// Returns the time that an admitted request has to wait in queues: the longest of all delays.
     #[must_use]
     pub fn delay(&self) -> Span {
         self.enforced().map(|rule| rule.outcome.delay()).max().unwrap_or(Span::ZERO)

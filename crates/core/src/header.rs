@@ -1,22 +1,22 @@
-//! What a client is told: response headers, and the body of a refusal.
+//! The response headers of a decision, and the body of a denial.
 
 use serde::Serialize;
 
 use crate::decision::{Block, Decision, DecisionStatus, RuleOutcome};
 use crate::time::Timestamp;
 
-/// Which headers to send, and how.
+/// The selection and format of the response headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeaderStyle {
-    /// What `X-RateLimit-Reset` counts.
-    pub reset: Reset,
-    /// Which of the IETF drafts to follow.
-    pub ietf: Ietf,
+    /// The format of `X-RateLimit-Reset`.
+    pub reset: ResetFormat,
+    /// The IETF draft of the `RateLimit` headers.
+    pub ietf: IetfDraft,
 }
 
-/// What a reset header counts.
+/// The format of a reset header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reset {
+pub enum ResetFormat {
     /// Seconds from now.
     #[default]
     Delta,
@@ -26,7 +26,7 @@ pub enum Reset {
 
 /// A draft of the IETF's RateLimit headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ietf {
+pub enum IetfDraft {
     /// `RateLimit` and `RateLimit-Policy`, as of draft 11.
     #[default]
     Current,
@@ -40,7 +40,7 @@ pub enum Ietf {
 pub type Header = (&'static str, String);
 
 impl HeaderStyle {
-    /// The headers for a decision; none when no rule applies.
+    /// Returns the headers of a decision; none when no rule applies.
     #[must_use]
     pub fn headers(self, decision: &Decision, now: Timestamp) -> Vec<Header> {
         let mut headers = Vec::with_capacity(6);
@@ -51,44 +51,44 @@ impl HeaderStyle {
         let outcome = &policy.outcome;
         let delta = outcome.reset_after.as_secs_ceil();
         let reset = match self.reset {
-            Reset::Delta => delta,
-            Reset::Epoch => (now + outcome.reset_after).as_secs_ceil(),
+            ResetFormat::Delta => delta,
+            ResetFormat::Epoch => (now + outcome.reset_after).as_secs_ceil(),
         };
         headers.push(("x-ratelimit-limit", outcome.limit.to_string()));
         headers.push(("x-ratelimit-remaining", outcome.remaining.to_string()));
         headers.push(("x-ratelimit-reset", reset.to_string()));
         match self.ietf {
-            Ietf::Current => {
+            IetfDraft::Current => {
                 headers.push(("ratelimit-policy", list(decision, policy_item)));
                 let state =
                     |text: &mut String, policy: &RuleOutcome| state_item(text, decision, policy);
                 headers.push(("ratelimit", list(decision, state)));
             }
-            Ietf::Six => {
+            IetfDraft::Six => {
                 headers.push(("ratelimit-limit", outcome.limit.to_string()));
                 headers.push(("ratelimit-remaining", outcome.remaining.to_string()));
                 headers.push(("ratelimit-reset", delta.to_string()));
             }
-            Ietf::Off => {}
+            IetfDraft::Off => {}
         }
         headers
     }
 }
 
-/// The seconds after which a denied client may come back, rounded up; `None` when it was not denied,
-/// or never will be admitted.
+/// Returns the seconds after which a denied client may retry, rounded up; `None` if it was not denied, or if no wait
+/// helps.
 #[must_use]
 pub fn retry_after_seconds(decision: &Decision) -> Option<u64> {
     match decision.status() {
         DecisionStatus::Deny => Some(decision.retry_after()?.as_secs_ceil()),
-        // We can't tell when the store is back; a second spreads the next try.
+        // The end of a store failure is unknown. One second keeps clients from retrying at once.
         DecisionStatus::Unavailable => Some(1),
         DecisionStatus::Allow => None,
     }
 }
 
 fn list(decision: &Decision, item: impl Fn(&mut String, &RuleOutcome)) -> String {
-    // Room for what most decisions say.
+    // Enough for the lists of most decisions.
     let mut text = String::with_capacity(64);
     for policy in decision.enforced() {
         if !text.is_empty() {
@@ -99,8 +99,8 @@ fn list(decision: &Decision, item: impl Fn(&mut String, &RuleOutcome)) -> String
     text
 }
 
-/// `"api";q=100;w=60`. The window is left out when it is no whole number of seconds; a limit in flight
-/// has another unit instead.
+/// Appends `"api";q=100;w=60`. The window is left out if it is not a whole number of seconds. A limit in flight has a
+/// unit instead of a window.
 fn policy_item(text: &mut String, policy: &RuleOutcome) {
     let quota = policy.limit.quota();
     named(text, policy, ";q=", quota.amount());
@@ -112,10 +112,10 @@ fn policy_item(text: &mut String, policy: &RuleOutcome) {
     }
 }
 
-/// `"api";r=50;t=30`: what is left, and when there is more.
+/// Appends `"api";r=50;t=30`: the remaining amount, and the seconds until there is more.
 ///
-/// On a denial only the rules that deny say when: `Retry-After` must not come before any of these
-/// times, and when a rule that would admit is whole again has nothing to do with it.
+/// On a denial only the rules that deny have a `t`. `Retry-After` must not be earlier than any `t`, and the reset time
+/// of a rule that admits does not affect it.
 fn state_item(text: &mut String, decision: &Decision, policy: &RuleOutcome) {
     let outcome = &policy.outcome;
     named(text, policy, ";r=", outcome.remaining);
@@ -128,7 +128,7 @@ fn state_item(text: &mut String, decision: &Decision, policy: &RuleOutcome) {
     }
 }
 
-/// `"api";q=100`. Without formatting: this is written for every request that is answered.
+/// Appends `"api";q=100`. It avoids `format!`, since this runs for every response.
 fn named(text: &mut String, policy: &RuleOutcome, parameter: &str, value: u64) {
     text.push('"');
     text.push_str(&policy.rule);
@@ -141,17 +141,17 @@ fn number(text: &mut String, parameter: &str, value: u64) {
     text.push_str(itoa::Buffer::new().format(value));
 }
 
-/// The body of a refusal, as `application/problem+json`.
+/// The body of a denial, as `application/problem+json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// What kind of problem this is.
+    /// The URI of the problem type (RFC 9457).
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// The kind in words.
+    /// The problem type as text.
     pub title: &'static str,
     /// The HTTP status.
     pub status: u16,
-    /// What happened to this request.
+    /// The reason for this request.
     pub detail: String,
     /// The rules that denied it.
     #[serde(rename = "violated-policies", skip_serializing_if = "Vec::is_empty")]
@@ -162,7 +162,7 @@ impl Problem {
     /// The media type of the body.
     pub const MEDIA_TYPE: &'static str = "application/problem+json";
 
-    /// The problem with a decision; `None` when it allows.
+    /// Returns the problem of a decision; `None` if it allows the request.
     #[must_use]
     pub fn of(decision: &Decision) -> Option<Self> {
         if let Some(block) = decision.block() {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     fn allow(limit: u64, remaining: u64, reset: Span) -> Outcome {
-        let verdict = Verdict::Allow { delay: Span::ZERO, slip: None };
+        let verdict = Verdict::Allow { delay: Span::ZERO, refund_token: None };
         Outcome { limit, remaining, reset_after: reset, verdict }
     }
 
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allowed_client_learns_the_strictest_limit_and_every_policy() {
+    fn allowed_request_gets_the_strictest_limit_and_every_policy() {
         assert_eq!(
             shown(HeaderStyle::default(), &two_rules()),
             [
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denied_client_learns_when_to_come_back_rounded_up() {
+    fn retry_after_is_rounded_up_to_seconds() {
         let wait = Some(Span::from_micros(1_000_001));
         let decision = Decision::of(RuleOutcomes::from_vec(vec![policy(
             "api",
@@ -283,7 +283,7 @@ mod tests {
             deny(5, wait),
             false,
         )]));
-        let style = HeaderStyle { reset: Reset::Epoch, ietf: Ietf::Six };
+        let style = HeaderStyle { reset: ResetFormat::Epoch, ietf: IetfDraft::Six };
         assert_eq!(
             shown(style, &decision),
             [
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_not_earlier_than_any_time_that_is_told() {
+    fn retry_after_is_not_earlier_than_any_reset_time() {
         let decision = Decision::of(RuleOutcomes::from_vec(vec![
             policy("login", Quota::per_minute(5), deny(5, Some(Span::from_secs(9))), false),
             policy("ip", Quota::per_minute(9), deny(9, Some(Span::from_secs(4))), false),
@@ -314,8 +314,8 @@ mod tests {
         ]));
         let headers = shown(HeaderStyle::default(), &decision);
         assert!(headers.contains(&"retry-after: 9".to_owned()), "{headers:?}");
-        let told = r#"ratelimit: "login";r=0;t=9, "ip";r=0;t=4, "daily";r=7"#;
-        assert!(headers.contains(&told.to_owned()), "{headers:?}");
+        let expected = r#"ratelimit: "login";r=0;t=9, "ip";r=0;t=4, "daily";r=7"#;
+        assert!(headers.contains(&expected.to_owned()), "{headers:?}");
     }
 
     #[test]
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_fails_is_told_apart_from_a_client_over_its_share() {
+    fn store_failure_has_another_status_than_a_denial() {
         let undecided = UndecidedRule { rule_index: RuleIndex(0), rule: "api".into() };
         let decision = Decision::of(RuleOutcomes::new()).with_undecided(vec![undecided], true);
         assert_eq!(shown(HeaderStyle::default(), &decision), ["retry-after: 1"]);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blocked_client_learns_when_to_come_back_and_nothing_of_limits() {
+    fn blocked_client_gets_retry_after_and_no_limit_headers() {
         let retry_after = Span::from_micros(599_000_001);
         let decision = Decision::blocked(Block { retry_after, rule: Some("login".into()) });
         assert_eq!(decision.status(), DecisionStatus::Deny);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rule_no_headers() {
+    fn decision_without_rules_has_no_headers() {
         let decision = Decision::of(RuleOutcomes::new());
         assert_eq!(shown(HeaderStyle::default(), &decision), Vec::<String>::new());
     }

@@ -1,31 +1,31 @@
-//! Names of buckets: a 128-bit keyed hash of what identifies a client under a rule.
+//! Keys of clients: a 128-bit keyed hash of the values that identify a client under a rule.
 //!
-//! Parts are length-prefixed and carry which attribute they came from, so two different clients
-//! never spell the same bytes; the hash is keyed, so nobody outside can search for two that meet.
-//! A client's own words (an API key, a user id) go in and never come out.
+//! Each value has a prefix with its length and its attribute, so the hashed bytes of two different clients differ. The
+//! hash is keyed, so an attacker can't search for two clients with the same key. Identifiers such as an API key or a
+//! user id can't be recovered from the key.
 
 mod multilinear;
 
 use self::multilinear::Multilinear;
 
-/// The name of one bucket.
+/// The key of one client under one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(u128);
 
 impl Key {
-    /// The key with this number.
+    /// Returns the key with this number.
     #[must_use]
     pub const fn from_u128(number: u128) -> Self {
         Self(number)
     }
 
-    /// The key as a number, evenly spread over its 128 bits.
+    /// Returns the key as a number, evenly distributed over its 128 bits.
     #[must_use]
     pub const fn as_u128(self) -> u128 {
         self.0
     }
 
-    /// The `index`-th key after this one, for buckets that belong together.
+    /// Returns the `index`-th key after this one, for states that belong together.
     #[must_use]
     pub const fn offset(self, index: u64) -> Self {
         // The widening is lossless; `From` is not const.
@@ -41,21 +41,21 @@ pub enum Part<'a> {
     Absent,
     /// The value of the first attribute present.
     Value {
-        /// Its place in the rule's chain of alternatives: `user | api_key` has 0 and 1.
+        /// Its index among the rule's alternatives: `user | api_key` has 0 and 1.
         alternative: u16,
-        /// What the request says.
+        /// The value in the request.
         value: &'a [u8],
     },
 }
 
 impl<'a> Part<'a> {
-    /// The value of a rule's only, or first, alternative.
+    /// Returns the value of a rule's only, or first, alternative.
     #[must_use]
     pub const fn first(value: &'a [u8]) -> Self {
         Self::Value { alternative: 0, value }
     }
 
-    /// What goes before the value: where it came from and how long it is. Never zero.
+    /// Returns the prefix of the value: its alternative and its length. Never zero.
     #[inline]
     fn header(&self) -> u64 {
         const LENGTH: u64 = u64::MAX >> 16;
@@ -68,7 +68,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Adds the part to a hash, in a way that no other parts read the same.
+    /// Adds the part to a hash. Different sequences of parts add different bytes.
     pub fn hash_into(&self, hasher: &mut blake3::Hasher) {
         hasher.update(&self.header().to_le_bytes());
         hasher.update(self.value());
@@ -83,15 +83,15 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The secret behind a set of keys, and who has to agree on them.
+/// The secret of a set of keys, for one process or for a fleet.
 #[derive(Clone)]
 pub enum Keyer {
-    /// Keys that only this process knows, made by a fast hash under random numbers of its own.
+    /// Keys of this process only, computed by a fast hash with random numbers.
     Local {
         /// Random bytes, drawn once per process.
         seed: [u8; 32],
     },
-    /// Keys on which every node of a fleet agrees: BLAKE3, under the fleet's secret if it has one.
+    /// Keys that are the same on every node of a fleet: BLAKE3, with the fleet's secret if it has one.
     Fleet {
         /// 32 bytes that all nodes share; zeros when no secret is set.
         secret: [u8; 32],
@@ -109,27 +109,28 @@ impl std::fmt::Debug for Keyer {
 }
 
 impl Keyer {
-    /// The keys of one rule, told apart by its name and by the attributes it counts by.
+    /// Returns the key function of one rule. It depends on the rule's name and on the attributes that the rule counts
+    /// by.
     #[must_use]
     pub fn scope<'n>(&self, rule: &'n str, per: impl IntoIterator<Item = &'n str>) -> Scope {
-        let mut spelled = Vec::new();
+        let mut encoded = Vec::new();
         for word in std::iter::once(rule).chain(per) {
-            spelled.extend_from_slice(&Part::first(word.as_bytes()).header().to_le_bytes());
-            spelled.extend_from_slice(word.as_bytes());
+            encoded.extend_from_slice(&Part::first(word.as_bytes()).header().to_le_bytes());
+            encoded.extend_from_slice(word.as_bytes());
         }
         match self {
             Self::Local { seed } => {
-                let secret = *blake3::keyed_hash(seed, &spelled).as_bytes();
+                let secret = *blake3::keyed_hash(seed, &encoded).as_bytes();
                 Scope { secret, local: Some(Multilinear::new(&secret)) }
             }
             Self::Fleet { secret } => {
-                Scope { secret: *blake3::keyed_hash(secret, &spelled).as_bytes(), local: None }
+                Scope { secret: *blake3::keyed_hash(secret, &encoded).as_bytes(), local: None }
             }
         }
     }
 }
 
-/// Makes the keys of one rule.
+/// The key function of one rule.
 #[derive(Clone)]
 pub struct Scope {
     secret: [u8; 32],
@@ -144,7 +145,7 @@ impl std::fmt::Debug for Scope {
 }
 
 impl Scope {
-    /// The key of the client that these parts name.
+    /// Returns the key of the client that these parts identify.
     #[inline]
     pub fn key<'p, P>(&self, parts: P) -> Key
     where
@@ -153,14 +154,15 @@ impl Scope {
     {
         let parts = parts.into_iter();
         if let Some(local) = &self.local
-            && let Some(key) = Self::quick(local, parts.clone())
+            && let Some(key) = Self::multilinear_key(local, parts.clone())
         {
             return key;
         }
-        self.thorough(parts)
+        self.blake3_key(parts)
     }
 
-    /// The key of the client that a single part names: [`key`](Self::key) of it, sooner.
+    /// Returns the key of the client that a single part identifies. Faster than [`key`](Self::key), with the same
+    /// result.
     #[inline]
     #[must_use]
     pub fn key_of(&self, part: Part<'_>) -> Key {
@@ -170,12 +172,15 @@ impl Scope {
                 return Key(sum.finish());
             }
         }
-        self.thorough(std::iter::once(part))
+        self.blake3_key(std::iter::once(part))
     }
 
-    /// The key by multiplication; `None` when the parts are too long for it.
+    /// Returns the multilinear hash; `None` if the parts are too long for it.
     #[inline]
-    fn quick<'p>(local: &Multilinear, parts: impl Iterator<Item = Part<'p>>) -> Option<Key> {
+    fn multilinear_key<'p>(
+        local: &Multilinear,
+        parts: impl Iterator<Item = Part<'p>>,
+    ) -> Option<Key> {
         let mut sum = local.sum();
         for part in parts {
             sum.part(part.header(), part.value())?;
@@ -183,9 +188,9 @@ impl Scope {
         Some(Key(sum.finish()))
     }
 
-    /// The key by BLAKE3.
+    /// Returns the BLAKE3 hash.
     #[cold]
-    fn thorough<'p>(&self, parts: impl Iterator<Item = Part<'p>>) -> Key {
+    fn blake3_key<'p>(&self, parts: impl Iterator<Item = Part<'p>>) -> Key {
         let mut hasher = blake3::Hasher::new_keyed(&self.secret);
         parts.for_each(|part| part.hash_into(&mut hasher));
         let mut cut = [0; 16];
@@ -193,10 +198,10 @@ impl Scope {
         Key(u128::from_le_bytes(cut))
     }
 
-    /// Where the buckets begin that newcomers share when a store has no room for their own.
+    /// Returns the first key of the states that new clients share when a store has no room for their own.
     #[must_use]
-    pub fn shared(&self) -> Key {
-        // No client spells this: its parts always start with a header, and this header is none's.
+    pub fn overflow_key(&self) -> Key {
+        // No client has this key: the parts of a client start with a header, and no header has this value.
         const SHARED: [u8; 8] = (u64::MAX - 1).to_le_bytes();
         let mut cut = [0; 16];
         blake3::Hasher::new_keyed(&self.secret).update(&SHARED).finalize_xof().fill(&mut cut);
@@ -219,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn different_clients_never_spell_the_same_key() {
+    fn different_clients_have_different_keys() {
         for keyer in keyers() {
             let scope = keyer.scope("api", ["a", "b"]);
             let clients: [&[Part<'_>]; 9] = [
@@ -236,12 +241,12 @@ mod tests {
             let keys: HashSet<Key> =
                 clients.iter().map(|parts| scope.key(parts.iter().copied())).collect();
             assert_eq!(keys.len(), clients.len(), "{keyer:?}");
-            assert!(!keys.contains(&scope.shared()));
+            assert!(!keys.contains(&scope.overflow_key()));
         }
     }
 
     #[test]
-    fn long_values_are_told_apart_to_the_last_byte() {
+    fn every_byte_of_a_long_value_changes_the_key() {
         for keyer in keyers() {
             let scope = keyer.scope("api", ["a"]);
             let mut keys = HashSet::new();
@@ -259,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_keep_their_clients_apart() {
+    fn rules_with_another_name_or_attribute_have_other_keys() {
         for keyer in keyers() {
             let keys: HashSet<Key> = [
                 keyer.scope("api", ["user"]),
@@ -275,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fleet_agrees_on_its_keys_and_another_secret_does_not() {
+    fn keys_depend_on_the_secret_only() {
         let key = |keyer: Keyer| keyer.scope("api", ["user"]).key([Part::first(b"alice")]);
         let fleet = |secret| Keyer::Fleet { secret };
         assert_eq!(key(fleet([1; 32])), key(fleet([1; 32])));
@@ -284,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_do_not_print() {
+    fn debug_output_hides_secrets() {
         for keyer in keyers() {
             assert!(!format!("{keyer:?} {:?}", keyer.scope("a", [])).contains('7'));
         }

@@ -1,9 +1,8 @@
-//! The part of Tidegate that decides.
+//! The rate-limit algorithms of Tidegate, as pure functions.
 //!
-//! Everything here is a pure function of its arguments: time comes in as a [`Timestamp`], state
-//! comes in and goes out as a few integers, and nothing reads a clock, a socket, a file or the
-//! environment. The same arithmetic runs in memory and, through its Lua twin, inside Redis; the
-//! vectors in `tests/vectors` keep the two together.
+//! The time is an argument, a [`Timestamp`], and the state is a few integers. Nothing here reads a clock, a socket, a
+//! file or the environment. Lua scripts repeat the same arithmetic inside Redis; the vectors in `tests/vectors` check
+//! that both give the same results.
 #![forbid(unsafe_code)]
 #![deny(
     clippy::as_conversions,
@@ -16,11 +15,7 @@
 )]
 #![cfg_attr(
     test,
-    allow(
-        clippy::as_conversions,
-        clippy::indexing_slicing,
-        reason = "tests state what they expect"
-    )
+    allow(clippy::as_conversions, clippy::indexing_slicing, reason = "a test may panic")
 )]
 
 pub mod address;
@@ -42,12 +37,12 @@ pub use call_error::{CallError, CallStatus, quote, truncate};
 pub use decision::{
     Block, Decision, DecisionStatus, RuleIndex, RuleOutcome, RuleOutcomes, UndecidedRule,
 };
-pub use header::{Header, HeaderStyle, Ietf, Problem, Reset, retry_after_seconds};
+pub use header::{Header, HeaderStyle, IetfDraft, Problem, ResetFormat, retry_after_seconds};
 pub use key::{Key, Keyer, Part, Scope};
 pub use lease::{
     Lease, LeaseGrant, LeaseId, LeaseRequest, LeaseSet, StateSnapshot, UnreportedUsage, UsageReport,
 };
-pub use outcome::{Outcome, Slip, Verdict, strictest};
+pub use outcome::{Outcome, RefundToken, Verdict, strictest};
 pub use quota::{Quota, QuotaError};
 pub use reply::Reply;
 pub use request::{Request, RequestError};

@@ -18,14 +18,14 @@ pub struct Outcome {
 /// The verdict on a request, with the details of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may.
+    /// The request may pass.
     Allow {
-        /// The wait for its turn; only a leaky bucket has one.
+        /// The wait for its slot; only a leaky bucket has one.
         delay: Span,
         /// The token of a refund; `None` when nothing was spent.
-        slip: Option<Slip>,
+        refund_token: Option<RefundToken>,
     },
-    /// It may not.
+    /// The request is denied.
     Deny {
         /// The wait until this cost would be admitted without other requests, never zero; `None` when
         /// it is more than the limit ever allows.
@@ -33,9 +33,9 @@ pub enum Verdict {
     },
 }
 
-/// The charge of a client that a refund reverts.
+/// Identifies a charge of a client, for its refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slip {
+pub struct RefundToken {
     /// The time of the charge, by the store's clock. Of slots in flight it is their id, which is unique
     /// among those of one client.
     pub at: Timestamp,
@@ -61,7 +61,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the wait of an admitted request for its turn.
+    /// Returns the wait of an admitted request for its slot.
     #[must_use]
     pub const fn delay(&self) -> Span {
         match self.verdict {
@@ -72,18 +72,18 @@ impl Outcome {
 
     /// Returns the token of a refund, if anything was spent.
     #[must_use]
-    pub const fn slip(&self) -> Option<Slip> {
+    pub const fn refund_token(&self) -> Option<RefundToken> {
         match self.verdict {
-            Verdict::Allow { slip, .. } => slip,
+            Verdict::Allow { refund_token, .. } => refund_token,
             Verdict::Deny { .. } => None,
         }
     }
 
-    /// Returns the same outcome, not to be refunded.
+    /// Returns the same outcome without its refund token, so that it can't be refunded.
     #[must_use]
-    pub const fn without_slip(mut self) -> Self {
-        if let Verdict::Allow { slip, .. } = &mut self.verdict {
-            *slip = None;
+    pub const fn non_refundable(mut self) -> Self {
+        if let Verdict::Allow { refund_token, .. } = &mut self.verdict {
+            *refund_token = None;
         }
         self
     }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     fn allow(remaining: u64, reset: u64) -> Outcome {
-        let verdict = Verdict::Allow { delay: Span::ZERO, slip: None };
+        let verdict = Verdict::Allow { delay: Span::ZERO, refund_token: None };
         Outcome { limit: 100, remaining, reset_after: Span::from_secs(reset), verdict }
     }
 
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_strictest_is_reported() {
+    fn longest_wait_or_least_remaining_is_strictest() {
         assert_eq!(strictest([]), None);
         assert_eq!(strictest(&[allow(5, 1), allow(3, 1), allow(4, 1)]), Some(1));
         assert_eq!(strictest(&[allow(3, 1), allow(3, 9)]), Some(1));

@@ -1,4 +1,4 @@
-//! How much in how long: the numbers of a limit, as people write them.
+//! Quotas: an amount per window, and their text form.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::time::Span;
 
-/// An amount per window, and optionally how much of it may come at once.
+/// An amount per window, and optionally the part of it that may be spent at once.
 ///
 /// ```
 /// use tidegate_core::{Quota, Span};
@@ -36,68 +36,68 @@ impl Quota {
     /// The longest a bucket may take to fill, a hundred years: its end then still fits 53 bits.
     pub const MAX_FILL: Span = Span::from_secs(36_500 * 86_400);
 
-    /// `amount` in any one `window`, in the sense of the algorithm that counts it.
+    /// Returns a quota of `amount` per `window`, in the sense of the algorithm that counts it.
     #[must_use]
     pub const fn per(amount: u64, window: Span) -> Self {
         Self { amount, window, burst: None }
     }
 
-    /// `amount` per second.
+    /// Returns a quota of `amount` per second.
     #[must_use]
     pub const fn per_second(amount: u64) -> Self {
         Self::per(amount, Span::SECOND)
     }
 
-    /// `amount` per minute.
+    /// Returns a quota of `amount` per minute.
     #[must_use]
     pub const fn per_minute(amount: u64) -> Self {
         Self::per(amount, Span::MINUTE)
     }
 
-    /// `amount` per hour.
+    /// Returns a quota of `amount` per hour.
     #[must_use]
     pub const fn per_hour(amount: u64) -> Self {
         Self::per(amount, Span::HOUR)
     }
 
-    /// `amount` per day of 24 hours.
+    /// Returns a quota of `amount` per day of 24 hours.
     #[must_use]
     pub const fn per_day(amount: u64) -> Self {
         Self::per(amount, Span::DAY)
     }
 
-    /// `amount` at any instant, however long each takes.
+    /// Returns a quota of `amount` in flight at any instant.
     #[must_use]
     pub const fn in_flight(amount: u64) -> Self {
         Self::per(amount, Span::ZERO)
     }
 
-    /// Whether the amount is for an instant and not for a window.
+    /// Returns whether the amount is for an instant and not for a window.
     #[must_use]
     pub const fn is_in_flight(&self) -> bool {
         self.window.is_zero()
     }
 
-    /// The same quota with room for `burst` at once. Only a token bucket has a burst.
+    /// Returns the same quota with a burst. Only a token bucket has one.
     #[must_use]
     pub const fn burst(mut self, burst: u64) -> Self {
         self.burst = Some(burst);
         self
     }
 
-    /// How much may be spent per window.
+    /// Returns the amount per window.
     #[must_use]
     pub const fn amount(&self) -> u64 {
         self.amount
     }
 
-    /// The window that the amount is for; zero of one that is [in flight](Self::in_flight).
+    /// Returns the window; zero for a quota [in flight](Self::in_flight).
     #[must_use]
     pub const fn window(&self) -> Span {
         self.window
     }
 
-    /// The burst that was asked for, if any.
+    /// Returns the burst, if one was set.
     #[must_use]
     pub const fn explicit_burst(&self) -> Option<u64> {
         self.burst
@@ -106,7 +106,7 @@ impl Quota {
     /// Checks that every store can count this quota exactly.
     ///
     /// # Errors
-    /// The field that is out of range, what it was and what is wanted.
+    /// The field that is out of range, with the value found and the values allowed.
     pub fn validate(&self) -> Result<(), QuotaError> {
         if self.window < Self::MIN_WINDOW || self.window > Self::MAX_WINDOW {
             return Err(QuotaError::Window { found: self.window });
@@ -146,7 +146,7 @@ impl fmt::Display for Quota {
     }
 }
 
-/// Why a limit can't be used.
+/// The error of a limit that can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum QuotaError {
@@ -158,10 +158,10 @@ pub enum QuotaError {
         /// The text as it was written, cut if it is long.
         found: String,
     },
-    /// The number in the text is not one.
+    /// The text does not start with a number.
     #[error("limit must start with a whole number up to {}, found {found:?}", Quota::MAX_AMOUNT)]
     Number {
-        /// What stood in its place.
+        /// The text in its place.
         found: String,
     },
     /// The unit of time is unknown.
@@ -181,25 +181,25 @@ pub enum QuotaError {
     /// The window is too short or too long.
     #[error("window must be from {} to {}, found {found}", Quota::MIN_WINDOW, Quota::MAX_WINDOW)]
     Window {
-        /// The window asked for.
+        /// The given window.
         found: Span,
     },
     /// The amount can't be counted exactly.
     #[error("amount must be at most {}, found {found}", Quota::MAX_AMOUNT)]
     Amount {
-        /// The amount asked for.
+        /// The given amount.
         found: u64,
     },
     /// The burst is zero or can't be counted exactly.
     #[error("burst must be from 1 to {}, found {found}", Quota::MAX_AMOUNT)]
     Burst {
-        /// The burst asked for.
+        /// The given burst.
         found: u64,
     },
     /// A limit of zero never refills a burst.
     #[error("a limit of 0 can't have a burst, found burst {found}")]
     BurstOfNothing {
-        /// The burst asked for.
+        /// The given burst.
         found: u64,
     },
     /// The bucket would take too long to fill.
@@ -208,7 +208,7 @@ pub enum QuotaError {
         Quota::MAX_FILL
     )]
     Fill {
-        /// The burst asked for.
+        /// The given burst.
         burst: u64,
         /// The amount per window.
         amount: u64,
@@ -218,47 +218,47 @@ pub enum QuotaError {
     /// The algorithm has no burst.
     #[error("burst needs algorithm token_bucket, found {algorithm}")]
     NoBurst {
-        /// The algorithm asked for.
+        /// The given algorithm.
         algorithm: &'static str,
     },
     /// The algorithm has no queue.
     #[error("queue needs algorithm leaky_bucket, found {algorithm}")]
     NoQueue {
-        /// The algorithm asked for.
+        /// The given algorithm.
         algorithm: &'static str,
     },
     /// The queue is too long to count exactly.
     #[error("queue must be less than {}, found {found}", Quota::MAX_AMOUNT)]
     Queue {
-        /// The queue asked for.
+        /// The given queue.
         found: u64,
     },
-    /// A log remembers every request it admitted.
+    /// The amount is too large for a log, which stores every admission.
     #[error(
         "sliding_log remembers each request, so its amount must be at most {max}, found {found} (sliding_window has no such bound)"
     )]
     LogTooLong {
-        /// The amount asked for.
+        /// The given amount.
         found: u64,
         /// The most a log may hold.
         max: u64,
     },
-    /// The algorithm counts per time.
+    /// The limit is in flight, and the algorithm counts per window.
     #[error("a limit in flight needs algorithm concurrency, found {algorithm}")]
     InFlight {
-        /// The algorithm asked for.
+        /// The given algorithm.
         algorithm: &'static str,
     },
     /// The limit is for a window, and slots are counted at each instant.
     #[error("concurrency needs a limit like \"20 in flight\", found {found}")]
     NotInFlight {
-        /// The limit asked for.
+        /// The given limit.
         found: Quota,
     },
-    /// Every slot is remembered.
+    /// The amount is too large: every slot is stored.
     #[error("concurrency remembers each slot, so at most {max} can be in flight, found {found}")]
     TooManySlots {
-        /// The amount asked for.
+        /// The given amount.
         found: u64,
         /// The most that can be in flight.
         max: u64,
@@ -270,31 +270,31 @@ pub enum QuotaError {
         Quota::SLOT_TTL_RANGE.1
     )]
     Hold {
-        /// The hold asked for.
+        /// The given hold.
         found: Span,
     },
     /// The algorithm holds no slots.
     #[error("hold needs algorithm concurrency, found {algorithm}")]
     NoHold {
-        /// The algorithm asked for.
+        /// The given algorithm.
         algorithm: &'static str,
     },
 }
 
-/// Longest text that is echoed back in an error.
-const ECHO: usize = 64;
+/// Longest part of a text that an error quotes, in characters.
+const MAX_ECHOED_CHARS: usize = 64;
 
 fn echo(text: &str) -> String {
-    if text.chars().count() <= ECHO {
+    if text.chars().count() <= MAX_ECHOED_CHARS {
         return text.to_owned();
     }
-    text.chars().take(ECHO).chain(['…']).collect()
+    text.chars().take(MAX_ECHOED_CHARS).chain(['…']).collect()
 }
 
 impl FromStr for Quota {
     type Err = QuotaError;
 
-    /// Reads `100 per minute`, `100/s`, `250 per 15 minutes`, `20 in flight`; underscores may group digits.
+    /// Parses `100 per minute`, `100/s`, `250 per 15 minutes`, `20 in flight`; underscores may group digits.
     fn from_str(text: &str) -> Result<Self, QuotaError> {
         let not_a_limit = || QuotaError::Text { found: echo(text) };
         let trimmed = text.trim();
@@ -336,11 +336,10 @@ fn number(text: &str) -> Result<u64, QuotaError> {
     digits.parse().ok().filter(|&amount| amount <= Quota::MAX_AMOUNT).ok_or_else(bad)
 }
 
-/// Reads `second`, `15m` or `15 minutes` as a length of time above zero.
+/// Parses `second`, `15m` or `15 minutes` as a length of time above zero.
 ///
 /// # Errors
-/// The text, when it is no length of time; the unit, when it is none; the window, when it is
-/// zero or too long.
+/// The text is not a length of time, the unit is unknown, or the window is zero or too long.
 pub fn window_of(text: &str) -> Result<Span, QuotaError> {
     let split = text.find(|c: char| !(c.is_ascii_digit() || c == '_')).unwrap_or(text.len());
     let (count, unit) = text.split_at(split);
@@ -361,7 +360,7 @@ pub fn window_of(text: &str) -> Result<Span, QuotaError> {
     Ok(found)
 }
 
-/// Every way to spell a unit, and how long it is.
+/// The names of each unit of time, and its length.
 pub const UNITS: [(&[&str], Span); 8] = [
     (&["ms", "millisecond", "milliseconds"], Span::from_millis(1)),
     (&["s", "sec", "secs", "second", "seconds"], Span::SECOND),
@@ -387,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_read_as_people_write_them() {
+    fn limits_parse_in_every_documented_form() {
         let minutes = |count| Span::MINUTE.checked_mul(count).unwrap();
         for (text, quota) in [
             ("100 per minute", Quota::per_minute(100)),
@@ -408,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_limit_says_what_was_found_and_what_is_wanted() {
+    fn error_of_a_malformed_limit_names_the_found_and_the_wanted_text() {
         for (text, error) in [
             ("", r#"limit must read like "100 per minute", "100/s" or "20 in flight", found """#),
             (
@@ -451,22 +450,22 @@ mod tests {
     }
 
     #[test]
-    fn what_a_store_could_not_hold_exactly_is_refused() {
-        let refused = |quota: Quota| quota.validate().unwrap_err().to_string();
+    fn quotas_that_a_store_cannot_count_exactly_are_rejected() {
+        let error_of = |quota: Quota| quota.validate().unwrap_err().to_string();
         assert_eq!(
-            refused(Quota::per_second(u64::MAX)),
+            error_of(Quota::per_second(u64::MAX)),
             "amount must be at most 4503599627370496, found 18446744073709551615"
         );
         assert_eq!(
-            refused(Quota::per_second(1).burst(0)),
+            error_of(Quota::per_second(1).burst(0)),
             "burst must be from 1 to 4503599627370496, found 0"
         );
         assert_eq!(
-            refused(Quota::per_day(1).burst(40_000)),
+            error_of(Quota::per_day(1).burst(40_000)),
             "a burst of 40000 at 1 per 24 h takes more than 36500 days to refill"
         );
         assert_eq!(
-            refused(Quota::per_second(0).burst(1)),
+            error_of(Quota::per_second(0).burst(1)),
             "a limit of 0 can't have a burst, found burst 1"
         );
         assert_eq!(Quota::per(1_000_000_000_000, Span::from_secs(2_592_000)).validate(), Ok(()));
@@ -474,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_cut_before_it_is_echoed() {
+    fn errors_truncate_long_texts() {
         let error = "x".repeat(10_000).parse::<Quota>().unwrap_err().to_string();
         assert!(error.len() < 200, "{error}");
     }

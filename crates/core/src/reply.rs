@@ -1,16 +1,16 @@
-//! A decision with what a client is sent about it.
+//! A decision with the data of its response.
 
 use crate::call_error::CallStatus;
 use crate::decision::Decision;
 use crate::header::{Header, HeaderStyle};
 use crate::time::Timestamp;
 
-/// A decision, when it was made, and the style of its headers.
+/// A decision with its time and the style of its headers.
 #[derive(Debug)]
 pub struct Reply {
     /// The decision.
     pub decision: Decision,
-    /// When it was made.
+    /// The time of the decision.
     pub at: Timestamp,
     /// The headers that report it.
     pub style: HeaderStyle,

@@ -1,4 +1,4 @@
-//! What a caller asks: attributes that describe the request, and what it costs.
+//! A request to be limited: its attributes and its cost.
 
 use std::borrow::Cow;
 
@@ -7,8 +7,8 @@ use thiserror::Error;
 
 /// One request to be limited: named attributes and a cost.
 ///
-/// Names are free; a rule looks at the ones it mentions. A name given twice keeps its first
-/// value. Borrowed values cost no allocation for up to six attributes.
+/// Any name is allowed; a rule reads the attributes that it mentions. If a name is given twice, the first value counts.
+/// Borrowed values cost no allocation for up to six attributes.
 ///
 /// ```
 /// use tidegate_core::Request;
@@ -20,7 +20,7 @@ use thiserror::Error;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// Room for a few: a request is handed from one place to the next, and what is empty is carried too.
+    /// Six inline: enough for most requests, and small enough to move cheaply.
     attributes: SmallVec<[(Cow<'a, str>, Cow<'a, str>); 6]>,
     cost: u64,
 }
@@ -39,20 +39,20 @@ impl<'a> Request<'a> {
     /// Longest attribute value in bytes.
     pub const MAX_VALUE: usize = 8 * 1024;
 
-    /// A request without attributes that costs 1.
+    /// Returns a request without attributes and with a cost of 1.
     #[must_use]
     pub fn new() -> Self {
         Self { attributes: SmallVec::new(), cost: 1 }
     }
 
-    /// The same request at another cost; 0 peeks, which changes nothing anywhere.
+    /// Returns the same request with another cost; 0 peeks, which changes no state.
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
         self
     }
 
-    /// The same request with one more attribute.
+    /// Returns the same request with one more attribute.
     ///
     /// # Errors
     /// The name or value is too long, or there are too many attributes.
@@ -88,21 +88,21 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// The value of an attribute, if the request has it.
+    /// Returns the value of an attribute, if the request has it.
     #[inline]
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_ref())
     }
 
-    /// What the request costs.
+    /// Returns the cost.
     #[must_use]
     pub fn costs(&self) -> u64 {
         self.cost
     }
 
-    /// The same request for as long as something else lasts, so that attributes can be borrowed from
-    /// that as well. Nothing is copied but the list of them.
+    /// Returns the same request with a shorter lifetime, so that more attributes can be borrowed from shorter-lived
+    /// values. Only the list is copied.
     #[must_use]
     pub fn within<'b>(self) -> Request<'b>
     where
@@ -116,14 +116,14 @@ impl<'a> Request<'a> {
         Request { attributes, cost: self.cost }
     }
 
-    /// Every attribute in the order it was given.
+    /// Returns the attributes in the order of insertion.
     #[inline]
     pub fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
         self.attributes.iter().map(|(name, value)| (name.as_ref(), value.as_ref()))
     }
 }
 
-/// Why an attribute was refused.
+/// The error of a rejected attribute.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_oversized_attribute_is_refused_by_name_and_size() {
+    fn error_of_an_oversized_attribute_has_its_name_and_size() {
         let long = "x".repeat(Request::MAX_VALUE + 1);
         let error = Request::new().with("path", long.as_str()).unwrap_err();
         assert_eq!(

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
-/// Text from outside whose invisible characters are replaced by U+FFFD.
+/// Text from outside, with invisible characters replaced by U+FFFD.
 ///
 /// Characters that move the cursor, change colours or the direction of writing are replaced when it is created.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_a_terminal_would_act_upon_is_left() {
+    fn control_and_format_characters_are_replaced() {
         let text = "a\u{1b}[2J\u{9b}31m\r\n\u{7}\u{202e}evil\u{200b}\u{7f}ö";
         let plain = TerminalSafe::from(text);
         assert_eq!(

@@ -1,10 +1,10 @@
-//! Instants and lengths of time in whole microseconds, the grain that Redis `TIME` has too.
+//! Instants and lengths of time in whole microseconds, the resolution of Redis `TIME`.
 
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A point in time: microseconds since the Unix epoch, as the store sees it.
+/// A point in time: microseconds since the Unix epoch, by the store's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
@@ -12,31 +12,31 @@ impl Timestamp {
     /// 1970-01-01T00:00:00Z.
     pub const EPOCH: Self = Self(0);
 
-    /// The instant `micros` microseconds after the Unix epoch.
+    /// Returns the instant `micros` microseconds after the Unix epoch.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// The instant `seconds` seconds after the Unix epoch; the last instant there is if that overflows.
+    /// Returns the instant `seconds` seconds after the Unix epoch; the last possible instant if that overflows.
     #[must_use]
     pub const fn from_secs(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1_000_000))
     }
 
-    /// Microseconds since the Unix epoch.
+    /// Returns the microseconds since the Unix epoch.
     #[must_use]
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// Seconds since the Unix epoch, rounded up: never earlier than the instant itself.
+    /// Returns the seconds since the Unix epoch, rounded up: never earlier than the instant itself.
     #[must_use]
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
 
-    /// How long after `earlier` this is; zero when it is not after.
+    /// Returns the time since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
@@ -46,7 +46,7 @@ impl Timestamp {
 impl Add<Span> for Timestamp {
     type Output = Self;
 
-    /// Stops at the last instant there is.
+    /// Saturates at the last possible instant.
     fn add(self, span: Span) -> Self {
         Self(self.0.saturating_add(span.0))
     }
@@ -55,7 +55,7 @@ impl Add<Span> for Timestamp {
 impl Sub<Span> for Timestamp {
     type Output = Self;
 
-    /// Stops at the epoch.
+    /// Saturates at the epoch.
     fn sub(self, span: Span) -> Self {
         Self(self.0.saturating_sub(span.0))
     }
@@ -66,9 +66,9 @@ impl Sub<Span> for Timestamp {
 pub struct Span(u64);
 
 impl Span {
-    /// No time at all.
+    /// No time.
     pub const ZERO: Self = Self(0);
-    /// The smallest span there is.
+    /// The shortest span.
     pub const MICROSECOND: Self = Self(1);
     /// One second.
     pub const SECOND: Self = Self(1_000_000);
@@ -79,25 +79,25 @@ impl Span {
     /// Twenty-four hours.
     pub const DAY: Self = Self(86_400 * 1_000_000);
 
-    /// A span of `micros` microseconds.
+    /// Returns a span of `micros` microseconds.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// A span of `millis` milliseconds, at most what fits.
+    /// Returns a span of `millis` milliseconds; the longest span if that overflows.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000))
     }
 
-    /// A span of `seconds` seconds, at most what fits.
+    /// Returns a span of `seconds` seconds; the longest span if that overflows.
     #[must_use]
     pub const fn from_secs(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1_000_000))
     }
 
-    /// This span `count` times; `None` when that does not fit.
+    /// Returns this span multiplied by `count`; `None` if that overflows.
     #[must_use]
     pub const fn checked_mul(self, count: u64) -> Option<Self> {
         match self.0.checked_mul(count) {
@@ -106,25 +106,25 @@ impl Span {
         }
     }
 
-    /// What is left of this span after another one; nothing when that is longer.
+    /// Returns this span minus another one; zero if that is longer.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// Length in microseconds.
+    /// Returns the length in microseconds.
     #[must_use]
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// Length in whole seconds, rounded up: a client that waits this long does not come too early.
+    /// Returns the length in whole seconds, rounded up: a client that waits this long does not retry too early.
     #[must_use]
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
 
-    /// Whether this is no time at all.
+    /// Returns whether the span is zero.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         self.0 == 0
@@ -138,7 +138,7 @@ impl From<Span> for Duration {
 }
 
 impl From<Duration> for Span {
-    /// Rounds up to the next microsecond and stops at the longest span there is.
+    /// Rounds up to the next microsecond, and saturates at the longest span.
     fn from(duration: Duration) -> Self {
         Self(u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX))
     }
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_print_in_the_unit_people_would_say() {
+    fn spans_print_in_the_largest_whole_unit() {
         let shown = |micros| Span::from_micros(micros).to_string();
         assert_eq!(shown(0), "0 s");
         assert_eq!(shown(1), "1 us");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_are_rounded_up_so_that_nobody_comes_too_early() {
+    fn seconds_are_rounded_up() {
         assert_eq!(Span::from_micros(1).as_secs_ceil(), 1);
         assert_eq!(Span::from_micros(1_000_000).as_secs_ceil(), 1);
         assert_eq!(Span::from_micros(1_000_001).as_secs_ceil(), 2);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn arithmetic_stops_at_the_ends_of_time() {
+    fn arithmetic_saturates() {
         let last = Timestamp::from_micros(u64::MAX);
         assert_eq!(last + Span::SECOND, last);
         assert_eq!(Timestamp::EPOCH - Span::SECOND, Timestamp::EPOCH);

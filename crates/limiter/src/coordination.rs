@@ -18,7 +18,7 @@ mod sync_manager;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Key, Limit, Outcome, Slip, Timestamp};
+use tidegate_core::{Algorithm, Key, Limit, Outcome, RefundToken, Timestamp};
 use tidegate_rules::{Accuracy, SyncSettings};
 
 use self::lease::LeaseDebit;
@@ -75,7 +75,8 @@ impl Coordinator {
                 limit.supports_leases()
             }
             Accuracy::Sharded(_) | Accuracy::Split => {
-                !matches!(limit.algorithm(), Algorithm::LeakyBucket { .. }) && !limit.is_held()
+                !matches!(limit.algorithm(), Algorithm::LeakyBucket { .. })
+                    && !limit.is_concurrency()
             }
             Accuracy::Exact => false,
         }
@@ -105,7 +106,7 @@ impl Coordinator {
             }
         };
         match outcome {
-            Ok(outcome) => ChargeResult::Outcome(outcome.without_slip()),
+            Ok(outcome) => ChargeResult::Outcome(outcome.non_refundable()),
             Err(error) => ChargeResult::Failed(error),
         }
     }
@@ -124,7 +125,8 @@ impl Coordinator {
         }
         let leased = self.leases.charge(store, *key, limit, *cost, min_rate).await?;
         charges.extend(leased.debit.map(|debit| LocalCharge::Leased(*key, debit)));
-        charges.extend(leased.outcome.slip().map(|slip| stored(charge, slip)));
+        charges
+            .extend(leased.outcome.refund_token().map(|refund_token| stored(charge, refund_token)));
         Ok(leased.outcome)
     }
 
@@ -143,7 +145,9 @@ impl Coordinator {
         let synced = self.syncs.charge(store, *key, limit, synced, *cost).await?;
         match synced.debit {
             Some(debit) => charges.push(LocalCharge::Unsynced(*key, debit)),
-            None => charges.extend(synced.outcome.slip().map(|slip| stored(charge, slip))),
+            None => charges.extend(
+                synced.outcome.refund_token().map(|refund_token| stored(charge, refund_token)),
+            ),
         }
         Ok(synced.outcome)
     }
@@ -249,7 +253,12 @@ impl Coordinator {
     }
 }
 
-fn stored(charge: &Charge<'_>, slip: Slip) -> LocalCharge {
+fn stored(charge: &Charge<'_>, refund_token: RefundToken) -> LocalCharge {
     let Charge { key, limit, cost, .. } = *charge;
-    LocalCharge::Stored(Refund { key, limit: Arc::clone(limit), cost, slip: Some(slip) })
+    LocalCharge::Stored(Refund {
+        key,
+        limit: Arc::clone(limit),
+        cost,
+        refund_token: Some(refund_token),
+    })
 }

@@ -364,7 +364,7 @@ impl<S: Store> Limiter<S> {
         }
         let charges = self.inner.planner.plan(&check);
         let limits =
-            charges.iter().map(|charge| charge.limit.waiting_at_most(max_wait).map(Arc::new));
+            charges.iter().map(|charge| charge.limit.with_max_wait(max_wait).map(Arc::new));
         let limits: SmallVec<[Option<Arc<Limit>>; 4]> = limits.collect();
         let mut charges: RuleCharges<'_> = charges
             .into_iter()

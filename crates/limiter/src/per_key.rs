@@ -51,7 +51,7 @@ const BATCH: usize = 16;
 
 impl<S: Store> PerKey<S> {
     pub(crate) fn new(store: Arc<S>, clock: Clock, scope: Scope, limit: Arc<Limit>) -> Self {
-        let shared = scope.shared();
+        let shared = scope.overflow_key();
         Self { store, clock, scope, overflow_key: shared, limit }
     }
 
@@ -128,11 +128,11 @@ impl PerKey<MemoryStore> {
     ///
     /// Each outcome can be refunded once; it is the caller's to keep count.
     pub fn refund(&self, key: impl AsRef<[u8]>, cost: u64, outcome: &Outcome) -> bool {
-        let refund = outcome.slip().map(|slip| Refund {
+        let refund = outcome.refund_token().map(|refund_token| Refund {
             key: self.key(key.as_ref()),
             limit: Arc::clone(&self.limit),
             cost,
-            slip: Some(slip),
+            refund_token: Some(refund_token),
         });
         refund.is_some_and(|refund| self.store.refund_one(&refund))
     }
@@ -162,12 +162,12 @@ impl PerKey<MemoryStore> {
             let now = self.clock.now();
             match outcome.verdict {
                 Verdict::Allow { delay: Span::ZERO, .. } => return Ok(outcome),
-                Verdict::Allow { delay, slip } => {
-                    let refunds = slip.map(|slip| Refund {
+                Verdict::Allow { delay, refund_token } => {
+                    let refunds = refund_token.map(|refund_token| Refund {
                         key: self.key(key),
                         limit: Arc::clone(&self.limit),
                         cost,
-                        slip: Some(slip),
+                        refund_token: Some(refund_token),
                     });
                     let guard = RefundGuard::new(&self.store, refunds.into_iter().collect());
                     self.clock.sleep_until(now + delay).await;
@@ -189,15 +189,20 @@ impl PerKey<MemoryStore> {
     #[cfg(feature = "tower")]
     pub(crate) fn admit(&self, key: impl AsRef<[u8]>, max_wait: Span) -> (Outcome, Admission) {
         let key = self.key(key.as_ref());
-        let shortened = self.limit.waiting_at_most(max_wait).map(Arc::new);
+        let shortened = self.limit.with_max_wait(max_wait).map(Arc::new);
         let limit = shortened.as_ref().unwrap_or(&self.limit);
         let charge = Charge { limit, ..self.charge_of(key, 1) };
         let outcome = self.store.charge_one(&charge, self.clock.now());
-        if outcome.delay().is_zero() && !limit.is_held() {
+        if outcome.delay().is_zero() && !limit.is_concurrency() {
             return (outcome, Admission::default());
         }
-        let refund = |slip| Refund { key, limit: Arc::clone(limit), cost: 1, slip: Some(slip) };
-        let receipt: Receipt = outcome.slip().map(refund).into_iter().collect();
+        let refund = |refund_token| Refund {
+            key,
+            limit: Arc::clone(limit),
+            cost: 1,
+            refund_token: Some(refund_token),
+        };
+        let receipt: Receipt = outcome.refund_token().map(refund).into_iter().collect();
         (outcome, Admission::new(&self.store, &self.clock, None, receipt, outcome.delay()))
     }
 

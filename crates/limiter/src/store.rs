@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use thiserror::Error;
-use tidegate_core::{Key, Keyer, LeaseGrant, LeaseRequest, Limit, Outcome, Slip, State, Timestamp};
+use tidegate_core::{
+    Key, Keyer, LeaseGrant, LeaseRequest, Limit, Outcome, RefundToken, State, Timestamp,
+};
 
 use crate::coordination::membership::MembershipView;
 
@@ -54,24 +56,26 @@ pub struct Refund {
     pub cost: u64,
     /// What the charge was answered with; without one, up to `cost` of what was spent last is given
     /// back.
-    pub slip: Option<Slip>,
+    pub refund_token: Option<RefundToken>,
 }
 
 impl Refund {
     /// Takes the charge back from a state under `limit`, as far as it still counts. Whether anything
     /// was given back.
     pub fn take_back(&self, limit: &Limit, state: &mut State, now: Timestamp) -> bool {
-        match &self.slip {
-            Some(slip) => limit.refund(state, now, &self.limit, slip, self.cost),
-            None => limit.give_back(state, now, &self.limit, self.cost),
+        match &self.refund_token {
+            Some(refund_token) => limit.refund(state, now, &self.limit, refund_token, self.cost),
+            None => limit.refund_latest(state, now, &self.limit, self.cost),
         }
     }
 
     /// Renews the slots that were charged to a state under `limit`, or inserts them again. Returns whether
     /// they are held.
     pub fn renew(&self, limit: &Limit, state: &mut State, now: Timestamp) -> bool {
-        let slip = self.slip.as_ref();
-        slip.is_some_and(|slip| limit.renew(state, now, &self.limit, slip, self.cost))
+        let refund_token = self.refund_token.as_ref();
+        refund_token.is_some_and(|refund_token| {
+            limit.renew(state, now, &self.limit, refund_token, self.cost)
+        })
     }
 }
 
@@ -128,10 +132,10 @@ impl Share {
 ///   charge that is `independent` is spent if it fits. One that can't be asked holds nobody back.
 /// - A peek spends nothing. Each of its charges is answered for its cost.
 /// - An outcome tells how its limit stands after the call. One that would have fitted but was held
-///   back by another says allow, without a slip.
+///   back by another says allow, without a refund token.
 /// - A key's time never runs backwards.
 /// - Charges of one call that name the same key add up.
-/// - A key that was charged under another limit starts with what it had ([`Limit::adopt`]). A store that
+/// - A key that was charged under another limit starts with what it had ([`Limit::migrate`]). A store that
 ///   nodes with different rules share keeps a state for each limit in use
 ///   ([`ClientStates`](crate::ClientStates)), so that each limit keeps its own bound.
 /// - Nothing is kept longer than it says anything, and nobody who is being limited is forgotten

@@ -88,9 +88,9 @@ async fn charge_together(
             // Their outcomes are those before the charge.
             for place in together {
                 if let ChargeResult::Outcome(outcome) = &mut results[*place]
-                    && outcome.slip().is_some()
+                    && outcome.refund_token().is_some()
                 {
-                    *outcome = outcome.without_slip();
+                    *outcome = outcome.non_refundable();
                     let whole = outcome.remaining.saturating_add(charges[*place].cost);
                     outcome.remaining = whole.min(outcome.limit);
                 }
@@ -98,9 +98,15 @@ async fn charge_together(
             return;
         }
         charged.refunds.extend(places.iter().filter_map(|place| {
-            let (charge, slip) = (&charges[*place], results[*place].outcome()?.slip()?);
+            let (charge, refund_token) =
+                (&charges[*place], results[*place].outcome()?.refund_token()?);
             let limit = Arc::clone(charge.limit);
-            Some(Refund { key: charge.key, limit, cost: charge.cost, slip: Some(slip) })
+            Some(Refund {
+                key: charge.key,
+                limit,
+                cost: charge.cost,
+                refund_token: Some(refund_token),
+            })
         }));
     }
     charged.refunds.clear();

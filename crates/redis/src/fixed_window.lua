@@ -48,10 +48,10 @@ end
 
 local refund
 if REFUNDS then
-  function refund(terms, slip, ends, spent)
+  function refund(terms, refund_token, ends, spent)
     ends, spent = current(terms[1], ends, spent)
     local taken = math.min(terms[3], spent)
-    if (not slip or ends == slip[2]) and taken > 0 then
+    if (not refund_token or ends == refund_token[2]) and taken > 0 then
       return ends, spent - taken
     end
   end

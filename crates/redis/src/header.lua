@@ -10,7 +10,7 @@
 --   take(terms, …)       the state after the cost was spent; nothing when it does not fit
 --   write(terms, …)      the bytes of a state, and until when they say anything; of the terms it needs
 --                        only the window
---   refund(terms, slip, …)  the state after a charge was taken back, the last one when there is no
---                        slip; nothing when none was
+--   refund(terms, refund token, …)  the state after a charge was taken back, the last one when there is no
+--                        refund token; nothing when none was
 --   leasing              what holds need of it: sums of what tokens take, and spending that is owed
 local unpack_from, pack = struct.unpack, struct.pack

@@ -72,7 +72,7 @@ mod tests {
         let limit = Arc::new(limit.unwrap());
         let slots = |number| -> Arc<[Refund]> {
             let (key, limit) = (Key::from_u128(number), Arc::clone(&limit));
-            Arc::from([Refund { key, limit, cost: 1, slip: None }])
+            Arc::from([Refund { key, limit, cost: 1, refund_token: None }])
         };
         let mut living: Vec<Arc<[Refund]>> = (0..10).map(slots).collect();
         living.iter().for_each(|slots| held.add(slots));

@@ -43,8 +43,8 @@ end
 local refund
 if REFUNDS then
   -- Only the last slot, and only while it has not begun.
-  function refund(terms, slip, micros, parts)
-    if slip and (slip[2] ~= micros or slip[3] ~= parts) or terms[4] + terms[5] == 0 then
+  function refund(terms, refund_token, micros, parts)
+    if refund_token and (refund_token[2] ~= micros or refund_token[3] ~= parts) or terms[4] + terms[5] == 0 then
       return nil
     end
     micros, parts = micros - terms[4], parts - terms[5]

@@ -125,9 +125,9 @@ local function usable(kept)
   return (beyond * 100 - beyond * 100 % 101) / 101
 end
 
-local takeovers = {}
+local migrations = {}
 for place = #KEYS / 2 + 1, #ARGV, 5 do
-  takeovers[tonumber(ARGV[place])] = place
+  migrations[tonumber(ARGV[place])] = place
 end
 
 local function decide(place)
@@ -144,7 +144,7 @@ local function decide(place)
   if not raw or not raw_holds then
     return char(NO_STRING)
   end
-  local changed, holds_changed, takeover = false, false, takeovers[place]
+  local changed, holds_changed, migration = false, false, migrations[place]
   local function foreign()
     return pack('>I1I4', FOREIGN, #raw) .. raw .. pack('>I4', #raw_holds) .. raw_holds
   end
@@ -155,8 +155,8 @@ local function decide(place)
     local own = at and table.remove(others, at) or ''
     if is_own(at, others) then
       return own, others, false
-    elseif takeover then
-      return own == ARGV[takeover + found] and ARGV[takeover + found + 1] or own, others, true
+    elseif migration then
+      return own == ARGV[migration + found] and ARGV[migration + found + 1] or own, others, true
     end
   end
   local own, others, own_holds, other_holds

@@ -185,7 +185,7 @@ impl LeaseCall {
     /// begins with those of the other.
     fn migrate(&self, now: Timestamp, found: [&[u8]; 2]) -> Result<LeaseMigration, Unreadable> {
         let (limit, tag) = (&*self.limit, LimitTag::of(&self.limit));
-        let (own, migrated) = state_codec::take_over(limit, &tag, found[0], now)?;
+        let (own, migrated) = state_codec::migrate_state(limit, &tag, found[0], now)?;
         let state = SectionMigration { found: own.to_vec(), migrated: migrated.to_vec() };
         let sections = state_codec::sections(found[1])?;
         let own = state_codec::find_section(&sections, &tag).map(|place| sections[place].to_vec());

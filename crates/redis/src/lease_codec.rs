@@ -4,7 +4,7 @@
 //! and its end; for a bucket also the time in which these tokens refill, which the script adds up and can't compute. Limits that nodes use at the same time have a section each, as
 //! states have.
 
-use tidegate_core::algorithm::Terms;
+use tidegate_core::algorithm::ChargeTerms;
 use tidegate_core::{Lease, LeaseId, LeaseSet, Limit};
 
 use super::state_codec::{LimitTag, NumberReader, Unreadable, parse_tag, put_numbers};
@@ -61,8 +61,8 @@ pub(crate) fn put_name(bytes: &mut Vec<u8>, id: LeaseId) {
 /// Writes the refill time of some tokens in two numbers. More than the capacity take as long as that.
 pub(crate) fn put_span(bytes: &mut Vec<u8>, limit: &Limit, tokens: u64) {
     match limit.terms(tokens) {
-        Terms::Bucket { cost, .. } => put_numbers(bytes, &[cost.micros, cost.parts]),
-        Terms::Window { cost, .. } => put_numbers(bytes, &[cost, 0]),
+        ChargeTerms::Bucket { cost, .. } => put_numbers(bytes, &[cost.micros, cost.parts]),
+        ChargeTerms::Window { cost, .. } => put_numbers(bytes, &[cost, 0]),
     }
 }
 

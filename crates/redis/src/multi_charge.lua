@@ -13,9 +13,9 @@ local function change(record)
   end
 end
 
-local takeovers = {}
+local migrations = {}
 for at = 3, #ARGV, 4 do
-  takeovers[ARGV[at] .. ARGV[at + 1]] = {found = ARGV[at + 2], adopted = ARGV[at + 3]}
+  migrations[ARGV[at] .. ARGV[at + 1]] = {found = ARGV[at + 2], migrated = ARGV[at + 3]}
 end
 
 -- Reads a key. Nothing when it is no string at all: its request fails, the others go on.
@@ -46,9 +46,9 @@ local function open(record, price)
   local key, meter = KEYS[record.place], price.meter
   local shared = sub(price.tag, 3, 2 + price.shared)
   local place = find_section(record.sections, shared)
-  local takeover = takeovers[record.place .. price.tag]
+  local migration = migrations[record.place .. price.tag]
   local is_first = #record.cells == 0 and (place == 1 or #record.sections == 0)
-  if not is_first and not takeover then
+  if not is_first and not migration then
     return nil
   end
   if not is_first and record.partial and #record.cells == 0 then
@@ -57,8 +57,8 @@ local function open(record, price)
   local section = place and record.sections[place] or ''
   if not is_first then
     -- If the own section changed since, it stays: it counts all that this limit admitted.
-    if section == takeover.found then
-      section = takeover.adopted
+    if section == migration.found then
+      section = migration.migrated
     end
     record.mixed = true
   end
@@ -97,7 +97,7 @@ local function opened(place, price)
     if known.tag == price.tag
       or sub(known.tag, 3, 2 + known.shared) == sub(price.tag, 3, 2 + price.shared) then
       if index > 1 then
-        if not takeovers[place .. price.tag] then
+        if not migrations[place .. price.tag] then
           return nil
         end
         table.insert(cells, 1, table.remove(cells, index))

@@ -356,9 +356,9 @@ fn refund_argument(refund: &Refund, renews: bool) -> Vec<u8> {
     let mut argument = vec![tag.algorithm(), u8::try_from(shared.len()).unwrap_or(0)];
     argument.extend_from_slice(shared);
     state_codec::put_terms(&mut argument, &refund.limit.terms(refund.cost));
-    if let Some(slip) = &refund.slip {
-        state_codec::put_slip(&mut argument, slip);
-        if refund.limit.is_held() {
+    if let Some(refund_token) = &refund.refund_token {
+        state_codec::put_refund_token(&mut argument, refund_token);
+        if refund.limit.is_concurrency() {
             argument.push(u8::from(renews));
             argument.extend_from_slice(tag.bytes());
         }

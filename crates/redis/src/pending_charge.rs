@@ -66,11 +66,11 @@ impl PendingCharge {
     /// Reports the outcomes to the caller. If it no longer waits, the slots in flight are released.
     pub(crate) fn complete(self, outcomes: Outcomes, releaser: Option<&Weak<dyn SlotReleaser>>) {
         let slots = self.items.iter().zip(&outcomes);
-        let slots =
-            slots.filter(|(item, outcome)| item.limit.is_held() || !outcome.delay().is_zero());
+        let slots = slots
+            .filter(|(item, outcome)| item.limit.is_concurrency() || !outcome.delay().is_zero());
         let slots = slots.filter_map(|(item, outcome)| {
             let ChargeItem { key, limit, cost } = item.clone();
-            Some(Refund { key, limit, cost, slip: Some(outcome.slip()?) })
+            Some(Refund { key, limit, cost, refund_token: Some(outcome.refund_token()?) })
         });
         let slots = slots.collect();
         let _ = self.reply.send(ReplyGuard::new(outcomes, slots, releaser));
@@ -91,7 +91,7 @@ impl PendingCharge {
         for (item, found) in self.items.iter().zip(found) {
             let Some(found) = found else { continue };
             let tag = LimitTag::of(&item.limit);
-            let (own, migrated) = match state_codec::take_over(&item.limit, &tag, found, now) {
+            let (own, migrated) = match state_codec::migrate_state(&item.limit, &tag, found, now) {
                 Ok(taken) => taken,
                 Err(reason) => return Err((self, reason)),
             };

@@ -13,15 +13,15 @@
 local opened, changed = {}, {}
 
 -- Renews or releases slots in flight. A value without a state of theirs gets one.
-local function amend(meter, terms, key, sections, place, mixed, slip_at, text)
-  local id, _, _, renews = unpack_from('>I7I7I7I1', text, slip_at)
+local function amend(meter, terms, key, sections, place, mixed, refund_token_at, text)
+  local id, _, _, renews = unpack_from('>I7I7I7I1', text, refund_token_at)
   local state = opened[key]
   if not state then
     local section = place and sections[place]
     if section and not is_bare(section) then
       state = meter.open(terms, key, section, byte(section, 2) + 1, mixed)
     else
-      state = meter.fresh(key, section or sub(text, slip_at + 22))
+      state = meter.fresh(key, section or sub(text, refund_token_at + 22))
     end
     if not state then
       return false
@@ -49,12 +49,12 @@ end
 
 -- Refunds in one section. The section after it and until when it says anything; nothing when nothing
 -- was given back.
-local function refund_section(meter, terms, slip, section)
+local function refund_section(meter, terms, refund_token, section)
   local tag = sub(section, 1, byte(section, 2))
   if meter.open then
     -- Without a key, it is not written.
     local state = meter.open(terms, nil, section, #tag + 1, true)
-    if not state or not meter.refund(terms, slip, state) then
+    if not state or not meter.refund(terms, refund_token, state) then
       return nil
     end
     local kept, kept_until = meter.whole(terms, state)
@@ -62,7 +62,7 @@ local function refund_section(meter, terms, slip, section)
   end
   local a, b, c, d = meter.read(section, #tag + 1)
   if a then
-    a, b, c, d = meter.refund(terms, slip, a, b, c, d)
+    a, b, c, d = meter.refund(terms, refund_token, a, b, c, d)
   end
   if a then
     local kept, kept_until = meter.write(terms, a, b, c, d)
@@ -74,22 +74,22 @@ local function refund(key, text)
   local id, length = byte(text, 1, 2)
   local meter = meter_of(id)
   local terms = {meter.terms(text, 3 + length)}
-  local slip = terms[#terms] <= #text and {unpack_from('>I7I7I7', text, terms[#terms])}
+  local refund_token = terms[#terms] <= #text and {unpack_from('>I7I7I7', text, terms[#terms])}
   local raw = redis.call('GETRANGE', key, 0, 127)
   local mixed = is_mixed(raw)
   local sections = split(mixed and redis.call('GET', key) or raw)
   local place = find_section(sections, sub(text, 3, 2 + length))
   if meter.amend then
-    return slip and amend(meter, terms, key, sections, place, mixed, terms[#terms], text)
+    return refund_token and amend(meter, terms, key, sections, place, mixed, terms[#terms], text)
   end
   if not place then
     return false
   end
   if meter.open and not mixed then
     local state = meter.open(terms, key, raw, byte(raw, 2) + 1)
-    return state and meter.refund(terms, slip, state)
+    return state and meter.refund(terms, refund_token, state)
   end
-  local section, kept_until = refund_section(meter, terms, slip, sections[place])
+  local section, kept_until = refund_section(meter, terms, refund_token, sections[place])
   if not section then
     return false
   end

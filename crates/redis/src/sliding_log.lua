@@ -201,10 +201,10 @@ if REFUNDS then
     return wanted - left
   end
 
-  -- Takes the cost off the entry of the slip, or off the newest, and writes the log, unless it is a
+  -- Takes the cost off the entry of the refund token, or off the newest, and writes the log, unless it is a
   -- section. Whether there was any.
-  function refund(terms, slip, state)
-    local taken = slip and take_at(state, slip[1], terms[3])
+  function refund(terms, refund_token, state)
+    local taken = refund_token and take_at(state, refund_token[1], terms[3])
     taken = taken or take_newest(state, terms[3])
     if taken == 0 then
       return false

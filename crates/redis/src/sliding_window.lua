@@ -82,14 +82,14 @@ end
 
 local refund
 if REFUNDS then
-  function refund(terms, slip, ends, spent, before)
+  function refund(terms, refund_token, ends, spent, before)
     ends, spent, before = rolled(terms[1], ends, spent, before)
-    if not slip or slip[2] == ends then
+    if not refund_token or refund_token[2] == ends then
       local taken = math.min(terms[3], spent)
       if taken > 0 then
         return ends, spent - taken, before
       end
-    elseif slip[2] + terms[1] == ends then
+    elseif refund_token[2] + terms[1] == ends then
       local taken = math.min(terms[3], before)
       if taken > 0 then
         return ends, spent, before - taken

@@ -10,13 +10,13 @@
 //! section is a tag and a state, as it would be alone.
 
 use smallvec::SmallVec;
-use tidegate_core::algorithm::concurrency::{Slot, Slots};
-use tidegate_core::algorithm::fixed_window::Count;
-use tidegate_core::algorithm::sliding_log::Log;
-use tidegate_core::algorithm::sliding_window::Counts;
-use tidegate_core::algorithm::token_bucket::Level;
-use tidegate_core::algorithm::{Due, Terms};
-use tidegate_core::{Algorithm, ClientStates, Limit, Quota, Slip, Span, State, Timestamp};
+use tidegate_core::algorithm::concurrency::{Slot, SlotSet};
+use tidegate_core::algorithm::fixed_window::WindowCount;
+use tidegate_core::algorithm::sliding_log::AdmissionLog;
+use tidegate_core::algorithm::sliding_window::WindowCounts;
+use tidegate_core::algorithm::token_bucket::BucketLevel;
+use tidegate_core::algorithm::{ChargeTerms, PreciseTime};
+use tidegate_core::{Algorithm, ClientStates, Limit, Quota, RefundToken, Span, State, Timestamp};
 
 /// The version of the format.
 const VERSION: u8 = 1;
@@ -129,7 +129,7 @@ pub(crate) fn find_section(sections: &[&[u8]], tag: &LimitTag) -> Option<usize> 
 
 /// The section of a limit in a value that another limit used last, and the section to replace it;
 /// either is empty if there is none.
-pub(crate) fn take_over<'r>(
+pub(crate) fn migrate_state<'r>(
     limit: &Limit,
     tag: &LimitTag,
     raw: &'r [u8],
@@ -141,8 +141,8 @@ pub(crate) fn take_over<'r>(
     states.drop_expired(now);
     let own = states.find(limit).and_then(|_| find_section(&sections, tag));
     let found = own.map_or(&[][..], |place| sections[place]);
-    let adopted = write(tag, states.enter(limit, now)).unwrap_or_default();
-    Ok((found, adopted))
+    let migrated = write(tag, states.enter(limit, now)).unwrap_or_default();
+    Ok((found, migrated))
 }
 
 /// The sections of a key's value, each read by `parse`, the limit that was used last first.
@@ -207,17 +207,21 @@ pub(crate) fn read(limit: &Limit, payload: &[u8]) -> Option<State> {
     }
     let mut at = NumberReader(payload);
     let state = match (limit, payload.len()) {
-        (Limit::TokenBucket(_), 7) => Level { due: at.instant()?, returned: Due::default() }.into(),
-        (Limit::TokenBucket(_), 14) => Level { due: at.due()?, returned: Due::default() }.into(),
-        (Limit::TokenBucket(_), 28) => Level { due: at.due()?, returned: at.due()? }.into(),
+        (Limit::TokenBucket(_), 7) => {
+            BucketLevel { due: at.instant()?, returned: PreciseTime::default() }.into()
+        }
+        (Limit::TokenBucket(_), 14) => {
+            BucketLevel { due: at.due()?, returned: PreciseTime::default() }.into()
+        }
+        (Limit::TokenBucket(_), 28) => BucketLevel { due: at.due()?, returned: at.due()? }.into(),
         (Limit::LeakyBucket(_), 7) => at.instant()?.into(),
         (Limit::LeakyBucket(_), 14) => at.due()?.into(),
-        (Limit::FixedWindow(_), 11) => Count { end: at.time()?, spent: at.number(4)? }.into(),
-        (Limit::FixedWindow(_), 14) => Count { end: at.time()?, spent: at.number(7)? }.into(),
+        (Limit::FixedWindow(_), 11) => WindowCount { end: at.time()?, spent: at.number(4)? }.into(),
+        (Limit::FixedWindow(_), 14) => WindowCount { end: at.time()?, spent: at.number(7)? }.into(),
         (Limit::SlidingWindow(_), 15 | 21) => {
             let size = (payload.len() - 7) / 2;
             let end = at.time()?;
-            Counts { end, current: at.number(size)?, previous: at.number(size)? }.into()
+            WindowCounts { end, current: at.number(size)?, previous: at.number(size)? }.into()
         }
         _ => return None,
     };
@@ -238,7 +242,7 @@ pub(crate) fn read_log_summary(payload: &[u8], now: Timestamp) -> Option<State> 
             _ => entries.push((instant, cost)),
         }
     }
-    at.0.is_empty().then(|| Log::new(entries).into())
+    at.0.is_empty().then(|| AdmissionLog::new(entries).into())
 }
 
 /// Reads the charge script's summary of slots, as the fewest slots that decide its cost alike.
@@ -248,7 +252,7 @@ pub(crate) fn read_slots_summary(payload: &[u8]) -> Option<State> {
     let (freed_at, latest) = (at.time()?, at.time()?);
     let slot = |count, until| Slot { id: Timestamp::EPOCH, until, count };
     let held = [slot(freed, freed_at), slot(used.checked_sub(freed)?, latest)];
-    at.0.is_empty().then(|| Slots::new(held, last, Timestamp::EPOCH).into())
+    at.0.is_empty().then(|| SlotSet::new(held, last, Timestamp::EPOCH).into())
 }
 
 const SLOT: usize = 16;
@@ -264,7 +268,7 @@ fn parse_slots(payload: &[u8]) -> Option<State> {
         return None;
     }
     let taken: Option<Vec<Slot>> = at.0.chunks_exact(SLOT).map(slot).collect();
-    Some(Slots::new(taken?, last, complete_from).into())
+    Some(SlotSet::new(taken?, last, complete_from).into())
 }
 
 const LOG_ENTRY: usize = 9;
@@ -280,15 +284,15 @@ fn parse_log(payload: &[u8]) -> Option<State> {
         Some((at.time()?, at.number(2)?))
     };
     let entries: Option<Vec<_>> = live.chunks_exact(LOG_ENTRY).map(entry).collect();
-    Some(Log::new(entries?).into())
+    Some(AdmissionLog::new(entries?).into())
 }
 
 /// The bytes of a state under a limit; `None` when there is nothing to keep.
 pub(crate) fn write(tag: &LimitTag, state: &State) -> Option<StateBytes> {
     let mut bytes = tag.bytes.clone();
     match state {
-        State::Tokens(Level { due, returned }) => {
-            if *returned != Due::default() {
+        State::Tokens(BucketLevel { due, returned }) => {
+            if *returned != PreciseTime::default() {
                 put_numbers(&mut bytes, &[due.micros, due.parts, returned.micros, returned.parts]);
             } else if due.parts > 0 {
                 put_numbers(&mut bytes, &[due.micros, due.parts]);
@@ -298,10 +302,10 @@ pub(crate) fn write(tag: &LimitTag, state: &State) -> Option<StateBytes> {
         }
         State::Queue(due) if due.parts > 0 => put_numbers(&mut bytes, &[due.micros, due.parts]),
         State::Queue(due) => put_numbers(&mut bytes, &[due.micros]),
-        State::Fixed(Count { end, spent }) => {
+        State::Fixed(WindowCount { end, spent }) => {
             put_numbers(&mut bytes, &[end.as_micros(), *spent]);
         }
-        State::Sliding(Counts { end, current, previous }) => {
+        State::Sliding(WindowCounts { end, current, previous }) => {
             put_numbers(&mut bytes, &[end.as_micros(), *current, *previous]);
         }
         State::Log(log) => {
@@ -318,7 +322,7 @@ pub(crate) fn write(tag: &LimitTag, state: &State) -> Option<StateBytes> {
             }
         }
         State::Slots(slots) => {
-            if *slots == Slots::default() {
+            if *slots == SlotSet::default() {
                 return None;
             }
             let numbers = [slots.last(), slots.complete_from()];
@@ -333,18 +337,21 @@ pub(crate) fn write(tag: &LimitTag, state: &State) -> Option<StateBytes> {
 }
 
 /// The numbers of a limit and a cost as the scripts read them.
-pub(crate) fn put_terms(bytes: &mut Vec<u8>, terms: &Terms) {
+pub(crate) fn put_terms(bytes: &mut Vec<u8>, terms: &ChargeTerms) {
     match *terms {
-        Terms::Bucket { parts, depth, cost } => {
+        ChargeTerms::Bucket { parts, depth, cost } => {
             put_numbers(bytes, &[parts, depth.micros, depth.parts, cost.micros, cost.parts]);
         }
-        Terms::Window { window, amount, cost } => put_numbers(bytes, &[window, amount, cost]),
+        ChargeTerms::Window { window, amount, cost } => put_numbers(bytes, &[window, amount, cost]),
     }
 }
 
-/// A slip as the refund script reads it.
-pub(crate) fn put_slip(bytes: &mut Vec<u8>, slip: &Slip) {
-    put_numbers(bytes, &[slip.at.as_micros(), slip.until.as_micros(), slip.parts]);
+/// A refund token as the refund script reads it.
+pub(crate) fn put_refund_token(bytes: &mut Vec<u8>, refund_token: &RefundToken) {
+    put_numbers(
+        bytes,
+        &[refund_token.at.as_micros(), refund_token.until.as_micros(), refund_token.parts],
+    );
 }
 
 /// Each number in seven bytes: all of them are below 2^53.
@@ -377,12 +384,12 @@ impl<'b> NumberReader<'b> {
         Some(text)
     }
 
-    fn instant(&mut self) -> Option<Due> {
-        Some(Due { micros: self.number(7)?, parts: 0 })
+    fn instant(&mut self) -> Option<PreciseTime> {
+        Some(PreciseTime { micros: self.number(7)?, parts: 0 })
     }
 
-    fn due(&mut self) -> Option<Due> {
-        Some(Due { micros: self.number(7)?, parts: self.number(7)? })
+    fn due(&mut self) -> Option<PreciseTime> {
+        Some(PreciseTime { micros: self.number(7)?, parts: self.number(7)? })
     }
 }
 

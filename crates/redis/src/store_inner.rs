@@ -48,7 +48,8 @@ impl StoreInner {
 
     /// Renews slots in flight. Returns how many are held.
     pub(crate) async fn renew(&self, slots: &[Refund]) -> Result<usize, StoreError> {
-        let is_held = |slots: &&Refund| slots.limit.is_held() && slots.slip.is_some();
+        let is_held =
+            |slots: &&Refund| slots.limit.is_concurrency() && slots.refund_token.is_some();
         let held_slots = slots.iter().filter(is_held);
         let (mut held, mut failed) = (0, None);
         for (group, renewals) in self.groups(held_slots.cloned()) {

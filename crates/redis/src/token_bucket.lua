@@ -25,7 +25,7 @@ local function fresh()
   return 0, 0, 0, 0
 end
 
--- What refunds gave back, or nothing once every slip has healed.
+-- What refunds gave back, or nothing once every refund token has healed.
 local function still_given(terms, micros, parts, given, given_parts)
   micros, parts = micros + given, parts + given_parts
   if parts >= terms[1] then
@@ -87,14 +87,14 @@ if REFUNDS then
     return micros - less, parts - less_parts
   end
 
-  function refund(terms, slip, due, due_parts, given, given_parts)
+  function refund(terms, refund_token, due, due_parts, given, given_parts)
     local whole = terms[1]
     given, given_parts = still_given(terms, due, due_parts, given, given_parts)
-    -- Slips count from a line that refunds don't move.
+    -- Refund tokens count from a line that refunds don't move.
     local line, line_parts = plus(due, due_parts, given, given_parts, whole)
     local micros, parts = line, line_parts
-    if slip then
-      micros, parts = slip[2], slip[3]
+    if refund_token then
+      micros, parts = refund_token[2], refund_token[3]
     end
     local is_last = micros == line and parts == line_parts
     micros, parts = minus(micros, parts, given, given_parts, whole)

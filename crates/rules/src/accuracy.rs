@@ -114,7 +114,7 @@ impl Accuracy {
         let algorithm = limit.algorithm();
         let lends = limit.supports_leases();
         let queues = matches!(algorithm, Algorithm::LeakyBucket { .. });
-        let holds = limit.is_held();
+        let holds = limit.is_concurrency();
         let windows = "token_bucket, fixed_window or sliding_window";
         let (key, wanted) = match self {
             Self::Exact => return Ok(()),

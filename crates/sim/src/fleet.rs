@@ -241,7 +241,7 @@ fn longest_memory(rules: &RuleSet, now: Timestamp) -> Span {
     let whole = |limit: &Limit| {
         let mut state = limit.fresh();
         limit.charge(&mut state, now, limit.capacity());
-        limit.whole_at(&mut state).since(now)
+        limit.expires_at(&mut state).since(now)
     };
     rules.rules().iter().map(|rule| whole(rule.limit())).max().unwrap_or(Span::ZERO)
 }

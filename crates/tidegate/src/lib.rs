@@ -17,10 +17,10 @@
 //! front of an HTTP or gRPC service.
 
 pub use tidegate_core::{
-    Algorithm, Block, Bound, ClientStates, Decision, DecisionStatus, HeaderStyle, Ietf, Key, Keyer,
-    Lease, LeaseGrant, LeaseId, LeaseRequest, LeaseSet, Limit, Outcome, Problem, Quota, QuotaError,
-    Request, RequestError, Reset, RuleIndex, RuleOutcome, Slip, Span, State, StateSnapshot,
-    Timestamp, UndecidedRule, UnreportedUsage, UsageReport, Verdict, lease,
+    Algorithm, Block, Bound, ClientStates, Decision, DecisionStatus, HeaderStyle, IetfDraft, Key,
+    Keyer, Lease, LeaseGrant, LeaseId, LeaseRequest, LeaseSet, Limit, Outcome, Problem, Quota,
+    QuotaError, RefundToken, Request, RequestError, ResetFormat, RuleIndex, RuleOutcome, Span,
+    State, StateSnapshot, Timestamp, UndecidedRule, UnreportedUsage, UsageReport, Verdict, lease,
 };
 #[cfg(feature = "tower")]
 pub use tidegate_limiter::tower;

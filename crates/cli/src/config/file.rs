@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_saphyr::{Error, Location, Spanned};
-use tidegate_core::{HeaderStyle, Ietf, Reset, Span};
+use tidegate_core::{HeaderStyle, IetfDraft, ResetFormat, Span};
 use tidegate_net::token::BearerToken;
 use tidegate_rules::{RuleSet, SourceRange};
 use tidegate_service::config_error::{ConfigError, mark, read_file, unreadable};
@@ -109,11 +109,12 @@ struct RawDrain {
 }
 
 /// How `headers.reset` tells a time.
-pub(crate) const RESETS: [(&str, Reset); 2] = [("delta", Reset::Delta), ("epoch", Reset::Epoch)];
+pub(crate) const RESETS: [(&str, ResetFormat); 2] =
+    [("delta", ResetFormat::Delta), ("epoch", ResetFormat::Epoch)];
 
 /// The drafts of the IETF that `headers.ietf` knows.
-pub(crate) const DRAFTS: [(&str, Ietf); 3] =
-    [("11", Ietf::Current), ("6", Ietf::Six), ("off", Ietf::Off)];
+pub(crate) const DRAFTS: [(&str, IetfDraft); 3] =
+    [("11", IetfDraft::Current), ("6", IetfDraft::Six), ("off", IetfDraft::Off)];
 
 /// Which responses `headers.rls` has Envoy add headers to.
 pub(crate) const RLS_HEADERS: [(&str, RlsHeaders); 3] =

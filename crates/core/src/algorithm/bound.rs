@@ -1,17 +1,17 @@
-//! What a limit lets through.
+//! The upper bound of a limit's admissions.
 
 use std::fmt;
 
 use crate::time::Span;
 
-/// What a limit lets through at the most, as `validate` and `explain` print it.
+/// The most that a limit admits, as `validate` and `explain` print it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// The most that is admitted in any span as long as the window, wherever it starts.
     pub most: u64,
-    /// The window; none of a limit in flight, which counts at each instant.
+    /// The window; zero for a limit in flight, which counts at each instant.
     pub window: Span,
-    /// The most in one window that starts at a multiple of its length, where that is less.
+    /// The most in one window that starts at a multiple of its length, if that is less.
     pub aligned: Option<u64>,
 }
 

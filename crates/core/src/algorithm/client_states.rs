@@ -1,10 +1,10 @@
 //! The states of one client under several limits, for a store that nodes with different rules share.
 //!
-//! While rules change, some nodes still enforce the old limit. If each of them converted the state to
-//! its own limit, every conversion could lose what the other limit does not count. So each limit keeps
-//! its own state beside the others. A node whose limit was not the last one used carries over what
-//! counts under that one, and its own state never becomes less used by that. Admitted by each limit is
-//! therefore at most its own bound, and by both the sum.
+//! While rules change, some nodes still enforce the old limit. If each of them converted the state to its own limit,
+//! every conversion could lose usage that the other limit does not count. Therefore each limit keeps its own state
+//! beside the others. If another limit was used last, a node migrates the usage of that limit, and its own state never
+//! becomes less used by that. Each limit therefore admits at most its own bound, and both together admit at most the
+//! sum.
 
 use super::{Limit, State};
 use crate::time::Timestamp;
@@ -26,7 +26,7 @@ impl ClientStates {
 
     /// Returns the state under `limit`, which is from now on the limit that was used last.
     ///
-    /// If another limit was used last, its state is [adopted](Limit::adopt). If there is an own
+    /// If another limit was used last, its state is [migrated](Limit::migrate). If there is an own
     /// state already, the result is at least as used as both.
     pub fn enter(&mut self, limit: &Limit, now: Timestamp) -> &mut State {
         self.drop_others(now);
@@ -34,7 +34,7 @@ impl ClientStates {
         let own = own_place.map(|place| self.states.remove(place).1);
         let state = match (own, self.states.first()) {
             (Some(own), _) if own_place == Some(0) => own,
-            (own, Some((old, state))) => limit.adopt_beside(own.as_ref(), old, state, now),
+            (own, Some((old, state))) => limit.migrate_and_merge(own.as_ref(), old, state, now),
             (own, None) => own.unwrap_or_else(|| limit.fresh()),
         };
         &mut self.states.insert_mut(0, (limit.clone(), state)).1
@@ -55,13 +55,13 @@ impl ClientStates {
     /// Drops the states that equal a fresh one from `now` on, and the oldest of more than
     /// [`MAX_LIMITS`](Self::MAX_LIMITS). A store does so whenever it writes.
     ///
-    /// While others are left, the first stays in any case: its limit was used last, and must not adopt
+    /// While others are left, the first stays in any case: its limit was used last, and must not migrate
     /// the others again.
     pub fn drop_expired(&mut self, now: Timestamp) {
         self.drop_others(now);
         self.states.truncate(Self::MAX_LIMITS);
         if let Some((limit, state)) = self.states.first_mut()
-            && limit.whole_at(state) <= now
+            && limit.expires_at(state) <= now
         {
             *state = limit.fresh();
             if self.states.len() == 1 {
@@ -73,7 +73,7 @@ impl ClientStates {
     fn drop_others(&mut self, now: Timestamp) {
         let mut is_first = true;
         self.states.retain_mut(|(limit, state)| {
-            std::mem::take(&mut is_first) || limit.whole_at(state) > now
+            std::mem::take(&mut is_first) || limit.expires_at(state) > now
         });
     }
 }

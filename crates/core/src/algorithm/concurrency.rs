@@ -7,11 +7,11 @@
 //! amount, so the amount is bounded.
 
 use crate::algorithm::{Bound, Meter, State};
-use crate::outcome::Slip;
+use crate::outcome::RefundToken;
 use crate::quota::{Quota, QuotaError};
 use crate::time::{Span, Timestamp};
 
-/// The numbers of a limit in flight, checked.
+/// The validated parameters of a limit in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Concurrency {
     quota: Quota,
@@ -21,17 +21,17 @@ pub struct Concurrency {
 /// Slots that were taken together, or the tombstone of slots that were released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Named by a release: the instant of taking them, or the next one that no other slot of the client
-    /// has or had.
+    /// The id that a release names: the instant of the charge, or the next one that no other slot of the client has or
+    /// had.
     pub id: Timestamp,
-    /// When they expire; of a tombstone when they were released.
+    /// The time at which they expire; for a tombstone the time of the release.
     pub until: Timestamp,
     /// Number of slots; 0 for a tombstone.
     pub count: u64,
 }
 
 impl Slot {
-    /// Whether it counts at `now`.
+    /// Returns whether it counts at `now`.
     fn is_held(&self, now: Timestamp) -> bool {
         self.until > now && self.count > 0
     }
@@ -46,14 +46,14 @@ impl Slot {
 /// An absent id was released if the state is complete from that id on. Else it may have expired long
 /// ago, or the store lost it, and a renewal inserts it again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Slots {
+pub struct SlotSet {
     taken: Vec<Slot>,
     last: Timestamp,
     complete_from: Timestamp,
 }
 
-impl Slots {
-    /// A state as it was read from a store; slots are ordered by id.
+impl SlotSet {
+    /// Returns a state that was read from a store; slots are ordered by id.
     #[must_use]
     pub fn new(
         taken: impl IntoIterator<Item = Slot>,
@@ -63,26 +63,26 @@ impl Slots {
         Self { taken: taken.into_iter().collect(), last, complete_from }
     }
 
-    /// All slots and tombstones, oldest id first.
+    /// Returns all slots and tombstones, oldest id first.
     #[must_use]
     pub fn taken(&self) -> &[Slot] {
         &self.taken
     }
 
-    /// The number of slots in use at `now`.
+    /// Returns the number of slots in use at `now`.
     #[must_use]
     pub fn used(&self, now: Timestamp) -> u64 {
         self.held(now).map(|slot| slot.count).sum()
     }
 
-    /// The latest id, or the instant of the latest release. Every later id is after it, so that a second
-    /// release of an id never releases the slot of another request.
+    /// Returns the latest id, or the instant of the latest release. Every new id is after it, so that a second release
+    /// of an id never releases the slot of another request.
     #[must_use]
     pub fn last(&self) -> Timestamp {
         self.last
     }
 
-    /// The id from which on every slot is known: one that is absent was released. An earlier one may have
+    /// Returns the id from which on every slot is known: one that is absent was released. An earlier one may have
     /// expired or been lost.
     #[must_use]
     pub fn complete_from(&self) -> Timestamp {
@@ -97,19 +97,19 @@ impl Slots {
         self.taken.binary_search_by_key(&id, |slot| slot.id)
     }
 
-    /// Whether an absent slot is known to be released.
+    /// Returns whether an absent slot is known to be released.
     fn was_released(&self, id: Timestamp) -> bool {
         self.complete_from <= id && id <= self.last
     }
 
-    /// Whether a release has to leave a tombstone: the state may lose track of this id before a renewal
-    /// that is still under way arrives.
+    /// Returns whether a release has to leave a tombstone: the state may drop this id before a renewal in flight
+    /// arrives.
     fn needs_tombstone(&self, id: Timestamp, now: Timestamp) -> bool {
         let newer = self.taken.iter().rev().take_while(|slot| slot.id >= id);
         id < self.complete_from || newer.into_iter().any(|slot| slot.has_expired(now))
     }
 
-    /// Marks the beginning of a fresh state, which knows nothing of earlier ids.
+    /// Marks the start of a fresh state, which has no record of earlier ids.
     fn begin(&mut self, now: Timestamp) {
         if self.complete_from == Timestamp::EPOCH {
             self.complete_from = now;
@@ -125,28 +125,28 @@ impl Slots {
     }
 }
 
-impl From<Slots> for State {
-    fn from(slots: Slots) -> Self {
+impl From<SlotSet> for State {
+    fn from(slots: SlotSet) -> Self {
         Self::Slots(slots)
     }
 }
 
 impl Concurrency {
-    /// The largest amount: each slot is remembered on its own.
+    /// The largest amount: each slot is stored on its own.
     pub const MAX_AMOUNT: u64 = 10_000;
-    /// How long a slot is held unless told otherwise.
+    /// Default time after which a slot expires unless it is renewed.
     pub const HOLD: Span = Span::MINUTE;
     /// The shortest and the longest hold.
     pub const HOLDS: (Span, Span) = Quota::SLOT_TTL_RANGE;
-    /// How long a release is remembered at least, so that a renewal which arrives late does not insert the
-    /// slot again. No store waits longer for the answer to a renewal.
+    /// Least time for which a release is recorded, so that a late renewal does not insert the slot again. No store
+    /// waits longer for the reply to a renewal.
     pub const RELEASE_MEMORY: Span = Span::MINUTE;
     /// The most expired slots and tombstones of one client. With more, all of them are dropped.
     pub const MAX_EXPIRED: usize = 1_024;
     /// The most slots of one client to which a renewal may add one that is unknown.
     pub const MAX_SLOTS: usize = 20_000;
 
-    /// The quota's amount in flight, each of which is lost after `hold`.
+    /// Returns a limit of the quota's amount in flight, with slots that expire after `hold`.
     ///
     /// # Errors
     /// A quota that is not [in flight](Quota::in_flight), an amount above
@@ -168,7 +168,7 @@ impl Concurrency {
         Ok(Self { quota, hold })
     }
 
-    /// After how long a holder that does not renew loses its slot.
+    /// Returns the time after which a slot expires unless it is renewed.
     #[must_use]
     pub fn hold(&self) -> Span {
         self.hold
@@ -177,14 +177,14 @@ impl Concurrency {
     /// Renews slots for the hold of the limit `charged` that they were taken under. Returns whether they are held.
     pub(crate) fn renew(
         &self,
-        slots: &mut Slots,
+        slots: &mut SlotSet,
         now: Timestamp,
         charged: &Self,
-        slip: &Slip,
+        refund_token: &RefundToken,
         cost: u64,
     ) -> bool {
         self.advance(slots, now);
-        let (id, until) = (slip.at, now + charged.hold);
+        let (id, until) = (refund_token.at, now + charged.hold);
         let count = cost.min(charged.capacity());
         match slots.find(id) {
             Ok(place) => match slots.taken.get_mut(place).filter(|slot| slot.count > 0) {
@@ -200,9 +200,9 @@ impl Concurrency {
 }
 
 impl Meter for Concurrency {
-    type State = Slots;
+    type State = SlotSet;
 
-    fn own(state: &mut State) -> Option<&mut Slots> {
+    fn own_state(state: &mut State) -> Option<&mut SlotSet> {
         if let State::Slots(slots) = state { Some(slots) } else { None }
     }
 
@@ -218,7 +218,7 @@ impl Meter for Concurrency {
         Bound { most: self.quota.amount(), window: Span::ZERO, aligned: None }
     }
 
-    fn advance(&self, slots: &mut Slots, now: Timestamp) -> Timestamp {
+    fn advance(&self, slots: &mut SlotSet, now: Timestamp) -> Timestamp {
         let over = slots.taken.iter().filter(|slot| slot.until <= now).count();
         if over > 0 {
             let keep = if over > Self::MAX_EXPIRED { Span::ZERO } else { Self::RELEASE_MEMORY };
@@ -235,24 +235,24 @@ impl Meter for Concurrency {
         now
     }
 
-    fn admits(&self, slots: &Slots, now: Timestamp, cost: u64) -> bool {
+    fn admits(&self, slots: &SlotSet, now: Timestamp, cost: u64) -> bool {
         cost <= self.remaining(slots, now)
     }
 
-    fn spend(&self, slots: &mut Slots, now: Timestamp, cost: u64) -> Slip {
+    fn spend(&self, slots: &mut SlotSet, now: Timestamp, cost: u64) -> RefundToken {
         let id = now.max(slots.last + Span::MICROSECOND);
         slots.begin(now);
         slots.taken.push(Slot { id, until: now + self.hold, count: cost });
         slots.last = id;
-        self.newest(slots, now)
+        self.latest_refund_token(slots, now)
     }
 
-    fn remaining(&self, slots: &Slots, now: Timestamp) -> u64 {
+    fn remaining(&self, slots: &SlotSet, now: Timestamp) -> u64 {
         self.quota.amount().saturating_sub(slots.used(now))
     }
 
-    /// The earliest end of a hold that frees enough, though most slots are released before that.
-    fn admits_at(&self, slots: &Slots, now: Timestamp, cost: u64) -> Timestamp {
+    /// Returns the earliest expiry that frees enough slots. Most slots are released before that.
+    fn admits_at(&self, slots: &SlotSet, now: Timestamp, cost: u64) -> Timestamp {
         let mut ends: Vec<(Timestamp, u64)> =
             slots.held(now).map(|slot| (slot.until, slot.count)).collect();
         ends.sort_unstable();
@@ -267,13 +267,13 @@ impl Meter for Concurrency {
         instant
     }
 
-    fn full_at(&self, slots: &Slots) -> Timestamp {
+    fn full_at(&self, slots: &SlotSet) -> Timestamp {
         let held = slots.taken.iter().filter(|slot| slot.count > 0);
         held.map(|slot| slot.until).max().unwrap_or(Timestamp::EPOCH)
     }
 
-    /// Not before the release memory of its last slot has passed.
-    fn whole_at(&self, slots: &Slots) -> Timestamp {
+    /// Returns the end of [`RELEASE_MEMORY`](Self::RELEASE_MEMORY) after the last slot.
+    fn expires_at(&self, slots: &SlotSet) -> Timestamp {
         if slots.last == Timestamp::EPOCH {
             return Timestamp::EPOCH;
         }
@@ -281,9 +281,15 @@ impl Meter for Concurrency {
         ends.fold(slots.last, Timestamp::max) + Self::RELEASE_MEMORY
     }
 
-    /// Releases the slots that the slip names, if they are held.
-    fn refund(&self, slots: &mut Slots, now: Timestamp, slip: &Slip, cost: u64) -> bool {
-        let id = slip.at;
+    /// Releases the slots of the refund token, if they are held.
+    fn refund(
+        &self,
+        slots: &mut SlotSet,
+        now: Timestamp,
+        refund_token: &RefundToken,
+        cost: u64,
+    ) -> bool {
+        let id = refund_token.at;
         let tombstone = Slot { id, until: now, count: 0 };
         let place = match slots.find(id) {
             Ok(place) => place,
@@ -311,19 +317,19 @@ impl Meter for Concurrency {
         was_held
     }
 
-    fn newest(&self, slots: &Slots, now: Timestamp) -> Slip {
+    fn latest_refund_token(&self, slots: &SlotSet, now: Timestamp) -> RefundToken {
         let newest = slots.taken.last();
         let (at, until) = newest.map_or((now, now), |slot| (slot.id, slot.until));
-        Slip { at, until, parts: 0 }
+        RefundToken { at, until, parts: 0 }
     }
 
-    /// Nothing: who can't name a slot does not hold it, and who does is still at work.
-    fn give_back(&self, _: &mut Slots, _: Timestamp, _: u64) -> bool {
+    /// Refunds nothing: slots are released by id only, since each belongs to a request in flight.
+    fn refund_latest(&self, _: &mut SlotSet, _: Timestamp, _: u64) -> bool {
         false
     }
 
-    /// Whoever is in flight stays so, under the hold it came with.
-    fn adopt(&self, old: &Self, slots: &Slots, now: Timestamp) -> Slots {
+    /// Keeps all slots with the expiry that they have.
+    fn migrate(&self, old: &Self, slots: &SlotSet, now: Timestamp) -> SlotSet {
         let mut slots = slots.clone();
         old.advance(&mut slots, now);
         slots

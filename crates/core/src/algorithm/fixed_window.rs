@@ -1,36 +1,36 @@
 //! Fixed window: one counter per window, windows aligned to the Unix epoch.
 //!
-//! Bound: the amount in each window, and so up to twice that around a boundary.
+//! Bound: the amount in each window, therefore up to twice the amount around a boundary.
 
 use crate::algorithm::leasable::LeasableAlgorithm;
 use crate::algorithm::{Bound, Meter, State};
-use crate::outcome::Slip;
+use crate::outcome::RefundToken;
 use crate::quota::{Quota, QuotaError};
 use crate::time::Timestamp;
 
-/// A fixed window's numbers, checked.
+/// The validated parameters of a fixed window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
     quota: Quota,
 }
 
-/// What was spent in the window that ends at `end`.
+/// The amount spent in the window that ends at `end`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
+pub struct WindowCount {
     /// The first instant after the window.
     pub end: Timestamp,
-    /// What was spent in it.
+    /// The amount spent in it.
     pub spent: u64,
 }
 
-impl From<Count> for State {
-    fn from(count: Count) -> Self {
+impl From<WindowCount> for State {
+    fn from(count: WindowCount) -> Self {
         Self::Fixed(count)
     }
 }
 
 impl FixedWindow {
-    /// The quota's amount in each of its windows.
+    /// Returns a limit of the quota's amount in each of its windows.
     ///
     /// # Errors
     /// A number that can't be counted exactly, or a burst, which a window does not have.
@@ -51,7 +51,7 @@ pub(crate) fn without_burst(quota: Quota, algorithm: &'static str) -> Result<Quo
     }
 }
 
-/// The end of the aligned window that `now` is in.
+/// Returns the end of the aligned window that `now` is in.
 pub(crate) fn window_end(quota: &Quota, now: Timestamp) -> Timestamp {
     let window = quota.window().as_micros().max(1);
     let start = now.as_micros() - now.as_micros() % window;
@@ -59,9 +59,9 @@ pub(crate) fn window_end(quota: &Quota, now: Timestamp) -> Timestamp {
 }
 
 impl Meter for FixedWindow {
-    type State = Count;
+    type State = WindowCount;
 
-    fn own(state: &mut State) -> Option<&mut Count> {
+    fn own_state(state: &mut State) -> Option<&mut WindowCount> {
         if let State::Fixed(count) = state { Some(count) } else { None }
     }
 
@@ -78,38 +78,44 @@ impl Meter for FixedWindow {
         Bound { most: 2 * amount, window: self.quota.window(), aligned: Some(amount) }
     }
 
-    fn advance(&self, count: &mut Count, now: Timestamp) -> Timestamp {
+    fn advance(&self, count: &mut WindowCount, now: Timestamp) -> Timestamp {
         let end = window_end(&self.quota, now);
         if count.end < end {
-            *count = Count { end, spent: 0 };
+            *count = WindowCount { end, spent: 0 };
         }
         // A window that is ahead of `now` was opened by a later reading of the clock.
         now.max(count.end - self.quota.window())
     }
 
-    fn admits(&self, count: &Count, _: Timestamp, cost: u64) -> bool {
+    fn admits(&self, count: &WindowCount, _: Timestamp, cost: u64) -> bool {
         cost <= self.quota.amount().saturating_sub(count.spent)
     }
 
-    fn spend(&self, count: &mut Count, now: Timestamp, cost: u64) -> Slip {
+    fn spend(&self, count: &mut WindowCount, now: Timestamp, cost: u64) -> RefundToken {
         count.spent += cost;
-        self.newest(count, now)
+        self.latest_refund_token(count, now)
     }
 
-    fn remaining(&self, count: &Count, _: Timestamp) -> u64 {
+    fn remaining(&self, count: &WindowCount, _: Timestamp) -> u64 {
         self.quota.amount().saturating_sub(count.spent)
     }
 
-    fn admits_at(&self, count: &Count, now: Timestamp, cost: u64) -> Timestamp {
+    fn admits_at(&self, count: &WindowCount, now: Timestamp, cost: u64) -> Timestamp {
         if self.admits(count, now, cost) { now } else { count.end }
     }
 
-    fn whole_at(&self, count: &Count) -> Timestamp {
+    fn expires_at(&self, count: &WindowCount) -> Timestamp {
         if count.spent == 0 { Timestamp::EPOCH } else { count.end }
     }
 
-    fn refund(&self, count: &mut Count, _: Timestamp, slip: &Slip, cost: u64) -> bool {
-        if count.end != slip.until {
+    fn refund(
+        &self,
+        count: &mut WindowCount,
+        _: Timestamp,
+        refund_token: &RefundToken,
+        cost: u64,
+    ) -> bool {
+        if count.end != refund_token.until {
             return false;
         }
         let taken = cost.min(count.spent);
@@ -117,12 +123,12 @@ impl Meter for FixedWindow {
         taken > 0
     }
 
-    fn newest(&self, count: &Count, now: Timestamp) -> Slip {
-        Slip { at: now, until: count.end, parts: 0 }
+    fn latest_refund_token(&self, count: &WindowCount, now: Timestamp) -> RefundToken {
+        RefundToken { at: now, until: count.end, parts: 0 }
     }
 
-    /// What counts now goes on counting, in the window that this limit has now.
-    fn adopt(&self, old: &Self, count: &Count, now: Timestamp) -> Count {
+    /// Keeps the count, in the current window of this limit.
+    fn migrate(&self, old: &Self, count: &WindowCount, now: Timestamp) -> WindowCount {
         let mut count = *count;
         old.advance(&mut count, now);
         if old.quota.window() != self.quota.window() {
@@ -133,16 +139,16 @@ impl Meter for FixedWindow {
 }
 
 impl LeasableAlgorithm for FixedWindow {
-    /// What was spent in a window that is over is forgotten with it.
-    fn owe(&self, count: &mut Count, at: Timestamp, amount: u64) {
+    /// Ignores usage of a window that has ended.
+    fn force_spend(&self, count: &mut WindowCount, at: Timestamp, amount: u64) {
         if window_end(&self.quota, at) >= count.end {
-            count.spent = owed(count.spent, amount, self.quota.amount());
+            count.spent = add_up_to(count.spent, amount, self.quota.amount());
         }
     }
 
-    fn count(&self, count: &mut Count, _: Timestamp, at: Timestamp, amount: u64) {
+    fn count(&self, count: &mut WindowCount, _: Timestamp, at: Timestamp, amount: u64) {
         if self.window_end(at) >= count.end {
-            count.spent = owed(count.spent, amount, self.countable());
+            count.spent = add_up_to(count.spent, amount, self.countable());
         }
     }
 
@@ -150,12 +156,12 @@ impl LeasableAlgorithm for FixedWindow {
         Quota::MAX_AMOUNT
     }
 
-    fn ends(&self, count: &Count) -> Option<Timestamp> {
+    fn max_lease_end(&self, count: &WindowCount) -> Option<Timestamp> {
         Some(count.end)
     }
 }
 
-/// A window's count with `amount` more, whether or not that fits, up to `most`.
-pub(crate) fn owed(spent: u64, amount: u64, most: u64) -> u64 {
+/// Returns a window's count plus `amount`, at most `most`. A count above `most` stays.
+pub(crate) fn add_up_to(spent: u64, amount: u64, most: u64) -> u64 {
     spent.saturating_add(amount).min(most).max(spent)
 }

@@ -1,26 +1,26 @@
-//! A token bucket in one integer, for a store whose memory and time are scarce.
+//! A token bucket in one integer, which saves memory and time in a store.
 //!
-//! The same bucket as [`TokenBucket`], with its one instant counted in parts of a microsecond since a
-//! base of the store's choosing, so that a decision is one multiplication, an addition, a comparison
-//! and a division. It fits 64 bits for every limit whose pace has few enough parts, for as long as
-//! [`FlatBucket::reach`] says; whoever needs more, or has refunds to account for, uses the exact form.
+//! It is the same bucket as [`TokenBucket`]. Its instant is counted in parts of a microsecond since a base that the
+//! store chooses, so a decision is one multiplication, an addition, a comparison and a division. It fits 64 bits if a
+//! microsecond has few enough parts, until [`FlatBucket::reach`] after the base. Beyond that, and for states with
+//! refunds, a store uses the exact form.
 
-use crate::algorithm::pace::Due;
-use crate::algorithm::token_bucket::{Level, TokenBucket};
-use crate::outcome::{Outcome, Slip, Verdict};
+use crate::algorithm::refill_rate::PreciseTime;
+use crate::algorithm::token_bucket::{BucketLevel, TokenBucket};
+use crate::outcome::{Outcome, RefundToken, Verdict};
 use crate::time::{Span, Timestamp};
 
-/// A token bucket's numbers, for states in one integer.
+/// The parameters of a token bucket, for states in one integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlatBucket {
-    /// Parts that make a microsecond.
+    /// Parts per microsecond.
     parts: u64,
-    /// Parts that one token takes.
+    /// Parts in which one token refills.
     period: u64,
     capacity: u64,
-    /// Parts that a whole bucket takes.
+    /// Parts in which an empty bucket fills.
     depth: u64,
-    /// How long after the base a state still fits.
+    /// Time after the base until which a state fits.
     reach: Span,
 }
 
@@ -29,19 +29,19 @@ impl FlatBucket {
         const ROOM: u64 = u64::MAX / 2;
         let depth = capacity.checked_mul(period).filter(|depth| *depth <= ROOM / 2)?;
         let reach = Span::from_micros((ROOM - depth) / parts.max(1));
-        // A state that would have to be widened within a year is not worth narrowing.
+        // A flat state is only useful if it fits for at least a year.
         let lasts = reach >= Span::DAY.checked_mul(365)?;
         (lasts && capacity > 0).then_some(Self { parts, period, capacity, depth, reach })
     }
 
-    /// How long after the base a bucket can be charged.
+    /// Returns the time after the base until which a bucket can be charged.
     #[inline]
     #[must_use]
     pub fn reach(&self) -> Span {
         self.reach
     }
 
-    /// Spends `cost` if it fits; 0 only looks. `now` is at most [`reach`](Self::reach) after `base`.
+    /// Spends `cost` if it fits; 0 only peeks. `now` is at most [`reach`](Self::reach) after `base`.
     #[inline]
     pub fn charge(&self, due: &mut u64, base: Timestamp, now: Timestamp, cost: u64) -> Outcome {
         let since = now.since(base).as_micros().wrapping_mul(self.parts);
@@ -56,16 +56,16 @@ impl FlatBucket {
             return self.outcome(used, Verdict::Deny { retry_after: wait });
         }
         if cost == 0 {
-            return self.outcome(used, Verdict::Allow { delay: Span::ZERO, slip: None });
+            return self.outcome(used, Verdict::Allow { delay: Span::ZERO, refund_token: None });
         }
         *due = since + after;
         let full = self.at(*due, base);
         let until = Timestamp::from_micros(full.micros);
-        let slip = Some(Slip { at: now, until, parts: full.parts });
-        self.outcome(after, Verdict::Allow { delay: Span::ZERO, slip })
+        let refund_token = Some(RefundToken { at: now, until, parts: full.parts });
+        self.outcome(after, Verdict::Allow { delay: Span::ZERO, refund_token })
     }
 
-    /// Whether [`charge`](Self::charge) would admit a cost.
+    /// Returns whether [`charge`](Self::charge) would admit a cost.
     #[inline]
     #[must_use]
     pub fn admits(&self, due: u64, base: Timestamp, now: Timestamp, cost: u64) -> bool {
@@ -74,20 +74,20 @@ impl FlatBucket {
         asked <= self.capacity && due.saturating_sub(since) + asked * self.period <= self.depth
     }
 
-    /// Counts what was spent at `at` from tokens of this bucket that had been set aside.
+    /// Counts a charge at `at` of tokens that were reserved before.
     ///
-    /// Counted in the order of time, charges leave the state that they would have left one by one.
+    /// If charges are counted in the order of time, the state is the same as after charging them one by one.
     #[inline]
     pub fn count(&self, due: &mut u64, base: Timestamp, at: Timestamp, cost: u64) {
         let since = at.since(base).as_micros().wrapping_mul(self.parts);
         *due = since.max(*due) + cost * self.period;
     }
 
-    /// The last instant at which a bucket in this state is not full. Until then it makes no difference
-    /// in which order, and when, charges come.
+    /// Returns the last instant at which a bucket in this state is not full. Until then the order and the times of
+    /// charges make no difference.
     #[inline]
     #[must_use]
-    pub fn last_owing(&self, due: u64, base: Timestamp) -> Timestamp {
+    pub fn last_not_full(&self, due: u64, base: Timestamp) -> Timestamp {
         Timestamp::from_micros(self.at(due, base).micros)
     }
 
@@ -97,44 +97,44 @@ impl FlatBucket {
         Outcome { limit: self.capacity, remaining, reset_after: self.micros(used), verdict }
     }
 
-    /// Parts as microseconds, rounded up.
+    /// Converts parts to microseconds, rounded up.
     #[inline]
     fn micros(&self, parts: u64) -> Span {
-        // Most paces are whole microseconds, and a division costs more than asking.
+        // Most rates are whole microseconds, and a division costs more than a comparison.
         Span::from_micros(if self.parts == 1 { parts } else { parts.div_ceil(self.parts) })
     }
 
     #[inline]
-    fn at(&self, due: u64, base: Timestamp) -> Due {
+    fn at(&self, due: u64, base: Timestamp) -> PreciseTime {
         let (micros, parts) =
             if self.parts == 1 { (due, 0) } else { (due / self.parts, due % self.parts) };
-        Due { micros: base.as_micros() + micros, parts }
+        PreciseTime { micros: base.as_micros() + micros, parts }
     }
 
-    /// The exact form of a state.
+    /// Returns the exact form of a state.
     #[must_use]
-    pub fn level(&self, due: u64, base: Timestamp) -> Level {
-        Level { due: self.at(due, base), returned: Due::default() }
+    pub fn level(&self, due: u64, base: Timestamp) -> BucketLevel {
+        BucketLevel { due: self.at(due, base), returned: PreciseTime::default() }
     }
 
-    /// The flat form of a state, if it has one.
+    /// Returns the flat form of a state, if it has one.
     #[must_use]
-    pub fn flatten(&self, level: &Level, base: Timestamp) -> Option<u64> {
+    pub fn flatten(&self, level: &BucketLevel, base: Timestamp) -> Option<u64> {
         let since = level.due.micros.checked_sub(base.as_micros())?;
-        let fits = since <= self.reach.as_micros() && level.returned == Due::default();
+        let fits = since <= self.reach.as_micros() && level.returned == PreciseTime::default();
         fits.then(|| since * self.parts + level.due.parts)
     }
 
-    /// From when on a state says nothing.
+    /// Returns the time from which on a state equals a fresh one.
     #[inline]
     #[must_use]
-    pub fn whole_at(&self, due: u64, base: Timestamp) -> Timestamp {
+    pub fn expires_at(&self, due: u64, base: Timestamp) -> Timestamp {
         base + self.micros(due)
     }
 }
 
 impl TokenBucket {
-    /// The numbers for states in one integer, if this bucket has such states.
+    /// Returns the parameters for states in one integer; `None` if states do not fit.
     #[inline]
     #[must_use]
     pub fn flat(&self) -> Option<&FlatBucket> {
@@ -152,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn flat_and_exact_buckets_give_the_same_answers(
+        fn flat_and_exact_buckets_have_the_same_outcomes(
             amount in prop_oneof![1u64..50, 1u64..100_000, Just(10_000_000)],
             window in prop_oneof![Just(1_000_000u64), Just(60_000_000), 1_000u64..100_000_000],
             burst in proptest::option::of(1u64..1000),
@@ -163,7 +163,7 @@ mod tests {
             let exact = TokenBucket::new(quota).unwrap();
             let Some(flat) = exact.flat() else { return Ok(()) };
             let base = Timestamp::from_micros(1_780_000_000_123_457);
-            let (mut now, mut due, mut level) = (base, 0, Level::default());
+            let (mut now, mut due, mut level) = (base, 0, BucketLevel::default());
             for (wait, cost) in steps {
                 now = now + Span::from_micros(wait);
                 let mut counted = due;
@@ -171,22 +171,22 @@ mod tests {
                 let outcome = flat.charge(&mut due, base, now, cost);
                 prop_assert_eq!(outcome, exact.charge(&mut level, now, cost));
                 prop_assert_eq!(outcome.is_allowed(), admits);
-                if outcome.slip().is_some() {
+                if outcome.refund_token().is_some() {
                     flat.count(&mut counted, base, now, cost);
                     prop_assert_eq!(counted, due);
-                    prop_assert!(now <= flat.last_owing(due, base));
+                    prop_assert!(now <= flat.last_not_full(due, base));
                 }
-                if flat.whole_at(due, base) > now {
+                if flat.expires_at(due, base) > now {
                     prop_assert_eq!(flat.level(due, base), level);
                     prop_assert_eq!(flat.flatten(&level, base), Some(due));
-                    prop_assert_eq!(flat.whole_at(due, base), exact.whole_at(&level));
+                    prop_assert_eq!(flat.expires_at(due, base), exact.expires_at(&level));
                 }
             }
         }
     }
 
     #[test]
-    fn the_common_limits_are_flat_and_the_extreme_ones_are_not() {
+    fn common_limits_are_flat_and_extreme_ones_are_not() {
         let flat = |quota: Quota| TokenBucket::new(quota).unwrap().flat().is_some();
         assert!(flat(Quota::per_second(100).burst(200)));
         assert!(flat(Quota::per_minute(1000)));
@@ -197,12 +197,12 @@ mod tests {
     }
 
     #[test]
-    fn a_state_at_the_end_of_its_reach_still_answers() {
+    fn state_at_the_end_of_its_reach_has_exact_outcomes() {
         let exact = TokenBucket::new(Quota::per_second(9_973)).unwrap();
         let flat = exact.flat().unwrap();
         let base = Timestamp::EPOCH;
         let now = base + flat.reach();
-        let (mut due, mut level) = (0, Level::default());
+        let (mut due, mut level) = (0, BucketLevel::default());
         for cost in [9_000, 973, 1] {
             let exact = exact.charge(&mut level, now, cost);
             assert_eq!(flat.charge(&mut due, base, now, cost), exact);

@@ -1,49 +1,49 @@
-//! Leaky bucket: a queue drained at a constant rate.
+//! Leaky bucket: a queue that is drained at a constant rate.
 //!
-//! Whoever is admitted gets a slot, and waits for it; `queue` of them may wait, the next is
-//! denied. Releases are never closer than one interval. The state is the end of the last slot.
+//! An admitted request gets a slot and waits for it. At most `queue` requests wait; the next one is denied. Releases
+//! are never closer than one interval. The state is the end of the last slot.
 //!
-//! A request may limit its wait: a slot that begins too late for it is not given out. The state of a client is the
+//! A request may limit its wait: it is denied if its slot would begin too late. The state of a client is the
 //! same for all waits.
 
-use crate::algorithm::pace::{Due, Pace};
+use crate::algorithm::refill_rate::{PreciseTime, RefillRate};
 use crate::algorithm::{Bound, Meter, State};
-use crate::outcome::Slip;
+use crate::outcome::RefundToken;
 use crate::quota::{Quota, QuotaError};
 use crate::time::{Span, Timestamp};
 
-/// A leaky bucket's numbers, checked.
+/// The validated parameters of a leaky bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
     quota: Quota,
     queue: u64,
-    pace: Pace,
-    /// How long a request waits at the most, if that is less than the queue may take.
+    rate: RefillRate,
+    /// The longest wait of a request, if that is less than the longest wait in the queue.
     max_wait: Option<Span>,
 }
 
 impl LeakyBucket {
-    pub(crate) fn pace(&self) -> &Pace {
-        &self.pace
+    pub(crate) fn rate(&self) -> &RefillRate {
+        &self.rate
     }
 
-    /// When the last slot ends at the latest, from now, if `cost` is to fit in.
-    pub(crate) fn depth_for(&self, cost: u64) -> Due {
-        let whole = self.pace.depth();
-        let patient = |max_wait: Span| Due { micros: max_wait.as_micros(), parts: 0 };
+    /// Returns the latest end of the last slot, from now, at which `cost` still fits.
+    pub(crate) fn depth_for(&self, cost: u64) -> PreciseTime {
+        let whole = self.rate.depth();
+        let latest_start = |max_wait: Span| PreciseTime { micros: max_wait.as_micros(), parts: 0 };
         let in_time = self.max_wait.map(|max_wait| {
-            self.pace.add(patient(max_wait), self.pace.span(cost.min(self.capacity())))
+            self.rate.add(latest_start(max_wait), self.rate.span(cost.min(self.capacity())))
         });
         in_time.map_or(whole, |in_time| in_time.min(whole))
     }
 
-    /// Whether the next slot begins in time.
+    /// Returns whether the next slot begins within the longest wait.
     #[inline]
-    fn is_in_time(&self, due: &Due, now: Timestamp) -> bool {
+    fn is_in_time(&self, due: &PreciseTime, now: Timestamp) -> bool {
         self.max_wait.is_none_or(|max_wait| *due <= (now + max_wait).into())
     }
 
-    /// Whether slots mean the same under both.
+    /// Returns whether slots are the same under both limits.
     pub(crate) fn shares_slots_with(&self, other: &Self) -> bool {
         (self.quota, self.queue) == (other.quota, other.queue)
     }
@@ -52,7 +52,7 @@ impl LeakyBucket {
         self.max_wait
     }
 
-    /// A queue that drains by the quota, and in which `queue` may wait.
+    /// Returns a queue that drains at the rate of the quota, and in which `queue` requests may wait.
     ///
     /// # Errors
     /// A number that can't be counted exactly, or a burst, which a leaky bucket does not have.
@@ -63,24 +63,24 @@ impl LeakyBucket {
         if queue >= Quota::MAX_AMOUNT {
             return Err(QuotaError::Queue { found: queue });
         }
-        Ok(Self { quota, queue, pace: Pace::new(&quota, queue + 1)?, max_wait: None })
+        Ok(Self { quota, queue, rate: RefillRate::new(&quota, queue + 1)?, max_wait: None })
     }
 
-    /// How many may wait.
+    /// Returns the number of requests that may wait.
     #[must_use]
     pub fn queue(&self) -> u64 {
         self.queue
     }
 
-    /// The time between two releases, rounded up to the next microsecond.
+    /// Returns the time between two releases, rounded up to the next microsecond.
     #[must_use]
     pub fn interval(&self) -> Span {
-        self.pace.interval()
+        self.rate.interval()
     }
 
     /// Returns the same queue for requests that wait at most `max_wait`; `None` if no slot begins later than that.
     pub(crate) fn with_max_wait(&self, max_wait: Span) -> Option<Self> {
-        let longest = self.pace.before(self.pace.depth(), 1).ceil();
+        let longest = self.rate.before(self.rate.depth(), 1).ceil();
         let sooner = longest.since(Timestamp::EPOCH) > max_wait;
         sooner.then_some(Self { max_wait: Some(max_wait), ..*self })
     }
@@ -91,16 +91,16 @@ impl LeakyBucket {
     }
 }
 
-impl From<Due> for State {
-    fn from(due: Due) -> Self {
+impl From<PreciseTime> for State {
+    fn from(due: PreciseTime) -> Self {
         Self::Queue(due)
     }
 }
 
 impl Meter for LeakyBucket {
-    type State = Due;
+    type State = PreciseTime;
 
-    fn own(state: &mut State) -> Option<&mut Due> {
+    fn own_state(state: &mut State) -> Option<&mut PreciseTime> {
         if let State::Queue(due) = state { Some(due) } else { None }
     }
 
@@ -110,10 +110,10 @@ impl Meter for LeakyBucket {
 
     #[inline]
     fn capacity(&self) -> u64 {
-        self.pace.capacity()
+        self.rate.capacity()
     }
 
-    /// Counts releases. A window holds the one at its start and one for each interval after it.
+    /// Returns the most releases: one at the start of a window, and one for each interval in it.
     fn bound(&self) -> Bound {
         let amount = self.quota.amount();
         let most = if amount == 0 { 0 } else { amount + 1 };
@@ -121,49 +121,56 @@ impl Meter for LeakyBucket {
     }
 
     #[inline]
-    fn advance(&self, _: &mut Due, now: Timestamp) -> Timestamp {
+    fn advance(&self, _: &mut PreciseTime, now: Timestamp) -> Timestamp {
         now
     }
 
     #[inline]
-    fn admits(&self, due: &Due, now: Timestamp, cost: u64) -> bool {
-        self.pace.admits(*due, now, cost) && self.is_in_time(due, now)
+    fn admits(&self, due: &PreciseTime, now: Timestamp, cost: u64) -> bool {
+        self.rate.admits(*due, now, cost) && self.is_in_time(due, now)
     }
 
     #[inline]
-    fn spend(&self, due: &mut Due, now: Timestamp, cost: u64) -> Slip {
-        *due = self.pace.after(*due, now, cost);
-        self.newest(due, now)
+    fn spend(&self, due: &mut PreciseTime, now: Timestamp, cost: u64) -> RefundToken {
+        *due = self.rate.after(*due, now, cost);
+        self.latest_refund_token(due, now)
     }
 
     #[inline]
-    fn remaining(&self, due: &Due, now: Timestamp) -> u64 {
-        if self.is_in_time(due, now) { self.pace.remaining(*due, now) } else { 0 }
+    fn remaining(&self, due: &PreciseTime, now: Timestamp) -> u64 {
+        if self.is_in_time(due, now) { self.rate.remaining(*due, now) } else { 0 }
     }
 
-    fn admits_at(&self, due: &Due, now: Timestamp, cost: u64) -> Timestamp {
-        let room_at = self.pace.admits_at(*due, now, cost);
+    fn admits_at(&self, due: &PreciseTime, now: Timestamp, cost: u64) -> Timestamp {
+        let room_at = self.rate.admits_at(*due, now, cost);
         self.max_wait.map_or(room_at, |max_wait| room_at.max(due.ceil() - max_wait))
     }
 
     #[inline]
-    fn whole_at(&self, due: &Due) -> Timestamp {
+    fn expires_at(&self, due: &PreciseTime) -> Timestamp {
         due.ceil()
     }
 
     #[inline]
-    fn delay(&self, due: &Due, now: Timestamp) -> Span {
+    fn delay(&self, due: &PreciseTime, now: Timestamp) -> Span {
         due.ceil().since(now)
     }
 
-    /// Only the last slot can be given back, and only by who still waits for it: an earlier one has
-    /// others behind it, a started one has been released.
-    fn refund(&self, due: &mut Due, now: Timestamp, slip: &Slip, cost: u64) -> bool {
-        let slot_end = Due { micros: slip.until.as_micros(), parts: slip.parts };
+    /// Refunds the last slot only, and only while its request waits: an earlier slot has others behind it, and a slot
+    /// that has begun was released.
+    fn refund(
+        &self,
+        due: &mut PreciseTime,
+        now: Timestamp,
+        refund_token: &RefundToken,
+        cost: u64,
+    ) -> bool {
+        let slot_end =
+            PreciseTime { micros: refund_token.until.as_micros(), parts: refund_token.parts };
         if cost == 0 || cost > self.capacity() || slot_end != *due {
             return false;
         }
-        let slot_start = self.pace.before(slot_end, cost);
+        let slot_start = self.rate.before(slot_end, cost);
         let waiting = slot_start > now.into();
         if waiting {
             *due = slot_start;
@@ -172,12 +179,12 @@ impl Meter for LeakyBucket {
     }
 
     #[inline]
-    fn newest(&self, due: &Due, now: Timestamp) -> Slip {
-        Slip { at: now, until: Timestamp::from_micros(due.micros), parts: due.parts }
+    fn latest_refund_token(&self, due: &PreciseTime, now: Timestamp) -> RefundToken {
+        RefundToken { at: now, until: Timestamp::from_micros(due.micros), parts: due.parts }
     }
 
-    /// Slots that were given out stay where they are.
-    fn adopt(&self, old: &Self, due: &Due, _: Timestamp) -> Due {
-        self.pace.keep_instant(&old.pace, *due)
+    /// Keeps the times of all slots.
+    fn migrate(&self, old: &Self, due: &PreciseTime, _: Timestamp) -> PreciseTime {
+        self.rate.keep_instant(&old.rate, *due)
     }
 }

@@ -1,13 +1,13 @@
-//! Algorithms of which nodes can hold a part ahead of use.
+//! Algorithms with tokens that nodes can lease.
 
 use super::Meter;
 use crate::quota::Quota;
 use crate::time::{Span, Timestamp};
 
-/// The longest time that a bucket may be in debt, besides being empty.
+/// The longest debt of a bucket: the time until it is empty, from where it refills.
 pub(crate) const MAX_DEBT: Span = Quota::MAX_FILL;
 
-/// An algorithm of which nodes can hold a part.
+/// An algorithm with tokens that nodes can lease.
 pub(crate) trait LeasableAlgorithm: Meter {
     /// Counts `amount` as spent at `at`, whether or not it fits.
     ///
@@ -15,10 +15,10 @@ pub(crate) trait LeasableAlgorithm: Meter {
     /// expired, which may be noticed later. As long as the limit stays the same the amount always fits,
     /// because the lease reserved it. After a change of limit, or beside nodes that ignore leases, it may
     /// not: a window then counts as used up, and a bucket owes at most another bucket.
-    fn owe(&self, state: &mut Self::State, at: Timestamp, amount: u64);
+    fn force_spend(&self, state: &mut Self::State, at: Timestamp, amount: u64);
 
-    /// Counts `amount`, which was admitted at `at`, whether or not it fits, and all of it: an excess
-    /// is paid back. A bucket spends it `now`, since its state at `at` is not known. At most
+    /// Counts all of `amount`, which was admitted at `at`, whether or not it fits: an excess delays later requests. A
+    /// bucket spends it `now`, since its state at `at` is not known. At most
     /// [`countable`](Self::countable) at once.
     fn count(&self, state: &mut Self::State, now: Timestamp, at: Timestamp, amount: u64);
 
@@ -26,5 +26,5 @@ pub(crate) trait LeasableAlgorithm: Meter {
     fn countable(&self) -> u64;
 
     /// Returns the latest end of a lease, if the state bounds it.
-    fn ends(&self, state: &Self::State) -> Option<Timestamp>;
+    fn max_lease_end(&self, state: &Self::State) -> Option<Timestamp>;
 }

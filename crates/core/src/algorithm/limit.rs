@@ -1,17 +1,17 @@
-//! Any limit: what the rest of Tidegate speaks of, whichever algorithm counts it.
+//! A limit with any of the algorithms.
 
 use std::fmt;
 
 use super::{
-    Algorithm, Bound, Concurrency, Due, FixedWindow, LeakyBucket, LeasableAlgorithm, Meter,
-    SlidingLog, SlidingWindow, Terms, TokenBucket, concurrency, fixed_window, sliding_log,
+    Algorithm, Bound, ChargeTerms, Concurrency, FixedWindow, LeakyBucket, LeasableAlgorithm, Meter,
+    PreciseTime, SlidingLog, SlidingWindow, TokenBucket, concurrency, fixed_window, sliding_log,
     sliding_window, token_bucket,
 };
-use crate::outcome::{Outcome, Slip};
+use crate::outcome::{Outcome, RefundToken};
 use crate::quota::{Quota, QuotaError};
 use crate::time::{Span, Timestamp};
 
-/// A quota and the algorithm that counts it, checked and ready to decide.
+/// A quota and the algorithm that counts it, validated.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Limit, Quota, Timestamp};
@@ -40,24 +40,24 @@ pub enum Limit {
     Concurrency(Concurrency),
 }
 
-/// What is remembered of one client under one limit.
+/// The state of one client under one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Of a token bucket.
-    Tokens(token_bucket::Level),
-    /// Of a leaky bucket: the end of the last slot.
-    Queue(Due),
-    /// Of a fixed window.
-    Fixed(fixed_window::Count),
-    /// Of a sliding window.
-    Sliding(sliding_window::Counts),
-    /// Of a sliding log.
-    Log(sliding_log::Log),
-    /// Of a limit in flight.
-    Slots(concurrency::Slots),
+    /// The state of a token bucket.
+    Tokens(token_bucket::BucketLevel),
+    /// The state of a leaky bucket: the end of the last slot.
+    Queue(PreciseTime),
+    /// The state of a fixed window.
+    Fixed(fixed_window::WindowCount),
+    /// The state of a sliding window.
+    Sliding(sliding_window::WindowCounts),
+    /// The state of a sliding log.
+    Log(sliding_log::AdmissionLog),
+    /// The state of a limit in flight.
+    Slots(concurrency::SlotSet),
 }
 
-/// Evaluates `$body` with whichever meter the limit has.
+/// Evaluates `$body` with the meter of the limit.
 macro_rules! any_meter {
     ($limit:expr, $meter:ident => $body:expr) => {
         match $limit {
@@ -74,7 +74,7 @@ macro_rules! any_meter {
 /// Runs `work` with a meter and its own state.
 #[inline]
 fn with<M: Meter, R>(meter: &M, state: &mut State, work: impl FnOnce(&M, &mut M::State) -> R) -> R {
-    meter.on(state, |own| work(meter, own))
+    meter.with_own_state(state, |own| work(meter, own))
 }
 
 impl Limit {
@@ -97,7 +97,7 @@ impl Limit {
         })
     }
 
-    /// The algorithm, with its queue or hold if it has one.
+    /// Returns the algorithm, with its queue or hold if it has one.
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
         match self {
@@ -122,7 +122,7 @@ impl Limit {
         any_meter!(self, meter => meter.capacity())
     }
 
-    /// What this limit lets through at the most.
+    /// Returns the most that this limit admits.
     #[must_use]
     pub fn bound(&self) -> Bound {
         any_meter!(self, meter => meter.bound())
@@ -137,7 +137,7 @@ impl Limit {
         any_meter!(self, meter => fresh(meter))
     }
 
-    /// Whether `cost` fits at `now`. A cost of 0 asks for 1.
+    /// Returns whether `cost` fits at `now`. A cost of 0 counts as 1.
     pub fn admits(&self, state: &mut State, now: Timestamp, cost: u64) -> bool {
         fn admits<M: Meter>(meter: &M, state: &mut M::State, now: Timestamp, cost: u64) -> bool {
             let cost = cost.max(1);
@@ -147,59 +147,69 @@ impl Limit {
         any_meter!(self, meter => with(meter, state, |meter, own| admits(meter, own, now, cost)))
     }
 
-    /// Spends `cost` if it fits, and tells how things stand. A cost of 0 only looks.
+    /// Spends `cost` if it fits, and returns the outcome. A cost of 0 only peeks.
     pub fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Outcome {
         any_meter!(self, meter => with(meter, state, |meter, own| meter.charge(own, now, cost)))
     }
 
-    /// Answers what [`charge`](Self::charge) would, and spends nothing. A cost of 0 asks for 1.
+    /// Returns the outcome that [`charge`](Self::charge) would have, and spends nothing. A cost of 0 counts as 1.
     pub fn peek(&self, state: &mut State, now: Timestamp, cost: u64) -> Outcome {
         any_meter!(self, meter => with(meter, state, |meter, own| meter.peek(own, now, cost)))
     }
 
-    /// Takes back a charge of `cost` that was made under the limit `charged`, as far as it still
-    /// counts: never above full, never from another window than its own. Whether anything was
-    /// taken back.
+    /// Refunds a charge of `cost` under the limit `charged`, as far as it still counts: never above full, and only in
+    /// the window of the charge. Returns whether anything was refunded.
     ///
-    /// A bucket whose numbers changed since gives nothing back, nor does a window of another length. Slots
-    /// in flight are released under any such limit, and only by the slip that names them.
+    /// A bucket with other parameters than `charged` refunds nothing, nor does a window of another length. Slots in
+    /// flight are released under any limit in flight, and only by their refund token.
     pub fn refund(
         &self,
         state: &mut State,
         now: Timestamp,
         charged: &Self,
-        slip: &Slip,
+        refund_token: &RefundToken,
         cost: u64,
     ) -> bool {
         fn refund<M: Meter>(
             meter: &M,
             state: &mut M::State,
             now: Timestamp,
-            slip: &Slip,
+            refund_token: &RefundToken,
             cost: u64,
         ) -> bool {
             let own_now = meter.advance(state, now);
-            meter.refund(state, own_now, slip, cost)
+            meter.refund(state, own_now, refund_token, cost)
         }
         self.shares_state_with(charged)
-            && any_meter!(self, meter => with(meter, state, |meter, own| refund(meter, own, now, slip, cost)))
+            && any_meter!(self, meter => with(meter, state, |meter, own| refund(meter, own, now, refund_token, cost)))
     }
 
-    /// Gives back up to `cost` of what was spent last under the limit `charged`, for who has no slip:
-    /// at most that limit's capacity at once, never above full, and from no window but the current
-    /// one. Whether anything was given back.
+    /// Refunds up to `cost` of the latest charges under the limit `charged`, for a caller without a refund token: at
+    /// most that limit's capacity at once, never above full, and only in the current window. Returns whether anything
+    /// was refunded.
     ///
-    /// A leaky bucket gives back its last slots, all that the cost takes or none: those that have begun
-    /// were released. Slots in flight are given back by name only. As for a [`refund`](Self::refund), a bucket whose numbers changed since gives
-    /// nothing back, nor does a window of another length.
-    pub fn give_back(&self, state: &mut State, now: Timestamp, charged: &Self, cost: u64) -> bool {
-        fn give_back<M: Meter>(meter: &M, state: &mut M::State, now: Timestamp, cost: u64) -> bool {
+    /// A leaky bucket refunds its last slots, the whole cost or nothing: slots that have begun were released. Slots in
+    /// flight are not refunded without their token. As for a [`refund`](Self::refund), a bucket with other parameters
+    /// refunds nothing, nor does a window of another length.
+    pub fn refund_latest(
+        &self,
+        state: &mut State,
+        now: Timestamp,
+        charged: &Self,
+        cost: u64,
+    ) -> bool {
+        fn refund_latest<M: Meter>(
+            meter: &M,
+            state: &mut M::State,
+            now: Timestamp,
+            cost: u64,
+        ) -> bool {
             let own_now = meter.advance(state, now);
-            meter.give_back(state, own_now, cost)
+            meter.refund_latest(state, own_now, cost)
         }
         let cost = cost.min(charged.capacity());
         self.shares_state_with(charged)
-            && any_meter!(self, meter => with(meter, state, |meter, own| give_back(meter, own, now, cost)))
+            && any_meter!(self, meter => with(meter, state, |meter, own| refund_latest(meter, own, now, cost)))
     }
 
     /// Returns whether a client has one state under both limits, so that a charge under one can be
@@ -219,9 +229,9 @@ impl Limit {
         }
     }
 
-    /// The part of this limit that is the `index`-th of `of` nodes' own: shares add up to the whole.
+    /// Returns the share of this limit for node `index` of `of` nodes. The shares add up to the limit.
     ///
-    /// A node whose part of the amount or of the burst is nothing admits nothing.
+    /// A node admits nothing if its share of the amount or of the burst is zero.
     #[must_use]
     pub fn share(&self, index: u64, of: u64) -> Self {
         let of = of.max(1);
@@ -230,7 +240,7 @@ impl Limit {
         let burst = quota.explicit_burst().map(part);
         let amount = if burst == Some(0) { 0 } else { part(quota.amount()) };
         let algorithm = match self.algorithm() {
-            // A queue of so many has room for one more: that one is shared out too.
+            // The capacity is the queue and one request that does not wait. All of it is shared.
             Algorithm::LeakyBucket { queue } => {
                 Algorithm::LeakyBucket { queue: part(queue.saturating_add(1)).saturating_sub(1) }
             }
@@ -245,7 +255,7 @@ impl Limit {
             Some(burst) => whole.burst(burst),
             None => whole,
         };
-        // A smaller amount refills a burst more slowly, perhaps too slowly to be counted.
+        // A smaller amount refills a burst more slowly, perhaps more slowly than a quota allows.
         let share = Self::new(algorithm, shared)
             .or_else(|_| Self::new(algorithm, per(0)))
             .unwrap_or_else(|_| self.clone());
@@ -253,47 +263,46 @@ impl Limit {
             Self::LeakyBucket(bucket) => bucket.max_wait(),
             _ => None,
         };
-        max_wait.and_then(|max_wait| share.waiting_at_most(max_wait)).unwrap_or(share)
+        max_wait.and_then(|max_wait| share.with_max_wait(max_wait)).unwrap_or(share)
     }
 
-    /// From when on the state says no more than a fresh one.
-    pub fn whole_at(&self, state: &mut State) -> Timestamp {
-        any_meter!(self, meter => with(meter, state, |meter, own| meter.whole_at(own)))
+    /// Returns the time from which on the state equals a fresh one.
+    pub fn expires_at(&self, state: &mut State) -> Timestamp {
+        any_meter!(self, meter => with(meter, state, |meter, own| meter.expires_at(own)))
     }
 
-    /// What a client of the limit `old` starts with under this one.
+    /// Converts a client's state under the limit `old` to this one.
     ///
-    /// A token bucket keeps the fraction that is used, a window keeps its count, a log its entries, a leaky
-    /// bucket its slots. When the algorithm itself changes, so many as were used count as spent just
-    /// now. Nobody gains a burst, and nobody loses more than one token to rounding. Slots in flight stay
-    /// held; what was spent per time says nothing about who is in flight, nor the other way round, so
-    /// between those two a client starts anew.
+    /// A token bucket keeps the used fraction, a window its count, a log its entries, a leaky bucket its slots. If the
+    /// algorithm changes, the used amount counts as spent now. No client gains a burst, and none loses more than one
+    /// token to rounding. Slots in flight stay held. Usage per window and slots in flight can't be converted into each
+    /// other: a client starts with a fresh state.
     #[must_use]
-    pub fn adopt(&self, old: &Self, state: &State, now: Timestamp) -> State {
+    pub fn migrate(&self, old: &Self, state: &State, now: Timestamp) -> State {
         match (self, old, state) {
             (Self::TokenBucket(new), Self::TokenBucket(old), State::Tokens(own)) => {
-                new.adopt(old, own, now).into()
+                new.migrate(old, own, now).into()
             }
             (Self::LeakyBucket(new), Self::LeakyBucket(old), State::Queue(own)) => {
-                new.adopt(old, own, now).into()
+                new.migrate(old, own, now).into()
             }
             (Self::FixedWindow(new), Self::FixedWindow(old), State::Fixed(own)) => {
-                new.adopt(old, own, now).into()
+                new.migrate(old, own, now).into()
             }
             (Self::SlidingWindow(new), Self::SlidingWindow(old), State::Sliding(own)) => {
-                new.adopt(old, own, now).into()
+                new.migrate(old, own, now).into()
             }
             (Self::SlidingLog(new), Self::SlidingLog(old), State::Log(own)) => {
-                new.adopt(old, own, now).into()
+                new.migrate(old, own, now).into()
             }
             (Self::Concurrency(new), Self::Concurrency(old), State::Slots(own)) => {
-                new.adopt(old, own, now).into()
+                new.migrate(old, own, now).into()
             }
             (Self::Concurrency(_), ..) | (_, Self::Concurrency(_), _) => self.fresh(),
             _ => {
-                // What there is no time to wait for is not used up.
-                let seen = old.without_max_wait().peek(&mut state.clone(), now, 0);
-                let used = seen.limit.saturating_sub(seen.remaining).min(self.capacity());
+                // A slot that begins after the longest wait of a request is not used.
+                let outcome = old.without_max_wait().peek(&mut state.clone(), now, 0);
+                let used = outcome.limit.saturating_sub(outcome.remaining).min(self.capacity());
                 let mut fresh = self.fresh();
                 self.charge(&mut fresh, now, used);
                 fresh
@@ -301,44 +310,44 @@ impl Limit {
         }
     }
 
-    /// Returns the state of a client of the limit `old`, [adopted](Self::adopt) by this one, for a
+    /// Returns the state of a client of the limit `old`, [migrated](Self::migrate) by this one, for a
     /// client that may have a state under this limit already: at least as used as that.
     #[must_use]
-    pub fn adopt_beside(
+    pub fn migrate_and_merge(
         &self,
         own: Option<&State>,
         old: &Self,
         state: &State,
         now: Timestamp,
     ) -> State {
-        let mut adopted = self.adopt(old, state, now);
-        let Some(own) = own else { return adopted };
+        let mut migrated = self.migrate(old, state, now);
+        let Some(own) = own else { return migrated };
         let mut own = own.clone();
         // Both are brought to the present window.
         self.admits(&mut own, now, 1);
-        self.admits(&mut adopted, now, 1);
-        match (own, adopted) {
-            (State::Tokens(own), State::Tokens(adopted)) => token_bucket::Level {
-                due: own.due.max(adopted.due),
-                returned: own.returned.max(adopted.returned),
+        self.admits(&mut migrated, now, 1);
+        match (own, migrated) {
+            (State::Tokens(own), State::Tokens(migrated)) => token_bucket::BucketLevel {
+                due: own.due.max(migrated.due),
+                returned: own.returned.max(migrated.returned),
             }
             .into(),
-            (State::Queue(own), State::Queue(adopted)) => own.max(adopted).into(),
-            (State::Fixed(own), State::Fixed(adopted)) => fixed_window::Count {
-                end: own.end.max(adopted.end),
-                spent: own.spent.max(adopted.spent),
+            (State::Queue(own), State::Queue(migrated)) => own.max(migrated).into(),
+            (State::Fixed(own), State::Fixed(migrated)) => fixed_window::WindowCount {
+                end: own.end.max(migrated.end),
+                spent: own.spent.max(migrated.spent),
             }
             .into(),
-            (State::Sliding(own), State::Sliding(adopted)) => sliding_window::Counts {
-                end: own.end.max(adopted.end),
-                current: own.current.max(adopted.current),
-                previous: own.previous.max(adopted.previous),
+            (State::Sliding(own), State::Sliding(migrated)) => sliding_window::WindowCounts {
+                end: own.end.max(migrated.end),
+                current: own.current.max(migrated.current),
+                previous: own.previous.max(migrated.previous),
             }
             .into(),
-            (State::Log(own), State::Log(adopted)) => match old {
-                Self::SlidingLog(_) => own.union(&adopted).into(),
-                // One entry at this moment has all that was used, the own entries included.
-                _ => own.raised_to(adopted.spent(), now).into(),
+            (State::Log(own), State::Log(migrated)) => match old {
+                Self::SlidingLog(_) => own.union(&migrated).into(),
+                // The migrated log has one entry, at `now`, with all usage. It includes the own entries.
+                _ => own.raised_to(migrated.spent(), now).into(),
             },
             // Slots in flight are one state under every limit.
             (own, _) => own,
@@ -353,28 +362,27 @@ impl Limit {
         state: &mut State,
         now: Timestamp,
         charged: &Self,
-        slip: &Slip,
+        refund_token: &RefundToken,
         cost: u64,
     ) -> bool {
         let (Self::Concurrency(meter), Self::Concurrency(charged)) = (self, charged) else {
             return false;
         };
-        meter.on(state, |slots| meter.renew(slots, now, charged, slip, cost))
+        meter.with_own_state(state, |slots| meter.renew(slots, now, charged, refund_token, cost))
     }
 
-    /// Returns whether what is charged is held until it is released by id.
+    /// Returns whether this limit counts slots in flight, which are held until they are released by id.
     #[must_use]
-    pub fn is_held(&self) -> bool {
+    pub fn is_concurrency(&self) -> bool {
         matches!(self, Self::Concurrency(_))
     }
 
     /// Returns the same limit for a request that waits for its slot at most `max_wait`: a slot that begins
     /// later is denied, like one without room. `None` if no slot begins later than that.
     ///
-    /// Clients have one state under both, and slots that were given out under one can be given back
-    /// under the other.
+    /// Clients have one state under both limits, and a slot of one can be refunded under the other.
     #[must_use]
-    pub fn waiting_at_most(&self, max_wait: Span) -> Option<Self> {
+    pub fn with_max_wait(&self, max_wait: Span) -> Option<Self> {
         let Self::LeakyBucket(bucket) = self else { return None };
         bucket.with_max_wait(max_wait).map(Self::LeakyBucket)
     }
@@ -387,28 +395,28 @@ impl Limit {
         }
     }
 
-    /// Returns the numbers of a charge of `cost`, or of giving that much back. A cost above the capacity counts
-    /// as the capacity: it never fits, and no more is given back at once.
+    /// Returns the numbers of a charge or a refund of `cost`. A cost above the capacity counts as the capacity: it
+    /// never fits, and no more is refunded at once.
     #[must_use]
-    pub fn terms(&self, cost: u64) -> Terms {
+    pub fn terms(&self, cost: u64) -> ChargeTerms {
         let quota = self.quota();
         let within = |window: Span| {
             let amount = quota.amount();
-            Terms::Window { window: window.as_micros(), amount, cost: cost.min(amount) }
+            ChargeTerms::Window { window: window.as_micros(), amount, cost: cost.min(amount) }
         };
-        let (pace, depth) = match self {
-            Self::TokenBucket(bucket) => (bucket.pace(), bucket.pace().depth()),
-            Self::LeakyBucket(bucket) => (bucket.pace(), bucket.depth_for(cost)),
+        let (rate, depth) = match self {
+            Self::TokenBucket(bucket) => (bucket.rate(), bucket.rate().depth()),
+            Self::LeakyBucket(bucket) => (bucket.rate(), bucket.depth_for(cost)),
             Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => {
                 return within(quota.window());
             }
             Self::Concurrency(meter) => return within(meter.hold()),
         };
-        let cost = pace.span(cost.min(self.capacity()));
-        Terms::Bucket { parts: pace.parts(), depth, cost }
+        let cost = rate.span(cost.min(self.capacity()));
+        ChargeTerms::Bucket { parts: rate.parts(), depth, cost }
     }
 
-    /// Counts what was admitted, whether or not it fits, and all of it.
+    /// Counts all of an admitted amount, whether or not it fits.
     ///
     /// A bucket spends it now. A window that is over does not count it, unless it is the previous one of a sliding
     /// window. Usage of a limit without [leases](Self::supports_leases) is not counted.
@@ -424,9 +432,15 @@ impl Limit {
             meter.count(state, own_now, at.min(own_now), amount.min(meter.countable()));
         }
         match self {
-            Self::TokenBucket(meter) => meter.on(state, |own| count(meter, own, now, at, amount)),
-            Self::FixedWindow(meter) => meter.on(state, |own| count(meter, own, now, at, amount)),
-            Self::SlidingWindow(meter) => meter.on(state, |own| count(meter, own, now, at, amount)),
+            Self::TokenBucket(meter) => {
+                meter.with_own_state(state, |own| count(meter, own, now, at, amount));
+            }
+            Self::FixedWindow(meter) => {
+                meter.with_own_state(state, |own| count(meter, own, now, at, amount));
+            }
+            Self::SlidingWindow(meter) => {
+                meter.with_own_state(state, |own| count(meter, own, now, at, amount));
+            }
             Self::LeakyBucket(_) | Self::SlidingLog(_) | Self::Concurrency(_) => {}
         }
     }
@@ -447,10 +461,10 @@ impl Limit {
     /// Returns the number that a script of a store adds up for `tokens`: the time in which a bucket refills them, else
     /// their count.
     #[must_use]
-    pub fn weight(&self, tokens: u64) -> Due {
+    pub fn weight(&self, tokens: u64) -> PreciseTime {
         match self {
-            Self::TokenBucket(meter) => meter.pace().span(tokens.min(meter.countable())),
-            _ => Due { micros: tokens.min(Quota::MAX_AMOUNT), parts: 0 },
+            Self::TokenBucket(meter) => meter.rate().span(tokens.min(meter.countable())),
+            _ => PreciseTime { micros: tokens.min(Quota::MAX_AMOUNT), parts: 0 },
         }
     }
 

@@ -1,30 +1,30 @@
-//! Sliding log: every admission of the trailing window, remembered with its time.
+//! Sliding log: every admission of the trailing window, with its time.
 //!
-//! Bound: the amount in any window, exactly. Memory grows with the amount, so that is bounded.
+//! Bound: the amount in any window, exactly. Memory grows with the amount, so the amount is bounded.
 
 use std::collections::VecDeque;
 
 use crate::algorithm::fixed_window::without_burst;
 use crate::algorithm::{Bound, Meter, State};
-use crate::outcome::Slip;
+use crate::outcome::RefundToken;
 use crate::quota::{Quota, QuotaError};
 use crate::time::Timestamp;
 
-/// A sliding log's numbers, checked.
+/// The validated parameters of a sliding log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingLog {
     quota: Quota,
 }
 
-/// What was spent when, oldest first; one entry per instant.
+/// The amounts spent in the trailing window, oldest first; one entry per instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Log {
+pub struct AdmissionLog {
     entries: VecDeque<(Timestamp, u64)>,
     spent: u64,
 }
 
-impl Log {
-    /// A log of these entries, oldest first, no two at one instant.
+impl AdmissionLog {
+    /// Returns a log of these entries, oldest first, no two at one instant.
     #[must_use]
     pub fn new(entries: impl IntoIterator<Item = (Timestamp, u64)>) -> Self {
         let entries: VecDeque<_> = entries.into_iter().filter(|(_, cost)| *cost > 0).collect();
@@ -32,17 +32,17 @@ impl Log {
         Self { entries, spent }
     }
 
-    /// What was spent when, oldest first.
+    /// Returns the instants and amounts, oldest first.
     pub fn entries(&self) -> impl Iterator<Item = (Timestamp, u64)> {
         self.entries.iter().copied()
     }
 
-    /// How much was spent in all.
+    /// Returns the sum of all entries.
     pub(crate) fn spent(&self) -> u64 {
         self.spent
     }
 
-    /// Returns what was spent at each instant in either log, an instant of both once.
+    /// Returns the entries of both logs. For an instant in both, the larger entry counts.
     pub(crate) fn union(&self, other: &Self) -> Self {
         let mut entries: Vec<(Timestamp, u64)> = self.entries().chain(other.entries()).collect();
         // Of two entries of one instant the larger comes first and stays.
@@ -51,7 +51,7 @@ impl Log {
         Self::new(entries)
     }
 
-    /// Returns this log with as much spent at `now` as is missing to `spent` in all.
+    /// Returns this log with another entry at `now`, so that the sum is at least `spent`.
     pub(crate) fn raised_to(&self, spent: u64, now: Timestamp) -> Self {
         let missing = spent.saturating_sub(self.spent());
         let mut entries: Vec<(Timestamp, u64)> = self.entries().collect();
@@ -63,17 +63,17 @@ impl Log {
     }
 }
 
-impl From<Log> for State {
-    fn from(log: Log) -> Self {
+impl From<AdmissionLog> for State {
+    fn from(log: AdmissionLog) -> Self {
         Self::Log(log)
     }
 }
 
 impl SlidingLog {
-    /// The largest amount: each unit of it may have to be remembered on its own.
+    /// The largest amount: each unit of it may need an entry of its own.
     pub const MAX_AMOUNT: u64 = 10_000;
 
-    /// The quota's amount in any of its windows.
+    /// Returns a limit of the quota's amount in any window.
     ///
     /// # Errors
     /// A number that can't be counted exactly, an amount above [`MAX_AMOUNT`](Self::MAX_AMOUNT), or
@@ -88,9 +88,9 @@ impl SlidingLog {
 }
 
 impl Meter for SlidingLog {
-    type State = Log;
+    type State = AdmissionLog;
 
-    fn own(state: &mut State) -> Option<&mut Log> {
+    fn own_state(state: &mut State) -> Option<&mut AdmissionLog> {
         if let State::Log(log) = state { Some(log) } else { None }
     }
 
@@ -106,7 +106,7 @@ impl Meter for SlidingLog {
         Bound { most: self.quota.amount(), window: self.quota.window(), aligned: None }
     }
 
-    fn advance(&self, log: &mut Log, now: Timestamp) -> Timestamp {
+    fn advance(&self, log: &mut AdmissionLog, now: Timestamp) -> Timestamp {
         while let Some(&(at, cost)) = log.entries.front() {
             if at + self.quota.window() > now {
                 break;
@@ -117,24 +117,24 @@ impl Meter for SlidingLog {
         log.entries.back().map_or(now, |&(last, _)| now.max(last))
     }
 
-    fn admits(&self, log: &Log, _: Timestamp, cost: u64) -> bool {
+    fn admits(&self, log: &AdmissionLog, _: Timestamp, cost: u64) -> bool {
         cost <= self.quota.amount().saturating_sub(log.spent)
     }
 
-    fn spend(&self, log: &mut Log, now: Timestamp, cost: u64) -> Slip {
+    fn spend(&self, log: &mut AdmissionLog, now: Timestamp, cost: u64) -> RefundToken {
         log.spent += cost;
         match log.entries.back_mut() {
             Some((last, spent)) if *last == now => *spent += cost,
             _ => log.entries.push_back((now, cost)),
         }
-        self.newest(log, now)
+        self.latest_refund_token(log, now)
     }
 
-    fn remaining(&self, log: &Log, _: Timestamp) -> u64 {
+    fn remaining(&self, log: &AdmissionLog, _: Timestamp) -> u64 {
         self.quota.amount().saturating_sub(log.spent)
     }
 
-    fn admits_at(&self, log: &Log, now: Timestamp, cost: u64) -> Timestamp {
+    fn admits_at(&self, log: &AdmissionLog, now: Timestamp, cost: u64) -> Timestamp {
         let mut spent = log.spent;
         let mut instant = now;
         for &(at, freed) in &log.entries {
@@ -147,12 +147,18 @@ impl Meter for SlidingLog {
         instant
     }
 
-    fn whole_at(&self, log: &Log) -> Timestamp {
+    fn expires_at(&self, log: &AdmissionLog) -> Timestamp {
         log.entries.back().map_or(Timestamp::EPOCH, |&(last, _)| last + self.quota.window())
     }
 
-    fn refund(&self, log: &mut Log, _: Timestamp, slip: &Slip, cost: u64) -> bool {
-        let Ok(index) = log.entries.binary_search_by_key(&slip.at, |&(at, _)| at) else {
+    fn refund(
+        &self,
+        log: &mut AdmissionLog,
+        _: Timestamp,
+        refund_token: &RefundToken,
+        cost: u64,
+    ) -> bool {
+        let Ok(index) = log.entries.binary_search_by_key(&refund_token.at, |&(at, _)| at) else {
             return false;
         };
         let Some((_, spent)) = log.entries.get_mut(index) else {
@@ -167,13 +173,13 @@ impl Meter for SlidingLog {
         taken > 0
     }
 
-    fn newest(&self, log: &Log, now: Timestamp) -> Slip {
+    fn latest_refund_token(&self, log: &AdmissionLog, now: Timestamp) -> RefundToken {
         let at = log.entries.back().map_or(now, |&(last, _)| last);
-        Slip { at, until: at + self.quota.window(), parts: 0 }
+        RefundToken { at, until: at + self.quota.window(), parts: 0 }
     }
 
-    /// One entry after another, the newest first.
-    fn give_back(&self, log: &mut Log, _: Timestamp, cost: u64) -> bool {
+    /// Refunds one entry after another, the newest first.
+    fn refund_latest(&self, log: &mut AdmissionLog, _: Timestamp, cost: u64) -> bool {
         let mut wanted = cost;
         while wanted > 0
             && let Some((_, spent)) = log.entries.back_mut()
@@ -189,8 +195,8 @@ impl Meter for SlidingLog {
         wanted < cost
     }
 
-    /// The entries that still count stay.
-    fn adopt(&self, old: &Self, log: &Log, now: Timestamp) -> Log {
+    /// Keeps the entries that still count.
+    fn migrate(&self, old: &Self, log: &AdmissionLog, now: Timestamp) -> AdmissionLog {
         let mut log = log.clone();
         old.advance(&mut log, now);
         log

@@ -1,41 +1,41 @@
-//! Sliding window: two counters, the previous window's weighted by how much of it still counts.
+//! Sliding window: two counters. The one of the previous window is weighted by the part that still counts.
 //!
-//! At a point of the current window, the previous one is taken to have been spent evenly, and the
-//! share of it that the trailing window still covers counts. Bound: the amount in each aligned
-//! window, less than twice that in the worst trailing one, near the amount on even traffic.
+//! The usage of the previous window is assumed to be even, and the part of it that the trailing window covers counts.
+//! Bound: the amount in each aligned window, less than twice that in the worst trailing one, near the amount on even
+//! traffic.
 
-use crate::algorithm::fixed_window::{owed, window_end, without_burst};
+use crate::algorithm::fixed_window::{add_up_to, window_end, without_burst};
 use crate::algorithm::leasable::LeasableAlgorithm;
 use crate::algorithm::{Bound, Meter, State};
-use crate::outcome::Slip;
+use crate::outcome::RefundToken;
 use crate::quota::{Quota, QuotaError};
 use crate::time::{Span, Timestamp};
 
-/// A sliding window's numbers, checked.
+/// The validated parameters of a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindow {
     quota: Quota,
 }
 
-/// What was spent in the window that ends at `end`, and in the one before it.
+/// The amounts spent in the window that ends at `end`, and in the one before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct WindowCounts {
     /// The first instant after the current window.
     pub end: Timestamp,
-    /// Spent in the current window.
+    /// The amount spent in the current window.
     pub current: u64,
-    /// Spent in the window before.
+    /// The amount spent in the window before.
     pub previous: u64,
 }
 
-impl From<Counts> for State {
-    fn from(counts: Counts) -> Self {
+impl From<WindowCounts> for State {
+    fn from(counts: WindowCounts) -> Self {
         Self::Sliding(counts)
     }
 }
 
 impl SlidingWindow {
-    /// The quota's amount in a trailing window.
+    /// Returns a limit of the quota's amount in a trailing window.
     ///
     /// # Errors
     /// A number that can't be counted exactly, or a burst, which a window does not have.
@@ -47,12 +47,12 @@ impl SlidingWindow {
         window_end(&self.quota, now)
     }
 
-    fn owe_up_to(&self, counts: &mut Counts, at: Timestamp, amount: u64, most: u64) {
+    fn force_spend_up_to(&self, counts: &mut WindowCounts, at: Timestamp, amount: u64, most: u64) {
         let end = self.window_end(at);
         if end >= counts.end {
-            counts.current = owed(counts.current, amount, most);
+            counts.current = add_up_to(counts.current, amount, most);
         } else if end + self.quota.window() == counts.end {
-            counts.previous = owed(counts.previous, amount, most);
+            counts.previous = add_up_to(counts.previous, amount, most);
         }
     }
 
@@ -60,12 +60,12 @@ impl SlidingWindow {
         u128::from(self.quota.window().as_micros().max(1))
     }
 
-    /// Tokens x microseconds of the previous window that still count, out of `window` for each token.
-    fn carried(&self, counts: &Counts, now: Timestamp) -> u128 {
+    /// Returns the tokens of the previous window that still count, multiplied by the window in microseconds.
+    fn carried(&self, counts: &WindowCounts, now: Timestamp) -> u128 {
         u128::from(counts.previous) * u128::from(counts.end.since(now).as_micros())
     }
 
-    /// How long before the end of a window `previous` weighs no more than `room` tokens.
+    /// Returns the time before the end of a window from which on `previous` counts for at most `room` tokens.
     fn lead(&self, room: u64, previous: u64) -> Span {
         let lead = u128::from(room) * self.window() / u128::from(previous.max(1));
         Span::from_micros(u64::try_from(lead).unwrap_or(u64::MAX)).min(self.quota.window())
@@ -73,9 +73,9 @@ impl SlidingWindow {
 }
 
 impl Meter for SlidingWindow {
-    type State = Counts;
+    type State = WindowCounts;
 
-    fn own(state: &mut State) -> Option<&mut Counts> {
+    fn own_state(state: &mut State) -> Option<&mut WindowCounts> {
         if let State::Sliding(counts) = state { Some(counts) } else { None }
     }
 
@@ -94,17 +94,17 @@ impl Meter for SlidingWindow {
         Bound { most, window: self.quota.window(), aligned: Some(amount) }
     }
 
-    fn advance(&self, counts: &mut Counts, now: Timestamp) -> Timestamp {
+    fn advance(&self, counts: &mut WindowCounts, now: Timestamp) -> Timestamp {
         let end = window_end(&self.quota, now);
         if counts.end < end {
             let adjacent = counts.end + self.quota.window() == end;
             let previous = if adjacent { counts.current } else { 0 };
-            *counts = Counts { end, current: 0, previous };
+            *counts = WindowCounts { end, current: 0, previous };
         }
         now.max(counts.end - self.quota.window())
     }
 
-    fn admits(&self, counts: &Counts, now: Timestamp, cost: u64) -> bool {
+    fn admits(&self, counts: &WindowCounts, now: Timestamp, cost: u64) -> bool {
         let spent = counts.current.saturating_add(cost);
         match self.quota.amount().checked_sub(spent) {
             Some(room) => self.carried(counts, now) <= u128::from(room) * self.window(),
@@ -112,22 +112,22 @@ impl Meter for SlidingWindow {
         }
     }
 
-    fn spend(&self, counts: &mut Counts, now: Timestamp, cost: u64) -> Slip {
+    fn spend(&self, counts: &mut WindowCounts, now: Timestamp, cost: u64) -> RefundToken {
         counts.current += cost;
-        self.newest(counts, now)
+        self.latest_refund_token(counts, now)
     }
 
-    fn remaining(&self, counts: &Counts, now: Timestamp) -> u64 {
+    fn remaining(&self, counts: &WindowCounts, now: Timestamp) -> u64 {
         let carried = self.carried(counts, now).div_ceil(self.window());
         let spent = u128::from(counts.current) + carried;
         u64::try_from(u128::from(self.quota.amount()).saturating_sub(spent)).unwrap_or(0)
     }
 
-    fn admits_at(&self, counts: &Counts, now: Timestamp, cost: u64) -> Timestamp {
+    fn admits_at(&self, counts: &WindowCounts, now: Timestamp, cost: u64) -> Timestamp {
         if self.admits(counts, now, cost) {
             return now;
         }
-        let Counts { end, current, previous } = *counts;
+        let WindowCounts { end, current, previous } = *counts;
         match self.quota.amount().checked_sub(current.saturating_add(cost)) {
             Some(room) => end - self.lead(room, previous),
             None => {
@@ -137,18 +137,24 @@ impl Meter for SlidingWindow {
         }
     }
 
-    fn whole_at(&self, counts: &Counts) -> Timestamp {
+    fn expires_at(&self, counts: &WindowCounts) -> Timestamp {
         match counts {
-            Counts { current: 0, previous: 0, .. } => Timestamp::EPOCH,
-            Counts { current: 0, end, .. } => *end,
-            Counts { end, .. } => *end + self.quota.window(),
+            WindowCounts { current: 0, previous: 0, .. } => Timestamp::EPOCH,
+            WindowCounts { current: 0, end, .. } => *end,
+            WindowCounts { end, .. } => *end + self.quota.window(),
         }
     }
 
-    fn refund(&self, counts: &mut Counts, _: Timestamp, slip: &Slip, cost: u64) -> bool {
-        let spent = if slip.until == counts.end {
+    fn refund(
+        &self,
+        counts: &mut WindowCounts,
+        _: Timestamp,
+        refund_token: &RefundToken,
+        cost: u64,
+    ) -> bool {
+        let spent = if refund_token.until == counts.end {
             &mut counts.current
-        } else if slip.until + self.quota.window() == counts.end {
+        } else if refund_token.until + self.quota.window() == counts.end {
             &mut counts.previous
         } else {
             return false;
@@ -158,13 +164,13 @@ impl Meter for SlidingWindow {
         taken > 0
     }
 
-    fn newest(&self, counts: &Counts, now: Timestamp) -> Slip {
-        Slip { at: now, until: counts.end, parts: 0 }
+    fn latest_refund_token(&self, counts: &WindowCounts, now: Timestamp) -> RefundToken {
+        RefundToken { at: now, until: counts.end, parts: 0 }
     }
 
-    /// What counts now goes on counting. In a window of another length the previous count would get
-    /// another weight all at once, so what it weighs now counts as spent in this window.
-    fn adopt(&self, old: &Self, counts: &Counts, now: Timestamp) -> Counts {
+    /// Keeps the counts. In a window of another length the weight of the previous count would jump, so its weighted
+    /// amount counts as spent in the current window.
+    fn migrate(&self, old: &Self, counts: &WindowCounts, now: Timestamp) -> WindowCounts {
         let mut counts = *counts;
         old.advance(&mut counts, now);
         if old.quota.window() != self.quota.window() {
@@ -179,20 +185,20 @@ impl Meter for SlidingWindow {
 }
 
 impl LeasableAlgorithm for SlidingWindow {
-    /// What was spent in the window before counts there.
-    fn owe(&self, counts: &mut Counts, at: Timestamp, amount: u64) {
-        self.owe_up_to(counts, at, amount, self.quota.amount());
+    /// Counts usage of the previous window there.
+    fn force_spend(&self, counts: &mut WindowCounts, at: Timestamp, amount: u64) {
+        self.force_spend_up_to(counts, at, amount, self.quota.amount());
     }
 
-    fn count(&self, counts: &mut Counts, _: Timestamp, at: Timestamp, amount: u64) {
-        self.owe_up_to(counts, at, amount, self.countable());
+    fn count(&self, counts: &mut WindowCounts, _: Timestamp, at: Timestamp, amount: u64) {
+        self.force_spend_up_to(counts, at, amount, self.countable());
     }
 
     fn countable(&self) -> u64 {
         Quota::MAX_AMOUNT
     }
 
-    fn ends(&self, counts: &Counts) -> Option<Timestamp> {
+    fn max_lease_end(&self, counts: &WindowCounts) -> Option<Timestamp> {
         Some(counts.end)
     }
 }

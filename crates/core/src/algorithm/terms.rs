@@ -1,27 +1,27 @@
-//! A limit and a cost in the plain numbers that a store's own code adds and compares.
+//! A limit and a cost as plain numbers, for the scripts of a store.
 
-use super::Due;
+use super::PreciseTime;
 
 /// The numbers of one charge, each below 2^53.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Terms {
-    /// Of a token bucket or a leaky bucket.
+pub enum ChargeTerms {
+    /// The numbers of a token bucket or a leaky bucket.
     Bucket {
-        /// How many parts make a microsecond.
+        /// Parts per microsecond.
         parts: u64,
-        /// How long a whole bucket takes to fill; of a leaky bucket whose request will not wait for
-        /// all of it, as much as it will.
-        depth: Due,
-        /// How long the cost takes.
-        cost: Due,
+        /// Time in which an empty bucket fills. For a request with a longest wait in a leaky bucket, the latest end of
+        /// its slot if that is less.
+        depth: PreciseTime,
+        /// Time in which the cost refills.
+        cost: PreciseTime,
     },
-    /// Of a window, a log, or slots in flight.
+    /// The numbers of a window, a log, or slots in flight.
     Window {
-        /// The window in microseconds, or how long a slot is held.
+        /// The window in microseconds, or the time after which a slot expires.
         window: u64,
-        /// What may be spent in it, or be in flight.
+        /// The amount per window, or in flight.
         amount: u64,
-        /// What the request costs.
+        /// The cost of the request.
         cost: u64,
     },
 }

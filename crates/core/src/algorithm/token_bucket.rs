@@ -1,64 +1,64 @@
 //! Token bucket: capacity `burst`, refilled continuously, full at the start.
 //!
-//! Kept as the one instant at which the bucket is full again (the form known as GCRA). Bound:
-//! burst + rate x t in any span t, charges that were refunded not counted.
+//! The state is the instant at which the bucket is full again (GCRA). Bound: burst + rate x t in any span t, without
+//! the charges that were refunded.
 
 use crate::algorithm::flat_bucket::FlatBucket;
 use crate::algorithm::leasable::LeasableAlgorithm;
-use crate::algorithm::pace::{Due, Pace};
+use crate::algorithm::refill_rate::{PreciseTime, RefillRate};
 use crate::algorithm::{Bound, Meter, State};
-use crate::outcome::Slip;
+use crate::outcome::RefundToken;
 use crate::quota::{Quota, QuotaError};
 use crate::time::Timestamp;
 
-/// A token bucket's numbers, checked.
+/// The validated parameters of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
     quota: Quota,
-    pace: Pace,
+    rate: RefillRate,
     pub(crate) flat: Option<FlatBucket>,
 }
 
 impl TokenBucket {
-    pub(crate) fn pace(&self) -> &Pace {
-        &self.pace
+    pub(crate) fn rate(&self) -> &RefillRate {
+        &self.rate
     }
 
-    /// A bucket of the quota's burst, or of its amount when it names none.
+    /// Returns a bucket with the capacity of the quota's burst, or of its amount if it has no burst.
     ///
     /// # Errors
     /// A number that can't be counted exactly.
     pub fn new(quota: Quota) -> Result<Self, QuotaError> {
         let capacity = quota.explicit_burst().unwrap_or(quota.amount());
-        let pace = Pace::new(&quota, capacity)?;
-        Ok(Self { quota, pace, flat: pace.flat() })
+        let rate = RefillRate::new(&quota, capacity)?;
+        Ok(Self { quota, rate, flat: rate.flat() })
     }
 }
 
-/// How full a bucket is. The default is full.
+/// The fill level of a bucket. The default is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Level {
-    /// When it is full again.
-    pub due: Due,
-    /// What refunds gave back, as a length of time, since slips that still count were handed out.
+pub struct BucketLevel {
+    /// The instant at which it is full again.
+    pub due: PreciseTime,
+    /// The sum of refunds, as a length of time, that valid refund tokens do not include.
     ///
-    /// A slip names the instant at which its charge will have refilled. A refund makes that earlier
-    /// for whoever was charged later, so slips count from a line that refunds don't move: `due` plus
-    /// this. Slips from before the refunded charge are then held to have refilled earlier than they
-    /// did, and may give back less than they could; never more.
-    pub returned: Due,
+    /// A refund token contains the instant at which its charge will have refilled. A refund makes that instant earlier
+    /// for later charges. Refund tokens are therefore relative to `due` plus this sum, which refunds do not change.
+    /// Charges before the refunded one then seem to refill earlier than they do: their tokens may refund less than they
+    /// could, never more.
+    pub returned: PreciseTime,
 }
 
-impl From<Level> for State {
-    fn from(level: Level) -> Self {
+impl From<BucketLevel> for State {
+    fn from(level: BucketLevel) -> Self {
         Self::Tokens(level)
     }
 }
 
 impl Meter for TokenBucket {
-    type State = Level;
+    type State = BucketLevel;
 
-    fn own(state: &mut State) -> Option<&mut Level> {
+    fn own_state(state: &mut State) -> Option<&mut BucketLevel> {
         if let State::Tokens(level) = state { Some(level) } else { None }
     }
 
@@ -68,7 +68,7 @@ impl Meter for TokenBucket {
 
     #[inline]
     fn capacity(&self) -> u64 {
-        self.pace.capacity()
+        self.rate.capacity()
     }
 
     fn bound(&self) -> Bound {
@@ -77,98 +77,108 @@ impl Meter for TokenBucket {
     }
 
     #[inline]
-    fn advance(&self, level: &mut Level, now: Timestamp) -> Timestamp {
-        if level.returned != Due::default() && self.forgets_at(level) <= now.into() {
-            level.returned = Due::default();
+    fn advance(&self, level: &mut BucketLevel, now: Timestamp) -> Timestamp {
+        if level.returned != PreciseTime::default() && self.refunds_end_at(level) <= now.into() {
+            level.returned = PreciseTime::default();
         }
         now
     }
 
     #[inline]
-    fn admits(&self, level: &Level, now: Timestamp, cost: u64) -> bool {
-        self.pace.admits(level.due, now, cost)
+    fn admits(&self, level: &BucketLevel, now: Timestamp, cost: u64) -> bool {
+        self.rate.admits(level.due, now, cost)
     }
 
     #[inline]
-    fn spend(&self, level: &mut Level, now: Timestamp, cost: u64) -> Slip {
-        level.due = self.pace.after(level.due, now, cost);
-        self.newest(level, now)
+    fn spend(&self, level: &mut BucketLevel, now: Timestamp, cost: u64) -> RefundToken {
+        level.due = self.rate.after(level.due, now, cost);
+        self.latest_refund_token(level, now)
     }
 
     #[inline]
-    fn remaining(&self, level: &Level, now: Timestamp) -> u64 {
-        self.pace.remaining(level.due, now)
+    fn remaining(&self, level: &BucketLevel, now: Timestamp) -> u64 {
+        self.rate.remaining(level.due, now)
     }
 
-    fn admits_at(&self, level: &Level, now: Timestamp, cost: u64) -> Timestamp {
-        self.pace.admits_at(level.due, now, cost)
+    fn admits_at(&self, level: &BucketLevel, now: Timestamp, cost: u64) -> Timestamp {
+        self.rate.admits_at(level.due, now, cost)
     }
 
     #[inline]
-    fn full_at(&self, level: &Level) -> Timestamp {
+    fn full_at(&self, level: &BucketLevel) -> Timestamp {
         level.due.ceil()
     }
 
     #[inline]
-    fn whole_at(&self, level: &Level) -> Timestamp {
-        self.forgets_at(level).ceil()
+    fn expires_at(&self, level: &BucketLevel) -> Timestamp {
+        self.refunds_end_at(level).ceil()
     }
 
-    fn refund(&self, level: &mut Level, now: Timestamp, slip: &Slip, cost: u64) -> bool {
-        if cost > self.capacity() || slip.parts >= self.pace.parts() {
+    fn refund(
+        &self,
+        level: &mut BucketLevel,
+        now: Timestamp,
+        refund_token: &RefundToken,
+        cost: u64,
+    ) -> bool {
+        if cost > self.capacity() || refund_token.parts >= self.rate.parts() {
             return false;
         }
-        let until = Due { micros: slip.until.as_micros(), parts: slip.parts };
-        let is_last = until == self.forgets_at(level);
-        let until = self.pace.minus(until, level.returned);
-        let used = self.pace.minus(level.due, now.into());
-        let given = self.pace.unhealed(until, now, cost).min(used);
-        level.due = self.pace.minus(level.due, given);
-        // Nothing was charged after the last charge, so no slip counts from it.
+        let until =
+            PreciseTime { micros: refund_token.until.as_micros(), parts: refund_token.parts };
+        let is_last = until == self.refunds_end_at(level);
+        let until = self.rate.minus(until, level.returned);
+        let used = self.rate.minus(level.due, now.into());
+        let given = self.rate.not_refilled(until, now, cost).min(used);
+        level.due = self.rate.minus(level.due, given);
+        // There is no charge after the last one, so no refund token depends on it.
         if !is_last {
-            level.returned = self.pace.add(level.returned, given);
+            level.returned = self.rate.add(level.returned, given);
         }
-        given > Due::default()
+        given > PreciseTime::default()
     }
 
     #[inline]
-    fn newest(&self, level: &Level, now: Timestamp) -> Slip {
-        let until = self.forgets_at(level);
-        Slip { at: now, until: Timestamp::from_micros(until.micros), parts: until.parts }
+    fn latest_refund_token(&self, level: &BucketLevel, now: Timestamp) -> RefundToken {
+        let until = self.refunds_end_at(level);
+        RefundToken { at: now, until: Timestamp::from_micros(until.micros), parts: until.parts }
     }
 
-    fn adopt(&self, old: &Self, level: &Level, now: Timestamp) -> Level {
-        // Slips of the old limit are not honoured, so there is nothing to count them from.
-        Level { due: self.pace.keep_fraction(&old.pace, level.due, now), returned: Due::default() }
+    fn migrate(&self, old: &Self, level: &BucketLevel, now: Timestamp) -> BucketLevel {
+        // Refund tokens of the old limit are not accepted, so the sum of refunds is not needed.
+        BucketLevel {
+            due: self.rate.keep_fraction(&old.rate, level.due, now),
+            returned: PreciseTime::default(),
+        }
     }
 }
 
 impl TokenBucket {
-    /// From when on no slip can give anything back.
+    /// Returns the time from which on no refund token refunds anything.
     #[inline]
-    fn forgets_at(&self, level: &Level) -> Due {
-        self.pace.add(level.due, level.returned)
+    fn refunds_end_at(&self, level: &BucketLevel) -> PreciseTime {
+        self.rate.add(level.due, level.returned)
     }
 }
 
 impl LeasableAlgorithm for TokenBucket {
-    fn owe(&self, level: &mut Level, at: Timestamp, amount: u64) {
+    fn force_spend(&self, level: &mut BucketLevel, at: Timestamp, amount: u64) {
         if amount > 0 {
-            level.due = self.pace.owing(level.due, at, amount);
+            level.due = self.rate.force_spend(level.due, at, amount);
         }
     }
 
-    fn count(&self, level: &mut Level, now: Timestamp, _: Timestamp, amount: u64) {
+    fn count(&self, level: &mut BucketLevel, now: Timestamp, _: Timestamp, amount: u64) {
         if amount > 0 {
-            level.due = self.pace.counting(level.due, now, amount);
+            level.due = self.rate.count_usage(level.due, now, amount);
         }
     }
 
     fn countable(&self) -> u64 {
-        self.pace.countable()
+        self.rate.countable()
     }
 
-    fn ends(&self, _: &Level) -> Option<Timestamp> {
+    fn max_lease_end(&self, _: &BucketLevel) -> Option<Timestamp> {
         None
     }
 }

@@ -1,22 +1,22 @@
-//! Multilinear hashing: fast, and provably hard to aim at without the key.
+//! Multilinear hashing: fast, and provably without predictable collisions for an attacker without the key.
 //!
 //! Each 64-bit word of the input is multiplied by a random 128-bit number of its own; the upper half of
 //! the sum is the hash. For any two different inputs, chosen in any way without knowing the numbers, the
 //! two sums agree in those 64 bits with a probability of 2^-64, and two independent sums with 2^-128
-//! (strong universality, Lemire and Kaser). Nobody gets to see a hash, so nobody learns anything
-//! about the numbers. Where hashes are seen, in a shared store, BLAKE3 makes them instead.
+//! (strong universality, Lemire and Kaser). Hashes stay inside the process, so they reveal nothing about the numbers.
+//! In a shared store hashes are visible; there BLAKE3 computes them.
 
-/// A random pair of numbers for each of the first [`WORDS`] words.
+/// A random pair of numbers for each of the first [`MAX_WORDS`] words.
 #[derive(Clone)]
 pub(crate) struct Multilinear {
-    start: Pair,
-    numbers: Box<[Pair; WORDS]>,
+    start: NumberPair,
+    numbers: Box<[NumberPair; MAX_WORDS]>,
 }
 
-type Pair = (u128, u128);
+type NumberPair = (u128, u128);
 
-/// The longest input in words.
-pub(crate) const WORDS: usize = 32;
+/// The longest input, in words of 64 bits.
+pub(crate) const MAX_WORDS: usize = 32;
 
 impl Multilinear {
     /// Draws all numbers from a secret.
@@ -28,36 +28,36 @@ impl Multilinear {
             u128::from_le_bytes(bytes)
         };
         let start = (draw(), draw());
-        let mut numbers = Box::new([start; WORDS]);
+        let mut numbers = Box::new([start; MAX_WORDS]);
         for pair in numbers.iter_mut() {
             *pair = (draw(), draw());
         }
         Self { start, numbers }
     }
 
-    /// A sum with nothing in it yet.
+    /// Returns an empty sum.
     #[inline]
-    pub(crate) fn sum(&self) -> Sum<'_> {
-        Sum { sums: self.start, numbers: &self.numbers[..] }
+    pub(crate) fn sum(&self) -> HashSum<'_> {
+        HashSum { sums: self.start, numbers: &self.numbers[..] }
     }
 }
 
 /// The hash of the words so far.
-pub(crate) struct Sum<'n> {
-    sums: Pair,
-    numbers: &'n [Pair],
+pub(crate) struct HashSum<'n> {
+    sums: NumberPair,
+    numbers: &'n [NumberPair],
 }
 
-impl Sum<'_> {
+impl HashSum<'_> {
     #[inline]
-    fn add(&mut self, number: &Pair, word: u64) {
+    fn add(&mut self, number: &NumberPair, word: u64) {
         let word = u128::from(word);
         self.sums.0 = self.sums.0.wrapping_add(number.0.wrapping_mul(word));
         self.sums.1 = self.sums.1.wrapping_add(number.1.wrapping_mul(word));
     }
 
-    /// Adds a header, which is not zero and tells how long the bytes are, and the bytes, the last word
-    /// of them filled up with zeros. `None` when the input is longer than there are numbers.
+    /// Adds a header and bytes; the last word is padded with zeros. The header is not zero and contains the number of
+    /// bytes. Returns `None` if the input is longer than [`MAX_WORDS`].
     #[inline]
     pub(crate) fn part(&mut self, header: u64, bytes: &[u8]) -> Option<()> {
         let (whole, rest) = bytes.as_chunks::<8>();
@@ -86,8 +86,8 @@ impl Sum<'_> {
     }
 }
 
-/// The upper half, its bits mixed one-to-one: sums of similar inputs lie in patterns, and a table
-/// wants them scattered.
+/// Returns the upper half with its bits mixed one-to-one. Sums of similar inputs form patterns, and a hash table needs
+/// an even distribution.
 #[inline]
 fn scatter(sum: u128) -> u64 {
     let mut bits = u64::try_from(sum >> 64).unwrap_or(0);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_at_the_end_and_parts_put_together_differently_count() {
+    fn trailing_zeros_and_part_boundaries_change_the_hash() {
         let inputs: [&[&[u8]]; 9] = [
             &[],
             &[b""],
@@ -150,10 +150,10 @@ mod tests {
     }
 
     #[test]
-    fn another_secret_hashes_otherwise_and_a_long_input_not_at_all() {
+    fn another_secret_changes_the_hash_and_a_long_input_has_none() {
         assert_ne!(hash(1, &[b"alice"]), hash(2, &[b"alice"]));
-        assert!(hash(1, &[&[7; 8 * (WORDS - 1)]]).is_some());
-        assert!(hash(1, &[&[7; 8 * (WORDS - 1) + 1]]).is_none());
-        assert!(hash(1, &[&[7; 8], &[7; 8 * (WORDS - 2)]]).is_none());
+        assert!(hash(1, &[&[7; 8 * (MAX_WORDS - 1)]]).is_some());
+        assert!(hash(1, &[&[7; 8 * (MAX_WORDS - 1) + 1]]).is_none());
+        assert!(hash(1, &[&[7; 8], &[7; 8 * (MAX_WORDS - 2)]]).is_none());
     }
 }

@@ -14,7 +14,7 @@ pub struct UsageReport {
     pub id: LeaseId,
     /// The tokens spent of it so far, in all.
     pub spent: u64,
-    /// Whether no more is spent of it: its rest is free again.
+    /// Set if no more is spent of it: its rest is free again.
     pub closed: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct LeaseGrant {
 /// The state of a client in the store at one instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateSnapshot {
-    /// The client's own time. Of windows it stays at the start of the latest one that was counted in while the
+    /// The client's own time. For windows it stays at the start of the latest one that was counted in while the
     /// store's clock is behind that.
     pub at: Timestamp,
     /// The store's clock. It can be set back.
@@ -93,8 +93,8 @@ impl Limit {
     /// [support leases](Self::supports_leases) charges the cost, and ignores the rest of the request.
     ///
     /// # When the limit changes
-    /// The state is [adopted](Self::adopt); leases stay as they are, since their nodes do not have the new limit yet.
-    /// Each counts under the new limit, for its capacity at most. The admissions after a change therefore exceed
+    /// The state is [migrated](Self::migrate); leases stay as they are, since their nodes do not have the new limit
+    /// yet. Each counts under the new limit, for its capacity at most. The admissions after a change therefore exceed
     /// the new limit by no more than was leased at that moment, and by nothing if usage and leases fit under the new
     /// limit together.
     pub fn apply_lease_request(
@@ -106,13 +106,13 @@ impl Limit {
     ) -> LeaseGrant {
         match self {
             Self::TokenBucket(meter) => {
-                meter.on(state, |own| apply(meter, own, leases, now, request))
+                meter.with_own_state(state, |own| apply(meter, own, leases, now, request))
             }
             Self::FixedWindow(meter) => {
-                meter.on(state, |own| apply(meter, own, leases, now, request))
+                meter.with_own_state(state, |own| apply(meter, own, leases, now, request))
             }
             Self::SlidingWindow(meter) => {
-                meter.on(state, |own| apply(meter, own, leases, now, request))
+                meter.with_own_state(state, |own| apply(meter, own, leases, now, request))
             }
             Self::LeakyBucket(_) | Self::SlidingLog(_) | Self::Concurrency(_) => {
                 let outcome = self.charge(state, now, request.cost);
@@ -130,21 +130,27 @@ impl Limit {
             leases: &LeaseSet,
         ) -> Timestamp {
             let mut over = Timestamp::EPOCH;
-            // In the order in which they will be counted, which is not that of their ends.
+            // In the order in which they will be counted, which is not the order of their ends.
             for lease in leases.iter() {
                 over = over.max(lease.until);
                 meter.advance(state, lease.last_use());
-                meter.owe(state, lease.last_use(), lease.unspent(meter.capacity()));
+                meter.force_spend(state, lease.last_use(), lease.unspent(meter.capacity()));
             }
-            meter.whole_at(state).max(over)
+            meter.expires_at(state).max(over)
         }
         let mut state = state.clone();
         match self {
-            Self::TokenBucket(meter) => meter.on(&mut state, |own| settled(meter, own, leases)),
-            Self::FixedWindow(meter) => meter.on(&mut state, |own| settled(meter, own, leases)),
-            Self::SlidingWindow(meter) => meter.on(&mut state, |own| settled(meter, own, leases)),
+            Self::TokenBucket(meter) => {
+                meter.with_own_state(&mut state, |own| settled(meter, own, leases))
+            }
+            Self::FixedWindow(meter) => {
+                meter.with_own_state(&mut state, |own| settled(meter, own, leases))
+            }
+            Self::SlidingWindow(meter) => {
+                meter.with_own_state(&mut state, |own| settled(meter, own, leases))
+            }
             Self::LeakyBucket(_) | Self::SlidingLog(_) | Self::Concurrency(_) => {
-                self.whole_at(&mut state)
+                self.expires_at(&mut state)
             }
         }
     }
@@ -158,20 +164,21 @@ fn apply<M: LeasableAlgorithm>(
     request: &LeaseRequest,
 ) -> LeaseGrant {
     let (own_now, capacity) = (meter.advance(state, now), meter.capacity());
-    leases.expire(now, |lease| meter.owe(state, lease.last_use(), lease.unspent(capacity)));
+    leases.expire(now, |lease| meter.force_spend(state, lease.last_use(), lease.unspent(capacity)));
     count_unreported(meter, state, leases, own_now, request);
     for report in &request.reports {
         let new = leases.apply_report(report, capacity);
-        meter.owe(state, own_now, new);
+        meter.force_spend(state, own_now, new);
     }
     // A cost fits if it would after all leases were spent.
     let mut spent = state.clone();
-    meter.owe(&mut spent, own_now, leases.reserved(capacity));
+    meter.force_spend(&mut spent, own_now, leases.reserved(capacity));
     let mut outcome = meter.charge(&mut spent, now, request.cost);
-    if let Verdict::Allow { slip: Some(slip), .. } = &mut outcome.verdict {
-        *slip = meter.spend(state, own_now, request.cost);
+    if let Verdict::Allow { refund_token: Some(refund_token), .. } = &mut outcome.verdict {
+        *refund_token = meter.spend(state, own_now, request.cost);
     }
-    let (granted, ttl) = grant(request, leases, outcome.remaining, own_now, meter.ends(state));
+    let (granted, ttl) =
+        grant(request, leases, outcome.remaining, own_now, meter.max_lease_end(state));
     let snapshot = Some(StateSnapshot { at: own_now, clock: now, state: state.clone().into() });
     LeaseGrant { outcome, granted, ttl, snapshot }
 }
@@ -214,7 +221,7 @@ fn grant(
         if known.is_mark() {
             return NOTHING;
         }
-        // Requested twice: whichever reply arrives, it is the same lease and ends at the same time.
+        // Requested twice: both replies are for the same lease and the same end.
         return (known.amount, ttl.min(usable_ttl(known.until.since(now))));
     }
     let ttl = ends.map_or(ttl, |end| ttl.min(usable_ttl(end.since(now))));

@@ -101,7 +101,7 @@ fn a_year_of(quota: Quota) {
 }
 
 #[test]
-fn a_year_neither_gains_nor_loses_a_token() {
+fn a_year_of_charges_neither_gains_nor_loses_a_token() {
     let month = Span::from_secs(30 * 86_400);
     a_year_of(Quota::per(1_000_000_000_000, month));
     a_year_of(Quota::per(999_999_999_989, month));
@@ -165,14 +165,14 @@ fn a_detour_through_a_limit_of_zero_is_no_free_burst() {
         let mut state = open.fresh();
         let now = Timestamp::from_secs(30);
         assert_eq!(burst(&open, &mut state, now.as_micros(), 100), 10, "{algorithm}");
-        let state = shut.adopt(&open, &state, now);
-        let mut state = open.adopt(&shut, &state, now);
+        let state = shut.migrate(&open, &state, now);
+        let mut state = open.migrate(&shut, &state, now);
         assert_eq!(burst(&open, &mut state, now.as_micros(), 100), 0, "{algorithm}");
     }
 }
 
 #[test]
-fn numbers_that_suit_another_algorithm_are_refused() {
+fn parameters_of_another_algorithm_are_rejected() {
     let refused = |algorithm, quota| Limit::new(algorithm, quota).unwrap_err().to_string();
     let burst = Quota::per_second(10).burst(20);
     assert_eq!(

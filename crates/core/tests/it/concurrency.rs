@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use proptest::prelude::*;
 use tidegate_core::algorithm::Concurrency;
 use tidegate_core::{
-    Algorithm, Decision, HeaderStyle, Limit, Quota, RuleIndex, RuleOutcome, Slip, Span, State,
-    Timestamp,
+    Algorithm, Decision, HeaderStyle, Limit, Quota, RefundToken, RuleIndex, RuleOutcome, Span,
+    State, Timestamp,
 };
 
 /// Some time in 2026, on no round boundary.
@@ -54,7 +54,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// One acquire as the naive list notes it.
 struct Holder {
     charged: Limit,
-    slip: Slip,
+    refund_token: RefundToken,
     cost: u64,
     /// Slots that were not released.
     count: u64,
@@ -109,16 +109,16 @@ proptest! {
                     let last = live().map(|holder| holder.until).max();
                     let outcome = limit.charge(&mut state, now, cost);
                     prop_assert_eq!(outcome.is_allowed(), cost.max(1) <= free);
-                    if let Some(slip) = outcome.slip() {
-                        prop_assert!(cost > 0 && names.insert(slip.at), "{slip:?} was given twice");
+                    if let Some(refund_token) = outcome.refund_token() {
+                        prop_assert!(cost > 0 && names.insert(refund_token.at), "{refund_token:?} was given twice");
                         let until = now + match limit.algorithm() {
                             Algorithm::Concurrency { hold } => hold,
                             other => panic!("{other}"),
                         };
-                        prop_assert_eq!((outcome.remaining, slip.until), (free - cost, until));
+                        prop_assert_eq!((outcome.remaining, refund_token.until), (free - cost, until));
                         prop_assert_eq!(outcome.reset_after, last.unwrap_or(now).max(until).since(now));
                         let charged = limit.clone();
-                        holders.push(Holder { charged, slip, cost, count: cost, until, released: None });
+                        holders.push(Holder { charged, refund_token, cost, count: cost, until, released: None });
                     } else {
                         prop_assert_eq!(outcome.remaining, free);
                         prop_assert_eq!(outcome.reset_after, last.unwrap_or(now).since(now));
@@ -131,7 +131,7 @@ proptest! {
                     let which = which % holders.len();
                     let holder = &mut holders[which];
                     let was_held = holder.is_held(now);
-                    let freed = limit.refund(&mut state, now, &holder.charged, &holder.slip, count);
+                    let freed = limit.refund(&mut state, now, &holder.charged, &holder.refund_token, count);
                     prop_assert_eq!(freed, was_held);
                     if holder.is_forgotten(now) {
                         // The store knows nothing of it, so the release is of all.
@@ -146,7 +146,7 @@ proptest! {
                     let which = which % holders.len();
                     let holder = &mut holders[which];
                     let Algorithm::Concurrency { hold } = holder.charged.algorithm() else { panic!() };
-                    let renewed = limit.renew(&mut state, now, &holder.charged, &holder.slip, holder.cost);
+                    let renewed = limit.renew(&mut state, now, &holder.charged, &holder.refund_token, holder.cost);
                     match holder.released {
                         // Afterwards a store that has lost track of the slot may count it again.
                         Some(released) if released + Concurrency::RELEASE_MEMORY <= now => {}
@@ -164,24 +164,24 @@ proptest! {
                 }
                 Step::GiveBack(count) => {
                     let charged = limit.clone();
-                    prop_assert!(!limit.give_back(&mut state, now, &charged, count), "nobody was named");
+                    prop_assert!(!limit.refund_latest(&mut state, now, &charged, count), "nobody was named");
                 }
                 Step::Change(amount, hold) => {
                     let new = self::limit(amount, Span::from_secs(hold));
-                    state = new.adopt(&limit, &state, now);
+                    state = new.migrate(&limit, &state, now);
                     limit = new;
                 }
                 Step::Release(..) | Step::Renew(_) => {}
             }
             // A store may drop what says nothing at any time, and nobody can tell.
-            if limit.whole_at(&mut state) <= now {
+            if limit.expires_at(&mut state) <= now {
                 state = limit.fresh();
             }
         }
         // However they end, nothing is in use in the end.
         for (place, holder) in holders.iter().enumerate().filter(|(place, _)| place % 2 == 0) {
-            limit.refund(&mut state, now, &holder.charged, &holder.slip, u64::MAX);
-            let renewed = limit.renew(&mut state, now, &holder.charged, &holder.slip, holder.cost);
+            limit.refund(&mut state, now, &holder.charged, &holder.refund_token, u64::MAX);
+            let renewed = limit.renew(&mut state, now, &holder.charged, &holder.refund_token, holder.cost);
             prop_assert!(!renewed, "{place}");
         }
         now = now + Span::from_secs(5);
@@ -197,16 +197,16 @@ fn outages_longer_than_the_hold_do_not_add_up() {
         let limit = limit(3, Span::SECOND);
         let (mut state, mut now, mut in_flight) = (limit.fresh(), START, Vec::new());
         for outage in 0..4 {
-            while let Some(slip) = limit.charge(&mut state, now, 1).slip() {
-                in_flight.push(slip);
+            while let Some(refund_token) = limit.charge(&mut state, now, 1).refund_token() {
+                in_flight.push(refund_token);
                 now = now + Span::from_millis(1);
             }
             now = now + Span::from_secs(if outage % 2 == 0 { 2 } else { 90 });
             if loses {
                 state = limit.fresh();
             }
-            for slip in &in_flight {
-                assert!(limit.renew(&mut state, now, &limit, slip, 1));
+            for refund_token in &in_flight {
+                assert!(limit.renew(&mut state, now, &limit, refund_token, 1));
             }
             assert_eq!(used(&state, now), 3, "outage {outage}");
         }
@@ -218,17 +218,17 @@ fn outages_longer_than_the_hold_do_not_add_up() {
 fn new_requests_are_denied_until_renewed_slots_fit_the_limit() {
     let limit = limit(2, Span::SECOND);
     let (mut state, mut now) = (limit.fresh(), START);
-    let take = |state: &mut State, now| limit.charge(state, now, 1).slip();
+    let take = |state: &mut State, now| limit.charge(state, now, 1).refund_token();
     let old = [take(&mut state, now).unwrap(), take(&mut state, now).unwrap()];
     now = now + Span::from_secs(2);
     let new = [take(&mut state, now).unwrap(), take(&mut state, now).unwrap()];
-    for slip in &old {
-        assert!(limit.renew(&mut state, now, &limit, slip, 1));
+    for refund_token in &old {
+        assert!(limit.renew(&mut state, now, &limit, refund_token, 1));
     }
     assert_eq!(used(&state, now), 4);
-    for slip in [old[0], new[0], new[1]] {
+    for refund_token in [old[0], new[0], new[1]] {
         assert_eq!(take(&mut state, now), None);
-        assert!(limit.refund(&mut state, now, &limit, &slip, 1));
+        assert!(limit.refund(&mut state, now, &limit, &refund_token, 1));
     }
     assert!(take(&mut state, now).is_some());
 }
@@ -237,16 +237,17 @@ fn new_requests_are_denied_until_renewed_slots_fit_the_limit() {
 fn expired_slots_and_tombstones_are_bounded() {
     let limit = limit(100, Span::SECOND);
     let (mut state, mut now) = (limit.fresh(), START);
-    let (mut most, mut slips) = (0, Vec::new());
+    let (mut most, mut refund_tokens) = (0, Vec::new());
     for _ in 0..40 {
-        slips.extend((0..100).map(|_| limit.charge(&mut state, now, 1).slip().unwrap()));
+        refund_tokens
+            .extend((0..100).map(|_| limit.charge(&mut state, now, 1).refund_token().unwrap()));
         now = now + Span::SECOND;
         let State::Slots(slots) = &state else { panic!("{state:?}") };
         most = most.max(slots.taken().len());
     }
     assert!(most <= Concurrency::MAX_EXPIRED + 200, "{most} entries");
-    for slip in &slips {
-        assert!(!limit.refund(&mut state, now, &limit, slip, 1), "it has expired");
+    for refund_token in &refund_tokens {
+        assert!(!limit.refund(&mut state, now, &limit, refund_token, 1), "it has expired");
     }
     limit.peek(&mut state, now, 1);
     let State::Slots(slots) = &state else { panic!("{state:?}") };
@@ -257,28 +258,28 @@ fn expired_slots_and_tombstones_are_bounded() {
 fn a_second_release_in_the_same_microsecond_releases_no_other_slot() {
     let limit = limit(1, Span::MINUTE);
     let mut state = limit.fresh();
-    let first = limit.charge(&mut state, START, 1).slip().unwrap();
+    let first = limit.charge(&mut state, START, 1).refund_token().unwrap();
     assert!(limit.refund(&mut state, START, &limit, &first, 1));
-    assert!(limit.whole_at(&mut state) > START, "its last name must not be forgotten yet");
-    let second = limit.charge(&mut state, START, 1).slip().unwrap();
+    assert!(limit.expires_at(&mut state) > START, "its last name must not be forgotten yet");
+    let second = limit.charge(&mut state, START, 1).refund_token().unwrap();
     assert_ne!(first.at, second.at);
     assert!(!limit.refund(&mut state, START, &limit, &first, 1));
     assert_eq!(used(&state, START), 1);
 }
 
 #[test]
-fn spending_per_time_and_being_in_flight_do_not_become_each_other() {
+fn usage_per_window_and_slots_in_flight_are_not_converted() {
     let rate = Limit::new(Algorithm::SlidingLog, Quota::per_hour(5)).unwrap();
     let slots = limit(5, Span::MINUTE);
     let (mut spent, mut held) = (rate.fresh(), slots.fresh());
     rate.charge(&mut spent, START, 5);
     slots.charge(&mut held, START, 5);
-    assert_eq!(slots.adopt(&rate, &spent, START), slots.fresh());
-    assert_eq!(rate.adopt(&slots, &held, START), rate.fresh());
+    assert_eq!(slots.migrate(&rate, &spent, START), slots.fresh());
+    assert_eq!(rate.migrate(&slots, &held, START), rate.fresh());
 }
 
 #[test]
-fn parts_of_a_limit_in_flight_add_up_to_it() {
+fn shares_of_a_limit_in_flight_add_up_to_it() {
     let whole = limit(20, Span::MINUTE);
     let parts = (0..3).map(|index| whole.share(index, 3));
     assert_eq!(parts.map(|part| part.capacity()).collect::<Vec<_>>(), [7, 7, 6]);
@@ -286,7 +287,7 @@ fn parts_of_a_limit_in_flight_add_up_to_it() {
 }
 
 #[test]
-fn headers_say_that_requests_are_counted_while_they_last() {
+fn headers_of_a_limit_in_flight_have_the_concurrency_unit() {
     let limit = limit(20, Span::MINUTE);
     let outcome = limit.charge(&mut limit.fresh(), START, 1);
     let policy = RuleOutcome {

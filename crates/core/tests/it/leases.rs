@@ -81,7 +81,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_a_fleet_admits_keeps_to_the_limit_whatever_is_lost_late_or_doubled(
+    fn fleet_stays_within_the_limit_when_messages_are_lost_late_or_duplicated(
         limit in limits(), steps in steps(),
     ) {
         let mut fleet = Fleet::new(limit);
@@ -97,14 +97,14 @@ proptest! {
     /// Numbers stay such that every store can count them, and what is held never counts for more than
     /// the limit in force, however limits change under it and wherever clocks are set.
     #[test]
-    fn limits_may_change_under_what_is_held(
+    fn leases_never_count_for_more_than_a_changed_limit(
         first in limits(), steps in steps(), changes in proptest::collection::vec((0usize..150, limits(), 0u64..90_000_000), 1..4),
     ) {
         let mut fleet = Fleet::new(first);
         for (number, step) in steps.iter().enumerate() {
             for (_, limit, back) in changes.iter().filter(|(when, _, _)| *when == number) {
                 let now = Timestamp::from_micros(fleet.now);
-                fleet.state = limit.adopt(&fleet.limit, &fleet.state, now);
+                fleet.state = limit.migrate(&fleet.limit, &fleet.state, now);
                 fleet.limit = limit.clone();
                 if matches!(step, Step::Advance { .. }) {
                     let now = now - Span::from_micros(*back);
@@ -128,7 +128,7 @@ proptest! {
 
     /// However its tellings are lost, doubled and mixed up, a node has told as much as the most that arrived.
     #[test]
-    fn what_is_owed_under_a_name_is_what_was_heard_of_it(
+    fn counted_usage_is_the_largest_total_that_arrived(
         algorithm in 0..3usize,
         more in proptest::collection::vec(0u64..40, 1..20),
         arrivals in proptest::collection::vec((any::<usize>(), 0u64..2_000), 1..40),
@@ -147,7 +147,7 @@ proptest! {
 
     /// What is settled can be forgotten: a store that drops it answers the same.
     #[test]
-    fn what_is_settled_says_no_more_than_nothing(limit in limits(), steps in steps()) {
+    fn settled_state_decides_like_a_fresh_one(limit in limits(), steps in steps()) {
         let mut fleet = Fleet::new(limit);
         for step in &steps {
             fleet.walk(step)?;
@@ -157,8 +157,8 @@ proptest! {
         let ask = LeaseRequest { cost: 1, ..ask(20, 1_000_000) };
         let (mut fresh, mut none) = (limit.fresh(), LeaseSet::default());
         prop_assert_eq!(
-            limit.apply_lease_request(&mut state, &mut leases, later, &ask).outcome.without_slip(),
-            limit.apply_lease_request(&mut fresh, &mut none, later, &ask).outcome.without_slip()
+            limit.apply_lease_request(&mut state, &mut leases, later, &ask).outcome.non_refundable(),
+            limit.apply_lease_request(&mut fresh, &mut none, later, &ask).outcome.non_refundable()
         );
         prop_assert_eq!(leases, none);
     }
@@ -221,7 +221,7 @@ impl Client {
 const SECOND: u64 = START / 1_000_000 * 1_000_000;
 
 #[test]
-fn what_is_held_keeps_its_room_and_is_not_refilled() {
+fn leased_tokens_stay_reserved_and_do_not_refill() {
     let mut client = Client::new(Algorithm::TokenBucket, Quota::per_second(100));
     assert_eq!(client.ask(START, &ask(50, 10_000_000)).granted, 50);
     // However long it waits, the half that is held stays held.
@@ -233,7 +233,7 @@ fn what_is_held_keeps_its_room_and_is_not_refilled() {
 }
 
 #[test]
-fn a_return_is_accepted_once() {
+fn closing_report_counts_once() {
     for algorithm in LEASING {
         let mut client = Client::new(algorithm, Quota::per_minute(100));
         let now = START / 60_000_000 * 60_000_000;
@@ -246,7 +246,7 @@ fn a_return_is_accepted_once() {
 }
 
 #[test]
-fn a_report_that_says_less_than_was_known_changes_nothing() {
+fn report_below_the_known_usage_changes_nothing() {
     let mut client = Client::new(Algorithm::FixedWindow, Quota::per_minute(100));
     client.ask(SECOND, &ask(50, 10_000_000));
     client.report(SECOND, 30, false);
@@ -260,7 +260,7 @@ fn a_report_that_says_less_than_was_known_changes_nothing() {
 }
 
 #[test]
-fn an_ask_with_a_name_that_is_there_takes_nothing_more() {
+fn repeated_lease_request_gets_the_same_lease() {
     for algorithm in LEASING {
         let mut client = Client::new(algorithm, Quota::per_second(100));
         let first = client.ask(SECOND, &ask(20, 500_000));
@@ -275,7 +275,7 @@ fn an_ask_with_a_name_that_is_there_takes_nothing_more() {
 }
 
 #[test]
-fn what_expires_counts_as_spent_when_its_time_was_over() {
+fn expired_lease_counts_as_spent_at_its_end() {
     let mut client = Client::new(Algorithm::TokenBucket, Quota::per_second(100));
     client.ask(START, &ask(50, 1_000_000));
     // A second, a hundredth of it and ten milliseconds.
@@ -289,7 +289,7 @@ fn what_expires_counts_as_spent_when_its_time_was_over() {
 }
 
 #[test]
-fn a_hold_ends_with_its_window() {
+fn lease_ends_with_its_window() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
         let mut client = Client::new(algorithm, Quota::per_second(100));
         let granted = client.ask(SECOND + 900_000, &ask(50, 10_000_000));
@@ -305,7 +305,7 @@ fn a_hold_ends_with_its_window() {
 }
 
 #[test]
-fn at_the_very_end_of_a_window_nothing_is_held() {
+fn no_lease_is_granted_at_the_end_of_a_window() {
     let mut client = Client::new(Algorithm::FixedWindow, Quota::per_second(100));
     let granted = client.ask(SECOND + 990_000, &LeaseRequest { cost: 1, ..ask(50, 10_000_000) });
     assert_eq!((granted.granted, granted.ttl), (0, Span::ZERO));
@@ -313,7 +313,7 @@ fn at_the_very_end_of_a_window_nothing_is_held() {
 }
 
 #[test]
-fn a_client_has_so_many_holds_and_no_more() {
+fn leases_of_a_client_are_bounded() {
     let mut client = Client::new(Algorithm::TokenBucket, Quota::per_second(1_000_000));
     for number in 0..100 {
         let asked = LeaseRequest { id: id(number), ..ask(1, 60_000_000) };
@@ -323,37 +323,37 @@ fn a_client_has_so_many_holds_and_no_more() {
 }
 
 #[test]
-fn an_algorithm_that_does_not_lease_charges_the_cost_and_holds_nothing() {
+fn algorithm_without_leases_charges_the_cost_and_grants_nothing() {
     for algorithm in [Algorithm::LeakyBucket { queue: 9 }, Algorithm::SlidingLog] {
         let mut client = Client::new(algorithm, Quota::per_second(10));
         assert!(!client.limit.supports_leases());
         let granted = client.ask(START, &LeaseRequest { cost: 3, ..ask(5, 1_000_000) });
         assert_eq!((granted.granted, granted.outcome.remaining), (0, 7));
-        assert!(granted.outcome.slip().is_some() && client.leases.is_empty());
+        assert!(granted.outcome.refund_token().is_some() && client.leases.is_empty());
     }
 }
 
 #[test]
-fn a_cost_is_refunded_as_any_other() {
+fn cost_of_a_lease_request_can_be_refunded() {
     for algorithm in LEASING {
         let mut client = Client::new(algorithm, Quota::per_second(100));
         let granted = client.ask(SECOND, &LeaseRequest { cost: 30, ..ask(20, 500_000) });
         assert_eq!((granted.outcome.remaining, granted.granted), (70, 20));
-        let slip = granted.outcome.slip().unwrap();
+        let refund_token = granted.outcome.refund_token().unwrap();
         let limit = client.limit.clone();
-        assert!(limit.refund(&mut client.state, at(SECOND), &limit, &slip, 30));
+        assert!(limit.refund(&mut client.state, at(SECOND), &limit, &refund_token, 30));
         assert_eq!(client.ask(SECOND, &ask(0, 0)).outcome.remaining, 80, "{algorithm}");
     }
 }
 
 #[test]
-fn a_hold_from_before_a_limit_was_lowered_counts_for_no_more_than_all_of_it() {
+fn lease_under_a_lowered_limit_counts_for_at_most_its_capacity() {
     for algorithm in LEASING {
         let mut client = Client::new(algorithm, Quota::per_minute(1_000));
         let now = START / 60_000_000 * 60_000_000;
         client.ask(now, &ask(500, 10_000_000));
         let lower = Limit::new(algorithm, Quota::per_minute(10)).unwrap();
-        client.state = lower.adopt(&client.limit, &client.state, at(now));
+        client.state = lower.migrate(&client.limit, &client.state, at(now));
         client.limit = lower;
         assert_eq!(client.ask(now, &LeaseRequest { cost: 1, ..ask(0, 0) }).outcome.remaining, 0);
         client.report(now, 500, true);
@@ -365,7 +365,7 @@ fn a_hold_from_before_a_limit_was_lowered_counts_for_no_more_than_all_of_it() {
 }
 
 #[test]
-fn what_is_owed_counts_once_however_often_and_late_it_is_told() {
+fn repeated_and_late_usage_reports_count_once() {
     for algorithm in LEASING {
         let mut client = Client::new(algorithm, Quota::per(100, Quota::MAX_WINDOW));
         assert_eq!(client.owe(START, 1, START, 10), 90, "{algorithm}");
@@ -380,7 +380,7 @@ fn what_is_owed_counts_once_however_often_and_late_it_is_told() {
 }
 
 #[test]
-fn what_was_told_takes_no_room_and_is_forgotten_in_time() {
+fn usage_record_reserves_nothing_and_expires() {
     let mut client = Client::new(Algorithm::TokenBucket, Quota::per_second(100));
     client.owe(START, 1, START, 50);
     assert_eq!(client.leases.reserved(100), 0);
@@ -392,7 +392,7 @@ fn what_was_told_takes_no_room_and_is_forgotten_in_time() {
 }
 
 #[test]
-fn what_was_admitted_beyond_a_bucket_is_paid_back_in_full() {
+fn usage_beyond_a_bucket_delays_later_requests_in_full() {
     let mut client = Client::new(Algorithm::TokenBucket, Quota::per_second(100));
     assert_eq!(client.owe(START, 1, START, 1_000), 0);
     // Nine seconds of debt, and one to fill up.
@@ -406,7 +406,7 @@ fn what_was_admitted_beyond_a_bucket_is_paid_back_in_full() {
 }
 
 #[test]
-fn what_was_admitted_in_a_window_counts_in_that_window() {
+fn usage_counts_in_the_window_of_its_admission() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
         let mut client = Client::new(algorithm, Quota::per_second(100));
         let (before, middle) = (SECOND + 999_999, SECOND + 1_500_000);
@@ -421,7 +421,7 @@ fn what_was_admitted_in_a_window_counts_in_that_window() {
 }
 
 #[test]
-fn who_owes_is_held_nothing_and_learns_how_the_client_stands() {
+fn request_with_unreported_usage_gets_a_snapshot_and_no_lease() {
     for algorithm in LEASING {
         let mut client = Client::new(algorithm, Quota::per_second(100));
         let unreported = smallvec![UnreportedUsage { at: at(SECOND), total: 30 }];

@@ -119,7 +119,7 @@ impl Client {
     }
 
     fn change(&mut self, to: &Limit) {
-        self.state = to.adopt(&self.limit, &self.state, self.at());
+        self.state = to.migrate(&self.limit, &self.state, self.at());
         self.limit = to.clone();
     }
 
@@ -158,7 +158,7 @@ proptest! {
     /// limit in force. Whatever span of its life is looked at, a client took no more than one bucket
     /// and what came back. Exactly: every rounding is against the client.
     #[test]
-    fn a_bucket_never_gives_more_than_one_burst_and_the_refill_of_the_limits_in_force(
+    fn bucket_admits_at_most_one_burst_and_the_refill_of_the_active_limits(
         first in limits(Just(Algorithm::TokenBucket)),
         steps in steps(limits(Just(Algorithm::TokenBucket))),
     ) {
@@ -322,7 +322,7 @@ proptest! {
     /// When the algorithm itself changes, so many as were used are used up under the next one too, or
     /// all of it: no free burst, and no penalty.
     #[test]
-    fn another_algorithm_starts_with_what_was_used(
+    fn change_of_algorithm_keeps_the_used_amount(
         first in limits(any_algorithm()), steps in steps(limits(any_algorithm())),
     ) {
         let mut client = Client::new(first);
@@ -455,7 +455,7 @@ proptest! {
     /// The first use of a limit takes over what counts under the one before, as a change of the rules
     /// does.
     #[test]
-    fn a_new_limit_adopts_the_state_of_the_limit_used_last(
+    fn a_new_limit_migrates_the_state_of_the_limit_used_last(
         first in any_limit(), next in any_limit(), steps in mixed_steps(),
     ) {
         let (mut states, mut now) = (ClientStates::default(), START);
@@ -475,9 +475,9 @@ proptest! {
         let at = Timestamp::from_micros(now);
         let last = states.iter().next().cloned();
         if let Some((old, state)) = last {
-            let mut adopted = next.adopt(&old, &state, at);
+            let mut migrated = next.migrate(&old, &state, at);
             let told = next.peek(states.enter(&next, at), at, 1);
-            prop_assert_eq!(told, next.peek(&mut adopted, at, 1));
+            prop_assert_eq!(told, next.peek(&mut migrated, at, 1));
         }
     }
 }
@@ -512,7 +512,7 @@ fn a_detour_through_a_limit_of_zero_keeps_the_fraction() {
 /// Found by the property: in a window of another length the previous count weighed all or nothing at
 /// once, wherever in its own window the new one was.
 #[test]
-fn a_sliding_window_of_another_length_weighs_the_past_as_it_did() {
+fn sliding_window_of_another_length_keeps_the_weighted_usage() {
     let limit = |window| {
         Limit::new(Algorithm::SlidingWindow, Quota::per(10, Span::from_secs(window))).unwrap()
     };

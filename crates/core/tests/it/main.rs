@@ -5,7 +5,7 @@ mod bounds;
 mod concurrency;
 mod leases;
 mod limit_changes;
+mod max_wait;
 mod model;
-mod patience;
 mod properties;
 mod vectors;

@@ -206,7 +206,7 @@ impl Model {
     }
 
     /// Gives back up to `cost` of what was spent last.
-    pub(crate) fn give_back(&mut self, now: u64, cost: u64) {
+    pub(crate) fn refund_latest(&mut self, now: u64, cost: u64) {
         let (mut cost, window) = (cost.min(self.capacity()), self.window());
         if cost == 0 {
             return;

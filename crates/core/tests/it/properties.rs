@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::model::Model;
 use num_rational::BigRational;
 use proptest::prelude::*;
-use tidegate_core::{Algorithm, Limit, Outcome, Quota, Slip, Span, State, Timestamp};
+use tidegate_core::{Algorithm, Limit, Outcome, Quota, RefundToken, Span, State, Timestamp};
 
 /// Some time in 2026, on no round boundary.
 const START: u64 = 1_780_000_000_123_457;
@@ -88,13 +88,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// A charge that may be refunded later.
 struct Spent {
     id: u64,
-    slip: Slip,
+    refund_token: RefundToken,
     cost: u64,
     limit: Limit,
 }
 
 /// The code under test and the model, walked side by side.
-struct Pair {
+struct NumberPair {
     limit: Limit,
     state: State,
     model: Model,
@@ -102,7 +102,7 @@ struct Pair {
     spent: Vec<Spent>,
 }
 
-impl Pair {
+impl NumberPair {
     fn new((algorithm, quota): (Algorithm, Quota)) -> Self {
         let limit = Limit::new(algorithm, quota).unwrap();
         let state = limit.fresh();
@@ -120,32 +120,37 @@ impl Pair {
                 if !self.spent.is_empty() {
                     let spent = self.spent.remove(which % self.spent.len());
                     self.model.refund(self.now, spent.id, spent.cost);
-                    let Spent { slip, cost, limit, .. } = spent;
-                    self.limit.refund(&mut self.state, at(self.now), &limit, &slip, cost);
+                    let Spent { refund_token, cost, limit, .. } = spent;
+                    self.limit.refund(&mut self.state, at(self.now), &limit, &refund_token, cost);
                 }
             }
             Step::GiveBack { cost } => {
-                self.model.give_back(self.now, cost);
+                self.model.refund_latest(self.now, cost);
                 let limit = self.limit.clone();
-                limit.give_back(&mut self.state, at(self.now), &limit, cost);
-                // What slips from before are worth now, the model does not say.
+                limit.refund_latest(&mut self.state, at(self.now), &limit, cost);
+                // What refund tokens from before are worth now, the model does not say.
                 self.spent.clear();
             }
             Step::Change { to: (algorithm, quota) } => {
                 let new = Limit::new(algorithm, quota).unwrap();
                 if new != self.limit {
-                    self.state = new.adopt(&self.limit, &self.state, at(self.now));
+                    self.state = new.migrate(&self.limit, &self.state, at(self.now));
                 }
                 self.limit = new;
                 if !self.model.change(self.now, algorithm, quota) {
                     // What the model forgot, the code must refuse: it gets these refunds all the same.
                     for spent in self.spent.drain(..) {
                         let mut state = self.state.clone();
-                        let Spent { slip, cost, limit, .. } = spent;
+                        let Spent { refund_token, cost, limit, .. } = spent;
                         if limit != self.limit {
-                            let given =
-                                self.limit.refund(&mut state, at(self.now), &limit, &slip, cost);
-                            prop_assert!(!given, "a slip of another limit was honoured");
+                            let given = self.limit.refund(
+                                &mut state,
+                                at(self.now),
+                                &limit,
+                                &refund_token,
+                                cost,
+                            );
+                            prop_assert!(!given, "a refund_token of another limit was honoured");
                         }
                     }
                 }
@@ -164,17 +169,17 @@ impl Pair {
         prop_assert_eq!(outcome.is_allowed(), fits, "{:?} {:?}", self.limit, before);
         prop_assert_eq!(outcome.limit, self.model.capacity());
         if let Some(id) = self.model.charge(now, cost) {
-            let slip = outcome.slip().expect("an admission yields a slip");
-            self.spent.push(Spent { id, slip, cost, limit: self.limit.clone() });
+            let refund_token = outcome.refund_token().expect("an admission yields a refund_token");
+            self.spent.push(Spent { id, refund_token, cost, limit: self.limit.clone() });
             let slot = slot.unwrap();
             let delay = BigRational::from_integer(outcome.delay().as_micros().into());
             let waits = (slot - BigRational::from_integer(now.into())).ceil();
             prop_assert_eq!(delay, waits);
         } else {
-            prop_assert_eq!(outcome.slip(), None);
+            prop_assert_eq!(outcome.refund_token(), None);
         }
         prop_assert_eq!(outcome.remaining, self.model.remaining(now));
-        self.reset_after_is_when_the_limit_is_whole(&outcome)?;
+        self.reset_after_is_the_first_instant_with_the_full_limit(&outcome)?;
         if !fits {
             self.retry_after_is_the_first_instant_that_admits(&outcome, cost)?;
         }
@@ -198,7 +203,7 @@ impl Pair {
         Ok(())
     }
 
-    fn reset_after_is_when_the_limit_is_whole(
+    fn reset_after_is_the_first_instant_with_the_full_limit(
         &self,
         outcome: &Outcome,
     ) -> Result<(), TestCaseError> {
@@ -221,8 +226,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_walk_gives_the_models_answers(limit in limits(0..40), steps in steps()) {
-        let mut pair = Pair::new(limit);
+    fn outcomes_match_the_model(limit in limits(0..40), steps in steps()) {
+        let mut pair = NumberPair::new(limit);
         for step in &steps {
             pair.walk(step)?;
         }
@@ -230,10 +235,10 @@ proptest! {
 
     /// Small limits and long walks reach corners that wide ones seldom do.
     #[test]
-    fn any_walk_with_one_limit_gives_the_models_answers(
+    fn outcomes_of_small_limits_match_the_model(
         algorithm in algorithms(), amount in 1u64..6, window in windows(), steps in steps(),
     ) {
-        let mut pair = Pair::new((algorithm, Quota::per(amount, window)));
+        let mut pair = NumberPair::new((algorithm, Quota::per(amount, window)));
         for step in steps.iter().filter(|step| !matches!(step, Step::Change { .. })) {
             pair.walk(step)?;
         }
@@ -242,8 +247,8 @@ proptest! {
     /// A denial or a look leaves the client as it was: whatever comes later is answered the same.
     #[test]
     fn a_denied_request_consumes_nothing(limit in limits(0..40), steps in steps()) {
-        let mut asked = Pair::new(limit);
-        let mut left_alone = Pair::new(limit);
+        let mut asked = NumberPair::new(limit);
+        let mut left_alone = NumberPair::new(limit);
         for step in steps.iter().filter(|step| matches!(step, Step::Advance { .. } | Step::Charge { .. })) {
             asked.walk(step)?;
             let now = at(asked.now);
@@ -263,7 +268,7 @@ proptest! {
     /// Admitted in any window, wherever it starts, is at most the stated bound, refunds or not.
     #[test]
     fn no_window_holds_more_than_the_bound(limit in limits(0..40), steps in steps()) {
-        let mut pair = Pair::new(limit);
+        let mut pair = NumberPair::new(limit);
         let mut admitted: Vec<(u64, u64, u64)> = Vec::new();
         let asked = |step: &&Step| !matches!(step, Step::Change { .. } | Step::GiveBack { .. });
         for step in steps.iter().filter(asked) {
@@ -301,7 +306,7 @@ proptest! {
     fn leaky_releases_are_never_closer_than_the_interval(
         queue in 0u64..12, amount in 1u64..40, window in windows(), steps in steps(),
     ) {
-        let mut pair = Pair::new((Algorithm::LeakyBucket { queue }, Quota::per(amount, window)));
+        let mut pair = NumberPair::new((Algorithm::LeakyBucket { queue }, Quota::per(amount, window)));
         let interval = BigRational::new(window.as_micros().into(), amount.into());
         let mut released: Vec<BigRational> = Vec::new();
         for step in &steps {
@@ -325,12 +330,12 @@ proptest! {
 
     /// The state of a client whose time has come says no more than none at all.
     #[test]
-    fn a_whole_state_is_as_good_as_none(limit in limits(0..40), steps in steps()) {
-        let mut pair = Pair::new(limit);
+    fn expired_state_decides_like_a_fresh_one(limit in limits(0..40), steps in steps()) {
+        let mut pair = NumberPair::new(limit);
         for step in &steps {
             pair.walk(step)?;
         }
-        let whole = pair.limit.whole_at(&mut pair.state).max(at(pair.now));
+        let whole = pair.limit.expires_at(&mut pair.state).max(at(pair.now));
         let mut fresh = pair.limit.fresh();
         for cost in [1, 2, 5, 100] {
             prop_assert_eq!(

@@ -7,7 +7,7 @@ mod case;
 
 use asks::AskCase;
 use case::{Case, integers};
-use tidegate_core::{LeaseSet, Limit, Slip, Timestamp};
+use tidegate_core::{LeaseSet, Limit, RefundToken, Timestamp};
 
 fn check(file: &str) {
     let cases: Vec<Case> = serde_json::from_str(file).unwrap();
@@ -15,26 +15,26 @@ fn check(file: &str) {
     for case in cases {
         let mut limit = case.limit.limit();
         let mut state = limit.fresh();
-        let mut charged: Vec<Option<(Limit, Slip, u64)>> = Vec::new();
+        let mut charged: Vec<Option<(Limit, RefundToken, u64)>> = Vec::new();
         for (number, step) in case.steps.iter().enumerate() {
             let place = format!("{}, {}, step {number}", limit.algorithm(), case.name);
             let now = Timestamp::from_micros(step.at);
             if let Some(numbers) = &step.limit {
                 let new = numbers.limit();
-                state = new.adopt(&limit, &state, now);
+                state = new.migrate(&limit, &state, now);
                 limit = new;
                 // The vectors leave refunds across a change of limit to the property tests.
-                charged.iter_mut().for_each(|slip| *slip = None);
+                charged.iter_mut().for_each(|refund_token| *refund_token = None);
             }
             charged.push(None);
             if let Some(earlier) = step.refund {
-                if let Some((charged_by, slip, cost)) = charged[earlier].clone() {
-                    limit.refund(&mut state, now, &charged_by, &slip, cost);
+                if let Some((charged_by, refund_token, cost)) = charged[earlier].clone() {
+                    limit.refund(&mut state, now, &charged_by, &refund_token, cost);
                 }
-                charged[earlier].take_if(|(charged_by, ..)| !charged_by.is_held());
+                charged[earlier].take_if(|(charged_by, ..)| !charged_by.is_concurrency());
             } else if let Some(earlier) = step.renew {
-                if let Some((charged_by, slip, cost)) = &charged[earlier] {
-                    limit.renew(&mut state, now, charged_by, slip, *cost);
+                if let Some((charged_by, refund_token, cost)) = &charged[earlier] {
+                    limit.renew(&mut state, now, charged_by, refund_token, *cost);
                 }
             } else if step.lose.is_some() {
                 state = limit.fresh();
@@ -55,7 +55,8 @@ fn check(file: &str) {
                     step.reset_after,
                     "{place}: reset_after"
                 );
-                charged[number] = outcome.slip().map(|slip| (limit.clone(), slip, cost));
+                charged[number] =
+                    outcome.refund_token().map(|refund_token| (limit.clone(), refund_token, cost));
             }
             assert_eq!(integers(&limit, &mut state, now), step.state, "{place}: state");
         }
@@ -93,7 +94,7 @@ fn concurrency_answers_its_vectors() {
 }
 
 #[test]
-fn asks_are_answered_as_their_vectors_say() {
+fn lease_requests_match_their_vectors() {
     let cases: Vec<AskCase> = serde_json::from_str(include_str!("../vectors/holds.json")).unwrap();
     assert!(!cases.is_empty());
     for case in cases {
@@ -104,7 +105,7 @@ fn asks_are_answered_as_their_vectors_say() {
             let now = Timestamp::from_micros(step.at);
             if let Some(numbers) = &step.limit {
                 let new = numbers.limit();
-                state = new.adopt(&limit, &state, now);
+                state = new.migrate(&limit, &state, now);
                 limit = new;
             }
             let granted = limit.apply_lease_request(&mut state, &mut leases, now, &step.ask());

@@ -45,8 +45,8 @@ impl DenialCounter {
         let (limit, overflow_key) = (Arc::new(limit), Self::NOWHERE);
         let charge = Charge { key, overflow_key, limit: &limit, cost: 1, independent: true };
         let outcome = self.counts.charge_one(&charge, now);
-        // What is counted for several clients together has no slip.
-        let due = outcome.remaining == 0 && outcome.slip().is_some();
+        // What is counted for several clients together has no refund token.
+        let due = outcome.remaining == 0 && outcome.refund_token().is_some();
         if due {
             self.counts.forget_one(key);
         }

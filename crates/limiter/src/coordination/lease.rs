@@ -776,9 +776,9 @@ mod tests {
                     let request = client.request(now, 1, 0, id, 1);
                     let grant = scene.decide(&request);
                     client.on_grant(request.id, &scene.limit, &grant);
-                    let slip = grant.outcome.slip().unwrap();
+                    let refund_token = grant.outcome.refund_token().unwrap();
                     let limit = scene.limit.clone();
-                    assert!(limit.refund(&mut scene.state, now, &limit, &slip, 1));
+                    assert!(limit.refund(&mut scene.state, now, &limit, &refund_token, 1));
                     client.revoke(1);
                     denied += 1;
                 }

@@ -61,7 +61,7 @@ impl LeasedClient {
         let stored = self.last_outcome.map_or(0, |last| last.remaining);
         let reset_after = self.last_outcome.map_or(Span::ZERO, |last| last.reset_after);
         let remaining = left.saturating_add(stored).min(limit);
-        let verdict = Verdict::Allow { delay: Span::ZERO, slip: None };
+        let verdict = Verdict::Allow { delay: Span::ZERO, refund_token: None };
         Outcome { limit, remaining, reset_after, verdict }
     }
 }
@@ -193,7 +193,7 @@ impl LeaseManager {
         let mut outcome = replies.pop().unwrap_or_else(|| Err(no_reply()))?.outcome;
         outcome.remaining = outcome.remaining.saturating_add(left).min(outcome.limit);
         if cost <= outcome.remaining {
-            outcome.verdict = Verdict::Allow { delay: Span::ZERO, slip: None };
+            outcome.verdict = Verdict::Allow { delay: Span::ZERO, refund_token: None };
         } else if outcome.is_allowed() {
             // The store was not asked for the exact wait.
             let wait = (cost <= outcome.limit).then(|| outcome.reset_after.max(Span::MICROSECOND));

@@ -138,9 +138,10 @@ impl Shards {
                 }
                 Err(error) => return Err(error),
             };
-            if let Some(slip) = outcome.slip() {
-                taken
-                    .push(LocalCharge::Stored(shards.parts[place].refund(charge.cost, Some(slip))));
+            if let Some(refund_token) = outcome.refund_token() {
+                taken.push(LocalCharge::Stored(
+                    shards.parts[place].refund(charge.cost, Some(refund_token)),
+                ));
                 return shards.combined_outcome(charge, &ShardsResult::Spent, None);
             }
             let told = outcome.retry_after();

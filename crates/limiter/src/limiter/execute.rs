@@ -99,8 +99,8 @@ impl<S: Store> Limiter<S> {
         receipt: Option<&mut Receipt>,
     ) -> Decision {
         self.inner.fallback.record_success(charge);
-        if let (Some(receipt), Some(slip)) = (receipt, outcome.slip()) {
-            receipt.refunds.push(charge.refund(Some(slip)));
+        if let (Some(receipt), Some(refund_token)) = (receipt, outcome.refund_token()) {
+            receipt.refunds.push(charge.refund(Some(refund_token)));
         }
         let mut outcomes = RuleOutcomes::new();
         outcomes.push(charge.rule_outcome(outcome));
@@ -119,12 +119,14 @@ impl<S: Store> Limiter<S> {
         let decision = results.decision(charges, 0);
         let mut refunds = Vec::new();
         for (charge, answer) in charges.iter().zip(answers) {
-            let Some(slip) = answer.outcome().and_then(Outcome::slip) else { continue };
+            let Some(refund_token) = answer.outcome().and_then(Outcome::refund_token) else {
+                continue;
+            };
             if !decision.is_allowed() && charge.is_enforced() {
                 // A rule denied without the store, after this one had been charged in it.
-                refunds.push(charge.refund(Some(slip)));
+                refunds.push(charge.refund(Some(refund_token)));
             } else if let Some(receipt) = &mut receipt {
-                receipt.refunds.push(charge.refund(Some(slip)));
+                receipt.refunds.push(charge.refund(Some(refund_token)));
             }
         }
         if !refunds.is_empty() {
@@ -183,8 +185,8 @@ impl<S: Store> Limiter<S> {
     fn refund_batch(&self, batch: &CheckBatch<'_>) {
         let refunds = batch.results.outcomes.iter().filter_map(|(index, outcome)| {
             let charge = &batch.charges[*index];
-            let slip = outcome.slip().filter(|_| charge.is_enforced())?;
-            Some(charge.refund(Some(slip)))
+            let refund_token = outcome.refund_token().filter(|_| charge.is_enforced())?;
+            Some(charge.refund(Some(refund_token)))
         });
         let refunds: Vec<Refund> = refunds.collect();
         if !refunds.is_empty() {

@@ -133,7 +133,7 @@ impl StoreFallback {
             })
             .collect();
         let store = self.local.get_or_init(|| MemoryStore::new(self.clock.clone()));
-        let outcomes = store.charge_all(&local, mode).into_iter().map(Outcome::without_slip);
+        let outcomes = store.charge_all(&local, mode).into_iter().map(Outcome::non_refundable);
         results.outcomes.extend(indices.iter().copied().zip(outcomes));
     }
 

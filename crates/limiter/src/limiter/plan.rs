@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::{
-    Key, Keyer, Limit, Outcome, Request, RuleIndex, RuleOutcome, Scope, Slip, Timestamp,
+    Key, Keyer, Limit, Outcome, RefundToken, Request, RuleIndex, RuleOutcome, Scope, Timestamp,
 };
 use tidegate_rules::{AttributeChain, Mode, Rule, RuleSet};
 
@@ -43,7 +43,7 @@ pub enum CheckTarget<'a> {
     /// The bucket that one rule has for the client, under a limit of the caller's.
     ///
     /// A bucket that was charged under another limit before starts with what it had
-    /// ([`Limit::adopt`]). A caller that alternates between window lengths should count by the length
+    /// ([`Limit::migrate`]). A caller that alternates between window lengths should count by the length
     /// as well.
     RuleWithLimit(RuleIndex, &'a Arc<Limit>),
 }
@@ -86,8 +86,8 @@ impl<'r> RuleCharge<'r> {
         }
     }
 
-    pub(super) fn refund(&self, slip: Option<Slip>) -> Refund {
-        Refund { key: self.key, limit: Arc::clone(self.limit), cost: self.cost, slip }
+    pub(super) fn refund(&self, refund_token: Option<RefundToken>) -> Refund {
+        Refund { key: self.key, limit: Arc::clone(self.limit), cost: self.cost, refund_token }
     }
 }
 
@@ -107,7 +107,7 @@ impl ChargePlanner {
     pub(super) fn new(keyer: &Keyer, clock: Clock, rules: RuleSet) -> Self {
         let scope = |(_, rule): (RuleIndex, &Rule)| {
             let scope = keyer.scope(rule.name(), rule.per().iter().map(AttributeChain::as_str));
-            let overflow_key = scope.shared();
+            let overflow_key = scope.overflow_key();
             (scope, overflow_key)
         };
         let scopes = rules.all().map(scope).collect();

@@ -31,7 +31,7 @@ impl Receipt {
     /// Returns the slots in flight among the charges. A receipt can be [collected](FromIterator) from
     /// them again.
     pub fn slots(&self) -> impl Iterator<Item = &Refund> {
-        self.refunds.iter().filter(|refund| refund.limit.is_held())
+        self.refunds.iter().filter(|refund| refund.limit.is_concurrency())
     }
 
     /// Takes the slots in flight out of it.
@@ -41,7 +41,7 @@ impl Receipt {
         }
         let (slots, rest): (SmallVec<[Refund; 2]>, _) = std::mem::take(&mut self.refunds)
             .into_iter()
-            .partition(|refund| refund.limit.is_held());
+            .partition(|refund| refund.limit.is_concurrency());
         self.refunds = rest;
         slots.into_vec()
     }

@@ -234,7 +234,7 @@ impl MemoryStore {
         self.hints[place].note(&shard);
         match outcome {
             // What others share is not one client's to take back.
-            Ok(outcome) => outcome.without_slip(),
+            Ok(outcome) => outcome.non_refundable(),
             // An exempt key always has room.
             Err(Full) => charge.limit.peek(&mut charge.limit.fresh(), now, u64::MAX),
         }
@@ -322,7 +322,7 @@ impl MemoryStore {
             };
             let shard = &mut guards[guard_of(key)];
             match shard.visit(&self.common, key, charge.limit, now, true, work) {
-                Ok(outcome) if shared => outcome.without_slip(),
+                Ok(outcome) if shared => outcome.non_refundable(),
                 Ok(outcome) => outcome,
                 // An exempt key always has room.
                 Err(Full) => charge.limit.peek(&mut charge.limit.fresh(), now, u64::MAX),
@@ -357,7 +357,7 @@ impl MemoryStore {
     ) -> bool {
         let (place, mut shard) = self.open(charge.key);
         let mut given = shard.visit_as_is(&self.common, charge.key, now, &work);
-        if given.is_none() && charge.limit.is_held() && charge.slip.is_some() {
+        if given.is_none() && charge.limit.is_concurrency() && charge.refund_token.is_some() {
             // Exempt: living holders and releases are counted also where new clients have no room.
             let visited = shard.visit(&self.common, charge.key, &charge.limit, now, true, &work);
             given = visited.ok();

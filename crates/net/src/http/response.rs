@@ -273,7 +273,7 @@ mod tests {
     /// The encoder is written by hand because every check passes through it.
     #[tokio::test]
     async fn encoded_replies_are_the_bytes_of_their_api_types() {
-        let allow = |delay| Decision::of(outcomes(Verdict::Allow { delay, slip: None }));
+        let allow = |delay| Decision::of(outcomes(Verdict::Allow { delay, refund_token: None }));
         for decision in
             [allow(Span::ZERO), allow(Span::from_micros(1_500)), Decision::of(RuleOutcomes::new())]
         {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use tidegate_core::{Algorithm, Key, Keyer, Limit, Quota, Slip, Span, Timestamp};
+use tidegate_core::{Algorithm, Key, Keyer, Limit, Quota, RefundToken, Span, Timestamp};
 use tidegate_limiter::Refund;
 
 /// The first byte of a name, which tells how the rest is to be read.
@@ -89,7 +89,7 @@ fn nonce() -> Nonce {
 fn put(bytes: &mut Vec<u8>, slot: &Refund) -> Option<()> {
     let Limit::Concurrency(limit) = &*slot.limit else { return None };
     bytes.extend_from_slice(&slot.key.as_u128().to_be_bytes());
-    bytes.extend_from_slice(&slot.slip?.at.as_micros().to_be_bytes());
+    bytes.extend_from_slice(&slot.refund_token?.at.as_micros().to_be_bytes());
     bytes.extend_from_slice(&u32::try_from(limit.hold().as_micros()).ok()?.to_be_bytes());
     bytes.extend_from_slice(&u16::try_from(slot.limit.quota().amount()).ok()?.to_be_bytes());
     bytes.extend_from_slice(&u16::try_from(slot.cost).ok()?.to_be_bytes());
@@ -109,7 +109,12 @@ fn take(mut bytes: &[u8]) -> Option<Refund> {
     let quota = Quota::in_flight(u16::from_be_bytes(next(&mut bytes)?).into());
     let cost = u16::from_be_bytes(next(&mut bytes)?).into();
     let limit = Arc::new(Limit::new(Algorithm::Concurrency { hold }, quota).ok()?);
-    Some(Refund { key, limit, cost, slip: Some(Slip { at, until: at + hold, parts: 0 }) })
+    Some(Refund {
+        key,
+        limit,
+        cost,
+        refund_token: Some(RefundToken { at, until: at + hold, parts: 0 }),
+    })
 }
 
 #[cfg(test)]
@@ -121,8 +126,13 @@ mod tests {
     fn slot(key: u128, at: u64, hold: u64, amount: u64, cost: u64) -> Refund {
         let (at, hold) = (Timestamp::from_micros(at), Span::from_micros(hold));
         let limit = Limit::new(Algorithm::Concurrency { hold }, Quota::in_flight(amount)).unwrap();
-        let slip = Slip { at, until: at + hold, parts: 0 };
-        Refund { key: Key::from_u128(key), limit: Arc::new(limit), cost, slip: Some(slip) }
+        let refund_token = RefundToken { at, until: at + hold, parts: 0 };
+        Refund {
+            key: Key::from_u128(key),
+            limit: Arc::new(limit),
+            cost,
+            refund_token: Some(refund_token),
+        }
     }
 
     fn slots() -> impl Strategy<Value = Vec<Refund>> {
@@ -189,6 +199,6 @@ mod tests {
         assert!(seal(1).close(&vec![one.clone(); SlotTokenCipher::MAX_SLOTS + 1]).is_none());
         let limit = Limit::new(Algorithm::TokenBucket, Quota::per_second(1)).unwrap();
         assert!(seal(1).close(&[Refund { limit: Arc::new(limit), ..one.clone() }]).is_none());
-        assert!(seal(1).close(&[Refund { slip: None, ..one }]).is_none());
+        assert!(seal(1).close(&[Refund { refund_token: None, ..one }]).is_none());
     }
 }

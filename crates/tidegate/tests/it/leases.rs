@@ -238,8 +238,8 @@ async fn both_keys_are_kept_longer_when_only_the_state_changes() {
     kept(40);
     let granted = one(&store, key(1), &limit, ask(5, 0)).await.unwrap();
     kept(45);
-    let slip = granted.outcome.slip();
-    let refund = Refund { key: key(1), limit: Arc::clone(&limit), cost: 5, slip };
+    let refund_token = granted.outcome.refund_token();
+    let refund = Refund { key: key(1), limit: Arc::clone(&limit), cost: 5, refund_token };
     assert_eq!(store.refund(&[refund]).await, Ok(1));
     kept(40);
 }

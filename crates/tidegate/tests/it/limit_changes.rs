@@ -99,7 +99,7 @@ impl Kept {
         let outcome = limit.charge(states.enter(limit, now), now, cost);
         if !self.is_shared {
             self.states = states.iter().take(1).cloned().collect();
-        } else if is_foreign || outcome.slip().is_some() {
+        } else if is_foreign || outcome.refund_token().is_some() {
             // A request that spends nothing changes nothing, except by a takeover.
             states.drop_expired(now);
             self.states = states;

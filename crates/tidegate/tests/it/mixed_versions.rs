@@ -274,8 +274,9 @@ async fn slots_are_released_while_other_nodes_have_another_algorithm() {
     let mut held = Vec::new();
     for _ in 0..10 {
         let charge = Charge { key, overflow_key: key, limit: &slots, cost: 1, independent: false };
-        let slip = old.charge(&[charge], ChargeMode::Spend).await[0].outcome().unwrap().slip();
-        held.push(Refund { key, limit: Arc::clone(&slots), cost: 1, slip });
+        let refund_token =
+            old.charge(&[charge], ChargeMode::Spend).await[0].outcome().unwrap().refund_token();
+        held.push(Refund { key, limit: Arc::clone(&slots), cost: 1, refund_token });
         assert!(admits(new, key, &bucket, 1).await);
     }
     assert!(!admits(old, key, &slots, 1).await);

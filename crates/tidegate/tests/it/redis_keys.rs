@@ -211,7 +211,7 @@ async fn a_counter_lives_as_long_as_its_state_says_something() {
             let answers = store.charge(&[charge], ChargeMode::of_cost(cost)).await;
             assert!(answers[0].outcome().unwrap().is_allowed());
             let (kept_under, mut state) = store.state(key).await.unwrap().unwrap();
-            let over = kept_under.whole_at(&mut state).as_micros();
+            let over = kept_under.expires_at(&mut state).as_micros();
             let gone: u64 = server.query(&["PEXPIRETIME", &store.name_of(key)]);
             let late = gone * 1_000 - over.min(gone * 1_000);
             assert!(gone * 1_000 >= over, "{limit:?}: forgotten {} us early", over - gone * 1_000);

@@ -130,7 +130,7 @@ impl Naive {
     /// Slots in flight of which nothing is kept start with a fresh state. A memory store has room for it
     /// if it keeps no other.
     fn begin_slots(&mut self, slots: &Refund) {
-        if !slots.limit.is_held() || slots.slip.is_none() {
+        if !slots.limit.is_concurrency() || slots.refund_token.is_none() {
             return;
         }
         let states = self.kept.entry(slots.key).or_default();
@@ -144,9 +144,9 @@ impl Naive {
     /// Whether the store may have dropped the state of slots in flight: what a renewal or a release finds
     /// is not determined then.
     fn may_be_dropped(&mut self, slots: &Refund, now: Timestamp) -> bool {
-        let kept = self.kept.get_mut(&slots.key).filter(|_| slots.limit.is_held());
+        let kept = self.kept.get_mut(&slots.key).filter(|_| slots.limit.is_concurrency());
         kept.is_some_and(|states| {
-            states.iter().any(|(limit, state)| limit.whole_at(&mut state.clone()) <= now)
+            states.iter().any(|(limit, state)| limit.expires_at(&mut state.clone()) <= now)
         })
     }
 }
@@ -236,11 +236,11 @@ fn answers_like_a_map<T: Testbed>(
                 let expected = naive.charge(&charges, bed.now());
                 prop_assert_eq!(answered.as_slice(), expected.as_slice(), "{:?}", charges);
                 for (charge, outcome) in charges.iter().zip(&expected) {
-                    spent.extend(outcome.slip().map(|slip| Refund {
+                    spent.extend(outcome.refund_token().map(|refund_token| Refund {
                         key: charge.key,
                         limit: Arc::clone(charge.limit),
                         cost: charge.cost,
-                        slip: Some(slip),
+                        refund_token: Some(refund_token),
                     }));
                 }
             }
@@ -275,7 +275,7 @@ fn answers_like_a_map<T: Testbed>(
                     || Arc::clone(&limits[*limit]),
                     |(known, _)| Arc::new(known.clone()),
                 );
-                let refund = Refund { key, limit, cost: *cost, slip: None };
+                let refund = Refund { key, limit, cost: *cost, refund_token: None };
                 let expected = usize::from(naive.refund(&refund, bed.now()));
                 let given = bed.block_on(bed.store().refund(&[refund])).unwrap();
                 prop_assert_eq!(given, expected);
@@ -285,7 +285,7 @@ fn answers_like_a_map<T: Testbed>(
                 naive.kept.remove(&key(*number, together));
                 // Slots in flight are renewed or released also after they were lost.
                 let key = key(*number, together);
-                spent.retain(|refund: &Refund| refund.key != key || refund.limit.is_held());
+                spent.retain(|refund: &Refund| refund.key != key || refund.limit.is_concurrency());
             }
             Call::Sweep => bed.sweep(),
             Call::Advance(micros) => bed.advance(Span::from_micros(*micros)),
@@ -341,7 +341,7 @@ async fn a_denied_request_consumes_nothing<T: Testbed>(bed: &T) {
     for denied in 1..=50 {
         let outcomes = charge(&**bed.store(), &request).await;
         assert!(outcomes[0].is_allowed() && !outcomes[1].is_allowed());
-        assert_eq!((outcomes[0].remaining, outcomes[0].slip()), (99, None));
+        assert_eq!((outcomes[0].remaining, outcomes[0].refund_token()), (99, None));
         // What is charged for itself goes on being charged.
         assert_eq!(outcomes[2].remaining, 99 - denied);
     }
@@ -368,7 +368,7 @@ async fn a_peek_of_any_cost_spends_nothing<T: Testbed>(bed: &T) {
             let answers = bed.store().charge(&peeks, ChargeMode::Peek).await;
             let outcomes: Vec<&Outcome> =
                 answers.iter().filter_map(ChargeResult::outcome).collect();
-            let told = |outcome: &&Outcome| (outcome.is_allowed(), outcome.slip());
+            let told = |outcome: &&Outcome| (outcome.is_allowed(), outcome.refund_token());
             assert_eq!(
                 outcomes.iter().map(told).collect::<Vec<_>>(),
                 allowed.map(|allowed| (allowed, None))

@@ -24,7 +24,7 @@ pub(super) fn read_rules(path: &Path) -> Result<RuleSet, Failure> {
 
 /// Says what can't be simulated of limits in flight.
 pub(super) fn note_held(rules: &RuleSet, output: &mut Output<'_>) {
-    for rule in rules.rules().iter().filter(|rule| rule.limit().is_held()) {
+    for rule in rules.rules().iter().filter(|rule| rule.limit().is_concurrency()) {
         output.note(format_args!(
             "{}: counts what is in flight; here every request keeps its slot for all of hold",
             rule.name()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Key, Limit, Outcome, Slip, Span, Verdict};
+use tidegate_core::{Algorithm, Key, Limit, Outcome, RefundToken, Span, Verdict};
 
 use crate::coordination::{LocalCharge, LocalCharges};
 use crate::store::{Charge, ChargeMode, ChargeResult, Refund, Store, StoreError};
@@ -25,8 +25,8 @@ impl LimitPart {
         }
     }
 
-    pub(crate) fn refund(&self, cost: u64, slip: Option<Slip>) -> Refund {
-        Refund { key: self.key, limit: Arc::clone(&self.limit), cost, slip }
+    pub(crate) fn refund(&self, cost: u64, refund_token: Option<RefundToken>) -> Refund {
+        Refund { key: self.key, limit: Arc::clone(&self.limit), cost, refund_token }
     }
 }
 
@@ -68,7 +68,7 @@ impl ShardSet {
         let (limit, cost) = (charge.limit.capacity(), charge.cost.max(1));
         let seen = || self.seen.iter().flatten();
         // Parts that were not charged are assumed to be like the one that was: all are used alike.
-        let charged = seen().find(|outcome| outcome.slip().is_some());
+        let charged = seen().find(|outcome| outcome.refund_token().is_some());
         let unseen = u64::try_from(self.parts.len() - seen().count()).unwrap_or(u64::MAX);
         let guess = charged.map_or(0, |outcome| outcome.remaining.saturating_mul(unseen));
         let most = match end {
@@ -85,7 +85,7 @@ impl ShardSet {
             ShardsResult::Denied(_) => false,
         };
         let verdict = match failed {
-            _ if passes => Verdict::Allow { delay: Span::ZERO, slip: None },
+            _ if passes => Verdict::Allow { delay: Span::ZERO, refund_token: None },
             Some(error) => return Err(error),
             None => {
                 let reported = match end {
@@ -174,7 +174,11 @@ impl ShardSet {
                 ChargeResult::Outcome(outcome) => {
                     self.seen[*at] = Some(outcome);
                     let part = &self.parts[*at];
-                    got.extend(outcome.slip().map(|slip| part.refund(*cost, Some(slip))));
+                    got.extend(
+                        outcome
+                            .refund_token()
+                            .map(|refund_token| part.refund(*cost, Some(refund_token))),
+                    );
                 }
                 ChargeResult::Failed(error) => failed = Some(error),
                 ChargeResult::Skipped => {}

@@ -106,9 +106,9 @@ impl Client {
             return (self.part.peek(&mut self.state, now, cost), None);
         }
         let outcome = self.part.charge(&mut self.state, now, cost);
-        let refund = outcome.slip().map(|slip| {
+        let refund = outcome.refund_token().map(|refund_token| {
             let limit = Arc::clone(&self.part);
-            Refund { key, limit, cost, slip: Some(slip) }
+            Refund { key, limit, cost, refund_token: Some(refund_token) }
         });
         (outcome, refund)
     }
@@ -122,20 +122,20 @@ impl Client {
         if let ShareStatus::Active(terms) = view.share_status() {
             self.catch_up(parts, terms);
         }
-        match refund.slip {
+        match refund.refund_token {
             Some(_) => refund.take_back(&self.part, &mut self.state, view.at),
-            // Without a slip the limit is named as the rule has it.
+            // Without a refund token the limit is named as the rule has it.
             None => {
                 let cost = refund.cost.min(refund.limit.capacity());
                 refund.limit == self.whole
-                    && self.part.give_back(&mut self.state, view.at, &self.part, cost)
+                    && self.part.refund_latest(&mut self.state, view.at, &self.part, cost)
             }
         };
     }
 
     /// Whether it has all of its part, as one that was not seen for long.
     pub(super) fn is_whole(&mut self, now: Timestamp) -> bool {
-        self.part.whole_at(&mut self.state) <= now
+        self.part.expires_at(&mut self.state) <= now
     }
 }
 

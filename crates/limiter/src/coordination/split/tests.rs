@@ -177,9 +177,9 @@ fn what_is_taken_back_can_be_spent_again_and_only_once() {
     assert_eq!(node.left(25_002, 1), 50);
     node.split.take_back(Some(&node.membership_view(25_003)), &refund);
     assert_eq!(node.left(25_004, 1), 50);
-    // Without a slip, by the limit of the rule.
+    // Without a refund token, by the limit of the rule.
     assert!(node.check(25_005, 1, 20).unwrap().is_allowed());
-    let refund = Refund { limit: Arc::clone(&node.limit), cost: 5, slip: None, ..refund };
+    let refund = Refund { limit: Arc::clone(&node.limit), cost: 5, refund_token: None, ..refund };
     node.split.take_back(Some(&node.membership_view(25_006)), &refund);
     assert_eq!(node.left(25_007, 1), 35);
 }

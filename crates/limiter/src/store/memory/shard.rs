@@ -84,12 +84,12 @@ impl Common {
     }
 
     /// From when on a narrow slot says nothing. One whose state is elsewhere stays.
-    fn whole_at(&self, slot: &Narrow) -> Timestamp {
+    fn expires_at(&self, slot: &Narrow) -> Timestamp {
         if slot.is_lent() {
             return Timestamp::from_micros(u64::MAX - GRACE.as_micros());
         }
         let flat = self.limit(slot.limit()).and_then(TokenBucket::flat);
-        flat.map_or(Timestamp::EPOCH, |flat| flat.whole_at(slot.due, self.base))
+        flat.map_or(Timestamp::EPOCH, |flat| flat.expires_at(slot.due, self.base))
     }
 }
 
@@ -192,7 +192,7 @@ impl Shard {
                 let slot = self.narrow.remove(place);
                 match common.exact(&slot) {
                     Some((old, state)) if old == **limit => state,
-                    Some((old, state)) => limit.adopt(&old, &state, now),
+                    Some((old, state)) => limit.migrate(&old, &state, now),
                     None => limit.fresh(),
                 }
             }
@@ -232,18 +232,18 @@ impl Shard {
         mut state: State,
         now: Timestamp,
     ) {
-        if limit.whole_at(&mut state) <= now {
+        if limit.expires_at(&mut state) <= now {
             return;
         }
         if let Some(slot) = common.narrow(key, limit, &state) {
             common.note_expired(
-                self.narrow.insert(slot, |slot| common.whole_at(slot) + GRACE <= now),
+                self.narrow.insert(slot, |slot| common.expires_at(slot) + GRACE <= now),
             );
             return;
         }
         let slot = Wide::new(key, Arc::clone(limit), state);
         let wide = self.wide.get_or_insert_default();
-        common.note_expired(wide.insert(slot, |slot| slot.whole_at() + GRACE <= now));
+        common.note_expired(wide.insert(slot, |slot| slot.expires_at() + GRACE <= now));
     }
 
     pub(super) fn forget(&mut self, key: Key) {
@@ -278,16 +278,16 @@ impl Shard {
     /// Drops all that is over. How many keys that was.
     pub(super) fn sweep(&mut self, common: &Common, now: Timestamp) -> usize {
         let earliest = std::cell::Cell::new(Timestamp::from_micros(u64::MAX));
-        let over = |whole_at: Timestamp| {
-            let over = whole_at <= now;
+        let over = |expires_at: Timestamp| {
+            let over = expires_at <= now;
             if !over {
-                earliest.set(earliest.get().min(whole_at));
+                earliest.set(earliest.get().min(expires_at));
             }
             over
         };
-        let mut dropped = self.narrow.sweep_all(|slot| over(common.whole_at(slot)));
+        let mut dropped = self.narrow.sweep_all(|slot| over(common.expires_at(slot)));
         if let Some(wide) = &mut self.wide {
-            dropped += wide.sweep_all(|slot| over(slot.whole_at()));
+            dropped += wide.sweep_all(|slot| over(slot.expires_at()));
         }
         self.wide.take_if(|wide| wide.len() == 0);
         self.quiet_until = earliest.get();

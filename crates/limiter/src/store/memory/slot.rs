@@ -73,14 +73,14 @@ impl Slot for Narrow {
 #[derive(Debug)]
 pub(super) struct Wide {
     key: Key,
-    whole_at: Timestamp,
+    expires_at: Timestamp,
     held: Option<(Arc<Limit>, State)>,
 }
 
 impl Wide {
     pub(super) fn new(key: Key, limit: Arc<Limit>, mut state: State) -> Self {
-        let whole_at = limit.whole_at(&mut state);
-        Self { key, whole_at, held: Some((limit, state)) }
+        let expires_at = limit.expires_at(&mut state);
+        Self { key, expires_at, held: Some((limit, state)) }
     }
 
     pub(super) fn is(&self, key: Key) -> bool {
@@ -88,8 +88,8 @@ impl Wide {
     }
 
     /// From when on the slot says nothing.
-    pub(super) fn whole_at(&self) -> Timestamp {
-        self.whole_at
+    pub(super) fn expires_at(&self) -> Timestamp {
+        self.expires_at
     }
 
     /// Runs `work` on the state, brought under `limit` first if it was under another.
@@ -101,11 +101,11 @@ impl Wide {
     ) -> Option<R> {
         let (held, state) = self.held.as_mut()?;
         if !Arc::ptr_eq(held, limit) && held != limit {
-            *state = limit.adopt(held, state, now);
+            *state = limit.migrate(held, state, now);
             *held = Arc::clone(limit);
         }
         let result = work(limit, state);
-        self.whole_at = limit.whole_at(state);
+        self.expires_at = limit.expires_at(state);
         Some(result)
     }
 
@@ -116,14 +116,14 @@ impl Wide {
     ) -> Option<R> {
         let (held, state) = self.held.as_mut()?;
         let result = work(held, state);
-        self.whole_at = held.whole_at(state);
+        self.expires_at = held.expires_at(state);
         Some(result)
     }
 }
 
 impl Slot for Wide {
     fn vacant() -> Self {
-        Self { key: Key::from_u128(0), whole_at: Timestamp::EPOCH, held: None }
+        Self { key: Key::from_u128(0), expires_at: Timestamp::EPOCH, held: None }
     }
 
     fn is_vacant(&self) -> bool {

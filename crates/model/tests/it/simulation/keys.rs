@@ -45,7 +45,7 @@ impl ClientKeys {
 
     /// Sets the time to live of each key, after some of them changed.
     fn keep(&mut self, state_changed: bool, holds_changed: bool) {
-        let whole = self.limit.whole_at(&mut self.state.0.clone());
+        let whole = self.limit.expires_at(&mut self.state.0.clone());
         let last = self.leases.0.iter().map(|lease| lease.until).max().unwrap_or(Timestamp::EPOCH);
         let leased = self.leases.0.iter().any(|lease| !lease.is_mark());
         let settled = self.limit.settled_at(&self.state.0, &self.leases.0);

@@ -80,7 +80,7 @@ fn asks_in_lua_are_answered_as_their_vectors_say() {
             step.assert_told(granted, &place);
             let (mut state, leases) = bench.kept(key, &limit);
             step.assert_held(&leases, &place);
-            if matches!(*limit, Limit::TokenBucket(_)) && limit.whole_at(&mut state) <= now {
+            if matches!(*limit, Limit::TokenBucket(_)) && limit.expires_at(&mut state) <= now {
                 // A bucket that is full again need not be kept.
                 assert!(step.state[0] <= step.at, "{place}: {:?} is lost", step.state);
             } else {
@@ -210,9 +210,10 @@ impl Client {
         };
         let granted = self.limit.apply_lease_request(state, &mut held, now, ask);
         leases.insert(0, (Limit::clone(&self.limit), held));
-        if let Some(slip) = granted.outcome.slip() {
-            let (key, limit, slip) = (self.key, Arc::clone(&self.limit), Some(slip));
-            self.spent.push(Refund { key, limit, cost: ask.cost, slip });
+        if let Some(refund_token) = granted.outcome.refund_token() {
+            let (key, limit, refund_token) =
+                (self.key, Arc::clone(&self.limit), Some(refund_token));
+            self.spent.push(Refund { key, limit, cost: ask.cost, refund_token });
         }
         granted
     }
@@ -240,7 +241,7 @@ impl Client {
     /// and not reported, that is when the client is settled under each limit.
     fn over(&self, now: Timestamp) -> [Timestamp; 2] {
         let (states, leases) = &self.kept;
-        let wholes = states.iter().map(|(limit, state)| limit.whole_at(&mut state.clone()));
+        let wholes = states.iter().map(|(limit, state)| limit.expires_at(&mut state.clone()));
         let mut over = [wholes.max().unwrap_or(Timestamp::EPOCH), Timestamp::EPOCH];
         for (limit, leases) in leases {
             let last = leases.iter().map(|lease| lease.until).max().unwrap_or(Timestamp::EPOCH);
@@ -251,7 +252,7 @@ impl Client {
                 let settled = limit.settled_at(&state, leases);
                 over[1] = over[1].max(settled);
                 // A state that is over says nothing, also to a lease.
-                if limit.whole_at(&mut state) > now {
+                if limit.expires_at(&mut state) > now {
                     over[0] = over[0].max(settled);
                 }
             }
@@ -264,7 +265,7 @@ impl Client {
 fn bare(limit: &Limit, now: Timestamp, granted: &LeaseGrant) -> LeaseGrant {
     let mut granted = granted.clone();
     if let Some(snapshot) = &mut granted.snapshot
-        && limit.whole_at(&mut snapshot.state) <= now
+        && limit.expires_at(&mut snapshot.state) <= now
     {
         snapshot.state = limit.fresh();
     }
@@ -360,8 +361,8 @@ fn a_random_walk_of_asks_agrees_with_the_core_while_keys_expire_at_their_ttl() {
             let limit = Arc::clone(&client.limit);
             let expected = client.kept.0.iter().next().map(|(_, state)| state.clone());
             let [mut seen, mut wanted] = [state.clone(), expected.unwrap()];
-            if limit.whole_at(&mut wanted) <= now {
-                assert!(limit.whole_at(&mut seen) <= now, "{at}: {limit} {seen:?} {wanted:?}");
+            if limit.expires_at(&mut wanted) <= now {
+                assert!(limit.expires_at(&mut seen) <= now, "{at}: {limit} {seen:?} {wanted:?}");
             } else {
                 limit.admits(&mut seen, now, 1);
                 limit.admits(&mut wanted, now, 1);

@@ -46,7 +46,7 @@ impl Bench {
             self.set_time(now);
             if let Some(numbers) = &step.limit {
                 let new = Arc::new(numbers.limit());
-                core = new.adopt(&limit, &core, now);
+                core = new.migrate(&limit, &core, now);
                 // The vectors have one state, so they also leave limits in turns to the walk.
                 self.keep_last_limit(key, &limit);
                 limit = new;
@@ -60,7 +60,7 @@ impl Bench {
                     let refunded = self.runtime.block_on(store.refund(&[refund]));
                     assert_eq!(refunded, Ok(usize::from(given)), "{place}: refund");
                 }
-                charged[earlier].take_if(|refund| !refund.limit.is_held());
+                charged[earlier].take_if(|refund| !refund.limit.is_concurrency());
             } else if let Some(earlier) = step.renew {
                 if let Some(slots) = &charged[earlier] {
                     let held = slots.renew(&limit, &mut core, now);
@@ -80,15 +80,19 @@ impl Bench {
                 assert_eq!(answers[0], ChargeResult::Outcome(expected), "{place}");
                 assert_told(answers[0].outcome().unwrap(), step, &place);
                 let limit = Arc::clone(&limit);
-                charged[number] =
-                    expected.slip().map(|slip| Refund { key, limit, cost, slip: Some(slip) });
+                charged[number] = expected.refund_token().map(|refund_token| Refund {
+                    key,
+                    limit,
+                    cost,
+                    refund_token: Some(refund_token),
+                });
             }
             match self.runtime.block_on(store.state(key)).unwrap() {
                 Some((kept_under, mut kept)) if kept_under.shares_state_with(&limit) => {
                     assert_eq!(integers(&limit, &mut kept, now), step.state, "{place}: state");
                 }
                 // A state of the limit before may be left.
-                _ => assert!(limit.whole_at(&mut core) <= now, "{place}: {core:?} is lost"),
+                _ => assert!(limit.expires_at(&mut core) <= now, "{place}: {core:?} is lost"),
             }
         }
     }

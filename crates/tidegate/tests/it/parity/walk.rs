@@ -64,10 +64,15 @@ impl Client {
         let mut states = self.open(now);
         let outcome = self.limit.charge(states.enter(&self.limit, now), now, cost);
         // A request that spends nothing leaves everything as it was.
-        if let Some(slip) = outcome.slip() {
+        if let Some(refund_token) = outcome.refund_token() {
             self.keep(states, now);
             let limit = Arc::clone(&self.limit);
-            self.spent.push(Refund { key: self.key, limit, cost, slip: Some(slip) });
+            self.spent.push(Refund {
+                key: self.key,
+                limit,
+                cost,
+                refund_token: Some(refund_token),
+            });
         }
         outcome
     }
@@ -80,7 +85,7 @@ impl Client {
     /// The states of a charge to take back or renew. Slots in flight start with a fresh state.
     fn states_of(&self, charge: &Refund) -> ClientStates {
         let mut states = self.kept.clone();
-        let is_slot = charge.limit.is_held() && charge.slip.is_some();
+        let is_slot = charge.limit.is_concurrency() && charge.refund_token.is_some();
         if is_slot && states.find(&charge.limit).is_none() {
             let fresh = (Limit::clone(&charge.limit), charge.limit.fresh());
             states = states.iter().cloned().chain([fresh]).collect();
@@ -96,7 +101,7 @@ impl Client {
         let given = refund.take_back(limit, state, now);
         // A release may give nothing back, and leave a tombstone.
         limit.admits(&mut before, now, 1);
-        if given || (limit.is_held() && *state != before) {
+        if given || (limit.is_concurrency() && *state != before) {
             // A bucket that is full again is kept for as long as it would have been without the refund.
             if is_bucket && after.iter().count() == 1 {
                 self.kept = after;
@@ -151,7 +156,7 @@ pub(crate) fn any_limit(random: &mut Random) -> Arc<Limit> {
         };
         // Not every amount fills up in time to be counted.
         if let Ok(limit) = Limit::new(algorithm, quota) {
-            let hurried = limit.waiting_at_most(Span::from_micros(random.size(1 << 42)));
+            let hurried = limit.with_max_wait(Span::from_micros(random.size(1 << 42)));
             return Arc::new(hurried.filter(|_| random.chance(2)).unwrap_or(limit));
         }
     }
@@ -254,12 +259,12 @@ impl Walk {
                 }
                 let mut refund = client.spent[which].clone();
                 // Slots in flight are also renewed and released after their release.
-                if !refund.limit.is_held() || random.chance(50) {
+                if !refund.limit.is_concurrency() || random.chance(50) {
                     client.spent.swap_remove(which);
                 }
                 if random.chance(20) {
                     // Not this charge, but whatever was spent last.
-                    (refund.slip, refund.cost) = (None, any_cost(random, &client.limit));
+                    (refund.refund_token, refund.cost) = (None, any_cost(random, &client.limit));
                 }
                 refunds.push(refund);
                 place += 1;

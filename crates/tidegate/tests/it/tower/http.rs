@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use http::{Request, Response, StatusCode};
 use tidegate::tower::RateLimitLayer;
-use tidegate::{HeaderStyle, Ietf, Limiter, ManualClock, PerKey, Quota, Reset};
+use tidegate::{HeaderStyle, IetfDraft, Limiter, ManualClock, PerKey, Quota, ResetFormat};
 use tower::{Layer, Service, ServiceExt};
 
 use super::stores::Down;
@@ -176,7 +176,7 @@ async fn a_rule_that_denies_without_its_store_is_503_and_one_that_allows_is_not(
 
 #[tokio::test]
 async fn headers_come_in_the_style_asked_for() {
-    let style = HeaderStyle { reset: Reset::Epoch, ietf: Ietf::Six };
+    let style = HeaderStyle { reset: ResetFormat::Epoch, ietf: IetfDraft::Six };
     let service = by_api_key(per_minute(60)).headers(style).layer(Hello::default());
     let response = service.oneshot(by("alice")).await.unwrap();
     // The manual clock starts at 1767225600; one of sixty is back after a second.

@@ -198,7 +198,7 @@ impl Books {
             from: self.latest,
             until: self.watch_ends.min(base + flat.reach()),
             due,
-            steady: flat.last_owing(due, base),
+            steady: flat.last_not_full(due, base),
         };
         let busy = busy & self.out;
         let part = free / u64::from(busy.count_ones()).max(1);

@@ -96,7 +96,7 @@ impl Purse {
     ///
     /// The verdict is the one that the whole bucket would give. What an allowance says beside that
     /// leaves out what others spent since the purse was handed out: `remaining` may be too high by
-    /// what they hold, and the slip may give back less than it could, never more.
+    /// what they hold, and the refund token may give back less than it could, never more.
     #[inline]
     pub(super) fn pay(
         &mut self,

@@ -105,7 +105,7 @@ proptest! {
                     let limit = if is_changed { &changed } else { &usual };
                     let ours = split.ask_as(purse, limit, cost);
                     let theirs = plain.charge_one(&charge(KEY, limit, cost), time.now());
-                    if ours.slip().is_some() && theirs.slip().is_some() {
+                    if ours.refund_token().is_some() && theirs.refund_token().is_some() {
                         // What other purses have spent may be missing.
                         prop_assert!(ours.remaining >= theirs.remaining);
                         prop_assert!(ours.reset_after <= theirs.reset_after);
@@ -119,7 +119,7 @@ proptest! {
                     prop_assert_eq!(split.charge_all(&charges, mode), plain.charge_all(&charges, mode));
                 }
                 Step::GiveBack(cost) => {
-                    let refund = Refund { key: KEY, limit: Arc::clone(&usual), cost, slip: None };
+                    let refund = Refund { key: KEY, limit: Arc::clone(&usual), cost, refund_token: None };
                     prop_assert_eq!(split.refund_one(&refund), plain.refund_one(&refund));
                 }
                 Step::LeaseRequest(cost) => {
@@ -157,10 +157,10 @@ proptest! {
         for (purse, wait, cost, refunded) in charges {
             time.advance(Span::from_micros(wait));
             let outcome = store.ask_as(purse, &limit, cost);
-            let Some(slip) = outcome.slip() else { continue };
+            let Some(refund_token) = outcome.refund_token() else { continue };
             if refunded {
                 let limit = Arc::clone(&limit);
-                refunds.push(Refund { key: KEY, limit, cost, slip: Some(slip) });
+                refunds.push(Refund { key: KEY, limit, cost, refund_token: Some(refund_token) });
             } else {
                 prop_assert!(kept.charge_one(&charge(KEY, &limit, cost), time.now()).is_allowed());
             }
@@ -180,10 +180,10 @@ proptest! {
 fn a_charge_from_a_purse_can_be_refunded() {
     let (_, store, limit) = hot_store(Quota::per_minute(100));
     store.ask_as(1, &limit, 10);
-    let slip = store.ask_as(0, &limit, 20).slip();
+    let refund_token = store.ask_as(0, &limit, 20).refund_token();
     store.ask_as(1, &limit, 30);
-    assert!(slip.is_some() && store.is_hot(KEY));
-    let refund = Refund { key: KEY, limit: Arc::clone(&limit), cost: 20, slip };
+    assert!(refund_token.is_some() && store.is_hot(KEY));
+    let refund = Refund { key: KEY, limit: Arc::clone(&limit), cost: 20, refund_token };
     assert!(store.refund_one(&refund));
     assert_eq!(store.ask_as(0, &limit, 0).remaining, 100 - 1 - 10 - 30);
 }

@@ -1,59 +1,58 @@
-//! The pace of a bucket: exactly how long one token takes, and when a bucket is full again.
+//! The refill rate of a bucket, as the exact time in which one token refills.
 //!
-//! A token takes window / amount microseconds, which is rarely whole. Times are therefore kept as
-//! microseconds plus a count of parts, where `parts` of them make a microsecond; adding is two
-//! additions and a carry. Every number stays below 2^53, so Lua's doubles add and compare them
-//! exactly too. Only the node multiplies and divides, in 128 bits.
+//! A token refills in window / amount microseconds, which is rarely a whole number. Times are therefore kept as
+//! microseconds and parts of a microsecond; an addition is two additions and a carry. Every number stays below 2^53, so
+//! Lua's doubles add and compare them exactly too. Only the node multiplies and divides, in 128 bits.
 
 use crate::algorithm::flat_bucket::FlatBucket;
 use crate::algorithm::leasable::MAX_DEBT;
 use crate::quota::{Quota, QuotaError};
 use crate::time::{Span, Timestamp};
 
-/// An instant finer than a microsecond: when a bucket is full again. The default is long ago.
+/// An instant or a length of time, finer than a microsecond. The default is the epoch, or zero.
 ///
-/// How many parts make a microsecond depends on the limit that the state belongs to.
+/// The number of parts per microsecond depends on the limit of the state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Due {
+pub struct PreciseTime {
     /// Whole microseconds since the epoch.
     pub micros: u64,
     /// Parts of the next microsecond.
     pub parts: u64,
 }
 
-impl Due {
-    /// The first whole microsecond that is not before this instant.
+impl PreciseTime {
+    /// Returns the first whole microsecond that is not before this instant.
     #[inline]
     pub(crate) fn ceil(self) -> Timestamp {
         Timestamp::from_micros(self.micros.saturating_add(u64::from(self.parts > 0)))
     }
 }
 
-impl From<Timestamp> for Due {
+impl From<Timestamp> for PreciseTime {
     fn from(instant: Timestamp) -> Self {
         Self { micros: instant.as_micros(), parts: 0 }
     }
 }
 
-/// How fast a bucket of `capacity` tokens refills.
+/// The rate at which a bucket of `capacity` tokens refills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Pace {
-    /// One token takes `period / parts` microseconds, in lowest terms. Without tokens, the window.
+pub(crate) struct RefillRate {
+    /// One token refills in `period / parts` microseconds, in lowest terms. Without tokens it is the window.
     period: u64,
     parts: u64,
     capacity: u64,
-    /// How long one token takes.
-    one: Due,
-    /// How long a whole bucket takes.
-    depth: Due,
+    /// Time in which one token refills.
+    one: PreciseTime,
+    /// Time in which an empty bucket fills.
+    depth: PreciseTime,
 }
 
-impl Pace {
+impl RefillRate {
     pub(crate) fn new(quota: &Quota, capacity: u64) -> Result<Self, QuotaError> {
         quota.validate()?;
         let window = quota.window();
         if quota.amount() == 0 {
-            let zero = Due::default();
+            let zero = PreciseTime::default();
             return Ok(Self {
                 period: window.as_micros(),
                 parts: 1,
@@ -66,11 +65,11 @@ impl Pace {
         quota.burst(capacity).validate()?;
         let shared = gcd(window.as_micros(), quota.amount());
         let (period, parts) = (window.as_micros() / shared, quota.amount() / shared);
-        let zero = Due::default();
-        let mut pace = Self { period, parts, capacity, one: zero, depth: zero };
-        pace.one = pace.take(1);
-        pace.depth = pace.take(capacity);
-        Ok(pace)
+        let zero = PreciseTime::default();
+        let mut rate = Self { period, parts, capacity, one: zero, depth: zero };
+        rate.one = rate.exact_span(1);
+        rate.depth = rate.exact_span(capacity);
+        Ok(rate)
     }
 
     #[inline]
@@ -78,89 +77,89 @@ impl Pace {
         self.capacity
     }
 
-    /// How long a whole bucket takes.
+    /// Returns the time in which an empty bucket fills.
     #[inline]
-    pub(crate) fn depth(&self) -> Due {
+    pub(crate) fn depth(&self) -> PreciseTime {
         self.depth
     }
 
-    /// How many parts make a microsecond.
+    /// Returns the parts per microsecond.
     #[inline]
     pub(crate) fn parts(&self) -> u64 {
         self.parts
     }
 
-    /// The same pace for states in one integer, if it allows for them.
+    /// Returns the same rate for states in one integer; `None` if they do not fit.
     pub(crate) fn flat(&self) -> Option<FlatBucket> {
         FlatBucket::new(self.parts, self.period, self.capacity)
     }
 
-    /// How long `cost` tokens take.
+    /// Returns the time in which `cost` tokens refill.
     #[inline]
-    pub(crate) fn span(&self, cost: u64) -> Due {
-        if cost == 1 { self.one } else { self.take(cost) }
+    pub(crate) fn span(&self, cost: u64) -> PreciseTime {
+        if cost == 1 { self.one } else { self.exact_span(cost) }
     }
 
-    fn take(&self, cost: u64) -> Due {
+    fn exact_span(&self, cost: u64) -> PreciseTime {
         self.due_of(u128::from(cost) * u128::from(self.period))
     }
 
-    fn due_of(&self, count: u128) -> Due {
+    fn due_of(&self, count: u128) -> PreciseTime {
         let parts = u128::from(self.parts);
-        Due {
+        PreciseTime {
             micros: u64::try_from(count / parts).unwrap_or(u64::MAX),
             parts: u64::try_from(count % parts).unwrap_or(0),
         }
     }
 
-    fn in_parts(&self, span: Due) -> u128 {
+    fn in_parts(&self, span: PreciseTime) -> u128 {
         u128::from(span.micros) * u128::from(self.parts) + u128::from(span.parts)
     }
 
     #[inline]
-    pub(crate) fn add(&self, instant: Due, span: Due) -> Due {
+    pub(crate) fn add(&self, instant: PreciseTime, span: PreciseTime) -> PreciseTime {
         let parts = instant.parts + span.parts;
         let carry = parts >= self.parts;
-        Due {
+        PreciseTime {
             micros: instant.micros.saturating_add(span.micros).saturating_add(u64::from(carry)),
             parts: if carry { parts - self.parts } else { parts },
         }
     }
 
-    /// `later` minus `earlier`; zero when it is not later.
+    /// Returns `later` minus `earlier`; zero if it is not later.
     #[inline]
-    pub(crate) fn minus(&self, later: Due, earlier: Due) -> Due {
+    pub(crate) fn minus(&self, later: PreciseTime, earlier: PreciseTime) -> PreciseTime {
         if later <= earlier {
-            return Due::default();
+            return PreciseTime::default();
         }
         let borrow = later.parts < earlier.parts;
-        Due {
+        PreciseTime {
             micros: later.micros - earlier.micros - u64::from(borrow),
             parts: if borrow { later.parts + self.parts } else { later.parts } - earlier.parts,
         }
     }
 
-    /// The bucket after `cost` tokens left it.
+    /// Returns the time at which a bucket is full after `cost` tokens were spent.
     #[inline]
-    pub(crate) fn after(&self, due: Due, now: Timestamp, cost: u64) -> Due {
+    pub(crate) fn after(&self, due: PreciseTime, now: Timestamp, cost: u64) -> PreciseTime {
         self.add(due.max(now.into()), self.span(cost))
     }
 
-    /// The bucket after `cost` tokens left it at `at`, whether or not it had them. It owes at most
-    /// another bucket for that.
-    pub(crate) fn owing(&self, due: Due, at: Timestamp, cost: u64) -> Due {
+    /// Returns the time at which a bucket is full after `cost` tokens were spent at `at`, whether or not it had them.
+    /// Its debt is at most the capacity.
+    pub(crate) fn force_spend(&self, due: PreciseTime, at: Timestamp, cost: u64) -> PreciseTime {
         let most = self.add(self.add(at.into(), self.depth), self.depth);
         due.max(self.after(due, at, cost.min(self.capacity)).min(most))
     }
 
-    /// The bucket after `amount` tokens were taken from it at `at`, whether or not it had them. It is in
-    /// debt for so long, and for [`MAX_DEBT`] at the most.
-    pub(crate) fn counting(&self, due: Due, at: Timestamp, amount: u64) -> Due {
+    /// Returns the time at which a bucket is full after `amount` tokens were spent at `at`, whether or not it had them.
+    /// Its debt lasts at most [`MAX_DEBT`].
+    pub(crate) fn count_usage(&self, due: PreciseTime, at: Timestamp, amount: u64) -> PreciseTime {
         let most = self.add((at + MAX_DEBT).into(), self.depth);
         due.max(self.after(due, at, amount).min(most))
     }
 
-    /// How many tokens come back in [`MAX_DEBT`].
+    /// Returns the number of tokens that refill in [`MAX_DEBT`].
     pub(crate) fn countable(&self) -> u64 {
         if self.capacity == 0 {
             return 0;
@@ -171,14 +170,14 @@ impl Pace {
     }
 
     #[inline]
-    pub(crate) fn admits(&self, due: Due, now: Timestamp, cost: u64) -> bool {
+    pub(crate) fn admits(&self, due: PreciseTime, now: Timestamp, cost: u64) -> bool {
         self.after(due, now, cost) <= self.add(now.into(), self.depth)
     }
 
     #[inline]
-    pub(crate) fn remaining(&self, due: Due, now: Timestamp) -> u64 {
+    pub(crate) fn remaining(&self, due: PreciseTime, now: Timestamp) -> u64 {
         let used = self.minus(due, now.into());
-        if used == Due::default() {
+        if used == PreciseTime::default() {
             return self.capacity;
         }
         let left = self.minus(self.depth, used);
@@ -191,53 +190,63 @@ impl Pace {
         }
     }
 
-    pub(crate) fn admits_at(&self, due: Due, now: Timestamp, cost: u64) -> Timestamp {
+    pub(crate) fn admits_at(&self, due: PreciseTime, now: Timestamp, cost: u64) -> Timestamp {
         let wanted = self.after(due, now, cost);
         self.minus(wanted, self.depth).ceil().max(now)
     }
 
-    /// How much of a charge of `cost`, made when the bucket was to be full at `spent_until`, has not
-    /// refilled by now.
+    /// Returns the part of a charge of `cost` that has not refilled by now. After the charge the bucket was to be full
+    /// at `spent_until`.
     ///
-    /// Without the charge, a bucket that nobody else touched would be this much fuller now; whoever
-    /// else came can only have kept more of it unhealed. Giving back just that much admits nothing
-    /// that the limit would not have admitted without the charge.
-    pub(crate) fn unhealed(&self, spent_until: Due, now: Timestamp, cost: u64) -> Due {
+    /// Without the charge, and without other requests, the bucket would be this much fuller now. Other requests can
+    /// only increase the part that has not refilled. A refund of this much therefore admits nothing that the limit
+    /// would not have admitted without the charge.
+    pub(crate) fn not_refilled(
+        &self,
+        spent_until: PreciseTime,
+        now: Timestamp,
+        cost: u64,
+    ) -> PreciseTime {
         self.minus(spent_until, now.into()).min(self.span(cost))
     }
 
-    /// The start of the slot that ends at `due`.
-    pub(crate) fn before(&self, due: Due, cost: u64) -> Due {
+    /// Returns the start of the slot that ends at `due`.
+    pub(crate) fn before(&self, due: PreciseTime, cost: u64) -> PreciseTime {
         self.minus(due, self.span(cost))
     }
 
-    /// The instant at which a bucket of this pace is full that is used to the same fraction, at most a
-    /// part later.
-    pub(crate) fn keep_fraction(&self, old: &Self, due: Due, now: Timestamp) -> Due {
+    /// Returns the time at which a bucket of this rate is full if the same fraction of it is used, rounded up to a
+    /// part.
+    pub(crate) fn keep_fraction(
+        &self,
+        old: &Self,
+        due: PreciseTime,
+        now: Timestamp,
+    ) -> PreciseTime {
         let used = old.in_parts(old.minus(due, now.into()));
         if used == 0 {
-            return Due::default();
+            return PreciseTime::default();
         }
-        let used = rescale_up(used, old.whole(), self.whole());
+        let used = rescale_up(used, old.fill_parts(), self.fill_parts());
         self.add(now.into(), self.due_of(used))
     }
 
-    /// How many parts the bucket takes from empty to full.
+    /// Returns the parts in which an empty bucket fills.
     ///
-    /// One of a limit of zero has no tokens and can still be used up, by a client that comes from
-    /// another limit and may go back: it takes the window.
-    fn whole(&self) -> u128 {
+    /// For a limit of zero it is the window: such a bucket has no tokens, and still keeps the used fraction of a
+    /// client, since its limit may be raised again.
+    fn fill_parts(&self) -> u128 {
         if self.capacity == 0 { u128::from(self.period) } else { self.in_parts(self.depth) }
     }
 
-    /// The same instant in parts of this pace, at most a part later.
-    pub(crate) fn keep_instant(&self, old: &Self, due: Due) -> Due {
+    /// Converts an instant to parts of this rate, rounded up to a part.
+    pub(crate) fn keep_instant(&self, old: &Self, due: PreciseTime) -> PreciseTime {
         let parts = u128::from(due.parts) * u128::from(self.parts);
         let parts = parts.div_ceil(u128::from(old.parts));
-        self.add(Due { parts: 0, ..due }, self.due_of(parts))
+        self.add(PreciseTime { parts: 0, ..due }, self.due_of(parts))
     }
 
-    /// One token's time, rounded up to the next microsecond.
+    /// Returns the time in which one token refills, rounded up to the next microsecond.
     pub(crate) fn interval(&self) -> Span {
         self.one.ceil().since(Timestamp::EPOCH)
     }
@@ -285,7 +294,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rescaling_agrees_with_big_integers(
+        fn rescaling_matches_big_integers(
             a in 0u128..1 << 110, b in 1u128..1 << 110, to in 0u128..1 << 110,
         ) {
             let (value, from) = (a.min(b), a.max(b));

@@ -1,7 +1,7 @@
 //! Requests that wait for a leaky bucket's slot no longer than they will.
 
 use proptest::prelude::*;
-use tidegate_core::algorithm::Terms;
+use tidegate_core::algorithm::ChargeTerms;
 use tidegate_core::{Algorithm, Limit, Quota, Span, Timestamp};
 
 const START: Timestamp = Timestamp::from_micros(1_780_000_000_123_457);
@@ -11,9 +11,9 @@ fn leaky(queue: u64, amount: u64, window: Span) -> Limit {
 }
 
 #[test]
-fn a_slot_is_given_out_if_it_begins_in_time() {
+fn slot_is_granted_if_it_begins_within_the_max_wait() {
     let limit = leaky(9, 1, Span::SECOND);
-    let hurried = limit.waiting_at_most(Span::from_millis(2_500)).unwrap();
+    let hurried = limit.with_max_wait(Span::from_millis(2_500)).unwrap();
     let mut state = limit.fresh();
     for delay in [0, 1, 2] {
         let outcome = hurried.charge(&mut state, START, 1);
@@ -30,9 +30,9 @@ fn a_slot_is_given_out_if_it_begins_in_time() {
 }
 
 #[test]
-fn a_cost_that_takes_long_begins_at_once_all_the_same() {
+fn max_wait_bounds_the_start_and_not_the_duration_of_a_cost() {
     let limit = leaky(9, 1, Span::SECOND);
-    let hurried = limit.waiting_at_most(Span::ZERO).unwrap();
+    let hurried = limit.with_max_wait(Span::ZERO).unwrap();
     let mut state = limit.fresh();
     assert!(hurried.charge(&mut state, START, 7).is_allowed());
     let denied = hurried.charge(&mut state, START, 1);
@@ -40,37 +40,37 @@ fn a_cost_that_takes_long_begins_at_once_all_the_same() {
 }
 
 #[test]
-fn patience_for_the_whole_queue_changes_nothing() {
+fn max_wait_of_the_whole_queue_changes_nothing() {
     let limit = leaky(9, 1, Span::SECOND);
-    assert_eq!(limit.waiting_at_most(Span::from_secs(9)), None);
-    assert!(limit.waiting_at_most(Span::from_micros(8_999_999)).is_some());
-    assert_eq!(leaky(0, 1, Span::SECOND).waiting_at_most(Span::ZERO), None);
+    assert_eq!(limit.with_max_wait(Span::from_secs(9)), None);
+    assert!(limit.with_max_wait(Span::from_micros(8_999_999)).is_some());
+    assert_eq!(leaky(0, 1, Span::SECOND).with_max_wait(Span::ZERO), None);
     let bucket = Limit::new(Algorithm::TokenBucket, Quota::per_second(1)).unwrap();
-    assert_eq!(bucket.waiting_at_most(Span::ZERO), None);
+    assert_eq!(bucket.with_max_wait(Span::ZERO), None);
 }
 
 #[test]
-fn a_nodes_own_part_of_a_limit_is_as_impatient() {
-    let hurried = leaky(9, 10, Span::SECOND).waiting_at_most(Span::from_millis(200)).unwrap();
+fn share_of_a_limit_keeps_the_max_wait() {
+    let hurried = leaky(9, 10, Span::SECOND).with_max_wait(Span::from_millis(200)).unwrap();
     let part = hurried.share(0, 2);
-    assert_eq!(part, leaky(4, 5, Span::SECOND).waiting_at_most(Span::from_millis(200)).unwrap());
+    assert_eq!(part, leaky(4, 5, Span::SECOND).with_max_wait(Span::from_millis(200)).unwrap());
 }
 
 #[test]
-fn who_had_no_time_to_wait_has_not_used_up_the_queue() {
+fn slots_beyond_the_max_wait_do_not_count_as_used() {
     let limit = leaky(9, 1, Span::SECOND);
-    let hurried = limit.waiting_at_most(Span::ZERO).unwrap();
+    let hurried = limit.with_max_wait(Span::ZERO).unwrap();
     let window = Limit::new(Algorithm::FixedWindow, Quota::per_minute(10)).unwrap();
     let mut state = limit.fresh();
     assert!(hurried.charge(&mut state, START, 2).is_allowed());
     assert_eq!(hurried.peek(&mut state, START, 1).remaining, 0);
-    let mut adopted = window.adopt(&hurried, &state, START);
-    assert_eq!(window.peek(&mut adopted, START, 1).remaining, 8);
+    let mut migrated = window.migrate(&hurried, &state, START);
+    assert_eq!(window.peek(&mut migrated, START, 1).remaining, 8);
 }
 
 proptest! {
     #[test]
-    fn who_is_let_in_waits_no_longer_than_it_will(
+    fn admitted_request_waits_at_most_its_max_wait(
         queue in 1u64..12,
         amount in 1u64..40,
         window in 1_000u64..10_000_000,
@@ -79,7 +79,7 @@ proptest! {
     ) {
         let limit = leaky(queue, amount, Span::from_micros(window));
         let patience = Span::from_micros(patience);
-        let Some(hurried) = limit.waiting_at_most(patience) else { return Ok(()) };
+        let Some(hurried) = limit.with_max_wait(patience) else { return Ok(()) };
         let (mut state, mut now) = (limit.fresh(), START);
         for (passed, cost) in charges {
             now = now + Span::from_micros(passed);
@@ -95,14 +95,14 @@ proptest! {
                 prop_assert!(hurried.admits(&mut state, first, cost));
                 prop_assert!(last == now || !hurried.admits(&mut state, last, cost));
             }
-            if let Some(slip) = outcome.slip() {
+            if let Some(refund_token) = outcome.refund_token() {
                 let mut given = state.clone();
-                let same = limit.refund(&mut state.clone(), now, &hurried, &slip, cost);
-                prop_assert_eq!(hurried.refund(&mut given, now, &hurried, &slip, cost), same);
+                let same = limit.refund(&mut state.clone(), now, &hurried, &refund_token, cost);
+                prop_assert_eq!(hurried.refund(&mut given, now, &hurried, &refund_token, cost), same);
                 prop_assert_eq!(same, !outcome.delay().is_zero());
             }
-            let Terms::Bucket { depth, .. } = hurried.terms(cost) else { panic!("no bucket") };
-            let Terms::Bucket { depth: whole, .. } = limit.terms(cost) else { panic!("no bucket") };
+            let ChargeTerms::Bucket { depth, .. } = hurried.terms(cost) else { panic!("no bucket") };
+            let ChargeTerms::Bucket { depth: whole, .. } = limit.terms(cost) else { panic!("no bucket") };
             prop_assert!(depth <= whole);
         }
     }
