@@ -8,7 +8,7 @@ fn limit(algorithm: Algorithm, quota: Quota) -> Limit {
     Limit::new(algorithm, quota).unwrap()
 }
 
-/// Sends `count` requests of cost 1 at `micros`; how many passed.
+/// Sends `count` requests of cost 1 at `micros`. Returns the number that were admitted.
 fn burst(limit: &Limit, state: &mut tidegate_core::State, micros: u64, count: u64) -> u64 {
     let now = Timestamp::from_micros(micros);
     (0..count).filter(|_| limit.charge(state, now, 1).is_allowed()).count() as u64
@@ -73,7 +73,7 @@ fn a_leaky_bucket_releases_exactly_one_per_interval_when_it_is_kept_full() {
     assert_eq!(limit.bound().to_string(), "at most 11 in any 1 s");
 }
 
-/// Spends all there is at uneven instants for a year; exact integers tell what must have come out.
+/// Spends all tokens at uneven instants for a year, and compares the sum with exact integers.
 fn a_year_of(quota: Quota) {
     const YEAR: u64 = 365 * 86_400 * SECOND;
     let limit = limit(Algorithm::TokenBucket, quota);

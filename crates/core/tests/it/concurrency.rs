@@ -1,4 +1,4 @@
-//! Slots in flight against a naive list of who holds what.
+//! Slots in flight, compared with a naive list of holders.
 
 use std::collections::HashSet;
 
@@ -60,7 +60,7 @@ struct Holder {
     count: u64,
     /// The end of the hold; the epoch once the store has lost the slot.
     until: Timestamp,
-    /// When the last slot was released.
+    /// The time at which the last slot was released.
     released: Option<Timestamp>,
 }
 
@@ -69,7 +69,7 @@ impl Holder {
         self.until > now && self.count > 0
     }
 
-    /// Whether the store knows nothing of it any more.
+    /// Returns whether the store has no record of it.
     fn is_forgotten(&self, now: Timestamp) -> bool {
         self.until + Concurrency::RELEASE_MEMORY <= now
     }
@@ -173,12 +173,12 @@ proptest! {
                 }
                 Step::Release(..) | Step::Renew(_) => {}
             }
-            // A store may drop what says nothing at any time, and nobody can tell.
+            // A store may drop an expired state at any time without an effect.
             if limit.expires_at(&mut state) <= now {
                 state = limit.fresh();
             }
         }
-        // However they end, nothing is in use in the end.
+        // At the end no slot is in use.
         for (place, holder) in holders.iter().enumerate().filter(|(place, _)| place % 2 == 0) {
             limit.refund(&mut state, now, &holder.charged, &holder.refund_token, u64::MAX);
             let renewed = limit.renew(&mut state, now, &holder.charged, &holder.refund_token, holder.cost);
@@ -190,7 +190,7 @@ proptest! {
     }
 }
 
-/// Everyone who holds a slot goes on for longer than the hold while the store is away or restarts empty.
+/// All holders continue for longer than the hold while the store is unreachable or restarts empty.
 #[test]
 fn outages_longer_than_the_hold_do_not_add_up() {
     for loses in [false, true] {

@@ -1,4 +1,4 @@
-//! Tokens held ahead of use: whatever becomes of them, the limit is kept.
+//! Leases: the limit is kept in every case.
 
 mod fleet;
 
@@ -126,7 +126,7 @@ proptest! {
         }
     }
 
-    /// However its tellings are lost, doubled and mixed up, a node has told as much as the most that arrived.
+    /// If reports are lost, duplicated or reordered, the counted usage is the largest total that arrived.
     #[test]
     fn counted_usage_is_the_largest_total_that_arrived(
         algorithm in 0..3usize,
@@ -145,7 +145,7 @@ proptest! {
         }
     }
 
-    /// What is settled can be forgotten: a store that drops it answers the same.
+    /// A settled state can be dropped: the store returns the same outcomes without it.
     #[test]
     fn settled_state_decides_like_a_fresh_one(limit in limits(), steps in steps()) {
         let mut fleet = Fleet::new(limit);
@@ -172,7 +172,7 @@ fn id(number: u32) -> LeaseId {
     LeaseId { node: 7, number }
 }
 
-/// A question for a hold, and nothing else.
+/// Returns a lease request without cost and reports.
 fn ask(requested: u64, ttl: u64) -> LeaseRequest {
     let ttl = Span::from_micros(ttl);
     LeaseRequest {
@@ -224,10 +224,10 @@ const SECOND: u64 = START / 1_000_000 * 1_000_000;
 fn leased_tokens_stay_reserved_and_do_not_refill() {
     let mut client = Client::new(Algorithm::TokenBucket, Quota::per_second(100));
     assert_eq!(client.ask(START, &ask(50, 10_000_000)).granted, 50);
-    // However long it waits, the half that is held stays held.
+    // The leased half stays reserved for any length of time.
     let spent = client.ask(START + 5_000_000, &LeaseRequest { cost: 50, ..ask(0, 0) });
     assert_eq!((spent.outcome.is_allowed(), spent.outcome.remaining), (true, 0));
-    // Only what is reported spent begins to refill.
+    // Tokens refill only after they are reported as spent.
     assert_eq!(client.report(START + 5_500_000, 20, false).outcome.remaining, 50);
     assert_eq!(client.report(START + 6_000_000, 20, false).outcome.remaining, 70);
 }
@@ -254,7 +254,7 @@ fn report_below_the_known_usage_changes_nothing() {
     client.report(SECOND, 10, false);
     client.report(SECOND, 30, false);
     assert_eq!((client.state.clone(), client.leases.clone()), before);
-    // Nobody can have spent more than there was.
+    // A node can't have spent more than the lease.
     client.report(SECOND, u64::MAX, false);
     assert_eq!(client.report(SECOND, 0, false).outcome.remaining, 50);
 }
@@ -357,7 +357,7 @@ fn lease_under_a_lowered_limit_counts_for_at_most_its_capacity() {
         client.limit = lower;
         assert_eq!(client.ask(now, &LeaseRequest { cost: 1, ..ask(0, 0) }).outcome.remaining, 0);
         client.report(now, 500, true);
-        // Its ten are spent, the rest is nobody's.
+        // Its ten tokens are spent; the rest does not count.
         let later = client.report(now + 30_000_000, 0, false).outcome.remaining;
         let expected = if algorithm == Algorithm::TokenBucket { 5 } else { 0 };
         assert_eq!(later, expected, "{algorithm}");
@@ -399,7 +399,7 @@ fn usage_beyond_a_bucket_delays_later_requests_in_full() {
     assert_eq!(client.ask(START + 9_000_000, &ask(0, 0)).outcome.remaining, 0);
     assert_eq!(client.ask(START + 9_500_000, &ask(0, 0)).outcome.remaining, 50);
     assert_eq!(client.ask(START + 10_000_000, &ask(0, 0)).outcome.remaining, 100);
-    // Nobody is locked out for ever, whatever is told.
+    // The debt is bounded, also for a wrong report.
     client.owe(START, 2, START, u64::MAX);
     let later = START + 2 * Quota::MAX_FILL.as_micros();
     assert_eq!(client.ask(later, &ask(0, 0)).outcome.remaining, 100);

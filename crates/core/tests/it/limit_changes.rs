@@ -1,7 +1,7 @@
 //! Limits that change under a client: no sequence of changes gives it more than the limits in force,
 //! and none takes away what it had left.
 //!
-//! What exactly is promised, and why, is in docs/decisions/0009-changing-limits.md.
+//! The guarantees and their reasons are in docs/decisions/0009-changing-limits.md.
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
@@ -109,7 +109,7 @@ impl Client {
         self.now += self.window() * thousandths / 1_000 + micros;
     }
 
-    /// What was admitted, if it was.
+    /// Charges, and returns the admitted cost and its outcome.
     fn charge(&mut self, thousandths: u64, more: u64) -> Option<(u64, Outcome)> {
         let share = u128::from(self.limit.capacity()) * u128::from(thousandths) / 1_000;
         let cost = (u64::try_from(share).unwrap() + more).max(1);
@@ -254,7 +254,7 @@ proptest! {
                     let (amount, left) = (client.amount(), client.peek().remaining);
                     let wanted = amount.saturating_sub(before.limit - before.remaining);
                     prop_assert!(left <= wanted, "a free burst: {left} of {amount}, {wanted} wanted");
-                    // Of a window that is full it is not told how full.
+                    // The outcome of a full window does not contain its excess.
                     prop_assert!(left == wanted || before.remaining == 0, "a penalty: {left}, not {wanted}");
                 }
             }
@@ -319,8 +319,8 @@ proptest! {
         }
     }
 
-    /// When the algorithm itself changes, so many as were used are used up under the next one too, or
-    /// all of it: no free burst, and no penalty.
+    /// If the algorithm changes, the used amount stays used under the next one, at most all of it: no free burst, and no
+    /// penalty.
     #[test]
     fn change_of_algorithm_keeps_the_used_amount(
         first in limits(any_algorithm()), steps in steps(limits(any_algorithm())),
@@ -452,8 +452,7 @@ proptest! {
         }
     }
 
-    /// The first use of a limit takes over what counts under the one before, as a change of the rules
-    /// does.
+    /// The first use of a limit migrates the usage under the one before, like a change of the rules.
     #[test]
     fn a_new_limit_migrates_the_state_of_the_limit_used_last(
         first in any_limit(), next in any_limit(), steps in mixed_steps(),
@@ -482,8 +481,8 @@ proptest! {
     }
 }
 
-/// A client that alternates between nodes with an old and a new limit got the smaller one forgiven at
-/// each change, and so had no limit at all.
+/// Regression: a client that alternated between nodes with an old and a new limit lost the usage of the smaller one at
+/// each change, and therefore had no limit at all.
 #[test]
 fn alternating_between_two_limits_admits_no_more_than_both() {
     let large = Limit::new(Algorithm::TokenBucket, Quota::per_hour(1_000)).unwrap();

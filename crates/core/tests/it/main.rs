@@ -1,4 +1,4 @@
-//! The pure core as its callers see it.
+//! Tests of the public interface of `tidegate-core`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod bounds;

@@ -1,4 +1,4 @@
-//! Requests that wait for a leaky bucket's slot no longer than they will.
+//! Requests with a longest wait for their slot in a leaky bucket.
 
 use proptest::prelude::*;
 use tidegate_core::algorithm::ChargeTerms;

@@ -12,7 +12,7 @@ fn exact(number: u64) -> Exact {
     Exact::from(BigInt::from(number))
 }
 
-/// What the model knows of one charge, for refunds.
+/// The record of one charge, for refunds.
 #[derive(Clone, Debug)]
 pub(crate) struct Charge {
     id: u64,
@@ -79,7 +79,7 @@ impl Model {
         (level + refilled).min(exact(self.capacity()))
     }
 
-    /// When the slot of the next unit starts.
+    /// Returns the start of the next unit's slot.
     fn next_slot(&self, now: u64) -> Exact {
         let Memory::Slots(slots) = &self.memory else { unreachable!() };
         match slots.last() {
@@ -93,7 +93,7 @@ impl Model {
         log.iter().filter(|charge| (from..to).contains(&charge.at)).map(|charge| charge.cost).sum()
     }
 
-    /// What counts as spent at `now`, as a fraction.
+    /// Returns the amount that counts as spent at `now`, as a fraction.
     fn used(&self, now: u64) -> Exact {
         let window = self.window();
         let start = now - now % window;
@@ -132,7 +132,7 @@ impl Model {
         }
     }
 
-    /// Spends if it fits; the charge's number if it did.
+    /// Spends `cost` if it fits. Returns the id of the charge.
     pub(crate) fn charge(&mut self, now: u64, cost: u64) -> Option<u64> {
         if cost == 0 || !self.admits(now, cost) {
             return None;
@@ -168,7 +168,7 @@ impl Model {
         Some(id)
     }
 
-    /// Takes charge `id` of `cost` back by the rules of the algorithm.
+    /// Refunds charge `id` of `cost` by the rules of the algorithm.
     pub(crate) fn refund(&mut self, now: u64, id: u64, cost: u64) {
         let capacity = exact(self.capacity());
         if let Algorithm::TokenBucket = self.algorithm {
@@ -205,7 +205,7 @@ impl Model {
         }
     }
 
-    /// Gives back up to `cost` of what was spent last.
+    /// Refunds up to `cost` of the latest charges.
     pub(crate) fn refund_latest(&mut self, now: u64, cost: u64) {
         let (mut cost, window) = (cost.min(self.capacity()), self.window());
         if cost == 0 {

@@ -59,11 +59,11 @@ enum Step {
     Charge {
         cost: u64,
     },
-    /// Take the n-th of the charges made so far back.
+    /// Refund the n-th of the charges made so far.
     Refund {
         which: usize,
     },
-    /// Give back what was spent last, without saying which charge it was.
+    /// Refund the latest charges, without a refund token.
     GiveBack {
         cost: u64,
     },
@@ -244,7 +244,7 @@ proptest! {
         }
     }
 
-    /// A denial or a look leaves the client as it was: whatever comes later is answered the same.
+    /// A denial or a peek leaves the state unchanged: later requests have the same outcomes.
     #[test]
     fn a_denied_request_consumes_nothing(limit in limits(0..40), steps in steps()) {
         let mut asked = NumberPair::new(limit);
@@ -328,7 +328,7 @@ proptest! {
         }
     }
 
-    /// The state of a client whose time has come says no more than none at all.
+    /// An expired state decides like a fresh one.
     #[test]
     fn expired_state_decides_like_a_fresh_one(limit in limits(0..40), steps in steps()) {
         let mut pair = NumberPair::new(limit);

@@ -1,4 +1,4 @@
-//! The shared vectors through the Rust code. The Lua twin has to answer the same files.
+//! The shared vectors, checked against the Rust code. The Lua scripts are checked against the same files.
 
 #[path = "../vectors/asks.rs"]
 mod asks;

@@ -1,7 +1,7 @@
-//! A store and its nodes, with what is on its way between them: a model that knows the truth.
+//! A model of a store and its nodes, with the messages in flight between them.
 //!
-//! What nodes really spend is written down at the instant at which they do. Questions and answers
-//! wait until a step delivers, doubles or loses them, in any order; a node's clock runs a hundredth
+//! The model records the usage of nodes at the instant of spending. Requests and replies
+//! wait until a step delivers, duplicates or loses them, in any order; a node's clock runs a hundredth
 //! too slow or too fast.
 
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ pub(crate) enum Step {
         thousandths: u64,
         micros: u64,
     },
-    /// A node sends a question.
+    /// A node sends a lease request.
     Send(Sent),
     /// A node sends a question that is answered at once.
     Talk(Sent),
@@ -40,7 +40,7 @@ pub(crate) enum Step {
     LoseAnswer {
         which: usize,
     },
-    /// A node spends from what it holds.
+    /// A node spends from its leases.
     Spend {
         node: usize,
         cost: u64,
@@ -52,7 +52,7 @@ pub(crate) enum Step {
         early: u64,
         talk: Sent,
     },
-    /// A node forgets everything.
+    /// A node restarts without its leases.
     Crash {
         node: usize,
     },
@@ -106,7 +106,7 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..150)
 }
 
-/// What a node knows of one of its holds.
+/// The node's record of one of its leases.
 struct NodeLease {
     id: LeaseId,
     sent: u64,
@@ -129,7 +129,7 @@ impl Node {
         !lease.closed && elapsed < life.as_micros()
     }
 
-    /// The last instant at which the newest hold may be used, and what is left of it.
+    /// Returns the last instant at which the newest lease may be used, and its remaining tokens.
     fn last_instant(&self) -> Option<(u64, u64)> {
         let open =
             |lease: &&NodeLease| !lease.closed && lease.granted.is_some_and(|(held, _)| held > 0);
@@ -156,7 +156,7 @@ pub(crate) struct Fleet {
     nodes: Vec<Node>,
     questions: Vec<Question>,
     answers: Vec<(usize, LeaseId, LeaseGrant)>,
-    /// What was really admitted, and when.
+    /// The amounts that were admitted, with their times.
     pub(crate) admitted: Vec<(u64, u64)>,
 }
 
@@ -250,7 +250,7 @@ impl Fleet {
         Question { ask, node: sent.node, admitted: false }
     }
 
-    /// The store decides, and keeps to what it promises of a step.
+    /// Applies a request in the store, and checks the guarantees of one step.
     fn arrive(&mut self, question: &mut Question) -> Result<LeaseGrant, TestCaseError> {
         let (ask, now) = (&question.ask, Timestamp::from_micros(self.now));
         let was_there = self.leases.get(ask.id).filter(|lease| lease.until > now).copied();
@@ -304,7 +304,7 @@ impl Fleet {
         }
     }
 
-    /// Spends from the first hold that has so much left, and may still be used.
+    /// Spends from the first usable lease with enough tokens.
     fn spend(&mut self, node: usize, cost: u64) {
         let (now, node) = (self.now, &mut self.nodes[node]);
         let usable = node.leases.iter().position(|lease| match lease.granted {
