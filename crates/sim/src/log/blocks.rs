@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_whole_wherever_blocks_end() {
+    fn blocks_contain_only_whole_lines() {
         let text: String = (0..60_000).map(|line| format!("line {line}\n")).collect();
         let wanted: Vec<Vec<u8>> = text.lines().map(|line| line.as_bytes().to_vec()).collect();
         assert!(text.len() > 2 * BLOCK_BYTES);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_unpacked() {
+    fn gzip_log_is_decompressed() {
         use std::io::Write;
         let mut packed = Vec::new();
         for part in [b"one\n", b"two\n"] {
