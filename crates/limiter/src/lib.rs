@@ -12,7 +12,8 @@
 //! # Ok::<(), tidegate::QuotaError>(())
 //! ```
 //!
-//! With one, [`Limiter::builder`] takes a [`RuleSet`], and [`Limiter::check`] decides a [`Request`] by
+//! With one, [`Limiter::builder`] takes a [`RuleSet`](tidegate_rules::RuleSet), and [`Limiter::check`] decides a
+//! [`Request`](tidegate_core::Request) by
 //! every rule that matches it: all of them are charged, or none. The `tower` feature puts either in
 //! front of an HTTP or gRPC service.
 

@@ -137,7 +137,7 @@ impl Share {
 /// - Charges of one call that name the same key add up.
 /// - A key that was charged under another limit starts with what it had ([`Limit::migrate`]). A store that
 ///   nodes with different rules share keeps a state for each limit in use
-///   ([`ClientStates`](crate::ClientStates)), so that each limit keeps its own bound.
+///   ([`ClientStates`](tidegate_core::ClientStates)), so that each limit keeps its own bound.
 /// - Nothing is kept longer than it says anything, and nobody who is being limited is forgotten
 ///   to make room.
 pub trait Store: Send + Sync + 'static {

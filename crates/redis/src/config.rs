@@ -16,7 +16,7 @@ use tidegate_limiter::store::Share;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate::store::redis::RedisConfig;
+/// use tidegate::redis::RedisConfig;
 ///
 /// let config: RedisConfig = "rediss://app:pass@cache.example.com/2".parse()?;
 /// let config = config.with_timeout(Duration::from_millis(25))?.with_prefix("shop.")?;
@@ -24,7 +24,7 @@ use tidegate_limiter::store::Share;
 ///     config.to_string(),
 ///     "rediss://app@cache.example.com:6379/2?prefix=shop.&timeout=25ms",
 /// );
-/// # Ok::<(), tidegate::store::redis::RedisConfigError>(())
+/// # Ok::<(), tidegate::redis::RedisConfigError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisConfig {

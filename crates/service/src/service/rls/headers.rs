@@ -12,7 +12,7 @@ pub enum RlsHeaders {
     Denied,
     /// RateLimit for every client.
     All,
-    /// None but [`DENIED`].
+    /// None but `DENIED`.
     Off,
 }
 
