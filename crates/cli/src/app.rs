@@ -27,12 +27,12 @@ use tokio::time::MissedTickBehavior;
 use crate::config::{Drain, Listen};
 use crate::listeners::{self, BindError, BoundListener, ServeContext};
 
-/// How long it takes to look through the whole store for what has expired.
+/// Time in which the whole store is swept for expired entries once.
 const SWEEP: Duration = Duration::from_secs(10);
-/// How often a part of it is looked through.
+/// Time between two sweeps of a part of the store.
 const SWEEP_TICK: Duration = Duration::from_millis(50);
 
-/// How often blocks that are over and denials that no longer count are looked for.
+/// Time between two sweeps for expired blocks and for denials that no longer count.
 const SWEEP_BLOCKS: Duration = Duration::from_secs(1);
 
 /// Time between two reads of certificates and keys, for file systems that report no changes.
@@ -177,7 +177,7 @@ async fn leave(
     delay: Span,
     close: watch::Sender<bool>,
 ) {
-    // Nobody is left to say anything only when everything is over.
+    // The sender is dropped only after the server has ended.
     let _ = stage.wait_for(|stage| *stage > Stage::Open).await;
     service.drain();
     // Logged here, so that health checks answer "not serving" from this line on.
