@@ -128,7 +128,7 @@ mod grpc {
         }
     }
 
-    pub(super) async fn serve(listener: TcpListener) {
+    pub(crate) async fn serve(listener: TcpListener) {
         let incoming = TcpListenerStream::new(listener);
         Server::builder()
             .tcp_nodelay(true)

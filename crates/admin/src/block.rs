@@ -25,7 +25,7 @@ const ALLOWED: &str = "GET, HEAD, POST, DELETE, OPTIONS";
 const MAX_BODY: usize = 16 * 1024;
 
 /// Answers a request about the list.
-pub(super) async fn answer(
+pub(crate) async fn answer(
     limiter: &Limiter<AnyStore>,
     request: Request<Incoming>,
     from: SocketAddr,

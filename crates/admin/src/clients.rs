@@ -17,10 +17,10 @@ use crate::query;
 use crate::standing::{Asked, found, unconfirmed};
 
 /// What the path of a client begins with.
-pub(super) const PATH: &str = "/v1/clients/";
+pub(crate) const PATH: &str = "/v1/clients/";
 
 /// Answers `GET` and `DELETE /v1/clients/{rule}/{client}`.
-pub(super) async fn answer(
+pub(crate) async fn answer(
     limiter: &Limiter<AnyStore>,
     request: Request<Incoming>,
     from: SocketAddr,

@@ -17,7 +17,7 @@ use tidegate_service::store::AnyStore;
 use crate::Admin;
 
 /// Answers a request for how the fleet does. This node is known to itself, also when the others are not.
-pub(super) async fn answer(admin: &Admin, now: &ActiveRules) -> Response<Body> {
+pub(crate) async fn answer(admin: &Admin, now: &ActiveRules) -> Response<Body> {
     let manager = &admin.manager;
     let (nodes, unknown) = match manager.reports().await {
         Ok(nodes) => (nodes, None),

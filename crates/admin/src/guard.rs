@@ -36,7 +36,7 @@ impl Guard {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn admit(&self, headers: &HeaderMap) -> Result<(), Stranger> {
+    pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<(), Stranger> {
         self.visit(headers)?;
         self.token.map_or(Ok(()), |token| bears(headers, token))
     }
@@ -46,7 +46,7 @@ impl Guard {
     ///
     /// # Errors
     /// What is wrong with the request.
-    pub(super) fn visit(&self, headers: &HeaderMap) -> Result<(), Stranger> {
+    pub(crate) fn visit(&self, headers: &HeaderMap) -> Result<(), Stranger> {
         let host = text(headers, &HOST);
         if let Some(origin) = headers.get(ORIGIN) {
             let origin = origin.to_str().unwrap_or_default();
@@ -82,14 +82,14 @@ fn bears(headers: &HeaderMap, token: blake3::Hash) -> Result<(), Stranger> {
 
 /// Why somebody is not let in.
 #[derive(Debug)]
-pub(super) enum Stranger {
+pub(crate) enum Stranger {
     Origin(String),
     Host(String),
     BearerToken { sent: bool },
 }
 
 impl Stranger {
-    pub(super) fn response(&self) -> Response<Body> {
+    pub(crate) fn response(&self) -> Response<Body> {
         match self {
             Self::Origin(origin) => {
                 let detail = format!("origin: found {origin}, wanted none or this door's own");

@@ -45,7 +45,7 @@ const FIELDS: [&str; 15] = [
 ];
 
 /// Answers `POST /v1/lab`.
-pub(super) async fn answer(admin: &Admin, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn answer(admin: &Admin, request: Request<Incoming>) -> Response<Body> {
     if let Some(refusal) = response::require_post(request.method()) {
         return refusal;
     }

@@ -11,7 +11,7 @@ use tidegate_service::store::AnyStore;
 use crate::{Admin, query};
 
 /// Answers a request for the last seconds.
-pub(super) fn answer(admin: &Admin, now: &ActiveRules, query: Option<&str>) -> Response<Body> {
+pub(crate) fn answer(admin: &Admin, now: &ActiveRules, query: Option<&str>) -> Response<Body> {
     let since = match since(query) {
         Ok(since) => since,
         Err(fault) => return response::call_error(&fault),

@@ -42,14 +42,14 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// A file of the dashboard.
-pub(super) struct Page {
+pub(crate) struct Page {
     kind: &'static str,
     content: &'static [u8],
 }
 
 impl Page {
     /// The file at a path, if there is one.
-    pub(super) fn at(path: &str) -> Option<Self> {
+    pub(crate) fn at(path: &str) -> Option<Self> {
         let name = match path.strip_prefix('/')? {
             "" => "index.html",
             name => name,
@@ -58,7 +58,7 @@ impl Page {
         Some(Self { kind: kind(name)?, content })
     }
 
-    pub(super) fn response(self) -> Response<Body> {
+    pub(crate) fn response(self) -> Response<Body> {
         let mut response = Response::new(Body::from(self.content));
         let headers = response.headers_mut();
         for (name, value) in [

@@ -11,7 +11,7 @@ const MOST: usize = 64;
 type Pair<'q> = (Cow<'q, str>, Cow<'q, str>);
 
 /// The pairs of a query, in their order; each name once.
-pub(super) fn pairs(query: Option<&str>) -> Result<Vec<Pair<'_>>, CallError> {
+pub(crate) fn pairs(query: Option<&str>) -> Result<Vec<Pair<'_>>, CallError> {
     let mut pairs: Vec<Pair<'_>> = Vec::new();
     for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -28,7 +28,7 @@ pub(super) fn pairs(query: Option<&str>) -> Result<Vec<Pair<'_>>, CallError> {
 }
 
 /// The values of the known names of a query.
-pub(super) fn known<'q, const N: usize>(
+pub(crate) fn known<'q, const N: usize>(
     query: Option<&'q str>,
     names: [&str; N],
     wanted: &str,
@@ -44,7 +44,7 @@ pub(super) fn known<'q, const N: usize>(
 }
 
 /// A whole number from 1 to `most`; without one, `usual`.
-pub(super) fn number(
+pub(crate) fn number(
     name: &str,
     value: Option<&str>,
     usual: usize,
@@ -58,7 +58,7 @@ pub(super) fn number(
 }
 
 /// A part of a path, in which a plus is a plus.
-pub(super) fn part<'p>(place: &str, part: &'p str) -> Result<Cow<'p, str>, CallError> {
+pub(crate) fn part<'p>(place: &str, part: &'p str) -> Result<Cow<'p, str>, CallError> {
     let decoded = percent_decode_str(part).decode_utf8();
     decoded.map_err(|_| CallError::invalid(place, "bytes that are no text", "text in UTF-8"))
 }

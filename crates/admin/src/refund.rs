@@ -18,7 +18,7 @@ use crate::standing::{Asked, found, unconfirmed};
 const MAX_BODY: usize = 64 * 1024;
 
 /// Answers `POST /v1/refund`. Never more than is spent is given back.
-pub(super) async fn answer(
+pub(crate) async fn answer(
     limiter: &Limiter<AnyStore>,
     request: Request<Incoming>,
     from: SocketAddr,

@@ -9,7 +9,7 @@ use tidegate_service::envoy::EnvoyRules;
 
 const ALLOWED: &str = "GET, HEAD, OPTIONS";
 
-pub(super) fn answer(rules: Option<&EnvoyRules>, method: &Method) -> Response<Body> {
+pub(crate) fn answer(rules: Option<&EnvoyRules>, method: &Method) -> Response<Body> {
     match *method {
         Method::GET | Method::HEAD => {
             response::text(StatusCode::OK, rules.map(EnvoyRules::dump).unwrap_or_default())

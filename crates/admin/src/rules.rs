@@ -18,10 +18,10 @@ use tidegate_service::rules::PushError;
 use crate::Admin;
 
 /// What the paths here begin with.
-pub(super) const PATH: &str = "/v1/rules";
+pub(crate) const PATH: &str = "/v1/rules";
 
 /// Answers a request about rules.
-pub(super) async fn answer(
+pub(crate) async fn answer(
     admin: &Admin,
     now: &ActiveRules,
     request: Request<Incoming>,

@@ -15,16 +15,16 @@ use tidegate_service::top;
 
 /// A client of a rule.
 #[derive(Debug)]
-pub(super) struct Asked<'a> {
-    pub(super) rule: &'a Rule,
+pub(crate) struct Asked<'a> {
+    pub(crate) rule: &'a Rule,
     rule_index: RuleIndex,
     /// The client as a request of its own.
-    pub(super) request: Request<'a>,
+    pub(crate) request: Request<'a>,
 }
 
 impl<'a> Asked<'a> {
     /// The client that a rule knows by these words, and what it is about to spend or get.
-    pub(super) fn of(
+    pub(crate) fn of(
         rule_index: RuleIndex,
         rule: &'a Rule,
         client: Option<NamedClient<'a>>,
@@ -34,18 +34,18 @@ impl<'a> Asked<'a> {
         Ok(Self { rule, rule_index, request })
     }
 
-    pub(super) fn claim(&self) -> CheckRequest<'_, 'a> {
+    pub(crate) fn claim(&self) -> CheckRequest<'_, 'a> {
         CheckRequest { request: &self.request, target: CheckTarget::Rule(self.rule_index) }
     }
 
     /// How the block list calls the client; what all clients share has no name.
-    pub(super) fn id(&self, limiter: &Limiter<AnyStore>) -> Option<String> {
+    pub(crate) fn id(&self, limiter: &Limiter<AnyStore>) -> Option<String> {
         let subject = limiter.blocks().client_of(self.rule, &self.request);
         subject.map(|subject| subject.to_string())
     }
 
     /// How the client stands now. Nothing is charged for it.
-    pub(super) async fn response(&self, limiter: &Limiter<AnyStore>) -> Response<Body> {
+    pub(crate) async fn response(&self, limiter: &Limiter<AnyStore>) -> Response<Body> {
         let look = limiter.peek_rules(self.claim()).await;
         if !look.undecided().is_empty() {
             let detail = "the store can't be asked how the client stands";
@@ -73,7 +73,7 @@ impl<'a> Asked<'a> {
 }
 
 /// Returns the rule of this name, internal or not, and its index.
-pub(super) fn found<'a>(
+pub(crate) fn found<'a>(
     limiter: &'a Limiter<AnyStore>,
     name: &str,
 ) -> Result<(RuleIndex, &'a Rule), CallError> {
@@ -87,13 +87,13 @@ pub(super) fn found<'a>(
 }
 
 /// A change that the store did not confirm: whether it was made is not known.
-pub(super) fn unconfirmed(error: &StoreError) -> Response<Body> {
+pub(crate) fn unconfirmed(error: &StoreError) -> Response<Body> {
     let detail = format!("not confirmed by the store: {error}");
     response::problem(StatusCode::SERVICE_UNAVAILABLE, &detail)
 }
 
 /// Returns the JSON of a client's name.
-pub(super) fn client_name(name: &tidegate_rules::ClientName) -> ClientName<Cow<'_, str>> {
+pub(crate) fn client_name(name: &tidegate_rules::ClientName) -> ClientName<Cow<'_, str>> {
     match name {
         tidegate_rules::ClientName::Value(value) => ClientName::Value(Cow::from(&**value)),
         tidegate_rules::ClientName::Parts(parts) => {

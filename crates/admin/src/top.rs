@@ -18,7 +18,7 @@ const USUAL: usize = 20;
 const MOST: usize = 1_000;
 
 /// Answers a request for the busiest clients.
-pub(super) fn answer(
+pub(crate) fn answer(
     service: &Service,
     active_rules: &ActiveRules,
     query: Option<&str>,

@@ -47,7 +47,7 @@ impl Asked {
 }
 
 /// Answers a request for the list.
-pub(super) fn list(blocks: &BlockList, now: Timestamp, query: Option<&str>) -> Response<Body> {
+pub(crate) fn list(blocks: &BlockList, now: Timestamp, query: Option<&str>) -> Response<Body> {
     let (limit, after) = match Asked::read(query) {
         Ok(Asked::Part { limit, after }) => (limit, after),
         Ok(Asked::Plain) => {
@@ -73,13 +73,13 @@ pub(super) fn list(blocks: &BlockList, now: Timestamp, query: Option<&str>) -> R
 }
 
 /// Whom an id is about.
-pub(super) fn of_id(id: &str) -> Option<Subject> {
+pub(crate) fn of_id(id: &str) -> Option<Subject> {
     let network = || tidegate_rules::parse_network(id).ok().map(Subject::Network);
     subject_of(id).or_else(network)
 }
 
 /// Returns the JSON of an entry. Values of attributes are not shown.
-pub(super) fn block_entry(entry: &Entry, now: Timestamp) -> BlockEntry<Cow<'_, str>> {
+pub(crate) fn block_entry(entry: &Entry, now: Timestamp) -> BlockEntry<Cow<'_, str>> {
     let (ip, attributes) = match &entry.subject {
         Subject::Network(network) => (Some(network.to_string().into()), None),
         Subject::Client { attributes, .. } => {

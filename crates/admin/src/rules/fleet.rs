@@ -18,7 +18,7 @@ const USUAL: usize = 20;
 const MOST: usize = 50;
 
 /// Answers `GET /v1/rules/history`.
-pub(super) async fn history(
+pub(crate) async fn history(
     manager: &Arc<RulesManager>,
     request: &Request<Incoming>,
 ) -> Response<Body> {
@@ -53,7 +53,7 @@ fn version_entry(version: &DocumentVersion) -> VersionEntry<&str> {
 }
 
 /// Answers `GET /v1/rules/status`. This node is known to itself, also when the others are not.
-pub(super) async fn status(manager: &Arc<RulesManager>) -> Response<Body> {
+pub(crate) async fn status(manager: &Arc<RulesManager>) -> Response<Body> {
     let own = manager.report();
     let (nodes, unknown) = match manager.reports().await {
         Ok(nodes) => (nodes, None),

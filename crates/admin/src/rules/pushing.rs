@@ -27,7 +27,7 @@ const NOTE: &str = "tidegate-note";
 const WORDS: usize = 200;
 
 /// Answers `PUT /v1/rules`.
-pub(super) async fn push(
+pub(crate) async fn push(
     admin: &Admin,
     request: Request<Incoming>,
     from: SocketAddr,
@@ -67,7 +67,7 @@ pub(super) async fn push(
 }
 
 /// Answers `POST /v1/rules/diff`: what pushing the document would change.
-pub(super) async fn difference(
+pub(crate) async fn difference(
     admin: &Admin,
     now: &ActiveRules,
     request: Request<Incoming>,
@@ -86,7 +86,7 @@ pub(super) async fn difference(
 }
 
 /// Answers `GET /v1/rules/diff?from=6&to=7`.
-pub(super) async fn between(
+pub(crate) async fn between(
     manager: &Arc<RulesManager>,
     request: &Request<Incoming>,
 ) -> Response<Body> {

@@ -18,7 +18,7 @@ use crate::rules::refused;
 const YAML: HeaderValue = HeaderValue::from_static("application/yaml");
 
 /// Answers `GET /v1/rules`; with nothing new to whoever has this version.
-pub(super) async fn rules(
+pub(crate) async fn rules(
     manager: &Arc<RulesManager>,
     now: &ActiveRules,
     request: &Request<Incoming>,

@@ -105,7 +105,7 @@ Examples:
 const USUAL: Span = Span::from_secs(10);
 
 impl Bench {
-    pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
         let json = self.json;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime.map_err(Failure::failed)?;

@@ -90,7 +90,7 @@ impl std::str::FromStr for Client {
 }
 
 impl Block {
-    pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
         match self.action {
             Action::Add { client: Client(target), span, reason } => {
                 let body = json(&BlockRequest { target, r#for: span, reason })?;

@@ -38,7 +38,7 @@ Examples:
   tidegate check global --server http://10.0.0.5:8080 && deploy";
 
 impl Check {
-    pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
         let client = self.client.map(|client| {
             let parts = client.starts_with('{').then(|| serde_json::from_str::<Map<_, _>>(&client));
             match parts {
@@ -65,7 +65,7 @@ impl Check {
 }
 
 /// Sends a check.
-pub(super) fn post_check<C: Serialize>(
+pub(crate) fn post_check<C: Serialize>(
     server: &HttpClient,
     request: &CheckRequest<String, C>,
 ) -> Result<ClientResponse, Failure> {

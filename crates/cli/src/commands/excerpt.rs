@@ -23,7 +23,7 @@ const BEFORE: usize = 30;
 
 /// The texts that errors point into, by what errors call them.
 #[derive(Default)]
-pub(super) struct Sources(HashMap<String, Option<Source>>);
+pub(crate) struct Sources(HashMap<String, Option<Source>>);
 
 struct Source {
     text: String,
@@ -34,13 +34,13 @@ struct Source {
 
 impl Sources {
     /// Keeps a text that was read already.
-    pub(super) fn keep(&mut self, name: &str, text: &str) {
+    pub(crate) fn keep(&mut self, name: &str, text: &str) {
         let (text, path) = (text.to_owned(), PathBuf::from(name));
         self.0.insert(name.to_owned(), Some(Source { text, path, kind: OnceCell::new() }));
     }
 
     /// Every error on its line, and below it the line of the file; `None` for an error without lines.
-    pub(super) fn told(&mut self, error: &ConfigError) -> Option<String> {
+    pub(crate) fn told(&mut self, error: &ConfigError) -> Option<String> {
         let mut told = String::new();
         match error {
             ConfigError::Invalid(wrong) => {

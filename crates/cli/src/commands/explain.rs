@@ -69,7 +69,7 @@ X-API-Key header), query.NAME, header.NAME and cookie.NAME.";
 const SOMEBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 impl Explain {
-    pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
         if self.rules.is_none() {
             output.note("no --rules, so these are the sample rules of serve");
         }

@@ -10,7 +10,7 @@ const PATIENCE: Span = Span::from_secs(2);
 const WIDTH: usize = 32;
 
 /// A bar on stderr, if that is a terminal and it takes a while.
-pub(super) struct Progress {
+pub(crate) struct Progress {
     clock: Option<Clock>,
     started: Timestamp,
     /// In cells of the bar, what is shown.
@@ -20,14 +20,14 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let clock = std::io::stderr().is_terminal().then(Clock::system);
         let started = clock.as_ref().map_or(Timestamp::EPOCH, Clock::now);
         Self { clock, started, shown: None, widest: 0 }
     }
 
     /// A part of it is done, from 0 to 1.
-    pub(super) fn show(&mut self, part: f64) {
+    pub(crate) fn show(&mut self, part: f64) {
         let Some(clock) = &self.clock else { return };
         let cells = (part.clamp(0.0, 1.0) * WIDTH as f64) as usize;
         if self.shown == Some(cells) || clock.now().since(self.started) < PATIENCE {
@@ -37,7 +37,7 @@ impl Progress {
     }
 
     /// A part of it is done, from 0 to 1, and what there is to say of it right away.
-    pub(super) fn tell(&mut self, part: f64, text: &str) {
+    pub(crate) fn tell(&mut self, part: f64, text: &str) {
         if self.clock.is_some() {
             self.draw(part, (part.clamp(0.0, 1.0) * WIDTH as f64) as usize, text);
         }
@@ -53,7 +53,7 @@ impl Progress {
     }
 
     /// Leaves no trace of it.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         if self.shown.take().is_some() {
             let _ = write!(std::io::stderr(), "\r{:1$}\r", "", self.widest);
         }

@@ -52,7 +52,7 @@ enum Action {
 }
 
 impl Rules {
-    pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
         let door = Door::of(&self.server)?;
         match self.action {
             Action::Get(get) => get.run(&door, output),

@@ -105,7 +105,7 @@ A configuration:
   drain: {delay: 2s, timeout: 25s}        # after SIGTERM: not ready, then no new connections";
 
 impl Serve {
-    pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
         if self.redis.as_ref().is_some_and(has_password) {
             output.note(format_args!(
                 "hint: who lists processes sees the password in --redis, \

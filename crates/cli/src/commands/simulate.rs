@@ -236,7 +236,7 @@ fn max_ahead(text: &str) -> Result<MaxAhead, String> {
 }
 
 impl Simulate {
-    pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
         if let Some(log) = self.replay.log() {
             return self.replayed(log, output);
         }

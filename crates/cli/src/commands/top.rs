@@ -54,7 +54,7 @@ Examples:
 const WIDTH: u16 = 100;
 
 impl Top {
-    pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
         let feed = Feed::of(self.server, config::token()?);
         if self.once || !std::io::stdout().is_terminal() {
             let picture = waiting(once(&feed))?;

@@ -43,7 +43,7 @@ Examples:
 const SPELLED: usize = 5;
 
 impl Validate {
-    pub(super) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
         if let Some(subject) = self.schema {
             output.data(subject.schema().to_json().trim_end());
             return Ok(Ending::Fine);
@@ -193,7 +193,7 @@ fn more(count: usize, what: &str, output: &mut Output<'_>) {
 }
 
 /// `100 per 1 s, burst 200 (token_bucket): at most 300 in any 1 s`.
-pub(super) fn bounded(limit: &Limit) -> String {
+pub(crate) fn bounded(limit: &Limit) -> String {
     format!("{limit}: {}", limit.bound())
 }
 
@@ -208,7 +208,7 @@ fn kept(rule: &CanonicalRule<'_>, limit: &Limit) -> String {
 }
 
 /// What nodes admit under `on_store_failure: local` while the store can't be asked.
-pub(super) fn outage(rule: &CanonicalRule<'_>) -> Option<&'static str> {
+pub(crate) fn outage(rule: &CanonicalRule<'_>) -> Option<&'static str> {
     let is_local = rule.on_store_failure == OnStoreFailure::Local && rule.mode == Mode::Enforce;
     is_local.then_some(
         "each of N nodes admits an N-th of the limit, and as much again after each restart",
@@ -216,7 +216,7 @@ pub(super) fn outage(rule: &CanonicalRule<'_>) -> Option<&'static str> {
 }
 
 /// `blocks a client for 10 min after 1000 denied requests within 60 s (10 times the limit)`.
-pub(super) fn penalty(rule: &CanonicalRule<'_>, limit: &Limit) -> Option<String> {
+pub(crate) fn penalty(rule: &CanonicalRule<'_>, limit: &Limit) -> Option<String> {
     let words = rule.penalty?.describe(limit);
     Some(match rule.mode {
         Mode::Enforce => format!("blocks a client for {words}"),
@@ -225,7 +225,7 @@ pub(super) fn penalty(rule: &CanonicalRule<'_>, limit: &Limit) -> Option<String>
 }
 
 /// `2 by api_key until 2027-01-01T00:00:00Z for 10% of the clients`: whom it is for is not said, that may be a secret.
-pub(super) fn titled(index: usize, item: &Override) -> String {
+pub(crate) fn titled(index: usize, item: &Override) -> String {
     let names: Vec<&str> = item.conditions().iter().map(Condition::attribute).collect();
     let mut title = format!("{} by {}", index + 1, names.join(", "));
     let until = item.until().and_then(|until| {

@@ -4,12 +4,12 @@ use tidegate_core::quota::window_of;
 use tidegate_core::{Quota, Span};
 
 /// Parses a time: `10s`, `2m`.
-pub(super) fn length(text: &str) -> Result<Span, String> {
+pub(crate) fn length(text: &str) -> Result<Span, String> {
     window_of(text.trim()).map_err(|error| error.to_string())
 }
 
 /// Parses a number of requests in a time: `5000`, `5000/s`, `300 per minute`.
-pub(super) fn rate(text: &str) -> Result<Quota, String> {
+pub(crate) fn rate(text: &str) -> Result<Quota, String> {
     let text = text.trim();
     let quota = match text.parse() {
         Ok(per_second) => Quota::per_second(per_second),

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tidegate_rules::schema::Schema;
 
 /// The page of a schema; the tables of its parts come last, unless another page has them.
-pub(super) fn page(title: &str, schema: &Schema, intro: &str, with_parts: bool) -> String {
+pub(crate) fn page(title: &str, schema: &Schema, intro: &str, with_parts: bool) -> String {
     let mut page = format!("# {title}\n\n{}\n\n{intro}\n", schema.about());
     table(&mut page, None, schema);
     if with_parts {

@@ -221,7 +221,7 @@ mod bytes_codec {
     use tonic::Status;
     use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
-    pub(super) struct Bytes;
+    pub(crate) struct Bytes;
 
     impl Codec for Bytes {
         type Encode = Vec<u8>;

@@ -16,13 +16,13 @@ use crate::sharded_map::ShardedMap;
 use crate::store::{Store, StoreError};
 
 /// The clients of one part of a map.
-pub(super) type ClientShard<C> = RwLock<HashMap<Key, C>>;
+pub(crate) type ClientShard<C> = RwLock<HashMap<Key, C>>;
 
 /// A reply of the store to a request about one client.
-pub(super) type Reply = Result<LeaseGrant, StoreError>;
+pub(crate) type Reply = Result<LeaseGrant, StoreError>;
 
 /// A client, and the requests about it.
-pub(super) trait TrackedClient {
+pub(crate) trait TrackedClient {
     /// The part of a request that is needed when its reply arrives.
     type Request;
 
@@ -40,7 +40,7 @@ pub(super) trait TrackedClient {
 
 /// Counts the requests about a client that are over, and wakes the checks that wait for one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct RequestTracker {
+pub(crate) struct RequestTracker {
     finished: Arc<Notify>,
     count: u64,
     /// The error of the last request.
@@ -49,54 +49,54 @@ pub(super) struct RequestTracker {
 
 impl RequestTracker {
     /// Ends a request.
-    pub(super) fn finish(&mut self, reply: Option<&Reply>) {
+    pub(crate) fn finish(&mut self, reply: Option<&Reply>) {
         self.count += 1;
         self.error = reply.and_then(|reply| reply.as_ref().err().cloned());
         self.finished.notify_waiters();
     }
 
     /// Wakes the waiting checks of a client that is removed.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.finished.notify_waiters();
     }
 
     /// Returns a tracker for a client that takes the place of this one: waiting checks wait on.
-    pub(super) fn restarted(&self) -> Self {
+    pub(crate) fn restarted(&self) -> Self {
         Self { finished: Arc::clone(&self.finished), ..Self::default() }
     }
 
     /// Returns the request in flight, to wait for it.
-    pub(super) fn in_flight(&self) -> InFlightRequest {
+    pub(crate) fn in_flight(&self) -> InFlightRequest {
         InFlightRequest { finished: Arc::clone(&self.finished), count: self.count }
     }
 }
 
 /// A request in flight that another check has sent.
-pub(super) struct InFlightRequest {
+pub(crate) struct InFlightRequest {
     finished: Arc<Notify>,
     /// The number of requests that were over when it was seen.
     count: u64,
 }
 
 /// A request about one client, ready to be sent.
-pub(super) struct OutgoingRequest<R> {
-    pub(super) key: Key,
-    pub(super) limit: Arc<Limit>,
-    pub(super) lease_request: LeaseRequest,
-    pub(super) request: R,
+pub(crate) struct OutgoingRequest<R> {
+    pub(crate) key: Key,
+    pub(crate) limit: Arc<Limit>,
+    pub(crate) lease_request: LeaseRequest,
+    pub(crate) request: R,
 }
 
 /// Clients by key.
 #[derive(Debug)]
-pub(super) struct ClientMap<C> {
+pub(crate) struct ClientMap<C> {
     node: u64,
     next_id: AtomicU32,
-    pub(super) clock: Clock,
+    pub(crate) clock: Clock,
     clients: ShardedMap<HashMap<Key, C>>,
 }
 
 impl<C: TrackedClient> ClientMap<C> {
-    pub(super) fn new(clock: &Clock) -> Self {
+    pub(crate) fn new(clock: &Clock) -> Self {
         Self {
             node: RandomState::new().hash_one(0),
             next_id: AtomicU32::new(0),
@@ -106,25 +106,25 @@ impl<C: TrackedClient> ClientMap<C> {
         }
     }
 
-    pub(super) fn shard(&self, key: Key) -> &ClientShard<C> {
+    pub(crate) fn shard(&self, key: Key) -> &ClientShard<C> {
         self.clients.shard(key)
     }
 
-    pub(super) fn shards(&self) -> &[ClientShard<C>] {
+    pub(crate) fn shards(&self) -> &[ClientShard<C>] {
         self.clients.shards()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.shards().iter().map(|shard| shard.read().len()).sum()
     }
 
     /// Returns an id that no other request of any node has.
-    pub(super) fn new_id(&self) -> LeaseId {
+    pub(crate) fn new_id(&self) -> LeaseId {
         LeaseId { node: self.node, number: self.next_id.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// Waits for a request that another check has sent. Its failure fails all checks that wait.
-    pub(super) async fn wait(&self, key: Key, request: InFlightRequest) -> Option<StoreError> {
+    pub(crate) async fn wait(&self, key: Key, request: InFlightRequest) -> Option<StoreError> {
         let InFlightRequest { finished, count } = request;
         let notified = finished.notified();
         let is_over = |client: &C| {
@@ -142,7 +142,7 @@ impl<C: TrackedClient> ClientMap<C> {
     }
 
     /// Sends one request, and applies its reply.
-    pub(super) async fn send<S: Store>(
+    pub(crate) async fn send<S: Store>(
         &self,
         store: &Arc<S>,
         request: OutgoingRequest<C::Request>,
@@ -152,7 +152,7 @@ impl<C: TrackedClient> ClientMap<C> {
     }
 
     /// Sends requests in one call, and applies their replies.
-    pub(super) async fn send_all<S: Store>(
+    pub(crate) async fn send_all<S: Store>(
         &self,
         store: &Arc<S>,
         requests: Vec<OutgoingRequest<C::Request>>,
@@ -203,13 +203,13 @@ impl<C: TrackedClient> Drop for InFlightGuard<'_, C> {
 /// A task in the background, of which one runs at a time. It ends with its runtime, and can then be
 /// started in another.
 #[derive(Debug, Default)]
-pub(super) struct BackgroundTask {
+pub(crate) struct BackgroundTask {
     running: Arc<AtomicBool>,
 }
 
 impl BackgroundTask {
     /// Spawns the task, unless it runs already or there is no runtime.
-    pub(super) fn start<F: Future<Output = ()> + Send + 'static>(&self, task: impl FnOnce() -> F) {
+    pub(crate) fn start<F: Future<Output = ()> + Send + 'static>(&self, task: impl FnOnce() -> F) {
         if self.running.load(Ordering::Relaxed) {
             return;
         }
@@ -234,7 +234,7 @@ impl Drop for RunningGuard {
 }
 
 /// Waits for a future until a deadline, if there is one.
-pub(super) async fn by_deadline<S: Store, T>(
+pub(crate) async fn by_deadline<S: Store, T>(
     store: &Arc<S>,
     deadline: Option<Instant>,
     future: impl Future<Output = T>,
@@ -246,7 +246,7 @@ pub(super) async fn by_deadline<S: Store, T>(
 }
 
 /// The error of a store that returned no reply.
-pub(super) fn no_reply() -> StoreError {
+pub(crate) fn no_reply() -> StoreError {
     let reason = "it answered nothing".into();
     StoreError::Unavailable { store: "store".into(), reason }
 }

@@ -7,14 +7,14 @@ const WINDOW: Span = Span::from_millis(100);
 /// Tokens are leased for this long ahead.
 const AHEAD: Span = Span::SECOND;
 /// The smallest lease of a busy client. A client that other rules deny takes from it and puts back.
-pub(super) const MIN_LEASE: u64 = 8;
+pub(crate) const MIN_LEASE: u64 = 8;
 
 /// Tokens per second that a client requests, and those that it is admitted.
 ///
 /// Requested tokens, denied or not, decide whether the client is busy. Only admitted ones decide how much
 /// to lease: a client whose requests other rules deny uses nothing of a lease.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Demand {
+pub(crate) struct Demand {
     /// When the current window began.
     since: Timestamp,
     requested: u64,
@@ -28,36 +28,36 @@ pub(super) struct Demand {
 impl Demand {
     /// Counts a request, which is not decided yet.
     #[inline]
-    pub(super) fn request(&mut self, now: Timestamp, cost: u64) {
+    pub(crate) fn request(&mut self, now: Timestamp, cost: u64) {
         self.advance(now);
         self.requested = self.requested.saturating_add(cost);
     }
 
     /// Counts a request of a moment ago as admitted.
     #[inline]
-    pub(super) fn admit(&mut self, cost: u64) {
+    pub(crate) fn admit(&mut self, cost: u64) {
         self.admitted = self.admitted.saturating_add(cost);
     }
 
     /// Counts an admitted request as denied after all, by another rule.
-    pub(super) fn revoke(&mut self, cost: u64) {
+    pub(crate) fn revoke(&mut self, cost: u64) {
         self.admitted = self.admitted.saturating_sub(cost);
     }
 
     /// Notes that this limit denied a request.
-    pub(super) fn limit(&mut self) {
+    pub(crate) fn limit(&mut self) {
         self.limited = true;
     }
 
     /// Whether the client requests at least `min_rate` tokens per second. A client that has just begun is
     /// busy as soon as it requested that many.
-    pub(super) fn is_busy(&mut self, now: Timestamp, min_rate: u64) -> bool {
+    pub(crate) fn is_busy(&mut self, now: Timestamp, min_rate: u64) -> bool {
         self.advance(now);
         self.requested_rate.max(self.requested) >= min_rate
     }
 
     /// Tokens to lease: those that the client will be admitted soon, or none if it is not busy.
-    pub(super) fn expected_use(&mut self, now: Timestamp, min_rate: u64) -> u64 {
+    pub(crate) fn expected_use(&mut self, now: Timestamp, min_rate: u64) -> u64 {
         let busy = self.is_busy(now, min_rate);
         if busy { self.admitted_rate.max(self.admitted).max(MIN_LEASE) } else { 0 }
     }

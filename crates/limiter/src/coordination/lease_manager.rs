@@ -21,7 +21,7 @@ use crate::store::{Store, StoreError};
 const MAX_RELEASES_PER_CALL: usize = 64;
 
 /// The leases of every client under a leased rule.
-pub(super) struct LeaseManager {
+pub(crate) struct LeaseManager {
     clients: ClientMap<LeasedClient>,
     sweeper: BackgroundTask,
 }
@@ -104,19 +104,19 @@ enum NextStep {
 }
 
 /// The decision of a leased rule about a charge.
-pub(super) struct LeasedOutcome {
-    pub(super) outcome: Outcome,
+pub(crate) struct LeasedOutcome {
+    pub(crate) outcome: Outcome,
     /// The debit from leases of this node, which is rolled back if another rule denies.
-    pub(super) debit: Option<LeaseDebit>,
+    pub(crate) debit: Option<LeaseDebit>,
 }
 
 impl LeaseManager {
-    pub(super) fn new(clock: &Clock) -> Self {
+    pub(crate) fn new(clock: &Clock) -> Self {
         Self { clients: ClientMap::new(clock), sweeper: BackgroundTask::default() }
     }
 
     /// Returns how many clients have leases here, and how many of their tokens are unused.
-    pub(super) fn held(&self) -> (usize, u64) {
+    pub(crate) fn held(&self) -> (usize, u64) {
         let now = self.clients.clock.now();
         let (mut clients, mut tokens) = (0, 0_u64);
         for shard in self.clients.shards() {
@@ -133,7 +133,7 @@ impl LeaseManager {
     ///
     /// # Errors
     /// The store did not answer in time; nothing is taken here.
-    pub(super) async fn charge<S: Store>(
+    pub(crate) async fn charge<S: Store>(
         self: &Arc<Self>,
         store: &Arc<S>,
         key: Key,
@@ -172,7 +172,7 @@ impl LeaseManager {
     ///
     /// # Errors
     /// The store did not answer in time.
-    pub(super) async fn peek<S: Store>(
+    pub(crate) async fn peek<S: Store>(
         &self,
         store: &Arc<S>,
         key: Key,
@@ -203,7 +203,7 @@ impl LeaseManager {
     }
 
     /// Puts back what was taken from a lease, if that is still possible.
-    pub(super) fn roll_back(&self, key: Key, debit: &LeaseDebit) {
+    pub(crate) fn roll_back(&self, key: Key, debit: &LeaseDebit) {
         let now = self.clients.clock.now();
         if let Some(client) = self.clients.shard(key).write().get_mut(&key) {
             client.leases.roll_back(now, debit);
@@ -211,7 +211,7 @@ impl LeaseManager {
     }
 
     /// Counts a request that the store had admitted as denied after all.
-    pub(super) fn revoke(&self, key: Key, cost: u64) {
+    pub(crate) fn revoke(&self, key: Key, cost: u64) {
         if let Some(client) = self.clients.shard(key).write().get_mut(&key) {
             client.leases.revoke(cost);
         }
@@ -296,7 +296,7 @@ impl LeaseManager {
 
     /// Releases the leases of idle clients, or of all of them. Of the others, closes and reports leases
     /// that end soon.
-    pub(super) async fn release_idle<S: Store>(&self, store: &Arc<S>, all: bool) {
+    pub(crate) async fn release_idle<S: Store>(&self, store: &Arc<S>, all: bool) {
         for shard in self.clients.shards() {
             if all {
                 self.wait_for_in_flight(store, shard).await;

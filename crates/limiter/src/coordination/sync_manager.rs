@@ -28,7 +28,7 @@ const MAX_WAITS_PER_FLUSH: usize = 4;
 const NEVER: Timestamp = Timestamp::from_micros(u64::MAX);
 
 /// The views of every client under a synced rule.
-pub(super) struct SyncManager {
+pub(crate) struct SyncManager {
     clients: ClientMap<SyncedClient>,
     /// The clients to sync, by time.
     queue: Arc<SyncQueue>,
@@ -121,14 +121,14 @@ enum NextStep {
 }
 
 /// The decision of a synced rule about a charge.
-pub(super) struct SyncedOutcome {
-    pub(super) outcome: Outcome,
+pub(crate) struct SyncedOutcome {
+    pub(crate) outcome: Outcome,
     /// The debit that the store does not know yet, which is rolled back if another rule denies.
-    pub(super) debit: Option<UnsyncedDebit>,
+    pub(crate) debit: Option<UnsyncedDebit>,
 }
 
 impl SyncManager {
-    pub(super) fn new(clock: &Clock) -> Self {
+    pub(crate) fn new(clock: &Clock) -> Self {
         Self {
             clients: ClientMap::new(clock),
             queue: Arc::default(),
@@ -140,7 +140,7 @@ impl SyncManager {
     ///
     /// # Errors
     /// The store did not answer in time; nothing is admitted here.
-    pub(super) async fn charge<S: Store>(
+    pub(crate) async fn charge<S: Store>(
         self: &Arc<Self>,
         store: &Arc<S>,
         key: Key,
@@ -213,7 +213,7 @@ impl SyncManager {
     ///
     /// # Errors
     /// The store did not answer in time.
-    pub(super) async fn peek<S: Store>(
+    pub(crate) async fn peek<S: Store>(
         &self,
         store: &Arc<S>,
         key: Key,
@@ -238,7 +238,7 @@ impl SyncManager {
     }
 
     /// Takes back what was admitted without the store, if that is still possible.
-    pub(super) fn roll_back(&self, key: Key, debit: &UnsyncedDebit) {
+    pub(crate) fn roll_back(&self, key: Key, debit: &UnsyncedDebit) {
         let now = self.clients.clock.now();
         if let Some(client) = self.clients.shard(key).write().get_mut(&key) {
             client.view.roll_back(now, &client.limit, debit);
@@ -246,14 +246,14 @@ impl SyncManager {
     }
 
     /// Drops the snapshot of a client: its next check asks the store. Unreported usage stays.
-    pub(super) fn invalidate(&self, key: Key) {
+    pub(crate) fn invalidate(&self, key: Key) {
         if let Some(client) = self.clients.shard(key).write().get_mut(&key) {
             client.view.invalidate();
         }
     }
 
     /// Removes a client, with its unreported usage.
-    pub(super) fn remove(&self, key: Key) {
+    pub(crate) fn remove(&self, key: Key) {
         let removed = self.clients.shard(key).write().remove(&key);
         if let Some(client) = removed {
             client.tracker.close();
@@ -323,7 +323,7 @@ impl SyncManager {
     }
 
     /// Syncs all clients that are due.
-    pub(super) async fn sync_due<S: Store>(&self, store: &Arc<S>) {
+    pub(crate) async fn sync_due<S: Store>(&self, store: &Arc<S>) {
         while self.queue.next().is_some_and(|next| next <= self.clients.clock.now()) {
             let requests = self.due();
             if !requests.is_empty() {
@@ -334,12 +334,12 @@ impl SyncManager {
     }
 
     /// Returns when the next client is due.
-    pub(super) fn next_sync_at(&self) -> Option<Timestamp> {
+    pub(crate) fn next_sync_at(&self) -> Option<Timestamp> {
         self.queue.next()
     }
 
     /// Reports all unreported usage now, and removes the other clients: their next checks ask the store.
-    pub(super) async fn flush<S: Store>(&self, store: &Arc<S>) {
+    pub(crate) async fn flush<S: Store>(&self, store: &Arc<S>) {
         for shard in self.clients.shards() {
             let keys: Vec<Key> = shard.read().keys().copied().collect();
             for keys in keys.chunks(MAX_CLIENTS_PER_SYNC) {

@@ -20,7 +20,7 @@ pub struct LimiterBuilder<St = ()> {
 }
 
 impl LimiterBuilder {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { rules: RuleSet::default(), clock: None, blocks: None, store: () }
     }
 

@@ -13,23 +13,23 @@ use crate::store::{ChargeMode, Store};
 
 /// The results of some charges, by the store or by the rules' `on_store_failure`.
 #[derive(Default)]
-pub(super) struct RuleResults {
+pub(crate) struct RuleResults {
     /// Outcomes, each with the index of its charge.
-    pub(super) outcomes: SmallVec<[(usize, Outcome); 4]>,
+    pub(crate) outcomes: SmallVec<[(usize, Outcome); 4]>,
     /// Indices of the charges without an outcome: the store failed, and the rule allows or denies.
-    pub(super) undecided: Vec<usize>,
+    pub(crate) undecided: Vec<usize>,
 }
 
 impl RuleResults {
     /// Adds results of other charges, whose indices here are `index_of` theirs.
-    pub(super) fn extend(&mut self, other: Self, index_of: impl Fn(usize) -> usize) {
+    pub(crate) fn extend(&mut self, other: Self, index_of: impl Fn(usize) -> usize) {
         let outcomes = other.outcomes.into_iter();
         self.outcomes.extend(outcomes.map(|(index, outcome)| (index_of(index), outcome)));
         self.undecided.extend(other.undecided.into_iter().map(index_of));
     }
 
     /// Returns the charges of enforced rules that deny, by their outcome or without one.
-    pub(super) fn denying<'a, 'r>(
+    pub(crate) fn denying<'a, 'r>(
         &'a self,
         charges: &'a [RuleCharge<'r>],
     ) -> impl Iterator<Item = &'a RuleCharge<'r>> {
@@ -42,7 +42,7 @@ impl RuleResults {
     }
 
     /// Returns the decision about one of the requests, with its rules in their order.
-    pub(super) fn decision(&self, charges: &[RuleCharge<'_>], request_index: usize) -> Decision {
+    pub(crate) fn decision(&self, charges: &[RuleCharge<'_>], request_index: usize) -> Decision {
         let of_request = |index: &usize| charges[*index].request_index == request_index;
         let outcomes = self.outcomes.iter().filter(|(index, _)| of_request(index));
         let outcomes = outcomes.map(|(index, outcome)| charges[*index].rule_outcome(outcome));
@@ -70,7 +70,7 @@ fn denies_on_failure(charge: &RuleCharge<'_>) -> bool {
 impl<S: Store> Limiter<S> {
     /// Returns the denial of a blocked client. No rule is matched for it, and no store is called.
     #[inline]
-    pub(super) fn blocked(&self, request: &Request<'_>) -> Option<Decision> {
+    pub(crate) fn blocked(&self, request: &Request<'_>) -> Option<Decision> {
         if self.inner.blocks.is_empty() {
             return None;
         }
@@ -80,7 +80,7 @@ impl<S: Store> Limiter<S> {
 
     /// Counts denials towards the penalties of the rules that denied. A peek counts nothing.
     #[inline]
-    pub(super) fn record_denials(&self, check: &CheckRequest<'_, '_>, decision: &Decision) {
+    pub(crate) fn record_denials(&self, check: &CheckRequest<'_, '_>, decision: &Decision) {
         let Some(penalties) = &self.inner.penalties else { return };
         if check.mode() == ChargeMode::Peek {
             return;

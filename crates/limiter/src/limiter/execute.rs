@@ -62,7 +62,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// Charges and receipt are borrowed: each of them has hundreds of bytes, and a future that owns them
     /// copies them several times.
-    pub(super) async fn charge(
+    pub(crate) async fn charge(
         &self,
         charges: &mut [RuleCharge<'_>],
         mut receipt: Option<&mut Receipt>,
@@ -136,7 +136,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Checks several requests together, except those that are blocked.
-    pub(super) async fn charge_batch(
+    pub(crate) async fn charge_batch(
         &self,
         checks: &[CheckRequest<'_, '_>],
         blocked: Vec<Option<Decision>>,
@@ -211,7 +211,7 @@ impl<S: Store> Limiter<S> {
 
     /// Returns whether a charge is coordinated between nodes and not made in the store each time. A rule
     /// that only counts is counted exactly: its requests do not wait for it.
-    pub(super) fn uses_coordinator(&self, charge: &RuleCharge<'_>) -> bool {
+    pub(crate) fn uses_coordinator(&self, charge: &RuleCharge<'_>) -> bool {
         self.inner.coordinator.is_some()
             && charge.is_enforced()
             && Coordinator::handles(charge.rule.accuracy(), charge.limit)
@@ -416,7 +416,7 @@ impl<S: Store> Limiter<S> {
 
     /// Rolls back charges that this node made without the store, and what of them is in the store
     /// without waiting for its reply.
-    pub(super) fn roll_back_detached(&self, local_charges: LocalCharges) {
+    pub(crate) fn roll_back_detached(&self, local_charges: LocalCharges) {
         let Some(coordinator) =
             self.inner.coordinator.as_ref().filter(|_| !local_charges.is_empty())
         else {

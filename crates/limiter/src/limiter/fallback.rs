@@ -30,7 +30,7 @@ pub struct FailureCounts {
 
 /// Applies `on_store_failure` and counts it.
 #[derive(Debug)]
-pub(super) struct StoreFallback {
+pub(crate) struct StoreFallback {
     clock: Clock,
     /// One for each rule.
     counters: Vec<Arc<FallbackCounters>>,
@@ -51,20 +51,20 @@ struct FallbackCounters {
 }
 
 impl StoreFallback {
-    pub(super) fn new(rules: &RuleSet, clock: Clock) -> Self {
+    pub(crate) fn new(rules: &RuleSet, clock: Clock) -> Self {
         let counters = rules.all().map(|_| Arc::default()).collect();
         Self { clock, counters, local: Arc::default(), shares: Arc::default() }
     }
 
     /// Returns the same for other rules. Rules of the same name keep their counts.
-    pub(super) fn for_rules(&self, old: &RuleSet, new: &RuleSet) -> Self {
+    pub(crate) fn for_rules(&self, old: &RuleSet, new: &RuleSet) -> Self {
         let kept = |rule: &Rule| self.counters.get(old.rule_index(rule.name())?.0).map(Arc::clone);
         let counters = new.all().map(|(_, rule)| kept(rule).unwrap_or_default()).collect();
         let (local, shares) = (Arc::clone(&self.local), Arc::clone(&self.shares));
         Self { clock: self.clock.clone(), counters, local, shares }
     }
 
-    pub(super) fn counts(&self) -> impl Iterator<Item = FailureCounts> {
+    pub(crate) fn counts(&self) -> impl Iterator<Item = FailureCounts> {
         self.counters.iter().map(|counters| FailureCounts {
             open: counters.open.load(Ordering::Relaxed),
             closed: counters.closed.load(Ordering::Relaxed),
@@ -73,7 +73,7 @@ impl StoreFallback {
     }
 
     /// Returns the results of charges: the store's where it answered, else those of `on_store_failure`.
-    pub(super) fn apply<S: Store>(
+    pub(crate) fn apply<S: Store>(
         &self,
         store: &S,
         charges: &[RuleCharge<'_>],
@@ -156,7 +156,7 @@ impl StoreFallback {
 
     /// Ends an episode once the store has answered without a failure for a while.
     #[inline]
-    pub(super) fn record_success(&self, charge: &RuleCharge<'_>) {
+    pub(crate) fn record_success(&self, charge: &RuleCharge<'_>) {
         let counters = &self.counters[charge.rule_index.0];
         let failed_at = counters.failed_at.load(Ordering::Relaxed);
         if failed_at != 0 {

@@ -21,7 +21,7 @@ pub struct CheckRequest<'a, 'q> {
 }
 
 impl CheckRequest<'_, '_> {
-    pub(super) fn mode(&self) -> ChargeMode {
+    pub(crate) fn mode(&self) -> ChargeMode {
         ChargeMode::of_cost(self.request.costs())
     }
 }
@@ -50,33 +50,33 @@ pub enum CheckTarget<'a> {
 
 /// The charge of one rule for one request.
 #[derive(Clone, Copy)]
-pub(super) struct RuleCharge<'r> {
+pub(crate) struct RuleCharge<'r> {
     /// The index of its request among those that are checked together.
-    pub(super) request_index: usize,
-    pub(super) rule_index: RuleIndex,
-    pub(super) rule: &'r Rule,
-    pub(super) key: Key,
+    pub(crate) request_index: usize,
+    pub(crate) rule_index: RuleIndex,
+    pub(crate) rule: &'r Rule,
+    pub(crate) key: Key,
     /// The first of the keys that new clients of the rule share when the store is full.
-    pub(super) overflow_key: Key,
-    pub(super) limit: &'r Arc<Limit>,
-    pub(super) cost: u64,
-    pub(super) mode: ChargeMode,
+    pub(crate) overflow_key: Key,
+    pub(crate) limit: &'r Arc<Limit>,
+    pub(crate) cost: u64,
+    pub(crate) mode: ChargeMode,
 }
 
-pub(super) type RuleCharges<'r> = SmallVec<[RuleCharge<'r>; 4]>;
+pub(crate) type RuleCharges<'r> = SmallVec<[RuleCharge<'r>; 4]>;
 
 impl<'r> RuleCharge<'r> {
-    pub(super) fn charge(&self) -> Charge<'r> {
+    pub(crate) fn charge(&self) -> Charge<'r> {
         let Self { key, overflow_key, limit, cost, .. } = *self;
         Charge { key, overflow_key, limit, cost, independent: !self.is_enforced() }
     }
 
     /// Returns whether the rule can deny.
-    pub(super) fn is_enforced(&self) -> bool {
+    pub(crate) fn is_enforced(&self) -> bool {
         self.rule.mode() == Mode::Enforce
     }
 
-    pub(super) fn rule_outcome(&self, outcome: &Outcome) -> RuleOutcome {
+    pub(crate) fn rule_outcome(&self, outcome: &Outcome) -> RuleOutcome {
         RuleOutcome {
             rule_index: self.rule_index,
             rule: self.rule.shared_name(),
@@ -86,14 +86,14 @@ impl<'r> RuleCharge<'r> {
         }
     }
 
-    pub(super) fn refund(&self, refund_token: Option<RefundToken>) -> Refund {
+    pub(crate) fn refund(&self, refund_token: Option<RefundToken>) -> Refund {
         Refund { key: self.key, limit: Arc::clone(self.limit), cost: self.cost, refund_token }
     }
 }
 
 /// The rules of one limiter, prepared for planning.
 #[derive(Debug)]
-pub(super) struct ChargePlanner {
+pub(crate) struct ChargePlanner {
     rules: RuleSet,
     /// For overrides that end.
     clock: Clock,
@@ -104,7 +104,7 @@ pub(super) struct ChargePlanner {
 }
 
 impl ChargePlanner {
-    pub(super) fn new(keyer: &Keyer, clock: Clock, rules: RuleSet) -> Self {
+    pub(crate) fn new(keyer: &Keyer, clock: Clock, rules: RuleSet) -> Self {
         let scope = |(_, rule): (RuleIndex, &Rule)| {
             let scope = keyer.scope(rule.name(), rule.per().iter().map(AttributeChain::as_str));
             let overflow_key = scope.overflow_key();
@@ -114,7 +114,7 @@ impl ChargePlanner {
         Self { scopes, ranks: ranks(&rules), rules, clock }
     }
 
-    pub(super) fn rules(&self) -> &RuleSet {
+    pub(crate) fn rules(&self) -> &RuleSet {
         &self.rules
     }
 
@@ -122,18 +122,18 @@ impl ChargePlanner {
     ///
     /// # Panics
     /// There is none.
-    pub(super) fn rule(&self, index: RuleIndex) -> &Rule {
+    pub(crate) fn rule(&self, index: RuleIndex) -> &Rule {
         self.rules.get(index).expect("a target is a rule of this limiter")
     }
 
-    pub(super) fn scope(&self, rule_index: RuleIndex) -> &Scope {
+    pub(crate) fn scope(&self, rule_index: RuleIndex) -> &Scope {
         &self.scopes[rule_index.0].0
     }
 
     /// Plans the charges of one request, in the order of the rules.
     ///
     /// A rule that is named but off, or whose rollout excludes the client, has no charge.
-    pub(super) fn plan<'r>(&'r self, check: &CheckRequest<'r, '_>) -> RuleCharges<'r> {
+    pub(crate) fn plan<'r>(&'r self, check: &CheckRequest<'r, '_>) -> RuleCharges<'r> {
         let request = check.request;
         let applies = |index: RuleIndex| self.rule(index).applies_to_client(request);
         let mut charges = RuleCharges::new();
@@ -155,7 +155,7 @@ impl ChargePlanner {
     }
 
     /// Plans the charge of one rule, under the limit that it has for the request.
-    pub(super) fn plan_rule(&self, rule_index: RuleIndex, request: &Request<'_>) -> RuleCharge<'_> {
+    pub(crate) fn plan_rule(&self, rule_index: RuleIndex, request: &Request<'_>) -> RuleCharge<'_> {
         let rule = self.rule(rule_index);
         // Only an override can end, and reading a clock costs as much as a decision.
         let dated = !rule.overrides().is_empty();
@@ -178,7 +178,7 @@ impl ChargePlanner {
     }
 
     /// Plans several requests that are checked together, except those that are skipped.
-    pub(super) fn plan_all<'r>(
+    pub(crate) fn plan_all<'r>(
         &'r self,
         checks: &[CheckRequest<'r, '_>],
         is_skipped: impl Fn(usize) -> bool,
@@ -200,7 +200,7 @@ impl ChargePlanner {
     }
 
     /// Puts charges into the order in which the store is charged.
-    pub(super) fn order(&self, charges: &mut [RuleCharge<'_>]) {
+    pub(crate) fn order(&self, charges: &mut [RuleCharge<'_>]) {
         charges.sort_by_key(|charge| self.ranks[charge.rule_index.0]);
     }
 }

@@ -10,9 +10,9 @@ use crate::store::{Refund, Store};
 /// The charges of one request, to undo them.
 #[derive(Clone, Debug, Default)]
 pub struct Receipt {
-    pub(super) refunds: SmallVec<[Refund; 2]>,
+    pub(crate) refunds: SmallVec<[Refund; 2]>,
     /// The charges that this node made without the store.
-    pub(super) local_charges: LocalCharges,
+    pub(crate) local_charges: LocalCharges,
 }
 
 impl Receipt {
@@ -35,7 +35,7 @@ impl Receipt {
     }
 
     /// Takes the slots in flight out of it.
-    pub(super) fn take_slots(&mut self) -> Vec<Refund> {
+    pub(crate) fn take_slots(&mut self) -> Vec<Refund> {
         if !self.has_slots() {
             return Vec::new();
         }
@@ -65,7 +65,7 @@ impl<'s, S: Store> RefundGuard<'s, S> {
         Self { store, refunds }
     }
 
-    pub(super) fn refunds(&self) -> &[Refund] {
+    pub(crate) fn refunds(&self) -> &[Refund] {
         &self.refunds
     }
 

@@ -30,7 +30,7 @@ impl<S: Store> Default for SlotGuard<S> {
 }
 
 impl<S: Store> SlotGuard<S> {
-    pub(super) fn new(store: &Arc<S>, clock: &Clock, slots: Vec<Refund>) -> Self {
+    pub(crate) fn new(store: &Arc<S>, clock: &Clock, slots: Vec<Refund>) -> Self {
         if slots.is_empty() {
             return Self::default();
         }
@@ -68,7 +68,7 @@ impl<S: Store> SlotGuard<S> {
     }
 
     /// Takes the slots out of it, to be released elsewhere.
-    pub(super) fn take_slots(&mut self) -> Vec<Refund> {
+    pub(crate) fn take_slots(&mut self) -> Vec<Refund> {
         self.stop().map(|(_, slots)| slots).unwrap_or_default()
     }
 

@@ -13,7 +13,7 @@ use super::source::{Read, Source};
 
 /// Makes the request that rules look at.
 #[derive(Clone, Debug)]
-pub(super) struct Reader {
+pub(crate) struct Reader {
     known: Vec<(Box<str>, Source)>,
     /// What rules mention and nothing provides.
     gaps: BTreeSet<Box<str>>,
@@ -24,14 +24,14 @@ pub(super) struct Reader {
 
 /// What was logged and need not be again.
 #[derive(Debug, Default)]
-pub(super) struct Warned {
+pub(crate) struct Warned {
     gaps: AtomicBool,
     address: AtomicBool,
 }
 
 impl Reader {
     /// Knows the attributes that these rules mention, as far as every HTTP request may have them.
-    pub(super) fn new(rules: &RuleSet, warned: Arc<Warned>) -> Self {
+    pub(crate) fn new(rules: &RuleSet, warned: Arc<Warned>) -> Self {
         let (mut known, mut gaps) = (Vec::new(), BTreeSet::new());
         for name in mentioned(rules) {
             match Source::of(name) {
@@ -43,12 +43,12 @@ impl Reader {
     }
 
     /// What was logged so far, for who reads by the next rules.
-    pub(super) fn warned(&self) -> &Arc<Warned> {
+    pub(crate) fn warned(&self) -> &Arc<Warned> {
         &self.warned
     }
 
     /// From now on reads an attribute this way, if a rule mentions it or somebody is blocked by it.
-    pub(super) fn replace(&mut self, name: &str, read: Read) {
+    pub(crate) fn replace(&mut self, name: &str, read: Read) {
         let mut sources = self.known.iter_mut().chain(&mut self.spare);
         if let Some((_, source)) = sources.find(|(known, _)| **known == *name) {
             *source = Source::Custom(read);
@@ -60,7 +60,7 @@ impl Reader {
     }
 
     /// What rules see of a request.
-    pub(super) fn read<'r>(&'r self, head: &'r Parts) -> Result<Request<'r>, Unreadable> {
+    pub(crate) fn read<'r>(&'r self, head: &'r Parts) -> Result<Request<'r>, Unreadable> {
         let mut request = Request::new();
         for (name, source) in &self.known {
             if let Some(value) = source.read(head) {
@@ -74,7 +74,7 @@ impl Reader {
     }
 
     /// Adds an attribute by which somebody is blocked, as far as the request has it.
-    pub(super) fn read_also<'r>(&'r self, name: &str, head: &'r Parts, request: &mut Request<'r>) {
+    pub(crate) fn read_also<'r>(&'r self, name: &str, head: &'r Parts, request: &mut Request<'r>) {
         if self.known.iter().any(|(known, _)| **known == *name) || request.get(name).is_some() {
             return;
         }
@@ -86,7 +86,7 @@ impl Reader {
         let _ = value.map(|value| request.insert(name.to_owned(), value));
     }
 
-    pub(super) fn warn_of_gaps(&self) {
+    pub(crate) fn warn_of_gaps(&self) {
         if !self.gaps.is_empty() && first(&self.warned.gaps) {
             tracing::warn!(attributes = ?self.gaps, "rules mention what no request will have");
         }

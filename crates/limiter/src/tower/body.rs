@@ -32,7 +32,7 @@ pin_project! {
 
 impl<B> ResponseBody<B> {
     /// The body of a response with this status.
-    pub(super) fn service(body: B, status: StatusCode, mut slots: Slots) -> Self
+    pub(crate) fn service(body: B, status: StatusCode, mut slots: Slots) -> Self
     where
         B: Body,
     {
@@ -44,7 +44,7 @@ impl<B> ResponseBody<B> {
         Self { kind: Kind::Service { body, slots } }
     }
 
-    pub(super) fn refusal(text: Bytes) -> Self {
+    pub(crate) fn refusal(text: Bytes) -> Self {
         Self { kind: Kind::Refusal { text } }
     }
 }

@@ -49,7 +49,7 @@ pin_project! {
 }
 
 impl<Svc: Service<Request<B>>, B, G> ResponseFuture<Svc, B, G> {
-    pub(super) fn new(inner: Svc, gate: Arc<G>, answers: Answers, request: Request<B>) -> Self {
+    pub(crate) fn new(inner: Svc, gate: Arc<G>, answers: Answers, request: Request<B>) -> Self {
         Self { inner, gate, answers, state: State::New { request: Some(request) } }
     }
 }

@@ -46,19 +46,19 @@ pub trait Gate: Send + Sync + 'static {
 }
 
 /// What was decided, unless the request says more than can be looked at.
-pub(super) type Check = Result<Entry, Unreadable>;
+pub(crate) type Check = Result<Entry, Unreadable>;
 
 /// What was decided and when, and how who may enter gets in.
 #[derive(Debug)]
 pub struct Entry {
-    pub(super) decision: Decision,
-    pub(super) at: Timestamp,
-    pub(super) way: Way,
+    pub(crate) decision: Decision,
+    pub(crate) at: Timestamp,
+    pub(crate) way: Way,
 }
 
 /// How a request gets in.
 #[derive(Debug)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// At once, with what it holds while it is in flight.
     Open(Slots),
     /// When its turn has come.
@@ -66,14 +66,14 @@ pub(super) enum Way {
 }
 
 /// An answer on its way, and the head that was asked about.
-pub(super) type Later = Pin<Box<dyn Future<Output = (Parts, Check)> + Send>>;
+pub(crate) type Later = Pin<Box<dyn Future<Output = (Parts, Check)> + Send>>;
 
 /// Ends when a request's turn has come, with what it holds while it is in flight. Dropped before, it
 /// gives everything back.
-pub(super) struct Queue(Pin<Box<dyn Future<Output = Slots> + Send>>);
+pub(crate) struct Queue(Pin<Box<dyn Future<Output = Slots> + Send>>);
 
 impl Queue {
-    pub(super) fn as_mut(&mut self) -> Pin<&mut (dyn Future<Output = Slots> + Send)> {
+    pub(crate) fn as_mut(&mut self) -> Pin<&mut (dyn Future<Output = Slots> + Send)> {
         self.0.as_mut()
     }
 }
@@ -128,13 +128,13 @@ impl<S> Clone for ByRules<S> {
 }
 
 impl<S: Store> ByRules<S> {
-    pub(super) fn new(limiter: LiveLimiter<S>) -> Self {
+    pub(crate) fn new(limiter: LiveLimiter<S>) -> Self {
         let reading = Reading::of(Arc::clone(&limiter.now()), &[], Arc::default());
         let reading = Arc::new(ArcSwap::from_pointee(reading));
         Self { limiter, custom: Vec::new(), reading, max_wait: MAX_WAIT }
     }
 
-    pub(super) fn attribute(&mut self, name: &str, read: Read) {
+    pub(crate) fn attribute(&mut self, name: &str, read: Read) {
         self.custom.push((name.into(), Custom(read)));
         let reading = self.read_anew(Arc::clone(&self.limiter.now()));
         // A clone made before goes on reading as it did.
@@ -229,7 +229,7 @@ impl ByKey {
     /// What the limit is called where rules have names.
     const NAME: &str = "default";
 
-    pub(super) fn new(handle: PerKey, key: Read) -> Self {
+    pub(crate) fn new(handle: PerKey, key: Read) -> Self {
         Self { handle, key, name: Self::NAME.into(), max_wait: MAX_WAIT }
     }
 

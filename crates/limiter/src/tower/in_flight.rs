@@ -9,10 +9,10 @@ use crate::store::Store;
 /// Slots in flight of one request, released with the last of them. Most requests have none, and pay
 /// nothing for that.
 #[derive(Default)]
-pub(super) struct Slots(Option<Arc<dyn Send + Sync>>);
+pub(crate) struct Slots(Option<Arc<dyn Send + Sync>>);
 
 impl Slots {
-    pub(super) fn of<S: Store>(guard: SlotGuard<S>) -> Self {
+    pub(crate) fn of<S: Store>(guard: SlotGuard<S>) -> Self {
         match guard.is_empty() {
             true => Self(None),
             false => Self(Some(Arc::new(guard))),
@@ -20,17 +20,17 @@ impl Slots {
     }
 
     /// Whether there are any.
-    pub(super) fn are_held(&self) -> bool {
+    pub(crate) fn are_held(&self) -> bool {
         self.0.is_some()
     }
 
     /// Lets go of them.
-    pub(super) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.0 = None;
     }
 
     /// For the service, if there are any.
-    pub(super) fn in_flight(&self) -> Option<InFlight> {
+    pub(crate) fn in_flight(&self) -> Option<InFlight> {
         self.0.as_ref().map(|slots| InFlight(Arc::downgrade(slots)))
     }
 }

@@ -10,10 +10,10 @@ use super::grpc;
 
 /// What responses say, and when.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answers {
-    pub(super) style: HeaderStyle,
+pub(crate) struct Answers {
+    pub(crate) style: HeaderStyle,
     /// Whether responses of the service say how the client stands.
-    pub(super) on_allow: bool,
+    pub(crate) on_allow: bool,
 }
 
 impl Default for Answers {
@@ -24,12 +24,12 @@ impl Default for Answers {
 
 impl Answers {
     /// The headers for a response of the service.
-    pub(super) fn allowed(self, decision: &Decision, at: Timestamp) -> Vec<Header> {
+    pub(crate) fn allowed(self, decision: &Decision, at: Timestamp) -> Vec<Header> {
         if self.on_allow { self.style.headers(decision, at) } else { Vec::new() }
     }
 
     /// The answer to a request that a decision does not let pass; `None` when it does.
-    pub(super) fn denied(
+    pub(crate) fn denied(
         self,
         head: &Parts,
         decision: &Decision,
@@ -49,12 +49,12 @@ impl Answers {
 #[derive(Debug)]
 pub struct Unreadable {
     /// Whether the request line is to blame, and not a header.
-    pub(super) in_uri: bool,
-    pub(super) error: RequestError,
+    pub(crate) in_uri: bool,
+    pub(crate) error: RequestError,
 }
 
 impl Unreadable {
-    pub(super) fn response(&self, head: &Parts) -> Response<Bytes> {
+    pub(crate) fn response(&self, head: &Parts) -> Response<Bytes> {
         let (status, title) = match self.in_uri {
             true => (414, "URI Too Long"),
             false => (431, "Request Header Fields Too Large"),
@@ -69,7 +69,7 @@ impl Unreadable {
 /// Adds how the client stands, unless the response already says how it stands with somebody.
 ///
 /// That is a limit closer to the service, which may have denied: our own "57 left" would contradict.
-pub(super) fn tell(headers: &mut HeaderMap, told: Vec<Header>) {
+pub(crate) fn tell(headers: &mut HeaderMap, told: Vec<Header>) {
     if !told.iter().any(|(name, _)| headers.contains_key(*name)) {
         put(headers, told);
     }

@@ -9,11 +9,11 @@ use http::header::{COOKIE, HOST, HeaderName};
 use http::request::Parts;
 
 /// Finds one attribute in the head of a request.
-pub(super) type Read = Arc<dyn for<'r> Fn(&'r Parts) -> Option<Cow<'r, str>> + Send + Sync>;
+pub(crate) type Read = Arc<dyn for<'r> Fn(&'r Parts) -> Option<Cow<'r, str>> + Send + Sync>;
 
 /// Where an attribute is found.
 #[derive(Clone)]
-pub(super) enum Source {
+pub(crate) enum Source {
     Method,
     Host,
     Path,
@@ -41,7 +41,7 @@ impl fmt::Debug for Source {
 
 impl Source {
     /// Where every HTTP request may have this attribute; `None` for one that means nothing to HTTP.
-    pub(super) fn of(attribute: &str) -> Option<Self> {
+    pub(crate) fn of(attribute: &str) -> Option<Self> {
         let source = match attribute {
             "method" => Self::Method,
             "host" => Self::Host,
@@ -59,11 +59,11 @@ impl Source {
     }
 
     /// Whether the value comes from the request line, and not from a header.
-    pub(super) fn in_uri(&self) -> bool {
+    pub(crate) fn in_uri(&self) -> bool {
         matches!(self, Self::Path | Self::Query(_))
     }
 
-    pub(super) fn read<'r>(&self, head: &'r Parts) -> Option<Cow<'r, str>> {
+    pub(crate) fn read<'r>(&self, head: &'r Parts) -> Option<Cow<'r, str>> {
         match self {
             Self::Method => Some(head.method.as_str().into()),
             Self::Host => host(head),
@@ -100,7 +100,7 @@ pub fn attributes(head: &Parts) -> Vec<(String, String)> {
 }
 
 /// The address of a client: an IPv4 address, or the /64 network of an IPv6 address.
-pub(super) fn network(address: IpAddr) -> Cow<'static, str> {
+pub(crate) fn network(address: IpAddr) -> Cow<'static, str> {
     let address = match address.to_canonical() {
         IpAddr::V6(address) => {
             IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)))

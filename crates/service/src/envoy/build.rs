@@ -13,7 +13,7 @@ use crate::envoy::tree::{Level, Node, Refused};
 use crate::envoy::{EnvoyLimit, EnvoyRules, Unit};
 
 /// Most levels of descriptors.
-pub(super) const MAX_DEPTH: usize = Rule::MAX_PER_ENTRIES;
+pub(crate) const MAX_DEPTH: usize = Rule::MAX_PER_ENTRIES;
 /// Most errors that are listed.
 const MAX_WRONG: usize = 100;
 /// Longest domain, value or name in bytes.
@@ -24,7 +24,7 @@ const MAX_METADATA: usize = 16 * 1024;
 const MAX_REPLACES: usize = 100;
 
 /// Reads files into trees, limits and rules.
-pub(super) fn rules(files: &[(String, String)]) -> Result<EnvoyRules, ConfigError> {
+pub(crate) fn rules(files: &[(String, String)]) -> Result<EnvoyRules, ConfigError> {
     let mut builder = Builder::default();
     let mut homes: HashMap<String, &str> = HashMap::new();
     for (source, text) in files {

@@ -17,7 +17,7 @@ const MAX_ENTRIES: usize = 10_000;
 ///
 /// # Errors
 /// The directory or a file can't be read, or there is nothing in it for us.
-pub(super) fn read(folder: &Path) -> Result<Vec<(String, String)>, ConfigError> {
+pub(crate) fn read(folder: &Path) -> Result<Vec<(String, String)>, ConfigError> {
     let unreadable = |reason: String| ConfigError::Unreadable { path: folder.to_owned(), reason };
     let entries = std::fs::read_dir(folder).map_err(|error| unreadable(error.to_string()))?;
     let mut paths: Vec<PathBuf> = Vec::new();

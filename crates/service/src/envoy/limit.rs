@@ -27,9 +27,9 @@ pub struct EnvoyLimit {
     /// What its author wants to be told with an answer.
     pub(crate) metadata: Option<serde_json::Value>,
     /// Its path as envoyproxy/ratelimit spells it: `domain.key_value.key`.
-    pub(super) path: Box<str>,
+    pub(crate) path: Box<str>,
     /// For each entry of a descriptor, the attribute that its value becomes.
-    pub(super) attributes: Box<[Box<str>]>,
+    pub(crate) attributes: Box<[Box<str>]>,
 }
 
 /// The window of a limit: fixed, counted from the epoch.
@@ -54,7 +54,7 @@ pub enum Unit {
 }
 
 /// What the domain of a call becomes.
-pub(super) const DOMAIN: &str = "domain";
+pub(crate) const DOMAIN: &str = "domain";
 
 impl EnvoyLimit {
     /// Whether it lets everything pass.
@@ -66,7 +66,7 @@ impl EnvoyLimit {
     ///
     /// A value that is too long for an attribute is told apart by its hash: to refuse it would let it
     /// pass through an Envoy that fails open.
-    pub(super) fn request<'a>(
+    pub(crate) fn request<'a>(
         &'a self,
         domain: &'a str,
         entries: &[(&'a str, &'a str)],
@@ -103,7 +103,7 @@ impl fmt::Display for EnvoyLimit {
 }
 
 impl Unit {
-    pub(super) const NAMES: [(&str, Self); 7] = [
+    pub(crate) const NAMES: [(&str, Self); 7] = [
         ("second", Self::Second),
         ("minute", Self::Minute),
         ("hour", Self::Hour),
@@ -114,7 +114,7 @@ impl Unit {
     ];
 
     /// The unit of this name, in any case.
-    pub(super) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn named(name: &str) -> Option<Self> {
         let known = Self::NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         known.map(|(_, unit)| *unit)
     }

@@ -8,16 +8,16 @@ use tidegate_rules::Rule;
 use super::limit::DOMAIN;
 
 /// Longest key of a descriptor in bytes: there is room for `#2` behind it.
-pub(super) const MAX_KEY: usize = Request::MAX_NAME - 8;
+pub(crate) const MAX_KEY: usize = Request::MAX_NAME - 8;
 
 /// Hexadecimal digits behind a name that would not be unique or whole otherwise.
 const DIGITS: usize = 12;
 
 /// One step of a limit's path: a key, and its value if it has one.
-pub(super) type Step<'y> = (&'y str, Option<&'y str>);
+pub(crate) type Step<'y> = (&'y str, Option<&'y str>);
 
 /// The path as envoyproxy/ratelimit spells it: `domain.key_value.key`. Two paths may spell the same.
-pub(super) fn spelled(domain: &str, path: &[Step<'_>]) -> String {
+pub(crate) fn spelled(domain: &str, path: &[Step<'_>]) -> String {
     let mut spelled = domain.to_owned();
     for (key, value) in path {
         spelled.push('.');
@@ -34,7 +34,7 @@ pub(super) fn spelled(domain: &str, path: &[Step<'_>]) -> String {
 ///
 /// It is the path as it is spelled where that will do; else its beginning and a hash of the path, which
 /// does not depend on what else there is. Counters go by it, so it stays what it is.
-pub(super) fn rules(paths: &[(String, [u8; 32])]) -> Vec<String> {
+pub(crate) fn rules(paths: &[(String, [u8; 32])]) -> Vec<String> {
     let mut count: HashMap<String, usize> = HashMap::new();
     let plain: Vec<String> = paths.iter().map(|(spelled, _)| plain(spelled)).collect();
     for name in &plain {
@@ -56,7 +56,7 @@ pub(super) fn rules(paths: &[(String, [u8; 32])]) -> Vec<String> {
 }
 
 /// A hash of a path in which no two paths meet.
-pub(super) fn hash(domain: &str, path: &[Step<'_>]) -> [u8; 32] {
+pub(crate) fn hash(domain: &str, path: &[Step<'_>]) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     let mut word = |word: &str| {
         hasher.update(&u64::try_from(word.len()).unwrap_or(u64::MAX).to_le_bytes());
@@ -81,7 +81,7 @@ fn plain(text: &str) -> String {
 /// The attributes that the entries of a descriptor become: its keys, a repeated one as `key#2`.
 ///
 /// No two are the same, and none is the domain's.
-pub(super) fn attributes(path: &[Step<'_>]) -> Vec<Box<str>> {
+pub(crate) fn attributes(path: &[Step<'_>]) -> Vec<Box<str>> {
     let mut names: Vec<Box<str>> = Vec::with_capacity(path.len());
     for (key, _) in path {
         let key = attribute(key);

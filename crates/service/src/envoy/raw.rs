@@ -8,46 +8,46 @@ use super::build::MAX_DEPTH;
 /// A whole file.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawFile {
-    pub(super) domain: Option<Spanned<String>>,
-    pub(super) descriptors: Option<Vec<Spanned<RawDescriptor>>>,
+pub(crate) struct RawFile {
+    pub(crate) domain: Option<Spanned<String>>,
+    pub(crate) descriptors: Option<Vec<Spanned<RawDescriptor>>>,
 }
 
 /// One item of `descriptors`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawDescriptor {
-    pub(super) key: Option<Spanned<String>>,
-    pub(super) value: Option<Spanned<String>>,
-    pub(super) rate_limit: Option<Spanned<RawLimit>>,
-    pub(super) descriptors: Option<Vec<Spanned<RawDescriptor>>>,
-    pub(super) shadow_mode: Option<bool>,
-    pub(super) quota_mode: Option<bool>,
-    pub(super) share_threshold: Option<Spanned<bool>>,
+pub(crate) struct RawDescriptor {
+    pub(crate) key: Option<Spanned<String>>,
+    pub(crate) value: Option<Spanned<String>>,
+    pub(crate) rate_limit: Option<Spanned<RawLimit>>,
+    pub(crate) descriptors: Option<Vec<Spanned<RawDescriptor>>>,
+    pub(crate) shadow_mode: Option<bool>,
+    pub(crate) quota_mode: Option<bool>,
+    pub(crate) share_threshold: Option<Spanned<bool>>,
     /// These two choose what its statistics are called; ours are called by their rule.
     #[serde(rename = "detailed_metric")]
     _detailed_metric: Option<bool>,
     #[serde(rename = "value_to_metric")]
     _value_to_metric: Option<bool>,
-    pub(super) metadata: Option<Spanned<serde_json::Map<String, serde_json::Value>>>,
+    pub(crate) metadata: Option<Spanned<serde_json::Map<String, serde_json::Value>>>,
 }
 
 /// A `rate_limit`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawLimit {
-    pub(super) unit: Option<Spanned<String>>,
-    pub(super) requests_per_unit: Option<Spanned<String>>,
-    pub(super) unlimited: Option<bool>,
-    pub(super) name: Option<String>,
-    pub(super) replaces: Option<Vec<Spanned<RawReplaced>>>,
+pub(crate) struct RawLimit {
+    pub(crate) unit: Option<Spanned<String>>,
+    pub(crate) requests_per_unit: Option<Spanned<String>>,
+    pub(crate) unlimited: Option<bool>,
+    pub(crate) name: Option<String>,
+    pub(crate) replaces: Option<Vec<Spanned<RawReplaced>>>,
 }
 
 /// One item of `replaces`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawReplaced {
-    pub(super) name: Option<String>,
+pub(crate) struct RawReplaced {
+    pub(crate) name: Option<String>,
 }
 
 /// Most values of one file.
@@ -58,7 +58,7 @@ const MAX_REPLAYED: usize = 1_000_000;
 const MAX_NESTED: usize = 2 * MAX_DEPTH + 16;
 
 /// Reads a file; `text` must be no longer than the caller is willing to hold in memory.
-pub(super) fn read(text: &str) -> Result<RawFile, serde_saphyr::Error> {
+pub(crate) fn read(text: &str) -> Result<RawFile, serde_saphyr::Error> {
     if text.trim().is_empty() {
         return Ok(RawFile::default());
     }

@@ -7,7 +7,7 @@ use tidegate_rules::Glob;
 
 /// What may come next in a descriptor, by key.
 #[derive(Debug, Default)]
-pub(super) struct Level(HashMap<Box<str>, Values>);
+pub(crate) struct Level(HashMap<Box<str>, Values>);
 
 /// What the value of a key may be.
 #[derive(Debug, Default)]
@@ -20,15 +20,15 @@ struct Values {
 
 /// Where a descriptor that came this far stands.
 #[derive(Debug, Default)]
-pub(super) struct Node {
+pub(crate) struct Node {
     /// The place of the limit for a descriptor that ends here.
-    pub(super) limit: Option<usize>,
-    pub(super) below: Level,
+    pub(crate) limit: Option<usize>,
+    pub(crate) below: Level,
 }
 
 /// Why a node can't be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(crate) enum Refused {
     /// The level has this key and value already.
     Twice,
     /// The key has too many patterns already.
@@ -37,10 +37,10 @@ pub(super) enum Refused {
 
 impl Level {
     /// Most patterns of one key: they are tried one after another.
-    pub(super) const MAX_PATTERNS: usize = 1_000;
+    pub(crate) const MAX_PATTERNS: usize = 1_000;
 
     /// Where the limit stands that the last of the entries leads to.
-    pub(super) fn find(&self, entries: &[(&str, &str)]) -> Option<usize> {
+    pub(crate) fn find(&self, entries: &[(&str, &str)]) -> Option<usize> {
         let (last, path) = entries.split_last()?;
         let mut level = self;
         for entry in path {
@@ -56,7 +56,7 @@ impl Level {
     }
 
     /// Adds a node for a key and, if there is one, its value.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         key: &str,
         value: Option<&str>,

@@ -53,7 +53,7 @@ impl Addresses {
     }
 
     /// Whether this address is a proxy whose word counts.
-    pub(super) fn trusts(&self, address: IpAddr) -> bool {
+    pub(crate) fn trusts(&self, address: IpAddr) -> bool {
         self.config.trusted.iter().any(|network| network.contains(&address))
     }
 

@@ -5,12 +5,12 @@ use hyper::header::AUTHORIZATION;
 use hyper::http::request::Parts;
 
 /// The token after `Authorization: Bearer`.
-pub(super) fn token(head: &Parts) -> Option<&str> {
+pub(crate) fn token(head: &Parts) -> Option<&str> {
     strip(head.headers.get(AUTHORIZATION)?.to_str().ok()?)
 }
 
 /// What follows `Bearer`, in any case.
-pub(super) fn strip(value: &str) -> Option<&str> {
+pub(crate) fn strip(value: &str) -> Option<&str> {
     let (scheme, token) = value.trim_ascii().split_once(' ')?;
     let token = token.trim_ascii_start();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
@@ -18,7 +18,7 @@ pub(super) fn strip(value: &str) -> Option<&str> {
 
 /// 128 bits of a hash, the same on every node. Nobody finds the secret by it, or another with the
 /// same hash.
-pub(super) fn hashed(secret: &str) -> String {
+pub(crate) fn hashed(secret: &str) -> String {
     let hash = blake3::derive_key("tidegate 2026 session", secret.as_bytes());
     hash[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }

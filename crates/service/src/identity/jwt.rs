@@ -44,7 +44,7 @@ pub enum TokenPlace {
 
 /// Believes tokens that are signed, in time and meant for us, and nothing else.
 #[derive(Debug)]
-pub(super) struct Verifier {
+pub(crate) struct Verifier {
     keys: KeyRing,
     issuers: Vec<String>,
     audiences: Vec<String>,
@@ -56,19 +56,19 @@ pub(super) struct Verifier {
 impl Verifier {
     /// # Errors
     /// The keys can't be read.
-    pub(super) fn new(config: JwtConfig, clock: Clock) -> Result<Self, ConfigError> {
+    pub(crate) fn new(config: JwtConfig, clock: Clock) -> Result<Self, ConfigError> {
         let keys = KeyRing::open(config.keys, config.algorithms)?;
         let JwtConfig { issuers, audiences, leeway, place, .. } = config;
         Ok(Self { keys, issuers, audiences, leeway, place, clock })
     }
 
     /// Returns the file of the keys, if they are in one.
-    pub(super) fn key_file(&self) -> Option<&Path> {
+    pub(crate) fn key_file(&self) -> Option<&Path> {
         self.keys.path()
     }
 
     /// Reads the keys again, if they are in a file: after a change if it has changed, on a reload always.
-    pub(super) fn reload_keys(&self, reason: WakeReason) {
+    pub(crate) fn reload_keys(&self, reason: WakeReason) {
         match reason {
             WakeReason::Change => self.keys.refresh(),
             WakeReason::Reload => self.keys.reload(),
@@ -76,7 +76,7 @@ impl Verifier {
     }
 
     /// What the token of a request says; `None` without a token, or with one that is not believed.
-    pub(super) fn claims(&self, head: &Parts) -> Option<Claims> {
+    pub(crate) fn claims(&self, head: &Parts) -> Option<Claims> {
         let token = match &self.place {
             TokenPlace::Bearer => bearer::token(head)?.into(),
             TokenPlace::Found(lookup) => lookup.read(head)?,
@@ -121,11 +121,11 @@ impl Verifier {
 
 /// What a believed token says.
 #[derive(Debug)]
-pub(super) struct Claims(Map<String, Value>);
+pub(crate) struct Claims(Map<String, Value>);
 
 impl Claims {
     /// A text, number or truth value as text; `None` for lists and objects.
-    pub(super) fn text(&self, name: &str) -> Option<Cow<'_, str>> {
+    pub(crate) fn text(&self, name: &str) -> Option<Cow<'_, str>> {
         match self.0.get(name)? {
             Value::String(text) => Some(text.into()),
             Value::Number(number) => Some(number.to_string().into()),

@@ -37,13 +37,13 @@ pub enum KeySource {
 pub(crate) struct Key {
     /// Its name in a set of keys.
     id: Option<String>,
-    pub(super) decoding: DecodingKey,
-    pub(super) algorithms: Vec<Algorithm>,
+    pub(crate) decoding: DecodingKey,
+    pub(crate) algorithms: Vec<Algorithm>,
 }
 
 /// The active keys. They are read from their file by a background task, never by the thread of a request.
 #[derive(Debug)]
-pub(super) struct KeyRing {
+pub(crate) struct KeyRing {
     source: KeySource,
     /// The algorithms that may be used; empty for every algorithm of a key.
     wanted: Vec<Algorithm>,
@@ -60,14 +60,14 @@ impl KeyRing {
     ///
     /// # Errors
     /// A file can't be read, has no key in it, or has none for the algorithms that are wanted.
-    pub(super) fn open(source: KeySource, wanted: Vec<Algorithm>) -> Result<Self, ConfigError> {
+    pub(crate) fn open(source: KeySource, wanted: Vec<Algorithm>) -> Result<Self, ConfigError> {
         let file = Mutex::new(source.path().and_then(stamp));
         let keys = ArcSwap::from_pointee(source.load(&wanted)?);
         Ok(Self { keys, source, wanted, file })
     }
 
     /// Returns the file of the keys, if they are in one.
-    pub(super) fn path(&self) -> Option<&Path> {
+    pub(crate) fn path(&self) -> Option<&Path> {
         self.source.path()
     }
 
@@ -75,7 +75,7 @@ impl KeyRing {
     ///
     /// In a set a token has to name its key, unless there is only one: if all keys were tried, any client could make
     /// the server verify as many signatures as there are keys.
-    pub(super) fn find(&self, id: Option<&str>) -> Option<FoundKey> {
+    pub(crate) fn find(&self, id: Option<&str>) -> Option<FoundKey> {
         let keys = self.keys.load_full();
         let place = match (&self.source, id) {
             (KeySource::Jwks(_), Some(id)) => {
@@ -87,7 +87,7 @@ impl KeyRing {
     }
 
     /// Reads the file again if it has changed. Blocks on the disk.
-    pub(super) fn refresh(&self) {
+    pub(crate) fn refresh(&self) {
         let Some(path) = self.source.path() else { return };
         let mut file = self.file.lock();
         let found = stamp(path);
@@ -98,7 +98,7 @@ impl KeyRing {
     }
 
     /// Reads the file again, even if it seems unchanged. Blocks on the disk.
-    pub(super) fn reload(&self) {
+    pub(crate) fn reload(&self) {
         let Some(path) = self.source.path() else { return };
         let mut file = self.file.lock();
         *file = stamp(path);

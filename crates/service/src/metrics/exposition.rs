@@ -9,16 +9,16 @@ use super::names::{Kind, Metric};
 use crate::stats::latency::Histogram;
 
 /// What labels say, in their order.
-pub(super) type Labels = Vec<(&'static str, String)>;
+pub(crate) type Labels = Vec<(&'static str, String)>;
 
 /// The metrics of one moment.
 #[derive(Debug, Default)]
-pub(super) struct Exposition {
+pub(crate) struct Exposition {
     families: Vec<(Metric, Vec<(Labels, Value)>)>,
 }
 
 #[derive(Debug)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Whole(u64),
     Number(f64),
     Histogram(Histogram),
@@ -85,19 +85,19 @@ impl Format {
 
 impl Exposition {
     /// Adds a metric without labels.
-    pub(super) fn one(&mut self, metric: Metric, value: impl Into<Value>) {
+    pub(crate) fn one(&mut self, metric: Metric, value: impl Into<Value>) {
         self.families.push((metric, vec![(Labels::new(), value.into())]));
     }
 
     /// Adds a metric without labels if its value is known.
-    pub(super) fn known<V: Into<Value>>(&mut self, metric: Metric, value: Option<V>) {
+    pub(crate) fn known<V: Into<Value>>(&mut self, metric: Metric, value: Option<V>) {
         if let Some(value) = value {
             self.one(metric, value);
         }
     }
 
     /// Adds a metric with a value for each set of labels.
-    pub(super) fn family<V: Into<Value>>(
+    pub(crate) fn family<V: Into<Value>>(
         &mut self,
         metric: Metric,
         rows: impl IntoIterator<Item = (Labels, V)>,
@@ -107,7 +107,7 @@ impl Exposition {
     }
 
     /// Returns the text of all families.
-    pub(super) fn write(self, format: Format) -> String {
+    pub(crate) fn write(self, format: Format) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = self.write_to(&mut text, format);

@@ -28,7 +28,7 @@ pub struct Sources<'a> {
     pub(crate) missed: u64,
 }
 
-pub(super) fn gather(metrics: &ServerCounters, sources: Sources<'_>) -> Exposition {
+pub(crate) fn gather(metrics: &ServerCounters, sources: Sources<'_>) -> Exposition {
     let mut told = Exposition::default();
     told.family(names::BUILD, [(label("version", env!("CARGO_PKG_VERSION")), true)]);
     told.one(names::READY, sources.ready);

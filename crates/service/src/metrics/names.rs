@@ -4,7 +4,7 @@
 
 /// What a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Counter,
     Gauge,
     Histogram,
@@ -14,20 +14,20 @@ pub(super) enum Kind {
 
 /// A metric's name and what it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Metric {
-    pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    pub(super) help: &'static str,
+pub(crate) struct Metric {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) help: &'static str,
 }
 
 macro_rules! metrics {
     ($($constant:ident: $kind:ident $name:literal, $help:literal;)*) => {
-        $(pub(super) const $constant: Metric =
+        $(pub(crate) const $constant: Metric =
             Metric { name: $name, kind: Kind::$kind, help: $help };)*
 
         /// All of them.
         #[cfg(test)]
-        pub(super) const ALL: &[Metric] = &[$($constant),*];
+        pub(crate) const ALL: &[Metric] = &[$($constant),*];
     };
 }
 

@@ -15,7 +15,7 @@ const LAST: i32 = 19;
 ///
 /// # Panics
 /// The work does.
-pub(super) async fn spawn_low_priority<T: Send + 'static>(
+pub(crate) async fn spawn_low_priority<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ConfigError> {
     let (send, done) = oneshot::channel();

@@ -168,7 +168,7 @@ impl RulesManager {
     }
 
     /// Puts the local copy in force, if there is a usable one.
-    pub(super) async fn start_with_copy(self: &Arc<Self>) {
+    pub(crate) async fn start_with_copy(self: &Arc<Self>) {
         let Some(kept) = self.kept() else { return };
         let (copy, version) = (kept.name.to_string(), kept.number);
         // A copy that this node can't use was logged.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tidegate_core::Span;
 use tokio::task::JoinHandle;
 
-pub(super) use self::redis::reconcile;
+pub(crate) use self::redis::reconcile;
 pub use self::url::NUMBER;
 use crate::reload::ReloadSignal;
 use crate::rules::manager::RulesManager;

@@ -13,7 +13,7 @@ pub struct Admitted {
 }
 
 impl Admitted {
-    pub(super) fn new(admission: Admission<AnyStore>) -> Self {
+    pub(crate) fn new(admission: Admission<AnyStore>) -> Self {
         Self { admission: Some(admission), guard: SlotGuard::default() }
     }
 

@@ -24,7 +24,7 @@ const SLOT: usize = 16 + 8 + 4 + 2 + 2;
 const TAG: usize = 16;
 
 /// Seals names, and opens them.
-pub(super) struct SlotTokenCipher(LessSafeKey);
+pub(crate) struct SlotTokenCipher(LessSafeKey);
 
 /// Hides the key.
 impl fmt::Debug for SlotTokenCipher {
@@ -35,12 +35,12 @@ impl fmt::Debug for SlotTokenCipher {
 
 impl SlotTokenCipher {
     /// Most slots of one name, each of a rule of its own.
-    pub(super) const MAX_SLOTS: usize = 32;
+    pub(crate) const MAX_SLOTS: usize = 32;
 
     /// A seal that everybody with the same secret has.
     ///
     /// In a fleet without a secret it keeps out mistakes, and not somebody who knows how it is made.
-    pub(super) fn new(keyer: &Keyer) -> Self {
+    pub(crate) fn new(keyer: &Keyer) -> Self {
         let (Keyer::Local { seed: secret } | Keyer::Fleet { secret }) = keyer;
         let key = blake3::derive_key(PURPOSE, secret);
         let key = UnboundKey::new(&AES_256_GCM_SIV, &key).expect("the key has the length of one");
@@ -49,7 +49,7 @@ impl SlotTokenCipher {
 
     /// The name of some slots: short, and of letters that are safe in a URL. `None` for slots that no
     /// name has room for: none at all, or too many.
-    pub(super) fn close(&self, slots: &[Refund]) -> Option<String> {
+    pub(crate) fn close(&self, slots: &[Refund]) -> Option<String> {
         if slots.is_empty() || slots.len() > Self::MAX_SLOTS {
             return None;
         }
@@ -63,7 +63,7 @@ impl SlotTokenCipher {
     }
 
     /// The slots of a name; `None` if it is not one of ours.
-    pub(super) fn open(&self, name: &str) -> Option<Vec<Refund>> {
+    pub(crate) fn open(&self, name: &str) -> Option<Vec<Refund>> {
         const LONGEST: usize = 1 + SlotTokenCipher::MAX_SLOTS * SLOT + TAG;
         if name.len() > LONGEST.div_ceil(3) * 4 {
             return None;

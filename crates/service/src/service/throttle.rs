@@ -13,7 +13,7 @@ use crate::active_rules::ActiveRules;
 use crate::call::insert;
 
 /// The name of the internal rule.
-pub(super) const NAME: &str = "cl.throttle";
+pub(crate) const NAME: &str = "cl.throttle";
 /// The attribute that identifies its buckets.
 const KEY: &str = "key";
 
@@ -22,7 +22,7 @@ const KEY: &str = "key";
 ///
 /// # Errors
 /// None: the rule is valid.
-pub(super) fn rule() -> Result<Rule, RuleError> {
+pub(crate) fn rule() -> Result<Rule, RuleError> {
     let rule = Rule::new(NAME, Algorithm::TokenBucket, Quota::per_second(1))?.with_per(KEY)?;
     Ok(rule.with_on_store_failure(OnStoreFailure::Deny))
 }
@@ -31,7 +31,7 @@ pub(super) fn rule() -> Result<Rule, RuleError> {
 ///
 /// # Errors
 /// The key is too long.
-pub(super) fn request(key: &str, cost: u64) -> Result<Request<'_>, CallError> {
+pub(crate) fn request(key: &str, cost: u64) -> Result<Request<'_>, CallError> {
     let mut request = Request::new().cost(cost);
     insert(&mut request, KEY, KEY, key)?;
     Ok(request)
@@ -41,7 +41,7 @@ pub(super) fn request(key: &str, cost: u64) -> Result<Request<'_>, CallError> {
 ///
 /// # Errors
 /// The internal rule is missing, which no set of active rules is.
-pub(super) fn target<'l>(
+pub(crate) fn target<'l>(
     rules: &ActiveRules,
     limit: &'l Arc<Limit>,
 ) -> Result<CheckTarget<'l>, CallError> {
@@ -51,7 +51,7 @@ pub(super) fn target<'l>(
 }
 
 /// Returns the error of a refund that the store did not confirm. It does not name the store; the log does.
-pub(super) fn unconfirmed(error: &StoreError) -> CallError {
+pub(crate) fn unconfirmed(error: &StoreError) -> CallError {
     tracing::debug!(%error, "refund not confirmed");
     CallError {
         status: CallStatus::Unavailable,

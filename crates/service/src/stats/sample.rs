@@ -71,7 +71,7 @@ pub(crate) fn checks_since(now: &CheckCounts, earlier: &CheckCounts) -> CheckCou
 }
 
 /// Returns the number of each outcome.
-pub(super) fn per_outcome(number: impl Fn(Answer) -> u64) -> PerOutcome<u64> {
+pub(crate) fn per_outcome(number: impl Fn(Answer) -> u64) -> PerOutcome<u64> {
     PerOutcome {
         allowed: number(Answer::Allowed),
         denied: number(Answer::Denied),

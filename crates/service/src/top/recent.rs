@@ -17,11 +17,11 @@ const HALF: Span = Span::MINUTE;
 const OWN: usize = 64;
 
 /// A client, and the place of the rule that counts it.
-pub(super) type Counted = (usize, Arc<Client>);
+pub(crate) type Counted = (usize, Arc<Client>);
 
 /// Two halves of time, each with what was seen in it.
 #[derive(Debug, Default)]
-pub(super) struct Recent {
+pub(crate) struct Recent {
     /// Which half is under way, counted from the epoch.
     half: u64,
     now: Half,
@@ -40,7 +40,7 @@ struct Pair {
 impl Recent {
     /// Counts a check `weight` times. `client` is asked for when it has no row yet; a check that is of
     /// no one client counts nothing.
-    pub(super) fn add(&mut self, seen: Seen, weight: u64, client: impl Fn() -> Option<Client>) {
+    pub(crate) fn add(&mut self, seen: Seen, weight: u64, client: impl Fn() -> Option<Client>) {
         self.turn(half_of(seen.at));
         let pair = self.now.entry(seen.place.min(OWN)).or_default();
         // Rules that share a sketch do not share rows.
@@ -54,14 +54,14 @@ impl Recent {
     }
 
     /// Forgets what was seen of a rule, and of those that share a pair with it.
-    pub(super) fn forget(&mut self, place: usize) {
+    pub(crate) fn forget(&mut self, place: usize) {
         self.now.remove(&place.min(OWN));
         self.before.remove(&place.min(OWN));
     }
 
     /// The rows of a rule, or of all rules, that are not forgotten at `at`. A client may have one in
     /// each half.
-    pub(super) fn rows(
+    pub(crate) fn rows(
         &self,
         by: By,
         place: Option<usize>,

@@ -9,19 +9,19 @@ const SAMPLE: u64 = 8;
 
 /// Picks checks at random, so that no rhythm of the traffic can hide a client.
 #[derive(Debug)]
-pub(super) struct Sampling {
+pub(crate) struct Sampling {
     second: u64,
     seen: u32,
     random: u64,
 }
 
 impl Sampling {
-    pub(super) fn starting(seed: u64) -> Self {
+    pub(crate) fn starting(seed: u64) -> Self {
         Self { second: 0, seen: 0, random: seed | 1 }
     }
 
     /// For how many the check at `at` counts; `None` when it is passed over.
-    pub(super) fn weight(&mut self, at: Timestamp) -> Option<u64> {
+    pub(crate) fn weight(&mut self, at: Timestamp) -> Option<u64> {
         let second = at.as_micros() / Span::SECOND.as_micros();
         if second != self.second {
             (self.second, self.seen) = (second, 0);

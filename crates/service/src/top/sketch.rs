@@ -5,11 +5,11 @@
 //! rows, and whoever has more than that has a row.
 
 /// Rows of one sketch. Few enough that looking through them takes less than keeping them in order.
-pub(super) const ROWS: usize = 128;
+pub(crate) const ROWS: usize = 128;
 
 /// Counts of the keys that come most, and something to remember each by.
 #[derive(Debug)]
-pub(super) struct Sketch<T> {
+pub(crate) struct Sketch<T> {
     keys: Vec<u64>,
     counts: Vec<u64>,
     /// How much of each count may be others'.
@@ -19,11 +19,11 @@ pub(super) struct Sketch<T> {
 
 /// One row: the key came at most `count` times and at least `count - error`.
 #[derive(Debug)]
-pub(super) struct Row<'s, T> {
-    pub(super) key: u64,
-    pub(super) count: u64,
-    pub(super) error: u64,
-    pub(super) item: &'s T,
+pub(crate) struct Row<'s, T> {
+    pub(crate) key: u64,
+    pub(crate) count: u64,
+    pub(crate) error: u64,
+    pub(crate) item: &'s T,
 }
 
 impl<T> Default for Sketch<T> {
@@ -34,7 +34,7 @@ impl<T> Default for Sketch<T> {
 
 impl<T> Sketch<T> {
     /// Counts a key; `item` is asked for if the key has no row, and without one it gets none.
-    pub(super) fn add(&mut self, key: u64, weight: u64, item: impl FnOnce() -> Option<T>) {
+    pub(crate) fn add(&mut self, key: u64, weight: u64, item: impl FnOnce() -> Option<T>) {
         if let Some(row) = self.keys.iter().position(|known| *known == key) {
             self.counts[row] = self.counts[row].saturating_add(weight);
             return;
@@ -57,7 +57,7 @@ impl<T> Sketch<T> {
     }
 
     /// Every row, in no order.
-    pub(super) fn rows(&self) -> impl Iterator<Item = Row<'_, T>> {
+    pub(crate) fn rows(&self) -> impl Iterator<Item = Row<'_, T>> {
         let numbers = self.keys.iter().zip(&self.counts).zip(&self.errors);
         numbers.zip(&self.items).map(|(((key, count), error), item)| Row {
             key: *key,

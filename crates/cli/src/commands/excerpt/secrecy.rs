@@ -20,7 +20,7 @@ const KEYS: [&str; 10] = [
 ];
 
 /// A line of a configuration up to its `end`-th character; nothing if a secret may stand in it.
-pub(super) fn of_config(text: &str, place: usize, end: usize) -> Option<String> {
+pub(crate) fn of_config(text: &str, place: usize, end: usize) -> Option<String> {
     let above: Vec<&str> = lines(text).take(place + 1).collect();
     let (line, above) = above.split_last()?;
     if is_secretive(line) {
@@ -58,7 +58,7 @@ fn is_secretive(line: &str) -> bool {
 }
 
 /// A line of rules in which each value that opens doors is crossed out, letter by letter.
-pub(super) fn of_rules(line: &str) -> String {
+pub(crate) fn of_rules(line: &str) -> String {
     let mut shown = String::with_capacity(line.len());
     let mut rest = line;
     while let Some((start, key)) = KEYS

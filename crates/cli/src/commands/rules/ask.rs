@@ -19,29 +19,29 @@ const SPELLED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 const YAML: &str = "application/yaml";
 
 /// The admin door of a server.
-pub(super) struct Door<'s> {
+pub(crate) struct Door<'s> {
     server: &'s HttpClient,
     token: Option<BearerToken>,
 }
 
 /// What the door answered, if that is what was asked for.
-pub(super) struct Answer {
+pub(crate) struct Answer {
     /// The version of the document that the answer is.
-    pub(super) version: Option<u64>,
-    pub(super) body: String,
+    pub(crate) version: Option<u64>,
+    pub(crate) body: String,
 }
 
 /// A document that is to replace a version.
-pub(super) struct Change<'a> {
+pub(crate) struct Change<'a> {
     /// What errors call it.
-    pub(super) name: &'a str,
-    pub(super) text: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) text: &'a str,
     /// The version that it replaces; 0 if there is none yet.
-    pub(super) replaces: u64,
-    pub(super) by: &'a str,
-    pub(super) note: &'a str,
+    pub(crate) replaces: u64,
+    pub(crate) by: &'a str,
+    pub(crate) note: &'a str,
     /// What to do when somebody else was first.
-    pub(super) hint: &'a str,
+    pub(crate) hint: &'a str,
 }
 
 /// What a refusal is told with.
@@ -54,17 +54,17 @@ struct About<'a> {
 }
 
 impl<'s> Door<'s> {
-    pub(super) fn of(server: &'s HttpClient) -> Result<Self, Failure> {
+    pub(crate) fn of(server: &'s HttpClient) -> Result<Self, Failure> {
         Ok(Self { server, token: config::token()? })
     }
 
     /// What is at a path, in JSON.
-    pub(super) fn read(&self, path: &str) -> Result<Answer, Failure> {
+    pub(crate) fn read(&self, path: &str) -> Result<Answer, Failure> {
         self.ask(Method::GET, path, &[], "", About::default())
     }
 
     /// A document as it was pushed: the one in force, or an older one.
-    pub(super) fn document(&self, version: Option<u64>) -> Result<Answer, Failure> {
+    pub(crate) fn document(&self, version: Option<u64>) -> Result<Answer, Failure> {
         let path = version.map_or_else(String::new, |version| format!("?version={version}"));
         self.ask(
             Method::GET,
@@ -76,12 +76,12 @@ impl<'s> Door<'s> {
     }
 
     /// What pushing a document would change.
-    pub(super) fn compare(&self, name: &str, text: &str) -> Result<Answer, Failure> {
+    pub(crate) fn compare(&self, name: &str, text: &str) -> Result<Answer, Failure> {
         self.ask(Method::POST, "/v1/rules/diff", &[], text, About { name, hint: "" })
     }
 
     /// Pushes a document, if the version that it replaces is still the latest.
-    pub(super) fn push(&self, change: &Change<'_>) -> Result<Answer, Failure> {
+    pub(crate) fn push(&self, change: &Change<'_>) -> Result<Answer, Failure> {
         let spelled = |text| utf8_percent_encode(text, SPELLED).to_string();
         let headers = [
             (IF_MATCH.as_str(), format!("\"{}\"", change.replaces)),
@@ -126,7 +126,7 @@ impl<'s> Door<'s> {
 
 impl Answer {
     /// The answer as what it must be.
-    pub(super) fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Failure> {
+    pub(crate) fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Failure> {
         serde_json::from_str(&self.body).map_err(|error| {
             Failure::failed(format_args!("the answer can't be read: {error}"))
                 .hint("is that the admin door of a tidegate, as new as this one?")

@@ -14,7 +14,7 @@ use crate::commands::{Ending, Failure, Output};
 ///
 /// Exit status: 0 the rules are the same, 1 they are not, 2 it can't be told.
 #[derive(Debug, Args)]
-pub(super) struct Diff {
+pub(crate) struct Diff {
     /// A document, - for stdin, to compare with what is in force; or the number of a version
     #[arg(value_name = "FILE|N")]
     first: String,
@@ -29,10 +29,10 @@ pub(super) struct Diff {
 }
 
 /// A difference whose text is safe to print.
-pub(super) type Difference = RulesDifference<TerminalSafe>;
+pub(crate) type Difference = RulesDifference<TerminalSafe>;
 
 impl Diff {
-    pub(super) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
         // That it can't be told must not look like a difference.
         let failed = |failure| Failure { ending: Ending::Failed, ..failure };
         let answer = self.ask(door).map_err(failed)?;
@@ -66,7 +66,7 @@ impl Diff {
 }
 
 /// Compares the active rules with a document.
-pub(super) fn compare(door: &Door<'_>, name: &str, text: &str) -> Result<Difference, Failure> {
+pub(crate) fn compare(door: &Door<'_>, name: &str, text: &str) -> Result<Difference, Failure> {
     door.compare(name, text)?.json()
 }
 
@@ -75,7 +75,7 @@ fn is_empty(difference: &Difference) -> bool {
 }
 
 /// Writes a line for each rule that is added or removed and for each field that changes, and one for the rest.
-pub(super) fn lines(difference: &Difference) -> impl Iterator<Item = String> {
+pub(crate) fn lines(difference: &Difference) -> impl Iterator<Item = String> {
     let added = difference.added.iter().map(|rule| format!("+ {rule}"));
     let removed = difference.removed.iter().map(|rule| format!("- {rule}"));
     let changed = difference.changed.iter().flat_map(|RuleChange { rule, fields }| {

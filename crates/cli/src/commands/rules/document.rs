@@ -12,14 +12,14 @@ use crate::commands::excerpt::Sources;
 use crate::config::{self, Kind};
 
 /// A document of rules, and what errors call it.
-pub(super) struct Document {
-    pub(super) name: String,
-    pub(super) text: String,
+pub(crate) struct Document {
+    pub(crate) name: String,
+    pub(crate) text: String,
 }
 
 impl Document {
     /// Reads a file, or what is piped in for `-`, and everything that is wrong with it.
-    pub(super) fn read(path: &Path) -> Result<Self, Failure> {
+    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
         let (name, text) = if path == Path::new("-") {
             ("stdin".to_owned(), piped()?)
         } else {

@@ -7,7 +7,7 @@ use crate::commands::{Ending, Failure, Output};
 
 /// Prints the document in force, as it was pushed
 #[derive(Debug, Args)]
-pub(super) struct Get {
+pub(crate) struct Get {
     /// An older one, as tidegate rules history lists them
     #[arg(long, value_name = "N")]
     version: Option<u64>,
@@ -18,7 +18,7 @@ pub(super) struct Get {
 }
 
 impl Get {
-    pub(super) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
         if self.json {
             output.data(door.read("/v1/rules")?.body);
             return Ok(Ending::Fine);

@@ -10,7 +10,7 @@ use crate::commands::{Ending, Failure, Output};
 
 /// Lists the versions that are kept: who pushed each, when and why
 #[derive(Debug, Args)]
-pub(super) struct History {
+pub(crate) struct History {
     /// How many at most
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     limit: u32,
@@ -20,12 +20,12 @@ pub(super) struct History {
     json: bool,
 }
 
-pub(super) fn ask(door: &Door<'_>, limit: u32) -> Result<Answer, Failure> {
+pub(crate) fn ask(door: &Door<'_>, limit: u32) -> Result<Answer, Failure> {
     door.read(&format!("/v1/rules/history?limit={limit}"))
 }
 
 impl History {
-    pub(super) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
         let answer = ask(door, self.limit)?;
         let RulesHistory { versions }: RulesHistory = answer.json()?;
         if self.json {

@@ -21,7 +21,7 @@ const MOST_WORDS: usize = 200;
 /// anywhere. It replaces the version that it was compared with: if somebody else pushes meanwhile,
 /// theirs stays and yours is not pushed.
 #[derive(Debug, Args)]
-pub(super) struct Push {
+pub(crate) struct Push {
     /// The document; - reads it from stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -40,14 +40,14 @@ pub(super) struct Push {
 
 /// What is kept with a version.
 #[derive(Debug, Args)]
-pub(super) struct Words {
+pub(crate) struct Words {
     /// Why, for whoever reads the history
     #[arg(long, value_name = "TEXT", value_parser = few)]
-    pub(super) note: Option<String>,
+    pub(crate) note: Option<String>,
 
     /// Who: user@host of this machine if nothing is said
     #[arg(long, value_name = "WHO", value_parser = few)]
-    pub(super) by: Option<String>,
+    pub(crate) by: Option<String>,
 }
 
 fn few(text: &str) -> Result<String, String> {
@@ -61,7 +61,7 @@ fn few(text: &str) -> Result<String, String> {
 }
 
 impl Push {
-    pub(super) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
         let Document { name, text } = Document::read(&self.file)?;
         let replaces = status::ask(door)?.version;
         let look = format!(
@@ -87,7 +87,7 @@ impl Push {
 
 impl Words {
     /// Who changes the rules.
-    pub(super) fn by(&self) -> Result<String, Failure> {
+    pub(crate) fn by(&self) -> Result<String, Failure> {
         match &self.by {
             Some(by) => Ok(by.clone()),
             None => Ok(config::operator()?.chars().take(MOST_WORDS).collect()),
@@ -96,7 +96,7 @@ impl Words {
 }
 
 /// Pushes a change and says what became of it.
-pub(super) fn send(
+pub(crate) fn send(
     door: &Door<'_>,
     change: &Change<'_>,
     output: &mut Output<'_>,

@@ -18,7 +18,7 @@ const KEPT: u32 = 50;
 /// What was pushed in between stays in the history. If somebody else pushes meanwhile, theirs stays and
 /// nothing is rolled back.
 #[derive(Debug, Args)]
-pub(super) struct Rollback {
+pub(crate) struct Rollback {
     /// Which version; the one before the one in force if nothing is said
     #[arg(value_name = "N")]
     version: Option<u64>,
@@ -28,7 +28,7 @@ pub(super) struct Rollback {
 }
 
 impl Rollback {
-    pub(super) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
         let replaces = status::ask(door)?.version;
         let version = match self.version {
             Some(version) => version,

@@ -12,7 +12,7 @@ use crate::commands::{Ending, Failure, Output};
 ///
 /// Exit status: 0 every node has the latest, 1 one of them is behind, 2 no answer.
 #[derive(Debug, Args)]
-pub(super) struct Status {
+pub(crate) struct Status {
     /// As the server answers, in JSON
     #[arg(long)]
     json: bool,
@@ -21,7 +21,7 @@ pub(super) struct Status {
 const PATH: &str = "/v1/rules/status";
 
 /// Reads the version of this node and of the others.
-pub(super) fn ask(door: &Door<'_>) -> Result<RulesStatus<TerminalSafe>, Failure> {
+pub(crate) fn ask(door: &Door<'_>) -> Result<RulesStatus<TerminalSafe>, Failure> {
     door.read(PATH)?.json()
 }
 
@@ -30,7 +30,7 @@ fn is_behind(status: &RulesStatus<TerminalSafe>) -> bool {
 }
 
 impl Status {
-    pub(super) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
         let answer = door.read(PATH)?;
         let status: RulesStatus<TerminalSafe> = answer.json()?;
         if self.json {

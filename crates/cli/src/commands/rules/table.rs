@@ -3,20 +3,20 @@
 use tidegate_core::TerminalSafe;
 
 /// Rows under a heading, each column as wide as its widest cell.
-pub(super) struct Table<const COLUMNS: usize> {
+pub(crate) struct Table<const COLUMNS: usize> {
     rows: Vec<[String; COLUMNS]>,
 }
 
 impl<const COLUMNS: usize> Table<COLUMNS> {
-    pub(super) fn new(heading: [&str; COLUMNS]) -> Self {
+    pub(crate) fn new(heading: [&str; COLUMNS]) -> Self {
         Self { rows: vec![heading.map(str::to_owned)] }
     }
 
-    pub(super) fn row(&mut self, cells: [&str; COLUMNS]) {
+    pub(crate) fn row(&mut self, cells: [&str; COLUMNS]) {
         self.rows.push(cells.map(|cell| TerminalSafe::from(cell).to_string()));
     }
 
-    pub(super) fn lines(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
         let width = |cell: &str| cell.chars().count();
         let mut widths = [0; COLUMNS];
         for row in &self.rows {
@@ -36,7 +36,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
 }
 
 /// `2026-11-16T07:00:00Z`
-pub(super) fn instant(seconds: u64) -> String {
+pub(crate) fn instant(seconds: u64) -> String {
     let instant = i64::try_from(seconds).ok().and_then(|at| jiff::Timestamp::from_second(at).ok());
     instant.map_or_else(|| seconds.to_string(), |instant| instant.to_string())
 }

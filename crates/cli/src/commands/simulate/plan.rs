@@ -11,7 +11,7 @@ use crate::commands::{Failure, Output, named_values};
 
 impl Simulate {
     /// Returns the simulation of one limit.
-    pub(super) fn spec(&self, quota: Quota) -> SimulationSpec {
+    pub(crate) fn spec(&self, quota: Quota) -> SimulationSpec {
         SimulationSpec {
             quota,
             algorithms: self.algorithm.clone(),
@@ -45,7 +45,7 @@ impl Simulate {
     }
 
     /// Returns the simulation of the rules of a file.
-    pub(super) fn of_rules(
+    pub(crate) fn of_rules(
         &self,
         path: &Path,
         output: &mut Output<'_>,

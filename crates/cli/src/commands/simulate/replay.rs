@@ -21,7 +21,7 @@ use tidegate_sim::replay::{self, ReplayError};
 /// What is said about an access log.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Access logs")]
-pub(super) struct Replay {
+pub(crate) struct Replay {
     /// Replays an access log: common, combined or JSON lines, plain or gzip; - is stdin. Every line is offered,
     /// whatever was answered to it
     #[arg(long, value_name = "FILE", requires = "rules", conflicts_with_all = MADE_UP)]
@@ -66,14 +66,14 @@ const MADE_UP: [&str; 16] = [
 
 impl Replay {
     /// The log to replay, if one is.
-    pub(super) fn log(&self) -> Option<&Path> {
+    pub(crate) fn log(&self) -> Option<&Path> {
         self.log.as_deref()
     }
 }
 
 impl Simulate {
     /// Replays a log, and tells what came of it.
-    pub(super) fn replayed(&self, log: &Path, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn replayed(&self, log: &Path, output: &mut Output<'_>) -> Result<Ending, Failure> {
         let Some(rules) = &self.rules else {
             return Err(Failure::refused("--log needs --rules, found none"));
         };

@@ -9,7 +9,7 @@ use crate::commands::excerpt::Sources;
 use crate::commands::{Failure, Output};
 
 /// The rules of a file, or what is wrong in its lines.
-pub(super) fn read_rules(path: &Path) -> Result<RuleSet, Failure> {
+pub(crate) fn read_rules(path: &Path) -> Result<RuleSet, Failure> {
     let name = path.display().to_string();
     let text = read_file(path, RuleSet::MAX_DOCUMENT_BYTES)?;
     RuleSet::parse(&name, &text).map_err(|error| {
@@ -23,7 +23,7 @@ pub(super) fn read_rules(path: &Path) -> Result<RuleSet, Failure> {
 }
 
 /// Says what can't be simulated of limits in flight.
-pub(super) fn note_held(rules: &RuleSet, output: &mut Output<'_>) {
+pub(crate) fn note_held(rules: &RuleSet, output: &mut Output<'_>) {
     for rule in rules.rules().iter().filter(|rule| rule.limit().is_concurrency()) {
         output.note(format_args!(
             "{}: counts what is in flight; here every request keeps its slot for all of hold",

@@ -9,23 +9,23 @@ const GAP: usize = 2;
 
 /// A first column that takes the room there is, and numbers to its right. The last columns go first when a
 /// terminal is narrow.
-pub(super) struct Columns {
+pub(crate) struct Columns {
     heading: Vec<String>,
     rows: Vec<(Vec<String>, Style)>,
 }
 
 impl Columns {
-    pub(super) fn new(heading: &[&str]) -> Self {
+    pub(crate) fn new(heading: &[&str]) -> Self {
         let heading = heading.iter().map(|&cell| cell.to_owned()).collect();
         Self { heading, rows: Vec::new() }
     }
 
-    pub(super) fn row(&mut self, cells: Vec<String>, style: Style) {
+    pub(crate) fn row(&mut self, cells: Vec<String>, style: Style) {
         self.rows.push((cells, style));
     }
 
     /// The heading and the rows, none wider than this.
-    pub(super) fn lines(
+    pub(crate) fn lines(
         &self,
         width: usize,
         heading: Style,
@@ -78,7 +78,7 @@ fn laid_out(cells: &[String], widths: &[usize]) -> String {
 }
 
 /// A text that is no wider than this, with a mark where something is missing.
-pub(super) fn cut(text: &str, width: usize) -> String {
+pub(crate) fn cut(text: &str, width: usize) -> String {
     if wide(text) <= width {
         return text.to_owned();
     }

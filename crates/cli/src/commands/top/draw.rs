@@ -29,7 +29,7 @@ struct Body {
 }
 
 /// Draws what a screen shows of a picture; how far it can be scrolled.
-pub(super) fn draw(
+pub(crate) fn draw(
     picture: &Picture,
     screen: &Screen,
     palette: Palette,
@@ -63,7 +63,7 @@ pub(super) fn draw(
 }
 
 /// All pages one below another, as text: for who has no terminal to look at.
-pub(super) fn text(picture: &Picture, width: u16) -> String {
+pub(crate) fn text(picture: &Picture, width: u16) -> String {
     let palette = Palette::new(false);
     let wide = usize::from(width);
     let area = Rect::new(0, 0, width, 1 + overview::HEIGHT);

@@ -12,9 +12,9 @@ use tidegate_net::token::BearerToken;
 use tokio::sync::mpsc;
 
 /// Reports of a server, with text that is safe to print.
-pub(super) type Live = LiveReport<TerminalSafe>;
-pub(super) type Ranking = ClientRanking<TerminalSafe>;
-pub(super) type Fleet = FleetReport<TerminalSafe>;
+pub(crate) type Live = LiveReport<TerminalSafe>;
+pub(crate) type Ranking = ClientRanking<TerminalSafe>;
+pub(crate) type Fleet = FleetReport<TerminalSafe>;
 
 const EVERY: Span = Span::SECOND;
 /// How long an answer may take: nobody wants to look at what was.
@@ -24,7 +24,7 @@ const CLIENTS: usize = 200;
 
 /// What was heard.
 #[derive(Debug)]
-pub(super) enum News {
+pub(crate) enum News {
     Live(Result<Live, TerminalSafe>),
     Clients(Result<Clients, TerminalSafe>),
     Fleet(Result<Fleet, TerminalSafe>),
@@ -32,30 +32,30 @@ pub(super) enum News {
 
 /// Who comes most, and who is denied most.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Clients {
-    pub(super) traffic: Ranking,
-    pub(super) denials: Ranking,
+pub(crate) struct Clients {
+    pub(crate) traffic: Ranking,
+    pub(crate) denials: Ranking,
 }
 
 /// The admin door of a server.
 #[derive(Clone, Debug)]
-pub(super) struct Feed {
+pub(crate) struct Feed {
     server: HttpClient,
     token: Option<BearerToken>,
 }
 
 impl Feed {
-    pub(super) fn of(server: HttpClient, token: Option<BearerToken>) -> Self {
+    pub(crate) fn of(server: HttpClient, token: Option<BearerToken>) -> Self {
         Self { server, token }
     }
 
-    pub(super) fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         self.server.address()
     }
 
     /// Asks every second, each kind of news on its own: one that takes long keeps no other waiting. Ends when
     /// nobody listens.
-    pub(super) fn follow(&self, clock: &Clock, news: &mpsc::Sender<News>) {
+    pub(crate) fn follow(&self, clock: &Clock, news: &mpsc::Sender<News>) {
         let (feed, told, time) = (self.clone(), news.clone(), clock.clone());
         tokio::spawn(async move {
             let mut since = 0;
@@ -84,7 +84,7 @@ impl Feed {
     }
 
     /// Asks for everything once.
-    pub(super) async fn everything(&self) -> [News; 3] {
+    pub(crate) async fn everything(&self) -> [News; 3] {
         let (live, clients, fleet) = tokio::join!(self.live(0), self.clients(), self.fleet());
         [News::Live(live), News::Clients(clients), News::Fleet(fleet)]
     }

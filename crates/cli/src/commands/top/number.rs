@@ -1,7 +1,7 @@
 //! Numbers that fit into a column.
 
 /// `0`, `99999`, `123k`, `4.5M`.
-pub(super) fn count(count: u64) -> String {
+pub(crate) fn count(count: u64) -> String {
     if count < 100_000 {
         return count.to_string();
     }
@@ -9,7 +9,7 @@ pub(super) fn count(count: u64) -> String {
 }
 
 /// `0`, `0.3`, `12.5`, `480`, `123k`.
-pub(super) fn rate(rate: f64) -> String {
+pub(crate) fn rate(rate: f64) -> String {
     match rate {
         rate if rate <= 0.0 => "0".to_owned(),
         rate if rate < 99.95 => format!("{rate:.1}"),
@@ -18,7 +18,7 @@ pub(super) fn rate(rate: f64) -> String {
 }
 
 /// `512 B`, `1.5 KiB`, `3.0 GiB`.
-pub(super) fn bytes(bytes: u64) -> String {
+pub(crate) fn bytes(bytes: u64) -> String {
     if bytes < 1_024 {
         return format!("{bytes} B");
     }
@@ -38,7 +38,7 @@ fn scaled(number: f64, step: f64, units: &[&str]) -> String {
 }
 
 /// `85 us`, `1.2 ms`, `2.5 s`; a dash when there was nothing.
-pub(super) fn micros(micros: Option<u64>) -> String {
+pub(crate) fn micros(micros: Option<u64>) -> String {
     match micros {
         None => "-".to_owned(),
         Some(micros @ 0..1_000) => format!("{micros} us"),
@@ -48,7 +48,7 @@ pub(super) fn micros(micros: Option<u64>) -> String {
 }
 
 /// `42s`, `3m12s`, `5h02m`, `12d03h`.
-pub(super) fn lasting(seconds: u64) -> String {
+pub(crate) fn lasting(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
     match seconds {
         0..60 => format!("{seconds}s"),

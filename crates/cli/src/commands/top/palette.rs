@@ -4,12 +4,12 @@ use ratatui::style::{Color, Modifier, Style};
 
 /// What things look like. Without colours, what matters is bold or turned around.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Palette {
+pub(crate) struct Palette {
     has_colours: bool,
 }
 
 impl Palette {
-    pub(super) const fn new(has_colours: bool) -> Self {
+    pub(crate) const fn new(has_colours: bool) -> Self {
         Self { has_colours }
     }
 
@@ -17,39 +17,39 @@ impl Palette {
         if self.has_colours { Style::new().fg(colour) } else { Style::new() }
     }
 
-    pub(super) fn allowed(self) -> Style {
+    pub(crate) fn allowed(self) -> Style {
         self.colour(Color::Green)
     }
 
-    pub(super) fn denied(self) -> Style {
+    pub(crate) fn denied(self) -> Style {
         self.colour(Color::Yellow)
     }
 
-    pub(super) fn failed(self) -> Style {
+    pub(crate) fn failed(self) -> Style {
         self.colour(Color::Magenta)
     }
 
-    pub(super) fn latency(self) -> Style {
+    pub(crate) fn latency(self) -> Style {
         self.colour(Color::Cyan)
     }
 
-    pub(super) fn alarm(self) -> Style {
+    pub(crate) fn alarm(self) -> Style {
         self.colour(Color::Red).add_modifier(Modifier::BOLD)
     }
 
-    pub(super) fn heading(self) -> Style {
+    pub(crate) fn heading(self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
-    pub(super) fn chosen(self) -> Style {
+    pub(crate) fn chosen(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }
 
-    pub(super) fn quiet(self) -> Style {
+    pub(crate) fn quiet(self) -> Style {
         self.colour(Color::DarkGray)
     }
 
-    pub(super) fn plain(self) -> Style {
+    pub(crate) fn plain(self) -> Style {
         Style::new()
     }
 }

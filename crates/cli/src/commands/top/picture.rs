@@ -12,28 +12,28 @@ const KEPT: usize = 300;
 
 /// Everything that was heard last. A server that is away leaves what it said before.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Picture {
+pub(crate) struct Picture {
     /// Whom we ask.
-    pub(super) address: String,
-    pub(super) live: Live,
+    pub(crate) address: String,
+    pub(crate) live: Live,
     /// Oldest first.
-    pub(super) seconds: VecDeque<LiveSecond>,
-    pub(super) clients: Clients,
-    pub(super) fleet: Fleet,
+    pub(crate) seconds: VecDeque<LiveSecond>,
+    pub(crate) clients: Clients,
+    pub(crate) fleet: Fleet,
     /// Why it is not heard of.
-    pub(super) away: Option<TerminalSafe>,
+    pub(crate) away: Option<TerminalSafe>,
     /// Why the fleet is not known.
-    pub(super) fleet_away: Option<TerminalSafe>,
+    pub(crate) fleet_away: Option<TerminalSafe>,
     /// Whether anything was heard yet.
-    pub(super) is_known: bool,
+    pub(crate) is_known: bool,
 }
 
 impl Picture {
-    pub(super) fn of(address: &str) -> Self {
+    pub(crate) fn of(address: &str) -> Self {
         Self { address: address.to_owned(), ..Self::default() }
     }
 
-    pub(super) fn hear(&mut self, news: News) {
+    pub(crate) fn hear(&mut self, news: News) {
         match news {
             News::Live(Ok(live)) => self.live(live),
             News::Live(Err(reason)) => self.away = Some(reason),
@@ -62,12 +62,12 @@ impl Picture {
     }
 
     /// The last whole second.
-    pub(super) fn last(&self) -> LiveSecond {
+    pub(crate) fn last(&self) -> LiveSecond {
         self.seconds.back().copied().unwrap_or_default()
     }
 
     /// Rules, those first that a person wants to see first.
-    pub(super) fn rules(&self, by: RuleOrder) -> Vec<&RuleActivity<TerminalSafe>> {
+    pub(crate) fn rules(&self, by: RuleOrder) -> Vec<&RuleActivity<TerminalSafe>> {
         let mut rules: Vec<&RuleActivity<TerminalSafe>> = self.live.rules.iter().collect();
         let weight = |rule: &RuleActivity<TerminalSafe>| {
             let (now, total) = (&rule.per_second, &rule.total);
@@ -89,7 +89,7 @@ impl Picture {
 
 /// What rules are sorted by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum RuleOrder {
+pub(crate) enum RuleOrder {
     #[default]
     AsWritten,
     Allowed,
@@ -98,7 +98,7 @@ pub(super) enum RuleOrder {
 }
 
 impl RuleOrder {
-    pub(super) fn next(self) -> Self {
+    pub(crate) fn next(self) -> Self {
         match self {
             Self::AsWritten => Self::Allowed,
             Self::Allowed => Self::Denied,
@@ -107,7 +107,7 @@ impl RuleOrder {
         }
     }
 
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::AsWritten => "as written",
             Self::Allowed => "allowed",

@@ -5,7 +5,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use super::picture::RuleOrder;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Page {
+pub(crate) enum Page {
     #[default]
     Overview,
     Clients,
@@ -13,9 +13,9 @@ pub(super) enum Page {
 }
 
 impl Page {
-    pub(super) const ALL: [Self; 3] = [Self::Overview, Self::Clients, Self::Fleet];
+    pub(crate) const ALL: [Self; 3] = [Self::Overview, Self::Clients, Self::Fleet];
 
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Overview => "overview",
             Self::Clients => "clients",
@@ -38,7 +38,7 @@ impl Page {
 
 /// Which clients come first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum ClientOrder {
+pub(crate) enum ClientOrder {
     #[default]
     Traffic,
     Denials,
@@ -46,19 +46,19 @@ pub(super) enum ClientOrder {
 
 /// What is shown of a picture.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Screen {
-    pub(super) page: Page,
-    pub(super) rules: RuleOrder,
-    pub(super) clients: ClientOrder,
+pub(crate) struct Screen {
+    pub(crate) page: Page,
+    pub(crate) rules: RuleOrder,
+    pub(crate) clients: ClientOrder,
     /// How many lines of the page are above what is shown.
-    pub(super) scroll: usize,
-    pub(super) is_paused: bool,
-    pub(super) shows_help: bool,
+    pub(crate) scroll: usize,
+    pub(crate) is_paused: bool,
+    pub(crate) shows_help: bool,
 }
 
 /// What a key asks for beyond the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(crate) enum Wish {
     Nothing,
     /// To pause, or to go on.
     Pause,
@@ -68,7 +68,7 @@ pub(super) enum Wish {
 const LEAP: usize = 10;
 
 impl Screen {
-    pub(super) fn press(&mut self, key: KeyEvent) -> Wish {
+    pub(crate) fn press(&mut self, key: KeyEvent) -> Wish {
         if key.kind == KeyEventKind::Release {
             return Wish::Nothing;
         }

@@ -5,7 +5,7 @@ use std::io;
 use ratatui::DefaultTerminal;
 
 /// A terminal that shows us alone, and becomes what it was when this is dropped, or when anything panics.
-pub(super) struct Stage {
+pub(crate) struct Stage {
     terminal: DefaultTerminal,
 }
 
@@ -14,7 +14,7 @@ impl Stage {
     ///
     /// # Errors
     /// It can't be taken; it is then as it was.
-    pub(super) fn enter() -> io::Result<Self> {
+    pub(crate) fn enter() -> io::Result<Self> {
         match ratatui::try_init() {
             Ok(terminal) => Ok(Self { terminal }),
             Err(error) => {
@@ -25,7 +25,7 @@ impl Stage {
         }
     }
 
-    pub(super) fn terminal(&mut self) -> &mut DefaultTerminal {
+    pub(crate) fn terminal(&mut self) -> &mut DefaultTerminal {
         &mut self.terminal
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Puts a text into the editor as if it was pasted.
-pub(super) fn write(browser: &Browser, text: &str) {
+pub(crate) fn write(browser: &Browser, text: &str) {
     const WRITE: &str = "\
         const text = document.querySelector('#document');
         text.value = arguments[0];

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 /// Answers `METHOD PATH` until it is dropped; `/forbidden` with 403.
-pub(super) struct Application {
-    pub(super) address: SocketAddr,
+pub(crate) struct Application {
+    pub(crate) address: SocketAddr,
     closing: Arc<AtomicBool>,
     accepting: Option<JoinHandle<()>>,
 }
 
 impl Application {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let listener = tidegate_testkit::listen(0);
         let address = listener.local_addr().unwrap();
         let closing = Arc::new(AtomicBool::new(false));

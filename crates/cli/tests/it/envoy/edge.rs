@@ -10,18 +10,18 @@ use super::application::Application;
 use crate::kit::{Connection, Folder, Response};
 
 /// Two clients: the whole of 127.0.0.0/8 is this machine.
-pub(super) const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
-pub(super) const THERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+pub(crate) const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
+pub(crate) const THERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 /// How long Envoy waits for Tidegate.
-pub(super) enum Patience {
+pub(crate) enum Patience {
     AsDeployed,
     /// On a busy machine an answer may be late, and Envoy would let the request pass.
     Long,
 }
 
 /// A running Envoy.
-pub(super) struct Edge {
+pub(crate) struct Edge {
     // Dropped in this order: the application's connections end with Envoy.
     envoy: Process,
     _application: Application,
@@ -32,7 +32,7 @@ pub(super) struct Edge {
 
 impl Edge {
     /// Starts an Envoy that asks the Tidegate whose gRPC door is on this port.
-    pub(super) fn start(tidegate: u16, patience: Patience) -> Self {
+    pub(crate) fn start(tidegate: u16, patience: Patience) -> Self {
         let application = Application::start();
         let (edge, admin) = (Port::free(), Port::free());
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/envoy/envoy.yaml");
@@ -69,7 +69,7 @@ impl Edge {
     }
 
     /// One request of a client, on a connection of its own.
-    pub(super) fn ask(
+    pub(crate) fn ask(
         &self,
         client: IpAddr,
         method: &str,
@@ -87,7 +87,7 @@ impl Edge {
     }
 
     /// How many requests Envoy let pass because it had no answer.
-    pub(super) fn passed_unasked(&self) -> u64 {
+    pub(crate) fn passed_unasked(&self) -> u64 {
         let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, self.admin.number()));
         let mut connection = Connection::from(HERE, admin).unwrap();
         let path = "/stats?filter=ratelimit.failure_mode_allowed";

@@ -25,12 +25,12 @@ struct LimitPeriod {
 
 /// Tokens that may be admitted beside the limit, in every span that touches this one.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct BoundAllowance {
-    pub(super) tokens: u64,
+pub(crate) struct BoundAllowance {
+    pub(crate) tokens: u64,
     from: Micros,
     until: Micros,
     /// The fault and the page that states its cost.
-    pub(super) reason: &'static str,
+    pub(crate) reason: &'static str,
 }
 
 impl BoundAllowance {
@@ -41,7 +41,7 @@ impl BoundAllowance {
 
 /// The most that one lane may admit, for any span and window.
 #[derive(Debug, Clone)]
-pub(super) struct StatedBound {
+pub(crate) struct StatedBound {
     limits: Vec<LimitPeriod>,
     allowances: Vec<BoundAllowance>,
     /// Tokens that each process of a node may be ahead, and when those processes ran.
@@ -49,13 +49,13 @@ pub(super) struct StatedBound {
     node_lives: Vec<(Micros, Micros)>,
     max_cost: u64,
     /// Tokens that nodes may have admitted before the store counts them at a time of its own.
-    pub(super) unreported: u64,
+    pub(crate) unreported: u64,
     /// Whether the weight of the previous window is kept by every admission.
-    pub(super) keeps_weight: bool,
+    pub(crate) keeps_weight: bool,
 }
 
 /// Collects the stated bound of a lane: each line names the page that states it.
-pub(super) fn stated_bound(
+pub(crate) fn stated_bound(
     scenario: &EpisodeScenario,
     place: usize,
     history: &EpisodeHistory,
@@ -217,7 +217,7 @@ impl StatedBound {
     }
 
     /// Allowances that a span of real time touches.
-    pub(super) fn allowed(
+    pub(crate) fn allowed(
         &self,
         from: Micros,
         until: Micros,
@@ -237,12 +237,12 @@ impl StatedBound {
     }
 
     /// The most in a span of passed time, without allowances: no more than [`most_in_span`](Self::most_in_span).
-    pub(super) fn least_in_span(&self, length: Micros) -> u64 {
+    pub(crate) fn least_in_span(&self, length: Micros) -> u64 {
         self.limits.iter().map(|period| span_bound(&period.limit, length)).min().unwrap()
     }
 
     /// The most in a span of passed time whose admissions were made between two instants of real time.
-    pub(super) fn most_in_span(&self, length: Micros, from: Micros, until: Micros) -> u64 {
+    pub(crate) fn most_in_span(&self, length: Micros, from: Micros, until: Micros) -> u64 {
         let (mut in_force, mut algorithms) = (Vec::new(), Vec::new());
         for LimitPeriod { limit, .. } in self.in_force(from, until) {
             if !in_force.contains(limit) {
@@ -274,7 +274,7 @@ impl StatedBound {
     }
 
     /// The most in one window aligned to the clock, where the algorithm has such windows.
-    pub(super) fn most_in_window(&self, from: Micros, until: Micros) -> Option<u64> {
+    pub(crate) fn most_in_window(&self, from: Micros, until: Micros) -> Option<u64> {
         let mut most = 0;
         for period in self.in_force(from, until) {
             match period.limit.algorithm {
@@ -288,7 +288,7 @@ impl StatedBound {
     }
 
     /// The largest amount of a limit with windows aligned to the clock; 0 without one.
-    pub(super) fn window_amount(&self) -> u64 {
+    pub(crate) fn window_amount(&self) -> u64 {
         let has_windows = |limit: &LaneLimit| {
             matches!(limit.algorithm, LimitAlgorithm::FixedWindow | LimitAlgorithm::SlidingWindow)
         };
@@ -297,18 +297,18 @@ impl StatedBound {
     }
 
     /// The window of the limits, which no push changes.
-    pub(super) fn window(&self) -> Micros {
+    pub(crate) fn window(&self) -> Micros {
         self.limits[0].limit.window_micros()
     }
 
     /// Whether every limit that may have been in force has this algorithm.
-    pub(super) fn is_only(&self, algorithm: LimitAlgorithm) -> bool {
+    pub(crate) fn is_only(&self, algorithm: LimitAlgorithm) -> bool {
         self.limits.iter().all(|period| period.limit.algorithm == algorithm)
     }
 
     /// Cost that a leaky bucket releases in a span: one request, and one token for each interval. Numbers of a bucket that
     /// changed keep a bound each (changing-rules.md, "While nodes have different versions").
-    pub(super) fn most_releases(&self, length: Micros, from: Micros, until: Micros) -> u64 {
+    pub(crate) fn most_releases(&self, length: Micros, from: Micros, until: Micros) -> u64 {
         let mut limits: Vec<LaneLimit> = Vec::new();
         for period in self.in_force(from, until) {
             if !limits.contains(&period.limit) {
@@ -321,7 +321,7 @@ impl StatedBound {
     }
 
     /// The most slots in flight at an instant. Losses end the slots that they lost, so they allow nothing here.
-    pub(super) fn most_in_flight(&self) -> u64 {
+    pub(crate) fn most_in_flight(&self) -> u64 {
         self.limits.iter().map(|period| period.limit.amount).max().unwrap()
     }
 }

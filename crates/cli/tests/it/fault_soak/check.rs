@@ -14,16 +14,16 @@ const MAX_SPAN_STARTS: usize = 3_000;
 
 /// A stated bound that was exceeded.
 #[derive(Debug, Clone)]
-pub(super) struct BoundViolation {
-    pub(super) place: usize,
-    pub(super) bound: &'static str,
-    pub(super) admitted: u64,
-    pub(super) most: u64,
+pub(crate) struct BoundViolation {
+    pub(crate) place: usize,
+    pub(crate) bound: &'static str,
+    pub(crate) admitted: u64,
+    pub(crate) most: u64,
     /// The real time between the first request and the last answer.
-    pub(super) from: Micros,
-    pub(super) until: Micros,
+    pub(crate) from: Micros,
+    pub(crate) until: Micros,
     /// Allowances that are part of `most`.
-    pub(super) allowances: Vec<&'static str>,
+    pub(crate) allowances: Vec<&'static str>,
 }
 
 impl BoundViolation {
@@ -33,7 +33,7 @@ impl BoundViolation {
 }
 
 /// The worst violation of each lane.
-pub(super) fn violations(
+pub(crate) fn violations(
     scenario: &EpisodeScenario,
     history: &EpisodeHistory,
 ) -> Vec<BoundViolation> {

@@ -19,22 +19,22 @@ const MAX_AWAITED_WINDOW_MILLIS: u64 = 3_000;
 const OBSERVE_EVERY: Duration = Duration::from_millis(250);
 
 /// An episode that is over.
-pub(super) struct EpisodeResult {
-    pub(super) scenario: EpisodeScenario,
-    pub(super) history: EpisodeHistory,
-    pub(super) violations: Vec<BoundViolation>,
+pub(crate) struct EpisodeResult {
+    pub(crate) scenario: EpisodeScenario,
+    pub(crate) history: EpisodeHistory,
+    pub(crate) violations: Vec<BoundViolation>,
     /// The last lines of each node's log, if something is wrong.
-    pub(super) log: String,
+    pub(crate) log: String,
 }
 
 impl EpisodeResult {
-    pub(super) fn failed(&self) -> bool {
+    pub(crate) fn failed(&self) -> bool {
         !self.violations.is_empty() || !self.history.broken.is_empty()
     }
 }
 
 /// Runs an episode with real processes.
-pub(super) fn run(scenario: EpisodeScenario) -> EpisodeResult {
+pub(crate) fn run(scenario: EpisodeScenario) -> EpisodeResult {
     let fleet = SoakFleet::start(&scenario);
     let first_epoch = fleet.servers.failover_epoch();
     wait_until(fleet.load_starts);

@@ -12,7 +12,7 @@ use super::scenario::{
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum FaultKind {
+pub(crate) enum FaultKind {
     KillNode,
     PauseNode,
     CutLink,
@@ -34,9 +34,9 @@ pub(super) enum FaultKind {
 
 /// One fault of an episode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct PlannedFault {
-    pub(super) kind: FaultKind,
-    pub(super) at_millis: u64,
+pub(crate) struct PlannedFault {
+    pub(crate) kind: FaultKind,
+    pub(crate) at_millis: u64,
     lasts_millis: u64,
     /// A node, or one of several servers.
     target: usize,
@@ -61,7 +61,7 @@ fn occupied(fault: &PlannedFault) -> usize {
 }
 
 /// Chooses the faults of an episode.
-pub(super) fn plan(scenario: &EpisodeScenario, numbers: &mut SeededNumbers) -> Vec<PlannedFault> {
+pub(crate) fn plan(scenario: &EpisodeScenario, numbers: &mut SeededNumbers) -> Vec<PlannedFault> {
     let mut kinds = vec![(10, FaultKind::KillNode), (10, FaultKind::PauseNode)];
     match scenario.topology {
         StoreTopology::Memory => {}
@@ -172,21 +172,21 @@ fn choose_push(
 }
 
 /// Faults under way, and those that are over.
-pub(super) struct FaultInjection<'a> {
+pub(crate) struct FaultInjection<'a> {
     scenario: &'a EpisodeScenario,
     fleet: &'a SoakFleet,
     limits: Vec<LaneLimit>,
     clock_offset: Micros,
     /// Failovers and moves of slots that this injection made.
-    pub(super) planned_epochs: u64,
-    pub(super) records: Vec<FaultRecord>,
+    pub(crate) planned_epochs: u64,
+    pub(crate) records: Vec<FaultRecord>,
     /// The plan of each record.
     begun: Vec<PlannedFault>,
-    pub(super) versions: Vec<RulesVersion>,
+    pub(crate) versions: Vec<RulesVersion>,
 }
 
 impl<'a> FaultInjection<'a> {
-    pub(super) fn new(scenario: &'a EpisodeScenario, fleet: &'a SoakFleet) -> Self {
+    pub(crate) fn new(scenario: &'a EpisodeScenario, fleet: &'a SoakFleet) -> Self {
         let limits = scenario.first_limits();
         let first = RulesVersion {
             limits: limits.clone(),
@@ -207,7 +207,7 @@ impl<'a> FaultInjection<'a> {
     }
 
     /// Begins and ends all faults at their times; `wait_until` returns at an instant of the episode, in milliseconds.
-    pub(super) fn run(&mut self, mut wait_until: impl FnMut(u64)) {
+    pub(crate) fn run(&mut self, mut wait_until: impl FnMut(u64)) {
         let mut steps: Vec<(u64, bool, PlannedFault)> = Vec::new();
         for fault in &self.scenario.faults {
             steps.push((fault.at_millis, true, *fault));

@@ -19,7 +19,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 const START_TIME: Micros = 2_500_000;
 
 /// The servers that keep the state.
-pub(super) enum StateServers {
+pub(crate) enum StateServers {
     Memory,
     Single { redis: Redis, proxies: Vec<FaultProxy> },
     Shards(Vec<Redis>),
@@ -58,7 +58,7 @@ impl StateServers {
     }
 
     /// A number that grows with each failover, planned or not.
-    pub(super) fn failover_epoch(&self) -> u64 {
+    pub(crate) fn failover_epoch(&self) -> u64 {
         match self {
             Self::Memory | Self::Single { .. } | Self::Shards(_) => 0,
             Self::Sentinel(sentinel) => {
@@ -88,12 +88,12 @@ struct NodeProcess {
 
 /// Where a process of a node listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct NodeDoors {
-    pub(super) http: SocketAddr,
-    pub(super) resp: SocketAddr,
+pub(crate) struct NodeDoors {
+    pub(crate) http: SocketAddr,
+    pub(crate) resp: SocketAddr,
     admin: SocketAddr,
     /// Processes of this node that ran before.
-    pub(super) restarts: usize,
+    pub(crate) restarts: usize,
 }
 
 struct NodeState {
@@ -151,21 +151,21 @@ impl SoakNode {
 }
 
 /// All processes of one episode.
-pub(super) struct SoakFleet {
-    pub(super) servers: StateServers,
+pub(crate) struct SoakFleet {
+    pub(crate) servers: StateServers,
     nodes: Vec<SoakNode>,
     has_pushes: bool,
     /// The last version of the rules that every node was seen with.
     adopted: Mutex<u64>,
     /// When the load should start, for windows to begin where the scenario has them.
-    pub(super) load_starts: Micros,
+    pub(crate) load_starts: Micros,
     /// How far the store's clock is ahead of the machine's at first.
-    pub(super) first_offset: Micros,
+    pub(crate) first_offset: Micros,
 }
 
 impl SoakFleet {
     /// Starts everything, and returns once each node is ready and has the rules.
-    pub(super) fn start(scenario: &EpisodeScenario) -> Self {
+    pub(crate) fn start(scenario: &EpisodeScenario) -> Self {
         let servers = StateServers::start(scenario.topology, scenario.nodes());
         let (mut load_starts, mut first_offset) = (now(), 0);
         if let StateServers::Single { redis, .. } = &servers {
@@ -207,12 +207,12 @@ impl SoakFleet {
         fleet
     }
 
-    pub(super) fn nodes(&self) -> usize {
+    pub(crate) fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
     /// Where a node listens, if it runs.
-    pub(super) fn doors(&self, node: usize) -> Option<NodeDoors> {
+    pub(crate) fn doors(&self, node: usize) -> Option<NodeDoors> {
         let state = self.nodes[node].state();
         let NodeProcess { http, resp, admin, .. } = *state.running.as_ref()?;
         Some(NodeDoors { http, resp, admin, restarts: state.lives.len() })
@@ -227,7 +227,7 @@ impl SoakFleet {
 
     /// Whether a balancer would send requests to this process: it is ready, and its rules are not older than those that
     /// every node was seen with.
-    pub(super) fn may_serve(&self, node: usize) -> bool {
+    pub(crate) fn may_serve(&self, node: usize) -> bool {
         if !self.is_ready(node) {
             return false;
         }
@@ -260,12 +260,12 @@ impl SoakFleet {
     }
 
     /// Asks every node for its version of the rules, and returns the last one that all of them have.
-    pub(super) fn observe(&self) -> u64 {
+    pub(crate) fn observe(&self) -> u64 {
         self.observe_changes(|_, _, _| ())
     }
 
     /// As [`observe`](Self::observe). A process whose version went back is given to `went_back`.
-    pub(super) fn observe_changes(&self, mut went_back: impl FnMut(usize, u64, u64)) -> u64 {
+    pub(crate) fn observe_changes(&self, mut went_back: impl FnMut(usize, u64, u64)) -> u64 {
         for node in 0..self.nodes.len() {
             if let Some((restarts, version)) = self.ask_version(node)
                 && let Some(before) = self.see(node, restarts, version)
@@ -280,12 +280,12 @@ impl SoakFleet {
     }
 
     /// Versions that nodes were seen with last.
-    pub(super) fn versions(&self) -> Vec<u64> {
+    pub(crate) fn versions(&self) -> Vec<u64> {
         self.nodes.iter().map(|node| node.state().seen_version).collect()
     }
 
     /// Pushes rules through a node; returns their version if that was confirmed.
-    pub(super) fn push(&self, node: usize, rules: &str) -> Option<u64> {
+    pub(crate) fn push(&self, node: usize, rules: &str) -> Option<u64> {
         let doors = self.doors(node)?;
         let mut connection = LoadConnection::open(doors.admin, Duration::from_secs(5)).ok()?;
         let (status, body) = connection.ask("PUT", "/v1/rules", rules).ok()?;
@@ -295,7 +295,7 @@ impl SoakFleet {
     }
 
     /// Kills a node (`SIGKILL`).
-    pub(super) fn kill_node(&self, node: usize) {
+    pub(crate) fn kill_node(&self, node: usize) {
         let mut state = self.nodes[node].state();
         // Dropping the process kills it and waits for its end.
         state.running = None;
@@ -303,26 +303,26 @@ impl SoakFleet {
         state.lives.last_mut().unwrap().1 = now();
     }
 
-    pub(super) fn restart_node(&self, node: usize) {
+    pub(crate) fn restart_node(&self, node: usize) {
         self.nodes[node].start();
     }
 
     /// Stops a node where it is (`SIGSTOP`).
-    pub(super) fn pause_node(&self, node: usize) {
+    pub(crate) fn pause_node(&self, node: usize) {
         self.nodes[node].state().running.as_ref().unwrap().process.pause();
     }
 
-    pub(super) fn resume_node(&self, node: usize) {
+    pub(crate) fn resume_node(&self, node: usize) {
         self.nodes[node].state().running.as_ref().unwrap().process.resume();
     }
 
     /// When each process of each node ran.
-    pub(super) fn lives(&self) -> Vec<(Micros, Micros)> {
+    pub(crate) fn lives(&self) -> Vec<(Micros, Micros)> {
         self.nodes.iter().flat_map(|node| node.state().lives.clone()).collect()
     }
 
     /// The last lines of each node's log.
-    pub(super) fn log_tail(&self) -> String {
+    pub(crate) fn log_tail(&self) -> String {
         let logs = self.nodes.iter().enumerate().map(|(place, node)| {
             let state = node.state();
             let tail = state.running.as_ref().map(|node| node.process.log_tail());
@@ -332,7 +332,7 @@ impl SoakFleet {
     }
 
     /// Waits until every server and node answers, as they do without a fault. Returns what does not.
-    pub(super) fn wait_until_whole(&self) -> Option<String> {
+    pub(crate) fn wait_until_whole(&self) -> Option<String> {
         match &self.servers {
             StateServers::Sentinel(sentinel) => sentinel.wait_until_whole(),
             StateServers::Cluster(cluster) => cluster.wait_until_whole(),

@@ -6,20 +6,20 @@ use super::faults::FaultKind;
 use super::scenario::LaneLimit;
 
 /// Microseconds since 1970.
-pub(super) type Micros = i64;
+pub(crate) type Micros = i64;
 
 /// The machine's wall clock. Redis reads the same one, so its time is this plus the offset that the harness gave it.
 #[allow(
     clippy::disallowed_methods,
     reason = "Redis decides by this clock, and the check is about its time"
 )]
-pub(super) fn now() -> Micros {
+pub(crate) fn now() -> Micros {
     let passed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     Micros::try_from(passed.as_micros()).unwrap()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AnswerKind {
+pub(crate) enum AnswerKind {
     Admitted {
         delay_millis: u64,
     },
@@ -34,28 +34,28 @@ pub(super) enum AnswerKind {
 
 /// One check with the time before it was sent and the time after its answer was read. It was decided in between.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct CheckAnswer {
-    pub(super) sent: Micros,
-    pub(super) received: Micros,
-    pub(super) cost: u64,
-    pub(super) kind: AnswerKind,
+pub(crate) struct CheckAnswer {
+    pub(crate) sent: Micros,
+    pub(crate) received: Micros,
+    pub(crate) cost: u64,
+    pub(crate) kind: AnswerKind,
 }
 
 /// A slot in flight that was acquired.
 #[derive(Debug, Clone)]
-pub(super) struct SlotRecord {
-    pub(super) acquire_sent: Micros,
-    pub(super) acquire_received: Micros,
+pub(crate) struct SlotRecord {
+    pub(crate) acquire_sent: Micros,
+    pub(crate) acquire_received: Micros,
     /// A renewal that succeeded: sent and received.
-    pub(super) renewed: Option<(Micros, Micros)>,
+    pub(crate) renewed: Option<(Micros, Micros)>,
     /// When a renewal was answered with "gone": sent and received.
-    pub(super) refused: Option<(Micros, Micros)>,
-    pub(super) release_sent: Option<Micros>,
+    pub(crate) refused: Option<(Micros, Micros)>,
+    pub(crate) release_sent: Option<Micros>,
 }
 
 /// Effect of a fault on the stated bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FaultEffect {
+pub(crate) enum FaultEffect {
     /// No bound changes.
     None,
     /// The store lost acknowledged charges of some keys.
@@ -70,43 +70,43 @@ pub(super) enum FaultEffect {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct FaultRecord {
-    pub(super) kind: FaultKind,
-    pub(super) note: String,
-    pub(super) began: Micros,
-    pub(super) ended: Micros,
-    pub(super) effect: FaultEffect,
+pub(crate) struct FaultRecord {
+    pub(crate) kind: FaultKind,
+    pub(crate) note: String,
+    pub(crate) began: Micros,
+    pub(crate) ended: Micros,
+    pub(crate) effect: FaultEffect,
 }
 
 /// One version of the rules document.
 #[derive(Debug, Clone)]
-pub(super) struct RulesVersion {
-    pub(super) limits: Vec<LaneLimit>,
+pub(crate) struct RulesVersion {
+    pub(crate) limits: Vec<LaneLimit>,
     /// When its push began.
-    pub(super) pushed: Micros,
+    pub(crate) pushed: Micros,
     /// Its number, if the push was confirmed.
-    pub(super) number: Option<u64>,
+    pub(crate) number: Option<u64>,
     /// When every node was seen to have it or a later one.
-    pub(super) adopted: Option<Micros>,
+    pub(crate) adopted: Option<Micros>,
 }
 
 /// Answers of one lane.
 #[derive(Debug, Clone, Default)]
-pub(super) struct LaneHistory {
-    pub(super) answers: Vec<CheckAnswer>,
-    pub(super) slots: Vec<SlotRecord>,
+pub(crate) struct LaneHistory {
+    pub(crate) answers: Vec<CheckAnswer>,
+    pub(crate) slots: Vec<SlotRecord>,
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct EpisodeHistory {
-    pub(super) began: Micros,
+pub(crate) struct EpisodeHistory {
+    pub(crate) began: Micros,
     /// How far the store's clock was ahead of the machine's before any fault.
-    pub(super) first_offset: Micros,
-    pub(super) lanes: Vec<LaneHistory>,
-    pub(super) faults: Vec<FaultRecord>,
-    pub(super) versions: Vec<RulesVersion>,
+    pub(crate) first_offset: Micros,
+    pub(crate) lanes: Vec<LaneHistory>,
+    pub(crate) faults: Vec<FaultRecord>,
+    pub(crate) versions: Vec<RulesVersion>,
     /// When each process of a node could answer: from its start to its end.
-    pub(super) node_lives: Vec<(Micros, Micros)>,
+    pub(crate) node_lives: Vec<(Micros, Micros)>,
     /// Promises other than bounds that were broken.
-    pub(super) broken: Vec<String>,
+    pub(crate) broken: Vec<String>,
 }

@@ -13,7 +13,7 @@ use super::scenario::{EpisodeScenario, LimitAlgorithm, LoadLane};
 use super::wire::LoadConnection;
 
 /// The client of every lane.
-pub(super) const CLIENT: &str = "busy";
+pub(crate) const CLIENT: &str = "busy";
 
 const TICK: Duration = Duration::from_millis(20);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -21,16 +21,16 @@ const MAX_PIPELINE: u64 = 64;
 
 /// An event that ends the load.
 #[derive(Default)]
-pub(super) struct StopSignal(Mutex<bool>, Condvar);
+pub(crate) struct StopSignal(Mutex<bool>, Condvar);
 
 impl StopSignal {
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         *self.0.lock().unwrap() = true;
         self.1.notify_all();
     }
 
     /// Waits for so long, or until the stop; true once there was one.
-    pub(super) fn wait(&self, time: Duration) -> bool {
+    pub(crate) fn wait(&self, time: Duration) -> bool {
         let stopped = self.0.lock().unwrap();
         let waited = self.1.wait_timeout_while(stopped, time, |stopped| !*stopped);
         *waited.unwrap().0
@@ -54,7 +54,7 @@ struct NodeLink {
 }
 
 /// The load on one node.
-pub(super) struct NodeLoad<'a> {
+pub(crate) struct NodeLoad<'a> {
     scenario: &'a EpisodeScenario,
     fleet: &'a SoakFleet,
     node: usize,
@@ -66,11 +66,11 @@ pub(super) struct NodeLoad<'a> {
     due: Vec<u64>,
     lanes: Vec<LaneHistory>,
     held: Vec<Vec<HeldSlot>>,
-    pub(super) unexpected: Vec<String>,
+    pub(crate) unexpected: Vec<String>,
 }
 
 impl<'a> NodeLoad<'a> {
-    pub(super) fn new(scenario: &'a EpisodeScenario, fleet: &'a SoakFleet, node: usize) -> Self {
+    pub(crate) fn new(scenario: &'a EpisodeScenario, fleet: &'a SoakFleet, node: usize) -> Self {
         let lanes = scenario.lanes.len();
         Self {
             scenario,
@@ -91,7 +91,7 @@ impl<'a> NodeLoad<'a> {
     }
 
     /// Sends checks until the stop, and returns the answers of each lane.
-    pub(super) fn run(mut self, stop: &StopSignal) -> (Vec<LaneHistory>, Vec<String>) {
+    pub(crate) fn run(mut self, stop: &StopSignal) -> (Vec<LaneHistory>, Vec<String>) {
         while !stop.wait(TICK) {
             self.tick();
         }
@@ -281,7 +281,7 @@ impl<'a> NodeLoad<'a> {
 }
 
 /// One check on a connection of its own.
-pub(super) fn check_once(doors: NodeDoors, lane: &LoadLane, client: &str) -> CheckAnswer {
+pub(crate) fn check_once(doors: NodeDoors, lane: &LoadLane, client: &str) -> CheckAnswer {
     let sent = now();
     let kind = if lane.limit.algorithm == LimitAlgorithm::Concurrency {
         let body = json!({"rule": lane.name, "client": client}).to_string();

@@ -9,8 +9,8 @@ use super::history::{AnswerKind, EpisodeHistory, Micros};
 
 /// Counts over all episodes.
 #[derive(Debug, Default)]
-pub(super) struct SoakTotals {
-    pub(super) episodes: u64,
+pub(crate) struct SoakTotals {
+    pub(crate) episodes: u64,
     faults: BTreeMap<FaultKind, u64>,
     checks: u64,
     admitted: u64,
@@ -18,11 +18,11 @@ pub(super) struct SoakTotals {
     unavailable: u64,
     uncounted: u64,
     lost: u64,
-    pub(super) failed: Vec<(u64, u64)>,
+    pub(crate) failed: Vec<(u64, u64)>,
 }
 
 impl SoakTotals {
-    pub(super) fn add(&mut self, result: &EpisodeResult) {
+    pub(crate) fn add(&mut self, result: &EpisodeResult) {
         self.episodes += 1;
         for fault in &result.history.faults {
             *self.faults.entry(fault.kind).or_default() += 1;
@@ -42,7 +42,7 @@ impl SoakTotals {
         }
     }
 
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let Self { episodes, checks, admitted, denied, unavailable, uncounted, lost, .. } = self;
         let faults: Vec<String> =
             self.faults.iter().map(|(kind, count)| format!("{kind:?} {count}")).collect();
@@ -61,7 +61,7 @@ impl SoakTotals {
 }
 
 /// One line for an episode that is over.
-pub(super) fn progress(result: &EpisodeResult) -> String {
+pub(crate) fn progress(result: &EpisodeResult) -> String {
     let EpisodeResult { scenario, history, .. } = result;
     let answers = history.lanes.iter().flat_map(|lane| &lane.answers);
     let (mut checks, mut admitted) = (0, 0);
@@ -86,7 +86,7 @@ pub(super) fn progress(result: &EpisodeResult) -> String {
 }
 
 /// All that is known of an episode that broke a promise.
-pub(super) fn failure(result: &EpisodeResult) -> String {
+pub(crate) fn failure(result: &EpisodeResult) -> String {
     let EpisodeResult { scenario, history, violations, log } = result;
     let (seed, episode) = (scenario.seed, scenario.episode);
     let mut text =

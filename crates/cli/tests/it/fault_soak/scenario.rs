@@ -7,7 +7,7 @@ use super::random::SeededNumbers;
 
 /// The servers that keep the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StoreTopology {
+pub(crate) enum StoreTopology {
     /// One node that keeps its state in memory.
     Memory,
     /// One Redis, with a fault proxy between it and each node.
@@ -21,7 +21,7 @@ pub(super) enum StoreTopology {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LimitAlgorithm {
+pub(crate) enum LimitAlgorithm {
     TokenBucket,
     LeakyBucket,
     FixedWindow,
@@ -45,20 +45,20 @@ impl LimitAlgorithm {
 
 /// A limit of one lane, at one version of the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LaneLimit {
-    pub(super) algorithm: LimitAlgorithm,
-    pub(super) amount: u64,
+pub(crate) struct LaneLimit {
+    pub(crate) algorithm: LimitAlgorithm,
+    pub(crate) amount: u64,
     /// The window; for a limit in flight, the hold.
-    pub(super) window_millis: u64,
+    pub(crate) window_millis: u64,
     /// Capacity of a token bucket, in percent of the amount. It stays the same when the amount changes.
-    pub(super) burst_percent: u64,
+    pub(crate) burst_percent: u64,
     /// Places of a leaky bucket behind the first.
-    pub(super) queue: u64,
+    pub(crate) queue: u64,
 }
 
 impl LaneLimit {
     /// The most that can be spent at one instant.
-    pub(super) fn capacity(&self) -> u64 {
+    pub(crate) fn capacity(&self) -> u64 {
         match self.algorithm {
             LimitAlgorithm::TokenBucket => (self.amount * self.burst_percent / 100).max(1),
             LimitAlgorithm::LeakyBucket => self.queue + 1,
@@ -66,7 +66,7 @@ impl LaneLimit {
         }
     }
 
-    pub(super) fn window_micros(&self) -> i64 {
+    pub(crate) fn window_micros(&self) -> i64 {
         i64::try_from(self.window_millis).unwrap() * 1000
     }
 
@@ -90,7 +90,7 @@ impl LaneLimit {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LaneAccuracy {
+pub(crate) enum LaneAccuracy {
     Exact,
     /// `exact` with `hot: leased`.
     Hot,
@@ -121,7 +121,7 @@ impl LaneAccuracy {
 
 /// Offered load over time, as a part of the limit's own rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LoadPattern {
+pub(crate) enum LoadPattern {
     /// Four fifths of the limit.
     Steady,
     /// Three times the limit.
@@ -137,7 +137,7 @@ pub(super) enum LoadPattern {
 
 impl LoadPattern {
     /// The rate at an instant of the episode, in percent of the limit's rate.
-    pub(super) fn percent(self, elapsed_millis: u64) -> u64 {
+    pub(crate) fn percent(self, elapsed_millis: u64) -> u64 {
         match self {
             Self::Steady => 80,
             Self::Over => 300,
@@ -152,16 +152,16 @@ impl LoadPattern {
 
 /// One rule, and the one client that the load uses under it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct LoadLane {
-    pub(super) name: String,
-    pub(super) limit: LaneLimit,
-    pub(super) accuracy: LaneAccuracy,
+pub(crate) struct LoadLane {
+    pub(crate) name: String,
+    pub(crate) limit: LaneLimit,
+    pub(crate) accuracy: LaneAccuracy,
     /// `on_store_failure: allow`; otherwise `deny`.
-    pub(super) allows_on_failure: bool,
-    pub(super) load: LoadPattern,
-    pub(super) max_cost: u64,
+    pub(crate) allows_on_failure: bool,
+    pub(crate) load: LoadPattern,
+    pub(crate) max_cost: u64,
     /// Percent of the load that the first node receives; the others share the rest.
-    pub(super) first_node_percent: u64,
+    pub(crate) first_node_percent: u64,
 }
 
 impl LoadLane {
@@ -176,30 +176,30 @@ impl LoadLane {
 
 /// All choices of one episode.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct EpisodeScenario {
-    pub(super) seed: u64,
-    pub(super) episode: u64,
-    pub(super) topology: StoreTopology,
+pub(crate) struct EpisodeScenario {
+    pub(crate) seed: u64,
+    pub(crate) episode: u64,
+    pub(crate) topology: StoreTopology,
     /// The wall clock of each node is off by so many seconds.
-    pub(super) node_skews: Vec<i64>,
-    pub(super) timeout_millis: u64,
-    pub(super) remembers_denials: bool,
-    pub(super) lanes: Vec<LoadLane>,
-    pub(super) length_millis: u64,
-    pub(super) faults: Vec<PlannedFault>,
+    pub(crate) node_skews: Vec<i64>,
+    pub(crate) timeout_millis: u64,
+    pub(crate) remembers_denials: bool,
+    pub(crate) lanes: Vec<LoadLane>,
+    pub(crate) length_millis: u64,
+    pub(crate) faults: Vec<PlannedFault>,
     /// Time of the store at the start of the load, from a multiple of [`PHASE_MILLIS`] on. Windows begin where they did
     /// when the episode is run again. Only one Redis has a clock that can be set so.
-    pub(super) phase_millis: u64,
+    pub(crate) phase_millis: u64,
 }
 
 /// A multiple of every window.
-pub(super) const PHASE_MILLIS: u64 = 30_000;
+pub(crate) const PHASE_MILLIS: u64 = 30_000;
 
 const LANES: usize = 3;
 
 impl EpisodeScenario {
     /// The episode of this number under a seed.
-    pub(super) fn choose(seed: u64, episode: u64) -> Self {
+    pub(crate) fn choose(seed: u64, episode: u64) -> Self {
         let mut numbers = SeededNumbers::new(seed, episode);
         let topology = numbers.weighted(&[
             (12, StoreTopology::Memory),
@@ -239,23 +239,23 @@ impl EpisodeScenario {
         scenario
     }
 
-    pub(super) fn nodes(&self) -> usize {
+    pub(crate) fn nodes(&self) -> usize {
         self.node_skews.len()
     }
 
     /// The rules document with these limits, one for each lane.
-    pub(super) fn rules(&self, limits: &[LaneLimit]) -> String {
+    pub(crate) fn rules(&self, limits: &[LaneLimit]) -> String {
         let rules = self.lanes.iter().zip(limits).map(|(lane, limit)| lane.yaml(limit));
         std::iter::once("rules:\n".to_owned()).chain(rules).collect()
     }
 
     /// The limits before any rule push.
-    pub(super) fn first_limits(&self) -> Vec<LaneLimit> {
+    pub(crate) fn first_limits(&self) -> Vec<LaneLimit> {
         self.lanes.iter().map(|lane| lane.limit).collect()
     }
 
     /// Whether rules are in Redis, where they can be pushed.
-    pub(super) fn has_rule_pushes(&self) -> bool {
+    pub(crate) fn has_rule_pushes(&self) -> bool {
         !matches!(self.topology, StoreTopology::Memory | StoreTopology::Shards)
     }
 }

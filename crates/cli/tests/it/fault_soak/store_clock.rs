@@ -4,19 +4,19 @@ use super::history::{AnswerKind, CheckAnswer, EpisodeHistory, FaultEffect, Micro
 
 /// An admission, with the intervals of time in which it must have been counted.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct CountedAdmission {
+pub(crate) struct CountedAdmission {
     /// Key time: the store's time, except that a key's time never runs backwards while the key is there
     /// (docs/decisions/0005-redis-script.md). Windows are aligned to it.
-    pub(super) earliest: Micros,
-    pub(super) latest: Micros,
+    pub(crate) earliest: Micros,
+    pub(crate) latest: Micros,
     /// Passed time: real time and all steps forward. No limit heals faster than this. A step back gives nothing, and takes
     /// nothing from a key that had healed and was dropped before.
-    pub(super) passed_from: Micros,
-    pub(super) passed_until: Micros,
-    pub(super) sent: Micros,
-    pub(super) received: Micros,
-    pub(super) cost: u64,
-    pub(super) delay_millis: u64,
+    pub(crate) passed_from: Micros,
+    pub(crate) passed_until: Micros,
+    pub(crate) sent: Micros,
+    pub(crate) received: Micros,
+    pub(crate) cost: u64,
+    pub(crate) delay_millis: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +29,7 @@ struct ClockStep {
 
 /// The offset of the store's clock from the machine's clock, over time.
 #[derive(Debug, Clone, Default)]
-pub(super) struct StoreClock {
+pub(crate) struct StoreClock {
     first_offset: Micros,
     steps: Vec<ClockStep>,
     /// Spans in which the time of a key can start anew: its data were lost, or its algorithm changed.
@@ -38,12 +38,12 @@ pub(super) struct StoreClock {
 
 impl StoreClock {
     /// The clock of a lane that nodes decide by their own clocks, which no fault sets.
-    pub(super) fn of_nodes() -> Self {
+    pub(crate) fn of_nodes() -> Self {
         Self::default()
     }
 
     /// The clock of the store, for the keys of one lane.
-    pub(super) fn of(history: &EpisodeHistory, place: usize) -> Self {
+    pub(crate) fn of(history: &EpisodeHistory, place: usize) -> Self {
         let mut clock = Self { first_offset: history.first_offset, ..Self::default() };
         for fault in &history.faults {
             let (began, ended) = (fault.began, fault.ended);
@@ -89,13 +89,13 @@ impl StoreClock {
     }
 
     /// How far the clock was set forward in a span of real time, at the most.
-    pub(super) fn forward_within(&self, from: Micros, until: Micros) -> Micros {
+    pub(crate) fn forward_within(&self, from: Micros, until: Micros) -> Micros {
         let steps = self.steps.iter().filter(|step| step.began <= until && step.ended >= from);
         steps.map(|step| step.forward).sum()
     }
 
     /// Steps back that a span of real time touches.
-    pub(super) fn steps_back_within(&self, from: Micros, until: Micros) -> u64 {
+    pub(crate) fn steps_back_within(&self, from: Micros, until: Micros) -> u64 {
         let steps = self.steps.iter().filter(|step| step.began <= until && step.ended >= from);
         steps.filter(|step| step.forward == 0).count() as u64
     }
@@ -133,7 +133,7 @@ impl StoreClock {
 
     /// Admissions with their times. `margin` is how far the clock that decides may be from the machine's, and
     /// `unreported` the number of tokens that nodes may have admitted before the store counts them.
-    pub(super) fn count(
+    pub(crate) fn count(
         &self,
         answers: &[CheckAnswer],
         margin: Micros,

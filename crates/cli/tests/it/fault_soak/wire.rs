@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::history::AnswerKind;
 
 /// One connection that is kept alive.
-pub(super) struct LoadConnection {
+pub(crate) struct LoadConnection {
     stream: BufReader<TcpStream>,
 }
 
@@ -17,7 +17,7 @@ fn invalid(text: &str) -> io::Error {
 }
 
 impl LoadConnection {
-    pub(super) fn open(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
+    pub(crate) fn open(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, timeout)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(timeout))?;
@@ -36,7 +36,7 @@ impl LoadConnection {
     }
 
     /// Sends one `TG.CHECK` for each cost, in one write.
-    pub(super) fn send_checks(
+    pub(crate) fn send_checks(
         &mut self,
         rule: &str,
         client: &str,
@@ -53,7 +53,7 @@ impl LoadConnection {
     }
 
     /// Reads the reply to one `TG.CHECK`.
-    pub(super) fn read_check(&mut self) -> io::Result<AnswerKind> {
+    pub(crate) fn read_check(&mut self) -> io::Result<AnswerKind> {
         let line = self.line()?;
         if line.starts_with("-UNAVAILABLE") {
             return Ok(AnswerKind::Unavailable);
@@ -76,7 +76,7 @@ impl LoadConnection {
     }
 
     /// One request over HTTP/1.1: the status and the body.
-    pub(super) fn ask(
+    pub(crate) fn ask(
         &mut self,
         method: &str,
         path: &str,

@@ -8,38 +8,38 @@ use serde_json::Value;
 use tidegate_testkit::WAIT_TIMEOUT;
 
 /// One connection.
-pub(super) struct Client {
+pub(crate) struct Client {
     stream: BufReader<TcpStream>,
 }
 
 /// An answer, with the names of its fields in lower case.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) status: u16,
-    pub(super) fields: Vec<(String, String)>,
-    pub(super) body: Vec<u8>,
-    pub(super) trailers: Vec<(String, String)>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) fields: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: Vec<(String, String)>,
 }
 
 impl Answer {
     /// The only value of a field.
-    pub(super) fn field(&self, name: &str) -> Option<&str> {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let mut values = self.fields.iter().filter(|(known, _)| known == name);
         let value = values.next().map(|(_, value)| value.as_str());
         assert!(values.next().is_none(), "{name} is there twice: {self:?}");
         value
     }
 
-    pub(super) fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
 
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
     /// That it is a problem of the gateway's own.
-    pub(super) fn assert_problem(&self, status: u16) {
+    pub(crate) fn assert_problem(&self, status: u16) {
         assert_eq!(self.status, status, "{self:?}");
         assert_eq!(self.field("content-type"), Some("application/problem+json"), "{self:?}");
         assert_eq!(self.json()["status"], status, "{self:?}");
@@ -47,7 +47,7 @@ impl Answer {
 }
 
 /// A request with its length.
-pub(super) fn request(method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> String {
+pub(crate) fn request(method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> String {
     let mut text = format!("{method} {path} HTTP/1.1\r\nHost: shop.example\r\n");
     for (name, value) in fields {
         let _ = write!(text, "{name}: {value}\r\n");
@@ -59,11 +59,11 @@ pub(super) fn request(method: &str, path: &str, fields: &[(&str, &str)], body: &
 }
 
 impl Client {
-    pub(super) fn to(address: SocketAddr) -> Self {
+    pub(crate) fn to(address: SocketAddr) -> Self {
         Self::try_to(address).unwrap()
     }
 
-    pub(super) fn try_to(address: SocketAddr) -> std::io::Result<Self> {
+    pub(crate) fn try_to(address: SocketAddr) -> std::io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
@@ -71,24 +71,24 @@ impl Client {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    pub(super) fn write(&mut self, bytes: impl AsRef<[u8]>) {
+    pub(crate) fn write(&mut self, bytes: impl AsRef<[u8]>) {
         self.try_write(bytes).unwrap();
     }
 
-    pub(super) fn try_write(&mut self, bytes: impl AsRef<[u8]>) -> std::io::Result<()> {
+    pub(crate) fn try_write(&mut self, bytes: impl AsRef<[u8]>) -> std::io::Result<()> {
         self.stream.get_mut().write_all(bytes.as_ref())
     }
 
     /// The socket, for who writes while somebody else reads.
-    pub(super) fn socket(&self) -> TcpStream {
+    pub(crate) fn socket(&self) -> TcpStream {
         self.stream.get_ref().try_clone().unwrap()
     }
 
-    pub(super) fn get(&mut self, path: &str) -> Answer {
+    pub(crate) fn get(&mut self, path: &str) -> Answer {
         self.ask("GET", path, &[], "")
     }
 
-    pub(super) fn ask(
+    pub(crate) fn ask(
         &mut self,
         method: &str,
         path: &str,
@@ -100,12 +100,12 @@ impl Client {
     }
 
     /// The answer to a request with this method; of those before the last (100) nothing is kept.
-    pub(super) fn receive(&mut self, method: &str) -> Answer {
+    pub(crate) fn receive(&mut self, method: &str) -> Answer {
         self.try_receive(method).unwrap_or_else(|| panic!("no whole answer to {method}"))
     }
 
     /// Nothing if the connection ends before the answer does.
-    pub(super) fn try_receive(&mut self, method: &str) -> Option<Answer> {
+    pub(crate) fn try_receive(&mut self, method: &str) -> Option<Answer> {
         let mut answer = self.head()?;
         while answer.status == 100 {
             answer = self.head()?;
@@ -129,7 +129,7 @@ impl Client {
     }
 
     /// The head of the next answer, also of one that is not the last.
-    pub(super) fn head(&mut self) -> Option<Answer> {
+    pub(crate) fn head(&mut self) -> Option<Answer> {
         let line = self.line()?;
         let rest = line.strip_prefix("HTTP/1.1 ").or_else(|| line.strip_prefix("HTTP/1.0 "));
         let status = rest.and_then(|rest| rest.get(..3)?.parse().ok());
@@ -139,7 +139,7 @@ impl Client {
     }
 
     /// One chunk of a body; empty: the last, whose trailers are still to be read.
-    pub(super) fn chunk(&mut self) -> Option<Vec<u8>> {
+    pub(crate) fn chunk(&mut self) -> Option<Vec<u8>> {
         let line = self.line()?;
         let size = usize::from_str_radix(&line, 16).unwrap_or_else(|_| panic!("{line:?}"));
         let mut chunk = vec![0; size];
@@ -181,19 +181,19 @@ impl Client {
     }
 
     /// So many bytes of whatever comes.
-    pub(super) fn read(&mut self, length: usize) -> Vec<u8> {
+    pub(crate) fn read(&mut self, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         self.stream.read_exact(&mut bytes).unwrap();
         bytes
     }
 
     /// Passes over so many bytes; how many there were before the end.
-    pub(super) fn pass_over(&mut self, length: u64) -> u64 {
+    pub(crate) fn pass_over(&mut self, length: u64) -> u64 {
         std::io::copy(&mut self.stream.by_ref().take(length), &mut std::io::sink()).unwrap()
     }
 
     /// Everything up to the end of the connection, however it comes.
-    pub(super) fn rest(&mut self) -> Vec<u8> {
+    pub(crate) fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         let _ = self.stream.read_to_end(&mut rest);
         rest

@@ -21,7 +21,7 @@ const STREAM: u32 = 1;
 
 /// What came of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// It was answered, with this status.
     Answered(u16),
     /// The stream was reset, or the connection ended.
@@ -29,12 +29,12 @@ pub(super) enum Outcome {
 }
 
 /// A connection for one request.
-pub(super) struct Frames {
+pub(crate) struct Frames {
     stream: TcpStream,
 }
 
 impl Frames {
-    pub(super) fn to(address: SocketAddr) -> Self {
+    pub(crate) fn to(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         let mut frames = Self { stream };
@@ -44,7 +44,7 @@ impl Frames {
     }
 
     /// Fields as they are, each told in full.
-    pub(super) fn headers(&mut self, fields: &[(&str, &str)], end: bool) {
+    pub(crate) fn headers(&mut self, fields: &[(&str, &str)], end: bool) {
         let mut block = Vec::new();
         for (name, value) in fields {
             // A literal that nobody is to remember, with a name of its own.
@@ -58,7 +58,7 @@ impl Frames {
         self.write(HEADERS, flags, STREAM, &block);
     }
 
-    pub(super) fn data(&mut self, bytes: &str, end: bool) {
+    pub(crate) fn data(&mut self, bytes: &str, end: bool) {
         self.write(DATA, if end { END_STREAM } else { 0 }, STREAM, bytes.as_bytes());
     }
 
@@ -72,7 +72,7 @@ impl Frames {
     }
 
     /// Reads until the request has come to something.
-    pub(super) fn outcome(&mut self) -> Outcome {
+    pub(crate) fn outcome(&mut self) -> Outcome {
         loop {
             let mut head = [0; 9];
             if self.stream.read_exact(&mut head).is_err() {

@@ -9,7 +9,7 @@ use super::Gateway;
 
 /// What must come of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Expected {
+pub(crate) enum Expected {
     /// An answer that says no, and no request upstream.
     Refused,
     /// One request upstream, with this body.
@@ -23,12 +23,12 @@ use Expected::{Either, Refused, Whole};
 const HIDDEN: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// An upstream that says which path it was asked for.
-pub(super) fn upstream() -> RawUpstream {
+pub(crate) fn upstream() -> RawUpstream {
     RawUpstream::start(|_, head| UpstreamAction::ok(head.split(' ').nth(1).unwrap_or_default()))
 }
 
 /// That nobody who asks now gets another's answer, and that all the upstream ever got was whole and honest.
-pub(super) fn assert_in_step(gateway: &Gateway, upstream: &RawUpstream, probe: &str) {
+pub(crate) fn assert_in_step(gateway: &Gateway, upstream: &RawUpstream, probe: &str) {
     let mut client = gateway.connect();
     for path in ["/one", "/two"] {
         let answer = client.get(path);

@@ -18,22 +18,22 @@ use super::Gateway;
 type Body = http_body_util::combinators::BoxBody<Bytes, std::convert::Infallible>;
 
 /// One connection, for many requests at once.
-pub(super) struct Streams {
+pub(crate) struct Streams {
     runtime: Runtime,
     send: SendRequest<Body>,
 }
 
 /// A whole answer.
 #[derive(Debug)]
-pub(super) struct Whole {
-    pub(super) status: u16,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Bytes,
-    pub(super) trailers: Option<HeaderMap>,
+pub(crate) struct Whole {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) trailers: Option<HeaderMap>,
 }
 
 impl Streams {
-    pub(super) fn to(address: SocketAddr) -> Self {
+    pub(crate) fn to(address: SocketAddr) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.unwrap();
@@ -48,7 +48,7 @@ impl Streams {
     }
 
     /// Sends a request without waiting for its answer.
-    pub(super) fn send(&self, request: Request<Body>) -> tokio::task::JoinHandle<Whole> {
+    pub(crate) fn send(&self, request: Request<Body>) -> tokio::task::JoinHandle<Whole> {
         let mut send = self.send.clone();
         self.runtime.spawn(async move {
             send.ready().await.unwrap();
@@ -56,16 +56,16 @@ impl Streams {
         })
     }
 
-    pub(super) fn answer(&self, answer: tokio::task::JoinHandle<Whole>) -> Whole {
+    pub(crate) fn answer(&self, answer: tokio::task::JoinHandle<Whole>) -> Whole {
         self.runtime.block_on(answer).unwrap()
     }
 
-    pub(super) fn ask(&self, request: Request<Body>) -> Whole {
+    pub(crate) fn ask(&self, request: Request<Body>) -> Whole {
         self.answer(self.send(request))
     }
 
     /// Waits until the other side has said that it takes no more requests on this connection.
-    pub(super) fn wait_until_told(&self) {
+    pub(crate) fn wait_until_told(&self) {
         let mut send = self.send.clone();
         let told = self.runtime.block_on(async {
             tokio::time::timeout(tidegate_testkit::WAIT_TIMEOUT, async {
@@ -86,7 +86,7 @@ async fn whole(response: Response<Incoming>) -> Whole {
     Whole { status: parts.status.as_u16(), headers: parts.headers, body: body.to_bytes(), trailers }
 }
 
-pub(super) fn get(path: &str) -> Request<Body> {
+pub(crate) fn get(path: &str) -> Request<Body> {
     Request::get(format!("http://shop.example{path}")).body(Empty::new().boxed()).unwrap()
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-pub(super) struct App {
+pub(crate) struct App {
     address: SocketAddr,
     seen: Arc<Mutex<Vec<String>>>,
     closing: Arc<AtomicBool>,
@@ -14,7 +14,7 @@ pub(super) struct App {
 }
 
 impl App {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let listener = tidegate_testkit::listen(0);
         let address = listener.local_addr().unwrap();
         let (seen, closing) = (Arc::<Mutex<Vec<String>>>::default(), Arc::<AtomicBool>::default());
@@ -32,12 +32,12 @@ impl App {
         Self { address, seen, closing, serving: Some(serving) }
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// How many requests began like this.
-    pub(super) fn seen(&self, line: &str) -> usize {
+    pub(crate) fn seen(&self, line: &str) -> usize {
         self.seen.lock().unwrap().iter().filter(|seen| seen.starts_with(line)).count()
     }
 }

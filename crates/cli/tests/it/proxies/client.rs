@@ -8,20 +8,20 @@ use tidegate_testkit::WAIT_TIMEOUT;
 use tokio::net::TcpSocket;
 
 #[derive(Debug)]
-pub(super) struct Client {
+pub(crate) struct Client {
     from: SocketAddrV4,
     to: SocketAddr,
 }
 
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) status: u16,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
     headers: Vec<(String, String)>,
-    pub(super) body: String,
+    pub(crate) body: String,
 }
 
 impl Answer {
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str())
     }
@@ -29,29 +29,29 @@ impl Answer {
 
 impl Client {
     /// The client 127.0.0.`host`.
-    pub(super) fn at(host: u8, to: SocketAddr) -> Self {
+    pub(crate) fn at(host: u8, to: SocketAddr) -> Self {
         Self { from: SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, host), 0), to }
     }
 
-    pub(super) fn get(&self, path: &str) -> Answer {
+    pub(crate) fn get(&self, path: &str) -> Answer {
         self.get_with(path, &[])
     }
 
-    pub(super) fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+    pub(crate) fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
         self.ask("GET", path, headers, "").unwrap_or_else(|| panic!("no answer to {path}"))
     }
 
     /// The answer of somebody who may not be there yet.
-    pub(super) fn try_get(&self, path: &str) -> Option<Answer> {
+    pub(crate) fn try_get(&self, path: &str) -> Option<Answer> {
         self.ask("GET", path, &[], "")
     }
 
     /// The answer, if the proxy does not hang up before it gives one.
-    pub(super) fn try_get_with(&self, path: &str, headers: &[(&str, &str)]) -> Option<Answer> {
+    pub(crate) fn try_get_with(&self, path: &str, headers: &[(&str, &str)]) -> Option<Answer> {
         self.ask("GET", path, headers, "")
     }
 
-    pub(super) fn post(&self, path: &str, body: &str, headers: &[(&str, &str)]) -> Answer {
+    pub(crate) fn post(&self, path: &str, body: &str, headers: &[(&str, &str)]) -> Answer {
         self.ask("POST", path, headers, body).unwrap_or_else(|| panic!("no answer to {path}"))
     }
 

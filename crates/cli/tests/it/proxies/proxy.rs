@@ -9,14 +9,14 @@ use tidegate_testkit::{Port, Process, Tool};
 use crate::kit::Folder;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Nginx,
     Caddy,
     Traefik,
 }
 
 impl Kind {
-    pub(super) fn tool(self) -> Tool {
+    pub(crate) fn tool(self) -> Tool {
         match self {
             Self::Nginx => Tool::Nginx,
             Self::Caddy => Tool::Caddy,
@@ -25,7 +25,7 @@ impl Kind {
     }
 
     /// A file of its folder in `deploy/`.
-    pub(super) fn file(self, name: &str) -> PathBuf {
+    pub(crate) fn file(self, name: &str) -> PathBuf {
         let folder = match self {
             Self::Nginx => "nginx",
             Self::Caddy => "caddy",
@@ -37,7 +37,7 @@ impl Kind {
 
 /// How long a proxy waits for Tidegate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
+pub(crate) enum Patience {
     /// As in `deploy/`.
     Short,
     /// Until a busy machine has found the time.
@@ -53,7 +53,7 @@ impl Patience {
     }
 }
 
-pub(super) struct Proxy {
+pub(crate) struct Proxy {
     port: Port,
     _process: Process,
     _others: Vec<Port>,
@@ -62,7 +62,7 @@ pub(super) struct Proxy {
 
 impl Proxy {
     /// Starts one. It may take a moment before it answers.
-    pub(super) fn start(
+    pub(crate) fn start(
         kind: Kind,
         patience: Patience,
         tidegate: SocketAddr,
@@ -111,7 +111,7 @@ impl Proxy {
         Self { port, _process: process, _others: others.into(), _folder: folder }
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port.number()))
     }
 }

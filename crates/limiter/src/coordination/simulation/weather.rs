@@ -3,41 +3,41 @@
 use tidegate_random::SeededRng;
 
 /// Draws that a seed repeats.
-pub(super) struct Chance(SeededRng);
+pub(crate) struct Chance(SeededRng);
 
 impl Chance {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(SeededRng::new(seed))
     }
 
-    pub(super) fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0.below(end)
     }
 
     /// Whether it happens, in so many of ten thousand cases.
-    pub(super) fn happens(&mut self, often: u64) -> bool {
+    pub(crate) fn happens(&mut self, often: u64) -> bool {
         self.below(10_000) < often
     }
 }
 
 /// How often things go wrong, in so many of ten thousand steps or messages.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Weather {
+pub(crate) struct Weather {
     /// Hundredths of a percent at the most.
-    pub(super) drift: u64,
-    pub(super) lost: u64,
-    pub(super) late: u64,
-    pub(super) pauses: u64,
-    pub(super) crashes: u64,
-    pub(super) leaves: u64,
-    pub(super) joins: u64,
-    pub(super) forgets: u64,
+    pub(crate) drift: u64,
+    pub(crate) lost: u64,
+    pub(crate) late: u64,
+    pub(crate) pauses: u64,
+    pub(crate) crashes: u64,
+    pub(crate) leaves: u64,
+    pub(crate) joins: u64,
+    pub(crate) forgets: u64,
     /// Crashes after which the node starts again at once, with its last share from disk.
-    pub(super) restarts: u64,
+    pub(crate) restarts: u64,
 }
 
 /// Nothing goes wrong.
-pub(super) const CALM: Weather = Weather {
+pub(crate) const CALM: Weather = Weather {
     drift: 0,
     lost: 0,
     late: 0,
@@ -50,7 +50,7 @@ pub(super) const CALM: Weather = Weather {
 };
 
 impl Weather {
-    pub(super) fn of(chance: &mut Chance, drift: u64) -> Self {
+    pub(crate) fn of(chance: &mut Chance, drift: u64) -> Self {
         let mut one_of = |choices: [u64; 3]| choices[usize::try_from(chance.below(3)).unwrap()];
         Self {
             drift,

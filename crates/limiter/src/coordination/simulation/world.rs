@@ -34,7 +34,7 @@ enum Letter {
     Answer { to: u64, sent: Timestamp, share: Share, since: u64 },
 }
 
-pub(super) struct World {
+pub(crate) struct World {
     chance: Chance,
     weather: Weather,
     now: u64,
@@ -47,11 +47,11 @@ pub(super) struct World {
     /// What a limit that everybody asks each time would have admitted, for each client.
     oracle: Limit,
     truth: Vec<State>,
-    pub(super) admitted: u64,
+    pub(crate) admitted: u64,
 }
 
 impl World {
-    pub(super) fn new(seed: u64, weather: Weather, limit: Limit, oracle: Limit) -> Self {
+    pub(crate) fn new(seed: u64, weather: Weather, limit: Limit, oracle: Limit) -> Self {
         let truth = (0..CLIENTS).map(|_| oracle.fresh()).collect();
         let mut world = Self {
             chance: Chance::new(seed),
@@ -194,7 +194,7 @@ impl World {
     }
 
     /// The parts of those who use one.
-    pub(super) fn parts(&self) -> Vec<Limit> {
+    pub(crate) fn parts(&self) -> Vec<Limit> {
         // A node that is paused may go on at any moment, in the middle of what it was doing.
         let parts = self.nodes.iter().filter_map(|node| {
             match node.membership.share_status(self.clock(node)) {
@@ -216,7 +216,7 @@ impl World {
     }
 
     /// Whether every node would use its share, and no more, if the store failed now.
-    pub(super) fn all_know_the_fleet(&self) -> bool {
+    pub(crate) fn all_know_the_fleet(&self) -> bool {
         let size = u64::try_from(self.nodes.len()).unwrap();
         self.nodes.iter().all(|node| node.membership.last_share().of >= size)
     }
@@ -260,7 +260,7 @@ impl World {
         }
     }
 
-    pub(super) fn run(mut self) -> Self {
+    pub(crate) fn run(mut self) -> Self {
         while self.now < LENGTH {
             self.step();
         }
@@ -269,7 +269,7 @@ impl World {
 
     /// Runs a fleet of which no node leaves: from when on all nodes know its size, none uses more than its
     /// share of a smaller fleet.
-    pub(super) fn run_with_outages_at_any_time(mut self) {
+    pub(crate) fn run_with_outages_at_any_time(mut self) {
         while !self.all_know_the_fleet() {
             self.step();
         }

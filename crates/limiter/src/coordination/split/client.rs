@@ -9,7 +9,7 @@ use crate::limit_shares::LimitShares;
 use crate::store::{ChargeMode, Refund, Share};
 
 /// What one client has spent here.
-pub(super) struct Client {
+pub(crate) struct Client {
     /// The limit of the whole fleet.
     whole: Arc<Limit>,
     /// This node's part of it.
@@ -23,7 +23,7 @@ pub(super) struct Client {
 impl Client {
     /// A client that was not seen yet: it had nothing when the first of the eras began, since nobody
     /// knows what it had elsewhere.
-    pub(super) fn unseen(parts: &LimitShares, limit: &Arc<Limit>, terms: &[ShareTerm]) -> Self {
+    pub(crate) fn unseen(parts: &LimitShares, limit: &Arc<Limit>, terms: &[ShareTerm]) -> Self {
         let whole = Share::WHOLE;
         let first = terms.first().map_or((0, whole, Timestamp::EPOCH), |term| {
             let ShareTerm { number, share, from, .. } = *term;
@@ -38,7 +38,7 @@ impl Client {
     }
 
     /// Comes to the last of the eras, and to the limit that is in force now.
-    pub(super) fn follow(
+    pub(crate) fn follow(
         &mut self,
         parts: &LimitShares,
         limit: &Arc<Limit>,
@@ -95,7 +95,7 @@ impl Client {
         self.part.peek(&mut self.state, at, 0).remaining
     }
 
-    pub(super) fn charge(
+    pub(crate) fn charge(
         &mut self,
         key: Key,
         now: Timestamp,
@@ -113,7 +113,7 @@ impl Client {
         (outcome, refund)
     }
 
-    pub(super) fn take_back(
+    pub(crate) fn take_back(
         &mut self,
         parts: &LimitShares,
         view: &MembershipView,
@@ -134,7 +134,7 @@ impl Client {
     }
 
     /// Whether it has all of its part, as one that was not seen for long.
-    pub(super) fn is_whole(&mut self, now: Timestamp) -> bool {
+    pub(crate) fn is_whole(&mut self, now: Timestamp) -> bool {
         self.part.expires_at(&mut self.state) <= now
     }
 }

@@ -8,7 +8,7 @@ const MAX_WINDOWS: usize = 8;
 
 /// Unconfirmed usage, by window.
 #[derive(Debug, Default)]
-pub(super) struct UnsyncedLog {
+pub(crate) struct UnsyncedLog {
     /// Oldest first.
     lines: LogEntries,
     /// The id under which some of it was reported, until the store confirms it.
@@ -17,22 +17,22 @@ pub(super) struct UnsyncedLog {
 
 /// Usage in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LogEntry {
+pub(crate) struct LogEntry {
     /// The last instant of that window; far in the future for a limit without windows.
-    pub(super) until: Timestamp,
-    pub(super) amount: u64,
+    pub(crate) until: Timestamp,
+    pub(crate) amount: u64,
 }
 
-pub(super) type LogEntries = SmallVec<[LogEntry; 1]>;
+pub(crate) type LogEntries = SmallVec<[LogEntry; 1]>;
 
 impl UnsyncedLog {
-    pub(super) fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.lines.iter().map(|line| line.amount).fold(0, u64::saturating_add)
     }
 
     /// Adds usage in the window that lasts until then.
     #[inline]
-    pub(super) fn add(&mut self, until: Timestamp, amount: u64) {
+    pub(crate) fn add(&mut self, until: Timestamp, amount: u64) {
         match self.lines.last_mut() {
             Some(line) if line.until >= until => line.amount = line.amount.saturating_add(amount),
             _ => self.lines.push(LogEntry { until, amount }),
@@ -44,7 +44,7 @@ impl UnsyncedLog {
     }
 
     /// Removes usage. Returns whether it was still there.
-    pub(super) fn take_back(&mut self, until: Timestamp, amount: u64) -> bool {
+    pub(crate) fn take_back(&mut self, until: Timestamp, amount: u64) -> bool {
         let line = self.lines.iter_mut().find(|line| line.until >= until);
         let Some(line) = line.filter(|line| line.amount >= amount) else { return false };
         line.amount -= amount;
@@ -53,7 +53,7 @@ impl UnsyncedLog {
 
     /// Returns the id of a report, the usage as totals, and the entries that it covers. All that was not
     /// confirmed is reported again.
-    pub(super) fn report(
+    pub(crate) fn report(
         &mut self,
         fresh: LeaseId,
     ) -> (LeaseId, SmallVec<[UnreportedUsage; 1]>, LogEntries) {
@@ -71,7 +71,7 @@ impl UnsyncedLog {
     }
 
     /// Removes entries that the store has confirmed. Later usage is reported under another id.
-    pub(super) fn confirm(&mut self, told: &[LogEntry]) {
+    pub(crate) fn confirm(&mut self, told: &[LogEntry]) {
         for known in told {
             let mut open = known.amount;
             // Entries may have been merged into a later one since.
@@ -86,7 +86,7 @@ impl UnsyncedLog {
     }
 
     /// Adds all usage to a state that lacks it, at the store's time.
-    pub(super) fn count(&self, limit: &Limit, state: &mut State, now: Timestamp) {
+    pub(crate) fn count(&self, limit: &Limit, state: &mut State, now: Timestamp) {
         for line in &self.lines {
             limit.count(state, now, line.until, line.amount);
         }

@@ -16,7 +16,7 @@ const MAX_WAIT: Span = Span::MINUTE;
 
 /// Clients by the time at which they are due. A client that is pushed again is there twice.
 #[derive(Debug, Default)]
-pub(super) struct SyncQueue {
+pub(crate) struct SyncQueue {
     waiting: Mutex<BinaryHeap<Reverse<(Timestamp, Key)>>>,
     sooner: Notify,
     closed: AtomicBool,
@@ -24,7 +24,7 @@ pub(super) struct SyncQueue {
 
 impl SyncQueue {
     /// Adds a client that is due then.
-    pub(super) fn push(&self, at: Timestamp, key: Key) {
+    pub(crate) fn push(&self, at: Timestamp, key: Key) {
         let first = {
             let mut waiting = self.waiting.lock();
             waiting.push(Reverse((at, key)));
@@ -36,7 +36,7 @@ impl SyncQueue {
     }
 
     /// Removes the clients that are due, at most `most`.
-    pub(super) fn due(&self, now: Timestamp, most: usize) -> Vec<(Timestamp, Key)> {
+    pub(crate) fn due(&self, now: Timestamp, most: usize) -> Vec<(Timestamp, Key)> {
         let (mut due, mut waiting) = (Vec::new(), self.waiting.lock());
         while due.len() < most
             && let Some(Reverse((at, key))) = waiting.peek().copied()
@@ -49,18 +49,18 @@ impl SyncQueue {
     }
 
     /// Returns when the first client is due.
-    pub(super) fn next(&self) -> Option<Timestamp> {
+    pub(crate) fn next(&self) -> Option<Timestamp> {
         self.waiting.lock().peek().map(|Reverse((at, _))| *at)
     }
 
     /// Ends all waits.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.sooner.notify_one();
     }
 
     /// Waits until the first client is due, or the queue is closed.
-    pub(super) async fn ready(&self, clock: &Clock) {
+    pub(crate) async fn ready(&self, clock: &Clock) {
         while !self.closed.load(Ordering::Acquire) {
             let wait = self.next().map_or(MAX_WAIT, |at| at.since(clock.now()).min(MAX_WAIT));
             if wait.is_zero() {

@@ -33,7 +33,7 @@ const SHORT_WHILE: Span = Span::from_millis(100);
 const LONG_WHILE: Span = Span::SECOND;
 
 /// Which keys are hot.
-pub(super) struct HotKeys {
+pub(crate) struct HotKeys {
     taken: Taken,
     places: Box<[Place]>,
 }
@@ -105,7 +105,7 @@ impl HotKeys {
 
     /// Whether the key may be hot. Who has the lock of its shard and hears no can rely on it.
     #[inline]
-    pub(super) fn may_have(&self, key: Key) -> bool {
+    pub(crate) fn may_have(&self, key: Key) -> bool {
         self.taken.0.load(Ordering::Relaxed) & (1 << Self::index(key)) != 0
     }
 
@@ -155,14 +155,14 @@ impl HotKeys {
     }
 
     /// The keys that are hot.
-    pub(super) fn keys(&self) -> impl Iterator<Item = Key> {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
         let taken = self.taken.0.load(Ordering::Relaxed);
         let places = self.places.iter().enumerate().filter(move |(at, _)| taken >> at & 1 != 0);
         places.filter_map(|(_, place)| place.bucket.get()?.tenant().map(|(key, _)| key))
     }
 
     /// Bytes taken by buckets for hot keys.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let made = self.places.iter().filter(|place| place.bucket.get().is_some());
         made.count() * size_of::<HotBucket>()
     }
@@ -176,7 +176,7 @@ fn flat_of(limit: &Limit) -> Option<&FlatBucket> {
 
 /// The number of this thread's purses: threads that come after each other have different ones.
 #[inline]
-pub(super) fn own_purse() -> usize {
+pub(crate) fn own_purse() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static OWN: Cell<usize> = const { Cell::new(usize::MAX) };

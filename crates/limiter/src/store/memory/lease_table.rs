@@ -14,7 +14,7 @@ use crate::store::StoreError;
 
 /// The leases of keys.
 #[derive(Default)]
-pub(super) struct LeaseTable(Mutex<LeaseTableState>);
+pub(crate) struct LeaseTable(Mutex<LeaseTableState>);
 
 #[derive(Default)]
 struct LeaseTableState {

@@ -9,7 +9,7 @@
     unsafe_code,
     reason = "a prefetch is a hint: it never faults, reads nothing, changes nothing"
 )]
-pub(super) fn prefetch(address: usize) {
+pub(crate) fn prefetch(address: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

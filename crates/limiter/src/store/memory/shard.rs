@@ -12,19 +12,19 @@ use super::table::Table;
 
 /// What every shard needs to know.
 #[derive(Debug)]
-pub(super) struct Common {
+pub(crate) struct Common {
     /// Narrow slots count time from here.
-    pub(super) base: Timestamp,
+    pub(crate) base: Timestamp,
     /// Most keys in one shard.
-    pub(super) room: usize,
+    pub(crate) room: usize,
     /// Keys that were dropped because they no longer said anything.
-    pub(super) expired: AtomicU64,
+    pub(crate) expired: AtomicU64,
     limits: boxcar::Vec<TokenBucket>,
     numbers: RwLock<HashMap<Quota, u16>>,
 }
 
 impl Common {
-    pub(super) fn new(base: Timestamp, room: usize) -> Self {
+    pub(crate) fn new(base: Timestamp, room: usize) -> Self {
         let limits = boxcar::Vec::new();
         Self { base, room, expired: AtomicU64::new(0), limits, numbers: RwLock::default() }
     }
@@ -95,14 +95,14 @@ impl Common {
 
 /// There is no room for a newcomer: everything kept is still needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Full;
+pub(crate) struct Full;
 
 /// How long a bucket stays after it is full again, as long as there is room. Who comes every now and
 /// then finds it in place instead of making it anew each time.
 const GRACE: Span = Span::from_secs(10);
 
 #[derive(Debug, Default)]
-pub(super) struct Shard {
+pub(crate) struct Shard {
     narrow: Table<Narrow>,
     /// Behind a pointer, so that a shard and its lock fit one cache line.
     wide: Option<Box<Table<Wide>>>,
@@ -111,17 +111,17 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn keys(&self) -> usize {
+    pub(crate) fn keys(&self) -> usize {
         self.narrow.len() + self.wide.as_ref().map_or(0, |wide| wide.len())
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let of_wide = |wide: &Table<Wide>| wide.bytes() + size_of::<Table<Wide>>();
         self.narrow.bytes() + self.wide.as_deref().map_or(0, of_wide)
     }
 
     /// Where the narrow slots are and how many, for prefetching.
-    pub(super) fn span(&self) -> (usize, usize) {
+    pub(crate) fn span(&self) -> (usize, usize) {
         self.narrow.span()
     }
 
@@ -129,7 +129,7 @@ impl Shard {
     ///
     /// What nearly every check finds; whatever is otherwise takes the way through `visit`.
     #[inline]
-    pub(super) fn flat_state(
+    pub(crate) fn flat_state(
         &mut self,
         common: &Common,
         key: Key,
@@ -143,7 +143,7 @@ impl Shard {
 
     /// Lends out the slot of a bucket that [`flat_state`](Self::flat_state) finds. Until it is put back,
     /// nothing but its place is here.
-    pub(super) fn lend(
+    pub(crate) fn lend(
         &mut self,
         common: &Common,
         key: Key,
@@ -158,13 +158,13 @@ impl Shard {
     }
 
     /// Whether the slot of a key is lent out.
-    pub(super) fn has_lent(&mut self, key: Key) -> bool {
+    pub(crate) fn has_lent(&mut self, key: Key) -> bool {
         let place = self.narrow.find(spread(key), |slot| slot.is(key));
         place.is_some_and(|place| self.narrow.at(place).is_lent())
     }
 
     /// Puts a slot back that was lent out.
-    pub(super) fn put_back(&mut self, key: Key, kept: Narrow) {
+    pub(crate) fn put_back(&mut self, key: Key, kept: Narrow) {
         if let Some(place) = self.narrow.find(spread(key), |slot| slot.is(key)) {
             *self.narrow.at(place) = kept;
             // Nobody has looked whether it is over.
@@ -175,7 +175,7 @@ impl Shard {
     /// Runs `work` on the state of `key` under `limit`, and keeps what it leaves.
     ///
     /// A key that is not kept starts fresh, and is kept only if `work` leaves something to keep.
-    pub(super) fn visit<R>(
+    pub(crate) fn visit<R>(
         &mut self,
         common: &Common,
         key: Key,
@@ -205,7 +205,7 @@ impl Shard {
     }
 
     /// Runs `work` on the state of `key` and the limit that it is under, if the key is kept.
-    pub(super) fn visit_as_is<R>(
+    pub(crate) fn visit_as_is<R>(
         &mut self,
         common: &Common,
         key: Key,
@@ -246,7 +246,7 @@ impl Shard {
         common.note_expired(wide.insert(slot, |slot| slot.expires_at() + GRACE <= now));
     }
 
-    pub(super) fn forget(&mut self, key: Key) {
+    pub(crate) fn forget(&mut self, key: Key) {
         if let Some(place) = self.narrow.find(spread(key), |slot| slot.is(key)) {
             self.narrow.remove(place);
         }
@@ -276,7 +276,7 @@ impl Shard {
     }
 
     /// Drops all that is over. How many keys that was.
-    pub(super) fn sweep(&mut self, common: &Common, now: Timestamp) -> usize {
+    pub(crate) fn sweep(&mut self, common: &Common, now: Timestamp) -> usize {
         let earliest = std::cell::Cell::new(Timestamp::from_micros(u64::MAX));
         let over = |expires_at: Timestamp| {
             let over = expires_at <= now;

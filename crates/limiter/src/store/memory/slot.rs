@@ -11,42 +11,42 @@ use super::table::Slot;
 /// Of the key's 128 bits the upper twelve choose the shard; their place is taken by the number of
 /// the limit. Zero there means a vacant slot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Narrow {
+pub(crate) struct Narrow {
     tag: u64,
     spread: u64,
     /// The bucket's state as its limit's [`FlatBucket`](tidegate_core::algorithm::FlatBucket) counts it.
-    pub(super) due: u64,
+    pub(crate) due: u64,
 }
 
 /// How many limits narrow slots can tell apart.
-pub(super) const LIMITS: usize = (1 << 12) - 2;
+pub(crate) const LIMITS: usize = (1 << 12) - 2;
 /// In place of a limit's number: the state of this slot is elsewhere, with a hot key.
 const LENT: u16 = (1 << 12) - 1;
 const TAG_BITS: u32 = 52;
 const TAG_MASK: u64 = (1 << TAG_BITS) - 1;
 
 impl Narrow {
-    pub(super) fn new(key: Key, limit: u16, due: u64) -> Self {
+    pub(crate) fn new(key: Key, limit: u16, due: u64) -> Self {
         let tag = (u64::from(limit) << TAG_BITS) | (upper(key) & TAG_MASK);
         Self { tag, spread: spread(key), due }
     }
 
     /// The slot that keeps the place of this one while its state is elsewhere.
-    pub(super) fn lent(self) -> Self {
+    pub(crate) fn lent(self) -> Self {
         Self { tag: (u64::from(LENT) << TAG_BITS) | (self.tag & TAG_MASK), ..self }
     }
 
-    pub(super) fn is_lent(&self) -> bool {
+    pub(crate) fn is_lent(&self) -> bool {
         self.limit() == LENT
     }
 
     #[inline]
-    pub(super) fn limit(&self) -> u16 {
+    pub(crate) fn limit(&self) -> u16 {
         (self.tag >> TAG_BITS) as u16
     }
 
     #[inline]
-    pub(super) fn is(&self, key: Key) -> bool {
+    pub(crate) fn is(&self, key: Key) -> bool {
         self.spread == spread(key)
             && (self.tag & TAG_MASK) == (upper(key) & TAG_MASK)
             && !self.is_vacant()
@@ -71,29 +71,29 @@ impl Slot for Narrow {
 
 /// Any state of any limit.
 #[derive(Debug)]
-pub(super) struct Wide {
+pub(crate) struct Wide {
     key: Key,
     expires_at: Timestamp,
     held: Option<(Arc<Limit>, State)>,
 }
 
 impl Wide {
-    pub(super) fn new(key: Key, limit: Arc<Limit>, mut state: State) -> Self {
+    pub(crate) fn new(key: Key, limit: Arc<Limit>, mut state: State) -> Self {
         let expires_at = limit.expires_at(&mut state);
         Self { key, expires_at, held: Some((limit, state)) }
     }
 
-    pub(super) fn is(&self, key: Key) -> bool {
+    pub(crate) fn is(&self, key: Key) -> bool {
         self.key == key && self.held.is_some()
     }
 
     /// From when on the slot says nothing.
-    pub(super) fn expires_at(&self) -> Timestamp {
+    pub(crate) fn expires_at(&self) -> Timestamp {
         self.expires_at
     }
 
     /// Runs `work` on the state, brought under `limit` first if it was under another.
-    pub(super) fn visit<R>(
+    pub(crate) fn visit<R>(
         &mut self,
         limit: &Arc<Limit>,
         now: Timestamp,
@@ -110,7 +110,7 @@ impl Wide {
     }
 
     /// Runs `work` on the limit that the state is under, and on the state.
-    pub(super) fn visit_as_is<R>(
+    pub(crate) fn visit_as_is<R>(
         &mut self,
         work: impl FnOnce(&Limit, &mut State) -> R,
     ) -> Option<R> {
@@ -137,13 +137,13 @@ impl Slot for Wide {
 
 /// The key's lower half: where it stands in a table.
 #[inline]
-pub(super) fn spread(key: Key) -> u64 {
+pub(crate) fn spread(key: Key) -> u64 {
     key.as_u128() as u64
 }
 
 /// The key's upper half: which shard, and the rest of the fingerprint.
 #[inline]
-pub(super) fn upper(key: Key) -> u64 {
+pub(crate) fn upper(key: Key) -> u64 {
     (key.as_u128() >> 64) as u64
 }
 

@@ -5,7 +5,7 @@
 //! no slots that only say "deleted".
 
 /// What a table holds.
-pub(super) trait Slot: Sized {
+pub(crate) trait Slot: Sized {
     /// A slot that holds nothing.
     fn vacant() -> Self;
     fn is_vacant(&self) -> bool;
@@ -14,7 +14,7 @@ pub(super) trait Slot: Sized {
 }
 
 #[derive(Debug)]
-pub(super) struct Table<T> {
+pub(crate) struct Table<T> {
     slots: Vec<T>,
     used: usize,
 }
@@ -31,22 +31,22 @@ const SMALLEST: usize = 5;
 
 /// The place for a key among `slots` slots.
 #[inline]
-pub(super) fn home(spread: u64, slots: usize) -> usize {
+pub(crate) fn home(spread: u64, slots: usize) -> usize {
     ((u128::from(spread) * slots as u128) >> 64) as usize
 }
 
 impl<T: Slot> Table<T> {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.used
     }
 
     /// Where the slots are and how many, for prefetching.
-    pub(super) fn span(&self) -> (usize, usize) {
+    pub(crate) fn span(&self) -> (usize, usize) {
         (self.slots.as_ptr() as usize, self.slots.len())
     }
 
     /// Bytes taken by the slots, vacant ones included.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.slots.capacity() * size_of::<T>()
     }
 
@@ -58,7 +58,7 @@ impl<T: Slot> Table<T> {
 
     /// The place of the entry for which `is_it` holds among those of this spread.
     #[inline]
-    pub(super) fn find(&self, spread: u64, is_it: impl Fn(&T) -> bool) -> Option<usize> {
+    pub(crate) fn find(&self, spread: u64, is_it: impl Fn(&T) -> bool) -> Option<usize> {
         if self.slots.is_empty() {
             return None;
         }
@@ -76,18 +76,18 @@ impl<T: Slot> Table<T> {
     }
 
     #[inline]
-    pub(super) fn at(&mut self, place: usize) -> &mut T {
+    pub(crate) fn at(&mut self, place: usize) -> &mut T {
         &mut self.slots[place]
     }
 
     /// Whether one more entry needs more slots.
-    pub(super) fn is_crowded(&self) -> bool {
+    pub(crate) fn is_crowded(&self) -> bool {
         (self.used + 1) * 5 > self.slots.len() * SLOTS_PER_FIVE
     }
 
     /// Adds an entry that is not in the table yet. Entries that are `over` make room first; how many
     /// did.
-    pub(super) fn insert(&mut self, entry: T, over: impl Fn(&T) -> bool) -> usize {
+    pub(crate) fn insert(&mut self, entry: T, over: impl Fn(&T) -> bool) -> usize {
         let before = self.used;
         if self.is_crowded() {
             self.rebuild(over);
@@ -120,7 +120,7 @@ impl<T: Slot> Table<T> {
     }
 
     /// Takes an entry out; entries behind it close the gap.
-    pub(super) fn remove(&mut self, place: usize) -> T {
+    pub(crate) fn remove(&mut self, place: usize) -> T {
         let removed = std::mem::replace(&mut self.slots[place], T::vacant());
         self.used -= 1;
         let (mut gap, mut place) = (place, self.next(place));
@@ -143,7 +143,7 @@ impl<T: Slot> Table<T> {
 
     /// Drops all that is over, and gives memory back when little of it is in use. How many entries
     /// were dropped.
-    pub(super) fn sweep_all(&mut self, over: impl Fn(&T) -> bool) -> usize {
+    pub(crate) fn sweep_all(&mut self, over: impl Fn(&T) -> bool) -> usize {
         let (before, mut place) = (self.used, 0);
         while place < self.slots.len() {
             let slot = &self.slots[place];

@@ -43,7 +43,7 @@ impl RulesManager {
     }
 
     /// The source has rules that can't be used.
-    pub(super) fn unfit(&self, number: u64, error: &dyn Display) {
+    pub(crate) fn unfit(&self, number: u64, error: &dyn Display) {
         tracing::error!(
             source = self.source,
             version = number,
@@ -59,7 +59,7 @@ impl RulesManager {
     }
 
     /// The source has rules that were replaced before.
-    pub(super) fn older(&self, number: u64, current: u64) {
+    pub(crate) fn older(&self, number: u64, current: u64) {
         let problem = format!("offers version {number} after {current}: rules never go back");
         let mut standing = self.standing.lock();
         if standing.problem.as_ref() != Some(&problem) {

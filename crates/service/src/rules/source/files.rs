@@ -17,7 +17,7 @@ use crate::rules::manager::RulesManager;
 const SETTLED: Duration = Duration::from_millis(100);
 
 /// Offers a file of rules and a directory of envoyproxy/ratelimit files whenever they change.
-pub(super) async fn follow(
+pub(crate) async fn follow(
     manager: Arc<RulesManager>,
     file: Option<PathBuf>,
     folder: Option<PathBuf>,

@@ -48,7 +48,7 @@ impl RulesDocument {
 }
 
 /// Compares with Redis once, at the start.
-pub(super) async fn first(manager: &Arc<RulesManager>) -> Result<(), String> {
+pub(crate) async fn first(manager: &Arc<RulesManager>) -> Result<(), String> {
     let shared = manager.shared().map_err(|error| error.to_string())?;
     match timeout(PATIENCE, reconcile(manager, shared)).await {
         Ok(compared) => compared.map_err(|error| error.to_string()),
@@ -56,7 +56,7 @@ pub(super) async fn first(manager: &Arc<RulesManager>) -> Result<(), String> {
     }
 }
 
-pub(super) async fn follow(manager: Arc<RulesManager>, pace: Duration, mut reloads: ReloadSignal) {
+pub(crate) async fn follow(manager: Arc<RulesManager>, pace: Duration, mut reloads: ReloadSignal) {
     let Ok(shared) = manager.shared() else { return };
     let news = Notify::new();
     let listening = shared.follow(|| news.notify_one());

@@ -19,11 +19,11 @@ use crate::rules::{RulesDocument, RulesUrl};
 pub const NUMBER: &str = "tidegate-rules-version";
 
 /// Asks for the rules once.
-pub(super) async fn first(manager: &Arc<RulesManager>, from: &RulesUrl) -> Result<(), String> {
+pub(crate) async fn first(manager: &Arc<RulesManager>, from: &RulesUrl) -> Result<(), String> {
     Following::new(from)?.look(manager).await
 }
 
-pub(super) async fn follow(
+pub(crate) async fn follow(
     manager: Arc<RulesManager>,
     from: RulesUrl,
     pace: Duration,

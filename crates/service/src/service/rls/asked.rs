@@ -19,17 +19,17 @@ const MAX_DESCRIPTORS: usize = 100;
 const DOMAIN: &str = "domain";
 
 /// What one descriptor asks for.
-pub(super) struct Asked<'a> {
+pub(crate) struct Asked<'a> {
     /// The descriptor as rules see it.
     request: Request<'a>,
     /// Whether rules have to be asked about it.
-    pub(super) by_rules: bool,
-    pub(super) own: DescriptorLimit<'a>,
-    pub(super) gives_back: bool,
+    pub(crate) by_rules: bool,
+    pub(crate) own: DescriptorLimit<'a>,
+    pub(crate) gives_back: bool,
 }
 
 /// The limit of a descriptor's own, beside the rules that match it.
-pub(super) enum DescriptorLimit<'a> {
+pub(crate) enum DescriptorLimit<'a> {
     Nothing,
     /// One of envoyproxy/ratelimit's files that lets everything pass.
     Unlimited(&'a EnvoyLimit),
@@ -51,7 +51,7 @@ pub(super) enum DescriptorLimit<'a> {
 
 impl<'a> Asked<'a> {
     /// What it claims: of the rules that match it, if any do, then of the limit of its own.
-    pub(super) fn claims(&self) -> impl Iterator<Item = CheckRequest<'_, 'a>> {
+    pub(crate) fn claims(&self) -> impl Iterator<Item = CheckRequest<'_, 'a>> {
         let rules = CheckRequest { request: &self.request, target: CheckTarget::AllMatching };
         let own = match &self.own {
             DescriptorLimit::Nothing | DescriptorLimit::Unlimited(_) => None,
@@ -71,7 +71,7 @@ impl<'a> Asked<'a> {
 ///
 /// # Errors
 /// There is no domain or no descriptor, or one is invalid.
-pub(super) fn descriptors<'a>(
+pub(crate) fn descriptors<'a>(
     rls: &'a Rls,
     rules: &'a ActiveRules,
     call: &'a RlsCall<'_>,

@@ -21,7 +21,7 @@ pub enum RlsHeaders {
 const DENIED: &str = "x-tidegate-denied";
 
 impl RlsHeaders {
-    pub(super) fn of<'d>(
+    pub(crate) fn of<'d>(
         self,
         style: HeaderStyle,
         over: bool,

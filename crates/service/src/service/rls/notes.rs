@@ -16,7 +16,7 @@ const OURS: &str = "tidegate";
 /// `tidegate` has, as far as they apply: `rule` that denied, `retryAfter` in seconds, `blocked`, `shadow`
 /// rules that would have denied, and rules that were `undecided` because the store failed. Beside it
 /// stands what the files of envoyproxy/ratelimit say about limits that are not over.
-pub(super) fn of<'d>(
+pub(crate) fn of<'d>(
     asked: &[Asked<'_>],
     statuses: &[Status],
     decisions: impl Iterator<Item = &'d Decision> + Clone,

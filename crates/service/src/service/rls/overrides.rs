@@ -12,8 +12,8 @@ use super::Unit;
 /// The rule that counts them.
 pub(crate) const OVERRIDE: &str = "rls.override";
 /// What it counts by, beside the domain: the whole descriptor, and the unit.
-pub(super) const DESCRIPTOR: &str = "descriptor";
-pub(super) const UNIT: &str = "unit";
+pub(crate) const DESCRIPTOR: &str = "descriptor";
+pub(crate) const UNIT: &str = "unit";
 
 /// The rule that descriptors with a limit of their own are counted under. Nothing matches it.
 ///
@@ -31,7 +31,7 @@ pub(crate) fn override_rule() -> Result<Rule, RuleError> {
 
 /// The limits that were brought along lately, so that those who bring the same share one.
 #[derive(Debug, Default)]
-pub(super) struct Overrides {
+pub(crate) struct Overrides {
     known: RwLock<HashMap<(u32, Unit), Arc<Limit>>>,
 }
 
@@ -41,7 +41,7 @@ impl Overrides {
 
     /// # Errors
     /// The unit is no window.
-    pub(super) fn limit(&self, amount: u32, unit: Unit) -> Result<Arc<Limit>, QuotaError> {
+    pub(crate) fn limit(&self, amount: u32, unit: Unit) -> Result<Arc<Limit>, QuotaError> {
         if let Some(limit) = self.known.read().get(&(amount, unit)) {
             return Ok(Arc::clone(limit));
         }

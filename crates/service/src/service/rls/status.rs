@@ -31,7 +31,7 @@ pub struct CurrentLimit {
 
 impl Status {
     /// `decisions` are by the claims that were `asked`.
-    pub(super) fn of(asked: &Asked<'_>, decisions: &[Decision]) -> Self {
+    pub(crate) fn of(asked: &Asked<'_>, decisions: &[Decision]) -> Self {
         let (by_rules, own) = match (asked.by_rules, decisions) {
             (true, [by_rules, own @ ..]) => (Some(by_rules), own.first()),
             (_, own) => (None, own.first()),

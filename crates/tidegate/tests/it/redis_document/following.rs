@@ -9,13 +9,13 @@ use tokio::time::timeout;
 use super::{NEEDED, document, draft, latest};
 
 /// Follows a document until it is dropped.
-pub(super) struct Follower {
+pub(crate) struct Follower {
     heard: UnboundedReceiver<()>,
     task: JoinHandle<()>,
 }
 
 impl Follower {
-    pub(super) fn of(document: &RedisDocument) -> Self {
+    pub(crate) fn of(document: &RedisDocument) -> Self {
         let (sender, heard) = unbounded_channel();
         let document = document.clone();
         let task = tokio::spawn(async move {
@@ -27,12 +27,12 @@ impl Follower {
         Self { heard, task }
     }
 
-    pub(super) async fn hears(&mut self) {
+    pub(crate) async fn hears(&mut self) {
         let heard = timeout(WAIT_TIMEOUT, self.heard.recv()).await;
         assert_eq!(heard, Ok(Some(())), "nothing is heard");
     }
 
-    pub(super) fn heard_nothing(&mut self) {
+    pub(crate) fn heard_nothing(&mut self) {
         assert!(self.heard.try_recv().is_err(), "something was heard");
     }
 }

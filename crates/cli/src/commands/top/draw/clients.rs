@@ -7,7 +7,7 @@ use crate::commands::top::palette::Palette;
 use crate::commands::top::picture::Picture;
 use crate::commands::top::screen::ClientOrder;
 
-pub(super) fn body(picture: &Picture, by: ClientOrder, width: usize, palette: Palette) -> Body {
+pub(crate) fn body(picture: &Picture, by: ClientOrder, width: usize, palette: Palette) -> Body {
     let (ranking, counted, style) = match by {
         ClientOrder::Traffic => (&picture.clients.traffic, "REQUESTS", palette.plain()),
         ClientOrder::Denials => (&picture.clients.denials, "DENIALS", palette.denied()),

@@ -12,7 +12,7 @@ use crate::commands::top::number::{bytes, count, lasting, micros};
 use crate::commands::top::palette::Palette;
 use crate::commands::top::picture::Picture;
 
-pub(super) fn body(picture: &Picture, width: usize, palette: Palette) -> Body {
+pub(crate) fn body(picture: &Picture, width: usize, palette: Palette) -> Body {
     let fleet = &picture.fleet;
     let mut page = Paper { lines: Vec::new(), width, palette };
     if let Some(reason) = picture.fleet_away.as_ref().filter(|_| picture.away.is_none()) {

@@ -13,7 +13,7 @@ use crate::commands::top::palette::Palette;
 use crate::commands::top::picture::{Picture, RuleOrder};
 
 /// How many lines the upper part has.
-pub(super) const HEIGHT: u16 = 6;
+pub(crate) const HEIGHT: u16 = 6;
 /// How wide the words and numbers left of the history are.
 const WORDS: u16 = 22;
 
@@ -21,7 +21,7 @@ const WORDS: u16 = 22;
 type Row = (&'static str, String, fn(&LiveSecond) -> u64, Style);
 
 /// Rates with their history, and what else happened in the last second.
-pub(super) fn head(picture: &Picture, palette: Palette, area: Rect, buffer: &mut Buffer) {
+pub(crate) fn head(picture: &Picture, palette: Palette, area: Rect, buffer: &mut Buffer) {
     let last = picture.last();
     let told = |number: u64| format!("{}/s", count(number));
     let rows: [Row; 4] = [
@@ -88,7 +88,7 @@ fn history(
 }
 
 /// Each rule with what it said.
-pub(super) fn rules(picture: &Picture, by: RuleOrder, width: usize, palette: Palette) -> Body {
+pub(crate) fn rules(picture: &Picture, by: RuleOrder, width: usize, palette: Palette) -> Body {
     let mut columns = Columns::new(&[
         " RULE",
         "ALLOWED/s",

@@ -20,14 +20,14 @@ use super::{Sign, flat_of};
 use crate::store::Charge;
 
 /// How many purses a bucket has. With more threads than that, some share one.
-pub(super) const PURSES: usize = 16;
+pub(crate) const PURSES: usize = 16;
 
 /// After this long it is looked whether several threads still come, and which.
 const WATCH: Span = Span::from_millis(100);
 
 /// Room for one hot key at a time: its bucket, in purses.
 #[derive(Default)]
-pub(super) struct HotBucket {
+pub(crate) struct HotBucket {
     purses: [Line; PURSES],
     books: Lock<Option<Books>>,
 }
@@ -54,10 +54,10 @@ struct Books {
 }
 
 /// What the whole bucket decided.
-pub(super) struct Decided {
-    pub(super) outcome: Outcome,
+pub(crate) struct Decided {
+    pub(crate) outcome: Outcome,
     /// The slot of a bucket that several threads no longer come to, and that is in purses no longer.
-    pub(super) cooled: Option<Narrow>,
+    pub(crate) cooled: Option<Narrow>,
 }
 
 type PurseGuard<'a> = SpinMutexGuard<'a, Purse, Yield>;
@@ -66,14 +66,14 @@ type Purses<'a> = SmallVec<[(u16, PurseGuard<'a>); PURSES]>;
 impl HotBucket {
     /// The purse of a thread.
     #[inline]
-    pub(super) fn purse(&self, number: usize) -> PurseGuard<'_> {
+    pub(crate) fn purse(&self, number: usize) -> PurseGuard<'_> {
         self.purses[number % PURSES].0.lock()
     }
 
     /// Takes a key in with the slot that it has, unless there is another.
     ///
     /// Only for who has the lock of the key's shard.
-    pub(super) fn move_in(
+    pub(crate) fn move_in(
         &self,
         (key, limit): (Key, &Arc<Limit>),
         now: Timestamp,
@@ -91,7 +91,7 @@ impl HotBucket {
     }
 
     /// The key that is here, and when it was to be looked at.
-    pub(super) fn tenant(&self) -> Option<(Key, Timestamp)> {
+    pub(crate) fn tenant(&self) -> Option<(Key, Timestamp)> {
         self.books.lock().as_ref().map(|books| (books.key, books.watch_ends))
     }
 
@@ -99,7 +99,7 @@ impl HotBucket {
     /// in purses under this limit, or can't be charged this late.
     ///
     /// Only for who has the lock of the key's shard.
-    pub(super) fn charge_whole(
+    pub(crate) fn charge_whole(
         &self,
         purse: usize,
         charge: &Charge<'_>,
@@ -143,7 +143,7 @@ impl HotBucket {
     /// Calls in every purse, for good. The slot of the key, with all that was spent, if it is here.
     ///
     /// Only for who has the lock of the key's shard.
-    pub(super) fn dissolve(&self, key: Key, base: Timestamp, sign: &Sign<'_>) -> Option<Narrow> {
+    pub(crate) fn dissolve(&self, key: Key, base: Timestamp, sign: &Sign<'_>) -> Option<Narrow> {
         let mut kept = self.books.lock();
         let mut books = kept.take_if(|books| books.key == key)?;
         sign.take_down();

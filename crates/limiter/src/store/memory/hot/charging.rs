@@ -11,12 +11,7 @@ use crate::store::Charge;
 impl MemoryStore {
     /// Charges a key that may be hot, for the thread of a purse.
     #[inline(never)]
-    pub(in super::super) fn charge_hot(
-        &self,
-        charge: &Charge<'_>,
-        now: Timestamp,
-        purse: usize,
-    ) -> Outcome {
+    pub(crate) fn charge_hot(&self, charge: &Charge<'_>, now: Timestamp, purse: usize) -> Outcome {
         if let Some(flat) = flat_of(charge.limit)
             && let Some(hot) = self.hot.bucket(charge.key)
         {
@@ -54,7 +49,7 @@ impl MemoryStore {
     }
 
     /// Charges the whole bucket of a key that is hot. `None` if it is not, or is not any more.
-    pub(in super::super) fn charge_lent(
+    pub(crate) fn charge_lent(
         &self,
         shard: &mut Shard,
         charge: &Charge<'_>,
@@ -78,7 +73,7 @@ impl MemoryStore {
 
     /// Charges a key whose shard another thread is using.
     #[cold]
-    pub(in super::super) fn charge_contended(
+    pub(crate) fn charge_contended(
         &self,
         place: usize,
         charge: &Charge<'_>,
@@ -96,7 +91,7 @@ impl MemoryStore {
     }
 
     /// The shard of a key, locked, with all of the key's state in it.
-    pub(in super::super) fn open(&self, key: Key) -> (usize, Guard<'_>) {
+    pub(crate) fn open(&self, key: Key) -> (usize, Guard<'_>) {
         let place = self.place(key);
         let mut shard = self.shards[place].0.lock();
         self.recall(&mut shard, key);
@@ -104,7 +99,7 @@ impl MemoryStore {
     }
 
     /// Brings all of a key's state back into its shard.
-    pub(in super::super) fn recall(&self, shard: &mut Shard, key: Key) {
+    pub(crate) fn recall(&self, shard: &mut Shard, key: Key) {
         if self.hot.may_have(key)
             && shard.has_lent(key)
             && let Some(hot) = self.hot.bucket(key)

@@ -8,7 +8,7 @@ use tidegate_core::{Key, Limit, Timestamp};
 use crate::store::Charge;
 
 /// What was spent at one instant.
-pub(super) type Entry = (Timestamp, u64);
+pub(crate) type Entry = (Timestamp, u64);
 
 /// How many instants a purse remembers before the bucket has to be told.
 const INSTANTS: usize = 8;
@@ -19,7 +19,7 @@ const INSTANTS: usize = 8;
 /// anything, since then it knows as much as the whole bucket would.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Purse {
+pub(crate) struct Purse {
     key: Key,
     /// Where the limit is that the bucket is under. Whoever handed the purse out keeps it there.
     limit: usize,
@@ -48,26 +48,26 @@ pub(super) struct Purse {
 
 /// What a purse is for, and what is known when it is handed out.
 #[derive(Clone, Copy)]
-pub(super) struct Terms<'a> {
-    pub(super) key: Key,
-    pub(super) limit: &'a Arc<Limit>,
-    pub(super) from: Timestamp,
-    pub(super) until: Timestamp,
+pub(crate) struct Terms<'a> {
+    pub(crate) key: Key,
+    pub(crate) limit: &'a Arc<Limit>,
+    pub(crate) from: Timestamp,
+    pub(crate) until: Timestamp,
     /// When the bucket would be full if no purse spent anything.
-    pub(super) due: u64,
+    pub(crate) due: u64,
     /// The same, as the last instant at which it is not.
-    pub(super) steady: Timestamp,
+    pub(crate) steady: Timestamp,
 }
 
 /// What was in a purse when it was called in.
 #[derive(Debug)]
-pub(super) struct Spent<'a> {
+pub(crate) struct Spent<'a> {
     /// While the bucket was not full, so that its order does not matter.
-    pub(super) steadily: u64,
+    pub(crate) steadily: u64,
     /// The rest, in the order of time.
-    pub(super) noted: &'a [Entry],
+    pub(crate) noted: &'a [Entry],
     /// Whether it was asked since it was handed out.
-    pub(super) used: bool,
+    pub(crate) used: bool,
 }
 
 impl Default for Purse {
@@ -98,7 +98,7 @@ impl Purse {
     /// leaves out what others spent since the purse was handed out: `remaining` may be too high by
     /// what they hold, and the refund token may give back less than it could, never more.
     #[inline]
-    pub(super) fn pay(
+    pub(crate) fn pay(
         &mut self,
         charge: &Charge<'_>,
         flat: &FlatBucket,
@@ -128,7 +128,7 @@ impl Purse {
 
     /// The bucket as far as is known here, to be charged with what was paid for.
     #[inline]
-    pub(super) fn due(&mut self) -> &mut u64 {
+    pub(crate) fn due(&mut self) -> &mut u64 {
         &mut self.due
     }
 
@@ -150,12 +150,12 @@ impl Purse {
     }
 
     /// Counts it as asked, for a charge that the whole bucket decided.
-    pub(super) fn note_use(&mut self) {
+    pub(crate) fn note_use(&mut self) {
         self.used = true;
     }
 
     /// Closes the purse. What was spent from it; what was not is no longer in it.
-    pub(super) fn call_in(&mut self) -> Spent<'_> {
+    pub(crate) fn call_in(&mut self) -> Spent<'_> {
         self.until = Timestamp::EPOCH;
         self.tokens = 0;
         Spent {
@@ -166,7 +166,7 @@ impl Purse {
     }
 
     /// Opens a purse that was called in, with tokens that nobody else has; `sole` if nobody else has any.
-    pub(super) fn hand_out(&mut self, terms: &Terms<'_>, tokens: u64, sole: bool) {
+    pub(crate) fn hand_out(&mut self, terms: &Terms<'_>, tokens: u64, sole: bool) {
         self.key = terms.key;
         self.limit = Arc::as_ptr(terms.limit).addr();
         self.until = terms.until;
