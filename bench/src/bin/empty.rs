@@ -1,4 +1,4 @@
-//! Servers that answer without looking: the ceiling for what a door built on the same crates can do.
+//! Servers that answer without looking: the ceiling for what a listener built on the same crates can do.
 //!
 //! `empty http ADDRESS` is hyper with a fixed JSON answer, `empty grpc ADDRESS` is tonic with a fixed
 //! message; each prints its address once it listens.

@@ -1,8 +1,8 @@
-// The one way to ask the admin door.
+// The one way to ask the admin listener.
 
 const KEPT = "tidegate-token";
 
-/// What the door says when it does not do as asked.
+/// What the listener says when it does not do as asked.
 export class Problem extends Error {
   constructor(status, detail, body) {
     super(detail);

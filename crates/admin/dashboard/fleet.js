@@ -31,12 +31,12 @@ export function fleet(main) {
     { head: "keys", number: true, cell: (row) => count(row.keys) },
     { head: "evicted", number: true, cell: (row) => count(row.evicted) },
   ], (row) => row.server);
-  const doors = table("Doors of this node", [
-    { head: "door", cell: (row) => row.door },
+  const listeners = table("Listeners of this node", [
+    { head: "listener", cell: (row) => row.listener },
     { head: "open", number: true, cell: (row) => count(row.open) },
     { head: "room for", number: true, cell: (row) => count(row.most) },
     { head: "accepted", number: true, cell: (row) => count(row.accepted) },
-  ], (row) => row.door);
+  ], (row) => row.listener);
   const upstreams = table("Upstreams of the gateway", [
     { head: "upstream", cell: (row) => row.upstream },
     { head: "in flight", number: true, cell: (row) => row.most ? `${row.inFlight} of ${row.most}` : count(row.inFlight) },
@@ -48,13 +48,13 @@ export function fleet(main) {
   const gateway = h("section", { hidden: true }, upstreams.element);
 
   main.append(h("h1", {}, "Fleet"), unknown, nodes.element, store,
-    h("div", { class: "columns" }, h("section", {}, doors.element), gateway));
+    h("div", { class: "columns" }, h("section", {}, listeners.element), gateway));
 
   function show(now) {
     unknown.hidden = !now.unknown;
     put(unknown, now.unknown ? `Other nodes are not listed: ${now.unknown}` : "");
     nodes.show(now.nodes);
-    doors.show(now.doors);
+    listeners.show(now.listeners);
     gateway.hidden = now.upstreams.length === 0;
     upstreams.show(now.upstreams);
     const kept = now.store;

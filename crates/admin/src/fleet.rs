@@ -1,4 +1,4 @@
-//! `/v1/fleet`: the nodes, the store that they share, and what this one has of doors, upstreams and machine.
+//! `/v1/fleet`: the nodes, the store that they share, and what this one has of listeners, upstreams and machine.
 
 use hyper::Response;
 use tidegate_api::{

@@ -1,6 +1,6 @@
-//! Who may use the admin door.
+//! Who may use the admin listener.
 //!
-//! Without a token the door is on loopback only, and still has to mind browsers on the same machine: a
+//! Without a token the listener is on loopback only, and still has to mind browsers on the same machine: a
 //! page from elsewhere can make one send requests here, and a name that is made to point at 127.0.0.1
 //! even lets it read the answers.
 
@@ -19,12 +19,12 @@ use tidegate_net::token::BearerToken;
 pub struct Guard {
     /// Of the token only a hash, whose comparison takes the same time for every guess.
     token: Option<blake3::Hash>,
-    /// The host that the door was told to listen on, in lower case.
+    /// The host that the listener was told to listen on, in lower case.
     host: String,
 }
 
 impl Guard {
-    /// Asks for a token if there is one. `address` is where the door was told to listen.
+    /// Asks for a token if there is one. `address` is where the listener was told to listen.
     pub fn new(token: Option<&BearerToken>, address: &str) -> Self {
         Self {
             token: token.map(|token| blake3::hash(token.as_str().as_bytes())),
@@ -92,7 +92,7 @@ impl Stranger {
     pub(crate) fn response(&self) -> Response<Body> {
         match self {
             Self::Origin(origin) => {
-                let detail = format!("origin: found {origin}, wanted none or this door's own");
+                let detail = format!("origin: found {origin}, wanted none or this listener's own");
                 response::problem(StatusCode::FORBIDDEN, &detail)
             }
             Self::Host(host) => {
@@ -102,7 +102,7 @@ impl Stranger {
             }
             Self::BearerToken { sent } => {
                 let found = if *sent { "another token" } else { "none" };
-                let wanted = "Bearer and the token of this door";
+                let wanted = "Bearer and the token of this listener";
                 let detail = format!("authorization: found {found}, wanted {wanted}");
                 let mut response = response::problem(StatusCode::UNAUTHORIZED, &detail);
                 let scheme = HeaderValue::from_static("Bearer");
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_door_with_a_token_opens_to_the_token_alone() {
+    fn a_listener_with_a_token_opens_to_the_token_alone() {
         let token: BearerToken = "0123456789abcdef".parse().unwrap();
         let guard = Guard::new(Some(&token), "0.0.0.0:9090");
         for (sent, expected) in [

@@ -1,6 +1,6 @@
-//! The admin door: what operators see and change. Nothing here is reachable on another door.
+//! The admin listener: what operators see and change. Nothing here is reachable on another listener.
 //!
-//! It is an HTTP door like the other one, and uses its connections, bodies and errors; a router for a
+//! It is an HTTP listener like the other one, and uses its connections, bodies and errors; a router for a
 //! handful of paths is a `match`.
 
 mod block;
@@ -50,7 +50,7 @@ const LABS: usize = 2;
 /// The path of the Lab among those that a wrong path is answered with.
 const LAB: &str = if cfg!(feature = "simulate") { " /v1/lab," } else { "" };
 
-/// What the admin door shows.
+/// What the admin listener shows.
 #[derive(Debug)]
 pub struct Admin {
     pub(crate) guard: Guard,

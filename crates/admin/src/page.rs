@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_door_itself_is_the_first_page() {
+    fn the_listener_itself_is_the_first_page() {
         let page = Page::at("/").unwrap().response();
         assert_eq!(page.headers()[CONTENT_TYPE], "text/html; charset=utf-8");
         assert_eq!(page.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");

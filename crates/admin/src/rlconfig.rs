@@ -1,6 +1,6 @@
 //! `/rlconfig`: the limits of envoyproxy/ratelimit files, listed as it lists them.
 //!
-//! Theirs is on a debug port; ours is on the admin door only, because it shows the names of keys and
+//! Theirs is on a debug port; ours is on the admin listener only, because it shows the names of keys and
 //! values.
 
 use hyper::{Method, Response, StatusCode};

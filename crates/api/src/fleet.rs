@@ -24,7 +24,6 @@ pub struct FleetReport<T: Text = String> {
     /// The store.
     pub store: StoreReport<T>,
     /// The listeners of this node.
-    #[serde(rename = "doors")]
     pub listeners: Vec<ListenerReport<T>>,
     /// The upstreams of the gateway.
     pub upstreams: Vec<UpstreamReport<T>>,
@@ -148,7 +147,6 @@ pub struct CallTimes {
 #[serde(default)]
 pub struct ListenerReport<T: Text = String> {
     /// The name of the listener.
-    #[serde(rename = "door")]
     pub listener: T,
     /// Open connections.
     pub open: u64,

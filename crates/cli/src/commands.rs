@@ -55,7 +55,7 @@ Examples:
 Exit status: 0 fine, 1 denied or invalid, 2 could not do it.
 TIDEGATE_LOG sets what is logged: debug, or tidegate=trace; info by default.
 TIDEGATE_LOG_FORMAT sets how: text, or json, an object on each line.
-TIDEGATE_TOKEN opens an admin door that has a token.
+TIDEGATE_TOKEN opens an admin listener that has a token.
 TIDEGATE_CA, TIDEGATE_CERTIFICATE and TIDEGATE_KEY name PEM files for --server https://…";
 
 /// Returns the examples of the commands that this binary has.
@@ -236,7 +236,9 @@ impl From<ClientError> for Failure {
             ClientError::Unreachable { .. } => failure
                 .hint("tidegate serve starts a server")
                 .hint("--server http://HOST:PORT asks another one"),
-            ClientError::NoResponse { .. } => failure.hint("is that the HTTP door of a tidegate?"),
+            ClientError::NoResponse { .. } => {
+                failure.hint("is that the HTTP listener of a tidegate?")
+            }
         }
     }
 }

@@ -52,22 +52,22 @@ pub(crate) struct Config {
     /// What Envoy is asked to add to its responses.
     pub(crate) rls_headers: RlsHeaders,
     pub(crate) identity: IdentityConfig,
-    /// There if and only if the gateway's door is.
+    /// There if and only if the gateway's listener is.
     pub(crate) gateway: Option<GatewayConfig>,
 }
 
-/// Which doors to open, and where.
+/// Which listeners to open, and where.
 #[derive(Clone, Debug)]
 pub(crate) struct Listen {
-    pub(crate) http: Door,
-    pub(crate) grpc: Door,
-    pub(crate) resp: Door,
-    /// What clients of the RESP door have to say first.
+    pub(crate) http: ListenAddress,
+    pub(crate) grpc: ListenAddress,
+    pub(crate) resp: ListenAddress,
+    /// What clients of the RESP listener have to say first.
     pub(crate) resp_password: Option<Secret>,
-    pub(crate) admin: Door,
+    pub(crate) admin: ListenAddress,
     /// Off without an upstream.
-    pub(crate) gateway: Door,
-    /// What opens the admin door, beyond being able to reach it.
+    pub(crate) gateway: ListenAddress,
+    /// What opens the admin listener, beyond being able to reach it.
     pub(crate) token: Option<BearerToken>,
     pub(crate) tls: Option<TlsConfig>,
     pub(crate) drain: Drain,
@@ -94,9 +94,9 @@ impl Default for Drain {
     }
 }
 
-/// Where a door listens.
+/// Where a listener listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum ListenAddress {
     Off,
     /// A host and a port; port 0 takes any that is free.
     At(String),
@@ -111,11 +111,11 @@ pub(crate) struct Flags {
     pub(crate) rules_envoy: Option<PathBuf>,
     /// A URL, which may have a password in it.
     pub(crate) redis: Option<Secret>,
-    pub(crate) http: Option<Door>,
-    pub(crate) grpc: Option<Door>,
-    pub(crate) resp: Option<Door>,
-    pub(crate) admin: Option<Door>,
-    pub(crate) gateway: Option<Door>,
+    pub(crate) http: Option<ListenAddress>,
+    pub(crate) grpc: Option<ListenAddress>,
+    pub(crate) resp: Option<ListenAddress>,
+    pub(crate) admin: Option<ListenAddress>,
+    pub(crate) gateway: Option<ListenAddress>,
     /// URLs of servers, which take the place of the file's upstreams and routes.
     pub(crate) upstream: Vec<Secret>,
 }
@@ -149,8 +149,10 @@ impl Config {
             None if rules.source.is_remote() => RulesConfig { copies: state()?, ..rules },
             _ => rules,
         };
-        let or_at = |door: Option<Door>, usual: &str| door.unwrap_or(Door::At(usual.to_owned()));
-        let (door, gateway) =
+        let or_at = |listener: Option<ListenAddress>, usual: &str| {
+            listener.unwrap_or(ListenAddress::At(usual.to_owned()))
+        };
+        let (listener, gateway) =
             gateway::resolve(flags.gateway, &flags.upstream, file.gateway, file.forwarding)?;
         let store = Self::store(flags.redis.as_ref(), file.redis, file.max_keys, state)?;
         Ok(Self {
@@ -163,7 +165,7 @@ impl Config {
                 tls: file.tls,
                 drain: file.drain,
                 token: file.token.map_or_else(token, |token| Ok(Some(token)))?,
-                gateway: door,
+                gateway: listener,
             },
             store,
             rules,
@@ -222,7 +224,7 @@ impl LogConfig {
     }
 }
 
-/// What `TIDEGATE_TOKEN` says, for an admin door and for commands that ask one.
+/// What `TIDEGATE_TOKEN` says, for an admin listener and for commands that ask one.
 ///
 /// # Errors
 /// It says something that is no token.
@@ -240,7 +242,7 @@ pub(crate) fn wants_colours() -> bool {
     matches!(environment("NO_COLOR"), Ok(None))
 }
 
-/// What `TIDEGATE_RESP_PASSWORD` says, for commands that ask a RESP door.
+/// What `TIDEGATE_RESP_PASSWORD` says, for commands that ask a RESP listener.
 ///
 /// # Errors
 /// It is no text.
@@ -331,7 +333,7 @@ fn environment(name: &'static str) -> Result<Option<String>, ConfigError> {
     }
 }
 
-impl fmt::Display for Door {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off => f.write_str("off"),
@@ -340,7 +342,7 @@ impl fmt::Display for Door {
     }
 }
 
-impl FromStr for Door {
+impl FromStr for ListenAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

@@ -28,7 +28,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::config::{Door, Listen};
+use crate::config::{Listen, ListenAddress};
 use crate::reference::Subject;
 
 /// A listener that is bound and does not accept yet.
@@ -80,31 +80,31 @@ pub(crate) async fn bind_all(
     clock: &Clock,
 ) -> Result<Vec<BoundListener>, BindError> {
     let checks = [&listen.http, &listen.grpc, &listen.resp, &listen.gateway];
-    if checks.into_iter().all(|address| *address == Door::Off) {
+    if checks.into_iter().all(|address| *address == ListenAddress::Off) {
         return Err(BindError::AllOff);
     }
     let mut bound = Vec::new();
-    if let Door::At(address) = &listen.http {
+    if let ListenAddress::At(address) = &listen.http {
         let socket = bind_socket("http", address).await?;
         bound.push(BoundListener::new("http", listen, &["http/1.1"], Endpoint::Http(socket))?);
     }
-    if let Door::At(address) = &listen.grpc {
+    if let ListenAddress::At(address) = &listen.grpc {
         let socket = bind_socket("grpc", address).await?;
         bound.push(BoundListener::new("grpc", listen, &["h2"], Endpoint::Grpc(socket))?);
     }
-    if let Door::At(address) = &listen.resp {
+    if let ListenAddress::At(address) = &listen.resp {
         let socket = bind_socket("resp", address).await?;
         let auth = RespAuth::new(listen.resp_password.as_ref());
         bound.push(BoundListener::new("resp", listen, &[], Endpoint::Resp(socket, auth))?);
     }
-    if let (Door::At(address), Some(config)) = (&listen.gateway, gateway) {
+    if let (ListenAddress::At(address), Some(config)) = (&listen.gateway, gateway) {
         let sockets = tidegate_gateway::listen(address).await;
         let sockets = sockets.map_err(|error| address_error("gateway", address, error))?;
         let upstreams = UpstreamSet::new(config, clock.clone()).map_err(BindError::Upstream)?;
         let endpoint = Endpoint::Gateway(sockets, Arc::new(upstreams));
         bound.push(BoundListener::new("gateway", listen, &["h2", "http/1.1"], endpoint)?);
     }
-    if let Door::At(address) = &listen.admin {
+    if let ListenAddress::At(address) = &listen.admin {
         let socket = bind_socket("admin", address).await?;
         let guard = Guard::new(listen.token.as_ref(), address);
         let endpoint = Endpoint::Admin(socket, guard);
@@ -252,7 +252,7 @@ fn serve_gateway(
 /// The reason why a server can't start.
 #[derive(Debug, Error)]
 pub(crate) enum BindError {
-    #[error("every door is off, there is nothing to serve")]
+    #[error("every listener is off, there is nothing to serve")]
     AllOff,
     #[error("{listener} can't listen on {address}: {}", reason(.error))]
     Address { listener: &'static str, address: String, error: io::Error },

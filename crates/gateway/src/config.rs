@@ -21,7 +21,7 @@ pub struct GatewayConfig {
     /// Longest time that a request may wait in the queue of a rule.
     pub max_wait: Span,
     /// Adds the rate-limit headers that the client gets to requests to upstreams too.
-    pub tell_upstream: bool,
+    pub upstream_headers: bool,
 }
 
 /// A group of equivalent servers.
@@ -157,7 +157,7 @@ impl GatewayConfig {
             upstreams: vec![upstream],
             timeouts: ProxyTimeouts::default(),
             max_wait: Self::DEFAULT_MAX_WAIT,
-            tell_upstream: false,
+            upstream_headers: false,
         }
     }
 }

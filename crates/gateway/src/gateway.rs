@@ -64,7 +64,7 @@ impl Gateway {
             routes: Arc::clone(&upstreams.routes),
             forwarder: RequestForwarder { pool, clock, timeouts: config.timeouts },
             max_wait: config.max_wait,
-            tell_upstream: config.tell_upstream,
+            upstream_headers: config.upstream_headers,
         };
         Self { proxy: Arc::new(proxy) }
     }

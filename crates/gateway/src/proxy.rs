@@ -47,7 +47,7 @@ pub(crate) struct RequestProxy {
     /// Longest time that a request may wait in a queue.
     pub(crate) max_wait: Span,
     /// Adds the rate-limit headers of the decision to the request that the upstream gets.
-    pub(crate) tell_upstream: bool,
+    pub(crate) upstream_headers: bool,
 }
 
 /// State that the requests of one client connection share.
@@ -130,7 +130,7 @@ impl RequestProxy {
         })?;
         admitted.serve();
         let upgrade_requested = head::prepare_for_upstream(&mut head, &context.client);
-        if self.tell_upstream {
+        if self.upstream_headers {
             local_response::set_headers(&mut head.headers, reply.headers());
         }
         let sent = self.forwarder.send(&route.upstream, Request::from_parts(head, body)).await;

@@ -18,7 +18,6 @@ const BAR_WIDTH: u64 = 40;
 #[serde(rename_all = "camelCase")]
 pub struct LoadReport {
     target: String,
-    #[serde(rename = "door")]
     listener: &'static str,
     connections: usize,
     /// Time from the start to the last reply.

@@ -115,7 +115,7 @@ impl Rules {
         Ok(Self { set, envoy: Some(Arc::new(envoy)) })
     }
 
-    /// The same with the rules that doors count by and nobody names.
+    /// The same with the rules that listeners count by and nobody names.
     ///
     /// # Errors
     /// Somebody wrote a rule of such a name.

@@ -134,8 +134,8 @@ fn tidegate(program: PathBuf, upstream: u16) -> Server {
     assert!(program.exists(), "no {}; make bench-gateway builds it", program.display());
     let mut command = Process::command(program);
     command.arg("serve").arg("--rules").arg(&rules).env("STATE_DIRECTORY", folder.path());
-    for door in ["--http", "--grpc", "--resp", "--admin"] {
-        command.args([door, "off"]);
+    for listener in ["--http", "--grpc", "--resp", "--admin"] {
+        command.args([listener, "off"]);
     }
     command.args(["--gateway", "127.0.0.1:0", "--upstream"]);
     let process = Process::spawn({

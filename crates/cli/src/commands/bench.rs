@@ -1,4 +1,4 @@
-//! `tidegate bench`: load against a door, and what came back.
+//! `tidegate bench`: load against a listener, and what came back.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::values::{length, rate};
 use super::{Ending, Failure, Output, named_values};
 use crate::config;
 
-/// Puts a door under load and tells what came back.
+/// Puts a listener under load and tells what came back.
 ///
 /// With --rate, requests are sent when they are due, whether those before them were answered or not, and a
 /// latency runs from when its request was due: a server that stalls is charged for everybody who waited behind.
@@ -27,9 +27,9 @@ use crate::config;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
-    /// The door: http:// (POST /v1/check), grpc:// (tidegate.v1) or resp:// (TG.CHECK)
+    /// The listener: http:// (POST /v1/check), grpc:// (tidegate.v1) or resp:// (TG.CHECK)
     ///
-    /// With TLS: https://, grpcs://, resps://. TIDEGATE_RESP_PASSWORD opens a RESP door that has a password.
+    /// With TLS: https://, grpcs://, resps://. TIDEGATE_RESP_PASSWORD opens a RESP listener that has a password.
     #[arg(value_name = "URL", default_value = "http://127.0.0.1:8080")]
     url: String,
 
@@ -136,7 +136,7 @@ impl Bench {
         progress.clear();
         report.map_err(|reason| {
             Failure::failed(format_args!("{url}: {reason}"))
-                .hint("tidegate serve starts a server and prints where its doors are")
+                .hint("tidegate serve starts a server and prints where its listeners are")
         })
     }
 

@@ -11,7 +11,7 @@ use crate::config;
 
 /// Blocks clients and networks on a running server, and lets them off again.
 ///
-/// Whoever is blocked is denied before any rule is looked at. Asks the admin door of the server. Exit
+/// Whoever is blocked is denied before any rule is looked at. Asks the admin listener of the server. Exit
 /// status: 0 done, 1 not possible or not on the list, 2 no answer.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -19,7 +19,7 @@ pub(crate) struct Block {
     #[command(subcommand)]
     action: Action,
 
-    /// The admin door to ask; TIDEGATE_TOKEN is sent if it is set
+    /// The admin listener to ask; TIDEGATE_TOKEN is sent if it is set
     #[arg(long, value_name = "URL", value_parser = crate::config::http_client, default_value = "http://127.0.0.1:9090", global = true)]
     server: HttpClient,
 }
@@ -163,7 +163,7 @@ fn ask(
     Err(match status {
         400 => Failure::refused(detail),
         404 if detail.starts_with("path:") => Failure::failed(detail)
-            .hint("the admin door is another one than the door for checks, port 9090 if not told otherwise"),
+            .hint("the admin listener is another one than the listener for checks, port 9090 if not told otherwise"),
         404 => Failure::refused(detail).hint("tidegate block list shows who is blocked"),
         401 => Failure::failed(detail).hint("TIDEGATE_TOKEN sets the token that is sent"),
         _ => Failure::failed(format_args!("{detail} (status {status})")),
@@ -173,6 +173,6 @@ fn ask(
 fn read<'a, T: Deserialize<'a>>(answer: &'a ClientResponse) -> Result<T, Failure> {
     serde_json::from_str(&answer.body).map_err(|error| {
         Failure::failed(format_args!("the answer can't be read: {error}"))
-            .hint("is that the admin door of a tidegate?")
+            .hint("is that the admin listener of a tidegate?")
     })
 }

@@ -13,12 +13,12 @@ mod table;
 use clap::{Args, Subcommand};
 use tidegate_net::client::HttpClient;
 
-use self::ask::Door;
+use self::ask::AdminClient;
 use crate::commands::{Ending, Failure, Output};
 
 /// Shows the rules of running servers, and changes them while traffic flows.
 ///
-/// Asks the admin door of one server. Rules that it shares with others through a Redis, by serve --rules
+/// Asks the admin listener of one server. Rules that it shares with others through a Redis, by serve --rules
 /// redis://cache, are changed on all of them, usually within a second; whoever has a file changes the
 /// file. Exit status: 0 done, 1 not possible or not so, 2 no answer.
 #[derive(Debug, Args)]
@@ -27,7 +27,7 @@ pub(crate) struct Rules {
     #[command(subcommand)]
     action: Action,
 
-    /// The admin door to ask; TIDEGATE_TOKEN is sent if it is set
+    /// The admin listener to ask; TIDEGATE_TOKEN is sent if it is set
     #[arg(long, value_name = "URL", value_parser = crate::config::http_client, default_value = "http://127.0.0.1:9090", global = true)]
     server: HttpClient,
 }
@@ -53,14 +53,14 @@ enum Action {
 
 impl Rules {
     pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
-        let door = Door::of(&self.server)?;
+        let client = AdminClient::of(&self.server)?;
         match self.action {
-            Action::Get(get) => get.run(&door, output),
-            Action::Push(push) => push.run(&door, output),
-            Action::Diff(diff) => diff.run(&door, output),
-            Action::History(history) => history.run(&door, output),
-            Action::Rollback(rollback) => rollback.run(&door, output),
-            Action::Status(status) => status.run(&door, output),
+            Action::Get(get) => get.run(&client, output),
+            Action::Push(push) => push.run(&client, output),
+            Action::Diff(diff) => diff.run(&client, output),
+            Action::History(history) => history.run(&client, output),
+            Action::Rollback(rollback) => rollback.run(&client, output),
+            Action::Status(status) => status.run(&client, output),
         }
     }
 }

@@ -11,13 +11,13 @@ use tokio::sync::watch;
 
 use crate::app::{App, Stage};
 use crate::commands::{Ending, Failure, Output};
-use crate::config::{Config, Door, Flags, PASSWORD_VARIABLE};
+use crate::config::{Config, Flags, ListenAddress, PASSWORD_VARIABLE};
 use crate::listeners::{BindError, BoundListener};
 
 /// Answers rate-limit checks until it is told to stop.
 ///
 /// Without arguments: sample rules, spending kept in memory, HTTP on 127.0.0.1:8080, gRPC on
-/// 127.0.0.1:8081, RESP on 127.0.0.1:6380 and the admin door on 127.0.0.1:9090. With an upstream also a
+/// 127.0.0.1:8081, RESP on 127.0.0.1:6380 and the admin listener on 127.0.0.1:9090. With an upstream also a
 /// gateway on 127.0.0.1:8000. Each address is printed on stdout once it is bound, `http 127.0.0.1:8080`,
 /// so that port 0 is of use to scripts.
 #[derive(Debug, Args)]
@@ -42,27 +42,27 @@ pub(crate) struct Serve {
 
     /// Where to answer HTTP: an address, or off [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS")]
-    http: Option<Door>,
+    http: Option<ListenAddress>,
 
     /// Where to answer gRPC, Envoy's rate limit service among it: an address, or off
     /// [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDRESS")]
-    grpc: Option<Door>,
+    grpc: Option<ListenAddress>,
 
     /// Where to answer RESP, as Redis speaks it: an address, or off. Clients need a password if one is
     /// in the configuration or TIDEGATE_RESP_PASSWORD [default: 127.0.0.1:6380]
     #[arg(long, value_name = "ADDRESS")]
-    resp: Option<Door>,
+    resp: Option<ListenAddress>,
 
     /// Where operators see and change things: an address, or off. Other machines can reach it only if
     /// it has a token, from the configuration or TIDEGATE_TOKEN [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDRESS")]
-    admin: Option<Door>,
+    admin: Option<ListenAddress>,
 
     /// Where to take HTTP requests and forward those that the rules allow to --upstream: an address, or
     /// off [default: 127.0.0.1:8000 with an upstream, else off]
     #[arg(long, value_name = "ADDRESS")]
-    gateway: Option<Door>,
+    gateway: Option<ListenAddress>,
 
     /// A server that the gateway forwards to: http://HOST:PORT, https:// or h2c://. Given several times:
     /// servers that do the same. Takes the place of upstreams and routes in the configuration
@@ -100,7 +100,7 @@ A configuration:
   headers: {reset: delta, ietf: 11}       # reset: delta, epoch; ietf: 11, 6, off;
                                           # rls, through Envoy: denied, all, off
   gateway: {upstreams: [{name: api, servers: [http://10.0.0.1:3000]}]} # and routes, timeouts,
-                                          # max_wait, tell_upstream
+                                          # max_wait, upstream_headers
   tls: {certificate: c.pem, key: k.pem}   # client_ca: ca.pem asks clients for certificates
   drain: {delay: 2s, timeout: 25s}        # after SIGTERM: not ready, then no new connections";
 
@@ -272,13 +272,13 @@ impl From<BindError> for Failure {
             BindError::AllOff => failure.hint("--http 127.0.0.1:8080 opens one"),
             BindError::Address { listener: listener @ ("resp" | "admin" | "gateway"), .. } => failure
                 .hint(format!("--{listener} 127.0.0.1:0 takes any free port"))
-                .hint(format!("--{listener} off does without the door")),
+                .hint(format!("--{listener} off does without the listener")),
             BindError::Address { listener, .. } => {
                 failure.hint(format!("--{listener} 127.0.0.1:0 takes any free port"))
             }
             BindError::NoToken { .. } => failure
                 .hint("admin: {token: …} in the configuration sets one, or TIDEGATE_TOKEN")
-                .hint("--admin 127.0.0.1:9090 keeps the door on this machine"),
+                .hint("--admin 127.0.0.1:9090 keeps the listener on this machine"),
             BindError::Store(OpenError::Version { .. }) => {
                 failure.hint("Redis 7 and later will do, and every Valkey")
             }

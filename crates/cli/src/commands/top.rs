@@ -29,13 +29,13 @@ use crate::config;
 
 /// Shows a server as it works: what it admits and denies, how fast, by which rules, for whom.
 ///
-/// Asks the admin door once a second, and goes on trying when the server is away. Keys: q quits, tab turns
+/// Asks the admin listener once a second, and goes on trying when the server is away. Keys: q quits, tab turns
 /// the page (overview, clients, fleet), j and k scroll, s sorts, p pauses, ? has the rest. Without a terminal
 /// to draw on it prints one plain frame, as with --once. NO_COLOR takes the colours away.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Top {
-    /// The admin door to ask; TIDEGATE_TOKEN is sent if it is set
+    /// The admin listener to ask; TIDEGATE_TOKEN is sent if it is set
     #[arg(long, value_name = "URL", value_parser = crate::config::http_client, default_value = "http://127.0.0.1:9090")]
     server: HttpClient,
 

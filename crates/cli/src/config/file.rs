@@ -22,17 +22,17 @@ use crate::config::resp::{RawResp, RespPassword};
 use crate::config::rules::RawRules;
 use crate::config::secrets::RedisSource;
 use crate::config::tls::{RawTls, TlsConfig};
-use crate::config::{Door, Drain, InvalidEntry};
+use crate::config::{Drain, InvalidEntry, ListenAddress};
 
 /// A configuration file, read and checked.
 #[derive(Debug, Default)]
 pub(crate) struct ConfigFile {
-    pub(crate) http: Option<Door>,
-    pub(crate) grpc: Option<Door>,
-    pub(crate) resp: Option<Door>,
+    pub(crate) http: Option<ListenAddress>,
+    pub(crate) grpc: Option<ListenAddress>,
+    pub(crate) resp: Option<ListenAddress>,
     pub(crate) resp_password: RespPassword,
-    pub(crate) admin: Option<Door>,
-    pub(crate) gateway: Option<Door>,
+    pub(crate) admin: Option<ListenAddress>,
+    pub(crate) gateway: Option<ListenAddress>,
     pub(crate) token: Option<BearerToken>,
     pub(crate) max_keys: Option<usize>,
     pub(crate) redis: Option<RedisSource>,

@@ -16,7 +16,7 @@ use self::route::RawRoute;
 use self::upstream::RawUpstream;
 pub(crate) use self::upstream::{MAX_IN_FLIGHT, MAX_SERVERS};
 use crate::config::reader::FieldReader;
-use crate::config::{DEFAULT_GATEWAY, Door};
+use crate::config::{DEFAULT_GATEWAY, ListenAddress};
 
 /// What names of upstreams and routes look like.
 pub(crate) const NAME_PATTERN: &str = "^[A-Za-z0-9_.-]{1,64}$";
@@ -24,7 +24,7 @@ pub(crate) const NAME_PATTERN: &str = "^[A-Za-z0-9_.-]{1,64}$";
 /// Longest name of an upstream or a route.
 const MAX_NAME: usize = 64;
 
-/// How `gateway.tell_upstream` is said.
+/// How `gateway.upstream_headers` is said.
 const YES_OR_NO: [(&str, bool); 2] = [("false", false), ("true", true)];
 
 /// `gateway` as it is written.
@@ -35,7 +35,7 @@ pub(crate) struct RawGateway {
     routes: Vec<Spanned<RawRoute>>,
     timeouts: RawTimeouts,
     max_wait: Option<Spanned<String>>,
-    tell_upstream: Option<Spanned<String>>,
+    upstream_headers: Option<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -54,7 +54,7 @@ pub(crate) struct GatewaySource {
     routes: Vec<RouteConfig>,
     timeouts: ProxyTimeouts,
     max_wait: Span,
-    tell_upstream: bool,
+    upstream_headers: bool,
 }
 
 impl RawGateway {
@@ -76,7 +76,11 @@ impl RawGateway {
                 GatewayConfig::DEFAULT_MAX_WAIT,
                 (Span::ZERO, Span::HOUR, "0s to 1h"),
             ),
-            tell_upstream: reader.word("gateway.tell_upstream", self.tell_upstream, YES_OR_NO),
+            upstream_headers: reader.word(
+                "gateway.upstream_headers",
+                self.upstream_headers,
+                YES_OR_NO,
+            ),
         }
     }
 }
@@ -105,31 +109,31 @@ impl GatewaySource {
     /// What the gateway is to do, if there is an upstream. Servers of the command line take the place of
     /// all upstreams and routes.
     fn with(self, servers: Vec<ServerUrl>) -> Option<GatewayConfig> {
-        let Self { upstreams, routes, timeouts, max_wait, tell_upstream } = self;
+        let Self { upstreams, routes, timeouts, max_wait, upstream_headers } = self;
         if !servers.is_empty() {
             let config = GatewayConfig::single_upstream(servers);
-            return Some(GatewayConfig { timeouts, max_wait, tell_upstream, ..config });
+            return Some(GatewayConfig { timeouts, max_wait, upstream_headers, ..config });
         }
         (!upstreams.is_empty()).then_some(GatewayConfig {
             upstreams,
             routes,
             timeouts,
             max_wait,
-            tell_upstream,
+            upstream_headers,
         })
     }
 }
 
-/// The gateway's door and what is done behind it: both are there, or neither.
+/// The gateway's listener and what is done behind it: both are there, or neither.
 ///
 /// # Errors
 /// A flag is no URL of a server, or a gateway was asked for that has no upstream.
 pub(crate) fn resolve(
-    flag: Option<Door>,
+    flag: Option<ListenAddress>,
     upstream: &[Secret],
-    listen: Option<Door>,
+    listen: Option<ListenAddress>,
     file: Option<GatewaySource>,
-) -> Result<(Door, Option<GatewayConfig>), ConfigError> {
+) -> Result<(ListenAddress, Option<GatewayConfig>), ConfigError> {
     let servers = of_flags(upstream)?;
     let asked = match (&flag, &listen, &file) {
         (Some(_), ..) => "--gateway",
@@ -143,11 +147,11 @@ pub(crate) fn resolve(
         None => Some(GatewayConfig::single_upstream(servers)),
     };
     match (flag.or(listen), gateway) {
-        (Some(Door::Off), _) => Ok((Door::Off, None)),
-        (door, Some(gateway)) => {
-            Ok((door.unwrap_or(Door::At(DEFAULT_GATEWAY.to_owned())), Some(gateway)))
+        (Some(ListenAddress::Off), _) => Ok((ListenAddress::Off, None)),
+        (listener, Some(gateway)) => {
+            Ok((listener.unwrap_or(ListenAddress::At(DEFAULT_GATEWAY.to_owned())), Some(gateway)))
         }
-        (_, None) if is_silent => Ok((Door::Off, None)),
+        (_, None) if is_silent => Ok((ListenAddress::Off, None)),
         (_, None) => {
             let reason = "an upstream is wanted, found none".to_owned();
             Err(ConfigError::Elsewhere { place: asked, reason })

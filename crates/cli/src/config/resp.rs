@@ -1,4 +1,4 @@
-//! `resp` of `tidegate.yaml`: what clients of the RESP door have to say before they are answered.
+//! `resp` of `tidegate.yaml`: what clients of the RESP listener have to say before they are answered.
 
 use std::path::{Path, PathBuf};
 
@@ -54,10 +54,10 @@ impl RawResp {
 }
 
 impl RespPassword {
-    /// The password, if the door has one.
+    /// The password, if the listener has one.
     ///
     /// # Errors
-    /// Its file can't be read, or has nothing in it: a door that was to have a password is not opened
+    /// Its file can't be read, or has nothing in it: a listener that was to have a password is not opened
     /// without one.
     pub(crate) fn load(self) -> Result<Option<Secret>, ConfigError> {
         match self {

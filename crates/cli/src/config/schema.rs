@@ -10,7 +10,7 @@ use tidegate_limiter::MemoryStore;
 use tidegate_rules::schema::{Schema, parts};
 
 use super::file::{DRAFTS, MAX_KEYS, RESETS, RLS_HEADERS};
-use super::tls::DOORS;
+use super::tls::LISTENERS;
 use super::{DEFAULT_ADMIN, DEFAULT_GATEWAY, DEFAULT_GRPC, DEFAULT_HTTP, DEFAULT_RESP};
 
 /// The schema of a configuration.
@@ -35,27 +35,27 @@ pub(crate) fn schema() -> Schema {
 }
 
 fn listen() -> Schema {
-    let door = |about: &str, usual: &str| {
+    let listener = |about: &str, usual: &str| {
         let about = format!("{about}: a host and a port, 0 for any that is free, or `off`.");
         Schema::text(&about).with("pattern", "^(off|.+:[0-9]+)$").with_default(usual).example(usual)
     };
-    Schema::map("Which doors are open, and where.")
-        .key("http", door("Where HTTP is answered", DEFAULT_HTTP))
+    Schema::map("Which listeners are open, and where.")
+        .key("http", listener("Where HTTP is answered", DEFAULT_HTTP))
         .key(
             "grpc",
-            door("Where gRPC is answered, Envoy's rate limit service among it", DEFAULT_GRPC),
+            listener("Where gRPC is answered, Envoy's rate limit service among it", DEFAULT_GRPC),
         )
-        .key("resp", door("Where RESP is answered, as Redis speaks it", DEFAULT_RESP))
+        .key("resp", listener("Where RESP is answered, as Redis speaks it", DEFAULT_RESP))
         .key(
             "admin",
-            door(
+            listener(
                 "Where operators see and change things; off this machine it needs a token",
                 DEFAULT_ADMIN,
             ),
         )
         .key(
             "gateway",
-            door(
+            listener(
                 "Where requests are taken and forwarded, if there is an upstream",
                 DEFAULT_GATEWAY,
             ),
@@ -195,7 +195,7 @@ fn headers() -> Schema {
 }
 
 fn resp() -> Schema {
-    Schema::map("What clients of the RESP door have to say first.")
+    Schema::map("What clients of the RESP listener have to say first.")
         .key("password", secret("The password. `password_file` and TIDEGATE_RESP_PASSWORD keep it out of this file."))
         .key("password_file", file("The file that has it.", "resp-password"))
         .with("not", json!({"required": ["password", "password_file"]}))
@@ -293,14 +293,14 @@ fn admin() -> Schema {
     )
     .with("pattern", "^[!-~]{16,256}$")
     .example("at-least-16-characters");
-    Schema::map("Who may use the admin door.")
+    Schema::map("Who may use the admin listener.")
         .key("token", token)
         .example(json!({"token": "at-least-16-characters"}))
 }
 
 fn tls() -> Schema {
     Schema::map(
-        "Which doors speak TLS, and how. Files are PEM and are looked at again when they change.",
+        "Which listeners speak TLS, and how. Files are PEM and are looked at again when they change.",
     )
     .required(
         "certificate",
@@ -315,9 +315,9 @@ fn tls() -> Schema {
         ),
     )
     .key(
-        "doors",
-        Schema::list("The doors.", Schema::word("", DOORS).without_default())
-            .with_default(DOORS.to_vec())
+        "listeners",
+        Schema::list("The listeners.", Schema::word("", LISTENERS).without_default())
+            .with_default(LISTENERS.to_vec())
             .example(json!(["grpc", "admin"])),
     )
     .example(json!({"certificate": "server.pem", "key": "server.key"}))

@@ -9,8 +9,8 @@ use tidegate_rules::did_you_mean;
 
 use crate::config::reader::FieldReader;
 
-/// The doors that can speak TLS.
-pub(crate) const DOORS: [&str; 5] = ["http", "grpc", "resp", "admin", "gateway"];
+/// The listeners that can speak TLS.
+pub(crate) const LISTENERS: [&str; 5] = ["http", "grpc", "resp", "admin", "gateway"];
 
 /// `tls` as it is written.
 #[derive(Default, Deserialize)]
@@ -19,20 +19,20 @@ pub(crate) struct RawTls {
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
     client_ca: Option<PathBuf>,
-    doors: Option<Vec<Spanned<String>>>,
+    listeners: Option<Vec<Spanned<String>>>,
 }
 
-/// Which doors speak TLS, and how.
+/// Which listeners speak TLS, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TlsConfig {
     files: TlsFiles,
-    doors: Vec<String>,
+    listeners: Vec<String>,
 }
 
 impl TlsConfig {
-    /// What a door needs to speak TLS, if it is to.
-    pub(crate) fn of(&self, door: &str) -> Option<&TlsFiles> {
-        self.doors.iter().any(|name| name == door).then_some(&self.files)
+    /// What a listener needs to speak TLS, if it is to.
+    pub(crate) fn of(&self, listener: &str) -> Option<&TlsFiles> {
+        self.listeners.iter().any(|name| name == listener).then_some(&self.files)
     }
 }
 
@@ -49,25 +49,26 @@ impl RawTls {
             reader.add(at, "tls must have certificate and key, found one at the most".to_owned());
             return None;
         };
-        let mut doors = Vec::new();
-        for door in self.doors.iter().flatten() {
-            if DOORS.contains(&door.value.as_str()) {
-                doors.push(door.value.clone());
+        let mut listeners = Vec::new();
+        for listener in self.listeners.iter().flatten() {
+            if LISTENERS.contains(&listener.value.as_str()) {
+                listeners.push(listener.value.clone());
             } else {
-                let (wanted, meant) = (DOORS.join(", "), did_you_mean(&door.value, DOORS));
-                let found = format!("{:?}{meant}", door.value);
-                let message = format!("tls.doors must be some of {wanted}, found {found}");
-                reader.add(door.referenced, message);
+                let (wanted, meant) =
+                    (LISTENERS.join(", "), did_you_mean(&listener.value, LISTENERS));
+                let found = format!("{:?}{meant}", listener.value);
+                let message = format!("tls.listeners must be some of {wanted}, found {found}");
+                reader.add(listener.referenced, message);
             }
         }
-        if self.doors.is_none() {
-            doors = DOORS.map(str::to_owned).into();
+        if self.listeners.is_none() {
+            listeners = LISTENERS.map(str::to_owned).into();
         }
         let files = TlsFiles {
             certificate: folder.join(certificate),
             key: folder.join(key),
             client_ca: self.client_ca.map(|path| folder.join(path)),
         };
-        Some(TlsConfig { files, doors })
+        Some(TlsConfig { files, listeners })
     }
 }

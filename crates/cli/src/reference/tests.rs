@@ -24,7 +24,7 @@ fn files() -> [(&'static str, String); 4] {
             "https://raw.githubusercontent.com/tidegate/tidegate/main/docs/reference/{file}"
         );
         let served = format!(
-            "A server has the same at `/v1/schema/{}` on its admin door",
+            "A server has the same at `/v1/schema/{}` on its admin listener",
             file.replace(".schema", "")
         );
         format!(

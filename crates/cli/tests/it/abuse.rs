@@ -1,4 +1,4 @@
-//! Clients that mean harm or know no better: every door stays open to the others, and gives back what
+//! Clients that mean harm or know no better: every listener stays open to the others, and gives back what
 //! they took.
 
 use std::io::{ErrorKind, Read, Write};
@@ -21,9 +21,9 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 const PING: &[u8] = &[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
 
-/// What is said on a door.
+/// What is said on a listener.
 struct Speech {
-    door: &'static str,
+    listener: &'static str,
     /// What a connection begins with, if anything.
     hello: &'static [u8],
     /// Something that is answered.
@@ -34,14 +34,19 @@ struct Speech {
 
 const SPEECHES: [Speech; 3] = [
     Speech {
-        door: "http",
+        listener: "http",
         hello: b"",
         question: b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n",
         answer: b"HTTP/1.1 200 OK\r\n",
     },
-    Speech { door: "resp", hello: b"", question: b"*1\r\n$4\r\nPING\r\n", answer: b"+PONG\r\n" },
+    Speech {
+        listener: "resp",
+        hello: b"",
+        question: b"*1\r\n$4\r\nPING\r\n",
+        answer: b"+PONG\r\n",
+    },
     // A server's first frame is its SETTINGS, whatever it is asked.
-    Speech { door: "grpc", hello: PREFACE, question: SETTINGS, answer: &[0, 0] },
+    Speech { listener: "grpc", hello: PREFACE, question: SETTINGS, answer: &[0, 0] },
 ];
 
 impl Speech {
@@ -58,12 +63,12 @@ impl Speech {
         stream.write_all(self.question).unwrap();
         let mut answer = vec![0; self.answer.len()];
         stream.read_exact(&mut answer).unwrap();
-        assert_eq!(answer, self.answer, "{}", self.door);
+        assert_eq!(answer, self.answer, "{}", self.listener);
     }
 
     /// Asks without end and reads nothing, until nothing more can be sent.
     fn flood(&self, stream: &mut TcpStream) {
-        let again = if self.door == "grpc" { PING } else { self.question };
+        let again = if self.listener == "grpc" { PING } else { self.question };
         let many = again.repeat(4096 / again.len());
         stream.set_nonblocking(true).unwrap();
         let mut sent = 0;
@@ -97,7 +102,7 @@ mod serial {
     fn a_crowd_that_idles_dawdles_and_floods_hurts_nobody_and_leaves_nothing() {
         let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
         for speech in &SPEECHES {
-            let address = server.door(speech.door);
+            let address = server.listener(speech.listener);
             speech.assert_answered(address);
             let (memory_before, files_before) = (memory(server.id()), open_files(server.id()));
             let mut crowd: Vec<TcpStream> = Vec::with_capacity(CROWD);
@@ -115,7 +120,7 @@ mod serial {
                 }
             }
             let taken = memory(server.id()).saturating_sub(memory_before);
-            assert!(taken < CROWD * EACH, "{}: {} bytes each", speech.door, taken / CROWD);
+            assert!(taken < CROWD * EACH, "{}: {} bytes each", speech.listener, taken / CROWD);
             drop(crowd);
             wait_for("the crowd's files to be closed", || {
                 (open_files(server.id()) <= files_before + 2).then_some(())
@@ -129,12 +134,12 @@ mod serial {
 fn whoever_stops_sending_still_gets_the_answer() {
     let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
     for speech in &SPEECHES {
-        let mut stream = speech.connect(server.door(speech.door));
+        let mut stream = speech.connect(server.listener(speech.listener));
         stream.write_all(speech.question).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
-        assert!(answer.starts_with(speech.answer), "{}: {answer:?}", speech.door);
+        assert!(answer.starts_with(speech.answer), "{}: {answer:?}", speech.listener);
     }
 }
 
@@ -150,7 +155,7 @@ fn garbage_ends_its_own_connection_and_no_other() {
         state
     };
     for speech in &SPEECHES {
-        let address = server.door(speech.door);
+        let address = server.listener(speech.listener);
         let files = open_files(server.id());
         let mut good = speech.connect(address);
         for round in 0..300 {
@@ -166,7 +171,7 @@ fn garbage_ends_its_own_connection_and_no_other() {
         good.write_all(speech.question).unwrap();
         let mut answer = vec![0; speech.answer.len()];
         good.read_exact(&mut answer).unwrap();
-        assert_eq!(answer, speech.answer, "{}", speech.door);
+        assert_eq!(answer, speech.answer, "{}", speech.listener);
         drop(good);
         wait_for("the files to be closed", || (open_files(server.id()) <= files + 2).then_some(()));
     }

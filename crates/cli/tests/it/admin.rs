@@ -1,4 +1,4 @@
-//! What operators see and change on the admin door: rules, clients, refunds and who comes most.
+//! What operators see and change on the admin listener: rules, clients, refunds and who comes most.
 
 use serde_json::{Value, json};
 
@@ -324,7 +324,7 @@ fn a_long_block_list_is_read_in_parts() {
 }
 
 #[test]
-fn everything_on_the_door_wants_the_token_and_is_nowhere_else() {
+fn everything_on_the_listener_wants_the_token_and_is_nowhere_else() {
     let server = Server::with_config(
         "listen: {http: 127.0.0.1:0}\nadmin: {token: 0123456789abcdef}\n\
          rules: {inline: [{name: api, per: [user], limit: 1 per day}]}\n",

@@ -1,4 +1,4 @@
-//! `tidegate bench` against real doors: what it counts is what the server counts.
+//! `tidegate bench` against real listeners: what it counts is what the server counts.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,9 +17,9 @@ fn server() -> Server {
     Server::with_rules(RULES)
 }
 
-/// How many checks of a door had an answer, as the server tells it.
-fn counted(server: &Server, door: &str, answer: &str) -> u64 {
-    let name = format!(r#"tidegate_checks_total{{door="{door}",answer="{answer}"}} "#);
+/// How many checks of a listener had an answer, as the server tells it.
+fn counted(server: &Server, listener: &str, answer: &str) -> u64 {
+    let name = format!(r#"tidegate_checks_total{{listener="{listener}",answer="{answer}"}} "#);
     let metrics = server.manage("GET", "/metrics", "").body;
     metrics.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
 }
@@ -28,9 +28,13 @@ fn count(report: &Value, what: &str) -> u64 {
     report[what].as_u64().unwrap_or_else(|| panic!("no {what} in {report}"))
 }
 
-fn assert_same_counts(server: &Server, door: &str, report: &Value) {
+fn assert_same_counts(server: &Server, listener: &str, report: &Value) {
     for what in ["allowed", "denied", "unavailable"] {
-        assert_eq!(count(report, what), counted(server, door, what), "{door} {what}: {report}");
+        assert_eq!(
+            count(report, what),
+            counted(server, listener, what),
+            "{listener} {what}: {report}"
+        );
     }
 }
 
@@ -43,14 +47,14 @@ fn bench(arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn every_door_is_counted_as_the_server_counts_it() {
-    for door in ["http", "grpc", "resp"] {
+fn every_listener_is_counted_as_the_server_counts_it() {
+    for listener in ["http", "grpc", "resp"] {
         let server = server();
-        let url = format!("{door}://{}", server.door(door));
+        let url = format!("{listener}://{}", server.listener(listener));
         let report = bench(&[&url, "--rule", "api", "-n", "300", "--clients", "10", "-c", "7"]);
         assert_eq!((count(&report, "allowed"), count(&report, "denied")), (50, 250), "{report}");
         assert_eq!((count(&report, "sent"), count(&report, "failed")), (300, 0));
-        assert_same_counts(&server, door, &report);
+        assert_same_counts(&server, listener, &report);
         let bars = report["histogram"].as_array().unwrap().iter();
         assert_eq!(bars.map(|bar| count(bar, "count")).sum::<u64>(), 300);
         let micros = |name: &str| count(&report["latencyMicros"], name);
@@ -61,14 +65,14 @@ fn every_door_is_counted_as_the_server_counts_it() {
 
 #[test]
 fn attributes_are_checked_with_the_clients_name_in_them() {
-    for door in ["http", "grpc"] {
+    for listener in ["http", "grpc"] {
         let server = server();
-        let url = format!("{door}://{}", server.door(door));
+        let url = format!("{listener}://{}", server.listener(listener));
         let report = bench(&[&url, "-a", "user={client}", "-n", "40", "--clients", "4"]);
         assert_eq!((count(&report, "allowed"), count(&report, "denied")), (20, 20), "{report}");
     }
     let server = server();
-    let url = format!("resp://{}", server.door("resp"));
+    let url = format!("resp://{}", server.listener("resp"));
     let arguments = ["-a", "user={client}", "--rule", "api", "--cost", "5", "-n", "40"];
     let report = bench(&[&[url.as_str(), "--clients", "4"], &arguments[..]].concat());
     assert_eq!((count(&report, "allowed"), count(&report, "denied")), (4, 36), "{report}");
@@ -90,7 +94,7 @@ fn a_gateway_is_counted_as_it_counts_itself() {
         "--upstream",
         &upstream,
     ]);
-    let url = format!("http://{}/bytes/100?of={{client}}", server.door("gateway"));
+    let url = format!("http://{}/bytes/100?of={{client}}", server.listener("gateway"));
     let key = "X-API-Key: {client}";
     let report = bench(&["--get", &url, "-H", key, "-n", "100", "--clients", "5"]);
     assert_eq!((count(&report, "allowed"), count(&report, "denied")), (25, 75), "{report}");
@@ -98,7 +102,7 @@ fn a_gateway_is_counted_as_it_counts_itself() {
 }
 
 #[test]
-fn doors_with_tls_and_a_password_are_measured_too() {
+fn listeners_with_tls_and_a_password_are_measured_too() {
     if lacking(&[Tool::Openssl]) {
         return;
     }
@@ -111,20 +115,20 @@ fn doors_with_tls_and_a_password_are_measured_too() {
         "listen: {{http: '127.0.0.1:0'}}
 rules: {{file: {rules}}}
 resp: {{password: open-sesame}}
-tls: {{certificate: {certificate}, key: {key}, doors: [http, grpc, resp]}}"
+tls: {{certificate: {certificate}, key: {key}, listeners: [http, grpc, resp]}}"
     ));
-    for (scheme, door) in [("https", "http"), ("grpcs", "grpc"), ("resps", "resp")] {
+    for (scheme, listener) in [("https", "http"), ("grpcs", "grpc"), ("resps", "resp")] {
         let mut command = tidegate();
         command.env("TIDEGATE_CA", ca).env("TIDEGATE_RESP_PASSWORD", "open-sesame");
-        let url = format!("{scheme}://{}", server.door(door));
+        let url = format!("{scheme}://{}", server.listener(listener));
         command.args(["bench", &url, "--json", "--rule", "api", "-n", "50"]);
         let (status, report, notes) = shown(command.output().unwrap());
         assert_eq!(status, 0, "{notes}");
         let report = serde_json::from_str(&report).unwrap();
         assert_eq!(count(&report, "sent"), 50);
-        assert_same_counts(&server, door, &report);
+        assert_same_counts(&server, listener, &report);
     }
-    let url = format!("resps://{}", server.door("resp"));
+    let url = format!("resps://{}", server.listener("resp"));
     let mut command = tidegate();
     command.env("TIDEGATE_CA", ca).env("TIDEGATE_RESP_PASSWORD", "guess");
     let (status, _, notes) =
@@ -180,8 +184,8 @@ fn what_could_not_be_measured_is_a_failure_that_says_why() {
     assert!(report.contains("20 x status 404: ") && report.contains("nope"), "{report}");
     assert!(notes.contains("nothing could be measured"), "{notes}");
     let nobody = Port::free();
-    for door in ["http", "grpc", "resp"] {
-        let url = format!("{door}://127.0.0.1:{}", nobody.number());
+    for listener in ["http", "grpc", "resp"] {
+        let url = format!("{listener}://127.0.0.1:{}", nobody.number());
         let (status, _, notes) = run(&["bench", &url, "--rule", "api"]);
         assert_eq!(status, 2, "{notes}");
         assert!(notes.contains("can't connect") && notes.contains("hint: "), "{notes}");

@@ -1,4 +1,4 @@
-//! The block list through the admin door, through the command line, and as clients meet it.
+//! The block list through the admin listener, through the command line, and as clients meet it.
 
 use serde_json::{Value, json};
 
@@ -105,7 +105,7 @@ fn an_operator_blocks_networks_and_clients() {
 }
 
 #[test]
-fn the_list_is_on_the_admin_door_alone() {
+fn the_list_is_on_the_admin_listener_alone() {
     let server = Server::with_rules(RULES);
     for method in ["GET", "POST", "DELETE"] {
         assert_eq!(server.ask(method, "/v1/block", r#"{"ip":"192.0.2.7","for":"1h"}"#).status, 404);
@@ -249,7 +249,7 @@ fn who_is_not_on_the_list_is_told_from_who_is_in_a_larger_network() {
 }
 
 #[test]
-fn a_page_from_elsewhere_can_not_reach_the_door() {
+fn a_page_from_elsewhere_can_not_reach_the_listener() {
     let server = Server::with_rules(RULES);
     let body = r#"{"ip":"192.0.2.7","for":"1h"}"#;
     for headers in [
@@ -289,7 +289,7 @@ fn a_token_that_is_set_is_needed_for_everything() {
     assert_eq!((code, &*stdout), (2, ""));
     assert_eq!(
         stderr,
-        "error: authorization: found another token, wanted Bearer and the token of this door\n\
+        "error: authorization: found another token, wanted Bearer and the token of this listener\n\
          hint: TIDEGATE_TOKEN sets the token that is sent\n"
     );
     assert_eq!(block("0123456789abcdef", &["add", "user=mallory"]).0, 0);
@@ -361,11 +361,11 @@ fn the_command_adds_lists_and_removes() {
 }
 
 #[test]
-fn the_command_hints_at_the_right_door() {
+fn the_command_hints_at_the_right_listener() {
     let server = Server::with_rules(RULES);
     let (code, _, stderr) = run(&["block", "list", "--server", &server.url()]);
     assert_eq!(code, 2);
-    assert!(stderr.contains("hint: the admin door is another one"), "{stderr}");
+    assert!(stderr.contains("hint: the admin listener is another one"), "{stderr}");
     // Bound and closed again: nobody else gets this port so soon.
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (code, _, stderr) = run(&["block", "list", "--server", &format!("http://{address}")]);

@@ -166,8 +166,8 @@ fn validate_tells_what_a_setting_must_be() {
         ),
         ("tls: {key: k.pem}", "1: tls must have certificate and key, found one at the most"),
         (
-            "tls: {key: k, certificate: c, doors: [http, side]}",
-            "1: tls.doors must be some of http, grpc, resp, admin, gateway, found \"side\"",
+            "tls: {key: k, certificate: c, listeners: [http, side]}",
+            "1: tls.listeners must be some of http, grpc, resp, admin, gateway, found \"side\"",
         ),
         ("drain: {delay: soon}", "1: drain.delay must be a time like 5s or 0s, found \"soon\""),
         ("headers: {ietf: 12}", "1: headers.ietf must be one of 11, 6, off, found \"12\""),

@@ -59,7 +59,7 @@ fn the_manifests_carry_a_valid_configuration_and_ask_for_paths_that_are_there() 
     }
     let offered = ports(&of("Service")["spec"]["ports"], "port");
     assert!(offered.iter().all(|port| open.contains(port)), "{offered:?}");
-    assert!(!offered.contains(&9090), "the admin door is not for callers");
+    assert!(!offered.contains(&9090), "the admin listener is not for callers");
     for probe in ["readinessProbe", "livenessProbe"] {
         let path = container[probe]["httpGet"]["path"].as_str().unwrap();
         assert!(["/readyz", "/healthz"].contains(&path), "{path}");

@@ -36,7 +36,7 @@ fn envoy_admits_up_to_the_limit_and_says_how_much_is_left() {
         return;
     }
     let server = Server::with_rules(RULES);
-    let edge = Edge::start(server.door("grpc").port(), Patience::Long);
+    let edge = Edge::start(server.listener("grpc").port(), Patience::Long);
     for left in ["2", "1", "0"] {
         let answer = edge.ask(HERE, "POST", "/login?again=1", &[]);
         assert_eq!((answer.status, answer.body.as_str()), (200, "POST /login?again=1"));
@@ -71,7 +71,7 @@ fn two_clients_behind_envoy_have_two_buckets() {
         return;
     }
     let server = Server::with_rules(RULES);
-    let edge = Edge::start(server.door("grpc").port(), Patience::Long);
+    let edge = Edge::start(server.listener("grpc").port(), Patience::Long);
     assert_eq!(statuses(3, || edge.ask(HERE, "GET", "/api/a", &[]).status), [200, 200, 429]);
     assert_eq!(statuses(3, || edge.ask(THERE, "GET", "/api/b", &[]).status), [200, 200, 429]);
     let keyed = |key: &str| edge.ask(HERE, "GET", "/api/c", &[("x-api-key", key)]).status;
@@ -88,7 +88,7 @@ fn what_the_application_refuses_stays_its_own() {
         return;
     }
     let server = Server::with_rules(RULES);
-    let edge = Edge::start(server.door("grpc").port(), Patience::Long);
+    let edge = Edge::start(server.listener("grpc").port(), Patience::Long);
     let answer = edge.ask(HERE, "GET", "/forbidden", &[]);
     assert_eq!(answer.status, 403);
     assert_eq!(answer.header("x-envoy-ratelimited"), None);
@@ -121,7 +121,7 @@ descriptors:
 ",
     );
     let server = Server::with_arguments(&["--rules-envoy", folder.path(), "--http", "127.0.0.1:0"]);
-    let edge = Edge::start(server.door("grpc").port(), Patience::Long);
+    let edge = Edge::start(server.listener("grpc").port(), Patience::Long);
     let first = edge.ask(HERE, "GET", "/files/a", &[]);
     assert_eq!(first.status, 200);
     assert_eq!(first.header("x-ratelimit-limit"), Some("2, 2;w=31536000;name=\"downloads\""));
@@ -163,7 +163,7 @@ fn requests_pass_a_frozen_tidegate_at_their_deadline() {
         return;
     }
     let server = Server::with_rules(RULES);
-    let edge = Edge::start(server.door("grpc").port(), Patience::AsDeployed);
+    let edge = Edge::start(server.listener("grpc").port(), Patience::AsDeployed);
     let ask = || edge.ask(HERE, "POST", "/login", &[]).status;
     wait_for("the limit is reached", || (ask() == 429).then_some(()));
     server.freeze();
@@ -196,7 +196,7 @@ rules:
     let redis = format!("redis://127.0.0.1:{}", nowhere.number());
     let arguments = ["--rules", &rules, "--http", "127.0.0.1:0", "--redis", &redis];
     let server = Server::with_arguments(&arguments);
-    let edge = Edge::start(server.door("grpc").port(), Patience::Long);
+    let edge = Edge::start(server.listener("grpc").port(), Patience::Long);
     let denied = edge.ask(HERE, "POST", "/transfers/1", &[]);
     assert_eq!(denied.status, 429, "{denied:?}");
     assert!(denied.header("x-tidegate-denied").is_some(), "{denied:?}");

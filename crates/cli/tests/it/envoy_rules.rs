@@ -168,7 +168,7 @@ fn a_configuration_names_the_directory_relative_to_itself() {
 }
 
 #[test]
-fn the_limits_are_listed_on_the_admin_door_only() {
+fn the_limits_are_listed_on_the_admin_listener_only() {
     let server = serving(EXAMPLES);
     let listed = server.manage("GET", "/rlconfig", "");
     assert_eq!(listed.status, 200);

@@ -76,7 +76,7 @@ impl Gateway {
     }
 
     fn address(&self) -> SocketAddr {
-        self.server.door("gateway")
+        self.server.listener("gateway")
     }
 
     fn connect(&self) -> Client {

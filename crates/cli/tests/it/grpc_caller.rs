@@ -1,4 +1,4 @@
-//! Calls the gRPC door as a client would.
+//! Calls the gRPC listener as a client would.
 
 use std::net::SocketAddr;
 
@@ -22,7 +22,7 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(crate) fn to(server: &Server) -> Self {
-        Self::at(server.door("grpc"))
+        Self::at(server.listener("grpc"))
     }
 
     /// A client of whoever is there.

@@ -18,7 +18,7 @@ fn a_python_client_with_envoys_messages_is_understood() {
     }
     let server = Server::with_rules(RULES);
     let mut client = Command::new(Tool::PythonEnvoy.path().unwrap());
-    client.args([CLIENT, &server.door("grpc").to_string()]);
+    client.args([CLIENT, &server.listener("grpc").to_string()]);
     let (code, answers, errors) = shown(client.output().unwrap());
     assert_eq!(code, 0, "{errors}");
     let answers: Vec<Value> =

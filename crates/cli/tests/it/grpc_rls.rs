@@ -1,4 +1,4 @@
-//! What an Envoy that asks the gRPC door is promised.
+//! What an Envoy that asks the gRPC listener is promised.
 
 use tidegate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tidegate_proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
@@ -347,7 +347,7 @@ fn concurrent_calls_never_exceed_the_limit() {
 }
 
 #[test]
-fn calls_are_counted_by_door_and_decisions_by_rule() {
+fn calls_are_counted_by_listener_and_decisions_by_rule() {
     let server = Server::with_rules(RULES);
     let caller = Caller::to(&server);
     caller.ask("both", &[user("alice"), user("bob")]);
@@ -357,7 +357,7 @@ fn calls_are_counted_by_door_and_decisions_by_rule() {
         let line = metrics.lines().find(|line| wanted.iter().all(|part| line.contains(part)));
         line.and_then(|line| line.rsplit_once(' ')).map(|(_, count)| count.to_owned())
     };
-    let calls = |ending| count(&["_checks_total{", "door=\"grpc\"", ending]);
+    let calls = |ending| count(&["_checks_total{", "listener=\"grpc\"", ending]);
     assert_eq!(calls("\"allowed\"").as_deref(), Some("1"), "{metrics}");
     assert_eq!(calls("\"denied\"").as_deref(), Some("1"), "{metrics}");
 }

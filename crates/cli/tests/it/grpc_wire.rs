@@ -1,4 +1,4 @@
-//! What holds on the gRPC door for whoever connects: health, reflection, bad input, leaving.
+//! What holds on the gRPC listener for whoever connects: health, reflection, bad input, leaving.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -108,11 +108,11 @@ fn http2_is_agreed_upon_inside_of_tls() {
     let certificates = Certificates::create(Path::new(folder.path()));
     let file = |path: &Path| path.to_str().unwrap().to_owned();
     let server = Server::with_config(&format!(
-        "listen: {{http: 127.0.0.1:0}}\ntls: {{certificate: {}, key: {}, doors: [grpc]}}\n",
+        "listen: {{http: 127.0.0.1:0}}\ntls: {{certificate: {}, key: {}, listeners: [grpc]}}\n",
         file(&certificates.certificate),
         file(&certificates.key)
     ));
-    let url = format!("https://{}/grpc.health.v1.Health/Check", server.door("grpc"));
+    let url = format!("https://{}/grpc.health.v1.Health/Check", server.listener("grpc"));
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--show-error", "--max-time", "30", "--output", "/dev/null"]);
     curl.args(["--write-out", "%{http_code} %{http_version}", "--http2"]);
@@ -133,13 +133,13 @@ fn a_service_is_known_by_its_certificate() {
     let file = |path: &Path| path.to_str().unwrap().to_owned();
     let server = Server::with_config(&format!(
         "listen: {{http: 127.0.0.1:0}}
-tls: {{certificate: {}, key: {}, client_ca: {}, doors: [grpc]}}
+tls: {{certificate: {}, key: {}, client_ca: {}, listeners: [grpc]}}
 rules: {{inline: [{{name: a, per: [service], limit: 1 per 10 days}}]}}",
         file(&certificates.certificate),
         file(&certificates.key),
         file(&certificates.ca)
     ));
-    let url = format!("https://{}/tidegate.v1.RateLimiter/Check", server.door("grpc"));
+    let url = format!("https://{}/tidegate.v1.RateLimiter/Check", server.listener("grpc"));
     let attributes = [("path".to_owned(), "/orders".to_owned())].into();
     let asked = CheckRequest { attributes, ..CheckRequest::default() }.encode_to_vec();
     let length = u32::try_from(asked.len()).unwrap().to_be_bytes();
@@ -290,7 +290,7 @@ fn what_is_no_http2_is_closed_without_hurting_others() {
         &oversized,
     ];
     for bytes in garbage {
-        let mut stream = TcpStream::connect(server.door("grpc")).unwrap();
+        let mut stream = TcpStream::connect(server.listener("grpc")).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         // It may be closed while it is still being written to.
         let _ = stream.write_all(bytes);

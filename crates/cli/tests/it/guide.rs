@@ -96,14 +96,14 @@ fn copy(name: &str, folder: &Path, ports: &Ports) {
     }
 }
 
-/// A `tidegate` whose doors are elsewhere when nothing is said about them.
+/// A `tidegate` whose listeners are elsewhere when nothing is said about them.
 fn install(folder: &Path, ports: &Ports) {
     let [http, grpc, resp, admin] = ["8080", "8081", "6380", "9090"].map(|port| ports.number(port));
     let script = format!(
         r#"#!/bin/bash
-doors=(--http 127.0.0.1:{http} --grpc 127.0.0.1:{grpc} --resp 127.0.0.1:{resp} --admin 127.0.0.1:{admin})
+listeners=(--http 127.0.0.1:{http} --grpc 127.0.0.1:{grpc} --resp 127.0.0.1:{resp} --admin 127.0.0.1:{admin})
 case $1 in
-  serve) for ((i = 0; i < 8; i += 2)); do [[ " $* " == *" ${{doors[i]}} "* ]] || set -- "$@" "${{doors[@]:i:2}}"; done ;;
+  serve) for ((i = 0; i < 8; i += 2)); do [[ " $* " == *" ${{listeners[i]}} "* ]] || set -- "$@" "${{listeners[@]:i:2}}"; done ;;
   check) set -- "$@" --server http://127.0.0.1:{http} ;;
   block) set -- block --server http://127.0.0.1:{admin} "${{@:2}}" ;;
 esac

@@ -1,4 +1,4 @@
-//! What a caller of the HTTP door is promised.
+//! What a caller of the HTTP listener is promised.
 
 use serde_json::{Value, json};
 

@@ -126,7 +126,7 @@ fn a_service_is_known_by_its_certificate() {
     let text = |path: &Path| path.to_str().unwrap().to_owned();
     let server = Server::with_config(&format!(
         "listen: {{http: '127.0.0.1:0'}}
-tls: {{certificate: {}, key: {}, client_ca: {}, doors: [http]}}
+tls: {{certificate: {}, key: {}, client_ca: {}, listeners: [http]}}
 rules: {{inline: [{{name: a, per: [service], limit: 2 per 10 days}}]}}",
         text(&certificates.certificate),
         text(&certificates.key),

@@ -92,7 +92,7 @@ pub(crate) fn wait_for_copy(folder: &str, version: u64) {
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
-    doors: Vec<(String, SocketAddr)>,
+    listeners: Vec<(String, SocketAddr)>,
     notes: Mutex<Receiver<String>>,
     _folder: Folder,
 }
@@ -125,15 +125,15 @@ impl Server {
         Self::spawn(command, Folder::new())
     }
 
-    /// Starts a server, each door on a port of its own unless the command says where.
+    /// Starts a server, each listener on a port of its own unless the command says where.
     fn spawn(mut command: Command, folder: Folder) -> Self {
         // What one server keeps is no other's business.
         if !command.get_envs().any(|(name, _)| name == "STATE_DIRECTORY") {
             command.env("STATE_DIRECTORY", folder.path());
         }
-        for door in ["--grpc", "--resp", "--admin"] {
-            if !command.get_args().any(|argument| argument == door) {
-                command.args([door, "127.0.0.1:0"]);
+        for listener in ["--grpc", "--resp", "--admin"] {
+            if !command.get_args().any(|argument| argument == listener) {
+                command.args([listener, "127.0.0.1:0"]);
             }
         }
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -147,27 +147,28 @@ impl Server {
                 }
             }
         });
-        // The doors are printed in one go, the admin door last.
+        // The listeners are printed in one go, the admin listener last.
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let mut off = command.get_args().skip_while(|argument| *argument != "--admin");
-        let last = if off.nth(1).is_some_and(|door| door == "off") { None } else { Some("admin") };
-        let mut doors = Vec::new();
+        let last =
+            if off.nth(1).is_some_and(|listener| listener == "off") { None } else { Some("admin") };
+        let mut listeners = Vec::new();
         for line in stdout.lines().map_while(Result::ok) {
-            let (door, address) = line.split_once(' ').unwrap();
-            doors.push((door.to_owned(), address.parse().unwrap()));
-            if last.is_none_or(|last| last == door) {
+            let (listener, address) = line.split_once(' ').unwrap();
+            listeners.push((listener.to_owned(), address.parse().unwrap()));
+            if last.is_none_or(|last| last == listener) {
                 break;
             }
         }
-        let Some((_, address)) = doors.iter().find(|(door, _)| door == "http") else {
-            panic!("not serving: {doors:?} {:#?}", notes.iter().collect::<Vec<_>>())
+        let Some((_, address)) = listeners.iter().find(|(listener, _)| listener == "http") else {
+            panic!("not serving: {listeners:?} {:#?}", notes.iter().collect::<Vec<_>>())
         };
-        Self { child, address: *address, doors, notes: Mutex::new(notes), _folder: folder }
+        Self { child, address: *address, listeners, notes: Mutex::new(notes), _folder: folder }
     }
 
-    /// Where a door is.
-    pub(crate) fn door(&self, name: &str) -> SocketAddr {
-        self.doors.iter().find(|(door, _)| door == name).unwrap().1
+    /// Where a listener is.
+    pub(crate) fn listener(&self, name: &str) -> SocketAddr {
+        self.listeners.iter().find(|(listener, _)| listener == name).unwrap().1
     }
 
     pub(crate) fn url(&self) -> String {
@@ -175,7 +176,7 @@ impl Server {
     }
 
     pub(crate) fn admin_url(&self) -> String {
-        format!("http://{}", self.door("admin"))
+        format!("http://{}", self.listener("admin"))
     }
 
     /// The next line of stderr that contains `text`.
@@ -220,7 +221,7 @@ impl Server {
         Connection::to(self.address)
     }
 
-    /// One request to the admin door.
+    /// One request to the admin listener.
     pub(crate) fn manage(&self, method: &str, path: &str, body: &str) -> Response {
         let mut connection = self.connect_admin();
         connection.send(method, path, body);
@@ -245,7 +246,7 @@ impl Server {
     }
 
     pub(crate) fn connect_admin(&self) -> Connection {
-        Connection::to(self.door("admin"))
+        Connection::to(self.listener("admin"))
     }
 
     /// One request on a connection of its own.

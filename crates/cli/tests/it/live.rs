@@ -97,7 +97,7 @@ fn who_knows_a_second_already_is_told_those_after_it() {
 }
 
 #[test]
-fn a_node_tells_of_its_store_its_doors_and_its_process() {
+fn a_node_tells_of_its_store_its_listeners_and_its_process() {
     let server = Server::with_rules(RULES);
     server.check(r#"{"rule":"api","client":"alice"}"#);
     let fleet = read(&server, "/v1/fleet");
@@ -108,10 +108,11 @@ fn a_node_tells_of_its_store_its_doors_and_its_process() {
     }
     assert_eq!(fleet["nodes"][0]["node"], fleet["node"]);
     assert_eq!((&fleet["store"]["kind"], &fleet["store"]["keys"]), (&json!("memory"), &json!(1)));
-    let doors = fleet["doors"].as_array().unwrap();
-    let named: Vec<&str> = doors.iter().map(|door| door["door"].as_str().unwrap()).collect();
+    let listeners = fleet["listeners"].as_array().unwrap();
+    let named: Vec<&str> =
+        listeners.iter().map(|listener| listener["listener"].as_str().unwrap()).collect();
     assert_eq!(named, ["http", "grpc", "resp", "admin"]);
-    assert_eq!((&doors[0]["accepted"], &doors[0]["most"]), (&json!(1), &json!(10_000)));
+    assert_eq!((&listeners[0]["accepted"], &listeners[0]["most"]), (&json!(1), &json!(10_000)));
     assert_eq!(fleet["upstreams"], json!([]));
     for name in ["residentBytes", "threads", "openFiles"] {
         assert!(fleet["process"][name].as_u64().unwrap() > 0, "{fleet}");
@@ -124,7 +125,7 @@ fn a_gateway_tells_what_its_upstreams_answered() {
     let arguments = ["--http", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--upstream"];
     let server = Server::with_arguments(&[&arguments[..], &[&upstream.url()]].concat());
     let mut connection =
-        Connection::from(Ipv4Addr::LOCALHOST.into(), server.door("gateway")).unwrap();
+        Connection::from(Ipv4Addr::LOCALHOST.into(), server.listener("gateway")).unwrap();
     connection.send("GET", "/head", "");
     assert_eq!(connection.receive(false).status, 200);
     let fleet = wait_for("the request is over", || {
@@ -218,5 +219,5 @@ fn a_page_from_elsewhere_can_not_have_ours() {
 fn who_starts_a_server_is_told_where_to_look() {
     let server = Server::with_rules(RULES);
     let line = server.note("dashboard");
-    assert_eq!(line, format!("dashboard on http://{}/", server.door("admin")));
+    assert_eq!(line, format!("dashboard on http://{}/", server.listener("admin")));
 }

@@ -93,7 +93,7 @@ fn traffic(server: &Server) {
 }
 
 #[test]
-fn every_check_is_counted_once_by_door_answer_and_rule() {
+fn every_check_is_counted_once_by_listener_answer_and_rule() {
     let server = Server::with_rules(RULES);
     traffic(&server);
     let scrape = Scrape::of(&server);
@@ -105,7 +105,7 @@ fn every_check_is_counted_once_by_door_answer_and_rule() {
         ("unknown_rule", 1.0),
         ("unavailable", 0.0),
     ] {
-        let name = format!(r#"tidegate_checks_total{{door="http",answer="{answer}"}}"#);
+        let name = format!(r#"tidegate_checks_total{{listener="http",answer="{answer}"}}"#);
         assert_eq!(scrape.value(&name), count, "{answer}");
     }
     for (rule, outcome, count) in [
@@ -121,11 +121,11 @@ fn every_check_is_counted_once_by_door_answer_and_rule() {
         assert_eq!(scrape.value(&name), count, "{rule} {outcome}");
     }
     // What could be understood was timed.
-    let timed = r#"tidegate_check_duration_seconds_count{door="http"}"#;
+    let timed = r#"tidegate_check_duration_seconds_count{listener="http"}"#;
     assert_eq!(scrape.value(timed), 8.0);
-    let all = r#"tidegate_check_duration_seconds_bucket{le="+Inf",door="http"}"#;
+    let all = r#"tidegate_check_duration_seconds_bucket{le="+Inf",listener="http"}"#;
     assert_eq!(scrape.value(all), 8.0);
-    assert_eq!(scrape.value(r#"tidegate_check_duration_seconds_count{door="resp"}"#), 0.0);
+    assert_eq!(scrape.value(r#"tidegate_check_duration_seconds_count{listener="resp"}"#), 0.0);
     assert_eq!(scrape.value("tidegate_ready"), 1.0);
     assert_eq!(scrape.value("tidegate_rules"), 4.0);
     assert_eq!(scrape.value("tidegate_blocked_clients"), 1.0);
@@ -133,10 +133,10 @@ fn every_check_is_counted_once_by_door_answer_and_rule() {
     assert_eq!(scrape.value("tidegate_memory_keys"), 5.0);
     // The connection that blocked a client may be closed a moment after its answer.
     wait_for("a scrape sees its own connection alone", || {
-        let connections = Scrape::of(&server).value(r#"tidegate_connections{door="admin"}"#);
+        let connections = Scrape::of(&server).value(r#"tidegate_connections{listener="admin"}"#);
         (connections == 1.0).then_some(())
     });
-    assert!(scrape.value(r#"tidegate_connections_accepted_total{door="http"}"#) >= 10.0);
+    assert!(scrape.value(r#"tidegate_connections_accepted_total{listener="http"}"#) >= 10.0);
     assert!(scrape.value("process_resident_memory_bytes") > 1e6);
     assert!(scrape.value("process_open_fds") > 3.0);
     assert!(scrape.value("process_start_time_seconds") > 1.7e9);
@@ -209,7 +209,7 @@ fn a_store_that_fails_is_counted_by_what_each_rule_answers() {
         (r#"tidegate_decisions_total{rule="api",outcome="failed_open"}"#, 3.0),
         (r#"tidegate_decisions_total{rule="pay",outcome="failed_closed"}"#, 1.0),
         (r#"tidegate_decisions_total{rule="own",outcome="allowed"}"#, 1.0),
-        (r#"tidegate_checks_total{door="http",answer="unavailable"}"#, 1.0),
+        (r#"tidegate_checks_total{listener="http",answer="unavailable"}"#, 1.0),
     ] {
         assert_eq!(rise(name), count, "{name}");
     }

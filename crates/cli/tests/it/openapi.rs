@@ -57,7 +57,7 @@ fn described(document: &Value, listener: ApiListener) -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_path_that_a_door_answers_is_in_the_document_and_no_other() {
+fn every_path_that_a_listener_answers_is_in_the_document_and_no_other() {
     let server = Server::with_rules(RULES);
     let document = document(&server);
     for listener in LISTENERS {

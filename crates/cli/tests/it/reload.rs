@@ -121,12 +121,12 @@ fn hangup_serves_a_replaced_certificate_at_once() {
     let old = Certificates::create(Path::new(folder.path()));
     let new = Certificates::create(Path::new(next.path()));
     let config = format!(
-        "listen: {{http: '127.0.0.1:0'}}\ntls: {{certificate: {}, key: {}, doors: [http]}}\n",
+        "listen: {{http: '127.0.0.1:0'}}\ntls: {{certificate: {}, key: {}, listeners: [http]}}\n",
         old.certificate.display(),
         old.key.display()
     );
     let server = Server::with_config(&config);
-    let url = format!("https://{}/healthz", server.door("http"));
+    let url = format!("https://{}/healthz", server.listener("http"));
     let trusts = |ca: &Path| {
         let mut command = Command::new("curl");
         command

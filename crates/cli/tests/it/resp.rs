@@ -1,4 +1,4 @@
-//! The RESP door: commands, logins and versions, over raw bytes.
+//! The RESP listener: commands, logins and versions, over raw bytes.
 
 mod clients;
 mod store;
@@ -21,7 +21,7 @@ rules:
 ";
 
 fn connect(server: &Server) -> Wire {
-    Wire::to(server.door("resp"))
+    Wire::to(server.listener("resp"))
 }
 
 fn ok() -> Value {
@@ -134,7 +134,8 @@ fn what_is_asked_here_is_counted_as_everywhere() {
     wire.ask(&["TG.CHECK", "nope", "alice"]);
     wire.ask(&["CL.THROTTLE", "k", "0", "0", "0"]);
     let metrics = server.manage("GET", "/metrics", "").body;
-    for line in [r#"tidegate_check_duration_seconds_count{door="resp"} 4"#, "tidegate_rules 5"] {
+    for line in [r#"tidegate_check_duration_seconds_count{listener="resp"} 4"#, "tidegate_rules 5"]
+    {
         assert!(metrics.lines().any(|found| found == line), "{line} in {metrics}");
     }
     let rules = server.manage("GET", "/v1/rules", "").body;
@@ -233,7 +234,7 @@ fn refuses_strangers(server: &Server, password: &str) {
 }
 
 #[test]
-fn a_door_with_a_password_answers_nobody_who_has_not_said_it() {
+fn a_listener_with_a_password_answers_nobody_who_has_not_said_it() {
     let listen = "listen: {http: 127.0.0.1:0}\n";
     let here = Server::with_config(&format!("{listen}resp: {{password: open sesame}}"));
     refuses_strangers(&here, "open sesame");
@@ -247,7 +248,7 @@ fn a_door_with_a_password_answers_nobody_who_has_not_said_it() {
 }
 
 #[test]
-fn a_password_that_is_none_keeps_the_door_shut() {
+fn a_password_that_is_none_keeps_the_listener_shut() {
     let folder = Folder::new();
     let empty = folder.file("empty", "\n");
     for (resp, code, wanted) in [
@@ -271,7 +272,7 @@ fn a_password_that_is_none_keeps_the_door_shut() {
 #[test]
 fn a_taken_resp_port_names_its_own_flag() {
     let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
-    let address = server.door("resp").to_string();
+    let address = server.listener("resp").to_string();
     let (code, stdout, stderr) = shown(
         tidegate()
             .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--resp", &address])
@@ -284,7 +285,7 @@ fn a_taken_resp_port_names_its_own_flag() {
         format!(
             "error: resp can't listen on {address}: the address is already in use\n\
              hint: --resp 127.0.0.1:0 takes any free port\n\
-             hint: --resp off does without the door\n"
+             hint: --resp off does without the listener\n"
         )
     );
 }
@@ -312,7 +313,7 @@ mod serial {
     #[test]
     fn clients_that_do_not_read_cost_little_and_hurt_nobody() {
         let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
-        let address = server.door("resp");
+        let address = server.listener("resp");
         let mut other = connect(&server);
         assert_eq!(other.ask(&["PING"]), Value::Simple("PONG".to_owned()));
         let echo = [&b"*2\r\n$4\r\nECHO\r\n$16000\r\n"[..], &[b'x'; 16_000], b"\r\n"].concat();

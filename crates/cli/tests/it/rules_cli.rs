@@ -225,11 +225,11 @@ fn rules_of_a_file_are_shown_and_compared_and_not_pushed() {
 }
 
 #[test]
-fn the_command_hints_at_the_right_door_and_at_the_token() {
+fn the_command_hints_at_the_right_listener_and_at_the_token() {
     let server = Server::with_rules(FIRST);
     let (code, _, stderr) = run(&["rules", "status", "--server", &server.url()]);
     assert_eq!(code, 2);
-    assert!(stderr.contains("hint: the admin door is another one"), "{stderr}");
+    assert!(stderr.contains("hint: the admin listener is another one"), "{stderr}");
     let config = "listen: {http: 127.0.0.1:0}\nadmin: {token: a-very-secret-token}\n\
                   rules: {inline: [{name: api, limit: 5 per minute}]}\n";
     let server = Server::with_config(config);

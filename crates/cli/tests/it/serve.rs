@@ -35,13 +35,13 @@ fn a_taken_admin_port_names_its_own_flag() {
         format!(
             "error: admin can't listen on {address}: the address is already in use\n\
              hint: --admin 127.0.0.1:0 takes any free port\n\
-             hint: --admin off does without the door\n"
+             hint: --admin off does without the listener\n"
         )
     );
 }
 
 #[test]
-fn an_admin_door_that_others_can_reach_needs_a_token() {
+fn an_admin_listener_that_others_can_reach_needs_a_token() {
     let serve = ["serve", "--http", "127.0.0.1:0", "--resp", "off", "--admin", "0.0.0.0:0"];
     let (code, stdout, stderr) = run(&serve);
     assert_eq!((code, &*stdout), (2, ""));
@@ -49,7 +49,7 @@ fn an_admin_door_that_others_can_reach_needs_a_token() {
         stderr,
         "error: admin can't listen on 0.0.0.0:0 without a token: whoever reaches it could block anybody\n\
          hint: admin: {token: …} in the configuration sets one, or TIDEGATE_TOKEN\n\
-         hint: --admin 127.0.0.1:9090 keeps the door on this machine\n"
+         hint: --admin 127.0.0.1:9090 keeps the listener on this machine\n"
     );
     let mut command = crate::kit::tidegate();
     command.env("TIDEGATE_TOKEN", "too short").args(serve);
@@ -65,7 +65,7 @@ fn nothing_to_serve_is_an_error() {
     assert_eq!((code, &*stdout), (2, ""));
     assert_eq!(
         stderr,
-        "error: every door is off, there is nothing to serve\nhint: --http 127.0.0.1:8080 opens one\n"
+        "error: every listener is off, there is nothing to serve\nhint: --http 127.0.0.1:8080 opens one\n"
     );
 }
 
@@ -308,7 +308,7 @@ fn connections_wait_to_be_accepted(listener: &str) {
         "--upstream",
         &upstream.url(),
     ]);
-    let address = server.door(listener);
+    let address = server.listener(listener);
     server.freeze();
     let connections: Vec<TcpStream> = (0..QUEUED_CONNECTIONS)
         .map(|number| {

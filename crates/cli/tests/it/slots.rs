@@ -1,4 +1,4 @@
-//! Slots in flight over the wire: taken, renewed and released, on any node and through any door.
+//! Slots in flight over the wire: taken, renewed and released, on any node and through any listener.
 
 use serde_json::{Value, json};
 use tidegate_proto::tidegate::v1::{
@@ -219,7 +219,7 @@ fn slots_renewed_after_the_store_restarted_empty_count_again() {
 }
 
 #[test]
-fn callers_of_every_door_meet_in_the_same_count() {
+fn callers_of_every_listener_meet_in_the_same_count() {
     let server = Server::with_rules(RULES);
     let caller = Caller::to(&server);
     let first = caller.acquire("alice").unwrap();
@@ -230,7 +230,7 @@ fn callers_of_every_door_meet_in_the_same_count() {
     let denied = caller.acquire("alice").unwrap();
     assert!(!denied.decision.unwrap().allowed);
     assert_eq!((denied.slot.as_str(), denied.hold_millis), ("", 0));
-    // Each through the other's door.
+    // Each through the other's listener.
     let renewed = caller.renew(&second).unwrap();
     assert_eq!(renewed, RenewResponse { held: 1, hold_millis: 3_600_000 });
     assert_eq!(server.renew(&first.slot).json()["held"], 2);
@@ -239,7 +239,7 @@ fn callers_of_every_door_meet_in_the_same_count() {
     assert_eq!((server.free(), caller.release(&second).unwrap().released), (2, 0));
     assert_eq!(caller.renew(&second).unwrap_err().code(), Code::NotFound);
     let metrics = server.manage("GET", "/metrics", "").body;
-    let gone = r#"tidegate_checks_total{door="grpc",answer="gone"} 1"#;
+    let gone = r#"tidegate_checks_total{listener="grpc",answer="gone"} 1"#;
     assert!(metrics.lines().any(|line| line.starts_with(gone)), "{metrics}");
 }
 

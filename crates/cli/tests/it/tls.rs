@@ -1,4 +1,4 @@
-//! TLS on the doors, as curl sees it.
+//! TLS on the listeners, as curl sees it.
 
 use std::path::Path;
 use std::process::Command;
@@ -31,7 +31,7 @@ fn serve(certificates: &Certificates, more: &str) -> Server {
 }
 
 #[test]
-fn a_door_speaks_tls_and_nothing_else() {
+fn a_listener_speaks_tls_and_nothing_else() {
     if lacking(&[Tool::Openssl]) {
         return;
     }
@@ -39,28 +39,28 @@ fn a_door_speaks_tls_and_nothing_else() {
     let certificates = Certificates::create(Path::new(folder.path()));
     let server = serve(&certificates, "");
     let ca = ["--cacert", text(&certificates.ca)];
-    for door in ["http", "admin"] {
-        let address = server.door(door);
-        let path = if door == "http" { "healthz" } else { "v1/block" };
-        assert_eq!(curl(&format!("https://{address}/{path}"), &ca), Ok(200), "{door}");
+    for listener in ["http", "admin"] {
+        let address = server.listener(listener);
+        let path = if listener == "http" { "healthz" } else { "v1/block" };
+        assert_eq!(curl(&format!("https://{address}/{path}"), &ca), Ok(200), "{listener}");
         // Who does not know the authority hangs up, and so do we on who speaks no TLS.
         curl(&format!("https://{address}/{path}"), &[]).unwrap_err();
         curl(&format!("http://{address}/{path}"), &[]).unwrap_err();
     }
-    let server = serve(&certificates, ", doors: [http]");
-    assert_eq!(curl(&format!("https://{}/healthz", server.door("http")), &ca), Ok(200));
+    let server = serve(&certificates, ", listeners: [http]");
+    assert_eq!(curl(&format!("https://{}/healthz", server.listener("http")), &ca), Ok(200));
     assert_eq!(curl(&format!("{}/v1/block", server.admin_url()), &[]), Ok(200));
 }
 
 #[test]
-fn redis_clients_speak_tls_to_their_door() {
+fn redis_clients_speak_tls_to_their_listener() {
     if lacking(&[Tool::Openssl, Tool::RedisCli]) {
         return;
     }
     let folder = Folder::new();
     let certificates = Certificates::create(Path::new(folder.path()));
-    let server = serve(&certificates, ", doors: [resp]");
-    let port = server.door("resp").port().to_string();
+    let server = serve(&certificates, ", listeners: [resp]");
+    let port = server.listener("resp").port().to_string();
     let ask = |arguments: &[&str]| {
         let mut command = Command::new("redis-cli");
         command.args(["-h", "127.0.0.1", "-p", &port]).args(arguments);
@@ -74,14 +74,14 @@ fn redis_clients_speak_tls_to_their_door() {
 }
 
 #[test]
-fn a_door_that_asks_for_certificates_lets_in_only_those_of_its_authority() {
+fn a_listener_that_asks_for_certificates_lets_in_only_those_of_its_authority() {
     if lacking(&[Tool::Openssl]) {
         return;
     }
     let (folder, other) = (Folder::new(), Folder::new());
     let certificates = Certificates::create(Path::new(folder.path()));
     let server = serve(&certificates, &format!(", client_ca: {}", text(&certificates.ca)));
-    let url = format!("https://{}/healthz", server.door("http"));
+    let url = format!("https://{}/healthz", server.listener("http"));
     let ca = ["--cacert", text(&certificates.ca)];
     let with = |(certificate, key): (std::path::PathBuf, std::path::PathBuf)| {
         let shown = ["--cert", text(&certificate), "--key", text(&key)];
@@ -113,7 +113,7 @@ fn a_new_certificate_is_taken_up_and_a_broken_one_is_not() {
     let old = Certificates::create(Path::new(folder.path()));
     let new = Certificates::create(Path::new(next.path()));
     let server = serve(&old, "");
-    let url = format!("https://{}/healthz", server.door("http"));
+    let url = format!("https://{}/healthz", server.listener("http"));
     let trusts = |ca: &Path| curl(&url, &["--cacert", text(ca)]) == Ok(200);
     let old_ca = folder.file("old-ca.pem", &std::fs::read_to_string(&old.ca).unwrap());
     assert!(trusts(Path::new(&old_ca)));

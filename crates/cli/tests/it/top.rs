@@ -71,7 +71,7 @@ fn has_line(shown: &str, first: &str, words: &[&str]) -> bool {
 }
 
 #[test]
-fn rules_clients_and_doors_of_a_server_under_load_are_seen() {
+fn rules_clients_and_listeners_of_a_server_under_load_are_seen() {
     if lacking(&[Tool::Tmux]) {
         return;
     }
@@ -94,7 +94,9 @@ fn rules_clients_and_doors_of_a_server_under_load_are_seen() {
         shown.contains("DENIALS") && has_line(shown, "client-3", &["25", "api"])
     });
     screen.press("Tab");
-    screen.wait_until("doors", |shown| shown.contains("DOOR") && shown.contains("store: memory"));
+    screen.wait_until("listeners", |shown| {
+        shown.contains("LISTENER") && shown.contains("store: memory")
+    });
     screen.press("1");
     screen.resize(60, 15);
     let narrow = screen.wait_until("a narrow terminal", |shown| {
@@ -215,5 +217,5 @@ fn one_frame_is_for_scripts_and_a_server_that_is_away_is_a_failure() {
     assert!(notes.contains("can't be reached") && notes.contains("hint: "), "{notes}");
     let (status, _, notes) = run(&["top", "--once", "--server", &server.url()]);
     assert_eq!(status, 2);
-    assert!(notes.contains("admin door"), "{notes}");
+    assert!(notes.contains("admin listener"), "{notes}");
 }

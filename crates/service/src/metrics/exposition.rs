@@ -209,12 +209,12 @@ mod tests {
     #[test]
     fn every_kind_is_written_with_its_labels() {
         let mut exposition = Exposition::default();
-        let door = |name: &str| vec![("door", name.to_owned())];
-        exposition.family(names::CHECKS, [(door("http"), 3_u64), (door("a\"b\\c\nd"), 0)]);
+        let listener = |name: &str| vec![("listener", name.to_owned())];
+        exposition.family(names::CHECKS, [(listener("http"), 3_u64), (listener("a\"b\\c\nd"), 0)]);
         exposition.one(names::READY, true);
         exposition.family(names::BUILD, [(vec![("version", "1".to_owned())], 1_u64)]);
         let histogram = Histogram { buckets: vec![(0.5, 2), (f64::INFINITY, 1)], sum: 1.5 };
-        exposition.family(names::CHECK_DURATION, [(door("http"), histogram)]);
+        exposition.family(names::CHECK_DURATION, [(listener("http"), histogram)]);
         exposition.known(names::CPU, Some(2.5));
         exposition.known(names::RESIDENT, None::<u64>);
         let text = exposition.write(Format::Classic);
@@ -222,14 +222,14 @@ mod tests {
         assert_eq!(
             samples,
             [
-                r#"tidegate_checks_total{door="http"} 3"#,
-                r#"tidegate_checks_total{door="a\"b\\c\nd"} 0"#,
+                r#"tidegate_checks_total{listener="http"} 3"#,
+                r#"tidegate_checks_total{listener="a\"b\\c\nd"} 0"#,
                 "tidegate_ready 1",
                 r#"tidegate_build_info{version="1"} 1"#,
-                r#"tidegate_check_duration_seconds_sum{door="http"} 1.5"#,
-                r#"tidegate_check_duration_seconds_count{door="http"} 3"#,
-                r#"tidegate_check_duration_seconds_bucket{le="0.5",door="http"} 2"#,
-                r#"tidegate_check_duration_seconds_bucket{le="+Inf",door="http"} 3"#,
+                r#"tidegate_check_duration_seconds_sum{listener="http"} 1.5"#,
+                r#"tidegate_check_duration_seconds_count{listener="http"} 3"#,
+                r#"tidegate_check_duration_seconds_bucket{le="0.5",listener="http"} 2"#,
+                r#"tidegate_check_duration_seconds_bucket{le="+Inf",listener="http"} 3"#,
                 "process_cpu_seconds_total 2.5",
             ]
         );

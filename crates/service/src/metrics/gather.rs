@@ -35,7 +35,7 @@ pub(crate) fn gather(metrics: &ServerCounters, sources: Sources<'_>) -> Expositi
     checks(metrics, &mut told);
     rules(metrics, sources.active_rules, &mut told);
     source(sources.active_rules.version().number, sources.source_status, &mut told);
-    doors(metrics, &mut told);
+    listeners(metrics, &mut told);
     upstreams(metrics, &mut told);
     blocks(sources.active_rules.limiter(), &mut told);
     told.one(names::TOP_MISSED, sources.missed);
@@ -67,14 +67,14 @@ fn checks(metrics: &ServerCounters, told: &mut Exposition) {
     };
     let rows = Protocol::ALL.into_iter().flat_map(|via| {
         answers().map(move |(answer, counter)| {
-            let labels = labels([("door", via.name()), ("answer", answer)]);
+            let labels = labels([("listener", via.name()), ("answer", answer)]);
             (labels, metrics.checks.total(via as usize, counter))
         })
     });
     told.family(names::CHECKS, rows);
     let durations = Protocol::ALL
         .into_iter()
-        .map(|via| (label("door", via.name()), metrics.durations.read(via as usize)));
+        .map(|via| (label("listener", via.name()), metrics.durations.read(via as usize)));
     told.family(names::CHECK_DURATION, durations);
 }
 
@@ -122,13 +122,14 @@ fn source(number: u64, status: &SourceStatus, told: &mut Exposition) {
     told.one(names::RULES_REJECTED, status.rejected);
 }
 
-fn doors(metrics: &ServerCounters, told: &mut Exposition) {
-    let doors = metrics.listeners();
-    let open = doors.iter().map(|(name, door)| (label("door", name), door.open()));
+fn listeners(metrics: &ServerCounters, told: &mut Exposition) {
+    let listeners = metrics.listeners();
+    let open = listeners.iter().map(|(name, listener)| (label("listener", name), listener.open()));
     told.family(names::CONNECTIONS, open);
-    let accepted = doors.iter().map(|(name, door)| (label("door", name), door.accepted()));
+    let accepted =
+        listeners.iter().map(|(name, listener)| (label("listener", name), listener.accepted()));
     told.family(names::CONNECTIONS_ACCEPTED, accepted);
-    let most = doors.iter().map(|(name, door)| (label("door", name), door.max()));
+    let most = listeners.iter().map(|(name, listener)| (label("listener", name), listener.max()));
     told.family(names::CONNECTIONS_MOST, most);
 }
 

@@ -35,8 +35,8 @@ metrics! {
     BUILD: Info "tidegate_build", "Which release this is.";
     READY: Gauge "tidegate_ready", "1 when calls should be sent here, else 0.";
 
-    CHECKS: Counter "tidegate_checks", "Checks by the door they came through and the answer they got.";
-    CHECK_DURATION: Histogram "tidegate_check_duration_seconds", "From a decoded call to its decision, by door.";
+    CHECKS: Counter "tidegate_checks", "Checks by the listener they came through and the answer they got.";
+    CHECK_DURATION: Histogram "tidegate_check_duration_seconds", "From a decoded call to its decision, by listener.";
     DECISIONS: Counter "tidegate_decisions", "What each rule answered to the checks that it applied to.";
     STORE_FAILURES: Counter "tidegate_store_failures", "Checks that a rule answered without the store, by its answer.";
 
@@ -49,9 +49,9 @@ metrics! {
     RULES_REJECTED: Counter "tidegate_rules_rejected", "Documents that could not be used, while the rules in force stayed.";
     RULES_LOADED: Gauge "tidegate_rules_loaded_timestamp_seconds", "When the rules in force were loaded.";
 
-    CONNECTIONS: Gauge "tidegate_connections", "Open connections by door.";
-    CONNECTIONS_ACCEPTED: Counter "tidegate_connections_accepted", "Connections accepted by door.";
-    CONNECTIONS_MOST: Gauge "tidegate_connections_limit", "Most open connections by door; more wait to be accepted.";
+    CONNECTIONS: Gauge "tidegate_connections", "Open connections by listener.";
+    CONNECTIONS_ACCEPTED: Counter "tidegate_connections_accepted", "Connections accepted by listener.";
+    CONNECTIONS_MOST: Gauge "tidegate_connections_limit", "Most open connections by listener; more wait to be accepted.";
 
     UPSTREAM_REQUESTS: Counter "tidegate_upstream_requests", "Requests that the gateway let pass, by what became of them at their upstream.";
     UPSTREAM_IN_FLIGHT: Gauge "tidegate_upstream_in_flight", "Requests under way at an upstream, from this node.";

@@ -16,7 +16,7 @@ use crate::stats::{BLOCKED, ServerCounters};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     pub(crate) checks: CheckCounts,
-    /// Checks by how long they took, of all doors.
+    /// Checks by how long they took, of all listeners.
     durations: [u64; BOUNDS.len() + 1],
     /// What each rule said.
     pub rules: Vec<(Arc<str>, PerOutcome<u64>)>,

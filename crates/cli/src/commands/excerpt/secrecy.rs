@@ -4,7 +4,7 @@ use tidegate_service::config_error::SECRET_MARKS;
 
 use crate::commands::excerpt::lines;
 
-/// Keys whose values open doors: `api_key: k1` in a condition of a rule, and those of a configuration that
+/// Keys whose values are secrets: `api_key: k1` in a condition of a rule, and those of a configuration that
 /// was not known for one.
 const KEYS: [&str; 10] = [
     "api_key:",
@@ -57,7 +57,7 @@ fn is_secretive(line: &str) -> bool {
     SECRET_MARKS.iter().any(|word| line.contains(word))
 }
 
-/// A line of rules in which each value that opens doors is crossed out, letter by letter.
+/// A line of rules in which each secret value is crossed out, letter by letter.
 pub(crate) fn of_rules(line: &str) -> String {
     let mut shown = String::with_capacity(line.len());
     let mut rest = line;

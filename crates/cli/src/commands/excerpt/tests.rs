@@ -68,7 +68,7 @@ fn a_secret_of_a_configuration_is_never_shown() {
 }
 
 #[test]
-fn what_opens_doors_is_crossed_out_in_rules() {
+fn secret_values_in_rules_are_crossed_out() {
     for (line, shown) in [
         ("match: {api_key: partner-1}", "match: {api_key: *******-*}"),
         ("match: {api_key: [k1, 'k2'], path: /v1}", "match: {api_key: [**, '**'], path: /v1}"),

@@ -1,4 +1,4 @@
-//! Questions to the admin door about rules, and what its refusals mean.
+//! Questions to the admin listener about rules, and what its refusals mean.
 
 use http_body_util::Full;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, IF_MATCH};
@@ -18,13 +18,13 @@ const MOST: usize = 64 << 20;
 const SPELLED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 const YAML: &str = "application/yaml";
 
-/// The admin door of a server.
-pub(crate) struct Door<'s> {
+/// The admin listener of a server.
+pub(crate) struct AdminClient<'s> {
     server: &'s HttpClient,
     token: Option<BearerToken>,
 }
 
-/// What the door answered, if that is what was asked for.
+/// What the listener answered, if that is what was asked for.
 pub(crate) struct Answer {
     /// The version of the document that the answer is.
     pub(crate) version: Option<u64>,
@@ -53,7 +53,7 @@ struct About<'a> {
     hint: &'a str,
 }
 
-impl<'s> Door<'s> {
+impl<'s> AdminClient<'s> {
     pub(crate) fn of(server: &'s HttpClient) -> Result<Self, Failure> {
         Ok(Self { server, token: config::token()? })
     }
@@ -129,21 +129,21 @@ impl Answer {
     pub(crate) fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Failure> {
         serde_json::from_str(&self.body).map_err(|error| {
             Failure::failed(format_args!("the answer can't be read: {error}"))
-                .hint("is that the admin door of a tidegate, as new as this one?")
+                .hint("is that the admin listener of a tidegate, as new as this one?")
         })
     }
 }
 
-/// What it means that the door did not do what it was asked to.
+/// What it means that the listener did not do what it was asked to.
 fn refusal(status: u16, body: &str, About { name, hint }: About<'_>) -> Failure {
     let ProblemBody::<String> { detail, .. } = serde_json::from_str(body).unwrap_or_default();
     match status {
         400 | 428 => Failure::refused(detail),
         401 => Failure::failed(detail).hint("TIDEGATE_TOKEN sets the token that is sent"),
         404 if detail.starts_with("path:") => Failure::failed(detail)
-            .hint("the admin door is another one than the door for checks, port 9090 if not told otherwise"),
+            .hint("the admin listener is another one than the listener for checks, port 9090 if not told otherwise"),
         404 if detail.starts_with("version ") => Failure::refused(detail).hint("tidegate rules history shows which versions are kept"),
-        // The door says what to do instead.
+        // The listener says what to do instead.
         404 | 409 => Failure::refused(detail),
         412 => Failure::refused(match serde_json::from_str(body) {
             Ok(VersionConflict::<String> { version: 0, .. }) => "the rules were lost meanwhile, nothing was pushed".to_owned(),

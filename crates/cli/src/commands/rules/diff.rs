@@ -6,7 +6,7 @@ use clap::Args;
 use tidegate_api::{FieldChange, RuleChange, RulesDifference};
 use tidegate_core::TerminalSafe;
 
-use super::ask::{Answer, Door};
+use super::ask::{AdminClient, Answer};
 use super::document::Document;
 use crate::commands::{Ending, Failure, Output};
 
@@ -32,10 +32,14 @@ pub(crate) struct Diff {
 pub(crate) type Difference = RulesDifference<TerminalSafe>;
 
 impl Diff {
-    pub(crate) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(
+        self,
+        client: &AdminClient<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<Ending, Failure> {
         // That it can't be told must not look like a difference.
         let failed = |failure| Failure { ending: Ending::Failed, ..failure };
-        let answer = self.ask(door).map_err(failed)?;
+        let answer = self.ask(client).map_err(failed)?;
         let difference: Difference = answer.json()?;
         if self.json {
             output.data(answer.body);
@@ -45,9 +49,9 @@ impl Diff {
         Ok(if is_empty(&difference) { Ending::Fine } else { Ending::No })
     }
 
-    fn ask(&self, door: &Door<'_>) -> Result<Answer, Failure> {
+    fn ask(&self, client: &AdminClient<'_>) -> Result<Answer, Failure> {
         match (self.first.parse::<u64>(), self.second) {
-            (Ok(from), Some(to)) => door.read(&format!("/v1/rules/diff?from={from}&to={to}")),
+            (Ok(from), Some(to)) => client.read(&format!("/v1/rules/diff?from={from}&to={to}")),
             (Err(_), Some(to)) => {
                 let first = &self.first;
                 Err(Failure::failed(format_args!("a version is wanted before {to}, found {first:?}"))
@@ -59,15 +63,19 @@ impl Diff {
                         Ok(_) => failure.hint("to compare versions name two of them"),
                         Err(_) => failure,
                     })?;
-                door.compare(&document.name, &document.text)
+                client.compare(&document.name, &document.text)
             }
         }
     }
 }
 
 /// Compares the active rules with a document.
-pub(crate) fn compare(door: &Door<'_>, name: &str, text: &str) -> Result<Difference, Failure> {
-    door.compare(name, text)?.json()
+pub(crate) fn compare(
+    client: &AdminClient<'_>,
+    name: &str,
+    text: &str,
+) -> Result<Difference, Failure> {
+    client.compare(name, text)?.json()
 }
 
 fn is_empty(difference: &Difference) -> bool {

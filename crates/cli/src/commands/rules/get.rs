@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::ask::Door;
+use super::ask::AdminClient;
 use crate::commands::{Ending, Failure, Output};
 
 /// Prints the document in force, as it was pushed
@@ -18,12 +18,16 @@ pub(crate) struct Get {
 }
 
 impl Get {
-    pub(crate) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(
+        self,
+        client: &AdminClient<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<Ending, Failure> {
         if self.json {
-            output.data(door.read("/v1/rules")?.body);
+            output.data(client.read("/v1/rules")?.body);
             return Ok(Ending::Fine);
         }
-        let document = door.document(self.version)?;
+        let document = client.document(self.version)?;
         output.text(&document.body);
         if let Some(version) = document.version.or(self.version) {
             output.note(format_args!("version {version}"));

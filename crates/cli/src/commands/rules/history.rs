@@ -3,7 +3,7 @@
 use clap::Args;
 use tidegate_api::RulesHistory;
 
-use super::ask::{Answer, Door};
+use super::ask::{AdminClient, Answer};
 use super::status;
 use super::table::{Table, instant};
 use crate::commands::{Ending, Failure, Output};
@@ -20,13 +20,17 @@ pub(crate) struct History {
     json: bool,
 }
 
-pub(crate) fn ask(door: &Door<'_>, limit: u32) -> Result<Answer, Failure> {
-    door.read(&format!("/v1/rules/history?limit={limit}"))
+pub(crate) fn ask(client: &AdminClient<'_>, limit: u32) -> Result<Answer, Failure> {
+    client.read(&format!("/v1/rules/history?limit={limit}"))
 }
 
 impl History {
-    pub(crate) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
-        let answer = ask(door, self.limit)?;
+    pub(crate) fn run(
+        self,
+        client: &AdminClient<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<Ending, Failure> {
+        let answer = ask(client, self.limit)?;
         let RulesHistory { versions }: RulesHistory = answer.json()?;
         if self.json {
             output.data(answer.body);
@@ -36,7 +40,7 @@ impl History {
             output.note("nothing was pushed yet");
             return Ok(Ending::Fine);
         }
-        let active_rules = status::ask(door)?.version;
+        let active_rules = status::ask(client)?.version;
         let mut table = Table::new(["", "VERSION", "WHEN", "WHO", "BYTES", "NOTE"]);
         for version in &versions {
             let mark = if version.version == active_rules { "*" } else { "" };

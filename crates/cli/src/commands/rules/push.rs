@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use tidegate_api::PushedRules;
 
-use super::ask::{Change, Door};
+use super::ask::{AdminClient, Change};
 use super::diff;
 use super::document::Document;
 use super::status;
@@ -61,9 +61,13 @@ fn few(text: &str) -> Result<String, String> {
 }
 
 impl Push {
-    pub(crate) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
+    pub(crate) fn run(
+        self,
+        client: &AdminClient<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<Ending, Failure> {
         let Document { name, text } = Document::read(&self.file)?;
-        let replaces = status::ask(door)?.version;
+        let replaces = status::ask(client)?.version;
         let look = format!(
             "tidegate rules diff {} shows what pushing it would change now",
             self.file.display()
@@ -72,7 +76,7 @@ impl Push {
             let wrong = format!("version {wanted} must be in force, found {replaces}");
             return Err(Failure::refused(wrong).hint(look));
         }
-        let difference = diff::compare(door, &name, &text)?;
+        let difference = diff::compare(client, &name, &text)?;
         diff::lines(&difference).for_each(|line| output.note(line));
         if self.dry_run {
             output.note(format_args!("version {replaces} stays in force, nothing was pushed"));
@@ -81,7 +85,7 @@ impl Push {
         let (by, note) = (self.words.by()?, self.words.note.unwrap_or_default());
         let change =
             Change { name: &name, text: &text, replaces, by: &by, note: &note, hint: &look };
-        send(door, &change, output)
+        send(client, &change, output)
     }
 }
 
@@ -97,11 +101,11 @@ impl Words {
 
 /// Pushes a change and says what became of it.
 pub(crate) fn send(
-    door: &Door<'_>,
+    client: &AdminClient<'_>,
     change: &Change<'_>,
     output: &mut Output<'_>,
 ) -> Result<Ending, Failure> {
-    let pushed = door.push(change)?;
+    let pushed = client.push(change)?;
     let PushedRules { version, rules, .. }: PushedRules = pushed.json()?;
     output.data(&pushed.body);
     let rules = if rules == 1 { "1 rule".to_owned() } else { format!("{rules} rules") };

@@ -3,7 +3,7 @@
 use clap::Args;
 use tidegate_api::RulesHistory;
 
-use super::ask::{Change, Door};
+use super::ask::{AdminClient, Change};
 use super::diff;
 use super::history;
 use super::push::{Words, send};
@@ -28,30 +28,34 @@ pub(crate) struct Rollback {
 }
 
 impl Rollback {
-    pub(crate) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
-        let replaces = status::ask(door)?.version;
+    pub(crate) fn run(
+        self,
+        client: &AdminClient<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<Ending, Failure> {
+        let replaces = status::ask(client)?.version;
         let version = match self.version {
             Some(version) => version,
-            None => before(door, replaces)?,
+            None => before(client, replaces)?,
         };
         if version == replaces {
             return Err(Failure::refused(format_args!("version {version} is in force already")));
         }
-        let text = door.document(Some(version))?.body;
+        let text = client.document(Some(version))?.body;
         let name = format!("version {version}");
-        let difference = diff::compare(door, &name, &text)?;
+        let difference = diff::compare(client, &name, &text)?;
         diff::lines(&difference).for_each(|line| output.note(line));
         let by = self.words.by()?;
         let note = self.words.note.unwrap_or_else(|| format!("rollback to {version}"));
         let hint = "tidegate rules history shows what was pushed";
         let change = Change { name: &name, text: &text, replaces, by: &by, note: &note, hint };
-        send(door, &change, output)
+        send(client, &change, output)
     }
 }
 
 /// The version before one.
-fn before(door: &Door<'_>, version: u64) -> Result<u64, Failure> {
-    let RulesHistory { versions }: RulesHistory = history::ask(door, KEPT)?.json()?;
+fn before(client: &AdminClient<'_>, version: u64) -> Result<u64, Failure> {
+    let RulesHistory { versions }: RulesHistory = history::ask(client, KEPT)?.json()?;
     let earlier = versions.iter().map(|kept| kept.version).filter(|kept| *kept < version).max();
     earlier.ok_or_else(|| {
         let wrong = format!("no version before {version} is kept");

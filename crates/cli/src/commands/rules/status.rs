@@ -4,7 +4,7 @@ use clap::Args;
 use tidegate_api::RulesStatus;
 use tidegate_core::TerminalSafe;
 
-use super::ask::Door;
+use super::ask::AdminClient;
 use super::table::{Table, instant};
 use crate::commands::{Ending, Failure, Output};
 
@@ -21,8 +21,8 @@ pub(crate) struct Status {
 const PATH: &str = "/v1/rules/status";
 
 /// Reads the version of this node and of the others.
-pub(crate) fn ask(door: &Door<'_>) -> Result<RulesStatus<TerminalSafe>, Failure> {
-    door.read(PATH)?.json()
+pub(crate) fn ask(client: &AdminClient<'_>) -> Result<RulesStatus<TerminalSafe>, Failure> {
+    client.read(PATH)?.json()
 }
 
 fn is_behind(status: &RulesStatus<TerminalSafe>) -> bool {
@@ -30,8 +30,12 @@ fn is_behind(status: &RulesStatus<TerminalSafe>) -> bool {
 }
 
 impl Status {
-    pub(crate) fn run(self, door: &Door<'_>, output: &mut Output<'_>) -> Result<Ending, Failure> {
-        let answer = door.read(PATH)?;
+    pub(crate) fn run(
+        self,
+        client: &AdminClient<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<Ending, Failure> {
+        let answer = client.read(PATH)?;
         let status: RulesStatus<TerminalSafe> = answer.json()?;
         if self.json {
             output.data(answer.body);

@@ -37,7 +37,7 @@ pub(crate) struct Clients {
     pub(crate) denials: Ranking,
 }
 
-/// The admin door of a server.
+/// The admin listener of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Feed {
     server: HttpClient,
@@ -121,12 +121,12 @@ impl Feed {
     }
 }
 
-/// What it means that the door did not answer what it was asked.
+/// What it means that the listener did not answer what it was asked.
 fn refusal(status: u16, body: &str) -> String {
     let ProblemBody::<String> { detail, .. } = serde_json::from_str(body).unwrap_or_default();
     match status {
         401 => format!("{detail}; TIDEGATE_TOKEN sets the token that is sent"),
-        404 => format!("{detail}; is that the admin door, port 9090 if not told otherwise?"),
+        404 => format!("{detail}; is that the admin listener, port 9090 if not told otherwise?"),
         _ => format!("{detail} (status {status})"),
     }
 }

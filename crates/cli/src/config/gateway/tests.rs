@@ -37,7 +37,7 @@ gateway:
     - {upstream: api}
   timeouts: {connect: 1s, response: 2s, idle: 3m}
   max_wait: 0s
-  tell_upstream: true
+  upstream_headers: true
 "#,
     );
     let [api, web] = gateway.upstreams.as_slice() else { panic!("{:?}", gateway.upstreams) };
@@ -70,7 +70,7 @@ gateway:
 
     let (connect, response, idle) = (Span::SECOND, Span::from_secs(2), Span::from_secs(180));
     assert_eq!(gateway.timeouts, ProxyTimeouts { connect, response, idle });
-    assert_eq!((gateway.max_wait, gateway.tell_upstream), (Span::ZERO, true));
+    assert_eq!((gateway.max_wait, gateway.upstream_headers), (Span::ZERO, true));
 }
 
 #[test]
@@ -81,7 +81,10 @@ fn one_upstream_needs_no_routes() {
     assert_eq!((&*route.name, route.upstream), ("api", 0));
     assert!(route.host.is_none() && route.path.is_none() && route.methods.is_empty());
     assert_eq!(gateway.timeouts, ProxyTimeouts::default());
-    assert_eq!((gateway.max_wait, gateway.tell_upstream), (GatewayConfig::DEFAULT_MAX_WAIT, false));
+    assert_eq!(
+        (gateway.max_wait, gateway.upstream_headers),
+        (GatewayConfig::DEFAULT_MAX_WAIT, false)
+    );
     let (every, timeout) = (HealthConfig::DEFAULT_INTERVAL, HealthConfig::DEFAULT_TIMEOUT);
     let health = HealthConfig { path: "/".to_owned(), every, timeout };
     assert_eq!(gateway.upstreams[0].health, Some(health));
@@ -264,26 +267,26 @@ fn what_is_wrong_beside_them_is_told_too() {
         ),
         ("gateway: {max_wait: 2h}", "1: gateway.max_wait must be from 0s to 1h, found 2 h"),
         (
-            "gateway: {tell_upstream: maybe}",
-            "1: gateway.tell_upstream must be one of false, true, found \"maybe\"",
+            "gateway: {upstream_headers: maybe}",
+            "1: gateway.upstream_headers must be one of false, true, found \"maybe\"",
         ),
         (
             "gateway: {upstream: a}",
             "1: there is no key \"upstream\", wanted upstreams, routes, timeouts, max_wait, \
-             tell_upstream (did you mean upstreams?)",
+             upstream_headers (did you mean upstreams?)",
         ),
     ] {
         assert_eq!(told(text), [error], "{text}");
     }
 }
 
-fn shown(found: Result<(Door, Option<GatewayConfig>), ConfigError>) -> String {
+fn shown(found: Result<(ListenAddress, Option<GatewayConfig>), ConfigError>) -> String {
     match found {
-        Ok((door, None)) => door.to_string(),
-        Ok((door, Some(gateway))) => {
+        Ok((listener, None)) => listener.to_string(),
+        Ok((listener, Some(gateway))) => {
             let servers = gateway.upstreams.iter().flat_map(|upstream| &upstream.servers);
             let servers: Vec<String> = servers.map(ToString::to_string).collect();
-            format!("{door} to {}, {}", servers.join(" and "), gateway.timeouts.connect)
+            format!("{listener} to {}, {}", servers.join(" and "), gateway.timeouts.connect)
         }
         Err(error) => error.to_string(),
     }
@@ -298,7 +301,7 @@ fn there_is_a_gateway_if_and_only_if_there_is_an_upstream() {
     };
     let settings = || Some(read("gateway: {timeouts: {connect: 1s}}"));
     let url = |text: &str| vec![Secret::from(text)];
-    let at = |text: &str| Some(text.parse::<Door>().unwrap());
+    let at = |text: &str| Some(text.parse::<ListenAddress>().unwrap());
     let none = "an upstream is wanted, found none";
     for (flag, upstream, listen, file, expected) in [
         (None, vec![], None, None, "off"),

@@ -36,7 +36,7 @@ pub(crate) fn schema() -> Schema {
             ),
         )
         .key(
-            "tell_upstream",
+            "upstream_headers",
             tell.with("enum", vec![false, true]).with_default(false).example(true),
         )
         .example(example)

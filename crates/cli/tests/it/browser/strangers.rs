@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_door_with_a_token_shows_nothing_without_it() {
+fn a_listener_with_a_token_shows_nothing_without_it() {
     if lacking(&NEEDED) {
         return;
     }

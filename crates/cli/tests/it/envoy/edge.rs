@@ -31,7 +31,7 @@ pub(crate) struct Edge {
 }
 
 impl Edge {
-    /// Starts an Envoy that asks the Tidegate whose gRPC door is on this port.
+    /// Starts an Envoy that asks the Tidegate whose gRPC listener is on this port.
     pub(crate) fn start(tidegate: u16, patience: Patience) -> Self {
         let application = Application::start();
         let (edge, admin) = (Port::free(), Port::free());

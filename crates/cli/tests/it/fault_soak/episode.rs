@@ -160,7 +160,7 @@ fn heal(
         let mut admitted = false;
         let fresh = poll(|| {
             for (node, answered) in answered.iter_mut().enumerate() {
-                let kind = load::check_once(fleet.doors(node)?, lane, "fresh").kind;
+                let kind = load::check_once(fleet.listeners(node)?, lane, "fresh").kind;
                 admitted |= matches!(kind, AnswerKind::Admitted { .. });
                 *answered |= matches!(kind, AnswerKind::Admitted { .. } | AnswerKind::Denied);
             }
@@ -177,7 +177,7 @@ fn heal(
         let answers = &mut history.lanes[place].answers;
         let freed = poll(|| {
             for node in 0..fleet.nodes() {
-                let answer = load::check_once(fleet.doors(node)?, lane, load::CLIENT);
+                let answer = load::check_once(fleet.listeners(node)?, lane, load::CLIENT);
                 // A plain check takes a slot that is never released: it is not one of those that are compared.
                 if lane.limit.algorithm != LimitAlgorithm::Concurrency {
                     answers.push(answer);

@@ -88,7 +88,7 @@ struct NodeProcess {
 
 /// Where a process of a node listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NodeDoors {
+pub(crate) struct NodeListeners {
     pub(crate) http: SocketAddr,
     pub(crate) resp: SocketAddr,
     admin: SocketAddr,
@@ -133,19 +133,19 @@ impl SoakNode {
         let process = Process::spawn(command);
         state.seen_version = 0;
         state.lives.push((now(), Micros::MAX));
-        let mut doors = Vec::new();
+        let mut listeners = Vec::new();
         while let Some(line) = process.stdout().next() {
-            let (door, address) = line.split_once(' ').unwrap();
-            doors.push((door.to_owned(), address.parse::<SocketAddr>().unwrap()));
-            if door == "admin" {
+            let (listener, address) = line.split_once(' ').unwrap();
+            listeners.push((listener.to_owned(), address.parse::<SocketAddr>().unwrap()));
+            if listener == "admin" {
                 break;
             }
         }
-        let door = |name: &str| {
-            let found = doors.iter().find(|(door, _)| door == name);
+        let listener = |name: &str| {
+            let found = listeners.iter().find(|(listener, _)| listener == name);
             found.unwrap_or_else(|| panic!("node not serving: {}", process.log_tail())).1
         };
-        let (http, resp, admin) = (door("http"), door("resp"), door("admin"));
+        let (http, resp, admin) = (listener("http"), listener("resp"), listener("admin"));
         state.running = Some(NodeProcess { process, http, resp, admin });
     }
 }
@@ -186,9 +186,9 @@ impl SoakFleet {
             } else {
                 format!("rules: {{file: '{}'}}\n", folder.file("rules.yaml", &rules))
             };
-            let doors = "listen: {http: '127.0.0.1:0', grpc: off, resp: '127.0.0.1:0', admin: '127.0.0.1:0'}\n";
+            let listeners = "listen: {http: '127.0.0.1:0', grpc: off, resp: '127.0.0.1:0', admin: '127.0.0.1:0'}\n";
             let store = servers.yaml(place, &options);
-            let config = folder.file("tidegate.yaml", &format!("{store}{source}{doors}"));
+            let config = folder.file("tidegate.yaml", &format!("{store}{source}{listeners}"));
             let state = NodeState { running: None, seen_version: 0, lives: Vec::new() };
             SoakNode { folder, config, skew: *skew, state: Mutex::new(state) }
         });
@@ -212,15 +212,15 @@ impl SoakFleet {
     }
 
     /// Where a node listens, if it runs.
-    pub(crate) fn doors(&self, node: usize) -> Option<NodeDoors> {
+    pub(crate) fn listeners(&self, node: usize) -> Option<NodeListeners> {
         let state = self.nodes[node].state();
         let NodeProcess { http, resp, admin, .. } = *state.running.as_ref()?;
-        Some(NodeDoors { http, resp, admin, restarts: state.lives.len() })
+        Some(NodeListeners { http, resp, admin, restarts: state.lives.len() })
     }
 
     fn is_ready(&self, node: usize) -> bool {
-        let answer = self.doors(node).and_then(|doors| {
-            LoadConnection::open(doors.http, CALL_TIMEOUT).ok()?.ask("GET", "/readyz", "").ok()
+        let answer = self.listeners(node).and_then(|listeners| {
+            LoadConnection::open(listeners.http, CALL_TIMEOUT).ok()?.ask("GET", "/readyz", "").ok()
         });
         answer.is_some_and(|(status, _)| status == 200)
     }
@@ -242,11 +242,11 @@ impl SoakFleet {
     }
 
     fn ask_version(&self, node: usize) -> Option<(usize, u64)> {
-        let doors = self.doors(node)?;
-        let mut connection = LoadConnection::open(doors.admin, CALL_TIMEOUT).ok()?;
+        let listeners = self.listeners(node)?;
+        let mut connection = LoadConnection::open(listeners.admin, CALL_TIMEOUT).ok()?;
         let (_, body) = connection.ask("GET", "/v1/rules/status", "").ok()?;
         let status: Value = serde_json::from_str(&body).ok()?;
-        Some((doors.restarts, status["version"].as_u64()?))
+        Some((listeners.restarts, status["version"].as_u64()?))
     }
 
     /// Notes the version of a process, and returns the one before it if that was later.
@@ -286,8 +286,8 @@ impl SoakFleet {
 
     /// Pushes rules through a node; returns their version if that was confirmed.
     pub(crate) fn push(&self, node: usize, rules: &str) -> Option<u64> {
-        let doors = self.doors(node)?;
-        let mut connection = LoadConnection::open(doors.admin, Duration::from_secs(5)).ok()?;
+        let listeners = self.listeners(node)?;
+        let mut connection = LoadConnection::open(listeners.admin, Duration::from_secs(5)).ok()?;
         let (status, body) = connection.ask("PUT", "/v1/rules", rules).ok()?;
         assert!(status != 422 && status != 400, "the rules are refused: {body}\n{rules}");
         let answer: Value = serde_json::from_str(&body).ok()?;

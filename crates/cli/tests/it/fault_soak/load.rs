@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::fleet::{NodeDoors, SoakFleet};
+use super::fleet::{NodeListeners, SoakFleet};
 use super::history::{AnswerKind, CheckAnswer, LaneHistory, Micros, SlotRecord, now};
 use super::random::SeededNumbers;
 use super::scenario::{EpisodeScenario, LimitAlgorithm, LoadLane};
@@ -48,7 +48,7 @@ struct HeldSlot {
 
 /// Connections to one process of a node.
 struct NodeLink {
-    doors: NodeDoors,
+    listeners: NodeListeners,
     resp: LoadConnection,
     http: LoadConnection,
 }
@@ -131,21 +131,21 @@ impl<'a> NodeLoad<'a> {
 
     /// Connects to the process that runs now, if it may serve.
     fn is_linked(&mut self) -> bool {
-        let Some(doors) = self.fleet.doors(self.node) else {
+        let Some(listeners) = self.fleet.listeners(self.node) else {
             self.link = None;
             return false;
         };
-        if self.link.as_ref().is_some_and(|link| link.doors == doors) {
+        if self.link.as_ref().is_some_and(|link| link.listeners == listeners) {
             return true;
         }
         self.link = None;
-        if !self.fleet.may_serve(self.node) || self.fleet.doors(self.node) != Some(doors) {
+        if !self.fleet.may_serve(self.node) || self.fleet.listeners(self.node) != Some(listeners) {
             return false;
         }
-        let resp = LoadConnection::open(doors.resp, ANSWER_TIMEOUT);
-        let http = LoadConnection::open(doors.http, ANSWER_TIMEOUT);
+        let resp = LoadConnection::open(listeners.resp, ANSWER_TIMEOUT);
+        let http = LoadConnection::open(listeners.http, ANSWER_TIMEOUT);
         let (Ok(resp), Ok(http)) = (resp, http) else { return false };
-        self.link = Some(NodeLink { doors, resp, http });
+        self.link = Some(NodeLink { listeners, resp, http });
         true
     }
 
@@ -281,11 +281,11 @@ impl<'a> NodeLoad<'a> {
 }
 
 /// One check on a connection of its own.
-pub(crate) fn check_once(doors: NodeDoors, lane: &LoadLane, client: &str) -> CheckAnswer {
+pub(crate) fn check_once(listeners: NodeListeners, lane: &LoadLane, client: &str) -> CheckAnswer {
     let sent = now();
     let kind = if lane.limit.algorithm == LimitAlgorithm::Concurrency {
         let body = json!({"rule": lane.name, "client": client}).to_string();
-        let answer = LoadConnection::open(doors.http, ANSWER_TIMEOUT)
+        let answer = LoadConnection::open(listeners.http, ANSWER_TIMEOUT)
             .and_then(|mut connection| connection.ask("POST", "/v1/check", &body));
         match answer {
             Ok((200, _)) => AnswerKind::Admitted { delay_millis: 0 },
@@ -294,10 +294,11 @@ pub(crate) fn check_once(doors: NodeDoors, lane: &LoadLane, client: &str) -> Che
             Err(_) => AnswerKind::Lost,
         }
     } else {
-        let answer = LoadConnection::open(doors.resp, ANSWER_TIMEOUT).and_then(|mut connection| {
-            connection.send_checks(&lane.name, client, &[1])?;
-            connection.read_check()
-        });
+        let answer =
+            LoadConnection::open(listeners.resp, ANSWER_TIMEOUT).and_then(|mut connection| {
+                connection.send_checks(&lane.name, client, &[1])?;
+                connection.read_check()
+            });
         answer.unwrap_or(AnswerKind::Lost)
     };
     CheckAnswer { sent, received: now(), cost: 1, kind }

@@ -15,7 +15,7 @@ use super::{Gateway, NO_LIMIT};
 const ROUNDS: usize = 4;
 
 /// Clients that keep their connection, and those that open one for each request: enough for some to be
-/// half-way in whenever a door closes.
+/// half-way in whenever a listener closes.
 const KEEPING: usize = 4;
 const COMING: usize = 16;
 

@@ -17,7 +17,7 @@ const SERVICE_RULES: &str = "rules: [{name: api, per: [user], limit: 5 per 10 da
 #[test]
 fn calls_streams_and_errors_pass() {
     let service = Server::with_rules(SERVICE_RULES);
-    let gateway = Gateway::before(&format!("h2c://{}", service.door("grpc")));
+    let gateway = Gateway::before(&format!("h2c://{}", service.listener("grpc")));
     let caller = Caller::at(gateway.address());
     for left in [Some(4), Some(3)] {
         assert_eq!(caller.left("any", user("alice")), left);
@@ -57,7 +57,7 @@ fn calls_streams_and_errors_pass() {
 fn a_denied_call_is_an_error_that_grpc_understands() {
     let service = Server::with_rules(SERVICE_RULES);
     let rules = "rules: [{name: api, per: [ip], limit: 1 per 10 days}]";
-    let gateway = Gateway::with_rules(&format!("h2c://{}", service.door("grpc")), rules);
+    let gateway = Gateway::with_rules(&format!("h2c://{}", service.listener("grpc")), rules);
     let caller = Caller::at(gateway.address());
     assert_eq!(caller.left("any", user("alice")), Some(4));
     let mut health = HealthClient::new(caller.channel.clone());
@@ -77,7 +77,7 @@ fn a_service_that_leaves_ends_its_streams() {
         "listen: {{http: 127.0.0.1:0}}\ndrain: {{delay: 0s}}\nrules: {{inline: {}}}\n",
         &SERVICE_RULES[7..]
     ));
-    let gateway = Gateway::before(&format!("h2c://{}", service.door("grpc")));
+    let gateway = Gateway::before(&format!("h2c://{}", service.listener("grpc")));
     let caller = Caller::at(gateway.address());
     let mut health = HealthClient::new(caller.channel.clone());
     let asked = HealthCheckRequest { service: String::new() };

@@ -95,7 +95,7 @@ fn an_upstream_is_told_how_the_client_stands_if_it_wants_to_know() {
         };
         (named("x-ratelimit-remaining"), named("ratelimit"))
     };
-    let (remaining, state) = told("gateway: {tell_upstream: true}");
+    let (remaining, state) = told("gateway: {upstream_headers: true}");
     assert_eq!(remaining, ["4"]);
     assert!(state[0].starts_with("\"api\";r=4;t="), "{state:?}");
     assert_eq!(state.len(), 1);

@@ -75,7 +75,7 @@ fn both_versions_are_agreed_upon_inside_of_tls() {
     let certificates = Certificates::create(Path::new(folder.path()));
     let upstream = Upstream::start();
     let (certificate, key) = (shown(&certificates.certificate), shown(&certificates.key));
-    let config = format!("tls: {{certificate: {certificate}, key: {key}, doors: [gateway]}}");
+    let config = format!("tls: {{certificate: {certificate}, key: {key}, listeners: [gateway]}}");
     let gateway = Gateway::with_config(&upstream.url(), &config);
     for (offers, expected) in [
         (&["h2"][..], Some("h2")),

@@ -18,7 +18,7 @@ fn said(command: &mut Command) -> String {
 }
 
 fn port(server: &Server) -> String {
-    server.door("resp").port().to_string()
+    server.listener("resp").port().to_string()
 }
 
 /// A server with a password, `sesame`.

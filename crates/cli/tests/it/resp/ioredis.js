@@ -1,4 +1,4 @@
-// ioredis against the RESP door: node ioredis.js PORT PORT_WITH_PASSWORD
+// ioredis against the RESP listener: node ioredis.js PORT PORT_WITH_PASSWORD
 const assert = require("node:assert");
 const { Redis } = require("ioredis");
 

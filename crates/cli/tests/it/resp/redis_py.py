@@ -1,4 +1,4 @@
-"""redis-py against the RESP door: python3 redis_py.py PORT PORT_WITH_PASSWORD"""
+"""redis-py against the RESP listener: python3 redis_py.py PORT PORT_WITH_PASSWORD"""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-//! The RESP door in front of a Redis: one round trip for a pipeline, and errors when nobody knows.
+//! The RESP listener in front of a Redis: one round trip for a pipeline, and errors when nobody knows.
 
 use tidegate_testkit::{FaultProxy, Flavour, Redis, Tool, lacking, wait_for};
 

@@ -152,7 +152,7 @@ fn listeners(fleet: &Fleet, page: &mut Paper) {
     if fleet.listeners.is_empty() {
         return;
     }
-    let mut columns = Columns::new(&[" DOOR", "OPEN", "ACCEPTED", "MOST"]);
+    let mut columns = Columns::new(&[" LISTENER", "OPEN", "ACCEPTED", "MOST"]);
     for listener in &fleet.listeners {
         let ListenerReport { listener, open, accepted, most } = listener;
         let cells = vec![format!(" {listener}"), count(*open), count(*accepted), count(*most)];

@@ -57,7 +57,7 @@ fn fleet() -> Value {
                     "connections": 3, "p50Micros": null, "p99Micros": null, "memory": null,
                     "maxMemory": null, "keys": null, "evicted": null},
             ]},
-        "doors": [{"door": "http", "open": 3, "accepted": 100, "most": 10_000}],
+        "listeners": [{"listener": "http", "open": 3, "accepted": 100, "most": 10_000}],
         "upstreams": [{"upstream": "default", "inFlight": 4, "most": null,
             "outcomes": {"answered": 90, "timeout": 2},
             "servers": [{"server": "127.0.0.1:3000", "up": true}, {"server": "127.0.0.1:3001", "up": false}]}],
