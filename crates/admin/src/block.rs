@@ -11,9 +11,9 @@ use tidegate_core::quota::window_of;
 use tidegate_core::{CallError, Span, Timestamp, quote};
 use tidegate_limiter::Limiter;
 use tidegate_limiter::block::{BlockError, BlockList, By, Entry, Reason, Subject, SubjectError};
-use tidegate_net::http::body;
 use tidegate_net::http::json::{Json, fields, text};
 use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_net::http1::read_body;
 use tidegate_rules::NetworkError;
 use tidegate_service::store::AnyStore;
 
@@ -35,7 +35,7 @@ pub(crate) async fn answer(
         Method::GET | Method::HEAD => list(blocks, now, request.uri().query()),
         Method::POST | Method::DELETE => {
             let adding = *request.method() == Method::POST;
-            let body = match body::read(request, MAX_BODY).await {
+            let body = match read_body(request, MAX_BODY).await {
                 Ok(body) => body,
                 Err(refusal) => return refusal,
             };

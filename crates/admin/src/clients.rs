@@ -11,7 +11,6 @@ use tidegate_net::http::json::Json;
 use tidegate_net::http::response::{self, Body};
 use tidegate_service::call::NamedClient;
 use tidegate_service::store::AnyStore;
-use tidegate_transport::http::decode::named_client;
 
 use crate::query;
 use crate::standing::{Asked, found, unconfirmed};
@@ -78,7 +77,7 @@ fn in_path<'a>(
 }
 
 fn object(text: &str) -> Result<NamedClient<'static>, CallError> {
-    let client = named_client(Json::read(text.as_bytes())?)?;
+    let client = NamedClient::from_json(Json::read(text.as_bytes())?)?;
     let owned = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
     Ok(match client {
         NamedClient::Value(value) => NamedClient::Value(owned(value)),

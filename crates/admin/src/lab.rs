@@ -8,9 +8,9 @@ use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
 use tidegate_api::LabReport;
 use tidegate_core::{CallError, Quota, Span, quote};
-use tidegate_net::http::body;
 use tidegate_net::http::json::{Json, fields, text};
 use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_net::http1::read_body;
 use tidegate_rules::{MaxAhead, SyncInterval};
 use tidegate_sim::{
     AccuracyKind, AlgorithmKind, FaultPlan, SimulationPlan, SimulationReport, SimulationSpec,
@@ -49,7 +49,7 @@ pub(crate) async fn answer(admin: &Admin, request: Request<Incoming>) -> Respons
     if let Some(refusal) = response::require_post(request.method()) {
         return refusal;
     }
-    let body = match body::read(request, MAX_BODY).await {
+    let body = match read_body(request, MAX_BODY).await {
         Ok(body) => body,
         Err(refusal) => return refusal,
     };

@@ -6,11 +6,11 @@ use hyper::body::Incoming;
 use hyper::{Request, Response};
 use tidegate_core::CallError;
 use tidegate_limiter::Limiter;
-use tidegate_net::http::body;
-use tidegate_net::http::json::{Json, fields, text};
+use tidegate_net::http::json::{Json, fields, text, whole_number};
 use tidegate_net::http::response::{self, Body};
+use tidegate_net::http1::read_body;
+use tidegate_service::call::NamedClient;
 use tidegate_service::store::AnyStore;
-use tidegate_transport::http::decode::{named_client, whole_number};
 
 use crate::standing::{Asked, found, unconfirmed};
 
@@ -26,7 +26,7 @@ pub(crate) async fn answer(
     if let Some(refusal) = response::require_post(request.method()) {
         return refusal;
     }
-    let body = match body::read(request, MAX_BODY).await {
+    let body = match read_body(request, MAX_BODY).await {
         Ok(body) => body,
         Err(refusal) => return refusal,
     };
@@ -51,5 +51,5 @@ fn read<'a>(limiter: &'a Limiter<AnyStore>, json: Json<'a>) -> Result<Asked<'a>,
     if cost == 0 {
         return Err(CallError::invalid("cost", "0", "what to give back, 1 or more"));
     }
-    Asked::of(rule_index, rule, client.map(named_client).transpose()?, cost)
+    Asked::of(rule_index, rule, client.map(NamedClient::from_json).transpose()?, cost)
 }

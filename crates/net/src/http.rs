@@ -1,5 +1,4 @@
-//! HTTP messages: whole bodies, JSON trees and responses.
+//! HTTP messages: JSON trees and responses.
 
-pub mod body;
 pub mod json;
 pub mod response;

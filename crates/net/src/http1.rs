@@ -1,4 +1,4 @@
-//! HTTP/1 on a listener.
+//! HTTP/1 on a listener: connections, and request bodies up to a length.
 //!
 //! hyper has a timeout of its own for request heads, but arms a timer for each request. Here a
 //! connection records its phase, and the listener sweeps all of them.
@@ -9,12 +9,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http_body_util::Full;
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::StatusCode;
+use hyper::body::{Body as _, Incoming};
+use hyper::header::CONTENT_ENCODING;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
+use crate::http::response;
 use crate::listener::{
     Activity, ConnectionHandler, ObservedStream, Peer, Phase, Stream, lingering_close,
 };
@@ -23,6 +26,10 @@ use crate::listener::{
 const MAX_HEAD_BYTES: usize = 48 * 1024;
 /// Largest read buffer of one connection in bytes.
 const MAX_BUFFER_BYTES: usize = 64 * 1024;
+
+/// Longest body in bytes that is read only to be dropped. A client that is still sending would see a reset connection
+/// and not the response.
+const MAX_DROPPED_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Responds to the requests of a listener.
 pub trait HttpHandler: Send + Sync + 'static {
@@ -81,11 +88,64 @@ impl<H: HttpHandler> ConnectionHandler for Http1<H> {
     }
 }
 
+/// Reads the body of a request, of at most `max` bytes.
+///
+/// # Errors
+/// The response to a body that is longer, compressed or incomplete.
+pub async fn read_body(
+    request: hyper::Request<Incoming>,
+    max: usize,
+) -> Result<Bytes, hyper::Response<Full<Bytes>>> {
+    // Any content type is accepted and parsed as JSON; a compressed body can't be parsed.
+    if let Some(encoding) = request.headers().get(CONTENT_ENCODING)
+        && encoding != "identity"
+    {
+        let detail = "content-encoding: found a compressed body, wanted a plain one";
+        return Err(response::problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
+    }
+    let too_long = |found: String| {
+        let detail = format!("body: found {found}, wanted at most {max} bytes");
+        response::problem(StatusCode::PAYLOAD_TOO_LARGE, &detail)
+    };
+    let body = request.into_body();
+    if let Some(length) = body.size_hint().exact()
+        && length > max as u64
+    {
+        if length <= MAX_DROPPED_BYTES {
+            drop_all(body).await;
+        }
+        return Err(too_long(format!("{length} bytes")));
+    }
+    match Limited::new(body, max).collect().await {
+        Ok(read) => Ok(read.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(too_long("more".to_owned())),
+        Err(error) => {
+            let detail = format!("body: found an end too early ({error}), wanted all of it");
+            Err(response::problem(StatusCode::BAD_REQUEST, &detail))
+        }
+    }
+}
+
+/// Reads and drops a body of up to 4 MiB, so that the connection can be reused: unread bytes would close it.
+pub async fn drain_body(mut body: Incoming) {
+    let mut read = 0;
+    while read <= MAX_DROPPED_BYTES
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        read += frame.data_ref().map_or(0, |data| data.len() as u64);
+    }
+}
+
+/// Reads and drops a whole body.
+async fn drop_all(mut body: Incoming) {
+    while let Some(Ok(_)) = body.frame().await {}
+}
+
 #[cfg(test)]
 mod tests {
     use std::io;
 
-    use http_body_util::{BodyExt, Collected};
+    use http_body_util::Collected;
     use tidegate_core::Span;
     use tidegate_limiter::ManualClock;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

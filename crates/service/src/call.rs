@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use tidegate_core::{CallError, Request, truncate};
+use tidegate_net::http::json::{Json, text_pairs};
 use tidegate_rules::{AttributeChain, Rule};
 
 /// A request to check, decoded from any protocol.
@@ -50,6 +51,22 @@ pub enum NamedClient<'a> {
     Value(Cow<'a, str>),
     /// Attributes that the rule counts by, one for each `per` entry.
     Parts(Vec<(Cow<'a, str>, Cow<'a, str>)>),
+}
+
+impl<'a> NamedClient<'a> {
+    /// Parses a client from JSON: a string, or an object of strings.
+    ///
+    /// # Errors
+    /// The value is neither.
+    pub fn from_json(json: Json<'a>) -> Result<Self, CallError> {
+        match json {
+            Json::Text(value) => Ok(Self::Value(value)),
+            Json::Object(_) => text_pairs("client", json).map(Self::Parts),
+            other => {
+                Err(CallError::invalid("client", other.shown(), "a text or an object of texts"))
+            }
+        }
+    }
 }
 
 /// Returns the request in the terms of a rule: its client under the attributes that the rule counts by.

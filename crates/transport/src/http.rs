@@ -1,23 +1,22 @@
 //! The HTTP API: JSON requests, JSON responses with rate-limit headers.
 
 mod authorize;
-pub mod decode;
 mod openapi;
 mod rls_json;
 mod slots;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::{Body as _, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
-use tidegate_core::CallError;
-use tidegate_net::http::body;
-use tidegate_net::http::json::Json;
+use tidegate_core::{CallError, RequestError, truncate};
+use tidegate_net::http::json::{Json, fields, text, text_pairs, whole_number};
 use tidegate_net::http::response::{self, Body};
-use tidegate_net::http1::HttpHandler;
+use tidegate_net::http1::{HttpHandler, drain_body, read_body};
 use tidegate_net::listener::Peer;
-use tidegate_service::call::{Call, Protocol};
+use tidegate_service::call::{Call, NamedClient, Protocol};
 use tidegate_service::identity::{self, Identity};
 use tidegate_service::service::Service;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -33,6 +32,10 @@ const MAX_UNCOUNTED_BODY_BYTES: usize = 4 * 1024;
 /// Memory that all larger bodies together may use, in KiB.
 const MAX_LARGE_BODIES_KIB: usize = 128 * 1024;
 
+/// Largest number of checks in one batch.
+const MAX_CHECKS: usize = 1_000;
+
+const CHECK_FIELDS: &str = "rule, client, attributes or cost";
 const ENDPOINTS: &str = "POST /v1/check, POST /v1/check/batch, POST /v1/acquire, POST /v1/renew, \
                          POST /v1/release, POST /json, /v1/authorize, GET /openapi.json, \
                          GET /healthz, GET /readyz and GET /healthcheck";
@@ -82,14 +85,14 @@ impl HttpHandler for HttpApi {
 
 /// Parses a body with every decoder of this API and returns their errors. For fuzzers: no decision is made.
 pub fn parse_only(body: &[u8]) -> Vec<CallError> {
-    let checks = Json::read(body).and_then(decode::batch);
+    let checks = Json::read(body).and_then(decode_batch);
     let items = checks
-        .and_then(|checks| checks.into_iter().try_for_each(|check| decode::check(check).map(drop)));
+        .and_then(|checks| checks.into_iter().try_for_each(|check| decode_check(check).map(drop)));
     let results = [
-        Json::read(body).and_then(decode::check).map(drop),
+        Json::read(body).and_then(decode_check).map(drop),
         items,
         Json::read(body).and_then(rls_json::decode).map(drop),
-        Json::read(body).and_then(decode::slot).map(drop),
+        Json::read(body).and_then(decode_slot).map(drop),
     ];
     results.into_iter().filter_map(Result::err).collect()
 }
@@ -137,7 +140,7 @@ impl HttpApi {
     }
 
     async fn check(&self, body: &[u8], peer: &Peer) -> Response<Body> {
-        let call = match Json::read(body).and_then(decode::check) {
+        let call = match Json::read(body).and_then(decode_check) {
             Ok(call) => identity::vouched(call, caller(peer)),
             Err(error) => {
                 return response::call_error(&self.service.count_rejected(Protocol::Http, error));
@@ -150,14 +153,14 @@ impl HttpApi {
     }
 
     async fn batch(&self, body: &[u8], peer: &Peer) -> Response<Body> {
-        let items = match Json::read(body).and_then(decode::batch) {
+        let items = match Json::read(body).and_then(decode_batch) {
             Ok(items) => items,
             Err(error) => {
                 return response::call_error(&self.service.count_rejected(Protocol::Http, error));
             }
         };
         let with_peer = |call| identity::vouched(call, caller(peer));
-        let calls = items.into_iter().map(|item| decode::check(item).map(with_peer)).collect();
+        let calls = items.into_iter().map(|item| decode_check(item).map(with_peer)).collect();
         let replies = self.service.check_each(Protocol::Http, calls).await;
         let replies: Vec<_> = replies
             .into_iter()
@@ -172,7 +175,7 @@ impl HttpApi {
     /// The method of this call is ignored: the method of the described request is in a header.
     async fn authorize(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
         let (head, body) = request.into_parts();
-        body::drain(body).await;
+        drain_body(body).await;
         let format = authorize::DenialFormat::from_query(&head.uri);
         let original = authorize::original_request(head);
         let rules = self.service.active_rules();
@@ -225,8 +228,62 @@ impl HttpApi {
         } else {
             None
         };
-        Ok((body::read(request, max_bytes).await?, permit))
+        Ok((read_body(request, max_bytes).await?, permit))
     }
+}
+
+/// Parses `{"rule": …, "client": …, "cost": …}` or `{"attributes": {…}, "cost": …}`.
+pub(crate) fn decode_check(json: Json<'_>) -> Result<Call<'_>, CallError> {
+    let [rule, client, attributes, cost] =
+        fields(json, ["rule", "client", "attributes", "cost"], CHECK_FIELDS)?;
+    if rule.is_none() && attributes.is_none() {
+        return Err(CallError::invalid("body", "neither rule nor attributes", "one of them"));
+    }
+    let mut request = tidegate_core::Request::new();
+    if let Some(attributes) = attributes {
+        for (name, value) in text_pairs("attributes", attributes)? {
+            if request.get(&name).is_some() {
+                let path = format!("attributes.{}", truncate(&name));
+                return Err(CallError::invalid(path, "it twice", "it once"));
+            }
+            request.insert(name, value).map_err(|error| match &error {
+                RequestError::Value { name, .. } => {
+                    CallError::rejected_attribute(&format!("attributes.{}", truncate(name)), &error)
+                }
+                _ => CallError::rejected_attribute("attributes", &error),
+            })?;
+        }
+    }
+    Ok(Call {
+        rule: rule.map(|json| text("rule", json)).transpose()?,
+        client: client.map(NamedClient::from_json).transpose()?,
+        request: match cost {
+            Some(json) => request.cost(whole_number("cost", &json)?),
+            None => request,
+        },
+    })
+}
+
+/// Parses `{"checks": […]}` into its items, which are not decoded yet.
+fn decode_batch(json: Json<'_>) -> Result<Vec<Json<'_>>, CallError> {
+    let [checks] = fields(json, ["checks"], "checks")?;
+    let wanted = || format!("a list of at most {MAX_CHECKS} checks");
+    match checks {
+        Some(Json::List(items)) if items.len() <= MAX_CHECKS => Ok(items),
+        Some(Json::List(items)) => {
+            Err(CallError::invalid("checks", format!("{} checks", items.len()), wanted()))
+        }
+        Some(other) => Err(CallError::invalid("checks", other.shown(), wanted())),
+        None => Err(CallError::invalid("checks", "nothing", wanted())),
+    }
+}
+
+/// Parses `{"slot": …}`.
+pub(crate) fn decode_slot(json: Json<'_>) -> Result<Cow<'_, str>, CallError> {
+    let [slot] = fields(json, ["slot"], "slot")?;
+    let slot =
+        slot.ok_or_else(|| CallError::invalid("slot", "nothing", "the slot of an acquire"))?;
+    text("slot", slot)
 }
 
 /// Returns the response to `/healthcheck`, the same as envoyproxy/ratelimit sends.
@@ -254,6 +311,61 @@ fn probe(method: &Method, not_ready_reason: Option<String>) -> Response<Body> {
         ref other => {
             let detail = format!("method: found {other}, wanted GET");
             response::wrong_method(&detail, ALLOWED)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Generates bodies that resemble calls.
+    fn call_like_body() -> impl Strategy<Value = Vec<u8>> {
+        let words = [
+            "{",
+            "}",
+            "[",
+            "]",
+            ":",
+            ",",
+            "\"rule\"",
+            "\"client\"",
+            "\"attributes\"",
+            "\"cost\"",
+            "\"checks\"",
+            "\"slot\"",
+            "\"\"",
+            "\"\\ud800\"",
+            "\"é\"",
+            "0",
+            "-1",
+            "1e999",
+            "18446744073709551616",
+            "null",
+            "true",
+            " ",
+        ];
+        let word = prop_oneof![
+            20 => proptest::sample::select(words.to_vec()).prop_map(|word| word.as_bytes().to_vec()),
+            1 => proptest::collection::vec(any::<u8>(), 0..4),
+        ];
+        proptest::collection::vec(word, 0..40).prop_map(|words| words.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn any_body_is_decoded_or_rejected_with_a_short_error(body in call_like_body()) {
+            let results = [
+                Json::read(&body).and_then(decode_check).map(drop),
+                Json::read(&body).and_then(decode_batch).map(drop),
+                Json::read(&body).and_then(decode_slot).map(drop),
+            ];
+            for error in results.into_iter().filter_map(Result::err) {
+                prop_assert!(error.to_string().len() < 1_000, "{}", error);
+                prop_assert!(!error.path.is_empty());
+            }
         }
     }
 }

@@ -9,8 +9,8 @@ use hyper::{Request, Response, StatusCode};
 use percent_encoding::percent_decode_str;
 use tidegate_api::PushedRules;
 use tidegate_core::{CallError, quote};
-use tidegate_net::http::body;
 use tidegate_net::http::response::{self, Body, JSON};
+use tidegate_net::http1::read_body;
 use tidegate_redis::Expected;
 use tidegate_rules::RuleSet;
 use tidegate_service::active_rules::ActiveRules;
@@ -134,7 +134,7 @@ async fn document(admin: &Admin, request: Request<Incoming>) -> Result<String, R
         .documents
         .try_acquire()
         .map_err(|_| response::overloaded("others are pushing rules at this moment"))?;
-    let bytes = body::read(request, RuleSet::MAX_DOCUMENT_BYTES).await?;
+    let bytes = read_body(request, RuleSet::MAX_DOCUMENT_BYTES).await?;
     String::from_utf8(bytes.into()).map_err(|_| {
         let fault = CallError::invalid("body", "bytes that are no text", "text in UTF-8");
         response::call_error(&fault)

@@ -102,6 +102,40 @@ pub fn text<'a>(path: &str, json: Json<'a>) -> Result<Cow<'a, str>, CallError> {
     }
 }
 
+/// Returns a whole number that is not negative. `path` names it in the error.
+///
+/// # Errors
+/// The value is not such a number, or is larger than `u64::MAX`.
+pub fn whole_number(path: &str, json: &Json<'_>) -> Result<u64, CallError> {
+    match json {
+        Json::Whole(number) => Ok(*number),
+        other => {
+            let wanted = format!("a whole number from 0 to {}", u64::MAX);
+            Err(CallError::invalid(path, other.shown(), wanted))
+        }
+    }
+}
+
+/// Pairs of a name and its value.
+pub type TextPairs<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
+
+/// Returns the names and values of an object in which every value is a string. `path` names it in the error.
+///
+/// # Errors
+/// The value is not an object, or one of its values is not a string.
+pub fn text_pairs<'a>(path: &str, json: Json<'a>) -> Result<TextPairs<'a>, CallError> {
+    let Json::Object(entries) = json else {
+        return Err(CallError::invalid(path, json.shown(), "an object of texts"));
+    };
+    let pairs = entries.into_iter().map(|(name, value)| match value {
+        Json::Text(value) => Ok((name, value)),
+        other => {
+            Err(CallError::invalid(format!("{path}.{}", truncate(&name)), other.shown(), "a text"))
+        }
+    });
+    pairs.collect()
+}
+
 /// Parses a value at this depth of the tree.
 struct ValueSeed(usize);
 

@@ -12,12 +12,12 @@ use tidegate_service::identity;
 use tidegate_service::service::Acquired;
 
 use crate::caller;
-use crate::http::{HttpApi, decode};
+use crate::http::{HttpApi, decode_check, decode_slot};
 
 impl HttpApi {
     /// Checks a request and returns a token for the slots that it takes.
     pub(crate) async fn acquire(&self, body: &[u8], peer: &Peer) -> Response<Body> {
-        let call = match Json::read(body).and_then(decode::check) {
+        let call = match Json::read(body).and_then(decode_check) {
             Ok(call) => identity::vouched(call, caller(peer)),
             Err(error) => {
                 return response::call_error(&self.service.count_rejected(Protocol::Http, error));
@@ -31,7 +31,7 @@ impl HttpApi {
 
     /// Extends the hold of slots.
     pub(crate) async fn renew(&self, body: &[u8]) -> Response<Body> {
-        let renewed = match Json::read(body).and_then(decode::slot) {
+        let renewed = match Json::read(body).and_then(decode_slot) {
             Ok(slot) => self.service.renew(Protocol::Http, &slot).await,
             Err(error) => Err(self.service.count_rejected(Protocol::Http, error)),
         };
@@ -43,7 +43,7 @@ impl HttpApi {
 
     /// Releases slots. A second release of the same token is harmless.
     pub(crate) async fn release(&self, body: &[u8]) -> Response<Body> {
-        let released = match Json::read(body).and_then(decode::slot) {
+        let released = match Json::read(body).and_then(decode_slot) {
             Ok(slot) => self.service.release(Protocol::Http, &slot).await,
             Err(error) => Err(self.service.count_rejected(Protocol::Http, error)),
         };
