@@ -56,7 +56,7 @@ pub struct RuleOutcome {
     pub limit: Arc<Limit>,
     /// The outcome of the charge.
     pub outcome: Outcome,
-    /// Whether the rule only counts: a shadow rule's denial denies no request.
+    /// True for a shadow rule: its denial denies no request.
     pub shadow: bool,
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct ServerReport {
     /// The name of the server: `redis 127.0.0.1:6379`, or that of a Sentinel master.
     pub name: String,
-    /// Whether there is a connection, so that the breaker is closed.
+    /// True while the server is connected and its breaker is closed.
     pub is_up: bool,
     /// Connections that were opened; all but the first are reconnections.
     pub connections: u64,

@@ -61,7 +61,7 @@ impl Upstream {
         Self::open(0, None)
     }
 
-    /// Starts one on a port that was claimed, so that it can come, go and come back.
+    /// Starts an upstream on a reserved port, so that it can be stopped and started again.
     ///
     /// # Panics
     /// The port is in use.

@@ -203,7 +203,7 @@ impl Client {
         self.limit.apply_lease_request(&mut self.state, &mut self.leases, at(now), ask)
     }
 
-    /// What is left after a node told how much it has admitted in all, by `when`, under its name.
+    /// Reports the total that the node `name` had admitted by `when`, and returns what remains.
     fn owe(&mut self, now: u64, name: u32, when: u64, total: u64) -> u64 {
         let unreported = smallvec![UnreportedUsage { at: at(when), total }];
         self.ask(now, &LeaseRequest { unreported, id: id(name), ..ask(0, 1_000_000) })
@@ -297,7 +297,7 @@ fn lease_ends_with_its_window() {
         assert!(granted.ttl < Span::from_millis(90), "{}", granted.ttl);
         let Lease { until, .. } = *client.leases.iter().next().unwrap();
         assert!(until <= at(SECOND + 1_000_000));
-        // A fixed window forgets it; for a sliding one it was spent in the window before.
+        // A fixed window starts again from zero; a sliding window still counts it in the previous window.
         let after = client.ask(SECOND + 1_500_000, &ask(0, 0)).outcome.remaining;
         let sliding = algorithm == Algorithm::SlidingWindow;
         assert_eq!(after, if sliding { 75 } else { 100 });
@@ -371,9 +371,9 @@ fn repeated_and_late_usage_reports_count_once() {
         assert_eq!(client.owe(START, 1, START, 10), 90, "{algorithm}");
         assert_eq!(client.owe(START + 9, 1, START, 10), 90, "{algorithm}");
         assert_eq!(client.owe(START + 9, 1, START + 9, 15), 85, "{algorithm}");
-        // What was told before and arrives later says nothing new.
+        // An earlier report that arrives later changes nothing.
         assert_eq!(client.owe(START + 9, 1, START, 10), 85, "{algorithm}");
-        // Under another name it is told for the first time; the old name is not needed any more.
+        // The same report of another node counts; the entry of the first node is dropped.
         assert_eq!(client.owe(START + 10, 2, START, 10), 75, "{algorithm}");
         assert_eq!(client.leases.iter().len(), 1);
     }

@@ -264,8 +264,8 @@ proptest! {
         }
     }
 
-    /// What was admitted counts until it is older than the window in force, once and for all. So the
-    /// shortest window in force in a span holds at most the largest limit in force in it.
+    /// An admitted request counts until it is older than the active window, and never again. Therefore the shortest
+    /// window of a span holds at most the largest limit of that span.
     #[test]
     fn a_log_never_holds_more_than_the_limit_in_force(
         first in limits(Just(Algorithm::SlidingLog)),
@@ -292,9 +292,8 @@ proptest! {
         }
     }
 
-    /// Whoever is released keeps the others waiting as long as the limit says that released it,
-    /// whichever limit the next one gets its slot from. Releases are told in whole microseconds,
-    /// rounded up, so two of them may seem to be up to one closer.
+    /// The interval after a release is that of the limit which released the request, also if the limit changes before
+    /// the next release. Release times are whole microseconds, rounded up, so an interval can appear 1 µs shorter.
     #[test]
     fn releases_keep_the_interval_that_they_were_given(
         first in limits((0u64..12).prop_map(|queue| Algorithm::LeakyBucket { queue })),

@@ -128,7 +128,7 @@ impl NumberPair {
                 self.model.refund_latest(self.now, cost);
                 let limit = self.limit.clone();
                 limit.refund_latest(&mut self.state, at(self.now), &limit, cost);
-                // What refund tokens from before are worth now, the model does not say.
+                // The model does not cover refund tokens that were issued before a refund of the latest usage.
                 self.spent.clear();
             }
             Step::Change { to: (algorithm, quota) } => {

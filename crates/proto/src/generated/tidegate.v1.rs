@@ -85,7 +85,7 @@ pub struct RenewRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RenewResponse {
-    /// Number of rules whose slots are held.
+    /// Number of rules with held slots.
     #[prost(uint32, tag = "1")]
     pub held: u32,
     /// As in AcquireResponse, from now on.
@@ -99,7 +99,7 @@ pub struct ReleaseRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReleaseResponse {
-    /// Number of rules whose slots were still held; 0 for a second or late release.
+    /// Number of rules that still had held slots; 0 for a second or late release.
     #[prost(uint32, tag = "1")]
     pub released: u32,
 }

@@ -233,7 +233,7 @@ impl<'w> MakeWriter<'w> for Lines {
     }
 }
 
-/// What is logged on this thread while the connection is opened, at `warn` and above.
+/// Opens a connection and returns the lines that this thread logs at `warn` and above.
 async fn warnings_of(config: &RedisConfig) -> String {
     let lines = Lines::default();
     let subscriber = tracing_subscriber::fmt()
@@ -284,7 +284,7 @@ async fn encrypted_connection_trusts_the_configured_certificates_only() {
     let mut connection = connected(&trusting(&redis.url(), &redis.ca())).await;
     assert!(client_line(&mut connection).await.contains(" name=tidegate "));
 
-    // Nobody in the system's own list signed it.
+    // No authority of the system's list signed the certificate.
     let error = refused(&config(&redis.url())).await;
     assert!(matches!(error, OpenError::Connect { .. }), "{error:?}");
     assert!(error.to_string().contains("certificate"), "{error}");

@@ -19,7 +19,7 @@ async fn found(config: &RedisConfig) -> Result<Address, OpenError> {
     Ok(master(config, sentinels, name, 0).await?.address)
 }
 
-/// The master, once what a sentinel says is true: on a busy machine they may switch at any time.
+/// Waits until the master that a sentinel reports answers: on a busy machine sentinels may switch at any time.
 async fn reached(config: &RedisConfig) -> Address {
     let reaching = async {
         loop {

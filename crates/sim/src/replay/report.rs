@@ -88,7 +88,7 @@ pub(crate) struct ReplayedRule {
     pub(crate) counts: TimedCounts,
     /// Denials that this rule decided.
     pub(crate) decided: u64,
-    /// Of these, denials of clients that its penalty had blocked.
+    /// The part of `decided` that its penalty blocked.
     pub(crate) blocked: u64,
     /// Number of clients; none if the rule counts all together.
     pub(crate) clients: Option<usize>,

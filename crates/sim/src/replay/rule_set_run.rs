@@ -34,9 +34,9 @@ pub(crate) struct RuleRun {
     pub(crate) counts: RequestCounts,
     /// Denials that no stricter rule decided.
     pub(crate) decided: u64,
-    /// Of these, denials of clients that its penalty had blocked.
+    /// The part of `decided` that its penalty blocked.
     pub(crate) blocked: u64,
-    /// Of these, denials that the other set of rules admits.
+    /// The part of `decided` that the other set of rules admits.
     pub(crate) alone: u64,
     pub(crate) clients: RuleClients,
     scope: Scope,

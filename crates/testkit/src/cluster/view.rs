@@ -1,4 +1,4 @@
-//! What one node believes of its cluster.
+//! The cluster as one of its nodes reports it.
 
 use std::ops::RangeInclusive;
 

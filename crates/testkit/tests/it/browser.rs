@@ -85,7 +85,7 @@ fn browser_applies_size_and_colour_scheme() {
     browser.screenshot(&file);
     let image = fs::read(file).unwrap();
     assert!(image.starts_with(b"\x89PNG"));
-    // A picture says its size behind its first chunk's name.
+    // The header chunk of a PNG has width and height behind its name.
     assert_eq!(image[16..24], [0, 0, 2, 128, 0, 0, 1, 224]);
 }
 

@@ -4,7 +4,7 @@ use tidegate_testkit::{Cluster, Flavour, Redis, Tool, lacking};
 
 const REDIS: Tool = Tool::Server(Flavour::Redis);
 
-/// Says which error a node answered: `MOVED`, `ASK`, `TRYAGAIN`.
+/// Returns the code of the error that a node answered: `MOVED`, `ASK`, `TRYAGAIN`.
 fn refusal(answer: Result<Option<String>, redis::RedisError>) -> String {
     answer.unwrap_err().code().unwrap().to_owned()
 }

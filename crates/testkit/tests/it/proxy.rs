@@ -33,7 +33,7 @@ fn ask(stream: &mut TcpStream) -> Vec<u8> {
     reply
 }
 
-/// What still comes before the connection ends; a reset is an end like any other.
+/// Reads until the connection ends; a reset counts as an end.
 fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest);
@@ -112,7 +112,7 @@ fn reply_is_cut_once_at_the_requested_byte() {
     assert_eq!(ask(&mut connect(&proxy)), REPLY);
     assert_eq!((proxy.connections(), proxy.cut()), (4, 3));
 
-    // The server did what it was asked, though nobody heard of it.
+    // The server executed the command, although its reply was lost.
     let mut stream = connect(&proxy);
     proxy.cut_reply_after(0);
     stream.write_all(b"INCR count\r\n").unwrap();

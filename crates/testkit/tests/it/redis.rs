@@ -1,4 +1,4 @@
-//! One server: what it can be told to be, and that it ends.
+//! One server: its settings, and its end.
 
 use std::net::TcpStream;
 use std::process::Command;

@@ -65,8 +65,8 @@ pub(crate) struct Sent {
     want: u64,
     life: u64,
     nodes: u64,
-    /// Of which holds to tell, and which of those to close, bit by bit.
-    tell: u8,
+    /// Bit set of the leases to report, and of those of them to close.
+    report: u8,
     close: u8,
 }
 
@@ -76,13 +76,13 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
         let wants = prop_oneof![1 => Just(0u64), 4 => 1u64..60];
         let lives = prop_oneof![1_000u64..30_000, 20_000u64..3_000_000];
         (0..NODES, costs, wants, lives, 0u64..4, any::<u8>(), any::<u8>()).prop_map(
-            |(node, cost, want, life, nodes, tell, close)| Sent {
+            |(node, cost, want, life, nodes, report, close)| Sent {
                 node,
                 cost,
                 want,
                 life,
                 nodes,
-                tell,
+                report,
                 close: close & 0x55,
             },
         )
@@ -110,7 +110,7 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct NodeLease {
     id: LeaseId,
     sent: u64,
-    /// Until its answer was heard: nothing.
+    /// The grant; `None` until its reply arrived.
     granted: Option<(u64, Span)>,
     spent: u64,
     closed: bool,
@@ -118,7 +118,7 @@ struct NodeLease {
 
 struct Node {
     leases: Vec<NodeLease>,
-    /// How far its clock goes in so many microseconds.
+    /// Speed of its clock: microseconds of the node per microseconds of the store.
     rate: (u64, u64),
     numbers: u32,
 }
@@ -144,7 +144,7 @@ impl Node {
 struct Question {
     ask: LeaseRequest,
     node: usize,
-    /// Whether its cost was admitted before.
+    /// True if its cost was admitted before.
     admitted: bool,
 }
 
@@ -220,13 +220,13 @@ impl Fleet {
         Ok(())
     }
 
-    /// What a node asks, with what it tells of its holds. A hold that it closes it uses no more.
+    /// Builds the lease request of a node with its usage reports. The node stops using the leases that it closes.
     fn send(&mut self, sent: &Sent) -> Question {
         let node = &mut self.nodes[sent.node];
         let bit = |bits: u8, place: usize| bits >> (place % 8) & 1 == 1;
         let mut reports = Vec::new();
         for (place, lease) in node.leases.iter_mut().enumerate() {
-            if bit(sent.tell, place) {
+            if bit(sent.report, place) {
                 lease.closed |= bit(sent.close, place);
                 let NodeLease { id, spent, closed, .. } = *lease;
                 reports.push(UsageReport { id, spent, closed });
