@@ -1,4 +1,4 @@
-//! The only place that reads a clock or waits for one.
+//! The clock, the only module that reads the system time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,28 +7,29 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_core::{Span, Timestamp};
 use tokio::sync::watch;
 
-/// Tells the time, and waits for it. Clones show the same time.
+/// A clock to read and to sleep on. Clones show the same time.
 ///
-/// The real clock is monotonic: it takes wall time once, when it is made, and counts from there, so
-/// that a step of the wall clock neither frees nor locks out anybody. It goes on while the machine
-/// sleeps, where the system has such a clock.
+/// The system clock is monotonic: it reads the wall time once, when it is created, and adds the time that passes. A
+/// step of the wall clock therefore neither refills nor locks a client's limit. On Linux, time that the machine is
+/// suspended counts.
 #[derive(Clone, Debug)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Clone, Debug)]
-enum Source {
-    System(Anchor),
+enum ClockSource {
+    System(ClockAnchor),
     Cached(Arc<AtomicU64>),
     Manual(Arc<watch::Sender<Timestamp>>),
 }
 
+/// The wall time at one instant of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
-struct Anchor {
-    started: Duration,
+struct ClockAnchor {
+    uptime: Duration,
     wall: Timestamp,
 }
 
-/// How long the machine has been up, sleep included.
+/// Returns the time since the machine booted, including time that it was suspended.
 #[cfg(target_os = "linux")]
 #[inline]
 fn uptime() -> Duration {
@@ -37,26 +38,26 @@ fn uptime() -> Duration {
     Duration::new(seconds.unwrap_or_default(), nanos.unwrap_or_default())
 }
 
-/// How long this process has been asking.
+/// Returns the time since the first call in this process.
 #[cfg(not(target_os = "linux"))]
-#[allow(clippy::disallowed_methods, reason = "this is the clock that others ask")]
+#[allow(clippy::disallowed_methods, reason = "this is the clock that other code reads")]
 fn uptime() -> Duration {
     static START: std::sync::LazyLock<std::time::Instant> =
         std::sync::LazyLock::new(std::time::Instant::now);
     START.elapsed()
 }
 
-impl Anchor {
-    #[allow(clippy::disallowed_methods, reason = "this is the clock that others ask")]
-    fn take() -> Self {
+impl ClockAnchor {
+    #[allow(clippy::disallowed_methods, reason = "this is the clock that other code reads")]
+    fn read() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { started: uptime(), wall: Timestamp::EPOCH + Span::from(wall) }
+        Self { uptime: uptime(), wall: Timestamp::EPOCH + Span::from(wall) }
     }
 
     #[inline]
     fn now(&self) -> Timestamp {
-        // Whole microseconds that have passed: rounding up would run ahead of real time.
-        let passed = uptime().saturating_sub(self.started);
+        // Rounded down: rounding up would run ahead of real time.
+        let passed = uptime().saturating_sub(self.uptime);
         let micros = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
         self.wall + Span::from_micros(micros)
     }
@@ -69,70 +70,72 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// The real time, read afresh each time.
+    /// Creates a clock that reads the system time with each call.
     #[must_use]
     pub fn system() -> Self {
-        Self(Source::System(Anchor::take()))
+        Self(ClockSource::System(ClockAnchor::read()))
     }
 
-    /// The real time as a thread noted it at most `every` ago: cheaper to ask, never ahead.
+    /// Creates a clock that a thread updates each `every`. It is cheaper to read, and never ahead of the system time.
     ///
-    /// The thread ends when the last clone is gone.
+    /// The thread ends when the last clone is dropped.
     #[must_use]
     pub fn cached(every: Duration) -> Self {
-        let anchor = Anchor::take();
-        let shown = Arc::new(AtomicU64::new(anchor.now().as_micros()));
-        let held = Arc::downgrade(&shown);
+        let anchor = ClockAnchor::read();
+        let micros = Arc::new(AtomicU64::new(anchor.now().as_micros()));
+        let weak = Arc::downgrade(&micros);
         let ticker = std::thread::Builder::new().name("tidegate-clock".into()).spawn(move || {
-            while let Some(shown) = held.upgrade() {
-                shown.store(anchor.now().as_micros(), Ordering::Relaxed);
-                drop(shown);
+            while let Some(micros) = weak.upgrade() {
+                micros.store(anchor.now().as_micros(), Ordering::Relaxed);
+                drop(micros);
                 std::thread::park_timeout(every);
             }
         });
         match ticker {
-            Ok(_) => Self(Source::Cached(shown)),
-            // Without a thread to note it, the time is read afresh.
-            Err(_) => Self(Source::System(anchor)),
+            Ok(_) => Self(ClockSource::Cached(micros)),
+            // Without a thread, each call reads the system time.
+            Err(_) => Self(ClockSource::System(anchor)),
         }
     }
 
-    /// The same time, read afresh: for who may not be late.
+    /// Returns a clock of the same time that does not lag.
     #[must_use]
-    pub(crate) fn afresh(&self) -> Self {
+    pub(crate) fn uncached(&self) -> Self {
         match &self.0 {
-            Source::Cached(_) => Self::system(),
-            Source::System(_) | Source::Manual(_) => self.clone(),
+            ClockSource::Cached(_) => Self::system(),
+            ClockSource::System(_) | ClockSource::Manual(_) => self.clone(),
         }
     }
 
-    /// The time now, never earlier than it was before.
+    /// Returns the current time. It never runs backwards.
     #[inline]
     #[must_use]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
-            Source::System(anchor) => anchor.now(),
-            Source::Cached(shown) => Timestamp::from_micros(shown.load(Ordering::Relaxed)),
-            Source::Manual(shown) => *shown.borrow(),
+            ClockSource::System(anchor) => anchor.now(),
+            ClockSource::Cached(micros) => Timestamp::from_micros(micros.load(Ordering::Relaxed)),
+            ClockSource::Manual(time) => *time.borrow(),
         }
     }
 
-    /// Returns when a while has passed. Safe to drop at any point.
-    #[allow(clippy::disallowed_methods, reason = "this is the clock that others wait on")]
+    /// Waits for a time. Cancel safe.
+    #[allow(clippy::disallowed_methods, reason = "this is the clock that other code sleeps on")]
     pub async fn sleep(&self, span: Span) {
         match &self.0 {
-            Source::Manual(_) => self.sleep_until(self.now() + span).await,
-            // Not by instants: the clock would be read twice more.
-            Source::System(_) | Source::Cached(_) => tokio::time::sleep(span.into()).await,
+            ClockSource::Manual(_) => self.sleep_until(self.now() + span).await,
+            // `sleep_until` would read the clock twice more.
+            ClockSource::System(_) | ClockSource::Cached(_) => {
+                tokio::time::sleep(span.into()).await;
+            }
         }
     }
 
-    /// Returns once the clock shows `instant` or later. Safe to drop at any point.
-    #[allow(clippy::disallowed_methods, reason = "this is the clock that others wait on")]
+    /// Waits until the clock shows `instant` or later. Cancel safe.
+    #[allow(clippy::disallowed_methods, reason = "this is the clock that other code sleeps on")]
     pub async fn sleep_until(&self, instant: Timestamp) {
-        if let Source::Manual(shown) = &self.0 {
-            // The sender lives as long as this clock does, so waiting can't fail.
-            let _ = shown.subscribe().wait_for(|now| *now >= instant).await;
+        if let ClockSource::Manual(time) = &self.0 {
+            // This clock owns the sender, so the wait can't fail.
+            let _ = time.subscribe().wait_for(|now| *now >= instant).await;
             return;
         }
         loop {
@@ -145,7 +148,7 @@ impl Clock {
     }
 }
 
-/// A clock that moves when a test says so.
+/// A clock that a test moves by hand.
 ///
 /// ```
 /// use tidegate::{Limiter, ManualClock, Quota, Span};
@@ -160,38 +163,38 @@ impl Clock {
 /// ```
 #[derive(Clone, Debug)]
 pub struct ManualClock {
-    shown: Arc<watch::Sender<Timestamp>>,
+    time: Arc<watch::Sender<Timestamp>>,
 }
 
 impl Default for ManualClock {
-    /// Starts on 2026-01-01T00:00:00Z.
+    /// Starts at 2026-01-01T00:00:00Z.
     fn default() -> Self {
         Self::starting_at(Timestamp::from_secs(1_767_225_600))
     }
 }
 
 impl ManualClock {
-    /// A clock that shows `start` until it is moved.
+    /// Creates a clock that shows `start` until it is advanced.
     #[must_use]
     pub fn starting_at(start: Timestamp) -> Self {
-        Self { shown: Arc::new(watch::Sender::new(start)) }
+        Self { time: Arc::new(watch::Sender::new(start)) }
     }
 
-    /// The clock to hand to a limiter or store.
+    /// Returns the clock for a limiter or store.
     #[must_use]
     pub fn clock(&self) -> Clock {
-        Clock(Source::Manual(Arc::clone(&self.shown)))
+        Clock(ClockSource::Manual(Arc::clone(&self.time)))
     }
 
-    /// Moves time forward, and wakes who waited for it.
+    /// Moves the time forward, and wakes the tasks that wait for it.
     pub fn advance(&self, span: Span) {
-        self.shown.send_modify(|now| *now = *now + span);
+        self.time.send_modify(|now| *now = *now + span);
     }
 
-    /// The time shown.
+    /// Returns the time that the clock shows.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        *self.shown.borrow()
+        *self.time.borrow()
     }
 }
 
@@ -200,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn real_time_never_runs_backwards() {
+    fn system_time_never_runs_backwards() {
         for clock in [Clock::system(), Clock::cached(Duration::from_micros(50))] {
             let mut last = clock.now();
             for _ in 0..100_000 {
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cached_clock_moves_and_is_never_ahead_of_the_real_one() {
+    async fn cached_clock_advances_with_the_system_time() {
         let cached = Clock::cached(Duration::from_millis(1));
         let target = cached.now() + Span::from_millis(5);
         cached.sleep_until(target).await;
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sleeper_wakes_when_a_manual_clock_passes_its_instant() {
+    async fn sleep_ends_when_a_manual_clock_passes_its_instant() {
         let time = ManualClock::default();
         let clock = time.clock();
         let target = time.now() + Span::MINUTE;

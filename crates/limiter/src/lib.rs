@@ -1,6 +1,6 @@
 //! Rate limits in your process.
 //!
-//! Without a rules file, [`Limiter::per_key`] gives a handle that limits each key on its own:
+//! Without a rules file, [`Limiter::per_key`] returns a handle that limits each key independently:
 //!
 //! ```
 //! use tidegate::{Limiter, Quota};
@@ -12,10 +12,9 @@
 //! # Ok::<(), tidegate::QuotaError>(())
 //! ```
 //!
-//! With one, [`Limiter::builder`] takes a [`RuleSet`](tidegate_rules::RuleSet), and [`Limiter::check`] decides a
-//! [`Request`](tidegate_core::Request) by
-//! every rule that matches it: all of them are charged, or none. The `tower` feature puts either in
-//! front of an HTTP or gRPC service.
+//! With rules, [`Limiter::builder`] takes a [`RuleSet`](tidegate_rules::RuleSet). [`Limiter::check`] decides a
+//! [`Request`](tidegate_core::Request) by every rule that matches it: all of these rules are charged, or none. The
+//! `tower` feature adds a layer that limits an HTTP or gRPC service.
 
 pub mod block;
 pub mod clock;

@@ -1,4 +1,4 @@
-//! Rules that change while requests are decided.
+//! A limiter with rules that can be replaced while it decides.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::limiter::Limiter;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 
-/// A limiter whose rules can be replaced while it decides. Clones share the rules.
+/// A limiter with rules that can be replaced while it decides. Clones share the rules.
 ///
-/// No check waits for a replacement, and each is decided by one set of rules, whole: those that were
-/// in force when it began.
+/// No check waits for a replacement. Each check is decided by one set of rules: the one that was active when it
+/// started.
 ///
 /// ```
 /// use tidegate::{Limiter, LiveLimiter, Request, RuleSet};
@@ -27,7 +27,7 @@ use crate::store::memory::MemoryStore;
 /// let request = Request::new().with("user", "alice")?.cost(5);
 /// assert_eq!(limiter.check(&request).await.strictest_rule().unwrap().outcome.remaining, 5);
 /// limiter.replace(rules("100 per hour")?);
-/// // Half of it was spent, and half of it still is.
+/// // Half of the limit was spent, and stays spent under the new limit.
 /// assert_eq!(limiter.check(&request).await.strictest_rule().unwrap().outcome.remaining, 45);
 /// # Ok(()) }
 /// ```
@@ -48,34 +48,33 @@ impl<S> fmt::Debug for LiveLimiter<S> {
 }
 
 impl<S: Store> LiveLimiter<S> {
-    /// Begins with the rules of a limiter.
+    /// Creates a live limiter with the rules of `limiter`.
     #[must_use]
     pub fn new(limiter: Limiter<S>) -> Self {
         Self { current: Arc::new(ArcSwap::from_pointee(limiter)) }
     }
 
-    /// The limiter by the rules that are in force now. It keeps deciding by them when they are
-    /// replaced.
+    /// Returns a limiter with the active rules. It keeps these rules after a replacement.
     #[must_use]
     pub fn limiter(&self) -> Limiter<S> {
         Limiter::clone(&self.current.load())
     }
 
-    /// Decides by other rules from now on, as [`Limiter::with_rules`] says. What had been in force.
+    /// Replaces the active rules, see [`Limiter::with_rules`]. Returns the limiter with the old rules.
     ///
-    /// Whoever drops the last limiter by some rules frees them, which for very many takes a moment.
+    /// Dropping the last limiter of a set of rules frees them, which takes a moment for a very large set.
     pub fn replace(&self, rules: RuleSet) -> Limiter<S> {
-        let next = self.now().with_rules(rules);
+        let next = self.current().with_rules(rules);
         Limiter::clone(&self.current.swap(Arc::new(next)))
     }
 
-    /// As [`Limiter::check`], by the rules in force.
+    /// Decides a request by the active rules, as [`Limiter::check`] does.
     pub async fn check(&self, request: &Request<'_>) -> Decision {
-        self.now().check(request).await
+        self.current().check(request).await
     }
 
-    /// The limiter in force, without a count to be shared between threads.
-    pub(crate) fn now(&self) -> Guard<Arc<Limiter<S>>> {
+    /// Returns the active limiter, without the reference count that a clone would share between threads.
+    pub(crate) fn current(&self) -> Guard<Arc<Limiter<S>>> {
         self.current.load()
     }
 }

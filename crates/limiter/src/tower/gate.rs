@@ -129,14 +129,14 @@ impl<S> Clone for ByRules<S> {
 
 impl<S: Store> ByRules<S> {
     pub(crate) fn new(limiter: LiveLimiter<S>) -> Self {
-        let reading = Reading::of(Arc::clone(&limiter.now()), &[], Arc::default());
+        let reading = Reading::of(Arc::clone(&limiter.current()), &[], Arc::default());
         let reading = Arc::new(ArcSwap::from_pointee(reading));
         Self { limiter, custom: Vec::new(), reading, max_wait: MAX_WAIT }
     }
 
     pub(crate) fn attribute(&mut self, name: &str, read: Read) {
         self.custom.push((name.into(), Custom(read)));
-        let reading = self.read_anew(Arc::clone(&self.limiter.now()));
+        let reading = self.read_anew(Arc::clone(&self.limiter.current()));
         // A clone made before goes on reading as it did.
         self.reading = Arc::new(ArcSwap::from(reading));
     }
@@ -148,7 +148,7 @@ impl<S: Store> ByRules<S> {
 
     /// How requests are read and decided by the rules in force.
     fn reading(&self) -> Guard<Arc<Reading<S>>> {
-        let (reading, now) = (self.reading.load(), self.limiter.now());
+        let (reading, now) = (self.reading.load(), self.limiter.current());
         if Arc::ptr_eq(&reading.limiter, &now) {
             return reading;
         }
