@@ -1,7 +1,7 @@
-//! Limits that nodes share without a call of the store for each check.
+//! Limits that nodes share without a store call for each check.
 //!
-//! Each kind of coordination has a file of its own; the limiter uses `Coordinator`. What was taken for
-//! a request that is denied after all is rolled back by the same kind.
+//! Each `accuracy` has its own file; the limiter uses `Coordinator`. A charge is rolled back by the same kind of
+//! coordination that made it.
 
 mod client_map;
 mod demand;
@@ -23,35 +23,35 @@ use tidegate_rules::{Accuracy, SyncSettings};
 
 use self::lease::LeaseDebit;
 use self::lease_manager::LeaseManager;
-use self::shards::Shards;
-use self::split::Split;
+use self::shards::ShardedLimits;
+use self::split::SplitLimits;
 use self::sync::UnsyncedDebit;
 use self::sync_manager::SyncManager;
 use crate::clock::Clock;
 use crate::store::{Charge, ChargeMode, ChargeResult, Refund, Store, StoreError};
 
-/// Under `leased_when_hot`, clients above this many requests per second at one node are leased.
+/// Requests per second of a client at one node from which `leased_when_hot` takes leases.
 const HOT_CLIENT_RATE: u64 = 200;
 
-/// The limits that this node does not charge in the store each time.
+/// Charges limits with another `accuracy` than `exact`, mostly without the store.
 #[derive(Debug)]
 pub(crate) struct Coordinator {
     leases: Arc<LeaseManager>,
     syncs: Arc<SyncManager>,
-    shards: Shards,
-    split: Split,
+    shards: ShardedLimits,
+    split: SplitLimits,
 }
 
-/// A charge that can be rolled back where it was made.
+/// A charge, with the data to roll it back.
 #[derive(Clone, Debug)]
 pub(crate) enum LocalCharge {
-    /// From leases of this node.
+    /// Taken from leases of this node.
     Leased(Key, LeaseDebit),
-    /// By this node's view of the store.
+    /// Admitted by this node's view of the store, and not reported yet.
     Unsynced(Key, UnsyncedDebit),
-    /// From this node's share of a limit.
+    /// Taken from this node's share of a limit.
     Split(Refund),
-    /// From the store.
+    /// Charged in the store.
     Stored(Refund),
 }
 
@@ -63,12 +63,12 @@ impl Coordinator {
         Self {
             leases: Arc::new(LeaseManager::new(clock)),
             syncs: Arc::new(SyncManager::new(clock)),
-            shards: Shards::new(),
-            split: Split::new(),
+            shards: ShardedLimits::new(),
+            split: SplitLimits::new(),
         }
     }
 
-    /// Returns whether a limit is coordinated, and not charged in the store with others.
+    /// Returns whether the coordinator charges a limit. Other limits are charged in the store.
     pub(crate) fn handles(accuracy: Accuracy, limit: &Limit) -> bool {
         match accuracy {
             Accuracy::Leased | Accuracy::LeasedWhenHot | Accuracy::Synced(_) => {
@@ -82,8 +82,8 @@ impl Coordinator {
         }
     }
 
-    /// Charges one key as its rule's `accuracy` says, or peeks. The outcome can't be refunded: what was
-    /// taken is added to `charges`.
+    /// Charges one key by the `accuracy` of its rule, or peeks. The outcome has no refund token: the charges to
+    /// roll back are added to `charges`.
     pub(crate) async fn charge<S: Store>(
         &self,
         store: &Arc<S>,
@@ -99,7 +99,9 @@ impl Coordinator {
             Accuracy::LeasedWhenHot => {
                 self.lease(store, charge, HOT_CLIENT_RATE, mode, charges).await
             }
-            Accuracy::Sharded(of) => self.shards.charge(store, of, charge, mode, charges).await,
+            Accuracy::Sharded(count) => {
+                self.shards.charge(store, count, charge, mode, charges).await
+            }
             Accuracy::Split => self.split(store, charge, mode, charges),
             Accuracy::Exact | Accuracy::Leased => {
                 self.lease(store, charge, lease::MIN_RATE_TO_LEASE, mode, charges).await
@@ -125,8 +127,7 @@ impl Coordinator {
         }
         let leased = self.leases.charge(store, *key, limit, *cost, min_rate).await?;
         charges.extend(leased.debit.map(|debit| LocalCharge::Leased(*key, debit)));
-        charges
-            .extend(leased.outcome.refund_token().map(|refund_token| stored(charge, refund_token)));
+        charges.extend(leased.outcome.refund_token().map(|token| stored_charge(charge, token)));
         Ok(leased.outcome)
     }
 
@@ -145,9 +146,10 @@ impl Coordinator {
         let synced = self.syncs.charge(store, *key, limit, synced, *cost).await?;
         match synced.debit {
             Some(debit) => charges.push(LocalCharge::Unsynced(*key, debit)),
-            None => charges.extend(
-                synced.outcome.refund_token().map(|refund_token| stored(charge, refund_token)),
-            ),
+            None => {
+                let token = synced.outcome.refund_token();
+                charges.extend(token.map(|token| stored_charge(charge, token)));
+            }
         }
         Ok(synced.outcome)
     }
@@ -165,12 +167,12 @@ impl Coordinator {
         Ok(outcome)
     }
 
-    /// Refunds up to a refund's cost of what was spent last, as far as it was spent here. Returns the
-    /// refunds that are left for the store.
+    /// Refunds the latest usage of a client, up to the cost of `refund`, if it was charged on this node. Returns
+    /// the refunds for the caller to make in the store.
     ///
     /// # Errors
-    /// The store did not answer what was spent.
-    pub(crate) async fn refunds_of_latest<S: Store>(
+    /// The store did not return the usage of each shard.
+    pub(crate) async fn refund_latest<S: Store>(
         &self,
         store: &Arc<S>,
         accuracy: Accuracy,
@@ -178,18 +180,18 @@ impl Coordinator {
     ) -> Result<Vec<Refund>, StoreError> {
         match accuracy {
             Accuracy::Split => {
-                self.split.take_back(store.membership_view().as_ref(), &refund);
+                self.split.refund(store.membership_view().as_ref(), &refund);
                 Ok(Vec::new())
             }
-            Accuracy::Sharded(of) => self.shards.refunds_of_latest(store, of, &refund).await,
+            Accuracy::Sharded(count) => self.shards.plan_latest_refund(store, count, &refund).await,
             _ => Ok(vec![refund]),
         }
     }
 
-    /// Resets what a client has spent, as far as this node or a shard keeps it.
+    /// Resets the usage of a client on this node and in the shards.
     ///
     /// # Errors
-    /// The store did not confirm it.
+    /// The store did not confirm the reset of a shard.
     pub(crate) async fn forget<S: Store>(
         &self,
         store: &Arc<S>,
@@ -198,14 +200,14 @@ impl Coordinator {
     ) -> Result<(), StoreError> {
         match accuracy {
             Accuracy::Split => self.split.forget(key),
-            Accuracy::Sharded(of) => self.shards.forget(store, of, key).await?,
+            Accuracy::Sharded(count) => self.shards.forget(store, count, key).await?,
             Accuracy::Synced(_) => self.syncs.remove(key),
             Accuracy::Exact | Accuracy::LeasedWhenHot | Accuracy::Leased => {}
         }
         Ok(())
     }
 
-    /// Rolls back charges, as far as this node can. Returns the refunds that are left for the store.
+    /// Rolls back charges on this node. Returns the refunds for the caller to make in the store.
     pub(crate) fn roll_back<S: Store>(&self, store: &Arc<S>, charges: LocalCharges) -> Vec<Refund> {
         let mut refunds = Vec::new();
         for charge in charges {
@@ -213,7 +215,7 @@ impl Coordinator {
                 LocalCharge::Leased(key, debit) => self.leases.roll_back(key, &debit),
                 LocalCharge::Unsynced(key, debit) => self.syncs.roll_back(key, &debit),
                 LocalCharge::Split(refund) => {
-                    self.split.take_back(store.membership_view().as_ref(), &refund);
+                    self.split.refund(store.membership_view().as_ref(), &refund);
                 }
                 LocalCharge::Stored(refund) => {
                     self.leases.revoke(refund.key, refund.cost);
@@ -224,36 +226,35 @@ impl Coordinator {
         refunds
     }
 
-    /// Returns how many clients have leases here, and how many of their tokens are unused.
+    /// Returns the number of clients with leases on this node, and the number of their unused tokens.
     pub(crate) fn leased(&self) -> (usize, u64) {
         self.leases.held()
     }
 
-    /// Runs once what is due in the background.
+    /// Runs the background work that is due: syncs clients, releases idle leases and closes those that end soon.
     pub(crate) async fn run_background_once<S: Store>(&self, store: &Arc<S>) {
         self.syncs.sync_due(store).await;
         self.leases.release_idle(store, false).await;
     }
 
-    /// Returns when the next sync is due.
+    /// Returns the time of the next sync.
     pub(crate) fn next_sync_at(&self) -> Option<Timestamp> {
         self.syncs.next_sync_at()
     }
 
-    /// Reports to the store all that it does not know, and releases all leases, as a node does before it
-    /// stops.
+    /// Releases all leases and reports all usage to the store. A node does this before it stops.
     pub(crate) async fn release_all<S: Store>(&self, store: &Arc<S>) {
         self.leases.release_idle(store, true).await;
         self.syncs.flush(store).await;
     }
 
-    /// Makes the next check of a client that was refunded ask the store.
+    /// Drops the view of a client that was refunded: its next check goes to the store.
     pub(crate) fn invalidate(&self, key: Key) {
         self.syncs.invalidate(key);
     }
 }
 
-fn stored(charge: &Charge<'_>, refund_token: RefundToken) -> LocalCharge {
+fn stored_charge(charge: &Charge<'_>, refund_token: RefundToken) -> LocalCharge {
     let Charge { key, limit, cost, .. } = *charge;
     LocalCharge::Stored(Refund {
         key,

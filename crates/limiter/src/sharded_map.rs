@@ -1,12 +1,12 @@
-//! A map in parts, each behind a lock of its own.
+//! A map in shards, each behind its own lock.
 
 use parking_lot::RwLock;
 use tidegate_core::Key;
 
-const SHARDS: usize = 64;
+const SHARD_COUNT: usize = 64;
 
-/// A map in 64 parts, so that threads with different keys rarely wait for each other. `M` is the map of
-/// one part.
+/// A map in 64 shards, so that threads with different keys rarely wait for each other. `M` is the map of
+/// one shard.
 #[derive(Debug)]
 pub struct ShardedMap<M> {
     shards: Box<[RwLock<M>]>,
@@ -14,25 +14,25 @@ pub struct ShardedMap<M> {
 
 impl<M: Default> Default for ShardedMap<M> {
     fn default() -> Self {
-        Self { shards: (0..SHARDS).map(|_| RwLock::default()).collect() }
+        Self { shards: (0..SHARD_COUNT).map(|_| RwLock::default()).collect() }
     }
 }
 
 impl<M> ShardedMap<M> {
-    /// Returns the part of a key. Keys are hashes already.
+    /// Returns the shard of a key. Keys are hashes already, so their last byte selects it.
     #[inline]
     pub fn shard(&self, key: Key) -> &RwLock<M> {
         let [.., last] = key.as_u128().to_be_bytes();
         self.shard_of_hash(last.into())
     }
 
-    /// Returns the part of a hash.
+    /// Returns the shard of a hash.
     #[inline]
     pub fn shard_of_hash(&self, hash: u64) -> &RwLock<M> {
-        &self.shards[hash as usize % SHARDS]
+        &self.shards[hash as usize % SHARD_COUNT]
     }
 
-    /// Returns all parts.
+    /// Returns all shards.
     pub fn shards(&self) -> &[RwLock<M>] {
         &self.shards
     }

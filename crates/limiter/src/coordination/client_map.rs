@@ -1,4 +1,4 @@
-//! The clients that a node decides about without the store, and the requests about them in flight.
+//! The clients that a node decides without the store, and their requests in flight.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -15,20 +15,20 @@ use crate::clock::Clock;
 use crate::sharded_map::ShardedMap;
 use crate::store::{Store, StoreError};
 
-/// The clients of one part of a map.
+/// The clients of one shard of a [`ClientMap`].
 pub(crate) type ClientShard<C> = RwLock<HashMap<Key, C>>;
 
-/// A reply of the store to a request about one client.
+/// The store's reply to a request for one client.
 pub(crate) type Reply = Result<LeaseGrant, StoreError>;
 
-/// A client, and the requests about it.
+/// A client with tracked requests to the store.
 pub(crate) trait TrackedClient {
-    /// The part of a request that is needed when its reply arrives.
+    /// The data of a request that is needed when its reply arrives.
     type Request;
 
     fn tracker(&self) -> &RequestTracker;
 
-    /// Applies the reply to a request; `None` if the request was dropped before it arrived.
+    /// Applies the reply to a request; `None` if the request was dropped before the reply arrived.
     fn complete(
         &mut self,
         key: Key,
@@ -38,7 +38,7 @@ pub(crate) trait TrackedClient {
     );
 }
 
-/// Counts the requests about a client that are over, and wakes the checks that wait for one.
+/// Counts the finished requests of a client, and wakes the checks that wait for one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestTracker {
     finished: Arc<Notify>,
@@ -48,7 +48,7 @@ pub(crate) struct RequestTracker {
 }
 
 impl RequestTracker {
-    /// Ends a request.
+    /// Counts a request as finished, keeps its error, and wakes the waiting checks.
     pub(crate) fn finish(&mut self, reply: Option<&Reply>) {
         self.count += 1;
         self.error = reply.and_then(|reply| reply.as_ref().err().cloned());
@@ -60,7 +60,8 @@ impl RequestTracker {
         self.finished.notify_waiters();
     }
 
-    /// Returns a tracker for a client that takes the place of this one: waiting checks wait on.
+    /// Returns a tracker for the client that replaces this one. Checks that wait on this tracker wait on the new
+    /// one.
     pub(crate) fn restarted(&self) -> Self {
         Self { finished: Arc::clone(&self.finished), ..Self::default() }
     }
@@ -74,11 +75,11 @@ impl RequestTracker {
 /// A request in flight that another check has sent.
 pub(crate) struct InFlightRequest {
     finished: Arc<Notify>,
-    /// The number of requests that were over when it was seen.
+    /// The number of finished requests when the wait began.
     count: u64,
 }
 
-/// A request about one client, ready to be sent.
+/// A request for one client, ready to be sent.
 pub(crate) struct OutgoingRequest<R> {
     pub(crate) key: Key,
     pub(crate) limit: Arc<Limit>,
@@ -100,8 +101,8 @@ impl<C: TrackedClient> ClientMap<C> {
         Self {
             node: RandomState::new().hash_one(0),
             next_id: AtomicU32::new(0),
-            // A clock that lags would use what has expired.
-            clock: clock.afresh(),
+            // A cached clock lags, and would use leases and snapshots that have expired.
+            clock: clock.uncached(),
             clients: ShardedMap::default(),
         }
     }
@@ -118,22 +119,22 @@ impl<C: TrackedClient> ClientMap<C> {
         self.shards().iter().map(|shard| shard.read().len()).sum()
     }
 
-    /// Returns an id that no other request of any node has.
+    /// Returns an id that is unique in the fleet.
     pub(crate) fn new_id(&self) -> LeaseId {
         LeaseId { node: self.node, number: self.next_id.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// Waits for a request that another check has sent. Its failure fails all checks that wait.
+    /// Waits for a request that another check has sent. Returns its error: all checks that wait fail with it.
     pub(crate) async fn wait(&self, key: Key, request: InFlightRequest) -> Option<StoreError> {
-        let InFlightRequest { finished, count } = request;
-        let notified = finished.notified();
-        let is_over = |client: &C| {
+        let InFlightRequest { finished: notify, count } = request;
+        let notified = notify.notified();
+        let is_finished = |client: &C| {
             let tracker = client.tracker();
-            tracker.count != count || !Arc::ptr_eq(&tracker.finished, &finished)
+            tracker.count != count || !Arc::ptr_eq(&tracker.finished, &notify)
         };
-        // It may have ended since it was seen, or the client may have been removed.
-        let over = self.shard(key).read().get(&key).is_none_or(is_over);
-        if !over {
+        // The request may have finished before this wait, or the client may have been removed.
+        let finished = self.shard(key).read().get(&key).is_none_or(is_finished);
+        if !finished {
             notified.await;
         }
         let shard = self.shard(key).read();
@@ -170,7 +171,7 @@ impl<C: TrackedClient> ClientMap<C> {
     }
 }
 
-/// A request in flight. Dropped without a reply, it is lost, and no check goes on waiting for it.
+/// A request in flight. A guard that is dropped without a reply fails the request and wakes the waiting checks.
 struct InFlightGuard<'a, C: TrackedClient> {
     clients: &'a ClientMap<C>,
     key: Key,
@@ -200,15 +201,14 @@ impl<C: TrackedClient> Drop for InFlightGuard<'_, C> {
     }
 }
 
-/// A task in the background, of which one runs at a time. It ends with its runtime, and can then be
-/// started in another.
+/// A background task that runs once at a time. It ends with its runtime, and can then be started in another.
 #[derive(Debug, Default)]
 pub(crate) struct BackgroundTask {
     running: Arc<AtomicBool>,
 }
 
 impl BackgroundTask {
-    /// Spawns the task, unless it runs already or there is no runtime.
+    /// Spawns the task, unless it is running or there is no runtime.
     pub(crate) fn start<F: Future<Output = ()> + Send + 'static>(&self, task: impl FnOnce() -> F) {
         if self.running.load(Ordering::Relaxed) {
             return;
@@ -241,13 +241,13 @@ pub(crate) async fn by_deadline<S: Store, T>(
 ) -> Result<T, StoreError> {
     let Some(deadline) = deadline else { return Ok(future.await) };
     let after = store.timeout().unwrap_or_default();
-    let late = |_| StoreError::Timeout { store: "store".into(), after };
-    timeout_at(deadline, future).await.map_err(late)
+    let timed_out = |_| StoreError::Timeout { store: "store".into(), after };
+    timeout_at(deadline, future).await.map_err(timed_out)
 }
 
-/// The error of a store that returned no reply.
+/// Returns the error for a store that returned fewer replies than requests.
 pub(crate) fn no_reply() -> StoreError {
-    let reason = "it answered nothing".into();
+    let reason = "it returned no reply".into();
     StoreError::Unavailable { store: "store".into(), reason }
 }
 

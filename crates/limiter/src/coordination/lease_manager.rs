@@ -1,4 +1,4 @@
-//! The leases of all clients of one node, and the requests that keep them.
+//! The leases of all clients of one node, and the requests that take and release them.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,10 +17,10 @@ use super::lease::{self, ClientLeases, LeaseDebit, LeaseDecision, SWEEP_INTERVAL
 use crate::clock::Clock;
 use crate::store::{Store, StoreError};
 
-/// Most clients whose leases are released in one call.
+/// Most clients for which one store call releases leases.
 const MAX_RELEASES_PER_CALL: usize = 64;
 
-/// The leases of every client under a leased rule.
+/// The leases of all clients of leased rules.
 pub(crate) struct LeaseManager {
     clients: ClientMap<LeasedClient>,
     sweeper: BackgroundTask,
@@ -30,9 +30,9 @@ pub(crate) struct LeaseManager {
 struct LeasedClient {
     leases: ClientLeases,
     limit: Arc<Limit>,
-    /// The cost of all checks that wait for the request in flight.
+    /// The total cost of the checks that wait for the request in flight.
     waiting_cost: u64,
-    /// The outcome of the last request, if it was answered.
+    /// The outcome of the last request; `None` if it failed.
     last_outcome: Option<Outcome>,
     tracker: RequestTracker,
 }
@@ -40,7 +40,7 @@ struct LeasedClient {
 /// A lease request in flight.
 struct LeaseRequestInFlight {
     id: LeaseId,
-    /// Whether it releases the client's leases: then it is not sent again.
+    /// Set if it releases the client's leases. A failed release is not retried.
     releases: bool,
 }
 
@@ -55,7 +55,7 @@ impl LeasedClient {
         }
     }
 
-    /// Returns the outcome of a check that was admitted here, with so many tokens left.
+    /// Returns the outcome of a check that was admitted from leases, with `left` leased tokens remaining.
     fn admitted(&self, left: u64) -> Outcome {
         let limit = self.limit.capacity();
         let stored = self.last_outcome.map_or(0, |last| last.remaining);
@@ -95,18 +95,18 @@ impl TrackedClient for LeasedClient {
 
 /// The next step of a check.
 enum NextStep {
-    /// It is decided, and this was taken for it.
+    /// The check is decided, by this debit if it was admitted.
     Decided(Outcome, Option<LeaseDebit>),
-    /// It waits for the request of another check.
+    /// The check waits for the request of another check.
     Join(InFlightRequest),
-    /// It sends a request.
+    /// The check sends a request.
     Request(LeaseRequest),
 }
 
-/// The decision of a leased rule about a charge.
+/// The outcome of a charge to a leased rule.
 pub(crate) struct LeasedOutcome {
     pub(crate) outcome: Outcome,
-    /// The debit from leases of this node, which is rolled back if another rule denies.
+    /// The debit from leases of this node. It is rolled back if another rule denies the request.
     pub(crate) debit: Option<LeaseDebit>,
 }
 
@@ -115,7 +115,7 @@ impl LeaseManager {
         Self { clients: ClientMap::new(clock), sweeper: BackgroundTask::default() }
     }
 
-    /// Returns how many clients have leases here, and how many of their tokens are unused.
+    /// Returns the number of clients with leases on this node, and the number of their unused tokens.
     pub(crate) fn held(&self) -> (usize, u64) {
         let now = self.clients.clock.now();
         let (mut clients, mut tokens) = (0, 0_u64);
@@ -128,11 +128,11 @@ impl LeaseManager {
         (clients, tokens)
     }
 
-    /// Charges a client: from its leases here, else by one request to the store for all checks that wait.
-    /// No lease is taken below `min_rate` requests per second.
+    /// Charges a client from its leases. If they have too few tokens, one request to the store serves all checks that
+    /// wait. No lease is taken below `min_rate` requests per second.
     ///
     /// # Errors
-    /// The store did not answer in time; nothing is taken here.
+    /// The store failed or timed out. No lease is charged then.
     pub(crate) async fn charge<S: Store>(
         self: &Arc<Self>,
         store: &Arc<S>,
@@ -141,12 +141,12 @@ impl LeaseManager {
         cost: u64,
         min_rate: u64,
     ) -> Result<LeasedOutcome, StoreError> {
-        // One deadline for all that it waits for: requests of others, one after another, and its own.
+        // One deadline covers the requests of other checks, one after another, and this check's own.
         let mut deadline = None;
         loop {
             let (step, refill) = self.next_step(store, key, limit, cost, min_rate);
             if refill && let Some(lease_request) = self.refill_early(store, key, limit) {
-                // A failure is reported to the check that needs the tokens.
+                // A failure is returned to the check that needs the tokens.
                 let _ = Box::pin(self.request(store, key, limit, lease_request)).await;
             }
             match step {
@@ -168,10 +168,10 @@ impl LeaseManager {
         }
     }
 
-    /// Answers what a charge would, and takes nothing: the answer to `cost`, or to 1 for 0.
+    /// Returns the outcome that a charge would have, and takes nothing. A cost of 0 counts as 1.
     ///
     /// # Errors
-    /// The store did not answer in time.
+    /// The store failed or timed out.
     pub(crate) async fn peek<S: Store>(
         &self,
         store: &Arc<S>,
@@ -195,14 +195,14 @@ impl LeaseManager {
         if cost <= outcome.remaining {
             outcome.verdict = Verdict::Allow { delay: Span::ZERO, refund_token: None };
         } else if outcome.is_allowed() {
-            // The store was not asked for the exact wait.
+            // The request has no cost, so the reply has no exact wait.
             let wait = (cost <= outcome.limit).then(|| outcome.reset_after.max(Span::MICROSECOND));
             outcome.verdict = Verdict::Deny { retry_after: wait };
         }
         Ok(outcome)
     }
 
-    /// Puts back what was taken from a lease, if that is still possible.
+    /// Puts tokens back into their lease, see [`ClientLeases::roll_back`].
     pub(crate) fn roll_back(&self, key: Key, debit: &LeaseDebit) {
         let now = self.clients.clock.now();
         if let Some(client) = self.clients.shard(key).write().get_mut(&key) {
@@ -210,14 +210,14 @@ impl LeaseManager {
         }
     }
 
-    /// Counts a request that the store had admitted as denied after all.
+    /// Uncounts a request that the store admitted and another rule denied.
     pub(crate) fn revoke(&self, key: Key, cost: u64) {
         if let Some(client) = self.clients.shard(key).write().get_mut(&key) {
             client.leases.revoke(cost);
         }
     }
 
-    /// Returns what a check does next, and whether to refill the leases meanwhile.
+    /// Returns the next step of a check, and whether to refill the leases meanwhile.
     fn next_step<S: Store>(
         &self,
         store: &Arc<S>,
@@ -228,10 +228,11 @@ impl LeaseManager {
     ) -> (NextStep, bool) {
         let now = self.clients.clock.now();
         let mut shard = self.clients.shard(key).write();
-        let fresh = || LeasedClient::new(limit, min_rate, lease::closing_time(timeout_of(store)));
+        let fresh =
+            || LeasedClient::new(limit, min_rate, lease::closing_time(store_timeout(store)));
         let client = shard.entry(key).or_insert_with(fresh);
         if !Arc::ptr_eq(&client.limit, limit) && client.limit != *limit {
-            // Leases belong to the limit as it was: nothing more is taken from them, and they expire.
+            // Leases belong to the old limit: they are no longer used, and expire in the store.
             *client = LeasedClient { tracker: client.tracker.restarted(), ..fresh() };
         }
         if let LeaseDecision::Admitted { left, debit } = client.leases.take(now, cost) {
@@ -258,15 +259,15 @@ impl LeaseManager {
         limit: &Arc<Limit>,
         lease_request: LeaseRequest,
     ) -> Result<Outcome, StoreError> {
-        // Before the reply: clients are also removed if the store fails.
+        // Before the reply, so that clients are also removed while the store fails.
         self.start_sweeper(store);
         let request = LeaseRequestInFlight { id: lease_request.id, releases: false };
         let request = OutgoingRequest { key, limit: Arc::clone(limit), lease_request, request };
         self.clients.send(store, request).await.map(|grant| grant.outcome)
     }
 
-    /// Requests more tokens before the leases are used up, while checks go on. Returns the request for the
-    /// caller to send if there is no runtime that could.
+    /// Requests more tokens in the background before the leases are used up. Without a runtime, returns the request
+    /// for the caller to send.
     fn refill_early<S: Store>(
         self: &Arc<Self>,
         store: &Arc<S>,
@@ -283,7 +284,7 @@ impl LeaseManager {
         let Ok(runtime) = Handle::try_current() else { return Some(lease_request) };
         let (manager, store, limit) = (Arc::clone(self), Arc::clone(store), Arc::clone(limit));
         runtime.spawn(async move {
-            // A failure is reported to the check that needs the tokens.
+            // A failure is returned to the check that needs the tokens.
             let _ = manager.request(&store, key, &limit, lease_request).await;
         });
         None
@@ -294,8 +295,8 @@ impl LeaseManager {
         self.sweeper.start(|| sweep_loop(manager, store));
     }
 
-    /// Releases the leases of idle clients, or of all of them. Of the others, closes and reports leases
-    /// that end soon.
+    /// Releases the leases of idle clients, or of all clients. For active clients, closes and reports leases that end
+    /// soon.
     pub(crate) async fn release_idle<S: Store>(&self, store: &Arc<S>, all: bool) {
         for shard in self.clients.shards() {
             if all {
@@ -306,13 +307,13 @@ impl LeaseManager {
                 if requests.is_empty() {
                     break;
                 }
-                // A lease whose release failed counts as spent when it expires.
+                // A lease that could not be released counts as spent when it expires.
                 let _ = self.clients.send_all(store, requests).await;
             }
         }
     }
 
-    /// Waits for the requests in flight, once, so that their grants are known.
+    /// Waits once for the requests in flight, so that their grants can be released.
     async fn wait_for_in_flight<S: Store>(
         &self,
         store: &Arc<S>,
@@ -324,12 +325,12 @@ impl LeaseManager {
         let pending: Vec<_> = shard.read().iter().filter_map(pending).collect();
         let deadline = store.timeout().map(|timeout| Instant::now() + timeout);
         for (key, request) in pending {
-            // A grant that failed or is late is not used.
+            // A failed or late grant is not used, and expires in the store.
             let _ = by_deadline(store, deadline, self.clients.wait(key, request)).await;
         }
     }
 
-    /// Returns the requests that close leases of some clients, at most [`MAX_RELEASES_PER_CALL`].
+    /// Returns requests that release or close leases, for at most [`MAX_RELEASES_PER_CALL`] clients.
     fn releases(
         &self,
         shard: &ClientShard<LeasedClient>,
@@ -365,8 +366,8 @@ impl std::fmt::Debug for LeaseManager {
     }
 }
 
-/// Returns the time that a store has to answer.
-fn timeout_of<S: Store>(store: &Arc<S>) -> Span {
+/// Returns the timeout of a store; zero if it has none.
+fn store_timeout<S: Store>(store: &Arc<S>) -> Span {
     let micros = store.timeout().unwrap_or_default().as_micros();
     Span::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
 }

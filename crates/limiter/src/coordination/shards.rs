@@ -1,8 +1,8 @@
-//! One client's limit in several parts, so that several servers share one busy client.
+//! One client's limit in several parts, so that several servers share the load of a busy client.
 //!
-//! Parts are charged in turn. One that has not enough left borrows: the others are tried before the
-//! client is denied, and a cost that fits into none of them is gathered from several, all of it or
-//! nothing. Parts add up to the limit, and each is exact, so the limit is.
+//! Each request starts with another part. If that part has too few tokens, the others are tried before the client is
+//! denied. A cost that fits into no single part is charged to several, all of it or nothing. Each part is exact, and
+//! the parts add up to the limit, so the limit is exact too.
 
 mod shard_set;
 
@@ -19,30 +19,31 @@ use crate::limit_shares::LimitShares;
 use crate::sharded_map::ShardedMap;
 use crate::store::{Charge, ChargeMode, Refund, Share, Store, StoreError};
 
-/// How often it is tried to gather a cost from several parts while others take from them.
-const ROUNDS: usize = 3;
+/// Most attempts to charge one cost to several parts. An attempt fails if concurrent requests take the tokens.
+const MAX_ATTEMPTS: usize = 3;
 
-/// Most clients of one part of the cache. A full part is emptied.
+/// Most clients in one shard of the cache. A full shard is emptied.
 const MAX_CACHED_CLIENTS: usize = 1_024;
 
-/// Limits in parts.
-pub(crate) struct Shards {
+/// Charges limits with `accuracy: sharded`.
+pub(crate) struct ShardedLimits {
     limits: LimitShares,
-    turn: AtomicU64,
-    /// The parts of recent clients: to find them takes a while.
-    known: ShardedMap<HashMap<Key, Known>>,
+    /// Selects the part that the next request starts with.
+    rotation: AtomicU64,
+    /// The parts of recent clients. They are cached because placing a key on each server is slow.
+    cache: ShardedMap<HashMap<Key, CachedParts>>,
 }
 
-struct Known {
+struct CachedParts {
     whole: Arc<Limit>,
     parts: Arc<[LimitPart]>,
 }
 
-impl Shards {
+impl ShardedLimits {
     pub(crate) fn new() -> Self {
-        // Nodes that start together do not walk in step.
-        let turn = AtomicU64::new(RandomState::new().hash_one(0));
-        Self { limits: LimitShares::default(), turn, known: ShardedMap::default() }
+        // A random start: nodes that start together should not charge the same part at the same time.
+        let rotation = AtomicU64::new(RandomState::new().hash_one(0));
+        Self { limits: LimitShares::default(), rotation, cache: ShardedMap::default() }
     }
 
     fn shard_set<S: Store>(
@@ -50,9 +51,9 @@ impl Shards {
         store: &Arc<S>,
         key: Key,
         limit: &Arc<Limit>,
-        of: u8,
+        count: u8,
     ) -> ShardSet {
-        ShardSet::new(self.parts(store, key, limit, of))
+        ShardSet::new(self.parts(store, key, limit, count))
     }
 
     fn parts<S: Store>(
@@ -60,102 +61,99 @@ impl Shards {
         store: &Arc<S>,
         key: Key,
         limit: &Arc<Limit>,
-        of: u8,
+        count: u8,
     ) -> Arc<[LimitPart]> {
-        let shard = self.known.shard(key);
-        let fits = |known: &&Known| {
-            let same = Arc::ptr_eq(&known.whole, limit) || known.whole == *limit;
-            same && known.parts.len() == usize::from(of)
+        let shard = self.cache.shard(key);
+        let is_current = |cached: &&CachedParts| {
+            let same = Arc::ptr_eq(&cached.whole, limit) || cached.whole == *limit;
+            same && cached.parts.len() == usize::from(count)
         };
-        if let Some(known) = shard.read().get(&key).filter(fits) {
-            return Arc::clone(&known.parts);
+        if let Some(cached) = shard.read().get(&key).filter(is_current) {
+            return Arc::clone(&cached.parts);
         }
         let part = |(index, key): (u64, Key)| LimitPart {
             key,
-            limit: self.limits.of(limit, Share { index, of: of.into() }),
+            limit: self.limits.share(limit, Share { index, of: count.into() }),
         };
-        let parts: Arc<[LimitPart]> = (0..).zip(store.parts(key, of)).map(part).collect();
+        let parts: Arc<[LimitPart]> = (0..).zip(store.parts(key, count)).map(part).collect();
         let mut shard = shard.write();
         if shard.len() >= MAX_CACHED_CLIENTS {
             shard.clear();
         }
-        shard.insert(key, Known { whole: Arc::clone(limit), parts: Arc::clone(&parts) });
+        shard.insert(key, CachedParts { whole: Arc::clone(limit), parts: Arc::clone(&parts) });
         parts
     }
 
-    /// Where to begin. Two clients that alternate still meet every part.
-    fn first(&self, of: usize) -> usize {
-        let turn = self.turn.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        let spread = u128::try_from(of).map_or(0, |of| (u128::from(turn) * of) >> 64);
-        usize::try_from(spread).unwrap_or(0)
+    /// Returns the index of the part to charge first. Each of two alternating clients still starts with every part.
+    fn first_part(&self, count: usize) -> usize {
+        let position = self.rotation.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        let index = u128::try_from(count).map_or(0, |count| (u128::from(position) * count) >> 64);
+        usize::try_from(index).unwrap_or(0)
     }
 
-    /// Charges a client, or looks at it, within the time that the store gives a check.
+    /// Charges a client, or peeks, within the timeout of the store.
     ///
     /// # Errors
-    /// A part could not be asked, and without it there is not enough; or it is not known whether one was
-    /// charged.
+    /// A part is unreachable and the others have too few tokens, or it is unknown whether a part was charged.
     pub(crate) async fn charge<S: Store>(
         &self,
         store: &Arc<S>,
-        of: u8,
+        count: u8,
         charge: &Charge<'_>,
         mode: ChargeMode,
-        taken: &mut LocalCharges,
+        charges: &mut LocalCharges,
     ) -> Result<Outcome, StoreError> {
-        let charging = self.borrow(store, of, charge, mode, taken);
+        let charging = self.charge_parts(store, count, charge, mode, charges);
         let Some(after) = store.timeout() else { return charging.await };
-        // Each part that is asked has that time; all of them together have no more.
-        let told = tokio::time::timeout(after, charging).await;
-        told.unwrap_or_else(|_| Err(StoreError::Timeout { store: "store".into(), after }))
+        // The store applies its timeout to each call; this one bounds all calls together.
+        let outcome = tokio::time::timeout(after, charging).await;
+        outcome.unwrap_or_else(|_| Err(StoreError::Timeout { store: "store".into(), after }))
     }
 
-    async fn borrow<S: Store>(
+    async fn charge_parts<S: Store>(
         &self,
         store: &Arc<S>,
-        of: u8,
+        count: u8,
         charge: &Charge<'_>,
         mode: ChargeMode,
-        taken: &mut LocalCharges,
+        charges: &mut LocalCharges,
     ) -> Result<Outcome, StoreError> {
-        let mut shards = self.shard_set(store, charge.key, charge.limit, of);
+        let mut shards = self.shard_set(store, charge.key, charge.limit, count);
         if mode == ChargeMode::Peek {
             let failed = shards.peek(store, charge, |_| true).await;
             return shards.combined_outcome(charge, &ShardsResult::Peeked, failed);
         }
         let (count, mut failed, mut wait) = (shards.parts.len(), None, None::<Span>);
-        let first = self.first(count);
-        for place in (first..count).chain(0..first) {
-            if shards.parts[place].limit.capacity() < charge.cost {
+        let first = self.first_part(count);
+        for index in (first..count).chain(0..first) {
+            if shards.parts[index].limit.capacity() < charge.cost {
                 continue;
             }
-            let outcome = match shards.charge_one(store, charge, place).await {
+            let outcome = match shards.charge_one(store, charge, index).await {
                 Ok(outcome) => outcome,
                 Err(error @ StoreError::Unavailable { .. }) => {
-                    // Nothing was done there.
+                    // This error means that the part was not charged, so the next one can be tried.
                     failed = Some(error);
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             if let Some(refund_token) = outcome.refund_token() {
-                taken.push(LocalCharge::Stored(
-                    shards.parts[place].refund(charge.cost, Some(refund_token)),
-                ));
+                let refund = shards.parts[index].refund(charge.cost, Some(refund_token));
+                charges.push(LocalCharge::Stored(refund));
                 return shards.combined_outcome(charge, &ShardsResult::Spent, None);
             }
-            let told = outcome.retry_after();
-            wait = wait.into_iter().chain(told).min();
+            wait = wait.into_iter().chain(outcome.retry_after()).min();
         }
         if charge.cost > 1 {
-            // What was heard of a part is fresh enough; those that never have room are looked at.
-            let mut wanted: fn(Option<&Outcome>) -> bool = |seen| seen.is_none();
-            for _ in 0..ROUNDS {
+            // The first attempt peeks only at parts without an outcome: too small for the whole cost, or unreachable.
+            let mut wanted: fn(Option<&Outcome>) -> bool = |outcome| outcome.is_none();
+            for _ in 0..MAX_ATTEMPTS {
                 failed = shards.peek(store, charge, wanted).await.or(failed);
-                if shards.left() < charge.cost {
+                if shards.remaining() < charge.cost {
                     break;
                 }
-                if shards.charge_several(store, charge, taken).await? {
+                if shards.charge_several(store, charge, charges).await? {
                     return shards.combined_outcome(charge, &ShardsResult::Spent, None);
                 }
                 wanted = |_| true;
@@ -164,53 +162,53 @@ impl Shards {
         shards.combined_outcome(charge, &ShardsResult::Denied(wait), failed)
     }
 
-    /// What is to be told to which part so that up to a cost is given back of what was spent last.
+    /// Returns the refunds of the parts that together refund the latest usage, up to the cost of `refund`.
     ///
     /// # Errors
-    /// A part could not be asked what was spent from it.
-    pub(crate) async fn refunds_of_latest<S: Store>(
+    /// A part is unreachable, so its usage is unknown.
+    pub(crate) async fn plan_latest_refund<S: Store>(
         &self,
         store: &Arc<S>,
-        of: u8,
+        count: u8,
         refund: &Refund,
     ) -> Result<Vec<Refund>, StoreError> {
         let Refund { key, limit, .. } = refund;
-        let mut shards = self.shard_set(store, *key, limit, of);
+        let mut shards = self.shard_set(store, *key, limit, count);
         let charge = Charge { key: *key, overflow_key: *key, limit, cost: 0, independent: true };
         if let Some(error) = shards.peek(store, &charge, |_| true).await {
             return Err(error);
         }
         let mut rest = refund.cost;
-        let refunds = shards.parts.iter().zip(&shards.seen).map(|(part, seen)| {
-            let left = seen.map_or(0, |outcome| outcome.remaining);
-            let cost = part.limit.capacity().saturating_sub(left).min(rest);
+        let refunds = shards.parts.iter().zip(&shards.outcomes).map(|(part, outcome)| {
+            let remaining = outcome.map_or(0, |outcome| outcome.remaining);
+            let cost = part.limit.capacity().saturating_sub(remaining).min(rest);
             rest -= cost;
             part.refund(cost, None)
         });
         Ok(refunds.filter(|refund| refund.cost > 0).collect())
     }
 
-    /// Forgets what was spent from any part.
+    /// Resets the usage of all parts.
     ///
     /// # Errors
-    /// The store did not confirm it for one of them.
+    /// The store did not confirm the reset of a part. The others are reset even so.
     pub(crate) async fn forget<S: Store>(
         &self,
         store: &Arc<S>,
-        of: u8,
+        count: u8,
         key: Key,
     ) -> Result<(), StoreError> {
         let mut confirmed = Ok(());
-        for part in store.parts(key, of) {
-            let forgotten = store.forget(part).await;
-            confirmed = confirmed.and(forgotten);
+        for part in store.parts(key, count) {
+            let reset = store.forget(part).await;
+            confirmed = confirmed.and(reset);
         }
         confirmed
     }
 }
 
-impl std::fmt::Debug for Shards {
+impl std::fmt::Debug for ShardedLimits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shards").finish_non_exhaustive()
+        f.debug_struct("ShardedLimits").finish_non_exhaustive()
     }
 }

@@ -1,15 +1,17 @@
-//! Fleets of nodes as they ship, under a weather that a seed decides: nodes join, crash, pause and leave,
-//! pulses and answers are late or lost, clocks drift, and the store forgets everybody. Whatever happens,
-//! shares of those who use one add up to the limit at the most, and what is admitted stays within it.
+//! Simulated fleets under random faults, repeatable by seed.
+//!
+//! Nodes join, crash, pause and leave. Heartbeats and replies are lost or late, clocks drift, and the store
+//! loses its list of nodes. In all cases the active shares add up to at most the limit, and admitted requests
+//! stay within it.
 
-mod weather;
-mod world;
+mod faults;
+mod fleet;
 
 use proptest::prelude::*;
 use tidegate_core::{Algorithm, Limit, Quota, Span};
 
-use self::weather::{CALM, Chance, Weather};
-use self::world::World;
+use self::faults::{FaultPlan, FaultRng};
+use self::fleet::SimulatedFleet;
 
 const AMOUNT: u64 = 103;
 
@@ -19,31 +21,31 @@ fn limit(algorithm: Algorithm, amount: u64, window: Span) -> Limit {
 
 proptest! {
     #[test]
-    fn a_split_bucket_stays_within_its_bound_whatever_happens(seed: u64) {
-        let weather = Weather::of(&mut Chance::new(!seed), 100);
+    fn split_bucket_stays_within_its_bound_under_random_faults(seed: u64) {
+        let faults = FaultPlan::random(&mut FaultRng::new(!seed), 100);
         for window in [1, 30] {
             let window = Span::from_secs(window);
             let bucket = limit(Algorithm::TokenBucket, AMOUNT, window);
-            // Clocks that are one part in a hundred too fast fill buckets as much faster.
+            // A clock that is 1 % too fast refills buckets 1 % faster.
             let quota = Quota::per(AMOUNT * 102 / 100 + 1, window).burst(AMOUNT);
             let oracle = Limit::new(Algorithm::TokenBucket, quota).unwrap();
-            World::new(seed, weather, bucket, oracle).run();
+            SimulatedFleet::new(seed, faults, bucket, oracle).run();
         }
     }
 
     #[test]
-    fn split_windows_stay_within_their_bounds_whatever_happens(seed: u64) {
-        // Windows are by the nodes' clocks: those agree here.
-        let weather = Weather::of(&mut Chance::new(!seed), 0);
-        for (algorithm, judge) in [
+    fn split_windows_stay_within_their_bounds_under_random_faults(seed: u64) {
+        // No drift: windows are aligned to the nodes' clocks.
+        let faults = FaultPlan::random(&mut FaultRng::new(!seed), 0);
+        for (algorithm, bound) in [
             (Algorithm::FixedWindow, Algorithm::FixedWindow),
             (Algorithm::SlidingWindow, Algorithm::FixedWindow),
             (Algorithm::SlidingLog, Algorithm::SlidingLog),
         ] {
             for window in [2, 9] {
                 let window = Span::from_secs(window);
-                let (split, oracle) = (limit(algorithm, AMOUNT, window), limit(judge, AMOUNT, window));
-                World::new(seed, weather, split, oracle).run();
+                let (split, oracle) = (limit(algorithm, AMOUNT, window), limit(bound, AMOUNT, window));
+                SimulatedFleet::new(seed, faults, split, oracle).run();
             }
         }
     }
@@ -52,20 +54,21 @@ proptest! {
 proptest! {
     #[test]
     fn share_without_the_store_stays_when_nodes_restart_and_the_store_loses_its_list(seed: u64) {
-        let weather = Weather { forgets: 50, restarts: 20, drift: 100, ..CALM };
+        let faults =
+            FaultPlan { store_resets: 50, restarts: 20, clock_drift: 100, ..FaultPlan::NONE };
         let bucket = limit(Algorithm::TokenBucket, AMOUNT, Span::SECOND);
         let quota = Quota::per(AMOUNT * 102 / 100 + 1, Span::SECOND).burst(AMOUNT);
         let oracle = Limit::new(Algorithm::TokenBucket, quota).unwrap();
-        World::new(seed, weather, bucket, oracle).run_with_outages_at_any_time();
+        SimulatedFleet::new(seed, faults, bucket, oracle).run_with_outages_at_any_time();
     }
 }
 
 #[test]
-fn in_calm_weather_all_of_the_limit_is_somebody_s() {
+fn shares_add_up_to_the_whole_limit_without_faults() {
     let bucket = limit(Algorithm::TokenBucket, AMOUNT, Span::SECOND);
-    let world = World::new(1, CALM, bucket.clone(), bucket).run();
-    let parts = world.parts();
+    let fleet = SimulatedFleet::new(1, FaultPlan::NONE, bucket.clone(), bucket).run();
+    let parts = fleet.active_parts();
     assert_eq!(parts.len(), 3);
     assert_eq!(parts.iter().map(Limit::capacity).sum::<u64>(), AMOUNT);
-    assert!(world.admitted > 0);
+    assert!(fleet.admitted > 0);
 }

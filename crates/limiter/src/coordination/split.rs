@@ -1,8 +1,8 @@
-//! Limits of which each live node enforces its part, and asks nobody.
+//! Limits that are split between the live nodes: each node enforces its own part without calls to the store.
 //!
-//! What a client has left here is kept in tokens through every change of the part: a larger part is
-//! filled by time and never by the change, since what another node had may be spent. Nothing is sent
-//! anywhere; which part is this node's own is the store's to say ([`Stake`]).
+//! A change of the node's share keeps the number of tokens that a client has left. A larger part fills only by
+//! refill, because the node that had it before may have spent it. The store decides each node's share, see
+//! [`MembershipView`].
 
 mod client;
 
@@ -10,67 +10,70 @@ use std::collections::HashMap;
 
 use tidegate_core::{Key, Outcome, Span, Timestamp, Verdict};
 
-use self::client::Client;
+use self::client::SplitClient;
 use super::membership::{MembershipView, ShareStatus, ShareTerm};
 use crate::limit_shares::LimitShares;
 use crate::sharded_map::ShardedMap;
 use crate::store::memory::MemoryStore;
 use crate::store::{Charge, ChargeMode, Refund, Share, StoreError};
 
-/// Most clients of one shard. When all of them are being limited, newcomers share a few buckets.
-const ROOM: usize = 16_384;
-/// So many are kept before anybody looks who can be forgotten.
-const FEW: usize = 64;
-/// How often a shard that is full is looked through.
-const PATIENCE: Span = Span::SECOND;
+/// Most clients of one shard. While all of them have spent tokens, new clients share overflow buckets.
+const MAX_CLIENTS_PER_SHARD: usize = 16_384;
+/// Below this number of clients a shard is not swept.
+const MIN_CLIENTS_TO_SWEEP: usize = 64;
+/// Shortest time between two sweeps of a full shard.
+const FULL_SHARD_SWEEP_INTERVAL: Span = Span::SECOND;
 
-/// What clients have spent here, of this node's part of their limits.
-pub(crate) struct Split {
+/// The usage of this node's parts of split limits, by client.
+pub(crate) struct SplitLimits {
     parts: LimitShares,
-    shards: ShardedMap<Shard>,
+    shards: ShardedMap<SplitShard>,
 }
 
 #[derive(Default)]
-struct Shard {
-    clients: HashMap<Key, Client>,
-    /// How many there may be before those are forgotten who have all of their part.
-    most: usize,
-    swept: Timestamp,
+struct SplitShard {
+    clients: HashMap<Key, SplitClient>,
+    /// The number of clients at which the shard is swept next.
+    sweep_at: usize,
+    last_sweep: Timestamp,
 }
 
-impl Shard {
-    /// Whether there is room for one more.
+impl SplitShard {
+    /// Returns whether another client fits. Removes unspent clients first if a sweep is due.
     fn has_room(&mut self, now: Timestamp) -> bool {
         let count = self.clients.len();
-        if count >= self.most.max(FEW) && (count < ROOM || now.since(self.swept) >= PATIENCE) {
-            self.clients.retain(|_, client| !client.is_whole(now));
-            self.most = (self.clients.len() * 2).min(ROOM);
-            self.swept = now;
+        let is_full = count >= MAX_CLIENTS_PER_SHARD;
+        if count >= self.sweep_at.max(MIN_CLIENTS_TO_SWEEP)
+            && (!is_full || now.since(self.last_sweep) >= FULL_SHARD_SWEEP_INTERVAL)
+        {
+            self.clients.retain(|_, client| !client.is_unspent(now));
+            self.sweep_at = (self.clients.len() * 2).min(MAX_CLIENTS_PER_SHARD);
+            self.last_sweep = now;
         }
-        self.clients.len() < ROOM
+        self.clients.len() < MAX_CLIENTS_PER_SHARD
     }
 }
 
-impl Split {
+impl SplitLimits {
     pub(crate) fn new() -> Self {
         Self { parts: LimitShares::default(), shards: ShardedMap::default() }
     }
 
-    /// Charges a client's part, or looks at it. What it takes to undo that comes along.
+    /// Charges a client's part, or peeks. Returns the outcome, and the refund that undoes the charge.
     ///
     /// # Errors
-    /// This node can't tell what is its own.
+    /// The share of this node is unknown.
     pub(crate) fn charge(
         &self,
         view: Option<&MembershipView>,
         charge: &Charge<'_>,
         mode: ChargeMode,
     ) -> Result<(Outcome, Option<Refund>), StoreError> {
-        let view = view.ok_or_else(lapsed)?;
+        let view = view.ok_or_else(unknown_share)?;
         match view.share_status() {
             ShareStatus::Active(terms) => Ok(self.charge_part(terms, view.at, charge, mode)),
-            ShareStatus::Joining { share, wait } => Ok((self.too_early(charge, share, wait), None)),
-            ShareStatus::Expired => Err(lapsed()),
+            ShareStatus::Joining { share, wait } => Ok((self.deny(charge, share, wait), None)),
+            ShareStatus::Expired => Err(unknown_share()),
         }
     }
 
@@ -84,58 +87,58 @@ impl Split {
         let Charge { key, limit, cost, .. } = charge;
         let mut shard = self.shards.shard(*key).write();
         if let Some(client) = shard.clients.get_mut(key) {
-            client.follow(&self.parts, limit, terms, now);
+            client.update(&self.parts, limit, terms, now);
             return client.charge(*key, now, *cost, mode);
         }
-        let mut newcomer = Client::unseen(&self.parts, limit, terms);
+        let mut new_client = SplitClient::new(&self.parts, limit, terms);
         if mode == ChargeMode::Peek {
-            return newcomer.charge(*key, now, *cost, mode);
+            return new_client.charge(*key, now, *cost, mode);
         }
         if shard.has_room(now) {
-            return shard.clients.entry(*key).or_insert(newcomer).charge(*key, now, *cost, mode);
+            return shard.clients.entry(*key).or_insert(new_client).charge(*key, now, *cost, mode);
         }
         drop(shard);
         let [.., last, _] = key.as_u128().to_be_bytes();
         let key = charge.overflow_key.offset(u64::from(last) % MemoryStore::SHARED_BUCKETS);
         let mut shard = self.shards.shard(key).write();
-        let client = shard.clients.entry(key).or_insert(newcomer);
-        client.follow(&self.parts, limit, terms, now);
+        let client = shard.clients.entry(key).or_insert(new_client);
+        client.update(&self.parts, limit, terms, now);
         client.charge(key, now, *cost, mode)
     }
 
-    /// What a client is told while nothing is this node's own yet.
-    fn too_early(&self, charge: &Charge<'_>, share: Share, wait: Span) -> Outcome {
-        let limit = self.parts.of(charge.limit, share).capacity();
+    /// Returns the denial of a node that has no share yet.
+    fn deny(&self, charge: &Charge<'_>, share: Share, wait: Span) -> Outcome {
+        let limit = self.parts.share(charge.limit, share).capacity();
         let retry_after = (charge.cost <= limit).then_some(wait.max(Span::MICROSECOND));
         let verdict = Verdict::Deny { retry_after };
         Outcome { limit, remaining: 0, reset_after: wait, verdict }
     }
 
-    /// Takes a charge back, or what was spent last, as far as it still counts.
-    pub(crate) fn take_back(&self, view: Option<&MembershipView>, refund: &Refund) {
+    /// Refunds a charge. Without a refund token, refunds up to its cost of the latest usage.
+    pub(crate) fn refund(&self, view: Option<&MembershipView>, refund: &Refund) {
         let Some(view) = view else { return };
         if let Some(client) = self.shards.shard(refund.key).write().clients.get_mut(&refund.key) {
-            client.take_back(&self.parts, view, refund);
+            client.refund(&self.parts, view, refund);
         }
     }
 
-    /// Forgets what a client has spent on this node.
+    /// Resets the usage of a client on this node.
     pub(crate) fn forget(&self, key: Key) {
         self.shards.shard(key).write().clients.remove(&key);
     }
 }
 
-fn lapsed() -> StoreError {
+fn unknown_share() -> StoreError {
     let reason =
-        "this node can't tell its share of the limit until the store has known it for a while";
+        "this node's share of the limit is unknown until the store has counted it for a while";
     StoreError::Unavailable { store: "fleet".into(), reason: reason.into() }
 }
 
-impl std::fmt::Debug for Split {
+impl std::fmt::Debug for SplitLimits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let clients: usize =
             self.shards.shards().iter().map(|shard| shard.read().clients.len()).sum();
-        f.debug_struct("Split").field("clients", &clients).finish_non_exhaustive()
+        f.debug_struct("SplitLimits").field("clients", &clients).finish_non_exhaustive()
     }
 }
 

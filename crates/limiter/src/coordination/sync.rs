@@ -1,7 +1,7 @@
-//! One node's view of one client's limit, and what it has admitted by that view.
+//! One node's view of one client's limit, and the usage that the node has admitted by that view.
 //!
-//! The node's side of `docs/decisions/0013-synced-split-and-shards.md`. Time is an argument, and nothing is sent
-//! here: a whole fleet runs inside a test.
+//! The node's side of `docs/decisions/0013-synced-split-and-shards.md`. Time is an argument, and this module sends
+//! nothing: a test can run a whole fleet.
 
 mod unsynced_log;
 
@@ -11,66 +11,68 @@ use tidegate_rules::{SyncInterval, SyncSettings};
 
 use self::unsynced_log::{LogEntries, UnsyncedLog};
 
-/// A snapshot is used for this many sync intervals, and at least for this time.
-const STALE_AFTER: (u64, Span) = (10, Span::from_secs(2));
-/// The store keeps reported usage this much longer than snapshots are used.
+/// Number of sync intervals for which a snapshot is used.
+const SNAPSHOT_TTL_INTERVALS: u64 = 10;
+/// Shortest time for which a snapshot is used.
+const MIN_SNAPSHOT_TTL: Span = Span::from_secs(2);
+/// The store keeps reported usage for this much longer than the TTL of a snapshot.
 const REPORT_TTL_MARGIN: Span = Span::from_secs(10);
-/// The end of a limit without windows.
+/// The end of the window of a limit without windows.
 const NEVER: Timestamp = Timestamp::from_micros(u64::MAX);
 
-/// The last snapshot of a client's state in the store, and what was admitted here since.
+/// The last snapshot of a client's state in the store, and the usage that this node admitted since then.
 #[derive(Debug, Default)]
 pub struct ClientView {
     snapshot: Option<StoreSnapshot>,
     log: UnsyncedLog,
     /// The request in flight that reports unsynced usage.
     pending: Option<PendingSync>,
-    /// The number of reports, answered or not. Reported usage can't be taken back.
+    /// The number of reports, answered or not. Reported usage can't be rolled back.
     reports_sent: u32,
-    /// When the client was last checked here.
-    used: Timestamp,
-    /// When the last request was sent.
-    sent: Timestamp,
-    /// When the store last confirmed reported usage, by this node's clock. A snapshot that was
-    /// requested earlier may lack what was confirmed.
-    confirmed: Timestamp,
+    /// The time of the last check on this node.
+    last_check: Timestamp,
+    /// The time of the last sync request.
+    last_sync: Timestamp,
+    /// The time at which the store last confirmed reported usage, by this node's clock. A snapshot that was
+    /// requested earlier may lack the confirmed usage.
+    last_confirmation: Timestamp,
 }
 
 /// The state of a client in the store.
 #[derive(Debug)]
 struct StoreSnapshot {
     snapshot: StateSnapshot,
-    /// The same with all unsynced usage.
+    /// The state of `snapshot`, charged with all unsynced usage.
     state: State,
-    /// The snapshot was taken between these two, by this node's clock.
+    /// The time at which the request was sent, by this node's clock.
     sent: Timestamp,
+    /// The time at which the reply arrived. The store took the snapshot between `sent` and `received`.
     received: Timestamp,
 }
 
 impl StoreSnapshot {
-    /// Returns whether the reply to a request that was sent then is at least as new as this snapshot.
+    /// Returns whether `new`, requested at `sent`, is at least as new as this snapshot.
     ///
-    /// A request that was sent after this snapshot arrived is newer, whatever the store's clock shows: that
-    /// clock can be set back, or belong to another server. The store's time is compared only for two
-    /// requests that were in flight together.
+    /// A snapshot that was requested after this one arrived is newer. The store's time is compared only for two
+    /// requests that were in flight together, because its clock can be set back or belong to another server.
     fn precedes(&self, sent: Timestamp, new: &StateSnapshot) -> bool {
         self.received <= sent || self.snapshot.clock <= new.clock
     }
 
-    /// Returns the client's time at a time of the store's clock. It does not go back with a clock that was
-    /// set back.
+    /// Returns the client's time at a time of the store's clock. It never runs backwards, even if the clock is set
+    /// back.
     fn time_at(&self, clock: Timestamp) -> Timestamp {
         self.snapshot.at.max(clock)
     }
 
-    /// Returns a lower bound of the client's time now.
-    fn least_time(&self, now: Timestamp) -> Timestamp {
+    /// Returns a lower bound of the client's time at `now`.
+    fn earliest_time(&self, now: Timestamp) -> Timestamp {
         let passed = now.since(self.received);
-        self.time_at(self.snapshot.clock + passed.saturating_sub(drift(passed)))
+        self.time_at(self.snapshot.clock + passed.saturating_sub(max_drift(passed)))
     }
 }
 
-/// A request in flight.
+/// A sync request in flight.
 #[derive(Debug)]
 struct PendingSync {
     id: LeaseId,
@@ -78,7 +80,7 @@ struct PendingSync {
     reported: LogEntries,
 }
 
-/// Tokens that were admitted without the store. They can be taken back until they are reported.
+/// Tokens that were admitted without the store. They can be rolled back until they are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnsyncedDebit {
     reports_sent: u32,
@@ -86,19 +88,19 @@ pub struct UnsyncedDebit {
     amount: u64,
 }
 
-/// The decision of a view about a check.
+/// The decision of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncDecision {
-    /// Admitted here.
+    /// Admitted without the store.
     Admitted(Outcome, UnsyncedDebit),
-    /// Denied here.
+    /// Denied without the store.
     Denied(Outcome),
-    /// The store has to be asked: the snapshot is too old, or enough was admitted without the store.
+    /// The check has to go to the store: the snapshot is too old, or unsynced usage would exceed `max_ahead`.
     AskStore,
 }
 
 impl ClientView {
-    /// Decides a check that costs at least 1 and at most the limit's capacity.
+    /// Decides a check with a cost of at least 1 and at most the limit's capacity.
     pub fn take(
         &mut self,
         now: Timestamp,
@@ -106,21 +108,21 @@ impl ClientView {
         synced: SyncSettings,
         cost: u64,
     ) -> SyncDecision {
-        self.used = now;
-        let (most, ahead) = (synced.max_ahead.of(limit), self.log.total());
+        self.last_check = now;
+        let (max_ahead, ahead) = (synced.max_ahead.of(limit), self.log.total());
         let Some((time, until)) = self.store_time(now, limit, synced.every) else {
             return SyncDecision::AskStore;
         };
-        let Some(seen) = &mut self.snapshot else { return SyncDecision::AskStore };
-        if ahead.saturating_add(cost) > most {
-            let outcome = limit.peek(&mut seen.state, time, cost);
+        let Some(current) = &mut self.snapshot else { return SyncDecision::AskStore };
+        if ahead.saturating_add(cost) > max_ahead {
+            let outcome = limit.peek(&mut current.state, time, cost);
             return if outcome.is_allowed() {
                 SyncDecision::AskStore
             } else {
                 SyncDecision::Denied(outcome)
             };
         }
-        let outcome = limit.charge(&mut seen.state, time, cost);
+        let outcome = limit.charge(&mut current.state, time, cost);
         if !outcome.is_allowed() {
             return SyncDecision::Denied(outcome);
         }
@@ -129,7 +131,8 @@ impl ClientView {
         SyncDecision::Admitted(outcome, debit)
     }
 
-    /// Answers what a check would be answered without the bound on unsynced usage, and takes nothing.
+    /// Returns the outcome of a check, and takes nothing. `max_ahead` is not applied. `None` if the snapshot can't be
+    /// used.
     #[must_use]
     pub fn peek(
         &mut self,
@@ -139,41 +142,42 @@ impl ClientView {
         cost: u64,
     ) -> Option<Outcome> {
         let (time, _) = self.store_time(now, limit, every)?;
-        self.snapshot.as_mut().map(|seen| limit.peek(&mut seen.state, time, cost))
+        self.snapshot.as_mut().map(|current| limit.peek(&mut current.state, time, cost))
     }
 
-    /// Returns a lower bound of the store's time, and the last instant of its window. `None` if the snapshot
-    /// is too old, or if the time may be in either of two windows.
+    /// Returns a lower bound of the store's time, and the last instant of its window. `None` if the snapshot is too
+    /// old, or if clock drift leaves two possible windows.
     fn store_time(
         &self,
         now: Timestamp,
         limit: &Limit,
         every: SyncInterval,
     ) -> Option<(Timestamp, Timestamp)> {
-        let seen = self.snapshot.as_ref()?;
-        let most = now.since(seen.sent);
-        if most >= stale(every) {
+        let current = self.snapshot.as_ref()?;
+        let max_age = now.since(current.sent);
+        if max_age >= snapshot_ttl(every) {
             return None;
         }
-        let time = seen.least_time(now);
+        let time = current.earliest_time(now);
+        let latest = current.time_at(current.snapshot.clock + max_age + max_drift(max_age));
         let end = limit.window_end(time);
-        if end != limit.window_end(seen.time_at(seen.snapshot.clock + most + drift(most))) {
+        if end != limit.window_end(latest) {
             return None;
         }
         Some((time, end.map_or(NEVER, |end| end - Span::MICROSECOND)))
     }
 
-    /// Takes back what was admitted, unless it may have been reported. Returns whether it did.
+    /// Removes a debit from the unsynced usage, unless it may have been reported. Returns whether it was removed.
     pub fn roll_back(&mut self, now: Timestamp, limit: &Limit, debit: &UnsyncedDebit) -> bool {
-        let taken = self.reports_sent == debit.reports_sent
-            && self.log.take_back(debit.until, debit.amount);
-        if taken {
+        let removed =
+            self.reports_sent == debit.reports_sent && self.log.remove(debit.until, debit.amount);
+        if removed {
             self.rebuild(now, limit);
         }
-        taken
+        removed
     }
 
-    /// Returns how much was admitted here that the store has not confirmed.
+    /// Returns the admitted usage that the store has not confirmed.
     #[must_use]
     pub fn unsynced(&self) -> u64 {
         self.log.total()
@@ -185,14 +189,14 @@ impl ClientView {
         self.pending.as_ref().map(|pending| pending.id)
     }
 
-    /// Returns whether such a request is in flight.
+    /// Returns whether a request that reports unsynced usage is in flight.
     #[must_use]
     pub fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// Makes a request with a cost, or 0, that reports all unsynced usage. One is in flight at a time; reports
-    /// without a reply are sent again.
+    /// Creates a request that reports all unsynced usage, with the cost of a check or 0. One such request is in
+    /// flight at a time. Reports without a reply are repeated.
     pub fn request(
         &mut self,
         now: Timestamp,
@@ -200,15 +204,15 @@ impl ClientView {
         every: SyncInterval,
         cost: u64,
     ) -> LeaseRequest {
-        let (name, unreported, reported) = self.log.report(id);
+        let (report_id, unreported, reported) = self.log.report(id);
         self.reports_sent = self.reports_sent.wrapping_add(1);
         self.pending = Some(PendingSync { id, sent: now, reported });
-        self.sent = now;
-        LeaseRequest { unreported, ..exact_request(name, every, cost) }
+        self.last_sync = now;
+        LeaseRequest { unreported, ..exact_request(report_id, every, cost) }
     }
 
-    /// Applies the store's reply to request `id` under this limit. Nothing changes if that is not the one in
-    /// flight: it was given up.
+    /// Applies the store's reply to request `id` under this limit. A reply to any other request than the one in flight
+    /// is ignored.
     pub fn on_reply(
         &mut self,
         now: Timestamp,
@@ -223,31 +227,32 @@ impl ClientView {
         };
         self.log.confirm(&reported);
         if !reported.is_empty() {
-            self.confirmed = now;
+            self.last_confirmation = now;
         }
         match snapshot {
-            Some(new) if self.snapshot.as_ref().is_none_or(|seen| seen.precedes(sent, &new)) => {
+            Some(new)
+                if self.snapshot.as_ref().is_none_or(|current| current.precedes(sent, &new)) =>
+            {
                 self.replace(sent, now, limit, new);
             }
             Some(_) if reported.is_empty() => {}
-            // The snapshot in use may lack what was just confirmed.
+            // The current snapshot may lack the usage that was just confirmed.
             _ => self.invalidate(),
         }
     }
 
-    /// Uses the snapshot of a reply that confirms nothing, to a request that was sent then.
+    /// Applies the snapshot of a reply that confirms no usage, to a request that was sent at `sent`.
     ///
-    /// It is discarded if it may lack what the store has confirmed to this node, or if it is older than the
-    /// one in use.
-    pub fn learn(
+    /// The snapshot is discarded if it may lack confirmed usage of this node, or if it is older than the current one.
+    pub fn on_snapshot(
         &mut self,
         sent: Timestamp,
         now: Timestamp,
         limit: &Limit,
         snapshot: Option<StateSnapshot>,
     ) {
-        let Some(new) = snapshot.filter(|_| sent >= self.confirmed) else { return };
-        if self.snapshot.as_ref().is_none_or(|seen| seen.precedes(sent, &new)) {
+        let Some(new) = snapshot.filter(|_| sent >= self.last_confirmation) else { return };
+        if self.snapshot.as_ref().is_none_or(|current| current.precedes(sent, &new)) {
             self.replace(sent, now, limit, new);
         }
     }
@@ -258,7 +263,7 @@ impl ClientView {
         self.rebuild(now, limit);
     }
 
-    /// Ends request `id` without a reply.
+    /// Ends request `id` after a failure. Its usage stays unsynced.
     pub fn on_failure(&mut self, id: LeaseId) {
         self.pending.take_if(|pending| pending.id == id);
     }
@@ -268,57 +273,57 @@ impl ClientView {
         self.snapshot = None;
     }
 
-    /// Adds all unsynced usage to the snapshot.
+    /// Recomputes the state: the snapshot, charged with all unsynced usage.
     fn rebuild(&mut self, now: Timestamp, limit: &Limit) {
-        if let Some(seen) = &mut self.snapshot {
-            let time = seen.least_time(now);
-            seen.state = seen.snapshot.state.clone();
-            self.log.count(limit, &mut seen.state, time);
+        if let Some(current) = &mut self.snapshot {
+            let time = current.earliest_time(now);
+            current.state = current.snapshot.state.clone();
+            self.log.charge(limit, &mut current.state, time);
         }
     }
 
-    /// Returns whether there is usage to report, or the client was checked since the last request.
-    fn has_news(&self) -> bool {
-        self.used > self.sent || self.log.total() > 0
+    /// Returns whether there is usage to report, or the client was checked since the last sync.
+    fn needs_sync(&self) -> bool {
+        self.last_check > self.last_sync || self.log.total() > 0
     }
 
-    /// Returns whether it is time for a sync.
+    /// Returns whether a sync is due.
     #[must_use]
     pub fn is_due(&self, now: Timestamp, every: SyncInterval) -> bool {
-        !self.is_pending() && self.has_news() && now >= self.sent + every.span()
+        !self.is_pending() && self.needs_sync() && now >= self.last_sync + every.span()
     }
 
-    /// Returns whether the view can be dropped.
+    /// Returns whether the view can be dropped: it has no usage to report, and its snapshot is too old.
     #[must_use]
-    pub fn is_over(&self, now: Timestamp, every: SyncInterval) -> bool {
-        !self.is_pending() && !self.has_news() && now >= self.next(every)
+    pub fn is_expired(&self, now: Timestamp, every: SyncInterval) -> bool {
+        !self.is_pending() && !self.needs_sync() && now >= self.next_due(every)
     }
 
-    /// Returns when the view is due next if the client is not checked.
+    /// Returns the time at which the view is synced or dropped if no further check arrives.
     #[must_use]
-    pub fn next(&self, every: SyncInterval) -> Timestamp {
-        let wait = if self.has_news() { every.span() } else { stale(every) };
-        self.sent + wait
+    pub fn next_due(&self, every: SyncInterval) -> Timestamp {
+        let wait = if self.needs_sync() { every.span() } else { snapshot_ttl(every) };
+        self.last_sync + wait
     }
 }
 
-/// Makes a request with a cost that reports nothing.
+/// Creates a request with a cost and without a report.
 #[must_use]
 pub fn exact_request(id: LeaseId, every: SyncInterval, cost: u64) -> LeaseRequest {
     let (unreported, reports) = (SmallVec::new(), SmallVec::new());
-    let ttl = stale(every).as_micros().saturating_add(REPORT_TTL_MARGIN.as_micros());
+    let ttl = snapshot_ttl(every).as_micros().saturating_add(REPORT_TTL_MARGIN.as_micros());
     let ttl = Span::from_micros(ttl);
     LeaseRequest { cost, requested: 0, id, unreported, reports, ttl, fleet_size: 1 }
 }
 
-/// Returns how long a snapshot is used.
-fn stale(every: SyncInterval) -> Span {
-    let (times, least) = STALE_AFTER;
-    every.span().checked_mul(times).unwrap_or(least).max(least)
+/// Returns the time for which a snapshot is used.
+fn snapshot_ttl(every: SyncInterval) -> Span {
+    let ttl = every.span().checked_mul(SNAPSHOT_TTL_INTERVALS);
+    ttl.unwrap_or(MIN_SNAPSHOT_TTL).max(MIN_SNAPSHOT_TTL)
 }
 
-/// Returns how far clocks may have drifted apart in a time.
-fn drift(passed: Span) -> Span {
+/// Returns the largest drift between two clocks in a time: 1 %.
+fn max_drift(passed: Span) -> Span {
     Span::from_micros(passed.as_micros() / 100)
 }
 

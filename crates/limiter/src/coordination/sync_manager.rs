@@ -1,4 +1,4 @@
-//! The views of all clients of one node, and the syncs that keep them.
+//! The views of all clients of one node, and the syncs that refresh them.
 
 mod queue;
 
@@ -18,19 +18,19 @@ use super::sync::{ClientView, SyncDecision, UnsyncedDebit, exact_request};
 use crate::clock::Clock;
 use crate::store::{Store, StoreError};
 
-/// Most clients of one sync.
+/// Most clients in one sync.
 const MAX_CLIENTS_PER_SYNC: usize = 64;
 /// Most syncs in flight.
 const MAX_SYNCS_IN_FLIGHT: usize = 8;
-/// Most requests in flight about one client that a flush waits for.
+/// Most requests in flight for one client that a flush waits for.
 const MAX_WAITS_PER_FLUSH: usize = 4;
 /// The wake-up time of a client that is in no queue.
 const NEVER: Timestamp = Timestamp::from_micros(u64::MAX);
 
-/// The views of every client under a synced rule.
+/// The views of all clients of synced rules.
 pub(crate) struct SyncManager {
     clients: ClientMap<SyncedClient>,
-    /// The clients to sync, by time.
+    /// The clients to sync, by due time.
     queue: Arc<SyncQueue>,
     background: BackgroundTask,
 }
@@ -40,13 +40,13 @@ struct SyncedClient {
     view: ClientView,
     limit: Arc<Limit>,
     synced: SyncSettings,
-    /// When the queue wakes it next.
+    /// The due time of the client's entry in the queue.
     wake_at: Timestamp,
     queue: Arc<SyncQueue>,
     tracker: RequestTracker,
 }
 
-/// A request in flight about a client.
+/// A request in flight for a client.
 struct SyncInFlight {
     limit: Arc<Limit>,
     id: LeaseId,
@@ -65,10 +65,10 @@ impl SyncedClient {
         }
     }
 
-    /// Puts the client into the queue, unless it is there for an earlier time.
+    /// Queues the client for its next sync, unless it is queued for an earlier time.
     #[inline]
     fn schedule(&mut self, key: Key) {
-        let next = self.view.next(self.synced.every);
+        let next = self.view.next_due(self.synced.every);
         if next < self.wake_at {
             self.wake_at = next;
             self.queue.push(next, key);
@@ -93,12 +93,12 @@ impl TrackedClient for SyncedClient {
         let is_pending = self.view.pending() == Some(request.id);
         match reply {
             Some(Ok(grant)) => {
-                // A snapshot under another limit is of no use.
+                // A snapshot under another limit does not apply.
                 let same = self.limit == request.limit;
                 let snapshot = grant.snapshot.clone().filter(|_| same);
                 match is_pending {
                     true => self.view.on_reply(now, request.id, &self.limit, snapshot),
-                    false => self.view.learn(request.sent_at, now, &self.limit, snapshot),
+                    false => self.view.on_snapshot(request.sent_at, now, &self.limit, snapshot),
                 }
             }
             Some(Err(_)) | None => self.view.on_failure(request.id),
@@ -112,18 +112,18 @@ impl TrackedClient for SyncedClient {
 
 /// The next step of a check.
 enum NextStep {
-    /// It is decided, and this was admitted for it.
+    /// The check is decided, by this debit if it was admitted.
     Decided(Outcome, Option<UnsyncedDebit>),
-    /// It waits for the request of another check.
+    /// The check waits for the request of another check.
     Join(InFlightRequest),
-    /// It sends a request with this id. The request may report usage under an older id.
+    /// The check sends a request with this id. The request may report usage under an older id.
     Request(LeaseId, LeaseRequest),
 }
 
-/// The decision of a synced rule about a charge.
+/// The outcome of a charge to a synced rule.
 pub(crate) struct SyncedOutcome {
     pub(crate) outcome: Outcome,
-    /// The debit that the store does not know yet, which is rolled back if another rule denies.
+    /// The debit that is not reported to the store yet. It is rolled back if another rule denies the request.
     pub(crate) debit: Option<UnsyncedDebit>,
 }
 
@@ -136,10 +136,10 @@ impl SyncManager {
         }
     }
 
-    /// Charges a client: by its view, else by a request to the store.
+    /// Charges a client by its view. If the view can't decide, the check goes to the store.
     ///
     /// # Errors
-    /// The store did not answer in time; nothing is admitted here.
+    /// The store failed or timed out. The view is not charged then.
     pub(crate) async fn charge<S: Store>(
         self: &Arc<Self>,
         store: &Arc<S>,
@@ -148,7 +148,7 @@ impl SyncManager {
         synced: SyncSettings,
         cost: u64,
     ) -> Result<SyncedOutcome, StoreError> {
-        // One deadline for all that it waits for: the request of another check, and its own.
+        // One deadline covers the request of another check and this check's own.
         let mut deadline = None;
         loop {
             match self.next_step(key, limit, synced, cost, deadline.is_some()) {
@@ -185,7 +185,7 @@ impl SyncManager {
         client.synced = synced;
         if !Arc::ptr_eq(&client.limit, limit) {
             if client.limit != *limit {
-                // Admissions under the old limit are reported under the new one.
+                // Usage that was admitted under the old limit is reported under the new one.
                 client.view.invalidate();
             }
             client.limit = Arc::clone(limit);
@@ -194,13 +194,15 @@ impl SyncManager {
             SyncDecision::Admitted(outcome, debit) => (outcome, Some(debit)),
             SyncDecision::Denied(outcome) => (outcome, None),
             SyncDecision::AskStore => {
-                let alone = waited || cost > synced.max_ahead.of(limit);
+                let own_request = waited || cost > synced.max_ahead.of(limit);
                 let (pending, id) = (client.view.is_pending(), self.clients.new_id());
                 return match pending {
                     false => {
                         NextStep::Request(id, client.view.request(now, id, synced.every, cost))
                     }
-                    true if alone => NextStep::Request(id, exact_request(id, synced.every, cost)),
+                    true if own_request => {
+                        NextStep::Request(id, exact_request(id, synced.every, cost))
+                    }
                     true => NextStep::Join(client.tracker.in_flight()),
                 };
             }
@@ -209,10 +211,10 @@ impl SyncManager {
         NextStep::Decided(outcome, debit)
     }
 
-    /// Answers what a charge would, and takes nothing: the answer to `cost`, or to 1 for 0.
+    /// Returns the outcome that a charge would have, and takes nothing. A cost of 0 counts as 1.
     ///
     /// # Errors
-    /// The store did not answer in time.
+    /// The store failed or timed out.
     pub(crate) async fn peek<S: Store>(
         &self,
         store: &Arc<S>,
@@ -221,13 +223,13 @@ impl SyncManager {
         synced: SyncSettings,
         cost: u64,
     ) -> Result<Outcome, StoreError> {
-        let known = {
+        let by_view = {
             let mut shard = self.clients.shard(key).write();
             let client = shard.get_mut(&key).filter(|client| client.limit == *limit);
             let now = self.clients.clock.now();
             client.and_then(|client| client.view.peek(now, limit, synced.every, cost))
         };
-        if let Some(outcome) = known {
+        if let Some(outcome) = by_view {
             return Ok(outcome);
         }
         let id = self.clients.new_id();
@@ -237,7 +239,7 @@ impl SyncManager {
         Ok(outcome.unwrap_or(grant.outcome))
     }
 
-    /// Takes back what was admitted without the store, if that is still possible.
+    /// Removes a debit from the unsynced usage, unless it may have been reported.
     pub(crate) fn roll_back(&self, key: Key, debit: &UnsyncedDebit) {
         let now = self.clients.clock.now();
         if let Some(client) = self.clients.shard(key).write().get_mut(&key) {
@@ -245,14 +247,14 @@ impl SyncManager {
         }
     }
 
-    /// Drops the snapshot of a client: its next check asks the store. Unreported usage stays.
+    /// Drops the snapshot of a client: its next check goes to the store. Unsynced usage stays.
     pub(crate) fn invalidate(&self, key: Key) {
         if let Some(client) = self.clients.shard(key).write().get_mut(&key) {
             client.view.invalidate();
         }
     }
 
-    /// Removes a client, with its unreported usage.
+    /// Removes a client and its unsynced usage.
     pub(crate) fn remove(&self, key: Key) {
         let removed = self.clients.shard(key).write().remove(&key);
         if let Some(client) = removed {
@@ -260,7 +262,7 @@ impl SyncManager {
         }
     }
 
-    /// Sends a request about one client, and wakes the checks that wait for it.
+    /// Sends a request for one client, and wakes the checks that wait for it.
     async fn send<S: Store>(
         &self,
         store: &Arc<S>,
@@ -284,27 +286,26 @@ impl SyncManager {
         OutgoingRequest { key, limit, lease_request, request }
     }
 
-    /// Returns a request that reports all unreported usage of a client.
-    fn sync(&self, key: Key, client: &mut SyncedClient) -> OutgoingRequest<SyncInFlight> {
+    /// Returns a request that reports all unsynced usage of a client.
+    fn sync_request(&self, key: Key, client: &mut SyncedClient) -> OutgoingRequest<SyncInFlight> {
         let id = self.clients.new_id();
         let lease_request =
             client.view.request(self.clients.clock.now(), id, client.synced.every, 0);
         self.outgoing(key, &client.limit, id, lease_request)
     }
 
-    /// Syncs clients in the background from now on.
+    /// Starts the task that syncs clients in the background.
     fn start_background_sync<S: Store>(self: &Arc<Self>, store: &Arc<S>) {
         let (manager, store) = (Arc::downgrade(self), Arc::downgrade(store));
         let (clock, queue) = (self.clients.clock.clone(), Arc::clone(&self.queue));
         self.background.start(|| sync_loop(manager, store, clock, queue));
     }
 
-    /// Returns requests about clients that are due, at most [`MAX_CLIENTS_PER_SYNC`]. Clients without
-    /// requests for a while are removed.
-    fn due(&self) -> Vec<OutgoingRequest<SyncInFlight>> {
+    /// Returns sync requests for at most [`MAX_CLIENTS_PER_SYNC`] due clients. Idle clients are removed.
+    fn take_due(&self) -> Vec<OutgoingRequest<SyncInFlight>> {
         let now = self.clients.clock.now();
         let mut requests = Vec::new();
-        for (at, key) in self.queue.due(now, MAX_CLIENTS_PER_SYNC) {
+        for (at, key) in self.queue.take_due(now, MAX_CLIENTS_PER_SYNC) {
             let mut shard = self.clients.shard(key).write();
             let Some(client) = shard.get_mut(&key).filter(|client| client.wake_at == at) else {
                 continue;
@@ -312,8 +313,8 @@ impl SyncManager {
             client.wake_at = NEVER;
             let every = client.synced.every;
             if client.view.is_due(now, every) {
-                requests.push(self.sync(key, client));
-            } else if client.view.is_over(now, every) {
+                requests.push(self.sync_request(key, client));
+            } else if client.view.is_expired(now, every) {
                 shard.remove(&key);
             } else if !client.view.is_pending() {
                 client.schedule(key);
@@ -322,23 +323,24 @@ impl SyncManager {
         requests
     }
 
-    /// Syncs all clients that are due.
+    /// Syncs all due clients.
     pub(crate) async fn sync_due<S: Store>(&self, store: &Arc<S>) {
-        while self.queue.next().is_some_and(|next| next <= self.clients.clock.now()) {
-            let requests = self.due();
+        while self.queue.next_due().is_some_and(|next| next <= self.clients.clock.now()) {
+            let requests = self.take_due();
             if !requests.is_empty() {
-                // A client whose sync failed is due again.
+                // A client is queued again after a failed sync.
                 let _ = self.clients.send_all(store, requests).await;
             }
         }
     }
 
-    /// Returns when the next client is due.
+    /// Returns the time at which the next client is due.
     pub(crate) fn next_sync_at(&self) -> Option<Timestamp> {
-        self.queue.next()
+        self.queue.next_due()
     }
 
-    /// Reports all unreported usage now, and removes the other clients: their next checks ask the store.
+    /// Reports all unsynced usage now. Clients without unsynced usage are removed: their next checks go to the
+    /// store.
     pub(crate) async fn flush<S: Store>(&self, store: &Arc<S>) {
         for shard in self.clients.shards() {
             let keys: Vec<Key> = shard.read().keys().copied().collect();
@@ -354,7 +356,7 @@ impl SyncManager {
         }
     }
 
-    /// Returns requests about clients with unreported usage. The others are removed.
+    /// Returns sync requests for clients with unsynced usage. The others are removed.
     fn final_syncs(
         &self,
         shard: &ClientShard<SyncedClient>,
@@ -366,7 +368,7 @@ impl SyncManager {
                 continue;
             };
             if client.view.unsynced() > 0 {
-                requests.push(self.sync(*key, client));
+                requests.push(self.sync_request(*key, client));
             } else {
                 shard.remove(key);
             }
@@ -374,7 +376,7 @@ impl SyncManager {
         requests
     }
 
-    /// Waits until no request about a client is in flight, or for [`MAX_WAITS_PER_FLUSH`] of them.
+    /// Waits until no request for a client is in flight, but for at most [`MAX_WAITS_PER_FLUSH`] requests.
     async fn wait_until_idle<S: Store>(&self, store: &Arc<S>, key: Key) {
         let deadline = store.timeout().map(|timeout| Instant::now() + timeout);
         for _ in 0..MAX_WAITS_PER_FLUSH {
@@ -384,7 +386,7 @@ impl SyncManager {
                 client.map(|client| client.tracker.in_flight())
             };
             let Some(request) = pending else { return };
-            // What failed or is late is reported again.
+            // The next sync reports the usage of a failed or late request again.
             let _ = by_deadline(store, deadline, self.clients.wait(key, request)).await;
         }
     }
@@ -410,13 +412,13 @@ async fn sync_loop<S: Store>(
 ) {
     let permits = Arc::new(Semaphore::new(MAX_SYNCS_IN_FLIGHT));
     loop {
-        queue.ready(&clock).await;
+        queue.wait_until_due(&clock).await;
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
         let (Some(manager), Some(store)) = (manager.upgrade(), store.upgrade()) else { return };
-        let requests = manager.due();
+        let requests = manager.take_due();
         if !requests.is_empty() {
             tokio::spawn(async move {
-                // A client whose sync failed is due again.
+                // A client is queued again after a failed sync.
                 let _ = manager.clients.send_all(&store, requests).await;
                 drop(permit);
             });

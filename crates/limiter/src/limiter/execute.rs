@@ -367,7 +367,7 @@ impl<S: Store> Limiter<S> {
                 Some(coordinator) => {
                     let (store, accuracy) = (&self.inner.store, charge.rule.accuracy());
                     refunds.extend(
-                        coordinator.refunds_of_latest(store, accuracy, charge.refund(None)).await?,
+                        coordinator.refund_latest(store, accuracy, charge.refund(None)).await?,
                     );
                 }
                 None => refunds.push(charge.refund(None)),

@@ -122,7 +122,7 @@ impl StoreFallback {
         let mode = if denied { ChargeMode::Peek } else { mode };
         let share = store.share();
         let limits: SmallVec<[Arc<Limit>; 4]> =
-            indices.iter().map(|index| self.shares.of(charges[*index].limit, share)).collect();
+            indices.iter().map(|index| self.shares.share(charges[*index].limit, share)).collect();
         let local: SmallVec<[Charge<'_>; 4]> = indices
             .iter()
             .zip(&limits)

@@ -1,66 +1,72 @@
-//! What goes wrong, and how often.
+//! Faults of a simulated fleet, and their rates.
 
 use tidegate_random::SeededRng;
 
-/// Draws that a seed repeats.
-pub(crate) struct Chance(SeededRng);
+/// The number of draws that the rates of [`FaultPlan`] refer to.
+const RATE_BASE: u64 = 10_000;
 
-impl Chance {
+/// Random decisions. The same seed gives the same decisions.
+pub(crate) struct FaultRng(SeededRng);
+
+impl FaultRng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(SeededRng::new(seed))
     }
 
+    /// Returns a number less than `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0.below(end)
     }
 
-    /// Whether it happens, in so many of ten thousand cases.
-    pub(crate) fn happens(&mut self, often: u64) -> bool {
-        self.below(10_000) < often
+    /// Returns `true` in `rate` of 10,000 calls.
+    pub(crate) fn happens(&mut self, rate: u64) -> bool {
+        self.below(RATE_BASE) < rate
     }
 }
 
-/// How often things go wrong, in so many of ten thousand steps or messages.
+/// Rates of faults, in 1/10,000 of messages (`lost`, `delayed`) or of simulation steps (the others).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weather {
-    /// Hundredths of a percent at the most.
-    pub(crate) drift: u64,
+pub(crate) struct FaultPlan {
+    /// The largest error of a node's clock, in 1/10,000 of the time that passes.
+    pub(crate) clock_drift: u64,
     pub(crate) lost: u64,
-    pub(crate) late: u64,
+    pub(crate) delayed: u64,
     pub(crate) pauses: u64,
     pub(crate) crashes: u64,
     pub(crate) leaves: u64,
     pub(crate) joins: u64,
-    pub(crate) forgets: u64,
-    /// Crashes after which the node starts again at once, with its last share from disk.
+    /// The store loses its list of nodes.
+    pub(crate) store_resets: u64,
+    /// Crashes after which the node restarts at once, with its last share from disk.
     pub(crate) restarts: u64,
 }
 
-/// Nothing goes wrong.
-pub(crate) const CALM: Weather = Weather {
-    drift: 0,
-    lost: 0,
-    late: 0,
-    pauses: 0,
-    crashes: 0,
-    leaves: 0,
-    joins: 0,
-    forgets: 0,
-    restarts: 0,
-};
+impl FaultPlan {
+    /// A plan without faults.
+    pub(crate) const NONE: Self = Self {
+        clock_drift: 0,
+        lost: 0,
+        delayed: 0,
+        pauses: 0,
+        crashes: 0,
+        leaves: 0,
+        joins: 0,
+        store_resets: 0,
+        restarts: 0,
+    };
 
-impl Weather {
-    pub(crate) fn of(chance: &mut Chance, drift: u64) -> Self {
-        let mut one_of = |choices: [u64; 3]| choices[usize::try_from(chance.below(3)).unwrap()];
+    /// Draws each rate from none, low and high.
+    pub(crate) fn random(rng: &mut FaultRng, clock_drift: u64) -> Self {
+        let mut one_of = |choices: [u64; 3]| choices[usize::try_from(rng.below(3)).unwrap()];
         Self {
-            drift,
+            clock_drift,
             lost: one_of([0, 500, 5_000]),
-            late: one_of([0, 500, 3_000]),
+            delayed: one_of([0, 500, 3_000]),
             pauses: one_of([0, 10, 40]),
             crashes: one_of([0, 5, 20]),
             leaves: one_of([0, 5, 20]),
             joins: one_of([0, 20, 60]),
-            forgets: one_of([0, 0, 15]),
+            store_resets: one_of([0, 0, 15]),
             restarts: 0,
         }
     }

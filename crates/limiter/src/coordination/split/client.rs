@@ -1,4 +1,4 @@
-//! One client's part of a limit on one node, through all changes of the part.
+//! The usage of one client on one node, through all changes of the node's share.
 
 use std::sync::Arc;
 
@@ -8,37 +8,38 @@ use crate::coordination::membership::{MembershipView, ShareStatus, ShareTerm};
 use crate::limit_shares::LimitShares;
 use crate::store::{ChargeMode, Refund, Share};
 
-/// What one client has spent here.
-pub(crate) struct Client {
+/// The usage of one client under this node's part of a limit.
+pub(crate) struct SplitClient {
     /// The limit of the whole fleet.
     whole: Arc<Limit>,
     /// This node's part of it.
     part: Arc<Limit>,
     share: Share,
-    /// The era that it is the part of.
+    /// The number of the term that the part belongs to.
     term: u64,
     state: State,
 }
 
-impl Client {
-    /// A client that was not seen yet: it had nothing when the first of the eras began, since nobody
-    /// knows what it had elsewhere.
-    pub(crate) fn unseen(parts: &LimitShares, limit: &Arc<Limit>, terms: &[ShareTerm]) -> Self {
+impl SplitClient {
+    /// Creates a client that was not checked on this node before.
+    ///
+    /// It has no tokens at the start of the first term, because its usage on other nodes is unknown.
+    pub(crate) fn new(parts: &LimitShares, limit: &Arc<Limit>, terms: &[ShareTerm]) -> Self {
         let whole = Share::WHOLE;
         let first = terms.first().map_or((0, whole, Timestamp::EPOCH), |term| {
             let ShareTerm { number, share, from, .. } = *term;
             (number, share, from)
         });
         let (term, share, from) = first;
-        let part = parts.of(limit, share);
-        let state = left_with(&part, 0, from);
+        let part = parts.share(limit, share);
+        let state = state_with_remaining(&part, 0, from);
         let mut client = Self { whole: Arc::clone(limit), part, share, term, state };
         client.catch_up(parts, terms);
         client
     }
 
-    /// Comes to the last of the eras, and to the limit that is in force now.
-    pub(crate) fn follow(
+    /// Moves the usage to the last of the terms and to the current limit.
+    pub(crate) fn update(
         &mut self,
         parts: &LimitShares,
         limit: &Arc<Limit>,
@@ -49,49 +50,49 @@ impl Client {
             self.catch_up(parts, terms);
         }
         if !Arc::ptr_eq(&self.whole, limit) && self.whole != *limit {
-            let left = self.left(now);
+            let remaining = self.remaining(now);
             self.whole = Arc::clone(limit);
-            self.part = parts.of(limit, self.share);
-            self.state = left_with(&self.part, left, now);
+            self.part = parts.share(limit, self.share);
+            self.state = state_with_remaining(&self.part, remaining, now);
         }
     }
 
     fn catch_up(&mut self, parts: &LimitShares, terms: &[ShareTerm]) {
-        let Some(place) = terms.iter().position(|term| term.number == self.term) else {
-            // What led here is not remembered any more.
+        let Some(current) = terms.iter().position(|term| term.number == self.term) else {
+            // The client's term is no longer kept, so its tokens in later terms are unknown.
             if !terms.is_empty() {
-                *self = Self::unseen(parts, &Arc::clone(&self.whole), terms);
+                *self = Self::new(parts, &Arc::clone(&self.whole), terms);
             }
             return;
         };
-        for pair in terms[place..].windows(2) {
+        for pair in terms[current..].windows(2) {
             if let [before, after] = pair {
-                self.cross(parts, before, after);
+                self.advance_term(parts, before, after);
             }
         }
     }
 
-    /// Goes from one era to the next, with what is left in tokens.
+    /// Moves from one term to the next, and keeps the number of remaining tokens.
     ///
-    /// Between the two this node may have had no share, and others may have used it since. They did not
-    /// get what was left here of a window that is going on, as nobody's part grows within a window. But
-    /// a bucket of theirs has filled.
-    fn cross(&mut self, parts: &LimitShares, before: &ShareTerm, after: &ShareTerm) {
+    /// Between two terms this node may have had no share, and other nodes may have used it. Tokens of the
+    /// current window are kept even so, because no part grows within a window. Tokens of a bucket are not
+    /// kept, because buckets of other nodes have refilled.
+    fn advance_term(&mut self, parts: &LimitShares, before: &ShareTerm, after: &ShareTerm) {
         let ended = before.until.min(after.from);
         let (last, kept) = match ended < after.from {
             true => {
                 let last = ended - Span::MICROSECOND;
-                (last, in_one_window(&self.whole, last, after.from))
+                (last, in_same_window(&self.whole, last, after.from))
             }
             false => (after.from, true),
         };
-        let left = if kept { self.left(last) } else { 0 };
+        let remaining = if kept { self.remaining(last) } else { 0 };
         (self.share, self.term) = (after.share, after.number);
-        self.part = parts.of(&self.whole, after.share);
-        self.state = left_with(&self.part, left, after.from);
+        self.part = parts.share(&self.whole, after.share);
+        self.state = state_with_remaining(&self.part, remaining, after.from);
     }
 
-    fn left(&mut self, at: Timestamp) -> u64 {
+    fn remaining(&mut self, at: Timestamp) -> u64 {
         self.part.peek(&mut self.state, at, 0).remaining
     }
 
@@ -113,18 +114,13 @@ impl Client {
         (outcome, refund)
     }
 
-    pub(crate) fn take_back(
-        &mut self,
-        parts: &LimitShares,
-        view: &MembershipView,
-        refund: &Refund,
-    ) {
+    pub(crate) fn refund(&mut self, parts: &LimitShares, view: &MembershipView, refund: &Refund) {
         if let ShareStatus::Active(terms) = view.share_status() {
             self.catch_up(parts, terms);
         }
         match refund.refund_token {
             Some(_) => refund.take_back(&self.part, &mut self.state, view.at),
-            // Without a refund token the limit is named as the rule has it.
+            // Without a refund token, the refund has the limit of the rule and not this node's part.
             None => {
                 let cost = refund.cost.min(refund.limit.capacity());
                 refund.limit == self.whole
@@ -133,21 +129,21 @@ impl Client {
         };
     }
 
-    /// Whether it has all of its part, as one that was not seen for long.
-    pub(crate) fn is_whole(&mut self, now: Timestamp) -> bool {
+    /// Returns whether all tokens of the part are available. Such a client need not be kept.
+    pub(crate) fn is_unspent(&mut self, now: Timestamp) -> bool {
         self.part.expires_at(&mut self.state) <= now
     }
 }
 
-/// The state of who has so many tokens left at an instant, or all that there can be.
-fn left_with(part: &Limit, left: u64, at: Timestamp) -> State {
+/// Returns the state with this number of tokens remaining at an instant, at most the capacity.
+fn state_with_remaining(part: &Limit, remaining: u64, at: Timestamp) -> State {
     let mut state = part.fresh();
-    part.charge(&mut state, at, part.capacity().saturating_sub(left));
+    part.charge(&mut state, at, part.capacity().saturating_sub(remaining));
     state
 }
 
-/// Whether a limit counts in windows, and both instants are in the same.
-fn in_one_window(limit: &Limit, one: Timestamp, other: Timestamp) -> bool {
+/// Returns whether a limit counts in windows, and both instants are in the same one.
+fn in_same_window(limit: &Limit, one: Timestamp, other: Timestamp) -> bool {
     let window = limit.quota().window().as_micros().max(1);
     match limit.algorithm() {
         Algorithm::TokenBucket | Algorithm::LeakyBucket { .. } | Algorithm::Concurrency { .. } => {

@@ -1,24 +1,24 @@
-//! Usage that one node has admitted for one client and the store has not confirmed.
+//! Usage of one client that one node has admitted and the store has not confirmed.
 
 use smallvec::SmallVec;
 use tidegate_core::{LeaseId, Limit, State, Timestamp, UnreportedUsage};
 
-/// Most windows with an entry of their own; older ones count with the next.
+/// Most windows with an entry of their own. The oldest entry is merged into the next one.
 const MAX_WINDOWS: usize = 8;
 
 /// Unconfirmed usage, by window.
 #[derive(Debug, Default)]
 pub(crate) struct UnsyncedLog {
     /// Oldest first.
-    lines: LogEntries,
-    /// The id under which some of it was reported, until the store confirms it.
-    name: Option<LeaseId>,
+    entries: LogEntries,
+    /// The id of an unconfirmed report. The store keeps a total for each id, so a repeated report counts once.
+    report_id: Option<LeaseId>,
 }
 
 /// Usage in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogEntry {
-    /// The last instant of that window; far in the future for a limit without windows.
+    /// The last instant of the window; far in the future for a limit without windows.
     pub(crate) until: Timestamp,
     pub(crate) amount: u64,
 }
@@ -27,68 +27,70 @@ pub(crate) type LogEntries = SmallVec<[LogEntry; 1]>;
 
 impl UnsyncedLog {
     pub(crate) fn total(&self) -> u64 {
-        self.lines.iter().map(|line| line.amount).fold(0, u64::saturating_add)
+        self.entries.iter().map(|entry| entry.amount).fold(0, u64::saturating_add)
     }
 
-    /// Adds usage in the window that lasts until then.
+    /// Adds usage in the window that ends at `until`.
     #[inline]
     pub(crate) fn add(&mut self, until: Timestamp, amount: u64) {
-        match self.lines.last_mut() {
-            Some(line) if line.until >= until => line.amount = line.amount.saturating_add(amount),
-            _ => self.lines.push(LogEntry { until, amount }),
+        match self.entries.last_mut() {
+            Some(entry) if entry.until >= until => {
+                entry.amount = entry.amount.saturating_add(amount);
+            }
+            _ => self.entries.push(LogEntry { until, amount }),
         }
-        if self.lines.len() > MAX_WINDOWS {
-            let oldest = self.lines.remove(0);
-            self.lines.iter_mut().take(1).for_each(|line| line.amount += oldest.amount);
+        if self.entries.len() > MAX_WINDOWS {
+            let oldest = self.entries.remove(0);
+            self.entries.iter_mut().take(1).for_each(|entry| entry.amount += oldest.amount);
         }
     }
 
-    /// Removes usage. Returns whether it was still there.
-    pub(crate) fn take_back(&mut self, until: Timestamp, amount: u64) -> bool {
-        let line = self.lines.iter_mut().find(|line| line.until >= until);
-        let Some(line) = line.filter(|line| line.amount >= amount) else { return false };
-        line.amount -= amount;
+    /// Removes usage. Returns `false` if the log no longer has it.
+    pub(crate) fn remove(&mut self, until: Timestamp, amount: u64) -> bool {
+        let entry = self.entries.iter_mut().find(|entry| entry.until >= until);
+        let Some(entry) = entry.filter(|entry| entry.amount >= amount) else { return false };
+        entry.amount -= amount;
         true
     }
 
-    /// Returns the id of a report, the usage as totals, and the entries that it covers. All that was not
-    /// confirmed is reported again.
+    /// Returns the id of a report, the usage as running totals, and the entries that it covers. Unconfirmed usage is
+    /// reported again under the id of its first report.
     pub(crate) fn report(
         &mut self,
-        fresh: LeaseId,
+        new_id: LeaseId,
     ) -> (LeaseId, SmallVec<[UnreportedUsage; 1]>, LogEntries) {
-        self.lines.retain(|line| line.amount > 0);
-        if self.lines.is_empty() && self.name.is_none() {
-            return (fresh, SmallVec::new(), LogEntries::new());
+        self.entries.retain(|entry| entry.amount > 0);
+        if self.entries.is_empty() && self.report_id.is_none() {
+            return (new_id, SmallVec::new(), LogEntries::new());
         }
-        let name = *self.name.get_or_insert(fresh);
+        let report_id = *self.report_id.get_or_insert(new_id);
         let mut total = 0;
-        let unreported = self.lines.iter().map(|line| {
-            total += line.amount;
-            UnreportedUsage { at: line.until, total }
+        let unreported = self.entries.iter().map(|entry| {
+            total += entry.amount;
+            UnreportedUsage { at: entry.until, total }
         });
-        (name, unreported.collect(), self.lines.clone())
+        (report_id, unreported.collect(), self.entries.clone())
     }
 
     /// Removes entries that the store has confirmed. Later usage is reported under another id.
-    pub(crate) fn confirm(&mut self, told: &[LogEntry]) {
-        for known in told {
-            let mut open = known.amount;
-            // Entries may have been merged into a later one since.
-            for line in self.lines.iter_mut().filter(|line| line.until >= known.until) {
-                let part = open.min(line.amount);
-                line.amount -= part;
-                open -= part;
+    pub(crate) fn confirm(&mut self, confirmed: &[LogEntry]) {
+        for reported in confirmed {
+            let mut rest = reported.amount;
+            // An entry may have been merged into a later one since the report.
+            for entry in self.entries.iter_mut().filter(|entry| entry.until >= reported.until) {
+                let part = rest.min(entry.amount);
+                entry.amount -= part;
+                rest -= part;
             }
         }
-        self.lines.retain(|line| line.amount > 0);
-        self.name = None;
+        self.entries.retain(|entry| entry.amount > 0);
+        self.report_id = None;
     }
 
-    /// Adds all usage to a state that lacks it, at the store's time.
-    pub(crate) fn count(&self, limit: &Limit, state: &mut State, now: Timestamp) {
-        for line in &self.lines {
-            limit.count(state, now, line.until, line.amount);
+    /// Charges all usage to a state that lacks it, at the store's time.
+    pub(crate) fn charge(&self, limit: &Limit, state: &mut State, now: Timestamp) {
+        for entry in &self.entries {
+            limit.count(state, now, entry.until, entry.amount);
         }
     }
 }
@@ -106,47 +108,47 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_confirmed_is_told_again_under_its_name_as_a_total() {
+    fn unconfirmed_usage_is_reported_again_under_its_id_as_a_total() {
         let mut log = UnsyncedLog::default();
         log.add(at(1), 5);
-        let (name, unreported, _) = log.report(id(1));
+        let (report_id, unreported, _) = log.report(id(1));
         assert_eq!(
-            (name, unreported.as_slice()),
+            (report_id, unreported.as_slice()),
             (id(1), &[UnreportedUsage { at: at(1), total: 5 }][..])
         );
         log.add(at(1), 1);
         log.add(at(2), 3);
-        let (name, unreported, told) = log.report(id(2));
+        let (report_id, unreported, reported) = log.report(id(2));
         let totals =
             [UnreportedUsage { at: at(1), total: 6 }, UnreportedUsage { at: at(2), total: 9 }];
-        assert_eq!((name, unreported.as_slice()), (id(1), &totals[..]));
+        assert_eq!((report_id, unreported.as_slice()), (id(1), &totals[..]));
         log.add(at(2), 4);
-        log.confirm(&told);
-        let (name, unreported, _) = log.report(id(3));
+        log.confirm(&reported);
+        let (report_id, unreported, _) = log.report(id(3));
         assert_eq!(
-            (name, unreported.as_slice()),
+            (report_id, unreported.as_slice()),
             (id(3), &[UnreportedUsage { at: at(2), total: 4 }][..])
         );
     }
 
     #[test]
-    fn many_windows_are_put_together_and_nothing_is_lost() {
+    fn old_windows_are_merged_and_no_usage_is_lost() {
         let mut log = UnsyncedLog::default();
         (1..=6).for_each(|second| log.add(at(second), second));
-        let (_, _, told) = log.report(id(1));
+        let (_, _, reported) = log.report(id(1));
         (7..=20).for_each(|second| log.add(at(second), second));
-        assert_eq!((log.total(), log.lines.len()), ((1..=20).sum::<u64>(), MAX_WINDOWS));
-        log.confirm(&told);
+        assert_eq!((log.total(), log.entries.len()), ((1..=20).sum::<u64>(), MAX_WINDOWS));
+        log.confirm(&reported);
         assert_eq!(log.total(), (7..=20).sum::<u64>());
     }
 
     #[test]
-    fn what_is_taken_back_is_not_told() {
+    fn removed_usage_is_not_reported() {
         let mut log = UnsyncedLog::default();
         log.add(at(1), 5);
-        assert!(log.take_back(at(1), 5));
-        assert!(!log.take_back(at(1), 1));
-        let (name, unreported, _) = log.report(id(9));
-        assert!(name == id(9) && unreported.is_empty() && log.name.is_none());
+        assert!(log.remove(at(1), 5));
+        assert!(!log.remove(at(1), 1));
+        let (report_id, unreported, _) = log.report(id(9));
+        assert!(report_id == id(9) && unreported.is_empty() && log.report_id.is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! Clients by the time at which they are due.
+//! The queue of clients to sync.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,19 +11,20 @@ use tokio::time::timeout;
 
 use crate::clock::Clock;
 
-/// The longest wait of an empty queue.
-const MAX_WAIT: Span = Span::MINUTE;
+/// Longest time for which an empty queue sleeps.
+const MAX_SLEEP: Span = Span::MINUTE;
 
-/// Clients by the time at which they are due. A client that is pushed again is there twice.
+/// Clients by the time at which they are due. A client that is pushed twice has two entries.
 #[derive(Debug, Default)]
 pub(crate) struct SyncQueue {
     waiting: Mutex<BinaryHeap<Reverse<(Timestamp, Key)>>>,
-    sooner: Notify,
+    /// Notified when a client becomes the first one, and when the queue is closed.
+    changed: Notify,
     closed: AtomicBool,
 }
 
 impl SyncQueue {
-    /// Adds a client that is due then.
+    /// Adds a client that is due at `at`.
     pub(crate) fn push(&self, at: Timestamp, key: Key) {
         let first = {
             let mut waiting = self.waiting.lock();
@@ -31,14 +32,14 @@ impl SyncQueue {
             waiting.peek() == Some(&Reverse((at, key)))
         };
         if first {
-            self.sooner.notify_one();
+            self.changed.notify_one();
         }
     }
 
-    /// Removes the clients that are due, at most `most`.
-    pub(crate) fn due(&self, now: Timestamp, most: usize) -> Vec<(Timestamp, Key)> {
+    /// Removes and returns the due clients, at most `max`.
+    pub(crate) fn take_due(&self, now: Timestamp, max: usize) -> Vec<(Timestamp, Key)> {
         let (mut due, mut waiting) = (Vec::new(), self.waiting.lock());
-        while due.len() < most
+        while due.len() < max
             && let Some(Reverse((at, key))) = waiting.peek().copied()
             && at <= now
         {
@@ -48,26 +49,26 @@ impl SyncQueue {
         due
     }
 
-    /// Returns when the first client is due.
-    pub(crate) fn next(&self) -> Option<Timestamp> {
+    /// Returns the time at which the first client is due.
+    pub(crate) fn next_due(&self) -> Option<Timestamp> {
         self.waiting.lock().peek().map(|Reverse((at, _))| *at)
     }
 
     /// Ends all waits.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        self.sooner.notify_one();
+        self.changed.notify_one();
     }
 
     /// Waits until the first client is due, or the queue is closed.
-    pub(crate) async fn ready(&self, clock: &Clock) {
+    pub(crate) async fn wait_until_due(&self, clock: &Clock) {
         while !self.closed.load(Ordering::Acquire) {
-            let wait = self.next().map_or(MAX_WAIT, |at| at.since(clock.now()).min(MAX_WAIT));
+            let wait = self.next_due().map_or(MAX_SLEEP, |at| at.since(clock.now()).min(MAX_SLEEP));
             if wait.is_zero() {
                 return;
             }
-            // A timeout and an earlier client are handled alike.
-            let _ = timeout(wait.into(), self.sooner.notified()).await;
+            // After a timeout and after a change, the queue is checked again.
+            let _ = timeout(wait.into(), self.changed.notified()).await;
         }
     }
 }
@@ -77,25 +78,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whose_time_has_come_is_taken_out_in_order() {
+    fn due_clients_are_taken_in_order() {
         let queue = SyncQueue::default();
         for (second, key) in [(3, 1), (1, 2), (2, 3), (9, 4)] {
             queue.push(Timestamp::from_secs(second), Key::from_u128(key));
         }
-        let due = |now, most| -> Vec<u128> {
-            let due = queue.due(Timestamp::from_secs(now), most);
+        let take_due = |now, max| -> Vec<u128> {
+            let due = queue.take_due(Timestamp::from_secs(now), max);
             due.into_iter().map(|(_, key)| key.as_u128()).collect()
         };
-        assert_eq!(due(0, 9), [0; 0]);
-        assert_eq!(due(3, 2), [2, 3]);
-        assert_eq!(due(3, 2), [1]);
+        assert_eq!(take_due(0, 9), [0; 0]);
+        assert_eq!(take_due(3, 2), [2, 3]);
+        assert_eq!(take_due(3, 2), [1]);
     }
 
     #[tokio::test]
-    async fn nobody_waits_for_a_queue_that_is_closed() {
+    async fn closed_queue_does_not_block() {
         let (queue, clock) = (SyncQueue::default(), Clock::system());
         queue.push(clock.now() + Span::HOUR, Key::from_u128(1));
         queue.close();
-        queue.ready(&clock).await;
+        queue.wait_until_due(&clock).await;
     }
 }

@@ -330,7 +330,7 @@ impl Fleet {
                 let view = &mut self.nodes[node].view;
                 match view.pending() == Some(id) {
                     true => view.on_reply(at, id, limit, snapshot),
-                    false => view.learn(sent, at, limit, snapshot),
+                    false => view.on_snapshot(sent, at, limit, snapshot),
                 }
                 self.log(|fleet| {
                     format!("node {node}: hears {id:?}: {:?}", fleet.nodes[node].view)
