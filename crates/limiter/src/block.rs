@@ -1,7 +1,7 @@
-//! Who is answered with a refusal before any rule is looked at.
+//! The block list: clients and networks that are denied before any rule is matched.
 //!
-//! Operators put clients and networks on the list, and so do rules with a penalty. Looking somebody up
-//! takes no store and, while nobody is blocked, one atomic load.
+//! Operators and rules with a penalty add entries. A lookup does not call the store. While the list is empty, it
+//! costs one atomic load.
 
 mod change;
 mod change_feed;
@@ -30,11 +30,10 @@ pub use subject::{Subject, SubjectError};
 use index::BlockIndex;
 use table::{BlockTable, SubjectKey, SubjectKind};
 
-/// Clients and networks that are denied whatever the rules say, each until some instant.
+/// Clients and networks that are denied regardless of the rules, each until an instant.
 ///
-/// The list is bounded. When it is full of entries that are not over, a penalty is refused, so that
-/// nobody gets off the list because others are put on it; an operator's entry takes the place of
-/// the penalty that ends soonest. Both are counted.
+/// The list is bounded. If it is full of entries that have not expired, a new penalty is refused, so that no block
+/// is evicted for a penalty. An operator's entry evicts the penalty that ends soonest. Both cases are counted.
 ///
 /// ```
 /// use tidegate::block::{BlockList, By, Entry, Reason};
@@ -62,38 +61,38 @@ pub struct BlockList {
     keyer: Keyer,
     max_entries: usize,
     table: BlockTable,
-    /// Whoever changes the table holds this; whoever looks somebody up does not need it.
+    /// Locked for every change of the table. Lookups do not lock it.
     index: Mutex<BlockIndex>,
     changed: Notify,
     refused: AtomicU64,
     evicted: AtomicU64,
 }
 
-/// How full a list is, and what that has cost.
+/// The number of entries in a block list, and the entries that did not fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BlockUse {
-    /// Entries, some of which may be over.
+    /// Entries, including expired ones that were not removed yet.
     pub entries: usize,
-    /// Entries that found no room.
+    /// Entries that were refused because the list was full.
     pub refused: u64,
-    /// Penalties that made room for an operator's entry.
+    /// Penalties that were evicted for an operator's entry.
     pub evicted: u64,
 }
 
 impl BlockList {
-    /// How many entries a list has at the most unless told otherwise.
+    /// Most entries of a list by default.
     pub const MAX_ENTRIES: usize = 100_000;
-    /// By how many different sets of attributes clients can be blocked at a time.
+    /// Most different sets of attributes by which clients are blocked at a time. Each set costs a lookup per request.
     pub const MAX_KINDS: usize = 64;
 
-    /// An empty list. Nodes that share a list must have the same secret.
+    /// Creates an empty list. Nodes that share a list must have the same secret.
     #[must_use]
     pub fn new(secret: [u8; 32]) -> Self {
         Self::with_max_entries(secret, Self::MAX_ENTRIES)
     }
 
-    /// An empty list with room for `max_entries`, at least one.
+    /// Creates an empty list of at most `max_entries`, and at least one.
     #[must_use]
     pub fn with_max_entries(secret: [u8; 32], max_entries: usize) -> Self {
         Self {
@@ -107,76 +106,75 @@ impl BlockList {
         }
     }
 
-    /// The subject with this value of an attribute; an `ip` may be a network.
+    /// Returns the subject with this value of an attribute. The value of `ip` may be a network.
     ///
     /// # Errors
-    /// It names nobody.
+    /// The attribute or the value is invalid.
     pub fn client(&self, attribute: &str, value: &str) -> Result<Subject, SubjectError> {
-        subject::named(&self.keyer, attribute, value)
+        subject::from_attribute(&self.keyer, attribute, value)
     }
 
-    /// The client that a rule counts a request for: by all attributes that the rule counts by
-    /// together. `None` when the request lacks one of them, or the rule counts all clients as one.
+    /// Returns the client that a rule counts a request for, identified by all attributes of the rule's `per`. `None` if
+    /// the request lacks one of them, or if the rule has no `per`.
     #[must_use]
     pub fn client_of(&self, rule: &Rule, request: &Request<'_>) -> Option<Subject> {
-        subject::counted(&self.keyer, rule, request)
+        subject::from_request(&self.keyer, rule, request)
     }
 
-    /// Whether nobody is blocked for sure.
+    /// Returns whether the list has no entries. A list with only expired entries is not empty.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
-    /// Why a request is to be denied at `now`: of all entries about it the one that ends last.
+    /// Returns the entry that blocks a request at `now`. If there are several, returns the one that ends last.
     #[inline]
     #[must_use]
     pub fn find(&self, request: &Request<'_>, now: Timestamp) -> Option<Arc<Entry>> {
         if self.is_empty() { None } else { self.table.find(request, now) }
     }
 
-    /// Puts an entry on the list at once, in place of an earlier one about the same subject; a
-    /// penalty never ends a block sooner.
+    /// Adds an entry, or replaces the entry of the same subject. A penalty never shortens a block.
     ///
     /// # Errors
-    /// The entry is over already, is about everybody, or there is no room for it.
+    /// The entry has already expired, covers every address, or does not fit into the list.
     pub fn add(&self, entry: Entry, now: Timestamp) -> Result<(), BlockError> {
         let entry = Arc::new(Entry { subject: entry.subject.canonical(), ..entry });
-        if is_everybody(&entry.subject) {
+        if covers_every_address(&entry.subject) {
             return Err(BlockError::Everybody);
         }
         if entry.until <= now {
             return Err(BlockError::Over);
         }
-        let key = SubjectKey::of(&entry.subject);
+        let key = SubjectKey::from_subject(&entry.subject);
         let mut index = self.index();
         index.expire(&self.table, &self.keyer, now);
         match self.table.get(key) {
-            Some(there) if entry.is_penalty() && there.until >= entry.until => return Ok(()),
+            Some(old) if entry.is_penalty() && old.until >= entry.until => return Ok(()),
             Some(_) => {}
             None => self.make_room(&mut index, &entry)?,
         }
-        index.put(&self.table, &self.keyer, Arc::clone(&entry));
+        index.insert(&self.table, &self.keyer, Arc::clone(&entry));
         let until = entry.until;
-        self.note(&mut index, key, ChangeKind::Add(entry), until, now);
+        self.record(&mut index, key, ChangeKind::Add(entry), until, now);
         Ok(())
     }
 
-    /// Takes a subject off the list at once. The entry about it, unless it was over or never there.
+    /// Removes the entry of a subject. Returns it; `None` if there was none, or if it had expired.
     pub fn remove(&self, subject: &Subject, now: Timestamp) -> Option<Arc<Entry>> {
         let subject = subject.clone().canonical();
-        let key = SubjectKey::of(&subject);
+        let key = SubjectKey::from_subject(&subject);
         let mut index = self.index();
         index.expire(&self.table, &self.keyer, now);
-        let entry = index.take(&self.table, &self.keyer, key)?;
-        // An older block of another node may end later than the one that was here.
+        let entry = index.remove(&self.table, &self.keyer, key)?;
+        // An older block of another node may end later than the removed one.
         let until = entry.until.max(now + Change::UNBLOCK_LIFETIME);
-        self.note(&mut index, key, ChangeKind::Remove(subject), until, now);
+        self.record(&mut index, key, ChangeKind::Remove(subject), until, now);
         Some(entry)
     }
 
-    /// Every entry that is not over, by subject.
+    /// Returns every entry that has not expired, sorted by subject.
     #[must_use]
     pub fn entries(&self, now: Timestamp) -> Vec<Arc<Entry>> {
         let mut entries = self.table.entries();
@@ -185,8 +183,8 @@ impl BlockList {
         entries
     }
 
-    /// The networks that are blocked, as few as say the same, in order: for the deny set of a load
-    /// balancer. Clients that are known by something else than an address are not in it.
+    /// Returns the blocked networks, merged and sorted, for the deny set of a load balancer. Clients that are
+    /// identified by another attribute than `ip` are left out.
     #[must_use]
     pub fn export(&self, now: Timestamp) -> Vec<IpNet> {
         let entries = self.entries(now);
@@ -199,12 +197,12 @@ impl BlockList {
         merged
     }
 
-    /// Drops entries that are over. They block nobody in any case; this gives back their memory.
+    /// Removes expired entries to free their memory. Returns their number.
     pub fn sweep(&self, now: Timestamp) -> usize {
         if self.is_empty() { 0 } else { self.index().expire(&self.table, &self.keyer, now) }
     }
 
-    /// How full the list is.
+    /// Returns the number of entries, and of those that did not fit.
     #[must_use]
     pub fn usage(&self) -> BlockUse {
         BlockUse {
@@ -214,7 +212,7 @@ impl BlockList {
         }
     }
 
-    /// Calls `each` with the attributes by which somebody is blocked.
+    /// Calls `each` with the attributes by which clients are blocked, some more than once.
     pub fn attributes(&self, each: impl FnMut(&str)) {
         if !self.is_empty() {
             self.table.attributes(each);
@@ -230,46 +228,46 @@ impl BlockList {
             self.refused.fetch_add(1, Ordering::Relaxed);
             Err(error)
         };
-        if !index.has_kind(&SubjectKind::of(&entry.subject)) {
+        if !index.accepts_kind(&SubjectKind::from_subject(&entry.subject)) {
             return refused(BlockError::Kinds);
         }
         if self.table.len() < self.max_entries {
             return Ok(());
         }
         let is_penalty = |key: &SubjectKey| self.table.get(*key).is_some_and(|e| e.is_penalty());
-        let given_up = if entry.is_penalty() { None } else { index.soonest().find(is_penalty) };
-        let Some(key) = given_up else {
+        let evicted = if entry.is_penalty() { None } else { index.keys_by_end().find(is_penalty) };
+        let Some(key) = evicted else {
             return refused(BlockError::Full { most: self.max_entries });
         };
-        index.take(&self.table, &self.keyer, key);
+        index.remove(&self.table, &self.keyer, key);
         self.evicted.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 }
 
-fn is_everybody(subject: &Subject) -> bool {
+fn covers_every_address(subject: &Subject) -> bool {
     matches!(subject, Subject::Network(network) if network.prefix_len() == 0)
 }
 
-/// Why somebody is not on the list.
+/// The error of an entry that can't be added.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BlockError {
-    /// The entry ends before it begins.
-    #[error("the block would be over already")]
+    /// The entry has already expired.
+    #[error("the block would have expired already")]
     Over,
-    /// The network is all there is.
-    #[error("a network must have a prefix of at least 1 bit, or everybody is blocked")]
+    /// The network contains every address.
+    #[error("a network must have a prefix of at least 1 bit, or every address is blocked")]
     Everybody,
-    /// There is no room.
-    #[error("the block list is full, it has {most} entries that are not over")]
+    /// The list is full.
+    #[error("the block list is full, it has {most} entries that have not expired")]
     Full {
-        /// How many entries there are at the most.
+        /// Most entries of the list.
         most: usize,
     },
-    /// Clients are blocked by too many different attributes.
+    /// Clients are blocked by too many different sets of attributes.
     #[error(
-        "clients are blocked by {} different sets of attributes already, which is the most",
+        "clients are blocked by {} different sets of attributes already, which is the maximum",
         BlockList::MAX_KINDS
     )]
     Kinds,

@@ -12,14 +12,14 @@ use super::subject::Subject;
 /// A change of one subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Its order among all changes of the subject.
+    /// The order of the change among all changes of the subject.
     pub stamp: ChangeStamp,
     /// The change itself.
     pub kind: ChangeKind,
 }
 
 impl Change {
-    /// The time for which an unblock is kept: an older block that arrives within this time does not revive.
+    /// Time for which an unblock is kept. An older block that arrives within this time does not take effect again.
     pub const UNBLOCK_LIFETIME: Span = Span::from_secs(24 * 60 * 60);
 
     /// Returns the subject that was changed.
@@ -31,7 +31,8 @@ impl Change {
         }
     }
 
-    /// Returns whether it is a rule's penalty. It is kept beside an operator's change and not in place of it.
+    /// Returns whether the change is the penalty of a rule. It is kept beside an operator's change and does not replace
+    /// it.
     #[must_use]
     pub fn is_penalty(&self) -> bool {
         matches!(&self.kind, ChangeKind::Add(entry) if entry.is_penalty())
@@ -41,30 +42,30 @@ impl Change {
 /// The kinds of changes of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// An entry was added, or took the place of another one about the same subject.
+    /// An entry was added, or replaced the entry of the same subject.
     Add(Arc<Entry>),
     /// A subject is no longer blocked.
     Remove(Subject),
 }
 
-/// Orders the changes of one subject, wherever they were made and in whatever order they arrive.
+/// The order of a change among the changes of one subject, made by any node and received in any order.
 ///
-/// A change that was made with a later version of the list in sight is newer. Of changes at the same version the
-/// one with the greater node id is newer, and of one node's changes the later one. Clocks do not decide.
+/// A change that was made on a later version of the list is newer. Of changes on the same version, the one with the
+/// greater node id is newer; of one node's changes, the later one. Clocks do not decide.
 ///
-/// Its text has a fixed length and the same order: a store can compare it as bytes.
+/// The text form has a fixed length and the same order, so a store can compare it as bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChangeStamp {
-    /// The last version of the store's list that the node had seen.
+    /// The last version of the store's list that the node had received.
     pub version: u64,
-    /// The node, by a number of its own.
+    /// The random id of the node.
     pub node: u64,
-    /// The place of the change among that node's changes.
+    /// The number of the change among the changes of that node.
     pub number: u64,
 }
 
 impl ChangeStamp {
-    /// The length of its text.
+    /// Length of the text form in bytes.
     pub const LENGTH: usize = 50;
 }
 
@@ -86,9 +87,8 @@ impl FromStr for ChangeStamp {
 
 /// The newest change of one subject by an operator, and the newest penalty if it is newer than that.
 ///
-/// Both are the greatest by their stamps, so the order in which changes are applied makes no difference. A penalty
-/// has a place of its own because it never ends an operator's block sooner, not even one that its node had not
-/// seen.
+/// Both are the greatest by their stamps, so the order in which changes are applied makes no difference. A penalty is
+/// kept separately, because it never shortens an operator's block, even one that its node had not received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SubjectState {
     operator: Option<Change>,
@@ -111,14 +111,14 @@ impl SubjectState {
         }
     }
 
-    /// Returns the entry that blocks the subject at `now`: of the two the one that ends last.
+    /// Returns the entry that blocks the subject at `now`. If both changes block it, returns the one that ends last.
     pub(crate) fn entry(self, now: Timestamp) -> Option<Arc<Entry>> {
         let entries = [self.operator, self.penalty].into_iter().flatten();
         let blocks = entries.filter_map(|change| match change.kind {
             ChangeKind::Add(entry) if now < entry.until => Some(entry),
             ChangeKind::Add(_) | ChangeKind::Remove(_) => None,
         });
-        // The first of two that end together is the operator's.
+        // The operator's entry comes first, and wins if both end together.
         blocks.reduce(|one, other| if other.until > one.until { other } else { one })
     }
 }
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_of_a_stamp_has_its_order_and_is_read_back() {
+    fn text_of_a_stamp_keeps_its_order_and_is_parsed_back() {
         let numbers = [0, 1, 9, 10, 255, 256, u64::MAX];
         let mut stamps = Vec::new();
         for version in numbers {

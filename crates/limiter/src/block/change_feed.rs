@@ -1,8 +1,8 @@
-//! Changes of this node that have to reach the others.
+//! Changes of this node that are published to the other nodes.
 //!
-//! A change is kept until a list of the store is known to have it, so neither a store that fails nor one that returns
-//! an older list undoes it here. Of two changes of one subject the one with the
-//! greater [`ChangeStamp`] counts everywhere; `docs/decisions/0017-block-list-order.md` has the rules.
+//! A change is kept until a list from the store contains it. A store that fails or returns an older list therefore
+//! does not undo it on this node. Of two changes of one subject, the one with the greater
+//! [`ChangeStamp`](super::ChangeStamp) applies on every node; `docs/decisions/0017-block-list-order.md` has the rules.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::entry::Entry;
 use super::index::BlockIndex;
 use super::pending_changes::PendingChanges;
 use super::table::{SubjectKey, SubjectKind};
-use super::{BlockList, is_everybody};
+use super::{BlockList, covers_every_address};
 
 /// The changes of a shared list that wait to be published, for the task that publishes them.
 ///
@@ -33,7 +33,7 @@ use super::{BlockList, is_everybody};
 ///     list.replace_all(version, newest, now);
 ///     feed.changed().await;
 ///     let changes = feed.pending(1_000, now);
-///     // A version of the store that has these changes: it grows with every change.
+///     // The version of the store's list that contains these changes. It grows with every change.
 ///     let version = publish(&changes).await?;
 ///     feed.published(&changes, version);
 /// }
@@ -45,14 +45,14 @@ pub struct ChangeFeed {
 }
 
 impl BlockList {
-    /// Replaces the list by that of the store, except for changes made here that are newer or not in it:
-    /// see [`ChangeFeed::published`]. None of its changes counts as made here.
+    /// Replaces the list by the list of the store. Changes of this node stay if they are newer or not in it, see
+    /// [`ChangeFeed::published`]. The changes of the store are not published again.
     ///
-    /// Of each subject the store has the newest change by an operator and the newest penalty after that. The greater
-    /// stamp counts; an entry that a penalty would end sooner stays.
+    /// For each subject, the store has the newest change by an operator and the newest penalty after it. The greater
+    /// stamp applies, but a penalty never shortens a block.
     ///
-    /// Entries without room are left out: penalties before operators' entries, and of those the ones
-    /// that end soonest.
+    /// Entries that do not fit are left out: first penalties, then operators' entries, each by their ends, soonest
+    /// first.
     pub fn replace_all(&self, version: u64, changes: Vec<Change>, now: Timestamp) {
         let mut subjects: HashMap<SubjectKey, SubjectState> = HashMap::new();
         for change in changes {
@@ -65,16 +65,16 @@ impl BlockList {
                 ChangeKind::Remove(subject) => ChangeKind::Remove(subject.canonical()),
             };
             let change = Change { kind, ..change };
-            subjects.entry(SubjectKey::of(change.subject())).or_default().apply(change);
+            subjects.entry(SubjectKey::from_subject(change.subject())).or_default().apply(change);
         }
         let mut index = self.index();
         if let Some(pending) = &mut index.pending {
-            pending.correct(version, &mut subjects);
+            pending.merge_into(version, &mut subjects);
         }
         let blocked = subjects.into_iter();
         let blocked = blocked.filter_map(|(key, state)| Some((key, state.entry(now)?)));
         let mut wanted: HashMap<SubjectKey, Arc<Entry>> = blocked.collect();
-        wanted.retain(|_, entry| !is_everybody(&entry.subject));
+        wanted.retain(|_, entry| !covers_every_address(&entry.subject));
         if wanted.len() > self.max_entries {
             let mut ranked: Vec<_> = wanted.into_iter().collect();
             ranked.sort_unstable_by_key(|(_, entry)| (!entry.is_penalty(), entry.until));
@@ -83,40 +83,40 @@ impl BlockList {
             wanted = ranked.into_iter().collect();
         }
         for entry in self.table.entries() {
-            let key = SubjectKey::of(&entry.subject);
+            let key = SubjectKey::from_subject(&entry.subject);
             if !wanted.contains_key(&key) {
-                index.take(&self.table, &self.keyer, key);
+                index.remove(&self.table, &self.keyer, key);
             }
         }
         for (key, entry) in wanted {
             let known = self.table.get(key).is_some_and(|known| known == entry);
-            if !known && index.has_kind(&SubjectKind::of(&entry.subject)) {
-                index.put(&self.table, &self.keyer, entry);
+            if !known && index.accepts_kind(&SubjectKind::from_subject(&entry.subject)) {
+                index.insert(&self.table, &self.keyer, entry);
             } else if !known {
                 self.refused.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    /// Keeps every change that is made here from now on until it is published, beginning with the entries that are
-    /// there. There is one feed at a time; a second call keeps the pending changes.
+    /// Starts to keep every change of this node until it is published, starting with the current entries. There is one
+    /// feed at a time; a second call keeps the pending changes.
     #[must_use]
     pub fn share(self: &Arc<Self>) -> ChangeFeed {
         let mut index = self.index();
         if index.pending.is_none() {
-            // As many entries as there may be, and as many that were removed.
+            // Room for a full list, and for as many removals.
             index.pending = Some(PendingChanges::new(self.max_entries.saturating_mul(2)));
             for entry in self.table.entries() {
-                let (key, until) = (SubjectKey::of(&entry.subject), entry.until);
-                self.note(&mut index, key, ChangeKind::Add(entry), until, Timestamp::EPOCH);
+                let (key, until) = (SubjectKey::from_subject(&entry.subject), entry.until);
+                self.record(&mut index, key, ChangeKind::Add(entry), until, Timestamp::EPOCH);
             }
         }
         drop(index);
         ChangeFeed::new(Arc::clone(self))
     }
 
-    /// Notes a change for the feed, if the list is shared.
-    pub(crate) fn note(
+    /// Records a change for the feed, if the list is shared.
+    pub(crate) fn record(
         &self,
         index: &mut BlockIndex,
         key: SubjectKey,
@@ -125,8 +125,10 @@ impl BlockList {
         now: Timestamp,
     ) {
         let Some(pending) = &mut index.pending else { return };
-        if pending.note(key, kind, until, now) {
-            tracing::warn!("block list: too many changes wait to be shared, the oldest is dropped");
+        if pending.record(key, kind, until, now) {
+            tracing::warn!(
+                "too many unpublished block list changes, dropped the oldest; other nodes will not receive it"
+            );
         }
         self.changed.notify_one();
     }
@@ -137,40 +139,40 @@ impl ChangeFeed {
         Self { list }
     }
 
-    /// Returns once there is something to publish. Safe to drop at any point.
+    /// Waits until there are changes to publish. Cancel safe.
     pub async fn changed(&self) {
         loop {
-            let waiting = self.list.changed.notified();
+            let notified = self.list.changed.notified();
             if self.list.index().pending.as_ref().is_some_and(PendingChanges::has_unpublished) {
                 return;
             }
-            waiting.await;
+            notified.await;
         }
     }
 
-    /// Returns the changes made here that are not published, the oldest first, at most `most`, without those that
-    /// are over. A second call returns the same until they are [`published`](Self::published).
+    /// Returns unpublished changes of this node, the oldest first, at most `max`. Expired changes are left out. A
+    /// second call returns the same changes until they are [`published`](Self::published).
     ///
-    /// Nothing is returned before the first [`replace_all`](BlockList::replace_all): a stamp names the list that
-    /// the change was made on.
+    /// Nothing is returned before the first [`replace_all`](BlockList::replace_all), because a stamp contains the
+    /// version of the list that the change was made on.
     #[must_use]
-    pub fn pending(&self, most: usize, now: Timestamp) -> Vec<Change> {
+    pub fn pending(&self, max: usize, now: Timestamp) -> Vec<Change> {
         let mut index = self.list.index();
         let Some(pending) = &mut index.pending else { return Vec::new() };
         pending.expire(now);
-        pending.unpublished().take(most).cloned().collect()
+        pending.unpublished().take(max).cloned().collect()
     }
 
-    /// Marks changes as published: the store returns them with every list of this version or a later one.
+    /// Marks changes as published: every list of the store with this version or a later one contains them.
     pub fn published(&self, changes: &[Change], version: u64) {
         let mut index = self.list.index();
         let Some(pending) = &mut index.pending else { return };
         for change in changes {
-            pending.publish(change.stamp.number, version);
+            pending.mark_published(change.stamp.number, version);
         }
     }
 
-    /// Has every change that is kept here published again: the store lost its data.
+    /// Marks every kept change as unpublished, because the store lost its data.
     pub fn republish(&self) {
         if let Some(pending) = &mut self.list.index().pending {
             pending.republish();

@@ -1,4 +1,4 @@
-//! Counts the denials of clients, and decides which of them are blocked.
+//! Counts denials, and decides which clients a penalty blocks.
 
 use std::sync::Arc;
 
@@ -11,26 +11,26 @@ use crate::store::memory::MemoryStore;
 
 /// The denials of this node's clients, per rule and in windows aligned to the clock.
 ///
-/// A client that is due had that many requests denied within one window, never fewer. A client that continues at such
-/// a rate is due at the end of its first whole window at the latest.
+/// A penalty is due only if the threshold was reached within one window. For a client that continues at that rate, it
+/// is due at the end of the first whole window at the latest.
 #[derive(Debug)]
 pub(crate) struct DenialCounter {
     counts: MemoryStore,
 }
 
 impl DenialCounter {
-    /// Most clients that are counted at a time. When there are more, the rest is not counted: they
-    /// are denied all the same, and a block must never be for what others did.
+    /// Most clients that are counted at a time. Further clients are denied but not counted, because counting them
+    /// together could block one client for the requests of another.
     const MAX_CLIENTS: usize = 100_000;
-    /// The key that counts clients without room. It is never read.
-    const NOWHERE: Key = Key::from_u128(0);
+    /// The key of clients that are not counted. Its count is never read.
+    const OVERFLOW_KEY: Key = Key::from_u128(0);
 
     pub(crate) fn new(clock: Clock) -> Self {
         Self { counts: MemoryStore::with_max_keys(Self::MAX_CLIENTS, clock) }
     }
 
-    /// Counts a request that `limit` denied to the client with this key. Returns whether it is one too many;
-    /// counting then begins anew. Each of `fleet_size` nodes counts its share of a client's denials.
+    /// Counts a denial by `limit` for the client with this key. Returns whether the threshold is reached; the count
+    /// then restarts. The threshold is divided by `fleet_size`, because each node counts its own denials.
     pub(crate) fn is_due(
         &self,
         key: Key,
@@ -40,12 +40,12 @@ impl DenialCounter {
         now: Timestamp,
     ) -> bool {
         let quota = Quota::per(penalty.threshold(limit, fleet_size), penalty.within());
-        // Both numbers are within a quota's bounds, or there would be no penalty.
+        // A penalty is validated when it is created, so its quota is valid.
         let Ok(limit) = Limit::new(Algorithm::FixedWindow, quota) else { return false };
-        let (limit, overflow_key) = (Arc::new(limit), Self::NOWHERE);
+        let (limit, overflow_key) = (Arc::new(limit), Self::OVERFLOW_KEY);
         let charge = Charge { key, overflow_key, limit: &limit, cost: 1, independent: true };
         let outcome = self.counts.charge_one(&charge, now);
-        // What is counted for several clients together has no refund token.
+        // A charge to the overflow key has no refund token.
         let due = outcome.remaining == 0 && outcome.refund_token().is_some();
         if due {
             self.counts.forget_one(key);
@@ -53,11 +53,12 @@ impl DenialCounter {
         due
     }
 
+    /// Resets the count of a client.
     pub(crate) fn forget(&self, key: Key) {
         self.counts.forget_one(key);
     }
 
-    /// Drops what is over from a part of the counts: all of them after `parts` calls.
+    /// Removes expired counts from a part of the counter. `parts` calls cover all of it.
     pub(crate) fn sweep(&self, parts: usize) {
         self.counts.sweep(self.counts.shards().div_ceil(parts.max(1)));
     }
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_too_many_denials_is_due_and_counting_begins_anew() {
+    fn penalty_is_due_at_the_threshold_and_the_count_restarts() {
         let time = ManualClock::default();
         let (counts, now) = (DenialCounter::new(time.clock()), time.clock().now());
         let (penalty, limit) = ten_in_a_minute();
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn denials_that_are_further_apart_do_not_add_up() {
+    fn denials_of_different_windows_do_not_add_up() {
         let time = ManualClock::default();
         let counts = DenialCounter::new(time.clock());
         let (penalty, limit) = ten_in_a_minute();
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_there_is_no_room_to_count_is_never_due() {
+    fn client_beyond_the_maximum_is_not_counted() {
         let time = ManualClock::default();
         let counts = DenialCounter { counts: MemoryStore::with_max_keys(2, time.clock()) };
         let (penalty, limit) = ten_in_a_minute();
@@ -115,7 +116,7 @@ mod tests {
         for counted in [first, second] {
             assert!((0..8).all(|_| !due(counted)) && due(counted));
         }
-        // Those that were counted made room.
+        // The counts of the first two clients were reset, so another client fits.
         assert!((0..9).all(|_| !due(late)) && due(late));
     }
 }

@@ -1,4 +1,4 @@
-//! One line of the block list, and the form in which a store keeps it.
+//! An entry of the block list, and its stored form.
 
 use std::sync::Arc;
 
@@ -10,26 +10,26 @@ use tidegate_rules::Rule;
 
 use super::subject::Subject;
 
-/// Somebody who is blocked, until when and why.
+/// A blocked subject, with the end and the reason of the block.
 ///
-/// Written by serde as a flat object of texts and whole microseconds. A release that does not know a
-/// field skips it, so that two of them can share a list.
+/// Serde writes it as a flat object of strings and whole microseconds. Unknown fields are skipped, so that two
+/// releases can share a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "Stored", try_from = "Stored")]
+#[serde(into = "StoredEntry", try_from = "StoredEntry")]
 pub struct Entry {
-    /// Who.
+    /// The blocked client or network.
     pub subject: Subject,
-    /// The first instant at which it is over, in Unix time.
+    /// The first instant after the block, in Unix time.
     pub until: Timestamp,
-    /// Why, for people.
+    /// The reason, for operators.
     pub reason: Reason,
-    /// Who did it.
+    /// The origin of the block.
     pub by: By,
-    /// When it began.
+    /// The time at which the entry was added.
     pub added: Timestamp,
 }
 
-/// Who put an entry on the list.
+/// The origin of an entry in the block list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum By {
     /// The penalty of a rule.
@@ -37,12 +37,12 @@ pub enum By {
         /// The rule.
         rule: Arc<str>,
     },
-    /// A person, or a program that acts for one.
+    /// An operator, or a program on behalf of one.
     Operator,
 }
 
 impl Entry {
-    /// What a blocked client is told at `now`; `None` once it is over.
+    /// Returns the block to report to the client at `now`; `None` after the block has ended.
     #[must_use]
     pub fn block(&self, now: Timestamp) -> Option<Block> {
         let rule = match &self.by {
@@ -57,7 +57,7 @@ impl Entry {
     }
 }
 
-/// A few words without line breaks.
+/// The reason of a block: one line of text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reason(Box<str>);
 
@@ -65,10 +65,10 @@ impl Reason {
     /// Longest reason in bytes.
     pub const MAX: usize = 256;
 
-    /// These words.
+    /// Creates a reason.
     ///
     /// # Errors
-    /// They are too long, or not on one line.
+    /// The text is too long, or contains control characters such as line breaks.
     pub fn new(text: &str) -> Result<Self, ReasonError> {
         if text.len() > Self::MAX {
             return Err(ReasonError::Long { found: text.len() });
@@ -79,31 +79,31 @@ impl Reason {
         Ok(Self(text.into()))
     }
 
-    /// The words; empty when nobody gave any.
+    /// Returns the text; empty if no reason was given.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Why a text is no reason.
+/// The error of a text that can't be a reason.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ReasonError {
-    /// It is too long.
+    /// The text is too long.
     #[error("reason must be at most {} bytes long, found {found}", Reason::MAX)]
     Long {
         /// Its length in bytes.
         found: usize,
     },
-    /// It has line breaks or the like.
+    /// The text contains control characters, such as line breaks.
     #[error("reason must be on one line, found control characters")]
     Control,
 }
 
-/// An entry as a store keeps it.
+/// The stored form of an entry.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     network: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,7 +118,7 @@ struct Stored {
     rule: Option<String>,
 }
 
-impl From<Entry> for Stored {
+impl From<Entry> for StoredEntry {
     fn from(entry: Entry) -> Self {
         let (network, attributes, digest) = match entry.subject {
             Subject::Network(network) => (Some(network.to_string()), None, None),
@@ -143,10 +143,10 @@ impl From<Entry> for Stored {
     }
 }
 
-impl TryFrom<Stored> for Entry {
+impl TryFrom<StoredEntry> for Entry {
     type Error = EntryError;
 
-    fn try_from(stored: Stored) -> Result<Self, EntryError> {
+    fn try_from(stored: StoredEntry) -> Result<Self, EntryError> {
         let subject = match (stored.network, stored.attributes, stored.digest) {
             (Some(network), None, None) => {
                 let network: IpNet = network.parse().map_err(|_| EntryError("network"))?;
@@ -169,7 +169,9 @@ impl TryFrom<Stored> for Entry {
             _ => return Err(EntryError("subject")),
         };
         let by = match stored.rule {
-            Some(rule) if rule.len() <= Rule::MAX_NAME_CHARS => By::Penalty { rule: rule.into() },
+            Some(rule) if rule.len() <= Rule::MAX_NAME_CHARS => {
+                By::Penalty { rule: rule.into() }
+            }
             Some(_) => return Err(EntryError("rule")),
             None => By::Operator,
         };
@@ -183,7 +185,8 @@ impl TryFrom<Stored> for Entry {
     }
 }
 
-/// What is stored is no entry; its parts may be secrets and are not repeated.
+/// The error of stored data that is not an entry: the invalid field. Its value may be secret, so the message does
+/// not contain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{0} of a blocked client can't be read")]
 struct EntryError(&'static str);
@@ -193,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_read_back_as_it_was_written() {
+    fn stored_entry_is_read_back_unchanged() {
         let at = Timestamp::from_secs(1_780_000_000);
         let client = Subject::Client { attributes: ["user".into()].into(), digest: [0xab; 16] };
         for (subject, by, text) in [
@@ -216,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_entry_is_refused_and_what_is_unknown_skipped() {
+    fn invalid_fields_are_rejected_and_unknown_fields_skipped() {
         let read = |text: &str| {
             let text = format!(r#"{{{text},"until":1,"added":1}}"#);
             serde_json::from_str::<Entry>(&text).map_err(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! The entries of a block list by their end, and the kinds of their subjects: for writers.
+//! An index of the block list for writers: entries by their end, and the kinds of their subjects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,22 +10,23 @@ use super::entry::Entry;
 use super::pending_changes::PendingChanges;
 use super::table::{BlockTable, SubjectKey, SubjectKind};
 
-/// The entries of a list by their end, and their kinds. Every change of the table passes through here.
+/// The entries of a list by their end, and their kinds. Every change of the table updates it.
 #[derive(Debug, Default)]
 pub(crate) struct BlockIndex {
     by_end: BTreeSet<(Timestamp, SubjectKey)>,
     kinds: BTreeMap<SubjectKind, usize>,
-    /// The changes made here that other nodes may not have, once the list is shared.
+    /// Changes of this node that other nodes may not have; `None` unless the list is shared.
     pub(crate) pending: Option<PendingChanges>,
 }
 
 impl BlockIndex {
-    /// Inserts an entry, in place of an earlier one of the same subject.
-    pub(crate) fn put(&mut self, table: &BlockTable, keyer: &Keyer, entry: Arc<Entry>) {
-        let (key, kind) = (SubjectKey::of(&entry.subject), SubjectKind::of(&entry.subject));
-        // Only a store that was tampered with has one digest for two kinds of clients.
-        if table.get(key).is_some_and(|there| there.subject != entry.subject) {
-            self.take(table, keyer, key);
+    /// Inserts an entry, or replaces the entry of the same subject.
+    pub(crate) fn insert(&mut self, table: &BlockTable, keyer: &Keyer, entry: Arc<Entry>) {
+        let (key, kind) =
+            (SubjectKey::from_subject(&entry.subject), SubjectKind::from_subject(&entry.subject));
+        // Two kinds of clients with one digest come only from a store that was tampered with.
+        if table.get(key).is_some_and(|old| old.subject != entry.subject) {
+            self.remove(table, keyer, key);
         }
         self.by_end.insert((entry.until, key));
         let until = entry.until;
@@ -43,7 +44,7 @@ impl BlockIndex {
     }
 
     /// Removes an entry.
-    pub(crate) fn take(
+    pub(crate) fn remove(
         &mut self,
         table: &BlockTable,
         keyer: &Keyer,
@@ -51,7 +52,7 @@ impl BlockIndex {
     ) -> Option<Arc<Entry>> {
         let old = table.remove(key)?;
         self.by_end.remove(&(old.until, key));
-        let kind = SubjectKind::of(&old.subject);
+        let kind = SubjectKind::from_subject(&old.subject);
         if let Some(count) = self.kinds.get_mut(&kind) {
             *count -= 1;
             if *count == 0 {
@@ -62,27 +63,27 @@ impl BlockIndex {
         Some(old)
     }
 
-    /// Drops entries that are over. Returns their number.
+    /// Removes expired entries. Returns their number.
     pub(crate) fn expire(&mut self, table: &BlockTable, keyer: &Keyer, now: Timestamp) -> usize {
-        let mut dropped = 0;
+        let mut removed = 0;
         while self.by_end.first().is_some_and(|(until, _)| *until <= now)
             && let Some((_, key)) = self.by_end.pop_first()
         {
-            dropped += usize::from(self.take(table, keyer, key).is_some());
+            removed += usize::from(self.remove(table, keyer, key).is_some());
         }
-        dropped
+        removed
     }
 
-    /// Returns whether another subject of this kind can be on the list.
-    pub(crate) fn has_kind(&self, kind: &SubjectKind) -> bool {
+    /// Returns whether a subject of this kind can be added, see [`BlockList::MAX_KINDS`].
+    pub(crate) fn accepts_kind(&self, kind: &SubjectKind) -> bool {
         let clients = self.kinds.keys().filter(|kind| matches!(kind, SubjectKind::Client(_)));
         !matches!(kind, SubjectKind::Client(_))
             || self.kinds.contains_key(kind)
             || clients.count() < BlockList::MAX_KINDS
     }
 
-    /// Returns the keys, those whose entries end soonest first.
-    pub(crate) fn soonest(&self) -> impl Iterator<Item = SubjectKey> {
+    /// Returns the keys of all entries, in the order of their ends.
+    pub(crate) fn keys_by_end(&self) -> impl Iterator<Item = SubjectKey> {
         self.by_end.iter().map(|(_, key)| *key)
     }
 }

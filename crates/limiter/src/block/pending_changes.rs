@@ -1,4 +1,4 @@
-//! The changes that a node keeps until a list from the store is known to have them.
+//! The changes that a node keeps until a list from the store contains them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -8,18 +8,18 @@ use tidegate_core::Timestamp;
 use super::change::{Change, ChangeKind, ChangeStamp, SubjectState};
 use super::table::SubjectKey;
 
-/// The changes of a shared list that were made here: of each subject the latest by an operator, and the latest
-/// penalty after that.
+/// The changes of a shared list that this node made. For each subject, these are the latest change by an operator and
+/// the latest penalty after it.
 #[derive(Debug)]
 pub(crate) struct PendingChanges {
-    /// This node's name in stamps.
+    /// The id of this node in stamps.
     node: u64,
-    /// The last version of the store's list that this node has seen.
-    seen: Option<u64>,
-    next: u64,
-    most: usize,
-    notes: BTreeMap<u64, PendingChange>,
-    /// The notes of a subject: by an operator, and of a penalty.
+    /// The last version of the store's list that this node has received.
+    version: Option<u64>,
+    next_number: u64,
+    max_changes: usize,
+    changes: BTreeMap<u64, PendingChange>,
+    /// The number of the latest change of a subject, for operators (`false`) and penalties (`true`).
     latest: HashMap<(SubjectKey, bool), u64>,
 }
 
@@ -27,9 +27,9 @@ pub(crate) struct PendingChanges {
 struct PendingChange {
     key: SubjectKey,
     change: Change,
-    /// The time from which on it makes no difference.
+    /// The time from which the change has no effect.
     until: Timestamp,
-    /// The first version of the store that has it, once it is published.
+    /// The first version of the store's list that contains it; `None` before it is published.
     since: Option<u64>,
 }
 
@@ -40,96 +40,108 @@ impl PendingChange {
 }
 
 impl PendingChanges {
-    /// Returns an empty set with room for so many changes.
-    pub(crate) fn new(most: usize) -> Self {
-        let (notes, latest) = (BTreeMap::new(), HashMap::new());
-        Self { node: RandomState::new().hash_one(0), seen: None, next: 0, most, notes, latest }
+    /// Creates an empty set of at most `max_changes`.
+    pub(crate) fn new(max_changes: usize) -> Self {
+        Self {
+            node: RandomState::new().hash_one(0),
+            version: None,
+            next_number: 0,
+            max_changes,
+            changes: BTreeMap::new(),
+            latest: HashMap::new(),
+        }
     }
 
-    /// Notes a change that makes a difference until `until`, in place of the ones that it supersedes.
+    /// Records a change that has an effect until `until`, in place of the changes that it supersedes.
     ///
-    /// When there is no room, the oldest change is dropped. Returns whether that was needed.
-    pub(crate) fn note(
+    /// If the set is full, the oldest change is dropped. Returns whether one was dropped.
+    pub(crate) fn record(
         &mut self,
         key: SubjectKey,
         kind: ChangeKind,
         until: Timestamp,
         now: Timestamp,
     ) -> bool {
-        let number = self.next;
-        self.next += 1;
-        let stamp = ChangeStamp { version: self.seen.unwrap_or_default(), node: self.node, number };
-        let note = PendingChange { key, change: Change { stamp, kind }, until, since: None };
-        if !note.change.is_penalty() {
+        let number = self.next_number;
+        self.next_number += 1;
+        let version = self.version.unwrap_or_default();
+        let stamp = ChangeStamp { version, node: self.node, number };
+        let pending = PendingChange { key, change: Change { stamp, kind }, until, since: None };
+        if !pending.change.is_penalty() {
             self.drop_latest((key, true));
         }
-        self.drop_latest(note.slot());
-        self.latest.insert(note.slot(), number);
-        self.notes.insert(number, note);
-        if self.notes.len() > self.most {
+        self.drop_latest(pending.slot());
+        self.latest.insert(pending.slot(), number);
+        self.changes.insert(number, pending);
+        if self.changes.len() > self.max_changes {
             self.expire(now);
         }
-        if self.notes.len() <= self.most {
+        if self.changes.len() <= self.max_changes {
             return false;
         }
-        let oldest = self.notes.pop_first();
-        oldest.is_some_and(|(_, note)| self.latest.remove(&note.slot()).is_some())
+        let oldest = self.changes.pop_first();
+        oldest.is_some_and(|(_, pending)| self.latest.remove(&pending.slot()).is_some())
     }
 
     fn drop_latest(&mut self, slot: (SubjectKey, bool)) {
         if let Some(earlier) = self.latest.remove(&slot) {
-            self.notes.remove(&earlier);
+            self.changes.remove(&earlier);
         }
     }
 
-    /// Drops changes that make no difference any more.
+    /// Drops changes that have no effect any more.
     pub(crate) fn expire(&mut self, now: Timestamp) {
-        self.retain(|note| now < note.until);
+        self.retain(|pending| now < pending.until);
     }
 
     fn retain(&mut self, mut keep: impl FnMut(&PendingChange) -> bool) {
-        let Self { notes, latest, .. } = self;
-        notes.retain(|_, note| {
-            let kept = keep(note);
+        let Self { changes, latest, .. } = self;
+        changes.retain(|_, pending| {
+            let kept = keep(pending);
             if !kept {
-                latest.remove(&note.slot());
+                latest.remove(&pending.slot());
             }
             kept
         });
     }
 
-    /// Returns the changes that are not published, the oldest first. There are none before the first list was seen, which
-    /// their stamps name.
+    /// Returns unpublished changes, the oldest first. Returns none before the first list was received, because stamps
+    /// contain its version.
     pub(crate) fn unpublished(&self) -> impl Iterator<Item = &Change> {
-        let notes = self.seen.is_some().then_some(&self.notes).into_iter().flatten();
-        notes.filter(|(_, note)| note.since.is_none()).map(|(_, note)| &note.change)
+        let changes = self.version.is_some().then_some(&self.changes).into_iter().flatten();
+        changes.filter(|(_, pending)| pending.since.is_none()).map(|(_, pending)| &pending.change)
     }
 
     pub(crate) fn has_unpublished(&self) -> bool {
         self.unpublished().next().is_some()
     }
 
-    pub(crate) fn publish(&mut self, number: u64, version: u64) {
-        if let Some(note) = self.notes.get_mut(&number) {
-            note.since = Some(version);
+    /// Marks a change as published: lists from this version on contain it.
+    pub(crate) fn mark_published(&mut self, number: u64, version: u64) {
+        if let Some(pending) = self.changes.get_mut(&number) {
+            pending.since = Some(version);
         }
     }
 
-    /// Has every change that is kept published again.
+    /// Marks every kept change as unpublished.
     pub(crate) fn republish(&mut self) {
-        self.notes.values_mut().for_each(|note| note.since = None);
+        self.changes.values_mut().for_each(|pending| pending.since = None);
     }
 
-    /// Drops the changes that a list of this version has, and merges the others into the list.
-    pub(crate) fn correct(&mut self, version: u64, list: &mut HashMap<SubjectKey, SubjectState>) {
-        if self.seen.is_none() {
-            // Made before any list was seen: they count as made on the first one.
-            self.notes.values_mut().for_each(|note| note.change.stamp.version = version);
+    /// Drops the changes that a list of this version contains, and merges the others into the list.
+    pub(crate) fn merge_into(
+        &mut self,
+        version: u64,
+        list: &mut HashMap<SubjectKey, SubjectState>,
+    ) {
+        if self.version.is_none() {
+            // Changes from before the first list count as made on it.
+            self.changes.values_mut().for_each(|pending| pending.change.stamp.version = version);
         }
-        self.seen = self.seen.max(Some(version));
-        self.retain(|note| note.since.is_none_or(|since| since > version));
-        for note in self.notes.values() {
-            list.entry(note.key).or_default().apply(note.change.clone());
+        self.version = self.version.max(Some(version));
+        self.retain(|pending| pending.since.is_none_or(|since| since > version));
+        for pending in self.changes.values() {
+            list.entry(pending.key).or_default().apply(pending.change.clone());
         }
     }
 }

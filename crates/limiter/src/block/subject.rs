@@ -1,4 +1,4 @@
-//! Who is blocked: a network in the clear, or a client by a keyed hash of what names it.
+//! The subject of a block: a network in the clear, or a client by a keyed hash of its attributes.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,31 +9,31 @@ use thiserror::Error;
 use tidegate_core::{Keyer, Part, Request, Scope};
 use tidegate_rules::{AttributeChain, NetworkError, Rule};
 
-/// The attribute whose values are addresses, and no secret.
-const IP: &str = "ip";
+/// The attribute with addresses as values. They are not secret.
+const IP_ATTRIBUTE: &str = "ip";
 
-/// Whom an entry of the block list is about.
+/// The subject of an entry in the block list.
 ///
-/// An address is kept as it is: a load balancer needs to know it. Whatever else names a client may
-/// be a secret, and only a hash of it is kept, keyed so that nobody can find the value by trying.
+/// An address is stored in the clear, because a load balancer needs it. Values of other attributes may be secret, so
+/// only their hash is stored. The hash is keyed, so that values can't be found by trying.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// Every address in a network.
     Network(IpNet),
-    /// Whoever has certain values of certain attributes.
+    /// A client with certain values of certain attributes.
     Client {
-        /// The attributes, in order and each once: `user`, or `path` and `user` together.
+        /// The attributes, sorted and without duplicates: `user`, or `path` and `user` together.
         attributes: Box<[Box<str>]>,
-        /// What the [`BlockList`](super::BlockList) makes of their values.
+        /// The keyed hash of their values, computed by the [`BlockList`](super::BlockList).
         digest: [u8; 16],
     },
 }
 
 impl Subject {
-    /// Most attributes that name one client.
+    /// Most attributes that identify one client.
     pub const MAX_ATTRIBUTES: usize = Rule::MAX_PER_ENTRIES;
 
-    /// The same subject in the one form that is looked up.
+    /// Returns the subject in the canonical form, which lookups use.
     pub(crate) fn canonical(self) -> Self {
         match self {
             Self::Network(network) => Self::Network(tidegate_rules::canonical_network(network)),
@@ -49,7 +49,8 @@ impl Subject {
     }
 }
 
-/// `192.0.2.0/24`, or `user#` and 32 hexadecimal digits; different for different subjects.
+/// Formats a network as `192.0.2.0/24`, and a client as `user#` and 32 hexadecimal digits. Different subjects have
+/// different texts.
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -61,7 +62,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// Attributes that together name a client, and the hash of their values.
+/// A set of attributes that together identify a client, and the key of the hash of their values.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientShape {
     attributes: Box<[Box<str>]>,
@@ -69,9 +70,9 @@ pub(crate) struct ClientShape {
 }
 
 impl ClientShape {
-    /// The attributes have to be in order and each there once.
+    /// Creates a shape. `attributes` must be sorted and without duplicates.
     pub(crate) fn new(keyer: &Keyer, attributes: Box<[Box<str>]>) -> Self {
-        // No rule can have a name with a space, so no bucket is named like a blocked client.
+        // The name of a rule has no space, so no bucket has the key of a blocked client.
         let scope = keyer.scope("block list", attributes.iter().map(|name| &**name));
         Self { attributes, scope }
     }
@@ -80,7 +81,7 @@ impl ClientShape {
         self.attributes.iter().map(|name| &**name)
     }
 
-    /// What a request says, hashed; `None` when it lacks one of the attributes.
+    /// Returns the hash of a request's values; `None` if the request lacks one of the attributes.
     pub(crate) fn digest(&self, request: &Request<'_>) -> Option<u128> {
         let parts: Option<SmallVec<[Part<'_>; 4]>> = self
             .attributes
@@ -94,9 +95,13 @@ impl ClientShape {
     }
 }
 
-/// The subject that an operator names by one attribute.
-pub(crate) fn named(keyer: &Keyer, attribute: &str, value: &str) -> Result<Subject, SubjectError> {
-    if attribute == IP {
+/// Returns the subject with this value of one attribute, as an operator enters it.
+pub(crate) fn from_attribute(
+    keyer: &Keyer,
+    attribute: &str,
+    value: &str,
+) -> Result<Subject, SubjectError> {
+    if attribute == IP_ATTRIBUTE {
         return tidegate_rules::parse_network(value)
             .map(Subject::Network)
             .map_err(SubjectError::Network);
@@ -109,32 +114,32 @@ pub(crate) fn named(keyer: &Keyer, attribute: &str, value: &str) -> Result<Subje
         return Err(SubjectError::Value { found: value.len() });
     }
     let request = Request::new().with(attribute, value).map_err(|_| SubjectError::Attribute)?;
-    hashed(keyer, [attribute], &request).ok_or(SubjectError::Attribute)
+    client(keyer, [attribute], &request).ok_or(SubjectError::Attribute)
 }
 
-/// The client that a rule counts a request for; `None` when the request lacks an attribute that the
-/// rule counts by. Such requests share one bucket, and what one client does there must not block all.
-pub(crate) fn counted(keyer: &Keyer, rule: &Rule, request: &Request<'_>) -> Option<Subject> {
+/// Returns the client that a rule counts a request for; `None` if the request lacks an attribute of the rule's
+/// `per`. Requests without it share one bucket, and one client's requests there must not block the others.
+pub(crate) fn from_request(keyer: &Keyer, rule: &Rule, request: &Request<'_>) -> Option<Subject> {
     let picked = rule.per().iter().map(|chain: &AttributeChain| chain.pick(request));
     let picked: SmallVec<[_; 4]> = picked.collect::<Option<_>>()?;
     match picked.as_slice() {
         [] => None,
         [only]
-            if only.attribute == IP
+            if only.attribute == IP_ATTRIBUTE
                 && let Some(address) = tidegate_rules::parse_address(only.value) =>
         {
-            Some(Subject::Network(of_client(address)))
+            Some(Subject::Network(client_network(address)))
         }
-        several => hashed(keyer, several.iter().map(|picked| picked.attribute), request),
+        several => client(keyer, several.iter().map(|picked| picked.attribute), request),
     }
 }
 
-fn hashed<'n>(
+fn client<'n>(
     keyer: &Keyer,
     names: impl IntoIterator<Item = &'n str>,
     request: &Request<'_>,
 ) -> Option<Subject> {
-    // In order and each once, so that rules which say the same in other words block the same client.
+    // Sorted and without duplicates, so that rules with the same attributes in another order block the same client.
     let mut attributes: Vec<Box<str>> = names.into_iter().map(Box::from).collect();
     attributes.sort_unstable();
     attributes.dedup();
@@ -143,9 +148,11 @@ fn hashed<'n>(
     Some(Subject::Client { attributes: shape.attributes, digest })
 }
 
-/// What one client's address stands for: an IPv6 address that ends in 64 zeros is how a network of
-/// that length is counted, and the whole of it is the client.
-fn of_client(address: IpAddr) -> IpNet {
+/// Returns the network of one client's address.
+///
+/// An IPv6 address with 64 zero bits at its end stands for a /64 network, because rules count IPv6 clients by that
+/// network.
+fn client_network(address: IpAddr) -> IpNet {
     let network = IpNet::from(address);
     match address {
         IpAddr::V6(v6) if v6.to_bits() > u128::from(u64::MAX) && v6.to_bits() << 64 == 0 => {
@@ -155,17 +162,17 @@ fn of_client(address: IpAddr) -> IpNet {
     }
 }
 
-/// Why nobody is named.
+/// The error of an attribute or value that identifies no subject.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SubjectError {
-    /// An address or network is wanted.
+    /// The value of `ip` is not an address or a network.
     #[error("ip {0}")]
     Network(NetworkError),
-    /// The attribute's name can't be one.
+    /// The name of the attribute is invalid.
     #[error("attribute must be 1 to {} bytes of text", Request::MAX_NAME)]
     Attribute,
-    /// The value is empty, which counts as none, or too long. It may be a secret and is not repeated.
+    /// The value is empty or too long. It may be secret, so the message does not contain it.
     #[error("value must be 1 to {} bytes long, found {found}", Request::MAX_VALUE)]
     Value {
         /// Its length in bytes.
@@ -188,11 +195,11 @@ mod tests {
         for (name, value) in attributes {
             request.insert(*name, *value).unwrap();
         }
-        counted(&KEYER, &rules.rules()[0], &request).map(|subject| subject.to_string())
+        from_request(&KEYER, &rules.rules()[0], &request).map(|subject| subject.to_string())
     }
 
     #[test]
-    fn addresses_are_kept_in_the_clear_and_nothing_else_is() {
+    fn only_addresses_are_stored_in_the_clear() {
         assert_eq!(subject("[ip]", &[("ip", "192.0.2.7")]).unwrap(), "192.0.2.7/32");
         assert_eq!(subject("[ip]", &[("ip", "::ffff:192.0.2.7")]).unwrap(), "192.0.2.7/32");
         assert_eq!(subject("[ip]", &[("ip", "2001:db8::7")]).unwrap(), "2001:db8::7/128");
@@ -204,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn several_attributes_are_blocked_together_in_whatever_order() {
+    fn order_of_several_attributes_does_not_matter() {
         let request = [("user", "alice"), ("path", "/a"), ("ip", "192.0.2.7")];
         let both = subject("[user, path]", &request).unwrap();
         assert!(both.starts_with("path+user#"), "{both}");
@@ -216,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_named_by_what_a_request_lacks() {
+    fn request_that_lacks_an_attribute_has_no_subject() {
         assert_eq!(subject("[]", &[("user", "alice")]), None);
         assert_eq!(subject("[user]", &[("user", "")]), None);
         assert_eq!(subject("[user, path]", &[("user", "alice")]), None);
@@ -225,7 +232,7 @@ mod tests {
     #[test]
     fn another_secret_or_attribute_gives_another_digest() {
         let other = Keyer::Fleet { secret: [8; 32] };
-        let digest = |keyer, attribute| match named(keyer, attribute, "alice").unwrap() {
+        let digest = |keyer, attribute| match from_attribute(keyer, attribute, "alice").unwrap() {
             Subject::Client { digest, .. } => digest,
             network => panic!("{network}"),
         };
@@ -234,8 +241,9 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_names_the_client_that_a_rule_counts() {
-        let named = |attribute, value| named(&KEYER, attribute, value).map(|s| s.to_string());
+    fn operator_and_rule_identify_the_same_client() {
+        let named =
+            |attribute, value| from_attribute(&KEYER, attribute, value).map(|s| s.to_string());
         assert_eq!(named("user", "alice").ok(), subject("[user]", &[("user", "alice")]));
         assert_eq!(named("ip", "192.0.2.7").unwrap(), "192.0.2.7/32");
         assert_eq!(named("ip", "::ffff:192.0.2.0/120").unwrap(), "192.0.2.0/24");

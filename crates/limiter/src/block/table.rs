@@ -1,4 +1,4 @@
-//! Finds who is blocked: one lookup for each length of prefix and each set of attributes in use.
+//! Lookup of blocked subjects: one hash lookup for each prefix length and each set of attributes in use.
 
 use std::collections::hash_map::{HashMap, RandomState};
 use std::hash::BuildHasher;
@@ -24,7 +24,7 @@ pub(crate) enum SubjectKey {
 
 impl SubjectKey {
     /// Returns the key of a subject in its canonical form.
-    pub(crate) fn of(subject: &Subject) -> Self {
+    pub(crate) fn from_subject(subject: &Subject) -> Self {
         match subject {
             Subject::Network(network) => Self::Network(*network),
             Subject::Client { digest, .. } => Self::Client(u128::from_be_bytes(*digest)),
@@ -32,19 +32,19 @@ impl SubjectKey {
     }
 }
 
-/// The part of a request that identifies a subject.
+/// The kind of a subject: the part of a request that identifies it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SubjectKind {
-    /// The IPv4 network with a prefix of this length around it.
+    /// The IPv4 network with a prefix of this length that contains the request's address.
     V4(u8),
     /// The same for IPv6.
     V6(u8),
-    /// These attributes.
+    /// The values of these attributes.
     Client(Box<[Box<str>]>),
 }
 
 impl SubjectKind {
-    pub(crate) fn of(subject: &Subject) -> Self {
+    pub(crate) fn from_subject(subject: &Subject) -> Self {
         match subject {
             Subject::Network(IpNet::V4(network)) => Self::V4(network.prefix_len()),
             Subject::Network(IpNet::V6(network)) => Self::V6(network.prefix_len()),
@@ -69,7 +69,7 @@ pub(crate) struct BlockTable {
     count: AtomicUsize,
     kinds: ArcSwap<SubjectKinds>,
     shards: ShardedMap<HashMap<SubjectKey, Arc<Entry>>>,
-    /// Clients choose what is looked up, so where it is looked up is a secret.
+    /// Clients choose the values, so the hash is seeded with a secret against forged collisions.
     hashing: RandomState,
 }
 
@@ -83,7 +83,7 @@ impl BlockTable {
         }
     }
 
-    /// Whether nobody is on the list: one load, and all that it costs to have a list.
+    /// Returns whether there are no entries. This one load is the whole cost of an empty list.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
@@ -93,11 +93,11 @@ impl BlockTable {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Of all entries about a request that are not over, the one that ends last.
+    /// Returns the entry that blocks a request at `now`. If there are several, returns the one that ends last.
     pub(crate) fn find(&self, request: &Request<'_>, now: Timestamp) -> Option<Arc<Entry>> {
         let kinds = self.kinds.load();
         let mut found: Option<Arc<Entry>> = None;
-        let mut look = |key| {
+        let mut look_up = |key| {
             if let Some(entry) = self.get(key)
                 && entry.until > found.as_ref().map_or(now, |found| found.until)
             {
@@ -111,11 +111,11 @@ impl BlockTable {
                 IpAddr::V4(_) => &kinds.v4,
                 IpAddr::V6(_) => &kinds.v6,
             };
-            let around = lengths.iter().filter_map(|length| IpNet::new(address, *length).ok());
-            around.for_each(|network| look(SubjectKey::Network(network.trunc())));
+            let networks = lengths.iter().filter_map(|length| IpNet::new(address, *length).ok());
+            networks.for_each(|network| look_up(SubjectKey::Network(network.trunc())));
         }
         let digests = kinds.shapes.iter().filter_map(|shape| shape.digest(request));
-        digests.for_each(|digest| look(SubjectKey::Client(digest)));
+        digests.for_each(|digest| look_up(SubjectKey::Client(digest)));
         found
     }
 
@@ -141,7 +141,7 @@ impl BlockTable {
         old
     }
 
-    /// Every entry, those that are over too, in no order.
+    /// Returns every entry, including expired ones, in no order.
     pub(crate) fn entries(&self) -> Vec<Arc<Entry>> {
         let mut entries = Vec::with_capacity(self.len());
         for shard in self.shards.shards() {
@@ -150,26 +150,26 @@ impl BlockTable {
         entries
     }
 
-    /// From now on, looks for these kinds of subjects and no others.
+    /// Sets the kinds of subjects that lookups consider.
     pub(crate) fn set_kinds<'k>(
         &self,
         keyer: &Keyer,
         kinds: impl Iterator<Item = &'k SubjectKind>,
     ) {
-        let mut shown = SubjectKinds::default();
+        let mut in_use = SubjectKinds::default();
         for kind in kinds {
             match kind {
-                SubjectKind::V4(length) => shown.v4.push(*length),
-                SubjectKind::V6(length) => shown.v6.push(*length),
+                SubjectKind::V4(length) => in_use.v4.push(*length),
+                SubjectKind::V6(length) => in_use.v6.push(*length),
                 SubjectKind::Client(attributes) => {
-                    shown.shapes.push(ClientShape::new(keyer, attributes.clone()));
+                    in_use.shapes.push(ClientShape::new(keyer, attributes.clone()));
                 }
             }
         }
-        self.kinds.store(Arc::new(shown));
+        self.kinds.store(Arc::new(in_use));
     }
 
-    /// Calls `each` with the attributes that are looked at, some perhaps more than once.
+    /// Calls `each` with the attributes that lookups read, some more than once.
     pub(crate) fn attributes(&self, mut each: impl FnMut(&str)) {
         let kinds = self.kinds.load();
         if !kinds.v4.is_empty() || !kinds.v6.is_empty() {
