@@ -10,7 +10,9 @@ use hyper::{Method, Request, Response, StatusCode};
 use tidegate_core::quota::window_of;
 use tidegate_core::{CallError, Span, Timestamp, quote};
 use tidegate_limiter::Limiter;
-use tidegate_limiter::block::{BlockError, BlockList, By, Entry, Reason, Subject, SubjectError};
+use tidegate_limiter::block::{
+    BlockError, BlockList, BlockOrigin, Entry, Reason, Subject, SubjectError,
+};
 use tidegate_net::http::json::{Json, fields, text};
 use tidegate_net::http::response::{self, Body, JSON};
 use tidegate_net::http1::read_body;
@@ -83,13 +85,13 @@ fn add(
     let span = length(span)?;
     let reason = reason.map(|json| text("reason", json)).transpose()?.unwrap_or_default();
     let reason = Reason::new(&reason).map_err(|error| {
-        let wanted = format!("at most {} bytes on one line", Reason::MAX);
+        let wanted = format!("at most {} bytes on one line", Reason::MAX_BYTES);
         CallError::invalid("reason", error.to_string(), wanted)
     })?;
-    let by = By::Operator;
-    let entry = Entry { subject: subject.clone(), until: now + span, reason, by, added: now };
+    let origin = BlockOrigin::Operator;
+    let entry = Entry { subject: subject.clone(), until: now + span, reason, origin, added: now };
     blocks.add(entry.clone(), now).map_err(|error| match error {
-        BlockError::Everybody => {
+        BlockError::EveryAddress => {
             let wanted = "a network with a prefix of at least 1 bit, or everybody is blocked";
             Refusal::Invalid(CallError::invalid("ip", quote(&subject.to_string()), wanted))
         }

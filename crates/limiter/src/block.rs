@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 pub use change::{Change, ChangeKind, ChangeStamp};
 pub use change_feed::ChangeFeed;
 pub(crate) use denial_counter::DenialCounter;
-pub use entry::{By, Entry, Reason, ReasonError};
+pub use entry::{BlockOrigin, Entry, Reason, ReasonError};
 pub use subject::{Subject, SubjectError};
 
 use index::BlockIndex;
@@ -36,7 +36,7 @@ use table::{BlockTable, SubjectKey, SubjectKind};
 /// is evicted for a penalty. An operator's entry evicts the penalty that ends soonest. Both cases are counted.
 ///
 /// ```
-/// use tidegate::block::{BlockList, By, Entry, Reason};
+/// use tidegate::block::{BlockList, BlockOrigin, Entry, Reason};
 /// use tidegate::{Request, Span, Timestamp};
 ///
 /// let now = Timestamp::from_secs(1_780_000_000);
@@ -46,7 +46,7 @@ use table::{BlockTable, SubjectKey, SubjectKind};
 ///         subject: list.client("user", "mallory")?,
 ///         until: now + Span::HOUR,
 ///         reason: Reason::new("scraping")?,
-///         by: By::Operator,
+///         origin: BlockOrigin::Operator,
 ///         added: now,
 ///     },
 ///     now,
@@ -142,10 +142,10 @@ impl BlockList {
     pub fn add(&self, entry: Entry, now: Timestamp) -> Result<(), BlockError> {
         let entry = Arc::new(Entry { subject: entry.subject.canonical(), ..entry });
         if covers_every_address(&entry.subject) {
-            return Err(BlockError::Everybody);
+            return Err(BlockError::EveryAddress);
         }
         if entry.until <= now {
-            return Err(BlockError::Over);
+            return Err(BlockError::Expired);
         }
         let key = SubjectKey::from_subject(&entry.subject);
         let mut index = self.index();
@@ -229,7 +229,7 @@ impl BlockList {
             Err(error)
         };
         if !index.accepts_kind(&SubjectKind::from_subject(&entry.subject)) {
-            return refused(BlockError::Kinds);
+            return refused(BlockError::TooManyKinds);
         }
         if self.table.len() < self.max_entries {
             return Ok(());
@@ -237,7 +237,7 @@ impl BlockList {
         let is_penalty = |key: &SubjectKey| self.table.get(*key).is_some_and(|e| e.is_penalty());
         let evicted = if entry.is_penalty() { None } else { index.keys_by_end().find(is_penalty) };
         let Some(key) = evicted else {
-            return refused(BlockError::Full { most: self.max_entries });
+            return refused(BlockError::Full { max_entries: self.max_entries });
         };
         index.remove(&self.table, &self.keyer, key);
         self.evicted.fetch_add(1, Ordering::Relaxed);
@@ -255,20 +255,20 @@ fn covers_every_address(subject: &Subject) -> bool {
 pub enum BlockError {
     /// The entry has already expired.
     #[error("the block would have expired already")]
-    Over,
+    Expired,
     /// The network contains every address.
     #[error("a network must have a prefix of at least 1 bit, or every address is blocked")]
-    Everybody,
+    EveryAddress,
     /// The list is full.
-    #[error("the block list is full, it has {most} entries that have not expired")]
+    #[error("the block list is full, it has {max_entries} entries that have not expired")]
     Full {
         /// Most entries of the list.
-        most: usize,
+        max_entries: usize,
     },
     /// Clients are blocked by too many different sets of attributes.
     #[error(
         "clients are blocked by {} different sets of attributes already, which is the maximum",
         BlockList::MAX_KINDS
     )]
-    Kinds,
+    TooManyKinds,
 }

@@ -15,7 +15,7 @@ use super::script::ScriptCall;
 use super::store::RedisStore;
 use super::store_inner::StoreInner;
 use tidegate_limiter::block::{
-    BlockList, By, Change, ChangeFeed, ChangeKind, ChangeStamp, Entry, Reason,
+    BlockList, BlockOrigin, Change, ChangeFeed, ChangeKind, ChangeStamp, Entry, Reason,
 };
 use tidegate_limiter::clock::Clock;
 use tidegate_limiter::store::StoreError;
@@ -249,7 +249,7 @@ fn described(change: &Change) -> [Vec<u8>; 5] {
             subject: subject.clone(),
             until: Timestamp::EPOCH,
             reason: Reason::default(),
-            by: By::Operator,
+            origin: BlockOrigin::Operator,
             added: Timestamp::EPOCH,
         }),
     };

@@ -7,7 +7,7 @@ use crate::query;
 use hyper::Response;
 use tidegate_api::{BlockEntry, BlockPage};
 use tidegate_core::{CallError, Timestamp, quote};
-use tidegate_limiter::block::{BlockList, By, Entry, Subject};
+use tidegate_limiter::block::{BlockList, BlockOrigin, Entry, Subject};
 use tidegate_net::http::response::{self, Body, JSON};
 use tidegate_service::top::subject_of;
 
@@ -86,9 +86,9 @@ pub(crate) fn block_entry(entry: &Entry, now: Timestamp) -> BlockEntry<Cow<'_, s
             (None, Some(attributes.iter().map(|name| Cow::from(&**name)).collect()))
         }
     };
-    let (by, rule) = match &entry.by {
-        By::Penalty { rule } => ("penalty", Some(Cow::from(&**rule))),
-        By::Operator => ("operator", None),
+    let (by, rule) = match &entry.origin {
+        BlockOrigin::Penalty { rule } => ("penalty", Some(Cow::from(&**rule))),
+        BlockOrigin::Operator => ("operator", None),
     };
     BlockEntry {
         id: entry.subject.to_string().into(),

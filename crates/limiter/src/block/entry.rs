@@ -24,14 +24,14 @@ pub struct Entry {
     /// The reason, for operators.
     pub reason: Reason,
     /// The origin of the block.
-    pub by: By,
+    pub origin: BlockOrigin,
     /// The time at which the entry was added.
     pub added: Timestamp,
 }
 
 /// The origin of an entry in the block list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum BlockOrigin {
     /// The penalty of a rule.
     Penalty {
         /// The rule.
@@ -45,15 +45,15 @@ impl Entry {
     /// Returns the block to report to the client at `now`; `None` after the block has ended.
     #[must_use]
     pub fn block(&self, now: Timestamp) -> Option<Block> {
-        let rule = match &self.by {
-            By::Penalty { rule } => Some(Arc::clone(rule)),
-            By::Operator => None,
+        let rule = match &self.origin {
+            BlockOrigin::Penalty { rule } => Some(Arc::clone(rule)),
+            BlockOrigin::Operator => None,
         };
         (now < self.until).then(|| Block { retry_after: self.until.since(now), rule })
     }
 
     pub(crate) fn is_penalty(&self) -> bool {
-        matches!(self.by, By::Penalty { .. })
+        matches!(self.origin, BlockOrigin::Penalty { .. })
     }
 }
 
@@ -63,14 +63,14 @@ pub struct Reason(Box<str>);
 
 impl Reason {
     /// Longest reason in bytes.
-    pub const MAX: usize = 256;
+    pub const MAX_BYTES: usize = 256;
 
     /// Creates a reason.
     ///
     /// # Errors
     /// The text is too long, or contains control characters such as line breaks.
     pub fn new(text: &str) -> Result<Self, ReasonError> {
-        if text.len() > Self::MAX {
+        if text.len() > Self::MAX_BYTES {
             return Err(ReasonError::Long { found: text.len() });
         }
         if text.contains(char::is_control) {
@@ -91,7 +91,7 @@ impl Reason {
 #[non_exhaustive]
 pub enum ReasonError {
     /// The text is too long.
-    #[error("reason must be at most {} bytes long, found {found}", Reason::MAX)]
+    #[error("reason must be at most {} bytes long, found {found}", Reason::MAX_BYTES)]
     Long {
         /// Its length in bytes.
         found: usize,
@@ -127,9 +127,9 @@ impl From<Entry> for StoredEntry {
                 (None, Some(attributes.into_vec()), Some(digest))
             }
         };
-        let rule = match entry.by {
-            By::Penalty { rule } => Some(rule.to_string()),
-            By::Operator => None,
+        let rule = match entry.origin {
+            BlockOrigin::Penalty { rule } => Some(rule.to_string()),
+            BlockOrigin::Operator => None,
         };
         Self {
             network,
@@ -168,18 +168,18 @@ impl TryFrom<StoredEntry> for Entry {
             }
             _ => return Err(EntryError("subject")),
         };
-        let by = match stored.rule {
+        let origin = match stored.rule {
             Some(rule) if rule.len() <= Rule::MAX_NAME_CHARS => {
-                By::Penalty { rule: rule.into() }
+                BlockOrigin::Penalty { rule: rule.into() }
             }
             Some(_) => return Err(EntryError("rule")),
-            None => By::Operator,
+            None => BlockOrigin::Operator,
         };
         Ok(Self {
             subject,
             until: Timestamp::from_micros(stored.until),
             reason: Reason::new(&stored.reason).map_err(|_| EntryError("reason"))?,
-            by,
+            origin,
             added: Timestamp::from_micros(stored.added),
         })
     }
@@ -199,20 +199,20 @@ mod tests {
     fn stored_entry_is_read_back_unchanged() {
         let at = Timestamp::from_secs(1_780_000_000);
         let client = Subject::Client { attributes: ["user".into()].into(), digest: [0xab; 16] };
-        for (subject, by, text) in [
+        for (subject, origin, text) in [
             (
                 Subject::Network("192.0.2.0/24".parse().unwrap()),
-                By::Operator,
+                BlockOrigin::Operator,
                 r#"{"network":"192.0.2.0/24","until":1780000000000000,"added":1780000000000000,"reason":"scans"}"#,
             ),
             (
                 client,
-                By::Penalty { rule: "login".into() },
+                BlockOrigin::Penalty { rule: "login".into() },
                 r#"{"attributes":["user"],"digest":"abababababababababababababababab","until":1780000000000000,"added":1780000000000000,"reason":"scans","rule":"login"}"#,
             ),
         ] {
             let reason = Reason::new("scans").unwrap();
-            let entry = Entry { subject, until: at, reason, by, added: at };
+            let entry = Entry { subject, until: at, reason, origin, added: at };
             assert_eq!(serde_json::to_string(&entry).unwrap(), text);
             assert_eq!(serde_json::from_str::<Entry>(text).unwrap(), entry);
         }

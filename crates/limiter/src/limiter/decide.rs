@@ -8,7 +8,7 @@ use tidegate_rules::OnStoreFailure;
 
 use super::Limiter;
 use super::plan::{CheckRequest, RuleCharge};
-use crate::block::{By, DenialCounter, Entry, Reason};
+use crate::block::{BlockOrigin, DenialCounter, Entry, Reason};
 use crate::store::{ChargeMode, Store};
 
 /// The results of some charges, by the store or by the rules' `on_store_failure`.
@@ -111,9 +111,9 @@ impl<S: Store> Limiter<S> {
             return;
         }
         let (rule, span) = (rule.shared_name(), penalty.block());
-        let by = By::Penalty { rule: Arc::clone(&rule) };
+        let origin = BlockOrigin::Penalty { rule: Arc::clone(&rule) };
         let (until, reason) = (now + span, Reason::default());
-        let entry = Entry { subject: subject.clone(), until, reason, by, added: now };
+        let entry = Entry { subject: subject.clone(), until, reason, origin, added: now };
         match inner.blocks.add(entry, now) {
             Ok(()) => tracing::info!(%rule, %subject, %span, "client blocked"),
             // The list counts it. A client that fills the list must not fill the log as well.

@@ -3,7 +3,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::json;
 use tidegate_core::Span;
 use tidegate_limiter::ManualClock;
-use tidegate_limiter::block::{By, Entry, Reason};
+use tidegate_limiter::block::{BlockOrigin, Entry, Reason};
 use tidegate_redis::Secret;
 
 use super::*;
@@ -159,7 +159,7 @@ fn what_somebody_is_blocked_by_is_read_too() {
         subject: identity.identity.blocks.client("tenant", "mallory").unwrap(),
         until: time.now() + Span::HOUR,
         reason: Reason::new("a test").unwrap(),
-        by: By::Operator,
+        origin: BlockOrigin::Operator,
         added: time.now(),
     };
     identity.identity.blocks.add(entry, time.now()).unwrap();

@@ -7,19 +7,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 use tidegate::block::{
-    BlockError, BlockList, By, Change, ChangeFeed, ChangeKind, ChangeStamp, Entry, Reason, Subject,
+    BlockError, BlockList, BlockOrigin, Change, ChangeFeed, ChangeKind, ChangeStamp, Entry, Reason,
+    Subject,
 };
 use tidegate::{Request, Span, Timestamp};
 
 const START: Timestamp = Timestamp::from_secs(1_780_000_000);
 const SECRET: [u8; 32] = [7; 32];
 
-fn by_rule() -> By {
-    By::Penalty { rule: "login".into() }
+fn by_rule() -> BlockOrigin {
+    BlockOrigin::Penalty { rule: "login".into() }
 }
 
-fn entry(subject: Subject, until: Timestamp, by: By) -> Entry {
-    Entry { subject, until, reason: Reason::default(), by, added: START }
+fn entry(subject: Subject, until: Timestamp, origin: BlockOrigin) -> Entry {
+    Entry { subject, until, reason: Reason::default(), origin, added: START }
 }
 
 /// An entry as the store has it, older than any change of these tests.
@@ -129,8 +130,8 @@ proptest! {
             match step {
                 Step::Add { name, seconds, penalty } => {
                     let until = now + Span::from_secs(seconds);
-                    let by = if penalty { by_rule() } else { By::Operator };
-                    let added = list.add(entry(subject(name), until, by), now);
+                    let origin = if penalty { by_rule() } else { BlockOrigin::Operator };
+                    let added = list.add(entry(subject(name), until, origin), now);
                     prop_assert_eq!(added.is_ok(), until > now);
                     let there = naive.get(&subject(name)).map_or(now, |(_, until)| *until);
                     if until > now && (!penalty || until > there) {
@@ -154,7 +155,7 @@ proptest! {
                     naive = all.collect();
                     let entries = naive.iter();
                     let entries = entries
-                        .map(|(subject, (_, until))| entry(subject.clone(), *until, By::Operator));
+                        .map(|(subject, (_, until))| entry(subject.clone(), *until, BlockOrigin::Operator));
                     list.replace_all(1, entries.map(stored).collect(), now);
                 }
             }
@@ -185,12 +186,12 @@ proptest! {
             if over && live.contains(&network) {
                 continue;
             }
-            list.add(entry(Subject::Network(network), until, By::Operator), START).unwrap();
+            list.add(entry(Subject::Network(network), until, BlockOrigin::Operator), START).unwrap();
             if !over {
                 live.push(network);
             }
         }
-        list.add(entry(list.client("user", "mallory").unwrap(), after(120), By::Operator), now).unwrap();
+        list.add(entry(list.client("user", "mallory").unwrap(), after(120), BlockOrigin::Operator), now).unwrap();
         let export = list.export(now);
         for last in 0..=u8::MAX {
             let address = IpAddr::from([192, 0, 2, last]);
@@ -210,7 +211,7 @@ fn the_export_is_merged_and_in_order() {
         ["2001:db8::/33", "192.0.2.128/25", "2001:db8:8000::/33", "10.0.0.7", "192.0.2.0/25"]
     {
         let subject = list.client("ip", name).unwrap();
-        list.add(entry(subject, after(60), By::Operator), START).unwrap();
+        list.add(entry(subject, after(60), BlockOrigin::Operator), START).unwrap();
     }
     let lines: Vec<String> = list.export(START).iter().map(ToString::to_string).collect();
     assert_eq!(lines, ["10.0.0.7/32", "192.0.2.0/24", "2001:db8::/32"]);
@@ -222,11 +223,11 @@ fn everybody_at_once_is_not_blocked() {
     let list = BlockList::new(SECRET);
     for name in ["0.0.0.0/0", "::/0", "::ffff:0:0/96"] {
         let subject = list.client("ip", name).unwrap();
-        let refused = list.add(entry(subject, after(60), By::Operator), START);
-        assert_eq!(refused, Err(BlockError::Everybody), "{name}");
+        let refused = list.add(entry(subject, after(60), BlockOrigin::Operator), START);
+        assert_eq!(refused, Err(BlockError::EveryAddress), "{name}");
     }
     let everybody = Subject::Network("::/0".parse().unwrap());
-    list.replace_all(1, vec![stored(entry(everybody, after(60), By::Operator))], START);
+    list.replace_all(1, vec![stored(entry(everybody, after(60), BlockOrigin::Operator))], START);
     assert!(list.is_empty());
 }
 
@@ -234,12 +235,13 @@ fn everybody_at_once_is_not_blocked() {
 fn a_full_list_refuses_penalties_and_makes_room_for_operators() {
     let list = BlockList::with_max_entries(SECRET, 3);
     let user = |name: &str| list.client("user", name).unwrap();
-    let add = |name: &str, seconds, by| list.add(entry(user(name), after(seconds), by), START);
-    add("a", 30, By::Operator).unwrap();
+    let add =
+        |name: &str, seconds, origin| list.add(entry(user(name), after(seconds), origin), START);
+    add("a", 30, BlockOrigin::Operator).unwrap();
     add("b", 50, by_rule()).unwrap();
     add("c", 40, by_rule()).unwrap();
-    assert_eq!(add("d", 60, by_rule()), Err(BlockError::Full { most: 3 }));
-    add("e", 10, By::Operator).unwrap();
+    assert_eq!(add("d", 60, by_rule()), Err(BlockError::Full { max_entries: 3 }));
+    add("e", 10, BlockOrigin::Operator).unwrap();
     let on = |names: [&str; 3]| {
         let mut subjects = names.map(&user);
         subjects.sort();
@@ -247,11 +249,11 @@ fn a_full_list_refuses_penalties_and_makes_room_for_operators() {
         assert_eq!(Vec::from_iter(entries.iter().map(|entry| &entry.subject)), subjects.each_ref());
     };
     on(["a", "b", "e"]);
-    add("f", 10, By::Operator).unwrap();
+    add("f", 10, BlockOrigin::Operator).unwrap();
     on(["a", "e", "f"]);
-    assert_eq!(add("g", 10, By::Operator), Err(BlockError::Full { most: 3 }));
+    assert_eq!(add("g", 10, BlockOrigin::Operator), Err(BlockError::Full { max_entries: 3 }));
     // The same subject needs no more room.
-    add("a", 90, By::Operator).unwrap();
+    add("a", 90, BlockOrigin::Operator).unwrap();
     assert_eq!((list.usage().refused, list.usage().evicted), (2, 2));
     // What is over goes first.
     assert_eq!(list.add(entry(user("h"), after(99), by_rule()), after(10)), Ok(()));
@@ -263,7 +265,7 @@ fn a_list_from_the_store_that_is_too_long_loses_the_penalties_that_end_first() {
     let list = BlockList::with_max_entries(SECRET, 2);
     let user = |name: &str| list.client("user", name).unwrap();
     let entries = vec![
-        entry(user("a"), after(10), By::Operator),
+        entry(user("a"), after(10), BlockOrigin::Operator),
         entry(user("b"), after(20), by_rule()),
         entry(user("c"), after(30), by_rule()),
     ];
@@ -277,12 +279,12 @@ fn clients_are_looked_for_by_a_bounded_number_of_attributes() {
     let list = BlockList::new(SECRET);
     let add = |attribute: &str, value: &str| {
         let subject = list.client(attribute, value).unwrap();
-        list.add(entry(subject, after(60), By::Operator), START)
+        list.add(entry(subject, after(60), BlockOrigin::Operator), START)
     };
     for index in 0..BlockList::MAX_KINDS {
         add(&format!("header.{index}"), "x").unwrap();
     }
-    assert_eq!(add("one-more", "x"), Err(BlockError::Kinds));
+    assert_eq!(add("one-more", "x"), Err(BlockError::TooManyKinds));
     add("header.0", "y").unwrap();
     add("ip", "192.0.2.7").unwrap();
     list.remove(&list.client("header.1", "x").unwrap(), START).unwrap();
@@ -307,7 +309,7 @@ fn a_list_of_as_many_as_there_may_be_takes_more_without_copying() {
 fn readers_find_who_stays_blocked_while_others_come_and_go() {
     let list = BlockList::new(SECRET);
     let stays = list.client("user", "mallory").unwrap();
-    list.add(entry(stays, after(60), By::Operator), START).unwrap();
+    list.add(entry(stays, after(60), BlockOrigin::Operator), START).unwrap();
     let done = AtomicBool::new(false);
     let request = Request::new().with("user", "mallory").unwrap().with("ip", "192.0.2.7").unwrap();
     std::thread::scope(|scope| {
@@ -374,7 +376,7 @@ fn blocked_until(list: &BlockList, subject: &Subject) -> Option<Timestamp> {
 fn what_is_not_published_survives_every_list_from_the_store() {
     let list = Arc::new(BlockList::new(SECRET));
     let user = |name: &str| list.client("user", name).unwrap();
-    list.add(entry(user("before"), after(60), By::Operator), START).unwrap();
+    list.add(entry(user("before"), after(60), BlockOrigin::Operator), START).unwrap();
     let feed = list.share();
     let mut store = Shared::default();
     let old = store.clone();
@@ -401,8 +403,8 @@ fn what_is_not_published_survives_every_list_from_the_store() {
     // The latest change of a subject is the one that counts, published or not.
     assert_eq!(feed.pending(10, START).len(), 1);
     let removed = feed.pending(10, START);
-    list.add(entry(user("before"), after(80), By::Operator), START).unwrap();
-    list.add(entry(user("before"), after(90), By::Operator), START).unwrap();
+    list.add(entry(user("before"), after(80), BlockOrigin::Operator), START).unwrap();
+    list.add(entry(user("before"), after(90), BlockOrigin::Operator), START).unwrap();
     assert_eq!(feed.pending(10, START).len(), 1);
     let version = store.publish(&removed);
     feed.published(&removed, version);
@@ -418,12 +420,12 @@ fn what_is_not_published_survives_every_list_from_the_store() {
     assert!(list.is_empty());
     // A longer block by another node is not cut short by a penalty of ours.
     list.add(entry(user("both"), after(10), by_rule()), START).unwrap();
-    let longer = entry(user("both"), after(90), By::Operator);
+    let longer = entry(user("both"), after(90), BlockOrigin::Operator);
     list.replace_all(store.version, vec![stored(longer.clone())], START);
     assert_eq!(*list.entries(START)[0], longer);
     list.remove(&user("both"), START).unwrap();
     // And what is over by the time it could be published is not.
-    list.add(entry(user("short"), after(1), By::Operator), START).unwrap();
+    list.add(entry(user("short"), after(1), BlockOrigin::Operator), START).unwrap();
     assert_eq!(feed.pending(10, START).len(), 2);
     assert_eq!(feed.pending(10, after(1)).len(), 1);
     // A store that lost what it had gets all that is kept here once more.
@@ -446,7 +448,7 @@ async fn whoever_publishes_is_woken_by_a_change() {
     tokio::task::yield_now().await;
     assert!(!waiting.is_finished());
     let subject = list.client("user", "mallory").unwrap();
-    list.add(entry(subject, after(60), By::Operator), START).unwrap();
+    list.add(entry(subject, after(60), BlockOrigin::Operator), START).unwrap();
     assert_eq!(waiting.await.unwrap(), 1);
 }
 
@@ -480,11 +482,11 @@ impl Node {
 
     /// Does it, and adds the change to those that were made.
     fn act(&self, action: Action, subject: &Subject, store: &mut Shared, made: &mut Vec<Change>) {
-        let add = |seconds, by| {
-            self.list.add(entry(subject.clone(), after(seconds), by), START).unwrap();
+        let add = |seconds, origin| {
+            self.list.add(entry(subject.clone(), after(seconds), origin), START).unwrap();
         };
         match action {
-            Action::Block(seconds) => add(seconds, By::Operator),
+            Action::Block(seconds) => add(seconds, BlockOrigin::Operator),
             Action::Penalize(seconds) => add(seconds, by_rule()),
             Action::Unblock => drop(self.list.remove(subject, START)),
             Action::Exchange => {

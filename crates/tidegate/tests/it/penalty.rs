@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidegate::block::{By, Entry, Reason};
+use tidegate::block::{BlockOrigin, Entry, Reason};
 use tidegate::{
     AcquireError, BlockList, Charge, ChargeMode, ChargeResults, Decision, DecisionStatus, Key,
     Keyer, Limiter, ManualClock, MemoryStore, NotASingleKeyRule, Refund, Request, RuleSet, Span,
@@ -59,8 +59,8 @@ fn request<'a>(attributes: &[(&'a str, &'a str)]) -> Request<'a> {
 fn block(blocks: &BlockList, time: &ManualClock, attribute: &str, value: &str, span: Span) {
     let now = time.clock().now();
     let subject = blocks.client(attribute, value).unwrap();
-    let (reason, by) = (Reason::default(), By::Operator);
-    blocks.add(Entry { subject, until: now + span, reason, by, added: now }, now).unwrap();
+    let (reason, origin) = (Reason::default(), BlockOrigin::Operator);
+    blocks.add(Entry { subject, until: now + span, reason, origin, added: now }, now).unwrap();
 }
 
 fn wait(decision: &Decision) -> Option<u64> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::block::{By, Entry, Reason};
+use tidegate::block::{BlockOrigin, Entry, Reason};
 use tidegate::{Clock, Limiter, RedisConfig, RedisStore, Request, RuleSet, Span, Timestamp};
 use tidegate_testkit::{Cluster, FaultProxy, Redis, poll};
 
@@ -39,7 +39,7 @@ fn block_for(node: &Node, attribute: &str, value: &str, span: Span) {
         subject: node.blocks().client(attribute, value).unwrap(),
         until: now() + span,
         reason: Reason::new("a test").unwrap(),
-        by: By::Operator,
+        origin: BlockOrigin::Operator,
         added: now(),
     };
     node.blocks().add(entry, now()).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
-use tidegate::block::{By, Entry, Reason};
+use tidegate::block::{BlockOrigin, Entry, Reason};
 use tidegate::{
     Algorithm, CheckRequest, CheckTarget, Decision, DecisionStatus, Limit, Limiter, ManualClock,
     Quota, Request, Rule, RuleIndex, RuleSet, Span,
@@ -90,7 +90,8 @@ async fn a_blocked_client_holds_back_the_others() {
     let (alice, orders) = (request(&[("caller", "alice")]), request(&[("callee", "orders")]));
     let subject = limiter.blocks().client("caller", "alice").unwrap();
     let (until, added) = (time.now() + Span::MINUTE, time.now());
-    let entry = Entry { subject, until, reason: Reason::default(), by: By::Operator, added };
+    let entry =
+        Entry { subject, until, reason: Reason::default(), origin: BlockOrigin::Operator, added };
     limiter.blocks().add(entry, time.now()).unwrap();
     let decisions = limiter.check_all(&[matching(&alice), matching(&orders)]).await;
     assert_eq!(decisions[0].block().unwrap().retry_after, Span::MINUTE);

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use http::{Request, StatusCode};
-use tidegate::block::{By, Entry, Reason};
+use tidegate::block::{BlockOrigin, Entry, Reason};
 use tidegate::tower::RateLimitLayer;
 use tidegate::{Limiter, ManualClock, Span};
 use tower::{Layer, ServiceExt};
@@ -16,8 +16,10 @@ fn blocking(time: &ManualClock, attribute: &str, value: &str) -> Limiter {
     let limiter = Limiter::builder().rules(rules).clock(time.clock()).build();
     let (now, blocks) = (time.clock().now(), limiter.blocks());
     let subject = blocks.client(attribute, value).unwrap();
-    let (reason, by) = (Reason::default(), By::Operator);
-    blocks.add(Entry { subject, until: now + Span::MINUTE, reason, by, added: now }, now).unwrap();
+    let (reason, origin) = (Reason::default(), BlockOrigin::Operator);
+    blocks
+        .add(Entry { subject, until: now + Span::MINUTE, reason, origin, added: now }, now)
+        .unwrap();
     limiter
 }
 
