@@ -84,11 +84,11 @@ use tidegate_core::{HeaderStyle, Span};
 use tower_layer::Layer;
 use tower_service::Service;
 
-pub use self::attributes::mentioned;
+pub use self::attributes::used_attributes;
 pub use self::body::ResponseBody;
 pub use self::future::ResponseFuture;
-pub use self::gate::{ByKey, ByRules, Gate};
-pub use self::in_flight::{InFlight, Kept};
+pub use self::gate::{Decider, KeyDecider, RulesDecider};
+pub use self::in_flight::{InFlight, KeptSlots};
 pub use self::lookup::Lookup;
 use self::refusal::Answers;
 pub use self::source::attributes;
@@ -139,12 +139,12 @@ use crate::store::Store;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-pub struct RateLimitLayer<G = ByRules> {
+pub struct RateLimitLayer<G = RulesDecider> {
     gate: G,
     answers: Answers,
 }
 
-impl<S: Store> RateLimitLayer<ByRules<S>> {
+impl<S: Store> RateLimitLayer<RulesDecider<S>> {
     /// Decides by the limiter's rules.
     ///
     /// Of a request, rules see `method`, `host`, `path`, `query.*`, `header.*`, `cookie.*`, `api_key`
@@ -156,7 +156,7 @@ impl<S: Store> RateLimitLayer<ByRules<S>> {
     /// A [`LiveLimiter`] lets the rules change while the service runs.
     #[must_use]
     pub fn new(limiter: impl Into<LiveLimiter<S>>) -> Self {
-        Self { gate: ByRules::new(limiter.into()), answers: Answers::default() }
+        Self { gate: RulesDecider::new(limiter.into()), answers: Answers::default() }
     }
 
     /// Tells rules an attribute that the layer can't find itself, or finds elsewhere: `user` from
@@ -197,7 +197,7 @@ impl<S: Store> RateLimitLayer<ByRules<S>> {
     }
 }
 
-impl RateLimitLayer<ByKey> {
+impl RateLimitLayer<KeyDecider> {
     /// Limits each key on its own, without rules.
     ///
     /// Requests for which `key` answers `None`, or an empty text, share one bucket: a limit that a
@@ -219,7 +219,7 @@ impl RateLimitLayer<ByKey> {
     where
         F: for<'r> Fn(&'r Parts) -> Option<Cow<'r, str>> + Send + Sync + 'static,
     {
-        Self { gate: ByKey::new(handle, Arc::new(key)), answers: Answers::default() }
+        Self { gate: KeyDecider::new(handle, Arc::new(key)), answers: Answers::default() }
     }
 }
 
@@ -239,7 +239,7 @@ impl<G> RateLimitLayer<G> {
     }
 }
 
-impl<G: Gate> RateLimitLayer<G> {
+impl<G: Decider> RateLimitLayer<G> {
     /// Refuses who would have to wait longer for its turn under a leaky bucket; 30 seconds unless this
     /// says otherwise. Refused requests are told when to come back, and take no place in the queue.
     ///
@@ -252,7 +252,7 @@ impl<G: Gate> RateLimitLayer<G> {
     }
 }
 
-impl<G: Gate + Clone, Svc> Layer<Svc> for RateLimitLayer<G> {
+impl<G: Decider + Clone, Svc> Layer<Svc> for RateLimitLayer<G> {
     type Service = RateLimit<Svc, G>;
 
     fn layer(&self, inner: Svc) -> Self::Service {
@@ -263,7 +263,7 @@ impl<G: Gate + Clone, Svc> Layer<Svc> for RateLimitLayer<G> {
 
 /// A service behind a limit. Made by [`RateLimitLayer`].
 #[derive(Debug)]
-pub struct RateLimit<Svc, G = ByRules> {
+pub struct RateLimit<Svc, G = RulesDecider> {
     inner: Svc,
     gate: Arc<G>,
     answers: Answers,
@@ -279,7 +279,7 @@ impl<Svc, G, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<Svc, G>
 where
     Svc: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
     ResBody: Body<Data = Bytes>,
-    G: Gate,
+    G: Decider,
 {
     type Response = Response<ResponseBody<ResBody>>;
     type Error = Svc::Error;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use hyper::http::request::Parts;
 use tidegate_core::{CallError, Request};
-use tidegate_limiter::tower::{Lookup, mentioned};
+use tidegate_limiter::tower::{Lookup, used_attributes};
 use tidegate_limiter::{BlockList, Clock};
 use tidegate_rules::RuleSet;
 
@@ -145,7 +145,7 @@ impl Identity {
 
     /// What these rules mention, as far as a request can have it.
     pub(crate) fn known(&self, rules: &RuleSet) -> AttributePlan {
-        let known = mentioned(rules).into_iter();
+        let known = used_attributes(rules).into_iter();
         AttributePlan(known.filter_map(|name| Some((name.into(), self.source(name)?))).collect())
     }
 

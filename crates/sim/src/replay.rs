@@ -16,7 +16,7 @@ use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use tidegate_core::Timestamp;
-use tidegate_limiter::tower::mentioned;
+use tidegate_limiter::tower::used_attributes;
 use tidegate_rules::RuleSet;
 
 pub use self::report::{LogInfo, ReplayReport};
@@ -68,7 +68,7 @@ impl Replay {
         progress: &mut dyn FnMut(),
     ) -> Result<ReplayReport, ReplayError> {
         let sets = [Some(&self.rules), self.against.as_ref()].into_iter().flatten();
-        let names: BTreeSet<&str> = sets.flat_map(|(_, rules)| mentioned(rules)).collect();
+        let names: BTreeSet<&str> = sets.flat_map(|(_, rules)| used_attributes(rules)).collect();
         let reading = LineReader::new(&names, &self.fixed, &self.fields, self.format);
         let names = reading.names().to_vec();
         let mut state = ReplayState::new(&self, names);

@@ -99,7 +99,7 @@ impl SplitLimits {
         }
         drop(shard);
         let [.., last, _] = key.as_u128().to_be_bytes();
-        let key = charge.overflow_key.offset(u64::from(last) % MemoryStore::SHARED_BUCKETS);
+        let key = charge.overflow_key.offset(u64::from(last) % MemoryStore::OVERFLOW_BUCKETS);
         let mut shard = self.shards.shard(key).write();
         let client = shard.clients.entry(key).or_insert(new_client);
         client.update(&self.parts, limit, terms, now);

@@ -110,7 +110,7 @@ impl MemoryStore {
     /// How many keys a store keeps unless told otherwise.
     pub const DEFAULT_MAX_KEYS: usize = 10_000_000;
     /// Buckets that newcomers to one rule share when there is no room for their own.
-    pub const SHARED_BUCKETS: u64 = 16;
+    pub const OVERFLOW_BUCKETS: u64 = 16;
 
     const MAX_SHARDS: usize = 4096;
     const KEYS_PER_SHARD: usize = 64;
@@ -243,7 +243,7 @@ impl MemoryStore {
     /// The bucket that a newcomer shares, counted.
     fn overflow(&self, charge: &Charge<'_>) -> Key {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        charge.overflow_key.offset(spread(charge.key) % Self::SHARED_BUCKETS)
+        charge.overflow_key.offset(spread(charge.key) % Self::OVERFLOW_BUCKETS)
     }
 
     /// Answers what [`charge_one`](Self::charge_one) would, and spends nothing. Synchronous.

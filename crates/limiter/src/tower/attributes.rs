@@ -33,7 +33,7 @@ impl Reader {
     /// Knows the attributes that these rules mention, as far as every HTTP request may have them.
     pub(crate) fn new(rules: &RuleSet, warned: Arc<Warned>) -> Self {
         let (mut known, mut gaps) = (Vec::new(), BTreeSet::new());
-        for name in mentioned(rules) {
+        for name in used_attributes(rules) {
             match Source::of(name) {
                 Some(source) => known.push((name.into(), source)),
                 None => drop(gaps.insert(name.into())),
@@ -101,12 +101,12 @@ fn first(asked: &AtomicBool) -> bool {
 /// The attributes that can make a difference to a decision: rules in force match, count or choose a
 /// limit by them.
 #[must_use]
-pub fn mentioned(rules: &RuleSet) -> BTreeSet<&str> {
+pub fn used_attributes(rules: &RuleSet) -> BTreeSet<&str> {
     let in_force = rules.rules().iter().filter(|rule| rule.mode() != Mode::Off);
-    in_force.flat_map(mentioned_by).collect()
+    in_force.flat_map(used_by_rule).collect()
 }
 
-fn mentioned_by(rule: &Rule) -> impl Iterator<Item = &str> {
+fn used_by_rule(rule: &Rule) -> impl Iterator<Item = &str> {
     let overrides = rule.overrides().iter().flat_map(Override::conditions);
     let conditions = rule.conditions().iter().chain(overrides).map(Condition::attribute);
     let per = rule.per().iter().flat_map(AttributeChain::attributes);

@@ -15,7 +15,7 @@ use tidegate_core::Header;
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::gate::{Check, Entry, Gate, Later, Queue, Way};
+use super::gate::{Check, Decider, Entry, Later, Queue, Way};
 use super::in_flight::Slots;
 use super::refusal::{Answers, tell};
 
@@ -64,7 +64,7 @@ impl<Svc, B, G, ResBody> Future for ResponseFuture<Svc, B, G>
 where
     Svc: Service<Request<B>, Response = Response<ResBody>>,
     ResBody: Body<Data = Bytes>,
-    G: Gate,
+    G: Decider,
 {
     type Output = Result<Response<ResponseBody<ResBody>>, Svc::Error>;
 

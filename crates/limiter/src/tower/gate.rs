@@ -26,8 +26,8 @@ use crate::store::memory::MemoryStore;
 /// How long a request waits for its turn at the most, unless the layer is told otherwise.
 const MAX_WAIT: Span = Span::from_secs(30);
 
-/// Decides about a request by its head. [`ByRules`] and [`ByKey`] do.
-pub trait Gate: Send + Sync + 'static {
+/// Decides about a request by its head. [`RulesDecider`] and [`KeyDecider`] do.
+pub trait Decider: Send + Sync + 'static {
     /// The answer, if it takes no waiting.
     #[doc(hidden)]
     fn check_now(&self, head: &Parts) -> Option<Check>;
@@ -95,7 +95,7 @@ impl Way {
 
 /// Decides by every rule that matches.
 #[derive(Debug)]
-pub struct ByRules<S = MemoryStore> {
+pub struct RulesDecider<S = MemoryStore> {
     limiter: LiveLimiter<S>,
     /// What the caller reads itself.
     custom: Vec<(Box<str>, Custom)>,
@@ -120,14 +120,14 @@ struct Reading<S> {
     reader: Reader,
 }
 
-impl<S> Clone for ByRules<S> {
+impl<S> Clone for RulesDecider<S> {
     fn clone(&self) -> Self {
         let (limiter, custom) = (self.limiter.clone(), self.custom.clone());
         Self { limiter, custom, reading: Arc::clone(&self.reading), max_wait: self.max_wait }
     }
 }
 
-impl<S: Store> ByRules<S> {
+impl<S: Store> RulesDecider<S> {
     pub(crate) fn new(limiter: LiveLimiter<S>) -> Self {
         let reading = Reading::of(Arc::clone(&limiter.current()), &[], Arc::default());
         let reading = Arc::new(ArcSwap::from_pointee(reading));
@@ -167,7 +167,7 @@ impl<S: Store> Reading<S> {
     }
 }
 
-impl<S: Store> Gate for ByRules<S> {
+impl<S: Store> Decider for RulesDecider<S> {
     fn check_now(&self, head: &Parts) -> Option<Check> {
         // A check in memory never waits, so it needs no place on the heap to wait in.
         if TypeId::of::<S>() != TypeId::of::<MemoryStore>() {
@@ -212,20 +212,20 @@ async fn decide<S: Store>(
 
 /// Decides by one limit for each key.
 #[derive(Clone)]
-pub struct ByKey {
+pub struct KeyDecider {
     handle: PerKey,
     key: Read,
     name: Arc<str>,
     max_wait: Span,
 }
 
-impl fmt::Debug for ByKey {
+impl fmt::Debug for KeyDecider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ByKey").field("handle", &self.handle).finish_non_exhaustive()
+        f.debug_struct("KeyDecider").field("handle", &self.handle).finish_non_exhaustive()
     }
 }
 
-impl ByKey {
+impl KeyDecider {
     /// What the limit is called where rules have names.
     const NAME: &str = "default";
 
@@ -248,7 +248,7 @@ impl ByKey {
     }
 }
 
-impl Gate for ByKey {
+impl Decider for KeyDecider {
     fn check_now(&self, head: &Parts) -> Option<Check> {
         Some(self.decide(head))
     }

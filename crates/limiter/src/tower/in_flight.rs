@@ -67,15 +67,15 @@ pub struct InFlight(Weak<dyn Send + Sync>);
 
 /// Keeps a request in flight, as far as slots are concerned, while it lives.
 #[must_use = "it keeps nothing once it is dropped"]
-pub struct Kept {
+pub struct KeptSlots {
     _slots: Option<Arc<dyn Send + Sync>>,
 }
 
 impl InFlight {
     /// Has the request's slots held until this is dropped as well. Too late once the response is over:
     /// what is released stays so.
-    pub fn keep(&self) -> Kept {
-        Kept { _slots: self.0.upgrade() }
+    pub fn keep(&self) -> KeptSlots {
+        KeptSlots { _slots: self.0.upgrade() }
     }
 }
 
@@ -85,8 +85,8 @@ impl fmt::Debug for InFlight {
     }
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for KeptSlots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Kept")
+        f.write_str("KeptSlots")
     }
 }

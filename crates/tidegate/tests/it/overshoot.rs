@@ -171,11 +171,11 @@ fn spraying_ten_times_the_cap_frees_no_limited_client() {
             assert!(!handle.check(client).is_allowed(), "{algorithm}: {client} was freed");
         }
         // Those without a bucket of their own shared a few.
-        let shared = 5 * usize::try_from(MemoryStore::SHARED_BUCKETS).unwrap();
+        let shared = 5 * usize::try_from(MemoryStore::OVERFLOW_BUCKETS).unwrap();
         assert!(sprayed <= CAP + shared, "{algorithm}: {sprayed} passed");
         let usage = store.usage();
         assert!(
-            usage.keys <= CAP + usize::try_from(MemoryStore::SHARED_BUCKETS).unwrap(),
+            usage.keys <= CAP + usize::try_from(MemoryStore::OVERFLOW_BUCKETS).unwrap(),
             "{usage:?}"
         );
         assert!(usage.overflowed > 0, "{usage:?}");

@@ -236,7 +236,7 @@ fn new_clients_of_a_full_shard_share_buckets_and_no_client_is_evicted() {
     for number in max..2 * max {
         admitted += u64::from(node.check(25_000, key(number), 1).unwrap().is_allowed());
     }
-    let shared = 50 * MemoryStore::SHARED_BUCKETS;
+    let shared = 50 * MemoryStore::OVERFLOW_BUCKETS;
     assert!(admitted <= shared, "{admitted} of {shared}");
     assert!(!node.check(25_000, key(0), 1).unwrap().is_allowed());
 }

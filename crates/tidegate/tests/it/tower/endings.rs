@@ -214,7 +214,7 @@ where
 
 struct Stage<S: Store> {
     limiter: Limiter<S>,
-    layer: RateLimitLayer<tidegate::tower::ByRules<S>>,
+    layer: RateLimitLayer<tidegate::tower::RulesDecider<S>>,
     actor: Actor,
     ended: Ended,
 }

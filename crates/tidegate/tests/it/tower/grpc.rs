@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tidegate::tower::{Gate, RateLimitLayer};
+use tidegate::tower::{Decider, RateLimitLayer};
 use tidegate::{Limiter, ManualClock};
 use tokio::net::TcpListener;
 use tonic::transport::server::TcpIncoming;
@@ -16,7 +16,7 @@ use super::rules;
 use super::stores::Down;
 
 /// A client of a health service behind the layer.
-async fn health<G: Gate + Clone>(layer: RateLimitLayer<G>) -> HealthClient<Channel> {
+async fn health<G: Decider + Clone>(layer: RateLimitLayer<G>) -> HealthClient<Channel> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
-use tidegate::tower::{ByKey, InFlight, Kept, RateLimitLayer};
+use tidegate::tower::{InFlight, KeptSlots, KeyDecider, RateLimitLayer};
 use tidegate::{Algorithm, Limiter, ManualClock, MemoryStore, Quota, Span};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -112,7 +112,7 @@ impl<S: tower::Service<Request<()>>> tower::Service<Request<()>> for NeverReady<
 #[tokio::test]
 async fn who_changes_protocols_holds_its_slot_with_the_response_and_as_long_as_it_keeps_it() {
     let limiter = limiter(&ManualClock::default(), ONE);
-    let kept: Arc<Mutex<Option<Kept>>> = Arc::default();
+    let kept: Arc<Mutex<Option<KeptSlots>>> = Arc::default();
     let keep = Arc::clone(&kept);
     let upgrade = service_fn(move |request: Request<()>| {
         let in_flight = request.extensions().get::<InFlight>().unwrap();
@@ -166,7 +166,7 @@ async fn a_limit_for_each_key_counts_what_is_in_flight_as_well() {
     let store = Arc::new(MemoryStore::new(ManualClock::default().clock()));
     let algorithm = Algorithm::Concurrency { hold: Span::MINUTE };
     let handle = Limiter::per_key_in(store, algorithm, Quota::in_flight(1)).unwrap();
-    let layer: RateLimitLayer<ByKey> = RateLimitLayer::per_key(handle.clone(), |request| {
+    let layer: RateLimitLayer<KeyDecider> = RateLimitLayer::per_key(handle.clone(), |request| {
         Some(request.headers.get("x-api-key")?.to_str().ok()?.into())
     });
     let service = layer.layer(Hello::default());

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use tidegate::tower::{ByKey, ByRules, Gate, RateLimitLayer};
+use tidegate::tower::{Decider, KeyDecider, RateLimitLayer, RulesDecider};
 use tidegate::{Algorithm, Clock, Limiter, ManualClock, MemoryStore, Quota, Span};
 use tokio::task::yield_now;
 use tower::{Layer, ServiceExt};
@@ -18,11 +18,11 @@ type Response = Pin<Box<dyn Future<Output = Answer>>>;
 const RULE: &str =
     "  - {name: queue, per: [api_key], algorithm: leaky_bucket, limit: 1 per second, queue: 2}";
 
-fn by_rules(clock: Clock) -> RateLimitLayer<ByRules> {
+fn by_rules(clock: Clock) -> RateLimitLayer<RulesDecider> {
     RateLimitLayer::new(Limiter::builder().rules(rules(RULE)).clock(clock).build())
 }
 
-fn by_key(clock: Clock) -> RateLimitLayer<ByKey> {
+fn by_key(clock: Clock) -> RateLimitLayer<KeyDecider> {
     let store = Arc::new(MemoryStore::new(clock));
     let algorithm = Algorithm::LeakyBucket { queue: 2 };
     let handle = Limiter::per_key_in(store, algorithm, Quota::per_second(1)).unwrap();
@@ -32,7 +32,7 @@ fn by_key(clock: Clock) -> RateLimitLayer<ByKey> {
 }
 
 /// Asks as the same client each time.
-fn client<G: Gate + Clone>(
+fn client<G: Decider + Clone>(
     layer: &RateLimitLayer<G>,
     hello: &Hello,
 ) -> impl Fn() -> Response + use<G> {
@@ -54,7 +54,7 @@ fn status(response: &mut Response) -> Option<u16> {
     }
 }
 
-fn each_waits_for_its_slot<G: Gate + Clone>(layer: impl Fn(Clock) -> RateLimitLayer<G>) {
+fn each_waits_for_its_slot<G: Decider + Clone>(layer: impl Fn(Clock) -> RateLimitLayer<G>) {
     let (time, hello) = (ManualClock::default(), Hello::default());
     let ask = client(&layer(time.clock()), &hello);
     let (mut first, mut second, mut third, mut fourth) = (ask(), ask(), ask(), ask());
@@ -80,7 +80,7 @@ fn a_request_is_held_until_its_slot() {
     each_waits_for_its_slot(by_key);
 }
 
-fn who_leaves_gives_its_slot_to_the_next<G: Gate + Clone>(
+fn who_leaves_gives_its_slot_to_the_next<G: Decider + Clone>(
     layer: impl Fn(Clock) -> RateLimitLayer<G>,
 ) {
     let (time, hello) = (ManualClock::default(), Hello::default());
@@ -106,7 +106,9 @@ fn a_waiter_that_leaves_gives_its_slot_back() {
     who_leaves_gives_its_slot_to_the_next(by_key);
 }
 
-fn who_would_wait_too_long_is_refused<G: Gate + Clone>(layer: impl Fn(Clock) -> RateLimitLayer<G>) {
+fn who_would_wait_too_long_is_refused<G: Decider + Clone>(
+    layer: impl Fn(Clock) -> RateLimitLayer<G>,
+) {
     let (time, hello) = (ManualClock::default(), Hello::default());
     let ask = client(&layer(time.clock()).max_wait(Span::from_millis(1_500)), &hello);
     let (mut first, mut second, mut next) = (ask(), ask(), ask());
