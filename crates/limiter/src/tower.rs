@@ -1,28 +1,28 @@
-//! Limits in front of any tower service that speaks HTTP: axum, tonic, hyper.
+//! A layer that limits any HTTP service of tower: axum, tonic, hyper.
 //!
 //! [`RateLimitLayer::new`] decides by rules, [`RateLimitLayer::per_key`] by one limit for each key. A
-//! request that may not pass never reaches the service behind: it is answered with 429, or for gRPC
-//! with `RESOURCE_EXHAUSTED`, and told when to come back.
+//! denied request never reaches the service. The response is 429, or `RESOURCE_EXHAUSTED` for gRPC, with
+//! the time after which to retry.
 //!
 //! # Shaping
 //!
-//! A `leaky_bucket` rule with a `queue` holds requests back, so that what is behind is reached at an
-//! even pace. A request waits at most [`max_wait`](RateLimitLayer::max_wait); one that would have to
-//! wait longer is refused at once and takes no place. A request that is dropped while it waits gives
-//! back what it was charged, of the queue only the last place.
+//! A `leaky_bucket` rule with a `queue` delays requests, so that the service receives them at an even
+//! rate. A request waits at most [`max_wait`](RateLimitLayer::max_wait). One that would wait longer is
+//! denied at once and takes no place in the queue. If a request is dropped while it waits, its charges
+//! are refunded; its place in the queue is freed only if it is the last.
 //!
 //! # Requests in flight
 //!
-//! A rule with `limit: 20 in flight` counts requests while they last: from the decision, through the
-//! wait for a leaky bucket if there is one, until the body of the response has ended, has failed or is
-//! dropped. When the service fails or panics, or the caller goes away, the slot is free at once.
+//! A rule with `limit: 20 in flight` counts a request from the decision until the body of the response
+//! has ended, has failed or is dropped. A wait for a leaky bucket is included. If the service fails or
+//! panics, or the client disconnects, the slot is released at once.
 //!
-//! After `101 Switching Protocols` the layer sees the response and not the connection: servers drop the
-//! response once its head is sent, and the slot is free then. The same goes for tunnels by `CONNECT`, and
-//! for work that a handler starts and leaves behind. Who goes on can keep the slot by
+//! After `101 Switching Protocols` the layer has no access to the connection. Servers drop the response
+//! after its head is sent, and the slot is released then. The same applies to `CONNECT` tunnels, and to
+//! tasks that a handler starts and does not await. Such a handler can hold the slot longer by
 //! [`InFlight::keep`].
 //!
-//! Both with axum:
+//! An example of both with axum:
 //!
 //! ```
 //! use axum::Router;
@@ -36,11 +36,11 @@
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let rules = RuleSet::parse("rules.yaml", "
 //! rules:
-//!   - name: gentle             # one every 10 ms to all of us, the others wait
+//!   - name: gentle             # one request every 10 ms for all clients, others wait
 //!     algorithm: leaky_bucket
 //!     limit: 100 per second
 //!     queue: 500
-//!   - name: exports            # each client, at any instant
+//!   - name: exports            # per client, at the same time
 //!     match: {path: /export}
 //!     per: [api_key]
 //!     limit: 2 in flight
@@ -62,12 +62,12 @@
 
 mod attributes;
 mod body;
+mod decider;
 mod future;
-mod gate;
 pub mod grpc;
 mod in_flight;
+mod local_response;
 mod lookup;
-mod refusal;
 mod source;
 mod target;
 
@@ -86,28 +86,29 @@ use tower_service::Service;
 
 pub use self::attributes::used_attributes;
 pub use self::body::ResponseBody;
+pub use self::decider::{Decider, KeyDecider, RulesDecider};
 pub use self::future::ResponseFuture;
-pub use self::gate::{Decider, KeyDecider, RulesDecider};
 pub use self::in_flight::{InFlight, KeptSlots};
+use self::local_response::HeaderPolicy;
 pub use self::lookup::Lookup;
-use self::refusal::Answers;
 pub use self::source::attributes;
 pub use self::target::request_target;
 use crate::live::LiveLimiter;
 use crate::per_key::PerKey;
 use crate::store::Store;
 
-/// Puts a limit in front of a service.
+/// A layer that adds a rate limit to a service.
 ///
-/// - A client over its share gets 429 with a problem body, or gRPC's `RESOURCE_EXHAUSTED`.
-/// - A rule that can't be decided and denies then gives 503, or gRPC's `UNAVAILABLE`.
-/// - A request that a leaky bucket tells to wait is held until its slot, if that begins within
-///   [`max_wait`](Self::max_wait). One that is dropped meanwhile gives its slot back if it is the last.
-/// - Slots in flight are held until the response's body is over, however that ends.
-/// - Every other response gains the rate-limit headers, unless it already has some.
+/// - A client over its limit gets 429 with a problem body, or gRPC's `RESOURCE_EXHAUSTED`.
+/// - If the store fails and a rule then denies, the status is 503, or gRPC's `UNAVAILABLE`.
+/// - A request in the queue of a leaky bucket waits for its turn, for at most
+///   [`max_wait`](Self::max_wait). If it is dropped meanwhile, its place in the queue is freed if it is
+///   the last.
+/// - Slots in flight are held until the response body has ended, has failed or is dropped.
+/// - Responses of the service get the rate-limit headers, unless they already have some.
 ///
-/// The service must be `Clone`, as those of axum, tonic and hyper are: a request that waits keeps the
-/// one that was ready for it.
+/// The service must be `Clone`, as those of axum, tonic and hyper are: a request that waits owns the
+/// instance that was ready for it.
 ///
 /// ```
 /// use http::{Request, Response, StatusCode};
@@ -139,41 +140,41 @@ use crate::store::Store;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-pub struct RateLimitLayer<G = RulesDecider> {
-    gate: G,
-    answers: Answers,
+pub struct RateLimitLayer<D = RulesDecider> {
+    decider: D,
+    header_policy: HeaderPolicy,
 }
 
 impl<S: Store> RateLimitLayer<RulesDecider<S>> {
-    /// Decides by the limiter's rules.
+    /// Makes a layer that decides by the rules of a limiter.
     ///
-    /// Of a request, rules see `method`, `host`, `path`, `query.*`, `header.*`, `cookie.*`, `api_key`
-    /// (the `X-API-Key` header), `ip` where the server left a [`SocketAddr`](std::net::SocketAddr)
-    /// among the request's extensions, and what [`ip`](Self::ip) and [`attribute`](Self::attribute)
-    /// add. Only what some rule mentions, or somebody is blocked by, is read. `X-Forwarded-For` is a header as any other: whoever
-    /// sends it may have made it up.
+    /// Rules can use `method`, `host`, `path`, `query.*`, `header.*`, `cookie.*`, `api_key` (the
+    /// `X-API-Key` header), `ip`, and attributes from [`attribute`](Self::attribute). `ip` is the
+    /// [`SocketAddr`](std::net::SocketAddr) in the extensions of the request, unless [`ip`](Self::ip)
+    /// sets it. Only attributes that a rule or the block list uses are read. `X-Forwarded-For` is an
+    /// ordinary header: a client can send any value in it.
     ///
-    /// A [`LiveLimiter`] lets the rules change while the service runs.
+    /// With a [`LiveLimiter`] the rules can change while the service runs.
     #[must_use]
     pub fn new(limiter: impl Into<LiveLimiter<S>>) -> Self {
-        Self { gate: RulesDecider::new(limiter.into()), answers: Answers::default() }
+        Self { decider: RulesDecider::new(limiter.into()), header_policy: HeaderPolicy::default() }
     }
 
-    /// Tells rules an attribute that the layer can't find itself, or finds elsewhere: `user` from
-    /// what an authentication layer left in the extensions, say.
+    /// Sets an attribute by a function: a new one, or another source for an attribute of the layer. For
+    /// example `user`, from the extensions that an authentication layer added.
     ///
-    /// A request for which `read` answers `None`, or an empty text, does not have the attribute. If
-    /// its rule counts by it, all such requests share one bucket.
+    /// If `read` returns `None` or an empty string, the request does not have the attribute. All such
+    /// requests share one bucket under a rule that counts by it.
     #[must_use]
     pub fn attribute<F>(mut self, name: &str, read: F) -> Self
     where
         F: for<'r> Fn(&'r Parts) -> Option<Cow<'r, str>> + Send + Sync + 'static,
     {
-        self.gate.attribute(name, Arc::new(read));
+        self.decider.add_attribute(name, Arc::new(read));
         self
     }
 
-    /// Tells rules the client's address as `ip`, for servers that keep it in a type of their own.
+    /// Sets the function that reads the client's address, for servers that store it in their own type.
     ///
     /// With axum's `into_make_service_with_connect_info::<SocketAddr>()`:
     ///
@@ -186,8 +187,8 @@ impl<S: Store> RateLimitLayer<RulesDecider<S>> {
     ///     .ip(|request| Some(request.extensions.get::<ConnectInfo<SocketAddr>>()?.ip()));
     /// ```
     ///
-    /// An IPv4 address is itself, also when it came mapped into IPv6. Of an IPv6 address only the
-    /// first 64 bits are kept: who has one address of a network usually has all of them.
+    /// An IPv4 address mapped into IPv6 counts as IPv4. Of an IPv6 address only the first 64 bits count: a
+    /// client with one address of a /64 network usually has all of them.
     #[must_use]
     pub fn ip<F>(self, read: F) -> Self
     where
@@ -198,10 +199,10 @@ impl<S: Store> RateLimitLayer<RulesDecider<S>> {
 }
 
 impl RateLimitLayer<KeyDecider> {
-    /// Limits each key on its own, without rules.
+    /// Makes a layer with one limit for each key, without rules.
     ///
-    /// Requests for which `key` answers `None`, or an empty text, share one bucket: a limit that a
-    /// client escapes by leaving out its name is none.
+    /// Requests for which `key` returns `None` or an empty string share one bucket. Otherwise a client
+    /// could bypass the limit by omitting its key.
     ///
     /// ```
     /// use tidegate::tower::RateLimitLayer;
@@ -219,80 +220,91 @@ impl RateLimitLayer<KeyDecider> {
     where
         F: for<'r> Fn(&'r Parts) -> Option<Cow<'r, str>> + Send + Sync + 'static,
     {
-        Self { gate: KeyDecider::new(handle, Arc::new(key)), answers: Answers::default() }
+        Self {
+            decider: KeyDecider::new(handle, Arc::new(key)),
+            header_policy: HeaderPolicy::default(),
+        }
     }
 }
 
-impl<G> RateLimitLayer<G> {
-    /// Which headers tell a client how it stands.
+impl<D> RateLimitLayer<D> {
+    /// Sets the style of the rate-limit headers.
     #[must_use]
     pub fn headers(mut self, style: HeaderStyle) -> Self {
-        self.answers.style = style;
+        self.header_policy.style = style;
         self
     }
 
-    /// Leaves the responses of the service as they are; only refusals carry headers.
+    /// Adds the rate-limit headers to denials only, not to responses of the service.
     #[must_use]
     pub fn headers_on_denial_only(mut self) -> Self {
-        self.answers.on_allow = false;
+        self.header_policy.on_allow = false;
         self
     }
 }
 
-impl<G: Decider> RateLimitLayer<G> {
-    /// Refuses who would have to wait longer for its turn under a leaky bucket; 30 seconds unless this
-    /// says otherwise. Refused requests are told when to come back, and take no place in the queue.
+impl<D: Decider> RateLimitLayer<D> {
+    /// Sets the longest wait in the queue of a leaky bucket. The default is 30 seconds. A request that
+    /// would wait longer is denied with `Retry-After`, and takes no place in the queue.
     ///
-    /// Whoever waits keeps its connection, its request and a service that is ready for it: with
-    /// [`Span::ZERO`] nobody does, and what comes too early is refused.
+    /// A waiting request occupies its connection and a service that is ready for it. With [`Span::ZERO`]
+    /// no request waits: one that arrives before its turn is denied.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Span) -> Self {
-        self.gate.wait_at_most(max_wait);
+        self.decider.set_max_wait(max_wait);
         self
     }
 }
 
-impl<G: Decider + Clone, Svc> Layer<Svc> for RateLimitLayer<G> {
-    type Service = RateLimit<Svc, G>;
+impl<D: Decider + Clone, Svc> Layer<Svc> for RateLimitLayer<D> {
+    type Service = RateLimit<Svc, D>;
 
     fn layer(&self, inner: Svc) -> Self::Service {
-        self.gate.warn_of_gaps();
-        RateLimit { inner, gate: Arc::new(self.gate.clone()), answers: self.answers }
+        self.decider.warn_of_missing();
+        RateLimit {
+            inner,
+            decider: Arc::new(self.decider.clone()),
+            header_policy: self.header_policy,
+        }
     }
 }
 
-/// A service behind a limit. Made by [`RateLimitLayer`].
+/// A service with a rate limit. Made by [`RateLimitLayer`].
 #[derive(Debug)]
-pub struct RateLimit<Svc, G = RulesDecider> {
+pub struct RateLimit<Svc, D = RulesDecider> {
     inner: Svc,
-    gate: Arc<G>,
-    answers: Answers,
+    decider: Arc<D>,
+    header_policy: HeaderPolicy,
 }
 
-impl<Svc: Clone, G> Clone for RateLimit<Svc, G> {
+impl<Svc: Clone, D> Clone for RateLimit<Svc, D> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), gate: Arc::clone(&self.gate), answers: self.answers }
+        Self {
+            inner: self.inner.clone(),
+            decider: Arc::clone(&self.decider),
+            header_policy: self.header_policy,
+        }
     }
 }
 
-impl<Svc, G, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<Svc, G>
+impl<Svc, D, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<Svc, D>
 where
     Svc: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
     ResBody: Body<Data = Bytes>,
-    G: Decider,
+    D: Decider,
 {
     type Response = Response<ResponseBody<ResBody>>;
     type Error = Svc::Error;
-    type Future = ResponseFuture<Svc, ReqBody, G>;
+    type Future = ResponseFuture<Svc, ReqBody, D>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        // The one that said it is ready goes with the request; a clone may not be.
+        // The request takes the instance that is ready; a new clone may not be.
         let next = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, next);
-        ResponseFuture::new(ready, Arc::clone(&self.gate), self.answers, request)
+        ResponseFuture::new(ready, Arc::clone(&self.decider), self.header_policy, request)
     }
 }

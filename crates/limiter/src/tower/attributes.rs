@@ -1,4 +1,4 @@
-//! What rules may know of a request, read from its head; and of that only what they ask for.
+//! Reading of the attributes that rules use, from the head of a request.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,102 +8,115 @@ use http::request::Parts;
 use tidegate_core::Request;
 use tidegate_rules::{AttributeChain, Condition, Mode, Override, Rule, RuleSet, TierLimits};
 
-use super::refusal::Unreadable;
-use super::source::{Read, Source};
+use super::local_response::AttributeTooLong;
+use super::source::{AttributeSource, ReadAttribute};
 
-/// Makes the request that rules look at.
+/// Reads the attributes of a request that the rules use.
 #[derive(Clone, Debug)]
-pub(crate) struct Reader {
-    known: Vec<(Box<str>, Source)>,
-    /// What rules mention and nothing provides.
-    gaps: BTreeSet<Box<str>>,
-    /// What the caller provides and no rule mentions; somebody may be blocked by it.
-    spare: Vec<(Box<str>, Source)>,
-    warned: Arc<Warned>,
+pub(crate) struct AttributeReader {
+    /// Attributes that the rules use, with their sources.
+    known: Vec<(Box<str>, AttributeSource)>,
+    /// Attributes that the rules use and that have no source.
+    missing: BTreeSet<Box<str>>,
+    /// Attributes of the caller that no rule uses. The block list may use them.
+    unused: Vec<(Box<str>, AttributeSource)>,
+    logged: Arc<LoggedWarnings>,
 }
 
-/// What was logged and need not be again.
+/// The warnings that were logged already. Each is logged once.
 #[derive(Debug, Default)]
-pub(crate) struct Warned {
-    gaps: AtomicBool,
-    address: AtomicBool,
+pub(crate) struct LoggedWarnings {
+    missing: AtomicBool,
+    no_peer_address: AtomicBool,
 }
 
-impl Reader {
-    /// Knows the attributes that these rules mention, as far as every HTTP request may have them.
-    pub(crate) fn new(rules: &RuleSet, warned: Arc<Warned>) -> Self {
-        let (mut known, mut gaps) = (Vec::new(), BTreeSet::new());
+impl AttributeReader {
+    /// Makes a reader of the attributes that these rules use and that HTTP requests can have.
+    pub(crate) fn new(rules: &RuleSet, logged: Arc<LoggedWarnings>) -> Self {
+        let (mut known, mut missing) = (Vec::new(), BTreeSet::new());
         for name in used_attributes(rules) {
-            match Source::of(name) {
+            match AttributeSource::for_attribute(name) {
                 Some(source) => known.push((name.into(), source)),
-                None => drop(gaps.insert(name.into())),
+                None => drop(missing.insert(name.into())),
             }
         }
-        Self { known, gaps, spare: Vec::new(), warned }
+        Self { known, missing, unused: Vec::new(), logged }
     }
 
-    /// What was logged so far, for who reads by the next rules.
-    pub(crate) fn warned(&self) -> &Arc<Warned> {
-        &self.warned
+    /// Returns the warnings logged so far, for the reader of the next rules.
+    pub(crate) fn logged(&self) -> &Arc<LoggedWarnings> {
+        &self.logged
     }
 
-    /// From now on reads an attribute this way, if a rule mentions it or somebody is blocked by it.
-    pub(crate) fn replace(&mut self, name: &str, read: Read) {
-        let mut sources = self.known.iter_mut().chain(&mut self.spare);
+    /// Reads an attribute by a function of the caller from now on.
+    pub(crate) fn replace(&mut self, name: &str, read: ReadAttribute) {
+        let mut sources = self.known.iter_mut().chain(&mut self.unused);
         if let Some((_, source)) = sources.find(|(known, _)| **known == *name) {
-            *source = Source::Custom(read);
-        } else if let Some(name) = self.gaps.take(name) {
-            self.known.push((name, Source::Custom(read)));
+            *source = AttributeSource::Custom(read);
+        } else if let Some(name) = self.missing.take(name) {
+            self.known.push((name, AttributeSource::Custom(read)));
         } else {
-            self.spare.push((name.into(), Source::Custom(read)));
+            self.unused.push((name.into(), AttributeSource::Custom(read)));
         }
     }
 
-    /// What rules see of a request.
-    pub(crate) fn read<'r>(&'r self, head: &'r Parts) -> Result<Request<'r>, Unreadable> {
+    /// Returns the request for the rules.
+    ///
+    /// # Errors
+    /// An attribute is above the length limit.
+    pub(crate) fn read<'r>(&'r self, head: &'r Parts) -> Result<Request<'r>, AttributeTooLong> {
         let mut request = Request::new();
         for (name, source) in &self.known {
             if let Some(value) = source.read(head) {
-                let refused = |error| Unreadable { in_uri: source.in_uri(), error };
-                request.insert(&**name, value).map_err(refused)?;
-            } else if matches!(source, Source::Peer) && first(&self.warned.address) {
-                tracing::warn!("requests carry no address, RateLimitLayer::ip can tell it");
+                let too_long = |error| AttributeTooLong { in_uri: source.in_uri(), error };
+                request.insert(&**name, value).map_err(too_long)?;
+            } else if matches!(source, AttributeSource::Peer)
+                && is_first(&self.logged.no_peer_address)
+            {
+                tracing::warn!(
+                    "request has no peer address; rules by `ip` use one shared bucket. Set RateLimitLayer::ip"
+                );
             }
         }
         Ok(request)
     }
 
-    /// Adds an attribute by which somebody is blocked, as far as the request has it.
-    pub(crate) fn read_also<'r>(&'r self, name: &str, head: &'r Parts, request: &mut Request<'r>) {
+    /// Adds an attribute that the block list uses, if the request has it.
+    pub(crate) fn read_for_block_list<'r>(
+        &'r self,
+        name: &str,
+        head: &'r Parts,
+        request: &mut Request<'r>,
+    ) {
         if self.known.iter().any(|(known, _)| **known == *name) || request.get(name).is_some() {
             return;
         }
-        let value = match self.spare.iter().find(|(spare, _)| **spare == *name) {
+        let value = match self.unused.iter().find(|(unused, _)| **unused == *name) {
             Some((_, source)) => source.read(head),
-            None => Source::of(name).and_then(|source| source.read(head)),
+            None => AttributeSource::for_attribute(name).and_then(|source| source.read(head)),
         };
-        // A value that is too long for an attribute is nobody's who could be blocked.
+        // A value above the length limit can't be on the block list, so the error is ignored.
         let _ = value.map(|value| request.insert(name.to_owned(), value));
     }
 
-    pub(crate) fn warn_of_gaps(&self) {
-        if !self.gaps.is_empty() && first(&self.warned.gaps) {
-            tracing::warn!(attributes = ?self.gaps, "rules mention what no request will have");
+    pub(crate) fn warn_of_missing(&self) {
+        if !self.missing.is_empty() && is_first(&self.logged.missing) {
+            tracing::warn!(attributes = ?self.missing, "rules use attributes that this layer never sets");
         }
     }
 }
 
-/// Whether nobody asked this before.
-fn first(asked: &AtomicBool) -> bool {
-    !asked.load(Ordering::Relaxed) && !asked.swap(true, Ordering::Relaxed)
+/// Sets the flag. Returns whether it was not set before.
+fn is_first(flag: &AtomicBool) -> bool {
+    !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Relaxed)
 }
 
-/// The attributes that can make a difference to a decision: rules in force match, count or choose a
-/// limit by them.
+/// Returns the attributes that can change a decision: active rules match, count or select a limit by
+/// them.
 #[must_use]
 pub fn used_attributes(rules: &RuleSet) -> BTreeSet<&str> {
-    let in_force = rules.rules().iter().filter(|rule| rule.mode() != Mode::Off);
-    in_force.flat_map(used_by_rule).collect()
+    let active = rules.rules().iter().filter(|rule| rule.mode() != Mode::Off);
+    active.flat_map(used_by_rule).collect()
 }
 
 fn used_by_rule(rule: &Rule) -> impl Iterator<Item = &str> {
@@ -130,8 +143,8 @@ rules:
   - {name: off, match: {header.unused: a}, limit: 1 per second, mode: off}
 ";
 
-    fn reader() -> Reader {
-        Reader::new(&RuleSet::parse("rules.yaml", EVERYTHING).unwrap(), Arc::default())
+    fn reader() -> AttributeReader {
+        AttributeReader::new(&RuleSet::parse("rules.yaml", EVERYTHING).unwrap(), Arc::default())
     }
 
     fn head(request: http::request::Builder) -> Parts {
@@ -139,7 +152,7 @@ rules:
     }
 
     #[test]
-    fn what_some_rule_in_force_mentions_is_read_and_nothing_else() {
+    fn only_attributes_of_active_rules_are_read() {
         let request = http::Request::post("https://api.example.com/v1?user=alice&page=2")
             .header("x-who", "bob")
             .header("x-api-key", "k1")
@@ -161,19 +174,19 @@ rules:
                 ("query.user", "alice"),
             ]
         );
-        assert_eq!(Vec::from_iter(reader.gaps.iter().map(|name| &**name)), ["claim.plan"]);
+        assert_eq!(Vec::from_iter(reader.missing.iter().map(|name| &**name)), ["claim.plan"]);
     }
 
     #[test]
-    fn an_attribute_of_the_callers_fills_a_gap_or_replaces_what_was_there() {
+    fn custom_attribute_provides_a_missing_one_or_replaces_a_source() {
         let mut reader = reader();
         reader.replace("claim.plan", Arc::new(|_| Some("free".into())));
         reader.replace("path", Arc::new(|_| Some("/elsewhere".into())));
-        reader.replace("nobody", Arc::new(|_| panic!("no rule asks for it")));
+        reader.replace("unused", Arc::new(|_| panic!("no rule uses it")));
         let head = head(http::Request::get("/here"));
         let request = reader.read(&head).unwrap();
         assert_eq!(request.get("claim.plan"), Some("free"));
         assert_eq!(request.get("path"), Some("/elsewhere"));
-        assert!(reader.gaps.is_empty());
+        assert!(reader.missing.is_empty());
     }
 }

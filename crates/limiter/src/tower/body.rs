@@ -1,4 +1,4 @@
-//! The body of a response: the service's own, or that of a refusal.
+//! The body of a response: of the service, or of the layer itself.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -8,44 +8,44 @@ use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::in_flight::Slots;
+use super::in_flight::HeldSlots;
 
 pin_project! {
-    /// What the service answered, or why it was not asked. Fails as the service's body does.
+    /// The body of the service's response, or of a denial. It fails if the body of the service does.
     ///
-    /// The slots in flight of its request are held until it has ended, has failed or is dropped.
+    /// The slots in flight of its request are held until the body has ended, has failed or is dropped.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
-        kind: Kind<B>,
+        kind: BodyKind<B>,
     }
 }
 
 pin_project! {
     #[derive(Debug)]
-    #[project = KindProjection]
-    enum Kind<B> {
-        Service { #[pin] body: B, slots: Slots },
-        Refusal { text: Bytes },
+    #[project = BodyKindProjection]
+    enum BodyKind<B> {
+        Service { #[pin] body: B, slots: HeldSlots },
+        Local { text: Bytes },
     }
 }
 
 impl<B> ResponseBody<B> {
-    /// The body of a response with this status.
-    pub(crate) fn service(body: B, status: StatusCode, mut slots: Slots) -> Self
+    /// Wraps the body of a response of the service. Releases the slots at once if the body is empty.
+    pub(crate) fn service(body: B, status: StatusCode, mut slots: HeldSlots) -> Self
     where
         B: Body,
     {
-        // Nobody polls a body that has ended before it began, and who has it may keep it. One that goes
-        // with another protocol says nothing about when that ends.
+        // An empty body is never polled, and its owner may keep it for long. After an upgrade the body is
+        // empty too, but the connection lasts longer.
         if slots.are_held() && status != StatusCode::SWITCHING_PROTOCOLS && body.is_end_stream() {
             slots.release();
         }
-        Self { kind: Kind::Service { body, slots } }
+        Self { kind: BodyKind::Service { body, slots } }
     }
 
-    pub(crate) fn refusal(text: Bytes) -> Self {
-        Self { kind: Kind::Refusal { text } }
+    pub(crate) fn local(text: Bytes) -> Self {
+        Self { kind: BodyKind::Local { text } }
     }
 }
 
@@ -58,16 +58,16 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
-            KindProjection::Service { mut body, slots } => {
+            BodyKindProjection::Service { mut body, slots } => {
                 let frame = ready!(body.as_mut().poll_frame(cx));
-                // A body that says it has ended is not polled once more.
+                // A body that reports its end is not polled again, so this may be the last call.
                 if slots.are_held() && (!matches!(frame, Some(Ok(_))) || body.is_end_stream()) {
                     slots.release();
                 }
                 Poll::Ready(frame)
             }
-            KindProjection::Refusal { text } if text.is_empty() => Poll::Ready(None),
-            KindProjection::Refusal { text } => {
+            BodyKindProjection::Local { text } if text.is_empty() => Poll::Ready(None),
+            BodyKindProjection::Local { text } => {
                 Poll::Ready(Some(Ok(Frame::data(std::mem::take(text)))))
             }
         }
@@ -75,15 +75,15 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Service { body, .. } => body.is_end_stream(),
-            Kind::Refusal { text } => text.is_empty(),
+            BodyKind::Service { body, .. } => body.is_end_stream(),
+            BodyKind::Local { text } => text.is_empty(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Service { body, .. } => body.size_hint(),
-            Kind::Refusal { text } => SizeHint::with_exact(text.len() as u64),
+            BodyKind::Service { body, .. } => body.size_hint(),
+            BodyKind::Local { text } => SizeHint::with_exact(text.len() as u64),
         }
     }
 }

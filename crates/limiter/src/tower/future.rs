@@ -1,4 +1,4 @@
-//! One request on its way: checked, perhaps held until its turn, then passed on or refused.
+//! The future of one request: checked, queued if needed, then forwarded or denied.
 
 use std::fmt;
 use std::future::Future;
@@ -15,56 +15,61 @@ use tidegate_core::Header;
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::gate::{Check, Decider, Entry, Later, Queue, Way};
-use super::in_flight::Slots;
-use super::refusal::{Answers, tell};
+use super::decider::{BoxedCheck, CheckOutcome, CheckResult, Decider, QueueWait, RequestStart};
+use super::in_flight::HeldSlots;
+use super::local_response::{HeaderPolicy, add_headers_if_absent};
 
 pin_project! {
-    /// The response of the service, or a refusal.
+    /// The response of the service, or a denial.
     ///
-    /// Nothing is charged before the first poll. Dropped while it waits for a leaky bucket's slot,
-    /// it gives back what was charged; dropped later, the charge stands, and only slots in flight are
-    /// released.
-    pub struct ResponseFuture<Svc: Service<Request<B>>, B, G> {
+    /// Nothing is charged before the first poll. If the future is dropped while it waits in the queue of
+    /// a leaky bucket, its charges are refunded, of that queue only the last slot. If it is dropped later,
+    /// the charges stay, and only slots in flight are released.
+    pub struct ResponseFuture<Svc: Service<Request<B>>, B, D> {
         inner: Svc,
-        gate: Arc<G>,
-        answers: Answers,
+        decider: Arc<D>,
+        header_policy: HeaderPolicy,
         #[pin]
-        state: State<B, Svc::Future>,
+        state: ResponseState<B, Svc::Future>,
     }
 }
 
 pin_project! {
-    #[project = StateProjection]
-    enum State<B, Fut> {
-        /// Nothing done yet.
+    #[project = ResponseStateProjection]
+    enum ResponseState<B, Fut> {
+        /// Not polled yet.
         New { request: Option<Request<B>> },
-        /// A store was asked that takes its time.
-        Asked { later: Later, body: Option<B> },
-        /// Admitted, at a later instant.
-        Queued { queue: Queue, request: Option<Request<B>>, told: Vec<Header> },
-        /// Passed on.
-        Passed { #[pin] call: Fut, told: Vec<Header>, slots: Slots },
+        /// The store has not replied yet.
+        Checking { check: BoxedCheck, body: Option<B> },
+        /// Admitted, and waiting in the queue of a leaky bucket.
+        Queued { wait: QueueWait, request: Option<Request<B>>, headers: Vec<Header> },
+        /// Forwarded to the service.
+        Forwarded { #[pin] call: Fut, headers: Vec<Header>, slots: HeldSlots },
     }
 }
 
-impl<Svc: Service<Request<B>>, B, G> ResponseFuture<Svc, B, G> {
-    pub(crate) fn new(inner: Svc, gate: Arc<G>, answers: Answers, request: Request<B>) -> Self {
-        Self { inner, gate, answers, state: State::New { request: Some(request) } }
+impl<Svc: Service<Request<B>>, B, D> ResponseFuture<Svc, B, D> {
+    pub(crate) fn new(
+        inner: Svc,
+        decider: Arc<D>,
+        header_policy: HeaderPolicy,
+        request: Request<B>,
+    ) -> Self {
+        Self { inner, decider, header_policy, state: ResponseState::New { request: Some(request) } }
     }
 }
 
-impl<Svc: Service<Request<B>>, B, G> fmt::Debug for ResponseFuture<Svc, B, G> {
+impl<Svc: Service<Request<B>>, B, D> fmt::Debug for ResponseFuture<Svc, B, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }
 
-impl<Svc, B, G, ResBody> Future for ResponseFuture<Svc, B, G>
+impl<Svc, B, D, ResBody> Future for ResponseFuture<Svc, B, D>
 where
     Svc: Service<Request<B>, Response = Response<ResBody>>,
     ResBody: Body<Data = Bytes>,
-    G: Decider,
+    D: Decider,
 {
     type Output = Result<Response<ResponseBody<ResBody>>, Svc::Error>;
 
@@ -72,56 +77,56 @@ where
         let mut this = self.project();
         loop {
             let (head, body, check) = match this.state.as_mut().project() {
-                StateProjection::New { request } => {
-                    let (head, body) = taken(request).into_parts();
-                    match this.gate.check_now(&head) {
+                ResponseStateProjection::New { request } => {
+                    let (head, body) = take(request).into_parts();
+                    match this.decider.check_now(&head) {
                         Some(check) => (head, body, check),
                         None => {
-                            let later = this.gate.check_later(head);
-                            this.state.set(State::Asked { later, body: Some(body) });
+                            let check = this.decider.check_async(head);
+                            this.state.set(ResponseState::Checking { check, body: Some(body) });
                             continue;
                         }
                     }
                 }
-                StateProjection::Asked { later, body } => {
-                    let (head, check) = ready!(later.as_mut().poll(cx));
-                    (head, taken(body), check)
+                ResponseStateProjection::Checking { check, body } => {
+                    let (head, check) = ready!(check.as_mut().poll(cx));
+                    (head, take(body), check)
                 }
-                StateProjection::Queued { queue, request, told } => {
-                    let slots = ready!(queue.as_mut().poll(cx));
-                    let (request, told) = (taken(request), std::mem::take(told));
-                    let call = pass(this.inner, request, &slots);
-                    this.state.set(State::Passed { call, told, slots });
+                ResponseStateProjection::Queued { wait, request, headers } => {
+                    let slots = ready!(wait.as_mut().poll(cx));
+                    let (request, headers) = (take(request), std::mem::take(headers));
+                    let call = call_service(this.inner, request, &slots);
+                    this.state.set(ResponseState::Forwarded { call, headers, slots });
                     continue;
                 }
-                StateProjection::Passed { call, told, slots } => {
-                    let answer = ready!(call.poll(cx));
-                    // Taken out first: a service that failed is done with them.
+                ResponseStateProjection::Forwarded { call, headers, slots } => {
+                    let result = ready!(call.poll(cx));
+                    // Taken before the `?`, so that an error of the service releases the slots.
                     let slots = std::mem::take(slots);
-                    let mut response = answer?;
-                    tell(response.headers_mut(), std::mem::take(told));
+                    let mut response = result?;
+                    add_headers_if_absent(response.headers_mut(), std::mem::take(headers));
                     let status = response.status();
                     let body = |body| ResponseBody::service(body, status, slots);
                     return Poll::Ready(Ok(response.map(body)));
                 }
             };
-            match enter(&head, check, *this.answers) {
-                Err(refusal) => return Poll::Ready(Ok(refusal.map(ResponseBody::refusal))),
-                Ok((told, Way::Queue(queue))) => {
+            match evaluate(&head, check, *this.header_policy) {
+                Err(response) => return Poll::Ready(Ok(response.map(ResponseBody::local))),
+                Ok((headers, RequestStart::AfterWait(wait))) => {
                     let request = Some(Request::from_parts(head, body));
-                    this.state.set(State::Queued { queue, request, told });
+                    this.state.set(ResponseState::Queued { wait, request, headers });
                 }
-                Ok((told, Way::Open(slots))) => {
-                    let call = pass(this.inner, Request::from_parts(head, body), &slots);
-                    this.state.set(State::Passed { call, told, slots });
+                Ok((headers, RequestStart::Now(slots))) => {
+                    let call = call_service(this.inner, Request::from_parts(head, body), &slots);
+                    this.state.set(ResponseState::Forwarded { call, headers, slots });
                 }
             }
         }
     }
 }
 
-/// Calls the service, which may keep what the request holds.
-fn pass<Svc, B>(inner: &mut Svc, mut request: Request<B>, slots: &Slots) -> Svc::Future
+/// Calls the service. The request has an [`InFlight`](super::InFlight) if it holds slots.
+fn call_service<Svc, B>(inner: &mut Svc, mut request: Request<B>, slots: &HeldSlots) -> Svc::Future
 where
     Svc: Service<Request<B>>,
 {
@@ -131,20 +136,23 @@ where
     inner.call(request)
 }
 
-/// What to tell the client and how it gets in, or what to refuse it with.
-#[allow(clippy::result_large_err, reason = "a refusal is an answer, handed on at once")]
-fn enter(
+/// Returns the headers and the start of an allowed request, or the response to a denied one.
+#[allow(
+    clippy::result_large_err,
+    reason = "the response is returned to the client at once, not propagated"
+)]
+fn evaluate(
     head: &Parts,
-    check: Check,
-    answers: Answers,
-) -> Result<(Vec<Header>, Way), Response<Bytes>> {
-    let Entry { decision, at, way } = check.map_err(|unreadable| unreadable.response(head))?;
-    match answers.denied(head, &decision, at) {
-        Some(refusal) => Err(refusal),
-        None => Ok((answers.allowed(&decision, at), way)),
+    check: CheckResult,
+    header_policy: HeaderPolicy,
+) -> Result<(Vec<Header>, RequestStart), Response<Bytes>> {
+    let CheckOutcome { decision, at, start } = check.map_err(|error| error.response(head))?;
+    match header_policy.denial(head, &decision, at) {
+        Some(response) => Err(response),
+        None => Ok((header_policy.service_headers(&decision, at), start)),
     }
 }
 
-fn taken<T>(place: &mut Option<T>) -> T {
-    place.take().expect("a future is not polled after it is done")
+fn take<T>(value: &mut Option<T>) -> T {
+    value.take().expect("a future is not polled after it is done")
 }

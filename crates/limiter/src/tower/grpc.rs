@@ -1,6 +1,6 @@
 //! Responses in the format of gRPC: status and message are header fields, and there is no body ("trailers-only").
 //!
-//! The tower layer and the gateway of the server answer gRPC clients by this code.
+//! The tower layer and the gateway use it for responses to gRPC clients.
 
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
@@ -36,7 +36,8 @@ pub fn response<B: Default>(
     response
 }
 
-/// Tells retry policies of gRPC when to repeat a request that a decision denies; a negative value means never.
+/// Sets `grpc-retry-pushback-ms`, the time after which a client retries a denied request. A negative value means
+/// never.
 pub fn set_pushback(headers: &mut HeaderMap, decision: &Decision) {
     let millis = if decision.status() == DecisionStatus::Unavailable {
         1_000

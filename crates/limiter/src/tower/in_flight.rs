@@ -1,4 +1,4 @@
-//! What a request holds while it is in flight, whichever store it is held in.
+//! The slots in flight of one request, for any type of store.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -6,45 +6,45 @@ use std::sync::{Arc, Weak};
 use crate::limiter::SlotGuard;
 use crate::store::Store;
 
-/// Slots in flight of one request, released with the last of them. Most requests have none, and pay
-/// nothing for that.
+/// Slots in flight of one request, released when the last reference is dropped. Most requests have
+/// none and need no allocation.
 #[derive(Default)]
-pub(crate) struct Slots(Option<Arc<dyn Send + Sync>>);
+pub(crate) struct HeldSlots(Option<Arc<dyn Send + Sync>>);
 
-impl Slots {
-    pub(crate) fn of<S: Store>(guard: SlotGuard<S>) -> Self {
+impl HeldSlots {
+    pub(crate) fn new<S: Store>(guard: SlotGuard<S>) -> Self {
         match guard.is_empty() {
             true => Self(None),
             false => Self(Some(Arc::new(guard))),
         }
     }
 
-    /// Whether there are any.
+    /// Returns whether the request holds any slot.
     pub(crate) fn are_held(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Lets go of them.
+    /// Releases the slots, unless the service [keeps](InFlight::keep) them.
     pub(crate) fn release(&mut self) {
         self.0 = None;
     }
 
-    /// For the service, if there are any.
+    /// Returns the extension for the request, if it holds slots.
     pub(crate) fn in_flight(&self) -> Option<InFlight> {
         self.0.as_ref().map(|slots| InFlight(Arc::downgrade(slots)))
     }
 }
 
-impl fmt::Debug for Slots {
+impl fmt::Debug for HeldSlots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Slots").field(&self.are_held()).finish()
+        f.debug_tuple("HeldSlots").field(&self.are_held()).finish()
     }
 }
 
-/// Found among the extensions of a request that holds slots in flight, for who goes on when the response
-/// is over: a WebSocket, or work that the request has started.
+/// A request extension for work that lasts longer than the response: a WebSocket, or a task that the
+/// request started. The layer adds it to every request that holds slots in flight.
 ///
-/// By itself it holds nothing.
+/// The extension itself holds no slot.
 ///
 /// ```
 /// use http::{Request, Response, StatusCode};
@@ -53,7 +53,7 @@ impl fmt::Debug for Slots {
 /// async fn upgrade(request: Request<String>) -> Response<String> {
 ///     let kept = request.extensions().get::<InFlight>().map(InFlight::keep);
 ///     tokio::spawn(async move {
-///         // What the upgraded connection is for. Then:
+///         // Here the upgraded connection is used. Then:
 ///         drop(kept);
 ///     });
 ///     let mut response = Response::new(String::new());
@@ -65,15 +65,16 @@ impl fmt::Debug for Slots {
 #[derive(Clone)]
 pub struct InFlight(Weak<dyn Send + Sync>);
 
-/// Keeps a request in flight, as far as slots are concerned, while it lives.
-#[must_use = "it keeps nothing once it is dropped"]
+/// Slots in flight that are held until this value is dropped, also after the response has ended.
+#[must_use = "the slots are released when this is dropped"]
 pub struct KeptSlots {
     _slots: Option<Arc<dyn Send + Sync>>,
 }
 
 impl InFlight {
-    /// Has the request's slots held until this is dropped as well. Too late once the response is over:
-    /// what is released stays so.
+    /// Holds the slots of the request until the returned value is dropped.
+    ///
+    /// Has no effect after the response has ended: slots that were released are not taken again.
     pub fn keep(&self) -> KeptSlots {
         KeptSlots { _slots: self.0.upgrade() }
     }

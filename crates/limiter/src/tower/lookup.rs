@@ -1,15 +1,15 @@
-//! One attribute at a time, for servers that know more of a client than the request says.
+//! Reading of single attributes, for servers that set others themselves.
 
 use std::borrow::Cow;
 
 use http::request::Parts;
 
-use super::source::Source;
+use super::source::AttributeSource;
 
-/// Where an HTTP request has an attribute: found once by name, read from any number of requests.
+/// The location of an attribute in HTTP requests: resolved once by name, then read from any request.
 ///
-/// Values are those that [`RateLimitLayer`](super::RateLimitLayer) sees: every spelling of one host,
-/// path or parameter is the same value.
+/// Values are normalized as in [`RateLimitLayer`](super::RateLimitLayer): every spelling of one host, path
+/// or parameter is the same value.
 ///
 /// ```
 /// use tidegate::tower::Lookup;
@@ -20,19 +20,19 @@ use super::source::Source;
 /// # Ok::<(), http::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Lookup(Source);
+pub struct Lookup(AttributeSource);
 
 impl Lookup {
-    /// How to find `method`, `host`, `path`, `api_key`, `query.NAME`, `header.NAME` or `cookie.NAME`;
-    /// `ip` where the server left a [`SocketAddr`](std::net::SocketAddr) among the extensions.
+    /// Returns the location of `method`, `host`, `path`, `api_key`, `ip`, `query.NAME`, `header.NAME` or
+    /// `cookie.NAME`. `ip` needs a [`SocketAddr`](std::net::SocketAddr) in the extensions of the request.
     ///
-    /// `None` for any other name: requests do not have it by themselves.
+    /// Returns `None` for any other name: HTTP requests do not have it.
     #[must_use]
     pub fn named(attribute: &str) -> Option<Self> {
-        Source::of(attribute).map(Self)
+        AttributeSource::for_attribute(attribute).map(Self)
     }
 
-    /// The value that a request has, if it has one.
+    /// Returns the value in a request, if it has one.
     #[must_use]
     pub fn read<'r>(&self, head: &'r Parts) -> Option<Cow<'r, str>> {
         self.0.read(head)

@@ -1,4 +1,4 @@
-//! Where the attributes of a request are found: every spelling of one value is that value.
+//! Sources of attributes in HTTP requests. Values are normalized: every spelling of one value is equal.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,12 +8,13 @@ use std::sync::Arc;
 use http::header::{COOKIE, HOST, HeaderName};
 use http::request::Parts;
 
-/// Finds one attribute in the head of a request.
-pub(crate) type Read = Arc<dyn for<'r> Fn(&'r Parts) -> Option<Cow<'r, str>> + Send + Sync>;
+/// A function that reads one attribute from the head of a request.
+pub(crate) type ReadAttribute =
+    Arc<dyn for<'r> Fn(&'r Parts) -> Option<Cow<'r, str>> + Send + Sync>;
 
-/// Where an attribute is found.
+/// The part of an HTTP request that has an attribute.
 #[derive(Clone)]
-pub(crate) enum Source {
+pub(crate) enum AttributeSource {
     Method,
     Host,
     Path,
@@ -21,10 +22,10 @@ pub(crate) enum Source {
     Header(HeaderName),
     Cookie(Box<str>),
     Peer,
-    Custom(Read),
+    Custom(ReadAttribute),
 }
 
-impl fmt::Debug for Source {
+impl fmt::Debug for AttributeSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Method => "Method",
@@ -39,9 +40,9 @@ impl fmt::Debug for Source {
     }
 }
 
-impl Source {
-    /// Where every HTTP request may have this attribute; `None` for one that means nothing to HTTP.
-    pub(crate) fn of(attribute: &str) -> Option<Self> {
+impl AttributeSource {
+    /// Returns the source of an attribute, or `None` if HTTP requests do not have it.
+    pub(crate) fn for_attribute(attribute: &str) -> Option<Self> {
         let source = match attribute {
             "method" => Self::Method,
             "host" => Self::Host,
@@ -58,7 +59,7 @@ impl Source {
         Some(source)
     }
 
-    /// Whether the value comes from the request line, and not from a header.
+    /// Returns whether the value is part of the request line, not of a header.
     pub(crate) fn in_uri(&self) -> bool {
         matches!(self, Self::Path | Self::Query(_))
     }
@@ -69,7 +70,7 @@ impl Source {
             Self::Host => host(head),
             Self::Path => Some(path(head.uri.path())),
             Self::Query(name) => query(head.uri.query()?, name),
-            // A value that is no text is not absent: a rule for who has one still applies.
+            // A value that is not UTF-8 is still present, so rules that match its presence apply.
             Self::Header(name) => Some(String::from_utf8_lossy(head.headers.get(name)?.as_bytes())),
             Self::Cookie(name) => cookie(head, name),
             Self::Peer => head.extensions.get::<SocketAddr>().map(|peer| network(peer.ip())),
@@ -78,8 +79,9 @@ impl Source {
     }
 }
 
-/// Every attribute that the head of a request has, as [`RateLimitLayer`](super::RateLimitLayer) reads
-/// them, for showing to people: the layer itself reads only what rules ask for.
+/// Returns every attribute in the head of a request, with the values that
+/// [`RateLimitLayer`](super::RateLimitLayer) reads. It is for display: the layer itself reads only the
+/// attributes that the rules use.
 #[must_use]
 pub fn attributes(head: &Parts) -> Vec<(String, String)> {
     let mut names: Vec<String> =
@@ -91,7 +93,8 @@ pub fn attributes(head: &Parts) -> Vec<(String, String)> {
         .extend(cookies(head).map(|(name, _)| format!("cookie.{}", String::from_utf8_lossy(name))));
     let mut found: Vec<(String, String)> = Vec::new();
     for name in names {
-        let value = Source::of(&name).and_then(|source| source.read(head).map(Cow::into_owned));
+        let value = AttributeSource::for_attribute(&name)
+            .and_then(|source| source.read(head).map(Cow::into_owned));
         if let Some(value) = value.filter(|_| found.iter().all(|(known, _)| *known != name)) {
             found.push((name, value));
         }
@@ -99,7 +102,7 @@ pub fn attributes(head: &Parts) -> Vec<(String, String)> {
     found
 }
 
-/// The address of a client: an IPv4 address, or the /64 network of an IPv6 address.
+/// Returns the address of a client: an IPv4 address, or the /64 network of an IPv6 address.
 pub(crate) fn network(address: IpAddr) -> Cow<'static, str> {
     let address = match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -110,7 +113,7 @@ pub(crate) fn network(address: IpAddr) -> Cow<'static, str> {
     address.to_string().into()
 }
 
-/// The host in lower case, without port and final dot: all spellings of one name are one host.
+/// Returns the host in lower case, without port and final dot.
 fn host(head: &Parts) -> Option<Cow<'_, str>> {
     let named = match head.uri.host() {
         Some(host) => host,
@@ -128,51 +131,51 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// The path with every character spelled plainly that need not be encoded: `/%76%31` is `/v1`, and no
-/// way around a rule for it.
+/// Returns the path with every unreserved character decoded (RFC 3986, section 6.2.2.2): `/%76%31`
+/// becomes `/v1`, so that encoding does not bypass a rule.
 fn path(path: &str) -> Cow<'_, str> {
     if !path.contains('%') {
         return path.into();
     }
-    let mut plain = String::with_capacity(path.len());
+    let mut decoded = String::with_capacity(path.len());
     let mut rest = path;
     while let Some((before, after)) = rest.split_once('%') {
-        plain.push_str(before);
+        decoded.push_str(before);
         let digits = after.get(..2).filter(|two| two.bytes().all(|byte| byte.is_ascii_hexdigit()));
         let Some(digits) = digits else {
-            plain.push('%');
+            decoded.push('%');
             rest = after;
             continue;
         };
         match u8::from_str_radix(digits, 16).map(char::from) {
-            Ok(c) if c.is_ascii_alphanumeric() || "-._~".contains(c) => plain.push(c),
+            Ok(c) if c.is_ascii_alphanumeric() || "-._~".contains(c) => decoded.push(c),
             _ => {
-                plain.push('%');
-                plain.push_str(&digits.to_ascii_uppercase());
+                decoded.push('%');
+                decoded.push_str(&digits.to_ascii_uppercase());
             }
         }
         rest = &after[2..];
     }
-    plain.push_str(rest);
-    plain.into()
+    decoded.push_str(rest);
+    decoded.into()
 }
 
-/// The value of a parameter, decoded as a form is.
+/// Returns the value of a query parameter, decoded as a form field.
 ///
-/// Of several the last, which is the one that a map of them keeps: with the first, a client could
-/// put another name before its own, and be that for us and itself for the service.
+/// If it occurs several times, the last value counts, as in services that read parameters into a map. If
+/// the first counted, a client could add another value before its own and be limited as another client.
 fn query<'r>(query: &'r str, wanted: &str) -> Option<Cow<'r, str>> {
     let pairs = form_urlencoded::parse(query.as_bytes());
     pairs.filter(|(name, _)| name == wanted).last().map(|(_, value)| value)
 }
 
-/// The value of a cookie; of several the last, as cookie jars have it.
+/// Returns the value of a cookie. If it occurs several times, the last value counts.
 fn cookie<'r>(head: &'r Parts, wanted: &str) -> Option<Cow<'r, str>> {
     let values = cookies(head).filter(|(name, _)| *name == wanted.as_bytes());
     values.last().map(|(_, value)| String::from_utf8_lossy(value))
 }
 
-/// The names and values of all cookies in the order they were sent.
+/// Returns the names and values of all cookies, in the order of the request.
 fn cookies(head: &Parts) -> impl Iterator<Item = (&[u8], &[u8])> {
     // HTTP/2 may send each cookie as a header of its own.
     let lines = head.headers.get_all(COOKIE).into_iter();
@@ -187,14 +190,14 @@ fn cookies(head: &Parts) -> impl Iterator<Item = (&[u8], &[u8])> {
 mod tests {
     use super::*;
 
-    /// The value of one attribute of a request.
-    fn seen(attribute: &str, request: http::request::Builder) -> Option<String> {
+    /// Returns the value of one attribute of a request.
+    fn read_from(attribute: &str, request: http::request::Builder) -> Option<String> {
         let head = request.body(()).unwrap().into_parts().0;
-        Source::of(attribute).unwrap().read(&head).map(Cow::into_owned)
+        AttributeSource::for_attribute(attribute).unwrap().read(&head).map(Cow::into_owned)
     }
 
     #[test]
-    fn every_spelling_of_a_path_is_one_path() {
+    fn unreserved_characters_of_a_path_are_decoded() {
         let cases = [
             ("/v1/orders", "/v1/orders"),
             ("/%761/%6f%72ders", "/v1/orders"),
@@ -204,41 +207,41 @@ mod tests {
             ("/%2561", "/%2561"),
             ("/%é1", "/%é1"),
         ];
-        for (found, plain) in cases {
-            assert_eq!(path(found), plain);
+        for (found, decoded) in cases {
+            assert_eq!(path(found), decoded);
         }
     }
 
     #[test]
-    fn every_spelling_of_a_host_is_one_host() {
-        let from_header = |host| seen("host", http::Request::get("/").header("host", host));
+    fn host_is_lower_case_without_port_and_final_dot() {
+        let from_header = |host| read_from("host", http::Request::get("/").header("host", host));
         for host in ["api.example.com", "API.Example.COM:8080", "api.example.com.:443"] {
             assert_eq!(from_header(host).as_deref(), Some("api.example.com"), "{host}");
         }
         assert_eq!(from_header("[::1]:80").as_deref(), Some("[::1]"));
         assert_eq!(from_header("[::1]").as_deref(), Some("[::1]"));
-        assert_eq!(seen("host", http::Request::get("/")), None);
+        assert_eq!(read_from("host", http::Request::get("/")), None);
         let both = http::Request::get("http://a.example:80/").header("host", "b.example");
-        assert_eq!(seen("host", both).as_deref(), Some("a.example"));
+        assert_eq!(read_from("host", both).as_deref(), Some("a.example"));
     }
 
     #[test]
-    fn every_spelling_of_a_parameter_is_one_parameter() {
+    fn query_parameter_is_decoded_and_the_last_one_counts() {
         for query in ["user=al+ice", "user=al%20ice", "us%65r=%61l%20ice", "x&user=b&user=al+ice"] {
             let request = http::Request::get(format!("/?{query}"));
-            assert_eq!(seen("query.user", request).as_deref(), Some("al ice"), "{query}");
+            assert_eq!(read_from("query.user", request).as_deref(), Some("al ice"), "{query}");
         }
-        assert_eq!(seen("query.user", http::Request::get("/?username=a")), None);
-        assert_eq!(seen("query.user", http::Request::get("/")), None);
+        assert_eq!(read_from("query.user", http::Request::get("/?username=a")), None);
+        assert_eq!(read_from("query.user", http::Request::get("/")), None);
     }
 
     #[test]
-    fn a_cookie_is_found_in_any_line_next_to_anything() {
+    fn cookie_is_found_in_every_cookie_header() {
         let cookies = |lines: &[&[u8]]| {
             let request = lines
                 .iter()
                 .fold(http::Request::get("/"), |request, line| request.header("cookie", *line));
-            seen("cookie.session", request)
+            read_from("cookie.session", request)
         };
         assert_eq!(cookies(&[b"a=1; session=s=1"]).as_deref(), Some("s=1"));
         assert_eq!(cookies(&[b"a=1", b"session=s1"]).as_deref(), Some("s1"));
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_a_request_has_is_listed_as_it_is_read() {
+    fn all_attributes_of_a_request_are_listed_with_normalized_values() {
         let head = http::Request::get("/%76%31/a%2fb%zz?q=a+b%26c&q=2&flag")
             .header("host", "API.Example.:8080")
             .header("cookie", "a=1; b = 2 ;c")
@@ -277,13 +280,13 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_is_no_text_is_still_there() {
+    fn header_that_is_not_utf8_is_present() {
         let request = http::Request::get("/").header("x-api-key", &b"\xff1"[..]);
-        assert_eq!(seen("api_key", request).as_deref(), Some("\u{fffd}1"));
+        assert_eq!(read_from("api_key", request).as_deref(), Some("\u{fffd}1"));
     }
 
     #[test]
-    fn a_network_of_ipv6_is_one_client() {
+    fn ipv6_addresses_of_one_64_network_are_one_client() {
         let shown = |address: &str| network(address.parse().unwrap());
         assert_eq!(shown("192.0.2.7"), "192.0.2.7");
         assert_eq!(shown("::ffff:192.0.2.7"), "192.0.2.7");

@@ -7,7 +7,7 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 const STRAY: &AsciiSet =
     &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'\\').add(b'^').add(b'`').add(b'|');
 
-/// Returns the path and the query of a request target in any form. Characters that should be encoded are.
+/// Returns the path and the query of a request target in any form. Stray characters are percent-encoded.
 #[must_use]
 pub fn request_target(bytes: &[u8]) -> Option<Uri> {
     let uri: Uri = match Uri::try_from(bytes) {

@@ -1,4 +1,4 @@
-//! What a client is told: the headers of every response, and the whole of a refusal.
+//! Rate-limit headers, and the responses that the layer makes itself.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -8,36 +8,36 @@ use tidegate_core::{Decision, Header, HeaderStyle, Problem, RequestError, Timest
 
 use super::grpc;
 
-/// What responses say, and when.
+/// The style of the rate-limit headers, and the responses that have them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Answers {
+pub(crate) struct HeaderPolicy {
     pub(crate) style: HeaderStyle,
-    /// Whether responses of the service say how the client stands.
+    /// Responses of the service have the headers too, not only denials.
     pub(crate) on_allow: bool,
 }
 
-impl Default for Answers {
+impl Default for HeaderPolicy {
     fn default() -> Self {
         Self { style: HeaderStyle::default(), on_allow: true }
     }
 }
 
-impl Answers {
-    /// The headers for a response of the service.
-    pub(crate) fn allowed(self, decision: &Decision, at: Timestamp) -> Vec<Header> {
+impl HeaderPolicy {
+    /// Returns the headers for a response of the service.
+    pub(crate) fn service_headers(self, decision: &Decision, at: Timestamp) -> Vec<Header> {
         if self.on_allow { self.style.headers(decision, at) } else { Vec::new() }
     }
 
-    /// The answer to a request that a decision does not let pass; `None` when it does.
-    pub(crate) fn denied(
+    /// Returns the response to a request that is denied, or `None` if it is allowed.
+    pub(crate) fn denial(
         self,
         head: &Parts,
         decision: &Decision,
         at: Timestamp,
     ) -> Option<Response<Bytes>> {
         let problem = Problem::of(decision)?;
-        let mut response = refusal(head, &problem);
-        put(response.headers_mut(), self.style.headers(decision, at));
+        let mut response = local_response(head, &problem);
+        set_headers(response.headers_mut(), self.style.headers(decision, at));
         if grpc::content_type(&head.headers).is_some() {
             grpc::set_pushback(response.headers_mut(), decision);
         }
@@ -45,15 +45,15 @@ impl Answers {
     }
 }
 
-/// An attribute that is longer than any rule is shown.
+/// The error for a request with an attribute above the length limit.
 #[derive(Debug)]
-pub struct Unreadable {
-    /// Whether the request line is to blame, and not a header.
+pub struct AttributeTooLong {
+    /// The attribute is part of the request line, not of a header.
     pub(crate) in_uri: bool,
     pub(crate) error: RequestError,
 }
 
-impl Unreadable {
+impl AttributeTooLong {
     pub(crate) fn response(&self, head: &Parts) -> Response<Bytes> {
         let (status, title) = match self.in_uri {
             true => (414, "URI Too Long"),
@@ -62,33 +62,34 @@ impl Unreadable {
         let detail = self.error.to_string();
         let violated_policies = Vec::new();
         let problem = Problem { kind: "about:blank", title, status, detail, violated_policies };
-        refusal(head, &problem)
+        local_response(head, &problem)
     }
 }
 
-/// Adds how the client stands, unless the response already says how it stands with somebody.
+/// Adds the rate-limit headers, unless the response already has one of them.
 ///
-/// That is a limit closer to the service, which may have denied: our own "57 left" would contradict.
-pub(crate) fn tell(headers: &mut HeaderMap, told: Vec<Header>) {
-    if !told.iter().any(|(name, _)| headers.contains_key(*name)) {
-        put(headers, told);
+/// Existing ones are from a limit closer to the service. If that limit denied the request, a positive
+/// `remaining` of this layer would contradict it.
+pub(crate) fn add_headers_if_absent(fields: &mut HeaderMap, headers: Vec<Header>) {
+    if !headers.iter().any(|(name, _)| fields.contains_key(*name)) {
+        set_headers(fields, headers);
     }
 }
 
-fn put(headers: &mut HeaderMap, told: Vec<Header>) {
-    for (name, value) in told {
+fn set_headers(fields: &mut HeaderMap, headers: Vec<Header>) {
+    for (name, value) in headers {
         if let Ok(value) = HeaderValue::try_from(value) {
-            headers.insert(HeaderName::from_static(name), value);
+            fields.insert(HeaderName::from_static(name), value);
         }
     }
 }
 
-fn refusal(head: &Parts, problem: &Problem) -> Response<Bytes> {
+fn local_response(head: &Parts, problem: &Problem) -> Response<Bytes> {
     let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     if let Some(content_type) = grpc::content_type(&head.headers) {
         return grpc::response(content_type, status, &problem.detail);
     }
-    // Strings and a number: there is nothing in a problem that JSON can't say.
+    // A problem has only strings and numbers, so it always serializes.
     let text = serde_json::to_vec(problem).unwrap_or_default();
     let mut response = Response::new(Bytes::from(text));
     *response.status_mut() = status;
