@@ -1,14 +1,14 @@
-//! Spending remembered in this process: sharded, in integers, under fingerprints instead of keys.
+//! A store in the memory of this process: sharded, in integers, by hashes of the keys.
 //!
-//! What has expired goes a few slots at a time as new keys come, and shard by shard when
-//! [`MemoryStore::sweep`] is called; nothing ever stops the whole store. At its cap the store
-//! forgets nobody who is still being limited: newcomers share a few buckets per rule instead.
+//! Expired entries are removed when a table grows for new keys, and shard by shard by
+//! [`MemoryStore::sweep`]. No operation locks the whole store. A full store never evicts a client that is
+//! being limited: new clients share a few overflow buckets per rule instead.
 
+mod entry;
 mod hot;
 mod lease_table;
 mod prefetch;
 mod shard;
-mod slot;
 mod table;
 
 use std::hash::{BuildHasher, RandomState};
@@ -20,29 +20,29 @@ use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 use tidegate_core::{Key, Keyer, LeaseGrant, LeaseRequest, Limit, Outcome, State, Timestamp};
 
+use self::entry::{CompactEntry, high_half, low_half};
 use self::hot::HotKeys;
 use self::lease_table::LeaseTable;
 use self::prefetch::prefetch;
-use self::shard::{Common, Full, Shard};
-use self::slot::{Narrow, spread, upper};
+use self::shard::{ShardFull, StoreShard, StoreShared};
 use super::{Charge, ChargeMode, ChargeResult, ChargeResults, Outcomes, Refund, Store, StoreError};
 use crate::clock::Clock;
 
-/// A lock held for the few nanoseconds of one decision, or the microseconds of a shard growing.
+/// A lock that is held for the nanoseconds of one decision, or the microseconds in which a shard grows.
 ///
-/// Giving such a lock back costs a plain store, where a lock that parks its waiters pays for a second
-/// atomic exchange; a waiter yields its processor, so a holder that was preempted gets to run.
-type Lock<T> = SpinMutex<T, Yield>;
-type Guard<'a> = SpinMutexGuard<'a, Shard, Yield>;
+/// Its release is a plain store; a lock that parks its waiters needs a second atomic exchange. A waiter
+/// yields its processor, so that a preempted holder can run.
+type SpinLock<T> = SpinMutex<T, Yield>;
+type ShardGuard<'a> = SpinMutexGuard<'a, StoreShard, Yield>;
 
-/// Keeps what clients have spent in this process's memory.
+/// A store in the memory of this process.
 pub struct MemoryStore {
-    shards: Box<[Cell]>,
-    /// For each shard, where its slots are.
-    hints: Box<[Hint]>,
-    /// How far to shift a key's upper half to get its shard.
+    shards: Box<[PaddedShard]>,
+    /// For each shard, the location of its compact entries.
+    hints: Box<[EntryHint]>,
+    /// The shift of a key's high half that gives its shard.
     shift: u32,
-    common: Common,
+    shared: StoreShared,
     clock: Clock,
     lease_table: LeaseTable,
     hot: HotKeys,
@@ -51,52 +51,52 @@ pub struct MemoryStore {
     next_sweep: AtomicUsize,
 }
 
-/// A shard and its lock on a cache line of their own.
+/// A shard and its lock, on their own cache line.
 #[repr(align(64))]
 #[derive(Default)]
-struct Cell(Lock<Shard>);
+struct PaddedShard(SpinLock<StoreShard>);
 
-/// Where a shard's narrow slots were when last seen, and how many; read without the shard's lock.
+/// The address and the number of a shard's compact slots, read without the shard's lock.
 ///
-/// Address and count share one word, so that all of a store's hints stay in the nearest cache. A
-/// hint that is stale, or wrong because a number did not fit, costs a prefetch of no use.
+/// Both share one word, so that the hints of a whole store fit the nearest cache. A hint that is stale, or
+/// wrong because a number did not fit, only causes a useless prefetch.
 #[derive(Default)]
-struct Hint(AtomicU64);
+struct EntryHint(AtomicU64);
 
-impl Hint {
+impl EntryHint {
     const COUNT_BITS: u32 = 16;
 
     #[inline]
-    fn note(&self, shard: &Shard) {
-        let (address, count) = shard.span();
+    fn update(&self, shard: &StoreShard) {
+        let (address, count) = shard.compact_slots();
         let count = count.min((1 << Self::COUNT_BITS) - 1);
         self.0.store(((address as u64) << Self::COUNT_BITS) | count as u64, Ordering::Relaxed);
     }
 
-    /// The address at which a key's slot probably is.
+    /// Returns the address at which the entry of a key probably is.
     #[inline]
     fn address(&self, key: Key) -> usize {
         let hint = self.0.load(Ordering::Relaxed);
         let count = (hint & ((1 << Self::COUNT_BITS) - 1)) as usize;
-        let offset = table::home(spread(key), count) * size_of::<Narrow>();
+        let offset = table::home_slot(low_half(key), count) * size_of::<CompactEntry>();
         ((hint >> Self::COUNT_BITS) as usize).wrapping_add(offset)
     }
 }
 
-/// How full a store is.
+/// The size and the capacity of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryUse {
-    /// Clients with a bucket of their own.
+    /// Keys with their own bucket.
     pub keys: usize,
-    /// Bytes of the tables that hold them, vacant slots included.
+    /// Bytes of the tables, vacant slots included.
     pub bytes: usize,
-    /// Most keys that the store has room for.
+    /// The capacity of the store in keys.
     pub max_keys: usize,
-    /// Charges that went to shared buckets since the start because the store was full.
+    /// Charges to overflow buckets since the start, because the store was full.
     pub overflowed: u64,
-    /// Keys that were dropped since the start because they no longer said anything. Nobody who is
-    /// being limited is ever dropped.
+    /// Keys that were removed since the start because they had expired. A client that is being limited is
+    /// never removed.
     pub expired: u64,
 }
 
@@ -107,34 +107,34 @@ impl std::fmt::Debug for MemoryStore {
 }
 
 impl MemoryStore {
-    /// How many keys a store keeps unless told otherwise.
+    /// The default capacity of a store in keys.
     pub const DEFAULT_MAX_KEYS: usize = 10_000_000;
-    /// Buckets that newcomers to one rule share when there is no room for their own.
+    /// Overflow buckets per rule, which new clients share when the store is full.
     pub const OVERFLOW_BUCKETS: u64 = 16;
 
     const MAX_SHARDS: usize = 4096;
     const KEYS_PER_SHARD: usize = 64;
 
-    /// An empty store with room for [`DEFAULT_MAX_KEYS`](Self::DEFAULT_MAX_KEYS). Memory is taken as
-    /// keys come.
+    /// Makes an empty store for [`DEFAULT_MAX_KEYS`](Self::DEFAULT_MAX_KEYS). Memory is allocated as keys are
+    /// added.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self::with_max_keys(Self::DEFAULT_MAX_KEYS, clock)
     }
 
-    /// An empty store with room for `max_keys`, at least one.
+    /// Makes an empty store for `max_keys`, at least one.
     ///
-    /// Each shard has room for its even share of them, so some may be full a little earlier.
+    /// Each shard has an equal part of the capacity, so some shards may be full a little earlier.
     #[must_use]
     pub fn with_max_keys(max_keys: usize, clock: Clock) -> Self {
         let max_keys = max_keys.max(1);
         let shards = (max_keys / Self::KEYS_PER_SHARD).clamp(1, Self::MAX_SHARDS);
         let shards = 1usize << shards.ilog2();
         Self {
-            shards: (0..shards).map(|_| Cell::default()).collect(),
-            hints: (0..shards).map(|_| Hint::default()).collect(),
+            shards: (0..shards).map(|_| PaddedShard::default()).collect(),
+            hints: (0..shards).map(|_| EntryHint::default()).collect(),
             shift: 64 - shards.trailing_zeros(),
-            common: Common::new(clock.now(), max_keys.div_ceil(shards)),
+            shared: StoreShared::new(clock.now(), max_keys.div_ceil(shards)),
             clock,
             lease_table: LeaseTable::default(),
             hot: HotKeys::default(),
@@ -144,159 +144,164 @@ impl MemoryStore {
         }
     }
 
-    /// The store's clock.
+    /// Returns the clock of the store.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
     #[inline]
-    fn place(&self, key: Key) -> usize {
-        // One shard would shift by all 64 bits, which is its whole width.
-        upper(key).checked_shr(self.shift).unwrap_or(0) as usize
+    fn shard_index(&self, key: Key) -> usize {
+        // With one shard the shift is 64 bits, the whole width, which `>>` does not allow.
+        high_half(key).checked_shr(self.shift).unwrap_or(0) as usize
     }
 
-    /// Hints that `key` will be asked for soon.
+    /// Prefetches the memory that a charge of `key` needs.
     #[inline]
     pub(crate) fn prefetch(&self, key: Key) {
-        let place = self.place(key);
-        prefetch(std::ptr::from_ref(&self.shards[place]) as usize);
-        let address = self.hints[place].address(key);
+        let index = self.shard_index(key);
+        prefetch(std::ptr::from_ref(&self.shards[index]) as usize);
+        let address = self.hints[index].address(key);
         prefetch(address);
-        // Probing goes upwards, and one slot in three reaches into the next line anyway.
+        // Probing continues upwards, and one entry in three extends into the next line anyway.
         prefetch(address.wrapping_add(64));
     }
 
-    /// Charges one key. Synchronous: memory does not make anybody wait.
+    /// Charges one key, synchronously.
     #[inline]
     pub fn charge_one(&self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
-        if self.hot.may_have(charge.key) {
-            return self.charge_hot(charge, now, hot::own_purse());
+        if self.hot.may_contain(charge.key) {
+            return self.charge_hot(charge, now, hot::thread_share_index());
         }
-        let place = self.place(charge.key);
-        match self.shards[place].0.try_lock() {
-            Some(shard) => self.charge_in(place, shard, charge, now),
-            None => self.charge_contended(place, charge, now),
+        let index = self.shard_index(charge.key);
+        match self.shards[index].0.try_lock() {
+            Some(shard) => self.charge_fast(index, shard, charge, now),
+            None => self.charge_contended(index, charge, now),
         }
     }
 
-    /// Charges one key in its shard.
+    /// Charges a compact entry under the same limit, or calls [`charge_slow`](Self::charge_slow).
     #[inline]
-    fn charge_in(
+    fn charge_fast(
         &self,
-        place: usize,
-        mut shard: Guard<'_>,
+        index: usize,
+        mut shard: ShardGuard<'_>,
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Outcome {
         if let Limit::TokenBucket(bucket) = &**charge.limit
             && let Some(flat) = bucket.flat()
-            && now.since(self.common.base) <= flat.reach()
-            && let Some(due) = shard.flat_state(&self.common, charge.key, bucket)
+            && now.since(self.shared.base) <= flat.reach()
+            && let Some(due) = shard.compact_state(&self.shared, charge.key, bucket)
         {
-            return flat.charge(due, self.common.base, now, charge.cost);
+            return flat.charge(due, self.shared.base, now, charge.cost);
         }
-        self.charge_rare(place, shard, charge, now)
+        self.charge_slow(index, shard, charge, now)
     }
 
-    /// Charges one key in any state.
+    /// Charges a key in any state: hot, new, full entry, or under another limit.
     #[cold]
-    fn charge_rare(
+    fn charge_slow(
         &self,
-        place: usize,
-        mut shard: Guard<'_>,
+        index: usize,
+        mut shard: ShardGuard<'_>,
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Outcome {
-        if let Some(outcome) = self.charge_lent(&mut shard, charge, now, hot::own_purse) {
+        if let Some(outcome) =
+            self.charge_moved_out(&mut shard, charge, now, hot::thread_share_index)
+        {
             return outcome;
         }
         let work = |limit: &Limit, state: &mut State| limit.charge(state, now, charge.cost);
-        match shard.visit(&self.common, charge.key, charge.limit, now, false, work) {
+        match shard.update(&self.shared, charge.key, charge.limit, now, false, work) {
             Ok(outcome) => {
-                self.hints[place].note(&shard);
+                self.hints[index].update(&shard);
                 outcome
             }
-            Err(Full) => {
+            Err(ShardFull) => {
                 drop(shard);
-                self.charge_shared(charge, now)
+                self.charge_overflow(charge, now)
             }
         }
     }
 
-    /// Charges the bucket that a newcomer shares with others.
+    /// Charges the overflow bucket of a new key.
     #[cold]
-    fn charge_shared(&self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
-        let key = self.overflow(charge);
-        let (place, mut shard) = self.open(key);
+    fn charge_overflow(&self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
+        let key = self.overflow_key(charge);
+        let (index, mut shard) = self.lock_shard(key);
         let work = |limit: &Limit, state: &mut State| limit.charge(state, now, charge.cost);
-        let outcome = shard.visit(&self.common, key, charge.limit, now, true, work);
-        self.hints[place].note(&shard);
+        let outcome = shard.update(&self.shared, key, charge.limit, now, true, work);
+        self.hints[index].update(&shard);
         match outcome {
-            // What others share is not one client's to take back.
+            // Several clients share the bucket, so no single client may refund it.
             Ok(outcome) => outcome.non_refundable(),
             // An exempt key always has room.
-            Err(Full) => charge.limit.peek(&mut charge.limit.fresh(), now, u64::MAX),
+            Err(ShardFull) => charge.limit.peek(&mut charge.limit.fresh(), now, u64::MAX),
         }
     }
 
-    /// The bucket that a newcomer shares, counted.
-    fn overflow(&self, charge: &Charge<'_>) -> Key {
+    /// Returns the key of the overflow bucket for a new key, and counts the overflow.
+    fn overflow_key(&self, charge: &Charge<'_>) -> Key {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        charge.overflow_key.offset(spread(charge.key) % Self::OVERFLOW_BUCKETS)
+        charge.overflow_key.offset(low_half(charge.key) % Self::OVERFLOW_BUCKETS)
     }
 
-    /// Answers what [`charge_one`](Self::charge_one) would, and spends nothing. Synchronous.
+    /// Returns the outcome that [`charge_one`](Self::charge_one) would have, and spends nothing.
     pub fn peek_one(&self, charge: &Charge<'_>, now: Timestamp) -> Outcome {
-        self.charge_at(std::slice::from_ref(charge), ChargeMode::Peek, now)[0]
+        self.charge_many(std::slice::from_ref(charge), ChargeMode::Peek, now)[0]
     }
 
-    /// Charges every key of one request, or none of them, or peeks. Synchronous.
+    /// Charges every key of one request, or none of them, or peeks; synchronously.
     pub fn charge_all(&self, charges: &[Charge<'_>], mode: ChargeMode) -> Outcomes {
         let now = self.clock.now();
         match (charges, mode) {
             ([charge], ChargeMode::Spend) => Outcomes::from_slice(&[self.charge_one(charge, now)]),
-            _ => self.charge_at(charges, mode, now),
+            _ => self.charge_many(charges, mode, now),
         }
     }
 
-    fn charge_at(&self, charges: &[Charge<'_>], mode: ChargeMode, now: Timestamp) -> Outcomes {
+    fn charge_many(&self, charges: &[Charge<'_>], mode: ChargeMode, now: Timestamp) -> Outcomes {
         let mut keys: SmallVec<[(Key, bool); 8]> =
             charges.iter().map(|charge| (charge.key, false)).collect();
         loop {
-            match self.charge_locked(charges, &keys, mode, now) {
+            match self.charge_many_locked(charges, &keys, mode, now) {
                 Ok(outcomes) => return outcomes,
-                // A newcomer without room: the same again with the bucket it shares.
-                Err(place) => keys[place] = (self.overflow(&charges[place]), true),
+                // The shard of a new key is full, so the call is repeated with its overflow bucket.
+                Err(index) => keys[index] = (self.overflow_key(&charges[index]), true),
             }
         }
     }
 
-    /// Locks the shards of all keys, and charges them. The place of a key without room, if there is
-    /// one; nothing was spent then.
-    fn charge_locked(
+    /// Locks the shards of all keys, and charges them.
+    ///
+    /// # Errors
+    /// The index of a new key whose shard is full. Nothing was spent then.
+    fn charge_many_locked(
         &self,
         charges: &[Charge<'_>],
         keys: &[(Key, bool)],
         mode: ChargeMode,
         now: Timestamp,
     ) -> Result<Outcomes, usize> {
-        // Every call takes its locks in the same order, so no two can wait for each other.
-        let mut places: SmallVec<[usize; 8]> =
-            keys.iter().map(|(key, _)| self.place(*key)).collect();
-        places.sort_unstable();
-        places.dedup();
-        let mut guards: SmallVec<[Guard<'_>; 8]> =
-            places.iter().map(|place| self.shards[*place].0.lock()).collect();
-        let guard_of = |key: Key| places.binary_search(&self.place(key)).unwrap_or(0);
+        // Every call takes its locks in the same order, which prevents deadlocks.
+        let mut shard_indices: SmallVec<[usize; 8]> =
+            keys.iter().map(|(key, _)| self.shard_index(*key)).collect();
+        shard_indices.sort_unstable();
+        shard_indices.dedup();
+        let mut guards: SmallVec<[ShardGuard<'_>; 8]> =
+            shard_indices.iter().map(|index| self.shards[*index].0.lock()).collect();
+        let guard_index =
+            |key: Key| shard_indices.binary_search(&self.shard_index(key)).unwrap_or(0);
         for (key, _) in keys {
-            self.recall(&mut guards[guard_of(*key)], *key);
+            self.cool_down(&mut guards[guard_index(*key)], *key);
         }
 
         let mut all_fit = true;
-        let mut asked: SmallVec<[(u64, bool); 8]> = SmallVec::new();
+        let mut tested: SmallVec<[(u64, bool); 8]> = SmallVec::new();
         for (index, charge) in charges.iter().enumerate() {
-            let (key, exempt) = keys[index];
+            let (key, is_overflow) = keys[index];
             // Charges of the same bucket add up.
             let earlier = charges[..index].iter().zip(keys);
             let cost = earlier
@@ -305,104 +310,105 @@ impl MemoryStore {
                 })
                 .fold(charge.cost, |sum, (other, _)| sum.saturating_add(other.cost));
             let work = |limit: &Limit, state: &mut State| limit.admits(state, now, cost);
-            let shard = &mut guards[guard_of(key)];
+            let shard = &mut guards[guard_index(key)];
             let fits = shard
-                .visit(&self.common, key, charge.limit, now, exempt, work)
-                .map_err(|Full| index)?;
+                .update(&self.shared, key, charge.limit, now, is_overflow, work)
+                .map_err(|ShardFull| index)?;
             all_fit &= fits || charge.independent;
-            asked.push((cost, fits));
+            tested.push((cost, fits));
         }
-        let outcomes = charges.iter().zip(keys).zip(&asked).map(|((charge, key), (cost, fits))| {
-            let (key, shared) = *key;
-            let fits = if charge.independent { *fits } else { all_fit };
-            let spend = fits && mode == ChargeMode::Spend;
-            let work = |limit: &Limit, state: &mut State| match spend {
-                true => limit.charge(state, now, charge.cost),
-                false => limit.peek(state, now, *cost),
-            };
-            let shard = &mut guards[guard_of(key)];
-            match shard.visit(&self.common, key, charge.limit, now, true, work) {
-                Ok(outcome) if shared => outcome.non_refundable(),
-                Ok(outcome) => outcome,
-                // An exempt key always has room.
-                Err(Full) => charge.limit.peek(&mut charge.limit.fresh(), now, u64::MAX),
-            }
-        });
+        let outcomes =
+            charges.iter().zip(keys).zip(&tested).map(|((charge, key), (cost, fits))| {
+                let (key, is_overflow) = *key;
+                let fits = if charge.independent { *fits } else { all_fit };
+                let spend = fits && mode == ChargeMode::Spend;
+                let work = |limit: &Limit, state: &mut State| match spend {
+                    true => limit.charge(state, now, charge.cost),
+                    false => limit.peek(state, now, *cost),
+                };
+                let shard = &mut guards[guard_index(key)];
+                match shard.update(&self.shared, key, charge.limit, now, true, work) {
+                    Ok(outcome) if is_overflow => outcome.non_refundable(),
+                    Ok(outcome) => outcome,
+                    // An exempt key always has room.
+                    Err(ShardFull) => charge.limit.peek(&mut charge.limit.fresh(), now, u64::MAX),
+                }
+            });
         let outcomes = outcomes.collect();
-        for (place, guard) in places.iter().zip(&guards) {
-            self.hints[*place].note(guard);
+        for (index, guard) in shard_indices.iter().zip(&guards) {
+            self.hints[*index].update(guard);
         }
         Ok(outcomes)
     }
 
-    /// Takes one charge back as far as it still counts. Whether it gave anything back.
+    /// Refunds one charge as far as it still counts. Returns whether anything was refunded.
     pub fn refund_one(&self, refund: &Refund) -> bool {
         let now = self.clock.now();
-        self.amend(refund, now, |limit, state| refund.take_back(limit, state, now))
+        self.update_charged(refund, now, |limit, state| refund.take_back(limit, state, now))
     }
 
     /// Renews slots in flight, or inserts them again. Returns whether they are held.
     pub fn renew_one(&self, slots: &Refund) -> bool {
         let now = self.clock.now();
-        self.amend(slots, now, |limit, state| slots.renew(limit, state, now))
+        self.update_charged(slots, now, |limit, state| slots.renew(limit, state, now))
     }
 
-    /// Runs `work` on the state of a charge, under the limit that it is kept under. Slots in flight of which
-    /// nothing is kept start with a fresh state.
-    fn amend(
+    /// Runs `work` on the state of a charged key, under its current limit. If the key has no entry, slots in
+    /// flight start with a fresh state; for other charges nothing is done.
+    fn update_charged(
         &self,
         charge: &Refund,
         now: Timestamp,
         work: impl Fn(&Limit, &mut State) -> bool,
     ) -> bool {
-        let (place, mut shard) = self.open(charge.key);
-        let mut given = shard.visit_as_is(&self.common, charge.key, now, &work);
-        if given.is_none() && charge.limit.is_concurrency() && charge.refund_token.is_some() {
-            // Exempt: living holders and releases are counted also where new clients have no room.
-            let visited = shard.visit(&self.common, charge.key, &charge.limit, now, true, &work);
-            given = visited.ok();
+        let (index, mut shard) = self.lock_shard(charge.key);
+        let mut result = shard.update_existing(&self.shared, charge.key, now, &work);
+        if result.is_none() && charge.limit.is_concurrency() && charge.refund_token.is_some() {
+            // Exempt from the capacity: slots that are held must be counted in a full store too.
+            let updated = shard.update(&self.shared, charge.key, &charge.limit, now, true, &work);
+            result = updated.ok();
         }
-        self.hints[place].note(&shard);
-        given.unwrap_or(false)
+        self.hints[index].update(&shard);
+        result.unwrap_or(false)
     }
 
-    /// Forgets what a key has spent. Synchronous.
+    /// Removes the state of a key, synchronously.
     pub fn forget_one(&self, key: Key) {
-        self.open(key).1.forget(key);
+        self.lock_shard(key).1.remove(key);
     }
 
-    /// Drops what has expired from the next few shards. How many keys that were.
+    /// Removes expired keys from the next `shards` shards. Returns their number.
     ///
-    /// Each call holds one shard at a time, for microseconds. Call it now and then so that memory
-    /// shrinks when traffic does; while new keys come, they do this work in passing.
+    /// One shard is locked at a time, for microseconds. Call it at intervals, so that memory shrinks after
+    /// traffic does. While keys are added, tables also remove expired ones when they grow.
     pub fn sweep(&self, shards: usize) -> usize {
         let now = self.clock.now();
         let mut dropped = 0;
         for _ in 0..shards.min(self.shards.len()) {
-            let place = self.next_sweep.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-            let mut shard = self.shards[place].0.lock();
-            for key in self.hot.keys().filter(|key| self.place(*key) == place) {
-                self.recall(&mut shard, key);
+            let index = self.next_sweep.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+            let mut shard = self.shards[index].0.lock();
+            for key in self.hot.keys().filter(|key| self.shard_index(*key) == index) {
+                self.cool_down(&mut shard, key);
             }
-            dropped += shard.sweep(&self.common, now);
-            self.hints[place].note(&shard);
+            dropped += shard.sweep(&self.shared, now);
+            self.hints[index].update(&shard);
         }
         dropped
     }
 
-    /// How many shards there are to sweep.
+    /// Returns the number of shards.
     #[must_use]
     pub fn shards(&self) -> usize {
         self.shards.len()
     }
 
-    /// How full the store is. Looks at every shard in turn.
+    /// Returns the size of the store. Locks every shard in turn.
     #[must_use]
     pub fn usage(&self) -> MemoryUse {
         let mut usage = MemoryUse {
-            max_keys: self.common.room * self.shards.len(),
+            max_keys: self.shared.shard_capacity * self.shards.len(),
             overflowed: self.overflowed.load(Ordering::Relaxed),
-            expired: self.common.expired.load(Ordering::Relaxed),
+            expired: self.shared.expired.load(Ordering::Relaxed),
             bytes: self.hot.bytes(),
             ..MemoryUse::default()
         };
@@ -415,9 +421,9 @@ impl MemoryStore {
     }
 }
 
-/// Bytes that nobody outside of this process can know.
+/// Returns random bytes that other processes can't predict.
 fn random_seed() -> [u8; 32] {
-    // The standard library seeds its hash maps from the system; four of its hashes make 256 bits.
+    // The standard library seeds its hash maps from the system's random source. Four hashes are 256 bits.
     let mut seed = [0; 32];
     for part in seed.as_chunks_mut::<8>().0 {
         *part = RandomState::new().hash_one(0).to_le_bytes();
@@ -425,8 +431,8 @@ fn random_seed() -> [u8; 32] {
     seed
 }
 
-// A check takes its shard's lock and finds the table on the same line.
-const _: () = assert!(size_of::<Cell>() == 64);
+// The lock of a shard and its table are on the same cache line.
+const _: () = assert!(size_of::<PaddedShard>() == 64);
 
 impl Store for MemoryStore {
     fn keyer(&self) -> Keyer {

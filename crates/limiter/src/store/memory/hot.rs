@@ -1,15 +1,15 @@
-//! Keys that several threads fight over.
+//! Hot keys: keys with contention between threads.
 //!
-//! Their buckets are split into purses, one for each thread, so that threads decide without taking
-//! turns; `docs/decisions/0012-hot-keys.md` says how and why that is exact. A key is hot once threads
-//! have waited for each other on it often enough in a short while, and no longer when only one still
-//! comes, or when anybody does something else with it than charge it alone.
+//! The bucket of a hot key is divided into thread shares, so that threads decide without waiting for each
+//! other. `docs/decisions/0012-hot-keys.md` explains why this is exact. A key becomes hot after
+//! [`HOT_AFTER_WAITS`] waits for its shard's lock within [`HOT_WINDOW`]. It cools down when only one
+//! thread still uses it, or at any operation other than a charge of this key alone.
 
 mod bucket;
-mod charging;
-mod purse;
+mod charge;
 #[cfg(test)]
 mod tests;
+mod thread_share;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,172 +18,177 @@ use std::sync::{Arc, OnceLock};
 use tidegate_core::algorithm::FlatBucket;
 use tidegate_core::{Key, Limit, Span, Timestamp};
 
-use self::bucket::{HotBucket, PURSES};
-use super::Lock;
-use super::shard::{Common, Shard};
-use super::slot::{spread, upper};
+use self::bucket::{HotBucket, SHARES_PER_KEY};
+use super::SpinLock;
+use super::entry::{high_half, low_half};
+use super::shard::{StoreShard, StoreShared};
 
-/// How many keys can be hot at the same time; each has one place where it may be.
-const PLACES: usize = 64;
-/// A key is hot when threads waited for each other on it this often ...
-const OFTEN: u32 = 4;
-/// ... within this time.
-const SHORT_WHILE: Span = Span::from_millis(100);
-/// A hot key at which nobody has looked for this long makes room for another.
-const LONG_WHILE: Span = Span::SECOND;
+/// Keys that can be hot at the same time. The hash of a key selects its only possible place.
+const MAX_HOT_KEYS: usize = 64;
+/// A key becomes hot after this many waits within [`HOT_WINDOW`].
+const HOT_AFTER_WAITS: u32 = 4;
+/// The time in which waits for a key are counted.
+const HOT_WINDOW: Span = Span::from_millis(100);
+/// A hot key whose activity window ended this long ago is evicted if another key needs its place.
+const IDLE_EVICT_AFTER: Span = Span::SECOND;
 
-/// Which keys are hot.
+/// The hot keys of a store.
 pub(crate) struct HotKeys {
-    taken: Taken,
-    places: Box<[Place]>,
+    occupied: OccupiedPlaces,
+    places: Box<[HotPlace]>,
 }
 
-/// A bit for each place that has a key; read by every check, so on a cache line that seldom changes.
+/// One bit per place, set while a key occupies it. Every check reads it, so it has its own cache line,
+/// which seldom changes.
 #[repr(align(64))]
 #[derive(Default)]
-struct Taken(AtomicU64);
+struct OccupiedPlaces(AtomicU64);
 
+/// A place for one hot key at a time.
 #[derive(Default)]
-struct Place {
-    /// The upper half of the key that is here.
+struct HotPlace {
+    /// The high half of the key that occupies the place, or 0.
     tag: AtomicU64,
-    /// Made for the first hot key, and kept for the next.
+    /// Allocated for the first hot key and reused for the next.
     bucket: OnceLock<Box<HotBucket>>,
-    suspect: Lock<Suspect>,
+    contention: SpinLock<ContentionCounter>,
 }
 
-/// A key that threads wait for each other on.
+/// Counts how often threads waited for one key in the current window.
 #[derive(Default)]
-struct Suspect {
+struct ContentionCounter {
     tag: u64,
     since: Timestamp,
-    times: u32,
+    waits: u32,
 }
 
-impl Suspect {
-    /// Counts one more wait. Whether they are enough.
-    fn note(&mut self, key: Key, now: Timestamp) -> bool {
-        if self.tag != upper(key) || now.since(self.since) > SHORT_WHILE {
-            *self = Self { tag: upper(key), since: now, times: 0 };
+impl ContentionCounter {
+    /// Counts a wait. Returns whether the key has enough waits to become hot.
+    fn count(&mut self, key: Key, now: Timestamp) -> bool {
+        if self.tag != high_half(key) || now.since(self.since) > HOT_WINDOW {
+            *self = Self { tag: high_half(key), since: now, waits: 0 };
         }
-        self.times += 1;
-        self.times >= OFTEN
+        self.waits += 1;
+        self.waits >= HOT_AFTER_WAITS
     }
 }
 
-/// Says at a place which key is there. Put up and taken down together with what it says.
-struct Sign<'a> {
-    taken: &'a AtomicU64,
+/// Marks a place as occupied by a key. Changed only under the lock of the place's bucket state.
+struct HotFlag<'a> {
+    occupied: &'a AtomicU64,
     bit: u64,
     tag: &'a AtomicU64,
 }
 
-impl Sign<'_> {
-    fn put_up(&self, key: Key) {
-        self.tag.store(upper(key), Ordering::Relaxed);
-        self.taken.fetch_or(self.bit, Ordering::Relaxed);
+impl HotFlag<'_> {
+    fn set(&self, key: Key) {
+        self.tag.store(high_half(key), Ordering::Relaxed);
+        self.occupied.fetch_or(self.bit, Ordering::Relaxed);
     }
 
-    fn take_down(&self) {
-        self.taken.fetch_and(!self.bit, Ordering::Relaxed);
+    fn clear(&self) {
+        self.occupied.fetch_and(!self.bit, Ordering::Relaxed);
         self.tag.store(0, Ordering::Relaxed);
     }
 }
 
 impl Default for HotKeys {
     fn default() -> Self {
-        let places = (0..PLACES).map(|_| Place::default()).collect();
-        Self { taken: Taken::default(), places }
+        let places = (0..MAX_HOT_KEYS).map(|_| HotPlace::default()).collect();
+        Self { occupied: OccupiedPlaces::default(), places }
     }
 }
 
 impl HotKeys {
     #[inline]
     fn index(key: Key) -> usize {
-        spread(key) as usize % PLACES
+        low_half(key) as usize % MAX_HOT_KEYS
     }
 
-    /// Whether the key may be hot. Who has the lock of its shard and hears no can rely on it.
+    /// Returns whether the key may be hot. While the caller holds the lock of the key's shard, `false` is
+    /// certain.
     #[inline]
-    pub(crate) fn may_have(&self, key: Key) -> bool {
-        self.taken.0.load(Ordering::Relaxed) & (1 << Self::index(key)) != 0
+    pub(crate) fn may_contain(&self, key: Key) -> bool {
+        self.occupied.0.load(Ordering::Relaxed) & (1 << Self::index(key)) != 0
     }
 
-    /// The bucket in which the key probably is.
+    /// Returns the bucket that probably has the key.
     #[inline]
     fn bucket(&self, key: Key) -> Option<&HotBucket> {
         let place = &self.places[Self::index(key)];
-        if place.tag.load(Ordering::Relaxed) != upper(key) {
+        if place.tag.load(Ordering::Relaxed) != high_half(key) {
             return None;
         }
         place.bucket.get().map(|bucket| &**bucket)
     }
 
-    /// Counts that a thread had to wait for another. Whether the key is hot then.
-    fn note_wait(&self, key: Key, now: Timestamp) -> bool {
-        // Who would have to wait here, too, need not be counted.
-        let suspect = self.places[Self::index(key)].suspect.try_lock();
-        suspect.is_some_and(|mut suspect| suspect.note(key, now))
+    /// Counts that a thread waited for another. Returns whether the key should become hot.
+    fn count_wait(&self, key: Key, now: Timestamp) -> bool {
+        // If this lock is taken too, the wait is not counted: the counter must not add contention.
+        let contention = self.places[Self::index(key)].contention.try_lock();
+        contention.is_some_and(|mut contention| contention.count(key, now))
     }
 
-    /// The key at whose place this one would be, if it is long since anybody looked at it.
-    fn in_the_way(&self, key: Key, now: Timestamp) -> Option<Key> {
+    /// Returns the key that occupies the place of this one, if it has been idle for
+    /// [`IDLE_EVICT_AFTER`].
+    fn idle_occupant(&self, key: Key, now: Timestamp) -> Option<Key> {
         let bucket = self.places[Self::index(key)].bucket.get()?;
-        let (other, watched) = bucket.tenant()?;
-        (watched + LONG_WHILE <= now).then_some(other)
+        let (occupant, window_ends) = bucket.occupant()?;
+        (window_ends + IDLE_EVICT_AFTER <= now).then_some(occupant)
     }
 
-    /// Makes a key hot, if its place is vacant and it has a state that can be split.
-    fn put(
+    /// Makes a key hot, if its place is free and its state is a compact entry under this limit.
+    fn insert(
         &self,
-        shard: &mut Shard,
-        common: &Common,
+        shard: &mut StoreShard,
+        shared: &StoreShared,
         (key, limit): (Key, &Arc<Limit>),
         now: Timestamp,
     ) {
         let hot = self.places[Self::index(key)].bucket.get_or_init(Box::default);
-        let lend = || match &**limit {
-            Limit::TokenBucket(bucket) => shard.lend(common, key, bucket),
+        let move_out = || match &**limit {
+            Limit::TokenBucket(bucket) => shard.move_out(shared, key, bucket),
             _ => None,
         };
-        hot.move_in((key, limit), now, &self.sign(key), lend);
+        hot.move_in((key, limit), now, &self.flag(key), move_out);
     }
 
-    fn sign(&self, key: Key) -> Sign<'_> {
+    fn flag(&self, key: Key) -> HotFlag<'_> {
         let index = Self::index(key);
-        Sign { taken: &self.taken.0, bit: 1 << index, tag: &self.places[index].tag }
+        HotFlag { occupied: &self.occupied.0, bit: 1 << index, tag: &self.places[index].tag }
     }
 
-    /// The keys that are hot.
+    /// Returns the hot keys.
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
-        let taken = self.taken.0.load(Ordering::Relaxed);
-        let places = self.places.iter().enumerate().filter(move |(at, _)| taken >> at & 1 != 0);
-        places.filter_map(|(_, place)| place.bucket.get()?.tenant().map(|(key, _)| key))
+        let occupied = self.occupied.0.load(Ordering::Relaxed);
+        let places = self.places.iter().enumerate();
+        let places = places.filter(move |(index, _)| occupied >> index & 1 != 0);
+        places.filter_map(|(_, place)| place.bucket.get()?.occupant().map(|(key, _)| key))
     }
 
-    /// Bytes taken by buckets for hot keys.
+    /// Returns the size of all allocated buckets of hot keys.
     pub(crate) fn bytes(&self) -> usize {
-        let made = self.places.iter().filter(|place| place.bucket.get().is_some());
-        made.count() * size_of::<HotBucket>()
+        let allocated = self.places.iter().filter(|place| place.bucket.get().is_some());
+        allocated.count() * size_of::<HotBucket>()
     }
 }
 
-/// A limit's numbers for buckets that can be split.
+/// Returns the compact form of a limit, if it has one. Only such buckets can be divided.
 #[inline]
-fn flat_of(limit: &Limit) -> Option<&FlatBucket> {
+fn flat_bucket(limit: &Limit) -> Option<&FlatBucket> {
     if let Limit::TokenBucket(bucket) = limit { bucket.flat() } else { None }
 }
 
-/// The number of this thread's purses: threads that come after each other have different ones.
+/// Returns the index of this thread's share in every hot bucket. Threads get indices in turn.
 #[inline]
-pub(crate) fn own_purse() -> usize {
+pub(crate) fn thread_share_index() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static OWN: Cell<usize> = const { Cell::new(usize::MAX) };
     }
     OWN.with(|own| {
         if own.get() == usize::MAX {
-            own.set(NEXT.fetch_add(1, Ordering::Relaxed) % PURSES);
+            own.set(NEXT.fetch_add(1, Ordering::Relaxed) % SHARES_PER_KEY);
         }
         own.get()
     })

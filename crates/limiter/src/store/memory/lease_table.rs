@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tidegate_core::{Key, LeaseGrant, LeaseRequest, LeaseSet, Limit, State, Timestamp};
 
 use super::MemoryStore;
-use super::shard::Full;
+use super::shard::ShardFull;
 use crate::store::StoreError;
 
 /// The leases of keys.
@@ -18,33 +18,35 @@ pub(crate) struct LeaseTable(Mutex<LeaseTableState>);
 
 #[derive(Default)]
 struct LeaseTableState {
-    /// The leases of a key, and the time from which on they make no difference.
+    /// The leases of a key, and the instant from which on they have no effect.
     leases: HashMap<Key, (LeaseSet, Timestamp)>,
-    /// The number of keys that were left when expired ones were last dropped.
-    left: usize,
+    /// The number of keys after the last removal of expired ones.
+    keys_after_sweep: usize,
 }
 
 impl LeaseTableState {
-    const MIN_SWEEP: usize = 1_024;
+    /// Below twice this many keys, expired ones are not removed.
+    const MIN_KEYS_TO_SWEEP: usize = 1_024;
 
-    /// Keeps leases, unless there are none. Drops expired ones when the table has doubled.
-    fn keep(&mut self, key: Key, leases: LeaseSet, settled: Timestamp, now: Timestamp) {
+    /// Stores the leases of a key, unless there are none. Removes expired ones when the table has doubled.
+    fn insert(&mut self, key: Key, leases: LeaseSet, settled_at: Timestamp, now: Timestamp) {
         if leases.is_empty() {
             return;
         }
-        if self.leases.len() >= 2 * self.left.max(Self::MIN_SWEEP) {
-            self.leases.retain(|_, (_, settled)| *settled > now);
-            self.left = self.leases.len();
+        if self.leases.len() >= 2 * self.keys_after_sweep.max(Self::MIN_KEYS_TO_SWEEP) {
+            self.leases.retain(|_, (_, settled_at)| *settled_at > now);
+            self.keys_after_sweep = self.leases.len();
         }
-        self.leases.insert(key, (leases, settled));
+        self.leases.insert(key, (leases, settled_at));
     }
 }
 
 impl MemoryStore {
-    /// Applies one lease request. Synchronous.
+    /// Applies one lease request, synchronously.
     ///
     /// # Errors
-    /// There is no room for a new key: a bucket that clients share can't be leased.
+    /// The key is new and its shard is full. An overflow bucket can't be leased, because several clients
+    /// share it.
     pub fn lease_one(
         &self,
         key: Key,
@@ -52,25 +54,25 @@ impl MemoryStore {
         request: &LeaseRequest,
     ) -> Result<LeaseGrant, StoreError> {
         let now = self.clock.now();
-        // Locked throughout, so that no two requests see the same leases.
+        // Locked during the whole call, so that no two requests use the same leases.
         let mut table = self.lease_table.0.lock();
         let mut leases = table.leases.remove(&key).map(|(leases, _)| leases).unwrap_or_default();
-        let (place, mut shard) = self.open(key);
+        let (shard_index, mut shard) = self.lock_shard(key);
         let work = |limit: &Limit, state: &mut State| {
             let grant = limit.apply_lease_request(state, &mut leases, now, request);
             (grant, limit.settled_at(state, &leases))
         };
-        let applied = shard.visit(&self.common, key, limit, now, false, work);
-        self.hints[place].note(&shard);
+        let applied = shard.update(&self.shared, key, limit, now, false, work);
+        self.hints[shard_index].update(&shard);
         match applied {
-            Ok((grant, settled)) => {
-                table.keep(key, leases, settled, now);
+            Ok((grant, settled_at)) => {
+                table.insert(key, leases, settled_at, now);
                 Ok(grant)
             }
-            Err(Full) => {
-                // Its state equals a fresh one, or it would have room; its leases may still count.
-                let settled = limit.settled_at(&limit.fresh(), &leases);
-                table.keep(key, leases, settled, now);
+            Err(ShardFull) => {
+                // The key has no entry, so its state is a fresh one. Its leases may still count.
+                let settled_at = limit.settled_at(&limit.fresh(), &leases);
+                table.insert(key, leases, settled_at, now);
                 let reason = "no room for another key".into();
                 Err(StoreError::Unavailable { store: "memory".into(), reason })
             }

@@ -1,9 +1,9 @@
-//! Asks the processor to fetch memory that will be needed soon.
+//! A prefetch instruction for memory that is read soon.
 //!
-//! The one corner of this crate with `unsafe`. Random keys cost a cache miss each, and a lock taken
-//! in between keeps the processor from overlapping them; asking ahead for a whole batch does not.
+//! The only module of this crate with `unsafe`. Each random key costs a cache miss, and the lock before it
+//! keeps the processor from overlapping the misses. Prefetches of a whole batch do overlap.
 
-/// Hints that the line at `address` is about to be read. Does nothing else, whatever the address.
+/// Prefetches the cache line at `address`. Any address is allowed, and nothing is read or changed.
 #[inline]
 #[allow(
     unsafe_code,
@@ -13,9 +13,8 @@ pub(crate) fn prefetch(address: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: PREFETCHT0 is part of every x86-64 processor, dereferences nothing as far as the
-        // program can tell, and is defined to ignore addresses that can't be read. So a stale,
-        // dangling or null address is as good as any other.
+        // SAFETY: every x86-64 processor has PREFETCHT0. It has no effect that a program can observe, and
+        // ignores addresses that can't be read. So a stale, dangling or null address is allowed.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address as *const i8) };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -27,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_address_will_do() {
+    fn prefetch_accepts_any_address() {
         let here = 0u64;
         for address in [0, 1, usize::MAX, 0xdead_beef, std::ptr::addr_of!(here) as usize] {
             prefetch(address);

@@ -1,4 +1,4 @@
-//! One part of the store: its tables, and room for its share of the keys.
+//! A shard: the entries of one part of the keys.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,43 +7,51 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tidegate_core::algorithm::TokenBucket;
 use tidegate_core::{Key, Limit, Meter, Quota, Span, State, Timestamp};
 
-use super::slot::{LIMITS, Narrow, Wide, spread};
-use super::table::Table;
+use super::entry::{CompactEntry, FullEntry, MAX_NUMBERED_LIMITS, low_half};
+use super::table::EntryTable;
 
-/// What every shard needs to know.
+/// Values that all shards of a store share.
 #[derive(Debug)]
-pub(crate) struct Common {
-    /// Narrow slots count time from here.
+pub(crate) struct StoreShared {
+    /// The origin of the times in compact entries.
     pub(crate) base: Timestamp,
-    /// Most keys in one shard.
-    pub(crate) room: usize,
-    /// Keys that were dropped because they no longer said anything.
+    /// The capacity of one shard.
+    pub(crate) shard_capacity: usize,
+    /// Keys that were dropped after they expired.
     pub(crate) expired: AtomicU64,
+    /// The limits of compact entries; the one with number 1 is first.
     limits: boxcar::Vec<TokenBucket>,
     numbers: RwLock<HashMap<Quota, u16>>,
 }
 
-impl Common {
-    pub(crate) fn new(base: Timestamp, room: usize) -> Self {
+impl StoreShared {
+    pub(crate) fn new(base: Timestamp, shard_capacity: usize) -> Self {
         let limits = boxcar::Vec::new();
-        Self { base, room, expired: AtomicU64::new(0), limits, numbers: RwLock::default() }
+        Self {
+            base,
+            shard_capacity,
+            expired: AtomicU64::new(0),
+            limits,
+            numbers: RwLock::default(),
+        }
     }
 
-    /// Counts keys that were dropped because they no longer said anything.
-    fn note_expired(&self, keys: usize) {
+    /// Adds to the count of expired keys.
+    fn count_expired(&self, keys: usize) {
         if keys > 0 {
             self.expired.fetch_add(keys as u64, Ordering::Relaxed);
         }
     }
 
-    /// The number of a limit, if it has one or can still get one.
-    fn number(&self, bucket: &TokenBucket) -> Option<u16> {
-        // Most stores know a handful of limits, and looking at those takes no lock.
+    /// Returns the number of a limit, and assigns one to a new limit. Returns `None` if all
+    /// [`MAX_NUMBERED_LIMITS`] numbers are assigned to others.
+    fn assign_number(&self, bucket: &TokenBucket) -> Option<u16> {
+        // Most stores have few limits, and reading the first ones needs no lock.
         let first = self.limits.iter().take(8);
-        if let Some((place, _)) =
+        if let Some((index, _)) =
             first.into_iter().find(|(_, known)| known.quota() == bucket.quota())
         {
-            return u16::try_from(place + 1).ok();
+            return u16::try_from(index + 1).ok();
         }
         let known = self.numbers.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(&number) = known.get(bucket.quota()) {
@@ -54,7 +62,7 @@ impl Common {
         if let Some(&number) = numbers.get(bucket.quota()) {
             return Some(number);
         }
-        if numbers.len() == LIMITS {
+        if numbers.len() == MAX_NUMBERED_LIMITS {
             return None;
         }
         let number = u16::try_from(self.limits.push(*bucket) + 1).ok()?;
@@ -67,166 +75,172 @@ impl Common {
         self.limits.get(usize::from(number).wrapping_sub(1))
     }
 
-    /// The limit of a narrow slot, and its state in the exact form.
-    fn exact(&self, slot: &Narrow) -> Option<(Limit, State)> {
-        let bucket = self.limit(slot.limit())?;
-        let level = bucket.flat()?.level(slot.due, self.base);
+    /// Returns the limit of a compact entry, and its state in the exact form.
+    fn expand(&self, entry: &CompactEntry) -> Option<(Limit, State)> {
+        let bucket = self.limit(entry.limit())?;
+        let level = bucket.flat()?.level(entry.due, self.base);
         Some((Limit::TokenBucket(*bucket), State::Tokens(level)))
     }
 
-    /// A slot for a state, if it has a narrow one.
-    fn narrow(&self, key: Key, limit: &Limit, state: &State) -> Option<Narrow> {
+    /// Returns the compact entry for a state, or `None` if it needs a full one.
+    fn compact(&self, key: Key, limit: &Limit, state: &State) -> Option<CompactEntry> {
         let (Limit::TokenBucket(bucket), State::Tokens(level)) = (limit, state) else {
             return None;
         };
         let due = bucket.flat()?.flatten(level, self.base)?;
-        Some(Narrow::new(key, self.number(bucket)?, due))
+        Some(CompactEntry::new(key, self.assign_number(bucket)?, due))
     }
 
-    /// From when on a narrow slot says nothing. One whose state is elsewhere stays.
-    fn expires_at(&self, slot: &Narrow) -> Timestamp {
-        if slot.is_lent() {
-            return Timestamp::from_micros(u64::MAX - GRACE.as_micros());
+    /// Returns the instant at which a compact entry expires. An entry that is moved out never does.
+    fn expires_at(&self, entry: &CompactEntry) -> Timestamp {
+        if entry.is_moved_out() {
+            return Timestamp::from_micros(u64::MAX - EXPIRY_GRACE.as_micros());
         }
-        let flat = self.limit(slot.limit()).and_then(TokenBucket::flat);
-        flat.map_or(Timestamp::EPOCH, |flat| flat.expires_at(slot.due, self.base))
+        let flat = self.limit(entry.limit()).and_then(TokenBucket::flat);
+        flat.map_or(Timestamp::EPOCH, |flat| flat.expires_at(entry.due, self.base))
     }
 }
 
-/// There is no room for a newcomer: everything kept is still needed.
+/// The error for a new key if the shard is full and no entry has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Full;
+pub(crate) struct ShardFull;
 
-/// How long a bucket stays after it is full again, as long as there is room. Who comes every now and
-/// then finds it in place instead of making it anew each time.
-const GRACE: Span = Span::from_secs(10);
+/// A bucket stays for this time after it is full again, while there is room. A client with few requests
+/// then finds its entry, which is cheaper than a new one.
+const EXPIRY_GRACE: Span = Span::from_secs(10);
 
+/// The entries of one part of the keys. Each key has at most one entry, compact or full.
 #[derive(Debug, Default)]
-pub(crate) struct Shard {
-    narrow: Table<Narrow>,
+pub(crate) struct StoreShard {
+    compact: EntryTable<CompactEntry>,
     /// Behind a pointer, so that a shard and its lock fit one cache line.
-    wide: Option<Box<Table<Wide>>>,
-    /// Nothing kept is over before this instant, as far as the last look at everything told.
-    quiet_until: Timestamp,
+    full: Option<Box<EntryTable<FullEntry>>>,
+    /// The earliest expiry at the last sweep. A full shard is not swept again before it.
+    next_expiry: Timestamp,
 }
 
-impl Shard {
+impl StoreShard {
     pub(crate) fn keys(&self) -> usize {
-        self.narrow.len() + self.wide.as_ref().map_or(0, |wide| wide.len())
+        self.compact.len() + self.full.as_ref().map_or(0, |full| full.len())
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let of_wide = |wide: &Table<Wide>| wide.bytes() + size_of::<Table<Wide>>();
-        self.narrow.bytes() + self.wide.as_deref().map_or(0, of_wide)
+        let full_bytes =
+            |full: &EntryTable<FullEntry>| full.bytes() + size_of::<EntryTable<FullEntry>>();
+        self.compact.bytes() + self.full.as_deref().map_or(0, full_bytes)
     }
 
-    /// Where the narrow slots are and how many, for prefetching.
-    pub(crate) fn span(&self) -> (usize, usize) {
-        self.narrow.span()
+    /// Returns the address and the number of the slots for compact entries, for prefetching.
+    pub(crate) fn compact_slots(&self) -> (usize, usize) {
+        self.compact.address_and_len()
     }
 
-    /// The state of a bucket that is kept narrow under the limit it is charged for.
+    /// Returns the state of a compact entry under the same limit.
     ///
-    /// What nearly every check finds; whatever is otherwise takes the way through `visit`.
+    /// This is the fast path of nearly every check. All other cases use [`update`](Self::update).
     #[inline]
-    pub(crate) fn flat_state(
+    pub(crate) fn compact_state(
         &mut self,
-        common: &Common,
+        shared: &StoreShared,
         key: Key,
         bucket: &TokenBucket,
     ) -> Option<&mut u64> {
-        let place = self.narrow.find(spread(key), |slot| slot.is(key))?;
-        let slot = self.narrow.at(place);
-        let same = common.limit(slot.limit())?.quota() == bucket.quota();
-        same.then_some(&mut slot.due)
+        let index = self.compact.find(low_half(key), |entry| entry.is(key))?;
+        let entry = self.compact.at(index);
+        let same = shared.limit(entry.limit())?.quota() == bucket.quota();
+        same.then_some(&mut entry.due)
     }
 
-    /// Lends out the slot of a bucket that [`flat_state`](Self::flat_state) finds. Until it is put back,
-    /// nothing but its place is here.
-    pub(crate) fn lend(
+    /// Takes the state of an entry that [`compact_state`](Self::compact_state) finds. A marked entry stays in
+    /// its slot until [`move_back`](Self::move_back).
+    pub(crate) fn move_out(
         &mut self,
-        common: &Common,
+        shared: &StoreShared,
         key: Key,
         bucket: &TokenBucket,
-    ) -> Option<Narrow> {
-        self.flat_state(common, key, bucket)?;
-        let place = self.narrow.find(spread(key), |slot| slot.is(key))?;
-        let slot = self.narrow.at(place);
-        let kept = *slot;
-        *slot = kept.lent();
-        Some(kept)
+    ) -> Option<CompactEntry> {
+        self.compact_state(shared, key, bucket)?;
+        let index = self.compact.find(low_half(key), |entry| entry.is(key))?;
+        let entry = self.compact.at(index);
+        let state = *entry;
+        *entry = state.moved_out();
+        Some(state)
     }
 
-    /// Whether the slot of a key is lent out.
-    pub(crate) fn has_lent(&mut self, key: Key) -> bool {
-        let place = self.narrow.find(spread(key), |slot| slot.is(key));
-        place.is_some_and(|place| self.narrow.at(place).is_lent())
+    /// Returns whether the state of a key is moved out.
+    pub(crate) fn is_moved_out(&mut self, key: Key) -> bool {
+        let index = self.compact.find(low_half(key), |entry| entry.is(key));
+        index.is_some_and(|index| self.compact.at(index).is_moved_out())
     }
 
-    /// Puts a slot back that was lent out.
-    pub(crate) fn put_back(&mut self, key: Key, kept: Narrow) {
-        if let Some(place) = self.narrow.find(spread(key), |slot| slot.is(key)) {
-            *self.narrow.at(place) = kept;
-            // Nobody has looked whether it is over.
-            self.quiet_until = Timestamp::EPOCH;
+    /// Returns an entry to its slot after [`move_out`](Self::move_out).
+    pub(crate) fn move_back(&mut self, key: Key, entry: CompactEntry) {
+        if let Some(index) = self.compact.find(low_half(key), |entry| entry.is(key)) {
+            *self.compact.at(index) = entry;
+            // The entry may have expired, and the last sweep did not include its expiry.
+            self.next_expiry = Timestamp::EPOCH;
         }
     }
 
-    /// Runs `work` on the state of `key` under `limit`, and keeps what it leaves.
+    /// Runs `work` on the state of `key`, migrated to `limit` if needed, and stores the result.
     ///
-    /// A key that is not kept starts fresh, and is kept only if `work` leaves something to keep.
-    pub(crate) fn visit<R>(
+    /// A key without an entry starts with a fresh state. It gets an entry only if the result differs from
+    /// a fresh state.
+    ///
+    /// # Errors
+    /// The shard is full, and the key is new and not `exempt`. Then `work` is not run.
+    pub(crate) fn update<R>(
         &mut self,
-        common: &Common,
+        shared: &StoreShared,
         key: Key,
         limit: &Arc<Limit>,
         now: Timestamp,
         exempt: bool,
         work: impl FnOnce(&Limit, &mut State) -> R,
-    ) -> Result<R, Full> {
-        if let Some(slot) = self.wide_slot(key) {
-            return slot.visit(limit, now, work).ok_or(Full);
+    ) -> Result<R, ShardFull> {
+        if let Some(entry) = self.full_entry(key) {
+            return entry.update(limit, now, work).ok_or(ShardFull);
         }
-        let mut state = match self.narrow.find(spread(key), |slot| slot.is(key)) {
-            Some(place) => {
-                let slot = self.narrow.remove(place);
-                match common.exact(&slot) {
+        let mut state = match self.compact.find(low_half(key), |entry| entry.is(key)) {
+            Some(index) => {
+                let entry = self.compact.remove(index);
+                match shared.expand(&entry) {
                     Some((old, state)) if old == **limit => state,
                     Some((old, state)) => limit.migrate(&old, &state, now),
                     None => limit.fresh(),
                 }
             }
-            None if exempt || self.has_room(common, now) => limit.fresh(),
-            None => return Err(Full),
+            None if exempt || self.has_room(shared, now) => limit.fresh(),
+            None => return Err(ShardFull),
         };
         let result = work(limit, &mut state);
-        self.keep(common, key, limit, state, now);
+        self.insert(shared, key, limit, state, now);
         Ok(result)
     }
 
-    /// Runs `work` on the state of `key` and the limit that it is under, if the key is kept.
-    pub(crate) fn visit_as_is<R>(
+    /// Runs `work` on the state of `key` and its current limit. Returns `None` if the key has no entry.
+    pub(crate) fn update_existing<R>(
         &mut self,
-        common: &Common,
+        shared: &StoreShared,
         key: Key,
         now: Timestamp,
         work: impl FnOnce(&Limit, &mut State) -> R,
     ) -> Option<R> {
-        if let Some(slot) = self.wide_slot(key) {
-            return slot.visit_as_is(work);
+        if let Some(entry) = self.full_entry(key) {
+            return entry.update_existing(work);
         }
-        let place = self.narrow.find(spread(key), |slot| slot.is(key))?;
-        let (limit, mut state) = common.exact(self.narrow.at(place))?;
+        let index = self.compact.find(low_half(key), |entry| entry.is(key))?;
+        let (limit, mut state) = shared.expand(self.compact.at(index))?;
         let result = work(&limit, &mut state);
-        self.narrow.remove(place);
-        self.keep(common, key, &Arc::new(limit), state, now);
+        self.compact.remove(index);
+        self.insert(shared, key, &Arc::new(limit), state, now);
         Some(result)
     }
 
-    /// Adds the state of a key that is not kept, unless it says nothing.
-    fn keep(
+    /// Adds an entry for a key that has none, unless the state has expired already.
+    fn insert(
         &mut self,
-        common: &Common,
+        shared: &StoreShared,
         key: Key,
         limit: &Arc<Limit>,
         mut state: State,
@@ -235,63 +249,64 @@ impl Shard {
         if limit.expires_at(&mut state) <= now {
             return;
         }
-        if let Some(slot) = common.narrow(key, limit, &state) {
-            common.note_expired(
-                self.narrow.insert(slot, |slot| common.expires_at(slot) + GRACE <= now),
+        if let Some(entry) = shared.compact(key, limit, &state) {
+            shared.count_expired(
+                self.compact.insert(entry, |entry| shared.expires_at(entry) + EXPIRY_GRACE <= now),
             );
             return;
         }
-        let slot = Wide::new(key, Arc::clone(limit), state);
-        let wide = self.wide.get_or_insert_default();
-        common.note_expired(wide.insert(slot, |slot| slot.expires_at() + GRACE <= now));
+        let entry = FullEntry::new(key, Arc::clone(limit), state);
+        let full = self.full.get_or_insert_default();
+        shared.count_expired(full.insert(entry, |entry| entry.expires_at() + EXPIRY_GRACE <= now));
     }
 
-    pub(crate) fn forget(&mut self, key: Key) {
-        if let Some(place) = self.narrow.find(spread(key), |slot| slot.is(key)) {
-            self.narrow.remove(place);
+    /// Removes the entry of a key.
+    pub(crate) fn remove(&mut self, key: Key) {
+        if let Some(index) = self.compact.find(low_half(key), |entry| entry.is(key)) {
+            self.compact.remove(index);
         }
-        if let Some(wide) = &mut self.wide
-            && let Some(place) = wide.find(spread(key), |slot| slot.is(key))
+        if let Some(full) = &mut self.full
+            && let Some(index) = full.find(low_half(key), |entry| entry.is(key))
         {
-            wide.remove(place);
+            full.remove(index);
         }
     }
 
-    fn wide_slot(&mut self, key: Key) -> Option<&mut Wide> {
-        let wide = self.wide.as_mut()?;
-        let place = wide.find(spread(key), |slot| slot.is(key))?;
-        Some(wide.at(place))
+    fn full_entry(&mut self, key: Key) -> Option<&mut FullEntry> {
+        let full = self.full.as_mut()?;
+        let index = full.find(low_half(key), |entry| entry.is(key))?;
+        Some(full.at(index))
     }
 
-    /// Whether a newcomer fits, after dropping what is over if it takes that.
-    fn has_room(&mut self, common: &Common, now: Timestamp) -> bool {
-        if self.keys() < common.room {
+    /// Returns whether a new key fits. Sweeps a full shard first.
+    fn has_room(&mut self, shared: &StoreShared, now: Timestamp) -> bool {
+        if self.keys() < shared.shard_capacity {
             return true;
         }
-        if now < self.quiet_until {
+        if now < self.next_expiry {
             return false;
         }
-        self.sweep(common, now);
-        self.keys() < common.room
+        self.sweep(shared, now);
+        self.keys() < shared.shard_capacity
     }
 
-    /// Drops all that is over. How many keys that was.
-    pub(crate) fn sweep(&mut self, common: &Common, now: Timestamp) -> usize {
+    /// Removes all expired entries. Returns their number.
+    pub(crate) fn sweep(&mut self, shared: &StoreShared, now: Timestamp) -> usize {
         let earliest = std::cell::Cell::new(Timestamp::from_micros(u64::MAX));
-        let over = |expires_at: Timestamp| {
-            let over = expires_at <= now;
-            if !over {
+        let is_expired = |expires_at: Timestamp| {
+            let is_expired = expires_at <= now;
+            if !is_expired {
                 earliest.set(earliest.get().min(expires_at));
             }
-            over
+            is_expired
         };
-        let mut dropped = self.narrow.sweep_all(|slot| over(common.expires_at(slot)));
-        if let Some(wide) = &mut self.wide {
-            dropped += wide.sweep_all(|slot| over(slot.expires_at()));
+        let mut dropped = self.compact.remove_expired(|entry| is_expired(shared.expires_at(entry)));
+        if let Some(full) = &mut self.full {
+            dropped += full.remove_expired(|entry| is_expired(entry.expires_at()));
         }
-        self.wide.take_if(|wide| wide.len() == 0);
-        self.quiet_until = earliest.get();
-        common.note_expired(dropped);
+        self.full.take_if(|full| full.len() == 0);
+        self.next_expiry = earliest.get();
+        shared.count_expired(dropped);
         dropped
     }
 }

@@ -1,157 +1,158 @@
-//! An open-addressing table for entries whose keys are already evenly spread.
+//! An open-addressing hash table with linear probing, for keys that are hashes already.
 //!
-//! Entries stand near their home, which is in proportion to the key: growing by any factor keeps
-//! their order, so it need not double. Between 64 % and 80 % of the slots are in use, and there are
-//! no slots that only say "deleted".
+//! The home slot of an entry is proportional to its key. So growth by any factor keeps the order of
+//! entries, and the table need not double. Between 64 % and 80 % of the slots are in use. A removal
+//! shifts later entries back, so there are no tombstones.
 
-/// What a table holds.
-pub(crate) trait Slot: Sized {
-    /// A slot that holds nothing.
+/// An entry of a table.
+pub(crate) trait TableEntry: Sized {
+    /// Returns the value of a vacant slot.
     fn vacant() -> Self;
     fn is_vacant(&self) -> bool;
-    /// 64 evenly spread bits of the key.
-    fn spread(&self) -> u64;
+    /// Returns 64 uniformly distributed bits of the key.
+    fn low_half(&self) -> u64;
 }
 
+/// A hash table of entries.
 #[derive(Debug)]
-pub(crate) struct Table<T> {
+pub(crate) struct EntryTable<T> {
     slots: Vec<T>,
     used: usize,
 }
 
-impl<T> Default for Table<T> {
+impl<T> Default for EntryTable<T> {
     fn default() -> Self {
         Self { slots: Vec::new(), used: 0 }
     }
 }
 
-/// Of five slots at most four are in use.
-const SLOTS_PER_FIVE: usize = 4;
-const SMALLEST: usize = 5;
+/// Of five slots at most this many are in use, a load factor of 80 %.
+const MAX_USED_PER_FIVE: usize = 4;
+const MIN_SLOTS: usize = 5;
 
-/// The place for a key among `slots` slots.
+/// Returns the home slot of a key among `slots` slots.
 #[inline]
-pub(crate) fn home(spread: u64, slots: usize) -> usize {
-    ((u128::from(spread) * slots as u128) >> 64) as usize
+pub(crate) fn home_slot(low_half: u64, slots: usize) -> usize {
+    ((u128::from(low_half) * slots as u128) >> 64) as usize
 }
 
-impl<T: Slot> Table<T> {
+impl<T: TableEntry> EntryTable<T> {
     pub(crate) fn len(&self) -> usize {
         self.used
     }
 
-    /// Where the slots are and how many, for prefetching.
-    pub(crate) fn span(&self) -> (usize, usize) {
+    /// Returns the address and the number of the slots, for prefetching.
+    pub(crate) fn address_and_len(&self) -> (usize, usize) {
         (self.slots.as_ptr() as usize, self.slots.len())
     }
 
-    /// Bytes taken by the slots, vacant ones included.
+    /// Returns the size of all slots in bytes, vacant ones included.
     pub(crate) fn bytes(&self) -> usize {
         self.slots.capacity() * size_of::<T>()
     }
 
     #[inline]
-    fn next(&self, place: usize) -> usize {
-        let next = place + 1;
+    fn next(&self, index: usize) -> usize {
+        let next = index + 1;
         if next == self.slots.len() { 0 } else { next }
     }
 
-    /// The place of the entry for which `is_it` holds among those of this spread.
+    /// Returns the index of the entry that `matches_key`, probing from the home slot of `low_half`.
     #[inline]
-    pub(crate) fn find(&self, spread: u64, is_it: impl Fn(&T) -> bool) -> Option<usize> {
+    pub(crate) fn find(&self, low_half: u64, matches_key: impl Fn(&T) -> bool) -> Option<usize> {
         if self.slots.is_empty() {
             return None;
         }
-        let mut place = home(spread, self.slots.len());
+        let mut index = home_slot(low_half, self.slots.len());
         loop {
-            let slot = &self.slots[place];
-            if is_it(slot) {
-                return Some(place);
+            let slot = &self.slots[index];
+            if matches_key(slot) {
+                return Some(index);
             }
             if slot.is_vacant() {
                 return None;
             }
-            place = self.next(place);
+            index = self.next(index);
         }
     }
 
     #[inline]
-    pub(crate) fn at(&mut self, place: usize) -> &mut T {
-        &mut self.slots[place]
+    pub(crate) fn at(&mut self, index: usize) -> &mut T {
+        &mut self.slots[index]
     }
 
-    /// Whether one more entry needs more slots.
-    pub(crate) fn is_crowded(&self) -> bool {
-        (self.used + 1) * 5 > self.slots.len() * SLOTS_PER_FIVE
+    /// Returns whether one more entry would exceed the maximum load.
+    pub(crate) fn is_at_max_load(&self) -> bool {
+        (self.used + 1) * 5 > self.slots.len() * MAX_USED_PER_FIVE
     }
 
-    /// Adds an entry that is not in the table yet. Entries that are `over` make room first; how many
-    /// did.
-    pub(crate) fn insert(&mut self, entry: T, over: impl Fn(&T) -> bool) -> usize {
+    /// Adds an entry whose key is not in the table. Before the table grows, expired entries are removed;
+    /// returns their number.
+    pub(crate) fn insert(&mut self, entry: T, is_expired: impl Fn(&T) -> bool) -> usize {
         let before = self.used;
-        if self.is_crowded() {
-            self.rebuild(over);
+        if self.is_at_max_load() {
+            self.rebuild(is_expired);
         }
         let dropped = before - self.used;
-        self.put(entry);
+        self.place(entry);
         dropped
     }
 
-    fn put(&mut self, entry: T) {
-        let mut place = home(entry.spread(), self.slots.len());
-        while !self.slots[place].is_vacant() {
-            place = self.next(place);
+    fn place(&mut self, entry: T) {
+        let mut index = home_slot(entry.low_half(), self.slots.len());
+        while !self.slots[index].is_vacant() {
+            index = self.next(index);
         }
-        self.slots[place] = entry;
+        self.slots[index] = entry;
         self.used += 1;
     }
 
-    /// Drops what is over, and makes room for a quarter more than is left.
-    fn rebuild(&mut self, over: impl Fn(&T) -> bool) {
+    /// Removes expired entries, and allocates slots for a quarter more entries than are left.
+    fn rebuild(&mut self, is_expired: impl Fn(&T) -> bool) {
         let old = std::mem::take(&mut self.slots);
-        let left = old.iter().filter(|slot| !slot.is_vacant() && !over(slot)).count();
-        let slots = ((left + 1) * 5 * 5).div_ceil(SLOTS_PER_FIVE * 4).max(SMALLEST);
+        let left = old.iter().filter(|slot| !slot.is_vacant() && !is_expired(slot)).count();
+        let slots = ((left + 1) * 5 * 5).div_ceil(MAX_USED_PER_FIVE * 4).max(MIN_SLOTS);
         self.slots = Vec::with_capacity(slots);
         self.slots.resize_with(slots, T::vacant);
         self.used = 0;
-        for entry in old.into_iter().filter(|slot| !slot.is_vacant() && !over(slot)) {
-            self.put(entry);
+        for entry in old.into_iter().filter(|slot| !slot.is_vacant() && !is_expired(slot)) {
+            self.place(entry);
         }
     }
 
-    /// Takes an entry out; entries behind it close the gap.
-    pub(crate) fn remove(&mut self, place: usize) -> T {
-        let removed = std::mem::replace(&mut self.slots[place], T::vacant());
+    /// Removes an entry, and shifts later entries back into the gap.
+    pub(crate) fn remove(&mut self, index: usize) -> T {
+        let removed = std::mem::replace(&mut self.slots[index], T::vacant());
         self.used -= 1;
-        let (mut gap, mut place) = (place, self.next(place));
-        while !self.slots[place].is_vacant() {
-            let home = home(self.slots[place].spread(), self.slots.len());
-            // An entry may move into the gap unless its home lies behind it.
-            let stays = if gap <= place {
-                gap < home && home <= place
+        let (mut gap, mut index) = (index, self.next(index));
+        while !self.slots[index].is_vacant() {
+            let home = home_slot(self.slots[index].low_half(), self.slots.len());
+            // An entry may move into the gap unless its home slot is after the gap.
+            let stays = if gap <= index {
+                gap < home && home <= index
             } else {
-                gap < home || home <= place
+                gap < home || home <= index
             };
             if !stays {
-                self.slots.swap(gap, place);
-                gap = place;
+                self.slots.swap(gap, index);
+                gap = index;
             }
-            place = self.next(place);
+            index = self.next(index);
         }
         removed
     }
 
-    /// Drops all that is over, and gives memory back when little of it is in use. How many entries
-    /// were dropped.
-    pub(crate) fn sweep_all(&mut self, over: impl Fn(&T) -> bool) -> usize {
-        let (before, mut place) = (self.used, 0);
-        while place < self.slots.len() {
-            let slot = &self.slots[place];
-            if !slot.is_vacant() && over(slot) {
-                // Another entry may have moved here, so the place is looked at again.
-                self.remove(place);
+    /// Removes all expired entries, and shrinks the table if less than 40 % of it is in use. Returns the
+    /// number of removed entries.
+    pub(crate) fn remove_expired(&mut self, is_expired: impl Fn(&T) -> bool) -> usize {
+        let (before, mut index) = (self.used, 0);
+        while index < self.slots.len() {
+            let slot = &self.slots[index];
+            if !slot.is_vacant() && is_expired(slot) {
+                // Another entry may have moved to this index, so it is checked again.
+                self.remove(index);
             } else {
-                place += 1;
+                index += 1;
             }
         }
         let dropped = before - self.used;
@@ -173,19 +174,19 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Copy, Debug)]
-    struct Entry {
+    struct TestEntry {
         key: u64,
         value: u64,
     }
 
-    impl Slot for Entry {
+    impl TableEntry for TestEntry {
         fn vacant() -> Self {
             Self { key: 0, value: u64::MAX }
         }
         fn is_vacant(&self) -> bool {
             self.value == u64::MAX
         }
-        fn spread(&self) -> u64 {
+        fn low_half(&self) -> u64 {
             self.key
         }
     }
@@ -210,34 +211,34 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_table_holds_what_a_map_would(steps in steps()) {
-            let mut table = Table::<Entry>::default();
+        fn table_behaves_like_a_hash_map(steps in steps()) {
+            let mut table = EntryTable::<TestEntry>::default();
             let mut map: HashMap<u64, u64> = HashMap::new();
             for step in steps {
                 match step {
                     Step::Put(key, value) => {
                         match table.find(key, |slot| !slot.is_vacant() && slot.key == key) {
-                            Some(place) => table.at(place).value = value,
-                            None => prop_assert_eq!(table.insert(Entry { key, value }, |_| false), 0),
+                            Some(index) => table.at(index).value = value,
+                            None => prop_assert_eq!(table.insert(TestEntry { key, value }, |_| false), 0),
                         }
                         map.insert(key, value);
                     }
                     Step::Remove(key) => {
-                        let place = table.find(key, |slot| !slot.is_vacant() && slot.key == key);
-                        prop_assert_eq!(place.is_some(), map.remove(&key).is_some());
-                        if let Some(place) = place {
-                            prop_assert_eq!(table.remove(place).key, key);
+                        let index = table.find(key, |slot| !slot.is_vacant() && slot.key == key);
+                        prop_assert_eq!(index.is_some(), map.remove(&key).is_some());
+                        if let Some(index) = index {
+                            prop_assert_eq!(table.remove(index).key, key);
                         }
                     }
-                    Step::SweepAll(over) => {
-                        table.sweep_all(|slot| slot.value < over);
-                        map.retain(|_, value| *value >= over);
+                    Step::SweepAll(is_expired) => {
+                        table.remove_expired(|slot| slot.value < is_expired);
+                        map.retain(|_, value| *value >= is_expired);
                     }
                 }
                 prop_assert_eq!(table.len(), map.len());
                 for (key, value) in &map {
-                    let place = table.find(*key, |slot| !slot.is_vacant() && slot.key == *key);
-                    prop_assert_eq!(place.map(|place| table.at(place).value), Some(*value));
+                    let index = table.find(*key, |slot| !slot.is_vacant() && slot.key == *key);
+                    prop_assert_eq!(index.map(|index| table.at(index).value), Some(*value));
                 }
             }
         }

@@ -1,9 +1,9 @@
-//! A token bucket whose tokens are in the purses of the threads that fight over it.
+//! The token bucket of a hot key, divided into thread shares.
 //!
-//! What is free is handed out in full, since it can be called in at any time: a purse that can't
-//! decide calls in all of them, counts what was spent at the instants at which it was, decides from
-//! the whole and hands out again. Tokens in purses keep their room in the bucket, so refill never
-//! replaces tokens that somebody still holds.
+//! All free tokens are distributed, because they can be reclaimed at any time. A thread whose share can't
+//! decide reclaims all shares, counts each charge at its own instant, decides from the whole bucket, and
+//! distributes the rest again. Distributed tokens still count as part of the bucket, so refill never
+//! replaces tokens that a share holds.
 
 use std::sync::Arc;
 
@@ -13,198 +13,221 @@ use spin::mutex::SpinMutexGuard;
 use tidegate_core::algorithm::FlatBucket;
 use tidegate_core::{Key, Limit, Outcome, Span, Timestamp};
 
-use super::super::Lock;
-use super::super::slot::Narrow;
-use super::purse::{Entry, Purse, Terms};
-use super::{Sign, flat_of};
+use super::thread_share::{ShareTerms, ThreadShare, TimedCharge};
+use super::{HotFlag, flat_bucket};
 use crate::store::Charge;
+use crate::store::memory::SpinLock;
+use crate::store::memory::entry::CompactEntry;
 
-/// How many purses a bucket has. With more threads than that, some share one.
-pub(crate) const PURSES: usize = 16;
+/// The number of shares of a hot key. With more threads, some use the same share.
+pub(crate) const SHARES_PER_KEY: usize = 16;
 
-/// After this long it is looked whether several threads still come, and which.
-const WATCH: Span = Span::from_millis(100);
+/// At the end of each window, shares without charges in it are closed. With fewer than two left, the key
+/// cools down.
+const ACTIVITY_WINDOW: Span = Span::from_millis(100);
 
-/// Room for one hot key at a time: its bucket, in purses.
+/// The bucket of one hot key at a time, divided into thread shares.
 #[derive(Default)]
 pub(crate) struct HotBucket {
-    purses: [Line; PURSES],
-    books: Lock<Option<Books>>,
+    shares: [PaddedShare; SHARES_PER_KEY],
+    state: SpinLock<Option<HotKeyState>>,
 }
 
-/// A purse and its lock on cache lines of their own, which a neighbour's are not fetched with.
+/// A share and its lock, on their own pair of cache lines: processors prefetch lines in pairs.
 #[repr(align(128))]
 #[derive(Default)]
-struct Line(Lock<Purse>);
+struct PaddedShare(SpinLock<ThreadShare>);
 
-/// What is known of a hot key apart from its purses.
+/// The state of a hot key, except for its shares.
 #[derive(Debug)]
-struct Books {
+struct HotKeyState {
     key: Key,
     limit: Arc<Limit>,
-    /// The slot that it had, and gets back; its state is without what purses have spent.
-    slot: Narrow,
-    /// Purses that are handed out, a bit each.
-    out: u16,
-    /// Purses whose threads have come by since the watch began.
-    seen: u16,
-    watch_ends: Timestamp,
-    /// Time does not run backwards here.
+    /// The entry of the key, to be moved back to its shard. It omits what shares have spent since they
+    /// were distributed.
+    entry: CompactEntry,
+    /// Shares that are open, one bit each.
+    open: u16,
+    /// Shares that were used in this activity window, one bit each.
+    active: u16,
+    window_ends: Timestamp,
+    /// The time of the latest charge. The key's time never decreases.
     latest: Timestamp,
 }
 
-/// What the whole bucket decided.
-pub(crate) struct Decided {
+/// A decision from the whole bucket.
+pub(crate) struct WholeDecision {
     pub(crate) outcome: Outcome,
-    /// The slot of a bucket that several threads no longer come to, and that is in purses no longer.
-    pub(crate) cooled: Option<Narrow>,
+    /// The entry of a key that has cooled down, to be moved back to its shard.
+    pub(crate) cooled: Option<CompactEntry>,
 }
 
-type PurseGuard<'a> = SpinMutexGuard<'a, Purse, Yield>;
-type Purses<'a> = SmallVec<[(u16, PurseGuard<'a>); PURSES]>;
+type ShareGuard<'a> = SpinMutexGuard<'a, ThreadShare, Yield>;
+type LockedShares<'a> = SmallVec<[(u16, ShareGuard<'a>); SHARES_PER_KEY]>;
 
 impl HotBucket {
-    /// The purse of a thread.
+    /// Locks the share of a thread.
     #[inline]
-    pub(crate) fn purse(&self, number: usize) -> PurseGuard<'_> {
-        self.purses[number % PURSES].0.lock()
+    pub(crate) fn share(&self, index: usize) -> ShareGuard<'_> {
+        self.shares[index % SHARES_PER_KEY].0.lock()
     }
 
-    /// Takes a key in with the slot that it has, unless there is another.
+    /// Takes the entry of a key, unless another key is here.
     ///
-    /// Only for who has the lock of the key's shard.
+    /// The caller holds the lock of the key's shard.
     pub(crate) fn move_in(
         &self,
         (key, limit): (Key, &Arc<Limit>),
         now: Timestamp,
-        sign: &Sign<'_>,
-        slot: impl FnOnce() -> Option<Narrow>,
+        flag: &HotFlag<'_>,
+        entry: impl FnOnce() -> Option<CompactEntry>,
     ) {
-        let mut books = self.books.lock();
-        if books.is_none()
-            && let Some(slot) = slot()
+        let mut state = self.state.lock();
+        if state.is_none()
+            && let Some(entry) = entry()
         {
-            let (limit, watch_ends) = (Arc::clone(limit), now + WATCH);
-            *books = Some(Books { key, limit, slot, out: 0, seen: 0, watch_ends, latest: now });
-            sign.put_up(key);
+            let (limit, window_ends) = (Arc::clone(limit), now + ACTIVITY_WINDOW);
+            *state = Some(HotKeyState {
+                key,
+                limit,
+                entry,
+                open: 0,
+                active: 0,
+                window_ends,
+                latest: now,
+            });
+            flag.set(key);
         }
     }
 
-    /// The key that is here, and when it was to be looked at.
-    pub(crate) fn tenant(&self) -> Option<(Key, Timestamp)> {
-        self.books.lock().as_ref().map(|books| (books.key, books.watch_ends))
+    /// Returns the key that is here, and the end of its activity window.
+    pub(crate) fn occupant(&self) -> Option<(Key, Timestamp)> {
+        self.state.lock().as_ref().map(|state| (state.key, state.window_ends))
     }
 
-    /// Decides a charge from the whole bucket, for the thread of a purse. `None` if the bucket is not
-    /// in purses under this limit, or can't be charged this late.
+    /// Decides a charge from the whole bucket, for the thread of a share. Returns `None` if the key is not
+    /// here under this limit, or if the compact form can't represent `now`.
     ///
-    /// Only for who has the lock of the key's shard.
+    /// The caller holds the lock of the key's shard.
     pub(crate) fn charge_whole(
         &self,
-        purse: usize,
+        share_index: usize,
         charge: &Charge<'_>,
         base: Timestamp,
         now: Timestamp,
-        sign: &Sign<'_>,
-    ) -> Option<Decided> {
-        let mut kept = self.books.lock();
-        let books = kept.as_mut().filter(|books| books.key == charge.key)?;
-        let flat = flat_of(charge.limit).filter(|flat| now.since(base) <= flat.reach())?;
-        if !Arc::ptr_eq(&books.limit, charge.limit) && books.limit != *charge.limit {
+        flag: &HotFlag<'_>,
+    ) -> Option<WholeDecision> {
+        let mut locked = self.state.lock();
+        let state = locked.as_mut().filter(|state| state.key == charge.key)?;
+        let flat = flat_bucket(charge.limit).filter(|flat| now.since(base) <= flat.reach())?;
+        if !Arc::ptr_eq(&state.limit, charge.limit) && state.limit != *charge.limit {
             return None;
         }
-        // Purses know the limit by where it is: it stays there until they are called in.
-        let _known = std::mem::replace(&mut books.limit, Arc::clone(charge.limit));
-        let own = 1 << (purse % PURSES);
-        books.out |= own;
-        let (mut purses, mut busy) = self.call_in(books, flat, base);
-        busy |= own;
-        books.seen |= busy;
-        books.latest = books.latest.max(now);
-        let now = books.latest;
-        let outcome = flat.charge(&mut books.slot.due, base, now, charge.cost);
-        if now >= books.watch_ends {
-            if books.seen.count_ones() < 2 {
-                let cooled = Some(books.slot);
-                *kept = None;
-                sign.take_down();
-                return Some(Decided { outcome, cooled });
+        // Shares identify the limit by its address, so the old one must live until they are reclaimed.
+        let _old_limit = std::mem::replace(&mut state.limit, Arc::clone(charge.limit));
+        let own = 1 << (share_index % SHARES_PER_KEY);
+        state.open |= own;
+        let (mut shares, mut used) = self.reclaim(state, flat, base);
+        used |= own;
+        state.active |= used;
+        state.latest = state.latest.max(now);
+        let now = state.latest;
+        let outcome = flat.charge(&mut state.entry.due, base, now, charge.cost);
+        if now >= state.window_ends {
+            if state.active.count_ones() < 2 {
+                let cooled = Some(state.entry);
+                *locked = None;
+                flag.clear();
+                return Some(WholeDecision { outcome, cooled });
             }
-            books.out = std::mem::take(&mut books.seen);
-            books.watch_ends = now + WATCH;
+            state.open = std::mem::take(&mut state.active);
+            state.window_ends = now + ACTIVITY_WINDOW;
         }
-        books.hand_out(&mut purses, busy, (flat, base), outcome.remaining);
-        if let Some((_, purse)) = purses.iter_mut().find(|(bit, _)| *bit == own) {
-            purse.note_use();
+        state.distribute(&mut shares, used, (flat, base), outcome.remaining);
+        if let Some((_, share)) = shares.iter_mut().find(|(bit, _)| *bit == own) {
+            share.mark_used();
         }
-        Some(Decided { outcome, cooled: None })
+        Some(WholeDecision { outcome, cooled: None })
     }
 
-    /// Calls in every purse, for good. The slot of the key, with all that was spent, if it is here.
+    /// Reclaims all shares and removes the key. Returns its entry with all that was spent, or `None` if
+    /// the key is not here.
     ///
-    /// Only for who has the lock of the key's shard.
-    pub(crate) fn dissolve(&self, key: Key, base: Timestamp, sign: &Sign<'_>) -> Option<Narrow> {
-        let mut kept = self.books.lock();
-        let mut books = kept.take_if(|books| books.key == key)?;
-        sign.take_down();
-        let limit = Arc::clone(&books.limit);
-        if let Some(flat) = flat_of(&limit) {
-            self.call_in(&mut books, flat, base);
+    /// The caller holds the lock of the key's shard.
+    pub(crate) fn close(
+        &self,
+        key: Key,
+        base: Timestamp,
+        flag: &HotFlag<'_>,
+    ) -> Option<CompactEntry> {
+        let mut locked = self.state.lock();
+        let mut state = locked.take_if(|state| state.key == key)?;
+        flag.clear();
+        let limit = Arc::clone(&state.limit);
+        if let Some(flat) = flat_bucket(&limit) {
+            self.reclaim(&mut state, flat, base);
         }
-        Some(books.slot)
+        Some(state.entry)
     }
 
-    /// Counts what purses have spent. The purses, closed and locked, and those that were used.
-    fn call_in(&self, books: &mut Books, flat: &FlatBucket, base: Timestamp) -> (Purses<'_>, u16) {
-        let (mut purses, mut busy) = (Purses::new(), 0);
-        let mut noted: SmallVec<[Entry; 4 * PURSES]> = SmallVec::new();
-        for (place, purse) in self.purses.iter().enumerate() {
-            let bit = 1 << place;
-            if books.out & bit == 0 {
+    /// Closes all open shares and counts what they spent. Returns these shares, locked, and the bits of
+    /// those that were used.
+    fn reclaim(
+        &self,
+        state: &mut HotKeyState,
+        flat: &FlatBucket,
+        base: Timestamp,
+    ) -> (LockedShares<'_>, u16) {
+        let (mut shares, mut used) = (LockedShares::new(), 0);
+        let mut timed: SmallVec<[TimedCharge; 4 * SHARES_PER_KEY]> = SmallVec::new();
+        for (index, share) in self.shares.iter().enumerate() {
+            let bit = 1 << index;
+            if state.open & bit == 0 {
                 continue;
             }
-            let mut purse = purse.0.lock();
-            let spent = purse.call_in();
-            if spent.used {
-                busy |= bit;
+            let mut share = share.0.lock();
+            let usage = share.reclaim();
+            if usage.used {
+                used |= bit;
             }
-            // Spent before the bucket was full, so it adds to what was owed, whenever it was.
-            flat.count(&mut books.slot.due, base, base, spent.steadily);
-            noted.extend_from_slice(spent.noted);
-            purses.push((bit, purse));
+            // These charges were made while the bucket was not full, so their instants do not matter.
+            flat.count(&mut state.entry.due, base, base, usage.order_independent);
+            timed.extend_from_slice(usage.timed);
+            shares.push((bit, share));
         }
-        noted.sort_unstable();
-        for (at, cost) in noted {
-            flat.count(&mut books.slot.due, base, at, cost);
-            books.latest = books.latest.max(at);
+        timed.sort_unstable();
+        for (at, cost) in timed {
+            flat.count(&mut state.entry.due, base, at, cost);
+            state.latest = state.latest.max(at);
         }
-        (purses, busy)
+        (shares, used)
     }
 }
 
-impl Books {
-    /// Hands what is free out again, in even parts to those whose threads have come.
-    fn hand_out(
+impl HotKeyState {
+    /// Distributes the free tokens in equal parts to the shares that were used. Other open shares get
+    /// none.
+    fn distribute(
         &self,
-        purses: &mut Purses<'_>,
-        busy: u16,
+        shares: &mut LockedShares<'_>,
+        used: u16,
         (flat, base): (&FlatBucket, Timestamp),
         free: u64,
     ) {
-        let due = self.slot.due;
-        let terms = Terms {
+        let due = self.entry.due;
+        let terms = ShareTerms {
             key: self.key,
             limit: &self.limit,
             from: self.latest,
-            until: self.watch_ends.min(base + flat.reach()),
+            until: self.window_ends.min(base + flat.reach()),
             due,
-            steady: flat.last_not_full(due, base),
+            order_independent_until: flat.last_not_full(due, base),
         };
-        let busy = busy & self.out;
-        let part = free / u64::from(busy.count_ones()).max(1);
-        for (bit, purse) in purses.iter_mut().filter(|(bit, _)| self.out & bit != 0) {
-            let tokens = if busy & *bit == 0 { 0 } else { part };
-            purse.hand_out(&terms, tokens, part == 0 || busy == *bit);
+        let used = used & self.open;
+        let part = free / u64::from(used.count_ones()).max(1);
+        for (bit, share) in shares.iter_mut().filter(|(bit, _)| self.open & bit != 0) {
+            let tokens = if used & *bit == 0 { 0 } else { part };
+            share.distribute(&terms, tokens, part == 0 || used == *bit);
         }
     }
 }
