@@ -1,4 +1,4 @@
-//! Plan, charge, decide: rules to decisions, also while the store fails.
+//! The limiter: it plans the charges of a request, makes them, and decides, also while the store fails.
 
 mod admission;
 mod builder;
@@ -77,7 +77,7 @@ struct Inner<S> {
     planner: ChargePlanner,
     fallback: StoreFallback,
     blocks: Arc<BlockList>,
-    /// Limits that this node does not charge in the store each time. `None` if no other node shares it.
+    /// Charges of limits that are leased, synced, split or sharded. `None` if the store has no fleet.
     coordinator: Option<Arc<Coordinator>>,
     /// The denials of clients, if a rule has a penalty.
     penalties: Option<Arc<DenialCounter>>,
@@ -98,7 +98,7 @@ impl Limiter<MemoryStore> {
         Self::per_key_on(quota, Clock::system())
     }
 
-    /// As [`per_key`](Self::per_key), on a clock of the caller's.
+    /// Makes a handle as [`per_key`](Self::per_key) does, with a given clock.
     ///
     /// # Errors
     /// The quota can't be counted exactly.
@@ -107,10 +107,10 @@ impl Limiter<MemoryStore> {
         Self::per_key_in(store, Algorithm::TokenBucket, quota)
     }
 
-    /// As [`per_key`](Self::per_key), by any algorithm and in a store of the caller's.
+    /// Makes a handle as [`per_key`](Self::per_key) does, with a given algorithm and store.
     ///
     /// # Errors
-    /// The quota can't be counted exactly, or does not suit the algorithm.
+    /// The quota can't be counted exactly, or the algorithm does not support it.
     pub fn per_key_in(
         store: Arc<MemoryStore>,
         algorithm: Algorithm,
@@ -137,11 +137,10 @@ impl<S: Store> Limiter<S> {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Makes a limiter by other rules, on the same store, with the same clients blocked and the same
-    /// failures counted.
+    /// Makes a limiter with other rules. It shares the store, the block list and the failure counts.
     ///
-    /// A client's spending under a rule stays with the rule's name and the attributes it counts by. A
-    /// limit that changed takes it over: a bucket keeps its fraction, a window its count.
+    /// The usage of a client belongs to the rule's name and the attributes that it counts by. If the limit
+    /// changed, the usage is migrated: a bucket keeps its filled fraction, a window its count.
     #[must_use]
     pub fn with_rules(&self, rules: RuleSet) -> Self {
         let old = &*self.inner;
@@ -181,8 +180,8 @@ impl<S: Store> Limiter<S> {
         &self.inner.blocks
     }
 
-    /// Frees the memory of blocks that are over, and of a part of the denials that no longer count: all
-    /// of them after `parts` calls. Decisions do not depend on it.
+    /// Removes expired blocks, and one of `parts` parts of the expired denial counts. Decisions do not
+    /// depend on it.
     pub fn sweep_blocks(&self, parts: usize) {
         self.inner.blocks.sweep(self.inner.clock.now());
         if let Some(penalties) = &self.inner.penalties {
@@ -193,9 +192,9 @@ impl<S: Store> Limiter<S> {
     /// Charges a request to every rule that matches it, or to none of them. A [`CheckRequest`] names
     /// other rules to charge.
     ///
-    /// A client that is blocked is denied before any rule is matched and without a call of the store.
-    /// A store that fails is part of the decision: each rule's `on_store_failure` says whether it then
-    /// allows or denies. A rule that is off allows, and so does one whose rollout excludes the client.
+    /// A blocked client is denied before any rule is matched and without a call to the store. If the store
+    /// fails, each rule decides by its `on_store_failure`. A rule allows the request if it is off, or if its
+    /// rollout excludes the client.
     ///
     /// # Panics
     /// The target is a rule that does not exist.
@@ -203,7 +202,7 @@ impl<S: Store> Limiter<S> {
         self.check_into(request.into(), None).await
     }
 
-    /// As [`check`](Self::check), with a receipt to undo it.
+    /// Checks a request as [`check`](Self::check) does. Returns a receipt for refunds too.
     ///
     /// # Panics
     /// The target is a rule that does not exist.
@@ -230,7 +229,7 @@ impl<S: Store> Limiter<S> {
         decision
     }
 
-    /// As [`check`](Self::check), charging one rule alone, whether or not it matches.
+    /// Checks a request as [`check`](Self::check) does, under one rule, whether or not it matches.
     ///
     /// # Errors
     /// No rule has this name.
@@ -243,15 +242,15 @@ impl<S: Store> Limiter<S> {
         Ok(self.check(CheckRequest { request, target }).await)
     }
 
-    /// Checks several requests together: all of them are charged, or none. Returns one decision for each,
-    /// about itself: a request that would have fitted but was held back by another is allowed.
+    /// Checks several requests together: all of them are charged, or none. Returns one decision for each
+    /// request. A request that fits is allowed in its own decision, even if another one is denied.
     ///
-    /// Requests that share a bucket add up; where two bring limits of their own to it, the first one's
-    /// counts. Peeks are answered first. If one of those is denied, or the client of any request is
-    /// blocked, nothing is charged at all.
+    /// Costs to the same bucket add up. If two requests have different limits for a bucket, the first limit
+    /// counts. Peeks are checked first. If one of them is denied, or any client is blocked, nothing is
+    /// charged.
     ///
-    /// As a rule this takes one call of the store; a peek among requests that spend takes one more, and so
-    /// does a denial that left other requests without an outcome.
+    /// Usually this takes one call to the store. A peek among requests that spend takes one more. So does a
+    /// denial after which other requests have no outcome yet.
     ///
     /// # Panics
     /// A target is a rule that does not exist.
@@ -267,13 +266,13 @@ impl<S: Store> Limiter<S> {
         decisions
     }
 
-    /// Answers what [`check`](Self::check) would for a cost of 1, and spends nothing.
+    /// Returns the decision that [`check`](Self::check) would make for a cost of 1, and spends nothing.
     pub async fn peek(&self, request: &Request<'_>) -> Decision {
         self.check(&request.clone().cost(0)).await
     }
 
-    /// Answers what the rules would for a cost of 1, whether or not the client is blocked. Spends nothing,
-    /// and no denial counts towards a penalty.
+    /// Returns the decision of the rules for a cost of 1, whether or not the client is blocked. Spends
+    /// nothing, and a denial does not count towards a penalty.
     ///
     /// # Panics
     /// The target is a rule that does not exist.
@@ -288,11 +287,11 @@ impl<S: Store> Limiter<S> {
         self.charge(&mut charges, None).await
     }
 
-    /// As [`check`](Self::check), with a guard for the slots in flight that the request took: they are
-    /// held while it lives, and released when it is dropped.
+    /// Checks a request as [`check`](Self::check) does. Returns a guard for its slots in flight, which are
+    /// held until the guard is dropped.
     ///
-    /// A future that is dropped before it is ready leaves no slot behind: the store releases what it
-    /// granted, or loses it after its hold if it can't be reached.
+    /// If the future is dropped before it is ready, the slots are released. If the store is unreachable
+    /// then, they expire after their hold time.
     ///
     /// ```
     /// use tidegate::{Limiter, Request, RuleSet};
@@ -321,16 +320,16 @@ impl<S: Store> Limiter<S> {
 
     /// Charges a request that may wait in a queue and is in flight after that.
     ///
-    /// One charge takes all that the request needs, or nothing: its cost, its slot in the queue of a leaky
-    /// bucket, its slots in flight. So a request that waits in a queue is in flight already, and needs
-    /// nothing more when its wait is over. A rule that counts only what is being served has to leave room
-    /// for the queue.
+    /// One charge takes everything that the request needs, or nothing: its cost, its place in the queue of
+    /// a leaky bucket, and its slots in flight. So a request in a queue is in flight already, and is not
+    /// charged again after its wait. A limit in flight must be high enough to include the queue.
     ///
-    /// A leaky bucket in which the request would wait longer than `max_wait` denies it, as a full one
-    /// does: its `retry_after` makes the wait short enough, and nothing is taken.
+    /// A leaky bucket denies a request that would wait longer than `max_wait`, as if its queue were full.
+    /// Nothing is charged then, and after `retry_after` the wait is short enough.
     ///
-    /// A future that is dropped before it is ready leaves no slot in flight behind, and no slot in a queue
-    /// if it is the last. As with [`check`](Self::check), whether anything else was charged is unknown then.
+    /// If the future is dropped before it is ready, its slots in flight are released, and its place in a
+    /// queue is freed if it is the last. As with [`check`](Self::check), it is unknown whether other limits
+    /// were charged.
     ///
     /// ```
     /// use tidegate::{Limiter, Request, RuleSet, Span};
@@ -382,7 +381,7 @@ impl<S: Store> Limiter<S> {
             let delay = decision.delay();
             return (decision, Admission::new(store, clock, coordinator.as_ref(), receipt, delay));
         }
-        // Rules that only count may have been charged; nothing is in flight by them either.
+        // Shadow rules may have been charged. The denied request is not in flight, so their slots are released.
         let slots = receipt.take_slots();
         if !slots.is_empty() {
             store.refund_detached(slots);
@@ -390,7 +389,7 @@ impl<S: Store> Limiter<S> {
         (decision, Admission::default())
     }
 
-    /// Resets what the client of a request has spent under a rule; of a rule that is split, on this node.
+    /// Resets the usage of a client under a rule. Under `accuracy: split` it is reset on this node only.
     ///
     /// # Errors
     /// No rule has this name, or the store did not confirm it.
@@ -407,21 +406,21 @@ impl<S: Store> Limiter<S> {
             }
             None => Ok(()),
         };
-        // Before, so that nothing is reported to the store after; and after, since a check in between may
-        // have read the old state.
+        // Local state is reset before the store, so that no old usage is reported to it afterwards. It is
+        // reset again after it, because a check in between may have read the old state.
         forget_here().await?;
         self.inner.store.forget(charge.key).await?;
         Ok(forget_here().await?)
     }
 
-    /// Returns a handle on one rule's limit, with a bucket for each value of the attribute it counts by.
+    /// Returns a handle for one rule, with a bucket for each value of the attribute that it counts by.
     ///
-    /// The handle uses the same buckets as requests that carry the value, under the rule's own limit:
-    /// tiers, overrides, rollouts and penalties need a whole request. It does not use the block list
-    /// either.
+    /// The handle uses the same buckets as requests with that value, and the base limit of the rule: tiers,
+    /// overrides, rollouts and penalties need a whole request. It does not use the block list.
     ///
     /// # Errors
-    /// No rule has this name, or it does not count by exactly one attribute.
+    /// No rule has this name, it does not count by exactly one attribute, or its limit depends on more than
+    /// the key.
     pub fn rule(&self, name: &str) -> Result<PerKey<S>, NotASingleKeyRule> {
         let rule_index = self.rule_index(name)?;
         let rule = self.inner.planner.rule(rule_index);
@@ -431,10 +430,10 @@ impl<S: Store> Limiter<S> {
                 found: rule.per().len(),
             });
         }
-        let chooses = rule.penalty().is_some() || rule.rollout().is_some();
+        let needs_request = rule.penalty().is_some() || rule.rollout().is_some();
         let coordinated = rule.accuracy() != Accuracy::Exact;
         let varies = rule.tiers().is_some() || !rule.overrides().is_empty();
-        if varies || chooses || coordinated || rule.mode() != Mode::Enforce {
+        if varies || needs_request || coordinated || rule.mode() != Mode::Enforce {
             return Err(NotASingleKeyRule::Varies { rule: name.to_owned() });
         }
         let (store, clock) = (Arc::clone(&self.inner.store), self.inner.clock.clone());
@@ -451,31 +450,31 @@ impl<S: Store> Limiter<S> {
         self.rules().all().map(|(_, rule)| rule).zip(self.inner.fallback.counts())
     }
 
-    /// Returns how many clients this node holds leases of, and how many of their tokens it has not used.
+    /// Returns the number of clients with leases on this node, and the number of their unused tokens.
     #[must_use]
     pub fn leased(&self) -> (usize, u64) {
         self.inner.coordinator.as_ref().map_or((0, 0), |coordinator| coordinator.leased())
     }
 
-    /// Runs once what is due in the background: clients of synced rules are synced, and leases of clients
-    /// without requests are released.
+    /// Runs the background work that is due: it syncs clients of synced rules, and releases leases of idle
+    /// clients.
     ///
-    /// Within a runtime that happens by itself. Callers without one, which own the time as a simulation
-    /// does, call it at every [`next_sync_at`](Self::next_sync_at), and a few times per second.
+    /// In a tokio runtime this runs automatically. Other callers, such as simulations, call it at every
+    /// [`next_sync_at`](Self::next_sync_at), and a few times per second.
     pub async fn run_background_once(&self) {
         if let Some(coordinator) = &self.inner.coordinator {
             coordinator.run_background_once(&self.inner.store).await;
         }
     }
 
-    /// Returns when the next client of a synced rule is due, by the limiter's clock.
+    /// Returns the time of the next sync of a client, by the limiter's clock.
     #[must_use]
     pub fn next_sync_at(&self) -> Option<Timestamp> {
         self.inner.coordinator.as_ref().and_then(|coordinator| coordinator.next_sync_at())
     }
 
-    /// Reports to the store all that it does not know yet, and releases the leases of this node, as it
-    /// does before it stops.
+    /// Reports all unreported usage to the store and releases the leases of this node. Call it before the
+    /// node stops.
     pub async fn release_all(&self) {
         if let Some(coordinator) = &self.inner.coordinator {
             coordinator.release_all(&self.inner.store).await;

@@ -1,4 +1,4 @@
-//! One limit, one bucket per key: the handle for code that has no rules file.
+//! One limit with a bucket per key, for code without a rules file.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::limiter::{Admission, Receipt};
 use crate::store::memory::MemoryStore;
 use crate::store::{Charge, Refund, Store};
 
-/// Limits each key on its own.
+/// A handle with one limit for each key.
 ///
 /// Made by [`Limiter::per_key`](crate::Limiter::per_key), or by
 /// [`Limiter::rule`](crate::Limiter::rule) for one rule of a set. Clones share their buckets.
@@ -46,28 +46,28 @@ impl<S> Clone for PerKey<S> {
     }
 }
 
-/// Keys whose buckets are fetched together. More would push the first out of the cache's queue.
-const BATCH: usize = 16;
+/// The number of keys with memory prefetched together. Processors limit the number of outstanding fetches.
+const PREFETCH_BATCH: usize = 16;
 
 impl<S: Store> PerKey<S> {
     pub(crate) fn new(store: Arc<S>, clock: Clock, scope: Scope, limit: Arc<Limit>) -> Self {
-        let shared = scope.overflow_key();
-        Self { store, clock, scope, overflow_key: shared, limit }
+        let overflow_key = scope.overflow_key();
+        Self { store, clock, scope, overflow_key, limit }
     }
 
-    /// The limit of each key.
+    /// Returns the limit of each key.
     #[must_use]
     pub fn limit(&self) -> &Arc<Limit> {
         &self.limit
     }
 
-    /// The clock that decides.
+    /// Returns the clock of the decisions.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// An empty key is no key: whoever has none shares the bucket of requests without the attribute.
+    /// Returns the hashed key. An empty key counts as absent: all of them share one bucket.
     #[inline]
     fn key(&self, key: &[u8]) -> Key {
         self.scope.key_of(if key.is_empty() { Part::Absent } else { Part::first(key) })
@@ -101,13 +101,12 @@ impl PerKey<MemoryStore> {
 
     /// Spends 1 for each of `keys` if it fits, in order, all at one instant.
     ///
-    /// Faster than one by one: the clock is read once, and the memory that the keys need is fetched
-    /// ahead of its use.
+    /// This is faster than single checks: the clock is read once, and memory is prefetched.
     pub fn check_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Outcome> {
         let now = self.clock.now();
         let mut outcomes = Vec::with_capacity(keys.len());
-        for batch in keys.chunks(BATCH) {
-            let mut hashed = [self.overflow_key; BATCH];
+        for batch in keys.chunks(PREFETCH_BATCH) {
+            let mut hashed = [self.overflow_key; PREFETCH_BATCH];
             for (key, hashed) in batch.iter().zip(&mut hashed) {
                 *hashed = self.key(key.as_ref());
                 self.store.prefetch(*hashed);
@@ -118,15 +117,15 @@ impl PerKey<MemoryStore> {
         outcomes
     }
 
-    /// Answers whether 1 could be spent for `key`, and spends nothing.
+    /// Returns the outcome that a charge of 1 for `key` would have, and spends nothing.
     pub fn peek(&self, key: impl AsRef<[u8]>) -> Outcome {
         let key = self.key(key.as_ref());
         self.store.peek_one(&self.charge_of(key, 1), self.clock.now())
     }
 
-    /// Takes a charge of `cost` back as far as it still counts. Whether anything was given back.
+    /// Refunds a charge of `cost` as far as it still counts. Returns whether anything was refunded.
     ///
-    /// Each outcome can be refunded once; it is the caller's to keep count.
+    /// The caller must refund each outcome at most once; this is not checked.
     pub fn refund(&self, key: impl AsRef<[u8]>, cost: u64, outcome: &Outcome) -> bool {
         let refund = outcome.refund_token().map(|refund_token| Refund {
             key: self.key(key.as_ref()),
@@ -137,16 +136,15 @@ impl PerKey<MemoryStore> {
         refund.is_some_and(|refund| self.store.refund_one(&refund))
     }
 
-    /// Forgets what `key` has spent.
+    /// Resets `key`, so that its limit is full again.
     pub fn forget(&self, key: impl AsRef<[u8]>) {
         self.store.forget_one(self.key(key.as_ref()));
     }
 
-    /// Waits until `cost` was spent for `key` and its turn has come.
+    /// Spends `cost` for `key`, and waits until it fits.
     ///
-    /// Nobody queues: who asks again first after the wait gets the next token, except under a leaky
-    /// bucket, which gives out slots. Dropping the future while it waits for its slot gives the slot
-    /// back if it is the last.
+    /// There is no queue: after a wait, the first caller that retries gets the tokens. Only a leaky bucket
+    /// has a queue. If the future is dropped while it waits in it, its place is freed if it is the last.
     ///
     /// # Errors
     /// The cost is more than the limit ever admits.
@@ -184,8 +182,8 @@ impl PerKey<MemoryStore> {
         }
     }
 
-    /// Spends 1 for `key` if it fits without waiting longer than `max_wait`, for a request that will be
-    /// in flight after the wait. Without a wait and without slots in flight, what is spent stays spent.
+    /// Spends 1 for `key` if it fits within a wait of `max_wait`. The admission refunds it if it is dropped
+    /// before its start. Without a wait and without slots in flight, nothing is refunded.
     #[cfg(feature = "tower")]
     pub(crate) fn admit(&self, key: impl AsRef<[u8]>, max_wait: Span) -> (Outcome, Admission) {
         let key = self.key(key.as_ref());
@@ -206,25 +204,25 @@ impl PerKey<MemoryStore> {
         (outcome, Admission::new(&self.store, &self.clock, None, receipt, outcome.delay()))
     }
 
-    /// The store behind the handle.
+    /// Returns the store of the handle.
     #[must_use]
     pub fn store(&self) -> &Arc<MemoryStore> {
         &self.store
     }
 
-    /// The time by the handle's clock.
+    /// Returns the time of the handle's clock.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 }
 
-/// A cost that is more than the limit ever admits.
+/// The error for a cost above the capacity of the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a cost of {cost} never fits a limit of {limit}")]
 pub struct ExceedsCapacity {
     /// The requested cost.
     pub cost: u64,
-    /// The most that can be spent at once.
+    /// The capacity of the limit.
     pub limit: u64,
 }

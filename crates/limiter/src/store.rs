@@ -1,4 +1,4 @@
-//! Where spending is remembered. One contract, kept by every store.
+//! The contract of a store, which keeps the state of limits.
 
 pub mod memory;
 
@@ -18,13 +18,13 @@ use crate::coordination::membership::MembershipView;
 pub struct Charge<'a> {
     /// The key of the bucket.
     pub key: Key,
-    /// The first of the buckets that new clients of this rule share when the store is full.
+    /// The key of the first overflow bucket, for a new client when the store is full.
     pub overflow_key: Key,
     /// The limit of the bucket.
     pub limit: &'a Arc<Limit>,
     /// The cost to spend, at least 1. In a peek the cost to check; 0 checks 1.
     pub cost: u64,
-    /// Whether it is charged on its own: it neither blocks the other charges nor is blocked by them.
+    /// The charge is made on its own: other charges do not depend on it, nor it on them.
     pub independent: bool,
 }
 
@@ -38,30 +38,30 @@ pub enum ChargeMode {
 }
 
 impl ChargeMode {
-    /// Returns the mode of a request: one with a cost of 0 asks for a peek.
+    /// Returns the mode of a request: `Peek` for a cost of 0.
     #[must_use]
     pub const fn of_cost(cost: u64) -> Self {
         if cost == 0 { Self::Peek } else { Self::Spend }
     }
 }
 
-/// A charge to take back.
+/// A charge to refund.
 #[derive(Clone, Debug)]
 pub struct Refund {
-    /// The bucket it was charged to.
+    /// The key of the bucket.
     pub key: Key,
-    /// The limit it was charged under.
+    /// The limit of the charge.
     pub limit: Arc<Limit>,
-    /// What was spent, or is to be given back.
+    /// The cost of the charge. Without a refund token, the most that is refunded.
     pub cost: u64,
-    /// What the charge was answered with; without one, up to `cost` of what was spent last is given
-    /// back.
+    /// The token from the outcome of the charge. Without one, up to `cost` of the latest usage is
+    /// refunded.
     pub refund_token: Option<RefundToken>,
 }
 
 impl Refund {
-    /// Takes the charge back from a state under `limit`, as far as it still counts. Whether anything
-    /// was given back.
+    /// Refunds the charge to a state under `limit`, as far as it still counts. Returns whether anything was
+    /// refunded.
     pub fn take_back(&self, limit: &Limit, state: &mut State, now: Timestamp) -> bool {
         match &self.refund_token {
             Some(refund_token) => limit.refund(state, now, &self.limit, refund_token, self.cost),
@@ -107,47 +107,46 @@ impl ChargeResult {
     }
 }
 
-/// Which part of a fleet this node is, as far as it knows.
+/// The position of this node in the fleet, as known to the node. It determines the node's share of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Share {
-    /// This node's place among the nodes.
+    /// The index of this node, from 0.
     pub index: u64,
-    /// How many nodes there are.
+    /// The number of nodes.
     pub of: u64,
 }
 
 impl Share {
-    /// A node that knows of no other.
+    /// The share of a node without a fleet: the whole limit.
     pub const WHOLE: Self = Self { index: 0, of: 1 };
 }
 
-/// Remembers what clients have spent.
+/// Keeps the state of limits.
 ///
-/// The contract, checked by one suite for every store:
-/// - All charges of a call are decided at one instant of the store's own clock, atomically with
-///   respect to every other call on the same keys. A store that keeps them in several places asks
-///   one place after another, in the order of the charges, and gives back what it had charged when
-///   one of them does not fit.
-/// - If every charge that is not `independent` fits, each of them is spent; if one does not, none is. A
-///   charge that is `independent` is spent if it fits. One that can't be asked holds nobody back.
-/// - A peek spends nothing. Each of its charges is answered for its cost.
-/// - An outcome tells how its limit stands after the call. One that would have fitted but was held
-///   back by another says allow, without a refund token.
-/// - A key's time never runs backwards.
-/// - Charges of one call that name the same key add up.
-/// - A key that was charged under another limit starts with what it had ([`Limit::migrate`]). A store that
-///   nodes with different rules share keeps a state for each limit in use
-///   ([`ClientStates`](tidegate_core::ClientStates)), so that each limit keeps its own bound.
-/// - Nothing is kept longer than it says anything, and nobody who is being limited is forgotten
-///   to make room.
+/// The contract, checked by one test suite for every store:
+/// - All charges of a call are decided at one instant of the store's clock, atomically with respect to
+///   every other call on the same keys. A store on several servers charges one server after another, in
+///   the order of the charges. If a charge does not fit, it refunds the earlier ones.
+/// - If every charge that is not `independent` fits, all of them are spent; otherwise none is. An
+///   `independent` charge is spent if it fits. A charge that fails does not affect the others.
+/// - A peek spends nothing. Each outcome is for the cost of its charge.
+/// - An outcome has the state of its limit after the call. If a charge fits but another one of the call
+///   does not, its outcome is an admission without a refund token.
+/// - The time of a key never decreases.
+/// - Costs of charges to the same key in one call add up.
+/// - If a key was charged under another limit, its state is migrated ([`Limit::migrate`]). A store that is
+///   shared by nodes with different rules keeps one state for each limit in use
+///   ([`ClientStates`](tidegate_core::ClientStates)), so that the bound of each limit holds.
+/// - A state expires once it equals a fresh one. No state is evicted earlier to make room, so a client that
+///   is being limited stays limited.
 pub trait Store: Send + Sync + 'static {
-    /// The kind of keys this store wants: known to this process only, or agreed upon by a fleet.
+    /// Returns the function from clients to keys: with a seed of this process, or a secret of the fleet.
     fn keyer(&self) -> Keyer;
 
-    /// Charges every key of one request, or none of them, or peeks. One answer for each charge.
+    /// Charges every key of one request, or none of them, or peeks. Returns one result for each charge.
     ///
-    /// Dropping the future leaves it unknown whether the charge was made. A charge that failed is
-    /// never to be tried again.
+    /// If the future is dropped, it is unknown whether the charge was made. A failed charge must not be
+    /// retried.
     fn charge(
         &self,
         charges: &[Charge<'_>],
@@ -162,9 +161,9 @@ pub trait Store: Send + Sync + 'static {
     /// Applies the lease requests of nodes, each on its own and in one step ([`Limit::apply_lease_request`]). Replies
     /// keep the order of `requests`; several of one key are applied in any order.
     ///
-    /// Leases and charges use the same state. A charge ignores leases: for a client whose rule is leased, requests
-    /// are sent instead of charges. As with a charge, a request that failed is never to be sent again, and dropping
-    /// the future leaves its result unknown.
+    /// Leases and charges use the same state. A charge ignores leases, so for a client of a leased rule, requests are
+    /// sent instead of charges. As with a charge, a failed request must not be retried, and its result is unknown if
+    /// the future is dropped.
     fn lease(
         &self,
         requests: &[(Key, Arc<Limit>, LeaseRequest)],
@@ -190,19 +189,22 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Where each of `of` parts of a client's limit is kept: on different servers, as far as there are
-    /// that many. Everybody who shares the store finds the same, and no two parts of any clients meet.
-    fn parts(&self, key: Key, of: u8) -> Vec<Key> {
-        (0..of).map(|index| derived_key(key, index.into())).collect()
+    /// Returns the keys of the `count` parts of a client's limit, on different servers if there are enough.
+    ///
+    /// All nodes that share the store compute the same keys. Parts of different clients have different
+    /// keys.
+    fn parts(&self, key: Key, count: u8) -> Vec<Key> {
+        (0..count).map(|index| derived_key(key, index.into())).collect()
     }
 
-    /// Takes charges back, each as far as it still counts. How many gave anything back.
+    /// Refunds charges, each as far as it still counts. Returns the number of charges of which anything was
+    /// refunded.
     ///
     /// # Errors
-    /// As for [`charge`](Self::charge): a refund is sent once and never retried.
+    /// The errors of [`charge`](Self::charge). A refund is sent once and never retried.
     fn refund(&self, refunds: &[Refund]) -> impl Future<Output = Result<usize, StoreError>> + Send;
 
-    /// Takes charges back without waiting for the answer, for who has no time left to wait.
+    /// Refunds charges without waiting for the reply, for callers that can't wait, such as `Drop`.
     fn refund_detached(self: &Arc<Self>, refunds: Vec<Refund>);
 
     /// Renews slots in flight for another hold ([`Limit::renew`]). Slots that expired or were lost are
@@ -210,7 +212,7 @@ pub trait Store: Send + Sync + 'static {
     /// are not, nor are other charges.
     ///
     /// # Errors
-    /// As for [`refund`](Self::refund): those slots may be renewed or not. A renewal can be repeated.
+    /// The errors of [`refund`](Self::refund): those slots may be renewed or not. A renewal can be repeated.
     fn renew(&self, slots: &[Refund]) -> impl Future<Output = Result<usize, StoreError>> + Send {
         let _ = slots;
         let reason = Arc::from("this store renews nothing");
@@ -223,55 +225,56 @@ pub trait Store: Send + Sync + 'static {
         let _ = slots;
     }
 
-    /// Forgets what a key has spent.
+    /// Removes the state of a key, so that its limit is full again.
     ///
     /// # Errors
     /// The store did not confirm it.
     fn forget(&self, key: Key) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// A key that belongs to another, the `number`-th of them. As random as that, so it meets no client's.
+/// Returns the `number`-th key derived from another. It is as random as that one, so it does not collide with
+/// the key of a client.
 pub fn derived_key(key: Key, number: u64) -> Key {
-    /// Odd, and far from any small number.
+    /// An odd constant without a simple relation to small numbers.
     const STEP: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
     let step = STEP.wrapping_mul(u128::from(number) + 1);
     Key::from_u128(key.as_u128().wrapping_add(step))
 }
 
-/// Why a store did not answer.
+/// The error of a call to a store.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// No answer in time; what was asked may have been done.
+    /// No reply within the timeout. The call may have taken effect.
     #[error("{store}: no reply within {}ms", .after.as_millis())]
     Timeout {
-        /// Which store.
+        /// The name of the store.
         store: Arc<str>,
-        /// How long was waited.
+        /// The timeout.
         after: std::time::Duration,
     },
-    /// The store can't be reached; what was asked was not done.
+    /// The store is unreachable. The call had no effect.
     #[error("{store}: {reason}")]
     Unavailable {
-        /// Which store.
+        /// The name of the store.
         store: Arc<str>,
-        /// What it said, or what the network said.
+        /// The error of the store or of the network.
         reason: Arc<str>,
     },
-    /// The connection was lost before the reply; what was asked may have been done.
+    /// The connection was lost before the reply. The call may have taken effect.
     #[error("{store}: {reason}")]
     Interrupted {
-        /// Which store.
+        /// The name of the store.
         store: Arc<str>,
-        /// What became of the connection.
+        /// The error of the connection.
         reason: Arc<str>,
     },
-    /// What is stored can't be read.
+    /// The stored state is invalid.
     #[error("{store}: state of a key can't be read: {reason}")]
     Corrupt {
-        /// Which store.
+        /// The name of the store.
         store: Arc<str>,
-        /// What is wrong with it.
+        /// The defect of the state.
         reason: Arc<str>,
     },
 }

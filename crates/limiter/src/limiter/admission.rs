@@ -1,4 +1,4 @@
-//! An admitted request until it is served.
+//! An admitted request before it is served.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,22 +12,23 @@ use crate::coordination::Coordinator;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 
-/// An admitted request that may have to wait in the queue of a leaky bucket. The default has nothing to
-/// wait for, and is what a denied request has.
+/// An admitted request that may have to wait in the queue of a leaky bucket. The default has no charges and
+/// no wait, and belongs to a denied request.
 ///
-/// Dropped before [`start`](Self::start), it undoes the admission as far as that is possible: slots in
-/// flight are released and charges are refunded, of a leaky bucket's slots only the last. Nothing waits
-/// for the store then.
+/// If it is dropped before [`start`](Self::start), the admission is undone: slots in flight are released
+/// and charges are refunded. A place in the queue of a leaky bucket is freed only if it is the last. The
+/// drop does not wait for the store.
 #[must_use = "an admission that is dropped is undone"]
 pub struct Admission<S: Store = MemoryStore> {
     guard: SlotGuard<S>,
-    /// The other charges, and where they were made.
-    charged: Option<Charged<S>>,
-    /// When the wait is over, and by which clock; `None` without a wait.
+    /// The other charges; `None` if there are none.
+    charges: Option<AdmissionCharges<S>>,
+    /// The end of the wait, and its clock; `None` without a wait.
     ready_at: Option<(Timestamp, Clock)>,
 }
 
-struct Charged<S> {
+/// The charges of an admission, with the store and the coordinator that made them.
+struct AdmissionCharges<S> {
     store: Arc<S>,
     coordinator: Option<Arc<Coordinator>>,
     receipt: Receipt,
@@ -35,7 +36,7 @@ struct Charged<S> {
 
 impl<S: Store> Default for Admission<S> {
     fn default() -> Self {
-        Self { guard: SlotGuard::default(), charged: None, ready_at: None }
+        Self { guard: SlotGuard::default(), charges: None, ready_at: None }
     }
 }
 
@@ -57,50 +58,51 @@ impl<S: Store> Admission<S> {
     ) -> Self {
         let guard = SlotGuard::new(store, clock, receipt.take_slots());
         let coordinator = coordinator.filter(|_| !receipt.local_charges.is_empty()).map(Arc::clone);
-        let charged = (!receipt.is_empty()).then(|| Charged {
+        let charges = (!receipt.is_empty()).then(|| AdmissionCharges {
             store: Arc::clone(store),
             coordinator,
             receipt,
         });
-        // Read after the check: a wait counted from before it would end too early.
+        // The clock is read after the check, because the wait starts then.
         let ready_at = (!delay.is_zero()).then(|| (clock.now() + delay, clock.clone()));
-        Self { guard, charged, ready_at }
+        Self { guard, charges, ready_at }
     }
 
-    /// Returns whether there was nothing to wait for from the beginning, so that [`wait`](Self::wait)
-    /// is ready at once.
+    /// Returns whether the admission had no wait when it was made, so that [`wait`](Self::wait) is ready at
+    /// once.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.ready_at.is_none()
     }
 
-    /// Waits until the request may be served. From then on its charges stay, and its slots in flight are
-    /// held while the guard lives.
+    /// Waits until the request may be served. After that its charges stay, and its slots in flight are held
+    /// until the guard is dropped.
     ///
-    /// Dropped before it is ready, the future undoes the admission. Slots in flight are renewed meanwhile.
+    /// If the future is dropped before it is ready, the admission is undone. Slots in flight are renewed
+    /// during the wait.
     pub async fn wait(self) -> SlotGuard<S> {
         self.ready().await;
         self.start()
     }
 
-    /// Waits until the request may be served. The admission can still be undone then, by dropping it.
+    /// Waits until the request may be served. A drop of the admission still undoes it after that.
     pub async fn ready(&self) {
         if let Some((at, clock)) = &self.ready_at {
             clock.sleep_until(*at).await;
         }
     }
 
-    /// Returns what [`wait`](Self::wait) ends with, without waiting. The charges stay from now on.
+    /// Returns the guard of the slots in flight without waiting. The charges stay from now on.
     #[must_use = "slots in flight are released when the guard is dropped"]
     pub fn start(mut self) -> SlotGuard<S> {
-        self.charged = None;
+        self.charges = None;
         std::mem::take(&mut self.guard)
     }
 }
 
 impl<S: Store> Drop for Admission<S> {
     fn drop(&mut self) {
-        if let Some(Charged { store, coordinator, receipt }) = self.charged.take() {
+        if let Some(AdmissionCharges { store, coordinator, receipt }) = self.charges.take() {
             let Receipt { refunds, local_charges } = receipt;
             let mut refunds = refunds.into_vec();
             refunds.extend(
@@ -108,7 +110,7 @@ impl<S: Store> Drop for Admission<S> {
                     .map(|coordinator| coordinator.roll_back(&store, local_charges))
                     .unwrap_or_default(),
             );
-            // All in one call. Slots without other charges are released by their guard.
+            // One call for all. If there are no other charges, the guard itself releases the slots.
             refunds.append(&mut self.guard.take_slots());
             if !refunds.is_empty() {
                 store.refund_detached(refunds);

@@ -30,7 +30,7 @@ impl LimiterBuilder {
         LimiterBuilder { rules: self.rules, clock: self.clock, blocks: self.blocks, store }
     }
 
-    /// Builds the limiter on a memory store of its own.
+    /// Builds the limiter with a new memory store.
     #[must_use]
     pub fn build(self) -> Limiter {
         let clock = self.clock.unwrap_or_default();
@@ -47,7 +47,7 @@ impl<St> LimiterBuilder<St> {
         self
     }
 
-    /// Sets the clock for overrides that end, for waiting, and for a memory store made here.
+    /// Sets the clock for the end of overrides, for waits, and for the default memory store.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);

@@ -1,4 +1,4 @@
-//! The last step of a check: results of charges become a decision, and denials count as penalties.
+//! The last step of a check: results of charges become a decision, and denials count towards penalties.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) struct RuleResults {
 }
 
 impl RuleResults {
-    /// Adds results of other charges, whose indices here are `index_of` theirs.
+    /// Adds the results of other charges. `index_of` maps their indices to indices of this batch.
     pub(crate) fn extend(&mut self, other: Self, index_of: impl Fn(usize) -> usize) {
         let outcomes = other.outcomes.into_iter();
         self.outcomes.extend(outcomes.map(|(index, outcome)| (index_of(index), outcome)));
@@ -107,7 +107,7 @@ impl<S: Store> Limiter<S> {
             return;
         }
         if denied.shadow {
-            tracing::info!(rule = %denied.rule, %subject, "a client would be blocked");
+            tracing::info!(rule = %denied.rule, %subject, "shadow rule would block client");
             return;
         }
         let (rule, span) = (rule.shared_name(), penalty.block());
@@ -116,8 +116,8 @@ impl<S: Store> Limiter<S> {
         let entry = Entry { subject: subject.clone(), until, reason, origin, added: now };
         match inner.blocks.add(entry, now) {
             Ok(()) => tracing::info!(%rule, %subject, %span, "client blocked"),
-            // The list counts it. A client that fills the list must not fill the log as well.
-            Err(error) => tracing::debug!(%rule, %error, "client not blocked"),
+            // Only a debug message: clients that fill the list must not fill the log too. The list counts it.
+            Err(error) => tracing::debug!(%rule, %error, "cannot block client, penalty skipped"),
         }
     }
 }

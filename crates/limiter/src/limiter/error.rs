@@ -13,7 +13,7 @@ pub struct UnknownRule {
     pub name: String,
 }
 
-/// The reason why a rule has no handle for single keys.
+/// The error of [`Limiter::rule`](crate::Limiter::rule).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NotASingleKeyRule {
@@ -38,7 +38,7 @@ pub enum NotASingleKeyRule {
     },
 }
 
-/// The reason why a client's counters could not be reset.
+/// The error of [`Limiter::forget`](crate::Limiter::forget).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ForgetError {
@@ -50,14 +50,14 @@ pub enum ForgetError {
     Store(#[from] StoreError),
 }
 
-/// The reason why waiting does not help a request.
+/// The error of [`Limiter::acquire`](crate::Limiter::acquire): the request would not fit after any wait.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// The cost is more than one of the limits ever admits.
+    /// The cost is above the capacity of one of the limits.
     #[error("the request costs more than one of its limits ever admits")]
     ExceedsCapacity(Decision),
-    /// The client is blocked. The decision has the time that is left.
+    /// The client is blocked. The decision has the remaining time.
     #[error("the client is blocked")]
     Blocked(Decision),
     /// The store failed, and a rule denies in that case.

@@ -27,7 +27,7 @@ impl<S: Store> Drop for RollbackGuard<'_, S> {
 struct CheckBatch<'r> {
     charges: Vec<RuleCharge<'r>>,
     results: RuleResults,
-    /// For each charge, whether the store has not been asked.
+    /// For each charge, whether it has no result yet.
     skipped: Vec<bool>,
     /// The charges that this node made without the store.
     local_charges: LocalCharges,
@@ -44,8 +44,8 @@ impl CheckBatch<'_> {
         self.results.denying(&self.charges).next().is_some()
     }
 
-    /// Returns the charges that were skipped, of requests that no rule denies.
-    fn open(&self, mode: ChargeMode) -> Vec<usize> {
+    /// Returns the skipped charges of requests that no rule denies.
+    fn skipped_charges(&self, mode: ChargeMode) -> Vec<usize> {
         let is_denied = |request_index: usize| {
             let mut denying = self.results.denying(&self.charges);
             denying.any(|charge| charge.request_index == request_index)
@@ -90,7 +90,7 @@ impl<S: Store> Limiter<S> {
         decision
     }
 
-    /// Decides a request with one rule that the store answered, the most frequent case.
+    /// Decides a request with one rule and a result from the store, the most frequent case.
     #[inline]
     fn decide_single(
         &self,
@@ -107,7 +107,7 @@ impl<S: Store> Limiter<S> {
         Decision::of(outcomes)
     }
 
-    /// Decides by the store's answers and, where it failed, by `on_store_failure`.
+    /// Decides by the results of the store and, where it failed, by `on_store_failure`.
     fn decide_charged(
         &self,
         charges: &[RuleCharge<'_>],
@@ -123,7 +123,7 @@ impl<S: Store> Limiter<S> {
                 continue;
             };
             if !decision.is_allowed() && charge.is_enforced() {
-                // A rule denied without the store, after this one had been charged in it.
+                // Another rule denied without the store, after this one was charged in the store.
                 refunds.push(charge.refund(Some(refund_token)));
             } else if let Some(receipt) = &mut receipt {
                 receipt.refunds.push(charge.refund(Some(refund_token)));
@@ -165,7 +165,7 @@ impl<S: Store> Limiter<S> {
         decided.collect()
     }
 
-    /// Makes some charges of a batch, or peeks, and keeps the results.
+    /// Makes some charges of a batch, or peeks, and adds the results to it.
     async fn charge_some(&self, batch: &mut CheckBatch<'_>, indices: &[usize], mode: ChargeMode) {
         let charges: Vec<RuleCharge<'_>> =
             indices.iter().map(|index| batch.charges[*index]).collect();
@@ -181,7 +181,7 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Refunds what was charged in the store before a rule denied without it.
+    /// Refunds charges in the store after another rule denied without the store.
     fn refund_batch(&self, batch: &CheckBatch<'_>) {
         let refunds = batch.results.outcomes.iter().filter_map(|(index, outcome)| {
             let charge = &batch.charges[*index];
@@ -194,13 +194,13 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Peeks at charges that were skipped because another request was denied, so that each decision is
-    /// about its own request. A request that is denied itself needs no more outcomes.
+    /// Peeks at charges that were skipped because another request was denied, so that each request has its
+    /// own decision. A request that is denied itself needs no more outcomes.
     async fn peek_unasked(&self, batch: &mut CheckBatch<'_>) {
-        // A cached denial makes the store skip the rest once more.
+        // Repeated, because the store skips the remaining charges again after a cached denial.
         for _ in 0..batch.charges.len() {
-            let peeks = batch.open(ChargeMode::Peek);
-            let spends = batch.open(ChargeMode::Spend);
+            let peeks = batch.skipped_charges(ChargeMode::Peek);
+            let spends = batch.skipped_charges(ChargeMode::Spend);
             if peeks.is_empty() && spends.is_empty() {
                 return;
             }
@@ -209,16 +209,16 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Returns whether a charge is coordinated between nodes and not made in the store each time. A rule
-    /// that only counts is counted exactly: its requests do not wait for it.
+    /// Returns whether a charge is made by the coordinator instead of directly in the store. Shadow rules
+    /// are always charged in the store.
     pub(crate) fn uses_coordinator(&self, charge: &RuleCharge<'_>) -> bool {
         self.inner.coordinator.is_some()
             && charge.is_enforced()
             && Coordinator::handles(charge.rule.accuracy(), charge.limit)
     }
 
-    /// Makes all charges or none, as [`Store::charge`] does; first those that this node mostly decides
-    /// alone. Returns the charges of those, to be rolled back if the request is denied after all.
+    /// Makes all charges or none, as [`Store::charge`] does, those of the coordinator first. Returns the
+    /// local charges too, for a rollback if the request is denied later.
     async fn charge_rules(
         &self,
         rule_charges: &[RuleCharge<'_>],
@@ -233,7 +233,7 @@ impl<S: Store> Limiter<S> {
         };
         let mut answers: ChargeResults = charges.iter().map(|_| ChargeResult::Skipped).collect();
         let mut guard = RollbackGuard { limiter: self, local_charges: LocalCharges::new() };
-        // A charge that never fits keeps the others from being made.
+        // If one charge exceeds its capacity, the request is denied, so the others are only peeks.
         let exceeds =
             |charge: &Charge<'_>| !charge.independent && charge.cost > charge.limit.capacity();
         let local_mode = if charges.iter().any(exceeds) { ChargeMode::Peek } else { mode };
@@ -250,7 +250,7 @@ impl<S: Store> Limiter<S> {
                 break;
             }
         }
-        // Independent charges are made all the same.
+        // Independent charges are made even after a denial.
         let open =
             |index: &usize| !uses_coordinator(*index) && (!denied || charges[*index].independent);
         let others: SmallVec<[usize; 4]> = (0..charges.len()).filter(open).collect();
@@ -259,8 +259,8 @@ impl<S: Store> Limiter<S> {
                 others.iter().map(|index| charges[*index].clone()).collect();
             let stored = self.inner.store.charge(&stored, mode).await;
             for (index, answer) in others.iter().zip(stored) {
-                let refuses = answer.outcome().is_some_and(|outcome| !outcome.is_allowed());
-                denied |= refuses && !charges[*index].independent;
+                let denies = answer.outcome().is_some_and(|outcome| !outcome.is_allowed());
+                denied |= denies && !charges[*index].independent;
                 answers[*index] = answer;
             }
         }
@@ -271,27 +271,27 @@ impl<S: Store> Limiter<S> {
         (answers, std::mem::take(&mut guard.local_charges))
     }
 
-    /// Waits until a request was charged and has waited in the queues of its leaky buckets.
+    /// Charges a request, and waits until it fits and its wait in the queues of leaky buckets is over.
     ///
-    /// Slots in flight that it takes are held until they expire: [`acquire_slots`](Self::acquire_slots)
-    /// returns a guard that releases them.
+    /// Its slots in flight are held until they expire: [`acquire_slots`](Self::acquire_slots) returns a guard
+    /// that releases them.
     ///
-    /// Dropping the future while it waits for a leaky bucket's slot gives the slot back if it is the
-    /// last.
+    /// If the future is dropped while it waits in the queue of a leaky bucket, its place is freed if it is
+    /// the last.
     ///
     /// # Errors
-    /// No wait would make the request fit, the client is blocked, or the store failed under a rule that
-    /// then denies.
+    /// The request would not fit after any wait, the client is blocked, or the store failed and a rule then
+    /// denies.
     pub async fn acquire(&self, request: &Request<'_>) -> Result<Decision, AcquireError> {
         loop {
             if let Some(decision) = self.blocked(request) {
                 return Err(AcquireError::Blocked(decision));
             }
-            // A client that waits as it should does not deserve a penalty: no denial counts.
+            // The caller waits as required, so denials here do not count towards a penalty.
             let mut charges = self.inner.planner.plan(&request.into());
             let mut receipt = Receipt::default();
             let decision = self.charge(&mut charges, Some(&mut receipt)).await;
-            // Read after the check: a wait counted from before it would end too early.
+            // The clock is read after the check, because the wait starts then.
             let now = self.inner.clock.now();
             let wait = match decision.status() {
                 DecisionStatus::Allow => {
@@ -313,8 +313,8 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Refunds what a request was charged, as far as it still counts. Returns how many charges gave
-    /// anything back.
+    /// Refunds the charges of a request, as far as they still count. Returns the number of charges of which
+    /// anything was refunded.
     ///
     /// # Errors
     /// The store did not confirm it. It is not retried.
@@ -333,7 +333,7 @@ impl<S: Store> Limiter<S> {
         Ok(local + self.inner.store.refund(&refunds).await?)
     }
 
-    /// As [`refund`](Self::refund), without waiting for the store's reply.
+    /// Refunds as [`refund`](Self::refund) does, without waiting for the store's reply.
     pub fn refund_detached(&self, receipt: Receipt) {
         self.roll_back_detached(receipt.local_charges);
         if !receipt.refunds.is_empty() {
@@ -341,13 +341,13 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Refunds up to the request's cost of what its client spent last, and answers what
-    /// [`peek_rules`](Self::peek_rules) does after that.
+    /// Refunds up to the request's cost from the latest usage of its client. Returns the decision of
+    /// [`peek_rules`](Self::peek_rules) after that.
     ///
-    /// For callers without a [`Receipt`]. Which charge is meant is taken on trust: never above full, only
-    /// from the current window, and from a leaky bucket only slots that have not begun. What a bucket
-    /// admits, less what was refunded, stays within its bound. A bucket that was last charged under another
-    /// limit refunds nothing.
+    /// For callers without a [`Receipt`]. The limiter does not check that such a charge was made. It never
+    /// refunds above a full bucket or from an earlier window. A leaky bucket refunds only places in the
+    /// queue that are still in the future. Admissions minus refunds stay within the bound of the bucket. A
+    /// bucket that was last charged under another limit refunds nothing.
     ///
     /// # Errors
     /// The store did not confirm it. It is not retried.
@@ -385,13 +385,13 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Releases the slots in flight that a request took, each if it is still held. Returns how many were.
+    /// Releases the slots in flight of a request. Returns how many were still held.
     ///
-    /// What the request was charged per time stays charged: [`refund`](Self::refund) gives back all of it.
+    /// Other charges of the request stay; [`refund`](Self::refund) returns all of them.
     ///
     /// # Errors
-    /// The store did not confirm it. It is not retried, and slots that are still held expire after their
-    /// hold.
+    /// The store did not confirm it. The release is not retried, and slots that are still held expire after
+    /// their hold time.
     pub async fn release(&self, mut receipt: Receipt) -> Result<usize, StoreError> {
         let slots = receipt.take_slots();
         match slots.is_empty() {
@@ -400,12 +400,14 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Renews the slots in flight of a request for another hold. A slot that expired, or that the store
-    /// lost, is taken again, above the limit if needed: new requests are denied until they fit. Returns
-    /// how many are held: one that was released is not.
+    /// Renews the slots in flight of a request for another hold time. Returns how many are held; released
+    /// slots are not.
+    ///
+    /// A slot that expired, or that the store lost, is inserted again, above the limit if needed. New
+    /// requests are then denied until they fit.
     ///
     /// # Errors
-    /// The store did not confirm it. Retry soon: the slots expire a hold after their last renewal.
+    /// The store did not confirm it. Retry soon: the slots expire one hold time after their last renewal.
     pub async fn renew(&self, receipt: &Receipt) -> Result<usize, StoreError> {
         let slots: Vec<Refund> = receipt.slots().cloned().collect();
         match slots.is_empty() {
@@ -414,8 +416,8 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Rolls back charges that this node made without the store, and what of them is in the store
-    /// without waiting for its reply.
+    /// Rolls back local charges. Parts of them that are in the store are refunded without waiting for the
+    /// reply.
     pub(crate) fn roll_back_detached(&self, local_charges: LocalCharges) {
         let Some(coordinator) =
             self.inner.coordinator.as_ref().filter(|_| !local_charges.is_empty())

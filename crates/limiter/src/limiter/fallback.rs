@@ -14,17 +14,17 @@ use crate::limit_shares::LimitShares;
 use crate::store::memory::MemoryStore;
 use crate::store::{Charge, ChargeMode, ChargeResult, ChargeResults, Store, StoreError};
 
-/// An episode of failures ends after the store has answered for this long. The next failure is logged.
+/// An episode of failures ends after this time without one. The next failure is logged again.
 const EPISODE_END: Span = Span::from_secs(1);
 
-/// Numbers of checks that a rule decided without the store.
+/// The numbers of checks that a rule decided without the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FailureCounts {
-    /// Allowed. Each may have been one more than the limit allows.
+    /// Allowed. Each may have exceeded the limit.
     pub open: u64,
     /// Denied.
     pub closed: u64,
-    /// Decided by this node's share of the limit.
+    /// Decided by this node's share of the limit, allowed or denied.
     pub local: u64,
 }
 
@@ -32,7 +32,7 @@ pub struct FailureCounts {
 #[derive(Debug)]
 pub(crate) struct StoreFallback {
     clock: Clock,
-    /// One for each rule.
+    /// The counters of each rule.
     counters: Vec<Arc<FallbackCounters>>,
     /// Charges made while the store failed, for rules with `on_store_failure: local`.
     local: Arc<OnceLock<MemoryStore>>,
@@ -44,7 +44,7 @@ struct FallbackCounters {
     open: AtomicU64,
     closed: AtomicU64,
     local: AtomicU64,
-    /// When the store last failed for this rule, in microseconds; 0 outside of an episode.
+    /// The time of the last failure for this rule, in microseconds; 0 outside of an episode.
     failed_at: AtomicU64,
     /// The number of checks of the episode.
     episode: AtomicU64,
@@ -56,7 +56,7 @@ impl StoreFallback {
         Self { clock, counters, local: Arc::default(), shares: Arc::default() }
     }
 
-    /// Returns the same for other rules. Rules of the same name keep their counts.
+    /// Makes the fallback for other rules. Rules of the same name keep their counts.
     pub(crate) fn for_rules(&self, old: &RuleSet, new: &RuleSet) -> Self {
         let kept = |rule: &Rule| self.counters.get(old.rule_index(rule.name())?.0).map(Arc::clone);
         let counters = new.all().map(|(_, rule)| kept(rule).unwrap_or_default()).collect();
@@ -72,7 +72,7 @@ impl StoreFallback {
         })
     }
 
-    /// Returns the results of charges: the store's where it answered, else those of `on_store_failure`.
+    /// Returns the results of charges: from the store if it replied, otherwise by `on_store_failure`.
     pub(crate) fn apply<S: Store>(
         &self,
         store: &S,
@@ -89,7 +89,7 @@ impl StoreFallback {
                     self.record_success(charge);
                 }
                 ChargeResult::Skipped => {}
-                // A rule that only counts has no outcome without a count.
+                // A shadow rule only counts, so without the store it has no outcome.
                 ChargeResult::Failed(_) if charge.rule.mode() == Mode::Shadow => {}
                 ChargeResult::Failed(error) => {
                     self.record_failure(charge, error);
@@ -108,8 +108,8 @@ impl StoreFallback {
         results
     }
 
-    /// Charges this node's share of the limits, all of them or none. Peeks if the request is denied
-    /// anyway.
+    /// Charges this node's share of the limits, all of them or none. Peeks if another rule denies the
+    /// request.
     fn charge_locally<S: Store>(
         &self,
         store: &S,
@@ -154,7 +154,7 @@ impl StoreFallback {
         }
     }
 
-    /// Ends an episode once the store has answered without a failure for a while.
+    /// Ends the episode after [`EPISODE_END`] without a failure.
     #[inline]
     pub(crate) fn record_success(&self, charge: &RuleCharge<'_>) {
         let counters = &self.counters[charge.rule_index.0];

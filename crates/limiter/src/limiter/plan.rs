@@ -26,7 +26,7 @@ impl CheckRequest<'_, '_> {
     }
 }
 
-/// Every rule that matches the request.
+/// Targets every rule that matches the request.
 impl<'a, 'q> From<&'a Request<'q>> for CheckRequest<'a, 'q> {
     fn from(request: &'a Request<'q>) -> Self {
         Self { request, target: CheckTarget::AllMatching }
@@ -40,11 +40,10 @@ pub enum CheckTarget<'a> {
     AllMatching,
     /// One rule, internal or not, whether or not it matches.
     Rule(RuleIndex),
-    /// The bucket that one rule has for the client, under a limit of the caller's.
+    /// The client's bucket of one rule, under a limit of the caller.
     ///
-    /// A bucket that was charged under another limit before starts with what it had
-    /// ([`Limit::migrate`]). A caller that alternates between window lengths should count by the length
-    /// as well.
+    /// If the bucket was charged under another limit before, its state is migrated ([`Limit::migrate`]). A
+    /// caller that alternates between window lengths should count by the length too.
     RuleWithLimit(RuleIndex, &'a Arc<Limit>),
 }
 
@@ -56,7 +55,7 @@ pub(crate) struct RuleCharge<'r> {
     pub(crate) rule_index: RuleIndex,
     pub(crate) rule: &'r Rule,
     pub(crate) key: Key,
-    /// The first of the keys that new clients of the rule share when the store is full.
+    /// The key of the first overflow bucket of the rule.
     pub(crate) overflow_key: Key,
     pub(crate) limit: &'r Arc<Limit>,
     pub(crate) cost: u64,
@@ -95,7 +94,7 @@ impl<'r> RuleCharge<'r> {
 #[derive(Debug)]
 pub(crate) struct ChargePlanner {
     rules: RuleSet,
-    /// For overrides that end.
+    /// The clock for the end of overrides.
     clock: Clock,
     /// For each rule, the scope of its clients' keys, and its overflow key.
     scopes: Vec<(Scope, Key)>,
@@ -121,7 +120,7 @@ impl ChargePlanner {
     /// Returns the rule with this index.
     ///
     /// # Panics
-    /// There is none.
+    /// No rule has this index.
     pub(crate) fn rule(&self, index: RuleIndex) -> &Rule {
         self.rules.get(index).expect("a target is a rule of this limiter")
     }
@@ -132,7 +131,7 @@ impl ChargePlanner {
 
     /// Plans the charges of one request, in the order of the rules.
     ///
-    /// A rule that is named but off, or whose rollout excludes the client, has no charge.
+    /// A target rule has no charge if it is off, or if its rollout excludes the client.
     pub(crate) fn plan<'r>(&'r self, check: &CheckRequest<'r, '_>) -> RuleCharges<'r> {
         let request = check.request;
         let applies = |index: RuleIndex| self.rule(index).applies_to_client(request);
@@ -157,9 +156,9 @@ impl ChargePlanner {
     /// Plans the charge of one rule, under the limit that it has for the request.
     pub(crate) fn plan_rule(&self, rule_index: RuleIndex, request: &Request<'_>) -> RuleCharge<'_> {
         let rule = self.rule(rule_index);
-        // Only an override can end, and reading a clock costs as much as a decision.
-        let dated = !rule.overrides().is_empty();
-        let now = if dated { self.clock.now() } else { Timestamp::EPOCH };
+        // Only overrides depend on the time, and reading the clock costs as much as a decision.
+        let has_overrides = !rule.overrides().is_empty();
+        let now = if has_overrides { self.clock.now() } else { Timestamp::EPOCH };
         self.plan_with_limit(rule_index, request, rule.limit_for(request, now).limit)
     }
 

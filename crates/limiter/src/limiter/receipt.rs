@@ -1,4 +1,4 @@
-//! A record of what a request was charged.
+//! The receipt of a request: its charges, for refunds.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::coordination::LocalCharges;
 use crate::store::{Refund, Store};
 
-/// The charges of one request, to undo them.
+/// The charges of one request, for a refund.
 #[derive(Clone, Debug, Default)]
 pub struct Receipt {
     pub(crate) refunds: SmallVec<[Refund; 2]>,
@@ -16,13 +16,13 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// Returns whether there is nothing to undo.
+    /// Returns whether there is nothing to refund.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.refunds.is_empty() && self.local_charges.is_empty()
     }
 
-    /// Returns whether slots in flight are among the charges. They are held until they are released.
+    /// Returns whether the charges include slots in flight. They are held until they are released.
     #[must_use]
     pub fn has_slots(&self) -> bool {
         self.slots().next().is_some()
@@ -34,7 +34,7 @@ impl Receipt {
         self.refunds.iter().filter(|refund| refund.limit.is_concurrency())
     }
 
-    /// Takes the slots in flight out of it.
+    /// Removes the slots in flight from the receipt and returns them.
     pub(crate) fn take_slots(&mut self) -> Vec<Refund> {
         if !self.has_slots() {
             return Vec::new();
@@ -47,14 +47,14 @@ impl Receipt {
     }
 }
 
-/// A receipt of charges that were kept elsewhere.
+/// Makes a receipt from charges that the caller stored.
 impl FromIterator<Refund> for Receipt {
     fn from_iter<I: IntoIterator<Item = Refund>>(refunds: I) -> Self {
         Self { refunds: refunds.into_iter().collect(), ..Self::default() }
     }
 }
 
-/// Refunds charges on drop, without waiting for the store, unless it is disarmed before.
+/// Refunds charges on drop, without waiting for the store, unless it is disarmed.
 pub(crate) struct RefundGuard<'s, S: Store> {
     store: &'s Arc<S>,
     refunds: Vec<Refund>,
@@ -69,7 +69,7 @@ impl<'s, S: Store> RefundGuard<'s, S> {
         &self.refunds
     }
 
-    /// Keeps the charges.
+    /// Drops the guard without a refund.
     pub(crate) fn disarm(mut self) {
         self.refunds.clear();
     }

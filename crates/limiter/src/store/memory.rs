@@ -277,7 +277,7 @@ impl MemoryStore {
     /// Locks the shards of all keys, and charges them.
     ///
     /// # Errors
-    /// The index of a new key whose shard is full. Nothing was spent then.
+    /// The shard of a new key is full. Returns the index of the key; nothing was spent then.
     fn charge_many_locked(
         &self,
         charges: &[Charge<'_>],

@@ -29,7 +29,8 @@ const MAX_HOT_KEYS: usize = 64;
 const HOT_AFTER_WAITS: u32 = 4;
 /// The time in which waits for a key are counted.
 const HOT_WINDOW: Span = Span::from_millis(100);
-/// A hot key whose activity window ended this long ago is evicted if another key needs its place.
+/// If another key needs the place of a hot key, the hot key is evicted this long after the end of its
+/// activity window.
 const IDLE_EVICT_AFTER: Span = Span::SECOND;
 
 /// The hot keys of a store.

@@ -26,7 +26,7 @@ impl<T> Default for EntryTable<T> {
     }
 }
 
-/// Of five slots at most this many are in use, a load factor of 80 %.
+/// The most slots in use of every five, a load factor of 80 %.
 const MAX_USED_PER_FIVE: usize = 4;
 const MIN_SLOTS: usize = 5;
 
@@ -86,8 +86,8 @@ impl<T: TableEntry> EntryTable<T> {
         (self.used + 1) * 5 > self.slots.len() * MAX_USED_PER_FIVE
     }
 
-    /// Adds an entry whose key is not in the table. Before the table grows, expired entries are removed;
-    /// returns their number.
+    /// Adds an entry for a key that is not in the table. Before the table grows, expired entries are
+    /// removed. Returns their number.
     pub(crate) fn insert(&mut self, entry: T, is_expired: impl Fn(&T) -> bool) -> usize {
         let before = self.used;
         if self.is_at_max_load() {

@@ -1,7 +1,7 @@
 //! The token bucket of a hot key, divided into thread shares.
 //!
-//! All free tokens are distributed, because they can be reclaimed at any time. A thread whose share can't
-//! decide reclaims all shares, counts each charge at its own instant, decides from the whole bucket, and
+//! All free tokens are distributed, because they can be reclaimed at any time. If a share can't decide, its
+//! thread reclaims all shares, counts each charge at its own instant, decides from the whole bucket, and
 //! distributes the rest again. Distributed tokens still count as part of the bucket, so refill never
 //! replaces tokens that a share holds.
 

@@ -37,7 +37,7 @@ impl MemoryStore {
         Some(flat.charge(share.due(), self.shared.base, now, charge.cost))
     }
 
-    /// Charges a key that may be hot and whose share could not decide.
+    /// Charges a key that may be hot, after the share could not decide.
     #[cold]
     fn charge_hot_slow(&self, charge: &Charge<'_>, now: Timestamp, share_index: usize) -> Outcome {
         let index = self.shard_index(charge.key);
@@ -82,7 +82,7 @@ impl MemoryStore {
         Some(outcome)
     }
 
-    /// Charges a key whose shard is locked by another thread.
+    /// Charges a key while another thread holds the lock of its shard.
     #[cold]
     pub(crate) fn charge_contended(
         &self,
