@@ -33,7 +33,7 @@ pub(crate) async fn answer(admin: &Admin, now: &ActiveRules) -> Response<Body> {
     let upstreams = metrics.upstream_samples();
     let report = FleetReport {
         node: manager.node().to_owned(),
-        latest: manager.standing().latest,
+        latest: manager.source_status().latest,
         unknown,
         nodes,
         store: match &**now.limiter().store() {

@@ -182,7 +182,7 @@ fn metrics(admin: &Admin, request: &Request<Incoming>) -> Response<Body> {
     let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
     let format = Format::accepted(accept);
     let mut response =
-        response::text_no_store(admin.service.metrics(format, &admin.manager.standing()));
+        response::text_no_store(admin.service.metrics(format, &admin.manager.source_status()));
     let kind = HeaderValue::from_static(format.content_type());
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response

@@ -52,7 +52,7 @@ pub(crate) async fn answer(
 /// What an error says to whoever asked for a change.
 fn refused(error: &PushError) -> Response<Body> {
     match error {
-        PushError::Elsewhere { source_name } => response::problem(
+        PushError::ReadOnlySource { source_name } => response::problem(
             StatusCode::CONFLICT,
             &format!(
                 "rules come from {source_name} on this server, change them there; \

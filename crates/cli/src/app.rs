@@ -14,8 +14,8 @@ use tidegate_net::listener::ListenerTls;
 use tidegate_service::identity::{Identity, IdentityConfig};
 use tidegate_service::reload::{FileWatcher, ReloadSignal, WakeReason};
 use tidegate_service::rules::{
-    LoadedRules, RulesConfig, RulesManager, RulesManagerDeps, Shared, follow_sources, node_name,
-    reports, start_from_source,
+    LoadedRules, RulesConfig, RulesManager, RulesManagerDeps, RulesStorage, follow_sources,
+    node_name, report_document, start_from_source,
 };
 use tidegate_service::service::Service;
 use tidegate_service::service::rls::{Rls, RlsHeaders};
@@ -79,7 +79,7 @@ impl App {
     ) -> Result<Self, BindError> {
         let clock = Clock::system();
         let listeners = listeners::bind_all(listen, gateway, &clock).await?;
-        let shared = Shared::of(&store, &rules.config.source);
+        let storage = RulesStorage::select(&store, &rules.config.source);
         let store = Arc::new(AnyStore::start(store, &clock).await?);
         let limiter = Limiter::builder().clock(clock.clone()).store(Arc::clone(&store)).build();
         let blocks = Arc::clone(limiter.blocks());
@@ -89,7 +89,7 @@ impl App {
         let service = Service::new(limiter, headers).with_rls(Rls::new(rls_headers));
         let service = Arc::new(service);
         let identity = Arc::new(Identity::new(identity, blocks, clock.clone())?);
-        let shared = shared.rules(&store).await?;
+        let shared = storage.open_document(&store).await?;
         let manager_deps = RulesManagerDeps {
             service: Arc::clone(&service),
             identity: Arc::clone(&identity),
@@ -97,7 +97,7 @@ impl App {
             is_remote: rules.config.source.is_remote(),
             node: node_name(node_address(&listeners)),
             copy: rules.copy(),
-            reports: reports(shared.as_ref(), &store),
+            reports: report_document(shared.as_ref(), &store),
             shared,
         };
         let LoadedRules { config: rules, inputs, rules: first } = rules;

@@ -211,16 +211,16 @@ impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         match error {
             ConfigError::Unreadable { .. } => Self::failed(error),
-            ConfigError::Elsewhere { place: "--redis", .. } => Self::failed(error).hint(
+            ConfigError::NotInFile { place: "--redis", .. } => Self::failed(error).hint(
                 "--redis takes a URL like redis://127.0.0.1:6379; tidegate serve --help has them all",
             ),
-            ConfigError::Elsewhere { place: "--gateway" | "listen.gateway" | "gateway", .. } => {
+            ConfigError::NotInFile { place: "--gateway" | "listen.gateway" | "gateway", .. } => {
                 Self::failed(error).hint(
                     "--upstream http://127.0.0.1:3000 names one, as gateway.upstreams does in the \
                      configuration",
                 )
             }
-            ConfigError::Elsewhere { .. } => Self::failed(error),
+            ConfigError::NotInFile { .. } => Self::failed(error),
             // Each line starts with its file and line already.
             ConfigError::Invalid(_) | ConfigError::Rules(_) => {
                 Self { ending: Ending::No, message: error.to_string(), hints: Vec::new() }

@@ -279,7 +279,7 @@ pub(crate) fn client_tls() -> Result<ClientTls, ConfigError> {
         (found, _) => {
             let place = if found.is_some() { "TIDEGATE_KEY" } else { "TIDEGATE_CERTIFICATE" };
             let reason = "a certificate and its key are wanted, found the other one".to_owned();
-            return Err(ConfigError::Elsewhere { place, reason });
+            return Err(ConfigError::NotInFile { place, reason });
         }
     };
     Ok(ClientTls { ca, identity })
@@ -328,7 +328,7 @@ fn environment(name: &'static str) -> Result<Option<String>, ConfigError> {
         Err(std::env::VarError::NotPresent) => Ok(None),
         Err(std::env::VarError::NotUnicode(_)) => {
             let reason = "text in UTF-8 is wanted".to_owned();
-            Err(ConfigError::Elsewhere { place: name, reason })
+            Err(ConfigError::NotInFile { place: name, reason })
         }
     }
 }

@@ -152,7 +152,7 @@ impl ConnectionHandler for Gateway {
         let http2 = stream.is_http2();
         let (disconnect, tunnel) = (stream.disconnect_watch(), Mutex::new(None));
         let address = peer.address.ip();
-        let client = ForwardedClient::new(address, self.proxy.identity.trusts(address), secure);
+        let client = ForwardedClient::new(address, self.proxy.identity.is_trusted(address), secure);
         let context = ConnectionContext { peer, client, http2, requests, disconnect, tunnel };
         match http2 {
             false => self.serve_http1(stream, &context).await,

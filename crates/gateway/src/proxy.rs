@@ -227,7 +227,7 @@ impl RequestProxy {
     async fn check(&self, head: &Parts, route: &Route, context: &ConnectionContext) -> CheckResult {
         let rules = self.service.active_rules();
         let caller = Caller {
-            way: Some((&route.name, &route.upstream.name)),
+            route: Some((&route.name, &route.upstream.name)),
             ..Caller::new(context.peer.address.ip(), context.peer.service.as_deref())
         };
         let request =

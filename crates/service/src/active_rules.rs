@@ -11,12 +11,12 @@ use crate::identity::AttributePlan;
 use crate::stats::CounterIds;
 use crate::store::AnyStore;
 
-/// The rules that calls are decided by. They are replaced as a whole and never changed: a call is read, decided and
+/// The rules that decide calls. They are replaced as a whole and never changed: a call is read, decided and
 /// counted by one set.
 #[derive(Debug)]
 pub struct ActiveRules {
     pub(crate) limiter: Limiter<AnyStore>,
-    /// Finds the limits of envoyproxy/ratelimit files, if there are any.
+    /// The descriptor trees of envoyproxy/ratelimit files, if there are any.
     pub(crate) envoy: Option<Arc<EnvoyRules>>,
     pub(crate) attribute_plan: AttributePlan,
     pub(crate) counter_ids: CounterIds,
@@ -48,7 +48,7 @@ pub struct RulesVersion {
     pub at: Option<Timestamp>,
     /// The time at which this node activated them.
     pub(crate) loaded: Timestamp,
-    /// The document as it was written, if there is one.
+    /// The text of the document, if the rules come from one.
     pub text: Option<Arc<str>>,
 }
 

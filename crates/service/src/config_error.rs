@@ -8,22 +8,22 @@ use thiserror::Error;
 use tidegate_core::truncate;
 use tidegate_rules::{RuleError, RuleErrors, SourceRange, did_you_mean};
 
-/// Reads a text file of at most `most` bytes.
+/// Reads a text file of at most `max_bytes`.
 ///
 /// # Errors
-/// It can't be read, or is longer.
-pub fn read_file(path: &Path, most: usize) -> Result<String, ConfigError> {
+/// The file can't be read, is longer, or is not UTF-8.
+pub fn read_file(path: &Path, max_bytes: usize) -> Result<String, ConfigError> {
     use std::io::Read;
     let unreadable = |reason: String| ConfigError::Unreadable { path: path.to_owned(), reason };
     let file = std::fs::File::open(path).map_err(|error| unreadable(error.to_string()))?;
-    if file.metadata().is_ok_and(|about| about.is_dir()) {
+    if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
         return Err(unreadable("a file is wanted, found a directory".to_owned()));
     }
     let mut bytes = Vec::new();
-    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
     file.take(limit).read_to_end(&mut bytes).map_err(|error| unreadable(error.to_string()))?;
-    if bytes.len() > most {
-        return Err(unreadable(format!("at most {most} bytes are wanted, found more")));
+    if bytes.len() > max_bytes {
+        return Err(unreadable(format!("at most {max_bytes} bytes are wanted, found more")));
     }
     String::from_utf8(bytes).map_err(|_| unreadable("text in UTF-8 is wanted".to_owned()))
 }
@@ -36,19 +36,19 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The error of the system, or the limit that it is over.
+        /// The error of the system, or the exceeded limit.
         reason: String,
     },
-    /// An error of a flag or a variable, which has no line.
+    /// An error outside of a file, so without a line: a flag, a variable, or the system.
     #[error("{place}: {reason}")]
-    Elsewhere {
+    NotInFile {
         /// The name of the flag or variable.
         place: &'static str,
-        /// What was found and what is wanted.
+        /// The found and the wanted value.
         reason: String,
     },
-    /// Entries of a configuration file.
-    #[error("{}", lines(.0))]
+    /// Invalid entries of a configuration file.
+    #[error("{}", join_lines(.0))]
     Invalid(Vec<InvalidEntry>),
     /// Errors of rules.
     #[error(transparent)]
@@ -78,8 +78,8 @@ impl InvalidEntry {
     }
 }
 
-/// Returns the part of a line that a location of the YAML reader is about.
-pub fn mark(location: Location) -> SourceRange {
+/// Returns the part of a line at a location of the YAML reader.
+pub fn source_range(location: Location) -> SourceRange {
     SourceRange::new(location.line(), location.column(), location.span().len())
 }
 
@@ -92,21 +92,21 @@ impl fmt::Display for InvalidEntry {
     }
 }
 
-fn lines(wrong: &[InvalidEntry]) -> String {
-    let lines: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+fn join_lines(errors: &[InvalidEntry]) -> String {
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
     lines.join("\n")
 }
 
-/// Describes an error of the YAML reader: where, found, wanted.
-pub fn unreadable(error: &YamlError, text: &str) -> String {
+/// Describes an error of the YAML reader, with the found and the wanted value.
+pub fn describe_yaml_error(error: &YamlError, text: &str) -> String {
     match error {
         YamlError::SerdeUnknownField { field, expected, .. } => {
-            let (found, wanted) = (echo(field), expected.join(", "));
+            let (found, wanted) = (quote_unless_secret(field), expected.join(", "));
             let meant = did_you_mean(field, expected.iter().copied());
             format!("there is no key {found}, wanted {wanted}{meant}")
         }
         YamlError::DuplicateMappingKey { key: Some(key), .. } => {
-            format!("keys must be unique, found {} twice", echo(key))
+            format!("keys must be unique, found {} twice", quote_unless_secret(key))
         }
         YamlError::Unexpected { expected, location } => {
             let offset = location.span().byte_offset().and_then(|at| usize::try_from(at).ok());
@@ -125,7 +125,7 @@ pub fn unreadable(error: &YamlError, text: &str) -> String {
                 list if list.starts_with(['[', '-']) => "a list".to_owned(),
                 map if map.starts_with('{') || *expected == "string scalar" => "a map".to_owned(),
                 "" => "nothing".to_owned(),
-                scalar => echo(scalar),
+                scalar => quote_unless_secret(scalar),
             };
             format!("{key} must be {wanted}, found {found}")
         }
@@ -145,7 +145,7 @@ pub fn unreadable(error: &YamlError, text: &str) -> String {
 pub const SECRET_MARKS: [&str; 5] = ["password", "secret", "token", "://", "@"];
 
 /// Quotes a text, unless it may contain a password.
-fn echo(text: &str) -> String {
+fn quote_unless_secret(text: &str) -> String {
     if text.contains('@') || text.contains("://") {
         "a URL".to_owned()
     } else {

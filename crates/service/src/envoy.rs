@@ -1,7 +1,7 @@
-//! The configuration of envoyproxy/ratelimit, read as it is.
+//! Configuration files of envoyproxy/ratelimit.
 //!
-//! Each limit of its trees becomes a native rule that applies only where it is named; finding the one
-//! for a descriptor is the tree's business, counting and deciding the limiter's.
+//! Each limit becomes a native rule that applies only to calls that name it. A tree finds the limit of a descriptor; the
+//! limiter counts and decides.
 
 mod build;
 mod folder;
@@ -18,38 +18,38 @@ use tidegate_core::Request;
 use tidegate_rules::Rule;
 
 pub use self::limit::{EnvoyLimit, Unit};
-use self::tree::Level;
+use self::tree::DescriptorLevel;
 use crate::config_error::ConfigError;
 
 /// Every limit of a directory of envoyproxy/ratelimit files.
 #[derive(Debug, Default)]
 pub struct EnvoyRules {
-    domains: HashMap<Box<str>, Level>,
-    /// In the order of the files; the trees point here.
+    domains: HashMap<Box<str>, DescriptorLevel>,
+    /// The limits in the order of the files. The trees contain indexes into this list.
     limits: Vec<EnvoyLimit>,
     rules: Vec<Rule>,
 }
 
-/// Files that were read: what errors call each, and its text.
-pub(crate) type Files = Vec<(String, String)>;
+/// The files of a directory: for each its name in errors, and its text.
+pub(crate) type EnvoyFiles = Vec<(String, String)>;
 
 /// Reads the `*.yaml` and `*.yml` files of a directory, in the order of their names.
 ///
 /// # Errors
 /// The directory can't be read or has no such file.
-pub fn read(folder: &Path) -> Result<Files, ConfigError> {
+pub fn read_folder(folder: &Path) -> Result<EnvoyFiles, ConfigError> {
     folder::read(folder)
 }
 
-/// What a descriptor comes to.
+/// The limit that applies to a descriptor.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "it is used up at once; a box would be one per call")]
+#[allow(clippy::large_enum_variant, reason = "a box would cost an allocation per call")]
 pub enum EnvoyMatch<'a> {
-    /// No limit is meant for it.
+    /// No limit.
     Nothing,
-    /// A limit that lets everything pass.
+    /// A limit that allows everything.
     Unlimited(&'a EnvoyLimit),
-    /// A limit, and the request under whose attributes [its rule](EnvoyLimit::rule) counts.
+    /// A limit, and the request that [its rule](EnvoyLimit::rule) counts.
     Limited(&'a EnvoyLimit, Request<'a>),
 }
 
@@ -57,21 +57,20 @@ impl EnvoyRules {
     /// Most limits of all files together.
     pub(crate) const MAX_LIMITS: usize = tidegate_rules::RuleSet::MAX_RULES;
 
-    /// The limits of files that were read.
+    /// Parses files.
     ///
     /// # Errors
-    /// Everything that is wrong with what they say, each with its file and line.
+    /// [`ConfigError::Invalid`]: every error, with its file and line.
     pub fn parse(files: &[(String, String)]) -> Result<Self, ConfigError> {
-        build::rules(files)
+        build::build_rules(files)
     }
 
-    /// Each limit as a native rule that nothing matches, in the order of the files; an unlimited one
-    /// has none.
+    /// Returns the native rule of each limit, in the order of the files. An unlimited one has none.
     pub fn rules(&self) -> Vec<Rule> {
         self.rules.clone()
     }
 
-    /// How many limits there are, unlimited ones among them.
+    /// Returns the number of limits, including unlimited ones.
     pub fn len(&self) -> usize {
         self.limits.len()
     }
@@ -81,39 +80,38 @@ impl EnvoyRules {
         self.limits.is_empty()
     }
 
-    /// The limit for a descriptor of a domain.
+    /// Returns the limit for a descriptor of a domain.
     ///
-    /// At each level the exact key and value come first, then the patterns with `*` in the order of the
-    /// file, then the key alone; there is no way back from a level once it was entered. A limit counts
-    /// only at the depth of the last entry.
+    /// Each level prefers the exact key and value, then the patterns with `*` in the order of the file, then the key
+    /// without a value. There is no backtracking: a choice at one level is final. A limit applies only at the depth of
+    /// the last entry.
     pub fn find<'a>(&'a self, domain: &'a str, entries: &[(&'a str, &'a str)]) -> EnvoyMatch<'a> {
-        let place = self.domains.get(domain).and_then(|level| level.find(entries));
-        match place.and_then(|place| self.limits.get(place)) {
+        let index = self.domains.get(domain).and_then(|level| level.find(entries));
+        match index.and_then(|index| self.limits.get(index)) {
             None => EnvoyMatch::Nothing,
             Some(limit) if limit.is_unlimited() => EnvoyMatch::Unlimited(limit),
             Some(limit) => EnvoyMatch::Limited(limit, limit.request(domain, entries)),
         }
     }
 
-    /// The limits as envoyproxy/ratelimit lists them on `/rlconfig`, one line each.
+    /// Returns the limits as envoyproxy/ratelimit lists them on `/rlconfig`, one line each.
     pub fn dump(&self) -> String {
         self.limits.iter().map(|limit| format!("{limit}\n")).collect()
     }
 }
 
-/// Takes out of one call's findings what another of them replaces, so that it is neither enforced nor
-/// charged.
+/// Removes the limits of one call that another limit of the call replaces: they are neither enforced nor charged.
 ///
 /// A limit that is itself replaced still replaces others. An unlimited one stays.
-pub(crate) fn drop_replaced<'a>(found: &mut [EnvoyMatch<'a>]) {
+pub(crate) fn drop_replaced<'a>(matches: &mut [EnvoyMatch<'a>]) {
     let mut replaced: SmallVec<[&'a str; 4]> = SmallVec::new();
-    for item in found.iter() {
+    for item in matches.iter() {
         if let EnvoyMatch::Unlimited(limit) | EnvoyMatch::Limited(limit, _) = item {
             let limit: &'a EnvoyLimit = limit;
             replaced.extend(limit.replaces.iter().map(|name| &**name));
         }
     }
-    for item in found {
+    for item in matches {
         if let EnvoyMatch::Limited(limit, _) = item
             && limit.name.as_deref().is_some_and(|name| replaced.contains(&name))
         {

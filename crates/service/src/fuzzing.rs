@@ -7,10 +7,10 @@ use hyper::header::{HeaderMap, HeaderValue};
 use crate::envoy::{EnvoyMatch, EnvoyRules};
 use crate::identity::forwarded::ForwardedHeader;
 
-/// Reads a text as a file of envoyproxy/ratelimit, and asks what was read about a few descriptors.
+/// Parses a text as a file of envoyproxy/ratelimit, and finds the limits of a few descriptors.
 ///
 /// # Panics
-/// When a promise is broken: an error without its place, or a limit that has no rule.
+/// An error has no position, or a limit has no rule.
 pub fn envoy_yaml(text: &str) {
     let rules = match EnvoyRules::parse(&[("fuzz".to_owned(), text.to_owned())]) {
         Ok(rules) => rules,
@@ -39,23 +39,23 @@ pub fn envoy_yaml(text: &str) {
     }
 }
 
-/// Puts any bytes before the field value of a trusted proxy, and checks that the client address is still the proxy's.
+/// Puts arbitrary bytes before the field value of a trusted proxy, and checks that the address of the proxy is used.
 ///
 /// # Panics
-/// A client has chosen its own address.
-pub fn forwarded(words: &[u8]) {
+/// The bytes of the client changed the address.
+pub fn forwarded(bytes: &[u8]) {
     let (proxy, client) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([192, 0, 2, 7]));
-    let trusts = |address| address == proxy;
+    let is_trusted = |address| address == proxy;
     for (header, added) in [
         (ForwardedHeader::XForwardedFor, &b", 192.0.2.7, 10.0.0.1"[..]),
         (ForwardedHeader::Forwarded, b", for=\"192.0.2.7:80\";host=\"a,\\\"b\", for=10.0.0.1"),
     ] {
-        let Ok(alone) = HeaderValue::from_bytes(words) else { return };
-        let mut headers = HeaderMap::from_iter([(header.name(), alone)]);
-        let _ = header.client(proxy, &headers, trusts);
-        let Ok(before) = HeaderValue::from_bytes(&[words, added].concat()) else { return };
-        headers.insert(header.name(), before);
-        assert_eq!(header.client(proxy, &headers, trusts), client, "{headers:?}");
+        let Ok(forged) = HeaderValue::from_bytes(bytes) else { return };
+        let mut headers = HeaderMap::from_iter([(header.name(), forged)]);
+        let _ = header.client_address(proxy, &headers, is_trusted);
+        let Ok(joined) = HeaderValue::from_bytes(&[bytes, added].concat()) else { return };
+        headers.insert(header.name(), joined);
+        assert_eq!(header.client_address(proxy, &headers, is_trusted), client, "{headers:?}");
     }
 }
 
@@ -65,8 +65,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_words_of_a_client_are_believed(words in "[\"\\\\,;=for \t\\[\\]:.0-9a-f_é]{0,60}") {
-            super::forwarded(words.as_bytes());
+        fn forged_addresses_are_ignored(text in "[\"\\\\,;=for \t\\[\\]:.0-9a-f_é]{0,60}") {
+            super::forwarded(text.as_bytes());
         }
     }
 }

@@ -1,8 +1,7 @@
-//! Who a client is, and what else rules may know of a request that passes through a proxy.
+//! The identity of a client, and the other attributes of a request that passes through a proxy.
 //!
-//! An attribute is read only if some rule mentions it or somebody is blocked by it. What a client can
-//! make up names it only where an operator said so: an address behind a proxy counts if the proxy is
-//! trusted, a user if its token is signed.
+//! An attribute is read only if a rule or the block list uses it. Attributes that a client could forge need the consent
+//! of the operator: a forwarded address is used only if the proxy is trusted, a user only if the token is signed.
 
 mod address;
 mod bearer;
@@ -23,83 +22,83 @@ use tidegate_limiter::tower::{Lookup, used_attributes};
 use tidegate_limiter::{BlockList, Clock};
 use tidegate_rules::RuleSet;
 
-pub use self::address::{AddressConfig, Addresses};
-use self::jwt::{Claims, Verifier};
+pub use self::address::{AddressConfig, AddressReader};
+use self::jwt::{Claims, TokenVerifier};
 pub use self::jwt::{JwtConfig, TokenPlace};
 pub use self::keys::KeySource;
 use crate::call::Call;
 use crate::config_error::ConfigError;
 use crate::reload::WakeReason;
 
-/// How clients are told apart.
+/// The configuration of client identity.
 #[derive(Debug, Default)]
 pub struct IdentityConfig {
-    /// The way to the address of a client.
+    /// The trusted proxies, and the header with the client address.
     pub address: AddressConfig,
-    /// Where `api_key` is, unless it is in `X-API-Key`.
+    /// The field of a request with `api_key`; `X-API-Key` if not set.
     pub api_key: Option<Lookup>,
-    /// The cookie that `session` is the hash of.
+    /// The cookie for `session`, which is its hash.
     pub session: Option<Lookup>,
     /// Verification of bearer tokens, if configured.
     pub jwt: Option<JwtConfig>,
-    /// Attributes under names of the operator's; they beat those of the same name.
+    /// Attributes that the operator defines. They replace built-in attributes of the same name.
     pub attributes: BTreeMap<String, Lookup>,
 }
 
-/// Tells rules who comes.
+/// Reads the attributes of requests.
 #[derive(Debug)]
 pub struct Identity {
-    addresses: Addresses,
+    addresses: AddressReader,
     api_key: Option<Lookup>,
     session: Option<Lookup>,
-    tokens: Option<Verifier>,
+    tokens: Option<TokenVerifier>,
     custom: BTreeMap<String, Lookup>,
     blocks: Arc<BlockList>,
 }
 
-/// What rules mention, and where it is.
+/// The attributes that rules use, each with its source.
 #[derive(Debug, Default)]
-pub struct AttributePlan(Vec<(Box<str>, Source)>);
+pub struct AttributePlan(Vec<(Box<str>, AttributeSource)>);
 
-/// Who is at the other end of a connection.
+/// The peer of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     /// The address of the peer.
     pub address: IpAddr,
     /// The name in its certificate, if that was verified.
     pub service: Option<&'a str>,
-    /// The names of the route and the upstream that its request is for, if we know them.
-    pub way: Option<(&'a str, &'a str)>,
+    /// The names of the route and the upstream of its request. Only the gateway sets it.
+    pub route: Option<(&'a str, &'a str)>,
 }
 
 impl<'a> Caller<'a> {
-    /// The caller at an address, with the verified name in its certificate.
+    /// Returns the caller at an address, with the verified name in its certificate.
     pub fn new(address: IpAddr, service: Option<&'a str>) -> Self {
-        Self { address, service, way: None }
+        Self { address, service, route: None }
     }
 }
 
-/// The call with the name of the service that makes it, if its certificate says so.
+/// Adds the verified name in the caller's certificate to a call, as `service`.
 ///
-/// A call that has `service` already speaks for another, and one that names a rule says itself whom it
-/// is about.
-pub fn vouched<'a>(mut call: Call<'a>, caller: Caller<'a>) -> Call<'a> {
+/// A call with `service` is not changed: it is made on behalf of another service. Neither is a call that names a rule:
+/// it contains the key itself.
+pub fn with_peer_identity<'a>(mut call: Call<'a>, caller: Caller<'a>) -> Call<'a> {
     if let Some(service) = caller.service
         && call.rule.is_none()
         && call.request.get("service").is_none()
     {
-        // A call that is full of attributes has no room for one more, and is decided without.
+        // A call with the maximum of attributes is decided without `service`.
         let _ = call.request.insert("service", service);
     }
     call
 }
 
-/// Where an attribute is found.
+/// The source of an attribute.
 #[derive(Clone, Debug)]
-enum Source {
-    /// In the request, as it is.
+enum AttributeSource {
+    /// A field of the request.
     Request(Lookup),
-    /// In the request, and nobody's business.
+    /// The hash of a field of the request, which is a secret.
     Hashed(Lookup),
     Address,
     Service,
@@ -110,7 +109,7 @@ enum Source {
 }
 
 impl Identity {
-    /// Reads what rules mention, and what the list blocks by.
+    /// Returns a reader for the attributes that rules and this block list use.
     ///
     /// # Errors
     /// The keys for tokens can't be read.
@@ -119,9 +118,9 @@ impl Identity {
         blocks: Arc<BlockList>,
         clock: Clock,
     ) -> Result<Self, ConfigError> {
-        let tokens = config.jwt.map(|jwt| Verifier::new(jwt, clock)).transpose()?;
+        let tokens = config.jwt.map(|jwt| TokenVerifier::new(jwt, clock)).transpose()?;
         Ok(Self {
-            addresses: Addresses::new(config.address),
+            addresses: AddressReader::new(config.address),
             api_key: config.api_key,
             session: config.session,
             tokens,
@@ -132,80 +131,82 @@ impl Identity {
 
     /// Returns the file of the keys for tokens, if they are in one.
     pub fn key_file(&self) -> Option<&Path> {
-        self.tokens.as_ref().and_then(Verifier::key_file)
+        self.tokens.as_ref().and_then(TokenVerifier::key_file)
     }
 
-    /// Reads the keys for tokens again: after a change if their file has changed, on a reload always. Keys that can't be
-    /// used leave the old ones active. Blocks on the disk.
+    /// Reads the keys for tokens again: after a change only if their file differs, on a reload always. Invalid keys leave
+    /// the old ones active. Blocks on the disk.
     pub fn reload_keys(&self, reason: WakeReason) {
         if let Some(tokens) = &self.tokens {
             tokens.reload_keys(reason);
         }
     }
 
-    /// What these rules mention, as far as a request can have it.
-    pub(crate) fn known(&self, rules: &RuleSet) -> AttributePlan {
-        let known = used_attributes(rules).into_iter();
-        AttributePlan(known.filter_map(|name| Some((name.into(), self.source(name)?))).collect())
+    /// Returns the attributes that these rules use and that requests can have.
+    pub(crate) fn attribute_plan(&self, rules: &RuleSet) -> AttributePlan {
+        let names = used_attributes(rules).into_iter();
+        AttributePlan(names.filter_map(|name| Some((name.into(), self.source(name)?))).collect())
     }
 
-    /// What rules that mention `known` see of a request.
+    /// Returns the attributes of a request: those of the plan, and those of the block list.
     ///
     /// # Errors
-    /// A value is longer than rules are shown.
+    /// A value of the plan is too long for an attribute.
     pub fn describe<'r>(
         &'r self,
-        known: &'r AttributePlan,
+        plan: &'r AttributePlan,
         head: &'r Parts,
         caller: Caller<'_>,
     ) -> Result<Request<'r>, CallError> {
-        let seen = RequestReader { identity: self, head, caller, claims: OnceCell::new() };
+        let reader = RequestReader { identity: self, head, caller, claims: OnceCell::new() };
         let mut request = Request::new();
-        for (name, source) in &known.0 {
-            if let Some(value) = seen.read(source) {
-                let refused = |error| CallError::rejected_attribute(name, &error);
-                request.insert(&**name, value).map_err(refused)?;
+        for (name, source) in &plan.0 {
+            if let Some(value) = reader.read(source) {
+                let rejected = |error| CallError::rejected_attribute(name, &error);
+                request.insert(&**name, value).map_err(rejected)?;
             }
         }
         self.blocks.attributes(|name| {
-            if known.0.iter().any(|(known, _)| **known == *name) || request.get(name).is_some() {
+            if plan.0.iter().any(|(planned, _)| **planned == *name) || request.get(name).is_some() {
                 return;
             }
-            let value = self.source(name).and_then(|source| seen.read(&source));
-            // A value that is too long for an attribute is nobody's who could be blocked.
+            let value = self.source(name).and_then(|source| reader.read(&source));
+            // A value that is too long for an attribute can't be on the block list.
             let _ = value.map(|value| request.insert(name.to_owned(), value));
         });
         Ok(request)
     }
 
-    /// Whether what this address says about its clients is believed.
-    pub fn trusts(&self, address: IpAddr) -> bool {
-        self.addresses.trusts(address.to_canonical())
+    /// Returns whether this address is a trusted proxy. Only forwarded headers of trusted proxies are used.
+    pub fn is_trusted(&self, address: IpAddr) -> bool {
+        self.addresses.is_trusted(address.to_canonical())
     }
 
-    /// Where the attribute of this name is; `None` if no request has it.
-    fn source(&self, name: &str) -> Option<Source> {
+    /// Returns the source of an attribute; `None` if no request has it.
+    fn source(&self, name: &str) -> Option<AttributeSource> {
         if let Some(lookup) = self.custom.get(name) {
-            return Some(Source::Request(lookup.clone()));
+            return Some(AttributeSource::Request(lookup.clone()));
         }
         match name {
-            "ip" => Some(Source::Address),
-            "service" => Some(Source::Service),
-            "route" => Some(Source::Route),
-            "upstream" => Some(Source::Upstream),
-            "bearer" => Some(Source::Bearer),
-            "session" => self.session.clone().map(Source::Hashed),
-            "api_key" if self.api_key.is_some() => self.api_key.clone().map(Source::Request),
-            "user" => self.tokens.as_ref().map(|_| Source::Claim("sub".into())),
+            "ip" => Some(AttributeSource::Address),
+            "service" => Some(AttributeSource::Service),
+            "route" => Some(AttributeSource::Route),
+            "upstream" => Some(AttributeSource::Upstream),
+            "bearer" => Some(AttributeSource::Bearer),
+            "session" => self.session.clone().map(AttributeSource::Hashed),
+            "api_key" if self.api_key.is_some() => {
+                self.api_key.clone().map(AttributeSource::Request)
+            }
+            "user" => self.tokens.as_ref().map(|_| AttributeSource::Claim("sub".into())),
             _ => match name.strip_prefix("claim.") {
-                Some(claim) => self.tokens.as_ref().map(|_| Source::Claim(claim.into())),
-                None => Lookup::named(name).map(Source::Request),
+                Some(claim) => self.tokens.as_ref().map(|_| AttributeSource::Claim(claim.into())),
+                None => Lookup::named(name).map(AttributeSource::Request),
             },
         }
     }
 }
 
-/// One request while it is being read: its token is verified at most once, and only if it matters.
+/// Reads the attributes of one request. Its token is verified at most once, and only if a claim is needed.
 struct RequestReader<'r, 'c> {
     identity: &'r Identity,
     head: &'r Parts,
@@ -214,19 +215,21 @@ struct RequestReader<'r, 'c> {
 }
 
 impl<'r> RequestReader<'r, '_> {
-    fn read(&self, source: &Source) -> Option<Cow<'r, str>> {
+    fn read(&self, source: &AttributeSource) -> Option<Cow<'r, str>> {
         match source {
-            Source::Request(lookup) => lookup.read(self.head),
-            Source::Hashed(lookup) => Some(secret(&lookup.read(self.head)?)?.into()),
-            Source::Bearer => Some(secret(bearer::token(self.head)?)?.into()),
-            Source::Service => self.caller.service.map(|name| name.to_owned().into()),
-            Source::Route => self.caller.way.map(|(route, _)| route.to_owned().into()),
-            Source::Upstream => self.caller.way.map(|(_, upstream)| upstream.to_owned().into()),
-            Source::Address => {
+            AttributeSource::Request(lookup) => lookup.read(self.head),
+            AttributeSource::Hashed(lookup) => Some(hash_secret(&lookup.read(self.head)?)?.into()),
+            AttributeSource::Bearer => Some(hash_secret(bearer::read_token(self.head)?)?.into()),
+            AttributeSource::Service => self.caller.service.map(|name| name.to_owned().into()),
+            AttributeSource::Route => self.caller.route.map(|(route, _)| route.to_owned().into()),
+            AttributeSource::Upstream => {
+                self.caller.route.map(|(_, upstream)| upstream.to_owned().into())
+            }
+            AttributeSource::Address => {
                 let (address, headers) = (self.caller.address, &self.head.headers);
                 Some(self.identity.addresses.read(address, headers).into())
             }
-            Source::Claim(name) => {
+            AttributeSource::Claim(name) => {
                 let tokens = self.identity.tokens.as_ref()?;
                 let claims = self.claims.get_or_init(|| tokens.claims(self.head)).as_ref()?;
                 claims.text(name).map(|text| text.into_owned().into())
@@ -235,9 +238,9 @@ impl<'r> RequestReader<'r, '_> {
     }
 }
 
-/// What a secret hashes to; an empty one is none.
-fn secret(text: &str) -> Option<String> {
-    (!text.is_empty()).then(|| bearer::hashed(text))
+/// Returns the hash of a secret; `None` for an empty one.
+fn hash_secret(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| bearer::hash_secret(text))
 }
 
 #[cfg(test)]

@@ -9,12 +9,12 @@ use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-/// Shortest time between a change and the reading of files.
-const MIN_PAUSE: Duration = Duration::from_millis(50);
+/// Pause between a change and the reading of the files, so that a group of changes causes one read.
+const CHANGE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Wakes every task that reads something when a reload is requested.
 ///
-/// Each clone returns once for the requests since it last returned, those before its task started included.
+/// Each clone returns once for all requests since its last return, including those before its task started.
 #[derive(Clone, Debug)]
 pub struct ReloadSignal(watch::Receiver<()>);
 
@@ -65,8 +65,7 @@ impl FileWatcher {
         let changed = Arc::new(Notify::new());
         let mut directories = BTreeSet::new();
         for path in paths {
-            // A file that is replaced, and a link that is changed to another directory as Kubernetes does, are changes
-            // of the parent directory.
+            // Replacing a file changes its parent directory. So does Kubernetes, which replaces a symbolic link.
             directories.insert(parent(path));
             if path.is_dir() {
                 directories.insert(path.to_owned());
@@ -80,17 +79,17 @@ impl FileWatcher {
     pub async fn wait(&mut self) -> WakeReason {
         tokio::select! {
             () = self.reloads.next() => WakeReason::Reload,
-            () = change(&self.changed, self.interval) => WakeReason::Change,
+            () = wait_for_change(&self.changed, self.interval) => WakeReason::Change,
         }
     }
 }
 
 /// Waits for a change, or for the end of an interval.
 #[allow(clippy::disallowed_methods, reason = "files change in real time")]
-async fn change(changed: &Notify, interval: Duration) {
+async fn wait_for_change(changed: &Notify, interval: Duration) {
     if timeout(interval, changed.notified()).await.is_ok() {
-        // Changes come in groups, and a directory may have files that change all the time.
-        tokio::time::sleep(MIN_PAUSE).await;
+        // A directory may have files that change all the time; the pause bounds the number of reads.
+        tokio::time::sleep(CHANGE_PAUSE).await;
     }
 }
 
@@ -101,13 +100,14 @@ fn parent(path: &Path) -> PathBuf {
     }
 }
 
-/// Calls `changed` on every change in directories. One that can't be watched is logged: its files are read at intervals.
+/// Notifies `changed` of every change in the directories. A directory that can't be watched is logged; its files are read
+/// at intervals.
 fn watch_directories(
     directories: &BTreeSet<PathBuf>,
     changed: Arc<Notify>,
 ) -> Option<RecommendedWatcher> {
     let on_event = move |event: notify::Result<notify::Event>| {
-        // Reading a file is an event too.
+        // A read of a file is an event too, and must not cause another read.
         if !event.is_ok_and(|event| matches!(event.kind, EventKind::Access(_))) {
             changed.notify_one();
         }

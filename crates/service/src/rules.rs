@@ -1,7 +1,7 @@
-//! Rules, wherever they come from, kept up to date while calls are answered.
+//! Rules: their sources, versions and activation.
 //!
-//! A source offers documents (`source/`), the [`RulesManager`] puts those in force that are newer and fit, and
-//! keeps what it has when they are not.
+//! A source (`source/`) offers documents to the [`RulesManager`]. The manager activates a document that is valid and
+//! newer than the active one. Any other document leaves the active rules unchanged.
 
 mod config;
 pub mod diff;
@@ -23,41 +23,41 @@ pub use self::config::{RuleSource, RulesConfig, RulesRedis, RulesUrl};
 use self::config::{SAMPLE_NAME, SAMPLE_RULES};
 pub use self::manager::{PushError, RulesManager, RulesManagerDeps};
 pub use self::rule_view::rule_view;
-pub use self::source::{NUMBER, follow_sources, start_from_source};
-pub use self::startup::{LoadedRules, Shared, node_name, reports};
+pub use self::source::{RULES_VERSION_HEADER, follow_sources, start_from_source};
+pub use self::startup::{LoadedRules, RulesStorage, node_name, report_document};
 use crate::config_error::{ConfigError, read_file};
-use crate::envoy::{EnvoyRules, Files};
+use crate::envoy::{EnvoyFiles, EnvoyRules};
 use crate::service::internal_rules;
 
-/// Everything that is enforced.
+/// All rules of a server, parsed.
 #[derive(Debug)]
-pub struct Rules {
-    /// Our own rules, and after them those that apply only where they are named.
+pub struct ParsedRules {
+    /// The native rules, then the rules that apply only to calls that name them.
     pub set: RuleSet,
-    /// What finds the limits of envoyproxy/ratelimit files among the latter.
+    /// The descriptor trees of envoyproxy/ratelimit files. Their limits are rules of `set`.
     pub(crate) envoy: Option<Arc<EnvoyRules>>,
 }
 
-/// Our own rules as they were found.
+/// The native rules before they are parsed.
 #[derive(Clone, Debug)]
 pub enum NativeRules {
-    /// There are none, or none yet.
+    /// No rules: none are configured, or the source was not read yet.
     Nothing,
-    /// They stand in the configuration.
+    /// Rules inside the configuration file.
     Inline(Box<RuleSet>),
     /// A document of a file, a URL or Redis.
-    Written(RulesDocument),
+    Document(RulesDocument),
 }
 
-/// A document of rules, and what is known of it.
+/// The text of a rules document, with its version.
 #[derive(Clone, Debug)]
 pub struct RulesDocument {
-    /// What errors call it.
+    /// The name of the document in errors.
     pub(crate) name: Arc<str>,
     pub(crate) text: Arc<str>,
-    /// The hash of the text, as versions in Redis have it.
+    /// The hash of the text, as in the versions in Redis.
     pub(crate) hash: Arc<str>,
-    /// The number that its source gives it; a source that has none is counted by whoever follows it.
+    /// The version number of the source. `None` if the source has no numbers: then this node counts the changes.
     pub(crate) number: Option<u64>,
     pub(crate) by: String,
     pub(crate) note: String,
@@ -65,7 +65,7 @@ pub struct RulesDocument {
 }
 
 impl RulesDocument {
-    /// A text of which nothing else is known.
+    /// Returns a document without number, author, note and time.
     pub(crate) fn new(name: &str, text: &str) -> Self {
         let hash = blake3::hash(text.as_bytes()).to_hex().as_str()[..16].into();
         let (by, note) = (String::new(), String::new());
@@ -74,40 +74,40 @@ impl RulesDocument {
 }
 
 impl NativeRules {
-    /// What this machine has of a source; of one that is elsewhere nothing yet.
+    /// Reads the rules of a local source. A remote source gives [`Nothing`](Self::Nothing): it is read after the start.
     ///
     /// # Errors
     /// The file can't be read.
     pub fn read(source: &RuleSource) -> Result<Self, ConfigError> {
         Ok(match source {
             RuleSource::Nothing | RuleSource::Redis(_) | RuleSource::Url(_) => Self::Nothing,
-            RuleSource::Sample => Self::Written(RulesDocument::new(SAMPLE_NAME, SAMPLE_RULES)),
+            RuleSource::Sample => Self::Document(RulesDocument::new(SAMPLE_NAME, SAMPLE_RULES)),
             RuleSource::Inline(rules) => Self::Inline(rules.clone()),
             RuleSource::File(path) => {
                 let text = read_file(path, RuleSet::MAX_DOCUMENT_BYTES)?;
-                Self::Written(RulesDocument::new(&path.display().to_string(), &text))
+                Self::Document(RulesDocument::new(&path.display().to_string(), &text))
             }
         })
     }
 
     pub(crate) fn document(&self) -> Option<&RulesDocument> {
         match self {
-            Self::Written(document) => Some(document),
+            Self::Document(document) => Some(document),
             Self::Nothing | Self::Inline(_) => None,
         }
     }
 }
 
-impl Rules {
-    /// Our own rules and those of envoyproxy/ratelimit files, if there are any.
+impl ParsedRules {
+    /// Parses the native rules and, if given, the files of envoyproxy/ratelimit.
     ///
     /// # Errors
-    /// Something is wrong with them, or two rules have the same name.
-    pub fn of(own: &NativeRules, envoy: Option<&Files>) -> Result<Self, ConfigError> {
-        let set = match own {
+    /// A rule is invalid, or two rules have the same name.
+    pub fn parse(native: &NativeRules, envoy: Option<&EnvoyFiles>) -> Result<Self, ConfigError> {
+        let set = match native {
             NativeRules::Nothing => RuleSet::default(),
             NativeRules::Inline(rules) => RuleSet::clone(rules),
-            NativeRules::Written(document) => RuleSet::parse(&document.name, &document.text)?,
+            NativeRules::Document(document) => RuleSet::parse(&document.name, &document.text)?,
         };
         let Some(files) = envoy else { return Ok(Self { set, envoy: None }) };
         let envoy = EnvoyRules::parse(files)?;
@@ -115,11 +115,11 @@ impl Rules {
         Ok(Self { set, envoy: Some(Arc::new(envoy)) })
     }
 
-    /// The same with the rules that listeners count by and nobody names.
+    /// Adds the internal rules of the listeners.
     ///
     /// # Errors
-    /// Somebody wrote a rule of such a name.
-    pub(crate) fn complete(self) -> Result<Self, ConfigError> {
+    /// A rule of a document has the name of an internal rule.
+    pub(crate) fn with_internal_rules(self) -> Result<Self, ConfigError> {
         let set = self.set.with_internal(internal_rules()?)?;
         Ok(Self { set, ..self })
     }

@@ -2,8 +2,8 @@
 
 use tidegate_rules::{Override, Rule, RuleSet};
 
-/// The version of a set of rules: 16 hexadecimal digits of all fields of all rules, in their order.
-pub(crate) fn of(rules: &RuleSet) -> String {
+/// Returns the version of a set of rules: 16 hexadecimal digits of the hash of all fields, in the order of the rules.
+pub(crate) fn hash_rules(rules: &RuleSet) -> String {
     let mut hasher = blake3::Hasher::new();
     for rule in rules.rules() {
         rule.canonical().encode(|_, bytes| {
@@ -13,8 +13,8 @@ pub(crate) fn of(rules: &RuleSet) -> String {
     hasher.finalize().to_hex().as_str()[..16].to_owned()
 }
 
-/// The name and the hash of each field of a rule, in a fixed order.
-pub(crate) fn of_fields(rule: &Rule) -> Vec<(&'static str, blake3::Hash)> {
+/// Returns the name and the hash of each field of a rule, in a fixed order.
+pub(crate) fn hash_fields(rule: &Rule) -> Vec<(&'static str, blake3::Hash)> {
     let mut hashers: Vec<(&'static str, blake3::Hasher)> = Vec::new();
     rule.canonical().encode(|field, bytes| {
         if hashers.last().is_none_or(|(last, _)| *last != field) {
@@ -27,8 +27,8 @@ pub(crate) fn of_fields(rule: &Rule) -> Vec<(&'static str, blake3::Hash)> {
     hashers.into_iter().map(|(field, hasher)| (field, hasher.finalize())).collect()
 }
 
-/// The hash of one override.
-pub(crate) fn of_override(item: &Override) -> blake3::Hash {
+/// Returns the hash of one override.
+pub(crate) fn hash_override(item: &Override) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     item.encode(|bytes| {
         hasher.update(bytes);
@@ -43,11 +43,11 @@ mod tests {
     use super::*;
 
     fn version(rules: &str) -> String {
-        of(&RuleSet::parse("", &format!("rules: [{rules}]")).unwrap())
+        hash_rules(&RuleSet::parse("", &format!("rules: [{rules}]")).unwrap())
     }
 
     #[test]
-    fn another_layout_is_the_same_version() {
+    fn layout_and_comments_do_not_change_the_version() {
         let one =
             version("{name: a, per: [ip], limit: 60 per minute, match: {method: [GET, POST]}}");
         let other =
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_changes_a_decision_changes_the_version() {
+    fn every_change_of_a_decision_changes_the_version() {
         let versions = [
             "",
             "{name: a, limit: 1/s}",
@@ -102,9 +102,9 @@ mod tests {
         assert_eq!(different.len(), versions.len());
     }
 
-    /// Nodes of one fleet compare versions while they are updated from one release to the next.
+    /// During an update, nodes of two releases compare their versions.
     #[test]
-    fn the_version_of_rules_is_the_same_in_every_release() {
+    fn version_is_the_same_in_every_release() {
         let rules = "
             {name: a, limit: 100/s, burst: 200, per: [user | ip, path], rollout: 12.5%,
              match: {path: [/v1/**, /a], method: GET, ip: {in: [10.0.0.0/8]}, user: {present: true}, bot: {absent: true}},

@@ -63,7 +63,7 @@ impl Service {
         let counter_ids = stats.register_rules(limiter.rules());
         let version = RulesVersion {
             loaded: clock.now(),
-            hash: rules_version::of(limiter.rules()),
+            hash: rules_version::hash_rules(limiter.rules()),
             ..RulesVersion::default()
         };
         let attribute_plan = AttributePlan::default();

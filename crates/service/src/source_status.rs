@@ -1,25 +1,25 @@
-//! How a node stands with its source of rules.
+//! The status of the source of rules, as this node sees it.
 
-/// What a node knows of its source.
+/// The status of a node's source of rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceStatus {
-    /// The latest number that the source has, as far as this node has heard.
+    /// The latest version number that this node has seen at the source.
     pub latest: u64,
-    /// What the source has is not what is in force, and why.
+    /// The reason why the document of the source is not the active one.
     pub(crate) problem: Option<String>,
-    /// Whether the source could not be asked when it was last tried.
-    pub(crate) is_away: bool,
-    /// Why the local copy could not be used, until another is written.
+    /// Set if the last read of the source failed.
+    pub(crate) is_unreachable: bool,
+    /// The error of the local copy. It is cleared when a new copy is written.
     pub(crate) copy_problem: Option<String>,
-    /// Documents that could not be used.
+    /// Number of rejected documents.
     pub(crate) rejected: u64,
-    /// How often the source could not be asked.
+    /// Number of failed reads of the source.
     pub(crate) failures: u64,
 }
 
 impl SourceStatus {
-    /// Whether the source has other rules than these.
+    /// Returns whether the source has another document than the active one, of version `number`.
     pub(crate) fn is_behind(&self, number: u64) -> bool {
-        self.latest > number || (self.problem.is_some() && !self.is_away && self.latest > 0)
+        self.latest > number || (self.problem.is_some() && !self.is_unreachable && self.latest > 0)
     }
 }

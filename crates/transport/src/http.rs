@@ -141,7 +141,7 @@ impl HttpApi {
 
     async fn check(&self, body: &[u8], peer: &Peer) -> Response<Body> {
         let call = match Json::read(body).and_then(decode_check) {
-            Ok(call) => identity::vouched(call, caller(peer)),
+            Ok(call) => identity::with_peer_identity(call, caller(peer)),
             Err(error) => {
                 return response::call_error(&self.service.count_rejected(Protocol::Http, error));
             }
@@ -159,7 +159,7 @@ impl HttpApi {
                 return response::call_error(&self.service.count_rejected(Protocol::Http, error));
             }
         };
-        let with_peer = |call| identity::vouched(call, caller(peer));
+        let with_peer = |call| identity::with_peer_identity(call, caller(peer));
         let calls = items.into_iter().map(|item| decode_check(item).map(with_peer)).collect();
         let replies = self.service.check_each(Protocol::Http, calls).await;
         let replies: Vec<_> = replies

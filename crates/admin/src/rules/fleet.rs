@@ -59,7 +59,7 @@ pub(crate) async fn status(manager: &Arc<RulesManager>) -> Response<Body> {
         Ok(nodes) => (nodes, None),
         Err(error) => (vec![own.clone()], Some(error.to_string())),
     };
-    let latest = manager.standing().latest;
+    let latest = manager.source_status().latest;
     let NodeReport { node, source, version, behind, problem, .. } = own;
     response::json(
         200,

@@ -76,7 +76,7 @@ pub(crate) async fn difference(
         Ok(text) => text,
         Err(response) => return response,
     };
-    match admin.manager.checked(&text).await {
+    match admin.manager.validate(&text).await {
         Ok(rules) => {
             let difference = difference_between(now.limiter().rules(), &rules.set);
             response::json(200, JSON, &difference)
@@ -117,7 +117,7 @@ pub(crate) async fn between(
             }
             Err(error) => return refused(&error.into()),
         };
-        match manager.checked(&edition.text).await {
+        match manager.validate(&edition.text).await {
             Ok(rules) => sets.push(rules.set),
             Err(error) => return invalid(&error),
         }

@@ -10,7 +10,7 @@ use tidegate_api::RulesView;
 use tidegate_net::http::response::{self, Body, JSON};
 use tidegate_rules::RuleSet;
 use tidegate_service::active_rules::{ActiveRules, RulesVersion};
-use tidegate_service::rules::{NUMBER, RulesManager, rule_view};
+use tidegate_service::rules::{RULES_VERSION_HEADER, RulesManager, rule_view};
 
 use crate::query;
 use crate::rules::refused;
@@ -88,7 +88,9 @@ async fn older(manager: &RulesManager, number: u64) -> Response<Body> {
 fn document(text: &str, number: u64) -> Response<Body> {
     let mut response = response::text_no_store(text.to_owned());
     response.headers_mut().insert(CONTENT_TYPE, YAML);
-    response.headers_mut().insert(HeaderName::from_static(NUMBER), HeaderValue::from(number));
+    response
+        .headers_mut()
+        .insert(HeaderName::from_static(RULES_VERSION_HEADER), HeaderValue::from(number));
     response
 }
 

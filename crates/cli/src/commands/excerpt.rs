@@ -52,7 +52,7 @@ impl Sources {
                     let _ = writeln!(told, "and {more} more");
                 }
             }
-            ConfigError::Unreadable { .. } | ConfigError::Elsewhere { .. } => return None,
+            ConfigError::Unreadable { .. } | ConfigError::NotInFile { .. } => return None,
         }
         Some(told.trim_end_matches('\n').to_owned())
     }

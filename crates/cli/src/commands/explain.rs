@@ -13,7 +13,7 @@ use tidegate_net::client::HttpClient;
 use tidegate_rules::{
     AppliedLimit, AttributeChain, CanonicalRule, LimitOrigin, Mode, Rule, RuleSet,
 };
-use tidegate_service::rules::{NativeRules, RuleSource, Rules};
+use tidegate_service::rules::{NativeRules, ParsedRules, RuleSource};
 
 use crate::commands::check::post_check;
 use crate::commands::validate::{outage, penalty, titled};
@@ -74,7 +74,7 @@ impl Explain {
             output.note("no --rules, so these are the sample rules of serve");
         }
         let source = self.rules.clone().map_or(RuleSource::Sample, RuleSource::File);
-        let rules = Rules::of(&NativeRules::read(&source)?, None)?.set;
+        let rules = ParsedRules::parse(&NativeRules::read(&source)?, None)?.set;
         let attributes = self.seen()?;
         let mut request = Request::new().cost(self.cost);
         for (name, value) in &attributes {

@@ -7,7 +7,7 @@ use tidegate_core::Limit;
 use tidegate_rules::{CanonicalRule, Condition, Mode, OnStoreFailure, Override, RuleSet};
 use tidegate_service::config_error::{ConfigError, read_file};
 use tidegate_service::envoy::{self, EnvoyRules};
-use tidegate_service::rules::{NativeRules, Rules};
+use tidegate_service::rules::{NativeRules, ParsedRules};
 use tidegate_service::service::internal_rules;
 
 use crate::commands::excerpt::Sources;
@@ -80,7 +80,9 @@ struct Written {
 
 fn written_in(path: &Path, sources: &mut Sources) -> Result<Written, ConfigError> {
     if path.is_dir() {
-        return Ok(Rules::of(&NativeRules::Nothing, Some(&envoy::read(path)?))?.set.into());
+        return Ok(ParsedRules::parse(&NativeRules::Nothing, Some(&envoy::read_folder(path)?))?
+            .set
+            .into());
     }
     let text = read_file(path, RuleSet::MAX_DOCUMENT_BYTES)?;
     let source = path.display().to_string();
@@ -100,8 +102,8 @@ fn written_in(path: &Path, sources: &mut Sources) -> Result<Written, ConfigError
                 _ if file.envoy.is_none() => return Ok(Written { rules: None, gateway }),
                 _ => NativeRules::Nothing,
             };
-            let files = file.envoy.as_deref().map(envoy::read).transpose()?;
-            let rules = Some(Rules::of(&own, files.as_ref())?.set);
+            let files = file.envoy.as_deref().map(envoy::read_folder).transpose()?;
+            let rules = Some(ParsedRules::parse(&own, files.as_ref())?.set);
             Ok(Written { rules, gateway })
         }
     }

@@ -9,7 +9,7 @@ use serde_saphyr::{Error, Location, Spanned};
 use tidegate_core::{HeaderStyle, IetfDraft, ResetFormat, Span};
 use tidegate_net::token::BearerToken;
 use tidegate_rules::{RuleSet, SourceRange};
-use tidegate_service::config_error::{ConfigError, mark, read_file, unreadable};
+use tidegate_service::config_error::{ConfigError, describe_yaml_error, read_file, source_range};
 use tidegate_service::identity::IdentityConfig;
 use tidegate_service::rules::RuleSource;
 use tidegate_service::service::rls::RlsHeaders;
@@ -146,7 +146,11 @@ impl ConfigFile {
         let raw: RawConfig =
             serde_saphyr::from_str_with_options(text, options).map_err(|error| {
                 let at = error.location().map(|location| place(&error, location));
-                ConfigError::Invalid(vec![InvalidEntry::new(&source, at, unreadable(&error, text))])
+                ConfigError::Invalid(vec![InvalidEntry::new(
+                    &source,
+                    at,
+                    describe_yaml_error(&error, text),
+                )])
             })?;
         let mut reader = FieldReader::new(&source);
         let listen = raw.listen;
@@ -207,7 +211,7 @@ fn place(error: &Error, location: Location) -> SourceRange {
     match error {
         Error::SerdeUnknownField { .. }
         | Error::DuplicateMappingKey { .. }
-        | Error::Unexpected { .. } => mark(location),
+        | Error::Unexpected { .. } => source_range(location),
         _ => SourceRange::whole_line(location.line()),
     }
 }

@@ -154,14 +154,14 @@ pub(crate) fn resolve(
         (_, None) if is_silent => Ok((ListenAddress::Off, None)),
         (_, None) => {
             let reason = "an upstream is wanted, found none".to_owned();
-            Err(ConfigError::Elsewhere { place: asked, reason })
+            Err(ConfigError::NotInFile { place: asked, reason })
         }
     }
 }
 
 /// The servers that `--upstream` names.
 fn of_flags(urls: &[Secret]) -> Result<Vec<ServerUrl>, ConfigError> {
-    let invalid = |reason| ConfigError::Elsewhere { place: "--upstream", reason };
+    let invalid = |reason| ConfigError::NotInFile { place: "--upstream", reason };
     if urls.len() > MAX_SERVERS {
         return Err(invalid(format!("at most {MAX_SERVERS} are wanted, found {}", urls.len())));
     }

@@ -122,8 +122,8 @@ impl RawJwt {
             Some(text) => {
                 let at = text.referenced;
                 let found = text.value.len();
-                if found < KeySource::MIN_SECRET {
-                    let least = KeySource::MIN_SECRET;
+                if found < KeySource::MIN_SECRET_BYTES {
+                    let least = KeySource::MIN_SECRET_BYTES;
                     let reason = format!("must be at least {least} bytes long, found {found}");
                     reader.add(at, format!("identity.jwt.secret {reason}"));
                 }
@@ -155,7 +155,7 @@ impl RawJwt {
             }
             (header, cookie) => {
                 let raw = RawPlace { header, cookie, query: None };
-                lookup("jwt", &raw, &["header", "cookie"]).map(TokenPlace::Found)
+                lookup("jwt", &raw, &["header", "cookie"]).map(TokenPlace::Field)
             }
         };
         let place = place.map_err(|reason| reader.add(at, format!("identity.{reason}"))).ok()?;

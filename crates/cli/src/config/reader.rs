@@ -7,7 +7,7 @@ use serde_saphyr::{Location, Spanned};
 use tidegate_core::Span;
 use tidegate_core::quota::window_of;
 use tidegate_rules::did_you_mean;
-use tidegate_service::config_error::{InvalidEntry, mark};
+use tidegate_service::config_error::{InvalidEntry, source_range};
 
 /// Returns the folder that paths in a file are relative to. They mean the same wherever the process was started.
 pub(crate) fn folder(path: &Path) -> &Path {
@@ -32,7 +32,7 @@ impl<'s> FieldReader<'s> {
 
     /// Adds an error at a place of the file.
     pub(crate) fn add(&mut self, at: Location, message: String) {
-        self.found.push(InvalidEntry::new(self.source, Some(mark(at)), message));
+        self.found.push(InvalidEntry::new(self.source, Some(source_range(at)), message));
     }
 
     /// Returns a value that is parsed from text.

@@ -99,7 +99,7 @@ fn url_source(text: &str) -> Result<RulesUrl, String> {
 /// # Errors
 /// It is a URL that can't be used. The error shows no part of it that may be a password.
 pub(crate) fn source_of_flag(place: &Secret) -> Result<RuleSource, ConfigError> {
-    let invalid = |reason| ConfigError::Elsewhere { place: "--rules", reason };
+    let invalid = |reason| ConfigError::NotInFile { place: "--rules", reason };
     let text = place.reveal();
     match text.split_once("://") {
         Some(("http" | "https", _)) => Ok(RuleSource::Url(url_source(text).map_err(invalid)?)),

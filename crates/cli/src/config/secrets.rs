@@ -99,5 +99,5 @@ fn unusable(path: &Path, error: &RedisConfigError) -> ConfigError {
 }
 
 fn said_by(place: &'static str) -> impl Fn(RedisConfigError) -> ConfigError {
-    move |error| ConfigError::Elsewhere { place, reason: error.to_string() }
+    move |error| ConfigError::NotInFile { place, reason: error.to_string() }
 }

@@ -61,7 +61,7 @@ fn a_proxy_that_nobody_trusts_is_named_once_with_the_setting() {
     let server = server("{}", "ip");
     assert_eq!(left(&server, &[("x-forwarded-for", "192.0.2.7")]), "99");
     assert_eq!(left(&server, &[("x-forwarded-for", "192.0.2.8")]), "98");
-    let note = server.note("passed over");
+    let note = server.note("ignored a forwarded address");
     assert!(note.contains("WARN") && note.contains("identity.trusted_proxies"), "{note}");
     assert!(note.contains("127.0.0.1"), "{note}");
     server.signal("TERM");

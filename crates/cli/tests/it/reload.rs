@@ -83,7 +83,7 @@ fn hangup_with_an_error_in_the_rules_leaves_the_old_ones_active_and_logs_it() {
     // An error that was logged before is logged again: the operator asked.
     for _ in 0..2 {
         server.signal("HUP");
-        let line = server.note("reload: rules not changed, those in force stay");
+        let line = server.note("reload: rules not changed, the active rules stay");
         assert!(line.contains("limt"), "{line}");
         assert_eq!((limit(&server), &status(&server)["behind"]), (Some(5), &Value::Bool(true)));
     }
@@ -171,7 +171,7 @@ fn hangup_reads_the_keys_for_tokens_again() {
     assert!(line.contains(&path), "{line}");
     std::fs::write(&path, "short").unwrap();
     server.signal("HUP");
-    server.note("keys for tokens not read, going on with those before");
+    server.note("keys for tokens not read, the old keys stay");
     assert_eq!(server.ask("GET", "/readyz", "").status, 200);
 }
 

@@ -62,7 +62,7 @@ fn the_log_counts_the_rules_of_the_file_and_no_internal_ones() {
     let path = folder.file("rules.yaml", &rules(5));
     let server = Server::with_arguments(&["--rules", &path, "--http", "127.0.0.1:0"]);
     replace(&path, &rules(7));
-    let line = server.note("rules in force");
+    let line = server.note("rules activated");
     assert!(line.contains("rules=1 "), "{line}");
 }
 
@@ -85,7 +85,7 @@ fn rules_with_an_error_leave_the_old_ones_active() {
         assert!(problem.contains("rules.yaml:"), "{problem}");
         assert_eq!(limit(&server, "alice"), 5);
     }
-    server.note("new rules can't be used, the old ones stay in force");
+    server.note("new rules rejected, the active rules stay");
     // Going back to what is in force is no new version.
     replace(&path, &rules(5));
     wait_for("all is well", || (status(&server)["behind"] == false).then_some(()));

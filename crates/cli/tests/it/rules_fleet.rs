@@ -460,9 +460,9 @@ fn node_without_rules_from_anywhere_reports_that_it_allows_everything() {
     let redis = Redis::start();
     let folder = Folder::new();
     let server = node(&folder, &redis.url(), "1s");
-    server.note("no rules there and no copy to restore, every request is allowed");
+    server.note("source has no rules and no copy can restore them, every request is allowed");
     let told = status(&server);
-    let problem = "no rules there, and this node has no copy: every request is allowed";
+    let problem = "source has no rules, and this node has no copy: every request is allowed";
     assert_eq!((&told["problem"], &told["behind"]), (&json!(problem), &json!(false)));
     assert_eq!(server.ask("GET", "/readyz", "").status, 200);
     redis.kill();

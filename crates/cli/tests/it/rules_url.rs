@@ -127,7 +127,7 @@ fn a_server_that_counts_versions_is_believed_and_never_followed_back() {
     let problem = wait_for("the older version is told", || {
         status(&server)["problem"].as_str().map(str::to_owned)
     });
-    assert_eq!(problem, "offers version 40 after 41: rules never go back");
+    assert_eq!(problem, "found version 40, wanted 41 or later: versions never decrease");
     assert_eq!(limit(&server), Some(5));
     site.page.lock().unwrap().headers = "tidegate-rules-version: 42\r\n".to_owned();
     site.show(&rules(777));

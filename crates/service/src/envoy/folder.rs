@@ -9,14 +9,14 @@ use crate::config_error::read_file;
 
 /// Most files of one directory.
 const MAX_FILES: usize = 1_000;
-/// Most entries of a directory that are looked at.
+/// Most entries of a directory, including files with other names.
 const MAX_ENTRIES: usize = 10_000;
 
-/// The `*.yaml` and `*.yml` files of a directory in the order of their names, each as what errors call
-/// it and its text. Hidden ones are left out, and so is what is in directories below.
+/// Returns path and text of the `*.yaml` and `*.yml` files of a directory, sorted by name. Hidden files and
+/// subdirectories are left out.
 ///
 /// # Errors
-/// The directory or a file can't be read, or there is nothing in it for us.
+/// The directory or a file can't be read, or there is no such file.
 pub(crate) fn read(folder: &Path) -> Result<Vec<(String, String)>, ConfigError> {
     let unreadable = |reason: String| ConfigError::Unreadable { path: folder.to_owned(), reason };
     let entries = std::fs::read_dir(folder).map_err(|error| unreadable(error.to_string()))?;
@@ -26,7 +26,7 @@ pub(crate) fn read(folder: &Path) -> Result<Vec<(String, String)>, ConfigError> 
         if index == MAX_ENTRIES {
             return Err(unreadable(format!("at most {MAX_ENTRIES} files are wanted, found more")));
         }
-        // A file may be a link, as Kubernetes makes them; a directory of that name is none of ours.
+        // Kubernetes mounts files as symbolic links, so links are followed.
         if is_wanted(&path) && !path.is_dir() {
             paths.push(path);
         }

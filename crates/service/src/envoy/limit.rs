@@ -6,29 +6,29 @@ use std::sync::Arc;
 
 use tidegate_core::{Request, Span};
 
-/// A `rate_limit` and what the descriptor around it says.
+/// A `rate_limit`, with the settings of its descriptor.
 #[derive(Debug)]
 pub struct EnvoyLimit {
-    /// The native rule that counts it; an unlimited one has only the name.
+    /// The name of the native rule that counts it. There is no such rule for an unlimited one.
     pub rule: Arc<str>,
-    /// Its own name, by which others can replace it.
+    /// The name under which other limits can replace it.
     pub(crate) name: Option<Box<str>>,
-    /// 0 denies always, also while the store is away.
+    /// The amount; 0 denies every request, also during a store failure.
     pub(crate) requests_per_unit: u32,
-    /// [`Unit::Unknown`] for an unlimited one.
+    /// The window; [`Unit::Unknown`] for an unlimited one.
     pub(crate) unit: Unit,
-    /// Whether it counts and never denies.
+    /// Set if it counts and never denies.
     pub(crate) shadow: bool,
-    /// Whether it says that it is over and denies nobody. Its rule is one in shadow, so that it does not
-    /// keep the rest of a call from being charged.
+    /// Set if it reports an exceeded limit and never denies. Its rule has the mode shadow: the other limits of a call
+    /// are charged although it is exceeded.
     pub(crate) quota: bool,
-    /// The names of limits that are left out of a call in which this one is found.
+    /// The names of the limits that it replaces in a call.
     pub(crate) replaces: Box<[Box<str>]>,
-    /// What its author wants to be told with an answer.
+    /// The metadata that is sent with a reply.
     pub(crate) metadata: Option<serde_json::Value>,
-    /// Its path as envoyproxy/ratelimit spells it: `domain.key_value.key`.
+    /// The path as envoyproxy/ratelimit prints it: `domain.key_value.key`.
     pub(crate) path: Box<str>,
-    /// For each entry of a descriptor, the attribute that its value becomes.
+    /// The attribute name of each entry of a descriptor.
     pub(crate) attributes: Box<[Box<str>]>,
 }
 
@@ -53,19 +53,19 @@ pub enum Unit {
     Year,
 }
 
-/// What the domain of a call becomes.
-pub(crate) const DOMAIN: &str = "domain";
+/// The attribute name of the domain.
+pub(crate) const DOMAIN_ATTRIBUTE: &str = "domain";
 
 impl EnvoyLimit {
-    /// Whether it lets everything pass.
+    /// Returns whether it allows everything.
     pub(crate) fn is_unlimited(&self) -> bool {
         self.unit == Unit::Unknown
     }
 
-    /// The call as its rule and the block list see it: the domain and every entry as attributes.
+    /// Returns the request that its rule and the block list check: the domain and every entry as attributes.
     ///
-    /// A value that is too long for an attribute is told apart by its hash: to refuse it would let it
-    /// pass through an Envoy that fails open.
+    /// A value that is too long for an attribute is replaced by its hash. An error instead would allow the request if
+    /// Envoy fails open.
     pub(crate) fn request<'a>(
         &'a self,
         domain: &'a str,
@@ -74,24 +74,24 @@ impl EnvoyLimit {
         let mut request = Request::new();
         let mut add = |name: &'a str, value: Cow<'a, str>| {
             let added = request.insert(name, value);
-            debug_assert!(added.is_ok(), "names and depth were checked when they were read");
+            debug_assert!(added.is_ok(), "names and depth were checked by the parser");
         };
-        add(DOMAIN, domain.into());
+        add(DOMAIN_ATTRIBUTE, domain.into());
         for (name, (_, value)) in self.attributes.iter().zip(entries) {
-            add(name, fitting(value));
+            add(name, attribute_value(value));
         }
         request
     }
 }
 
-fn fitting(value: &str) -> Cow<'_, str> {
+fn attribute_value(value: &str) -> Cow<'_, str> {
     if value.len() <= Request::MAX_VALUE {
         return value.into();
     }
     format!("blake3:{}", blake3::hash(value.as_bytes()).to_hex()).into()
 }
 
-/// The line of `/rlconfig`.
+/// Prints the line of `/rlconfig`.
 impl fmt::Display for EnvoyLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, unit, requests_per_unit, shadow, .. } = self;
@@ -113,19 +113,19 @@ impl Unit {
         ("year", Self::Year),
     ];
 
-    /// The unit of this name, in any case.
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    /// Returns the unit of this name, in upper or lower case.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         let known = Self::NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         known.map(|(_, unit)| *unit)
     }
 
-    /// The unit whose window is exactly this; [`Unknown`](Self::Unknown) if none is.
-    pub(crate) fn of(window: Span) -> Self {
+    /// Returns the unit with exactly this window, else [`Unknown`](Self::Unknown).
+    pub(crate) fn from_window(window: Span) -> Self {
         let known = Self::NAMES.iter().find(|(_, unit)| unit.window() == Some(window));
         known.map_or(Self::Unknown, |(_, unit)| *unit)
     }
 
-    /// How long its window is; `None` for none.
+    /// Returns the length of the window; `None` for [`Unknown`](Self::Unknown).
     pub(crate) const fn window(self) -> Option<Span> {
         const DAY: u64 = 24 * 60 * 60;
         let seconds = match self {
@@ -142,7 +142,7 @@ impl Unit {
     }
 }
 
-/// As the protocol spells it: `MINUTE`.
+/// Prints the name in the protocol, such as `MINUTE`.
 impl fmt::Display for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

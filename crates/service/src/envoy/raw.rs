@@ -1,4 +1,4 @@
-//! An envoyproxy/ratelimit file as it is written: which keys stand where.
+//! The YAML structure of an envoyproxy/ratelimit file.
 
 use serde::Deserialize;
 use serde_saphyr::Spanned;
@@ -24,7 +24,7 @@ pub(crate) struct RawDescriptor {
     pub(crate) shadow_mode: Option<bool>,
     pub(crate) quota_mode: Option<bool>,
     pub(crate) share_threshold: Option<Spanned<bool>>,
-    /// These two choose what its statistics are called; ours are called by their rule.
+    /// This key and the next choose names of statistics. They are ignored: statistics here have the names of rules.
     #[serde(rename = "detailed_metric")]
     _detailed_metric: Option<bool>,
     #[serde(rename = "value_to_metric")]
@@ -50,15 +50,15 @@ pub(crate) struct RawReplaced {
     pub(crate) name: Option<String>,
 }
 
-/// Most values of one file.
+/// Most YAML nodes of one file.
 const MAX_NODES: usize = 4_000_000;
-/// Most values that aliases may add, which is where a small file would become a huge one.
-const MAX_REPLAYED: usize = 1_000_000;
-/// Deepest nesting: a list and a map for each level of descriptors, and something for the metadata.
-const MAX_NESTED: usize = 2 * MAX_DEPTH + 16;
+/// Most YAML nodes that aliases may add: nested aliases could expand a small file without bound.
+const MAX_ALIAS_NODES: usize = 1_000_000;
+/// Deepest nesting: a list and a map for each level of descriptors, and 16 levels for the metadata.
+const MAX_NESTING: usize = 2 * MAX_DEPTH + 16;
 
-/// Reads a file; `text` must be no longer than the caller is willing to hold in memory.
-pub(crate) fn read(text: &str) -> Result<RawFile, serde_saphyr::Error> {
+/// Parses a file. The caller limits the length of `text`.
+pub(crate) fn parse(text: &str) -> Result<RawFile, serde_saphyr::Error> {
     if text.trim().is_empty() {
         return Ok(RawFile::default());
     }
@@ -66,17 +66,17 @@ pub(crate) fn read(text: &str) -> Result<RawFile, serde_saphyr::Error> {
         budget: serde_saphyr::budget! {
             max_events: MAX_NODES * 3,
             max_nodes: MAX_NODES,
-            max_depth: MAX_NESTED,
+            max_depth: MAX_NESTING,
             max_total_scalar_bytes: usize::MAX,
             max_recorded_anchor_events: MAX_NODES,
-            // One anchor that many descriptors share is what anchors are for.
+            // Many descriptors may share one anchor.
             enforce_alias_anchor_ratio: false,
-            max_aliases: MAX_REPLAYED,
-            max_merge_keys: MAX_REPLAYED,
+            max_aliases: MAX_ALIAS_NODES,
+            max_merge_keys: MAX_ALIAS_NODES,
         },
         alias_limits: serde_saphyr::alias_limits! {
-            max_total_replayed_events: MAX_REPLAYED,
-            max_replay_stack_depth: MAX_NESTED,
+            max_total_replayed_events: MAX_ALIAS_NODES,
+            max_replay_stack_depth: MAX_NESTING,
         },
         with_snippet: false,
     };

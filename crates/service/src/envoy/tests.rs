@@ -1,4 +1,4 @@
-//! Files in, answers out.
+//! Parsing of files, and the limits that descriptors match.
 
 mod errors;
 mod examples;
@@ -6,7 +6,7 @@ mod model;
 
 use super::*;
 
-/// The rules of one file.
+/// Parses one file.
 fn rules(text: &str) -> EnvoyRules {
     parsed(text).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -15,8 +15,8 @@ fn parsed(text: &str) -> Result<EnvoyRules, ConfigError> {
     EnvoyRules::parse(&[("limits.yaml".to_owned(), text.to_owned())])
 }
 
-/// What a descriptor comes to: the rule and how it counts, `unlimited`, or `-`.
-fn answer(rules: &EnvoyRules, domain: &str, entries: &[(&str, &str)]) -> String {
+/// Returns the limit of a descriptor as `amount/unit`, `unlimited`, or `-` for none.
+fn limit_text(rules: &EnvoyRules, domain: &str, entries: &[(&str, &str)]) -> String {
     match rules.find(domain, entries) {
         EnvoyMatch::Nothing => "-".to_owned(),
         EnvoyMatch::Unlimited(_) => "unlimited".to_owned(),
@@ -24,7 +24,7 @@ fn answer(rules: &EnvoyRules, domain: &str, entries: &[(&str, &str)]) -> String 
     }
 }
 
-/// The rule and the values under which a descriptor is counted.
+/// Returns the rule of a descriptor, and the values that identify its counter.
 fn counter(rules: &EnvoyRules, domain: &str, entries: &[(&str, &str)]) -> (String, Vec<String>) {
     let EnvoyMatch::Limited(limit, request) = rules.find(domain, entries) else {
         panic!("no limit for {entries:?}");
@@ -35,7 +35,7 @@ fn counter(rules: &EnvoyRules, domain: &str, entries: &[(&str, &str)]) -> (Strin
 }
 
 #[test]
-fn a_rule_is_called_by_its_path_and_stays_unique() {
+fn rule_name_is_the_path_or_has_a_hash() {
     let rules = rules(
         r#"
 domain: a
@@ -63,7 +63,7 @@ descriptors:
 }
 
 #[test]
-fn every_entry_becomes_an_attribute_of_its_own() {
+fn every_entry_becomes_an_attribute_with_a_unique_name() {
     let rules = rules(
         r#"
 domain: d
@@ -89,7 +89,7 @@ descriptors:
 }
 
 #[test]
-fn a_value_too_long_for_an_attribute_is_still_counted_by_itself() {
+fn value_too_long_for_an_attribute_has_its_own_counter() {
     let rules = rules(
         "{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]}",
     );
@@ -100,7 +100,7 @@ fn a_value_too_long_for_an_attribute_is_still_counted_by_itself() {
 }
 
 #[test]
-fn what_is_banned_stays_banned_while_the_store_is_away() {
+fn limit_of_zero_denies_while_the_store_is_unreachable() {
     use tidegate_rules::OnStoreFailure;
     let rules = rules(
         "{domain: d, descriptors: [
@@ -112,7 +112,7 @@ fn what_is_banned_stays_banned_while_the_store_is_away() {
 }
 
 #[test]
-fn what_replaces_need_not_be_enforced_itself() {
+fn replaced_limit_still_replaces_others() {
     let rules = rules(
         "{domain: d, descriptors: [
            {key: a, rate_limit: {unit: day, requests_per_unit: 1, name: a, replaces: [{name: b}]}},

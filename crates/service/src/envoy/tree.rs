@@ -1,45 +1,46 @@
-//! The tree that finds a descriptor's limit: two look-ups a level, and nothing is spelled out anew.
+//! The tree that finds the limit of a descriptor: at most two hash lookups per level, and no allocation.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use tidegate_rules::Glob;
 
-/// What may come next in a descriptor, by key.
+/// The descriptors at one depth below the same parent, by key.
 #[derive(Debug, Default)]
-pub(crate) struct Level(HashMap<Box<str>, Values>);
+pub(crate) struct DescriptorLevel(HashMap<Box<str>, KeyNodes>);
 
-/// What the value of a key may be.
+/// The nodes of one key.
 #[derive(Debug, Default)]
-struct Values {
-    exact: HashMap<Box<str>, Node>,
-    /// Patterns, as they were written and to match by, in the order of the file.
-    like: Vec<(Box<str>, Glob, Node)>,
-    any: Option<Box<Node>>,
+struct KeyNodes {
+    exact: HashMap<Box<str>, DescriptorNode>,
+    /// The text, the pattern and the node of each value with `*`, in the order of the file.
+    patterns: Vec<(Box<str>, Glob, DescriptorNode)>,
+    /// The node of the key without a value, which matches any value.
+    any: Option<Box<DescriptorNode>>,
 }
 
-/// Where a descriptor that came this far stands.
+/// One descriptor of the configuration.
 #[derive(Debug, Default)]
-pub(crate) struct Node {
-    /// The place of the limit for a descriptor that ends here.
+pub(crate) struct DescriptorNode {
+    /// The index of its limit, if it has one.
     pub(crate) limit: Option<usize>,
-    pub(crate) below: Level,
+    pub(crate) below: DescriptorLevel,
 }
 
-/// Why a node can't be added.
+/// The reason why a node can't be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// The level has this key and value already.
-    Twice,
-    /// The key has too many patterns already.
+pub(crate) enum AddError {
+    /// The level already has this key and value.
+    Duplicate,
+    /// The key already has the most patterns.
     TooManyPatterns,
 }
 
-impl Level {
-    /// Most patterns of one key: they are tried one after another.
+impl DescriptorLevel {
+    /// Most patterns of one key: they are matched one after another.
     pub(crate) const MAX_PATTERNS: usize = 1_000;
 
-    /// Where the limit stands that the last of the entries leads to.
+    /// Returns the index of the limit at the last entry.
     pub(crate) fn find(&self, entries: &[(&str, &str)]) -> Option<usize> {
         let (last, path) = entries.split_last()?;
         let mut level = self;
@@ -49,57 +50,57 @@ impl Level {
         level.next(last)?.limit
     }
 
-    fn next(&self, (key, value): &(&str, &str)) -> Option<&Node> {
-        let values = self.0.get(*key)?;
-        let exact = values.exact.get(*value);
-        exact.or_else(|| values.like(value)).or(values.any.as_deref())
+    fn next(&self, (key, value): &(&str, &str)) -> Option<&DescriptorNode> {
+        let nodes = self.0.get(*key)?;
+        let exact = nodes.exact.get(*value);
+        exact.or_else(|| nodes.find_pattern(value)).or(nodes.any.as_deref())
     }
 
-    /// Adds a node for a key and, if there is one, its value.
+    /// Adds the node of a key and an optional value.
     pub(crate) fn add(
         &mut self,
         key: &str,
         value: Option<&str>,
-        node: Node,
-    ) -> Result<(), Refused> {
-        let values = self.0.entry(key.into()).or_default();
+        node: DescriptorNode,
+    ) -> Result<(), AddError> {
+        let nodes = self.0.entry(key.into()).or_default();
         let Some(value) = value else {
-            let free = values.any.is_none();
-            values.any.get_or_insert(Box::new(node));
-            return if free { Ok(()) } else { Err(Refused::Twice) };
+            let is_free = nodes.any.is_none();
+            nodes.any.get_or_insert(Box::new(node));
+            return if is_free { Ok(()) } else { Err(AddError::Duplicate) };
         };
-        if let Some(glob) = pattern(value) {
-            if values.like.iter().any(|(known, ..)| **known == *value) {
-                return Err(Refused::Twice);
+        if let Some(glob) = parse_pattern(value) {
+            if nodes.patterns.iter().any(|(text, ..)| **text == *value) {
+                return Err(AddError::Duplicate);
             }
-            if values.like.len() == Self::MAX_PATTERNS {
-                return Err(Refused::TooManyPatterns);
+            if nodes.patterns.len() == Self::MAX_PATTERNS {
+                return Err(AddError::TooManyPatterns);
             }
-            values.like.push((value.into(), glob, node));
+            nodes.patterns.push((value.into(), glob, node));
             return Ok(());
         }
-        match values.exact.entry(value.into()) {
-            Entry::Vacant(free) => {
-                free.insert(node);
+        match nodes.exact.entry(value.into()) {
+            Entry::Vacant(entry) => {
+                entry.insert(node);
                 Ok(())
             }
-            Entry::Occupied(_) => Err(Refused::Twice),
+            Entry::Occupied(_) => Err(AddError::Duplicate),
         }
     }
 }
 
-impl Values {
-    fn like(&self, value: &str) -> Option<&Node> {
-        // A value that is spelled like a pattern means that one.
-        let spelled = || self.like.iter().find(|(text, ..)| **text == *value);
-        let spelled = if value.contains('*') { spelled() } else { None };
-        let found = spelled.or_else(|| self.like.iter().find(|(_, glob, _)| glob.matches(value)));
-        found.map(|(.., node)| node)
+impl KeyNodes {
+    fn find_pattern(&self, value: &str) -> Option<&DescriptorNode> {
+        // A value with the same text as a pattern matches that pattern, even if an earlier one matches too.
+        let same_text = || self.patterns.iter().find(|(text, ..)| **text == *value);
+        let same_text = if value.contains('*') { same_text() } else { None };
+        let matches = || self.patterns.iter().find(|(_, glob, _)| glob.matches(value));
+        same_text.or_else(matches).map(|(.., node)| node)
     }
 }
 
-/// The pattern that a value with a star is: every star stands for any run of characters.
-fn pattern(value: &str) -> Option<Glob> {
-    // A single star of our own stops at a slash.
+/// Returns the pattern of a value with `*`, which stands for any characters.
+fn parse_pattern(value: &str) -> Option<Glob> {
+    // A single `*` of `Glob` does not match a slash, `**` does.
     value.contains('*').then(|| Glob::new(&value.replace('*', "**"))).flatten()
 }

@@ -9,14 +9,14 @@ use tidegate_core::address::{DEFAULT_IPV6_PREFIX, client_network};
 
 use super::forwarded::ForwardedHeader;
 
-/// What is believed about where clients are.
+/// The trusted proxies, and the header with the client address.
 #[derive(Debug)]
 pub struct AddressConfig {
-    /// Proxies whose word about their clients counts.
+    /// The networks of the trusted proxies. Forwarded headers of other peers are ignored.
     pub trusted: Vec<IpNet>,
-    /// Where they give it.
+    /// The header that the trusted proxies set.
     pub header: ForwardedHeader,
-    /// How many bits of an IPv6 address name a client.
+    /// Number of bits of an IPv6 address that identify a client.
     pub ipv6_prefix: u8,
 }
 
@@ -28,43 +28,43 @@ impl Default for AddressConfig {
     }
 }
 
-/// Finds the address of a client.
+/// Determines the address of a client.
 #[derive(Debug)]
-pub struct Addresses {
+pub struct AddressReader {
     config: AddressConfig,
-    /// Whether somebody was told that its header does not count.
+    /// Set after the warning about an ignored header was logged.
     warned: AtomicBool,
 }
 
-impl Addresses {
+impl AddressReader {
     pub(crate) fn new(config: AddressConfig) -> Self {
         Self { config, warned: AtomicBool::new(false) }
     }
 
-    /// The client's address as rules count it: an IPv4 address, or the network of an IPv6 address.
+    /// Returns the client's address as rules count it: an IPv4 address, or the network of an IPv6 address.
     pub(crate) fn read(&self, peer: IpAddr, headers: &HeaderMap) -> String {
         let header = self.config.header;
-        let trusts = |address| self.trusts(address);
-        if !trusts(peer.to_canonical()) && headers.contains_key(header.name()) {
-            self.warn(peer);
+        let is_trusted = |address| self.is_trusted(address);
+        if !is_trusted(peer.to_canonical()) && headers.contains_key(header.name()) {
+            self.warn_once(peer);
         }
-        let client = header.client(peer, headers, trusts);
+        let client = header.client_address(peer, headers, is_trusted);
         client_network(client, self.config.ipv6_prefix).to_string()
     }
 
-    /// Whether this address is a proxy whose word counts.
-    pub(crate) fn trusts(&self, address: IpAddr) -> bool {
+    /// Returns whether this address is a trusted proxy.
+    pub(crate) fn is_trusted(&self, address: IpAddr) -> bool {
         self.config.trusted.iter().any(|network| network.contains(&address))
     }
 
-    /// Says once that a header is passed over: all clients behind a proxy that is not trusted share
-    /// one bucket, and whoever set that up should learn why.
-    fn warn(&self, peer: IpAddr) {
+    /// Logs the first ignored header. All clients behind an untrusted proxy share one bucket, which is often a mistake in
+    /// the configuration.
+    fn warn_once(&self, peer: IpAddr) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 header = %self.config.header.name(),
                 proxy = %peer,
-                "passed over a forwarded address, identity.trusted_proxies does not have its sender"
+                "ignored a forwarded address, identity.trusted_proxies does not contain its sender"
             );
         }
     }
@@ -74,36 +74,36 @@ impl Addresses {
 mod tests {
     use super::*;
 
-    fn addresses(ipv6_prefix: u8) -> Addresses {
+    fn addresses(ipv6_prefix: u8) -> AddressReader {
         let trusted = vec!["10.0.0.0/8".parse().unwrap()];
-        Addresses::new(AddressConfig { trusted, ipv6_prefix, ..AddressConfig::default() })
+        AddressReader::new(AddressConfig { trusted, ipv6_prefix, ..AddressConfig::default() })
     }
 
-    fn seen(prefix: u8, peer: &str) -> String {
+    fn client_address(prefix: u8, peer: &str) -> String {
         addresses(prefix).read(peer.parse().unwrap(), &HeaderMap::new())
     }
 
     #[test]
-    fn a_network_of_ipv6_is_one_client() {
-        assert_eq!(seen(64, "2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
-        assert_eq!(seen(48, "2001:db8:1:2:3:4:5:6"), "2001:db8:1::");
-        assert_eq!(seen(128, "2001:db8:1:2:3:4:5:6"), "2001:db8:1:2:3:4:5:6");
-        assert_eq!(seen(1, "2001:db8:1:2:3:4:5:6"), "::");
-        assert_eq!(seen(64, "::ffff:192.0.2.7"), "192.0.2.7");
+    fn ipv6_network_is_one_client() {
+        assert_eq!(client_address(64, "2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!(client_address(48, "2001:db8:1:2:3:4:5:6"), "2001:db8:1::");
+        assert_eq!(client_address(128, "2001:db8:1:2:3:4:5:6"), "2001:db8:1:2:3:4:5:6");
+        assert_eq!(client_address(1, "2001:db8:1:2:3:4:5:6"), "::");
+        assert_eq!(client_address(64, "::ffff:192.0.2.7"), "192.0.2.7");
     }
 
     #[test]
-    fn a_proxy_is_trusted_over_ipv6_sockets_too() {
+    fn ipv4_proxy_is_trusted_on_an_ipv6_socket() {
         let headers = HeaderMap::from_iter([(
             ForwardedHeader::XForwardedFor.name(),
             "2001:db8:1:2:3::".parse().unwrap(),
         )]);
-        let seen = addresses(64).read("::ffff:10.0.0.1".parse().unwrap(), &headers);
-        assert_eq!(seen, "2001:db8:1:2::");
+        let client_address = addresses(64).read("::ffff:10.0.0.1".parse().unwrap(), &headers);
+        assert_eq!(client_address, "2001:db8:1:2::");
     }
 
     #[test]
-    fn a_header_that_is_passed_over_is_noted() {
+    fn ignored_header_is_logged_once() {
         let headers = HeaderMap::from_iter([(
             ForwardedHeader::XForwardedFor.name(),
             "192.0.2.7".parse().unwrap(),

@@ -1,14 +1,14 @@
-//! Who a chain of proxies says that the client is.
+//! The client address in a chain of proxies.
 //!
-//! Each proxy adds, on the right, who connected to it. Only what a trusted proxy added is true, so the
-//! chain is read from the right: whatever a client wrote into the header before is never reached.
+//! Each proxy adds the address of its peer on the right. Only addresses that a trusted proxy added are correct, so the
+//! chain is read from the right. Addresses that the client wrote itself are left of those, and are never used.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
 use hyper::header::{FORWARDED, HeaderMap, HeaderName};
 
-/// Which header the trusted proxies write.
+/// The header that the trusted proxies set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForwardedHeader {
     /// `X-Forwarded-For: 192.0.2.7, 10.0.0.1`
@@ -19,7 +19,7 @@ pub enum ForwardedHeader {
 }
 
 impl ForwardedHeader {
-    /// Its name.
+    /// Returns the name of the header.
     pub fn name(self) -> HeaderName {
         match self {
             Self::XForwardedFor => HeaderName::from_static("x-forwarded-for"),
@@ -27,24 +27,24 @@ impl ForwardedHeader {
         }
     }
 
-    /// The client behind `peer`: the first address from the right that is not trusted.
+    /// Returns the address of the client behind `peer`: the first address from the right that is not trusted.
     ///
-    /// A peer that is not trusted is the client, whatever it sends. So is the last trusted proxy when
-    /// what it added is no address (`unknown`, a made-up name, garbage): what stands further left
-    /// could be anybody's words. Several lines count as one, in their order.
-    pub fn client(
+    /// An untrusted peer is the client, whatever it sends. If a trusted proxy added something that is no address
+    /// (`unknown`, an obfuscated name, garbage), that proxy is the client: addresses further left could be forged.
+    /// Several lines of the header are joined in their order.
+    pub fn client_address(
         self,
         peer: IpAddr,
         headers: &HeaderMap,
-        trusts: impl Fn(IpAddr) -> bool,
+        is_trusted: impl Fn(IpAddr) -> bool,
     ) -> IpAddr {
         let mut client = peer.to_canonical();
-        if !trusts(client) {
+        if !is_trusted(client) {
             return client;
         }
         let lines = headers.get_all(self.name()).into_iter().rev();
         let mut hops = lines.flat_map(|line| self.hops(line.as_bytes()));
-        while trusts(client) {
+        while is_trusted(client) {
             match hops.next() {
                 Some(Some(hop)) => client = hop,
                 Some(None) | None => break,
@@ -53,7 +53,7 @@ impl ForwardedHeader {
         client
     }
 
-    /// The hops of one line from right to left; `None` for one that is no address.
+    /// Returns the hops of one line from right to left; `None` for one that is no address.
     fn hops(self, line: &[u8]) -> impl Iterator<Item = Option<IpAddr>> {
         let mut rest = Some(line);
         std::iter::from_fn(move || {
@@ -69,16 +69,16 @@ impl ForwardedHeader {
             rest = before;
             let hop = std::str::from_utf8(hop).ok();
             Some(hop.and_then(|hop| match self {
-                Self::XForwardedFor => address(hop.trim_ascii()),
-                Self::Forwarded => node(hop),
+                Self::XForwardedFor => parse_address(hop.trim_ascii()),
+                Self::Forwarded => parse_element(hop),
             }))
         })
     }
 }
 
-/// The last comma outside quotes, found from the right.
+/// Returns the last comma outside quotes. The line is read from the right.
 ///
-/// From the left, a client that opens a quote and never closes it would swallow what proxies add.
+/// If it were read from the left, a quote that a client opens and never closes would hide the addresses that proxies add.
 fn last_comma(line: &[u8]) -> Option<usize> {
     let mut quoted = false;
     for (at, byte) in line.iter().enumerate().rev() {
@@ -95,8 +95,8 @@ fn last_comma(line: &[u8]) -> Option<usize> {
     None
 }
 
-/// The address in one element of `Forwarded`: its `for`, once.
-fn node(element: &str) -> Option<IpAddr> {
+/// Returns the address in one element of `Forwarded`: the value of `for`, which must occur once.
+fn parse_element(element: &str) -> Option<IpAddr> {
     let mut found = None;
     let mut rest = element.trim_ascii();
     while !rest.is_empty() {
@@ -105,7 +105,7 @@ fn node(element: &str) -> Option<IpAddr> {
             continue;
         }
         let (name, after) = rest.split_once('=')?;
-        let (value, after) = value(after)?;
+        let (value, after) = parse_value(after)?;
         if name.eq_ignore_ascii_case("for") && found.replace(value).is_some() {
             return None;
         }
@@ -114,11 +114,11 @@ fn node(element: &str) -> Option<IpAddr> {
             return None;
         }
     }
-    address(&found?)
+    parse_address(&found?)
 }
 
-/// The value that a text begins with, out of its quotes, and what follows.
-fn value(text: &str) -> Option<(Cow<'_, str>, &str)> {
+/// Returns the value at the start of a text, without quotes, and the rest of the text.
+fn parse_value(text: &str) -> Option<(Cow<'_, str>, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find([';', ' ', '\t', '"']).unwrap_or(text.len());
         let (value, after) = text.split_at(end);
@@ -136,8 +136,8 @@ fn value(text: &str) -> Option<(Cow<'_, str>, &str)> {
     None
 }
 
-/// An address as proxies write it: IPv4 or IPv6, in brackets or not, with a port or without.
-fn address(text: &str) -> Option<IpAddr> {
+/// Parses an address: IPv4 or IPv6, with or without brackets and port.
+fn parse_address(text: &str) -> Option<IpAddr> {
     let (host, port) = match text.strip_prefix('[') {
         Some(bracketed) => {
             let (host, after) = bracketed.split_once(']')?;
@@ -155,7 +155,7 @@ fn address(text: &str) -> Option<IpAddr> {
     port.is_none_or(is_port).then_some(host.to_canonical())
 }
 
-/// A number, or the made-up name that RFC 7239 allows.
+/// Returns whether a text is a port: a number, or an obfuscated port of RFC 7239, such as `_hidden`.
 fn is_port(text: &str) -> bool {
     text.parse::<u16>().is_ok() || text.strip_prefix('_').is_some_and(|name| !name.is_empty())
 }
@@ -168,7 +168,7 @@ mod tests {
     use super::ForwardedHeader::{Forwarded, XForwardedFor};
     use super::*;
 
-    /// Proxies are in 10.0.0.0/8 and fd00::/8.
+    /// Trusts 10.0.0.0/8 and fd00::/8.
     fn trusted(address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => address.octets()[0] == 10,
@@ -181,18 +181,18 @@ mod tests {
         for line in lines {
             headers.append(header.name(), HeaderValue::from_bytes(line.as_bytes()).unwrap());
         }
-        header.client(peer.parse().unwrap(), &headers, trusted).to_string()
+        header.client_address(peer.parse().unwrap(), &headers, trusted).to_string()
     }
 
     #[test]
-    fn a_stranger_is_itself_whatever_it_sends() {
+    fn untrusted_peer_is_the_client_whatever_it_sends() {
         assert_eq!(client(XForwardedFor, "192.0.2.7", &["198.51.100.1"]), "192.0.2.7");
         assert_eq!(client(Forwarded, "192.0.2.7", &["for=10.0.0.1"]), "192.0.2.7");
         assert_eq!(client(XForwardedFor, "::ffff:192.0.2.7", &["10.0.0.1"]), "192.0.2.7");
     }
 
     #[test]
-    fn what_a_client_wrote_before_the_proxies_does_not_count() {
+    fn addresses_left_of_the_proxies_are_ignored() {
         for spoofed in ["198.51.100.1", "10.0.0.9", "\"", "for=\"", ",,,", "unknown", "\\\""] {
             let line = format!("{spoofed}, 192.0.2.7, 10.0.0.2");
             assert_eq!(client(XForwardedFor, "10.0.0.1", &[&line]), "192.0.2.7", "{line}");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_stops_the_walk_at_the_last_trusted_proxy() {
+    fn invalid_hop_makes_the_last_trusted_proxy_the_client() {
         for garbage in ["", "unknown", "_hidden", "host.example", "1.2.3", "1.2.3.4:x", "[::1"] {
             let line = format!("192.0.2.7, {garbage}, 10.0.0.2");
             assert_eq!(client(XForwardedFor, "10.0.0.1", &[&line]), "10.0.0.2", "{line}");
@@ -224,13 +224,13 @@ mod tests {
     }
 
     #[test]
-    fn several_lines_count_in_their_order() {
+    fn several_header_lines_are_joined_in_order() {
         let lines = ["198.51.100.1, 192.0.2.7", "10.0.0.3", "10.0.0.2"];
         assert_eq!(client(XForwardedFor, "10.0.0.1", &lines), "192.0.2.7");
     }
 
     #[test]
-    fn every_way_to_write_an_address_is_that_address() {
+    fn every_notation_of_an_address_is_parsed() {
         let cases = [
             ("192.0.2.7", "192.0.2.7"),
             (" 192.0.2.7:4711\t", "192.0.2.7"),
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// A hop as a proxy adds it, and what it means.
+    /// Returns the text of a hop that a proxy adds, and its address.
     fn hop(header: ForwardedHeader) -> impl Strategy<Value = (String, Option<IpAddr>)> {
         let v4 = (prop_oneof![Just(10_u8), Just(192)], any::<[u8; 3]>())
             .prop_map(|(first, [b, c, d])| IpAddr::from([first, b, c, d]));
@@ -279,7 +279,7 @@ mod tests {
         })
     }
 
-    fn scene(
+    fn header_case(
         header: ForwardedHeader,
     ) -> impl Strategy<Value = (ForwardedHeader, String, Vec<(String, Option<IpAddr>)>, u8)> {
         let spoofed = "[ -~\t]{0,40}";
@@ -288,10 +288,10 @@ mod tests {
     }
 
     proptest! {
-        /// The naive model has the hops as a list; the header has them after any words of a client's.
+        /// The naive model walks a list of hops. The header has the same hops after arbitrary text of a client.
         #[test]
-        fn the_walk_ends_where_a_list_of_hops_says(
-            (header, spoofed, hops, lines) in prop_oneof![scene(XForwardedFor), scene(Forwarded)]
+        fn client_address_equals_that_of_a_naive_model(
+            (header, spoofed, hops, lines) in prop_oneof![header_case(XForwardedFor), header_case(Forwarded)]
         ) {
             let peer = IpAddr::from([10, 0, 0, 1]);
             let mut model = Some(peer);
@@ -302,7 +302,7 @@ mod tests {
                     _ => break,
                 }
             }
-            // If every hop is trusted, a proxy trusts what the client wrote: nothing to promise.
+            // If every hop is trusted, the text of the client is used, and the model does not apply.
             prop_assume!(hops.iter().any(|(_, hop)| hop.is_none_or(|hop| !trusted(hop))));
             let mut headers = HeaderMap::new();
             let mut line = spoofed.trim().to_owned();
@@ -315,7 +315,7 @@ mod tests {
                 }
             }
             headers.append(header.name(), line.parse().unwrap());
-            prop_assert_eq!(Some(header.client(peer, &headers, trusted)), model);
+            prop_assert_eq!(Some(header.client_address(peer, &headers, trusted)), model);
         }
     }
 }

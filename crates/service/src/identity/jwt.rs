@@ -1,4 +1,4 @@
-//! Tokens that say who somebody is, and that nobody else can have made.
+//! Signed tokens (JWT, RFC 7519) with claims about a user.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -16,35 +16,35 @@ use crate::identity::bearer;
 use crate::identity::keys::{KeyRing, KeySource};
 use crate::reload::WakeReason;
 
-/// Whose tokens are believed.
+/// The configuration of token verification.
 #[derive(Debug)]
 pub struct JwtConfig {
-    /// Keys that sign tokens.
+    /// The keys that verify signatures.
     pub keys: KeySource,
-    /// Empty for whatever the keys can do.
+    /// The accepted algorithms; empty for all algorithms of the keys.
     pub algorithms: Vec<Algorithm>,
-    /// One of these must have issued a token; empty for anybody who has the key.
+    /// The accepted issuers; empty for any issuer.
     pub issuers: Vec<String>,
-    /// A token must be for one of these; empty for tokens for anybody.
+    /// The accepted audiences; empty for any audience.
     pub audiences: Vec<String>,
-    /// By how much clocks may differ.
+    /// Tolerated clock difference between the issuer and this node.
     pub leeway: Span,
     /// The field of a request that has the token.
     pub place: TokenPlace,
 }
 
-/// Where a request has its token.
+/// The field of a request that has the token.
 #[derive(Clone, Debug)]
 pub enum TokenPlace {
-    /// After `Bearer` in `Authorization`.
+    /// `Authorization`, after `Bearer`.
     Bearer,
-    /// A header or cookie that is the token, after `Bearer` or not.
-    Found(Lookup),
+    /// Another header, a cookie or a query parameter. `Bearer` before the token is optional.
+    Field(Lookup),
 }
 
-/// Believes tokens that are signed, in time and meant for us, and nothing else.
+/// Accepts tokens with a valid signature, lifetime, issuer and audience.
 #[derive(Debug)]
-pub(crate) struct Verifier {
+pub(crate) struct TokenVerifier {
     keys: KeyRing,
     issuers: Vec<String>,
     audiences: Vec<String>,
@@ -53,7 +53,9 @@ pub(crate) struct Verifier {
     clock: Clock,
 }
 
-impl Verifier {
+impl TokenVerifier {
+    /// Returns a verifier with the keys of the configuration.
+    ///
     /// # Errors
     /// The keys can't be read.
     pub(crate) fn new(config: JwtConfig, clock: Clock) -> Result<Self, ConfigError> {
@@ -67,7 +69,7 @@ impl Verifier {
         self.keys.path()
     }
 
-    /// Reads the keys again, if they are in a file: after a change if it has changed, on a reload always.
+    /// Reads the keys again, if they are in a file: after a change only if the file differs, on a reload always.
     pub(crate) fn reload_keys(&self, reason: WakeReason) {
         match reason {
             WakeReason::Change => self.keys.refresh(),
@@ -75,97 +77,101 @@ impl Verifier {
         }
     }
 
-    /// What the token of a request says; `None` without a token, or with one that is not believed.
+    /// Returns the claims of a request's token; `None` without a token, or if it is rejected.
     pub(crate) fn claims(&self, head: &Parts) -> Option<Claims> {
         let token = match &self.place {
-            TokenPlace::Bearer => bearer::token(head)?.into(),
-            TokenPlace::Found(lookup) => lookup.read(head)?,
+            TokenPlace::Bearer => bearer::read_token(head)?.into(),
+            TokenPlace::Field(lookup) => lookup.read(head)?,
         };
-        let token = bearer::strip(&token).unwrap_or(&token);
+        let token = bearer::strip_scheme(&token).unwrap_or(&token);
         let verified = self.verify(token, self.clock.now());
-        // Why, and never the token: whoever reads logs could use it.
-        verified.map_err(|error| tracing::debug!(%error, "token not believed")).ok()
+        // The token itself is never logged: a reader of the log could use it.
+        verified
+            .map_err(|error| tracing::debug!(%error, "token rejected, request has no user"))
+            .ok()
     }
 
-    fn verify(&self, token: &str, now: Timestamp) -> Result<Claims, Disbelief> {
+    fn verify(&self, token: &str, now: Timestamp) -> Result<Claims, TokenError> {
         let header = decode_header(token)?;
         if header.crit.is_some() {
-            return Err(Disbelief::Critical);
+            return Err(TokenError::CriticalExtension);
         }
-        let key = self.keys.find(header.kid.as_deref()).ok_or(Disbelief::Key)?;
-        let mut terms = Validation::new(header.alg);
-        terms.algorithms.clone_from(&key.algorithms);
-        terms.required_spec_claims.clear();
-        // Time is ours to compare, by a clock that tests own.
-        (terms.validate_exp, terms.validate_nbf) = (false, false);
-        terms.validate_aud = !self.audiences.is_empty();
+        let key = self.keys.find(header.kid.as_deref()).ok_or(TokenError::UnknownKey)?;
+        let mut validation = Validation::new(header.alg);
+        validation.algorithms.clone_from(&key.algorithms);
+        validation.required_spec_claims.clear();
+        // `exp` and `nbf` are checked below with `self.clock`, which tests can set.
+        (validation.validate_exp, validation.validate_nbf) = (false, false);
+        validation.validate_aud = !self.audiences.is_empty();
         if !self.issuers.is_empty() {
-            terms.set_issuer(&self.issuers);
-            terms.required_spec_claims.insert("iss".to_owned());
+            validation.set_issuer(&self.issuers);
+            validation.required_spec_claims.insert("iss".to_owned());
         }
         if !self.audiences.is_empty() {
-            terms.set_audience(&self.audiences);
-            terms.required_spec_claims.insert("aud".to_owned());
+            validation.set_audience(&self.audiences);
+            validation.required_spec_claims.insert("aud".to_owned());
         }
-        let claims = Claims(decode::<Map<String, Value>>(token, &key.decoding, &terms)?.claims);
-        let ends = claims.instant("exp")?.ok_or(Disbelief::Endless)?;
-        if now >= ends + self.leeway {
-            return Err(Disbelief::Expired);
+        let claims =
+            Claims(decode::<Map<String, Value>>(token, &key.decoding, &validation)?.claims);
+        let expires_at = claims.time("exp")?.ok_or(TokenError::NoExpiry)?;
+        if now >= expires_at + self.leeway {
+            return Err(TokenError::Expired);
         }
-        match claims.instant("nbf")? {
-            Some(begins) if now + self.leeway < begins => Err(Disbelief::Early),
+        match claims.time("nbf")? {
+            Some(valid_from) if now + self.leeway < valid_from => Err(TokenError::NotYetValid),
             _ => Ok(claims),
         }
     }
 }
 
-/// What a believed token says.
+/// The claims of a verified token.
 #[derive(Debug)]
 pub(crate) struct Claims(Map<String, Value>);
 
 impl Claims {
-    /// A text, number or truth value as text; `None` for lists and objects.
+    /// Returns a text, number or boolean as text; `None` for lists and objects.
     pub(crate) fn text(&self, name: &str) -> Option<Cow<'_, str>> {
         match self.0.get(name)? {
             Value::String(text) => Some(text.into()),
             Value::Number(number) => Some(number.to_string().into()),
-            Value::Bool(truth) => Some(if *truth { "true" } else { "false" }.into()),
+            Value::Bool(value) => Some(if *value { "true" } else { "false" }.into()),
             Value::Null | Value::Array(_) | Value::Object(_) => None,
         }
     }
 
-    /// An instant in seconds, of which fractions are cut off.
-    fn instant(&self, name: &'static str) -> Result<Option<Timestamp>, Disbelief> {
+    /// Returns a time claim, in whole seconds: fractions are dropped.
+    fn time(&self, name: &'static str) -> Result<Option<Timestamp>, TokenError> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
         let seconds = value.as_u64().or_else(|| {
             let whole = value.as_f64()?.trunc();
             format!("{whole:.0}").parse().ok()
         });
-        let seconds = seconds.filter(|seconds| *seconds <= Self::FURTHEST);
-        seconds.map(|seconds| Some(Timestamp::from_secs(seconds))).ok_or(Disbelief::Instant(name))
+        let seconds = seconds.filter(|seconds| *seconds <= Self::MAX_SECONDS);
+        let time = seconds.map(|seconds| Some(Timestamp::from_secs(seconds)));
+        time.ok_or(TokenError::InvalidTime(name))
     }
 
-    /// The year 9999: later than any token that is meant.
-    const FURTHEST: u64 = 253_402_300_799;
+    /// The end of the year 9999. A later time is invalid.
+    const MAX_SECONDS: u64 = 253_402_300_799;
 }
 
-/// Why a token is not believed.
+/// The reason why a token is rejected.
 #[derive(Debug, Error)]
-enum Disbelief {
-    #[error("it is not signed as it should be: {0}")]
-    Unsigned(#[from] jsonwebtoken::errors::Error),
-    #[error("it names no key that we have")]
-    Key,
-    #[error("it wants extensions to be understood that are not")]
-    Critical,
-    #[error("it never expires, exp is wanted")]
-    Endless,
-    #[error("it has expired")]
+enum TokenError {
+    #[error("cannot verify the token: {0}")]
+    Unverified(#[from] jsonwebtoken::errors::Error),
+    #[error("the token names no known key")]
+    UnknownKey,
+    #[error("the token has critical extensions, none is supported")]
+    CriticalExtension,
+    #[error("the token never expires, exp is wanted")]
+    NoExpiry,
+    #[error("the token has expired")]
     Expired,
-    #[error("it is not valid yet")]
-    Early,
+    #[error("the token is not valid yet")]
+    NotYetValid,
     #[error("{0} is no time in seconds")]
-    Instant(&'static str),
+    InvalidTime(&'static str),
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The keys that tokens are signed with: a secret, a public key, or a set of keys with names.
+//! The keys that verify tokens: a secret, a public key, or a set of keys with ids.
 //!
-//! A key belongs to one family of algorithms, and a token that names another is not looked at: a public
-//! key is never taken for a secret.
+//! A key belongs to one family of algorithms, and a token with an algorithm of another family is rejected. So a public
+//! key is never used as an HMAC secret.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use tidegate_redis::Secret;
 use crate::config_error::{ConfigError, read_file};
 
 /// Longest file with a key or keys, in bytes.
-const MAX_FILE: usize = 1024 * 1024;
+const MAX_FILE_BYTES: usize = 1024 * 1024;
 
-/// Where keys come from.
+/// The source of the keys.
 #[derive(Clone, Debug)]
 pub enum KeySource {
-    /// A secret of HMAC.
+    /// An HMAC secret.
     Secret(Secret),
-    /// A file with a secret of HMAC.
+    /// A file with an HMAC secret.
     SecretFile(PathBuf),
     /// A PEM file: RSA, EC or Ed25519.
     PublicKey(PathBuf),
-    /// A file with a JSON Web Key Set.
+    /// A file with a JSON Web VerificationKey Set.
     Jwks(PathBuf),
 }
 
-/// One key, and what it may verify.
+/// A key, with the algorithms that it may verify.
 #[derive(Debug)]
-pub(crate) struct Key {
-    /// Its name in a set of keys.
+pub(crate) struct VerificationKey {
+    /// The id in a set of keys.
     id: Option<String>,
     pub(crate) decoding: DecodingKey,
     pub(crate) algorithms: Vec<Algorithm>,
@@ -45,9 +45,9 @@ pub(crate) struct Key {
 #[derive(Debug)]
 pub(crate) struct KeyRing {
     source: KeySource,
-    /// The algorithms that may be used; empty for every algorithm of a key.
-    wanted: Vec<Algorithm>,
-    keys: ArcSwap<Vec<Key>>,
+    /// The accepted algorithms; empty for every algorithm of a key.
+    accepted: Vec<Algorithm>,
+    keys: ArcSwap<Vec<VerificationKey>>,
     /// The version of the file that was read last.
     file: Mutex<Option<FileStamp>>,
 }
@@ -59,11 +59,11 @@ impl KeyRing {
     /// Reads the keys.
     ///
     /// # Errors
-    /// A file can't be read, has no key in it, or has none for the algorithms that are wanted.
-    pub(crate) fn open(source: KeySource, wanted: Vec<Algorithm>) -> Result<Self, ConfigError> {
-        let file = Mutex::new(source.path().and_then(stamp));
-        let keys = ArcSwap::from_pointee(source.load(&wanted)?);
-        Ok(Self { keys, source, wanted, file })
+    /// A file can't be read, has no key, or no key for the accepted algorithms.
+    pub(crate) fn open(source: KeySource, accepted: Vec<Algorithm>) -> Result<Self, ConfigError> {
+        let file = Mutex::new(source.path().and_then(file_stamp));
+        let keys = ArcSwap::from_pointee(source.load(&accepted)?);
+        Ok(Self { keys, source, accepted, file })
     }
 
     /// Returns the file of the keys, if they are in one.
@@ -71,29 +71,29 @@ impl KeyRing {
         self.source.path()
     }
 
-    /// Returns the key for a token that names this key or none.
+    /// Returns the key for a token with this key id, or without one.
     ///
-    /// In a set a token has to name its key, unless there is only one: if all keys were tried, any client could make
-    /// the server verify as many signatures as there are keys.
+    /// In a set of several keys a token needs an id. If all keys were tried, any client could make the server verify as
+    /// many signatures as there are keys.
     pub(crate) fn find(&self, id: Option<&str>) -> Option<FoundKey> {
         let keys = self.keys.load_full();
-        let place = match (&self.source, id) {
+        let index = match (&self.source, id) {
             (KeySource::Jwks(_), Some(id)) => {
                 keys.iter().position(|key| key.id.as_deref() == Some(id))
             }
             _ => (keys.len() == 1).then_some(0),
         };
-        place.map(|place| FoundKey { keys, place })
+        index.map(|index| FoundKey { keys, index })
     }
 
-    /// Reads the file again if it has changed. Blocks on the disk.
+    /// Reads the file again if its time or length has changed. Blocks on the disk.
     pub(crate) fn refresh(&self) {
         let Some(path) = self.source.path() else { return };
         let mut file = self.file.lock();
-        let found = stamp(path);
+        let found = file_stamp(path);
         if found.is_some() && found != *file {
             *file = found;
-            self.read_again(path);
+            self.replace_keys(path);
         }
     }
 
@@ -101,20 +101,20 @@ impl KeyRing {
     pub(crate) fn reload(&self) {
         let Some(path) = self.source.path() else { return };
         let mut file = self.file.lock();
-        *file = stamp(path);
-        self.read_again(path);
+        *file = file_stamp(path);
+        self.replace_keys(path);
     }
 
-    /// Replaces the keys by those of the file; keys that can't be used leave the old ones active.
-    fn read_again(&self, path: &Path) {
-        match self.source.load(&self.wanted) {
+    /// Replaces the keys by those of the file. If the file is invalid, the old keys stay.
+    fn replace_keys(&self, path: &Path) {
+        match self.source.load(&self.accepted) {
             Ok(keys) => {
                 let count = keys.len();
                 self.keys.store(Arc::new(keys));
                 tracing::info!(file = %path.display(), keys = count, "keys for tokens read again");
             }
             Err(error) => {
-                tracing::warn!(%error, "keys for tokens not read, going on with those before");
+                tracing::warn!(%error, "keys for tokens not read, the old keys stay");
             }
         }
     }
@@ -123,21 +123,21 @@ impl KeyRing {
 /// A key, with the set that it was found in.
 #[derive(Debug)]
 pub(crate) struct FoundKey {
-    keys: Arc<Vec<Key>>,
-    place: usize,
+    keys: Arc<Vec<VerificationKey>>,
+    index: usize,
 }
 
 impl std::ops::Deref for FoundKey {
-    type Target = Key;
+    type Target = VerificationKey;
 
-    fn deref(&self) -> &Key {
-        &self.keys[self.place]
+    fn deref(&self) -> &VerificationKey {
+        &self.keys[self.index]
     }
 }
 
 impl KeySource {
-    /// Shortest secret in bytes: a shorter one can be found by trying (RFC 7518 says so too).
-    pub const MIN_SECRET: usize = 32;
+    /// Shortest secret in bytes, as in RFC 7518: a shorter one can be found by brute force.
+    pub const MIN_SECRET_BYTES: usize = 32;
 
     fn path(&self) -> Option<&Path> {
         match self {
@@ -146,38 +146,42 @@ impl KeySource {
         }
     }
 
-    fn load(&self, wanted: &[Algorithm]) -> Result<Vec<Key>, ConfigError> {
+    fn load(&self, accepted: &[Algorithm]) -> Result<Vec<VerificationKey>, ConfigError> {
         let unusable =
             |path: &Path, reason: String| ConfigError::Unreadable { path: path.to_owned(), reason };
         let keys = match self {
-            Self::Secret(secret) => Vec::from_iter(Key::secret(secret.reveal(), wanted)),
+            Self::Secret(secret) => {
+                Vec::from_iter(VerificationKey::secret(secret.reveal(), accepted))
+            }
             Self::SecretFile(path) => {
-                let text = read_file(path, MAX_FILE)?;
+                let text = read_file(path, MAX_FILE_BYTES)?;
                 let secret = text.trim_end_matches(['\r', '\n']);
-                if secret.len() < Self::MIN_SECRET {
-                    let (least, found) = (Self::MIN_SECRET, secret.len());
+                if secret.len() < Self::MIN_SECRET_BYTES {
+                    let (least, found) = (Self::MIN_SECRET_BYTES, secret.len());
                     let reason =
                         format!("a secret of {least} bytes or more is wanted, found {found}");
                     return Err(unusable(path, reason));
                 }
-                Vec::from_iter(Key::secret(secret, wanted))
+                Vec::from_iter(VerificationKey::secret(secret, accepted))
             }
             Self::PublicKey(path) => {
-                let pem = read_file(path, MAX_FILE)?;
+                let pem = read_file(path, MAX_FILE_BYTES)?;
                 let decoding = public_key(pem.as_bytes()).ok_or_else(|| {
                     unusable(path, "a PEM public key (RSA, EC or Ed25519) is wanted".to_owned())
                 })?;
-                Vec::from_iter(Key::of(None, decoding, None, wanted))
+                Vec::from_iter(VerificationKey::new(None, decoding, None, accepted))
             }
             Self::Jwks(path) => {
-                let set: KeySet = serde_json::from_str(&read_file(path, MAX_FILE)?)
+                let set: JwkSet = serde_json::from_str(&read_file(path, MAX_FILE_BYTES)?)
                     .map_err(|error| unusable(path, format!("a JWK set is wanted: {error}")))?;
-                set.keys.into_iter().filter_map(|key| Key::named(key, wanted)).collect()
+                let keys = set.keys.into_iter();
+                keys.filter_map(|key| VerificationKey::from_jwk(key, accepted)).collect()
             }
         };
         match (keys.is_empty(), self.path()) {
             (true, Some(path)) => {
-                let reason = format!("no key that can verify {} found", listed(wanted));
+                let names = algorithm_names(accepted);
+                let reason = format!("no key that can verify {names} found");
                 Err(unusable(path, reason))
             }
             _ => Ok(keys),
@@ -185,44 +189,44 @@ impl KeySource {
     }
 }
 
-impl Key {
-    /// The key with the algorithms that it is for and that are wanted; `None` if there are none.
-    fn of(
+impl VerificationKey {
+    /// Returns a key with those of its algorithms that are accepted; `None` if there are none.
+    fn new(
         id: Option<String>,
         decoding: DecodingKey,
         only: Option<Algorithm>,
-        wanted: &[Algorithm],
+        accepted: &[Algorithm],
     ) -> Option<Self> {
         let family = decoding.family();
         let algorithms: Vec<Algorithm> = (family.algorithms().iter().copied())
-            .filter(|algorithm| wanted.is_empty() || wanted.contains(algorithm))
+            .filter(|algorithm| accepted.is_empty() || accepted.contains(algorithm))
             .filter(|algorithm| only.is_none_or(|only| only == *algorithm))
             .collect();
         (!algorithms.is_empty()).then_some(Self { id, decoding, algorithms })
     }
 
-    fn secret(secret: &str, wanted: &[Algorithm]) -> Option<Self> {
-        Self::of(None, DecodingKey::from_secret(secret.as_bytes()), None, wanted)
+    fn secret(secret: &str, accepted: &[Algorithm]) -> Option<Self> {
+        Self::new(None, DecodingKey::from_secret(secret.as_bytes()), None, accepted)
     }
 
-    /// A key of a set; `None` for one that is for encrypting or that nothing here can use.
-    fn named(key: serde_json::Value, wanted: &[Algorithm]) -> Option<Self> {
+    /// Returns a key of a set; `None` for one that is for encryption or of an unknown kind.
+    fn from_jwk(key: serde_json::Value, accepted: &[Algorithm]) -> Option<Self> {
         let jwk: Jwk = serde_json::from_value(key).ok()?;
-        let about = &jwk.common;
-        if !matches!(about.public_key_use, None | Some(PublicKeyUse::Signature)) {
+        let parameters = &jwk.common;
+        if !matches!(parameters.public_key_use, None | Some(PublicKeyUse::Signature)) {
             return None;
         }
-        let only = match about.key_algorithm {
+        let only = match parameters.key_algorithm {
             Some(algorithm) => Some(Algorithm::try_from(algorithm).ok()?),
             None => None,
         };
-        Self::of(about.key_id.clone(), DecodingKey::from_jwk(&jwk).ok()?, only, wanted)
+        Self::new(parameters.key_id.clone(), DecodingKey::from_jwk(&jwk).ok()?, only, accepted)
     }
 }
 
-/// A JWK set, its keys still unread: one of a kind that nobody here knows does not spoil the others.
+/// A JWK set. Its keys are parsed one by one: a key of an unknown kind is skipped.
 #[derive(Deserialize)]
-struct KeySet {
+struct JwkSet {
     keys: Vec<serde_json::Value>,
 }
 
@@ -233,15 +237,15 @@ fn public_key(pem: &[u8]) -> Option<DecodingKey> {
         .ok()
 }
 
-fn listed(wanted: &[Algorithm]) -> String {
-    if wanted.is_empty() {
+fn algorithm_names(accepted: &[Algorithm]) -> String {
+    if accepted.is_empty() {
         return "anything".to_owned();
     }
-    let names: Vec<String> = wanted.iter().map(|algorithm| format!("{algorithm:?}")).collect();
+    let names: Vec<String> = accepted.iter().map(|algorithm| format!("{algorithm:?}")).collect();
     names.join(", ")
 }
 
-fn stamp(path: &Path) -> Option<FileStamp> {
-    let about = std::fs::metadata(path).ok()?;
-    Some((about.modified().ok(), about.len()))
+fn file_stamp(path: &Path) -> Option<FileStamp> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.modified().ok(), metadata.len()))
 }

@@ -19,13 +19,16 @@ rules:
     tiers: {by: claim.plan, limits: {pro: 2 per second}}
 ";
 
-/// An identity, and what some rules want to know of it.
-struct Asked {
+/// An identity, with the attribute plan of some rules.
+struct PlannedIdentity {
     identity: Identity,
-    known: AttributePlan,
+    plan: AttributePlan,
 }
 
-fn identity(rules: &str, change: impl FnOnce(&mut IdentityConfig)) -> (Asked, ManualClock) {
+fn identity(
+    rules: &str,
+    change: impl FnOnce(&mut IdentityConfig),
+) -> (PlannedIdentity, ManualClock) {
     let session = Lookup::named("cookie.sid");
     let mut config = IdentityConfig { session, ..IdentityConfig::default() };
     config.attributes.insert("tenant".to_owned(), Lookup::named("header.x-tenant").unwrap());
@@ -42,22 +45,22 @@ fn identity(rules: &str, change: impl FnOnce(&mut IdentityConfig)) -> (Asked, Ma
     let rules = RuleSet::parse("", rules).unwrap();
     let blocks = Arc::new(BlockList::new([7; 32]));
     let identity = Identity::new(config, blocks, time.clock()).unwrap();
-    let known = identity.known(&rules);
-    (Asked { identity, known }, time)
+    let plan = identity.attribute_plan(&rules);
+    (PlannedIdentity { identity, plan }, time)
 }
 
 const CALLER: Caller<'_> = Caller {
     address: IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7)),
     service: Some("billing"),
-    way: None,
+    route: None,
 };
 
 fn head(request: http::request::Builder) -> Parts {
     request.body(()).unwrap().into_parts().0
 }
 
-fn shown(asked: &Asked, head: &Parts) -> Vec<(String, String)> {
-    let request = asked.identity.describe(&asked.known, head, CALLER).unwrap();
+fn attributes(planned: &PlannedIdentity, head: &Parts) -> Vec<(String, String)> {
+    let request = planned.identity.describe(&planned.plan, head, CALLER).unwrap();
     request.attributes().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
@@ -66,7 +69,7 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_request_is_described_by_what_rules_mention_and_by_nothing_else() {
+fn request_has_only_the_attributes_that_rules_use() {
     let (identity, time) = identity(RULES, |_| {});
     let claims = json!({"sub": "alice", "plan": "pro", "exp": time.now().as_secs_ceil() + 60});
     let key = EncodingKey::from_secret(SECRET.as_bytes());
@@ -76,13 +79,13 @@ fn a_request_is_described_by_what_rules_mention_and_by_nothing_else() {
             .header("authorization", format!("Bearer {token}"))
             .header("x-api-key", "k1")
             .header("x-tenant", "acme")
-            .header("x-other", "nobody asks")
+            .header("x-other", "unused")
             .header("cookie", "sid=s3cret; theme=dark"),
     );
-    let session = bearer::hashed("s3cret");
-    let hashed = bearer::hashed(&token);
+    let session = bearer::hash_secret("s3cret");
+    let hashed = bearer::hash_secret(&token);
     assert_eq!(
-        shown(&identity, &head),
+        attributes(&identity, &head),
         pairs(&[
             ("api_key", "k1"),
             ("bearer", &hashed),
@@ -99,12 +102,12 @@ fn a_request_is_described_by_what_rules_mention_and_by_nothing_else() {
 }
 
 #[test]
-fn a_token_that_is_not_believed_gives_no_user_and_no_claims() {
+fn rejected_token_gives_no_user_and_no_claims() {
     let (identity, _) = identity(RULES, |_| {});
     let head = head(hyper::Request::get("/").header("authorization", "Bearer e30.e30.e30"));
-    let hashed = bearer::hashed("e30.e30.e30");
+    let hashed = bearer::hash_secret("e30.e30.e30");
     assert_eq!(
-        shown(&identity, &head),
+        attributes(&identity, &head),
         pairs(&[
             ("bearer", &hashed),
             ("ip", "192.0.2.7"),
@@ -116,45 +119,45 @@ fn a_token_that_is_not_believed_gives_no_user_and_no_claims() {
 }
 
 #[test]
-fn without_keys_nobody_is_a_user() {
+fn without_keys_a_request_has_no_user() {
     let (identity, _) = identity(RULES, |config| config.jwt = None);
     let head = head(hyper::Request::get("/").header("authorization", "Bearer e30.e30.e30"));
-    assert!(shown(&identity, &head).iter().all(|(name, _)| name != "user"));
+    assert!(attributes(&identity, &head).iter().all(|(name, _)| name != "user"));
 }
 
 #[test]
-fn an_api_key_is_where_the_configuration_says() {
+fn api_key_is_read_from_the_configured_field() {
     let rules = "rules: [{name: a, per: [api_key], limit: 1/s}]";
     let head = head(hyper::Request::get("/?key=k2").header("x-api-key", "k1"));
-    let (usual, _) = identity(rules, |_| {});
-    assert_eq!(shown(&usual, &head), pairs(&[("api_key", "k1")]));
-    let (moved, _) = identity(rules, |config| config.api_key = Lookup::named("query.key"));
-    assert_eq!(shown(&moved, &head), pairs(&[("api_key", "k2")]));
+    let (default, _) = identity(rules, |_| {});
+    assert_eq!(attributes(&default, &head), pairs(&[("api_key", "k1")]));
+    let (configured, _) = identity(rules, |config| config.api_key = Lookup::named("query.key"));
+    assert_eq!(attributes(&configured, &head), pairs(&[("api_key", "k2")]));
 }
 
 #[test]
-fn a_custom_attribute_beats_the_usual_one_of_its_name() {
+fn custom_attribute_replaces_the_built_in_one() {
     let rules = "rules: [{name: a, per: [user], limit: 1/s}]";
     let (identity, _) = identity(rules, |config| {
         config.attributes.insert("user".to_owned(), Lookup::named("header.x-user").unwrap());
     });
     let head = head(hyper::Request::get("/").header("x-user", "bob"));
-    assert_eq!(shown(&identity, &head), pairs(&[("user", "bob")]));
+    assert_eq!(attributes(&identity, &head), pairs(&[("user", "bob")]));
 }
 
 #[test]
-fn an_empty_session_is_none() {
+fn empty_session_is_no_attribute() {
     let rules = "rules: [{name: a, per: [session], limit: 1/s}]";
     let (identity, _) = identity(rules, |_| {});
     let head = head(hyper::Request::get("/").header("cookie", "sid="));
-    assert_eq!(shown(&identity, &head), pairs(&[]));
+    assert_eq!(attributes(&identity, &head), pairs(&[]));
 }
 
 #[test]
-fn what_somebody_is_blocked_by_is_read_too() {
+fn attributes_of_the_block_list_are_read_too() {
     let (identity, time) = identity("rules: [{name: a, limit: 1/s}]", |_| {});
     let head = head(hyper::Request::get("/").header("x-tenant", "acme"));
-    assert_eq!(shown(&identity, &head), pairs(&[]));
+    assert_eq!(attributes(&identity, &head), pairs(&[]));
     let entry = Entry {
         subject: identity.identity.blocks.client("tenant", "mallory").unwrap(),
         until: time.now() + Span::HOUR,
@@ -163,28 +166,28 @@ fn what_somebody_is_blocked_by_is_read_too() {
         added: time.now(),
     };
     identity.identity.blocks.add(entry, time.now()).unwrap();
-    assert_eq!(shown(&identity, &head), pairs(&[("tenant", "acme")]));
+    assert_eq!(attributes(&identity, &head), pairs(&[("tenant", "acme")]));
 }
 
 #[test]
-fn a_value_that_is_too_long_is_refused_by_name() {
+fn value_too_long_for_an_attribute_is_an_error_with_its_name() {
     let (identity, _) = identity("rules: [{name: a, per: [tenant], limit: 1/s}]", |_| {});
     let long = "x".repeat(Request::MAX_VALUE + 1);
     let head = head(hyper::Request::get("/").header("x-tenant", &long));
-    let fault = identity.identity.describe(&identity.known, &head, CALLER).unwrap_err();
-    assert_eq!(fault.to_string(), "tenant: found 8193 bytes, wanted at most 8192 bytes");
+    let error = identity.identity.describe(&identity.plan, &head, CALLER).unwrap_err();
+    assert_eq!(error.to_string(), "tenant: found 8193 bytes, wanted at most 8192 bytes");
 }
 
 #[test]
-fn a_call_has_the_name_in_its_callers_certificate_unless_it_says_more() {
+fn call_gets_the_service_of_the_certificate_unless_it_has_one_or_names_a_rule() {
     let service = |request: Request<'static>, rule: Option<&'static str>| {
         let call = Call { request, rule: rule.map(Cow::from), ..Call::default() };
-        vouched(call, CALLER).request.get("service").map(str::to_owned)
+        with_peer_identity(call, CALLER).request.get("service").map(str::to_owned)
     };
     assert_eq!(service(Request::new(), None).as_deref(), Some("billing"));
-    let spoken_for = Request::new().with("service", "shop").unwrap();
-    assert_eq!(service(spoken_for, None).as_deref(), Some("shop"));
+    let with_service = Request::new().with("service", "shop").unwrap();
+    assert_eq!(service(with_service, None).as_deref(), Some("shop"));
     assert_eq!(service(Request::new(), Some("api")), None);
-    let call = vouched(Call::default(), Caller { service: None, ..CALLER });
+    let call = with_peer_identity(Call::default(), Caller { service: None, ..CALLER });
     assert_eq!(call.request.get("service"), None);
 }

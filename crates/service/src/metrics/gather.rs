@@ -117,7 +117,7 @@ fn rules(metrics: &ServerCounters, active_rules: &ActiveRules, told: &mut Exposi
 
 fn source(number: u64, status: &SourceStatus, told: &mut Exposition) {
     told.one(names::RULES_BEHIND, status.is_behind(number));
-    told.one(names::RULES_SOURCE_UP, !status.is_away);
+    told.one(names::RULES_SOURCE_UP, !status.is_unreachable);
     told.one(names::RULES_SOURCE_FAILURES, status.failures);
     told.one(names::RULES_REJECTED, status.rejected);
 }

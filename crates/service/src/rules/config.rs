@@ -1,4 +1,4 @@
-//! The configuration of rules: their source, and how changes of it are followed.
+//! The configuration of rules: their source, its poll interval and the local copy.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ pub(crate) const SAMPLE_RULES: &str = include_str!("../sample_rules.yaml");
 /// Their name in errors.
 pub(crate) const SAMPLE_NAME: &str = "sample_rules.yaml";
 
-/// The source of the rules, and how changes of it are followed.
+/// The source of the rules, its poll interval and the local copy.
 #[derive(Debug)]
 pub struct RulesConfig {
     /// The source of the native rules.
@@ -43,12 +43,12 @@ pub enum RuleSource {
     Url(RulesUrl),
 }
 
-/// The Redis that has the rules.
+/// The Redis that stores the rules.
 #[derive(Debug)]
 pub enum RulesRedis {
-    /// The one of the store.
+    /// The Redis of the store.
     OfStore,
-    /// Another one.
+    /// A Redis of its own.
     Own(Box<RedisConfig>),
 }
 
@@ -64,7 +64,7 @@ pub struct RulesUrl {
 }
 
 impl RuleSource {
-    /// Whether the rules are read from another machine.
+    /// Returns whether the rules are read from another machine.
     pub fn is_remote(&self) -> bool {
         matches!(self, Self::Redis(_) | Self::Url(_))
     }

@@ -9,7 +9,7 @@ use tidegate_rules::{Override, Rule, RuleSet};
 use super::rule_view::rule_view;
 use crate::rules_version;
 
-/// The changes that lead from one set to another. The order of rules does not matter.
+/// Returns the changes between two sets of rules. The order of rules does not matter.
 pub fn difference_between(from: &RuleSet, to: &RuleSet) -> RulesDifference {
     let mut difference = RulesDifference::default();
     for rule in to.rules() {
@@ -21,42 +21,42 @@ pub fn difference_between(from: &RuleSet, to: &RuleSet) -> RulesDifference {
             },
         }
     }
-    let gone = from.rules().iter().filter(|rule| to.rule(rule.name()).is_none());
-    difference.removed = gone.map(|rule| rule.name().to_owned()).collect();
+    let removed = from.rules().iter().filter(|rule| to.rule(rule.name()).is_none());
+    difference.removed = removed.map(|rule| rule.name().to_owned()).collect();
     difference
 }
 
-/// The fields that differ, if any does.
+/// Returns the fields that differ, if any does.
 fn rule_change(old: &Rule, new: &Rule) -> Option<RuleChange> {
-    let hashes = rules_version::of_fields(old).into_iter().zip(rules_version::of_fields(new));
+    let hashes = rules_version::hash_fields(old).into_iter().zip(rules_version::hash_fields(new));
     let differing = hashes.filter(|(old, new)| old != new).map(|((field, _), _)| field);
     let differing: Vec<&'static str> = differing.collect();
     if differing.is_empty() {
         return None;
     }
-    let (from, to) = (view(old), view(new));
+    let (from, to) = (view_fields(old), view_fields(new));
     let mut keys: Vec<&String> = to.keys().collect();
     keys.extend(from.keys().filter(|key| !to.contains_key(*key)));
     let mut fields = Vec::new();
     for key in keys.into_iter().filter(|key| from.get(*key) != to.get(*key)) {
-        // The bound follows from the limit; overrides are only counted, below.
+        // The bound follows from the limit. Overrides are counted below.
         if key == "bound" || key == "overrides" {
             continue;
         }
-        let (from, to) = (from.get(key).map(words), to.get(key).map(words));
+        let (from, to) = (from.get(key).map(value_text), to.get(key).map(value_text));
         fields.push(FieldChange { field: key.clone(), from, to });
     }
-    fields.extend(overrides(old.overrides(), new.overrides()));
+    fields.extend(override_change(old.overrides(), new.overrides()));
     for field in differing {
         if !fields.iter().any(|listed| shows(&listed.field, field)) {
-            let hidden = Some("something that is not shown".to_owned());
+            let hidden = Some("(hidden value)".to_owned());
             fields.push(FieldChange { field: field.to_owned(), from: hidden.clone(), to: hidden });
         }
     }
     Some(RuleChange { rule: new.name().to_owned(), fields })
 }
 
-/// Whether a key of [`RuleView`](tidegate_api::RuleView) shows a field of the rules document.
+/// Returns whether a key of [`RuleView`](tidegate_api::RuleView) shows a field of the rules document.
 fn shows(key: &str, field: &str) -> bool {
     match key {
         "fleet" => field == "accuracy",
@@ -65,25 +65,25 @@ fn shows(key: &str, field: &str) -> bool {
     }
 }
 
-fn view(rule: &Rule) -> Map<String, Value> {
+fn view_fields(rule: &Rule) -> Map<String, Value> {
     match serde_json::to_value(rule_view(rule)) {
         Ok(Value::Object(view)) => view,
         _ => Map::new(),
     }
 }
 
-/// The number of overrides, of new and of removed ones. Overrides are not listed: there may be very many, and they name
-/// clients.
-fn overrides(old: &[Override], new: &[Override]) -> Option<FieldChange> {
+/// Returns the number of overrides, of new and of removed ones. Overrides are not listed: there may be very many, and
+/// they name clients.
+fn override_change(old: &[Override], new: &[Override]) -> Option<FieldChange> {
     let hashes = |items: &[Override]| -> HashSet<blake3::Hash> {
-        items.iter().map(rules_version::of_override).collect()
+        items.iter().map(rules_version::hash_override).collect()
     };
     let (before, after) = (hashes(old), hashes(new));
-    let (gone, more) = (before.difference(&after).count(), after.difference(&before).count());
-    if gone + more == 0 && old.len() == new.len() {
+    let (removed, added) = (before.difference(&after).count(), after.difference(&before).count());
+    if removed + added == 0 && old.len() == new.len() {
         return None;
     }
-    let counts = format!("{} ({more} new, {gone} gone)", new.len());
+    let counts = format!("{} ({added} new, {removed} gone)", new.len());
     Some(FieldChange {
         field: "overrides".to_owned(),
         from: Some(old.len().to_string()),
@@ -91,7 +91,7 @@ fn overrides(old: &[Override], new: &[Override]) -> Option<FieldChange> {
     })
 }
 
-fn words(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_told_apart_by_name_and_by_what_they_say() {
+    fn rules_are_compared_by_name_and_by_field() {
         let found = between(
             "{name: a, limit: 1/s}, {name: b, per: [ip], limit: 1/s}, {name: c, limit: 1/s}",
             "{name: d, limit: 1/s}, {name: c, limit: 1/s}, {name: b, per: [ip], limit: 2/s, mode: shadow}",
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_changes_is_told_without_being_shown() {
+    fn changed_secret_is_listed_without_its_value() {
         let found = between(
             "{name: a, match: {api_key: sk-1}, limit: 1/s}",
             "{name: a, match: {api_key: sk-2}, limit: 1/s}",
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_list_is_told_by_what_is_new_in_it() {
+    fn long_list_of_overrides_is_counted() {
         let with = |users: std::ops::Range<usize>| {
             let each = users.map(|user| format!("{{match: {{user: u{user}}}, limit: 2/s}}"));
             let each: Vec<String> = each.collect();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_changes_beside_another_field_is_listed_too() {
+    fn changed_secret_is_listed_beside_another_field() {
         let found = between(
             "{name: a, match: {api_key: sk-1}, limit: 1/s}",
             "{name: a, match: {api_key: sk-2}, limit: 1/s, mode: shadow}",
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!((&fields[1]["field"], &fields[2]), (&Value::from("match"), &Value::Null));
     }
 
-    /// Ways to change a `limit`, by the key that changes.
+    /// Changes of a `limit`: the key, the old and the new value.
     const LIMITS: [(&str, &str, &str); 4] = [
         ("", "1/s", "2/s"),
         (".amount", "{amount: 1, window: 1s}", "{amount: 2, window: 1s}"),
@@ -171,7 +171,7 @@ mod tests {
         (".burst", "{amount: 1, window: 1s}", "{amount: 1, window: 1s, burst: 2}"),
     ];
 
-    /// Ways to change a `match`, by the key that changes.
+    /// Changes of a `match`: the key, the old and the new value.
     const CONDITIONS: [(&str, &str, &str); 5] = [
         ("", "{path: /a}", "{path: /b}"),
         (".is", "{path: {is: /a}}", "{path: {is: /b}}"),
@@ -180,7 +180,7 @@ mod tests {
         (".absent", "{user: {absent: true}}", "{user: {absent: false}}"),
     ];
 
-    /// Ways to change a rule otherwise, by the key that changes.
+    /// Other changes of a rule: the key, the old and the new rule.
     const RULES: [(&str, &str, &str); 24] = [
         ("name", "name: a, limit: 1/s", "name: b, limit: 1/s"),
         ("per", "per: [ip]", "per: [user | ip]"),
@@ -228,7 +228,7 @@ mod tests {
         ),
     ];
 
-    /// For each key of the syntax two rules that differ in its value alone.
+    /// Returns for each key of the syntax two rules that differ only in its value.
     fn changes() -> Vec<(String, [String; 2])> {
         let nested = |table: &[(&str, &str, &str)], path: &str, before: &str, after: &str| {
             let change = |(key, old, new): &(&str, &str, &str)| {
@@ -248,7 +248,7 @@ mod tests {
         .concat()
     }
 
-    /// Adds the paths of all keys that a schema names, lists and keys of the author's left out.
+    /// Adds the paths of all keys that a schema names. Indexes of lists and free keys of maps are left out.
     fn keys(document: &Schema, schema: &Schema, path: &str, found: &mut BTreeSet<String>) {
         let part = schema.keyword("$ref").and_then(Value::as_str);
         let part = part.and_then(|part| part.strip_prefix("#/$defs/"));
@@ -290,7 +290,7 @@ mod tests {
                 form
             };
             assert_ne!(form(&old), form(&new), "{key}");
-            assert_ne!(rules_version::of(&old), rules_version::of(&new), "{key}");
+            assert_ne!(rules_version::hash_rules(&old), rules_version::hash_rules(&new), "{key}");
             let RulesDifference { added, changed, same, .. } = difference_between(&old, &new);
             assert_eq!((added.len() + changed.len(), same), (1, 0), "{key}");
             if let [changed] = changed.as_slice() {

@@ -1,4 +1,4 @@
-//! The last good rules on this machine's disk, which a node starts from.
+//! A copy of the last valid rules on the local disk, for a start while the source is unreachable.
 //!
 //! Several processes may share one copy: two servers of one machine, or two containers on one volume. A file lock beside
 //! it orders their writes, and a write never replaces a newer version.
@@ -19,13 +19,12 @@ use crate::config_error::ConfigError;
 use crate::config_error::read_file;
 use crate::rules::RulesDocument;
 
-/// Start of the first line of a copy. The checksum of everything after it follows, then what is known of the
-/// document.
-const MARK: &str = "# tidegate copy ";
-/// Room for the first line beside the longest document, in bytes.
-const MAX_FIRST_LINE: usize = 64 * 1024;
+/// Start of the first line of a copy. The checksum of the rest of the file follows, then the [`CopyHeader`] as JSON.
+const FIRST_LINE_PREFIX: &str = "# tidegate copy ";
+/// Longest first line in bytes.
+const MAX_FIRST_LINE_BYTES: usize = 64 * 1024;
 /// Name extension of a file that is not yet complete.
-const DRAFT: &str = "draft";
+const DRAFT_EXTENSION: &str = "draft";
 
 /// A file with one document, readable only by its owner: rules may name clients by secrets.
 #[derive(Debug)]
@@ -36,13 +35,14 @@ pub struct LocalCopy {
     writing: Mutex<()>,
 }
 
+/// The source and version of a copied document.
 #[derive(Serialize, Deserialize)]
-struct About {
+struct CopyHeader {
     source: String,
     version: u64,
     by: String,
     note: String,
-    /// When it was pushed, in microseconds since 1970.
+    /// The time of the push, in microseconds since 1970.
     at: Option<u64>,
 }
 
@@ -55,8 +55,8 @@ pub(crate) struct CopyError {
 }
 
 impl LocalCopy {
-    /// The copy of a source's document, in a directory that may hold those of other sources too.
-    pub(crate) fn of(source: &str, folder: &Path) -> Self {
+    /// Returns the copy of a source. Copies of several sources can share a directory.
+    pub(crate) fn new(source: &str, folder: &Path) -> Self {
         let name = blake3::hash(source.as_bytes()).to_hex();
         let path = folder.join(format!("rules-{}.yaml", &name.as_str()[..16]));
         Self { path, source: source.to_owned(), writing: Mutex::default() }
@@ -74,32 +74,33 @@ impl LocalCopy {
         if !self.path.try_exists().unwrap_or(true) {
             return Ok(None);
         }
-        let wrong = |reason: String| CopyError { path: self.path.clone(), reason };
-        let kept = read_file(&self.path, RuleSet::MAX_DOCUMENT_BYTES + MAX_FIRST_LINE);
-        let kept = kept.map_err(|error| match error {
-            ConfigError::Unreadable { reason, .. } => wrong(reason),
-            other => wrong(other.to_string()),
+        let invalid = |reason: String| CopyError { path: self.path.clone(), reason };
+        let file = read_file(&self.path, RuleSet::MAX_DOCUMENT_BYTES + MAX_FIRST_LINE_BYTES);
+        let file = file.map_err(|error| match error {
+            ConfigError::Unreadable { reason, .. } => invalid(reason),
+            other => invalid(other.to_string()),
         })?;
-        let parts = kept.strip_prefix(MARK).and_then(|rest| rest.split_once(' '));
-        let (wanted, rest) =
-            parts.ok_or_else(|| wrong(format!("must begin with {MARK:?} and a checksum")))?;
+        let parts = file.strip_prefix(FIRST_LINE_PREFIX).and_then(|rest| rest.split_once(' '));
+        let (wanted, rest) = parts.ok_or_else(|| {
+            invalid(format!("must begin with {FIRST_LINE_PREFIX:?} and a checksum"))
+        })?;
         let found = blake3::hash(rest.as_bytes()).to_hex();
         if wanted != found.as_str() {
-            return Err(wrong(format!("must have checksum {wanted:?}, found {found}")));
+            return Err(invalid(format!("must have checksum {wanted:?}, found {found}")));
         }
-        let parsed = rest
-            .split_once('\n')
-            .and_then(|(about, text)| Some((serde_json::from_str::<About>(about).ok()?, text)));
-        let (about, text) = parsed.ok_or_else(|| wrong("has another format".to_owned()))?;
-        if about.source != self.source {
-            let (source, found) = (&self.source, &about.source);
-            return Err(wrong(format!("must be of source {source:?}, found {found:?}")));
+        let parsed = rest.split_once('\n').and_then(|(header, text)| {
+            Some((serde_json::from_str::<CopyHeader>(header).ok()?, text))
+        });
+        let (header, text) = parsed.ok_or_else(|| invalid("has another format".to_owned()))?;
+        if header.source != self.source {
+            let (source, found) = (&self.source, &header.source);
+            return Err(invalid(format!("must be of source {source:?}, found {found:?}")));
         }
         Ok(Some(RulesDocument {
-            number: Some(about.version),
-            by: about.by,
-            note: about.note,
-            at: about.at.map(Timestamp::from_micros),
+            number: Some(header.version),
+            by: header.by,
+            note: header.note,
+            at: header.at.map(Timestamp::from_micros),
             ..RulesDocument::new(&self.path.display().to_string(), text)
         }))
     }
@@ -114,18 +115,18 @@ impl LocalCopy {
     pub(crate) fn write(&self, document: &RulesDocument, number: u64) -> io::Result<bool> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
-        let _turn = self.writing.lock();
-        let lock = private().truncate(false).open(self.path.with_extension("lock"))?;
+        let _writing = self.writing.lock();
+        let lock = owner_only().truncate(false).open(self.path.with_extension("lock"))?;
         let is_locked = match lock.lock() {
             Ok(()) => true,
-            // Some network file systems have none. The comparison below still holds within this process.
+            // Some network file systems have no locks. Then only the writes of this process are ordered.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => false,
             Err(error) => return Err(error),
         };
-        // A damaged copy is replaced.
-        if let Ok(Some(kept)) = self.read()
-            && kept.number.is_some_and(|kept_number| {
-                kept_number > number || (kept_number == number && kept.text == document.text)
+        // A damaged copy is an error of `read`, and is replaced.
+        if let Ok(Some(stored)) = self.read()
+            && stored.number.is_some_and(|stored_number| {
+                stored_number > number || (stored_number == number && stored.text == document.text)
             })
         {
             return Ok(false);
@@ -133,18 +134,18 @@ impl LocalCopy {
         if is_locked {
             self.remove_drafts(folder);
         }
-        let about = About {
+        let header = CopyHeader {
             source: self.source.clone(),
             version: number,
             by: document.by.clone(),
             note: document.note.clone(),
             at: document.at.map(Timestamp::as_micros),
         };
-        let rest = format!("{}\n{}", serde_json::to_string(&about)?, document.text);
-        let draft = self.new_draft()?;
-        let written = write_whole(&draft, &rest)
+        let rest = format!("{}\n{}", serde_json::to_string(&header)?, document.text);
+        let draft = self.create_draft()?;
+        let written = write_and_sync(&draft, &rest)
             .and_then(|()| fs::rename(&draft, &self.path))
-            // The rename is on disk only when the directory is.
+            // The rename is durable only after the directory is synced.
             .and_then(|()| File::open(folder)?.sync_all());
         if written.is_err() {
             let _ = fs::remove_file(&draft);
@@ -152,12 +153,13 @@ impl LocalCopy {
         written.map(|()| true)
     }
 
-    /// A name that no other writer has: process ids repeat among containers on one volume.
-    fn new_draft(&self) -> io::Result<PathBuf> {
+    /// Creates a file under a random name, and returns its path. Process ids would not be unique: containers on one
+    /// volume may have the same.
+    fn create_draft(&self) -> io::Result<PathBuf> {
         loop {
             let random = RandomState::new().hash_one(0);
-            let draft = self.path.with_extension(format!("{random:016x}.{DRAFT}"));
-            match private().create_new(true).open(&draft) {
+            let draft = self.path.with_extension(format!("{random:016x}.{DRAFT_EXTENSION}"));
+            match owner_only().create_new(true).open(&draft) {
                 Ok(_) => return Ok(draft),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
@@ -165,12 +167,12 @@ impl LocalCopy {
         }
     }
 
-    /// Removes what crashed writers left. Every writer holds the lock, so no draft is in use.
+    /// Removes the drafts of crashed writers. Every writer holds the lock, so no draft is in use.
     fn remove_drafts(&self, folder: &Path) {
         let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
         let is_draft = |name: &str| {
             name.strip_prefix(&*stem).is_some_and(|rest| rest.starts_with('.'))
-                && name.ends_with(&format!(".{DRAFT}"))
+                && name.ends_with(&format!(".{DRAFT_EXTENSION}"))
         };
         for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
             if entry.file_name().to_str().is_some_and(is_draft) {
@@ -180,17 +182,17 @@ impl LocalCopy {
     }
 }
 
-/// Opens or creates a file for its owner alone.
-fn private() -> fs::OpenOptions {
+/// Returns options that open or create a file with access for its owner alone.
+fn owner_only() -> fs::OpenOptions {
     let mut options = fs::OpenOptions::new();
     options.write(true).create(true).mode(0o600);
     options
 }
 
-fn write_whole(path: &Path, rest: &str) -> io::Result<()> {
+fn write_and_sync(path: &Path, rest: &str) -> io::Result<()> {
     let mut file = File::options().write(true).open(path)?;
     let checksum = blake3::hash(rest.as_bytes()).to_hex();
-    file.write_all(format!("{MARK}{checksum} ").as_bytes())?;
+    file.write_all(format!("{FIRST_LINE_PREFIX}{checksum} ").as_bytes())?;
     file.write_all(rest.as_bytes())?;
     file.sync_all()
 }
@@ -217,7 +219,7 @@ mod tests {
     #[test]
     fn copy_reads_as_it_was_written_and_only_by_its_owner() {
         let folder = tempfile::tempdir().unwrap();
-        let copy = LocalCopy::of("redis://cache", &folder.path().join("deep/er"));
+        let copy = LocalCopy::new("redis://cache", &folder.path().join("deep/er"));
         assert!(copy.read().unwrap().is_none());
         let mut document = document("rules: []\n# two\n");
         document.by = "ann".to_owned();
@@ -236,7 +238,7 @@ mod tests {
     #[test]
     fn copy_of_another_source_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
-        let (one, other) = (LocalCopy::of("a", folder.path()), LocalCopy::of("b", folder.path()));
+        let (one, other) = (LocalCopy::new("a", folder.path()), LocalCopy::new("b", folder.path()));
         one.write(&document("rules: []"), 1).unwrap();
         assert!(other.read().unwrap().is_none());
         fs::copy(one.path(), other.path()).unwrap();
@@ -247,7 +249,7 @@ mod tests {
     #[test]
     fn damaged_copy_is_an_error_whichever_byte_changed() {
         let folder = tempfile::tempdir().unwrap();
-        let copy = LocalCopy::of("a", folder.path());
+        let copy = LocalCopy::new("a", folder.path());
         copy.write(&document("rules: [] # 12\n"), 41).unwrap();
         let whole = fs::read(copy.path()).unwrap();
         for place in 0..whole.len() {
@@ -259,7 +261,7 @@ mod tests {
             fs::write(copy.path(), &whole[..place]).unwrap();
             copy.read().unwrap_err();
         }
-        // A copy that can't be read is replaced, whatever its number was.
+        // A damaged copy is replaced, whatever its number was.
         assert!(copy.write(&document("rules: []"), 2).unwrap());
         assert_eq!(copy.read().unwrap().unwrap().number, Some(2));
     }
@@ -267,7 +269,7 @@ mod tests {
     #[test]
     fn older_version_never_replaces_a_newer_one() {
         let folder = tempfile::tempdir().unwrap();
-        let copy = LocalCopy::of("a", folder.path());
+        let copy = LocalCopy::new("a", folder.path());
         assert!(copy.write(&document("five"), 5).unwrap());
         assert!(!copy.write(&document("four"), 4).unwrap());
         assert!(!copy.write(&document("five"), 5).unwrap());
@@ -279,7 +281,8 @@ mod tests {
     #[test]
     fn drafts_of_crashed_writers_are_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let (copy, other) = (LocalCopy::of("a", folder.path()), LocalCopy::of("b", folder.path()));
+        let (copy, other) =
+            (LocalCopy::new("a", folder.path()), LocalCopy::new("b", folder.path()));
         let drafts = ["1.draft", "0123456789abcdef.draft"];
         drafts.iter().for_each(|end| fs::write(copy.path().with_extension(end), "half").unwrap());
         fs::write(other.path().with_extension("1.draft"), "half").unwrap();
@@ -289,24 +292,24 @@ mod tests {
         assert_eq!(left.iter().filter(|name| name.ends_with(".draft")).count(), 1, "{left:?}");
     }
 
-    /// The folder in which this test's own processes write.
+    /// The environment variable with the directory of the processes that the test starts.
     const FOLDER: &str = "TIDEGATE_TEST_COPY_FOLDER";
     const WRITES: u64 = 100;
 
-    /// Texts of different lengths, so that a mix of two would be seen.
+    /// Returns texts of different lengths, so that a mix of two would be detected.
     fn text_of(number: u64) -> String {
         format!("rules: [] # {number}\n").repeat(usize::try_from(number * 7919 % 300).unwrap() + 1)
     }
 
-    /// Writes versions in about their order, from several threads.
-    fn write_by_chance(folder: &Path) {
-        let copy = LocalCopy::of("a", folder);
+    /// Writes versions in a slightly random order, from several threads.
+    fn write_shuffled(folder: &Path) {
+        let copy = LocalCopy::new("a", folder);
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
                     let random = RandomState::new();
                     let mut numbers: Vec<u64> = (1..=WRITES).collect();
-                    // Out of order by a few, so that almost every write has a rival.
+                    // Shifted by up to ten places, so that almost every write races with a newer one.
                     numbers.sort_unstable_by_key(|number| number + random.hash_one(number) % 10);
                     for number in numbers {
                         copy.write(&document(&text_of(number)), number).unwrap();
@@ -323,7 +326,7 @@ mod tests {
     #[test]
     fn racing_processes_leave_the_newest_copy_complete() {
         if let Some(folder) = std::env::var_os(FOLDER) {
-            write_by_chance(Path::new(&folder));
+            write_shuffled(Path::new(&folder));
             return;
         }
         let folder = tempfile::tempdir().unwrap();
@@ -338,7 +341,7 @@ mod tests {
         for writer in &mut writers {
             assert!(writer.wait().unwrap().success());
         }
-        let copy = LocalCopy::of("a", folder.path());
+        let copy = LocalCopy::new("a", folder.path());
         let found = copy.read().unwrap().unwrap();
         assert_eq!((found.number, &*found.text), (Some(WRITES), &*text_of(WRITES)));
         assert_eq!(files(&copy).len(), 2, "{:?}", files(&copy));

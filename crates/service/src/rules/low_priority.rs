@@ -1,33 +1,36 @@
-//! Work that has time, beside calls that have none.
+//! Background work on threads that yield to the threads of calls.
 
 use tokio::sync::oneshot;
 
 use crate::config_error::ConfigError;
 
-/// How far behind everybody else the work stands for a processor: as far as it goes.
-const LAST: i32 = 19;
+/// The lowest scheduling priority of Linux, as a nice value.
+const LOWEST_PRIORITY: i32 = 19;
 
-/// Has work done on a thread of its own, which runs when no other thread of the machine wants to: reading
-/// a hundred thousand overrides takes a second, and calls that come meanwhile should not notice.
+/// Runs work on a new thread of the lowest priority, and returns its result.
+///
+/// To parse 100,000 overrides takes a second. Calls that are decided meanwhile should not be delayed by it.
 ///
 /// # Errors
-/// There is no thread to be had; the work was not done.
+/// No thread can be started; the work was not done.
 ///
 /// # Panics
-/// The work does.
+/// The work panics.
 pub(crate) async fn spawn_low_priority<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ConfigError> {
-    let (send, done) = oneshot::channel();
+    let (sender, result) = oneshot::channel();
     let thread = std::thread::Builder::new().name("tidegate-rules".into()).spawn(move || {
-        // On Linux this is about the thread alone. Who may not be asked to step back does not.
+        // On Linux this sets the priority of the thread, not of the process. Without permission the thread keeps its
+        // priority.
         #[cfg(target_os = "linux")]
-        let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), LAST);
-        // Nobody waits any more only when everything is over.
-        let _ = send.send(work());
+        let _ =
+            rustix::process::setpriority_process(Some(rustix::thread::gettid()), LOWEST_PRIORITY);
+        // The receiver is dropped only when the runtime stops.
+        let _ = sender.send(work());
     });
-    match (thread, done.await) {
-        (_, Ok(done)) => return Ok(done),
+    match (thread, result.await) {
+        (_, Ok(result)) => return Ok(result),
         (Ok(thread), Err(_)) => {
             if let Err(panic) = thread.join() {
                 std::panic::resume_unwind(panic);
@@ -35,6 +38,6 @@ pub(crate) async fn spawn_low_priority<T: Send + 'static>(
         }
         (Err(_), Err(_)) => {}
     }
-    let reason = "no thread to read them on".to_owned();
-    Err(ConfigError::Elsewhere { place: "rules", reason })
+    let reason = "cannot start a thread to parse them".to_owned();
+    Err(ConfigError::NotInFile { place: "rules", reason })
 }

@@ -1,4 +1,4 @@
-//! Puts documents in force that are newer and fit, and keeps what it has when they are not.
+//! Activates documents that are valid and newer than the active one.
 
 mod push;
 mod reporting;
@@ -14,61 +14,61 @@ use tokio::task::spawn_blocking;
 pub use self::push::PushError;
 use crate::active_rules::{ActiveRules, CompiledRules, RulesVersion};
 use crate::config_error::ConfigError;
-use crate::envoy::Files;
+use crate::envoy::EnvoyFiles;
 use crate::identity::{AttributePlan, Identity};
 use crate::rules::local_copy::LocalCopy;
 use crate::rules::low_priority::spawn_low_priority;
-use crate::rules::{NativeRules, Rules, RulesDocument};
+use crate::rules::{NativeRules, ParsedRules, RulesDocument};
 use crate::rules_version;
 use crate::service::Service;
 use crate::source_status::SourceStatus;
 
-/// How often it is looked whether rules that were replaced are still in use.
-const RETIRED: Duration = Duration::from_secs(1);
+/// Interval at which replaced rules are checked for remaining users.
+const UNUSED_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Keeps a server's rules.
+/// Loads, validates and activates the rules of a server.
 #[derive(Debug)]
 pub struct RulesManager {
     service: Arc<Service>,
     identity: Arc<Identity>,
-    /// Where rules come from, without secrets.
+    /// The name of the source, without secrets.
     source: String,
-    /// What this node is called in its fleet.
+    /// The name of this node in its fleet.
     node: String,
-    /// What is in force, as it was found. Whoever holds it changes the rules.
+    /// The inputs of the active rules. The lock is held during a change, so changes never overlap.
     inputs: tokio::sync::Mutex<RuleInputs>,
-    standing: Mutex<SourceStatus>,
+    status: Mutex<SourceStatus>,
     copy: Option<LocalCopy>,
-    /// Whether rules are fetched from another machine, which numbers them if it can.
+    /// Set if rules are read from another machine.
     is_remote: bool,
-    /// The newest document of the source that could not be used. Redis gets it back if it loses it: other nodes
-    /// may be able to use it, and its number must not be given again.
-    refused: Mutex<Option<RulesDocument>>,
-    /// Where rules are pushed to and come from.
+    /// The newest document of the source that this node rejected. If Redis loses it, this node restores it: other nodes
+    /// may accept it, and its number must not be used again.
+    rejected: Mutex<Option<RulesDocument>>,
+    /// The shared document that rules are read from and pushed to.
     shared: Option<RedisDocument>,
-    /// Where nodes tell each other what they have.
+    /// The document that nodes report to.
     reports: Option<RedisDocument>,
-    /// There is something new to tell.
+    /// Wakes the reporting task after a change of version or status.
     changed: Notify,
 }
 
-/// What rules are made of.
+/// The unparsed inputs of a set of rules.
 #[derive(Clone, Debug)]
 pub struct RuleInputs {
-    pub(crate) own: NativeRules,
-    pub(crate) envoy: Option<Arc<Files>>,
+    pub(crate) native: NativeRules,
+    pub(crate) envoy: Option<Arc<EnvoyFiles>>,
 }
 
-/// What a manager works with.
+/// The parts that a manager is built from.
 #[derive(Debug)]
 pub struct RulesManagerDeps {
-    /// The service whose rules are replaced.
+    /// The service that gets the rules.
     pub service: Arc<Service>,
-    /// Reads the identity of clients; rules are checked against it.
+    /// Reads the identity of clients; the rules determine which attributes it reads.
     pub identity: Arc<Identity>,
     /// The name of the source, as reports show it.
     pub source: String,
-    /// Whether the source is on another machine.
+    /// Set if the source is on another machine.
     pub is_remote: bool,
     /// The name of this node.
     pub node: String,
@@ -80,60 +80,62 @@ pub struct RulesManagerDeps {
     pub reports: Option<RedisDocument>,
 }
 
-/// Rules that are fit to be enforced, and what was made of them.
+/// Valid rules, with everything that is derived from them.
 struct PreparedRules {
-    rules: Rules,
+    rules: ParsedRules,
     attribute_plan: AttributePlan,
     hash: String,
 }
 
 impl RulesManager {
-    /// Puts the first rules in force, which were found fit already.
-    pub fn new(household: RulesManagerDeps, inputs: RuleInputs, rules: Rules) -> Self {
+    /// Returns a manager, with the first rules active.
+    pub fn new(deps: RulesManagerDeps, inputs: RuleInputs, rules: ParsedRules) -> Self {
         let RulesManagerDeps { service, identity, source, is_remote, node, copy, shared, reports } =
-            household;
+            deps;
         let manager = Self {
             service,
             identity,
             source,
             node,
             inputs: tokio::sync::Mutex::new(inputs.clone()),
-            standing: Mutex::default(),
+            status: Mutex::default(),
             copy,
             is_remote,
-            refused: Mutex::default(),
+            rejected: Mutex::default(),
             shared,
             reports,
             changed: Notify::new(),
         };
-        let number = match (inputs.own.document(), &inputs.own) {
+        let number = match (inputs.native.document(), &inputs.native) {
             (Some(RulesDocument { number: Some(number), .. }), _) => *number,
-            // Counting goes on where it was before a restart.
-            (Some(own), _) => match manager.kept() {
-                Some(kept) => kept.number.unwrap_or_default() + u64::from(own.text != kept.text),
+            // The local copy has the number from before the restart.
+            (Some(document), _) => match manager.read_copy() {
+                Some(copy) => {
+                    copy.number.unwrap_or_default() + u64::from(document.text != copy.text)
+                }
                 None => 1,
             },
             (None, NativeRules::Nothing) if is_remote || inputs.envoy.is_none() => 0,
             (None, _) => 1,
         };
-        let fit = manager.fit(rules);
-        drop(manager.enforce(fit, number, &inputs.own));
-        manager.keep_copy(&inputs.own, number);
-        manager.standing.lock().latest = number;
+        let prepared = manager.prepare(rules);
+        drop(manager.activate(prepared, number, &inputs.native));
+        manager.write_copy(&inputs.native, number);
+        manager.status.lock().latest = number;
         manager
     }
 
-    fn fit(&self, rules: Rules) -> PreparedRules {
-        let (attribute_plan, hash) =
-            (self.identity.known(&rules.set), rules_version::of(&rules.set));
+    fn prepare(&self, rules: ParsedRules) -> PreparedRules {
+        let attribute_plan = self.identity.attribute_plan(&rules.set);
+        let hash = rules_version::hash_rules(&rules.set);
         PreparedRules { rules, attribute_plan, hash }
     }
 
-    /// Puts a document in force, if it is newer than what is. Whether it was.
+    /// Activates a document if it is newer than the active one. Returns whether it was activated.
     ///
     /// # Errors
-    /// Something is wrong with it. Nothing changed, and the node says that it is behind.
-    pub(crate) async fn take(
+    /// The document is invalid. The active rules stay, and the node reports that it is behind.
+    pub(crate) async fn offer(
         self: &Arc<Self>,
         document: RulesDocument,
     ) -> Result<bool, ConfigError> {
@@ -142,15 +144,15 @@ impl RulesManager {
         let same = current.text.as_deref() == Some(&*document.text);
         let number = document.number.unwrap_or_else(|| current.number + u64::from(!same));
         if number < current.number {
-            // Redis gets the newer one back; another source has to be changed by its operator.
+            // A node restores the newer document to Redis. Any other source has to be changed by its operator.
             if self.shared.is_none() {
-                self.older(number, current.number);
+                self.mark_stale(number, current.number);
             }
             return Ok(false);
         }
         if number == current.number {
             if same {
-                self.settled(number);
+                self.mark_current(number);
                 return Ok(false);
             }
             if current.text.is_some() {
@@ -159,87 +161,97 @@ impl RulesManager {
                     source,
                     version = number,
                     %hash,
-                    "source has another document under the version in force, taking it"
+                    "source has another document under the active version, activating it"
                 );
             }
         }
-        let next = RuleInputs { own: NativeRules::Written(document), envoy: inputs.envoy.clone() };
-        self.change(&mut inputs, next, number).await.map(|()| true)
+        let next =
+            RuleInputs { native: NativeRules::Document(document), envoy: inputs.envoy.clone() };
+        self.apply(&mut inputs, next, number).await.map(|()| true)
     }
 
-    /// Puts the local copy in force, if there is a usable one.
+    /// Activates the local copy, if there is a valid one.
     pub(crate) async fn start_with_copy(self: &Arc<Self>) {
-        let Some(kept) = self.kept() else { return };
-        let (copy, version) = (kept.name.to_string(), kept.number);
-        // A copy that this node can't use was logged.
-        if self.take(kept).await.is_ok() {
+        let Some(document) = self.read_copy() else { return };
+        let (copy, version) = (document.name.to_string(), document.number);
+        // `offer` logs an invalid copy.
+        if self.offer(document).await.is_ok() {
             tracing::info!(version, copy, source = self.source, "started with a copy of the rules");
         }
     }
 
-    /// Puts other files of envoyproxy/ratelimit in force, beside the same rules of our own.
+    /// Activates other files of envoyproxy/ratelimit, with the same native rules.
     ///
     /// # Errors
-    /// As [`take`](Self::take).
-    pub(crate) async fn take_envoy(self: &Arc<Self>, files: Files) -> Result<(), ConfigError> {
+    /// As [`offer`](Self::offer).
+    pub(crate) async fn offer_envoy(
+        self: &Arc<Self>,
+        files: EnvoyFiles,
+    ) -> Result<(), ConfigError> {
         let mut inputs = self.inputs.lock().await;
-        let next = RuleInputs { own: inputs.own.clone(), envoy: Some(Arc::new(files)) };
+        let next = RuleInputs { native: inputs.native.clone(), envoy: Some(Arc::new(files)) };
         let number = self.version().number;
-        // A number that a source gives belongs to its document alone.
-        let counted = match next.own.document() {
+        // A number of the source belongs to its document, so this node must not increase it.
+        let is_own_number = match next.native.document() {
             Some(document) => document.number.is_none(),
             None => !self.is_remote,
         };
-        self.change(&mut inputs, next, number + u64::from(counted)).await
+        self.apply(&mut inputs, next, number + u64::from(is_own_number)).await
     }
 
-    async fn change(
+    /// Parses `next` and activates it under `number`.
+    async fn apply(
         self: &Arc<Self>,
         inputs: &mut RuleInputs,
         next: RuleInputs,
         number: u64,
     ) -> Result<(), ConfigError> {
-        let (manager, read) = (Arc::clone(self), next.clone());
-        let reading = spawn_low_priority(move || {
-            let rules = Rules::of(&read.own, read.envoy.as_deref())?.complete()?;
-            Ok::<PreparedRules, ConfigError>(manager.fit(rules))
+        let (manager, unparsed) = (Arc::clone(self), next.clone());
+        let preparation = spawn_low_priority(move || {
+            let rules = ParsedRules::parse(&unparsed.native, unparsed.envoy.as_deref())?;
+            Ok::<PreparedRules, ConfigError>(manager.prepare(rules.with_internal_rules()?))
         });
-        let fit = match reading.await.and_then(|read| read) {
-            Ok(fit) => fit,
+        let prepared = match preparation.await.and_then(|prepared| prepared) {
+            Ok(prepared) => prepared,
             Err(error) => {
-                let offered = next.own.document().filter(|offered| offered.number.is_some());
+                let offered = next.native.document().filter(|offered| offered.number.is_some());
                 if let Some(offered) = offered.filter(|_| number > self.version().number) {
-                    *self.refused.lock() = Some(offered.clone());
+                    *self.rejected.lock() = Some(offered.clone());
                 }
-                self.unfit(number, &error);
+                self.mark_rejected(number, &error);
                 return Err(error);
             }
         };
-        let (count, hash) = (fit.rules.set.rules().len(), fit.hash.clone());
-        tokio::spawn(retire(self.enforce(fit, number, &next.own)));
+        let (count, hash) = (prepared.rules.set.rules().len(), prepared.hash.clone());
+        tokio::spawn(drop_when_unused(self.activate(prepared, number, &next.native)));
         tracing::info!(
             version = number,
             hash,
             rules = count,
             source = self.source,
-            "rules in force"
+            "rules activated"
         );
-        let (manager, own) = (Arc::clone(self), next.own.clone());
-        spawn_blocking(move || manager.keep_copy(&own, number));
-        self.refused.lock().take_if(|refused| refused.number <= Some(number));
+        let (manager, native) = (Arc::clone(self), next.native.clone());
+        spawn_blocking(move || manager.write_copy(&native, number));
+        self.rejected.lock().take_if(|rejected| rejected.number <= Some(number));
         *inputs = next;
-        self.settled(number);
+        self.mark_current(number);
         if number > 0 {
             self.service.set_rules_pending(None);
         }
         Ok(())
     }
 
-    /// What had been in force.
-    fn enforce(&self, fit: PreparedRules, number: u64, own: &NativeRules) -> Arc<ActiveRules> {
-        let PreparedRules { rules: Rules { set, envoy }, attribute_plan, hash } = fit;
+    /// Activates rules and returns the previous ones.
+    fn activate(
+        &self,
+        prepared: PreparedRules,
+        number: u64,
+        native: &NativeRules,
+    ) -> Arc<ActiveRules> {
+        let PreparedRules { rules: ParsedRules { set, envoy }, attribute_plan, hash } = prepared;
         let loaded = self.service.clock().now();
-        let version = match own.document() {
+        let version = match native.document() {
             Some(document) => RulesVersion {
                 number,
                 hash,
@@ -254,66 +266,70 @@ impl RulesManager {
         self.service.activate(CompiledRules { set, envoy, attribute_plan, version })
     }
 
-    fn keep_copy(&self, own: &NativeRules, number: u64) {
-        let (Some(copy), Some(document)) = (&self.copy, own.document()) else { return };
+    fn write_copy(&self, native: &NativeRules, number: u64) {
+        let (Some(copy), Some(document)) = (&self.copy, native.document()) else { return };
         match copy.write(document, number) {
-            Ok(_) => self.standing.lock().copy_problem = None,
+            Ok(_) => self.status.lock().copy_problem = None,
             Err(error) => {
                 let path = copy.path().display();
-                tracing::warn!(%path, %error, "no copy of the rules kept: a start needs their source");
+                tracing::warn!(
+                    %path,
+                    %error,
+                    "cannot write the local copy of the rules, the next start needs their source"
+                );
             }
         }
     }
 
-    /// What is in force, as it was found.
-    pub(crate) async fn found(&self) -> RuleInputs {
+    /// Returns the inputs of the active rules.
+    pub(crate) async fn inputs(&self) -> RuleInputs {
         self.inputs.lock().await.clone()
     }
 
-    /// The last good document of this source on this machine. A damaged copy is logged and not used.
-    fn kept(&self) -> Option<RulesDocument> {
+    /// Reads the local copy. A damaged copy is logged and not used.
+    fn read_copy(&self) -> Option<RulesDocument> {
         match self.copy.as_ref()?.read() {
-            Ok(kept) => kept,
+            Ok(document) => document,
             Err(error) => {
                 tracing::error!(%error, source = self.source, "local copy of the rules can't be used");
-                self.standing.lock().copy_problem = Some(error.to_string());
+                self.status.lock().copy_problem = Some(error.to_string());
                 None
             }
         }
     }
 
-    /// The newest document of the source that this node has seen and still has, usable or not.
-    pub(crate) async fn newest(&self) -> Option<RulesDocument> {
-        let active = self.found().await.own.document().cloned();
+    /// Returns the newest document of the source that this node has, active or rejected.
+    pub(crate) async fn newest_document(&self) -> Option<RulesDocument> {
+        let active = self.inputs().await.native.document().cloned();
         let active = active.filter(|active| active.number.is_some());
-        let refused = self.refused.lock().clone();
-        // Of equal ones the last: the one in force.
-        refused.into_iter().chain(active).max_by_key(|document| document.number)
+        let rejected = self.rejected.lock().clone();
+        // For equal numbers `max_by_key` returns the last one: the active document.
+        rejected.into_iter().chain(active).max_by_key(|document| document.number)
     }
 
-    /// Which rules are in force.
+    /// Returns the version of the active rules.
     pub(crate) fn version(&self) -> RulesVersion {
         self.service.active_rules().version().clone()
     }
 
-    /// Marks this node as not ready while it enforces no rules although some exist: it can't use them, or
-    /// can't find out because the source does not answer. Returns whether it is.
+    /// Marks this node as not ready while no rules are active although some may exist: they were rejected, or the source
+    /// is unreachable. Returns whether the node is not ready.
     pub(crate) fn update_readiness(&self, is_source_known: bool) -> bool {
-        let standing = self.standing();
-        let exist = standing.latest > 0 || standing.copy_problem.is_some() || !is_source_known;
-        let waits = self.version().number == 0 && exist;
-        self.service.set_rules_pending(waits.then(|| format!("rules from {}", self.source)));
-        waits
+        let status = self.source_status();
+        let may_exist = status.latest > 0 || status.copy_problem.is_some() || !is_source_known;
+        let is_pending = self.version().number == 0 && may_exist;
+        self.service.set_rules_pending(is_pending.then(|| format!("rules from {}", self.source)));
+        is_pending
     }
 }
 
-/// Frees rules that were replaced once the last call is done with them, and not on a thread that
-/// answers calls: for very many it takes a moment.
-async fn retire(old: Arc<ActiveRules>) {
-    let mut ticker = tokio::time::interval(RETIRED);
+/// Frees replaced rules after the last call has finished with them. A large set takes long to free, so a thread of low
+/// priority does it.
+async fn drop_when_unused(old: Arc<ActiveRules>) {
+    let mut ticker = tokio::time::interval(UNUSED_CHECK_INTERVAL);
     while Arc::strong_count(&old) > 1 {
         ticker.tick().await;
     }
-    // Without a thread it was dropped here.
+    // If no thread can be started, the closure and the rules in it are dropped here.
     let _ = spawn_low_priority(move || drop(old)).await;
 }

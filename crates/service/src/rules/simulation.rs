@@ -1,5 +1,5 @@
 //! Random histories of a fleet that shares its rules through a real Redis: pushes, restarts, a Redis that loses its
-//! data or gets a backup back, and copies that are lost or damaged.
+//! data or is restored from a backup, and copies that are lost or damaged.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,43 +16,43 @@ use crate::rules::local_copy::LocalCopy;
 use crate::rules::manager::RuleInputs;
 use crate::rules::source::reconcile;
 use crate::rules::{
-    NativeRules, RuleSource, Rules, RulesConfig, RulesManager, RulesManagerDeps, RulesRedis,
+    NativeRules, ParsedRules, RuleSource, RulesConfig, RulesManager, RulesManagerDeps, RulesRedis,
     start_from_source,
 };
 use crate::service::Service;
 use crate::store::AnyStore;
 
-/// Where Redis has the document.
+/// The Redis key of the document.
 const KEY: &str = "tg::{document:rules}";
 const NODES: usize = 3;
 const SEEDS: u64 = 60;
 const STEPS: usize = 40;
 
-/// The same history for the same seed.
-struct Chance(SeededRng);
+/// A random number generator; a seed always gives the same history.
+struct StepRng(SeededRng);
 
-impl Chance {
+impl StepRng {
     fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.0.below(end as u64)).unwrap()
     }
 }
 
-/// A version and its text.
-type Numbered = (u64, String);
+/// A version number and its text.
+type NumberedText = (u64, String);
 
-struct Node {
+struct FleetNode {
     folder: TempDir,
     manager: Option<Arc<RulesManager>>,
-    /// The highest number that it enforced since its copy was last lost.
+    /// The highest number that was active here since the copy was last lost.
     floor: u64,
 }
 
-impl Node {
+impl FleetNode {
     fn copy(&self) -> LocalCopy {
-        LocalCopy::of("redis", self.folder.path())
+        LocalCopy::new("redis", self.folder.path())
     }
 
-    /// Starts as the server does.
+    /// Starts in the same order as the server.
     async fn start(&mut self, redis: &Redis) {
         let clock = Clock::system();
         let store = Arc::new(AnyStore::Memory(Arc::new(MemoryStore::new(clock.clone()))));
@@ -60,7 +60,7 @@ impl Node {
         let blocks = Arc::clone(limiter.blocks());
         let identity = Identity::new(IdentityConfig::default(), blocks, clock).unwrap();
         let shared = RedisDocument::start(redis.url().parse().unwrap(), "rules").await.unwrap();
-        let household = RulesManagerDeps {
+        let deps = RulesManagerDeps {
             service: Arc::new(Service::new(limiter, HeaderStyle::default())),
             identity: Arc::new(identity),
             source: "redis".to_owned(),
@@ -70,16 +70,17 @@ impl Node {
             shared: Some(shared),
             reports: None,
         };
-        let inputs = RuleInputs { own: NativeRules::Nothing, envoy: None };
-        let rules = Rules::of(&inputs.own, None).unwrap().complete().unwrap();
-        let manager = Arc::new(RulesManager::new(household, inputs, rules));
+        let inputs = RuleInputs { native: NativeRules::Nothing, envoy: None };
+        let rules = ParsedRules::parse(&inputs.native, None).unwrap();
+        let rules = rules.with_internal_rules().unwrap();
+        let manager = Arc::new(RulesManager::new(deps, inputs, rules));
         let source = RuleSource::Redis(RulesRedis::OfStore);
         let config = RulesConfig { source, envoy: None, copies: None, poll: None };
         start_from_source(&manager, &config).await;
         self.manager = Some(manager);
     }
 
-    /// Stops after the copy is written.
+    /// Stops once the copy is written.
     async fn stop(&mut self) {
         let Some(manager) = self.manager.take() else { return };
         while Arc::strong_count(&manager) > 1 {
@@ -87,57 +88,58 @@ impl Node {
         }
     }
 
-    /// The version that it enforces, or would start from.
-    fn has(&self) -> Option<Numbered> {
+    /// Returns the active version of a manager node, or the version of the copy of a stopped one.
+    fn version(&self) -> Option<NumberedText> {
         match &self.manager {
             Some(manager) => {
                 let version = manager.version();
                 Some((version.number, version.text?.to_string()))
             }
             None => {
-                let kept = self.copy().read().ok()??;
-                Some((kept.number?, kept.text.to_string()))
+                let document = self.copy().read().ok()??;
+                Some((document.number?, document.text.to_string()))
             }
         }
     }
 }
 
-struct World {
+struct TestFleet {
     redis: Redis,
-    nodes: Vec<Node>,
+    nodes: Vec<FleetNode>,
     backup: Vec<String>,
     pushes: u64,
     steps: Vec<String>,
 }
 
-impl World {
-    fn redis_has(&self) -> Option<Numbered> {
+impl TestFleet {
+    fn redis_version(&self) -> Option<NumberedText> {
         let latest: Option<u64> = self.redis.query(&["HGET", KEY, "latest"]);
         let latest = latest?;
         Some((latest, self.redis.query(&["HGET", KEY, &format!("t:{latest}")])))
     }
 
-    fn running(&self, place: usize) -> Option<Arc<RulesManager>> {
-        self.nodes[place].manager.clone()
+    fn manager(&self, node: usize) -> Option<Arc<RulesManager>> {
+        self.nodes[node].manager.clone()
     }
 
     async fn push(&mut self, place: usize) {
-        let Some(manager) = self.running(place) else { return };
-        let before = self.redis_has().map_or(0, |(number, _)| number).max(manager.version().number);
+        let Some(manager) = self.manager(place) else { return };
+        let before =
+            self.redis_version().map_or(0, |(number, _)| number).max(manager.version().number);
         self.pushes += 1;
         let text = format!("rules: [{{name: api, limit: {} per day}}]\n", self.pushes);
         let pushed = manager.push(&text, "ann", "", Expected::Any).await.unwrap().number;
         assert!(pushed > before, "pushed {pushed} after {before}: {:#?}", self.steps);
     }
 
-    async fn step(&mut self, chance: &mut Chance) {
-        let place = chance.below(NODES);
-        let step = chance.below(16);
-        self.steps.push(format!("{step} at node {place}, redis {:?}", self.redis_has()));
+    async fn step(&mut self, random: &mut StepRng) {
+        let place = random.below(NODES);
+        let step = random.below(16);
+        self.steps.push(format!("{step} at node {place}, redis {:?}", self.redis_version()));
         match step {
             0..=3 => self.push(place).await,
             4..=6 => {
-                if let Some(manager) = self.running(place) {
+                if let Some(manager) = self.manager(place) {
                     reconcile(&manager, manager.shared().unwrap()).await.unwrap();
                 }
             }
@@ -158,12 +160,12 @@ impl World {
                 }
             }
             _ => {
-                // All at once: what a power cut does to a fleet whose Redis keeps nothing.
+                // A power cut: all nodes stop, and Redis without persistence loses its data.
                 for node in &mut self.nodes {
                     node.stop().await;
                 }
                 self.redis.query::<()>(&["DEL", KEY]);
-                if chance.below(4) == 0 {
+                if random.below(4) == 0 {
                     self.nodes[place].floor = 0;
                     damage(self.nodes[place].copy().path());
                 }
@@ -177,10 +179,10 @@ impl World {
         }
     }
 
-    /// Lets every node start and compare, until all have one document.
+    /// Starts every node and reconciles it twice. Then all nodes have the newest document.
     async fn converge(&mut self) {
-        let known = self.nodes.iter().filter_map(Node::has).chain(self.redis_has());
-        let known: Vec<Numbered> = known.collect();
+        let known = self.nodes.iter().filter_map(FleetNode::version).chain(self.redis_version());
+        let known: Vec<NumberedText> = known.collect();
         for node in &mut self.nodes {
             if node.manager.is_none() {
                 node.start(&self.redis).await;
@@ -191,9 +193,9 @@ impl World {
                 reconcile(&manager, manager.shared().unwrap()).await.unwrap();
             }
         }
-        let reached = self.redis_has();
+        let reached = self.redis_version();
         for node in &self.nodes {
-            assert_eq!(node.has(), reached, "after {known:?}: {:#?}", self.steps);
+            assert_eq!(node.version(), reached, "after {known:?}: {:#?}", self.steps);
         }
         let Some(highest) = known.iter().map(|(number, _)| *number).max() else { return };
         let (number, text) = reached.unwrap();
@@ -213,22 +215,22 @@ fn damage(path: &Path) {
 }
 
 #[tokio::test]
-async fn versions_never_go_back_and_nodes_converge_on_the_newest_document() {
+async fn versions_never_decrease_and_nodes_converge_on_the_newest_document() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
-    let node = || Node { folder: tempfile::tempdir().unwrap(), manager: None, floor: 0 };
+    let node = || FleetNode { folder: tempfile::tempdir().unwrap(), manager: None, floor: 0 };
     let mut redis = Redis::start();
     for seed in 1..=SEEDS {
         redis.query::<()>(&["FLUSHALL"]);
         let nodes = std::iter::repeat_with(node).take(NODES).collect();
         let steps = vec![format!("seed {seed}")];
-        let mut world = World { redis, nodes, backup: Vec::new(), pushes: 0, steps };
-        let mut chance = Chance(SeededRng::new(seed));
+        let mut fleet = TestFleet { redis, nodes, backup: Vec::new(), pushes: 0, steps };
+        let mut random = StepRng(SeededRng::new(seed));
         for _ in 0..STEPS {
-            world.step(&mut chance).await;
+            fleet.step(&mut random).await;
         }
-        world.converge().await;
-        redis = world.redis;
+        fleet.converge().await;
+        redis = fleet.redis;
     }
 }

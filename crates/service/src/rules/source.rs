@@ -1,4 +1,4 @@
-//! Sources of documents. Each offers its document to the manager when it changes.
+//! Sources of documents. A source offers its document to the manager after every change.
 
 mod files;
 mod redis;
@@ -12,7 +12,7 @@ use tidegate_core::Span;
 use tokio::task::JoinHandle;
 
 pub(crate) use self::redis::reconcile;
-pub use self::url::NUMBER;
+pub use self::url::RULES_VERSION_HEADER;
 use crate::reload::ReloadSignal;
 use crate::rules::manager::RulesManager;
 use crate::rules::{RuleSource, RulesConfig};
@@ -22,29 +22,31 @@ const FILE_INTERVAL: Span = Span::from_secs(5);
 /// Time between two requests to a source on another machine, which may report changes earlier.
 const REMOTE_INTERVAL: Span = Span::from_secs(30);
 
-/// Shortest and longest wait before a source that failed is asked again.
-const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// First wait before a failed read of a source is repeated. Every further failure doubles it.
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(500);
+/// Longest wait before a failed read of a source is repeated.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// Starts with the local copy of a source on another machine, and compares it with the source as while running: the
-/// newer of the two is activated.
+/// Activates the local copy of a remote source, then reads the source once. The newer of the two documents is active
+/// afterwards.
 ///
-/// Without a usable document from either, no rule is active. The node is not ready then, unless the source answers that
-/// there are no rules yet.
+/// If neither has a valid document, no rule is active. The node is not ready then, unless the source is reachable and
+/// has no rules yet.
 pub async fn start_from_source(manager: &Arc<RulesManager>, config: &RulesConfig) {
     if !config.source.is_remote() {
         return;
     }
     manager.start_with_copy().await;
-    let compared = match &config.source {
-        RuleSource::Redis(_) => redis::first(manager).await,
-        RuleSource::Url(from) => url::first(manager, from).await,
+    let first_read = match &config.source {
+        RuleSource::Redis(_) => redis::read_once(manager).await,
+        RuleSource::Url(url) => url::read_once(manager, url).await,
         _ => return,
     };
-    if let Err(error) = &compared {
-        manager.away(error);
+    if let Err(error) = &first_read {
+        manager.mark_unreachable(error);
     }
-    if manager.update_readiness(compared.is_ok()) {
-        tracing::warn!(source = manager.source(), "no rules that can be used: not ready");
+    if manager.update_readiness(first_read.is_ok()) {
+        tracing::warn!(source = manager.source(), "no valid rules, the node is not ready");
     }
 }
 
@@ -55,19 +57,19 @@ pub fn follow_sources(
     reloads: &ReloadSignal,
 ) -> Vec<JoinHandle<()>> {
     let interval = |default: Span| Duration::from(config.poll.unwrap_or(default));
-    let mut tasks = vec![tokio::spawn(Arc::clone(manager).keep_reporting())];
+    let mut tasks = vec![tokio::spawn(Arc::clone(manager).report_loop())];
     let file = match &config.source {
         RuleSource::File(path) => Some(path.clone()),
         RuleSource::Redis(_) => {
             let interval = interval(REMOTE_INTERVAL);
-            let following = redis::follow(Arc::clone(manager), interval, reloads.clone());
-            tasks.push(tokio::spawn(following));
+            let task = redis::follow(Arc::clone(manager), interval, reloads.clone());
+            tasks.push(tokio::spawn(task));
             None
         }
-        RuleSource::Url(from) => {
+        RuleSource::Url(url) => {
             let (manager, reloads) = (Arc::clone(manager), reloads.clone());
-            let following = url::follow(manager, from.clone(), interval(REMOTE_INTERVAL), reloads);
-            tasks.push(tokio::spawn(following));
+            let task = url::follow(manager, url.clone(), interval(REMOTE_INTERVAL), reloads);
+            tasks.push(tokio::spawn(task));
             None
         }
         RuleSource::Nothing | RuleSource::Sample | RuleSource::Inline(_) => None,
@@ -75,34 +77,35 @@ pub fn follow_sources(
     if file.is_some() || config.envoy.is_some() {
         let (manager, reloads) = (Arc::clone(manager), reloads.clone());
         let interval = interval(FILE_INTERVAL);
-        let following = files::follow(manager, file, config.envoy.clone(), interval, reloads);
-        tasks.push(tokio::spawn(following));
+        let task = files::follow(manager, file, config.envoy.clone(), interval, reloads);
+        tasks.push(tokio::spawn(task));
     }
     tasks
 }
 
-/// Waits that double as long as a source fails.
-struct Retry(Duration);
+/// The delay before the next read of a source: doubled by every failure, reset by a success.
+struct RetryBackoff(Duration);
 
-impl Retry {
+impl RetryBackoff {
     fn new() -> Self {
-        Self(RETRY.0)
+        Self(MIN_RETRY_DELAY)
     }
 
-    /// How long to wait after a look: until it is time again, or less if the source could not be asked.
-    fn after<E: Display>(
+    /// Returns the wait after a read: `interval` after a success, at most that after a failure. Records a failure in the
+    /// status of the source.
+    fn next_delay<E: Display>(
         &mut self,
-        looked: Result<(), E>,
+        result: Result<(), E>,
         manager: &RulesManager,
-        pace: Duration,
+        interval: Duration,
     ) -> Duration {
-        let Err(error) = looked else {
+        let Err(error) = result else {
             *self = Self::new();
-            return pace;
+            return interval;
         };
-        manager.away(&error);
-        let wait = self.0;
-        self.0 = (wait * 2).min(RETRY.1);
-        wait.min(pace)
+        manager.mark_unreachable(&error);
+        let delay = self.0;
+        self.0 = (delay * 2).min(MAX_RETRY_DELAY);
+        delay.min(interval)
     }
 }

@@ -1,4 +1,4 @@
-//! What a server knows of its rules before it opens, and where a fleet shares them.
+//! The rules that a server reads before its listeners open, and the Redis that stores the shared ones.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,101 +9,109 @@ use crate::config_error::ConfigError;
 use crate::envoy;
 use crate::rules::local_copy::LocalCopy;
 use crate::rules::manager::RuleInputs;
-use crate::rules::{NativeRules, RuleSource, Rules, RulesConfig, RulesRedis};
+use crate::rules::{NativeRules, ParsedRules, RuleSource, RulesConfig, RulesRedis};
 use crate::store::{AnyStore, StoreConfig};
 
-/// What the document and the reports are called in Redis.
-const NAME: &str = "rules";
+/// The name of the rules document in Redis; the reports of nodes are stored beside it.
+const DOCUMENT_NAME: &str = "rules";
 
-/// The rules of this machine, fit to be enforced; of a source that is elsewhere nothing yet.
+/// The rules of the local sources, parsed. The rules of a remote source are read after the start.
 #[derive(Debug)]
 pub struct LoadedRules {
-    /// The configuration that they were read by.
+    /// The configuration of the rules.
     pub config: RulesConfig,
     /// The documents that were read.
     pub inputs: RuleInputs,
-    /// The rules that were parsed.
-    pub rules: Rules,
+    /// The rules in these documents.
+    pub rules: ParsedRules,
 }
 
 impl LoadedRules {
-    /// Reads what the configuration names.
+    /// Reads the sources that the configuration names.
     ///
-    /// A file that can't be read is replaced by its copy, if one is kept. One that says something wrong
-    /// is not: who starts a server is there to mend it.
+    /// A file that can't be read is replaced by its local copy, if there is one. Invalid rules are an error instead: the
+    /// operator sees it at once and can correct the file.
     ///
     /// # Errors
-    /// A file can't be read, or has rules that can't be used.
+    /// A file can't be read, or has invalid rules.
     pub fn read(config: RulesConfig) -> Result<Self, ConfigError> {
-        let own = match (NativeRules::read(&config.source), copy(&config)) {
+        let native = match (NativeRules::read(&config.source), local_copy(&config)) {
             (Err(error @ ConfigError::Unreadable { .. }), Some(copy)) => {
-                let kept = copy.read().unwrap_or_else(|error| {
+                let document = copy.read().unwrap_or_else(|error| {
                     tracing::error!(%error, "local copy of the rules can't be used");
                     None
                 });
-                let Some(kept) = kept else { return Err(error) };
+                let Some(document) = document else { return Err(error) };
                 let path = copy.path().display();
-                tracing::warn!(%error, version = kept.number, copy = %path, "started with a copy of the rules");
-                NativeRules::Written(kept)
+                tracing::warn!(
+                    %error,
+                    version = document.number,
+                    copy = %path,
+                    "started with a copy of the rules"
+                );
+                NativeRules::Document(document)
             }
             (read, _) => read?,
         };
-        let envoy = config.envoy.as_deref().map(envoy::read).transpose()?;
-        let rules = Rules::of(&own, envoy.as_ref())?.complete()?;
-        Ok(Self { config, inputs: RuleInputs { own, envoy: envoy.map(Arc::new) }, rules })
+        let envoy = config.envoy.as_deref().map(envoy::read_folder).transpose()?;
+        let rules = ParsedRules::parse(&native, envoy.as_ref())?.with_internal_rules()?;
+        Ok(Self { config, inputs: RuleInputs { native, envoy: envoy.map(Arc::new) }, rules })
     }
 
-    /// Where the last good rules are kept.
+    /// Returns the local copy of the source, if it has one.
     pub fn copy(&self) -> Option<LocalCopy> {
-        copy(&self.config)
+        local_copy(&self.config)
     }
 }
 
-fn copy(config: &RulesConfig) -> Option<LocalCopy> {
+fn local_copy(config: &RulesConfig) -> Option<LocalCopy> {
     let source = match &config.source {
-        // The same file, wherever the server was started.
+        // An absolute path names the same file, whatever the working directory is.
         RuleSource::File(path) => std::path::absolute(path).ok()?.display().to_string(),
         RuleSource::Redis(_) | RuleSource::Url(_) => config.source.to_string(),
         RuleSource::Nothing | RuleSource::Sample | RuleSource::Inline(_) => return None,
     };
-    Some(LocalCopy::of(&source, config.copies.as_deref()?))
+    Some(LocalCopy::new(&source, config.copies.as_deref()?))
 }
 
-/// Which Redis a fleet shares its rules through.
+/// The Redis that stores the shared rules document.
 #[derive(Debug)]
-pub enum Shared {
-    /// None: they come from elsewhere.
-    Nowhere,
-    /// That of the store.
-    InStore,
-    /// Another one.
-    Own(Box<RedisConfig>),
+pub enum RulesStorage {
+    /// No Redis: the rules come from another source.
+    NotShared,
+    /// The Redis of the store.
+    StoreRedis,
+    /// A Redis of its own.
+    OwnRedis(Box<RedisConfig>),
 }
 
-impl Shared {
-    /// Returns the connections that a source needs beside those of the store.
-    pub fn of(store: &StoreConfig, source: &RuleSource) -> Self {
+impl RulesStorage {
+    /// Returns the storage for a source of rules. A source with the Redis of the store uses the store's connections.
+    pub fn select(store: &StoreConfig, source: &RuleSource) -> Self {
         match (source, store) {
-            (RuleSource::Redis(RulesRedis::OfStore), StoreConfig::Redis { .. }) => Self::InStore,
+            (RuleSource::Redis(RulesRedis::OfStore), StoreConfig::Redis { .. }) => Self::StoreRedis,
             (RuleSource::Redis(RulesRedis::Own(own)), StoreConfig::Redis { config, .. })
                 if own == config =>
             {
-                Self::InStore
+                Self::StoreRedis
             }
-            (RuleSource::Redis(RulesRedis::Own(own)), _) => Self::Own(own.clone()),
-            _ => Self::Nowhere,
+            (RuleSource::Redis(RulesRedis::Own(own)), _) => Self::OwnRedis(own.clone()),
+            _ => Self::NotShared,
         }
     }
 
     /// Opens the document that rules are pushed to and read from.
     ///
     /// # Errors
-    /// A server that answered and never will do.
-    pub async fn rules(&self, store: &AnyStore) -> Result<Option<RedisDocument>, OpenError> {
+    /// The server will never be usable: it is too old, or of another kind.
+    pub async fn open_document(
+        &self,
+        store: &AnyStore,
+    ) -> Result<Option<RedisDocument>, OpenError> {
         Ok(match (self, store) {
-            (Self::InStore, AnyStore::Redis(store)) => Some(store.document(NAME)),
-            (Self::Own(config), _) => {
-                Some(RedisDocument::start(RedisConfig::clone(config), NAME).await?)
+            (Self::StoreRedis, AnyStore::Redis(store)) => Some(store.document(DOCUMENT_NAME)),
+            (Self::OwnRedis(config), _) => {
+                Some(RedisDocument::start(RedisConfig::clone(config), DOCUMENT_NAME).await?)
             }
             _ => None,
         })
@@ -111,20 +119,20 @@ impl Shared {
 }
 
 /// Returns the document that nodes report to: in the Redis of the rules, else in that of the store.
-pub fn reports(rules: Option<&RedisDocument>, store: &AnyStore) -> Option<RedisDocument> {
+pub fn report_document(rules: Option<&RedisDocument>, store: &AnyStore) -> Option<RedisDocument> {
     match (rules, store) {
         (Some(rules), _) => Some(rules.clone()),
-        (None, AnyStore::Redis(store)) => Some(store.document(NAME)),
+        (None, AnyStore::Redis(store)) => Some(store.document(DOCUMENT_NAME)),
         (None, AnyStore::Memory(_)) => None,
     }
 }
 
-/// Returns the name of this node: its machine, and the port of one of its listeners.
-pub fn node_name(at: Option<SocketAddr>) -> String {
+/// Returns the name of this node: its host name, and the port of a listener or else the process id.
+pub fn node_name(listener: Option<SocketAddr>) -> String {
     let system = rustix::system::uname();
     let host = system.nodename().to_string_lossy();
-    match at {
-        Some(at) => format!("{host}:{}", at.port()),
+    match listener {
+        Some(address) => format!("{host}:{}", address.port()),
         None => format!("{host}:{}", std::process::id()),
     }
 }

@@ -10,7 +10,7 @@ use tidegate_proto::tidegate::v1::{
     CheckBatchRequest, CheckBatchResponse, CheckRequest, CheckResponse,
 };
 use tidegate_service::call::{Call, NamedClient, Protocol};
-use tidegate_service::identity::{Caller, vouched};
+use tidegate_service::identity::{Caller, with_peer_identity};
 use tidegate_service::service::Service;
 use tonic::{Code, Status};
 
@@ -31,7 +31,10 @@ pub(crate) async fn check(
 ) -> Result<CheckResponse, Status> {
     let call = decode_call(message)
         .map_err(|error| error_status(service.count_rejected(Protocol::Grpc, error)))?;
-    let reply = service.check(Protocol::Grpc, vouched(call, caller)).await.map_err(error_status)?;
+    let reply = service
+        .check(Protocol::Grpc, with_peer_identity(call, caller))
+        .await
+        .map_err(error_status)?;
     decision_response(&reply)
 }
 
@@ -71,7 +74,8 @@ pub(crate) async fn batch(
         let error = CallError::invalid("checks", format!("{count} checks"), wanted);
         return Err(error_status(service.count_rejected(Protocol::Grpc, error)));
     }
-    let calls = message.checks.iter().map(|check| Ok(vouched(decode_call(check)?, caller)));
+    let calls =
+        message.checks.iter().map(|check| Ok(with_peer_identity(decode_call(check)?, caller)));
     let replies = service.check_each(Protocol::Grpc, calls.collect()).await;
     let answers = replies.iter().enumerate().map(|(index, reply)| {
         let answer = match reply {

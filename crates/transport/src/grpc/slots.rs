@@ -6,7 +6,7 @@ use tidegate_proto::tidegate::v1::{
     AcquireResponse, CheckRequest, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
 };
 use tidegate_service::call::Protocol;
-use tidegate_service::identity::{Caller, vouched};
+use tidegate_service::identity::{Caller, with_peer_identity};
 use tidegate_service::service::{Acquired, Service};
 use tonic::Status;
 
@@ -26,8 +26,10 @@ pub(crate) async fn acquire(
 ) -> Result<Response<GrpcBody>, Status> {
     let call = decode_call(message)
         .map_err(|error| error_status(service.count_rejected(Protocol::Grpc, error)))?;
-    let Acquired { reply, slot } =
-        service.acquire(Protocol::Grpc, vouched(call, caller)).await.map_err(error_status)?;
+    let Acquired { reply, slot } = service
+        .acquire(Protocol::Grpc, with_peer_identity(call, caller))
+        .await
+        .map_err(error_status)?;
     let mut response =
         AcquireResponse { decision: Some(decision_response(&reply)?), ..Default::default() };
     let Some(taken) = slot else { return Ok(body::message_response(&response)) };

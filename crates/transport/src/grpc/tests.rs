@@ -115,7 +115,7 @@ async fn unsent_acquire_response_releases_its_slot() {
     let rules = RuleSet::parse("rules.yaml", rules).unwrap();
     let limiter = Limiter::builder().rules(rules).store(Arc::new(store)).build();
     let service = Service::new(limiter, HeaderStyle::default());
-    let caller = Caller { address: [127, 0, 0, 1].into(), service: None, way: None };
+    let caller = Caller { address: [127, 0, 0, 1].into(), service: None, route: None };
     let message = CheckRequest { rule: "exports".to_owned(), ..CheckRequest::default() };
     let free = async || check::peek(&service, caller, message.clone()).await.unwrap().remaining;
     for sent in [false, false, true] {

@@ -18,7 +18,7 @@ impl HttpApi {
     /// Checks a request and returns a token for the slots that it takes.
     pub(crate) async fn acquire(&self, body: &[u8], peer: &Peer) -> Response<Body> {
         let call = match Json::read(body).and_then(decode_check) {
-            Ok(call) => identity::vouched(call, caller(peer)),
+            Ok(call) => identity::with_peer_identity(call, caller(peer)),
             Err(error) => {
                 return response::call_error(&self.service.count_rejected(Protocol::Http, error));
             }

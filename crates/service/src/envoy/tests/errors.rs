@@ -1,4 +1,4 @@
-//! What is wrong, where, and what is wanted instead.
+//! Error messages: file and line, the found and the wanted value.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn error(text: &str) -> String {
 }
 
 #[test]
-fn an_error_says_where_it_is_and_what_is_wanted() {
+fn error_has_line_found_and_wanted_value() {
     let one = |descriptor: &str| format!("domain: d\ndescriptors:\n  - {descriptor}\n");
     let limit = |limit: &str| one(&format!("key: k\n    rate_limit:\n      {limit}"));
     for (text, wanted) in [
@@ -86,7 +86,7 @@ fn an_error_says_where_it_is_and_what_is_wanted() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_said_at_once() {
+fn all_errors_of_all_files_are_listed() {
     let files = [
         (
             "a.yaml",
@@ -103,43 +103,43 @@ fn everything_that_is_wrong_is_said_at_once() {
 }
 
 #[test]
-fn levels_have_an_end() {
+fn nesting_is_limited_to_16_levels() {
     let deep = |levels: usize| {
         let open = "descriptors: [{key: k, ".repeat(levels);
         let limit = "rate_limit: {unit: day, requests_per_unit: 1}";
         format!("{{domain: d, {open}{limit}{}}}", "}]".repeat(levels))
     };
     let entries = [("k", "v"); 16];
-    assert_eq!(answer(&rules(&deep(16)), "d", &entries), "1/DAY");
+    assert_eq!(limit_text(&rules(&deep(16)), "d", &entries), "1/DAY");
     assert_eq!(error(&deep(17)), "limits.yaml:1: descriptors must be nested at most 16 deep");
     assert!(error(&deep(10_000)).starts_with("limits.yaml:1: "));
 }
 
 #[test]
-fn names_that_only_look_alike_when_joined_are_told_apart() {
+fn paths_with_the_same_text_have_separate_limits() {
     let rules = rules(
         "{domain: d, descriptors: [
            {key: a, value: b_c, rate_limit: {unit: day, requests_per_unit: 1}},
            {key: a_b, value: c, rate_limit: {unit: day, requests_per_unit: 2}}]}",
     );
-    assert_eq!(answer(&rules, "d", &[("a", "b_c")]), "1/DAY");
-    assert_eq!(answer(&rules, "d", &[("a_b", "c")]), "2/DAY");
+    assert_eq!(limit_text(&rules, "d", &[("a", "b_c")]), "1/DAY");
+    assert_eq!(limit_text(&rules, "d", &[("a_b", "c")]), "2/DAY");
 }
 
 #[test]
-fn scalars_keep_the_spelling_of_their_author() {
+fn scalars_keep_their_text() {
     let rules = rules(
         "{domain: 1.10, descriptors: [
            {key: true, value: 0x10, rate_limit: {unit: DAY, requests_per_unit: 1_000}},
            {key: yes, value: ~, rate_limit: {unit: Week, requests_per_unit: 7}}]}",
     );
-    assert_eq!(answer(&rules, "1.10", &[("true", "0x10")]), "1000/DAY");
-    assert_eq!(answer(&rules, "1.10", &[("yes", "anything")]), "7/WEEK");
+    assert_eq!(limit_text(&rules, "1.10", &[("true", "0x10")]), "1000/DAY");
+    assert_eq!(limit_text(&rules, "1.10", &[("yes", "anything")]), "7/WEEK");
 }
 
 proptest::proptest! {
     #[test]
-    fn a_damaged_file_is_read_or_refused_with_its_place(
+    fn damaged_file_is_parsed_or_rejected_with_a_position(
         start in 0..800usize,
         length in 0..40usize,
         put in "[ a-z{}\\[\\]:,*&~'\"|>\n-]{0,12}",

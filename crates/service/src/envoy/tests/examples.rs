@@ -1,4 +1,4 @@
-//! The configurations that envoyproxy/ratelimit documents, and the answers that it documents for them.
+//! The example configurations of the envoyproxy/ratelimit documentation, with the documented results.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::*;
 
 fn examples() -> EnvoyRules {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/envoy_examples");
-    read(&folder)
+    read_folder(&folder)
         .and_then(|files| EnvoyRules::parse(&files))
         .unwrap_or_else(|error| panic!("{error}"))
 }
@@ -56,12 +56,12 @@ fn documented_descriptors_find_their_documented_limits() {
         ("rl", &[("foo", "x"), ("bay", "x")], "unlimited"),
         ("rl", &[("source_cluster", "proxy"), ("destination_cluster", "mock")], "1/MINUTE"),
     ] {
-        assert_eq!(answer(&rules, domain, entries), wanted, "{domain} {entries:?}");
+        assert_eq!(limit_text(&rules, domain, entries), wanted, "{domain} {entries:?}");
     }
 }
 
 #[test]
-fn values_share_a_counter_only_where_the_configuration_says_so() {
+fn values_share_a_counter_only_with_share_threshold() {
     let rules = examples();
     let files = |value| counter(&rules, "example10", &[("files", value)]);
     assert_eq!(files("files/a.pdf"), files("files/b/c.csv"));
@@ -77,7 +77,7 @@ fn values_share_a_counter_only_where_the_configuration_says_so() {
 }
 
 #[test]
-fn the_limit_that_is_replaced_is_left_out_of_the_call() {
+fn replaced_limit_is_removed_from_the_call() {
     let rules = examples();
     let user = ("user", "bkthomps");
     let find = |key, value| rules.find("example7", &[(key, value), user]);
@@ -88,12 +88,12 @@ fn the_limit_that_is_replaced_is_left_out_of_the_call() {
 }
 
 #[test]
-fn shadow_and_quota_limits_deny_nobody() {
+fn shadow_and_quota_limits_never_deny() {
     let rules = examples();
     for rule in rules.rules() {
-        let quiet = ["example6.service.user_user-a", "rl.foo.baz_shady"].contains(&rule.name())
+        let is_shadow = ["example6.service.user_user-a", "rl.foo.baz_shady"].contains(&rule.name())
             || rule.name().starts_with("quota.");
-        assert_eq!(rule.mode() == Mode::Shadow, quiet, "{}", rule.name());
+        assert_eq!(rule.mode() == Mode::Shadow, is_shadow, "{}", rule.name());
     }
     let EnvoyMatch::Limited(limit, _) = rules.find("quota", &[("service", "service_1")]) else {
         panic!("no limit");
@@ -103,7 +103,7 @@ fn shadow_and_quota_limits_deny_nobody() {
 }
 
 #[test]
-fn the_dump_reads_as_theirs() {
+fn dump_has_the_lines_of_envoyproxy_ratelimit() {
     let dump = examples().dump();
     for line in [
         "mongo_cps.database_users: unit=SECOND requests_per_unit=500, shadow_mode: false\n",

@@ -1,22 +1,22 @@
-//! The tree against a matcher that only reads lists.
+//! Comparison of the tree with a find_naively matcher on lists.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 
-/// A descriptor as it is configured. Its limit is known by its number.
+/// A configured descriptor. The amount of its limit is its unique number.
 #[derive(Clone, Debug)]
-struct Configured {
+struct ConfiguredDescriptor {
     key: String,
     value: Option<String>,
     limit: bool,
     shared: bool,
-    below: Vec<Configured>,
+    below: Vec<ConfiguredDescriptor>,
     number: u32,
 }
 
-impl Configured {
+impl ConfiguredDescriptor {
     fn pattern(&self) -> bool {
         self.value.as_ref().is_some_and(|value| value.contains('*'))
     }
@@ -34,55 +34,56 @@ impl Configured {
     }
 }
 
-fn list(descriptors: &[Configured]) -> Value {
-    descriptors.iter().map(Configured::json).collect()
+fn list(descriptors: &[ConfiguredDescriptor]) -> Value {
+    descriptors.iter().map(ConfiguredDescriptor::json).collect()
 }
 
-/// Whether a pattern covers a value, by trying every way.
-fn covers(pattern: &[u8], value: &[u8]) -> bool {
+/// Returns whether a pattern matches a value, by trying every length for each `*`.
+fn matches_naively(pattern: &[u8], value: &[u8]) -> bool {
     match pattern.split_first() {
         None => value.is_empty(),
-        Some((b'*', rest)) => (0..=value.len()).any(|taken| covers(rest, &value[taken..])),
-        Some((byte, rest)) => value.first() == Some(byte) && covers(rest, &value[1..]),
+        Some((b'*', rest)) => (0..=value.len()).any(|taken| matches_naively(rest, &value[taken..])),
+        Some((byte, rest)) => value.first() == Some(byte) && matches_naively(rest, &value[1..]),
     }
 }
 
-/// The limit and its counter: the values that it tells apart.
-fn naive(
-    descriptors: &[Configured],
+/// Returns the number of the limit, and the values that identify its counter.
+fn find_naively(
+    descriptors: &[ConfiguredDescriptor],
     entries: &[(String, String)],
     mut counted: Vec<String>,
 ) -> Option<(u32, Vec<String>)> {
     let ((key, value), rest) = entries.split_first()?;
-    let same: Vec<&Configured> = descriptors.iter().filter(|item| item.key == *key).collect();
+    let same: Vec<&ConfiguredDescriptor> =
+        descriptors.iter().filter(|item| item.key == *key).collect();
     let exact = same.iter().find(|item| item.value.as_ref() == Some(value));
-    let like = same.iter().find(|item| {
+    let by_pattern = same.iter().find(|item| {
         let pattern = item.value.as_deref().unwrap_or_default();
-        item.pattern() && covers(pattern.as_bytes(), value.as_bytes())
+        item.pattern() && matches_naively(pattern.as_bytes(), value.as_bytes())
     });
-    let found = exact.or(like).or_else(|| same.iter().find(|item| item.value.is_none()))?;
+    let found = exact.or(by_pattern).or_else(|| same.iter().find(|item| item.value.is_none()))?;
     if found.value.is_none() || (found.pattern() && !found.shared) {
         counted.push(value.clone());
     }
     if rest.is_empty() {
         return found.limit.then_some((found.number, counted));
     }
-    naive(&found.below, rest, counted)
+    find_naively(&found.below, rest, counted)
 }
 
-fn words() -> impl Strategy<Value = String> {
+fn value_strategy() -> impl Strategy<Value = String> {
     proptest::string::string_regex("[ab/]{1,3}").unwrap()
 }
 
-fn descriptors(depth: u32) -> BoxedStrategy<Vec<Configured>> {
+fn descriptors(depth: u32) -> BoxedStrategy<Vec<ConfiguredDescriptor>> {
     let below = if depth == 0 { Just(Vec::new()).boxed() } else { descriptors(depth - 1) };
     let value = prop_oneof![
         Just(None),
-        words().prop_map(Some),
+        value_strategy().prop_map(Some),
         proptest::string::string_regex("[ab/*]{1,4}").unwrap().prop_map(Some),
     ];
     let one = ("[kl]", value, any::<bool>(), any::<bool>(), below);
-    let one = one.prop_map(|(key, value, limit, shared, below)| Configured {
+    let one = one.prop_map(|(key, value, limit, shared, below)| ConfiguredDescriptor {
         key,
         value,
         limit,
@@ -93,27 +94,27 @@ fn descriptors(depth: u32) -> BoxedStrategy<Vec<Configured>> {
     proptest::collection::vec(one, 0..5).boxed()
 }
 
-/// Numbers every limit, and leaves out what stands twice at one level.
-fn settle(descriptors: &mut Vec<Configured>, next: &mut u32) {
+/// Numbers every limit, and removes duplicates at each level.
+fn number_and_deduplicate(descriptors: &mut Vec<ConfiguredDescriptor>, next: &mut u32) {
     let mut seen = std::collections::HashSet::new();
     descriptors.retain(|item| seen.insert((item.key.clone(), item.value.clone())));
     for item in descriptors {
         *next += 1;
         item.number = *next;
-        settle(&mut item.below, next);
+        number_and_deduplicate(&mut item.below, next);
     }
 }
 
 proptest! {
     #[test]
-    fn the_tree_answers_what_reading_the_file_would(
+    fn tree_finds_the_same_limit_as_the_naive_matcher(
         mut tree in descriptors(2),
-        asked in proptest::collection::vec(
+        calls in proptest::collection::vec(
             proptest::collection::vec(("[kl]", "[ab/*]{0,4}"), 0..4), 1..20),
     ) {
-        settle(&mut tree, &mut 0);
+        number_and_deduplicate(&mut tree, &mut 0);
         let rules = rules(&json!({"domain": "d", "descriptors": list(&tree)}).to_string());
-        for entries in &asked {
+        for entries in &calls {
             let borrowed: Vec<(&str, &str)> =
                 entries.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
             let found = match rules.find("d", &borrowed) {
@@ -126,7 +127,7 @@ proptest! {
                 }
                 _ => None,
             };
-            prop_assert_eq!(found, naive(&tree, entries, Vec::new()), "{:?} in {:#?}", entries, tree);
+            prop_assert_eq!(found, find_naively(&tree, entries, Vec::new()), "{:?} in {:#?}", entries, tree);
         }
     }
 }

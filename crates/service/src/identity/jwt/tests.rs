@@ -14,10 +14,10 @@ use super::*;
 
 const SECRET: &str = "a secret that has thirty-two bytes";
 
-/// A verifier on a clock of the test's.
-fn verifier(config: JwtConfig) -> (Verifier, ManualClock) {
+/// Returns a verifier on a manual clock.
+fn verifier(config: JwtConfig) -> (TokenVerifier, ManualClock) {
     let time = ManualClock::default();
-    (Verifier::new(config, time.clock()).unwrap(), time)
+    (TokenVerifier::new(config, time.clock()).unwrap(), time)
 }
 
 fn config(keys: KeySource) -> JwtConfig {
@@ -31,7 +31,7 @@ fn config(keys: KeySource) -> JwtConfig {
     }
 }
 
-fn by_secret() -> JwtConfig {
+fn secret_config() -> JwtConfig {
     config(KeySource::Secret(Secret::from(SECRET.to_owned())))
 }
 
@@ -39,7 +39,7 @@ fn now(time: &ManualClock) -> u64 {
     time.now().as_secs_ceil()
 }
 
-/// A token with these claims, signed by the secret.
+/// Returns a token with these claims, signed with the secret.
 fn token(claims: &Value) -> String {
     signed(Algorithm::HS256, None, &EncodingKey::from_secret(SECRET.as_bytes()), claims)
 }
@@ -53,15 +53,15 @@ fn head(name: &str, value: &str) -> Parts {
     hyper::Request::get("/").header(name, value).body(()).unwrap().into_parts().0
 }
 
-/// Who a bearer token says that somebody is.
-fn user(verifier: &Verifier, token: &str) -> Option<String> {
+/// Returns the verified `sub` of a bearer token.
+fn user(verifier: &TokenVerifier, token: &str) -> Option<String> {
     let head = head("authorization", &format!("Bearer {token}"));
     verifier.claims(&head)?.text("sub").map(Cow::into_owned)
 }
 
 #[test]
-fn claims_that_are_one_value_become_text() {
-    let (verifier, time) = verifier(by_secret());
+fn scalar_claims_become_text() {
+    let (verifier, time) = verifier(secret_config());
     let claims = json!({
         "exp": now(&time) + 60, "sub": "alice", "plan": "pro", "level": 3, "beta": true,
         "roles": ["a"], "more": {"a": 1}, "none": null
@@ -79,8 +79,8 @@ fn claims_that_are_one_value_become_text() {
 }
 
 #[test]
-fn a_token_counts_from_nbf_until_exp_and_its_leeway() {
-    let (verifier, time) = verifier(by_secret());
+fn token_is_valid_from_nbf_until_exp_with_leeway() {
+    let (verifier, time) = verifier(secret_config());
     let start = now(&time);
     let token = token(&json!({"sub": "alice", "nbf": start + 40, "exp": start + 100}));
     assert_eq!(user(&verifier, &token), None);
@@ -93,8 +93,8 @@ fn a_token_counts_from_nbf_until_exp_and_its_leeway() {
 }
 
 #[test]
-fn a_token_without_an_end_or_with_a_strange_one_is_not_believed() {
-    let (verifier, time) = verifier(by_secret());
+fn token_without_a_valid_exp_is_rejected() {
+    let (verifier, time) = verifier(secret_config());
     for exp in [json!(null), json!("soon"), json!(-5), json!(u64::MAX), json!(1e300), json!([])] {
         let claims = json!({"sub": "alice", "exp": exp});
         assert_eq!(user(&verifier, &token(&claims)), None, "{exp}");
@@ -105,8 +105,8 @@ fn a_token_without_an_end_or_with_a_strange_one_is_not_believed() {
 }
 
 #[test]
-fn a_token_that_was_tampered_with_is_not_believed() {
-    let (verifier, time) = verifier(by_secret());
+fn token_with_an_invalid_signature_is_rejected() {
+    let (verifier, time) = verifier(secret_config());
     let exp = now(&time) + 60;
     let good = token(&json!({"sub": "alice", "exp": exp}));
     let evil = token(&json!({"sub": "mallory", "exp": exp}));
@@ -125,8 +125,8 @@ fn a_token_that_was_tampered_with_is_not_believed() {
 }
 
 #[test]
-fn a_token_that_wants_extensions_understood_is_not_believed() {
-    let (verifier, time) = verifier(by_secret());
+fn token_with_critical_extensions_is_rejected() {
+    let (verifier, time) = verifier(secret_config());
     let header = Header { crit: Some(vec!["b64".to_owned()]), ..Header::new(Algorithm::HS256) };
     let claims = json!({"sub": "alice", "exp": now(&time) + 60});
     let key = EncodingKey::from_secret(SECRET.as_bytes());
@@ -134,9 +134,9 @@ fn a_token_that_wants_extensions_understood_is_not_believed() {
 }
 
 #[test]
-fn only_the_algorithms_that_are_wanted_count() {
+fn only_configured_algorithms_are_accepted() {
     let (verifier, time) =
-        verifier(JwtConfig { algorithms: vec![Algorithm::HS512], ..by_secret() });
+        verifier(JwtConfig { algorithms: vec![Algorithm::HS512], ..secret_config() });
     let key = EncodingKey::from_secret(SECRET.as_bytes());
     let claims = json!({"sub": "alice", "exp": now(&time) + 60});
     let user = |algorithm| user(&verifier, &signed(algorithm, None, &key, &claims));
@@ -145,11 +145,11 @@ fn only_the_algorithms_that_are_wanted_count() {
 }
 
 #[test]
-fn issuer_and_audience_must_be_there_and_right() {
+fn issuer_and_audience_must_be_present_and_match() {
     let (verifier, time) = verifier(JwtConfig {
         issuers: vec!["https://id.example".to_owned()],
         audiences: vec!["shop".to_owned(), "api".to_owned()],
-        ..by_secret()
+        ..secret_config()
     });
     let exp = now(&time) + 60;
     let user = |iss: Value, aud: Value| {
@@ -167,14 +167,14 @@ fn issuer_and_audience_must_be_there_and_right() {
 }
 
 #[test]
-fn without_an_audience_of_ours_a_token_for_anybody_counts() {
-    let (verifier, time) = verifier(by_secret());
+fn any_audience_is_accepted_if_none_is_configured() {
+    let (verifier, time) = verifier(secret_config());
     let claims = json!({"sub": "alice", "exp": now(&time) + 60, "aud": "shop", "iss": "x"});
     assert!(user(&verifier, &token(&claims)).is_some());
 }
 
 #[test]
-fn a_token_may_be_in_a_cookie_or_in_another_header() {
+fn token_is_read_from_a_cookie_or_another_header() {
     let time = ManualClock::default();
     let token = token(&json!({"sub": "alice", "exp": now(&time) + 60}));
     let cookie = format!("a=1; id_token={token}");
@@ -185,14 +185,14 @@ fn a_token_may_be_in_a_cookie_or_in_another_header() {
         ("header.x-token", "x-token", &bearer),
     ];
     for (place, header, value) in cases {
-        let place = TokenPlace::Found(Lookup::named(place).unwrap());
-        let (verifier, _) = verifier(JwtConfig { place, ..by_secret() });
+        let place = TokenPlace::Field(Lookup::named(place).unwrap());
+        let (verifier, _) = verifier(JwtConfig { place, ..secret_config() });
         assert!(verifier.claims(&head(header, value)).is_some(), "{header}");
         assert!(verifier.claims(&head("authorization", &bearer)).is_none());
     }
 }
 
-/// A private key made for this test: its PEM, and that of its public half.
+/// Creates a key pair. Returns the PEM of the private key and the path of the public key.
 fn key_pair(folder: &Path, name: &str, options: &[&str]) -> (Vec<u8>, PathBuf) {
     let private = folder.join(format!("{name}.pem"));
     let public = folder.join(format!("{name}.pub"));
@@ -211,7 +211,7 @@ const EC: [&str; 4] = ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"
 const ED: [&str; 2] = ["-algorithm", "ED25519"];
 
 #[test]
-fn a_public_key_verifies_its_own_family_and_is_no_secret() {
+fn public_key_verifies_its_own_family_and_is_never_an_hmac_secret() {
     if lacking(&[Tool::Openssl]) {
         return;
     }
@@ -230,14 +230,14 @@ fn a_public_key_verifies_its_own_family_and_is_no_secret() {
         let claims = json!({"sub": "alice", "exp": now(&time) + 60});
         let good = signed(algorithm, None, &key, &claims);
         assert_eq!(user(&verifier, &good).as_deref(), Some("alice"), "{algorithm:?}");
-        // What is public could be used as the secret of an HMAC by anybody.
+        // An attacker could use the public key as an HMAC secret.
         let confused = EncodingKey::from_secret(&fs::read(public).unwrap());
         let confused = signed(Algorithm::HS256, None, &confused, &claims);
         assert_eq!(user(&verifier, &confused), None, "{algorithm:?}");
     }
 }
 
-/// A key set of these keys by name.
+/// Returns a JWK set of these keys, with their ids.
 fn key_set(keys: &[(&str, &EncodingKey, Algorithm)]) -> String {
     let mut set: Vec<Value> = vec![json!({"kty": "unheard-of", "kid": "strange"})];
     for (id, key, algorithm) in keys {
@@ -249,7 +249,7 @@ fn key_set(keys: &[(&str, &EncodingKey, Algorithm)]) -> String {
 }
 
 #[test]
-fn a_key_set_finds_keys_by_name_and_is_read_again_when_it_changes() {
+fn jwk_set_is_searched_by_key_id_and_read_again_after_a_change() {
     if lacking(&[Tool::Openssl]) {
         return;
     }
@@ -261,31 +261,34 @@ fn a_key_set_finds_keys_by_name_and_is_read_again_when_it_changes() {
     fs::write(&path, key_set(&old)).unwrap();
     let (verifier, time) = verifier(config(KeySource::Jwks(path.clone())));
     let claims = json!({"sub": "alice", "exp": now(&time) + 600});
-    let seen = |algorithm, kid: Option<&str>, key: &EncodingKey| {
+    let is_accepted = |algorithm, kid: Option<&str>, key: &EncodingKey| {
         user(&verifier, &signed(algorithm, kid, key, &claims)).is_some()
     };
-    assert!(seen(Algorithm::RS256, Some("old"), &rsa));
-    assert!(seen(Algorithm::RS256, None, &rsa), "the only key needs no name");
-    assert!(!seen(Algorithm::RS512, Some("old"), &rsa), "the set says RS256");
-    assert!(!seen(Algorithm::ES256, Some("new"), &ec));
+    assert!(is_accepted(Algorithm::RS256, Some("old"), &rsa));
+    assert!(is_accepted(Algorithm::RS256, None, &rsa), "the only key needs no name");
+    assert!(!is_accepted(Algorithm::RS512, Some("old"), &rsa), "the set says RS256");
+    assert!(!is_accepted(Algorithm::ES256, Some("new"), &ec));
     fs::write(&path, key_set(&[old[0], ("new", &ec, Algorithm::ES256)])).unwrap();
     time.advance(Span::MINUTE);
-    assert!(!seen(Algorithm::ES256, Some("new"), &ec), "a request never reads the file");
+    assert!(!is_accepted(Algorithm::ES256, Some("new"), &ec), "a request never reads the file");
     verifier.reload_keys(WakeReason::Change);
-    assert!(seen(Algorithm::ES256, Some("new"), &ec));
-    assert!(!seen(Algorithm::ES256, None, &ec), "one of several needs a name");
-    assert!(!seen(Algorithm::ES256, Some("old"), &ec));
+    assert!(is_accepted(Algorithm::ES256, Some("new"), &ec));
+    assert!(!is_accepted(Algorithm::ES256, None, &ec), "one of several needs a name");
+    assert!(!is_accepted(Algorithm::ES256, Some("old"), &ec));
     fs::write(&path, "nonsense").unwrap();
     verifier.reload_keys(WakeReason::Change);
-    assert!(seen(Algorithm::RS256, Some("old"), &rsa), "what can't be read changes nothing");
+    assert!(is_accepted(Algorithm::RS256, Some("old"), &rsa), "what can't be read changes nothing");
     fs::write(&path, key_set(&[("new", &ec, Algorithm::ES256)])).unwrap();
     verifier.reload_keys(WakeReason::Change);
-    assert!(!seen(Algorithm::RS256, Some("old"), &rsa), "a key that was taken out counts no more");
-    assert!(seen(Algorithm::ES256, Some("new"), &ec));
+    assert!(
+        !is_accepted(Algorithm::RS256, Some("old"), &rsa),
+        "a key that was taken out counts no more"
+    );
+    assert!(is_accepted(Algorithm::ES256, Some("new"), &ec));
 }
 
 #[test]
-fn reload_reads_keys_whose_file_seems_unchanged() {
+fn reload_reads_keys_whose_file_stamp_is_unchanged() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("secret");
     fs::write(&path, SECRET).unwrap();
@@ -293,32 +296,33 @@ fn reload_reads_keys_whose_file_seems_unchanged() {
     let (verifier, time) = verifier(config(KeySource::SecretFile(path.clone())));
     let claims = json!({"sub": "alice", "exp": now(&time) + 600});
     let other = SECRET.chars().rev().collect::<String>();
-    let by = |secret: &str| {
+    let is_valid_with = |secret: &str| {
         let key = EncodingKey::from_secret(secret.as_bytes());
         user(&verifier, &signed(Algorithm::HS256, None, &key, &claims)).is_some()
     };
-    assert!(by(SECRET) && !by(&other));
-    // The same length and the same time of change, as a restored backup may have.
+    assert!(is_valid_with(SECRET) && !is_valid_with(&other));
+    // A restored backup may have the same length and modification time.
     fs::write(&path, &other).unwrap();
     fs::File::options().write(true).open(&path).unwrap().set_modified(before).unwrap();
     verifier.reload_keys(WakeReason::Change);
-    assert!(by(SECRET) && !by(&other));
+    assert!(is_valid_with(SECRET) && !is_valid_with(&other));
     verifier.reload_keys(WakeReason::Reload);
-    assert!(!by(SECRET) && by(&other));
+    assert!(!is_valid_with(SECRET) && is_valid_with(&other));
     fs::write(&path, "short").unwrap();
     verifier.reload_keys(WakeReason::Reload);
-    assert!(by(&other), "keys that can't be used leave the old ones active");
+    assert!(is_valid_with(&other), "keys that can't be used leave the old ones active");
 }
 
 #[test]
-fn keys_that_can_not_be_used_are_refused_with_a_reason() {
+fn invalid_keys_are_rejected_with_a_reason() {
     let folder = TempDir::new().unwrap();
     let file = |name: &str, text: &str| {
         let path = folder.path().join(name);
         fs::write(&path, text).unwrap();
         path
     };
-    let refused = |keys| Verifier::new(config(keys), ManualClock::default().clock()).unwrap_err();
+    let rejected =
+        |keys| TokenVerifier::new(config(keys), ManualClock::default().clock()).unwrap_err();
     let cases = [
         (
             KeySource::SecretFile(file("a", "short\n")),
@@ -332,7 +336,7 @@ fn keys_that_can_not_be_used_are_refused_with_a_reason() {
         (KeySource::Jwks(file("d", "[]")), "a JWK set is wanted"),
     ];
     for (keys, reason) in cases {
-        let error = refused(keys).to_string();
+        let error = rejected(keys).to_string();
         assert!(error.contains(reason), "{error}");
         assert!(!error.contains(SECRET), "{error}");
     }

@@ -1,4 +1,4 @@
-//! Rules that an operator pushes: checked here, stored for all, in force everywhere.
+//! Rules that an operator pushes: validated on this node, stored in Redis, activated by every node.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use crate::config_error::ConfigError;
 use crate::rules::low_priority::spawn_low_priority;
 use crate::rules::manager::{RuleInputs, RulesManager};
 use crate::rules::source::reconcile;
-use crate::rules::{NativeRules, Rules, RulesDocument};
+use crate::rules::{NativeRules, ParsedRules, RulesDocument};
 
-/// Why rules were not pushed. Nothing changed anywhere, unless the store did not confirm it.
+/// The reason why rules were not pushed. Nothing was changed, except perhaps after [`Store`](Self::Store).
 #[derive(Debug, Error)]
 pub enum PushError {
     /// The source of the rules can't be written.
     #[error("rules come from {source_name} on this server and can't be pushed to it")]
-    Elsewhere {
+    ReadOnlySource {
         /// The name of the source.
         source_name: String,
     },
@@ -25,17 +25,17 @@ pub enum PushError {
     #[error(transparent)]
     Invalid(#[from] ConfigError),
     /// Another version is active than the caller expected.
-    #[error("{}", met(.found.as_ref()))]
+    #[error("{}", describe_conflict(.found.as_ref()))]
     Conflict {
         /// The latest version.
         found: Option<DocumentVersion>,
     },
-    /// The store did not confirm the push.
+    /// The store did not confirm the push. It may have been stored.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-fn met(found: Option<&DocumentVersion>) -> String {
+fn describe_conflict(found: Option<&DocumentVersion>) -> String {
     match found {
         Some(found) => format!("rules are at version {} by now", found.number),
         None => "there are no rules yet".to_owned(),
@@ -43,10 +43,10 @@ fn met(found: Option<&DocumentVersion>) -> String {
 }
 
 impl RulesManager {
-    /// Checks a document whole, stores it for all nodes, and puts it in force on this one.
+    /// Validates a document, stores it for all nodes, and activates it on this one.
     ///
     /// # Errors
-    /// It can't be used, another one came first, or the store did not confirm it.
+    /// The document is invalid, another version was pushed before, or the store did not confirm it.
     pub async fn push(
         self: &Arc<Self>,
         text: &str,
@@ -55,10 +55,11 @@ impl RulesManager {
         expected: Expected,
     ) -> Result<DocumentVersion, PushError> {
         let shared = self.shared()?;
-        self.checked(text).await?;
-        // Redis gets back what it lost before the push is compared with what it has.
+        self.validate(text).await?;
+        // Restores a version that Redis lost, before the expected version is compared with the stored one.
         reconcile(self, shared).await?;
-        let above = self.newest().await.and_then(|newest| newest.number).unwrap_or_default();
+        let newest = self.newest_document().await;
+        let above = newest.and_then(|newest| newest.number).unwrap_or_default();
         let draft = Draft { text, by, note, expected, above };
         let version = shared.put(draft).await.map_err(|error| match error {
             PutError::Conflict { found } => PushError::Conflict { found },
@@ -66,28 +67,31 @@ impl RulesManager {
         })?;
         tracing::info!(version = version.number, by, note, "rules pushed");
         let edition = Edition { version: version.clone(), text: text.to_owned() };
-        // The others hear of it. What was just checked is fit.
-        self.take(RulesDocument::shared(self.source(), edition)).await?;
+        // The other nodes are notified by Redis.
+        self.offer(RulesDocument::from_edition(self.source(), edition)).await?;
         Ok(version)
     }
 
-    /// The rules of a document, as they would come into force here.
+    /// Parses a document as a push would, without activating it.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
-    pub async fn checked(&self, text: &str) -> Result<Rules, ConfigError> {
+    /// The document is invalid; the error lists everything that is wrong with it.
+    pub async fn validate(&self, text: &str) -> Result<ParsedRules, ConfigError> {
         let document = RulesDocument::new("rules", text);
         let envoy = self.inputs.lock().await.envoy.clone();
-        let next = RuleInputs { own: NativeRules::Written(document), envoy };
-        spawn_low_priority(move || Rules::of(&next.own, next.envoy.as_deref())?.complete()).await?
+        let next = RuleInputs { native: NativeRules::Document(document), envoy };
+        spawn_low_priority(move || {
+            ParsedRules::parse(&next.native, next.envoy.as_deref())?.with_internal_rules()
+        })
+        .await?
     }
 
-    /// Where rules are pushed to.
+    /// Returns the shared document that rules are pushed to.
     ///
     /// # Errors
-    /// They come from somewhere else.
+    /// [`PushError::ReadOnlySource`]: the rules do not come from Redis.
     pub fn shared(&self) -> Result<&RedisDocument, PushError> {
-        let elsewhere = || PushError::Elsewhere { source_name: self.source.clone() };
-        self.shared.as_ref().ok_or_else(elsewhere)
+        let read_only = || PushError::ReadOnlySource { source_name: self.source.clone() };
+        self.shared.as_ref().ok_or_else(read_only)
     }
 }

@@ -1,4 +1,4 @@
-//! What a manager tells: the log, the metrics, and the other nodes.
+//! The status of the source: log lines, metrics, and reports to the other nodes.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -11,96 +11,101 @@ use tokio::time::timeout;
 use super::RulesManager;
 use crate::source_status::SourceStatus;
 
-/// How often a node says what it has.
-const EVERY: Duration = Duration::from_secs(20);
-/// How long that counts.
-const LIFETIME: Duration = Duration::from_secs(65);
-/// Longest word on what is wrong that is told to others.
-const WORDS: usize = 500;
+/// Longest time between two reports of a node.
+const REPORT_INTERVAL: Duration = Duration::from_secs(20);
+/// Lifetime of a report: a node is listed until it has missed three of them.
+const REPORT_TTL: Duration = Duration::from_secs(65);
+/// Longest problem text in a report.
+const MAX_PROBLEM_CHARS: usize = 500;
 
 impl RulesManager {
-    /// The source has what is in force.
-    pub(crate) fn settled(&self, latest: u64) {
-        let mut standing = self.standing.lock();
-        if standing.is_away {
-            tracing::info!(source = self.source, "source of rules answers again");
+    /// Records that the document of the source is the active one.
+    pub(crate) fn mark_current(&self, latest: u64) {
+        let mut status = self.status.lock();
+        if status.is_unreachable {
+            tracing::info!(source = self.source, "source of rules is reachable again");
         }
-        let heard = SourceStatus { latest, problem: None, is_away: false, ..standing.clone() };
-        if *standing != heard {
-            *standing = heard;
+        let next = SourceStatus { latest, problem: None, is_unreachable: false, ..status.clone() };
+        if *status != next {
+            *status = next;
             self.changed.notify_one();
         }
     }
 
-    /// The source answers, and has nothing that was not seen before.
-    pub(crate) fn unchanged(&self) {
-        let mut standing = self.standing.lock();
-        if standing.is_away {
-            tracing::info!(source = self.source, "source of rules answers again");
-            *standing = SourceStatus { problem: None, is_away: false, ..standing.clone() };
+    /// Records that the source is reachable and its document has not changed.
+    pub(crate) fn mark_unchanged(&self) {
+        let mut status = self.status.lock();
+        if status.is_unreachable {
+            tracing::info!(source = self.source, "source of rules is reachable again");
+            *status = SourceStatus { problem: None, is_unreachable: false, ..status.clone() };
             self.changed.notify_one();
         }
     }
 
-    /// The source has rules that can't be used.
-    pub(crate) fn unfit(&self, number: u64, error: &dyn Display) {
+    /// Records that the document of the source is invalid.
+    pub(crate) fn mark_rejected(&self, number: u64, error: &dyn Display) {
         tracing::error!(
             source = self.source,
             version = number,
             %error,
-            "new rules can't be used, the old ones stay in force"
+            "new rules rejected, the active rules stay"
         );
-        let mut standing = self.standing.lock();
-        standing.latest = standing.latest.max(number);
-        standing.problem = Some(error.to_string());
-        standing.is_away = false;
-        standing.rejected += 1;
+        let mut status = self.status.lock();
+        status.latest = status.latest.max(number);
+        status.problem = Some(error.to_string());
+        status.is_unreachable = false;
+        status.rejected += 1;
         self.changed.notify_one();
     }
 
-    /// The source has rules that were replaced before.
-    pub(crate) fn older(&self, number: u64, current: u64) {
-        let problem = format!("offers version {number} after {current}: rules never go back");
-        let mut standing = self.standing.lock();
-        if standing.problem.as_ref() != Some(&problem) {
-            tracing::warn!(source = self.source, problem, "older rules are not taken up");
-            standing.problem = Some(problem);
-            standing.is_away = false;
+    /// Records that the source offers an older version than the active one.
+    pub(crate) fn mark_stale(&self, number: u64, current: u64) {
+        let problem =
+            format!("found version {number}, wanted {current} or later: versions never decrease");
+        let mut status = self.status.lock();
+        if status.problem.as_ref() != Some(&problem) {
+            tracing::warn!(
+                source = self.source,
+                problem,
+                "older rules ignored, the active rules stay"
+            );
+            status.problem = Some(problem);
+            status.is_unreachable = false;
             self.changed.notify_one();
         }
     }
 
-    /// Neither the source nor this node has rules: without files of envoyproxy/ratelimit, every request is
-    /// allowed.
-    pub(crate) fn no_rules(&self) {
+    /// Records that neither the source nor this node has rules. Without files of envoyproxy/ratelimit, every request is
+    /// allowed then.
+    pub(crate) fn mark_empty(&self) {
         if self.service.active_rules().envoy().is_some() {
-            self.unchanged();
+            self.mark_unchanged();
             return;
         }
-        let mut standing = self.standing.lock();
-        let copy = standing.copy_problem.as_deref().unwrap_or("this node has no copy");
-        let problem = format!("no rules there, and {copy}: every request is allowed");
-        if standing.problem.as_ref() != Some(&problem) {
+        let mut status = self.status.lock();
+        let copy = status.copy_problem.as_deref().unwrap_or("this node has no copy");
+        let problem = format!("source has no rules, and {copy}: every request is allowed");
+        if status.problem.as_ref() != Some(&problem) {
             tracing::warn!(
                 source = self.source,
                 copy,
-                "no rules there and no copy to restore, every request is allowed; push rules"
+                "source has no rules and no copy can restore them, every request is allowed; push rules"
             );
-            standing.problem = Some(problem);
-            standing.is_away = false;
+            status.problem = Some(problem);
+            status.is_unreachable = false;
             self.changed.notify_one();
         }
     }
 
-    /// Logs the result of a reload that an operator asked for.
+    /// Logs the result of a reload that an operator requested.
     pub(crate) fn log_reload(&self, before: u64) {
-        let (version, problem) = (self.version().number, self.standing().problem);
+        let (version, problem) = (self.version().number, self.source_status().problem);
         match problem {
             Some(problem) => tracing::error!(
                 source = self.source,
                 version,
                 problem,
-                "reload: rules not changed, those in force stay"
+                "reload: rules not changed, the active rules stay"
             ),
             None => tracing::info!(
                 source = self.source,
@@ -111,82 +116,82 @@ impl RulesManager {
         }
     }
 
-    /// The source can't be asked.
-    pub(crate) fn away(&self, error: &dyn Display) {
-        let mut standing = self.standing.lock();
-        standing.failures += 1;
-        // Being away says less than rules that are known to be wrong.
-        if standing.problem.is_some() && !standing.is_away && standing.latest > 0 {
+    /// Records that the source can't be read. Only the first failure in a row is logged.
+    pub(crate) fn mark_unreachable(&self, error: &dyn Display) {
+        let mut status = self.status.lock();
+        status.failures += 1;
+        // A rejected document is the more important problem, so it stays visible.
+        if status.problem.is_some() && !status.is_unreachable && status.latest > 0 {
             return;
         }
-        if !standing.is_away {
+        if !status.is_unreachable {
             tracing::warn!(
                 source = self.source,
                 %error,
-                "source of rules can't be read, the rules in force stay"
+                "cannot read the source of rules, the active rules stay"
             );
             self.changed.notify_one();
         }
-        standing.problem = Some(error.to_string());
-        standing.is_away = true;
+        status.problem = Some(error.to_string());
+        status.is_unreachable = true;
     }
 
-    /// How this node stands with its source.
-    pub fn standing(&self) -> SourceStatus {
-        self.standing.lock().clone()
+    /// Returns the status of the source.
+    pub fn source_status(&self) -> SourceStatus {
+        self.status.lock().clone()
     }
 
-    /// Where rules come from, without secrets.
+    /// Returns the name of the source, without secrets.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// What this node is called in its fleet.
+    /// Returns the name of this node in its fleet.
     pub fn node(&self) -> &str {
         &self.node
     }
 
-    /// What this node says of itself.
+    /// Returns the report of this node.
     pub fn report(&self) -> NodeReport {
-        let (version, standing) = (self.version(), self.standing());
+        let (version, status) = (self.version(), self.source_status());
         let seen = self.service.clock().now().as_secs_ceil();
         NodeReport {
             node: self.node.clone(),
             source: self.source.clone(),
             version: version.number,
             hash: version.hash,
-            behind: standing.is_behind(version.number),
-            problem: standing.problem.map(|words| words.chars().take(WORDS).collect()),
+            behind: status.is_behind(version.number),
+            problem: status.problem.map(|text| text.chars().take(MAX_PROBLEM_CHARS).collect()),
             seen,
         }
     }
 
-    /// What every node of the fleet says of itself; this one alone if they share nothing.
+    /// Returns the reports of all nodes of the fleet. Without a shared Redis this is the report of this node alone.
     ///
     /// # Errors
-    /// The others can't be asked.
+    /// The reports can't be read from Redis.
     pub async fn reports(&self) -> Result<Vec<NodeReport>, StoreError> {
         let Some(reports) = &self.reports else { return Ok(vec![self.report()]) };
-        let said = reports.reports().await?.into_iter().filter_map(|(_, words, at)| {
-            let report: NodeReport = serde_json::from_str(&words).ok()?;
+        let stored = reports.reports().await?.into_iter().filter_map(|(_, text, at)| {
+            let report: NodeReport = serde_json::from_str(&text).ok()?;
             Some(NodeReport { seen: at.as_secs_ceil(), ..report })
         });
-        // What this one says now is newer than what it said last.
-        let others = said.filter(|report| report.node != self.node);
+        // The stored report of this node may be older than its current status.
+        let others = stored.filter(|report| report.node != self.node);
         let mut all: Vec<NodeReport> = others.chain([self.report()]).collect();
         all.sort_by(|one, other| one.node.cmp(&other.node));
         Ok(all)
     }
 
-    /// Tells the other nodes what this one has, whenever that changes and now and then.
-    pub(crate) async fn keep_reporting(self: Arc<Self>) {
+    /// Stores the report of this node for the others: after every change, and at least once per [`REPORT_INTERVAL`].
+    pub(crate) async fn report_loop(self: Arc<Self>) {
         let Some(reports) = &self.reports else { return };
         loop {
-            let words = serde_json::to_string(&self.report()).unwrap_or_default();
-            if let Err(error) = reports.report(&self.node, &words, LIFETIME).await {
-                tracing::debug!(%error, "the fleet was not told which rules are in force here");
+            let text = serde_json::to_string(&self.report()).unwrap_or_default();
+            if let Err(error) = reports.report(&self.node, &text, REPORT_TTL).await {
+                tracing::debug!(%error, "cannot report the active rules to the fleet, retrying");
             }
-            let _ = timeout(EVERY, self.changed.notified()).await;
+            let _ = timeout(REPORT_INTERVAL, self.changed.notified()).await;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Rules in Redis: compared with those of this node at the start, on every notification, and at intervals.
+//! Rules in Redis, which are compared with those of this node at the start, on every notification, and at intervals.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,20 +9,20 @@ use tidegate_redis::{DocumentVersion, Draft, Edition, Expected, Latest, PutError
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::Retry;
+use super::RetryBackoff;
 use crate::reload::ReloadSignal;
 use crate::rules::RulesDocument;
 use crate::rules::manager::RulesManager;
 
-/// Longest time that a start waits for the first answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest time that a start waits for the first reply.
+const FIRST_REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Most comparisons in a row. One more is needed only after another node changed the document meanwhile.
+/// Most comparisons in a row. A comparison is repeated only if another node has changed the document meanwhile.
 const MAX_COMPARISONS: usize = 16;
 
 impl RulesDocument {
-    /// The version that Redis has.
-    pub(crate) fn shared(source: &str, edition: Edition) -> Self {
+    /// Returns the document of a version that Redis has.
+    pub(crate) fn from_edition(source: &str, edition: Edition) -> Self {
         let Edition { version, text } = edition;
         Self {
             number: Some(version.number),
@@ -33,8 +33,8 @@ impl RulesDocument {
         }
     }
 
-    /// The same version for Redis, with its author, note and time.
-    fn edition(&self) -> Edition {
+    /// Returns the version as Redis stores it, with its author, note and time.
+    fn to_edition(&self) -> Edition {
         let version = DocumentVersion {
             number: self.number.unwrap_or_default(),
             hash: self.hash.to_string(),
@@ -47,61 +47,67 @@ impl RulesDocument {
     }
 }
 
-/// Compares with Redis once, at the start.
-pub(crate) async fn first(manager: &Arc<RulesManager>) -> Result<(), String> {
+/// Compares with Redis once, for the start of the server.
+pub(crate) async fn read_once(manager: &Arc<RulesManager>) -> Result<(), String> {
     let shared = manager.shared().map_err(|error| error.to_string())?;
-    match timeout(PATIENCE, reconcile(manager, shared)).await {
-        Ok(compared) => compared.map_err(|error| error.to_string()),
-        Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+    match timeout(FIRST_REPLY_TIMEOUT, reconcile(manager, shared)).await {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("no reply within {FIRST_REPLY_TIMEOUT:?}")),
     }
 }
 
-pub(crate) async fn follow(manager: Arc<RulesManager>, pace: Duration, mut reloads: ReloadSignal) {
+/// Compares with Redis on every notification, on every reload, and after `interval` without either.
+pub(crate) async fn follow(
+    manager: Arc<RulesManager>,
+    interval: Duration,
+    mut reloads: ReloadSignal,
+) {
     let Ok(shared) = manager.shared() else { return };
-    let news = Notify::new();
-    let listening = shared.follow(|| news.notify_one());
-    let looking = async {
-        let mut retry = Retry::new();
+    let published = Notify::new();
+    let subscription = shared.follow(|| published.notify_one());
+    let comparisons = async {
+        let mut backoff = RetryBackoff::new();
         let mut is_reload = false;
         loop {
             let before = manager.version().number;
-            let wait = retry.after(reconcile(&manager, shared).await, &manager, pace);
+            let result = reconcile(&manager, shared).await;
+            let delay = backoff.next_delay(result, &manager, interval);
             if is_reload {
                 manager.log_reload(before);
             }
             is_reload = tokio::select! {
                 () = reloads.next() => true,
-                _ = timeout(wait, news.notified()) => false,
+                _ = timeout(delay, published.notified()) => false,
             };
         }
     };
-    tokio::join!(listening, looking);
+    tokio::join!(subscription, comparisons);
 }
 
-/// Makes this node and Redis have the newer of their documents.
+/// Compares the document of this node with that of Redis, and gives the newer one to both.
 ///
-/// The higher version number wins. A node that has it restores it to Redis; the script there accepts it only over a
-/// lower number, so of racing nodes one restores. Two documents of the same number, which exist only after Redis lost
-/// the first of them, are settled by giving the one that was pushed later a number that neither had.
+/// The higher version number wins. If this node has it, the node restores it to Redis. The script there replaces only a
+/// lower number, so one of several racing nodes restores it. Two documents have the same number only if Redis lost the
+/// first of them. Then the one that was pushed later gets a new number.
 ///
 /// # Errors
-/// Redis did not answer.
+/// Redis did not reply.
 pub(crate) async fn reconcile(
     manager: &Arc<RulesManager>,
     shared: &RedisDocument,
 ) -> Result<(), StoreError> {
     for _ in 0..MAX_COMPARISONS {
-        let own = manager.newest().await;
+        let own = manager.newest_document().await;
         let known = own.as_ref().and_then(|own| Some((own.number?, &*own.hash)));
         match (shared.latest(known).await?, own) {
-            (Latest::Same, _) => manager.unchanged(),
-            (Latest::Nothing, None) => manager.no_rules(),
+            (Latest::Same, _) => manager.mark_unchanged(),
+            (Latest::Nothing, None) => manager.mark_empty(),
             (Latest::Nothing, Some(own)) => {
                 restore(manager, shared, &own, None).await?;
                 continue;
             }
             (Latest::Other(found), own) => {
-                let found = RulesDocument::shared(manager.source(), found);
+                let found = RulesDocument::from_edition(manager.source(), found);
                 match own {
                     Some(own) if own.number > found.number => {
                         restore(manager, shared, &own, found.number).await?;
@@ -111,8 +117,8 @@ pub(crate) async fn reconcile(
                         renumber(manager, shared, &own, &found).await?;
                         continue;
                     }
-                    // A document that can't be used was logged, and is remembered.
-                    _ => drop(manager.take(found).await),
+                    // The manager logs an invalid document, and stores it as rejected.
+                    _ => drop(manager.offer(found).await),
                 }
             }
         }
@@ -122,14 +128,14 @@ pub(crate) async fn reconcile(
     Ok(())
 }
 
-/// Gives Redis back a version that it lost, under its own number.
+/// Restores a version that Redis lost, under the same number.
 async fn restore(
     manager: &RulesManager,
     shared: &RedisDocument,
     own: &RulesDocument,
     found: Option<u64>,
 ) -> Result<(), StoreError> {
-    if shared.restore(&own.edition()).await? {
+    if shared.restore(&own.to_edition()).await? {
         tracing::warn!(
             source = manager.source(),
             version = own.number,
@@ -140,9 +146,11 @@ async fn restore(
     Ok(())
 }
 
-/// Settles which of two documents with one number is enforced: the one that was pushed later, by the time of the Redis
-/// that numbered it, then the one of the greater hash. It gets the next number, so that a client that read the
-/// other one under the old number can't replace it unseen.
+/// Chooses between two documents of one number, and gives the chosen one the next number.
+///
+/// The document that was pushed later is chosen, by the clock of the Redis that numbered it; of two pushed at the same
+/// time, the one with the greater hash. The new number protects it: a client that has read the other document under the
+/// old number gets a conflict when it pushes.
 async fn renumber(
     manager: &RulesManager,
     shared: &RedisDocument,
@@ -174,7 +182,7 @@ async fn renumber(
             );
             Ok(())
         }
-        // Another node was faster, the next comparison shows its result.
+        // Another node renumbered it first; the next comparison reads its result.
         Err(PutError::Conflict { .. }) => Ok(()),
         Err(PutError::Store(error)) => Err(error),
     }

@@ -1,4 +1,4 @@
-//! Rules on the web: fetched again and again, and in full only if they are others.
+//! Rules at a URL, which are requested at intervals and transferred only after a change (`ETag`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,84 +12,87 @@ use tokio::time::timeout;
 
 use crate::reload::ReloadSignal;
 use crate::rules::manager::RulesManager;
-use crate::rules::source::Retry;
+use crate::rules::source::RetryBackoff;
 use crate::rules::{RulesDocument, RulesUrl};
 
-/// Says which version a document is, if its server counts them: a Tidegate does.
-pub const NUMBER: &str = "tidegate-rules-version";
+/// The response header with the version number of a document. Tidegate sends it; other servers may.
+pub const RULES_VERSION_HEADER: &str = "tidegate-rules-version";
 
-/// Asks for the rules once.
-pub(crate) async fn first(manager: &Arc<RulesManager>, from: &RulesUrl) -> Result<(), String> {
-    Following::new(from)?.look(manager).await
+/// Requests the rules once, for the start of the server.
+pub(crate) async fn read_once(manager: &Arc<RulesManager>, url: &RulesUrl) -> Result<(), String> {
+    UrlFollower::new(url)?.fetch(manager).await
 }
 
+/// Requests the rules on every reload, and after `interval` without one.
 pub(crate) async fn follow(
     manager: Arc<RulesManager>,
-    from: RulesUrl,
-    pace: Duration,
+    url: RulesUrl,
+    interval: Duration,
     mut reloads: ReloadSignal,
 ) {
-    let mut following = match Following::new(&from) {
-        Ok(following) => following,
+    let mut follower = match UrlFollower::new(&url) {
+        Ok(follower) => follower,
         Err(error) => {
-            manager.away(&error);
+            manager.mark_unreachable(&error);
             return;
         }
     };
-    let mut retry = Retry::new();
+    let mut backoff = RetryBackoff::new();
     let mut is_reload = false;
     loop {
         let before = manager.version().number;
-        let wait = retry.after(following.look(&manager).await, &manager, pace);
+        let delay = backoff.next_delay(follower.fetch(&manager).await, &manager, interval);
         if is_reload {
             manager.log_reload(before);
         }
-        is_reload = timeout(wait, reloads.next()).await.is_ok();
+        is_reload = timeout(delay, reloads.next()).await.is_ok();
     }
 }
 
-/// What is known of a document on the web.
-struct Following {
-    server: HttpClient,
-    from: RulesUrl,
-    tag: Option<HeaderValue>,
+/// A client of one URL, with the entity tag of the last response.
+struct UrlFollower {
+    client: HttpClient,
+    url: RulesUrl,
+    entity_tag: Option<HeaderValue>,
 }
 
-impl Following {
-    fn new(from: &RulesUrl) -> Result<Self, String> {
-        Ok(Self { server: HttpClient::new(&from.uri, &from.tls)?, from: from.clone(), tag: None })
+impl UrlFollower {
+    fn new(url: &RulesUrl) -> Result<Self, String> {
+        let client = HttpClient::new(&url.uri, &url.tls)?;
+        Ok(Self { client, url: url.clone(), entity_tag: None })
     }
 
-    /// Takes up what is there, if it is new.
-    async fn look(&mut self, manager: &Arc<RulesManager>) -> Result<(), String> {
-        let path = self.from.uri.path_and_query().map_or("/", |path| path.as_str());
+    /// Requests the document, and offers it to the manager if it has changed.
+    async fn fetch(&mut self, manager: &Arc<RulesManager>) -> Result<(), String> {
+        let path = self.url.uri.path_and_query().map_or("/", |path| path.as_str());
         let mut request = Request::get(path.parse::<Uri>().map_err(|error| error.to_string())?)
-            .header(HOST, self.server.address())
+            .header(HOST, self.client.address())
             .header(ACCEPT, "application/yaml, */*;q=0.5");
-        if let Some(tag) = &self.tag {
+        if let Some(tag) = &self.entity_tag {
             request = request.header(IF_NONE_MATCH, tag);
         }
-        if let Some(token) = &self.from.token {
+        if let Some(token) = &self.url.token {
             request = request.header(AUTHORIZATION, format!("Bearer {}", token.reveal()));
         }
         let request = request.body(Full::default()).map_err(|error| error.to_string())?;
-        let answer = self.server.exchange(request, RuleSet::MAX_DOCUMENT_BYTES).await;
-        let answer = answer.map_err(|error| error.to_string())?;
-        match answer.status().as_u16() {
+        let response = self.client.exchange(request, RuleSet::MAX_DOCUMENT_BYTES).await;
+        let response = response.map_err(|error| error.to_string())?;
+        match response.status().as_u16() {
             200 => {}
             304 => {
-                manager.unchanged();
+                manager.mark_unchanged();
                 return Ok(());
             }
             status => return Err(format!("status 200 or 304 is wanted, found {status}")),
         }
-        let (head, body) = answer.into_parts();
+        let (head, body) = response.into_parts();
         let text = std::str::from_utf8(&body).map_err(|_| "text in UTF-8 is wanted".to_owned())?;
-        let number = head.headers.get(NUMBER).and_then(|number| number.to_str().ok()?.parse().ok());
+        let number = head.headers.get(RULES_VERSION_HEADER);
+        let number = number.and_then(|number| number.to_str().ok()?.parse().ok());
         let document = RulesDocument { number, ..RulesDocument::new(manager.source(), text) };
-        // What is wrong with it was told, and is told until there is another.
-        let _ = manager.take(document).await;
-        self.tag = head.headers.get(ETAG).cloned();
+        // The manager logs an invalid document, and reports the error until the document changes.
+        let _ = manager.offer(document).await;
+        self.entity_tag = head.headers.get(ETAG).cloned();
         manager.update_readiness(true);
         Ok(())
     }

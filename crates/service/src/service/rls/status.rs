@@ -62,7 +62,7 @@ impl Status {
         let quota = policy.limit.quota();
         let limit = CurrentLimit {
             requests_per_unit: saturated(quota.amount()),
-            unit: Unit::of(quota.window()),
+            unit: Unit::from_window(quota.window()),
             name: policy.rule.as_ref().to_owned(),
         };
         Self::under(limit, policy, over)
