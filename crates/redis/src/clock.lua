@@ -1,13 +1,13 @@
--- The server's own time decides, in microseconds since the epoch: one reading for the whole call.
+-- The time of the Redis server in microseconds since the epoch, read once per call.
 local now
 do
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
 
--- How long to keep what says something until `instant`. Redis rounds to milliseconds and compares
--- with a clock that may have been read a moment earlier, so a counter is kept a little longer. As a
--- text: Redis takes longer to make one of a number.
+-- Returns the time to live of a value that expires at `instant`. Redis rounds to milliseconds, and its clock
+-- may have been read a little earlier, so 3 ms are added. The result is text, since Redis takes longer to
+-- convert a number.
 local format = string.format
 local function milliseconds_until(instant)
   return format('%d', (instant - now) / 1000 + 3)

@@ -1,5 +1,5 @@
--- Fixed window. A state is the end of the window, aligned to the epoch, and what was spent in it;
--- a count is written in four bytes where it fits.
+-- Fixed window. A state is the end of the window, aligned to the epoch, and the number of tokens spent in it.
+-- The number has four bytes if it fits, else seven.
 --
 -- Terms: window, amount, cost.
 
@@ -22,7 +22,7 @@ local function fresh()
   return 0, 0
 end
 
--- A window that is ahead of this moment was opened by a clock that was ahead; it stays.
+-- Returns the state in the current window. A window in the future, opened by a clock that was ahead, stays.
 local function current(window, ends, spent)
   local this = now - now % window + window
   if ends < this then
@@ -61,12 +61,12 @@ local leasing
 if LEASES then
   leasing = {size = 0}
 
-  -- What was told under the name of a hold.
-  function leasing.told(hold)
-    return hold.spent, 0
+  -- Returns the weight that was reported under the id of a lease.
+  function leasing.reported(lease)
+    return lease.spent, 0
   end
 
-  -- What a hold takes and what of it is spent: no more than the whole amount.
+  -- Returns the weight of a lease and of its spent tokens: at most the amount of the limit.
   function leasing.read(terms, _, _, amount, spent)
     return math.min(amount, terms[2]), 0, math.min(spent, terms[2]), 0
   end
@@ -91,28 +91,27 @@ if LEASES then
     return current(terms[1], ends, spent)
   end
 
-  -- The key's own time, and when holds end at the latest.
+  -- Returns the key's own time, and the latest end of a lease.
   function leasing.time(terms, ends)
     return math.max(now, ends - terms[1]), ends
   end
 
-  -- Whether so much more could be spent.
+  -- Returns whether `more` tokens fit.
   function leasing.fits(terms, more, _, _, spent)
     return spent + more <= terms[2]
   end
 
-  -- Spends so much at an instant that may be over, whether or not it fits: at most the amount, or all of
-  -- it. What was spent in a window
-  -- that is past is forgotten with it.
-  function leasing.owe(terms, all, at, more, _, ends, spent)
-    local most = all and LARGEST or terms[2]
+  -- Spends `more` tokens at an instant that may be past, whether or not they fit. The sum is at most the
+  -- amount, unless it is unbounded. Tokens of a past window no longer count.
+  function leasing.force_spend(terms, unbounded, at, more, _, ends, spent)
+    local most = unbounded and MAX_AMOUNT or terms[2]
     if at - at % terms[1] + terms[1] >= ends then
       spent = math.max(spent, math.min(spent + more, most))
     end
     return ends, spent
   end
 
-  -- The longest time for which leased tokens count after their lease has ended: the rest of its window.
+  -- Returns the longest time for which leased tokens count after the end of their lease: the rest of the window.
   function leasing.counts_for(terms)
     return terms[1]
   end

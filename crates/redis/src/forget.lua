@@ -1,4 +1,4 @@
 #!lua
--- Forgets what a key has spent.
+-- Deletes the state of a key.
 
 return redis.call('UNLINK', KEYS[1])

@@ -1,39 +1,38 @@
 #!lua
--- Says that a node is alive, and answers with its place among all nodes, how many there are, and since
--- when it has been known without a gap.
+-- Records the heartbeat of a node. Returns the index of the node among all nodes, the number of nodes, and the
+-- time of its first heartbeat without a gap since then.
 --
--- KEYS[1]  the nodes, each with the instant at which it counts as gone. A node is there by its name and
---          the instant since which it has been
--- ARGV     the node's name, how many milliseconds it may be silent; 0 when it goes
+-- KEYS[1]  a sorted set of the nodes: `name@first heartbeat`, by the time at which the heartbeat expires
+-- ARGV     the name of the node, and the heartbeat timeout in milliseconds; 0 removes the node
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-local names = redis.call('ZRANGE', KEYS[1], 0, -1)
-local prefix, own = ARGV[1] .. '@', nil
-for _, name in ipairs(names) do
-  if string.sub(name, 1, #prefix) == prefix then
-    own = name
+local members = redis.call('ZRANGE', KEYS[1], 0, -1)
+local prefix, own_member = ARGV[1] .. '@', nil
+for _, member in ipairs(members) do
+  if string.sub(member, 1, #prefix) == prefix then
+    own_member = member
   end
 end
 if ARGV[2] == '0' then
-  if own then
-    redis.call('ZREM', KEYS[1], own)
+  if own_member then
+    redis.call('ZREM', KEYS[1], own_member)
   end
   return {0, 0, 0}
 end
-if not own then
-  own = prefix .. string.format('%.0f', time[1] * 1000000 + time[2])
-  table.insert(names, own)
+if not own_member then
+  own_member = prefix .. string.format('%.0f', time[1] * 1000000 + time[2])
+  table.insert(members, own_member)
 end
-redis.call('ZADD', KEYS[1], now + ARGV[2], own)
+redis.call('ZADD', KEYS[1], now + ARGV[2], own_member)
 redis.call('PEXPIRE', KEYS[1], ARGV[2] * 2)
--- By name: an order by time would change with every pulse.
-table.sort(names)
-local place = 0
-for index, name in ipairs(names) do
-  if name == own then
-    place = index - 1
+-- Sorted by name: an order by time would change with every heartbeat.
+table.sort(members)
+local node_index = 0
+for position, member in ipairs(members) do
+  if member == own_member then
+    node_index = position - 1
   end
 end
-return {place, #names, tonumber(string.sub(own, #prefix + 1))}
+return {node_index, #members, tonumber(string.sub(own_member, #prefix + 1))}

@@ -1,5 +1,5 @@
--- Leaky bucket. A state is the end of the last slot (micros, parts), without parts when there are
--- none. Numbers and terms are those of a token bucket that is as deep as the queue and one more.
+-- Leaky bucket. A state is the end of the last slot (micros, parts); zero parts are not written. Numbers and
+-- terms are those of a token bucket whose capacity is the length of the queue plus one.
 
 local function terms(text, at)
   return unpack_from('>I7I7I7I7I7', text, at)
@@ -42,7 +42,7 @@ end
 
 local refund
 if REFUNDS then
-  -- Only the last slot, and only while it has not begun.
+  -- Refunds only the last slot, and only before it begins.
   function refund(terms, refund_token, micros, parts)
     if refund_token and (refund_token[2] ~= micros or refund_token[3] ~= parts) or terms[4] + terms[5] == 0 then
       return nil

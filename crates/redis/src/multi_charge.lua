@@ -1,13 +1,14 @@
--- Requests of several charges, of which there may be several, on keys that others name too, or under
--- several limits: states stay here until the whole batch was decided, and each key is written once.
+-- Charges of the general case: several charges per request, identical requests, keys that several requests use,
+-- or several limits of one key. States stay in memory until the whole batch is decided; then each key is
+-- written once.
 
--- What is known of each key: `sections` that no request has opened, `cells` with a state for each
--- section that one has, the latest first, and whether to write all of them (`mixed`).
+-- The record of each key: `sections` that no request has opened, `cells` with the state of each opened section,
+-- the latest first, and `mixed`, which is set if all of them have to be written.
 local records = {}
 -- The records that have to be written.
 local changed = {}
 
-local function change(record)
+local function mark_changed(record)
   if not record.changed then
     changed[#changed + 1], record.changed = record, true
   end
@@ -18,157 +19,157 @@ for at = 3, #ARGV, 4 do
   migrations[ARGV[at] .. ARGV[at + 1]] = {found = ARGV[at + 2], migrated = ARGV[at + 3]}
 end
 
--- Reads a key. Nothing when it is no string at all: its request fails, the others go on.
-local function record_of(place)
-  local record = records[place]
+-- Returns the record of a key. Returns nil if the key is no string: only its own request fails.
+local function record_of(key_index)
+  local record = records[key_index]
   if record == nil then
-    local raw, partial = raws[place], false
+    local raw, partial = raws[key_index], false
     if raw == nil then
-      -- As much as any state takes, and of a log its beginning.
-      raw = redis.pcall('GETRANGE', KEYS[place], 0, 127)
+      -- Enough bytes for any state, and for the header of a log.
+      raw = redis.pcall('GETRANGE', KEYS[key_index], 0, 127)
       if type(raw) == 'table' then
-        records[place] = false
+        records[key_index] = false
         return nil
       end
       partial = not is_mixed(raw)
-      raw = partial and raw or call('GET', KEYS[place])
+      raw = partial and raw or call('GET', KEYS[key_index])
     end
     raw = raw or ''
-    record = {place = place, cells = {}, sections = split_live(raw), partial = partial, mixed = is_mixed(raw)}
-    records[place] = record
+    record = {key_index = key_index, cells = {}, sections = split_live(raw), partial = partial, mixed = is_mixed(raw)}
+    records[key_index] = record
   end
   return record or nil
 end
 
--- Reads the section of a price from its key, and makes it the first. Nothing when another limit was used
--- last and nothing is to be taken over from it, or when the section can't be read.
-local function open(record, price)
-  local key, meter = KEYS[record.place], price.meter
-  local shared = sub(price.tag, 3, 2 + price.shared)
-  local place = find_section(record.sections, shared)
-  local migration = migrations[record.place .. price.tag]
-  local is_first = #record.cells == 0 and (place == 1 or #record.sections == 0)
+-- Opens the section of a limit, and makes it the first. Returns nil if the section is not valid, or if another
+-- limit was used last and there is no migration from it.
+local function open(record, limit)
+  local key, meter = KEYS[record.key_index], limit.meter
+  local shared = sub(limit.tag, 3, 2 + limit.shared)
+  local section_index = find_section(record.sections, shared)
+  local migration = migrations[record.key_index .. limit.tag]
+  local is_first = #record.cells == 0 and (section_index == 1 or #record.sections == 0)
   if not is_first and not migration then
     return nil
   end
   if not is_first and record.partial and #record.cells == 0 then
     record.sections, record.partial = split(call('GET', key) or ''), false
   end
-  local section = place and record.sections[place] or ''
+  local section = section_index and record.sections[section_index] or ''
   if not is_first then
-    -- If the own section changed since, it stays: it counts all that this limit admitted.
+    -- A section that has changed since it was found stays: it counts everything that this limit admitted.
     if section == migration.found then
       section = migration.migrated
     end
     record.mixed = true
   end
   local state
-  if is_bare(section) then
-    state = {meter.fresh(key, price.length)}
+  if has_no_state(section) then
+    state = {meter.fresh(key, limit.length)}
   elseif meter.open then
-    state = {meter.open(price, key, section, byte(section, 2) + 1, not (is_first and record.partial))}
+    state = {meter.open(limit, key, section, byte(section, 2) + 1, not (is_first and record.partial))}
   else
     state = {meter.read(section, byte(section, 2) + 1)}
   end
   if not state[1] then
     return nil
   end
-  if place then
-    table.remove(record.sections, place)
+  if section_index then
+    table.remove(record.sections, section_index)
   end
-  local cell = {record = record, price = price, state = state, section = section}
+  local cell = {record = record, limit = limit, state = state, section = section}
   table.insert(record.cells, 1, cell)
   if not is_first then
-    change(record)
+    mark_changed(record)
   end
   return cell
 end
 
--- The state of a key that is charged at a price.
-local function opened(place, price)
-  local record = record_of(place)
+-- Returns the cell of a key and a limit. Opens it if necessary.
+local function open_cell(key_index, limit)
+  local record = record_of(key_index)
   if not record then
     return nil
   end
   local cells = record.cells
   for index = 1, #cells do
     local cell = cells[index]
-    local known = cell.price
-    if known.tag == price.tag
-      or sub(known.tag, 3, 2 + known.shared) == sub(price.tag, 3, 2 + price.shared) then
+    local known = cell.limit
+    if known.tag == limit.tag
+      or sub(known.tag, 3, 2 + known.shared) == sub(limit.tag, 3, 2 + limit.shared) then
       if index > 1 then
-        if not migrations[place .. price.tag] then
+        if not migrations[key_index .. limit.tag] then
           return nil
         end
         table.insert(cells, 1, table.remove(cells, index))
-        change(record)
+        mark_changed(record)
       end
-      cell.price = price
+      cell.limit = limit
       return cell
     end
   end
-  return open(record, price)
+  return open(record, limit)
 end
 
--- The bytes of a state after its tag, and until when they say anything.
-local function write(price, state)
-  if price.meter.whole then
-    return price.meter.whole(price, state[1])
+-- Returns the bytes of a state without its tag, and when it expires.
+local function write(limit, state)
+  if limit.meter.write_all then
+    return limit.meter.write_all(limit, state[1])
   end
-  return price.meter.write(price, unpack(state))
+  return limit.meter.write(limit, unpack(state))
 end
 
-local function answer(granted, cell, price, before)
-  local kept
-  if price.meter.tell then
-    kept = price.meter.tell(price, before[1], cell.state[1])
+local function reply(granted, cell, limit, before)
+  local bytes
+  if limit.meter.summary then
+    bytes = limit.meter.summary(limit, before[1], cell.state[1])
   elseif cell.record.changed then
-    kept = price.tag .. write(price, before)
+    bytes = limit.tag .. write(limit, before)
   else
-    kept = cell.section
+    bytes = cell.section
   end
-  answers[last + 1], answers[last + 2] = char(granted, #kept), kept
+  replies[last + 1], replies[last + 2] = char(granted, #bytes), bytes
   last = last + 2
 end
 
--- The sections of a record, and until when each says anything.
+-- Returns the sections of a record, and when each expires.
 local function sections_of(record)
   local sections, ends = {}, {}
   for index = 1, #record.cells do
     local cell = record.cells[index]
-    local kept, kept_until = write(cell.price, cell.state)
-    sections[index], ends[index] = cell.price.tag .. kept, kept_until
+    local bytes, expires_at = write(cell.limit, cell.state)
+    sections[index], ends[index] = cell.limit.tag .. bytes, expires_at
   end
   add_sections(sections, ends, record.sections)
   return sections, ends
 end
 
--- All that is kept under a key, for a request that can't read it.
-local function whole(place)
-  local record = records[place]
+-- Returns the whole value of a key, for a request that can't use it.
+local function whole_value(key_index)
+  local record = records[key_index]
   if record and #record.cells > 0 then
     return join((sections_of(record)))
   end
-  local raw = redis.pcall('GET', KEYS[place])
+  local raw = redis.pcall('GET', KEYS[key_index])
   return type(raw) == 'string' and raw or ''
 end
 
--- Charges a request up to `count` times: `text` from `at` names its charges.
+-- Charges a request up to `count` times. Its charges are in `text` from `at` on.
 local function charge(text, at, charges, count)
-  local places, cells, charged, befores, granted, readable = {}, {}, {}, {}, 0, true
+  local key_indexes, cells, charged, befores, granted, readable = {}, {}, {}, {}, 0, true
   for index = 1, charges do
-    local place, priced = byte(text, at + 2 * index - 2, at + 2 * index - 1)
-    places[index], charged[index] = place, prices[priced]
-    cells[index] = opened(place, prices[priced]) or false
+    local key_index, limit_index = byte(text, at + 2 * index - 2, at + 2 * index - 1)
+    key_indexes[index], charged[index] = key_index, limits[limit_index]
+    cells[index] = open_cell(key_index, limits[limit_index]) or false
     befores[index] = cells[index] and cells[index].state
     readable = readable and cells[index]
   end
-  -- Identical requests go one by one; the first that does not fit ends them.
+  -- Identical requests are charged one by one, up to the first that does not fit.
   while readable and granted < count do
     local undo, fits = {}, true
     for index = 1, charges do
-      local cell, price = cells[index], charged[index]
-      local after = {price.meter.take(price, unpack(cell.state))}
+      local cell, limit = cells[index], charged[index]
+      local after = {limit.meter.take(limit, unpack(cell.state))}
       if not after[1] then
         fits = false
         break
@@ -185,14 +186,14 @@ local function charge(text, at, charges, count)
   end
   for index = 1, charges do
     if cells[index] then
-      answer(granted, cells[index], charged[index], befores[index])
+      reply(granted, cells[index], charged[index], befores[index])
     else
-      answer_unread(whole(places[index]))
+      reply_unreadable(whole_value(key_indexes[index]))
     end
   end
   if granted > 0 then
     for index = 1, charges do
-      change(cells[index].record)
+      mark_changed(cells[index].record)
     end
   end
 end
@@ -200,17 +201,17 @@ end
 local function finish()
   for index = 1, #changed do
     local record = changed[index]
-    local key, cell = KEYS[record.place], record.cells[1]
-    local price, state = cell.price, cell.state
-    local is_same = sub(cell.section, 1, price.length) == price.tag
-    if record.mixed or (price.meter.store and not is_same) then
+    local key, cell = KEYS[record.key_index], record.cells[1]
+    local limit, state = cell.limit, cell.state
+    local is_same = sub(cell.section, 1, limit.length) == limit.tag
+    if record.mixed or (limit.meter.store and not is_same) then
       put_sections(key, sections_of(record))
-    elseif price.meter.store then
-      price.meter.store(price, state[1], price.tag)
+    elseif limit.meter.store then
+      limit.meter.store(limit, state[1], limit.tag)
     else
-      local kept, kept_until = price.meter.write(price, unpack(state))
-      if kept_until > now then
-        call('PSETEX', key, milliseconds_until(kept_until), price.tag .. kept)
+      local bytes, expires_at = limit.meter.write(limit, unpack(state))
+      if expires_at > now then
+        call('PSETEX', key, milliseconds_until(expires_at), limit.tag .. bytes)
       else
         call('DEL', key)
       end

@@ -99,7 +99,7 @@ impl Scripts {
         let multi = format!("local function multi_charge()\n{multi}end\n");
         let charge = include_str!("charge.lua").replace(MULTI_CHARGE, &multi);
         let leases = format!(
-            "local REFUNDS, LEASES, MOST, LARGEST, LONGEST_DEBT = false, true, {}, {}, {}\n",
+            "local REFUNDS, LEASES, MAX_LEASES, MAX_AMOUNT, MAX_DEBT = false, true, {}, {}, {}\n",
             LeaseSet::MAX_LEASES,
             Quota::MAX_AMOUNT,
             Quota::MAX_FILL.as_micros()

@@ -1,7 +1,7 @@
--- Values of one client under several limits. A value is one section, or the byte 2 and sections, each
--- after its length; the limit that was used last is first. A section is a tag and what is kept under
--- that limit. Tags whose bytes from the third on begin alike, as far as the limits of a price share a
--- state, name one section.
+-- The value of a key. It has a section for each limit that is in use for the client. A value is one section, or
+-- the byte 2 and several sections, each after its length; the limit that was used last is first. A section is
+-- the tag of a limit and the state under that limit. Limits that share a state have tags with the same bytes
+-- from the third on, up to a given length (`shared`). Such tags name the same section.
 
 local byte, sub = string.byte, string.sub
 local makers = {token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log, concurrency}
@@ -16,12 +16,12 @@ local function meter_of(id)
   return meter
 end
 
--- Whether a value has several sections.
+-- Returns whether a value has several sections.
 local function is_mixed(raw)
   return byte(raw) == 2
 end
 
--- The sections of a value. One that can't be split is a single section that no limit finds.
+-- Returns the sections of a value. A corrupt value is returned as one section that matches no limit.
 local function split(raw)
   if raw == '' then
     return {}
@@ -37,7 +37,7 @@ local function split(raw)
   return at == #raw + 1 and #sections > 1 and sections or {raw}
 end
 
--- The value of sections.
+-- Returns the value with these sections.
 local function join(sections)
   if #sections < 2 then
     return sections[1] or ''
@@ -49,7 +49,7 @@ local function join(sections)
   return table.concat(texts)
 end
 
--- The place of the section whose tag goes on with `shared` after its second byte.
+-- Returns the index of the section with `shared` in its tag, from the third byte on.
 local function find_section(sections, shared)
   for index = 1, #sections do
     if byte(sections[index]) == 1 and sub(sections[index], 3, 2 + #shared) == shared then
@@ -58,26 +58,26 @@ local function find_section(sections, shared)
   end
 end
 
--- The window or hold in a tag: seven bits to a byte, the lowest first.
+-- Returns the window or hold time in the tag of a section: seven bits per byte, the lowest first.
 local function window_of(section)
   local at, scale, window = 4, 1, 0
   while true do
-    local part = byte(section, at) or 0
-    window = window + part % 128 * scale
-    if part < 128 then
+    local digit = byte(section, at) or 0
+    window = window + digit % 128 * scale
+    if digit < 128 then
       return window
     end
     at, scale = at + 1, scale * 128
   end
 end
 
--- Whether a section has no state: its client is new.
-local function is_bare(section)
+-- Returns whether a section has no state: its client is new.
+local function has_no_state(section)
   return #section <= (byte(section, 2) or 0)
 end
 
--- From when on a state equals that of a new client; 0 when it can't be read.
-local function state_ends(section)
+-- Returns the time from which on a state equals that of a new client; 0 if it is not valid.
+local function state_expires_at(section)
   local length, id = byte(section, 2, 3)
   if not id or not makers[id] then
     return 0
@@ -85,56 +85,56 @@ local function state_ends(section)
   local meter, terms = meter_of(id), {window_of(section)}
   if meter.open then
     local state = meter.open(terms, nil, section, length + 1, true)
-    return state and meter.ends(terms, state) or 0
+    return state and meter.expires_at(terms, state) or 0
   end
   local a, b, c, d = meter.read(section, length + 1)
   if not a then
     return 0
   end
-  local _, ends = meter.write(terms, a, b, c, d)
-  return ends
+  local _, expires_at = meter.write(terms, a, b, c, d)
+  return expires_at
 end
 
--- The sections of a value, without those of limits that were not used last and equal a new client's.
+-- Returns the sections of a value without expired ones. The first, of the limit used last, is never left out.
 local function split_live(raw)
   local sections = split(raw)
   for index = #sections, 2, -1 do
-    if state_ends(sections[index]) <= now then
+    if state_expires_at(sections[index]) <= now then
       table.remove(sections, index)
     end
   end
   return sections
 end
 
--- The sections of a key to be written, and until when. `ends` is until when each says anything, the first
--- of them the limit that was used last. That stays while others do, without its state if need be, so that
--- it does not take them over again.
+-- Returns the sections of a key that have not expired, and the expiry of the key. `ends` is the expiry of each
+-- section. The first section stays as long as any other, without its state if that has expired: otherwise its
+-- limit would migrate the other states again.
 local function live_sections(sections, ends)
-  local live, kept_until = {sections[1]}, ends[1] or 0
+  local live, expires_at = {sections[1]}, ends[1] or 0
   for index = 2, #sections do
     if ends[index] > now then
-      live[#live + 1], kept_until = sections[index], math.max(kept_until, ends[index])
+      live[#live + 1], expires_at = sections[index], math.max(expires_at, ends[index])
     end
   end
-  if kept_until > now and ends[1] <= now then
+  if expires_at > now and ends[1] <= now then
     live[1] = sub(live[1], 1, byte(live[1], 2))
   end
-  return live, kept_until
+  return live, expires_at
 end
 
--- Writes the sections of a key.
+-- Writes the sections of a key, or deletes the key if all have expired.
 local function put_sections(key, sections, ends)
-  local live, kept_until = live_sections(sections, ends)
-  if kept_until > now then
-    redis.call('PSETEX', key, milliseconds_until(kept_until), join(live))
+  local live, expires_at = live_sections(sections, ends)
+  if expires_at > now then
+    redis.call('PSETEX', key, milliseconds_until(expires_at), join(live))
   else
     redis.call('DEL', key)
   end
 end
 
--- Adds sections of states to those to be written.
+-- Appends sections and their expiry to two lists.
 local function add_sections(sections, ends, others)
   for index = 1, #others do
-    sections[#sections + 1], ends[#ends + 1] = others[index], state_ends(others[index])
+    sections[#sections + 1], ends[#ends + 1] = others[index], state_expires_at(others[index])
   end
 end

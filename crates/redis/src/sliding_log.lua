@@ -1,43 +1,44 @@
--- Sliding log. The string is a header (first live entry, entries, spent, last instant) and entries of
--- nine bytes (instant, cost), oldest first. Only the ends of it are read and written: a long log
--- costs no more than a short one. Entries before the first live one are dropped now and then.
+-- Sliding log. The string is a header (index of the first live entry, number of entries, tokens spent, last
+-- instant) and entries of 9 bytes (instant, cost), oldest first. Only the header and a few entries at both ends
+-- are read and written, so a long log costs no more than a short one. Expired entries are removed when there are
+-- 64 or more of them and they are more than half of the log.
 --
--- All charges of one call happen at one instant, so a call adds at most one entry; its cost is kept
--- apart until it is written. A state is {first, count, spent, last, added, key, start of the header,
--- text}. Where the log is one of several sections of its key, it is read whole, as the text.
+-- All charges of one call have the same instant, so a call adds at most one entry. Its cost stays in the state
+-- until the log is written. A state is {first, count, spent, last, added, key, start of the header, text}. If the
+-- key has several sections, the log is read as a whole, into `text`.
 --
--- Terms: window, amount, cost. Unlike other meters this one has a table for a state, and reads and
--- writes its key itself: `open` instead of `read`, `store` instead of `write`, and `tell` for what a
--- client needs to know of it. `whole` writes a section, `ends` is until when it says anything.
+-- Terms: window, amount, cost. Unlike in other meters, a state is a table, and the meter reads and writes its key
+-- itself: it has `open` instead of `read` and `store` instead of `write`. `summary` returns the numbers that a
+-- node needs, `write_all` the bytes of a section, `expires_at` the expiry of a state.
 
-local HEADER, ENTRY = 19, 9
--- Entries are read in runs of this many.
-local RUN = 64
-local pick = string.sub
+local HEADER_BYTES, ENTRY_BYTES = 19, 9
+-- Number of entries that are read at a time.
+local RUN_ENTRIES = 64
+local sub_bytes = string.sub
 
 local function terms(text, at)
   return unpack_from('>I7I7I7', text, at)
 end
 
 local function entries(state, from, to)
-  local start = state[7] + HEADER + from * ENTRY
+  local start = state[7] + HEADER_BYTES + from * ENTRY_BYTES
   if state[8] then
-    return pick(state[8], start + 1, start + (to - from) * ENTRY)
+    return sub_bytes(state[8], start + 1, start + (to - from) * ENTRY_BYTES)
   end
-  return redis.call('GETRANGE', state[6], start, start + (to - from) * ENTRY - 1)
+  return redis.call('GETRANGE', state[6], start, start + (to - from) * ENTRY_BYTES - 1)
 end
 
--- Calls `visit(place, at, cost)` for live entries from the first on, until it returns true.
+-- Calls `visit(index, at, cost)` for live entries from the first on, until it returns true.
 local function walk(state, visit)
-  local place = state[1]
-  while place < state[2] do
-    local run = entries(state, place, math.min(place + RUN, state[2]))
-    for offset = 1, #run, ENTRY do
+  local index = state[1]
+  while index < state[2] do
+    local run = entries(state, index, math.min(index + RUN_ENTRIES, state[2]))
+    for offset = 1, #run, ENTRY_BYTES do
       local at, cost = unpack_from('>I7I2', run, offset)
-      if visit(place, at, cost) then
+      if visit(index, at, cost) then
         return
       end
-      place = place + 1
+      index = index + 1
     end
     if run == '' then
       return
@@ -49,18 +50,18 @@ local function fresh(key, start)
   return {0, 0, 0, 0, 0, key, start}
 end
 
--- The log as it stands at this moment; nil when it can't be read.
+-- Returns the current state; nil if it is not valid.
 local function open(terms, key, raw, at, is_section)
-  if #raw < at + HEADER - 1 then
+  if #raw < at + HEADER_BYTES - 1 then
     return nil
   end
   local window, first, count, spent, last = terms[1], unpack_from('>I4I4I4I7', raw, at)
   local state = {first, count, spent, last, 0, key, at - 1, is_section and raw or nil}
-  walk(state, function(place, instant, cost)
+  walk(state, function(index, instant, cost)
     if instant + window > now then
       return true
     end
-    state[1], state[3] = place + 1, state[3] - cost
+    state[1], state[3] = index + 1, state[3] - cost
   end)
   if state[1] == count then
     return fresh(key, at - 1)
@@ -77,10 +78,10 @@ local function take(terms, state)
   return {first, count, spent + cost, last, added + cost, key, start, state[8]}
 end
 
--- What a client is to be told: spent before this call, the entries that have to go before one more
--- cost fits after what was added, and the last instant. Those entries count as one, at the instant of
--- the last of them: for this cost it makes no difference.
-local function tell(terms, before, after)
+-- Returns the numbers that the node computes the outcome from: the tokens spent before this call, the entries
+-- that have to expire before one more cost fits, and the last instant. These entries are reported as one, at
+-- the instant of the last of them: for this cost the outcome is the same.
+local function summary(terms, before, after)
   local need = after[3] + math.max(terms[3], 1) - terms[2]
   local freed, freed_at = 0, 0
   if need > 0 then
@@ -92,34 +93,34 @@ local function tell(terms, before, after)
   return pack('>I4I4I4I7I7', before[3], before[5], freed, freed_at, before[4])
 end
 
--- The entry that this call adds, its place, and the last instant.
+-- Returns the entry that this call adds, its index, and the last instant.
 local function newest(state)
   local _, count, _, last, added = unpack(state)
-  local entry, place = '', count
+  local entry, index = '', count
   if added > 0 then
     local own_now = math.max(now, last)
     if count > 0 and last == own_now then
-      place = count - 1
-      local _, cost = unpack_from('>I7I2', entries(state, place, count))
+      index = count - 1
+      local _, cost = unpack_from('>I7I2', entries(state, index, count))
       added = added + cost
     end
     entry, last = pack('>I7I2', own_now, added), own_now
   end
-  return entry, place, last
+  return entry, index, last
 end
 
-local function whole(terms, state)
+local function write_all(terms, state)
   local first, count, spent = unpack(state)
-  local entry, place, last = newest(state)
+  local entry, index, last = newest(state)
   if count == 0 and entry == '' then
     return '', 0
   end
-  local after = entry ~= '' and place + 1 or count
-  local live = place > first and entries(state, first, place) or ''
+  local after = entry ~= '' and index + 1 or count
+  local live = index > first and entries(state, first, index) or ''
   return pack('>I4I4I4I7', 0, after - first, spent, last) .. live .. entry, last + terms[1]
 end
 
-local function ends(terms, state)
+local function expires_at(terms, state)
   return state[2] > 0 and state[4] + terms[1] or 0
 end
 
@@ -129,15 +130,15 @@ local function store(terms, state, tag)
     redis.call('DEL', key)
     return
   end
-  local entry, place, last = newest(state)
+  local entry, index, last = newest(state)
   local ttl = milliseconds_until(last + terms[1])
-  local after = added > 0 and place + 1 or count
-  if count == 0 or (first >= RUN and first * 2 > count) then
-    redis.call('PSETEX', key, ttl, tag .. whole(terms, state))
+  local after = added > 0 and index + 1 or count
+  if count == 0 or (first >= RUN_ENTRIES and first * 2 > count) then
+    redis.call('PSETEX', key, ttl, tag .. write_all(terms, state))
     return
   end
   if added > 0 then
-    redis.call('SETRANGE', key, start + HEADER + place * ENTRY, entry)
+    redis.call('SETRANGE', key, start + HEADER_BYTES + index * ENTRY_BYTES, entry)
   end
   redis.call('SETRANGE', key, start, pack('>I4I4I4I7', first, after, spent, last))
   redis.call('PEXPIRE', key, ttl)
@@ -145,7 +146,7 @@ end
 
 local refund
 if REFUNDS then
-  -- The place of the entry of an instant, and its cost.
+  -- Returns the index and the cost of the entry of an instant.
   local function find(state, instant)
     local low, high = state[1], state[2] - 1
     while low <= high do
@@ -161,38 +162,38 @@ if REFUNDS then
     end
   end
 
-  local function put(state, place, at, cost)
-    local start, entry = state[7] + HEADER + place * ENTRY, pack('>I7I2', at, cost)
+  local function put(state, index, at, cost)
+    local start, entry = state[7] + HEADER_BYTES + index * ENTRY_BYTES, pack('>I7I2', at, cost)
     if state[8] then
-      state[8] = pick(state[8], 1, start) .. entry .. pick(state[8], start + ENTRY + 1)
+      state[8] = sub_bytes(state[8], 1, start) .. entry .. sub_bytes(state[8], start + ENTRY_BYTES + 1)
     else
       redis.call('SETRANGE', state[6], start, entry)
     end
   end
 
-  -- Takes up to `wanted` off the entry of an instant. What was taken.
+  -- Removes up to `wanted` tokens from the entry of an instant. Returns the number of removed tokens.
   local function take_at(state, instant, wanted)
-    local place, cost = find(state, instant)
-    local taken = place and math.min(wanted, cost) or 0
+    local index, cost = find(state, instant)
+    local taken = index and math.min(wanted, cost) or 0
     if taken > 0 then
-      put(state, place, instant, cost - taken)
+      put(state, index, instant, cost - taken)
     end
     return taken
   end
 
-  -- Takes up to `wanted` off the newest entries, which are gone then. What was taken.
+  -- Removes up to `wanted` tokens from the newest entries. Returns the number of removed tokens.
   local function take_newest(state, wanted)
     local left = wanted
     while left > 0 and state[2] > state[1] do
-      local from = math.max(state[2] - RUN, state[1])
+      local from = math.max(state[2] - RUN_ENTRIES, state[1])
       local run = entries(state, from, state[2])
-      for place = state[2] - 1, from, -1 do
-        local at, cost = unpack_from('>I7I2', run, (place - from) * ENTRY + 1)
+      for index = state[2] - 1, from, -1 do
+        local at, cost = unpack_from('>I7I2', run, (index - from) * ENTRY_BYTES + 1)
         if cost > left then
-          put(state, place, at, cost - left)
+          put(state, index, at, cost - left)
           return wanted
         end
-        left, state[2] = left - cost, place
+        left, state[2] = left - cost, index
         if left == 0 then
           return wanted
         end
@@ -201,8 +202,8 @@ if REFUNDS then
     return wanted - left
   end
 
-  -- Takes the cost off the entry of the refund token, or off the newest, and writes the log, unless it is a
-  -- section. Whether there was any.
+  -- Removes the cost from the entry of the refund token, or from the newest entries, and writes the log, unless
+  -- it is a section. Returns whether any token was removed.
   function refund(terms, refund_token, state)
     local taken = refund_token and take_at(state, refund_token[1], terms[3])
     taken = taken or take_newest(state, terms[3])
@@ -210,7 +211,7 @@ if REFUNDS then
       return false
     end
     local first, count, spent, last, _, key, start = unpack(state)
-    -- Entries at the end that are empty now are gone: the last one tells the log's time.
+    -- Drops empty entries at the end. The instant of the last entry is the last instant of the log.
     while count > first do
       local at, left = unpack_from('>I7I2', entries(state, count - 1, count))
       last = at
@@ -232,6 +233,6 @@ if REFUNDS then
 end
 
 return {
-  terms = terms, fresh = fresh, open = open, take = take, tell = tell, store = store, refund = refund,
-  whole = whole, ends = ends,
+  terms = terms, fresh = fresh, open = open, take = take, summary = summary, store = store, refund = refund,
+  write_all = write_all, expires_at = expires_at,
 }

@@ -1,5 +1,5 @@
--- Sliding window. A state is the end of the window, what was spent in it, and what was spent in the
--- one before; counts are written in four bytes where both fit.
+-- Sliding window. A state is the end of the window, the number of tokens spent in it, and the number spent in
+-- the window before. The numbers have four bytes if both fit, else seven.
 --
 -- Terms: window, amount, cost.
 
@@ -32,7 +32,7 @@ local function rolled(window, ends, spent, before)
   return this, 0, 0
 end
 
--- a x b as (multiples of 2^52, rest), for whole numbers up to 2^52 and 2^49.
+-- Returns a x b as (multiples of 2^52, rest), for integers up to 2^52 and 2^49.
 local function product(a, b)
   local a0, b0 = a % 67108864, b % 67108864
   local a1, b1 = (a - a0) / 67108864, (b - b0) / 67108864
@@ -43,7 +43,7 @@ local function product(a, b)
   return a1 * b1 + (middle - middle0) / 67108864 + (low - low0) / 4503599627370496, low0
 end
 
--- Whether `before`, of which `left` of a window still counts, takes no more than `room` tokens.
+-- Returns whether the `left / window` part of `before` is at most `room` tokens.
 local function fits(before, left, room, window)
   local carried, free = before * left, room * window
   if carried < 9007199254740992 and free < 9007199254740992 then
@@ -59,7 +59,7 @@ local function take(terms, ends, spent, before)
   ends, spent, before = rolled(window, ends, spent, before)
   spent = spent + terms[3]
   local room = terms[2] - spent
-  -- A window ahead of this moment has all of the one before it to carry, and no more.
+  -- If the clock was set back, the window starts in the future, and at most all of the window before counts.
   local left = ends - now
   if left > window then
     left = window
@@ -102,12 +102,12 @@ local leasing
 if LEASES then
   leasing = {size = 0}
 
-  -- What was told under the name of a hold.
-  function leasing.told(hold)
-    return hold.spent, 0
+  -- Returns the weight that was reported under the id of a lease.
+  function leasing.reported(lease)
+    return lease.spent, 0
   end
 
-  -- What a hold takes and what of it is spent: no more than the whole amount.
+  -- Returns the weight of a lease and of its spent tokens: at most the amount of the limit.
   function leasing.read(terms, _, _, amount, spent)
     return math.min(amount, terms[2]), 0, math.min(spent, terms[2]), 0
   end
@@ -132,22 +132,21 @@ if LEASES then
     return rolled(terms[1], ends, spent, before)
   end
 
-  -- The key's own time, and when holds end at the latest.
+  -- Returns the key's own time, and the latest end of a lease.
   function leasing.time(terms, ends)
     return math.max(now, ends - terms[1]), ends
   end
 
-  -- Whether so much more could be spent.
+  -- Returns whether `more` tokens fit.
   function leasing.fits(terms, more, _, ends, spent, before)
     local room = terms[2] - spent - more
     return room >= 0 and fits(before, math.min(ends - now, terms[1]), room, terms[1])
   end
 
-  -- Spends so much at an instant that may be over, whether or not it fits: at most the amount, or all of
-  -- it. What was spent in the
-  -- window before counts there.
-  function leasing.owe(terms, all, at, more, _, ends, spent, before)
-    local most, at_end = all and LARGEST or terms[2], at - at % terms[1] + terms[1]
+  -- Spends `more` tokens at an instant that may be past, whether or not they fit. The sum is at most the
+  -- amount, unless it is unbounded. Tokens of the window before count in that window.
+  function leasing.force_spend(terms, unbounded, at, more, _, ends, spent, before)
+    local most, at_end = unbounded and MAX_AMOUNT or terms[2], at - at % terms[1] + terms[1]
     if at_end >= ends then
       spent = math.max(spent, math.min(spent + more, most))
     elseif at_end + terms[1] == ends then
@@ -156,8 +155,8 @@ if LEASES then
     return ends, spent, before
   end
 
-  -- The longest time for which leased tokens count after their lease has ended: the rest of its window,
-  -- and the one after it.
+  -- Returns the longest time for which leased tokens count after the end of their lease: the rest of the
+  -- window, and the window after it.
   function leasing.counts_for(terms)
     return 2 * terms[1]
   end

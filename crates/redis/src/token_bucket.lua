@@ -1,8 +1,8 @@
--- Token bucket. A state is when the bucket is full again (micros, parts), then what refunds gave back
--- (micros, parts); what is zero at its end is not written. A limit has so many parts to a
--- microsecond; every number stays below 2^53, so doubles add and compare them exactly.
+-- Token bucket. A state is the time at which the bucket is full again (micros, parts), then the refill time of
+-- refunded tokens (micros, parts). Zeros at its end are not written. Each limit has its own number of parts per
+-- microsecond. Every number is below 2^53, so doubles add and compare them exactly.
 --
--- Terms: parts to a microsecond, what a full bucket takes (micros, parts), what the cost takes.
+-- Terms: parts per microsecond, refill time of the whole bucket (micros, parts), of the cost (micros, parts).
 
 local function terms(text, at)
   return unpack_from('>I7I7I7I7I7', text, at)
@@ -25,7 +25,7 @@ local function fresh()
   return 0, 0, 0, 0
 end
 
--- What refunds gave back, or nothing once every refund token has healed.
+-- Returns the refill time of refunded tokens; zero once no earlier refund token can be valid any more.
 local function still_given(terms, micros, parts, given, given_parts)
   micros, parts = micros + given, parts + given_parts
   if parts >= terms[1] then
@@ -77,7 +77,7 @@ if REFUNDS then
     return micros, parts
   end
 
-  -- Zero when it would be less.
+  -- Returns the difference, at least zero.
   local function minus(micros, parts, less, less_parts, whole)
     if not is_later(micros, parts, less, less_parts) then
       return 0, 0
@@ -90,7 +90,7 @@ if REFUNDS then
   function refund(terms, refund_token, due, due_parts, given, given_parts)
     local whole = terms[1]
     given, given_parts = still_given(terms, due, due_parts, given, given_parts)
-    -- Refund tokens count from a line that refunds don't move.
+    -- A refund token contains the full time plus all refunds before it: a sum that refunds do not change.
     local line, line_parts = plus(due, due_parts, given, given_parts, whole)
     local micros, parts = line, line_parts
     if refund_token then
@@ -121,18 +121,18 @@ local leasing
 if LEASES then
   leasing = {size = 28}
 
-  -- What was told under the name of a hold, as (micros, parts).
-  function leasing.told(hold)
-    return hold.used, hold.used_parts
+  -- Returns the weight that was reported under the id of a lease: the refill time (micros, parts).
+  function leasing.reported(lease)
+    return lease.used, lease.used_parts
   end
 
-  -- What a hold takes and what of it is spent, as (micros, parts) each.
+  -- Returns the weight of a lease and of its spent tokens, (micros, parts) each.
   function leasing.read(_, raw, at)
     return unpack_from('>I7I7I7I7', raw, at)
   end
 
-  function leasing.write(hold)
-    return pack('>I7I7I7I7', hold.all, hold.all_parts, hold.used, hold.used_parts)
+  function leasing.write(lease)
+    return pack('>I7I7I7I7', lease.weight, lease.weight_parts, lease.used, lease.used_parts)
   end
 
   local function plus(terms, micros, parts, more, more_parts)
@@ -144,7 +144,7 @@ if LEASES then
   end
   leasing.plus = plus
 
-  -- At most a whole bucket.
+  -- Returns at most the weight of a whole bucket.
   function leasing.capped(terms, micros, parts)
     if micros > terms[2] or (micros == terms[2] and parts > terms[3]) then
       return terms[2], terms[3]
@@ -152,7 +152,7 @@ if LEASES then
     return micros, parts
   end
 
-  -- Zero when it would be less.
+  -- Returns the difference, at least zero.
   function leasing.minus(terms, micros, parts, less, less_parts)
     if micros < less or (micros == less and parts <= less_parts) then
       return 0, 0
@@ -169,12 +169,12 @@ if LEASES then
     return micros, parts, given, given_parts
   end
 
-  -- The key's own time, and when holds end at the latest, if they do.
+  -- Returns the key's own time. Leases of a bucket have no latest end.
   function leasing.time()
     return now, nil
   end
 
-  -- Whether so much more could be spent.
+  -- Returns whether tokens of this weight fit.
   function leasing.fits(terms, more, more_parts, micros, parts)
     local full = now + terms[2]
     if micros > full then
@@ -186,11 +186,11 @@ if LEASES then
     return micros < full or (micros == full and parts <= terms[3])
   end
 
-  -- Spends so much at an instant that may be over, whether or not it fits: a bucket owes at most
-  -- another one, or all of it, which it then spends now.
-  function leasing.owe(terms, all, at, more, more_parts, micros, parts, given, given_parts)
+  -- Spends tokens at an instant that may be past, whether or not they fit. The debt is at most another whole
+  -- bucket. Unbounded spending happens now, with a debt of at most MAX_DEBT.
+  function leasing.force_spend(terms, unbounded, at, more, more_parts, micros, parts, given, given_parts)
     local base, base_parts = micros, parts
-    if all then
+    if unbounded then
       at = now
     end
     if base < at then
@@ -198,8 +198,8 @@ if LEASES then
     end
     base, base_parts = plus(terms, base, base_parts, more, more_parts)
     local most, most_parts
-    if all then
-      most, most_parts = at + terms[2] + LONGEST_DEBT, terms[3]
+    if unbounded then
+      most, most_parts = at + terms[2] + MAX_DEBT, terms[3]
     else
       most, most_parts = plus(terms, at + terms[2], terms[3], terms[2], terms[3])
     end
@@ -212,11 +212,11 @@ if LEASES then
     return base, base_parts, given, given_parts
   end
 
-  -- The longest time for which leased tokens count after their lease has ended: as long as they take to
-  -- refill, of which a bucket owes at most two of itself. Parts of a microsecond of each lease, and
-  -- tokens that refunds gave back or may still give back before the next ask, make it longer.
+  -- Returns the longest time for which leased tokens count after the end of their lease: their refill time,
+  -- at most that of two buckets. Added are the parts of a microsecond of each lease, and the tokens that were
+  -- refunded or may be refunded before the next request.
   function leasing.counts_for(terms, unreported, micros, given)
-    return math.min(unreported, 2 * terms[2]) + given + math.max(micros - now, 0) + MOST + 4
+    return math.min(unreported, 2 * terms[2]) + given + math.max(micros - now, 0) + MAX_LEASES + 4
   end
 end
 

@@ -1,19 +1,19 @@
 #!lua flags=no-writes
--- The newest versions, without texts.
+-- Returns the newest versions without their texts.
 --
 -- KEYS[1]  the document
--- ARGV     how many at most
+-- ARGV     the maximum number of versions
 --
--- Answers with number and what is kept of each, the newest first.
+-- Returns number and metadata of each version, the newest first.
 
 local numbers = {}
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
   numbers[#numbers + 1] = field:match('^v:(%d+)$')
 end
 table.sort(numbers, function(one, other) return tonumber(one) > tonumber(other) end)
-local answer = {}
-for place = 1, math.min(#numbers, tonumber(ARGV[1])) do
-  answer[#answer + 1] = numbers[place]
-  answer[#answer + 1] = redis.call('HGET', KEYS[1], 'v:' .. numbers[place])
+local reply = {}
+for index = 1, math.min(#numbers, tonumber(ARGV[1])) do
+  reply[#reply + 1] = numbers[index]
+  reply[#reply + 1] = redis.call('HGET', KEYS[1], 'v:' .. numbers[index])
 end
-return answer
+return reply

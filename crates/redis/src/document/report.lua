@@ -1,23 +1,23 @@
 #!lua
--- Notes what a node says of itself, and forgets those who have been silent too long.
+-- Stores the report of a node, and deletes expired reports.
 --
--- KEYS[1]  the nodes, each with when it spoke, until when that counts (microseconds), and its words
--- ARGV     the node, its words, how many microseconds they count
+-- KEYS[1]  a hash of the nodes, each with the time and the expiry of its report (microseconds), and the report
+-- ARGV     the node, its report, the lifetime of the report in microseconds
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local nodes = redis.call('HGETALL', KEYS[1])
-for place = 1, #nodes, 2 do
-  local over = tonumber(nodes[place + 1]:match('^%d+ (%d+) '))
-  if not over or over <= now then
-    redis.call('HDEL', KEYS[1], nodes[place])
+for index = 1, #nodes, 2 do
+  local expires_at = tonumber(nodes[index + 1]:match('^%d+ (%d+) '))
+  if not expires_at or expires_at <= now then
+    redis.call('HDEL', KEYS[1], nodes[index])
   end
 end
-local words = string.format('%.0f %.0f ', now, now + ARGV[3]) .. ARGV[2]
-redis.call('HSET', KEYS[1], ARGV[1], words)
--- The key goes with the last of them.
-local lifetime = math.ceil(ARGV[3] / 1000) + 1
-if redis.call('PTTL', KEYS[1]) < lifetime then
-  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', lifetime))
+local report = string.format('%.0f %.0f ', now, now + ARGV[3]) .. ARGV[2]
+redis.call('HSET', KEYS[1], ARGV[1], report)
+-- The key expires with the last report.
+local ttl = math.ceil(ARGV[3] / 1000) + 1
+if redis.call('PTTL', KEYS[1]) < ttl then
+  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ttl))
 end
 return 1

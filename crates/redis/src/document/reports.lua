@@ -1,20 +1,20 @@
 #!lua flags=no-writes
--- What nodes say of themselves, as long as it counts.
+-- Returns the reports of nodes that have not expired.
 --
--- KEYS[1]  the nodes, each with when it spoke, until when that counts (microseconds), and its words
+-- KEYS[1]  a hash of the nodes, each with the time and the expiry of its report (microseconds), and the report
 --
--- Answers with node, words and when it spoke, of each.
+-- Returns node, report and time of each.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local nodes = redis.call('HGETALL', KEYS[1])
-local answer = {}
-for place = 1, #nodes, 2 do
-  local at, over, words = nodes[place + 1]:match('^(%d+) (%d+) (.*)$')
-  if over and tonumber(over) > now then
-    answer[#answer + 1] = nodes[place]
-    answer[#answer + 1] = words
-    answer[#answer + 1] = at
+local reply = {}
+for index = 1, #nodes, 2 do
+  local at, expires_at, report = nodes[index + 1]:match('^(%d+) (%d+) (.*)$')
+  if expires_at and tonumber(expires_at) > now then
+    reply[#reply + 1] = nodes[index]
+    reply[#reply + 1] = report
+    reply[#reply + 1] = at
   end
 end
-return answer
+return reply

@@ -1,19 +1,19 @@
--- Puts a version back under its own number, unless the latest is as new.
+-- Restores a version under its own number, if the latest has a lower one.
 --
 -- KEYS[1]  the document
--- ARGV     how many versions and how many bytes of text are kept, the channel; the number, when it was
---          put, hash and words, text
+-- ARGV     the retention in versions and in bytes of text, the channel; the number, the time of the put,
+--          metadata, text
 --
--- Answers with whether it did.
+-- Returns 1 if the version was restored, else 0.
 
-local most, room, channel, number, at, words, text = unpack(ARGV)
+local max_versions, max_bytes, channel, number, at, metadata, text = unpack(ARGV)
 
 number = tonumber(number)
-if number > LAST then
-  return redis.error_reply('CORRUPT version numbers end at ' .. spell(LAST))
+if number > MAX_NUMBER then
+  return redis.error_reply('CORRUPT version numbers end at ' .. to_text(MAX_NUMBER))
 end
 if number <= latest then
   return 0
 end
-keep(number, at, words, text, most, room, channel)
+store(number, at, metadata, text, max_versions, max_bytes, channel)
 return 1

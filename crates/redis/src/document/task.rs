@@ -8,7 +8,7 @@ use redis::{Cmd, ToRedisArgs};
 pub(crate) struct DocumentCommand(Cmd);
 
 /// The beginning of every script that changes a document.
-const RETENTION: &str = include_str!("keeping.lua");
+const RETENTION: &str = include_str!("retention.lua");
 
 impl DocumentCommand {
     /// Reads the latest version. Arguments: a known number and its hash.
