@@ -1,4 +1,4 @@
-//! `/v1/block`: who is blocked, and the ways onto the list and off it.
+//! `/v1/block`: lists, adds and removes entries of the block list.
 
 mod entries;
 
@@ -19,15 +19,15 @@ use tidegate_net::http1::read_body;
 use tidegate_rules::NetworkError;
 use tidegate_service::store::AnyStore;
 
-use self::entries::{block_entry, list, of_id};
+use self::entries::{block_entry, list, parse_id};
 
-const ALLOWED: &str = "GET, HEAD, POST, DELETE, OPTIONS";
+const ALLOWED_METHODS: &str = "GET, HEAD, POST, DELETE, OPTIONS";
 
-/// Longest body in bytes: a name, a value and a reason.
-const MAX_BODY: usize = 16 * 1024;
+/// Most bytes of a body: a name, a value and a reason.
+const MAX_BODY_BYTES: usize = 16 * 1024;
 
-/// Answers a request about the list.
-pub(crate) async fn answer(
+/// Handles a request to `/v1/block`.
+pub(crate) async fn handle(
     limiter: &Limiter<AnyStore>,
     request: Request<Incoming>,
     from: SocketAddr,
@@ -36,40 +36,40 @@ pub(crate) async fn answer(
     match *request.method() {
         Method::GET | Method::HEAD => list(blocks, now, request.uri().query()),
         Method::POST | Method::DELETE => {
-            let adding = *request.method() == Method::POST;
-            let body = match read_body(request, MAX_BODY).await {
+            let is_post = *request.method() == Method::POST;
+            let body = match read_body(request, MAX_BODY_BYTES).await {
                 Ok(body) => body,
-                Err(refusal) => return refusal,
+                Err(rejection) => return rejection,
             };
             let json = match Json::read(&body) {
                 Ok(json) => json,
-                Err(fault) => return response::call_error(&fault),
+                Err(error) => return response::call_error(&error),
             };
-            let changed = match adding {
+            let changed = match is_post {
                 true => add(blocks, now, json, from),
                 false => remove(blocks, now, json, from),
             };
             match changed {
                 Ok(entry) => response::json(200, JSON, &block_entry(&entry, now)),
-                Err(refusal) => refusal.response(),
+                Err(error) => error.response(),
             }
         }
-        Method::OPTIONS => response::options(ALLOWED),
+        Method::OPTIONS => response::options(ALLOWED_METHODS),
         ref other => {
             let detail = format!("method: found {other}, wanted GET, POST or DELETE");
-            response::wrong_method(&detail, ALLOWED)
+            response::wrong_method(&detail, ALLOWED_METHODS)
         }
     }
 }
 
-/// Reads `{"ip": …, "for": …, "reason": …}`, `{"attribute": …, "value": …, "for": …}` or
-/// `{"id": …, "for": …}`, and blocks.
+/// Adds the entry of a body: `{"ip": …, "for": …, "reason": …}`, `{"attribute": …, "value": …, "for": …}` or
+/// `{"id": …, "for": …}`.
 fn add(
     blocks: &BlockList,
     now: Timestamp,
     json: Json<'_>,
     from: SocketAddr,
-) -> Result<Arc<Entry>, Refusal> {
+) -> Result<Arc<Entry>, BlockChangeError> {
     const WANTED: &str = "ip, attribute, value, id, for or reason";
     let [ip, attribute, value, id, span, reason] =
         fields(json, ["ip", "attribute", "value", "id", "for", "reason"], WANTED)?;
@@ -77,12 +77,12 @@ fn add(
         Some(id) if ip.is_none() && attribute.is_none() && value.is_none() => {
             let id = text("id", id)?;
             let wanted = "an id as /v1/top and /v1/block show it";
-            of_id(&id).ok_or_else(|| CallError::invalid("id", quote(&id), wanted))?
+            parse_id(&id).ok_or_else(|| CallError::invalid("id", quote(&id), wanted))?
         }
         Some(_) => return Err(both_id_and_more()),
-        None => named(blocks, ip, attribute, value)?,
+        None => subject_of_fields(blocks, ip, attribute, value)?,
     };
-    let span = length(span)?;
+    let span = parse_duration(span)?;
     let reason = reason.map(|json| text("reason", json)).transpose()?.unwrap_or_default();
     let reason = Reason::new(&reason).map_err(|error| {
         let wanted = format!("at most {} bytes on one line", Reason::MAX_BYTES);
@@ -92,22 +92,22 @@ fn add(
     let entry = Entry { subject: subject.clone(), until: now + span, reason, origin, added: now };
     blocks.add(entry.clone(), now).map_err(|error| match error {
         BlockError::EveryAddress => {
-            let wanted = "a network with a prefix of at least 1 bit, or everybody is blocked";
-            Refusal::Invalid(CallError::invalid("ip", quote(&subject.to_string()), wanted))
+            let wanted = "a network with a prefix of at least 1 bit, because /0 blocks all clients";
+            BlockChangeError::Invalid(CallError::invalid("ip", quote(&subject.to_string()), wanted))
         }
-        error => Refusal::NoRoom(error),
+        error => BlockChangeError::ListFull(error),
     })?;
-    tracing::info!(%from, %subject, %span, "blocked by an operator");
+    tracing::info!(%from, %subject, %span, "block added by operator");
     Ok(Arc::new(entry))
 }
 
-/// Reads `{"ip": …}`, `{"attribute": …, "value": …}` or `{"id": …}`, and lets it off.
+/// Removes the entry of a body: `{"ip": …}`, `{"attribute": …, "value": …}` or `{"id": …}`.
 fn remove(
     blocks: &BlockList,
     now: Timestamp,
     json: Json<'_>,
     from: SocketAddr,
-) -> Result<Arc<Entry>, Refusal> {
+) -> Result<Arc<Entry>, BlockChangeError> {
     let [ip, attribute, value, id] =
         fields(json, ["ip", "attribute", "value", "id"], "ip, attribute, value or id")?;
     let subject = match id {
@@ -116,31 +116,33 @@ fn remove(
             let entries = blocks.entries(now).into_iter();
             let subject = entries.map(|entry| entry.subject.clone());
             let mut subject = subject.filter(|subject| subject.to_string() == id);
-            subject.next().ok_or_else(|| Refusal::Absent { name: id.into(), around: None })?
+            subject
+                .next()
+                .ok_or_else(|| BlockChangeError::NotFound { name: id.into(), larger: None })?
         }
         Some(_) => return Err(both_id_and_more()),
-        None => named(blocks, ip, attribute, value)?,
+        None => subject_of_fields(blocks, ip, attribute, value)?,
     };
     let Some(entry) = blocks.remove(&subject, now) else {
-        return Err(Refusal::absent(blocks, now, &subject));
+        return Err(BlockChangeError::not_found(blocks, now, &subject));
     };
-    tracing::info!(%from, %subject, "let off by an operator");
+    tracing::info!(%from, %subject, "client unblocked by operator");
     Ok(entry)
 }
 
-fn both_id_and_more() -> Refusal {
-    let wanted = "an id, or who it is about";
-    CallError::invalid("body", "both an id and more", wanted).into()
+fn both_id_and_more() -> BlockChangeError {
+    let wanted = "an id, or ip, or attribute and value";
+    CallError::invalid("body", "an id and other fields", wanted).into()
 }
 
-/// Whom a body is about: an address or network, or a value of an attribute.
-fn named(
+/// Returns the subject of a body: an address or network, or a value of an attribute.
+fn subject_of_fields(
     blocks: &BlockList,
     ip: Option<Json<'_>>,
     attribute: Option<Json<'_>>,
     value: Option<Json<'_>>,
 ) -> Result<Subject, CallError> {
-    let (place, attribute, value) = match (ip, attribute, value) {
+    let (path, attribute, value) = match (ip, attribute, value) {
         (Some(ip), None, None) => ("ip", "ip".into(), text("ip", ip)?),
         (None, Some(attribute), Some(value)) => {
             ("value", text("attribute", attribute)?, text("value", value)?)
@@ -160,12 +162,12 @@ fn named(
     };
     blocks.client(&attribute, &value).map_err(|error| match error {
         SubjectError::Network(NetworkError::HostBits(whole)) => CallError::invalid(
-            place,
+            path,
             quote(&value),
             format!("no bits after the prefix, as in {whole}"),
         ),
         SubjectError::Network(_) => {
-            CallError::invalid(place, quote(&value), "an address or a network like 10.0.0.0/8")
+            CallError::invalid(path, quote(&value), "an address or a network like 10.0.0.0/8")
         }
         SubjectError::Value { found } => {
             let wanted = format!("1 to {} bytes", tidegate_core::Request::MAX_VALUE);
@@ -178,53 +180,53 @@ fn named(
     })
 }
 
-fn length(json: Option<Json<'_>>) -> Result<Span, CallError> {
-    let wanted = "a length of time like 10m or 1 hour";
+fn parse_duration(json: Option<Json<'_>>) -> Result<Span, CallError> {
+    let wanted = "a duration like 10m or 1 hour";
     let json = json.ok_or_else(|| CallError::invalid("for", "nothing", wanted))?;
     let text = text("for", json)?;
     window_of(text.trim()).map_err(|_| CallError::invalid("for", quote(&text), wanted))
 }
 
-/// Why nothing was changed.
-enum Refusal {
+/// The reason why the block list was not changed.
+enum BlockChangeError {
     Invalid(CallError),
-    /// There is no such entry; perhaps there is a larger one.
-    Absent {
+    /// The list has no such entry, but may have a larger network that contains it.
+    NotFound {
         name: String,
-        around: Option<String>,
+        larger: Option<String>,
     },
-    NoRoom(BlockError),
+    ListFull(BlockError),
 }
 
-impl From<CallError> for Refusal {
-    fn from(fault: CallError) -> Self {
-        Self::Invalid(fault)
+impl From<CallError> for BlockChangeError {
+    fn from(error: CallError) -> Self {
+        Self::Invalid(error)
     }
 }
 
-impl Refusal {
-    fn absent(blocks: &BlockList, now: Timestamp, subject: &Subject) -> Self {
-        let around = match subject {
+impl BlockChangeError {
+    fn not_found(blocks: &BlockList, now: Timestamp, subject: &Subject) -> Self {
+        let larger = match subject {
             Subject::Network(network) => blocks.entries(now).into_iter().find(|entry| {
                 matches!(&entry.subject, Subject::Network(larger) if larger.contains(network))
             }),
             Subject::Client { .. } => None,
         };
-        let around = around.map(|entry| entry.subject.to_string());
-        Self::Absent { name: subject.to_string(), around }
+        let larger = larger.map(|entry| entry.subject.to_string());
+        Self::NotFound { name: subject.to_string(), larger }
     }
 
     fn response(self) -> Response<Body> {
         match self {
-            Self::Invalid(fault) => response::call_error(&fault),
-            Self::Absent { name, around } => {
+            Self::Invalid(error) => response::call_error(&error),
+            Self::NotFound { name, larger } => {
                 let mut detail = format!("{} is not on the list", tidegate_core::truncate(&name));
-                if let Some(around) = around {
-                    detail.push_str(&format!(", but {around} is, which it belongs to"));
+                if let Some(larger) = larger {
+                    detail.push_str(&format!(", but {larger} is, which contains it"));
                 }
                 response::problem(StatusCode::NOT_FOUND, &detail)
             }
-            Self::NoRoom(error) => {
+            Self::ListFull(error) => {
                 response::problem(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())
             }
         }

@@ -1,4 +1,4 @@
-//! `/v1/fleet`: the nodes, the store that they share, and what this one has of listeners, upstreams and machine.
+//! `/v1/fleet`: the nodes, the store, and the listeners, upstreams and process of this node.
 
 use hyper::Response;
 use tidegate_api::{
@@ -9,15 +9,15 @@ use tidegate_limiter::{MemoryStore, Store as _};
 use tidegate_net::http::response::{self, Body, JSON};
 use tidegate_redis::{RedisStore, ServerReport};
 use tidegate_service::active_rules::ActiveRules;
-use tidegate_service::live::Live;
-use tidegate_service::metrics::{Process, short};
+use tidegate_service::live::LiveHistory;
+use tidegate_service::metrics::{ProcessStats, redis_server_label};
 use tidegate_service::stats::UpstreamSample;
 use tidegate_service::store::AnyStore;
 
-use crate::Admin;
+use crate::AdminApi;
 
-/// Answers a request for how the fleet does. This node is known to itself, also when the others are not.
-pub(crate) async fn answer(admin: &Admin, now: &ActiveRules) -> Response<Body> {
+/// Returns the state of the fleet. If the reports of other nodes can't be read, only this node is listed.
+pub(crate) async fn handle(admin: &AdminApi, now: &ActiveRules) -> Response<Body> {
     let manager = &admin.manager;
     let (nodes, unknown) = match manager.reports().await {
         Ok(nodes) => (nodes, None),
@@ -44,7 +44,7 @@ pub(crate) async fn answer(admin: &Admin, now: &ActiveRules) -> Response<Body> {
         },
         listeners: listeners.collect(),
         upstreams: upstreams.iter().map(upstream_report).collect(),
-        process: process_report(Process::read()),
+        process: process_report(ProcessStats::read()),
     };
     response::json(200, JSON, &report)
 }
@@ -60,7 +60,11 @@ fn memory_report(store: &MemoryStore) -> MemoryReport {
     }
 }
 
-fn redis_report(store: &RedisStore, leased: (usize, u64), live: &Live) -> RedisReport<String> {
+fn redis_report(
+    store: &RedisStore,
+    leased: (usize, u64),
+    live: &LiveHistory,
+) -> RedisReport<String> {
     let (counts, (leased_clients, leased_tokens)) = (store.counts(), leased);
     let reports = store.reports();
     RedisReport {
@@ -75,15 +79,15 @@ fn redis_report(store: &RedisStore, leased: (usize, u64), live: &Live) -> RedisR
     }
 }
 
-fn redis_server_report(report: &ServerReport, live: &Live) -> RedisServerReport<String> {
+fn redis_server_report(report: &ServerReport, live: &LiveHistory) -> RedisServerReport<String> {
     RedisServerReport {
-        server: short(report).to_owned(),
+        server: redis_server_label(report).to_owned(),
         up: report.is_up,
         opened: report.opened,
         timeouts: report.timeouts,
         failures: report.failures,
         connections: report.connections,
-        calls: live.calls(&report.name),
+        calls: live.redis_call_times(&report.name),
         memory: report.usage.map(|usage| usage.memory),
         max_memory: report.usage.map(|usage| usage.max_memory),
         keys: report.usage.map(|usage| usage.keys),
@@ -96,7 +100,7 @@ fn upstream_report(sample: &UpstreamSample) -> UpstreamReport<String> {
     UpstreamReport {
         upstream: sample.name.to_string(),
         in_flight: sample.in_flight as u64,
-        most: sample.max_in_flight.map(|most| most as u64),
+        most: sample.max_in_flight.map(|max| max as u64),
         outcomes: sample
             .outcomes
             .iter()
@@ -108,7 +112,7 @@ fn upstream_report(sample: &UpstreamSample) -> UpstreamReport<String> {
     }
 }
 
-fn process_report(process: Process) -> ProcessReport {
+fn process_report(process: ProcessStats) -> ProcessReport {
     ProcessReport {
         cpu_seconds: process.cpu_seconds,
         resident_bytes: process.resident_bytes,

@@ -1,8 +1,7 @@
-//! Who may use the admin listener.
+//! Access control of the admin listener.
 //!
-//! Without a token the listener is on loopback only, and still has to mind browsers on the same machine: a
-//! page from elsewhere can make one send requests here, and a name that is made to point at 127.0.0.1
-//! even lets it read the answers.
+//! Without a token the listener is on loopback only. Browsers on the same machine are still a risk. A page of another
+//! origin can send requests here. If its host name resolves to 127.0.0.1 (DNS rebinding), it can also read the responses.
 
 use std::net::IpAddr;
 
@@ -14,17 +13,17 @@ use tidegate_core::quote;
 use tidegate_net::http::response::{self, Body};
 use tidegate_net::token::BearerToken;
 
-/// Lets operators in.
+/// The access check of every request.
 #[derive(Debug)]
-pub struct Guard {
-    /// Of the token only a hash, whose comparison takes the same time for every guess.
+pub struct AccessGuard {
+    /// The hash of the token. Hashes are compared in constant time.
     token: Option<blake3::Hash>,
-    /// The host that the listener was told to listen on, in lower case.
+    /// The configured host of the listener, in lower case.
     host: String,
 }
 
-impl Guard {
-    /// Asks for a token if there is one. `address` is where the listener was told to listen.
+impl AccessGuard {
+    /// Returns a guard that requires the token, if there is one. `address` is the configured address of the listener.
     pub fn new(token: Option<&BearerToken>, address: &str) -> Self {
         Self {
             token: token.map(|token| blake3::hash(token.as_str().as_bytes())),
@@ -32,63 +31,63 @@ impl Guard {
         }
     }
 
-    /// Lets a request go on.
+    /// Checks the origin and the token of a request.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<(), Stranger> {
-        self.visit(headers)?;
-        self.token.map_or(Ok(()), |token| bears(headers, token))
+    /// The reason of the rejection.
+    pub(crate) fn authenticate(&self, headers: &HeaderMap) -> Result<(), AuthError> {
+        self.check_origin(headers)?;
+        self.token.map_or(Ok(()), |token| verify_bearer(headers, token))
     }
 
-    /// Lets somebody look at what is the same on every server, and says nothing of this one. It takes no token, and
-    /// everything else.
+    /// Checks the origin of a request, and its host if there is no token. Files of the dashboard need no more: they are
+    /// the same on every server.
     ///
     /// # Errors
-    /// What is wrong with the request.
-    pub(crate) fn visit(&self, headers: &HeaderMap) -> Result<(), Stranger> {
+    /// The reason of the rejection.
+    pub(crate) fn check_origin(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         let host = text(headers, &HOST);
         if let Some(origin) = headers.get(ORIGIN) {
             let origin = origin.to_str().unwrap_or_default();
             let page = origin.strip_prefix("http://").or(origin.strip_prefix("https://"));
             if page.is_none() || page != host {
-                return Err(Stranger::Origin(quote(origin)));
+                return Err(AuthError::Origin(quote(origin)));
             }
         }
         match self.token {
             Some(_) => Ok(()),
-            None => self.knows(host.unwrap_or_default()),
+            None => self.check_host(host.unwrap_or_default()),
         }
     }
 
-    /// Refuses names that somebody else may have made point at us.
-    fn knows(&self, host: &str) -> Result<(), Stranger> {
+    /// Rejects host names that may belong to another party and resolve to this listener (DNS rebinding).
+    fn check_host(&self, host: &str) -> Result<(), AuthError> {
         let name = host_of(host).to_ascii_lowercase();
         let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         if address.is_ok() || name == "localhost" || (!name.is_empty() && name == self.host) {
             return Ok(());
         }
-        Err(Stranger::Host(quote(host)))
+        Err(AuthError::Host(quote(host)))
     }
 }
 
-fn bears(headers: &HeaderMap, token: blake3::Hash) -> Result<(), Stranger> {
+fn verify_bearer(headers: &HeaderMap, token: blake3::Hash) -> Result<(), AuthError> {
     let sent = text(headers, &AUTHORIZATION).and_then(|value| value.split_once(' '));
-    let right = sent.is_some_and(|(scheme, sent)| {
+    let matches = sent.is_some_and(|(scheme, sent)| {
         scheme.eq_ignore_ascii_case("bearer") && blake3::hash(sent.trim().as_bytes()) == token
     });
-    if right { Ok(()) } else { Err(Stranger::BearerToken { sent: sent.is_some() }) }
+    if matches { Ok(()) } else { Err(AuthError::BearerToken { sent: sent.is_some() }) }
 }
 
-/// Why somebody is not let in.
+/// The reason why a request is rejected.
 #[derive(Debug)]
-pub(crate) enum Stranger {
+pub(crate) enum AuthError {
     Origin(String),
     Host(String),
     BearerToken { sent: bool },
 }
 
-impl Stranger {
+impl AuthError {
     pub(crate) fn response(&self) -> Response<Body> {
         match self {
             Self::Origin(origin) => {
@@ -96,7 +95,7 @@ impl Stranger {
                 response::problem(StatusCode::FORBIDDEN, &detail)
             }
             Self::Host(host) => {
-                let wanted = "an address or localhost (with a token any name will do)";
+                let wanted = "an address or localhost (with a token, any name)";
                 let detail = format!("host: found {host}, wanted {wanted}");
                 response::problem(StatusCode::FORBIDDEN, &detail)
             }
@@ -117,7 +116,7 @@ fn text<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// `localhost` of `localhost:9090`, `[::1]` of `[::1]:9090`.
+/// Returns the host of an address: `localhost` of `localhost:9090`, `[::1]` of `[::1]:9090`.
 fn host_of(address: &str) -> &str {
     match address.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
@@ -129,17 +128,17 @@ fn host_of(address: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn status(guard: &Guard, headers: &[(&'static str, &str)]) -> u16 {
+    fn status(guard: &AccessGuard, headers: &[(&'static str, &str)]) -> u16 {
         let headers = headers.iter().map(|(name, value)| {
             (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
         });
-        let admitted = guard.admit(&headers.collect());
-        admitted.map_or_else(|stranger| stranger.response().status().as_u16(), |()| 200)
+        let result = guard.authenticate(&headers.collect());
+        result.map_or_else(|error| error.response().status().as_u16(), |()| 200)
     }
 
     #[test]
-    fn a_name_that_somebody_else_may_own_is_refused_without_a_token() {
-        let guard = Guard::new(None, "Box.internal:9090");
+    fn foreign_host_name_is_rejected_without_a_token() {
+        let guard = AccessGuard::new(None, "Box.internal:9090");
         for (host, expected) in [
             ("127.0.0.1:9090", 200),
             ("[::1]:9090", 200),
@@ -158,10 +157,10 @@ mod tests {
     }
 
     #[test]
-    fn a_page_from_elsewhere_is_refused_with_or_without_a_token() {
+    fn foreign_origin_is_rejected_with_and_without_a_token() {
         let token: BearerToken = "0123456789abcdef".parse().unwrap();
-        let open = Guard::new(None, "127.0.0.1:9090");
-        let closed = Guard::new(Some(&token), "127.0.0.1:9090");
+        let open = AccessGuard::new(None, "127.0.0.1:9090");
+        let closed = AccessGuard::new(Some(&token), "127.0.0.1:9090");
         for (origin, expected) in [
             ("http://127.0.0.1:9090", 200),
             ("https://127.0.0.1:9090", 200),
@@ -172,15 +171,15 @@ mod tests {
         ] {
             let headers = [("host", "127.0.0.1:9090"), ("origin", origin)];
             assert_eq!(status(&open, &headers), expected, "{origin}");
-            let bearing = [headers[0], headers[1], ("authorization", "Bearer 0123456789abcdef")];
-            assert_eq!(status(&closed, &bearing), expected, "{origin}");
+            let authorized = [headers[0], headers[1], ("authorization", "Bearer 0123456789abcdef")];
+            assert_eq!(status(&closed, &authorized), expected, "{origin}");
         }
     }
 
     #[test]
-    fn a_listener_with_a_token_opens_to_the_token_alone() {
+    fn listener_with_a_token_accepts_only_that_token() {
         let token: BearerToken = "0123456789abcdef".parse().unwrap();
-        let guard = Guard::new(Some(&token), "0.0.0.0:9090");
+        let guard = AccessGuard::new(Some(&token), "0.0.0.0:9090");
         for (sent, expected) in [
             ("Bearer 0123456789abcdef", 200),
             ("bearer 0123456789abcdef", 200),
@@ -195,6 +194,6 @@ mod tests {
             assert_eq!(status(&guard, &[("authorization", sent)]), expected, "{sent}");
         }
         assert_eq!(status(&guard, &[("host", "127.0.0.1")]), 401);
-        assert!(guard.visit(&HeaderMap::new()).is_ok());
+        assert!(guard.check_origin(&HeaderMap::new()).is_ok());
     }
 }

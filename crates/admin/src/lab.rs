@@ -1,7 +1,7 @@
-//! `/v1/lab`: the simulator, for who wants to see what a limit makes of traffic.
+//! `/v1/lab`: simulations of limits under traffic.
 //!
-//! Nothing of this server is touched: limits, clients and time are made up. What one question may cost is
-//! bounded before it is answered.
+//! Limits, clients and time are simulated; the state of this server does not change. The work of a simulation is bounded
+//! before it runs.
 
 use clap::ValueEnum;
 use hyper::body::Incoming;
@@ -17,14 +17,14 @@ use tidegate_sim::{
     SyncPhase, TrafficKind, Workload,
 };
 
-use crate::Admin;
+use crate::AdminApi;
 
-/// Longest body in bytes: some twenty numbers.
-const MAX_BODY: usize = 16 * 1024;
+/// Most bytes of a body: some twenty numbers.
+const MAX_BODY_BYTES: usize = 16 * 1024;
 /// Most work of one simulation, in requests times limits on one node: a few tenths of a second.
-const MOST_WORK: u64 = 500_000;
-/// Longest that a simulated time may be.
-const HOUR: u64 = 3_600_000;
+const MAX_WORK: u64 = 500_000;
+/// Longest simulated time in milliseconds: one hour.
+const MAX_SIMULATED_MILLIS: u64 = 3_600_000;
 
 const FIELDS: [&str; 15] = [
     "traffic",
@@ -44,58 +44,58 @@ const FIELDS: [&str; 15] = [
     "seed",
 ];
 
-/// Answers `POST /v1/lab`.
-pub(crate) async fn answer(admin: &Admin, request: Request<Incoming>) -> Response<Body> {
-    if let Some(refusal) = response::require_post(request.method()) {
-        return refusal;
+/// Handles `POST /v1/lab`.
+pub(crate) async fn handle(admin: &AdminApi, request: Request<Incoming>) -> Response<Body> {
+    if let Some(rejection) = response::require_post(request.method()) {
+        return rejection;
     }
-    let body = match read_body(request, MAX_BODY).await {
+    let body = match read_body(request, MAX_BODY_BYTES).await {
         Ok(body) => body,
-        Err(refusal) => return refusal,
+        Err(rejection) => return rejection,
     };
-    let asked = match Json::read(&body).and_then(read) {
-        Ok(asked) => asked,
-        Err(fault) => return response::call_error(&fault),
+    let spec = match Json::read(&body).and_then(parse_spec) {
+        Ok(spec) => spec,
+        Err(error) => return response::call_error(&error),
     };
-    let plan = match asked.plan() {
+    let plan = match spec.plan() {
         Ok(plan) => plan,
-        Err(unfit) => return response::problem(StatusCode::BAD_REQUEST, &unfit.to_string()),
+        Err(error) => return response::problem(StatusCode::BAD_REQUEST, &error.to_string()),
     };
     let work = plan.work();
-    if work > MOST_WORK {
-        let wanted = format!("at most {MOST_WORK}: less rate, time, clients, nodes or syncs");
+    if work > MAX_WORK {
+        let wanted = format!("at most {MAX_WORK}: less rate, time, clients, nodes or syncs");
         return response::call_error(&CallError::invalid("body", format!("{work} steps"), wanted));
     }
-    // Who drags a slider has several on their way; they take turns.
-    let Ok(_room) = admin.labs.acquire().await else {
-        return response::overloaded("the server is going down");
+    // A page that drags a slider sends several requests at once; they are queued.
+    let Ok(_permit) = admin.simulations.acquire().await else {
+        return response::overloaded("the server is shutting down");
     };
     let clock = admin.service.clock();
     let started = clock.now();
-    match ran(plan).await {
+    match run_plan(plan).await {
         Some(report) => {
             let took_micros = clock.now().since(started).as_micros();
             response::json(200, JSON, &LabReport { result: report.result, took_micros })
         }
-        None => response::problem(StatusCode::INTERNAL_SERVER_ERROR, "the simulation broke off"),
+        None => response::problem(StatusCode::INTERNAL_SERVER_ERROR, "the simulation failed"),
     }
 }
 
-/// Runs a plan where nobody waits for it: on a thread of its own, which knows no runtime. What nodes
-/// do in the background belongs to the simulation.
-async fn ran(plan: SimulationPlan) -> Option<SimulationReport> {
-    let (told, report) = tokio::sync::oneshot::channel();
+/// Runs a plan on a new thread without a runtime, so that it blocks no other request and the background tasks of
+/// simulated nodes run in virtual time. Returns `None` if the thread can't be started or panics.
+async fn run_plan(plan: SimulationPlan) -> Option<SimulationReport> {
+    let (sender, report) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("tidegate-lab".to_owned());
     let spawned = thread.spawn(move || {
-        // Whoever asked may be gone.
-        let _ = told.send(plan.run(&mut |_| {}));
+        // The client may have disconnected.
+        let _ = sender.send(plan.run(&mut |_| {}));
     });
     spawned.ok()?;
     report.await.ok()
 }
 
-/// Reads what is to be simulated; whatever is not said has a default.
-fn read(json: Json<'_>) -> Result<SimulationSpec, CallError> {
+/// Parses the simulation of a body. Every field has a default.
+fn parse_spec(json: Json<'_>) -> Result<SimulationSpec, CallError> {
     let wanted = FIELDS.join(", ");
     let [
         traffic,
@@ -114,16 +114,17 @@ fn read(json: Json<'_>) -> Result<SimulationSpec, CallError> {
         length,
         seed,
     ] = fields(json, FIELDS, &wanted)?;
-    let number = |name: &str, json: Option<Json<'_>>, usual: u64, (least, most)| match json {
-        None => Ok(usual),
-        Some(Json::Whole(number)) if (least..=most).contains(&number) => Ok(number),
+    let number = |name: &str, json: Option<Json<'_>>, default: u64, (min, max)| match json {
+        None => Ok(default),
+        Some(Json::Whole(number)) if (min..=max).contains(&number) => Ok(number),
         Some(other) => {
-            let wanted = format!("a whole number from {least} to {most}");
+            let wanted = format!("a whole number from {min} to {max}");
             Err(CallError::invalid(name, other.shown(), wanted))
         }
     };
-    let millis =
-        |name: &str, json, usual, range| number(name, json, usual, range).map(Span::from_millis);
+    let millis = |name: &str, json, default, range| {
+        number(name, json, default, range).map(Span::from_millis)
+    };
     let nodes = number("nodes", nodes, 1, (1, 50))?;
     let every = SyncInterval::RANGE;
     let every = (every.0.as_micros() / 1_000, every.1.as_micros() / 1_000);
@@ -135,8 +136,8 @@ fn read(json: Json<'_>) -> Result<SimulationSpec, CallError> {
         })
     })?;
     let amount = number("limit", limit, 20, (1, 1_000_000))?;
-    let window = millis("windowMillis", window, 1_000, (10, HOUR))?;
-    // The lines of one node that keeps the limit exactly do not name the accuracy.
+    let window = millis("windowMillis", window, 1_000, (10, MAX_SIMULATED_MILLIS))?;
+    // With one node and exact limits, the names of the results do not contain the accuracy.
     let names_accuracy = nodes > 1 || accuracy != AccuracyKind::Exact;
     let is_synced = accuracy == AccuracyKind::Synced;
     Ok(SimulationSpec {
@@ -149,12 +150,13 @@ fn read(json: Json<'_>) -> Result<SimulationSpec, CallError> {
         queue: None,
         accuracies: names_accuracy.then_some(accuracy).into_iter().collect(),
         sync_intervals: is_synced.then_some(every).into_iter().collect(),
-        max_ahead: max_ahead.map_or(Ok(MaxAhead::default()), ahead)?,
+        max_ahead: max_ahead.map_or(Ok(MaxAhead::default()), parse_max_ahead)?,
         sync_phase: SyncPhase::Together,
         on_store_failure: Vec::new(),
         faults: FaultPlan::default(),
         workload: Workload {
-            traffic: traffic.map_or(Ok(TrafficKind::Boundary), |json| word("traffic", json))?,
+            traffic: traffic
+                .map_or(Ok(TrafficKind::Boundary), |json| parse_variant("traffic", json))?,
             attack_percent: number(
                 "attackPercent",
                 percent,
@@ -165,38 +167,38 @@ fn read(json: Json<'_>) -> Result<SimulationSpec, CallError> {
             rate: Quota::per_second(number("rate", rate, 50, (1, 100_000))?),
             clients: number("clients", clients, 1, (1, 10_000))?,
             nodes,
-            length: Some(millis("lengthMillis", length, 2_000, (1, HOUR))?),
+            length: Some(millis("lengthMillis", length, 2_000, (1, MAX_SIMULATED_MILLIS))?),
             seed: number("seed", seed, 1, (0, u64::MAX))?,
         },
     })
 }
 
-/// A word of a list, as the command line has it.
-fn word<T: ValueEnum>(place: &str, json: Json<'_>) -> Result<T, CallError> {
-    let text = text(place, json)?;
+/// Parses a variant by its name on the command line.
+fn parse_variant<T: ValueEnum>(path: &str, json: Json<'_>) -> Result<T, CallError> {
+    let text = text(path, json)?;
     T::from_str(&text, false).map_err(|_| {
         let known = T::value_variants().iter().filter_map(T::to_possible_value);
         let known: Vec<String> = known.map(|value| value.get_name().to_owned()).collect();
-        CallError::invalid(place, quote(&text), format!("one of {}", known.join(", ")))
+        CallError::invalid(path, quote(&text), format!("one of {}", known.join(", ")))
     })
 }
 
 fn algorithm_kinds(json: Json<'_>) -> Result<Vec<AlgorithmKind>, CallError> {
-    let most = AlgorithmKind::value_variants().len();
+    let max = AlgorithmKind::value_variants().len();
     match json {
-        Json::List(items) if (1..=most).contains(&items.len()) => {
-            items.into_iter().map(|item| word("algorithms", item)).collect()
+        Json::List(items) if (1..=max).contains(&items.len()) => {
+            items.into_iter().map(|item| parse_variant("algorithms", item)).collect()
         }
         Json::List(items) => Err(CallError::invalid(
             "algorithms",
             format!("{} of them", items.len()),
-            format!("from 1 to {most}"),
+            format!("from 1 to {max}"),
         )),
         other => Err(CallError::invalid("algorithms", other.shown(), "a list of algorithms")),
     }
 }
 
-fn ahead(json: Json<'_>) -> Result<MaxAhead, CallError> {
+fn parse_max_ahead(json: Json<'_>) -> Result<MaxAhead, CallError> {
     match json {
         Json::Whole(tokens @ 1..) => Ok(MaxAhead::Tokens(tokens)),
         Json::Text(word) if word == "unbounded" => Ok(MaxAhead::Unbounded),

@@ -1,21 +1,20 @@
-//! The admin listener: what operators see and change. Nothing here is reachable on another listener.
+//! The admin API and the dashboard, for operators. No other listener serves these paths.
 //!
-//! It is an HTTP listener like the other one, and uses its connections, bodies and errors; a router for a
-//! handful of paths is a `match`.
+//! The listener uses the connections, bodies and errors of `net`, like the HTTP listener. Its router is a `match`.
 
 mod block;
 mod clients;
+mod dashboard;
 mod fleet;
 mod guard;
 #[cfg(feature = "simulate")]
 mod lab;
 mod live;
-mod page;
 mod query;
 mod refund;
 mod rlconfig;
+mod rule_client;
 mod rules;
-mod standing;
 mod top;
 
 use std::net::SocketAddr;
@@ -28,106 +27,106 @@ use hyper::{Method, Request, Response, StatusCode};
 use tidegate_net::http::response::{self, Body};
 use tidegate_net::http1::HttpHandler;
 use tidegate_net::listener::{ConnectionTimeouts, Peer};
-use tidegate_service::live::Live;
-use tidegate_service::metrics::Format;
+use tidegate_service::live::LiveHistory;
+use tidegate_service::metrics::MetricsFormat;
 use tidegate_service::rules::RulesManager;
 use tidegate_service::service::Service;
 use tokio::sync::Semaphore;
 
-pub use self::guard::Guard;
-use self::page::Page;
+use self::dashboard::DashboardFile;
+pub use self::guard::AccessGuard;
 
-/// Most operators at once.
-const CONNECTIONS: usize = 64;
+/// Most open connections.
+const MAX_CONNECTIONS: usize = 64;
 
-/// Most documents of rules that are read at a time.
-const DOCUMENTS: usize = 2;
+/// Most documents of rules that are read at the same time.
+const MAX_DOCUMENTS: usize = 2;
 
-/// Most simulations at a time.
+/// Most simulations that run at the same time.
 #[cfg(feature = "simulate")]
-const LABS: usize = 2;
+const MAX_SIMULATIONS: usize = 2;
 
-/// The path of the Lab among those that a wrong path is answered with.
-const LAB: &str = if cfg!(feature = "simulate") { " /v1/lab," } else { "" };
+/// The path of the Lab in the error of an unknown path.
+const LAB_PATH: &str = if cfg!(feature = "simulate") { " /v1/lab," } else { "" };
 
-/// What the admin listener shows.
+/// The handler of the admin listener.
 #[derive(Debug)]
-pub struct Admin {
-    pub(crate) guard: Guard,
+pub struct AdminApi {
+    pub(crate) guard: AccessGuard,
     pub(crate) service: Arc<Service>,
     pub(crate) manager: Arc<RulesManager>,
-    /// Live figures, sampled once a second.
-    pub live: Arc<Live>,
-    schemas: Schemas,
-    /// Room for documents of rules, which may be long.
+    /// LiveHistory figures, sampled once a second.
+    pub live: Arc<LiveHistory>,
+    schemas: SchemaFiles,
+    /// Limits how many documents of rules are read at the same time: they may be long.
     documents: Semaphore,
-    /// Room for simulations, which take a processor each.
+    /// Limits how many simulations run at the same time: each uses a processor.
     #[cfg(feature = "simulate")]
-    labs: Semaphore,
+    simulations: Semaphore,
 }
 
-/// The JSON Schemas that the admin API serves.
+/// The JSON SchemaFiles that the admin API serves.
 #[derive(Debug)]
-pub struct Schemas {
-    /// Of files of rules.
+pub struct SchemaFiles {
+    /// The schema of files of rules.
     pub rules: Bytes,
-    /// Of `tidegate.yaml`.
+    /// The schema of `tidegate.yaml`.
     pub config: Bytes,
 }
 
-impl Admin {
+impl AdminApi {
     /// Returns the admin API of a service.
     pub fn new(
-        guard: Guard,
+        guard: AccessGuard,
         service: Arc<Service>,
         manager: Arc<RulesManager>,
-        schemas: Schemas,
+        schemas: SchemaFiles,
     ) -> Self {
-        let live = Arc::new(Live::new(service.clock().now()));
+        let live = Arc::new(LiveHistory::new(service.clock().now()));
         Self {
             guard,
             service,
             manager,
             live,
             schemas,
-            documents: Semaphore::new(DOCUMENTS),
+            documents: Semaphore::new(MAX_DOCUMENTS),
             #[cfg(feature = "simulate")]
-            labs: Semaphore::new(LABS),
+            simulations: Semaphore::new(MAX_SIMULATIONS),
         }
     }
 
-    /// An operator is served like everybody else, only that there are not many of them.
+    /// Returns the timeouts of the admin listener: the defaults, with a lower maximum of connections.
     pub fn timeouts() -> ConnectionTimeouts {
-        ConnectionTimeouts { connections: CONNECTIONS, ..ConnectionTimeouts::default() }
+        ConnectionTimeouts { connections: MAX_CONNECTIONS, ..ConnectionTimeouts::default() }
     }
 
     async fn route(&self, request: Request<Incoming>, from: SocketAddr) -> Response<Body> {
         let (service, now) = (&*self.service, self.service.active_rules());
         match request.uri().path() {
-            "/metrics" => reading(&request, || metrics(self, &request)),
-            "/rlconfig" => rlconfig::answer(now.envoy(), request.method()),
-            "/v1/block" => block::answer(now.limiter(), request, from).await,
-            "/v1/fleet" => match other_than_reading(&request) {
-                None => fleet::answer(self, &now).await,
-                Some(refusal) => refusal,
+            "/metrics" => read_only(&request, || metrics(self, &request)),
+            "/rlconfig" => rlconfig::handle(now.envoy(), request.method()),
+            "/v1/block" => block::handle(now.limiter(), request, from).await,
+            "/v1/fleet" => match reject_writes(&request) {
+                None => fleet::handle(self, &now).await,
+                Some(rejection) => rejection,
             },
-            "/v1/live" => reading(&request, || live::answer(self, &now, request.uri().query())),
+            "/v1/live" => read_only(&request, || live::handle(self, &now, request.uri().query())),
             #[cfg(feature = "simulate")]
-            "/v1/lab" => lab::answer(self, request).await,
-            "/v1/refund" => refund::answer(now.limiter(), request, from).await,
-            "/v1/top" => reading(&request, || top::answer(service, &now, request.uri().query())),
+            "/v1/lab" => lab::handle(self, request).await,
+            "/v1/refund" => refund::handle(now.limiter(), request, from).await,
+            "/v1/top" => read_only(&request, || top::handle(service, &now, request.uri().query())),
             rules::PATH | "/v1/rules/diff" | "/v1/rules/history" | "/v1/rules/status" => {
-                rules::answer(self, &now, request, from).await
+                rules::handle(self, &now, request, from).await
             }
-            "/v1/schema/rules.json" => reading(&request, || schema(&self.schemas.rules)),
-            "/v1/schema/config.json" => reading(&request, || schema(&self.schemas.config)),
+            "/v1/schema/rules.json" => read_only(&request, || schema(&self.schemas.rules)),
+            "/v1/schema/config.json" => read_only(&request, || schema(&self.schemas.config)),
             path if path.starts_with(clients::PATH) => {
-                clients::answer(now.limiter(), request, from).await
+                clients::handle(now.limiter(), request, from).await
             }
             path => {
                 let path = tidegate_core::quote(path);
                 let detail = format!(
-                    "path: found {path}, wanted /, /metrics, /rlconfig, /v1/block, /v1/clients, /v1/fleet,{LAB} /v1/live, \
+                    "path: found {path}, wanted /, /metrics, /rlconfig, /v1/block, /v1/clients, /v1/fleet,{LAB_PATH} /v1/live, \
                      /v1/refund, /v1/rules, /v1/rules/diff, /v1/rules/history, /v1/rules/status, /v1/schema/config.json, \
                      /v1/schema/rules.json or /v1/top"
                 );
@@ -137,38 +136,38 @@ impl Admin {
     }
 }
 
-impl HttpHandler for Admin {
+impl HttpHandler for AdminApi {
     async fn handle(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
-        let mut response = match Page::at(request.uri().path()) {
-            // Whoever opens a page has yet to say its token there.
-            Some(page) => match self.guard.visit(request.headers()) {
-                Ok(()) => reading(&request, || page.response()),
-                Err(stranger) => stranger.response(),
+        let mut response = match DashboardFile::find(request.uri().path()) {
+            // Files of the dashboard need no token: the operator enters it on the page.
+            Some(file) => match self.guard.check_origin(request.headers()) {
+                Ok(()) => read_only(&request, || file.response()),
+                Err(error) => error.response(),
             },
-            None => match self.guard.admit(request.headers()) {
+            None => match self.guard.authenticate(request.headers()) {
                 Ok(()) => self.route(request, peer.address).await,
-                Err(stranger) => stranger.response(),
+                Err(error) => error.response(),
             },
         };
-        // What is shown here changes all the time, and is for this operator alone.
+        // Responses change all the time, and are for this operator only.
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         response
     }
 }
 
-/// Answers a path that can only be read.
-fn reading(request: &Request<Incoming>, read: impl FnOnce() -> Response<Body>) -> Response<Body> {
-    match other_than_reading(request) {
+/// Returns the response of a read-only path, or the error of another method.
+fn read_only(request: &Request<Incoming>, read: impl FnOnce() -> Response<Body>) -> Response<Body> {
+    match reject_writes(request) {
         None => read(),
-        Some(refusal) => refusal,
+        Some(rejection) => rejection,
     }
 }
 
-/// The answer to who wants something else of a path that can only be read.
-fn other_than_reading(request: &Request<Incoming>) -> Option<Response<Body>> {
+/// Returns the response to a method other than GET or HEAD; `None` for these two.
+fn reject_writes(request: &Request<Incoming>) -> Option<Response<Body>> {
     const ALLOWED: &str = "GET, HEAD, OPTIONS";
     match *request.method() {
-        // hyper sends the head of the same answer to HEAD.
+        // hyper sends only the head of the same response to HEAD.
         Method::GET | Method::HEAD => None,
         Method::OPTIONS => Some(response::options(ALLOWED)),
         ref other => {
@@ -178,9 +177,9 @@ fn other_than_reading(request: &Request<Incoming>) -> Option<Response<Body>> {
     }
 }
 
-fn metrics(admin: &Admin, request: &Request<Incoming>) -> Response<Body> {
+fn metrics(admin: &AdminApi, request: &Request<Incoming>) -> Response<Body> {
     let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
-    let format = Format::accepted(accept);
+    let format = MetricsFormat::from_accept(accept);
     let mut response =
         response::text_no_store(admin.service.metrics(format, &admin.manager.source_status()));
     let kind = HeaderValue::from_static(format.content_type());
@@ -195,7 +194,7 @@ fn schema(json: &Bytes) -> Response<Body> {
     response
 }
 
-/// Whether only programs on this machine can reach an address.
-pub fn is_local(address: SocketAddr) -> bool {
+/// Returns whether only programs on this machine can reach an address.
+pub fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }

@@ -1,8 +1,8 @@
-//! `/v1/rules`: the rules in force, and the ways to change them.
+//! `/v1/rules`: reads and changes the active rules.
 
-mod fleet;
-mod pushing;
-mod reading;
+mod active;
+mod push;
+mod versions;
 
 use std::net::SocketAddr;
 
@@ -15,14 +15,14 @@ use tidegate_service::active_rules::ActiveRules;
 use tidegate_service::config_error::ConfigError;
 use tidegate_service::rules::PushError;
 
-use crate::Admin;
+use crate::AdminApi;
 
-/// What the paths here begin with.
+/// The prefix of the paths.
 pub(crate) const PATH: &str = "/v1/rules";
 
-/// Answers a request about rules.
-pub(crate) async fn answer(
-    admin: &Admin,
+/// Handles a request to `/v1/rules` and below.
+pub(crate) async fn handle(
+    admin: &AdminApi,
     now: &ActiveRules,
     request: Request<Incoming>,
     from: SocketAddr,
@@ -36,12 +36,14 @@ pub(crate) async fn answer(
     };
     match (path.as_str(), request.method()) {
         (_, &Method::OPTIONS) => response::options(allowed),
-        ("", &Method::GET | &Method::HEAD) => reading::rules(manager, now, &request).await,
-        ("", &Method::PUT) => pushing::push(admin, request, from).await,
-        ("/diff", &Method::GET | &Method::HEAD) => pushing::between(manager, &request).await,
-        ("/diff", &Method::POST) => pushing::difference(admin, now, request).await,
-        ("/history", &Method::GET | &Method::HEAD) => fleet::history(manager, &request).await,
-        ("/status", &Method::GET | &Method::HEAD) => fleet::status(manager).await,
+        ("", &Method::GET | &Method::HEAD) => active::rules(manager, now, &request).await,
+        ("", &Method::PUT) => push::push(admin, request, from).await,
+        ("/diff", &Method::GET | &Method::HEAD) => {
+            push::difference_of_versions(manager, &request).await
+        }
+        ("/diff", &Method::POST) => push::difference(admin, now, request).await,
+        ("/history", &Method::GET | &Method::HEAD) => versions::history(manager, &request).await,
+        ("/status", &Method::GET | &Method::HEAD) => versions::status(manager).await,
         (_, other) => {
             let wanted = allowed.trim_end_matches(", OPTIONS");
             response::wrong_method(&format!("method: found {other}, wanted {wanted}"), allowed)
@@ -49,8 +51,8 @@ pub(crate) async fn answer(
     }
 }
 
-/// What an error says to whoever asked for a change.
-fn refused(error: &PushError) -> Response<Body> {
+/// Returns the response of a failed push.
+fn push_error(error: &PushError) -> Response<Body> {
     match error {
         PushError::ReadOnlySource { source_name } => response::problem(
             StatusCode::CONFLICT,
@@ -59,7 +61,7 @@ fn refused(error: &PushError) -> Response<Body> {
              rules: {{redis: true}} in tidegate.yaml keeps them in Redis, where they can be pushed"
             ),
         ),
-        PushError::Invalid(error) => invalid(error),
+        PushError::Invalid(error) => invalid_document(error),
         PushError::Conflict { found } => {
             let version = found.as_ref().map_or(0, |found| found.number);
             let (status, detail) = (StatusCode::PRECONDITION_FAILED, error.to_string());
@@ -73,8 +75,8 @@ fn refused(error: &PushError) -> Response<Body> {
     }
 }
 
-/// What is wrong with a document, line by line.
-fn invalid(error: &ConfigError) -> Response<Body> {
+/// Returns the response of an invalid document, with all errors and their lines.
+fn invalid_document(error: &ConfigError) -> Response<Body> {
     let errors: Vec<DocumentError<String>> = match error {
         ConfigError::Rules(errors) => errors.iter().map(document_error).collect(),
         other => vec![DocumentError { line: None, message: other.to_string() }],
@@ -92,6 +94,6 @@ fn invalid(error: &ConfigError) -> Response<Body> {
 }
 
 fn document_error(error: &RuleError) -> DocumentError<String> {
-    // The line is a field of its own, and the name of the document is of no use here.
+    // The line is a separate field, and the document of a request has no name.
     DocumentError { line: error.line(), message: error.without_position() }
 }

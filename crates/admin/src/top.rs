@@ -1,4 +1,4 @@
-//! `/v1/top`: who comes most, and who is denied most.
+//! `/v1/top`: the clients with most requests or most denials.
 
 use std::borrow::Cow;
 
@@ -9,31 +9,32 @@ use tidegate_net::http::response::{self, Body, JSON};
 use tidegate_rules::Rule;
 use tidegate_service::active_rules::ActiveRules;
 use tidegate_service::service::{Service, unknown_rule};
-use tidegate_service::top::{By, Ranked, Top};
+use tidegate_service::top::{RankBy, TopClient, TopClients};
 
 use crate::query;
-use crate::standing::client_name;
+use crate::rule_client::client_name;
 
-const USUAL: usize = 20;
-const MOST: usize = 1_000;
+const DEFAULT_CLIENTS: usize = 20;
+const MAX_CLIENTS: usize = 1_000;
 
-/// Answers a request for the busiest clients.
-pub(crate) fn answer(
+/// Returns the ranking of clients.
+pub(crate) fn handle(
     service: &Service,
     active_rules: &ActiveRules,
     query: Option<&str>,
 ) -> Response<Body> {
-    let (by, place, limit) = match asked(active_rules, query) {
-        Ok(asked) => asked,
-        Err(fault) => return response::call_error(&fault),
+    let (by, number, limit) = match parse_query(active_rules, query) {
+        Ok(parsed) => parsed,
+        Err(error) => return response::call_error(&error),
     };
     let now = service.clock().now();
-    let first = service.stats().top.first(by, place, limit, now);
+    let ranking = service.stats().top.ranking(by, number, limit, now);
     let (rules, indices) = (active_rules.limiter().rules(), active_rules.counter_ids().by_number());
-    // A rule that is gone is not asked about any more.
-    let rule = |ranked: &Ranked| rules.get(*indices.get(&ranked.place)?).map(Rule::name);
-    let clients = first.iter().filter_map(|ranked| Some(ranked_client(by, ranked, rule(ranked)?)));
-    let since = Top::since(now);
+    // Clients of rules that are no longer active are left out.
+    let rule = |client: &TopClient| rules.get(*indices.get(&client.number)?).map(Rule::name);
+    let clients =
+        ranking.iter().filter_map(|client| Some(ranked_client(by, client, rule(client)?)));
+    let since = TopClients::period_start(now);
     let ranking = ClientRanking {
         by: name(by).into(),
         since: since.as_secs_ceil(),
@@ -43,25 +44,32 @@ pub(crate) fn answer(
     response::json(200, JSON, &ranking)
 }
 
-fn asked(by: &ActiveRules, query: Option<&str>) -> Result<(By, Option<usize>, usize), CallError> {
-    let (rules, lines) = (by.limiter().rules(), by.counter_ids());
+fn parse_query(
+    active_rules: &ActiveRules,
+    query: Option<&str>,
+) -> Result<(RankBy, Option<usize>, usize), CallError> {
+    let (rules, ids) = (active_rules.limiter().rules(), active_rules.counter_ids());
     let [by, rule, limit] = query::known(query, ["by", "rule", "limit"], "by, rule or limit")?;
     let by = match by.as_deref() {
-        None | Some("traffic") => By::Traffic,
-        Some("denials") => By::Denials,
+        None | Some("traffic") => RankBy::Traffic,
+        Some("denials") => RankBy::Denials,
         Some(other) => return Err(CallError::invalid("by", quote(other), "traffic or denials")),
     };
-    let number = |name: &str| rules.rule_index(name).and_then(|index| lines.number(index));
-    let place = rule.map(|name| number(&name).ok_or_else(|| unknown_rule(&name, rules)));
-    let limit = query::number("limit", limit.as_deref(), USUAL, MOST)?;
-    Ok((by, place.transpose()?, limit))
+    let number = |name: &str| rules.rule_index(name).and_then(|index| ids.number(index));
+    let number = rule.map(|name| number(&name).ok_or_else(|| unknown_rule(&name, rules)));
+    let limit = query::number("limit", limit.as_deref(), DEFAULT_CLIENTS, MAX_CLIENTS)?;
+    Ok((by, number.transpose()?, limit))
 }
 
 /// Returns the JSON of a client in a ranking.
-fn ranked_client<'a>(by: By, ranked: &'a Ranked, rule: &'a str) -> RankedClient<Cow<'a, str>> {
+fn ranked_client<'a>(
+    by: RankBy,
+    ranked: &'a TopClient,
+    rule: &'a str,
+) -> RankedClient<Cow<'a, str>> {
     let (requests, denials) = match by {
-        By::Traffic => (Some(ranked.count), None),
-        By::Denials => (None, Some(ranked.count)),
+        RankBy::Traffic => (Some(ranked.count), None),
+        RankBy::Denials => (None, Some(ranked.count)),
     };
     RankedClient {
         rule: rule.into(),
@@ -73,9 +81,9 @@ fn ranked_client<'a>(by: By, ranked: &'a Ranked, rule: &'a str) -> RankedClient<
     }
 }
 
-const fn name(by: By) -> &'static str {
+const fn name(by: RankBy) -> &'static str {
     match by {
-        By::Traffic => "traffic",
-        By::Denials => "denials",
+        RankBy::Traffic => "traffic",
+        RankBy::Denials => "denials",
     }
 }

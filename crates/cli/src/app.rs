@@ -18,7 +18,7 @@ use tidegate_service::rules::{
     node_name, report_document, start_from_source,
 };
 use tidegate_service::service::Service;
-use tidegate_service::service::rls::{Rls, RlsHeaders};
+use tidegate_service::service::rls::{RlsContext, RlsHeaders};
 use tidegate_service::store::{AnyStore, StoreConfig};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -86,7 +86,7 @@ impl App {
         if let AnyStore::Redis(store) = &*store {
             store.share_blocks(&blocks);
         }
-        let service = Service::new(limiter, headers).with_rls(Rls::new(rls_headers));
+        let service = Service::new(limiter, headers).with_rls(RlsContext::new(rls_headers));
         let service = Arc::new(service);
         let identity = Arc::new(Identity::new(identity, blocks, clock.clone())?);
         let shared = storage.open_document(&store).await?;

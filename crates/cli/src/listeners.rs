@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use thiserror::Error;
-use tidegate_admin::{Admin, Guard, Schemas, is_local};
+use tidegate_admin::{AccessGuard, AdminApi, SchemaFiles, is_loopback};
 use tidegate_core::Span;
 use tidegate_gateway::{GatewayConfig, GatewayContext, GatewayThreads, UpstreamSet};
 use tidegate_limiter::Clock;
@@ -49,7 +49,7 @@ enum Endpoint {
     Resp(TcpListener, RespAuth),
     /// One socket for each thread.
     Gateway(Vec<std::net::TcpListener>, Arc<UpstreamSet>),
-    Admin(TcpListener, Guard),
+    Admin(TcpListener, AccessGuard),
 }
 
 /// Parts of the server that listeners use, and the tasks that they start.
@@ -106,10 +106,10 @@ pub(crate) async fn bind_all(
     }
     if let ListenAddress::At(address) = &listen.admin {
         let socket = bind_socket("admin", address).await?;
-        let guard = Guard::new(listen.token.as_ref(), address);
+        let guard = AccessGuard::new(listen.token.as_ref(), address);
         let endpoint = Endpoint::Admin(socket, guard);
         let admin = BoundListener::new("admin", listen, &["http/1.1"], endpoint)?;
-        if listen.token.is_none() && !is_local(admin.address) {
+        if listen.token.is_none() && !is_loopback(admin.address) {
             return Err(BindError::NoToken { address: address.clone() });
         }
         bound.push(admin);
@@ -198,14 +198,16 @@ impl BoundListener {
                 serve(listener(socket, RespApi::timeouts()), RespApi::new(service, auth))
             }
             Endpoint::Admin(socket, guard) => {
-                let schemas = Schemas {
+                let schemas = SchemaFiles {
                     rules: Subject::Rules.schema().to_json().into(),
                     config: Subject::Config.schema().to_json().into(),
                 };
                 let manager = Arc::clone(&context.manager);
-                let admin = Admin::new(guard, Arc::clone(&service), manager, schemas);
-                context.tasks.push(tokio::spawn(Arc::clone(&admin.live).watch(service)));
-                serve(listener(socket, Admin::timeouts()), Http1(admin))
+                let admin = AdminApi::new(guard, Arc::clone(&service), manager, schemas);
+                context
+                    .tasks
+                    .push(tokio::spawn(Arc::clone(&admin.live).sample_every_second(service)));
+                serve(listener(socket, AdminApi::timeouts()), Http1(admin))
             }
             Endpoint::Gateway(sockets, upstreams) => {
                 let sampled = Arc::clone(&upstreams);

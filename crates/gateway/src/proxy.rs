@@ -18,7 +18,7 @@ use tidegate_net::http::response;
 use tidegate_net::listener::Peer;
 use tidegate_service::call::Protocol;
 use tidegate_service::identity::{Caller, Identity};
-use tidegate_service::service::{Admitted, Service};
+use tidegate_service::service::{AdmittedRequest, Service};
 
 use crate::body::{RequestBody, ResponseBody};
 use crate::client_stream::DisconnectWatch;
@@ -68,12 +68,12 @@ pub(crate) struct ConnectionContext {
 pub(crate) struct RequestGuards {
     _in_flight: UpstreamInFlight,
     _permit: CapacityPermit,
-    _admitted: Admitted,
+    _admitted: AdmittedRequest,
     _request: ProxiedRequest,
 }
 
 /// The decision of the rules, or the response to a request that they can't be checked for.
-type CheckResult = Result<(Reply, Admitted), Response<Full<Bytes>>>;
+type CheckResult = Result<(Reply, AdmittedRequest), Response<Full<Bytes>>>;
 
 impl RequestProxy {
     /// Returns the response to one request.
@@ -172,7 +172,7 @@ impl RequestProxy {
     /// The response to a body that ended early: the client has disconnected.
     async fn wait_in_queue(
         &self,
-        admitted: &Admitted,
+        admitted: &AdmittedRequest,
         body: &mut RequestBody,
         disconnect: &DisconnectWatch,
     ) -> Result<(), Response<Full<Bytes>>> {

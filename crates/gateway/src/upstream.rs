@@ -7,7 +7,7 @@ use hyper::StatusCode;
 use hyper::http::uri::{self, Authority};
 use rustls::pki_types::ServerName;
 use tidegate_core::{Span, Timestamp};
-use tidegate_service::stats::{Shards, UpstreamSample};
+use tidegate_service::stats::{ShardedCounters, UpstreamSample};
 use tokio_rustls::TlsConnector;
 
 use crate::config::{GatewayConfig, Priority, ServerScheme, ServerUrl, UpstreamConfig};
@@ -29,7 +29,7 @@ pub(crate) struct Upstream {
     caps: [usize; 3],
     /// Rotates the server at which the selection starts.
     rotation: AtomicUsize,
-    outcomes: Shards,
+    outcomes: ShardedCounters,
 }
 
 /// The outcome of a request that the rules admitted.
@@ -133,7 +133,7 @@ impl Upstream {
                 in_flight: AtomicUsize::new(0),
                 caps: caps(upstream.max_in_flight, &priorities),
                 rotation: AtomicUsize::new(0),
-                outcomes: Shards::new(1),
+                outcomes: ShardedCounters::new(1),
             }))
         };
         config.upstreams.iter().enumerate().map(upstream).collect()

@@ -1,4 +1,4 @@
-//! A call as every protocol passes it on.
+//! A call, in the form that all protocols share.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use tidegate_rules::{AttributeChain, Rule};
 /// A request to check, decoded from any protocol.
 #[derive(Debug, Default)]
 pub struct Call<'a> {
-    /// The rule to check alone, whatever its `match` says; without one, every rule that matches.
+    /// The only rule to check, regardless of its `match`. `None` checks every rule that matches.
     pub rule: Option<Cow<'a, str>>,
     /// The client, in the terms of that rule.
     pub client: Option<NamedClient<'a>>,
@@ -44,7 +44,7 @@ impl Protocol {
     }
 }
 
-/// The client of a call that names a rule.
+/// The client in a call that names a rule.
 #[derive(Debug)]
 pub enum NamedClient<'a> {
     /// The value of the first alternative of the rule's only `per` entry.
@@ -87,7 +87,7 @@ pub fn request_for_rule<'r, 'c: 'r>(
         }
         None => return Err(CallError::invalid("client", "nothing", wanted_client(rule))),
         Some(NamedClient::Value(value)) => match rule.per() {
-            // One bucket for all clients.
+            // A rule without `per` has one bucket, so the client makes no difference.
             [] => {}
             [chain] => {
                 let first = chain.attributes().next().unwrap_or_default();
@@ -101,15 +101,15 @@ pub fn request_for_rule<'r, 'c: 'r>(
                     .per()
                     .iter()
                     .any(|chain| chain.attributes().any(|attribute| attribute == name));
-                let place = || format!("client.{}", truncate(&name));
+                let path = || format!("client.{}", truncate(&name));
                 if !known {
-                    return Err(CallError::invalid(place(), "a value", wanted_client(rule)));
+                    return Err(CallError::invalid(path(), "a value", wanted_client(rule)));
                 }
                 if named.get(&name).is_some() {
-                    return Err(CallError::invalid(place(), "it twice", "it once"));
+                    return Err(CallError::invalid(path(), "it twice", "it once"));
                 }
-                let place = place();
-                insert(&mut named, &place, name, value)?;
+                let path = path();
+                insert(&mut named, &path, name, value)?;
             }
             if rule.per().iter().any(|chain| chain.pick(&named).is_none()) {
                 return Err(CallError::invalid("client", "too little", wanted_client(rule)));
@@ -117,29 +117,25 @@ pub fn request_for_rule<'r, 'c: 'r>(
         }
     }
     for (name, value) in request.attributes() {
-        let place = format!("attributes.{}", truncate(name));
+        let path = format!("attributes.{}", truncate(name));
         if named.get(name).is_some() {
-            return Err(CallError::invalid(
-                place,
-                "another value",
-                "none, because client names it",
-            ));
+            return Err(CallError::invalid(path, "another value", "none, because client names it"));
         }
-        insert(&mut named, &place, name.to_owned(), value.to_owned())?;
+        insert(&mut named, &path, name.to_owned(), value.to_owned())?;
     }
     Ok(named)
 }
 
 pub(crate) fn insert<'a>(
     request: &mut Request<'a>,
-    place: &str,
+    path: &str,
     name: impl Into<Cow<'a, str>>,
     value: impl Into<Cow<'a, str>>,
 ) -> Result<(), CallError> {
-    request.insert(name, value).map_err(|error| CallError::rejected_attribute(place, &error))
+    request.insert(name, value).map_err(|error| CallError::rejected_attribute(path, &error))
 }
 
-/// `the value of api_key`, or `an object with values for user | ip and path`.
+/// Returns the wanted part of an error: `the value of api_key`, or `an object with user | ip and path`.
 fn wanted_client(rule: &Rule) -> String {
     match rule.per() {
         [] => format!("none, because rule {:?} has one bucket for all", rule.name()),

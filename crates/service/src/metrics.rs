@@ -5,12 +5,16 @@ mod gather;
 mod names;
 mod process;
 
-pub use self::exposition::Format;
-pub use self::gather::{Sources, short};
-pub use self::process::Process;
+pub use self::exposition::MetricsFormat;
+pub use self::gather::{MetricSources, redis_server_label};
+pub use self::process::ProcessStats;
 use crate::stats::ServerCounters;
 
-/// Writes the metrics of this moment.
-pub(crate) fn write(counters: &ServerCounters, sources: Sources<'_>, format: Format) -> String {
+/// Returns the text of the current metrics.
+pub(crate) fn write(
+    counters: &ServerCounters,
+    sources: MetricSources<'_>,
+    format: MetricsFormat,
+) -> String {
     gather::gather(counters, sources).write(format)
 }

@@ -22,28 +22,28 @@ use tidegate_core::{
 };
 use tidegate_limiter::{CheckRequest, CheckTarget, Clock, Limiter, Store};
 
-pub use self::acquire::{Acquired, UndeliveredSlots};
-pub use self::admitted::Admitted;
+pub use self::acquire::{AcquireReply, UndeliveredSlots};
+pub use self::admitted::AdmittedRequest;
 use self::call_stats::{CallStats, CallTiming};
 pub use self::internal_rules::{internal_rules, unknown_rule};
-use self::rls::Rls;
+use self::rls::RlsContext;
 use self::slot_token::SlotTokenCipher;
 pub use crate::active_rules::{ActiveRules, CompiledRules, RulesVersion};
 pub use crate::call::{Call, NamedClient, Protocol, request_for_rule};
 use crate::identity::AttributePlan;
-use crate::metrics::{self, Format};
+use crate::metrics::{self, MetricsFormat};
 use crate::rules_version;
 use crate::source_status::SourceStatus;
 use crate::store::AnyStore;
 
-/// Decides calls. Shared by all listeners.
+/// The service behind all listeners: decides calls, and counts them.
 #[derive(Debug)]
 pub struct Service {
     active_rules: ArcSwap<ActiveRules>,
     store: Arc<AnyStore>,
     clock: Clock,
     style: HeaderStyle,
-    rls: Rls,
+    rls: RlsContext,
     /// Encrypts the tokens of slots that callers hold.
     slot_tokens: SlotTokenCipher,
     stats: CallStats,
@@ -74,7 +74,7 @@ impl Service {
             store,
             clock,
             style,
-            rls: Rls::default(),
+            rls: RlsContext::default(),
             stats,
             ready: AtomicBool::new(false),
             draining: AtomicBool::new(false),
@@ -85,8 +85,8 @@ impl Service {
         service
     }
 
-    /// Returns the service with settings for calls of Envoy.
-    pub fn with_rls(mut self, rls: Rls) -> Self {
+    /// Returns the service with other settings for calls of Envoy's rate limit service.
+    pub fn with_rls(mut self, rls: RlsContext) -> Self {
         self.rls = rls;
         self
     }
@@ -97,8 +97,9 @@ impl Service {
         self.active_rules.load()
     }
 
-    /// Decides by other rules from the next call on, and returns the previous ones. The thread that drops the last
-    /// reference to them frees them, which takes a while for very many rules.
+    /// Activates other rules for the calls that start from now on, and returns the previous ones.
+    ///
+    /// The thread that drops the last reference frees them, which is slow for very many rules.
     ///
     /// Callers serialise activations: two at the same time could end with the older rules.
     pub(crate) fn activate(&self, next: CompiledRules) -> Arc<ActiveRules> {
@@ -124,7 +125,7 @@ impl Service {
         if self.ready.load(Ordering::Relaxed) {
             return None;
         }
-        let missing = self.store.waits_for();
+        let missing = self.store.pending_servers();
         if missing.is_none() {
             self.ready.store(true, Ordering::Relaxed);
         }
@@ -172,14 +173,14 @@ impl Service {
     /// The call is invalid, or names a rule that does not exist; nothing was charged.
     pub async fn check(&self, protocol: Protocol, call: Call<'_>) -> Result<Reply, CallError> {
         let rules = self.active_rules();
-        self.check_by(&rules, protocol, call).await
+        self.check_with_rules(&rules, protocol, call).await
     }
 
     /// Answers one call by the rules that were active when it was read.
     ///
     /// # Errors
     /// As [`check`](Self::check).
-    pub async fn check_by(
+    pub async fn check_with_rules(
         &self,
         rules: &ActiveRules,
         protocol: Protocol,
@@ -204,18 +205,19 @@ impl Service {
         }
     }
 
-    /// Checks a request that this process is about to serve, and takes what it needs meanwhile: a turn in a queue,
-    /// at most `max_wait` from now, and slots in flight.
+    /// Checks a request that this process is about to serve.
+    ///
+    /// The admission includes the place in a queue, with a wait of at most `max_wait`, and slots in flight.
     pub async fn admit(
         &self,
         rules: &ActiveRules,
         protocol: Protocol,
         request: &Request<'_>,
         max_wait: Span,
-    ) -> (Reply, Admitted) {
+    ) -> (Reply, AdmittedRequest) {
         let began = self.clock.now();
         let (decision, admission) = rules.limiter.admit(request, max_wait).await;
-        (self.reply(rules, protocol, began, request, decision), Admitted::new(admission))
+        (self.reply(rules, protocol, began, request, decision), AdmittedRequest::new(admission))
     }
 
     /// Charges a key under a limit of the caller. A cost of 0 is a peek.
@@ -317,7 +319,7 @@ impl Service {
     }
 
     /// Returns the metrics of this moment.
-    pub fn metrics(&self, format: Format, source_status: &SourceStatus) -> String {
+    pub fn metrics(&self, format: MetricsFormat, source_status: &SourceStatus) -> String {
         let ready = self.not_ready_reason().is_none();
         let rules = self.active_rules();
         let sources = self.stats.sources(&rules, source_status, ready);
@@ -340,7 +342,7 @@ fn log(reply: &Reply) {
     );
 }
 
-/// The error of a client that is given without a rule.
+/// Returns the error of a call that has a client and no rule.
 fn client_without_rule() -> CallError {
     CallError::invalid("rule", "nothing", "the rule that client belongs to")
 }

@@ -19,24 +19,24 @@ use tidegate_net::listener::ConnectionCounts;
 use tidegate_rules::RuleSet;
 
 pub use self::counter_ids::CounterIds;
-use self::latency::Latency;
+use self::latency::LatencyHistograms;
 use self::rule_counts::RuleCounts;
-pub(crate) use self::sample::checks_since;
-pub use self::sample::{Sample, since};
-use self::shards::PER_LINE;
-pub use self::shards::Shards;
+pub use self::sample::CounterSample;
+pub(crate) use self::sample::{checks_delta, counter_delta};
+use self::shards::COUNTERS_PER_LINE;
+pub use self::shards::ShardedCounters;
 use crate::call::Protocol;
 
-/// The counter of blocked checks; the others are those of a [`CallStatus`].
-pub(crate) const BLOCKED: usize = CallStatus::ALL.len();
-const _: () = assert!(BLOCKED < PER_LINE);
+/// Index of the counter of blocked checks. The counters before it belong to each [`CallStatus`].
+pub(crate) const BLOCKED_COUNTER: usize = CallStatus::ALL.len();
+const _: () = assert!(BLOCKED_COUNTER < COUNTERS_PER_LINE);
 
-/// Counters of calls by listener, of rules, and the sources of further samples.
+/// Counters of calls by listener, counters of rules, and the sources of further samples.
 #[derive(Debug)]
 pub struct ServerCounters {
     /// One line of counters for each listener.
-    pub(crate) checks: Shards,
-    pub(crate) durations: Latency,
+    pub(crate) checks: ShardedCounters,
+    pub(crate) durations: LatencyHistograms,
     pub(crate) rules: RuleCounts,
     listeners: Mutex<Vec<(&'static str, Arc<ConnectionCounts>)>>,
     upstreams: Mutex<Option<UpstreamSource>>,
@@ -49,7 +49,7 @@ pub struct UpstreamSample {
     pub name: Arc<str>,
     /// Requests in flight.
     pub in_flight: usize,
-    /// Most requests in flight, if there is such a limit.
+    /// Most requests in flight; `None` without such a limit.
     pub max_in_flight: Option<usize>,
     /// The number of requests by outcome.
     pub outcomes: Vec<(&'static str, u64)>,
@@ -57,7 +57,7 @@ pub struct UpstreamSample {
     pub servers: Vec<(String, bool)>,
 }
 
-/// Takes the samples of a gateway's upstreams.
+/// A function that returns the samples of a gateway's upstreams.
 #[derive(Clone)]
 struct UpstreamSource(Arc<dyn Fn() -> Vec<UpstreamSample> + Send + Sync>);
 
@@ -70,8 +70,8 @@ impl fmt::Debug for UpstreamSource {
 impl ServerCounters {
     pub(crate) fn new() -> Self {
         Self {
-            checks: Shards::new(Protocol::ALL.len()),
-            durations: Latency::new(Protocol::ALL.len()),
+            checks: ShardedCounters::new(Protocol::ALL.len()),
+            durations: LatencyHistograms::new(Protocol::ALL.len()),
             rules: RuleCounts::new(),
             listeners: Mutex::default(),
             upstreams: Mutex::default(),
@@ -111,8 +111,8 @@ impl ServerCounters {
         blocked: bool,
         took: Span,
     ) {
-        let answer = if blocked { BLOCKED } else { status as usize };
-        self.checks.add(protocol as usize, answer, 1);
+        let counter = if blocked { BLOCKED_COUNTER } else { status as usize };
+        self.checks.add(protocol as usize, counter, 1);
         self.durations.add(protocol as usize, took, 1);
     }
 
@@ -132,8 +132,12 @@ impl ServerCounters {
         self.rules.add(counter_ids, rules, decision);
     }
 
-    /// Assigns counters to rules that become active. `anew` is called with those that another rule had before.
-    pub(crate) fn register_rules(&self, rules: &RuleSet, anew: impl FnMut(usize)) -> CounterIds {
-        self.rules.register_rules(rules, anew)
+    /// Assigns counters to rules that become active. `on_reuse` is called with each number that another rule had before.
+    pub(crate) fn register_rules(
+        &self,
+        rules: &RuleSet,
+        on_reuse: impl FnMut(usize),
+    ) -> CounterIds {
+        self.rules.register_rules(rules, on_reuse)
     }
 }

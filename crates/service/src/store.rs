@@ -1,4 +1,4 @@
-//! Where a server keeps what clients have spent: in its own memory, or in Redis with its fleet.
+//! The store of the server: the memory of the process, or Redis.
 
 mod fleet_file;
 
@@ -20,7 +20,7 @@ use self::fleet_file::FleetFile;
 pub enum StoreConfig {
     /// State in this process.
     Memory {
-        /// Clients that are kept at most.
+        /// Most clients in memory.
         max_keys: usize,
     },
     /// State in Redis.
@@ -42,7 +42,7 @@ impl fmt::Display for StoreConfig {
     }
 }
 
-/// The store that the configuration asks for.
+/// The configured store.
 #[derive(Debug)]
 pub enum AnyStore {
     /// State in this process.
@@ -52,17 +52,17 @@ pub enum AnyStore {
 }
 
 impl AnyStore {
-    /// A store that can be charged from now on. Servers that are away are tried in the background.
+    /// Returns a store that is ready for charges. Servers that are unreachable are retried in the background.
     ///
     /// # Errors
-    /// A server that answered and never will do.
+    /// A server answered, and can't be used with this configuration.
     pub async fn start(config: StoreConfig, clock: &Clock) -> Result<Self, OpenError> {
         Ok(match config {
             StoreConfig::Memory { max_keys } => {
                 Self::Memory(Arc::new(MemoryStore::with_max_keys(max_keys, clock.clone())))
             }
             StoreConfig::Redis { config, state } => {
-                let file = state.map(|folder| FleetFile::of(&config, &folder));
+                let file = state.map(|folder| FleetFile::for_store(&config, &folder));
                 let (config, stored) = match &file {
                     Some(file) => file.restore(*config),
                     None => (*config, None),
@@ -72,26 +72,26 @@ impl AnyStore {
                     log_share(stored);
                 }
                 if let Some(file) = file {
-                    tokio::spawn(file.keep(store.clone(), stored));
+                    tokio::spawn(file.store_changes(store.clone(), stored));
                 }
                 Self::Redis(store)
             }
         })
     }
 
-    /// What it waits for before it can decide exactly; nothing once it can.
-    pub(crate) fn waits_for(&self) -> Option<String> {
+    /// Returns the servers that are not connected yet; `None` once the store is ready.
+    pub(crate) fn pending_servers(&self) -> Option<String> {
         let Self::Redis(store) = self else { return None };
         if store.is_ready() {
             return None;
         }
         let servers = store.servers();
-        let away = servers.iter().filter(|(_, up)| !up).map(|(name, _)| name.as_str());
-        let away: Vec<&str> = away.collect();
-        Some(if away.is_empty() { "redis".to_owned() } else { away.join(", ") })
+        let down = servers.iter().filter(|(_, up)| !up).map(|(name, _)| name.as_str());
+        let down: Vec<&str> = down.collect();
+        Some(if down.is_empty() { "redis".to_owned() } else { down.join(", ") })
     }
 
-    /// Says goodbye to the fleet, so that the others' shares grow at once.
+    /// Leaves the fleet, so that the shares of other nodes grow at once.
     pub async fn leave(&self) {
         match self {
             Self::Memory(_) => {}
@@ -125,7 +125,7 @@ impl Store for AnyStore {
     async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> ChargeResults {
         match self {
             Self::Memory(store) => store.charge(charges, mode).await,
-            // Boxed, so that a check in memory does not carry room for a round trip around.
+            // Boxed, so that the future of a check in memory stays small.
             Self::Redis(store) => Box::pin(store.charge(charges, mode)).await,
         }
     }
@@ -185,7 +185,7 @@ impl Store for AnyStore {
     fn refund_detached(self: &Arc<Self>, refunds: Vec<Refund>) {
         match &**self {
             Self::Memory(store) => store.refund_detached(refunds),
-            // A clone shares everything.
+            // A clone shares its state with the original.
             Self::Redis(store) => Arc::new(store.clone()).refund_detached(refunds),
         }
     }

@@ -1,11 +1,11 @@
-//! Who comes most, and who is denied most, over the last minute or two.
+//! The clients with most requests and with most denials, over the last one to two minutes.
 //!
-//! Bounded: a fixed number of rows for each of some rules, per group of threads. No check waits for
-//! another: threads have sketches of their own, and one that meets a reader passes its check over.
+//! Memory is bounded: each shard of threads has a fixed number of rows for each of a fixed number of rules. No check
+//! waits: if a reader holds the lock of the shard, the check is not counted.
 
 mod client;
-mod recent;
-mod sampling;
+mod recent_counts;
+mod sampler;
 mod sketch;
 
 use std::collections::HashMap;
@@ -18,143 +18,150 @@ use tidegate_core::{Keyer, Request, Scope, Timestamp};
 use tidegate_limiter::{BlockList, ChargeMode};
 use tidegate_rules::Rule;
 
-pub use self::client::{Client, subject_of};
-use self::recent::Recent;
-use self::sampling::Sampling;
+pub use self::client::{ClientIdentity, parse_client_id};
+use self::recent_counts::RecentCounts;
+use self::sampler::CheckSampler;
 use crate::stats::shards;
 
-/// What clients are put in order by.
+/// The order of a ranking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum RankBy {
     /// Checks that were charged or denied.
     Traffic,
     /// Checks that a rule denied, or would have in shadow.
     Denials,
 }
 
-/// A check as the sketches see it.
+/// A check of one rule, as input of the sketches.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
-    /// Which rule counts it.
-    place: usize,
-    /// Which client, as a number nobody outside can foresee.
+struct ObservedCheck {
+    /// The number of the rule.
+    number: usize,
+    /// The keyed hash of the client. Clients can't predict it.
     key: u64,
     denied: bool,
     at: Timestamp,
 }
 
-/// Counts who comes, and keeps those who come most.
+/// Counters of clients, which keep the clients with the highest counts.
 #[derive(Debug)]
-pub struct Top {
-    shards: Box<[Shard]>,
+pub struct TopClients {
+    shards: Box<[RankingShard]>,
     scope: Scope,
-    /// Checks that were not counted because somebody was looking.
+    /// Checks that were not counted because of a concurrent read.
     missed: AtomicU64,
 }
 
-/// What the threads of one place have seen, on cache lines of their own.
+/// The counts of one shard of threads, on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Shard(Mutex<(Sampling, Recent)>);
+struct RankingShard(Mutex<(CheckSampler, RecentCounts)>);
 
-/// A client and how often it came.
+/// A client of one rule, and its count.
 #[derive(Clone, Debug)]
-pub struct Ranked {
-    /// The rule that counts it.
-    pub place: usize,
+pub struct TopClient {
+    /// The number of the rule.
+    pub number: usize,
     /// The client.
-    pub client: Arc<Client>,
-    /// Never less than it came, except for what some threads saw too little of to keep.
+    pub client: Arc<ClientIdentity>,
+    /// The upper bound of its checks. Shards in which the client is too rare to have a row are not included.
     pub count: u64,
-    /// Never more than it came.
+    /// The lower bound of its checks.
     pub at_least: u64,
 }
 
-impl Top {
+impl TopClients {
     pub(crate) fn new() -> Self {
         let state = RandomState::new();
-        let shard = |place| {
-            Shard(Mutex::new((Sampling::starting(state.hash_one(place)), Recent::default())))
+        let shard = |index| {
+            let sampler = CheckSampler::new(state.hash_one(index));
+            RankingShard(Mutex::new((sampler, RecentCounts::default())))
         };
         let mut seed = [0; 32];
         for (index, part) in seed.as_chunks_mut::<8>().0.iter_mut().enumerate() {
             *part = state.hash_one((index, "client")).to_le_bytes();
         }
         Self {
-            shards: (0..shards::places()).map(shard).collect(),
+            shards: (0..shards::shard_count()).map(shard).collect(),
             scope: Keyer::Local { seed }.scope("top", []),
             missed: AtomicU64::new(0),
         }
     }
 
-    /// Counts a check that a rule answered; `place` is any number of the rule's own.
-    pub(crate) fn note(
+    /// Counts a check that a rule decided. `number` identifies the rule.
+    pub(crate) fn record(
         &self,
-        place: usize,
+        number: usize,
         rule: &Rule,
         request: &Request<'_>,
         denied: bool,
         at: Timestamp,
         blocks: &BlockList,
     ) {
-        // One bucket for all is nobody's, and a peek is no traffic.
+        // A rule without `per` has no clients, and a peek is no traffic.
         if rule.per().is_empty() || ChargeMode::of_cost(request.costs()) == ChargeMode::Peek {
             return;
         }
-        let shard = self.shards.get(shards::place()).and_then(|shard| shard.0.try_lock());
+        let shard = self.shards.get(shards::current_shard()).and_then(|shard| shard.0.try_lock());
         let Some(mut shard) = shard else {
             self.missed.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        let (sampling, recent) = &mut *shard;
-        let Some(weight) = sampling.weight(at) else { return };
-        // Half of a key is plenty to tell some hundred clients apart.
+        let (sampler, recent) = &mut *shard;
+        let Some(weight) = sampler.weight(at) else { return };
+        // 64 bits of a key are enough: a sketch has some hundred clients.
         let key = self.scope.key(rule.parts(request)).as_u128() as u64;
-        let client = || Client::of(rule, request, blocks);
-        recent.add(Seen { place, key, denied, at }, weight, client);
+        let client = || ClientIdentity::new(rule, request, blocks);
+        recent.add(ObservedCheck { number, key, denied, at }, weight, client);
     }
 
-    /// The clients of a rule, or of all rules, that come first, at most so many.
-    pub fn first(&self, by: By, place: Option<usize>, limit: usize, at: Timestamp) -> Vec<Ranked> {
-        let mut found: HashMap<(usize, u64), Ranked> = HashMap::new();
+    /// Returns the clients with the highest counts, of one rule or of all, at most `limit` of them.
+    pub fn ranking(
+        &self,
+        by: RankBy,
+        number: Option<usize>,
+        limit: usize,
+        at: Timestamp,
+    ) -> Vec<TopClient> {
+        let mut found: HashMap<(usize, u64), TopClient> = HashMap::new();
         for shard in &self.shards {
             let shard = shard.0.lock();
-            for row in shard.1.rows(by, place, at) {
-                let (place, client) = row.item;
-                let ranked = found.entry((*place, row.key)).or_insert_with(|| {
+            for row in shard.1.rows(by, number, at) {
+                let (number, client) = row.item;
+                let ranked = found.entry((*number, row.key)).or_insert_with(|| {
                     let client = Arc::clone(client);
-                    Ranked { place: *place, client, count: 0, at_least: 0 }
+                    TopClient { number: *number, client, count: 0, at_least: 0 }
                 });
                 ranked.count = ranked.count.saturating_add(row.count);
                 ranked.at_least = ranked.at_least.saturating_add(row.count - row.error);
             }
         }
-        let mut ranked: Vec<Ranked> = found.into_values().collect();
-        // Of equals the surer one; then by name, so that two looks agree.
+        let mut ranked: Vec<TopClient> = found.into_values().collect();
+        // Clients with equal counts are ordered by the lower bound, then by identity, so that the order is stable.
         ranked.sort_by(|one, other| {
-            let key = |ranked: &Ranked| (ranked.count, ranked.at_least);
+            let key = |ranked: &TopClient| (ranked.count, ranked.at_least);
             key(other)
                 .cmp(&key(one))
-                .then_with(|| one.place.cmp(&other.place))
+                .then_with(|| one.number.cmp(&other.number))
                 .then_with(|| one.client.subject.cmp(&other.client.subject))
         });
         ranked.truncate(limit);
         ranked
     }
 
-    /// Forgets what was seen of a rule's number, and of those that share its rows.
-    pub(crate) fn forget(&self, place: usize) {
+    /// Clears the counts of a rule, and of the rules that share its sketches.
+    pub(crate) fn clear_rule(&self, number: usize) {
         for shard in &self.shards {
-            shard.0.lock().1.forget(place);
+            shard.0.lock().1.clear_rule(number);
         }
     }
 
-    /// From when on what is shown at `at` was counted.
-    pub fn since(at: Timestamp) -> Timestamp {
-        recent::since(at)
+    /// Returns the start of the period that a ranking at `at` covers.
+    pub fn period_start(at: Timestamp) -> Timestamp {
+        recent_counts::period_start(at)
     }
 
-    /// How many checks were passed over because somebody was looking.
+    /// Returns the number of checks that were not counted because of a concurrent read.
     pub(crate) fn missed(&self) -> u64 {
         self.missed.load(Ordering::Relaxed)
     }
@@ -174,24 +181,29 @@ rules:
   - {name: all, limit: 10/s}
 ";
 
-    struct Scene {
+    struct RankingFixture {
         rules: RuleSet,
         blocks: BlockList,
-        top: Top,
+        top: TopClients,
     }
 
-    impl Scene {
+    impl RankingFixture {
         fn new() -> Self {
             let rules = RuleSet::parse("", RULES).unwrap();
-            Self { rules, blocks: BlockList::new([7; 32]), top: Top::new() }
+            Self { rules, blocks: BlockList::new([7; 32]), top: TopClients::new() }
         }
 
-        fn note(&self, place: usize, request: &Request<'_>, denied: bool, at: Timestamp) {
-            self.top.note(place, &self.rules.rules()[place], request, denied, at, &self.blocks);
+        fn record(&self, number: usize, request: &Request<'_>, denied: bool, at: Timestamp) {
+            self.top.record(number, &self.rules.rules()[number], request, denied, at, &self.blocks);
         }
 
-        fn first(&self, by: By, place: Option<usize>, at: Timestamp) -> Vec<(String, u64, u64)> {
-            let first = self.top.first(by, place, 3, at).into_iter();
+        fn first(
+            &self,
+            by: RankBy,
+            number: Option<usize>,
+            at: Timestamp,
+        ) -> Vec<(String, u64, u64)> {
+            let first = self.top.ranking(by, number, 3, at).into_iter();
             first.map(|ranked| (ranked.client.id(), ranked.count, ranked.at_least)).collect()
         }
     }
@@ -201,65 +213,69 @@ rules:
     }
 
     #[test]
-    fn the_busiest_come_first_and_the_denied_apart() {
-        let (scene, at) = (Scene::new(), Timestamp::from_secs(60));
+    fn traffic_and_denials_have_separate_rankings() {
+        let (ranking, at) = (RankingFixture::new(), Timestamp::from_secs(60));
         for (ip, count, denied) in [("192.0.2.1", 5, 0), ("192.0.2.2", 9, 2), ("192.0.2.3", 3, 3)] {
             for index in 0..count {
-                scene.note(0, &from(ip), index < denied, at);
+                ranking.record(0, &from(ip), index < denied, at);
             }
         }
-        scene.note(1, &from("192.0.2.1"), false, at);
+        ranking.record(1, &from("192.0.2.1"), false, at);
         let named = |ip: &str, count| (format!("{ip}/32"), count, count);
         assert_eq!(
-            scene.first(By::Traffic, Some(0), at),
+            ranking.first(RankBy::Traffic, Some(0), at),
             [named("192.0.2.2", 9), named("192.0.2.1", 5), named("192.0.2.3", 3)]
         );
         assert_eq!(
-            scene.first(By::Denials, None, at),
+            ranking.first(RankBy::Denials, None, at),
             [named("192.0.2.3", 3), named("192.0.2.2", 2)]
         );
-        let [(id, 1, 1)] = &scene.first(By::Traffic, Some(1), at)[..] else { panic!("one client") };
-        assert!(id.starts_with("api_key#"), "{id}");
-        assert_eq!(scene.first(By::Traffic, None, at + Span::HOUR), []);
-    }
-
-    #[test]
-    fn looks_and_buckets_for_all_are_no_clients_traffic() {
-        let (scene, at) = (Scene::new(), Timestamp::from_secs(60));
-        scene.note(0, &from("192.0.2.1").cost(0), false, at);
-        scene.note(2, &from("192.0.2.1"), true, at);
-        scene.note(0, &Request::new(), true, at);
-        assert_eq!(scene.first(By::Traffic, None, at), []);
-    }
-
-    #[test]
-    fn threads_are_added_up() {
-        let (scene, at) = (Scene::new(), Timestamp::from_secs(60));
-        std::thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| (0..50).for_each(|_| scene.note(0, &from("192.0.2.1"), false, at)));
-            }
-        });
-        let [(_, count, at_least)] = scene.first(By::Traffic, None, at)[..] else {
+        let [(id, 1, 1)] = &ranking.first(RankBy::Traffic, Some(1), at)[..] else {
             panic!("one client")
         };
-        assert_eq!((count + scene.top.missed(), count), (400, at_least));
+        assert!(id.starts_with("api_key#"), "{id}");
+        assert_eq!(ranking.first(RankBy::Traffic, None, at + Span::HOUR), []);
     }
 
     #[test]
-    fn a_heavy_client_is_found_among_many_light_ones() {
-        let (scene, at) = (Scene::new(), Timestamp::from_secs(60));
+    fn peeks_and_rules_without_clients_are_not_ranked() {
+        let (ranking, at) = (RankingFixture::new(), Timestamp::from_secs(60));
+        ranking.record(0, &from("192.0.2.1").cost(0), false, at);
+        ranking.record(2, &from("192.0.2.1"), true, at);
+        ranking.record(0, &Request::new(), true, at);
+        assert_eq!(ranking.first(RankBy::Traffic, None, at), []);
+    }
+
+    #[test]
+    fn counts_of_threads_are_summed() {
+        let (ranking, at) = (RankingFixture::new(), Timestamp::from_secs(60));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    (0..50).for_each(|_| ranking.record(0, &from("192.0.2.1"), false, at))
+                });
+            }
+        });
+        let [(_, count, at_least)] = ranking.first(RankBy::Traffic, None, at)[..] else {
+            panic!("one client")
+        };
+        assert_eq!((count + ranking.top.missed(), count), (400, at_least));
+    }
+
+    #[test]
+    fn busy_client_is_ranked_first_among_many_others() {
+        let (ranking, at) = (RankingFixture::new(), Timestamp::from_secs(60));
         for index in 0..20_000_u32 {
             let light = std::net::Ipv4Addr::from(index + (10 << 24)).to_string();
-            scene.note(0, &from(&light), false, at);
+            ranking.record(0, &from(&light), false, at);
             if index % 10 == 0 {
-                scene.note(0, &from("192.0.2.1"), false, at);
+                ranking.record(0, &from("192.0.2.1"), false, at);
             }
         }
-        let first = scene.first(By::Traffic, None, at);
+        let first = ranking.first(RankBy::Traffic, None, at);
         let (id, count, at_least) = &first[0];
         assert_eq!(id, "192.0.2.1/32");
-        // Sampled beyond the first thousand, so near the truth and not it.
+        // Checks after the first thousand of a second are sampled, so the count is approximate.
         assert!((1_200..3_200).contains(count) && at_least <= count, "{first:?}");
     }
 }

@@ -189,7 +189,7 @@ impl HttpApi {
                 return response::call_error(&self.service.count_rejected(Protocol::Http, error));
             }
         };
-        match self.service.check_by(&rules, Protocol::Http, call).await {
+        match self.service.check_with_rules(&rules, Protocol::Http, call).await {
             Ok(reply) => format.apply(reply.status(), response::reply(&reply)),
             Err(error) => response::call_error(&error),
         }

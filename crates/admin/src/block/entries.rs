@@ -1,4 +1,4 @@
-//! The entries of the block list as they are told: all, in parts, or as networks alone.
+//! The entries of the block list: all, in pages, or the networks alone.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use tidegate_api::{BlockEntry, BlockPage};
 use tidegate_core::{CallError, Timestamp, quote};
 use tidegate_limiter::block::{BlockList, BlockOrigin, Entry, Subject};
 use tidegate_net::http::response::{self, Body, JSON};
-use tidegate_service::top::subject_of;
+use tidegate_service::top::parse_client_id;
 
-/// Most entries of one answer. Who does not ask for a part gets all.
-const PAGE: usize = 10_000;
+/// Most entries of one page. Without `limit`, a response has all entries.
+const MAX_PAGE_ENTRIES: usize = 10_000;
 
-/// How the list is asked for.
-enum Asked {
+/// The query of a request for the list.
+enum ListQuery {
     /// Networks alone, one per line.
     Plain,
-    /// At most so many entries, those after a subject.
-    Part { limit: usize, after: Option<Subject> },
+    /// At most `limit` entries, those after a subject.
+    Page { limit: usize, after: Option<Subject> },
 }
 
-impl Asked {
-    fn read(query: Option<&str>) -> Result<Self, CallError> {
+impl ListQuery {
+    fn parse(query: Option<&str>) -> Result<Self, CallError> {
         let [format, limit, after] =
             query::known(query, ["format", "limit", "after"], "format, limit or after")?;
         match format.as_deref() {
@@ -38,33 +38,32 @@ impl Asked {
             }
             Some(other) => return Err(CallError::invalid("format", quote(other), "json or plain")),
         }
-        let limit = query::number("limit", limit.as_deref(), usize::MAX, PAGE)?;
+        let limit = query::number("limit", limit.as_deref(), usize::MAX, MAX_PAGE_ENTRIES)?;
         let wanted = "the id of a network or client";
         let after = after
-            .map(|id| of_id(&id).ok_or_else(|| CallError::invalid("after", quote(&id), wanted)));
-        Ok(Self::Part { limit, after: after.transpose()? })
+            .map(|id| parse_id(&id).ok_or_else(|| CallError::invalid("after", quote(&id), wanted)));
+        Ok(Self::Page { limit, after: after.transpose()? })
     }
 }
 
-/// Answers a request for the list.
+/// Returns the entries that a query selects.
 pub(crate) fn list(blocks: &BlockList, now: Timestamp, query: Option<&str>) -> Response<Body> {
-    let (limit, after) = match Asked::read(query) {
-        Ok(Asked::Part { limit, after }) => (limit, after),
-        Ok(Asked::Plain) => {
+    let (limit, after) = match ListQuery::parse(query) {
+        Ok(ListQuery::Page { limit, after }) => (limit, after),
+        Ok(ListQuery::Plain) => {
             let lines = blocks.export(now).into_iter().map(|network| format!("{network}\n"));
             return response::text_no_store(lines.collect::<String>());
         }
-        Err(fault) => return response::call_error(&fault),
+        Err(error) => return response::call_error(&error),
     };
     let (entries, usage) = (blocks.entries(now), blocks.usage());
-    // The entry to go on after may be gone by now.
-    let read = after
+    // The entry `after` may have been removed since the last page.
+    let start = after
         .map_or(0, |after| entries.partition_point(|entry: &Arc<Entry>| entry.subject <= after));
-    let rest = &entries[read..];
-    let (shown, more) = rest.split_at(limit.min(rest.len()));
-    let next =
-        shown.last().filter(|_| !more.is_empty()).map(|last| last.subject.to_string().into());
-    let entries = shown.iter().map(|entry| block_entry(entry, now)).collect();
+    let rest = &entries[start..];
+    let (page, more) = rest.split_at(limit.min(rest.len()));
+    let next = page.last().filter(|_| !more.is_empty()).map(|last| last.subject.to_string().into());
+    let entries = page.iter().map(|entry| block_entry(entry, now)).collect();
     response::json(
         200,
         JSON,
@@ -72,13 +71,13 @@ pub(crate) fn list(blocks: &BlockList, now: Timestamp, query: Option<&str>) -> R
     )
 }
 
-/// Whom an id is about.
-pub(crate) fn of_id(id: &str) -> Option<Subject> {
+/// Parses the id of a client or network.
+pub(crate) fn parse_id(id: &str) -> Option<Subject> {
     let network = || tidegate_rules::parse_network(id).ok().map(Subject::Network);
-    subject_of(id).or_else(network)
+    parse_client_id(id).or_else(network)
 }
 
-/// Returns the JSON of an entry. Values of attributes are not shown.
+/// Returns the JSON of an entry, without the values of attributes.
 pub(crate) fn block_entry(entry: &Entry, now: Timestamp) -> BlockEntry<Cow<'_, str>> {
     let (ip, attributes) = match &entry.subject {
         Subject::Network(network) => (Some(network.to_string().into()), None),

@@ -1,24 +1,24 @@
-//! What is asked, read and bounded.
+//! Tests of parsing and of the bounds.
 
 use super::*;
 
-fn asked(body: &str) -> Result<SimulationSpec, CallError> {
-    Json::read(body.as_bytes()).and_then(read)
+fn spec(body: &str) -> Result<SimulationSpec, CallError> {
+    Json::read(body.as_bytes()).and_then(parse_spec)
 }
 
 fn admitted(body: &str) -> Vec<(String, u64, Option<u64>)> {
-    let report = asked(body).unwrap().plan().unwrap().run(&mut |_| {});
+    let report = spec(body).unwrap().plan().unwrap().run(&mut |_| {});
     report.result.lines.into_iter().map(|line| (line.name, line.admitted, line.textbook)).collect()
 }
 
 #[test]
-fn without_a_word_it_is_the_boundary_attack() {
+fn default_simulation_is_the_boundary_attack() {
     let found = admitted("{}");
     assert_eq!(found, [("fixed_window".into(), 40, None), ("sliding_log".into(), 20, None)]);
 }
 
 #[test]
-fn a_fleet_that_syncs_has_the_textbook_beside_its_own_count() {
+fn synced_fleet_is_reported_with_the_textbook_count() {
     for (millis, counted) in [(400, 108), (1_000, 180)] {
         let body = format!(
             r#"{{"traffic":"steady","algorithms":["fixed_window"],"limit":60,"nodes":3,"rate":270,
@@ -30,8 +30,8 @@ fn a_fleet_that_syncs_has_the_textbook_beside_its_own_count() {
 }
 
 #[test]
-fn what_is_out_of_range_is_told_with_what_is_wanted() {
-    for (body, told) in [
+fn value_out_of_range_is_rejected_with_the_wanted_range() {
+    for (body, expected) in [
         (r#"{"limit":0}"#, "limit: found 0, wanted a whole number from 1 to 1000000"),
         (r#"{"nodes":1000}"#, "nodes: found 1000, wanted a whole number from 1 to 50"),
         (r#"{"syncMillis":5}"#, "syncMillis: found 5, wanted a whole number from 10 to 60000"),
@@ -44,20 +44,20 @@ fn what_is_out_of_range_is_told_with_what_is_wanted() {
         (r#"{"traffic":"jam"}"#, "traffic: found \"jam\", wanted one of steady, bursty, "),
         (r#"{"hurry":1}"#, "hurry: found an unknown field, wanted traffic, algorithms, "),
     ] {
-        let found = asked(body).unwrap_err().to_string();
-        assert!(found.starts_with(told), "{found}");
+        let found = spec(body).unwrap_err().to_string();
+        assert!(found.starts_with(expected), "{found}");
     }
 }
 
 #[test]
-fn the_largest_question_is_one_that_is_answered_soon() {
-    let work = |body| asked(body).unwrap().plan().unwrap().work();
+fn work_of_large_simulations_exceeds_the_bound() {
+    let work = |body| spec(body).unwrap().plan().unwrap().work();
     assert!(work("{}") <= 100);
-    assert!(work(r#"{"traffic":"steady","rate":100000,"lengthMillis":5000}"#) > MOST_WORK);
+    assert!(work(r#"{"traffic":"steady","rate":100000,"lengthMillis":5000}"#) > MAX_WORK);
     let many =
         r#"{"algorithms":["fixed_window"],"limit":1000000,"clients":10000,"lengthMillis":3600000}"#;
-    assert!(work(many) > MOST_WORK);
+    assert!(work(many) > MAX_WORK);
     let syncs = r#"{"traffic":"steady","algorithms":["fixed_window"],"rate":1,"clients":10000,
         "nodes":50,"accuracy":"synced","syncMillis":10,"lengthMillis":3600000}"#;
-    assert!(work(syncs) > MOST_WORK);
+    assert!(work(syncs) > MAX_WORK);
 }

@@ -50,7 +50,7 @@ fn a_client_is_read_without_being_charged_and_starts_over_when_it_is_reset() {
     }
     let reset = server.manage("DELETE", path, "");
     assert_eq!((reset.status, &reset.json()["remaining"]), (200, &json!(5)));
-    let line = server.note("what a client has spent was forgotten");
+    let line = server.note("client reset by operator");
     assert!(line.contains("192.0.2.7/32") && line.contains("127.0.0.1:"), "{line}");
     assert_eq!(server.check(r#"{"rule":"per-ip","client":"192.0.2.7"}"#).status, 200);
     assert_eq!(read(&server, path)["remaining"], 4);
@@ -88,7 +88,7 @@ fn a_value_that_may_be_a_secret_is_looked_up_and_not_repeated() {
     assert_eq!((&client["remaining"], &client["client"]), (&json!(1), &Value::Null));
     assert!(client["id"].as_str().unwrap().starts_with("api_key#"), "{client}");
     assert_eq!(server.manage("DELETE", "/v1/clients/per-key/sk-live-1", "").status, 200);
-    let line = server.note("what a client has spent was forgotten");
+    let line = server.note("client reset by operator");
     assert!(line.contains(client["id"].as_str().unwrap()), "{line}");
     for text in [&read.body, &line] {
         assert!(!text.contains("sk-live"), "{text}");
@@ -115,7 +115,7 @@ fn what_is_given_back_can_be_spent_again_and_no_more() {
     let refund = |body: Value| server.manage("POST", "/v1/refund", &body.to_string());
     let given = refund(json!({"rule": "per-ip", "client": "192.0.2.7", "cost": 3}));
     assert_eq!((given.status, &given.json()["remaining"]), (200, &json!(4)));
-    let line = server.note("a client was given something back");
+    let line = server.note("client refunded by operator");
     assert!(line.contains("192.0.2.7/32") && line.contains('3'), "{line}");
     let given = refund(json!({"rule": "per-ip", "client": "192.0.2.7", "cost": 1_000_000}));
     assert_eq!((given.status, &given.json()["remaining"]), (200, &json!(5)));
@@ -126,7 +126,7 @@ fn what_is_given_back_can_be_spent_again_and_no_more() {
         (
             json!({"rule": "per-ip", "client": "::1", "cost": 0}),
             400,
-            "cost: found 0, wanted what to give back, 1 or more",
+            "cost: found 0, wanted the tokens to refund, 1 or more",
         ),
         (
             json!({"rule": "per-ip", "client": "::1", "cost": -1}),
@@ -166,7 +166,7 @@ fn what_an_operator_gets_wrong_about_a_client_is_told() {
         (
             "/v1/clients/per-ip/a?ip=b",
             400,
-            "query: found a client as in the path, wanted one of them",
+            "query: found a client, as in the path, wanted one of them",
         ),
         (
             "/v1/clients/per-page?ip=::1&user=a",

@@ -117,7 +117,7 @@ fn the_list_is_on_the_admin_listener_alone() {
 #[test]
 fn what_an_operator_gets_wrong_is_told_with_place_found_and_wanted() {
     let server = Server::with_rules(RULES);
-    let time = "a length of time like 10m or 1 hour";
+    let time = "a duration like 10m or 1 hour";
     let network = "an address or a network like 10.0.0.0/8";
     let fields = "ip, attribute, value, id, for or reason";
     let long = json!({"ip": "192.0.2.7", "for": "1h", "reason": "x".repeat(257)}).to_string();
@@ -139,7 +139,7 @@ fn what_an_operator_gets_wrong_is_told_with_place_found_and_wanted() {
             r#"{"ip":"0.0.0.0/0","for":"1h"}"#,
             "ip",
             r#""0.0.0.0/0""#,
-            "a network with a prefix of at least 1 bit, or everybody is blocked",
+            "a network with a prefix of at least 1 bit, because /0 blocks all clients",
         ),
         ("POST", r#"{"ip":"192.0.2.7"}"#, "for", "nothing", time),
         ("POST", r#"{"ip":"192.0.2.7","for":"soon"}"#, "for", r#""soon""#, time),
@@ -200,8 +200,8 @@ fn what_an_operator_gets_wrong_is_told_with_place_found_and_wanted() {
             "DELETE",
             r#"{"ip":"192.0.2.7","id":"a"}"#,
             "body",
-            "both an id and more",
-            "an id, or who it is about",
+            "an id and other fields",
+            "an id, or ip, or attribute and value",
         ),
     ] {
         let response = server.manage(method, "/v1/block", body);
@@ -238,7 +238,7 @@ fn who_is_not_on_the_list_is_told_from_who_is_in_a_larger_network() {
     assert_eq!(response.status, 404);
     assert_eq!(
         response.json()["detail"],
-        "192.0.2.7/32 is not on the list, but 192.0.2.0/24 is, which it belongs to"
+        "192.0.2.7/32 is not on the list, but 192.0.2.0/24 is, which contains it"
     );
     for body in
         [r#"{"ip":"198.51.100.7"}"#, r#"{"id":"user#00"}"#, r#"{"attribute":"user","value":"a"}"#]

@@ -290,7 +290,10 @@ fn the_log_says_what_was_decided_and_never_for_whom() {
         }
     }
     assert!(log.contains("checked") && log.contains("per-key"), "{log}");
-    assert!(log.contains("client blocked") && log.contains("let off by an operator"), "{log}");
+    assert!(
+        log.contains("client blocked") && log.contains("client unblocked by operator"),
+        "{log}"
+    );
     assert!(!log.contains(secret), "{log}");
 }
 

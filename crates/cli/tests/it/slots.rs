@@ -251,7 +251,10 @@ fn what_is_no_slot_is_told_where_and_releases_nothing() {
     let bent =
         format!("{}{}", &slot[..slot.len() - 2], if slot.ends_with("AA") { "BA" } else { "AA" });
     for (body, detail) in [
-        (json!({"slot": bent}), "bytes that was not given out here, wanted the slot of an acquire"),
+        (
+            json!({"slot": bent}),
+            "bytes that this fleet did not issue, wanted the slot of an acquire",
+        ),
         (json!({"slot": "x".repeat(9_000)}), "found a text of 9000 bytes"),
         (json!({"slot": ""}), "slot: found nothing, wanted the slot of an acquire"),
         (json!({"slot": null}), "slot: found nothing, wanted the slot of an acquire"),
@@ -289,7 +292,7 @@ fn who_can_not_be_told_what_became_of_its_slot_may_ask_again() {
     redis.kill();
     let (renewed, released) = (server.renew(&slot), server.release(&slot));
     assert_eq!((renewed.status, released.status), (503, 503));
-    let told = "store: found no answer, wanted to know what was released";
+    let told = "store: found no answer, wanted a confirmed release";
     assert_eq!(released.json()["detail"], told);
     assert_eq!(caller.release(&slot).unwrap_err().code(), Code::Unavailable);
     // Rules that allow without their store let pass, and hold nothing.

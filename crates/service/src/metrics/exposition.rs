@@ -1,71 +1,71 @@
 //! Families of labelled values as text, in the format that the client accepts.
 //!
-//! The two formats differ in the name of a counter's family: OpenMetrics leaves the suffix `_total` to the samples, the
-//! classic format has it in the description too. The classic format has no type `info` and no end mark.
+//! The two formats differ in the name of a counter's family. OpenMetrics has the suffix `_total` in the samples only, the
+//! classic format also in the description. The classic format has no type `info` and no end mark.
 
 use std::fmt::{self, Write};
 
-use super::names::{Kind, Metric};
+use super::names::{Metric, MetricKind};
 use crate::stats::latency::Histogram;
 
-/// What labels say, in their order.
+/// The labels of a write_sample, in the order of the output.
 pub(crate) type Labels = Vec<(&'static str, String)>;
 
 /// The metrics of one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Exposition {
-    families: Vec<(Metric, Vec<(Labels, Value)>)>,
+    families: Vec<(Metric, Vec<(Labels, MetricValue)>)>,
 }
 
 #[derive(Debug)]
-pub(crate) enum Value {
+pub(crate) enum MetricValue {
     Whole(u64),
     Number(f64),
     Histogram(Histogram),
 }
 
-impl From<u64> for Value {
+impl From<u64> for MetricValue {
     fn from(number: u64) -> Self {
         Self::Whole(number)
     }
 }
 
-impl From<usize> for Value {
+impl From<usize> for MetricValue {
     fn from(number: usize) -> Self {
         Self::Whole(u64::try_from(number).unwrap_or(u64::MAX))
     }
 }
 
-impl From<bool> for Value {
+impl From<bool> for MetricValue {
     fn from(is: bool) -> Self {
         Self::Whole(u64::from(is))
     }
 }
 
-impl From<f64> for Value {
+impl From<f64> for MetricValue {
     fn from(number: f64) -> Self {
         Self::Number(number)
     }
 }
 
-impl From<Histogram> for Value {
+impl From<Histogram> for MetricValue {
     fn from(histogram: Histogram) -> Self {
         Self::Histogram(histogram)
     }
 }
 
-/// The formats that Prometheus and its kin ask for.
+/// The format of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum MetricsFormat {
     /// OpenMetrics 1.0.
     OpenMetrics,
     /// The text format of Prometheus.
     Classic,
 }
 
-impl Format {
-    /// What an `Accept` header asks for: OpenMetrics if it is named, else what everybody reads.
-    pub fn accepted(header: Option<&str>) -> Self {
+impl MetricsFormat {
+    /// Returns OpenMetrics if an `Accept` header contains it, or else the classic format, which all clients read.
+    pub fn from_accept(header: Option<&str>) -> Self {
         let named = |header: &str| {
             header
                 .split(',')
@@ -85,19 +85,19 @@ impl Format {
 
 impl Exposition {
     /// Adds a metric without labels.
-    pub(crate) fn one(&mut self, metric: Metric, value: impl Into<Value>) {
+    pub(crate) fn add(&mut self, metric: Metric, value: impl Into<MetricValue>) {
         self.families.push((metric, vec![(Labels::new(), value.into())]));
     }
 
     /// Adds a metric without labels if its value is known.
-    pub(crate) fn known<V: Into<Value>>(&mut self, metric: Metric, value: Option<V>) {
+    pub(crate) fn add_known<V: Into<MetricValue>>(&mut self, metric: Metric, value: Option<V>) {
         if let Some(value) = value {
-            self.one(metric, value);
+            self.add(metric, value);
         }
     }
 
     /// Adds a metric with a value for each set of labels.
-    pub(crate) fn family<V: Into<Value>>(
+    pub(crate) fn add_family<V: Into<MetricValue>>(
         &mut self,
         metric: Metric,
         rows: impl IntoIterator<Item = (Labels, V)>,
@@ -107,39 +107,43 @@ impl Exposition {
     }
 
     /// Returns the text of all families.
-    pub(crate) fn write(self, format: Format) -> String {
+    pub(crate) fn write(self, format: MetricsFormat) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = self.write_to(&mut text, format);
         text
     }
 
-    fn write_to(&self, text: &mut String, format: Format) -> fmt::Result {
+    fn write_to(&self, text: &mut String, format: MetricsFormat) -> fmt::Result {
         for (metric, rows) in &self.families {
             let Metric { name, kind, help } = metric;
-            let (suffix, word) = match (kind, format) {
-                (Kind::Counter, Format::Classic) => ("_total", "counter"),
-                (Kind::Counter, Format::OpenMetrics) => ("", "counter"),
-                (Kind::Info, Format::Classic) => ("_info", "gauge"),
-                (Kind::Info, Format::OpenMetrics) => ("", "info"),
-                (Kind::Gauge, _) => ("", "gauge"),
-                (Kind::Histogram, _) => ("", "histogram"),
+            let (suffix, type_name) = match (kind, format) {
+                (MetricKind::Counter, MetricsFormat::Classic) => ("_total", "counter"),
+                (MetricKind::Counter, MetricsFormat::OpenMetrics) => ("", "counter"),
+                (MetricKind::Info, MetricsFormat::Classic) => ("_info", "gauge"),
+                (MetricKind::Info, MetricsFormat::OpenMetrics) => ("", "info"),
+                (MetricKind::Gauge, _) => ("", "gauge"),
+                (MetricKind::Histogram, _) => ("", "histogram"),
             };
-            writeln!(text, "# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {word}")?;
+            writeln!(text, "# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {type_name}")?;
             for (labels, value) in rows {
                 match (kind, value) {
-                    (_, Value::Histogram(histogram)) => {
+                    (_, MetricValue::Histogram(histogram)) => {
                         write_histogram(text, name, labels, histogram)?;
                     }
-                    (Kind::Counter, value) => sample(text, name, "_total", labels, value)?,
-                    (Kind::Info, _) => sample(text, name, "_info", labels, &Value::Whole(1))?,
-                    (_, value) => sample(text, name, "", labels, value)?,
+                    (MetricKind::Counter, value) => {
+                        write_sample(text, name, "_total", labels, value)?
+                    }
+                    (MetricKind::Info, _) => {
+                        write_sample(text, name, "_info", labels, &MetricValue::Whole(1))?
+                    }
+                    (_, value) => write_sample(text, name, "", labels, value)?,
                 }
             }
         }
         match format {
-            Format::OpenMetrics => writeln!(text, "# EOF"),
-            Format::Classic => Ok(()),
+            MetricsFormat::OpenMetrics => writeln!(text, "# EOF"),
+            MetricsFormat::Classic => Ok(()),
         }
     }
 }
@@ -150,8 +154,8 @@ fn write_histogram(
     labels: &Labels,
     histogram: &Histogram,
 ) -> fmt::Result {
-    sample(text, name, "_sum", labels, &Value::Number(histogram.sum))?;
-    sample(text, name, "_count", labels, &Value::Whole(histogram.count()))?;
+    write_sample(text, name, "_sum", labels, &MetricValue::Number(histogram.sum))?;
+    write_sample(text, name, "_count", labels, &MetricValue::Whole(histogram.count()))?;
     let mut below = 0;
     for (bound, count) in &histogram.buckets {
         below += count;
@@ -161,28 +165,28 @@ fn write_histogram(
         };
         let mut labels = labels.clone();
         labels.insert(0, ("le", bound));
-        sample(text, name, "_bucket", &labels, &Value::Whole(below))?;
+        write_sample(text, name, "_bucket", &labels, &MetricValue::Whole(below))?;
     }
     Ok(())
 }
 
-fn sample(
+fn write_sample(
     text: &mut String,
     name: &str,
     suffix: &str,
     labels: &Labels,
-    value: &Value,
+    value: &MetricValue,
 ) -> fmt::Result {
     write!(text, "{name}{suffix}")?;
-    for (place, (label, content)) in labels.iter().enumerate() {
+    for (index, (label, content)) in labels.iter().enumerate() {
         let content = content.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        write!(text, "{}{label}=\"{content}\"", if place == 0 { '{' } else { ',' })?;
+        write!(text, "{}{label}=\"{content}\"", if index == 0 { '{' } else { ',' })?;
     }
     let end = if labels.is_empty() { "" } else { "}" };
     match value {
-        Value::Whole(number) => writeln!(text, "{end} {number}"),
-        Value::Number(number) => writeln!(text, "{end} {number:?}"),
-        Value::Histogram(histogram) => writeln!(text, "{end} {}", histogram.count()),
+        MetricValue::Whole(number) => writeln!(text, "{end} {number}"),
+        MetricValue::Number(number) => writeln!(text, "{end} {number:?}"),
+        MetricValue::Histogram(histogram) => writeln!(text, "{end} {}", histogram.count()),
     }
 }
 
@@ -192,32 +196,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_older_format_is_for_who_does_not_ask() {
+    fn classic_format_is_the_default() {
         let prometheus =
             "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3";
         for (header, format) in [
-            (None, Format::Classic),
-            (Some("*/*"), Format::Classic),
-            (Some("text/plain;version=0.0.4"), Format::Classic),
-            (Some(prometheus), Format::OpenMetrics),
-            (Some("text/plain, application/openmetrics-text; version=1.0.0"), Format::OpenMetrics),
+            (None, MetricsFormat::Classic),
+            (Some("*/*"), MetricsFormat::Classic),
+            (Some("text/plain;version=0.0.4"), MetricsFormat::Classic),
+            (Some(prometheus), MetricsFormat::OpenMetrics),
+            (
+                Some("text/plain, application/openmetrics-text; version=1.0.0"),
+                MetricsFormat::OpenMetrics,
+            ),
         ] {
-            assert_eq!(Format::accepted(header), format, "{header:?}");
+            assert_eq!(MetricsFormat::from_accept(header), format, "{header:?}");
         }
     }
 
     #[test]
-    fn every_kind_is_written_with_its_labels() {
+    fn every_kind_of_metric_is_written_with_its_labels() {
         let mut exposition = Exposition::default();
         let listener = |name: &str| vec![("listener", name.to_owned())];
-        exposition.family(names::CHECKS, [(listener("http"), 3_u64), (listener("a\"b\\c\nd"), 0)]);
-        exposition.one(names::READY, true);
-        exposition.family(names::BUILD, [(vec![("version", "1".to_owned())], 1_u64)]);
+        exposition
+            .add_family(names::CHECKS, [(listener("http"), 3_u64), (listener("a\"b\\c\nd"), 0)]);
+        exposition.add(names::READY, true);
+        exposition.add_family(names::BUILD, [(vec![("version", "1".to_owned())], 1_u64)]);
         let histogram = Histogram { buckets: vec![(0.5, 2), (f64::INFINITY, 1)], sum: 1.5 };
-        exposition.family(names::CHECK_DURATION, [(listener("http"), histogram)]);
-        exposition.known(names::CPU, Some(2.5));
-        exposition.known(names::RESIDENT, None::<u64>);
-        let text = exposition.write(Format::Classic);
+        exposition.add_family(names::CHECK_DURATION, [(listener("http"), histogram)]);
+        exposition.add_known(names::CPU, Some(2.5));
+        exposition.add_known(names::RESIDENT, None::<u64>);
+        let text = exposition.write(MetricsFormat::Classic);
         let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(
             samples,
@@ -236,18 +244,18 @@ mod tests {
     }
 
     #[test]
-    fn families_are_named_as_each_format_has_them() {
+    fn family_names_follow_the_format() {
         let text = |format| {
             let mut exposition = Exposition::default();
-            exposition.family(names::CHECKS, [(Labels::new(), 3_u64)]);
-            exposition.family(names::BUILD, [(vec![("version", "1".to_owned())], 1_u64)]);
-            exposition.one(names::READY, true);
+            exposition.add_family(names::CHECKS, [(Labels::new(), 3_u64)]);
+            exposition.add_family(names::BUILD, [(vec![("version", "1".to_owned())], 1_u64)]);
+            exposition.add(names::READY, true);
             let text = exposition.write(format);
             let lines = text.lines().filter(|line| !line.starts_with("# HELP ")).map(str::to_owned);
             lines.collect::<Vec<_>>()
         };
         assert_eq!(
-            text(Format::OpenMetrics),
+            text(MetricsFormat::OpenMetrics),
             [
                 "# TYPE tidegate_checks counter",
                 "tidegate_checks_total 3",
@@ -259,7 +267,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            text(Format::Classic),
+            text(MetricsFormat::Classic),
             [
                 "# TYPE tidegate_checks_total counter",
                 "tidegate_checks_total 3",

@@ -1,107 +1,107 @@
-//! Every metric by name, and what it says. `docs/guide/operating.md` has the same list for people.
+//! The name, kind and help text of every metric. `docs/guide/operating.md` has the same list.
 //!
-//! Counters are named without `_total`, which their samples get; the name says the unit.
+//! Names of counters have no `_total` here; it is added to their samples. A name ends with the unit.
 
-/// What a metric is.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MetricKind {
     Counter,
     Gauge,
     Histogram,
-    /// Says something by its labels, and is always 1.
+    /// A constant 1. The labels carry the information.
     Info,
 }
 
-/// A metric's name and what it says.
+/// The description of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Metric {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: MetricKind,
     pub(crate) help: &'static str,
 }
 
 macro_rules! metrics {
     ($($constant:ident: $kind:ident $name:literal, $help:literal;)*) => {
         $(pub(crate) const $constant: Metric =
-            Metric { name: $name, kind: Kind::$kind, help: $help };)*
+            Metric { name: $name, kind: MetricKind::$kind, help: $help };)*
 
-        /// All of them.
+        /// All metrics.
         #[cfg(test)]
         pub(crate) const ALL: &[Metric] = &[$($constant),*];
     };
 }
 
 metrics! {
-    BUILD: Info "tidegate_build", "Which release this is.";
-    READY: Gauge "tidegate_ready", "1 when calls should be sent here, else 0.";
+    BUILD: Info "tidegate_build", "The release.";
+    READY: Gauge "tidegate_ready", "1 if the node is ready for traffic, else 0.";
 
-    CHECKS: Counter "tidegate_checks", "Checks by the listener they came through and the answer they got.";
-    CHECK_DURATION: Histogram "tidegate_check_duration_seconds", "From a decoded call to its decision, by listener.";
-    DECISIONS: Counter "tidegate_decisions", "What each rule answered to the checks that it applied to.";
-    STORE_FAILURES: Counter "tidegate_store_failures", "Checks that a rule answered without the store, by its answer.";
+    CHECKS: Counter "tidegate_checks", "Checks by listener and result.";
+    CHECK_DURATION: Histogram "tidegate_check_duration_seconds", "Time from the decoded call to its decision, by listener.";
+    DECISIONS: Counter "tidegate_decisions", "Outcomes of each rule for the checks that it applied to.";
+    STORE_FAILURES: Counter "tidegate_store_failures", "Checks that a rule decided without the store, by its on_store_failure.";
 
-    RULES: Gauge "tidegate_rules", "Rules in force.";
-    RULES_VERSION: Info "tidegate_rules_version", "Which rules are in force: nodes with the same rules have the same version.";
-    RULES_NUMBER: Gauge "tidegate_rules_number", "The number of the version in force; it only ever grows.";
-    RULES_BEHIND: Gauge "tidegate_rules_behind", "1 when the source has other rules than those in force, else 0.";
-    RULES_SOURCE_UP: Gauge "tidegate_rules_source_up", "1 when the source of the rules could be asked last time, else 0.";
-    RULES_SOURCE_FAILURES: Counter "tidegate_rules_source_failures", "How often the source of the rules could not be asked.";
-    RULES_REJECTED: Counter "tidegate_rules_rejected", "Documents that could not be used, while the rules in force stayed.";
-    RULES_LOADED: Gauge "tidegate_rules_loaded_timestamp_seconds", "When the rules in force were loaded.";
+    RULES: Gauge "tidegate_rules", "Active rules.";
+    RULES_VERSION: Info "tidegate_rules_version", "Hash of the active rules; equal on nodes with equal rules.";
+    RULES_NUMBER: Gauge "tidegate_rules_number", "Version number of the active rules; it never decreases.";
+    RULES_BEHIND: Gauge "tidegate_rules_behind", "1 if the source has a document that is not active, else 0.";
+    RULES_SOURCE_UP: Gauge "tidegate_rules_source_up", "1 if the last request to the source of the rules succeeded, else 0.";
+    RULES_SOURCE_FAILURES: Counter "tidegate_rules_source_failures", "Failed requests to the source of the rules.";
+    RULES_REJECTED: Counter "tidegate_rules_rejected", "Documents that could not be used; the active rules stayed.";
+    RULES_LOADED: Gauge "tidegate_rules_loaded_timestamp_seconds", "Unix time at which the active rules were loaded.";
 
     CONNECTIONS: Gauge "tidegate_connections", "Open connections by listener.";
     CONNECTIONS_ACCEPTED: Counter "tidegate_connections_accepted", "Connections accepted by listener.";
-    CONNECTIONS_MOST: Gauge "tidegate_connections_limit", "Most open connections by listener; more wait to be accepted.";
+    CONNECTIONS_LIMIT: Gauge "tidegate_connections_limit", "Most open connections by listener; further ones wait to be accepted.";
 
-    UPSTREAM_REQUESTS: Counter "tidegate_upstream_requests", "Requests that the gateway let pass, by what became of them at their upstream.";
-    UPSTREAM_IN_FLIGHT: Gauge "tidegate_upstream_in_flight", "Requests under way at an upstream, from this node.";
-    UPSTREAM_MOST: Gauge "tidegate_upstream_in_flight_limit", "Most requests under way at an upstream, from this node.";
-    UPSTREAM_UP: Gauge "tidegate_upstream_up", "1 when requests are sent to the server, else 0.";
+    UPSTREAM_REQUESTS: Counter "tidegate_upstream_requests", "Requests that the gateway admitted, by their result at the upstream.";
+    UPSTREAM_IN_FLIGHT: Gauge "tidegate_upstream_in_flight", "Requests in flight from this node to an upstream.";
+    UPSTREAM_LIMIT: Gauge "tidegate_upstream_in_flight_limit", "Most requests in flight from this node to an upstream.";
+    UPSTREAM_UP: Gauge "tidegate_upstream_up", "1 if the server gets requests, else 0.";
 
     BLOCKED: Gauge "tidegate_blocked_clients", "Entries of the block list.";
-    BLOCKS_REFUSED: Counter "tidegate_blocks_refused", "Clients that were not blocked because the list is full.";
-    BLOCKS_EVICTED: Counter "tidegate_blocks_evicted", "Penalties that made room for an operator's entry.";
+    BLOCKS_REFUSED: Counter "tidegate_blocks_refused", "Entries rejected because the block list was full.";
+    BLOCKS_EVICTED: Counter "tidegate_blocks_evicted", "Penalties evicted for entries of an operator.";
 
-    TOP_MISSED: Counter "tidegate_top_missed", "Checks that the ranking of clients passed over while it was read.";
+    TOP_MISSED: Counter "tidegate_top_missed", "Checks that the client ranking did not count because of a concurrent read.";
 
-    MEMORY_KEYS: Gauge "tidegate_memory_keys", "Clients with a bucket of their own in memory.";
-    MEMORY_MOST: Gauge "tidegate_memory_keys_limit", "Most clients that memory has room for.";
-    MEMORY_BYTES: Gauge "tidegate_memory_table_bytes", "Bytes of the tables that hold the buckets in memory.";
-    MEMORY_EXPIRED: Counter "tidegate_memory_expired", "Buckets that were dropped from memory because they said nothing any more.";
-    MEMORY_OVERFLOWED: Counter "tidegate_memory_overflowed", "Charges of newcomers that went to shared buckets because memory is full.";
+    MEMORY_KEYS: Gauge "tidegate_memory_keys", "Clients with a bucket in memory.";
+    MEMORY_LIMIT: Gauge "tidegate_memory_keys_limit", "Most clients in memory.";
+    MEMORY_BYTES: Gauge "tidegate_memory_table_bytes", "Size of the tables of buckets in memory, in bytes.";
+    MEMORY_EXPIRED: Counter "tidegate_memory_expired", "Buckets removed from memory because they were full again.";
+    MEMORY_OVERFLOWED: Counter "tidegate_memory_overflowed", "Charges of new clients to overflow buckets because the memory store was full.";
 
-    FLEET: Gauge "tidegate_fleet_nodes", "Nodes that share the store, as far as this one knows.";
+    FLEET: Gauge "tidegate_fleet_nodes", "Nodes that share the store, as known to this node.";
 
-    LEASED_CLIENTS: Gauge "tidegate_leased_clients", "Clients of whose limits this node holds a part ahead of use.";
-    LEASED_TOKENS: Gauge "tidegate_leased_tokens", "What it holds of them and has not used.";
+    LEASED_CLIENTS: Gauge "tidegate_leased_clients", "Clients with leases on this node.";
+    LEASED_TOKENS: Gauge "tidegate_leased_tokens", "Unused tokens of the leases on this node.";
 
-    REDIS_REQUESTS: Counter "tidegate_redis_requests", "Checks that were handed to a server.";
-    REDIS_CALLS: Counter "tidegate_redis_calls", "Script calls that carried them.";
-    REDIS_ASKS: Counter "tidegate_redis_asks", "Questions of rules that nodes decide ahead of the store: for tokens to hold, or to tell what was admitted.";
-    REDIS_ASK_CALLS: Counter "tidegate_redis_ask_calls", "Script calls that carried those.";
-    REDIS_REMEMBERED: Counter "tidegate_redis_remembered_denials", "Checks that were denied from memory, without asking again.";
-    REDIS_LATE: Counter "tidegate_redis_late", "Parts of checks without an answer by their deadline, left to their rules.";
-    REDIS_LOST: Counter "tidegate_redis_lost_refunds", "Charges that could not be given back; they stand until the limit heals.";
-    REDIS_FAILOVERS: Counter "tidegate_redis_failovers", "How often another server took the place of a master.";
+    REDIS_REQUESTS: Counter "tidegate_redis_requests", "Checks sent to a Redis server.";
+    REDIS_CALLS: Counter "tidegate_redis_calls", "Script calls that carried checks.";
+    REDIS_ASKS: Counter "tidegate_redis_asks", "Lease requests and usage reports of leased and synced rules.";
+    REDIS_ASK_CALLS: Counter "tidegate_redis_ask_calls", "Script calls that carried lease requests and usage reports.";
+    REDIS_REMEMBERED: Counter "tidegate_redis_remembered_denials", "Denials from the cache of this node, without a call.";
+    REDIS_LATE: Counter "tidegate_redis_late", "Parts of checks without a reply before their deadline.";
+    REDIS_LOST: Counter "tidegate_redis_lost_refunds", "Charges that could not be refunded.";
+    REDIS_FAILOVERS: Counter "tidegate_redis_failovers", "Changes of a master.";
 
-    REDIS_UP: Gauge "tidegate_redis_up", "1 when the server can be asked, else 0.";
-    REDIS_DURATION: Histogram "tidegate_redis_call_duration_seconds", "How long script calls took, those that failed too, by server.";
-    REDIS_TIMEOUTS: Counter "tidegate_redis_timeouts", "Script calls that a server did not answer in time.";
-    REDIS_FAILURES: Counter "tidegate_redis_failures", "Script calls that a server refused, or that were lost with their connection.";
-    REDIS_OPENED: Counter "tidegate_redis_breaker_opened", "How often a server was given up until a probe was answered.";
-    REDIS_CONNECTED: Counter "tidegate_redis_connections", "Connections made to a server; all but the first are reconnections.";
+    REDIS_UP: Gauge "tidegate_redis_up", "1 if the server is usable, else 0.";
+    REDIS_DURATION: Histogram "tidegate_redis_call_duration_seconds", "Duration of script calls by server, failed ones included.";
+    REDIS_TIMEOUTS: Counter "tidegate_redis_timeouts", "Script calls that timed out.";
+    REDIS_FAILURES: Counter "tidegate_redis_failures", "Script calls that a server rejected, or that were lost with their connection.";
+    REDIS_OPENED: Counter "tidegate_redis_breaker_opened", "Number of times that the breaker of a server opened.";
+    REDIS_CONNECTED: Counter "tidegate_redis_connections", "Connections opened to a server; all but the first are reconnections.";
     REDIS_MEMORY: Gauge "tidegate_redis_used_memory_bytes", "Memory that a server uses, in bytes.";
-    REDIS_MOST_MEMORY: Gauge "tidegate_redis_max_memory_bytes", "Memory that a server may use, in bytes; 0 when nothing bounds it.";
+    REDIS_MAX_MEMORY: Gauge "tidegate_redis_max_memory_bytes", "Memory that a server may use, in bytes; 0 means no maximum.";
     REDIS_KEYS: Gauge "tidegate_redis_keys", "Keys of a server, in all of its databases.";
-    REDIS_EVICTED: Counter "tidegate_redis_evicted_keys", "Keys that a server threw out for want of memory; their clients began anew.";
+    REDIS_EVICTED: Counter "tidegate_redis_evicted_keys", "Keys that a server evicted for lack of memory; their clients start with a full limit.";
 
-    CPU: Counter "process_cpu_seconds", "Processor time spent, in seconds.";
-    RESIDENT: Gauge "process_resident_memory_bytes", "Memory in use, in bytes.";
-    VIRTUAL: Gauge "process_virtual_memory_bytes", "Address space in use, in bytes.";
+    CPU: Counter "process_cpu_seconds", "CPU time, user and system, in seconds.";
+    RESIDENT: Gauge "process_resident_memory_bytes", "Resident memory, in bytes.";
+    VIRTUAL: Gauge "process_virtual_memory_bytes", "Virtual memory, in bytes.";
     OPEN_FILES: Gauge "process_open_fds", "Open file descriptors.";
-    MOST_FILES: Gauge "process_max_fds", "Most file descriptors that may be open.";
+    MAX_FILES: Gauge "process_max_fds", "Most open file descriptors.";
     THREADS: Gauge "process_threads", "Threads.";
-    STARTED: Gauge "process_start_time_seconds", "When the process started, in Unix time.";
+    STARTED: Gauge "process_start_time_seconds", "Unix time at which the process started.";
 }
 
 #[cfg(test)]
@@ -109,13 +109,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_guide_has_a_line_for_every_metric() {
+    fn guide_lists_every_metric() {
         let guide = include_str!("../../../../docs/guide/operating.md");
         for metric in ALL {
             let name = match metric.kind {
-                Kind::Counter => format!("`{}_total", metric.name),
-                Kind::Info => format!("`{}_info", metric.name),
-                Kind::Gauge | Kind::Histogram => format!("`{}", metric.name),
+                MetricKind::Counter => format!("`{}_total", metric.name),
+                MetricKind::Info => format!("`{}_info", metric.name),
+                MetricKind::Gauge | MetricKind::Histogram => format!("`{}", metric.name),
             };
             assert!(
                 guide.lines().any(|line| line.starts_with("| `") && line.contains(&name)),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_words_are_as_prometheus_wants_them() {
+    fn names_and_help_texts_follow_the_prometheus_format() {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         for metric in ALL {
             assert!(metric.name.chars().all(plain), "{}", metric.name);

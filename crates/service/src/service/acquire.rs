@@ -1,7 +1,7 @@
-//! Slots in flight for callers elsewhere: taken with a check, held on and released by a name.
+//! Slots of concurrency rules for remote callers: acquired with a check, renewed and released by a token.
 //!
-//! The name is all there is. A node that has never seen it, or that has other rules by now, renews and
-//! releases by it just as well: what is held is in the store.
+//! A node keeps no record of the slots: the token names them and the store holds them. So every node of the fleet can
+//! renew and release them, also under other rules.
 
 use std::sync::Arc;
 
@@ -12,49 +12,50 @@ use crate::call::{Call, Protocol};
 use crate::service::{Service, SlotTokenCipher, client_without_rule};
 use crate::store::AnyStore;
 
-/// What a caller that takes slots is told.
+/// The reply to a call that acquires slots.
 #[derive(Debug)]
-pub struct Acquired {
+pub struct AcquireReply {
     /// The reply to the call.
     pub reply: Reply,
-    /// The slots that it took; nothing if it was denied, or no rule counts what is in flight.
-    pub slot: Option<Taken>,
+    /// The acquired slots; `None` if the call was denied or no concurrency rule applies.
+    pub slot: Option<AcquiredSlots>,
 }
 
-/// Slots that were taken, under the name that their holder is given.
+/// Slots in flight that a call has acquired.
 #[derive(Debug)]
-pub struct Taken {
-    pub name: String,
-    /// After how long the first of them is lost, unless they are renewed.
+pub struct AcquiredSlots {
+    /// The token that renews and releases the slots.
+    pub token: String,
+    /// Time until the first slot expires, unless the slots are renewed.
     pub(crate) hold: Span,
-    pub way: UndeliveredSlots,
+    /// Releases the slots unless the token reaches the caller.
+    pub undelivered: UndeliveredSlots,
 }
 
-/// Slots that are still held.
+/// The result of a renewal.
 #[derive(Clone, Copy, Debug)]
-pub struct Renewed {
-    /// Of how many rules.
+pub struct SlotRenewal {
+    /// Number of slots, one for each rule.
     pub held: usize,
-    /// As of [`Taken`], from now on.
+    /// Time until the first slot expires, counted from the renewal.
     pub(crate) hold: Span,
 }
 
-impl Taken {
-    /// The hold in whole milliseconds, rounded down: who goes by it is not late.
+impl AcquiredSlots {
+    /// Returns the hold in whole milliseconds, rounded down, so that a caller that renews by it is not late.
     pub fn hold_millis(&self) -> u64 {
         self.hold.as_micros() / 1_000
     }
 }
 
-impl Renewed {
-    /// As of [`Taken`].
+impl SlotRenewal {
+    /// Returns the hold in whole milliseconds, rounded down.
     pub fn hold_millis(&self) -> u64 {
         self.hold.as_micros() / 1_000
     }
 }
 
-/// Slots whose name has not been handed over yet. Dropped before that, they are released: nobody else
-/// can.
+/// Slots whose token has not been sent yet. Dropped in this state, they are released, because no caller could do it.
 #[derive(Debug)]
 pub struct UndeliveredSlots {
     store: Arc<AnyStore>,
@@ -62,8 +63,8 @@ pub struct UndeliveredSlots {
 }
 
 impl UndeliveredSlots {
-    /// Leaves them to who has their name.
-    pub fn handed_over(mut self) {
+    /// Leaves the slots to the caller, which has the token now.
+    pub fn mark_delivered(mut self) {
         self.slots.clear();
     }
 }
@@ -77,15 +78,18 @@ impl Drop for UndeliveredSlots {
 }
 
 impl Service {
-    /// As [`check`](Self::check), for who will release the slots in flight that it takes.
+    /// Answers one call as [`check`](Self::check) does, and returns a token for the slots in flight that it acquires.
     ///
-    /// A request that is denied holds nothing, also where a rule that only counts had a slot for it. A
-    /// future that is dropped before it is ready leaves no slot behind, unless the store can't be reached.
+    /// A denied request holds no slot, not even of a shadow rule that had a free one. A future that is dropped before it
+    /// is ready releases its slots, unless the store is unreachable.
     ///
     /// # Errors
-    /// As for a check; and a request of more rules that count what is in flight than a name has room for.
-    /// Nothing was charged.
-    pub async fn acquire(&self, protocol: Protocol, call: Call<'_>) -> Result<Acquired, CallError> {
+    /// As [`check`](Self::check). Also if more concurrency rules apply than a token can hold. Nothing was charged.
+    pub async fn acquire(
+        &self,
+        protocol: Protocol,
+        call: Call<'_>,
+    ) -> Result<AcquireReply, CallError> {
         let (rules, began) = (self.active_rules(), self.clock.now());
         let (request, target) = match &call.rule {
             Some(name) => {
@@ -103,55 +107,55 @@ impl Service {
         let slots: Vec<Refund> = receipt.slots().cloned().collect();
         if slots.len() > SlotTokenCipher::MAX_SLOTS {
             rules.limiter.refund_detached(receipt);
-            return Err(self.count_rejected(protocol, too_many(slots.len())));
+            return Err(self.count_rejected(protocol, too_many_slots(slots.len())));
         }
-        let (name, hold) = (self.slot_tokens.close(&slots), shortest_hold(&slots));
-        // Whatever nobody gets a name for is released on the way out.
-        let way = UndeliveredSlots { store: Arc::clone(&self.store), slots };
-        let name = name.filter(|_| decision.is_allowed());
-        let slot = name.map(|name| Taken { name, hold, way });
-        Ok(Acquired { reply: self.reply(&rules, protocol, began, &request, decision), slot })
+        let (token, hold) = (self.slot_tokens.encrypt(&slots), shortest_hold(&slots));
+        // Without a token, the slots are released when this guard is dropped.
+        let undelivered = UndeliveredSlots { store: Arc::clone(&self.store), slots };
+        let token = token.filter(|_| decision.is_allowed());
+        let slot = token.map(|token| AcquiredSlots { token, hold, undelivered });
+        Ok(AcquireReply { reply: self.reply(&rules, protocol, began, &request, decision), slot })
     }
 
-    /// Renews slots for another hold, each of its own rule. Slots that expired or that the store lost count
-    /// again, above the limit if needed.
+    /// Renews slots, each for the hold of its rule. Slots that expired or that the store lost are counted again, above
+    /// the limit if needed.
     ///
     /// # Errors
-    /// The name is none of ours; one or more of its slots were released; or the store did not confirm it,
-    /// and the renewal can be repeated.
-    pub async fn renew(&self, protocol: Protocol, name: &str) -> Result<Renewed, CallError> {
-        let slots = self.slots(protocol, name)?;
+    /// The token is not one of this fleet, or one of its slots was released. Or the store did not confirm the renewal,
+    /// which can be repeated.
+    pub async fn renew(&self, protocol: Protocol, token: &str) -> Result<SlotRenewal, CallError> {
+        let slots = self.decrypt_slots(protocol, token)?;
         let (all, hold) = (slots.len(), shortest_hold(&slots));
         let receipt: Receipt = slots.into_iter().collect();
         match self.active_rules().limiter.renew(&receipt).await {
-            Ok(held) if held == all => Ok(Renewed { held, hold }),
-            Ok(held) => Err(self.count_rejected(protocol, gone(held, all))),
+            Ok(held) if held == all => Ok(SlotRenewal { held, hold }),
+            Ok(held) => Err(self.count_rejected(protocol, slots_released(held, all))),
             Err(error) => {
-                Err(self.count_rejected(protocol, unconfirmed(&error, "whether it is held")))
+                Err(self.count_rejected(protocol, unconfirmed(&error, "a confirmed renewal")))
             }
         }
     }
 
-    /// Releases slots, and tells of how many rules were still held. To do so once more is harmless.
+    /// Releases slots, and returns how many of them were still held. A second release returns 0.
     ///
     /// # Errors
-    /// The name is none of ours; or the store did not confirm it, and it can be tried again.
-    pub async fn release(&self, protocol: Protocol, name: &str) -> Result<usize, CallError> {
-        let receipt: Receipt = self.slots(protocol, name)?.into_iter().collect();
+    /// The token is not one of this fleet. Or the store did not confirm the release, which can be repeated.
+    pub async fn release(&self, protocol: Protocol, token: &str) -> Result<usize, CallError> {
+        let receipt: Receipt = self.decrypt_slots(protocol, token)?.into_iter().collect();
         let released = self.active_rules().limiter.release(receipt).await;
         released.map_err(|error| {
-            self.count_rejected(protocol, unconfirmed(&error, "what was released"))
+            self.count_rejected(protocol, unconfirmed(&error, "a confirmed release"))
         })
     }
 
-    fn slots(&self, protocol: Protocol, name: &str) -> Result<Vec<Refund>, CallError> {
-        // A name is worth something to who reads logs: it is not shown.
-        let found = || match name.len() {
+    fn decrypt_slots(&self, protocol: Protocol, token: &str) -> Result<Vec<Refund>, CallError> {
+        // The error does not contain the token: a reader of the log could release the slots with it.
+        let found = || match token.len() {
             0 => "nothing".to_owned(),
-            letters => format!("a text of {letters} bytes that was not given out here"),
+            bytes => format!("a text of {bytes} bytes that this fleet did not issue"),
         };
-        let fault = || CallError::invalid("slot", found(), "the slot of an acquire");
-        self.slot_tokens.open(name).ok_or_else(|| self.count_rejected(protocol, fault()))
+        let error = || CallError::invalid("slot", found(), "the slot of an acquire");
+        self.slot_tokens.decrypt(token).ok_or_else(|| self.count_rejected(protocol, error()))
     }
 }
 
@@ -163,8 +167,8 @@ fn shortest_hold(slots: &[Refund]) -> Span {
     holds.min().unwrap_or_default()
 }
 
-fn too_many(found: usize) -> CallError {
-    let found = format!("{found} rules that count what is in flight");
+fn too_many_slots(found: usize) -> CallError {
+    let found = format!("{found} rules with a limit in flight");
     CallError::invalid(
         "rules",
         found,
@@ -172,7 +176,7 @@ fn too_many(found: usize) -> CallError {
     )
 }
 
-fn gone(held: usize, all: usize) -> CallError {
+fn slots_released(held: usize, all: usize) -> CallError {
     CallError {
         status: CallStatus::Gone,
         path: "slot".to_owned(),
@@ -184,14 +188,14 @@ fn gone(held: usize, all: usize) -> CallError {
     }
 }
 
-/// The caller learns that it is unknown; where the store is stands in the log alone.
+/// Returns the error of a change that the store did not confirm. It does not name the store; the log does.
 fn unconfirmed(error: &StoreError, wanted: &str) -> CallError {
-    tracing::debug!(%error, "slots in flight not confirmed");
+    tracing::debug!(%error, "store did not confirm a change of slots in flight");
     CallError {
         status: CallStatus::Unavailable,
         path: "store".to_owned(),
         found: "no answer".to_owned(),
-        wanted: format!("to know {wanted}"),
+        wanted: wanted.to_owned(),
     }
 }
 

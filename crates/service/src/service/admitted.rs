@@ -4,15 +4,16 @@ use tidegate_limiter::{Admission, SlotGuard};
 
 use crate::store::AnyStore;
 
-/// The admission of a request and, once it is served, its slots in flight. Dropped before that, it undoes
-/// the admission; dropped after, it releases the slots.
+/// The admission of a request, and its slots in flight once it is served.
+///
+/// Dropped before [`serve`](Self::serve), it rolls the admission back. Dropped later, it releases the slots.
 #[derive(Debug)]
-pub struct Admitted {
+pub struct AdmittedRequest {
     admission: Option<Admission<AnyStore>>,
     guard: SlotGuard<AnyStore>,
 }
 
-impl Admitted {
+impl AdmittedRequest {
     pub(crate) fn new(admission: Admission<AnyStore>) -> Self {
         Self { admission: Some(admission), guard: SlotGuard::default() }
     }

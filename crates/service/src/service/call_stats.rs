@@ -5,12 +5,12 @@ use tidegate_rules::RuleSet;
 
 use crate::active_rules::ActiveRules;
 use crate::call::Protocol;
-use crate::metrics::Sources;
+use crate::metrics::MetricSources;
 use crate::source_status::SourceStatus;
 use crate::stats::{CounterIds, ServerCounters};
-use crate::top::Top;
+use crate::top::TopClients;
 
-/// Most rules of one check whose client is counted in the ranking.
+/// Most rules of one check whose clients the ranking counts.
 const MAX_RANKED_RULES: usize = 4;
 
 /// Counters and client ranking of the calls that this process has answered.
@@ -18,8 +18,8 @@ const MAX_RANKED_RULES: usize = 4;
 pub struct CallStats {
     /// Counters of calls, rules and listeners.
     pub counters: ServerCounters,
-    /// The clients with most requests.
-    pub top: Top,
+    /// The clients with most requests and denials.
+    pub top: TopClients,
 }
 
 /// The listener of a call, its start and its end.
@@ -32,12 +32,12 @@ pub(crate) struct CallTiming {
 
 impl CallStats {
     pub(crate) fn new() -> Self {
-        Self { counters: ServerCounters::new(), top: Top::new() }
+        Self { counters: ServerCounters::new(), top: TopClients::new() }
     }
 
     /// Assigns counters to rules that become active.
     pub(crate) fn register_rules(&self, rules: &RuleSet) -> CounterIds {
-        self.counters.register_rules(rules, |number| self.top.forget(number))
+        self.counters.register_rules(rules, |number| self.top.clear_rule(number))
     }
 
     /// Records a call: one request and its decision, or several that were decided together. The strictest status of
@@ -74,18 +74,18 @@ impl CallStats {
                 && let Some(rule) = rules.get(outcome.rule_index)
             {
                 let denied = !outcome.outcome.is_allowed();
-                self.top.note(number, rule, request, denied, at, active.limiter().blocks());
+                self.top.record(number, rule, request, denied, at, active.limiter().blocks());
             }
         }
     }
 
-    /// Returns what metrics read beside the counters.
+    /// Returns the inputs of the metrics beside the counters.
     pub(crate) fn sources<'a>(
         &self,
         active_rules: &'a ActiveRules,
         source_status: &'a SourceStatus,
         ready: bool,
-    ) -> Sources<'a> {
-        Sources { active_rules, source_status, ready, missed: self.top.missed() }
+    ) -> MetricSources<'a> {
+        MetricSources { active_rules, source_status, ready, missed: self.top.missed() }
     }
 }

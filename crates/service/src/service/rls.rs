@@ -1,13 +1,13 @@
-//! What a call of Envoy's rate limit service means.
+//! The semantics of Envoy's rate limit service (RLS).
 //!
-//! Each descriptor becomes a request: its domain and entries are attributes, and every rule that
-//! matches them applies. To these comes the limit that the descriptor brings along, or else the one that
-//! the files of envoyproxy/ratelimit have for it. All descriptors are decided together.
+//! Each descriptor becomes a request: its domain and entries are attributes, and every rule that matches them applies.
+//! One more limit applies: the one in the descriptor, or else the one in the files of envoyproxy/ratelimit. All
+//! descriptors of a call are decided together.
 
-mod asked;
 mod call;
+mod descriptor_checks;
 mod headers;
-mod notes;
+mod metadata;
 mod overrides;
 mod status;
 
@@ -15,105 +15,106 @@ use smallvec::SmallVec;
 use tidegate_core::{CallError, Decision, Header, RuleOutcomes};
 use tidegate_limiter::CheckRequest;
 
-use self::asked::Asked;
 pub use self::call::{Descriptor, Hits, RlsCall};
+use self::descriptor_checks::DescriptorChecks;
 pub use self::headers::RlsHeaders;
-use self::overrides::Overrides;
+use self::overrides::OverrideLimits;
 pub(crate) use self::overrides::override_rule;
-pub use self::status::{CurrentLimit, Status};
+pub use self::status::{CurrentLimit, DescriptorStatus};
 use crate::active_rules::ActiveRules;
 use crate::call::Protocol;
 pub use crate::envoy::Unit;
 use crate::service::Service;
 use crate::service::call_stats::CallTiming;
 
-/// What these calls need beyond the rules.
+/// Settings and cached limits of RLS calls.
 #[derive(Debug, Default)]
-pub struct Rls {
+pub struct RlsContext {
     headers: RlsHeaders,
-    overrides: Overrides,
+    overrides: OverrideLimits,
 }
 
-impl Rls {
-    /// Returns the semantics of Envoy calls, with these response headers.
+impl RlsContext {
+    /// Returns the context of calls that are answered with these response headers.
     pub fn new(headers: RlsHeaders) -> Self {
-        Self { headers, overrides: Overrides::default() }
+        Self { headers, overrides: OverrideLimits::default() }
     }
 }
 
-/// How a call was decided.
+/// The reply to an RLS call.
 #[derive(Debug)]
 pub struct RlsReply {
-    /// Whether the request may not pass.
-    pub over: bool,
-    /// One for each descriptor, in their order.
-    pub statuses: Vec<Status>,
-    /// For Envoy to add to its response.
+    /// Whether the request is denied.
+    pub over_limit: bool,
+    /// The status of each descriptor, in their order.
+    pub statuses: Vec<DescriptorStatus>,
+    /// Headers that Envoy adds to its response.
     pub headers: Vec<Header>,
-    /// For Envoy's log and its other filters.
+    /// Dynamic metadata for Envoy's access log and its other filters.
     pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
-/// The decisions about one descriptor, in the order of its claims.
+/// The decisions about one descriptor, in the order of its checks.
 type Decisions = SmallVec<[Decision; 2]>;
 
 impl Service {
     /// Answers a call of Envoy's rate limit service: charges all descriptors, or none of them.
     ///
-    /// A call that is denied gives nothing back either.
+    /// A denied call applies no refunds either.
     ///
     /// # Errors
-    /// There is no domain or no descriptor, or one can't be understood; nothing was charged.
+    /// The domain or the descriptors are missing, or a descriptor is invalid; nothing was charged.
     pub async fn should_rate_limit(
         &self,
         protocol: Protocol,
         call: &RlsCall<'_>,
     ) -> Result<RlsReply, CallError> {
         let (began, rules) = (self.clock.now(), self.active_rules());
-        let asked = asked::descriptors(&self.rls, &rules, call);
-        let asked = asked.map_err(|error| self.count_rejected(protocol, error))?;
-        let spending = asked.iter().filter(|asked| !asked.gives_back);
-        let claims: SmallVec<[CheckRequest<'_, '_>; 4]> =
-            spending.flat_map(Asked::claims).collect();
-        let decided = match claims.as_slice() {
+        let descriptors = descriptor_checks::plan(&self.rls, &rules, call);
+        let descriptors = descriptors.map_err(|error| self.count_rejected(protocol, error))?;
+        let charging = descriptors.iter().filter(|descriptor| !descriptor.is_refund);
+        let checks: SmallVec<[CheckRequest<'_, '_>; 4]> =
+            charging.flat_map(DescriptorChecks::checks).collect();
+        let charged = match checks.as_slice() {
             [] => Vec::new(),
-            claims => rules.limiter.check_all(claims).await,
+            checks => rules.limiter.check_all(checks).await,
         };
-        let over = decided.iter().any(|decision| !decision.is_allowed());
-        let mut decided = decided.into_iter();
-        let mut settled: SmallVec<[Decisions; 2]> = SmallVec::with_capacity(asked.len());
-        for asked in &asked {
-            settled.push(if asked.gives_back {
-                refund(&rules, asked, over).await
+        let over_limit = charged.iter().any(|decision| !decision.is_allowed());
+        let mut charged = charged.into_iter();
+        let mut decisions: SmallVec<[Decisions; 2]> = SmallVec::with_capacity(descriptors.len());
+        for descriptor in &descriptors {
+            decisions.push(if descriptor.is_refund {
+                refund(&rules, descriptor, over_limit).await
             } else {
-                decided.by_ref().take(asked.claims().count()).collect()
+                charged.by_ref().take(descriptor.checks().count()).collect()
             });
         }
-        let each = asked.iter().zip(&settled);
-        let statuses: Vec<Status> = each.map(|(asked, by)| Status::of(asked, by)).collect();
-        let headers = self.rls.headers.of(self.style, over, settled.iter().flatten());
-        let metadata = notes::of(&asked, &statuses, settled.iter().flatten());
-        let spent = asked.iter().zip(&settled).filter(|(asked, _)| !asked.gives_back);
-        let decided =
-            spent.flat_map(|(asked, by)| asked.claims().map(|claim| claim.request).zip(by));
+        let each = || descriptors.iter().zip(&decisions);
+        let statuses: Vec<DescriptorStatus> =
+            each().map(|(descriptor, by)| DescriptorStatus::new(descriptor, by)).collect();
+        let headers = self.rls.headers.build(self.style, over_limit, decisions.iter().flatten());
+        let metadata = metadata::build(&descriptors, &statuses, decisions.iter().flatten());
+        let charged = each().filter(|(descriptor, _)| !descriptor.is_refund);
+        let recorded = charged
+            .flat_map(|(descriptor, by)| descriptor.checks().map(|check| check.request).zip(by));
         let timing = CallTiming { protocol, began, at: self.clock.now() };
-        self.stats.record(&rules, timing, decided);
-        tracing::debug!(?protocol, over, descriptors = statuses.len(), "descriptors checked");
-        Ok(RlsReply { over, statuses, headers, metadata })
+        self.stats.record(&rules, timing, recorded);
+        tracing::debug!(?protocol, over_limit, descriptors = statuses.len(), "descriptors checked");
+        Ok(RlsReply { over_limit, statuses, headers, metadata })
     }
 }
 
-/// Gives back what a descriptor says, unless the call was denied; how it stands then.
-async fn refund(rules: &ActiveRules, asked: &Asked<'_>, denied: bool) -> Decisions {
+/// Applies the refund of a descriptor, unless the call was denied. Returns the state of its limits afterwards.
+async fn refund(rules: &ActiveRules, descriptor: &DescriptorChecks<'_>, denied: bool) -> Decisions {
     let mut decisions = Decisions::new();
-    for claim in asked.claims() {
+    for check in descriptor.checks() {
         if denied {
-            decisions.push(rules.limiter.peek_rules(claim).await);
+            decisions.push(rules.limiter.peek_rules(check).await);
             continue;
         }
-        let given = rules.limiter.refund_latest(claim).await;
-        decisions.push(given.unwrap_or_else(|error| {
-            tracing::warn!(%error, "nothing given back");
+        let refunded = rules.limiter.refund_latest(check).await;
+        decisions.push(refunded.unwrap_or_else(|error| {
+            tracing::warn!(%error, "store did not confirm the refund of a descriptor");
             Decision::of(RuleOutcomes::new())
         }));
     }

@@ -1,9 +1,11 @@
-//! Names of slots in flight for those outside: all that a release needs, for nobody but us to read.
+//! Tokens of slots in flight: encrypted, with all that a release needs.
 //!
-//! A slot is named by its key and an instant, and whoever knows both can release it. The instant can be
-//! guessed, and so can the key where a fleet has no secret. Keys of a store in memory must not be seen at
-//! all: they are made in a way that is safe only while nobody does. So a name is sealed: it tells nothing,
-//! nobody can make one up, and each node with the same secret reads it, whatever its rules are by then.
+//! A key and an instant identify a slot, and both together release it. The instant can be guessed. So can the key if the
+//! fleet has no secret. Keys of the memory store must stay secret: a client that sees results of their fast hash could
+//! construct collisions.
+//!
+//! So a token is encrypted and authenticated. It reveals nothing and can't be forged. Every node with the same secret
+//! can decrypt it, whatever its rules are.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,19 +16,19 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tidegate_core::{Algorithm, Key, Keyer, Limit, Quota, RefundToken, Span, Timestamp};
 use tidegate_limiter::Refund;
 
-/// The first byte of a name, which tells how the rest is to be read.
-const FORMAT: u8 = 1;
-/// What the key is derived for, and for nothing else.
-const PURPOSE: &str = "tidegate names of slots in flight, format 1";
-/// One slot in bytes: key, instant of taking it, hold in microseconds, amount of the limit, cost.
-const SLOT: usize = 16 + 8 + 4 + 2 + 2;
-/// What the seal adds, in bytes.
-const TAG: usize = 16;
+/// The first byte of a token: the version of its format.
+const FORMAT_VERSION: u8 = 1;
+/// Context of the key derivation. It separates this key from other keys of the same secret.
+const KEY_CONTEXT: &str = "tidegate names of slots in flight, format 1";
+/// Bytes of one slot: key, instant of acquisition, hold in microseconds, amount of the limit, cost.
+const SLOT_BYTES: usize = 16 + 8 + 4 + 2 + 2;
+/// Bytes of the authentication tag.
+const TAG_BYTES: usize = 16;
 
-/// Seals names, and opens them.
+/// Encrypts and decrypts the tokens of slots.
 pub(crate) struct SlotTokenCipher(LessSafeKey);
 
-/// Hides the key.
+/// Prints no key.
 impl fmt::Debug for SlotTokenCipher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SlotTokenCipher")
@@ -34,59 +36,59 @@ impl fmt::Debug for SlotTokenCipher {
 }
 
 impl SlotTokenCipher {
-    /// Most slots of one name, each of a rule of its own.
+    /// Most slots of one token, each of a different rule.
     pub(crate) const MAX_SLOTS: usize = 32;
 
-    /// A seal that everybody with the same secret has.
+    /// Returns the cipher of all nodes with this secret.
     ///
-    /// In a fleet without a secret it keeps out mistakes, and not somebody who knows how it is made.
+    /// A fleet without a secret has a public key. Its tokens are protected against mistakes only, not against forgery.
     pub(crate) fn new(keyer: &Keyer) -> Self {
         let (Keyer::Local { seed: secret } | Keyer::Fleet { secret }) = keyer;
-        let key = blake3::derive_key(PURPOSE, secret);
-        let key = UnboundKey::new(&AES_256_GCM_SIV, &key).expect("the key has the length of one");
+        let key = blake3::derive_key(KEY_CONTEXT, secret);
+        let key = UnboundKey::new(&AES_256_GCM_SIV, &key).expect("a derived key has 32 bytes");
         Self(LessSafeKey::new(key))
     }
 
-    /// The name of some slots: short, and of letters that are safe in a URL. `None` for slots that no
-    /// name has room for: none at all, or too many.
-    pub(crate) fn close(&self, slots: &[Refund]) -> Option<String> {
+    /// Returns the token of slots, in characters that need no escape in a URL. `None` for no slots, for more than
+    /// [`MAX_SLOTS`](Self::MAX_SLOTS), and for refunds that are no slots.
+    pub(crate) fn encrypt(&self, slots: &[Refund]) -> Option<String> {
         if slots.is_empty() || slots.len() > Self::MAX_SLOTS {
             return None;
         }
-        let mut sealed = Vec::with_capacity(slots.len() * SLOT + TAG);
+        let mut bytes = Vec::with_capacity(slots.len() * SLOT_BYTES + TAG_BYTES);
         for slot in slots {
-            put(&mut sealed, slot)?;
+            encode_slot(&mut bytes, slot)?;
         }
-        self.0.seal_in_place_append_tag(nonce(), Aad::from([FORMAT]), &mut sealed).ok()?;
-        sealed.insert(0, FORMAT);
-        Some(URL_SAFE_NO_PAD.encode(sealed))
+        self.0.seal_in_place_append_tag(nonce(), Aad::from([FORMAT_VERSION]), &mut bytes).ok()?;
+        bytes.insert(0, FORMAT_VERSION);
+        Some(URL_SAFE_NO_PAD.encode(bytes))
     }
 
-    /// The slots of a name; `None` if it is not one of ours.
-    pub(crate) fn open(&self, name: &str) -> Option<Vec<Refund>> {
-        const LONGEST: usize = 1 + SlotTokenCipher::MAX_SLOTS * SLOT + TAG;
-        if name.len() > LONGEST.div_ceil(3) * 4 {
+    /// Returns the slots of a token; `None` if it was not encrypted with this key.
+    pub(crate) fn decrypt(&self, token: &str) -> Option<Vec<Refund>> {
+        const MAX_TOKEN_BYTES: usize = 1 + SlotTokenCipher::MAX_SLOTS * SLOT_BYTES + TAG_BYTES;
+        if token.len() > MAX_TOKEN_BYTES.div_ceil(3) * 4 {
             return None;
         }
-        let mut bytes = URL_SAFE_NO_PAD.decode(name).ok()?;
-        let (&mut FORMAT, sealed) = bytes.split_first_mut()? else { return None };
-        let opened = self.0.open_in_place(nonce(), Aad::from([FORMAT]), sealed).ok()?;
-        let (slots, rest) = opened.as_chunks::<SLOT>();
+        let mut bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
+        let (&mut FORMAT_VERSION, sealed) = bytes.split_first_mut()? else { return None };
+        let opened = self.0.open_in_place(nonce(), Aad::from([FORMAT_VERSION]), sealed).ok()?;
+        let (slots, rest) = opened.as_chunks::<SLOT_BYTES>();
         if slots.is_empty() || !rest.is_empty() {
             return None;
         }
-        slots.iter().map(|slot| take(slot)).collect()
+        slots.iter().map(|slot| decode_slot(slot)).collect()
     }
 }
 
-/// The same for all: no two different things are ever sealed alike, and this cipher gives away no more
-/// than whether two of them are the same.
+/// Returns the nonce, which is always zero. AES-GCM-SIV tolerates a repeated nonce: it reveals only whether two
+/// plaintexts are equal.
 fn nonce() -> Nonce {
     Nonce::assume_unique_for_key([0; NONCE_LEN])
 }
 
-/// Adds a slot. `None` if it is none.
-fn put(bytes: &mut Vec<u8>, slot: &Refund) -> Option<()> {
+/// Appends the bytes of a slot. Returns `None` if the refund is not one of a slot.
+fn encode_slot(bytes: &mut Vec<u8>, slot: &Refund) -> Option<()> {
     let Limit::Concurrency(limit) = &*slot.limit else { return None };
     bytes.extend_from_slice(&slot.key.as_u128().to_be_bytes());
     bytes.extend_from_slice(&slot.refund_token?.at.as_micros().to_be_bytes());
@@ -96,8 +98,8 @@ fn put(bytes: &mut Vec<u8>, slot: &Refund) -> Option<()> {
     Some(())
 }
 
-/// Reads a slot. `None` if there is no such limit.
-fn take(mut bytes: &[u8]) -> Option<Refund> {
+/// Parses the bytes of a slot. Returns `None` if the limit is invalid.
+fn decode_slot(mut bytes: &[u8]) -> Option<Refund> {
     fn next<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
         let (first, rest) = bytes.split_first_chunk::<N>()?;
         *bytes = rest;
@@ -143,62 +145,62 @@ mod tests {
         proptest::collection::vec(slot, 1..=SlotTokenCipher::MAX_SLOTS)
     }
 
-    fn seal(secret: u8) -> SlotTokenCipher {
+    fn cipher(secret: u8) -> SlotTokenCipher {
         SlotTokenCipher::new(&Keyer::Fleet { secret: [secret; 32] })
     }
 
-    fn shown(slots: &[Refund]) -> String {
+    fn debug_text(slots: &[Refund]) -> String {
         format!("{slots:?}")
     }
 
     proptest! {
         #[test]
-        fn a_name_is_read_by_who_has_the_secret_and_by_nobody_else(slots in slots()) {
-            let name = seal(1).close(&slots).unwrap();
-            prop_assert!(name.len() < 1_400, "{} letters", name.len());
-            prop_assert!(name.bytes().all(|letter| letter.is_ascii_alphanumeric() || b"-_".contains(&letter)));
-            prop_assert_eq!(shown(&seal(1).open(&name).unwrap()), shown(&slots));
-            prop_assert!(seal(2).open(&name).is_none());
+        fn token_is_decrypted_with_the_same_secret_only(slots in slots()) {
+            let token = cipher(1).encrypt(&slots).unwrap();
+            prop_assert!(token.len() < 1_400, "{} bytes", token.len());
+            prop_assert!(token.bytes().all(|letter| letter.is_ascii_alphanumeric() || b"-_".contains(&letter)));
+            prop_assert_eq!(debug_text(&cipher(1).decrypt(&token).unwrap()), debug_text(&slots));
+            prop_assert!(cipher(2).decrypt(&token).is_none());
             let process = SlotTokenCipher::new(&Keyer::Local { seed: [3; 32] });
-            prop_assert!(process.open(&name).is_none());
+            prop_assert!(process.decrypt(&token).is_none());
         }
 
         #[test]
-        fn a_name_with_anything_changed_is_none(
+        fn altered_token_is_rejected(
             slots in slots(), place: prop::sample::Index, letter in "[ -~é]", cut: prop::sample::Index,
         ) {
-            let name = seal(1).close(&slots).unwrap();
-            let at = place.index(name.len());
-            let changed = format!("{}{letter}{}", &name[..at], &name[at + 1..]);
-            prop_assert!(changed == name || seal(1).open(&changed).is_none());
-            prop_assert!(seal(1).open(&name[..cut.index(name.len())]).is_none());
-            let longer = name + &letter;
-            prop_assert!(seal(1).open(&longer).is_none());
+            let token = cipher(1).encrypt(&slots).unwrap();
+            let at = place.index(token.len());
+            let changed = format!("{}{letter}{}", &token[..at], &token[at + 1..]);
+            prop_assert!(changed == token || cipher(1).decrypt(&changed).is_none());
+            prop_assert!(cipher(1).decrypt(&token[..cut.index(token.len())]).is_none());
+            let longer = token + &letter;
+            prop_assert!(cipher(1).decrypt(&longer).is_none());
         }
 
         #[test]
-        fn whatever_is_made_up_is_no_name(text in ".{0,200}", bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            prop_assert!(seal(1).open(&text).is_none());
-            prop_assert!(seal(1).open(&URL_SAFE_NO_PAD.encode(&bytes)).is_none());
-            prop_assert!(seal(1).open(&URL_SAFE_NO_PAD.encode([&[FORMAT], bytes.as_slice()].concat())).is_none());
+        fn made_up_token_is_rejected(text in ".{0,200}", bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(cipher(1).decrypt(&text).is_none());
+            prop_assert!(cipher(1).decrypt(&URL_SAFE_NO_PAD.encode(&bytes)).is_none());
+            prop_assert!(cipher(1).decrypt(&URL_SAFE_NO_PAD.encode([&[FORMAT_VERSION], bytes.as_slice()].concat())).is_none());
         }
     }
 
     #[test]
-    fn a_name_shows_nothing_of_the_key() {
-        let name = seal(1).close(&[slot(0, 0, 1_000_000, 1, 1)]).unwrap();
-        let bytes = URL_SAFE_NO_PAD.decode(&name).unwrap();
-        assert_eq!((bytes.len(), bytes[0]), (1 + SLOT + TAG, FORMAT));
+    fn token_does_not_contain_the_key() {
+        let token = cipher(1).encrypt(&[slot(0, 0, 1_000_000, 1, 1)]).unwrap();
+        let bytes = URL_SAFE_NO_PAD.decode(&token).unwrap();
+        assert_eq!((bytes.len(), bytes[0]), (1 + SLOT_BYTES + TAG_BYTES, FORMAT_VERSION));
         assert!(bytes[1..].iter().filter(|byte| **byte == 0).count() < 8, "{bytes:?}");
     }
 
     #[test]
-    fn there_is_no_name_for_nothing_for_too_many_and_for_what_is_no_slot() {
+    fn no_slots_too_many_slots_and_other_refunds_have_no_token() {
         let one = slot(1, 2, 1_000_000, 3, 1);
-        assert!(seal(1).close(&[]).is_none());
-        assert!(seal(1).close(&vec![one.clone(); SlotTokenCipher::MAX_SLOTS + 1]).is_none());
+        assert!(cipher(1).encrypt(&[]).is_none());
+        assert!(cipher(1).encrypt(&vec![one.clone(); SlotTokenCipher::MAX_SLOTS + 1]).is_none());
         let limit = Limit::new(Algorithm::TokenBucket, Quota::per_second(1)).unwrap();
-        assert!(seal(1).close(&[Refund { limit: Arc::new(limit), ..one.clone() }]).is_none());
-        assert!(seal(1).close(&[Refund { refund_token: None, ..one }]).is_none());
+        assert!(cipher(1).encrypt(&[Refund { limit: Arc::new(limit), ..one.clone() }]).is_none());
+        assert!(cipher(1).encrypt(&[Refund { refund_token: None, ..one }]).is_none());
     }
 }

@@ -1,7 +1,7 @@
-//! Limits that a call brings along: CL.THROTTLE has its own for each key.
+//! Limits that a caller sends with each key, as `CL.THROTTLE` does.
 //!
 //! Their buckets belong to an internal rule that no request matches. So they never share a bucket with a rule of a
-//! document, and are counted, blocked and expired like all others.
+//! document. They are counted, blocked and expired like all others.
 
 use std::sync::Arc;
 
@@ -13,17 +13,18 @@ use crate::active_rules::ActiveRules;
 use crate::call::insert;
 
 /// The name of the internal rule.
-pub(crate) const NAME: &str = "cl.throttle";
+pub(crate) const RULE_NAME: &str = "cl.throttle";
 /// The attribute that identifies its buckets.
-const KEY: &str = "key";
+const KEY_ATTRIBUTE: &str = "key";
 
-/// Returns the internal rule. The caller has no rule with `on_store_failure`, so without a store the answer is that the
-/// decision is unknown.
+/// Returns the internal rule. It denies while the store fails: the caller has set no `on_store_failure`, so the call is
+/// answered with status unavailable.
 ///
 /// # Errors
 /// None: the rule is valid.
 pub(crate) fn rule() -> Result<Rule, RuleError> {
-    let rule = Rule::new(NAME, Algorithm::TokenBucket, Quota::per_second(1))?.with_per(KEY)?;
+    let rule = Rule::new(RULE_NAME, Algorithm::TokenBucket, Quota::per_second(1))?
+        .with_per(KEY_ATTRIBUTE)?;
     Ok(rule.with_on_store_failure(OnStoreFailure::Deny))
 }
 
@@ -33,19 +34,19 @@ pub(crate) fn rule() -> Result<Rule, RuleError> {
 /// The key is too long.
 pub(crate) fn request(key: &str, cost: u64) -> Result<Request<'_>, CallError> {
     let mut request = Request::new().cost(cost);
-    insert(&mut request, KEY, KEY, key)?;
+    insert(&mut request, KEY_ATTRIBUTE, KEY_ATTRIBUTE, key)?;
     Ok(request)
 }
 
 /// Returns the target of a check under a limit of the caller.
 ///
 /// # Errors
-/// The internal rule is missing, which no set of active rules is.
+/// The internal rule is missing. Every set of active rules contains it.
 pub(crate) fn target<'l>(
     rules: &ActiveRules,
     limit: &'l Arc<Limit>,
 ) -> Result<CheckTarget<'l>, CallError> {
-    let index = rules.limiter.rules().rule_index(NAME);
+    let index = rules.limiter.rules().rule_index(RULE_NAME);
     let index = index.ok_or_else(|| CallError::invalid("limit", "one", "a rule in its place"))?;
     Ok(CheckTarget::RuleWithLimit(index, limit))
 }
@@ -57,6 +58,6 @@ pub(crate) fn unconfirmed(error: &StoreError) -> CallError {
         status: CallStatus::Unavailable,
         path: "store".to_owned(),
         found: "no answer".to_owned(),
-        wanted: "to know what was given back".to_owned(),
+        wanted: "a confirmed refund".to_owned(),
     }
 }

@@ -1,7 +1,7 @@
-//! Which counters are whose, whatever rules come and go.
+//! The counters of each rule, stable across changes of the rules.
 //!
-//! A rule counts by a number that it keeps as long as there is a rule of its name, wherever it stands
-//! among the others.
+//! A rule has a number that selects its counters. It keeps the number as long as the active rules contain a rule of that
+//! name, at any position.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use std::sync::Arc;
 use tidegate_core::RuleIndex;
 use tidegate_rules::RuleSet;
 
-use super::rule_counts::NAMED;
+use super::rule_counts::MAX_NAMED_RULES;
 
 /// The numbers of the rules of one set.
 #[derive(Debug)]
 pub struct CounterIds {
-    /// For each rule, internal ones last.
+    /// The number of each rule, internal rules last.
     numbers: Box<[usize]>,
 }
 
@@ -25,24 +25,29 @@ impl CounterIds {
         self.numbers.get(rule.0).copied()
     }
 
-    /// Returns the rule with each number.
+    /// Returns the rule of each number.
     pub fn by_number(&self) -> HashMap<usize, RuleIndex> {
         (0..).map(RuleIndex).zip(&self.numbers).map(|(rule, number)| (*number, rule)).collect()
     }
 }
 
-/// Every number that is taken, and by whom.
+/// The numbers in use, by the name of the rule.
 #[derive(Debug, Default)]
 pub(crate) struct CounterRegistry {
     numbers: HashMap<Arc<str>, usize>,
-    /// Those of rules that are gone, the longest gone first.
+    /// Numbers of removed rules, the one removed first in front.
     free: VecDeque<usize>,
     next: usize,
 }
 
 impl CounterRegistry {
-    /// Gives every rule its number. `anew` is told those that had been another rule's.
-    pub(crate) fn enlist(&mut self, rules: &RuleSet, mut anew: impl FnMut(usize)) -> CounterIds {
+    /// Returns the numbers of rules, and assigns those of new rules. `on_reuse` is called with each number that another
+    /// rule had before.
+    pub(crate) fn register_rules(
+        &mut self,
+        rules: &RuleSet,
+        mut on_reuse: impl FnMut(usize),
+    ) -> CounterIds {
         let names: HashSet<&str> = rules.all().map(|(_, rule)| rule.name()).collect();
         let free = &mut self.free;
         self.numbers.retain(|name, number| {
@@ -56,15 +61,15 @@ impl CounterRegistry {
             if let Some(number) = self.numbers.get(rule.name()) {
                 return *number;
             }
-            // A number that was never used, as long as it has counters of its own; else the one whose
-            // rule is gone the longest, so that late calls by old rules do not count for new ones.
-            let spare = if self.next < NAMED { None } else { self.free.pop_front() };
+            // Unused numbers come first, as long as they have counters of their own. Then the number whose rule was
+            // removed first: calls that still run under old rules are least likely to count for it.
+            let spare = if self.next < MAX_NAMED_RULES { None } else { self.free.pop_front() };
             let number = spare.unwrap_or_else(|| {
                 self.next += 1;
                 self.next - 1
             });
             if spare.is_some() {
-                anew(number);
+                on_reuse(number);
             }
             self.numbers.insert(rule.shared_name(), number);
             number
@@ -85,34 +90,34 @@ mod tests {
         RuleSet::new(names.into_iter().map(|name| rule(name).unwrap()).collect()).unwrap()
     }
 
-    fn enlist(register: &mut CounterRegistry, names: &[&str]) -> Vec<usize> {
+    fn numbers(registry: &mut CounterRegistry, names: &[&str]) -> Vec<usize> {
         let rules = rules(names.iter().map(|name| (*name).to_owned()));
-        let lines = register.enlist(&rules, |number| panic!("{number} was another's"));
-        (0..names.len()).map(|rule| lines.number(RuleIndex(rule)).unwrap()).collect()
+        let ids = registry.register_rules(&rules, |number| panic!("{number} is reused"));
+        (0..names.len()).map(|rule| ids.number(RuleIndex(rule)).unwrap()).collect()
     }
 
     #[test]
-    fn a_rule_keeps_its_number_wherever_it_stands() {
-        let mut register = CounterRegistry::default();
-        assert_eq!(enlist(&mut register, &["a", "b"]), [0, 1]);
-        assert_eq!(enlist(&mut register, &["c", "b", "a"]), [2, 1, 0]);
-        assert_eq!(enlist(&mut register, &["d", "b"]), [3, 1]);
-        // Whoever is gone and comes back begins anew.
-        assert_eq!(enlist(&mut register, &["a", "b"]), [4, 1]);
+    fn rule_keeps_its_number_at_any_position() {
+        let mut registry = CounterRegistry::default();
+        assert_eq!(numbers(&mut registry, &["a", "b"]), [0, 1]);
+        assert_eq!(numbers(&mut registry, &["c", "b", "a"]), [2, 1, 0]);
+        assert_eq!(numbers(&mut registry, &["d", "b"]), [3, 1]);
+        // A rule that was removed and added again has a new number.
+        assert_eq!(numbers(&mut registry, &["a", "b"]), [4, 1]);
     }
 
     #[test]
-    fn numbers_are_used_again_before_they_run_out() {
-        let mut register = CounterRegistry::default();
+    fn numbers_of_removed_rules_are_reused() {
+        let mut registry = CounterRegistry::default();
         let named =
             |round: usize, count: usize| (0..count).map(move |rule| format!("{round}-{rule}"));
         for round in 0..10 {
-            register.enlist(&rules(named(round, 600)), |_| {});
+            registry.register_rules(&rules(named(round, 600)), |_| {});
         }
-        let (last, mut anew) = (rules(named(10, 600)), Vec::new());
-        let lines = register.enlist(&last, |number| anew.push(number));
-        assert_eq!(anew.len(), 600);
-        assert!((0..600).all(|rule| lines.number(RuleIndex(rule)).unwrap() < 2 * NAMED));
-        assert_eq!(lines.by_number().len(), 600);
+        let (last, mut reused) = (rules(named(10, 600)), Vec::new());
+        let ids = registry.register_rules(&last, |number| reused.push(number));
+        assert_eq!(reused.len(), 600);
+        assert!((0..600).all(|rule| ids.number(RuleIndex(rule)).unwrap() < 2 * MAX_NAMED_RULES));
+        assert_eq!(ids.by_number().len(), 600);
     }
 }

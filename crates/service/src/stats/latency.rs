@@ -1,59 +1,68 @@
-//! How long things took: a histogram that is cheap to add to.
+//! Histograms of durations, with counters by thread.
 
 use tidegate_core::Span;
 
-use super::shards::{PER_LINE, Shards};
+use super::shards::{COUNTERS_PER_LINE, ShardedCounters};
 
-/// The upper ends of the buckets in microseconds; above the last there is one more. Two lines of
-/// counters hold these, the one above and the sum.
-pub(crate) const BOUNDS: [u64; 14] =
+/// The upper bounds of the buckets in microseconds. One more bucket is above the last bound. Two lines of counters hold
+/// all buckets and the sum.
+pub(crate) const BOUNDS_MICROS: [u64; 14] =
     [10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 1_000_000];
 
-const LINES: usize = 2;
-const SUM: usize = BOUNDS.len() + 1;
-const _: () = assert!(SUM < LINES * PER_LINE);
+const LINES_PER_HISTOGRAM: usize = 2;
+/// Index of the counter that holds the sum of all durations.
+const SUM_COUNTER: usize = BOUNDS_MICROS.len() + 1;
+const _: () = assert!(SUM_COUNTER < LINES_PER_HISTOGRAM * COUNTERS_PER_LINE);
 
-/// One histogram for each of several kinds of a thing.
+/// Several histograms, one for each `kind`.
 #[derive(Debug)]
-pub(crate) struct Latency {
-    shards: Shards,
+pub(crate) struct LatencyHistograms {
+    shards: ShardedCounters,
 }
 
-impl Latency {
+impl LatencyHistograms {
     pub(crate) fn new(kinds: usize) -> Self {
-        Self { shards: Shards::new(kinds * LINES) }
+        Self { shards: ShardedCounters::new(kinds * LINES_PER_HISTOGRAM) }
     }
 
-    /// Adds `count` things that took `span` each.
+    /// Adds `count` durations of `span` each.
     #[inline]
     pub(crate) fn add(&self, kind: usize, span: Span, count: u64) {
         let micros = span.as_micros();
-        let bucket = BOUNDS.partition_point(|bound| *bound < micros);
+        let bucket = BOUNDS_MICROS.partition_point(|bound| *bound < micros);
         self.count(kind, bucket, count);
-        self.count(kind, SUM, micros.saturating_mul(count));
+        self.count(kind, SUM_COUNTER, micros.saturating_mul(count));
     }
 
     #[inline]
     fn count(&self, kind: usize, counter: usize, count: u64) {
-        self.shards.add(kind * LINES + counter / PER_LINE, counter % PER_LINE, count);
+        self.shards.add(
+            kind * LINES_PER_HISTOGRAM + counter / COUNTERS_PER_LINE,
+            counter % COUNTERS_PER_LINE,
+            count,
+        );
     }
 
     fn total(&self, kind: usize, counter: usize) -> u64 {
-        self.shards.total(kind * LINES + counter / PER_LINE, counter % PER_LINE)
+        self.shards.total(
+            kind * LINES_PER_HISTOGRAM + counter / COUNTERS_PER_LINE,
+            counter % COUNTERS_PER_LINE,
+        )
     }
 
-    /// What every bucket holds of all `kinds`, the one above all bounds last.
-    pub(crate) fn buckets(&self, kinds: usize) -> [u64; BOUNDS.len() + 1] {
+    /// Returns the counts of every bucket, summed over the first `kinds` histograms. The bucket above all bounds is last.
+    pub(crate) fn buckets(&self, kinds: usize) -> [u64; BOUNDS_MICROS.len() + 1] {
         std::array::from_fn(|bucket| (0..kinds).map(|kind| self.total(kind, bucket)).sum())
     }
 
+    /// Returns the histogram of one kind.
     pub(crate) fn read(&self, kind: usize) -> Histogram {
-        let counts = (0..=BOUNDS.len()).map(|bucket| self.total(kind, bucket));
-        Histogram::of(&BOUNDS, counts, self.total(kind, SUM))
+        let counts = (0..=BOUNDS_MICROS.len()).map(|bucket| self.total(kind, bucket));
+        Histogram::from_micros(&BOUNDS_MICROS, counts, self.total(kind, SUM_COUNTER))
     }
 }
 
-/// A histogram as it is told: in seconds, each bucket with its own count.
+/// A histogram in seconds. The buckets are not cumulative: each has its upper bound and its own count.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Histogram {
     pub(crate) buckets: Vec<(f64, u64)>,
@@ -61,8 +70,12 @@ pub(crate) struct Histogram {
 }
 
 impl Histogram {
-    /// From bounds and a sum in microseconds. The last count is what lies above all bounds.
-    pub(crate) fn of(bounds: &[u64], counts: impl IntoIterator<Item = u64>, sum: u64) -> Self {
+    /// Returns a histogram from bounds and a sum in microseconds. The last count is that of the bucket above all bounds.
+    pub(crate) fn from_micros(
+        bounds: &[u64],
+        counts: impl IntoIterator<Item = u64>,
+        sum: u64,
+    ) -> Self {
         let ends = bounds.iter().map(|bound| seconds(*bound)).chain([f64::INFINITY]);
         Self { buckets: ends.zip(counts).collect(), sum: seconds(sum) }
     }
@@ -72,7 +85,8 @@ impl Histogram {
     }
 }
 
-/// Microseconds as Prometheus wants them. Sums beyond 2^53 lose their last digits, which no rate shows.
+/// Converts microseconds to seconds, the unit of Prometheus. Sums above 2^53 lose their last digits, which makes no
+/// difference to a rate.
 pub(crate) fn seconds(micros: u64) -> f64 {
     micros as f64 / 1e6
 }
@@ -82,8 +96,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_holds_what_took_at_most_its_bound() {
-        let latency = Latency::new(2);
+    fn bucket_counts_durations_up_to_its_bound() {
+        let latency = LatencyHistograms::new(2);
         for micros in [0, 10, 11, 25, 10_000, 10_001, 1_000_000, 1_000_001, 60_000_000] {
             latency.add(1, Span::from_micros(micros), 1);
         }

@@ -1,4 +1,4 @@
-//! What each rule answered, counted by rule.
+//! Counters of the outcomes of each rule.
 
 use std::sync::Arc;
 
@@ -9,32 +9,32 @@ use tidegate_rules::{Mode, OnStoreFailure, Rule, RuleSet};
 
 use super::counter_ids::{CounterIds, CounterRegistry};
 use super::sample::per_outcome;
-use super::shards::{PER_LINE, Shards};
+use super::shards::{COUNTERS_PER_LINE, ShardedCounters};
 
-/// Most rules with a line of their own; those behind them are counted together. Each line is kept by
-/// every Prometheus that looks, so their number is bounded.
-pub(crate) const NAMED: usize = 1_000;
-/// What the others are called. No rule can be.
-pub(crate) const OTHER: &str = "(other)";
-/// What stands for the rule when an operator blocked the client.
-pub(crate) const OPERATOR: &str = "(operator)";
+/// Most rules with counters of their own; further rules are counted together. The bound limits the number of time series
+/// that Prometheus stores.
+pub(crate) const MAX_NAMED_RULES: usize = 1_000;
+/// The label of all further rules. No rule can have this name.
+pub(crate) const OTHER_RULES_LABEL: &str = "(other)";
+/// The label in place of a rule when an operator blocked the client.
+pub(crate) const OPERATOR_LABEL: &str = "(operator)";
 
-/// What a rule said to a check.
+/// The outcome of one rule for one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum OutcomeKind {
     Allowed,
     Denied,
-    /// A rule that only counts would have allowed it.
+    /// A shadow rule would have allowed it.
     ShadowAllowed,
     ShadowDenied,
-    /// The store failed, and the rule allows then.
+    /// The store failed, and the rule has `on_store_failure: allow`.
     FailedOpen,
     FailedClosed,
     /// The client is blocked by the rule's penalty.
     Blocked,
 }
 
-impl Answer {
+impl OutcomeKind {
     const ALL: [Self; 7] = [
         Self::Allowed,
         Self::Denied,
@@ -66,7 +66,7 @@ impl Answer {
         }
     }
 
-    /// Whether a rule ever says so: only that is told while it is zero.
+    /// Returns whether the rule can have this outcome. Other outcomes are exposed only once they are counted.
     fn is_possible(self, rule: &Rule) -> bool {
         let (mode, failing) = (rule.mode(), rule.on_store_failure());
         match self {
@@ -79,125 +79,127 @@ impl Answer {
     }
 }
 
-const _: () = assert!(Answer::ALL.len() <= PER_LINE);
+const _: () = assert!(OutcomeKind::ALL.len() <= COUNTERS_PER_LINE);
 
-/// Counts answers by rule.
+/// Counters of outcomes by rule.
 #[derive(Debug)]
 pub(crate) struct RuleCounts {
-    register: Mutex<CounterRegistry>,
-    /// A line for each named rule, one for the others, and one for operators.
-    shards: Shards,
+    registry: Mutex<CounterRegistry>,
+    /// One line for each rule with a number below [`MAX_NAMED_RULES`], one for all others, and one for operators.
+    shards: ShardedCounters,
 }
 
-const OTHERS: usize = NAMED;
-const OPERATORS: usize = NAMED + 1;
+const OTHER_RULES_LINE: usize = MAX_NAMED_RULES;
+const OPERATOR_LINE: usize = MAX_NAMED_RULES + 1;
 
 impl RuleCounts {
     pub(crate) fn new() -> Self {
-        Self { register: Mutex::default(), shards: Shards::new(NAMED + 2) }
+        Self { registry: Mutex::default(), shards: ShardedCounters::new(MAX_NAMED_RULES + 2) }
     }
 
-    /// The lines of rules that come into force. `anew` is told those that had been another rule's.
+    /// Assigns counters to rules that become active, and resets reused ones. `on_reuse` is called with their numbers.
     pub(crate) fn register_rules(
         &self,
         rules: &RuleSet,
-        mut anew: impl FnMut(usize),
+        mut on_reuse: impl FnMut(usize),
     ) -> CounterIds {
-        self.register.lock().enlist(rules, |number| {
-            if number < NAMED {
+        self.registry.lock().register_rules(rules, |number| {
+            if number < MAX_NAMED_RULES {
                 self.shards.clear(number);
             }
-            anew(number);
+            on_reuse(number);
         })
     }
 
-    /// Counts what every rule said.
+    /// Counts the outcome of every rule of a decision.
     #[inline]
-    pub(crate) fn add(&self, lines: &CounterIds, rules: &RuleSet, decision: &Decision) {
+    pub(crate) fn add(&self, ids: &CounterIds, rules: &RuleSet, decision: &Decision) {
         for outcome in decision.rule_outcomes() {
-            self.count(line(lines, Some(outcome.rule_index)), Answer::of(outcome));
+            self.count(line(ids, Some(outcome.rule_index)), OutcomeKind::of(outcome));
         }
         for undecided in decision.undecided() {
-            self.add_undecided(lines, rules, undecided.rule_index);
+            self.add_undecided(ids, rules, undecided.rule_index);
         }
         if let Some(block) = decision.block() {
-            let of_penalty = |name: &Arc<str>| line(lines, rules.rule_index(name));
-            // The list may name a rule that another node has, or in a text of its own.
-            let line = block.rule.as_ref().map_or(OPERATORS, of_penalty);
-            self.count(line, Answer::Blocked);
+            let penalty_line = |name: &Arc<str>| line(ids, rules.rule_index(name));
+            // The rule may be unknown here: block lists are shared with nodes that have other rules.
+            let line = block.rule.as_ref().map_or(OPERATOR_LINE, penalty_line);
+            self.count(line, OutcomeKind::Blocked);
         }
     }
 
     #[cold]
-    fn add_undecided(&self, lines: &CounterIds, rules: &RuleSet, rule_index: RuleIndex) {
+    fn add_undecided(&self, ids: &CounterIds, rules: &RuleSet, rule_index: RuleIndex) {
         let closed = rules
             .get(rule_index)
             .is_some_and(|rule| rule.on_store_failure() == OnStoreFailure::Deny);
-        let answer = if closed { Answer::FailedClosed } else { Answer::FailedOpen };
-        self.count(line(lines, Some(rule_index)), answer);
+        let kind = if closed { OutcomeKind::FailedClosed } else { OutcomeKind::FailedOpen };
+        self.count(line(ids, Some(rule_index)), kind);
     }
 
     #[inline]
-    fn count(&self, line: usize, answer: Answer) {
-        self.shards.add(line, answer as usize, 1);
+    fn count(&self, line: usize, kind: OutcomeKind) {
+        self.shards.add(line, kind as usize, 1);
     }
 
-    /// The counts of every rule: its name, an answer, and how often it was given.
+    /// Returns the counts of every rule: its name, an outcome, and how often it occurred.
     pub(crate) fn read<'r>(
         &'r self,
-        lines: &'r CounterIds,
+        ids: &'r CounterIds,
         rules: &'r RuleSet,
-    ) -> impl Iterator<Item = (&'r str, Answer, u64)> {
-        rows(lines, rules).flat_map(move |Row { line, name, rule, .. }| {
-            let rows = Answer::ALL
+    ) -> impl Iterator<Item = (&'r str, OutcomeKind, u64)> {
+        rows(ids, rules).flat_map(move |CounterRow { line, name, rule, .. }| {
+            let rows = OutcomeKind::ALL
                 .into_iter()
-                .map(move |answer| (name, answer, self.shards.total(line, answer as usize)));
-            rows.filter(move |(_, answer, count)| {
-                *count > 0 || rule.is_some_and(|rule| answer.is_possible(rule))
+                .map(move |kind| (name, kind, self.shards.total(line, kind as usize)));
+            rows.filter(move |(_, kind, count)| {
+                *count > 0 || rule.is_some_and(|rule| kind.is_possible(rule))
             })
         })
     }
 
-    /// What every rule has said so far: those with a line of their own, and, once they have said
-    /// anything, the others together and operators.
-    pub(crate) fn said(
+    /// Returns the totals of every rule with counters of its own. Other rules, internal rules and operators are included
+    /// once they are not zero.
+    pub(crate) fn totals(
         &self,
-        lines: &CounterIds,
+        ids: &CounterIds,
         rules: &RuleSet,
     ) -> Vec<(Arc<str>, PerOutcome<u64>)> {
-        let said = rows(lines, rules).filter_map(|Row { line, name, rule, is_user_rule }| {
-            let said = per_outcome(|answer| self.shards.total(line, answer as usize));
-            let name = rule.map_or_else(|| Arc::from(name), Rule::shared_name);
-            (is_user_rule || said != PerOutcome::default()).then_some((name, said))
-        });
-        said.collect()
+        let totals =
+            rows(ids, rules).filter_map(|CounterRow { line, name, rule, is_user_rule }| {
+                let totals = per_outcome(|kind| self.shards.total(line, kind as usize));
+                let name = rule.map_or_else(|| Arc::from(name), Rule::shared_name);
+                (is_user_rule || totals != PerOutcome::default()).then_some((name, totals))
+            });
+        totals.collect()
     }
 }
 
 /// A line that is exposed.
-struct Row<'r> {
+struct CounterRow<'r> {
     line: usize,
     name: &'r str,
-    /// `None` for the others and for operators.
+    /// `None` for the shared line and for operators.
     rule: Option<&'r Rule>,
     is_user_rule: bool,
 }
 
 /// Returns every line that is exposed.
-fn rows<'r>(lines: &'r CounterIds, rules: &'r RuleSet) -> impl Iterator<Item = Row<'r>> {
+fn rows<'r>(ids: &'r CounterIds, rules: &'r RuleSet) -> impl Iterator<Item = CounterRow<'r>> {
     let named = rules.all().filter_map(|(index, rule)| {
-        let line = lines.number(index).filter(|line| *line < NAMED)?;
+        let line = ids.number(index).filter(|line| *line < MAX_NAMED_RULES)?;
         let is_user_rule = index.0 < rules.rules().len();
-        Some(Row { line, name: rule.name(), rule: Some(rule), is_user_rule })
+        Some(CounterRow { line, name: rule.name(), rule: Some(rule), is_user_rule })
     });
-    let shared = |(line, name)| Row { line, name, rule: None, is_user_rule: false };
-    named.chain([(OTHERS, OTHER), (OPERATORS, OPERATOR)].map(shared))
+    let shared = |(line, name)| CounterRow { line, name, rule: None, is_user_rule: false };
+    named
+        .chain([(OTHER_RULES_LINE, OTHER_RULES_LABEL), (OPERATOR_LINE, OPERATOR_LABEL)].map(shared))
 }
 
-/// Returns the line of a rule; that of the others if it has none of its own, or is not in the set.
+/// Returns the line of a rule, or the shared line if it has none of its own or is not in the set.
 #[inline]
-fn line(lines: &CounterIds, rule: Option<RuleIndex>) -> usize {
-    rule.and_then(|rule| lines.number(rule)).unwrap_or(OTHERS).min(OTHERS)
+fn line(ids: &CounterIds, rule: Option<RuleIndex>) -> usize {
+    rule.and_then(|rule| ids.number(rule)).unwrap_or(OTHER_RULES_LINE).min(OTHER_RULES_LINE)
 }
 
 #[cfg(test)]
@@ -207,13 +209,13 @@ mod tests {
 
     use super::*;
 
-    fn told(counts: &RuleCounts, lines: &CounterIds, rules: &RuleSet) -> Vec<String> {
-        let rows = counts.read(lines, rules);
-        rows.map(|(rule, answer, count)| format!("{rule} {} {count}", answer.label())).collect()
+    fn rows_text(counts: &RuleCounts, ids: &CounterIds, rules: &RuleSet) -> Vec<String> {
+        let rows = counts.read(ids, rules);
+        rows.map(|(rule, kind, count)| format!("{rule} {} {count}", kind.label())).collect()
     }
 
     #[tokio::test]
-    async fn a_rule_is_told_with_every_answer_that_it_may_give() {
+    async fn every_possible_outcome_of_a_rule_is_exposed() {
         let rules = "
 rules:
   - {name: api, per: [user], limit: 1/d, on_store_failure: deny}
@@ -224,18 +226,18 @@ rules:
         let rules = RuleSet::parse("", rules).unwrap();
         let limiter = Limiter::builder().rules(rules.clone()).build();
         let counts = RuleCounts::new();
-        let lines = counts.register_rules(limiter.rules(), |_| {});
+        let ids = counts.register_rules(limiter.rules(), |_| {});
         for _ in 0..3 {
             let request = Request::new().with("user", "a").unwrap().with("ip", "::1").unwrap();
-            counts.add(&lines, limiter.rules(), &limiter.check(&request).await);
+            counts.add(&ids, limiter.rules(), &limiter.check(&request).await);
         }
         let name: Arc<str> = Arc::from("login");
         for rule in [Some(name), Some(Arc::from("gone")), None] {
             let block = Block { retry_after: Span::SECOND, rule };
-            counts.add(&lines, limiter.rules(), &Decision::blocked(block));
+            counts.add(&ids, limiter.rules(), &Decision::blocked(block));
         }
         assert_eq!(
-            told(&counts, &lines, limiter.rules()),
+            rows_text(&counts, &ids, limiter.rules()),
             [
                 "api allowed 1",
                 "api denied 2",
@@ -256,14 +258,14 @@ rules:
     async fn rules_beyond_the_bound_are_counted_together() {
         let quota = Quota::per_day(9);
         let rule = |index| Rule::new(&format!("r{index}"), Algorithm::TokenBucket, quota).unwrap();
-        let rules = RuleSet::new((0..NAMED + 5).map(rule).collect()).unwrap();
+        let rules = RuleSet::new((0..MAX_NAMED_RULES + 5).map(rule).collect()).unwrap();
         let limiter = Limiter::builder().rules(rules).build();
         let counts = RuleCounts::new();
-        let lines = counts.register_rules(limiter.rules(), |_| {});
-        counts.add(&lines, limiter.rules(), &limiter.check(&Request::new()).await);
-        let told = told(&counts, &lines, limiter.rules());
-        assert_eq!(told.len(), NAMED * 3 + 1);
-        assert_eq!(told.first().unwrap(), "r0 allowed 1");
-        assert_eq!(told.last().unwrap(), "(other) allowed 5");
+        let ids = counts.register_rules(limiter.rules(), |_| {});
+        counts.add(&ids, limiter.rules(), &limiter.check(&Request::new()).await);
+        let rows = rows_text(&counts, &ids, limiter.rules());
+        assert_eq!(rows.len(), MAX_NAMED_RULES * 3 + 1);
+        assert_eq!(rows.first().unwrap(), "r0 allowed 1");
+        assert_eq!(rows.last().unwrap(), "(other) allowed 5");
     }
 }

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use tidegate_limiter::Share;
 use tidegate_redis::{RedisConfig, RedisStore};
 
-/// Longest file that is read, in bytes.
-const MAX_FILE: u64 = 4096;
+/// Most bytes that are read of the file.
+const MAX_FILE_BYTES: u64 = 4096;
 
-/// Stores the share in a file. A crash leaves the old or the new content, whole.
+/// The file that stores the share. It is replaced atomically: a crash leaves the old or the new content.
 #[derive(Clone, Debug)]
 pub(crate) struct FleetFile {
     path: PathBuf,
@@ -21,20 +21,19 @@ pub(crate) struct FleetFile {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredShare {
-    /// The node's place among the nodes, from 0.
+    /// The index of this node in the fleet, from 0.
     index: u64,
     nodes: u64,
 }
 
 impl FleetFile {
-    /// The file for the fleet of one store, in a folder that may have those of other stores.
-    pub(crate) fn of(store: &RedisConfig, folder: &Path) -> Self {
+    /// Returns the file for one store. Files of other stores may be in the same folder.
+    pub(crate) fn for_store(store: &RedisConfig, folder: &Path) -> Self {
         let name = blake3::hash(format!("{store} {}", store.prefix()).as_bytes()).to_hex();
         Self { path: folder.join(format!("fleet-{}.json", &name.as_str()[..16])) }
     }
 
-    /// Returns the configuration with the stored share, and that share; without one if there is none that can be
-    /// used.
+    /// Returns the configuration with the stored share, and that share. A missing or invalid file changes nothing.
     pub(crate) fn restore(&self, config: RedisConfig) -> (RedisConfig, Option<Share>) {
         let path = self.path.display();
         let stored = match self.read() {
@@ -62,17 +61,17 @@ impl FleetFile {
             Err(error) => return Err(error.to_string()),
         };
         let mut text = String::new();
-        file.take(MAX_FILE).read_to_string(&mut text).map_err(|error| error.to_string())?;
+        file.take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(|error| error.to_string())?;
         serde_json::from_str(&text).map(Some).map_err(|error| error.to_string())
     }
 
     fn write(&self, share: Share) -> io::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
-        // Two servers of one machine may do this at the same time.
+        // Two processes on one machine may write at the same time, so each has its own draft.
         let draft = self.path.with_extension(format!("{}.draft", std::process::id()));
         let text = serde_json::to_string(&StoredShare { index: share.index, nodes: share.of })?;
-        let written = write_whole(&draft, &text).and_then(|()| fs::rename(&draft, &self.path));
+        let written = write_and_sync(&draft, &text).and_then(|()| fs::rename(&draft, &self.path));
         if written.is_err() {
             let _ = fs::remove_file(&draft);
         }
@@ -80,7 +79,7 @@ impl FleetFile {
     }
 
     /// Stores the share whenever the store reports another one than `stored`.
-    pub(crate) async fn keep(self, store: RedisStore, stored: Option<Share>) {
+    pub(crate) async fn store_changes(self, store: RedisStore, stored: Option<Share>) {
         let mut last = stored;
         let mut is_logged = false;
         loop {
@@ -104,7 +103,7 @@ impl FleetFile {
     }
 }
 
-fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+fn write_and_sync(path: &Path, text: &str) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())?;
@@ -124,7 +123,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let deep = folder.path().join("deep/er");
         let cache = config("redis://cache");
-        let file = FleetFile::of(&cache, &deep);
+        let file = FleetFile::for_store(&cache, &deep);
         assert_eq!(file.restore(cache.clone()).1, None);
         file.write(Share { index: 0, of: 3 }).unwrap();
         let share = Share { index: 2, of: 4 };
@@ -134,15 +133,15 @@ mod tests {
         assert_eq!(fs::read_dir(&deep).unwrap().count(), 1, "no draft is left");
         for other in ["redis://other", "redis://cache?prefix=shop:"] {
             let other = config(other);
-            assert_eq!(FleetFile::of(&other, &deep).restore(other).1, None);
+            assert_eq!(FleetFile::for_store(&other, &deep).restore(other).1, None);
         }
     }
 
     #[test]
-    fn share_that_can_not_be_is_not_restored() {
+    fn invalid_share_is_not_restored() {
         let folder = tempfile::tempdir().unwrap();
         let cache = config("redis://cache");
-        let file = FleetFile::of(&cache, folder.path());
+        let file = FleetFile::for_store(&cache, folder.path());
         for text in [
             "",
             "{",

@@ -1,4 +1,4 @@
-//! A client as it may be shown: who it is to the block list, and its name if that is no secret.
+//! The identity of a client that may be shown: its subject in the block list, and its name unless that is a secret.
 
 use std::borrow::Cow;
 
@@ -7,34 +7,33 @@ use tidegate_limiter::BlockList;
 use tidegate_limiter::block::Subject;
 use tidegate_rules::{ClientName, Rule};
 
-/// A client of one rule. Keeps no value that may be a secret.
+/// The identity of a client of one rule. It contains no value that may be a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Client {
-    /// Whom to block.
+pub struct ClientIdentity {
+    /// The subject of the client in the block list.
     pub(crate) subject: Subject,
-    /// What it is called in the rule's terms; `None` when that is not to be shown.
+    /// The values that the rule counts by; `None` if they may be secret.
     pub name: Option<ClientName>,
 }
 
-impl Client {
-    /// The client that a rule counts a request for; `None` when that is not one client, but all of
-    /// them, or those without an attribute.
-    pub fn of(rule: &Rule, request: &Request<'_>, blocks: &BlockList) -> Option<Self> {
+impl ClientIdentity {
+    /// Returns the client that a rule counts a request for. `None` if the rule has one bucket for all clients, or the
+    /// request lacks an attribute.
+    pub fn new(rule: &Rule, request: &Request<'_>, blocks: &BlockList) -> Option<Self> {
         let subject = blocks.client_of(rule, request)?;
         Some(Self { subject, name: ClientName::of(rule, request) })
     }
 
-    /// How the block list calls it: `192.0.2.7/32`, `user#9f86…`.
+    /// Returns its id in the block list: `192.0.2.7/32`, `user#9f86…`.
     pub fn id(&self) -> String {
         self.subject.to_string()
     }
 }
 
-/// The subject whose name this is: the other way round of how it is shown.
+/// Parses the id of a client, the reverse of [`ClientIdentity::id`].
 ///
-/// Whether anybody is called so is not known. `None` for what can't be the name of a client; networks
-/// have names of their own.
-pub fn subject_of(id: &str) -> Option<Subject> {
+/// The client need not exist. Returns `None` for other texts, also for networks.
+pub fn parse_client_id(id: &str) -> Option<Subject> {
     const DIGITS: usize = 32;
     let (names, digits) = id.rsplit_once('#')?;
     let hex = digits.len() == DIGITS
@@ -58,22 +57,22 @@ mod tests {
 
     use super::*;
 
-    fn client(per: &str, attributes: &[(&str, &str)]) -> Option<Client> {
+    fn client(per: &str, attributes: &[(&str, &str)]) -> Option<ClientIdentity> {
         let yaml = format!("rules: [{{name: a, limit: 1/s, per: {per}}}]");
         let rules = RuleSet::parse("", &yaml).unwrap();
         let mut request = Request::new();
         for (name, value) in attributes {
             request.insert(*name, *value).unwrap();
         }
-        Client::of(&rules.rules()[0], &request, &BlockList::new([7; 32]))
+        ClientIdentity::new(&rules.rules()[0], &request, &BlockList::new([7; 32]))
     }
 
-    fn json(client: &Client) -> String {
+    fn json(client: &ClientIdentity) -> String {
         serde_json::to_string(&client.name).unwrap()
     }
 
     #[test]
-    fn a_client_is_called_as_a_check_would_name_it() {
+    fn client_name_has_the_form_of_a_check() {
         let by_ip = client("[ip]", &[("ip", "192.0.2.7")]).unwrap();
         assert_eq!((&*by_ip.id(), &*json(&by_ip)), ("192.0.2.7/32", r#""192.0.2.7""#));
         let second = client("[user | ip]", &[("ip", "192.0.2.7")]).unwrap();
@@ -83,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn one_secret_hides_the_whole_name() {
+    fn name_with_one_secret_is_hidden() {
         let secret = client("[api_key]", &[("api_key", "sk-live-1")]).unwrap();
         assert_eq!(json(&secret), "null");
         assert!(!format!("{secret:?}").contains("sk-live"), "{secret:?}");
@@ -93,18 +92,18 @@ mod tests {
     }
 
     #[test]
-    fn all_together_and_those_without_a_name_are_no_client() {
+    fn shared_bucket_and_missing_attribute_have_no_client() {
         assert_eq!(client("[]", &[("ip", "192.0.2.7")]), None);
         assert_eq!(client("[user]", &[("ip", "192.0.2.7")]), None);
     }
 
     #[test]
-    fn a_shown_client_is_found_again_by_its_id() {
+    fn id_is_parsed_back_to_the_subject() {
         for client in [
             client("[api_key]", &[("api_key", "sk-live-1")]).unwrap(),
             client("[user, ip, path]", &[("ip", "::1"), ("user", "a"), ("path", "/")]).unwrap(),
         ] {
-            assert_eq!(subject_of(&client.id()), Some(client.subject));
+            assert_eq!(parse_client_id(&client.id()), Some(client.subject));
         }
         let zeros = "0".repeat(32);
         for id in [
@@ -117,7 +116,7 @@ mod tests {
             format!("a#{}", "F".repeat(32)),
             format!("a\n#{zeros}"),
         ] {
-            assert_eq!(subject_of(&id), None, "{id}");
+            assert_eq!(parse_client_id(&id), None, "{id}");
         }
     }
 }

@@ -1,25 +1,25 @@
-//! Who comes most, counted in a fixed number of rows.
+//! The most frequent keys, counted in a fixed number of rows.
 //!
-//! Space-Saving: a key without a row takes over the row with the smallest count, and the count with
-//! it. So no count is ever too small, the smallest one is at most the total divided by the number of
-//! rows, and whoever has more than that has a row.
+//! This is the Space-Saving algorithm: a key without a row replaces the key with the smallest count, and continues from
+//! that count. So no count is too small. The smallest count is at most the total divided by the number of rows, and every
+//! key with more than that has a row.
 
-/// Rows of one sketch. Few enough that looking through them takes less than keeping them in order.
+/// Rows of one sketch. For so few rows a linear search is faster than an ordered structure.
 pub(crate) const ROWS: usize = 128;
 
-/// Counts of the keys that come most, and something to remember each by.
+/// Counts of the most frequent keys, with an item for each.
 #[derive(Debug)]
 pub(crate) struct Sketch<T> {
     keys: Vec<u64>,
     counts: Vec<u64>,
-    /// How much of each count may be others'.
+    /// The part of each count that may belong to other keys.
     errors: Vec<u64>,
     items: Vec<T>,
 }
 
-/// One row: the key came at most `count` times and at least `count - error`.
+/// One row. The key occurred at most `count` and at least `count - error` times.
 #[derive(Debug)]
-pub(crate) struct Row<'s, T> {
+pub(crate) struct SketchRow<'s, T> {
     pub(crate) key: u64,
     pub(crate) count: u64,
     pub(crate) error: u64,
@@ -33,7 +33,7 @@ impl<T> Default for Sketch<T> {
 }
 
 impl<T> Sketch<T> {
-    /// Counts a key; `item` is asked for if the key has no row, and without one it gets none.
+    /// Counts a key. `item` is called if the key has no row; if it returns `None`, the key is not counted.
     pub(crate) fn add(&mut self, key: u64, weight: u64, item: impl FnOnce() -> Option<T>) {
         if let Some(row) = self.keys.iter().position(|known| *known == key) {
             self.counts[row] = self.counts[row].saturating_add(weight);
@@ -56,10 +56,10 @@ impl<T> Sketch<T> {
         }
     }
 
-    /// Every row, in no order.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = Row<'_, T>> {
+    /// Returns every row, in no particular order.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = SketchRow<'_, T>> {
         let numbers = self.keys.iter().zip(&self.counts).zip(&self.errors);
-        numbers.zip(&self.items).map(|(((key, count), error), item)| Row {
+        numbers.zip(&self.items).map(|(((key, count), error), item)| SketchRow {
             key: *key,
             count: *count,
             error: *error,
@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    /// Streams in which few keys come often and many rarely, in any order.
+    /// Returns streams with few frequent and many rare keys, in any order.
     fn streams() -> impl Strategy<Value = Vec<(u64, u64)>> {
         let heavy = (0..20_u64, 1..4_u64);
         let light = (20..5_000_u64, Just(1_u64));
@@ -86,7 +86,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_count_is_never_too_small_and_too_large_by_no_more_than_it_says(stream in streams()) {
+        fn count_is_an_upper_bound_within_its_error(stream in streams()) {
             let mut exact: HashMap<u64, u64> = HashMap::new();
             let mut sketch = Sketch::default();
             for (key, weight) in &stream {

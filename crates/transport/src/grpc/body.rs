@@ -57,7 +57,7 @@ impl HttpBody for GrpcBody {
             }
             Self::Slot(bytes, slots) => {
                 let bytes = std::mem::take(bytes);
-                slots.take().into_iter().for_each(UndeliveredSlots::handed_over);
+                slots.take().into_iter().for_each(UndeliveredSlots::mark_delivered);
                 *this = Self::End;
                 Some(Ok(Frame::data(bytes)))
             }

@@ -45,7 +45,7 @@ fn decode_call(message: &RateLimitRequest) -> Result<RlsCall<'_>, CallError> {
                 .iter()
                 .map(|entry| (entry.key.as_str().into(), entry.value.as_str().into()))
                 .collect(),
-            hits: Hits::of(
+            hits: Hits::new(
                 descriptor.hits_addend,
                 message.hits_addend,
                 descriptor.is_negative_hits,
@@ -82,7 +82,7 @@ fn encode_reply(reply: RlsReply) -> RateLimitResponse {
         ..HeaderValue::default()
     };
     RateLimitResponse {
-        overall_code: code(reply.over),
+        overall_code: code(reply.over_limit),
         statuses: reply.statuses.into_iter().map(status).collect(),
         response_headers_to_add: reply.headers.into_iter().map(header).collect(),
         dynamic_metadata: reply.metadata.map(to_struct),
@@ -90,9 +90,9 @@ fn encode_reply(reply: RlsReply) -> RateLimitResponse {
     }
 }
 
-fn status(status: rls::Status) -> DescriptorStatus {
+fn status(status: rls::DescriptorStatus) -> DescriptorStatus {
     DescriptorStatus {
-        code: code(status.over),
+        code: code(status.over_limit),
         current_limit: status.limit.map(|limit| RateLimit {
             requests_per_unit: limit.requests_per_unit,
             unit: unit(limit.unit).into(),

@@ -7,7 +7,7 @@ use tidegate_proto::tidegate::v1::{
 };
 use tidegate_service::call::Protocol;
 use tidegate_service::identity::{Caller, with_peer_identity};
-use tidegate_service::service::{Acquired, Service};
+use tidegate_service::service::{AcquireReply, Service};
 use tonic::Status;
 
 use crate::grpc::body::{self, GrpcBody};
@@ -26,16 +26,14 @@ pub(crate) async fn acquire(
 ) -> Result<Response<GrpcBody>, Status> {
     let call = decode_call(message)
         .map_err(|error| error_status(service.count_rejected(Protocol::Grpc, error)))?;
-    let Acquired { reply, slot } = service
-        .acquire(Protocol::Grpc, with_peer_identity(call, caller))
-        .await
-        .map_err(error_status)?;
+    let AcquireReply { reply, slot } =
+        service.acquire(Protocol::Grpc, with_peer_identity(call, caller)).await.map_err(error_status)?;
     let mut response =
         AcquireResponse { decision: Some(decision_response(&reply)?), ..Default::default() };
     let Some(taken) = slot else { return Ok(body::message_response(&response)) };
     response.hold_millis = taken.hold_millis();
-    response.slot = taken.name;
-    Ok(body::slot_response(&response, taken.way))
+    response.slot = taken.token;
+    Ok(body::slot_response(&response, taken.undelivered))
 }
 
 /// Extends the hold of slots.

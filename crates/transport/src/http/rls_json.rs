@@ -10,7 +10,7 @@ use tidegate_core::{CallError, Span};
 use tidegate_net::http::json::{Json, fields, text};
 use tidegate_net::http::response::{self, Body, JSON};
 use tidegate_service::service::rls::{
-    CurrentLimit, Descriptor, Hits, RlsCall, RlsReply, Status, Unit,
+    self, CurrentLimit, Descriptor, Hits, RlsCall, RlsReply, Unit,
 };
 
 /// Parses `{"domain": …, "descriptors": [{"entries": [{"key": …, "value": …}]}], "hitsAddend": …}`.
@@ -51,7 +51,7 @@ fn descriptor(json: Json<'_>, hits: u32) -> Result<Descriptor<'_>, CallError> {
     };
     Ok(Descriptor {
         entries: entries.collect::<Result<_, CallError>>()?,
-        hits: Hits::of(descriptor_hits, hits, negative),
+        hits: Hits::new(descriptor_hits, hits, negative),
         limit: limit.map(descriptor_limit).transpose().map_err(|error| error.within("limit"))?,
     })
 }
@@ -128,7 +128,7 @@ fn number<T: TryFrom<u64>>(path: &str, json: &Json<'_>) -> Result<T, CallError> 
 
 /// Returns the response: 200, or 429 when the request is over the limit.
 pub(crate) fn encode(reply: &RlsReply) -> Response<Body> {
-    let status = if reply.over { 429 } else { 200 };
+    let status = if reply.over_limit { 429 } else { 200 };
     response::json(status, JSON, &reply_json(reply))
 }
 
@@ -137,7 +137,7 @@ type ReplyJson<'a> = RateLimitReply<Cow<'a, str>, &'a serde_json::Map<String, se
 
 fn reply_json(reply: &RlsReply) -> ReplyJson<'_> {
     RateLimitReply {
-        overall_code: code(reply.over).into(),
+        overall_code: code(reply.over_limit).into(),
         statuses: reply.statuses.iter().map(status_json).collect(),
         response_headers_to_add: reply.headers.iter().map(header_json).collect(),
         dynamic_metadata: reply.metadata.as_ref(),
@@ -148,9 +148,9 @@ fn header_json<'a>((key, value): &'a (&'static str, String)) -> HeaderPair<Cow<'
     HeaderPair { key: Cow::from(*key), value: Cow::from(value.as_str()) }
 }
 
-fn status_json(status: &Status) -> DescriptorStatus<Cow<'_, str>> {
+fn status_json(status: &rls::DescriptorStatus) -> DescriptorStatus<Cow<'_, str>> {
     DescriptorStatus {
-        code: code(status.over).into(),
+        code: code(status.over_limit).into(),
         current_limit: status.limit.as_ref().map(limit_json),
         limit_remaining: status.remaining,
         duration_until_reset: status.reset_after.map(|span| seconds(span).into()),

@@ -9,7 +9,7 @@ use tidegate_net::http::response::{self, Body, HeldSlot, JSON};
 use tidegate_net::listener::Peer;
 use tidegate_service::call::Protocol;
 use tidegate_service::identity;
-use tidegate_service::service::Acquired;
+use tidegate_service::service::AcquireReply;
 
 use crate::caller;
 use crate::http::{HttpApi, decode_check, decode_slot};
@@ -55,12 +55,12 @@ impl HttpApi {
 ///
 /// The connection does not report if the client still reads: after this point only the client, or the
 /// end of the hold, releases the slots.
-fn acquire_response(acquired: Acquired) -> Response<Body> {
-    let Acquired { reply, slot } = acquired;
+fn acquire_response(acquired: AcquireReply) -> Response<Body> {
+    let AcquireReply { reply, slot } = acquired;
     let Some(taken) = slot else { return response::reply(&reply) };
-    let slot = HeldSlot { name: &taken.name, hold_millis: taken.hold_millis() };
+    let slot = HeldSlot { name: &taken.token, hold_millis: taken.hold_millis() };
     let response = response::reply_with_slot(&reply, Some(slot));
-    taken.way.handed_over();
+    taken.undelivered.mark_delivered();
     response
 }
 

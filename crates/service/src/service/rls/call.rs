@@ -1,4 +1,4 @@
-//! A call of Envoy's rate limit service, whichever way it came.
+//! A call of Envoy's rate limit service, over gRPC or as JSON.
 
 use std::borrow::Cow;
 
@@ -6,12 +6,12 @@ use smallvec::SmallVec;
 
 use super::Unit;
 
-/// What is asked.
+/// A call: one or more descriptors of a domain.
 #[derive(Debug, Default)]
 pub struct RlsCall<'a> {
-    /// Tells the descriptors of one use from those of another.
+    /// The namespace of the descriptors.
     pub domain: Cow<'a, str>,
-    /// Descriptors, each checked for itself.
+    /// The descriptors. Each has limits and a status of its own.
     pub descriptors: SmallVec<[Descriptor<'a>; 2]>,
 }
 
@@ -22,25 +22,24 @@ pub struct Descriptor<'a> {
     pub entries: SmallVec<[(Cow<'a, str>, Cow<'a, str>); 4]>,
     /// The cost of the descriptor.
     pub hits: Hits,
-    /// How many per unit it may have, in place of what the files of envoyproxy/ratelimit say.
+    /// The limit per unit, in place of the one in the files of envoyproxy/ratelimit.
     pub limit: Option<(u32, Unit)>,
 }
 
-/// What a descriptor wants to spend.
+/// The cost of a descriptor, or its refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hits {
-    /// So much; nothing looks whether one would pass.
-    Spend(u64),
+    /// Charges this many. 0 is a peek.
+    Charge(u64),
     /// Refunds this many.
-    GiveBack(u64),
+    Refund(u64),
 }
 
 impl Hits {
-    /// What a descriptor and its call say: the descriptor's own hits, else the call's, of which none are
-    /// one.
-    pub fn of(own: Option<u64>, calls: u32, negative: bool) -> Self {
-        let hits = own.unwrap_or(u64::from(calls.max(1)));
-        if negative { Self::GiveBack(hits) } else { Self::Spend(hits) }
+    /// Returns the hits of the descriptor, or else those of the call. A call without hits, or with 0, counts as 1.
+    pub fn new(own: Option<u64>, call_hits: u32, negative: bool) -> Self {
+        let hits = own.unwrap_or(u64::from(call_hits.max(1)));
+        if negative { Self::Refund(hits) } else { Self::Charge(hits) }
     }
 }
 
@@ -49,11 +48,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unset_hits_are_one_and_an_explicit_zero_looks() {
-        assert_eq!(Hits::of(None, 0, false), Hits::Spend(1));
-        assert_eq!(Hits::of(None, 7, false), Hits::Spend(7));
-        assert_eq!(Hits::of(Some(0), 7, false), Hits::Spend(0));
-        assert_eq!(Hits::of(Some(3), 7, true), Hits::GiveBack(3));
-        assert_eq!(Hits::of(None, 0, true), Hits::GiveBack(1));
+    fn unset_hits_are_one_and_an_explicit_zero_is_a_peek() {
+        assert_eq!(Hits::new(None, 0, false), Hits::Charge(1));
+        assert_eq!(Hits::new(None, 7, false), Hits::Charge(7));
+        assert_eq!(Hits::new(Some(0), 7, false), Hits::Charge(0));
+        assert_eq!(Hits::new(Some(3), 7, true), Hits::Refund(3));
+        assert_eq!(Hits::new(None, 0, true), Hits::Refund(1));
     }
 }

@@ -1,62 +1,61 @@
-//! The headers that Envoy is asked to add to what it sends its client.
+//! The headers that Envoy adds to its response to the client.
 
 use tidegate_core::{Decision, DecisionStatus, Header, HeaderStyle, Timestamp};
 
-/// When there are any.
+/// The setting for response headers.
 ///
-/// Never X-RateLimit-*: Envoy makes those itself from the statuses, and both would be sent.
+/// X-RateLimit-* are never sent: Envoy computes them from the statuses, and the client would get both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RlsHeaders {
-    /// Retry-After and RateLimit for a client that is denied.
+    /// Retry-After and RateLimit for denied requests.
     #[default]
     Denied,
-    /// RateLimit for every client.
+    /// The same, and RateLimit for allowed requests.
     All,
-    /// None but `DENIED`.
+    /// No headers except `x-tidegate-denied`.
     Off,
 }
 
-/// Tells a client that was denied because the store failed from one that is over its share. It is sent
-/// whatever the setting says: over this protocol there is no other way to tell.
-const DENIED: &str = "x-tidegate-denied";
+/// Marks a request that was denied because the store failed. It is sent with every setting: this protocol has no other
+/// field that separates it from a request over its limit.
+const DENIED_HEADER: &str = "x-tidegate-denied";
 
 impl RlsHeaders {
-    pub(crate) fn of<'d>(
+    pub(crate) fn build<'d>(
         self,
         style: HeaderStyle,
-        over: bool,
+        over_limit: bool,
         decisions: impl Iterator<Item = &'d Decision>,
     ) -> Vec<Header> {
-        if !over && self != Self::All {
+        if !over_limit && self != Self::All {
             return Vec::new();
         }
         let Some(decision) = strictest(decisions) else { return Vec::new() };
         let mut headers = match self {
             Self::Off => Vec::new(),
-            // Only X-RateLimit-Reset would need to know the time.
+            // The time matters only for X-RateLimit-Reset, which is removed below.
             Self::Denied | Self::All => style.headers(decision, Timestamp::EPOCH),
         };
         headers.retain(|(name, _)| !name.starts_with("x-ratelimit-"));
         if decision.status() == DecisionStatus::Unavailable {
-            headers.push((DENIED, "store-unavailable".to_owned()));
+            headers.push((DENIED_HEADER, "store-unavailable".to_owned()));
         }
         headers
     }
 }
 
-/// The decision that says most: a denial, the one with the longest wait; else the one that leaves
-/// least.
+/// Returns the strictest decision: the denial with the longest wait, or else the decision with the least remaining.
 fn strictest<'d>(decisions: impl Iterator<Item = &'d Decision>) -> Option<&'d Decision> {
     decisions.max_by_key(|decision| {
-        let ruling = match decision.status() {
+        let severity = match decision.status() {
             DecisionStatus::Allow => 0,
             DecisionStatus::Unavailable => 1,
             DecisionStatus::Deny => 2,
         };
         let wait = decision.retry_after();
-        let never = ruling == 2 && wait.is_none();
-        let left =
-            decision.strictest_rule().map(|policy| std::cmp::Reverse(policy.outcome.remaining));
-        (ruling, never, wait, left)
+        let never = severity == 2 && wait.is_none();
+        let remaining =
+            decision.strictest_rule().map(|rule| std::cmp::Reverse(rule.outcome.remaining));
+        (severity, never, wait, remaining)
     })
 }

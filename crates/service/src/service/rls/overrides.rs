@@ -1,4 +1,4 @@
-//! Limits that descriptors bring along.
+//! Limits that are part of a descriptor.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,48 +9,50 @@ use tidegate_rules::{Rule, RuleError};
 
 use super::Unit;
 
-/// The rule that counts them.
-pub(crate) const OVERRIDE: &str = "rls.override";
-/// What it counts by, beside the domain: the whole descriptor, and the unit.
-pub(crate) const DESCRIPTOR: &str = "descriptor";
-pub(crate) const UNIT: &str = "unit";
+/// The name of the internal rule that counts them.
+pub(crate) const OVERRIDE_RULE: &str = "rls.override";
+/// The attribute with the canonical text of the descriptor. The rule counts by it, by the unit and by the domain.
+pub(crate) const DESCRIPTOR_ATTRIBUTE: &str = "descriptor";
+pub(crate) const UNIT_ATTRIBUTE: &str = "unit";
 
-/// The rule that descriptors with a limit of their own are counted under. Nothing matches it.
+/// Returns the internal rule of descriptors with a limit. No request matches it.
 ///
-/// A unit is part of what it counts by, so that a window is never taken for one of another length; a
-/// number that changes meets the same counter.
+/// The unit is part of the key, so windows of different lengths have different counters. An amount that changes keeps
+/// the counter.
 ///
 /// # Errors
-/// Never; it is a rule like any other.
+/// None: the rule is valid.
 pub(crate) fn override_rule() -> Result<Rule, RuleError> {
-    Rule::new(OVERRIDE, Algorithm::FixedWindow, Quota::per_second(0))?
+    Rule::new(OVERRIDE_RULE, Algorithm::FixedWindow, Quota::per_second(0))?
         .with_per("domain")?
-        .with_per(UNIT)?
-        .with_per(DESCRIPTOR)
+        .with_per(UNIT_ATTRIBUTE)?
+        .with_per(DESCRIPTOR_ATTRIBUTE)
 }
 
-/// The limits that were brought along lately, so that those who bring the same share one.
+/// A cache of the limits in descriptors. Descriptors with the same limit share one.
 #[derive(Debug, Default)]
-pub(crate) struct Overrides {
-    known: RwLock<HashMap<(u32, Unit), Arc<Limit>>>,
+pub(crate) struct OverrideLimits {
+    cached: RwLock<HashMap<(u32, Unit), Arc<Limit>>>,
 }
 
-impl Overrides {
-    /// Most limits that are kept. Whoever sends more of them makes its own each time.
-    const MOST: usize = 1_024;
+impl OverrideLimits {
+    /// Most cached limits. Further ones are computed for each call.
+    const MAX_CACHED: usize = 1_024;
 
+    /// Returns the limit of `amount` per `unit`.
+    ///
     /// # Errors
-    /// The unit is no window.
+    /// The unit has no window.
     pub(crate) fn limit(&self, amount: u32, unit: Unit) -> Result<Arc<Limit>, QuotaError> {
-        if let Some(limit) = self.known.read().get(&(amount, unit)) {
+        if let Some(limit) = self.cached.read().get(&(amount, unit)) {
             return Ok(Arc::clone(limit));
         }
         let window = unit.window().unwrap_or(Span::ZERO);
         let quota = Quota::per(u64::from(amount), window);
         let limit = Arc::new(Limit::new(Algorithm::FixedWindow, quota)?);
-        let mut known = self.known.write();
-        if known.len() < Self::MOST {
-            known.insert((amount, unit), Arc::clone(&limit));
+        let mut cached = self.cached.write();
+        if cached.len() < Self::MAX_CACHED {
+            cached.insert((amount, unit), Arc::clone(&limit));
         }
         Ok(limit)
     }
@@ -61,13 +63,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_does_not_grow_with_the_limits_that_callers_bring() {
-        let overrides = Overrides::default();
+    fn cache_of_limits_is_bounded() {
+        let overrides = OverrideLimits::default();
         for amount in 0..5_000 {
             let limit = overrides.limit(amount, Unit::Hour).unwrap();
             assert_eq!(limit.quota(), &Quota::per_hour(u64::from(amount)));
         }
-        assert_eq!(overrides.known.read().len(), Overrides::MOST);
+        assert_eq!(overrides.cached.read().len(), OverrideLimits::MAX_CACHED);
         let (first, again) = (overrides.limit(7, Unit::Hour), overrides.limit(7, Unit::Hour));
         assert!(Arc::ptr_eq(&first.unwrap(), &again.unwrap()));
     }

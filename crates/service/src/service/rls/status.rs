@@ -1,86 +1,90 @@
-//! How one descriptor stands.
+//! The status of one descriptor.
 
 use tidegate_core::{Decision, RuleOutcome, Span};
 
 use super::Unit;
-use super::asked::{Asked, DescriptorLimit};
+use super::descriptor_checks::{DescriptorChecks, DescriptorLimit};
 
-/// What is said about a descriptor: the strictest of the limits that apply to it.
+/// The status of a descriptor: the state of the strictest limit that applies to it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct DescriptorStatus {
     /// Whether the descriptor is over its limit.
-    pub over: bool,
-    /// Nothing when no limit applies.
+    pub over_limit: bool,
+    /// The limit; `None` if none applies.
     pub limit: Option<CurrentLimit>,
-    /// The limit that remains.
+    /// Hits that remain of the limit.
     pub remaining: u32,
-    /// When the limit is whole again; there whenever a limit is.
+    /// Time until the whole limit is available again. Set if `limit` is.
     pub reset_after: Option<Span>,
 }
 
-/// A limit as Envoy has them.
+/// A limit in the terms of Envoy.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CurrentLimit {
     /// Requests per unit.
     pub requests_per_unit: u32,
-    /// Unknown for a window that has no name.
+    /// The unit; `Unknown` if Envoy has no name for the window.
     pub unit: Unit,
     /// The name of the limit.
     pub name: String,
 }
 
-impl Status {
-    /// `decisions` are by the claims that were `asked`.
-    pub(crate) fn of(asked: &Asked<'_>, decisions: &[Decision]) -> Self {
-        let (by_rules, own) = match (asked.by_rules, decisions) {
+impl DescriptorStatus {
+    /// Returns the status of a descriptor after the decisions about its checks, which are in the same order.
+    pub(crate) fn new(descriptor: &DescriptorChecks<'_>, decisions: &[Decision]) -> Self {
+        let (by_rules, own) = match (descriptor.checks_rules, decisions) {
             (true, [by_rules, own @ ..]) => (Some(by_rules), own.first()),
             (_, own) => (None, own.first()),
         };
         let mut status = match (by_rules.map(Self::by_rules), own) {
-            (Some(status), Some(own)) => status.stricter(Self::by_own(&asked.own, own)),
+            (Some(status), Some(own)) => status.stricter(Self::by_own(&descriptor.own, own)),
             (Some(status), None) => status,
-            (None, Some(own)) => Self::by_own(&asked.own, own),
+            (None, Some(own)) => Self::by_own(&descriptor.own, own),
             (None, None) => Self::default(),
         };
-        if matches!(asked.own, DescriptorLimit::Unlimited(_))
+        if matches!(descriptor.own, DescriptorLimit::Unlimited(_))
             && status.limit.is_none()
-            && !status.over
+            && !status.over_limit
         {
             status.remaining = u32::MAX;
         }
-        // Who gives back is not refused, however much there is left to be given back.
-        Self { over: status.over && !asked.gives_back, ..status }
+        // A refund is never denied, also if the limit is exhausted.
+        Self { over_limit: status.over_limit && !descriptor.is_refund, ..status }
     }
 
-    /// What the rules that match say. Those in shadow say nothing.
+    /// Returns the status by the matching rules, without shadow rules.
     fn by_rules(decision: &Decision) -> Self {
-        let over = !decision.is_allowed();
-        let Some(policy) = decision.strictest_rule() else {
+        let over_limit = !decision.is_allowed();
+        let Some(outcome) = decision.strictest_rule() else {
             let wait = decision.block().map(|block| block.retry_after);
-            return Self { over, reset_after: wait, ..Self::default() };
+            return Self { over_limit, reset_after: wait, ..Self::default() };
         };
-        let quota = policy.limit.quota();
+        let quota = outcome.limit.quota();
         let limit = CurrentLimit {
-            requests_per_unit: saturated(quota.amount()),
+            requests_per_unit: saturating_u32(quota.amount()),
             unit: Unit::from_window(quota.window()),
-            name: policy.rule.as_ref().to_owned(),
+            name: outcome.rule.as_ref().to_owned(),
         };
-        Self::under(limit, policy, over)
+        Self::with_limit(limit, outcome, over_limit)
     }
 
-    /// What the limit of a descriptor's own says.
+    /// Returns the status by the limit of the descriptor.
     fn by_own(own: &DescriptorLimit<'_>, decision: &Decision) -> Self {
-        let over = !decision.is_allowed();
-        let Some(policy) = decision.rule_outcomes().first() else {
-            return Self { over, ..Self::default() };
+        let over_limit = !decision.is_allowed();
+        let Some(outcome) = decision.rule_outcomes().first() else {
+            return Self { over_limit, ..Self::default() };
         };
         match own {
             DescriptorLimit::Nothing | DescriptorLimit::Unlimited(_) => {
-                Self { over, ..Self::default() }
+                Self { over_limit, ..Self::default() }
             }
-            DescriptorLimit::Brought { amount, unit, .. } => {
+            DescriptorLimit::Override { amount, unit, .. } => {
                 let (requests_per_unit, unit, name) = (*amount, *unit, String::new());
-                Self::under(CurrentLimit { requests_per_unit, unit, name }, policy, over)
+                Self::with_limit(
+                    CurrentLimit { requests_per_unit, unit, name },
+                    outcome,
+                    over_limit,
+                )
             }
             DescriptorLimit::Envoy { limit, .. } => {
                 let current = CurrentLimit {
@@ -88,32 +92,32 @@ impl Status {
                     unit: limit.unit,
                     name: limit.name.as_deref().unwrap_or_default().to_owned(),
                 };
-                // A quota says that it is used up, and denies nobody.
-                let used_up = limit.quota && !limit.shadow && !policy.outcome.is_allowed();
-                Self::under(current, policy, over || used_up)
+                // With quota_mode, an exhausted limit is reported and the request is allowed.
+                let exhausted = limit.quota && !limit.shadow && !outcome.outcome.is_allowed();
+                Self::with_limit(current, outcome, over_limit || exhausted)
             }
         }
     }
 
-    fn under(limit: CurrentLimit, policy: &RuleOutcome, over: bool) -> Self {
+    fn with_limit(limit: CurrentLimit, outcome: &RuleOutcome, over_limit: bool) -> Self {
         Self {
-            over,
+            over_limit,
             limit: Some(limit),
-            remaining: saturated(policy.outcome.remaining),
-            reset_after: Some(policy.outcome.reset_after),
+            remaining: saturating_u32(outcome.outcome.remaining),
+            reset_after: Some(outcome.outcome.reset_after),
         }
     }
 
-    /// The one of two that says more: that it is over, that there is a limit, that less is left.
+    /// Returns the stricter status: over its limit, then with a limit, then with less remaining.
     fn stricter(self, other: Self) -> Self {
-        let weight = |status: &Self| {
+        let severity = |status: &Self| {
             let least = std::cmp::Reverse(status.remaining);
-            (status.over, status.limit.is_some(), least, status.reset_after)
+            (status.over_limit, status.limit.is_some(), least, status.reset_after)
         };
-        if weight(&other) > weight(&self) { other } else { self }
+        if severity(&other) > severity(&self) { other } else { self }
     }
 }
 
-fn saturated(number: u64) -> u32 {
+fn saturating_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

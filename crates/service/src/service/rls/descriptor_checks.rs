@@ -1,4 +1,4 @@
-//! From descriptors to claims on limits.
+//! The checks of each descriptor.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -10,37 +10,37 @@ use tidegate_limiter::{CheckRequest, CheckTarget};
 
 use crate::active_rules::ActiveRules;
 use crate::envoy::{EnvoyLimit, EnvoyMatch, drop_replaced};
-use crate::service::rls::overrides::{DESCRIPTOR, OVERRIDE, UNIT};
-use crate::service::rls::{Descriptor, Hits, Rls, RlsCall, Unit};
+use crate::service::rls::overrides::{DESCRIPTOR_ATTRIBUTE, OVERRIDE_RULE, UNIT_ATTRIBUTE};
+use crate::service::rls::{Descriptor, Hits, RlsCall, RlsContext, Unit};
 
 /// Most descriptors of one call.
 const MAX_DESCRIPTORS: usize = 100;
-/// What the domain of a call becomes.
-const DOMAIN: &str = "domain";
+/// The attribute that holds the domain of a call.
+const DOMAIN_ATTRIBUTE: &str = "domain";
 
-/// What one descriptor asks for.
-pub(crate) struct Asked<'a> {
-    /// The descriptor as rules see it.
+/// The checks of one descriptor.
+pub(crate) struct DescriptorChecks<'a> {
+    /// The descriptor as a request that rules match.
     request: Request<'a>,
-    /// Whether rules have to be asked about it.
-    pub(crate) by_rules: bool,
+    /// Whether the rules that match the request are checked.
+    pub(crate) checks_rules: bool,
     pub(crate) own: DescriptorLimit<'a>,
-    pub(crate) gives_back: bool,
+    pub(crate) is_refund: bool,
 }
 
-/// The limit of a descriptor's own, beside the rules that match it.
+/// The limit of one descriptor, beside the rules that match it.
 pub(crate) enum DescriptorLimit<'a> {
     Nothing,
-    /// One of envoyproxy/ratelimit's files that lets everything pass.
+    /// An entry of envoyproxy/ratelimit's files with `unlimited: true`.
     Unlimited(&'a EnvoyLimit),
-    /// One of envoyproxy/ratelimit's files.
+    /// An entry of envoyproxy/ratelimit's files.
     Envoy {
         limit: &'a EnvoyLimit,
         rule_index: RuleIndex,
         request: Request<'a>,
     },
-    /// One that it brought along.
-    Brought {
+    /// The limit in the descriptor.
+    Override {
         amount: u32,
         unit: Unit,
         rule_index: RuleIndex,
@@ -49,33 +49,33 @@ pub(crate) enum DescriptorLimit<'a> {
     },
 }
 
-impl<'a> Asked<'a> {
-    /// What it claims: of the rules that match it, if any do, then of the limit of its own.
-    pub(crate) fn claims(&self) -> impl Iterator<Item = CheckRequest<'_, 'a>> {
+impl<'a> DescriptorChecks<'a> {
+    /// Returns the check of the matching rules, if any match, then the check of its own limit.
+    pub(crate) fn checks(&self) -> impl Iterator<Item = CheckRequest<'_, 'a>> {
         let rules = CheckRequest { request: &self.request, target: CheckTarget::AllMatching };
         let own = match &self.own {
             DescriptorLimit::Nothing | DescriptorLimit::Unlimited(_) => None,
             DescriptorLimit::Envoy { rule_index, request, .. } => {
                 Some(CheckRequest { request, target: CheckTarget::Rule(*rule_index) })
             }
-            DescriptorLimit::Brought { rule_index, limit, request, .. } => Some(CheckRequest {
+            DescriptorLimit::Override { rule_index, limit, request, .. } => Some(CheckRequest {
                 request,
                 target: CheckTarget::RuleWithLimit(*rule_index, limit),
             }),
         };
-        self.by_rules.then_some(rules).into_iter().chain(own)
+        self.checks_rules.then_some(rules).into_iter().chain(own)
     }
 }
 
-/// Returns the checks that a call asks for, descriptor by descriptor.
+/// Returns the checks of each descriptor of a call.
 ///
 /// # Errors
-/// There is no domain or no descriptor, or one is invalid.
-pub(crate) fn descriptors<'a>(
-    rls: &'a Rls,
+/// The domain or the descriptors are missing, or a descriptor is invalid.
+pub(crate) fn plan<'a>(
+    rls: &'a RlsContext,
     rules: &'a ActiveRules,
     call: &'a RlsCall<'_>,
-) -> Result<Vec<Asked<'a>>, CallError> {
+) -> Result<Vec<DescriptorChecks<'a>>, CallError> {
     if call.domain.is_empty() {
         return Err(CallError::invalid("domain", "nothing", "a name"));
     }
@@ -83,10 +83,10 @@ pub(crate) fn descriptors<'a>(
     match call.descriptors.len() {
         0 => Err(CallError::invalid("descriptors", "nothing", wanted())),
         1..=MAX_DESCRIPTORS => {
-            let each = call.descriptors.iter().zip(found(rules, call)).enumerate();
+            let each = call.descriptors.iter().zip(envoy_matches(rules, call)).enumerate();
             each.map(|(index, (descriptor, found))| {
-                descriptor_checks(rls, rules, &call.domain, descriptor, found)
-                    .map_err(|fault| fault.within(&format!("descriptors[{index}]")))
+                plan_descriptor(rls, rules, &call.domain, descriptor, found)
+                    .map_err(|error| error.within(&format!("descriptors[{index}]")))
             })
             .collect()
         }
@@ -94,27 +94,27 @@ pub(crate) fn descriptors<'a>(
     }
 }
 
-fn descriptor_checks<'a>(
-    rls: &'a Rls,
+fn plan_descriptor<'a>(
+    rls: &'a RlsContext,
     rules: &'a ActiveRules,
     domain: &'a str,
     descriptor: &'a Descriptor<'_>,
     found: EnvoyMatch<'a>,
-) -> Result<Asked<'a>, CallError> {
-    let (hits, gives_back) = match descriptor.hits {
-        Hits::Spend(hits) => (hits, false),
-        Hits::GiveBack(hits) => (hits, true),
+) -> Result<DescriptorChecks<'a>, CallError> {
+    let (hits, is_refund) = match descriptor.hits {
+        Hits::Charge(hits) => (hits, false),
+        Hits::Refund(hits) => (hits, true),
     };
     let request = attributes(domain, descriptor)?.cost(hits);
     let own = own_limit(rls, rules, domain, descriptor, found, hits)?;
-    // Where a limit of its own is asked anyway, rules that do not match need not be.
-    let alone = matches!(own, DescriptorLimit::Nothing | DescriptorLimit::Unlimited(_));
-    let by_rules = alone || !rules.limiter.rules().matching_indices(&request).is_empty();
-    Ok(Asked { request, by_rules, own, gives_back })
+    // Every descriptor needs at least one check. With a limit of its own, the rules are checked only if one matches.
+    let no_own_check = matches!(own, DescriptorLimit::Nothing | DescriptorLimit::Unlimited(_));
+    let checks_rules = no_own_check || !rules.limiter.rules().matching_indices(&request).is_empty();
+    Ok(DescriptorChecks { request, checks_rules, own, is_refund })
 }
 
 fn own_limit<'a>(
-    rls: &Rls,
+    rls: &RlsContext,
     rules: &'a ActiveRules,
     domain: &'a str,
     descriptor: &Descriptor<'_>,
@@ -134,24 +134,29 @@ fn own_limit<'a>(
             },
         });
     };
-    let Some(rule_index) = set.rule_index(OVERRIDE) else {
+    let Some(rule_index) = set.rule_index(OVERRIDE_RULE) else {
         return Ok(DescriptorLimit::Nothing);
     };
-    let refused = |error: &dyn std::fmt::Display| {
+    let invalid = |error: &dyn std::fmt::Display| {
         CallError::invalid("limit", error.to_string(), "a limit that can be counted")
     };
-    let limit = rls.overrides.limit(amount, unit).map_err(|error| refused(&error))?;
+    let limit = rls.overrides.limit(amount, unit).map_err(|error| invalid(&error))?;
     let request = Request::new()
-        .with(DOMAIN, fitting(domain))
-        .and_then(|request| request.with(UNIT, unit.to_string()))
-        .and_then(|request| request.with(DESCRIPTOR, fitting_owned(spelled(descriptor))))
+        .with(DOMAIN_ATTRIBUTE, shorten(domain))
+        .and_then(|request| request.with(UNIT_ATTRIBUTE, unit.to_string()))
+        .and_then(|request| {
+            request.with(DESCRIPTOR_ATTRIBUTE, shorten_owned(canonical_text(descriptor)))
+        })
         .map_err(|error| CallError::rejected_attribute("limit", &error))?
         .cost(hits);
-    Ok(DescriptorLimit::Brought { amount, unit, rule_index, limit, request })
+    Ok(DescriptorLimit::Override { amount, unit, rule_index, limit, request })
 }
 
-/// What the files of envoyproxy/ratelimit have for each descriptor that brings no limit along.
-fn found<'a>(rules: &'a ActiveRules, call: &'a RlsCall<'_>) -> SmallVec<[EnvoyMatch<'a>; 2]> {
+/// Returns the entry of envoyproxy/ratelimit's files for each descriptor without a limit in it.
+fn envoy_matches<'a>(
+    rules: &'a ActiveRules,
+    call: &'a RlsCall<'_>,
+) -> SmallVec<[EnvoyMatch<'a>; 2]> {
     let Some(envoy) = &rules.envoy else {
         return call.descriptors.iter().map(|_| EnvoyMatch::Nothing).collect();
     };
@@ -167,10 +172,10 @@ fn found<'a>(rules: &'a ActiveRules, call: &'a RlsCall<'_>) -> SmallVec<[EnvoyMa
     found
 }
 
-/// The domain and the entries as attributes. A key that comes again is `key#2`, `key#3` and so on.
+/// Returns the domain and the entries as attributes. A repeated key becomes `key#2`, `key#3` and so on.
 ///
-/// An Envoy that is told of an error lets its request pass, so what can be read is: a value that is too
-/// long is told apart by its hash, and a key that no rule could spell is left out.
+/// Envoy lets a request pass if the call fails, so as few descriptors as possible are rejected. A value that is too long
+/// for an attribute is replaced by its hash. A key that is too long for a rule to name is skipped.
 fn attributes<'a>(
     domain: &'a str,
     descriptor: &'a Descriptor<'_>,
@@ -180,45 +185,45 @@ fn attributes<'a>(
     }
     let mut request = Request::new();
     let mut add = |name: Cow<'a, str>, value: &'a str| {
-        let spellable = (1..=Request::MAX_NAME).contains(&name.len());
-        let added = if spellable { request.insert(name, fitting(value)) } else { Ok(()) };
+        let is_nameable = (1..=Request::MAX_NAME).contains(&name.len());
+        let added = if is_nameable { request.insert(name, shorten(value)) } else { Ok(()) };
         added.map_err(|error| CallError::rejected_attribute("entries", &error))
     };
-    add(DOMAIN.into(), domain)?;
+    add(DOMAIN_ATTRIBUTE.into(), domain)?;
     for (index, (key, value)) in descriptor.entries.iter().enumerate() {
         if key.is_empty() {
-            let place = format!("entries[{index}].key");
-            return Err(CallError::invalid(place, "nothing", "a name"));
+            let path = format!("entries[{index}].key");
+            return Err(CallError::invalid(path, "nothing", "a name"));
         }
         let before = descriptor.entries[..index].iter().filter(|(other, _)| other == key).count();
-        match before + usize::from(key == DOMAIN) {
+        match before + usize::from(key == DOMAIN_ATTRIBUTE) {
             0 => add(Cow::Borrowed(key), value)?,
-            again => add(format!("{key}#{}", again + 1).into(), value)?,
+            earlier => add(format!("{key}#{}", earlier + 1).into(), value)?,
         }
     }
     Ok(request)
 }
 
-/// All entries as one text, so that two descriptors have the same only if they are the same.
-fn spelled(descriptor: &Descriptor<'_>) -> String {
+/// Returns all entries as one text. Different descriptors have different texts.
+fn canonical_text(descriptor: &Descriptor<'_>) -> String {
     let mut text = String::new();
     for (key, value) in &descriptor.entries {
-        // Quoted and escaped. Writing to a string can't fail.
+        // Quotes and escapes keep the texts distinct. Writing to a string can't fail.
         let _ = write!(text, "{key:?}={value:?},");
     }
     text
 }
 
-/// A value that an attribute can have.
-fn fitting(value: &str) -> Cow<'_, str> {
-    if value.len() <= Request::MAX_VALUE { value.into() } else { hashed(value).into() }
+/// Returns the value, or its hash if it is too long for an attribute.
+fn shorten(value: &str) -> Cow<'_, str> {
+    if value.len() <= Request::MAX_VALUE { value.into() } else { hash_text(value).into() }
 }
 
-fn fitting_owned(value: String) -> String {
-    if value.len() <= Request::MAX_VALUE { value } else { hashed(&value) }
+fn shorten_owned(value: String) -> String {
+    if value.len() <= Request::MAX_VALUE { value } else { hash_text(&value) }
 }
 
-fn hashed(value: &str) -> String {
+fn hash_text(value: &str) -> String {
     format!("blake3:{}", blake3::hash(value.as_bytes()).to_hex())
 }
 
@@ -229,11 +234,11 @@ mod tests {
     fn descriptor(entries: &[(&'static str, &'static str)]) -> Descriptor<'static> {
         let entries: SmallVec<[_; 4]> =
             entries.iter().map(|(key, value)| (Cow::from(*key), Cow::from(*value))).collect();
-        Descriptor { entries, hits: Hits::Spend(1), limit: None }
+        Descriptor { entries, hits: Hits::Charge(1), limit: None }
     }
 
     #[test]
-    fn entries_are_attributes_and_a_key_that_comes_again_has_a_number() {
+    fn entries_become_attributes_and_repeated_keys_are_numbered() {
         let descriptor =
             descriptor(&[("a", "1"), ("b", "2"), ("a", "3"), ("domain", "4"), ("a", "")]);
         let request = attributes("edge", &descriptor).unwrap();
@@ -250,9 +255,10 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_that_differ_are_spelled_differently() {
-        let same =
-            |one: &[_], other: &[_]| spelled(&descriptor(one)) == spelled(&descriptor(other));
+    fn different_descriptors_have_different_canonical_texts() {
+        let same = |one: &[_], other: &[_]| {
+            canonical_text(&descriptor(one)) == canonical_text(&descriptor(other))
+        };
         assert!(same(&[("a", "1"), ("b", "2")], &[("a", "1"), ("b", "2")]));
         assert!(!same(&[("a", "1"), ("b", "2")], &[("a", "1\"=\"b"), ("", "2")]));
         assert!(!same(&[("a", "1,\"b\"=2")], &[("a", "1"), ("b", "2")]));
@@ -260,9 +266,9 @@ mod tests {
     }
 
     #[test]
-    fn a_value_too_long_for_an_attribute_is_told_apart_by_its_hash() {
+    fn value_too_long_for_an_attribute_is_replaced_by_its_hash() {
         let long = "x".repeat(Request::MAX_VALUE + 1);
-        let (one, other) = (fitting(&long).into_owned(), fitting_owned(format!("{long}y")));
+        let (one, other) = (shorten(&long).into_owned(), shorten_owned(format!("{long}y")));
         assert!(one.len() < 100 && one != other);
     }
 }

@@ -1,4 +1,4 @@
-//! Pushing rules, and seeing before what that would change.
+//! Pushes of rules, and the difference that a push would make.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,34 +17,36 @@ use tidegate_service::active_rules::ActiveRules;
 use tidegate_service::rules::RulesManager;
 use tidegate_service::rules::diff::difference_between;
 
-use crate::rules::{invalid, refused};
-use crate::{Admin, query};
+use crate::rules::{invalid_document, push_error};
+use crate::{AdminApi, query};
 
-/// Who pushes, and why; as they say themselves.
-const BY: &str = "tidegate-by";
-const NOTE: &str = "tidegate-note";
-/// Longest of either in characters.
-const WORDS: usize = 200;
+/// Headers with the author and the reason of a push. Both are free text.
+const AUTHOR_HEADER: &str = "tidegate-by";
+const NOTE_HEADER: &str = "tidegate-note";
+/// Most characters of either header.
+const MAX_TEXT_CHARS: usize = 200;
 
-/// Answers `PUT /v1/rules`.
+/// Handles `PUT /v1/rules`.
 pub(crate) async fn push(
-    admin: &Admin,
+    admin: &AdminApi,
     request: Request<Incoming>,
     from: SocketAddr,
 ) -> Response<Body> {
     let headers = request.headers();
-    let said =
-        (|| Ok::<_, CallError>((expected(headers)?, words(headers, BY)?, words(headers, NOTE)?)))();
-    let (expected, by, note) = match said {
+    let parsed = (|| {
+        let expected = expected_version(headers)?;
+        let (by, note) = (free_text(headers, AUTHOR_HEADER)?, free_text(headers, NOTE_HEADER)?);
+        Ok::<_, CallError>((expected, by, note))
+    })();
+    let (expected, by, note) = match parsed {
         Ok((Some(expected), by, note)) => (expected, by, note),
         Ok((None, ..)) => {
             let detail = "if-match: found nothing, wanted the version that is replaced, \
-                          as GET /v1/rules has it in ETag, or *";
+                          as in the ETag of GET /v1/rules, or *";
             return response::problem(StatusCode::PRECONDITION_REQUIRED, detail);
         }
-        Err(fault) => return response::call_error(&fault),
+        Err(error) => return response::call_error(&error),
     };
-    // Whoever can't push anyway need not send a document first, except to see the answer.
     let by = by.unwrap_or_else(|| from.ip().to_string());
     let text = match document(admin, request).await {
         Ok(text) => text,
@@ -52,7 +54,7 @@ pub(crate) async fn push(
     };
     match admin.manager.push(&text, &by, &note.unwrap_or_default(), expected).await {
         Ok(version) => {
-            tracing::info!(%from, by, version = version.number, "rules changed by an operator");
+            tracing::info!(%from, by, version = version.number, "rules changed by operator");
             let now = admin.service.active_rules();
             let rules = now.limiter().rules().rules().len() as u64;
             let pushed = PushedRules { version: version.number, hash: &*now.version().hash, rules };
@@ -62,13 +64,13 @@ pub(crate) async fn push(
             }
             response
         }
-        Err(error) => refused(&error),
+        Err(error) => push_error(&error),
     }
 }
 
-/// Answers `POST /v1/rules/diff`: what pushing the document would change.
+/// Handles `POST /v1/rules/diff`: returns the changes that a push of the document would make.
 pub(crate) async fn difference(
-    admin: &Admin,
+    admin: &AdminApi,
     now: &ActiveRules,
     request: Request<Incoming>,
 ) -> Response<Body> {
@@ -81,12 +83,12 @@ pub(crate) async fn difference(
             let difference = difference_between(now.limiter().rules(), &rules.set);
             response::json(200, JSON, &difference)
         }
-        Err(error) => invalid(&error),
+        Err(error) => invalid_document(&error),
     }
 }
 
-/// Answers `GET /v1/rules/diff?from=6&to=7`.
-pub(crate) async fn between(
+/// Handles `GET /v1/rules/diff?from=6&to=7`.
+pub(crate) async fn difference_of_versions(
     manager: &Arc<RulesManager>,
     request: &Request<Incoming>,
 ) -> Response<Body> {
@@ -100,14 +102,14 @@ pub(crate) async fn between(
     });
     let versions = match versions {
         Ok(versions) => versions,
-        Err(fault) => return response::call_error(&fault),
+        Err(error) => return response::call_error(&error),
     };
     let mut sets: Vec<RuleSet> = Vec::new();
     for number in versions {
         let number = u64::try_from(number).unwrap_or(u64::MAX);
         let shared = match manager.shared() {
             Ok(shared) => shared,
-            Err(error) => return refused(&error),
+            Err(error) => return push_error(&error),
         };
         let edition = match shared.edition(number).await {
             Ok(Some(edition)) => edition,
@@ -115,11 +117,11 @@ pub(crate) async fn between(
                 let detail = format!("version {number} is not kept, or never was");
                 return response::problem(StatusCode::NOT_FOUND, &detail);
             }
-            Err(error) => return refused(&error.into()),
+            Err(error) => return push_error(&error.into()),
         };
         match manager.validate(&edition.text).await {
             Ok(rules) => sets.push(rules.set),
-            Err(error) => return invalid(&error),
+            Err(error) => return invalid_document(&error),
         }
     }
     match sets.as_slice() {
@@ -128,21 +130,22 @@ pub(crate) async fn between(
     }
 }
 
-/// The body as text. Only a few of these are read at a time, they may be long.
-async fn document(admin: &Admin, request: Request<Incoming>) -> Result<String, Response<Body>> {
-    let _room = admin
+/// Reads the body as text. Only [`MAX_DOCUMENTS`](crate::MAX_DOCUMENTS) are read at the same time, since they may be
+/// long.
+async fn document(admin: &AdminApi, request: Request<Incoming>) -> Result<String, Response<Body>> {
+    let _permit = admin
         .documents
         .try_acquire()
-        .map_err(|_| response::overloaded("others are pushing rules at this moment"))?;
+        .map_err(|_| response::overloaded("other documents are being read at this moment"))?;
     let bytes = read_body(request, RuleSet::MAX_DOCUMENT_BYTES).await?;
     String::from_utf8(bytes.into()).map_err(|_| {
-        let fault = CallError::invalid("body", "bytes that are no text", "text in UTF-8");
-        response::call_error(&fault)
+        let error = CallError::invalid("body", "bytes that are no text", "text in UTF-8");
+        response::call_error(&error)
     })
 }
 
-/// Which version is to be replaced; `None` if nobody says so.
-fn expected(headers: &HeaderMap) -> Result<Option<Expected>, CallError> {
+/// Parses `If-Match`, the version that the push replaces. Returns `None` without the header.
+fn expected_version(headers: &HeaderMap) -> Result<Option<Expected>, CallError> {
     let Some(value) = headers.get(IF_MATCH) else { return Ok(None) };
     let text = value.to_str().unwrap_or_default().trim();
     if text == "*" {
@@ -154,16 +157,17 @@ fn expected(headers: &HeaderMap) -> Result<Option<Expected>, CallError> {
     }
 }
 
-/// What a header says in words, escaped as in a URL.
-fn words(headers: &HeaderMap, name: &str) -> Result<Option<String>, CallError> {
+/// Parses a header with free text, escaped as in a URL.
+fn free_text(headers: &HeaderMap, name: &str) -> Result<Option<String>, CallError> {
     let Some(value) = headers.get(name) else { return Ok(None) };
     let text = percent_decode_str(value.to_str().unwrap_or_default()).decode_utf8();
-    let fits = |text: &str| text.chars().count() <= WORDS && !text.chars().any(char::is_control);
+    let fits =
+        |text: &str| text.chars().count() <= MAX_TEXT_CHARS && !text.chars().any(char::is_control);
     match text {
         Ok(text) if text.is_empty() => Ok(None),
         Ok(text) if fits(&text) => Ok(Some(text.into_owned())),
         _ => {
-            let wanted = format!("at most {WORDS} characters, escaped as in a URL");
+            let wanted = format!("at most {MAX_TEXT_CHARS} characters, escaped as in a URL");
             Err(CallError::invalid(name, "something else", wanted))
         }
     }

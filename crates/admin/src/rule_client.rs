@@ -1,4 +1,4 @@
-//! A client of a rule, and how it stands.
+//! A client of a rule, and its state.
 
 use std::borrow::Cow;
 
@@ -15,16 +15,19 @@ use tidegate_service::top;
 
 /// A client of a rule.
 #[derive(Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct RuleClient<'a> {
     pub(crate) rule: &'a Rule,
     rule_index: RuleIndex,
-    /// The client as a request of its own.
+    /// A request of the client. Its cost is the amount to charge or refund.
     pub(crate) request: Request<'a>,
 }
 
-impl<'a> Asked<'a> {
-    /// The client that a rule knows by these words, and what it is about to spend or get.
-    pub(crate) fn of(
+impl<'a> RuleClient<'a> {
+    /// Returns a client of a rule, with the cost of an operation on it.
+    ///
+    /// # Errors
+    /// The client does not fit the rule.
+    pub(crate) fn new(
         rule_index: RuleIndex,
         rule: &'a Rule,
         client: Option<NamedClient<'a>>,
@@ -34,27 +37,28 @@ impl<'a> Asked<'a> {
         Ok(Self { rule, rule_index, request })
     }
 
-    pub(crate) fn claim(&self) -> CheckRequest<'_, 'a> {
+    /// Returns the check of this rule for the client.
+    pub(crate) fn check(&self) -> CheckRequest<'_, 'a> {
         CheckRequest { request: &self.request, target: CheckTarget::Rule(self.rule_index) }
     }
 
-    /// How the block list calls the client; what all clients share has no name.
+    /// Returns the id of the client in the block list; `None` for a bucket that all clients share.
     pub(crate) fn id(&self, limiter: &Limiter<AnyStore>) -> Option<String> {
         let subject = limiter.blocks().client_of(self.rule, &self.request);
         subject.map(|subject| subject.to_string())
     }
 
-    /// How the client stands now. Nothing is charged for it.
+    /// Returns the current state of the client, by a peek.
     pub(crate) async fn response(&self, limiter: &Limiter<AnyStore>) -> Response<Body> {
-        let look = limiter.peek_rules(self.claim()).await;
-        if !look.undecided().is_empty() {
-            let detail = "the store can't be asked how the client stands";
+        let peek = limiter.peek_rules(self.check()).await;
+        if !peek.undecided().is_empty() {
+            let detail = "the store is unavailable, so the state of the client is unknown";
             return response::problem(StatusCode::SERVICE_UNAVAILABLE, detail);
         }
         let now = limiter.clock().now();
-        let client = top::Client::of(self.rule, &self.request, limiter.blocks());
+        let client = top::ClientIdentity::new(self.rule, &self.request, limiter.blocks());
         let block = limiter.blocks().find(&self.request, now).and_then(|entry| entry.block(now));
-        let outcome = look.rule_outcomes().first().map(|rule| rule.outcome);
+        let outcome = peek.rule_outcomes().first().map(|rule| rule.outcome);
         let wait = outcome.and_then(|outcome| outcome.retry_after());
         let wait = block.as_ref().map(|block| block.retry_after).max(wait);
         let status = ClientStatus {
@@ -73,7 +77,7 @@ impl<'a> Asked<'a> {
 }
 
 /// Returns the rule of this name, internal or not, and its index.
-pub(crate) fn found<'a>(
+pub(crate) fn find_rule<'a>(
     limiter: &'a Limiter<AnyStore>,
     name: &str,
 ) -> Result<(RuleIndex, &'a Rule), CallError> {
@@ -86,7 +90,7 @@ pub(crate) fn found<'a>(
     rule.ok_or_else(|| unknown_rule(name, rules))
 }
 
-/// A change that the store did not confirm: whether it was made is not known.
+/// Returns the error of a change that the store did not confirm. The change may have been made.
 pub(crate) fn unconfirmed(error: &StoreError) -> Response<Body> {
     let detail = format!("not confirmed by the store: {error}");
     response::problem(StatusCode::SERVICE_UNAVAILABLE, &detail)

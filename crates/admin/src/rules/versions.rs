@@ -1,4 +1,4 @@
-//! The versions of the rules, and which node has which.
+//! The versions of the rules, and the version of each node.
 
 use std::sync::Arc;
 
@@ -10,34 +10,35 @@ use tidegate_redis::DocumentVersion;
 use tidegate_service::rules::RulesManager;
 
 use crate::query;
-use crate::rules::refused;
+use crate::rules::push_error;
 
-/// How many versions are shown unless more are asked for.
-const USUAL: usize = 20;
-/// The most that are kept.
-const MOST: usize = 50;
+/// Number of versions in a response without `limit`.
+const DEFAULT_VERSIONS: usize = 20;
+/// Most versions of the history.
+const MAX_VERSIONS: usize = 50;
 
-/// Answers `GET /v1/rules/history`.
+/// Handles `GET /v1/rules/history`.
 pub(crate) async fn history(
     manager: &Arc<RulesManager>,
     request: &Request<Incoming>,
 ) -> Response<Body> {
-    let most = query::known(request.uri().query(), ["limit"], "limit")
-        .and_then(|[limit]| query::number("limit", limit.as_deref(), USUAL, MOST));
-    let most = match most {
-        Ok(most) => most,
-        Err(fault) => return response::call_error(&fault),
+    let limit = query::known(request.uri().query(), ["limit"], "limit").and_then(|[limit]| {
+        query::number("limit", limit.as_deref(), DEFAULT_VERSIONS, MAX_VERSIONS)
+    });
+    let limit = match limit {
+        Ok(limit) => limit,
+        Err(error) => return response::call_error(&error),
     };
     let shared = match manager.shared() {
         Ok(shared) => shared,
-        Err(error) => return refused(&error),
+        Err(error) => return push_error(&error),
     };
-    match shared.history(most).await {
+    match shared.history(limit).await {
         Ok(versions) => {
             let versions = versions.iter().map(version_entry).collect();
             response::json(200, JSON, &RulesHistory { versions })
         }
-        Err(error) => refused(&error.into()),
+        Err(error) => push_error(&error.into()),
     }
 }
 
@@ -52,7 +53,7 @@ fn version_entry(version: &DocumentVersion) -> VersionEntry<&str> {
     }
 }
 
-/// Answers `GET /v1/rules/status`. This node is known to itself, also when the others are not.
+/// Handles `GET /v1/rules/status`. If the reports of other nodes can't be read, only this node is listed.
 pub(crate) async fn status(manager: &Arc<RulesManager>) -> Response<Body> {
     let own = manager.report();
     let (nodes, unknown) = match manager.reports().await {

@@ -1,4 +1,4 @@
-//! The dashboard's files. There is nothing of this server in them: what they show, they ask for with a token.
+//! The files of the dashboard. They contain no data of this server: the page requests it, with the token.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use hyper::header::{
 };
 use tidegate_net::http::response::Body;
 
-/// The files of the dashboard, which are part of the binary: name and content.
+/// Returns the name and the content of each file. The files are part of the binary.
 macro_rules! dashboard_files {
     ($($name:literal),* $(,)?) => {
         &[$(($name, include_bytes!(concat!("../dashboard/", $name)))),*]
@@ -37,33 +37,33 @@ const FILES: &[(&str, &[u8])] = dashboard_files![
     "words.js",
 ];
 
-/// What a page of ours may do: run our own scripts, and ask this server. Nobody may put it into a page of theirs.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+/// The policy of the dashboard: only scripts and requests of this server, and no embedding in other pages.
+const SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// A file of the dashboard.
-pub(crate) struct Page {
-    kind: &'static str,
+pub(crate) struct DashboardFile {
+    media_type: &'static str,
     content: &'static [u8],
 }
 
-impl Page {
-    /// The file at a path, if there is one.
-    pub(crate) fn at(path: &str) -> Option<Self> {
+impl DashboardFile {
+    /// Returns the file at a path; `None` if the dashboard has no such file.
+    pub(crate) fn find(path: &str) -> Option<Self> {
         let name = match path.strip_prefix('/')? {
             "" => "index.html",
             name => name,
         };
         let (_, content) = FILES.iter().find(|(known, _)| *known == name)?;
-        Some(Self { kind: kind(name)?, content })
+        Some(Self { media_type: media_type(name)?, content })
     }
 
     pub(crate) fn response(self) -> Response<Body> {
         let mut response = Response::new(Body::from(self.content));
         let headers = response.headers_mut();
         for (name, value) in [
-            (CONTENT_TYPE, self.kind),
-            (CONTENT_SECURITY_POLICY, POLICY),
+            (CONTENT_TYPE, self.media_type),
+            (CONTENT_SECURITY_POLICY, SECURITY_POLICY),
             (X_CONTENT_TYPE_OPTIONS, "nosniff"),
             (REFERRER_POLICY, "no-referrer"),
         ] {
@@ -73,8 +73,8 @@ impl Page {
     }
 }
 
-/// What a file is, by its name; what is of none of these kinds is no file of the dashboard.
-fn kind(name: &str) -> Option<&'static str> {
+/// Returns the media type of a file by its extension; `None` for other extensions.
+fn media_type(name: &str) -> Option<&'static str> {
     Some(match Path::new(name).extension()?.to_str()? {
         "html" => "text/html; charset=utf-8",
         "js" => "text/javascript; charset=utf-8",
@@ -92,11 +92,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_listener_itself_is_the_first_page() {
-        let page = Page::at("/").unwrap().response();
+    fn root_path_serves_the_first_page() {
+        let page = DashboardFile::find("/").unwrap().response();
         assert_eq!(page.headers()[CONTENT_TYPE], "text/html; charset=utf-8");
         assert_eq!(page.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");
-        assert!(Page::at("/index.html").is_some());
+        assert!(DashboardFile::find("/index.html").is_some());
     }
 
     #[test]
@@ -104,12 +104,12 @@ mod tests {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/dashboard");
         for file in std::fs::read_dir(folder).unwrap() {
             let name = file.unwrap().file_name().into_string().unwrap();
-            assert!(Page::at(&format!("/{name}")).is_some(), "{name} is not in FILES");
+            assert!(DashboardFile::find(&format!("/{name}")).is_some(), "{name} is not in FILES");
         }
     }
 
     #[test]
-    fn nothing_but_the_dashboard_is_a_page() {
+    fn other_paths_are_no_dashboard_files() {
         for path in [
             "",
             "/metrics",
@@ -124,7 +124,7 @@ mod tests {
             "/index.html/",
             "/.hidden.html",
         ] {
-            assert!(Page::at(path).is_none(), "{path}");
+            assert!(DashboardFile::find(path).is_none(), "{path}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The rules in force, as their author wrote them or as they are enforced; and those before them.
+//! The active rules, as JSON or as the original document, and the documents of older versions.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use tidegate_service::active_rules::{ActiveRules, RulesVersion};
 use tidegate_service::rules::{RULES_VERSION_HEADER, RulesManager, rule_view};
 
 use crate::query;
-use crate::rules::refused;
+use crate::rules::push_error;
 
-const YAML: HeaderValue = HeaderValue::from_static("application/yaml");
+const YAML_TYPE: HeaderValue = HeaderValue::from_static("application/yaml");
 
-/// Answers `GET /v1/rules`; with nothing new to whoever has this version.
+/// Handles `GET /v1/rules`. Returns 304 if `If-None-Match` has the current version.
 pub(crate) async fn rules(
     manager: &Arc<RulesManager>,
     now: &ActiveRules,
@@ -25,12 +25,12 @@ pub(crate) async fn rules(
 ) -> Response<Body> {
     let [wanted] = match query::known(request.uri().query(), ["version"], "version") {
         Ok(known) => known,
-        Err(fault) => return response::call_error(&fault),
+        Err(error) => return response::call_error(&error),
     };
     if let Some(wanted) = wanted {
         return match query::number("version", Some(&wanted), 0, usize::MAX) {
-            Ok(number) => older(manager, u64::try_from(number).unwrap_or(u64::MAX)).await,
-            Err(fault) => response::call_error(&fault),
+            Ok(number) => older_version(manager, u64::try_from(number).unwrap_or(u64::MAX)).await,
+            Err(error) => response::call_error(&error),
         };
     }
     let version = now.version();
@@ -48,7 +48,7 @@ pub(crate) async fn rules(
     } else if let Some(text) = &version.text {
         document(text, version.number)
     } else {
-        let detail = format!("rules from {} are no document", manager.source());
+        let detail = format!("rules from {} have no single document", manager.source());
         return response::problem(StatusCode::NOT_FOUND, &detail);
     };
     if let Ok(tag) = HeaderValue::from_str(&tag) {
@@ -57,7 +57,7 @@ pub(crate) async fn rules(
     response
 }
 
-/// Numbers that only this node counts may begin anew with it: the hash tells those apart.
+/// Returns the entity tag of a version. Without a shared source the numbers restart with the node, so the hash is added.
 fn tag(manager: &RulesManager, version: &RulesVersion) -> String {
     match manager.shared() {
         Ok(_) => format!("\"{}\"", version.number),
@@ -70,10 +70,10 @@ fn wants_yaml(request: &Request<Incoming>) -> bool {
     accept.is_some_and(|accept| accept.contains("yaml"))
 }
 
-async fn older(manager: &RulesManager, number: u64) -> Response<Body> {
+async fn older_version(manager: &RulesManager, number: u64) -> Response<Body> {
     let shared = match manager.shared() {
         Ok(shared) => shared,
-        Err(error) => return refused(&error),
+        Err(error) => return push_error(&error),
     };
     match shared.edition(number).await {
         Ok(Some(edition)) => document(&edition.text, edition.version.number),
@@ -81,16 +81,14 @@ async fn older(manager: &RulesManager, number: u64) -> Response<Body> {
             let detail = format!("version {number} is not kept, or never was");
             response::problem(StatusCode::NOT_FOUND, &detail)
         }
-        Err(error) => refused(&error.into()),
+        Err(error) => push_error(&error.into()),
     }
 }
 
 fn document(text: &str, number: u64) -> Response<Body> {
     let mut response = response::text_no_store(text.to_owned());
-    response.headers_mut().insert(CONTENT_TYPE, YAML);
-    response
-        .headers_mut()
-        .insert(HeaderName::from_static(RULES_VERSION_HEADER), HeaderValue::from(number));
+    response.headers_mut().insert(CONTENT_TYPE, YAML_TYPE);
+    response.headers_mut().insert(HeaderName::from_static(RULES_VERSION_HEADER), HeaderValue::from(number));
     response
 }
 
@@ -99,13 +97,13 @@ fn rules_view<'a>(
     version: &'a RulesVersion,
     rules: &'a RuleSet,
 ) -> RulesView<Cow<'a, str>> {
-    let stated = |text: &'a str| Some(Cow::from(text)).filter(|text| !text.is_empty());
+    let non_empty = |text: &'a str| Some(Cow::from(text)).filter(|text| !text.is_empty());
     RulesView {
         version: version.number,
         hash: Cow::from(&*version.hash),
         source: manager.source().into(),
-        by: stated(&version.by),
-        note: stated(&version.note),
+        by: non_empty(&version.by),
+        note: non_empty(&version.note),
         at: version.at.map(|at| at.as_secs_ceil()),
         rules: rules.rules().iter().map(rule_view).collect(),
     }
