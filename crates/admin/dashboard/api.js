@@ -1,9 +1,10 @@
-// The one way to ask the admin listener.
+// Requests to the admin API.
 
-const KEPT = "tidegate-token";
+/// The key of the token in the session storage of the tab.
+const TOKEN_KEY = "tidegate-token";
 
-/// What the listener says when it does not do as asked.
-export class Problem extends Error {
+/// An error response of the admin API. Status 0 means that there was no response.
+export class ApiError extends Error {
   constructor(status, detail, body) {
     super(detail);
     this.status = status;
@@ -11,55 +12,55 @@ export class Problem extends Error {
   }
 }
 
-let unlocking = null;
+let prompting = null;
 
-/// Asks for the token once, however many questions wait for it.
-function unlock(why) {
-  unlocking ??= new Promise((resolve) => {
+/// Opens the token dialog. Concurrent requests share one dialog.
+function promptForToken(message) {
+  prompting ??= new Promise((resolve) => {
     const dialog = document.getElementById("lock");
     const input = document.getElementById("token");
-    if (why) document.getElementById("lock-why").textContent = why;
+    if (message) document.getElementById("lock-message").textContent = message;
     input.value = "";
-    // Without the token there is nothing to see, so there is no way around it.
+    // The dialog can't be cancelled: no page works without the token.
     dialog.oncancel = (event) => event.preventDefault();
     dialog.onclose = () => {
-      sessionStorage.setItem(KEPT, input.value.trim());
+      sessionStorage.setItem(TOKEN_KEY, input.value.trim());
       input.value = "";
-      unlocking = null;
+      prompting = null;
       resolve();
     };
     dialog.showModal();
   });
-  return unlocking;
+  return prompting;
 }
 
-/// Answers with `{status, headers, body}`; the body is read as JSON where it is that.
-export async function ask(method, path, { body, headers = {}, signal } = {}) {
+/// Sends a request and returns `{status, headers, body}`. A JSON body is parsed. Throws an `ApiError` on an error status.
+export async function request(method, path, { body, headers = {}, signal } = {}) {
   for (;;) {
-    const token = sessionStorage.getItem(KEPT);
-    const bearing = token ? { authorization: `Bearer ${token}`, ...headers } : headers;
+    const token = sessionStorage.getItem(TOKEN_KEY);
+    const allHeaders = token ? { authorization: `Bearer ${token}`, ...headers } : headers;
     let response;
     try {
-      response = await fetch(path, { method, body, headers: bearing, signal, cache: "no-store" });
+      response = await fetch(path, { method, body, headers: allHeaders, signal, cache: "no-store" });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new Problem(0, "the server does not answer", null);
+      throw new ApiError(0, "the server does not respond", null);
     }
     const text = await response.text();
-    const kind = response.headers.get("content-type") ?? "";
-    const read = kind.includes("json") && text ? JSON.parse(text) : text;
+    const type = response.headers.get("content-type") ?? "";
+    const content = type.includes("json") && text ? JSON.parse(text) : text;
     if (response.status === 401) {
-      await unlock(token ? "That was another token. It is the one in admin.token." : null);
+      await promptForToken(token ? "Wrong token. Enter the value of admin.token." : null);
       continue;
     }
-    if (!response.ok) throw new Problem(response.status, read?.detail ?? `status ${response.status}`, read);
-    return { status: response.status, headers: response.headers, body: read };
+    if (!response.ok) throw new ApiError(response.status, content?.detail ?? `status ${response.status}`, content);
+    return { status: response.status, headers: response.headers, body: content };
   }
 }
 
-export const get = async (path, options) => (await ask("GET", path, options)).body;
+export const get = async (path, options) => (await request("GET", path, options)).body;
 
-export const send = async (method, path, value) => (await ask(method, path, {
+export const send = async (method, path, value) => (await request(method, path, {
   body: value === undefined ? undefined : JSON.stringify(value),
   headers: value === undefined ? {} : { "content-type": "application/json" },
 })).body;

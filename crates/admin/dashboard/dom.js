@@ -1,13 +1,13 @@
-// Elements. What comes from elsewhere becomes text, never markup: there is no way here to do otherwise.
+// Helpers for elements. Data always becomes text, never markup: no function here parses HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/// An element: `h("a", {href: "#/live", class: "x", onclick: f}, "text", child)`.
+/// Returns an element: `h("a", {href: "#/live", class: "x", onclick: f}, "text", child)`.
 export function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/// The same in a picture.
+/// Returns an SVG element.
 export function s(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -23,20 +23,20 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/// A table that is filled again and again. Rows stay where they are as long as their key does, so that
-/// who reads, selects or tabs through it is not thrown out.
+/// Returns a table that can be updated. Rows with the same key keep their elements, so an update does not disturb the
+/// selection, the focus or a screen reader.
 ///
-/// Columns are `{head, cell, number, once, rare}`: `cell(row)` is a text or an element; with `once` it is asked for only
-/// when the row is new, and what is `rare` is not shown while nobody has it.
+/// Columns are `{head, cell, number, once, hideEmpty}`. `cell(row)` returns a text or an element. With `once` it is called
+/// only for new rows. A column with `hideEmpty` is hidden while all of its cells are empty.
 export function table(caption, columns, key, empty = "nothing yet") {
   const body = h("tbody");
   const known = new Map();
   const heads = columns.map(({ head, number }) => h("th", { scope: "col", class: number ? "number" : null }, head));
   const element = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body));
-  const nothing = h("tr", {}, h("td", { colspan: columns.length, class: "quiet" }, empty));
-  function fresh() {
-    const cells = columns.map(({ number }, place) => place === 0
+  const placeholder = h("tr", {}, h("td", { colspan: columns.length, class: "quiet" }, empty));
+  function newRow() {
+    const cells = columns.map(({ number }, index) => index === 0
       ? h("th", { scope: "row" }) : h("td", { class: number ? "number" : null }));
     return h("tr", {}, cells);
   }
@@ -48,11 +48,11 @@ export function table(caption, columns, key, empty = "nothing yet") {
       if (seen.has(name)) continue;
       seen.add(name);
       const isNew = !known.has(name);
-      if (isNew) known.set(name, fresh());
+      if (isNew) known.set(name, newRow());
       const line = known.get(name);
-      columns.forEach(({ cell, once }, place) => {
+      columns.forEach(({ cell, once }, index) => {
         if (once && !isNew) return;
-        put(line.children[place], cell(row));
+        setContent(line.children[index], cell(row));
       });
       const next = before ? before.nextSibling : body.firstChild;
       if (next !== line) body.insertBefore(line, next);
@@ -61,39 +61,42 @@ export function table(caption, columns, key, empty = "nothing yet") {
     for (const [name, line] of known) {
       if (!seen.has(name)) { line.remove(); known.delete(name); }
     }
-    columns.forEach(({ rare }, place) => {
-      if (!rare) return;
-      const cells = [...known.values()].map((line) => line.children[place]);
-      const nobody = cells.every((cell) => cell.textContent === "");
-      for (const cell of [heads[place], ...cells]) cell.hidden = nobody;
+    columns.forEach(({ hideEmpty }, index) => {
+      if (!hideEmpty) return;
+      const cells = [...known.values()].map((line) => line.children[index]);
+      const isEmpty = cells.every((cell) => cell.textContent === "");
+      for (const cell of [heads[index], ...cells]) cell.hidden = isEmpty;
     });
-    if (seen.size === 0) body.append(nothing); else nothing.remove();
+    if (seen.size === 0) body.append(placeholder); else placeholder.remove();
   }
   show([]);
   return { element, show };
 }
 
-/// Puts a text or an element where another may be.
-export function put(where, what) {
-  if (what instanceof Node) where.replaceChildren(what);
-  else if (where.textContent !== String(what ?? "")) where.textContent = String(what ?? "");
+/// Replaces the content of an element by a text or an element. An equal text is left unchanged.
+export function setContent(element, content) {
+  if (content instanceof Node) element.replaceChildren(content);
+  else if (element.textContent !== String(content ?? "")) element.textContent = String(content ?? "");
 }
 
-/// Says something to everybody, also to those who do not see the page.
-export function tell(text, kind = "") {
-  const told = document.getElementById("told");
-  told.className = kind;
-  told.textContent = text;
-  clearTimeout(tell.timer);
-  tell.timer = setTimeout(() => { told.textContent = ""; told.className = ""; }, 8000);
+/// Time in milliseconds that a notice is shown.
+const NOTICE_MILLIS = 8000;
+
+/// Shows a notice. Screen readers read it, because it is a live region.
+export function notify(text, kind = "") {
+  const notice = document.getElementById("notice");
+  notice.className = kind;
+  notice.textContent = text;
+  clearTimeout(notify.timer);
+  notify.timer = setTimeout(() => { notice.textContent = ""; notice.className = ""; }, NOTICE_MILLIS);
 }
 
-/// A field with its name before it.
+/// Returns an input with its label.
 export function field(name, input, hint) {
   return h("label", { class: "field" }, h("span", {}, name), input, hint ? h("small", {}, hint) : null);
 }
 
-/// The head of a column of buttons, for those who do not see that it is one.
-export function actions() {
-  return h("span", { class: "unseen" }, "actions");
+/// Returns the heading of a column of buttons, for screen readers only.
+export function actionsHeading() {
+  return h("span", { class: "visually-hidden" }, "actions");
 }

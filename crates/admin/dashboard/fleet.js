@@ -1,11 +1,11 @@
-// The nodes, and what they stand on.
+// The page "Fleet": the nodes, their store, and the listeners and upstreams of this node.
 
 import { get } from "./api.js";
-import { h, put, table } from "./dom.js";
-import { every } from "./pulse.js";
-import { bytes, count, lasting, micros, moment } from "./words.js";
+import { h, setContent, table } from "./dom.js";
+import { bytes, count, dateTime, duration, micros } from "./format.js";
+import { poll } from "./live_feed.js";
 
-const EVERY = 2000;
+const POLL_MILLIS = 2000;
 
 const state = (good, yes, no) => h("span", { class: good ? "good" : "bad" }, good ? yes : no);
 
@@ -16,14 +16,14 @@ export function fleet(main) {
     { head: "rules", number: true, cell: (row) => `version ${row.version}` },
     { head: "up to date", cell: (row) => state(!row.behind, "yes", "behind") },
     { head: "source", cell: (row) => row.source },
-    { head: "problem", rare: true, cell: (row) => row.problem ?? "" },
-    { head: "seen", cell: (row) => row.seen ? moment(row.seen) : "now" },
+    { head: "problem", hideEmpty: true, cell: (row) => row.problem ?? "" },
+    { head: "last report", cell: (row) => row.seen ? dateTime(row.seen) : "now" },
   ], (row) => row.node);
   const servers = table("Redis servers", [
     { head: "server", cell: (row) => row.server },
     { head: "breaker", cell: (row) => state(row.up, "closed", "open") },
     { head: "opened", number: true, cell: (row) => count(row.opened) },
-    { head: "late", number: true, cell: (row) => count(row.timeouts) },
+    { head: "timeouts", number: true, cell: (row) => count(row.timeouts) },
     { head: "failed", number: true, cell: (row) => count(row.failures) },
     { head: "p50", number: true, cell: (row) => micros(row.p50Micros) },
     { head: "p99", number: true, cell: (row) => micros(row.p99Micros) },
@@ -34,14 +34,14 @@ export function fleet(main) {
   const listeners = table("Listeners of this node", [
     { head: "listener", cell: (row) => row.listener },
     { head: "open", number: true, cell: (row) => count(row.open) },
-    { head: "room for", number: true, cell: (row) => count(row.most) },
+    { head: "maximum", number: true, cell: (row) => count(row.most) },
     { head: "accepted", number: true, cell: (row) => count(row.accepted) },
   ], (row) => row.listener);
   const upstreams = table("Upstreams of the gateway", [
     { head: "upstream", cell: (row) => row.upstream },
     { head: "in flight", number: true, cell: (row) => row.most ? `${row.inFlight} of ${row.most}` : count(row.inFlight) },
     { head: "servers", cell: (row) => row.servers.map(({ server, up }) => `${server} ${up ? "up" : "down"}`).join(", ") },
-    { head: "outcomes", cell: (row) => Object.entries(row.outcomes).filter(([, times]) => times).map(([what, times]) => `${what} ${times}`).join(", ") },
+    { head: "outcomes", cell: (row) => Object.entries(row.outcomes).filter(([, times]) => times).map(([outcome, times]) => `${outcome} ${times}`).join(", ") },
   ], (row) => row.upstream);
   const facts = h("dl", { class: "facts" });
   const store = h("section", {}, h("h2", {}, "Store"), facts);
@@ -52,28 +52,28 @@ export function fleet(main) {
 
   function show(now) {
     unknown.hidden = !now.unknown;
-    put(unknown, now.unknown ? `Other nodes are not listed: ${now.unknown}` : "");
+    setContent(unknown, now.unknown ? `Other nodes are not listed: ${now.unknown}` : "");
     nodes.show(now.nodes);
     listeners.show(now.listeners);
     gateway.hidden = now.upstreams.length === 0;
     upstreams.show(now.upstreams);
-    const kept = now.store;
-    const told = kept.kind === "memory"
-      ? [["kept in", "the memory of this process"], ["clients", `${count(kept.keys)} of ${count(kept.maxKeys)}`],
-        ["tables", bytes(kept.bytes)], ["expired", count(kept.expired)], ["in shared buckets for want of room", count(kept.overflowed)]]
-      : [["kept in", "Redis"], ["nodes that share it", count(kept.fleet)], ["parts of checks without an answer in time", count(kept.late)],
-        ["denied from memory", count(kept.remembered)], ["lost refunds", count(kept.lost)], ["failovers", count(kept.failovers)],
-        ["leased", `${count(kept.leasedTokens)} tokens for ${count(kept.leasedClients)} clients`]];
+    const report = now.store;
+    const rows = report.kind === "memory"
+      ? [["state in", "the memory of this process"], ["clients", `${count(report.keys)} of ${count(report.maxKeys)}`],
+        ["tables", bytes(report.bytes)], ["expired buckets", count(report.expired)], ["charges to overflow buckets", count(report.overflowed)]]
+      : [["state in", "Redis"], ["nodes that share it", count(report.fleet)], ["parts of checks without a reply in time", count(report.late)],
+        ["denials from the cache", count(report.remembered)], ["lost refunds", count(report.lost)], ["failovers", count(report.failovers)],
+        ["leased", `${count(report.leasedTokens)} tokens for ${count(report.leasedClients)} clients`]];
     const process = now.process;
-    told.push(["this process", `${bytes(process.residentBytes)}, ${count(process.threads)} threads, ${count(process.openFiles)} open files, ${lasting(process.cpuSeconds)} of processor time`]);
-    facts.replaceChildren(...told.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
-    if (kept.kind === "redis") {
+    rows.push(["this process", `${bytes(process.residentBytes)}, ${count(process.threads)} threads, ${count(process.openFiles)} open files, ${duration(process.cpuSeconds)} of CPU time`]);
+    facts.replaceChildren(...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+    if (report.kind === "redis") {
       if (!servers.element.isConnected) store.append(servers.element);
-      servers.show(kept.servers);
+      servers.show(report.servers);
     }
   }
 
-  return every(EVERY, async () => show(await get("/v1/fleet")));
+  return poll(POLL_MILLIS, async () => show(await get("/v1/fleet")));
 }
 
 function memory(row) {

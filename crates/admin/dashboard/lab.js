@@ -1,40 +1,40 @@
-// The Lab: what a limit makes of traffic. The numbers come from the server, which runs the code that decides.
+// The page "Lab": simulations of limits under traffic. The server runs them with the code that decides real requests.
 
 import { send } from "./api.js";
 import { h, table } from "./dom.js";
 import { steps, sweep } from "./lab_chart.js";
-import { count, lasting } from "./words.js";
+import { count, duration } from "./format.js";
 
 const ALGORITHMS = ["token_bucket", "fixed_window", "sliding_window", "sliding_log", "leaky_bucket"];
 
-/// Those that nodes can keep without asking about each request.
-const AHEAD = ["token_bucket", "fixed_window", "sliding_window"];
+/// Algorithms that support another accuracy than exact.
+const COORDINATED_ALGORITHMS = ["token_bucket", "fixed_window", "sliding_window"];
 
-/// Questions that people ask before they choose a limit.
+/// Predefined simulations.
 const SCENES = {
   "Boundary attack": {
-    about: "A client spends its limit late in a window, and again when the next one begins.",
+    about: "A client uses its limit at the end of a window, and again at the start of the next one.",
     traffic: "boundary", algorithms: ["fixed_window", "sliding_window", "token_bucket", "sliding_log"],
     limit: 20, burst: 20, windowMillis: 1000, attackPercent: 85, nodes: 1, accuracy: "exact", syncMillis: 200, rate: 50, count: 30, lengthMillis: 2000,
   },
   "Sync lag": {
-    about: "Nodes decide alone and tell each other late what they admitted.",
+    about: "Nodes decide alone, and report to each other after a delay what they admitted.",
     traffic: "steady", algorithms: ["fixed_window"],
     limit: 60, burst: 60, windowMillis: 1000, attackPercent: 85, nodes: 3, accuracy: "synced", syncMillis: 400, rate: 270, count: 30, lengthMillis: 1000,
   },
   Burst: {
-    about: "Everything comes at once: where is there room for it?",
+    about: "All requests arrive at once. How many are admitted depends on the burst size.",
     traffic: "burst", algorithms: ["token_bucket", "leaky_bucket", "fixed_window"],
     limit: 10, burst: 50, windowMillis: 1000, attackPercent: 85, nodes: 1, accuracy: "exact", syncMillis: 200, rate: 50, count: 30, lengthMillis: 2000,
   },
   "Steady traffic": {
-    about: "More comes than the limit allows, evenly.",
+    about: "Requests arrive evenly, at a rate above the limit.",
     traffic: "steady", algorithms: ["token_bucket", "fixed_window", "sliding_window", "sliding_log"],
     limit: 20, burst: 40, windowMillis: 1000, attackPercent: 85, nodes: 1, accuracy: "exact", syncMillis: 200, rate: 50, count: 30, lengthMillis: 5000,
   },
 };
 
-/// `[name, words, least, most, step, unit]`.
+/// `[name, label, min, max, step, unit]`.
 const SLIDERS = [
   ["limit", "Limit", 1, 200, 1, ""],
   ["burst", "Burst (token_bucket)", 1, 400, 1, ""],
@@ -49,21 +49,22 @@ const SLIDERS = [
 
 export function lab(main) {
   let state = { ...SCENES["Boundary attack"] };
-  let asked = 0;
+  /// Number of changes of the settings, to detect a change while a simulation runs.
+  let changes = 0;
   let running = false;
 
   const about = h("p", { id: "scene-about" });
   const scenes = Object.entries(SCENES).map(([name, scene]) => h("button", {
-    type: "button", "aria-pressed": "false", "data-scene": name, onclick: () => choose(name, scene),
+    type: "button", "aria-pressed": "false", "data-scene": name, onclick: () => chooseScene(name, scene),
   }, name));
-  const sliders = Object.fromEntries(SLIDERS.map(([name, words, least, most, step, unit]) => {
-    const said = h("output", { for: `lab-${name}` });
-    const input = h("input", { type: "range", id: `lab-${name}`, min: least, max: most, step, oninput: () => set(name, Number(input.value)) });
-    const element = h("div", { class: "slider" }, h("label", { for: `lab-${name}` }, words), input, said);
-    return [name, { element, input, said, unit }];
+  const sliders = Object.fromEntries(SLIDERS.map(([name, label, min, max, step, unit]) => {
+    const output = h("output", { for: `lab-${name}` });
+    const input = h("input", { type: "range", id: `lab-${name}`, min, max, step, oninput: () => set(name, Number(input.value)) });
+    const element = h("div", { class: "slider" }, h("label", { for: `lab-${name}` }, label), input, output);
+    return [name, { element, input, output, unit }];
   }));
   const algorithms = ALGORITHMS.map((name) => {
-    const input = h("input", { type: "checkbox", id: `lab-${name}`, onchange: choice });
+    const input = h("input", { type: "checkbox", id: `lab-${name}`, onchange: chooseAlgorithms });
     return { name, input, element: h("label", { class: "tick" }, input, " ", name) };
   });
   const accuracy = h("select", { id: "lab-accuracy", onchange: () => set("accuracy", accuracy.value) },
@@ -72,69 +73,69 @@ export function lab(main) {
     [["boundary", "boundary attack"], ["steady", "steady"], ["bursty", "bursty"], ["burst", "all at once"]].map(([value, name]) => h("option", { value }, name)));
   const pictures = h("div", { id: "pictures" });
   const textbook = h("div", { id: "textbook" });
-  const wrong = h("p", { class: "bad", role: "alert" });
-  const numbers = table("What became of it", [
+  const failure = h("p", { class: "bad", role: "alert" });
+  const numbers = table("Results", [
     { head: "limit", cell: (row) => row.name },
     { head: "offered", number: true, cell: (row) => count(row.offered) },
     { head: "admitted", number: true, cell: (row) => count(row.admitted) },
     { head: "denied", number: true, cell: (row) => count(row.denied) },
     { head: "in any window", number: true, cell: (row) => row.bound === undefined ? "" : `${count(row.most)} of ${count(row.bound)}` },
-    { head: "within", number: true, cell: (row) => row.most ? (row.withinSeconds ? lasting(row.withinSeconds) : "at once") : "" },
-    { head: "pace", number: true, cell: (row) => row.withinSeconds ? `${count(row.most / row.withinSeconds)}/s` : "" },
+    { head: "within", number: true, cell: (row) => row.most ? (row.withinSeconds ? duration(row.withinSeconds) : "at once") : "" },
+    { head: "rate", number: true, cell: (row) => row.withinSeconds ? `${count(row.most / row.withinSeconds)}/s` : "" },
     { head: "over", number: true, cell: (row) => count(row.over) },
-    { head: "textbook", number: true, rare: true, cell: (row) => count(row.textbook) },
-    { head: "longest wait", number: true, rare: true, cell: (row) => row.longestWaitSeconds ? lasting(row.longestWaitSeconds) : "" },
+    { head: "textbook", number: true, hideEmpty: true, cell: (row) => count(row.textbook) },
+    { head: "longest wait", number: true, hideEmpty: true, cell: (row) => row.longestWaitSeconds ? duration(row.longestWaitSeconds) : "" },
   ], (row) => row.name);
   const took = h("p", { class: "quiet", id: "took" });
 
   main.append(h("h1", {}, "Lab"),
     h("div", { class: "row scenes", role: "group", "aria-label": "Scenes" }, scenes), about,
     h("div", { class: "bench" },
-      h("form", { class: "controls", "aria-label": "What is tried", onsubmit: (event) => event.preventDefault() },
+      h("form", { class: "controls", "aria-label": "Settings of the simulation", onsubmit: (event) => event.preventDefault() },
         h("label", { class: "field" }, h("span", {}, "Traffic"), traffic),
         h("fieldset", {}, h("legend", {}, "Algorithms"), algorithms.map(({ element }) => element)),
         h("label", { class: "field" }, h("span", {}, "Accuracy"), accuracy),
         SLIDERS.map(([name]) => sliders[name].element)),
-      h("div", {}, wrong, numbers.element, textbook, pictures, took)));
+      h("div", {}, failure, numbers.element, textbook, pictures, took)));
 
-  function choose(name, scene) {
+  function chooseScene(name, scene) {
     state = { ...scene };
     about.textContent = scene.about;
     for (const button of scenes) button.setAttribute("aria-pressed", String(button.dataset.scene === name));
-    paint();
+    update();
   }
 
   function set(name, value) {
     state[name] = value;
-    paint();
+    update();
   }
 
-  function choice() {
+  function chooseAlgorithms() {
     state.algorithms = algorithms.filter(({ input }) => input.checked).map(({ name }) => name);
-    paint();
+    update();
   }
 
-  /// Shows what is set, and asks what comes of it.
-  function paint() {
-    for (const [name, { input, said, unit, element }] of Object.entries(sliders)) {
+  /// Shows the settings, and starts the simulation.
+  function update() {
+    for (const [name, { input, output, unit, element }] of Object.entries(sliders)) {
       input.value = state[name];
-      const words = `${state[name]}${unit ? ` ${unit}` : ""}`;
-      said.textContent = words;
-      input.setAttribute("aria-valuetext", words);
-      element.hidden = !matters(name);
+      const text = `${state[name]}${unit ? ` ${unit}` : ""}`;
+      output.textContent = text;
+      input.setAttribute("aria-valuetext", text);
+      element.hidden = !isUsed(name);
     }
     for (const { name, input } of algorithms) {
       input.checked = state.algorithms.includes(name);
-      input.disabled = state.accuracy !== "exact" && !AHEAD.includes(name);
+      input.disabled = state.accuracy !== "exact" && !COORDINATED_ALGORITHMS.includes(name);
     }
     accuracy.value = state.accuracy;
     traffic.value = state.traffic;
-    asked += 1;
+    changes += 1;
     run();
   }
 
-  /// What says nothing about this traffic is not shown.
-  function matters(name) {
+  /// Returns whether a setting has an effect on this simulation. Other settings are hidden.
+  function isUsed(name) {
     if (name === "attackPercent") return state.traffic === "boundary";
     if (name === "count") return state.traffic === "burst";
     if (name === "rate") return state.traffic === "steady" || state.traffic === "bursty";
@@ -143,12 +144,12 @@ export function lab(main) {
     return true;
   }
 
-  /// The question in the words of `/v1/lab`.
-  function question(more = {}) {
+  /// Returns the body of a request to `/v1/lab`.
+  function requestBody(more = {}) {
     const { traffic, algorithms, limit, burst, windowMillis, attackPercent, nodes, accuracy, syncMillis, rate, count, lengthMillis } = { ...state, ...more };
-    const kept = accuracy === "exact" ? algorithms : algorithms.filter((name) => AHEAD.includes(name));
-    const body = { traffic, algorithms: kept, limit, windowMillis, nodes, accuracy, lengthMillis };
-    if (kept.includes("token_bucket")) body.burst = burst;
+    const supported = accuracy === "exact" ? algorithms : algorithms.filter((name) => COORDINATED_ALGORITHMS.includes(name));
+    const body = { traffic, algorithms: supported, limit, windowMillis, nodes, accuracy, lengthMillis };
+    if (supported.includes("token_bucket")) body.burst = burst;
     if (traffic === "boundary") body.attackPercent = attackPercent;
     if (traffic === "burst") body.count = count;
     if (traffic === "steady" || traffic === "bursty") body.rate = rate;
@@ -156,54 +157,54 @@ export function lab(main) {
     return body;
   }
 
-  /// One question at a time; while somebody drags, those in between are left out.
+  /// Runs one simulation at a time. While a slider is dragged, intermediate settings are skipped.
   async function run() {
     if (running) return;
     running = true;
     while (running) {
-      const answering = asked;
+      const started = changes;
       try {
-        await answer();
-        wrong.textContent = "";
-      } catch (problem) {
-        wrong.textContent = problem.message;
+        await simulate();
+        failure.textContent = "";
+      } catch (error) {
+        failure.textContent = error.message;
       }
-      running = answering !== asked && main.isConnected;
+      running = started !== changes && main.isConnected;
     }
   }
 
-  async function answer() {
-    const asking = question();
-    if (asking.algorithms.length === 0) throw new Error(`Choose an algorithm${state.accuracy === "exact" ? "" : ` that nodes can keep: ${AHEAD.join(", ")}`}.`);
+  async function simulate() {
+    const body = requestBody();
+    if (body.algorithms.length === 0) throw new Error(`Choose an algorithm${state.accuracy === "exact" ? "" : ` that supports this accuracy: ${COORDINATED_ALGORITHMS.join(", ")}`}.`);
     const window = state.windowMillis / 1000;
-    const report = await send("POST", "/v1/lab", asking);
+    const report = await send("POST", "/v1/lab", body);
     numbers.show(report.lines);
-    const most = Math.max(1, ...report.lines.flatMap(({ timeline }) => timeline.offered));
-    pictures.replaceChildren(...report.lines.map((line) => steps(line, window, most)));
-    took.textContent = `Computed by this server in ${lasting(report.tookMicros / 1e6)}: ${count(report.lines.reduce((sum, line) => sum + line.offered, 0))} requests.`;
-    took.dataset.accuracy = asking.accuracy;
+    const max = Math.max(1, ...report.lines.flatMap(({ timeline }) => timeline.offered));
+    pictures.replaceChildren(...report.lines.map((line) => steps(line, window, max)));
+    took.textContent = `Computed by this server in ${duration(report.tookMicros / 1e6)}: ${count(report.lines.reduce((sum, line) => sum + line.offered, 0))} requests.`;
+    took.dataset.accuracy = body.accuracy;
     await compare();
   }
 
-  /// The textbook's line and the code's own count, for lags from none to a whole window.
+  /// Draws the textbook formula and the simulated count, for sync lags from 0 to a whole window.
   async function compare() {
-    const name = AHEAD.filter((name) => name !== "token_bucket").find((name) => state.algorithms.includes(name));
+    const name = COORDINATED_ALGORITHMS.filter((name) => name !== "token_bucket").find((name) => state.algorithms.includes(name));
     if (state.accuracy !== "synced" || state.nodes < 2 || state.traffic !== "steady" || !name) {
       textbook.replaceChildren();
       return;
     }
     const window = state.windowMillis;
-    const lags = [...Array.from({ length: 11 }, (_, part) => Math.round(window * part / 100) * 10), state.syncMillis];
+    const lags = [...Array.from({ length: 11 }, (_, step) => Math.round(window * step / 100) * 10), state.syncMillis];
     const wanted = [...new Set(lags)].filter((lag) => lag <= window && lag <= 60000).sort((one, other) => one - other);
     const points = await Promise.all(wanted.map(async (lag) => {
       const accuracy = lag < 10 ? "exact" : "synced";
-      const report = await send("POST", "/v1/lab", question({ accuracy, syncMillis: lag, algorithms: [name], lengthMillis: window }));
+      const report = await send("POST", "/v1/lab", requestBody({ accuracy, syncMillis: lag, algorithms: [name], lengthMillis: window }));
       return { lag, admitted: report.lines[0].admitted };
     }));
     const { limit, nodes, syncMillis } = state;
     textbook.replaceChildren(sweep({ limit, nodes, window, lag: syncMillis, points }));
   }
 
-  choose("Boundary attack", SCENES["Boundary attack"]);
+  chooseScene("Boundary attack", SCENES["Boundary attack"]);
   return () => { running = false; };
 }

@@ -26,15 +26,15 @@ const FILES: &[(&str, &[u8])] = dashboard_files![
     "dom.js",
     "editor.js",
     "fleet.js",
+    "format.js",
     "icon.svg",
     "index.html",
     "lab.js",
     "lab_chart.js",
     "live.js",
-    "pulse.js",
+    "live_feed.js",
     "rules.js",
     "style.css",
-    "words.js",
 ];
 
 /// The policy of the dashboard: only scripts and requests of this server, and no embedding in other pages.

@@ -4,7 +4,7 @@ use tidegate_testkit::keys::RIGHT;
 
 use super::*;
 
-const NUMBERS: &str = "What became of it";
+const NUMBERS: &str = "Results";
 
 /// What was admitted by the limit of this name.
 fn admitted(browser: &Browser, name: &str) -> Option<f64> {

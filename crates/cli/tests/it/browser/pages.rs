@@ -17,7 +17,7 @@ fn every_page_shows_what_a_server_under_load_does() {
             "Number(document.querySelector('strong.denied')?.textContent.replace(',', '')) > 0",
         );
         wait_for("the rule is listed", || {
-            let cells = row(&browser, "Rules by what they do now", "per-key")?;
+            let cells = row(&browser, "Activity by rule", "per-key")?;
             (number(&cells[5]) > 0.0).then_some(())
         });
         assert!(text(&browser, "#state").ends_with("is ready"));
@@ -29,13 +29,13 @@ fn every_page_shows_what_a_server_under_load_does() {
 
         browser.find("nav a[href='#/rules']").click();
         let cells = wait_for("the rule counts", || {
-            let cells = row(&browser, "Rules in force", "per-key")?;
+            let cells = row(&browser, "Active rules", "per-key")?;
             (number(&cells[9]) > 0.0).then_some(cells)
         });
         assert_eq!(cells[3], "5 per 10 days (fixed_window)");
         // What a rule that only counts would have denied is shown as well.
         wait_for("the shadow rule counts", || {
-            (number(&row(&browser, "Rules in force", "tried")?[9]) > 0.0).then_some(())
+            (number(&row(&browser, "Active rules", "tried")?[9]) > 0.0).then_some(())
         });
 
         browser.find("nav a[href='#/clients']").click();
@@ -51,7 +51,7 @@ fn every_page_shows_what_a_server_under_load_does() {
         assert!(text(&browser, "[aria-label='Nodes and their rules'] tbody").contains("version 1"));
 
         browser.find("nav a[href='#/blocks']").click();
-        browser.wait_until("the list is shown", "document.querySelector('tbody')?.textContent === 'nobody'");
+        browser.wait_until("the list is shown", "document.querySelector('tbody')?.textContent === 'none'");
 
         browser.find("nav a[href='#/lab']").click();
         browser.wait_until("the Lab has drawn", "document.querySelectorAll('#pictures svg').length === 4");
@@ -80,12 +80,12 @@ fn a_client_is_looked_up_reset_blocked_and_let_off() {
     browser.find("#lookup button").click();
     browser.wait_until(
         "it is over its limit",
-        "document.querySelector('#standing')?.textContent === 'would be denied'",
+        "document.querySelector('#client-state')?.textContent === 'would be denied'",
     );
     assert!(text(&browser, "#found").contains("0 of 5"));
 
     // One more rule counts by the same.
-    let cells = row(&browser, "Its other buckets", "twice").unwrap();
+    let cells = row(&browser, "Buckets under other rules", "twice").unwrap();
     assert_eq!(cells[1..3], ["4 of 10", "would be allowed"]);
 
     browser.find("#reset").click();
@@ -99,7 +99,7 @@ fn a_client_is_looked_up_reset_blocked_and_let_off() {
     browser.find("dialog[aria-label=Block] button.main").click();
     browser.wait_until(
         "it is blocked",
-        "document.querySelector('#standing')?.textContent === 'blocked'",
+        "document.querySelector('#client-state')?.textContent === 'blocked'",
     );
     assert_ne!(check(), 200);
 
@@ -109,10 +109,8 @@ fn a_client_is_looked_up_reset_blocked_and_let_off() {
     // Whoever looks over the shoulder of an operator learns no secret.
     assert!(!text(&browser, "main").contains("sk-secret"));
     browser.find("tbody button").click();
-    browser.wait_until(
-        "the list is empty",
-        "document.querySelector('tbody')?.textContent === 'nobody'",
-    );
+    browser
+        .wait_until("the list is empty", "document.querySelector('tbody')?.textContent === 'none'");
     assert_eq!(check(), 200);
 
     browser.find("#value").type_text("not an address");

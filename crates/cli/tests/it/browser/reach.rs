@@ -62,7 +62,7 @@ fn pages_are_reached_and_left_with_the_keyboard() {
     }
     assert_eq!(
         met,
-        ["Skip to the page", "Tidegate", "Live", "Rules", "Clients", "Fleet", "Block list", "Lab"]
+        ["Skip to content", "Tidegate", "Live", "Rules", "Clients", "Fleet", "Block list", "Lab"]
     );
     browser.keys(ENTER);
     browser.wait_until("the Lab is open", "document.querySelector('h1').textContent === 'Lab'");

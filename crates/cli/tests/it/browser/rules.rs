@@ -52,15 +52,15 @@ fn a_rule_that_is_edited_and_pushed_is_enforced() {
         browser.find("#note").type_text("more for all");
         assert_eq!(spend(), 429);
         browser.find("#push").click();
-        browser.wait_until("it is in force", "document.querySelector('#told').textContent === 'Version 2 is in force.'");
+        browser.wait_until("it is in force", "document.querySelector('#notice').textContent === 'Version 2 is active.'");
         assert_eq!(spend(), 200);
         wait_for("the table has it", || {
-            (row(&browser, "Rules in force", "per-key")?[3] == "9 per 10 days (fixed_window)").then_some(())
+            (row(&browser, "Active rules", "per-key")?[3] == "9 per 10 days (fixed_window)").then_some(())
         });
 
         // The version before can be taken back.
         browser.find("#history summary").click();
-        browser.find("[aria-label='Take version 1 into the editor']").click();
+        browser.find("[aria-label='Restore version 1 in the editor']").click();
         browser.wait_until("it is compared", "document.querySelector('.diff')?.innerText.includes('+     limit: 5 per 10 days')");
         let versions = text(&browser, "#history");
         assert!(versions.contains("ann") && versions.contains("more for all"), "{versions}");
@@ -82,7 +82,7 @@ fn of_two_who_push_the_second_is_told_and_loses_nothing() {
         .wait_until("it is fine", "document.querySelector('#checked').classList.contains('good')");
     stage.push(&RULES.replace("5 per 10 days", "6 per 10 days"));
     browser.find("#push").click();
-    browser.wait_until("the other one is named", "document.querySelector('.editor .warning:not([hidden])')?.textContent.includes('Version 2 is in force')");
+    browser.wait_until("the other one is named", "document.querySelector('.editor .warning:not([hidden])')?.textContent.includes('Version 2 is active')");
     assert_eq!(
         browser.script("return document.querySelector('#document').value", &[]),
         mine.as_str()

@@ -20,7 +20,7 @@ fn a_listener_with_a_token_shows_nothing_without_it() {
     );
     assert_eq!(text(&browser, "#state"), "connecting");
     browser.find("#token").type_text("0123456789abcdef-wrong\n");
-    browser.wait_until("it is asked for again", "document.querySelector('#lock').open && document.querySelector('#lock-why').textContent.includes('another token')");
+    browser.wait_until("it is asked for again", "document.querySelector('#lock').open && document.querySelector('#lock-message').textContent.includes('Wrong token')");
     browser.find("#token").type_text("0123456789abcdef-right\n");
     browser.wait_until(
         "it is shown",
@@ -79,10 +79,10 @@ fn words_of_strangers_stay_text() {
     );
     harmless("looked up");
     browser.find("nav a[href='#/live']").click();
-    browser.wait_until("it is denied most", "document.querySelector('[aria-label^=\"Denied most\"]')?.textContent.includes('<img src=x')");
+    browser.wait_until("it is denied most", "document.querySelector('[aria-label^=\"Most denials\"]')?.textContent.includes('<img src=x')");
     harmless("live");
     browser.find("nav a[href='#/rules']").click();
-    browser.wait_until("the rule is shown", "document.querySelector('[aria-label=\"Rules in force\"]')?.textContent.includes('<img src=x')");
+    browser.wait_until("the rule is shown", "document.querySelector('[aria-label=\"Active rules\"]')?.textContent.includes('<img src=x')");
     browser.find("#history summary").click();
     browser.wait_until(
         "who pushed is shown",

@@ -1,4 +1,4 @@
-// Numbers and times as people read them.
+// Formats of numbers, times and clients.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -28,7 +28,7 @@ export function bytes(number) {
   return `${unit ? number.toFixed(1) : number} ${units[unit]}`;
 }
 
-export function lasting(seconds) {
+export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "never";
   if (seconds < 1) return seconds === 0 ? "now" : `${Math.round(seconds * 1000)} ms`;
   if (seconds < 120) return `${Math.round(seconds * 10) / 10} s`;
@@ -37,17 +37,17 @@ export function lasting(seconds) {
   return `${Math.round(seconds / 86400)} days`;
 }
 
-export function clock(unix) {
+export function timeOfDay(unix) {
   return new Date(unix * 1000).toLocaleTimeString("en-GB");
 }
 
-export function moment(unix) {
+export function dateTime(unix) {
   return unix ? new Date(unix * 1000).toLocaleString("en-GB") : "";
 }
 
-/// A client as rules call it: a text, or values of several attributes. What may be a secret is a hash, of which the
-/// beginning is enough for people.
-export function client(name, id) {
+/// Returns the name of a client: a text, or the values of several attributes. A client without a name, because it may be
+/// a secret, is shown by the start of its hash.
+export function clientName(name, id) {
   if (name === null || name === undefined) return id.replace(/#([0-9a-f]{12})[0-9a-f]+$/, "#$1…");
   if (typeof name === "string") return name;
   return Object.entries(name).map(([attribute, value]) => `${attribute}: ${value}`).join(", ");
