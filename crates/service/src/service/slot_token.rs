@@ -167,10 +167,10 @@ mod tests {
 
         #[test]
         fn altered_token_is_rejected(
-            slots in slots(), place: prop::sample::Index, letter in "[ -~é]", cut: prop::sample::Index,
+            slots in slots(), position: prop::sample::Index, letter in "[ -~é]", cut: prop::sample::Index,
         ) {
             let token = cipher(1).encrypt(&slots).unwrap();
-            let at = place.index(token.len());
+            let at = position.index(token.len());
             let changed = format!("{}{letter}{}", &token[..at], &token[at + 1..]);
             prop_assert!(changed == token || cipher(1).decrypt(&changed).is_none());
             prop_assert!(cipher(1).decrypt(&token[..cut.index(token.len())]).is_none());

@@ -57,7 +57,7 @@ impl OutcomeKind {
         }
     }
 
-    fn of(outcome: &RuleOutcome) -> Self {
+    fn from_outcome(outcome: &RuleOutcome) -> Self {
         match (outcome.shadow, outcome.outcome.is_allowed()) {
             (false, true) => Self::Allowed,
             (false, false) => Self::Denied,
@@ -115,7 +115,7 @@ impl RuleCounts {
     #[inline]
     pub(crate) fn add(&self, ids: &CounterIds, rules: &RuleSet, decision: &Decision) {
         for outcome in decision.rule_outcomes() {
-            self.count(line(ids, Some(outcome.rule_index)), OutcomeKind::of(outcome));
+            self.count(line(ids, Some(outcome.rule_index)), OutcomeKind::from_outcome(outcome));
         }
         for undecided in decision.undecided() {
             self.add_undecided(ids, rules, undecided.rule_index);

@@ -71,7 +71,7 @@ pub(crate) fn current_shard() -> usize {
         static SHARD: usize = NEXT.fetch_add(1, Ordering::Relaxed) % shard_count();
     }
     // The thread-local is already destroyed if the thread is ending; shard 0 is used then.
-    SHARD.try_with(|current_shard| *current_shard).unwrap_or(0)
+    SHARD.try_with(|shard| *shard).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -149,15 +149,15 @@ proptest! {
     #[test]
     fn made_up_and_altered_tokens_release_no_slot(
         words in proptest::collection::vec("[A-Za-z0-9_-]{0,90}", 1..8),
-        places in proptest::collection::vec(any::<prop::sample::Index>(), 1..8),
+        positions in proptest::collection::vec(any::<prop::sample::Index>(), 1..8),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let slots = SlotService::new(RULES);
             let token = slots.hold("alice").await.unwrap();
-            let altered = places.iter().map(|place| {
+            let altered = positions.iter().map(|position| {
                 let mut bytes = token.clone().into_bytes();
-                let at = place.index(bytes.len());
+                let at = position.index(bytes.len());
                 bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };
                 String::from_utf8(bytes).unwrap()
             });
