@@ -1,7 +1,7 @@
 //! Access control of the admin listener.
 //!
-//! Without a token the listener is on loopback only. Browsers on the same machine are still a risk. A page of another
-//! origin can send requests here. If its host name resolves to 127.0.0.1 (DNS rebinding), it can also read the responses.
+//! Without a token the listener is on loopback only. Browsers on the same machine are still a risk: a page of another
+//! origin can send requests here. If its host name resolves to 127.0.0.1 (DNS rebinding), it can also read responses.
 
 use std::net::IpAddr;
 

@@ -47,9 +47,9 @@ pub struct Service {
     /// Encrypts the tokens of slots that callers hold.
     slot_tokens: SlotTokenCipher,
     stats: CallStats,
-    /// Whether the store has answered since the start.
+    /// Set once the store has answered.
     ready: AtomicBool,
-    /// Whether load balancers should send no more calls.
+    /// Set if load balancers should send no more calls.
     draining: AtomicBool,
     /// The source that the first rules are awaited from.
     pending_rules: Mutex<Option<String>>,

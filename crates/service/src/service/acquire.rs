@@ -55,7 +55,7 @@ impl SlotRenewal {
     }
 }
 
-/// Slots whose token has not been sent yet. Dropped in this state, they are released, because no caller could do it.
+/// Slots whose token has not been sent yet. They are released on drop, because no caller has the token to do it.
 #[derive(Debug)]
 pub struct UndeliveredSlots {
     store: Arc<AnyStore>,

@@ -44,7 +44,7 @@ impl RlsContext {
 /// The reply to an RLS call.
 #[derive(Debug)]
 pub struct RlsReply {
-    /// Whether the request is denied.
+    /// Set if the request is denied.
     pub over_limit: bool,
     /// The status of each descriptor, in their order.
     pub statuses: Vec<DescriptorStatus>,

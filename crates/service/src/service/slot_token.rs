@@ -4,8 +4,8 @@
 //! fleet has no secret. Keys of the memory store must stay secret: a client that sees results of their fast hash could
 //! construct collisions.
 //!
-//! So a token is encrypted and authenticated. It reveals nothing and can't be forged. Every node with the same secret
-//! can decrypt it, whatever its rules are.
+//! Therefore a token is encrypted and authenticated. It reveals nothing and can't be forged. Every node with the same
+//! secret can decrypt it, whatever its rules are.
 
 use std::fmt;
 use std::sync::Arc;

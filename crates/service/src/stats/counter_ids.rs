@@ -61,8 +61,8 @@ impl CounterRegistry {
             if let Some(number) = self.numbers.get(rule.name()) {
                 return *number;
             }
-            // Unused numbers come first, as long as they have counters of their own. Then the number whose rule was
-            // removed first: calls that still run under old rules are least likely to count for it.
+            // Unused numbers are assigned first, as long as they have counters of their own. Then the number of the
+            // rule that was removed first: calls that still run under old rules are least likely to count for it.
             let spare = if self.next < MAX_NAMED_RULES { None } else { self.free.pop_front() };
             let number = spare.unwrap_or_else(|| {
                 self.next += 1;

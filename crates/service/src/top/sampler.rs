@@ -4,7 +4,7 @@ use tidegate_core::{Span, Timestamp};
 
 /// Checks of one second that are all counted.
 const UNSAMPLED_PER_SECOND: u32 = 1_000;
-/// Of further checks, one in this many is counted, with this weight.
+/// Ratio at which further checks are sampled: one in this many is counted, with this weight.
 const SAMPLE_RATIO: u64 = 8;
 
 /// Picks checks at random, so that a client can't avoid being counted by its timing.

@@ -22,7 +22,7 @@ const DOMAIN_ATTRIBUTE: &str = "domain";
 pub(crate) struct DescriptorChecks<'a> {
     /// The descriptor as a request that rules match.
     request: Request<'a>,
-    /// Whether the rules that match the request are checked.
+    /// Set if the rules that match the request are checked.
     pub(crate) checks_rules: bool,
     pub(crate) own: DescriptorLimit<'a>,
     pub(crate) is_refund: bool,

@@ -8,7 +8,7 @@ use super::descriptor_checks::{DescriptorChecks, DescriptorLimit};
 /// The status of a descriptor: the state of the strictest limit that applies to it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct DescriptorStatus {
-    /// Whether the descriptor is over its limit.
+    /// Set if the descriptor is over its limit.
     pub over_limit: bool,
     /// The limit; `None` if none applies.
     pub limit: Option<CurrentLimit>,
