@@ -123,7 +123,7 @@ async fn more_concurrency_rules_than_a_token_holds_are_rejected_without_a_charge
     let error = slots.service.acquire(Protocol::Http, Call::default()).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "rules: found 33 rules with a limit in flight, wanted at largest 32 for one request"
+        "rules: found 33 rules with a limit in flight, wanted at most 32 for one request"
     );
     assert_eq!(slots.left("r0", "").await, 5);
 }
