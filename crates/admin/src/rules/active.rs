@@ -88,7 +88,9 @@ async fn older_version(manager: &RulesManager, number: u64) -> Response<Body> {
 fn document(text: &str, number: u64) -> Response<Body> {
     let mut response = response::text_no_store(text.to_owned());
     response.headers_mut().insert(CONTENT_TYPE, YAML_TYPE);
-    response.headers_mut().insert(HeaderName::from_static(RULES_VERSION_HEADER), HeaderValue::from(number));
+    response
+        .headers_mut()
+        .insert(HeaderName::from_static(RULES_VERSION_HEADER), HeaderValue::from(number));
     response
 }
 

@@ -26,8 +26,10 @@ pub(crate) async fn acquire(
 ) -> Result<Response<GrpcBody>, Status> {
     let call = decode_call(message)
         .map_err(|error| error_status(service.count_rejected(Protocol::Grpc, error)))?;
-    let AcquireReply { reply, slot } =
-        service.acquire(Protocol::Grpc, with_peer_identity(call, caller)).await.map_err(error_status)?;
+    let AcquireReply { reply, slot } = service
+        .acquire(Protocol::Grpc, with_peer_identity(call, caller))
+        .await
+        .map_err(error_status)?;
     let mut response =
         AcquireResponse { decision: Some(decision_response(&reply)?), ..Default::default() };
     let Some(taken) = slot else { return Ok(body::message_response(&response)) };
