@@ -1,10 +1,10 @@
-//! What a caller of the HTTP listener is promised.
+//! `/v1/check` on the HTTP listener: decisions, headers, costs and batches.
 
 use serde_json::{Value, json};
 
 use crate::kit::Server;
 
-/// Limits so slow that no test is long enough to see a refill.
+/// Limits per 10 days: no token refills during a test.
 const RULES: &str = "
 rules:
   - name: api
@@ -30,23 +30,23 @@ rules:
     queue: 1
 ";
 
-fn members(json: &Value) -> Vec<&str> {
+fn field_names(json: &Value) -> Vec<&str> {
     json.as_object().unwrap().keys().map(String::as_str).collect()
 }
 
 #[test]
-fn the_429_carries_its_headers() {
+fn allowed_and_denied_checks_carry_rate_limit_headers_and_fields() {
     let server = Server::with_rules(RULES);
-    for left in (0..5).rev() {
+    for remaining in (0..5).rev() {
         let response = server.check(r#"{"rule":"api","client":"alice"}"#);
         assert_eq!(response.status, 200);
         assert_eq!(response.header("content-type"), Some("application/json"));
-        assert_eq!(response.header("x-ratelimit-remaining"), Some(&*left.to_string()));
+        assert_eq!(response.header("x-ratelimit-remaining"), Some(&*remaining.to_string()));
         assert_eq!(response.header("retry-after"), None);
         let json = response.json();
         assert_eq!(json["allowed"], true);
         assert_eq!(json["limit"], 5);
-        assert_eq!(json["remaining"], left);
+        assert_eq!(json["remaining"], remaining);
         assert_eq!(json["retryAfter"], 0);
         assert_eq!(json["rule"], "api");
         assert!(json["resetTime"].as_u64().unwrap() > 1_700_000_000);
@@ -74,7 +74,7 @@ fn the_429_carries_its_headers() {
 }
 
 #[test]
-fn two_clients_have_two_buckets() {
+fn each_client_has_its_own_bucket() {
     let server = Server::with_rules(RULES);
     let spend = |client| {
         let body = json!({"rule": "api", "client": client, "cost": 5}).to_string();
@@ -85,48 +85,48 @@ fn two_clients_have_two_buckets() {
 }
 
 #[test]
-fn a_client_by_name_meets_the_same_bucket_as_one_by_attribute() {
+fn client_field_and_attributes_select_the_same_bucket() {
     let server = Server::with_rules(RULES);
-    let left = |body: &str| server.check(body).json()["remaining"].clone();
+    let remaining = |body: &str| server.check(body).json()["remaining"].clone();
     let by_attribute = r#"{"attributes":{"user":"alice","path":"/v1/orders"}}"#;
-    assert_eq!(left(r#"{"rule":"api","client":"alice"}"#), 4);
-    assert_eq!(left(by_attribute), 3);
-    assert_eq!(left(r#"{"rule":"api","client":{"user":"alice"}}"#), 2);
-    assert_eq!(left(r#"{"rule":"api","attributes":{"user":"alice"}}"#), 1);
-    assert_eq!(left(by_attribute), 0);
-    // Without the attribute: one bucket for all such requests, however they say so.
-    assert_eq!(left(r#"{"attributes":{"path":"/v1/orders"}}"#), 4);
-    assert_eq!(left(r#"{"rule":"api","attributes":{"path":"/v1/orders"}}"#), 3);
-    assert_eq!(left(r#"{"rule":"api","client":""}"#), 2);
+    assert_eq!(remaining(r#"{"rule":"api","client":"alice"}"#), 4);
+    assert_eq!(remaining(by_attribute), 3);
+    assert_eq!(remaining(r#"{"rule":"api","client":{"user":"alice"}}"#), 2);
+    assert_eq!(remaining(r#"{"rule":"api","attributes":{"user":"alice"}}"#), 1);
+    assert_eq!(remaining(by_attribute), 0);
+    // All requests without the attribute share one bucket, in every form of the body.
+    assert_eq!(remaining(r#"{"attributes":{"path":"/v1/orders"}}"#), 4);
+    assert_eq!(remaining(r#"{"rule":"api","attributes":{"path":"/v1/orders"}}"#), 3);
+    assert_eq!(remaining(r#"{"rule":"api","client":""}"#), 2);
 }
 
 #[test]
-fn a_client_of_several_parts_is_an_object_and_may_name_any_alternative() {
+fn rule_by_two_attributes_takes_a_client_object_with_any_alternative() {
     let server = Server::with_rules(RULES);
-    let left = |body: &str| server.check(body).json()["remaining"].clone();
-    assert_eq!(left(r#"{"rule":"pair","client":{"user":"a","path":"/pair"}}"#), 1);
-    assert_eq!(left(r#"{"attributes":{"user":"a","path":"/pair"}}"#), 0);
-    assert_eq!(left(r#"{"rule":"pair","client":{"api_key":"a","path":"/pair"}}"#), 1);
-    assert_eq!(left(r#"{"attributes":{"api_key":"a","path":"/pair"}}"#), 0);
-    assert_eq!(left(r#"{"rule":"pair","client":{"user":"a","path":"/other"}}"#), 1);
+    let remaining = |body: &str| server.check(body).json()["remaining"].clone();
+    assert_eq!(remaining(r#"{"rule":"pair","client":{"user":"a","path":"/pair"}}"#), 1);
+    assert_eq!(remaining(r#"{"attributes":{"user":"a","path":"/pair"}}"#), 0);
+    assert_eq!(remaining(r#"{"rule":"pair","client":{"api_key":"a","path":"/pair"}}"#), 1);
+    assert_eq!(remaining(r#"{"attributes":{"api_key":"a","path":"/pair"}}"#), 0);
+    assert_eq!(remaining(r#"{"rule":"pair","client":{"user":"a","path":"/other"}}"#), 1);
 }
 
 #[test]
-fn a_rule_with_one_bucket_for_all_needs_no_client() {
+fn rule_without_per_needs_no_client() {
     let server = Server::with_rules(RULES);
-    let left = |body: &str| server.check(body).json()["remaining"].clone();
-    assert_eq!(left(r#"{"rule":"anyone"}"#), 2);
-    assert_eq!(left(r#"{"rule":"anyone","client":"alice"}"#), 1);
-    assert_eq!(left(r#"{"attributes":{"path":"/login"}}"#), 0);
+    let remaining = |body: &str| server.check(body).json()["remaining"].clone();
+    assert_eq!(remaining(r#"{"rule":"anyone"}"#), 2);
+    assert_eq!(remaining(r#"{"rule":"anyone","client":"alice"}"#), 1);
+    assert_eq!(remaining(r#"{"attributes":{"path":"/login"}}"#), 0);
 }
 
 #[test]
-fn what_no_rule_limits_is_allowed_without_limit_fields() {
+fn request_without_an_enforced_rule_is_allowed_without_limit_fields() {
     let server = Server::with_rules(RULES);
     for body in [
         r#"{"attributes":{}}"#,
         r#"{"attributes":{"path":"/elsewhere"},"cost":1000000}"#,
-        // A shadow rule denies nobody and tells nobody.
+        // A shadow rule neither denies nor adds limit fields.
         r#"{"rule":"trial"}"#,
         r#"{"rule":"trial"}"#,
     ] {
@@ -138,7 +138,7 @@ fn what_no_rule_limits_is_allowed_without_limit_fields() {
 }
 
 #[test]
-fn a_cost_of_zero_looks_and_one_that_never_fits_has_no_retry_after() {
+fn zero_cost_only_peeks_and_a_cost_above_the_limit_has_no_retry_after() {
     let server = Server::with_rules(RULES);
     for _ in 0..10 {
         let json = server.check(r#"{"rule":"api","client":"alice","cost":0}"#).json();
@@ -151,24 +151,24 @@ fn a_cost_of_zero_looks_and_one_that_never_fits_has_no_retry_after() {
         assert_eq!(response.header("retry-after"), None);
         let json = response.json();
         assert_eq!((&json["retryAfter"], &json["remaining"]), (&Value::Null, &json!(5)));
-        assert!(members(&json).contains(&"retryAfter"));
+        assert!(field_names(&json).contains(&"retryAfter"));
     }
 }
 
 #[test]
-fn whoever_has_to_wait_for_its_turn_is_told_how_long() {
+fn queued_request_gets_its_delay_in_milliseconds() {
     let server = Server::with_rules(RULES);
     let check = || server.check(r#"{"rule":"paced"}"#);
     assert_eq!(check().json().get("delayMillis"), None);
-    let waiting = check();
-    assert_eq!(waiting.status, 200);
-    let delay = waiting.json()["delayMillis"].as_u64().unwrap();
+    let delayed = check();
+    assert_eq!(delayed.status, 200);
+    let delay = delayed.json()["delayMillis"].as_u64().unwrap();
     assert!((863_900_000..=864_000_000).contains(&delay), "{delay}");
     assert_eq!(check().status, 429);
 }
 
 #[test]
-fn items_of_a_batch_are_independent() {
+fn checks_of_a_batch_are_decided_independently() {
     let server = Server::with_rules(RULES);
     let body = json!({"checks": [
         {"rule": "api", "client": "alice", "cost": 4},
@@ -186,7 +186,7 @@ fn items_of_a_batch_are_independent() {
     assert_eq!(response.header("content-type"), Some("application/json"));
     let json = response.json();
     let decisions = json["decisions"].as_array().unwrap();
-    let shown: Vec<String> = decisions
+    let results: Vec<String> = decisions
         .iter()
         .map(|item| match item.get("error") {
             Some(error) => {
@@ -197,7 +197,7 @@ fn items_of_a_batch_are_independent() {
         })
         .collect();
     assert_eq!(
-        shown,
+        results,
         [
             "true 1",
             "false 1",
@@ -215,7 +215,7 @@ fn items_of_a_batch_are_independent() {
 }
 
 #[test]
-fn probes_are_answered() {
+fn health_and_readiness_probes_return_200() {
     let server = Server::with_rules(RULES);
     for path in ["/healthz", "/readyz"] {
         let response = server.ask("GET", path, "");
@@ -226,7 +226,7 @@ fn probes_are_answered() {
 }
 
 #[test]
-fn the_style_of_the_headers_is_the_configurations() {
+fn configuration_selects_the_header_style() {
     let server = Server::with_config(
         "
 listen: {http: 127.0.0.1:0}
@@ -246,7 +246,7 @@ rules:
 }
 
 #[test]
-fn requests_share_a_connection_one_after_another_and_sent_ahead() {
+fn sequential_and_pipelined_requests_share_a_connection() {
     let server = Server::with_rules(RULES);
     let mut connection = server.connect();
     let body = r#"{"rule":"api","client":"alice"}"#;
@@ -255,17 +255,17 @@ fn requests_share_a_connection_one_after_another_and_sent_ahead() {
     for _ in 0..3 {
         connection.send("POST", "/v1/check", body);
     }
-    for left in [3, 2, 1] {
-        assert_eq!(connection.receive(false).json()["remaining"], left);
+    for remaining in [3, 2, 1] {
+        assert_eq!(connection.receive(false).json()["remaining"], remaining);
     }
 }
 
 #[test]
-fn concurrent_clients_never_exceed_the_limit() {
+fn concurrent_connections_never_exceed_the_limit() {
     let server = Server::with_rules(
         "rules: [{name: api, per: [user], limit: 100 per 10 days, algorithm: fixed_window}]",
     );
-    let callers: Vec<_> = (0..8)
+    let threads: Vec<_> = (0..8)
         .map(|caller| {
             let mut connection = server.connect();
             std::thread::spawn(move || {
@@ -284,6 +284,6 @@ fn concurrent_clients_never_exceed_the_limit() {
             })
         })
         .collect();
-    let admitted: u32 = callers.into_iter().map(|caller| caller.join().unwrap()).sum();
+    let admitted: u32 = threads.into_iter().map(|caller| caller.join().unwrap()).sum();
     assert_eq!(admitted, 100);
 }

@@ -1,4 +1,4 @@
-//! Who is who, as `identity` in `tidegate.yaml` says.
+//! Client attributes that `identity` in `tidegate.yaml` configures: address, session, token and certificate.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,8 +10,8 @@ use tidegate_testkit::{Certificates, Tool, lacking};
 
 use crate::kit::{Folder, Server, run};
 
-/// What is left to a client with these headers.
-fn left(server: &Server, headers: &[(&str, &str)]) -> String {
+/// Returns the remaining quota of a client with these headers.
+fn remaining_for(server: &Server, headers: &[(&str, &str)]) -> String {
     let mut request = "GET /v1/authorize HTTP/1.1\r\nhost: a\r\nx-original-uri: /\r\n\
                        x-original-method: GET\r\n"
         .to_owned();
@@ -24,7 +24,7 @@ fn left(server: &Server, headers: &[(&str, &str)]) -> String {
     response.header("x-ratelimit-remaining").unwrap_or_else(|| panic!("{response:?}")).to_owned()
 }
 
-fn server(identity: &str, per: &str) -> Server {
+fn server_with_identity(identity: &str, per: &str) -> Server {
     Server::with_config(&format!(
         "listen: {{http: 127.0.0.1:0}}\nidentity: {identity}\n\
          rules: {{inline: [{{name: a, per: [{per}], limit: 100 per 10 days}}]}}\n"
@@ -32,57 +32,63 @@ fn server(identity: &str, per: &str) -> Server {
 }
 
 #[test]
-fn an_address_behind_a_trusted_proxy_is_a_client_of_its_own() {
-    let server = server("{trusted_proxies: [127.0.0.1, 10.0.0.0/8]}", "ip");
-    assert_eq!(left(&server, &[("x-forwarded-for", "192.0.2.7")]), "99");
-    assert_eq!(left(&server, &[("x-forwarded-for", "192.0.2.8")]), "99");
-    assert_eq!(left(&server, &[("x-forwarded-for", "203.0.113.1, 192.0.2.7, 10.1.2.3")]), "98");
-    let lines = [("x-forwarded-for", "192.0.2.8"), ("x-forwarded-for", "192.0.2.7:4711")];
-    assert_eq!(left(&server, &lines), "97");
-    assert_eq!(left(&server, &[("x-forwarded-for", "2001:db8:1:2::1")]), "99");
-    assert_eq!(left(&server, &[("x-forwarded-for", "[2001:db8:1:2:ffff::9]:80")]), "98");
-    assert_eq!(left(&server, &[("x-forwarded-for", "2001:db8:1:3::1")]), "99");
+fn forwarded_address_of_a_trusted_proxy_identifies_the_client() {
+    let server = server_with_identity("{trusted_proxies: [127.0.0.1, 10.0.0.0/8]}", "ip");
+    assert_eq!(remaining_for(&server, &[("x-forwarded-for", "192.0.2.7")]), "99");
+    assert_eq!(remaining_for(&server, &[("x-forwarded-for", "192.0.2.8")]), "99");
+    assert_eq!(
+        remaining_for(&server, &[("x-forwarded-for", "203.0.113.1, 192.0.2.7, 10.1.2.3")]),
+        "98"
+    );
+    let two_headers = [("x-forwarded-for", "192.0.2.8"), ("x-forwarded-for", "192.0.2.7:4711")];
+    assert_eq!(remaining_for(&server, &two_headers), "97");
+    assert_eq!(remaining_for(&server, &[("x-forwarded-for", "2001:db8:1:2::1")]), "99");
+    assert_eq!(remaining_for(&server, &[("x-forwarded-for", "[2001:db8:1:2:ffff::9]:80")]), "98");
+    assert_eq!(remaining_for(&server, &[("x-forwarded-for", "2001:db8:1:3::1")]), "99");
 }
 
 #[test]
-fn a_forwarded_header_is_read_where_it_is_chosen() {
+fn configured_forwarded_header_replaces_x_forwarded_for() {
     let identity = "{trusted_proxies: [127.0.0.0/8], forwarded_header: forwarded, ipv6_prefix: 48}";
-    let server = server(identity, "ip");
-    assert_eq!(left(&server, &[("forwarded", "for=\"[2001:db8:1:2::1]\";proto=https")]), "99");
-    assert_eq!(left(&server, &[("forwarded", "for=\"[2001:db8:1:9::1]\"")]), "98");
-    assert_eq!(left(&server, &[("forwarded", "for=192.0.2.7")]), "99");
-    // The other header is a client's own words.
-    assert_eq!(left(&server, &[("x-forwarded-for", "192.0.2.7")]), "99");
-    assert_eq!(left(&server, &[("x-forwarded-for", "192.0.2.8")]), "98");
+    let server = server_with_identity(identity, "ip");
+    assert_eq!(
+        remaining_for(&server, &[("forwarded", "for=\"[2001:db8:1:2::1]\";proto=https")]),
+        "99"
+    );
+    assert_eq!(remaining_for(&server, &[("forwarded", "for=\"[2001:db8:1:9::1]\"")]), "98");
+    assert_eq!(remaining_for(&server, &[("forwarded", "for=192.0.2.7")]), "99");
+    // `X-Forwarded-For` is ignored: any client can set it.
+    assert_eq!(remaining_for(&server, &[("x-forwarded-for", "192.0.2.7")]), "99");
+    assert_eq!(remaining_for(&server, &[("x-forwarded-for", "192.0.2.8")]), "98");
 }
 
 #[test]
-fn a_proxy_that_nobody_trusts_is_named_once_with_the_setting() {
-    let server = server("{}", "ip");
-    assert_eq!(left(&server, &[("x-forwarded-for", "192.0.2.7")]), "99");
-    assert_eq!(left(&server, &[("x-forwarded-for", "192.0.2.8")]), "98");
-    let note = server.note("ignored a forwarded address");
-    assert!(note.contains("WARN") && note.contains("identity.trusted_proxies"), "{note}");
-    assert!(note.contains("127.0.0.1"), "{note}");
+fn untrusted_proxy_is_logged_once_with_the_setting_that_trusts_it() {
+    let server = server_with_identity("{}", "ip");
+    assert_eq!(remaining_for(&server, &[("x-forwarded-for", "192.0.2.7")]), "99");
+    assert_eq!(remaining_for(&server, &[("x-forwarded-for", "192.0.2.8")]), "98");
+    let line = server.note("ignored a forwarded address");
+    assert!(line.contains("WARN") && line.contains("identity.trusted_proxies"), "{line}");
+    assert!(line.contains("127.0.0.1"), "{line}");
     server.signal("TERM");
     let next = server.note("");
     assert!(next.contains("told to stop"), "{next}");
 }
 
 #[test]
-fn sessions_and_bearer_tokens_count_apart() {
-    let server = server("{session: {cookie: sid}}", "session | bearer");
-    assert_eq!(left(&server, &[("cookie", "sid=s1; theme=dark")]), "99");
-    assert_eq!(left(&server, &[("cookie", "sid=s2")]), "99");
-    assert_eq!(left(&server, &[("cookie", "sid=s1")]), "98");
-    assert_eq!(left(&server, &[("authorization", "Bearer t1")]), "99");
-    assert_eq!(left(&server, &[("authorization", "Bearer t2")]), "99");
-    assert_eq!(left(&server, &[("authorization", "bearer t1")]), "98");
-    assert_eq!(left(&server, &[("authorization", "Basic t1")]), "99");
+fn each_session_and_bearer_token_has_its_own_bucket() {
+    let server = server_with_identity("{session: {cookie: sid}}", "session | bearer");
+    assert_eq!(remaining_for(&server, &[("cookie", "sid=s1; theme=dark")]), "99");
+    assert_eq!(remaining_for(&server, &[("cookie", "sid=s2")]), "99");
+    assert_eq!(remaining_for(&server, &[("cookie", "sid=s1")]), "98");
+    assert_eq!(remaining_for(&server, &[("authorization", "Bearer t1")]), "99");
+    assert_eq!(remaining_for(&server, &[("authorization", "Bearer t2")]), "99");
+    assert_eq!(remaining_for(&server, &[("authorization", "bearer t1")]), "98");
+    assert_eq!(remaining_for(&server, &[("authorization", "Basic t1")]), "99");
 }
 
 #[test]
-fn a_user_is_known_by_a_token_and_its_tier_by_a_claim() {
+fn jwt_sets_the_user_and_a_claim_sets_the_tier() {
     let secret = "a secret that has thirty-two bytes";
     let folder = Folder::new();
     folder.file("secret", &format!("{secret}\n"));
@@ -100,24 +106,24 @@ rules:
 ",
     );
     let server = Server::with_arguments(&["--config", &config]);
-    let left = |secret: &str, user: &str, plan: &str, audience: &str| {
+    let remaining = |secret: &str, user: &str, plan: &str, audience: &str| {
         let year_2100: u64 = 4_102_444_800;
         let claims =
             json!({"sub": user, "plan": plan, "iss": "me", "aud": audience, "exp": year_2100});
         let key = EncodingKey::from_secret(secret.as_bytes());
         let token = encode(&Header::default(), &claims, &key).unwrap();
-        left(&server, &[("authorization", &format!("Bearer {token}"))])
+        remaining_for(&server, &[("authorization", &format!("Bearer {token}"))])
     };
-    assert_eq!(left(secret, "alice", "free", "shop"), "99");
-    assert_eq!(left(secret, "bob", "pro", "api"), "999");
-    assert_eq!(left(secret, "alice", "free", "shop"), "98");
-    // Who makes up a token is nobody, like everybody who has none.
-    assert_eq!(left("another secret of thirty-two bytes", "alice", "pro", "shop"), "99");
-    assert_eq!(left(secret, "alice", "pro", "elsewhere"), "98");
+    assert_eq!(remaining(secret, "alice", "free", "shop"), "99");
+    assert_eq!(remaining(secret, "bob", "pro", "api"), "999");
+    assert_eq!(remaining(secret, "alice", "free", "shop"), "98");
+    // A token with a wrong signature or audience counts as no token. Such requests share one bucket.
+    assert_eq!(remaining("another secret of thirty-two bytes", "alice", "pro", "shop"), "99");
+    assert_eq!(remaining(secret, "alice", "pro", "elsewhere"), "98");
 }
 
 #[test]
-fn a_service_is_known_by_its_certificate() {
+fn client_certificate_sets_the_service() {
     if lacking(&[Tool::Openssl]) {
         return;
     }
@@ -153,13 +159,14 @@ rules: {{inline: [{{name: a, per: [service], limit: 2 per 10 days}}]}}",
         "200 200 429 429"
     );
     assert_eq!(billing(&call), "200");
-    // Who speaks for another says so.
-    let named = ["/v1/check", "-d", "{\"attributes\":{\"service\":\"spiffe://shop/orders\"}}"];
-    assert_eq!(billing(&named), "429");
+    // An explicit `service` takes precedence over the certificate.
+    let explicit_service =
+        ["/v1/check", "-d", "{\"attributes\":{\"service\":\"spiffe://shop/orders\"}}"];
+    assert_eq!(billing(&explicit_service), "429");
 }
 
 #[test]
-fn secrets_are_in_no_log() {
+fn credentials_are_never_logged() {
     let folder = Folder::new();
     let config = folder.file(
         "tidegate.yaml",
@@ -175,8 +182,8 @@ fn secrets_are_in_no_log() {
         ("authorization", "Bearer s3cret-2"),
         ("x-api-key", "s3cret-3"),
     ];
-    left(&server, &headers);
-    left(&server, &headers);
+    remaining_for(&server, &headers);
+    remaining_for(&server, &headers);
     server.signal("TERM");
     loop {
         let line = server.note("");
@@ -188,7 +195,7 @@ fn secrets_are_in_no_log() {
 }
 
 #[test]
-fn what_is_wrong_with_identity_is_said_with_its_line() {
+fn errors_in_identity_settings_are_reported_with_their_line() {
     let folder = Folder::new();
     let config = folder.file(
         "tidegate.yaml",
@@ -226,7 +233,7 @@ fn what_is_wrong_with_identity_is_said_with_its_line() {
 }
 
 #[test]
-fn a_key_that_can_not_be_read_stops_the_start() {
+fn unreadable_jwks_file_prevents_the_start() {
     let folder = Folder::new();
     let config = folder.file("tidegate.yaml", "identity: {jwt: {jwks: keys.json}}\n");
     let (code, _, stderr) =

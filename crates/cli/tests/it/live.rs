@@ -1,4 +1,4 @@
-//! What a server tells of the present: `/v1/live`, `/v1/fleet`, and the page that shows them.
+//! Live state of a server: `/v1/live`, `/v1/fleet` and the dashboard page.
 
 use std::net::Ipv4Addr;
 
@@ -15,37 +15,37 @@ rules:
 
 const TOKEN: &str = "0123456789abcdef";
 
-fn with_token() -> Server {
+fn server_with_token() -> Server {
     Server::with_config(&format!(
         "listen: {{http: 127.0.0.1:0}}\nadmin: {{token: {TOKEN}}}\nrules: {{inline: [{{name: api, limit: 1/s}}]}}\n"
     ))
 }
 
-fn read(server: &Server, path: &str) -> Value {
+fn get_json(server: &Server, path: &str) -> Value {
     let response = server.manage("GET", path, "");
     assert_eq!(response.status, 200, "{path}: {response:?}");
     assert_eq!(response.header("cache-control"), Some("no-store"), "{path}");
     response.json()
 }
 
-/// How often something happened in all seconds together.
-fn sum(live: &Value, name: &str) -> u64 {
+/// Returns the sum of a counter over all seconds.
+fn sum_over_seconds(live: &Value, name: &str) -> u64 {
     let seconds = live["seconds"].as_array().unwrap();
     seconds.iter().map(|second| second[name].as_u64().unwrap()).sum()
 }
 
-/// What the server tells once so many checks were looked at.
-fn once_told(server: &Server, checks: u64) -> Value {
-    wait_for("the second has ended", || {
-        let live = read(server, "/v1/live");
-        let told = ["allowed", "denied", "blocked", "unavailable", "invalid"];
-        let told: u64 = told.iter().map(|name| sum(&live, name)).sum();
-        (told == checks).then_some(live)
+/// Waits until `/v1/live` has counted this many checks, and returns it.
+fn wait_for_checks(server: &Server, checks: u64) -> Value {
+    wait_for("all checks are counted", || {
+        let live = get_json(server, "/v1/live");
+        let names = ["allowed", "denied", "blocked", "unavailable", "invalid"];
+        let counted: u64 = names.iter().map(|name| sum_over_seconds(&live, name)).sum();
+        (counted == checks).then_some(live)
     })
 }
 
 #[test]
-fn every_check_is_told_in_one_second() {
+fn every_check_is_counted_in_one_second() {
     let server = Server::with_rules(RULES);
     for _ in 0..5 {
         server.check(r#"{"rule":"api","client":"alice"}"#);
@@ -53,9 +53,9 @@ fn every_check_is_told_in_one_second() {
     server.check(r#"{"rule":"nothing","client":"alice"}"#);
     server.manage("POST", "/v1/block", r#"{"attribute":"user","value":"mallory","for":"1h"}"#);
     server.check(r#"{"attributes":{"path":"/api","user":"mallory"}}"#);
-    let live = once_told(&server, 7);
+    let live = wait_for_checks(&server, 7);
     let names = ["allowed", "denied", "blocked", "invalid", "unavailable", "failedOpen"];
-    assert_eq!(names.map(|name| sum(&live, name)), [3, 2, 1, 1, 0, 0], "{live}");
+    assert_eq!(names.map(|name| sum_over_seconds(&live, name)), [3, 2, 1, 1, 0, 0], "{live}");
     let seconds = live["seconds"].as_array().unwrap();
     assert!(seconds.is_sorted_by_key(|second| second["at"].as_u64()), "{live}");
     for second in seconds {
@@ -66,7 +66,7 @@ fn every_check_is_told_in_one_second() {
     assert_eq!((&live["ready"], &live["store"]), (&json!(true), &json!("memory")));
     assert_eq!((&live["rulesVersion"], &live["blocked"]), (&json!(1), &json!(1)));
     assert_eq!(live["release"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(live["rulesHash"], read(&server, "/v1/rules")["hash"]);
+    assert_eq!(live["rulesHash"], get_json(&server, "/v1/rules")["hash"]);
     assert!(live["started"].as_u64() <= live["at"].as_u64());
     let rules = live["rules"].as_array().unwrap();
     let named: Vec<&str> = rules.iter().map(|rule| rule["rule"].as_str().unwrap()).collect();
@@ -79,17 +79,17 @@ fn every_check_is_told_in_one_second() {
 }
 
 #[test]
-fn who_knows_a_second_already_is_told_those_after_it() {
+fn since_returns_only_later_seconds() {
     let server = Server::with_rules(RULES);
     let live = wait_for("two seconds are over", || {
-        let live = read(&server, "/v1/live");
+        let live = get_json(&server, "/v1/live");
         (live["seconds"].as_array().unwrap().len() > 1).then_some(live)
     });
     let first = live["seconds"][0]["at"].as_u64().unwrap();
-    let later = read(&server, &format!("/v1/live?since={first}"));
+    let later = get_json(&server, &format!("/v1/live?since={first}"));
     assert!(later["seconds"][0]["at"].as_u64().unwrap() > first, "{later}");
-    let none = read(&server, &format!("/v1/live?since={}", u64::MAX));
-    assert_eq!(none["seconds"], json!([]));
+    let no_seconds = get_json(&server, &format!("/v1/live?since={}", u64::MAX));
+    assert_eq!(no_seconds["seconds"], json!([]));
     for query in ["since=yesterday", "since=-1", "since=", "until=1"] {
         let response = server.manage("GET", &format!("/v1/live?{query}"), "");
         assert_eq!(response.status, 400, "{query}: {response:?}");
@@ -97,12 +97,12 @@ fn who_knows_a_second_already_is_told_those_after_it() {
 }
 
 #[test]
-fn a_node_tells_of_its_store_its_listeners_and_its_process() {
+fn fleet_reports_store_listeners_and_process_of_the_node() {
     let server = Server::with_rules(RULES);
     server.check(r#"{"rule":"api","client":"alice"}"#);
-    let fleet = read(&server, "/v1/fleet");
+    let fleet = get_json(&server, "/v1/fleet");
     assert_eq!((&fleet["latest"], &fleet["unknown"]), (&json!(1), &Value::Null));
-    let status = read(&server, "/v1/rules/status");
+    let status = get_json(&server, "/v1/rules/status");
     for name in ["node", "source", "version", "hash", "behind", "problem"] {
         assert_eq!(fleet["nodes"][0][name], status["nodes"][0][name], "{name}");
     }
@@ -120,7 +120,7 @@ fn a_node_tells_of_its_store_its_listeners_and_its_process() {
 }
 
 #[test]
-fn a_gateway_tells_what_its_upstreams_answered() {
+fn fleet_reports_upstream_responses_of_the_gateway() {
     let upstream = Upstream::start();
     let arguments = ["--http", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--upstream"];
     let server = Server::with_arguments(&[&arguments[..], &[&upstream.url()]].concat());
@@ -129,17 +129,20 @@ fn a_gateway_tells_what_its_upstreams_answered() {
     connection.send("GET", "/head", "");
     assert_eq!(connection.receive(false).status, 200);
     let fleet = wait_for("the request is over", || {
-        let fleet = read(&server, "/v1/fleet");
+        let fleet = get_json(&server, "/v1/fleet");
         (fleet["upstreams"][0]["inFlight"] == 0).then_some(fleet)
     });
-    let told = &fleet["upstreams"][0];
-    assert_eq!(told["most"], Value::Null);
-    assert_eq!((&told["outcomes"]["2xx"], &told["outcomes"]["5xx"]), (&json!(1), &json!(0)));
-    assert_eq!(told["servers"], json!([{"server": upstream.url(), "up": true}]));
+    let reported = &fleet["upstreams"][0];
+    assert_eq!(reported["most"], Value::Null);
+    assert_eq!(
+        (&reported["outcomes"]["2xx"], &reported["outcomes"]["5xx"]),
+        (&json!(1), &json!(0))
+    );
+    assert_eq!(reported["servers"], json!([{"server": upstream.url(), "up": true}]));
 }
 
 #[test]
-fn a_node_tells_how_each_server_of_its_store_does() {
+fn fleet_reports_health_and_latency_of_each_redis_server() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
@@ -149,33 +152,36 @@ fn a_node_tells_how_each_server_of_its_store_does() {
     for _ in 0..5 {
         server.check(r#"{"rule":"per-key","client":"alice"}"#);
     }
-    let fleet = wait_for("the calls were looked at", || {
-        let fleet = read(&server, "/v1/fleet");
-        let known = &fleet["store"]["servers"][0];
-        (known["p50Micros"].is_u64() && known["memory"].is_u64()).then_some(fleet)
+    let fleet = wait_for("latency and memory of Redis are sampled", || {
+        let fleet = get_json(&server, "/v1/fleet");
+        let redis_server = &fleet["store"]["servers"][0];
+        (redis_server["p50Micros"].is_u64() && redis_server["memory"].is_u64()).then_some(fleet)
     });
     let store = &fleet["store"];
     assert_eq!((&store["kind"], &store["fleet"]), (&json!("redis"), &json!(1)));
-    let known = &store["servers"][0];
-    assert_eq!(known["server"], redis.address());
-    assert_eq!((&known["up"], &known["opened"]), (&json!(true), &json!(0)));
-    assert!(known["p50Micros"].as_u64() <= known["p99Micros"].as_u64(), "{known}");
-    assert_eq!(read(&server, "/v1/live")["store"], "redis");
+    let redis_server = &store["servers"][0];
+    assert_eq!(redis_server["server"], redis.address());
+    assert_eq!((&redis_server["up"], &redis_server["opened"]), (&json!(true), &json!(0)));
+    assert!(
+        redis_server["p50Micros"].as_u64() <= redis_server["p99Micros"].as_u64(),
+        "{redis_server}"
+    );
+    assert_eq!(get_json(&server, "/v1/live")["store"], "redis");
     redis.kill();
-    let gone = wait_for("the breaker is open", || {
+    let outage = wait_for("the breaker is open", || {
         server.check(r#"{"rule":"per-key","client":"alice"}"#);
-        let fleet = read(&server, "/v1/fleet");
+        let fleet = get_json(&server, "/v1/fleet");
         (fleet["store"]["servers"][0]["up"] == false).then_some(fleet)
     });
-    assert!(gone["store"]["servers"][0]["opened"].as_u64().unwrap() > 0, "{gone}");
-    wait_for("answers without the store are told", || {
-        (sum(&read(&server, "/v1/live"), "failedOpen") > 0).then_some(())
+    assert!(outage["store"]["servers"][0]["opened"].as_u64().unwrap() > 0, "{outage}");
+    wait_for("requests allowed without the store are counted", || {
+        (sum_over_seconds(&get_json(&server, "/v1/live"), "failedOpen") > 0).then_some(())
     });
 }
 
 #[test]
-fn the_page_needs_no_token_and_what_it_asks_for_does() {
-    let server = with_token();
+fn dashboard_page_needs_no_token_but_its_data_does() {
+    let server = server_with_token();
     for method in ["GET", "HEAD"] {
         let page = server.manage(method, "/", "");
         assert_eq!(page.status, 200, "{page:?}");
@@ -204,11 +210,11 @@ fn the_page_needs_no_token_and_what_it_asks_for_does() {
 }
 
 #[test]
-fn a_page_from_elsewhere_can_not_have_ours() {
-    let server = with_token();
-    let elsewhere = [("origin", "http://evil.example")];
-    assert_eq!(server.manage_with("GET", "/", &elsewhere, "").status, 403);
-    // Without a token a name has to be known, too.
+fn requests_from_other_origins_and_unknown_hosts_are_rejected() {
+    let server = server_with_token();
+    let other_origin = [("origin", "http://evil.example")];
+    assert_eq!(server.manage_with("GET", "/", &other_origin, "").status, 403);
+    // Without a token, the host must also be a known name.
     let server = Server::with_rules(RULES);
     let mut connection = server.connect_admin();
     connection.write(b"GET / HTTP/1.1\r\nhost: evil.example\r\n\r\n");
@@ -216,7 +222,7 @@ fn a_page_from_elsewhere_can_not_have_ours() {
 }
 
 #[test]
-fn who_starts_a_server_is_told_where_to_look() {
+fn start_prints_the_dashboard_url() {
     let server = Server::with_rules(RULES);
     let line = server.note("dashboard");
     assert_eq!(line, format!("dashboard on http://{}/", server.listener("admin")));

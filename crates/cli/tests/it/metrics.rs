@@ -1,4 +1,4 @@
-//! Metrics of a real server, read as Prometheus reads them, and what `deploy/` makes of them.
+//! Metrics of a real server in the formats of Prometheus, and the alerts and the dashboard in `deploy/` that use them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -18,24 +18,24 @@ rules:
   - {name: own, match: {path: /own}, per: [user], limit: 3 per 10 days, on_store_failure: local}
 ";
 
-/// Metrics by their names and labels as they are written.
+/// One scrape: its text, and each value by name and labels.
 struct Scrape {
     text: String,
     values: BTreeMap<String, f64>,
 }
 
 impl Scrape {
-    fn of(server: &Server) -> Self {
+    fn fetch(server: &Server) -> Self {
         let response = server.manage("GET", "/metrics", "");
         assert_eq!(response.status, 200);
         assert_eq!(
             response.header("content-type"),
             Some("text/plain; version=0.0.4; charset=utf-8")
         );
-        Self::read(response)
+        Self::parse(response)
     }
 
-    fn read(response: Response) -> Self {
+    fn parse(response: Response) -> Self {
         let samples = response.body.lines().filter(|line| !line.starts_with('#'));
         let values = samples.map(|line| {
             let (name, value) = line.rsplit_once(' ').unwrap();
@@ -49,18 +49,18 @@ impl Scrape {
         *self.values.get(name).unwrap_or_else(|| panic!("no {name} in {}", self.text))
     }
 
-    /// The names of all samples.
+    /// Returns the names of all samples, without labels.
     fn names(&self) -> BTreeSet<String> {
         let name = |sample: &String| sample.split('{').next().unwrap().to_owned();
         self.values.keys().map(name).collect()
     }
 }
 
-fn check(server: &Server, attributes: &Value) -> u16 {
+fn check_status(server: &Server, attributes: &Value) -> u16 {
     server.check(&json!({"attributes": attributes}).to_string()).status
 }
 
-/// Runs promtool, which must be content.
+/// Runs promtool, and panics unless it succeeds.
 fn promtool(arguments: &[&str], input: Option<&str>) {
     let mut command = Command::new(Tool::Promtool.path().unwrap());
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -69,25 +69,25 @@ fn promtool(arguments: &[&str], input: Option<&str>) {
     stdin.write_all(input.unwrap_or_default().as_bytes()).unwrap();
     drop(stdin);
     let output = child.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
-    assert!(output.status.success(), "promtool {arguments:?}: {said:?}");
+    let output_text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(output.status.success(), "promtool {arguments:?}: {output_text:?}");
 }
 
-fn deploy(file: &str) -> PathBuf {
+fn deploy_path(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(file)
 }
 
-fn traffic(server: &Server) {
+fn send_traffic(server: &Server) {
     for _ in 0..5 {
-        check(server, &json!({"user": "alice"}));
+        check_status(server, &json!({"user": "alice"}));
     }
-    assert_eq!(check(server, &json!({"user": "bob"})), 200);
+    assert_eq!(check_status(server, &json!({"user": "bob"})), 200);
     let call = |body: &str| server.check(body).status;
     assert_eq!(call("{"), 400);
     assert_eq!(call(r#"{"rule":"nope","client":"a"}"#), 404);
     let block = r#"{"attribute":"user","value":"mallory","for":"1h"}"#;
     assert_eq!(server.manage("POST", "/v1/block", block).status, 200);
-    assert_eq!(check(server, &json!({"user": "mallory"})), 429);
+    assert_eq!(check_status(server, &json!({"user": "mallory"})), 429);
     let batch = json!({"checks": [{"rule": "api", "client": "carol"}, {"cost": 1}]});
     assert_eq!(server.ask("POST", "/v1/check/batch", &batch.to_string()).status, 200);
 }
@@ -95,8 +95,8 @@ fn traffic(server: &Server) {
 #[test]
 fn every_check_is_counted_once_by_listener_answer_and_rule() {
     let server = Server::with_rules(RULES);
-    traffic(&server);
-    let scrape = Scrape::of(&server);
+    send_traffic(&server);
+    let scrape = Scrape::fetch(&server);
     for (answer, count) in [
         ("allowed", 5.0),
         ("denied", 2.0),
@@ -120,7 +120,7 @@ fn every_check_is_counted_once_by_listener_answer_and_rule() {
         let name = format!(r#"tidegate_decisions_total{{rule="{rule}",outcome="{outcome}"}}"#);
         assert_eq!(scrape.value(&name), count, "{rule} {outcome}");
     }
-    // What could be understood was timed.
+    // Only valid checks are timed.
     let timed = r#"tidegate_check_duration_seconds_count{listener="http"}"#;
     assert_eq!(scrape.value(timed), 8.0);
     let all = r#"tidegate_check_duration_seconds_bucket{le="+Inf",listener="http"}"#;
@@ -129,11 +129,11 @@ fn every_check_is_counted_once_by_listener_answer_and_rule() {
     assert_eq!(scrape.value("tidegate_ready"), 1.0);
     assert_eq!(scrape.value("tidegate_rules"), 4.0);
     assert_eq!(scrape.value("tidegate_blocked_clients"), 1.0);
-    // Alice, Bob and Carol under one rule, and all but Carol under the one in shadow.
+    // Rule `api` has keys for Alice, Bob and Carol; the shadow rule for Alice and Bob.
     assert_eq!(scrape.value("tidegate_memory_keys"), 5.0);
-    // The connection that blocked a client may be closed a moment after its answer.
-    wait_for("a scrape sees its own connection alone", || {
-        let connections = Scrape::of(&server).value(r#"tidegate_connections{listener="admin"}"#);
+    // The connection of the block request may close shortly after its response.
+    wait_for("the scrape has the only admin connection", || {
+        let connections = Scrape::fetch(&server).value(r#"tidegate_connections{listener="admin"}"#);
         (connections == 1.0).then_some(())
     });
     assert!(scrape.value(r#"tidegate_connections_accepted_total{listener="http"}"#) >= 10.0);
@@ -149,7 +149,7 @@ fn every_check_is_counted_once_by_listener_answer_and_rule() {
 }
 
 #[test]
-fn openmetrics_is_for_who_asks() {
+fn accept_header_selects_openmetrics() {
     let server = Server::with_rules(RULES);
     let mut connection = server.connect_admin();
     let accept = "accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
@@ -162,16 +162,16 @@ fn openmetrics_is_for_who_asks() {
     );
     assert!(response.body.contains("# TYPE tidegate_checks counter\n"), "{}", response.body);
     assert!(response.body.ends_with("# EOF\n"), "{}", response.body);
-    // Families must not repeat there.
+    // OpenMetrics permits each metric family once.
     let families: Vec<&str> =
         response.body.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
-    let different: BTreeSet<&str> =
+    let unique: BTreeSet<&str> =
         families.iter().map(|family| family.split(' ').next().unwrap()).collect();
-    assert_eq!(different.len(), families.len());
+    assert_eq!(unique.len(), families.len());
 }
 
 #[test]
-fn a_store_that_fails_is_counted_by_what_each_rule_answers() {
+fn store_failures_are_counted_by_rule_and_fallback() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
@@ -186,24 +186,24 @@ fn a_store_that_fails_is_counted_by_what_each_rule_answers() {
     let address = redis.address();
     let by_server = |name: &str| format!(r#"{name}{{server="{address}"}}"#);
     let up = by_server("tidegate_redis_up");
-    assert_eq!(Scrape::of(&server).value(&up), 1.0);
-    assert_eq!(Scrape::of(&server).value("tidegate_fleet_nodes"), 1.0);
+    assert_eq!(Scrape::fetch(&server).value(&up), 1.0);
+    assert_eq!(Scrape::fetch(&server).value("tidegate_fleet_nodes"), 1.0);
     redis.pause();
     wait_for("the breaker opens", || {
-        check(&server, &json!({"user": "a"}));
-        (Scrape::of(&server).value(&up) == 0.0).then_some(())
+        check_status(&server, &json!({"user": "a"}));
+        (Scrape::fetch(&server).value(&up) == 0.0).then_some(())
     });
-    let before = Scrape::of(&server);
-    assert_eq!(check(&server, &json!({"user": "a"})), 200);
-    assert_eq!(check(&server, &json!({"user": "a", "path": "/pay"})), 503);
-    assert_eq!(check(&server, &json!({"user": "a", "path": "/own"})), 200);
-    let after = Scrape::of(&server);
-    let rise = |name: &str| after.value(name) - before.value(name);
+    let before = Scrape::fetch(&server);
+    assert_eq!(check_status(&server, &json!({"user": "a"})), 200);
+    assert_eq!(check_status(&server, &json!({"user": "a", "path": "/pay"})), 503);
+    assert_eq!(check_status(&server, &json!({"user": "a", "path": "/own"})), 200);
+    let after = Scrape::fetch(&server);
+    let increase = |name: &str| after.value(name) - before.value(name);
     for (rule, answer, count) in
         [("api", "allow", 3.0), ("pay", "deny", 1.0), ("own", "local", 1.0)]
     {
         let name = format!(r#"tidegate_store_failures_total{{rule="{rule}",answer="{answer}"}}"#);
-        assert_eq!(rise(&name), count, "{rule}");
+        assert_eq!(increase(&name), count, "{rule}");
     }
     for (name, count) in [
         (r#"tidegate_decisions_total{rule="api",outcome="failed_open"}"#, 3.0),
@@ -211,33 +211,33 @@ fn a_store_that_fails_is_counted_by_what_each_rule_answers() {
         (r#"tidegate_decisions_total{rule="own",outcome="allowed"}"#, 1.0),
         (r#"tidegate_checks_total{listener="http",answer="unavailable"}"#, 1.0),
     ] {
-        assert_eq!(rise(name), count, "{name}");
+        assert_eq!(increase(name), count, "{name}");
     }
     assert!(after.value(&by_server("tidegate_redis_breaker_opened_total")) >= 1.0);
     assert!(after.value(&by_server("tidegate_redis_timeouts_total")) >= 1.0);
     let calls = by_server("tidegate_redis_call_duration_seconds_count");
     assert!(after.value(&calls) >= 1.0, "{}", after.text);
     redis.resume();
-    wait_for("the server is taken back", || (Scrape::of(&server).value(&up) == 1.0).then_some(()));
-    assert!(Scrape::of(&server).value(&by_server("tidegate_redis_connections_total")) >= 2.0);
+    wait_for("the breaker closes", || (Scrape::fetch(&server).value(&up) == 1.0).then_some(()));
+    assert!(Scrape::fetch(&server).value(&by_server("tidegate_redis_connections_total")) >= 2.0);
 }
 
-/// The names of metrics that an expression asks for.
-fn asked(expression: &str) -> BTreeSet<String> {
+/// Returns the names of the metrics in an expression.
+fn metric_names(expression: &str) -> BTreeSet<String> {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
     let metric = |word: &&str| word.starts_with("tidegate_") || word.starts_with("process_");
     words.filter(metric).map(str::to_owned).collect()
 }
 
-/// Every text under a key called `name`.
-fn texts<'v>(json: &'v Value, name: &str, found: &mut Vec<&'v str>) {
+/// Collects every text under a key called `name`, at any depth.
+fn collect_texts<'v>(json: &'v Value, name: &str, found: &mut Vec<&'v str>) {
     match json {
-        Value::Array(items) => items.iter().for_each(|item| texts(item, name, found)),
+        Value::Array(items) => items.iter().for_each(|item| collect_texts(item, name, found)),
         Value::Object(entries) => {
             for (key, value) in entries {
                 match value {
                     Value::String(text) if key == name => found.push(text),
-                    value => texts(value, name, found),
+                    value => collect_texts(value, name, found),
                 }
             }
         }
@@ -246,7 +246,7 @@ fn texts<'v>(json: &'v Value, name: &str, found: &mut Vec<&'v str>) {
 }
 
 #[test]
-fn alerts_and_board_ask_for_metrics_that_are_there() {
+fn alerts_and_dashboard_use_only_exported_metrics() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
@@ -254,52 +254,55 @@ fn alerts_and_board_ask_for_metrics_that_are_there() {
     let rules = folder.file("rules.yaml", RULES);
     let mut command = tidegate();
     command.args(["serve", "--http", "127.0.0.1:0", "--rules", &rules, "--redis", &redis.url()]);
-    // One keeps its counters in Redis, one in memory: together they tell everything.
+    // One node uses Redis and one uses memory: together they export every metric.
     let servers = [Server::launch_command(command), Server::with_rules(RULES)];
-    servers.iter().for_each(traffic);
-    wait_for("Redis has said how much it holds", || {
-        Scrape::of(&servers[0]).names().contains("tidegate_redis_used_memory_bytes").then_some(())
+    servers.iter().for_each(send_traffic);
+    wait_for("the memory of Redis is sampled", || {
+        Scrape::fetch(&servers[0])
+            .names()
+            .contains("tidegate_redis_used_memory_bytes")
+            .then_some(())
     });
-    let there: BTreeSet<String> =
-        servers.iter().flat_map(|server| Scrape::of(server).names()).collect();
-    let alerts = std::fs::read_to_string(deploy("prometheus/alerts.yaml")).unwrap();
+    let exported: BTreeSet<String> =
+        servers.iter().flat_map(|server| Scrape::fetch(server).names()).collect();
+    let alerts = std::fs::read_to_string(deploy_path("prometheus/alerts.yaml")).unwrap();
     let alerts: Value = serde_saphyr::from_str(&alerts).unwrap();
-    let board = std::fs::read_to_string(deploy("grafana/tidegate.json")).unwrap();
-    let board: Value = serde_json::from_str(&board).unwrap();
+    let dashboard = std::fs::read_to_string(deploy_path("grafana/tidegate.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
     let mut expressions = Vec::new();
-    for document in [&alerts, &board] {
-        texts(document, "expr", &mut expressions);
-        texts(document, "definition", &mut expressions);
+    for document in [&alerts, &dashboard] {
+        collect_texts(document, "expr", &mut expressions);
+        collect_texts(document, "definition", &mut expressions);
     }
     assert!(expressions.len() > 40, "{}", expressions.len());
     for expression in expressions {
-        for name in asked(expression) {
-            assert!(there.contains(&name), "{name} of {expression:?} is not in {there:#?}");
+        for name in metric_names(expression) {
+            assert!(exported.contains(&name), "{name} of {expression:?} is not in {exported:#?}");
         }
     }
 }
 
 #[test]
-fn promtool_finds_nothing_wrong() {
+fn promtool_accepts_metrics_config_and_alerts() {
     if lacking(&[Tool::Promtool]) {
         return;
     }
     let server = Server::with_rules(RULES);
-    traffic(&server);
-    promtool(&["check", "metrics"], Some(&Scrape::of(&server).text));
-    let file = |name: &str| deploy("prometheus").join(name).to_str().unwrap().to_owned();
+    send_traffic(&server);
+    promtool(&["check", "metrics"], Some(&Scrape::fetch(&server).text));
+    let file = |name: &str| deploy_path("prometheus").join(name).to_str().unwrap().to_owned();
     promtool(&["check", "config", &file("prometheus.yml")], None);
     promtool(&["check", "rules", &file("alerts.yaml")], None);
     promtool(&["test", "rules", &file("alerts_test.yaml")], None);
 }
 
 #[test]
-fn the_guide_says_what_to_do_at_each_alert() {
+fn guide_documents_every_alert() {
     let guide = include_str!("../../../../docs/guide/operating.md");
-    let alerts = std::fs::read_to_string(deploy("prometheus/alerts.yaml")).unwrap();
+    let alerts = std::fs::read_to_string(deploy_path("prometheus/alerts.yaml")).unwrap();
     let alerts: Value = serde_saphyr::from_str(&alerts).unwrap();
     let mut names = Vec::new();
-    texts(&alerts, "alert", &mut names);
+    collect_texts(&alerts, "alert", &mut names);
     assert!(names.len() > 10, "{names:?}");
     for name in names {
         assert!(guide.lines().any(|line| line.starts_with(&format!("| `{name}`"))), "{name}");

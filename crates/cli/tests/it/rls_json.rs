@@ -1,4 +1,4 @@
-//! What a caller of `POST /json` is promised: Envoy's rate limit service without gRPC.
+//! `POST /json`: Envoy's rate limit service as JSON instead of gRPC.
 
 use serde_json::{Value, json};
 
@@ -9,12 +9,12 @@ rules:
   - {name: per-user, match: {domain: edge}, per: [user], limit: 2 per 30 days}
 ";
 
-fn ask(server: &Server, body: &Value) -> Response {
+fn post_json(server: &Server, body: &Value) -> Response {
     server.ask("POST", "/json", &body.to_string())
 }
 
 #[test]
-fn a_call_as_json_is_answered_as_json() {
+fn rate_limit_request_as_json_gets_a_json_response() {
     let server = Server::with_rules(RULES);
     let body = json!({
         "domain": "edge",
@@ -24,9 +24,9 @@ fn a_call_as_json_is_answered_as_json() {
         ],
         "hitsAddend": 1,
     });
-    let answer = ask(&server, &body);
-    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")));
-    let mut json = answer.json();
+    let response = post_json(&server, &body);
+    assert_eq!((response.status, response.header("content-type")), (200, Some("application/json")));
+    let mut json = response.json();
     assert_eq!(json["overallCode"], "OK");
     let statuses = json["statuses"].as_array_mut().unwrap();
     for status in &mut *statuses {
@@ -38,7 +38,7 @@ fn a_call_as_json_is_answered_as_json() {
     assert_eq!(statuses[0]["currentLimit"], limit);
     assert_eq!(statuses[0]["limitRemaining"], 1);
     assert_eq!(statuses[1]["code"], "OK");
-    let denied = ask(
+    let denied = post_json(
         &server,
         &json!({
             "domain": "edge",
@@ -52,7 +52,7 @@ fn a_call_as_json_is_answered_as_json() {
 }
 
 #[test]
-fn both_spellings_numbers_in_quotes_and_units_by_number_are_read() {
+fn both_field_spellings_quoted_numbers_and_numeric_units_are_accepted() {
     let server = Server::with_rules(RULES);
     let body = json!({
         "domain": "free",
@@ -62,18 +62,18 @@ fn both_spellings_numbers_in_quotes_and_units_by_number_are_read() {
             {"entries": [{"key": "c"}], "limit": {"requestsPerUnit": 5, "unit": "YEAR"}, "hitsAddend": 0, "isNegativeHits": false},
         ],
     });
-    let json = ask(&server, &body).json();
+    let json = post_json(&server, &body).json();
     assert_eq!(json["statuses"][0]["limitRemaining"], 3);
     assert_eq!(json["statuses"][1]["limitRemaining"], 5);
 }
 
 #[test]
-fn a_body_that_is_no_call_is_told_where() {
+fn error_of_an_invalid_body_names_the_field() {
     let server = Server::with_rules(RULES);
     let detail = |body: &str| {
-        let answer = server.ask("POST", "/json", body);
-        assert_eq!(answer.status, 400, "{body}");
-        answer.json()["detail"].as_str().unwrap().to_owned()
+        let response = server.ask("POST", "/json", body);
+        assert_eq!(response.status, 400, "{body}");
+        response.json()["detail"].as_str().unwrap().to_owned()
     };
     assert!(detail("").starts_with("body: found nothing"));
     assert!(detail("[]").starts_with("body: found a list"));
