@@ -1,4 +1,4 @@
-//! The application behind a proxy: says what it was asked, and forbids `/forbidden`.
+//! An application behind a proxy: echoes each request, and returns 403 for `/forbidden`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,69 +6,70 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-pub(crate) struct App {
+pub(crate) struct EchoApp {
     address: SocketAddr,
-    seen: Arc<Mutex<Vec<String>>>,
+    received: Arc<Mutex<Vec<String>>>,
     closing: Arc<AtomicBool>,
-    serving: Option<JoinHandle<()>>,
+    accept_thread: Option<JoinHandle<()>>,
 }
 
-impl App {
+impl EchoApp {
     pub(crate) fn start() -> Self {
         let listener = tidegate_testkit::listen(0);
         let address = listener.local_addr().unwrap();
-        let (seen, closing) = (Arc::<Mutex<Vec<String>>>::default(), Arc::<AtomicBool>::default());
-        let (noted, closed) = (Arc::clone(&seen), Arc::clone(&closing));
-        let serving = thread::spawn(move || {
+        let (received, closing) =
+            (Arc::<Mutex<Vec<String>>>::default(), Arc::<AtomicBool>::default());
+        let (thread_received, is_closing) = (Arc::clone(&received), Arc::clone(&closing));
+        let accept_thread = thread::spawn(move || {
             for stream in listener.incoming() {
-                if closed.load(Ordering::Relaxed) {
+                if is_closing.load(Ordering::Relaxed) {
                     return;
                 }
-                let noted = Arc::clone(&noted);
-                // It ends with its connection, which ends with the proxy.
-                thread::spawn(move || serve(stream.unwrap(), &noted));
+                let thread_received = Arc::clone(&thread_received);
+                // The thread ends when the proxy closes the connection.
+                thread::spawn(move || serve(stream.unwrap(), &thread_received));
             }
         });
-        Self { address, seen, closing, serving: Some(serving) }
+        Self { address, received, closing, accept_thread: Some(accept_thread) }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many requests began like this.
-    pub(crate) fn seen(&self, line: &str) -> usize {
-        self.seen.lock().unwrap().iter().filter(|seen| seen.starts_with(line)).count()
+    /// Returns the number of received requests that start with `prefix`.
+    pub(crate) fn count_received(&self, prefix: &str) -> usize {
+        self.received.lock().unwrap().iter().filter(|request| request.starts_with(prefix)).count()
     }
 }
 
-impl Drop for App {
+impl Drop for EchoApp {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::Relaxed);
-        // Nobody else may ever come.
+        // Wakes the accept loop, which may not get another connection.
         let _ = TcpStream::connect(self.address);
-        let _ = self.serving.take().map(JoinHandle::join);
+        let _ = self.accept_thread.take().map(JoinHandle::join);
     }
 }
 
-fn serve(stream: TcpStream, seen: &Mutex<Vec<String>>) {
+fn serve(stream: TcpStream, received: &Mutex<Vec<String>>) {
     let mut stream = BufReader::new(stream);
-    while let Some(asked) = request(&mut stream) {
-        seen.lock().unwrap().push(asked.clone());
-        let status = if asked.contains(" /forbidden") { "403 Forbidden" } else { "200 OK" };
-        let length = asked.len();
-        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{asked}");
-        if stream.get_mut().write_all(answer.as_bytes()).is_err() {
+    while let Some(request) = read_request(&mut stream) {
+        received.lock().unwrap().push(request.clone());
+        let status = if request.contains(" /forbidden") { "403 Forbidden" } else { "200 OK" };
+        let length = request.len();
+        let response = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{request}");
+        if stream.get_mut().write_all(response.as_bytes()).is_err() {
             return;
         }
     }
 }
 
-/// `POST /orders body`, or nothing once the connection has ended.
-fn request(stream: &mut BufReader<TcpStream>) -> Option<String> {
+/// Reads a request as `POST /orders body`. Returns nothing at the end of the connection.
+fn read_request(stream: &mut BufReader<TcpStream>) -> Option<String> {
     let mut line = String::new();
     stream.read_line(&mut line).ok().filter(|read| *read > 0)?;
-    let asked = line.rsplit_once(' ')?.0.to_owned();
+    let request = line.rsplit_once(' ')?.0.to_owned();
     let mut length = 0;
     loop {
         let mut header = String::new();
@@ -83,5 +84,5 @@ fn request(stream: &mut BufReader<TcpStream>) -> Option<String> {
     }
     let mut body = vec![0; length];
     stream.read_exact(&mut body).ok()?;
-    Some(format!("{asked} {}", String::from_utf8(body).unwrap()))
+    Some(format!("{request} {}", String::from_utf8(body).unwrap()))
 }

@@ -1,4 +1,4 @@
-//! A proxy that runs as its file in `deploy/` says, but for the ports and how patient it is.
+//! A proxy with its files from `deploy/`, except for addresses and timeouts.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use tidegate_testkit::{Port, Process, Tool};
 use crate::kit::Folder;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ProxyKind {
     Nginx,
     Caddy,
     Traefik,
 }
 
-impl Kind {
+impl ProxyKind {
     pub(crate) fn tool(self) -> Tool {
         match self {
             Self::Nginx => Tool::Nginx,
@@ -24,7 +24,7 @@ impl Kind {
         }
     }
 
-    /// A file of its folder in `deploy/`.
+    /// Returns the path of a file in the folder of this proxy in `deploy/`.
     pub(crate) fn file(self, name: &str) -> PathBuf {
         let folder = match self {
             Self::Nginx => "nginx",
@@ -35,19 +35,19 @@ impl Kind {
     }
 }
 
-/// How long a proxy waits for Tidegate.
+/// Timeout of a proxy for its call to Tidegate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// As in `deploy/`.
-    Short,
-    /// Until a busy machine has found the time.
+pub(crate) enum AuthorizeTimeout {
+    /// The timeout in `deploy/`.
+    Deployed,
+    /// Long enough for a busy machine.
     Long,
 }
 
-impl Patience {
-    fn shown(self) -> &'static str {
+impl AuthorizeTimeout {
+    fn text(self) -> &'static str {
         match self {
-            Self::Short => "200ms",
+            Self::Deployed => "200ms",
             Self::Long => "60s",
         }
     }
@@ -56,59 +56,59 @@ impl Patience {
 pub(crate) struct Proxy {
     port: Port,
     _process: Process,
-    _others: Vec<Port>,
+    _other_ports: Vec<Port>,
     _folder: Folder,
 }
 
 impl Proxy {
-    /// Starts one. It may take a moment before it answers.
+    /// Starts a proxy. It may not accept connections yet when this returns.
     pub(crate) fn start(
-        kind: Kind,
-        patience: Patience,
+        kind: ProxyKind,
+        timeout: AuthorizeTimeout,
         tidegate: SocketAddr,
         app: SocketAddr,
     ) -> Self {
         let folder = Folder::new();
         let port = Port::free();
-        let others = [Port::free(), Port::free()];
-        let at = |port: &Port| format!("127.0.0.1:{}", port.number());
-        let places = [
-            ("127.0.0.1:8000", at(&port)),
-            ("127.0.0.1:8001", at(&others[0])),
-            ("127.0.0.1:8002", at(&others[1])),
+        let other_ports = [Port::free(), Port::free()];
+        let local = |port: &Port| format!("127.0.0.1:{}", port.number());
+        let replacements = [
+            ("127.0.0.1:8000", local(&port)),
+            ("127.0.0.1:8001", local(&other_ports[0])),
+            ("127.0.0.1:8002", local(&other_ports[1])),
             ("127.0.0.1:8080", tidegate.to_string()),
             ("127.0.0.1:3000", app.to_string()),
-            ("200ms", patience.shown().to_owned()),
+            ("200ms", timeout.text().to_owned()),
         ];
         let mut command = Process::command(kind.tool().path().unwrap());
         command.current_dir(folder.path());
         match kind {
-            Kind::Nginx => {
-                let file = moved(kind, "nginx.conf", &folder, &places);
-                // One process: the children of a master that is killed go on without it.
+            ProxyKind::Nginx => {
+                let file = copy_with_replacements(kind, "nginx.conf", &folder, &replacements);
+                // One process: workers of a killed master would keep running.
                 command.args(["-p", folder.path(), "-c", &file, "-g", "master_process off;"]);
             }
-            Kind::Caddy => {
+            ProxyKind::Caddy => {
                 let file = kind.file("Caddyfile");
                 command.args(["run", "--config", file.to_str().unwrap()]);
-                let places = [
+                let variables = [
                     ("PROXY_PORT", port.number().to_string()),
                     ("TIDEGATE_ADDRESS", tidegate.to_string()),
                     ("APP_ADDRESS", app.to_string()),
-                    ("TIDEGATE_TIMEOUT", patience.shown().to_owned()),
+                    ("TIDEGATE_TIMEOUT", timeout.text().to_owned()),
                     ("HOME", folder.path().to_owned()),
                 ];
-                command.envs(places);
-                forget(&mut command, &["XDG_DATA_HOME", "XDG_CONFIG_HOME"]);
+                command.envs(variables);
+                remove_variables(&mut command, &["XDG_DATA_HOME", "XDG_CONFIG_HOME"]);
             }
-            Kind::Traefik => {
-                moved(kind, "dynamic.yaml", &folder, &places);
-                let file = moved(kind, "traefik.yaml", &folder, &places);
+            ProxyKind::Traefik => {
+                copy_with_replacements(kind, "dynamic.yaml", &folder, &replacements);
+                let file = copy_with_replacements(kind, "traefik.yaml", &folder, &replacements);
                 command.arg(format!("--configFile={file}"));
             }
         }
         let process = Process::spawn(command);
-        Self { port, _process: process, _others: others.into(), _folder: folder }
+        Self { port, _process: process, _other_ports: other_ports.into(), _folder: folder }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -116,14 +116,19 @@ impl Proxy {
     }
 }
 
-/// A copy of a file in `deploy/` with other addresses and times.
-fn moved(kind: Kind, name: &str, folder: &Folder, places: &[(&str, String)]) -> String {
+/// Copies a file from `deploy/` with other addresses and timeouts, and returns the path of the copy.
+fn copy_with_replacements(
+    kind: ProxyKind,
+    name: &str,
+    folder: &Folder,
+    replacements: &[(&str, String)],
+) -> String {
     let text = std::fs::read_to_string(kind.file(name)).unwrap();
-    let text = places.iter().fold(text, |text, (from, to)| text.replace(from, to));
+    let text = replacements.iter().fold(text, |text, (from, to)| text.replace(from, to));
     folder.file(name, &text)
 }
 
-fn forget(command: &mut Command, names: &[&str]) {
+fn remove_variables(command: &mut Command, names: &[&str]) {
     for name in names {
         command.env_remove(name);
     }
