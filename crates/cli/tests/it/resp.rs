@@ -1,14 +1,14 @@
-//! The RESP listener: commands, logins and versions, over raw bytes.
+//! The RESP listener: commands, authentication and protocol versions, as raw bytes.
 
 mod clients;
+mod connection;
 mod store;
-mod wire;
 
 use std::io::{ErrorKind, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use self::wire::{Value, Wire};
+use self::connection::{RespConnection, RespValue};
 use crate::kit::{Folder, Server, run, shown, tidegate};
 
 const RULES: &str = "
@@ -20,16 +20,16 @@ rules:
   - {name: idle, per: [user], limit: 1 per second, mode: off}
 ";
 
-fn connect(server: &Server) -> Wire {
-    Wire::to(server.listener("resp"))
+fn connect(server: &Server) -> RespConnection {
+    RespConnection::connect(server.listener("resp"))
 }
 
-fn ok() -> Value {
-    Value::Simple("OK".to_owned())
+fn ok() -> RespValue {
+    RespValue::Simple("OK".to_owned())
 }
 
-/// The numbers of a decision but for the last, which time changes.
-fn standing(value: &Value) -> Vec<i64> {
+/// Returns the numbers of a `CL.THROTTLE` reply without the last one, which depends on the time.
+fn throttle_numbers(value: &RespValue) -> Vec<i64> {
     let mut numbers = value.integers();
     assert_eq!(numbers.len(), 5, "{value:?}");
     numbers.pop();
@@ -37,29 +37,29 @@ fn standing(value: &Value) -> Vec<i64> {
 }
 
 #[test]
-fn cl_throttle_answers_as_redis_cell_documents() {
+fn cl_throttle_replies_as_redis_cell_documents() {
     let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
-    let mut wire = connect(&server);
-    let answer = wire.ask(&["CL.THROTTLE", "user123", "15", "30", "60"]);
-    assert_eq!(answer.integers(), [0, 16, 15, -1, 2]);
-    for left in (0..3).rev() {
-        let answer = wire.ask(&["cl.throttle", "k", "2", "1", "864000"]);
-        assert_eq!(standing(&answer), [0, 3, left, -1]);
+    let mut connection = connect(&server);
+    let reply = connection.call(&["CL.THROTTLE", "user123", "15", "30", "60"]);
+    assert_eq!(reply.integers(), [0, 16, 15, -1, 2]);
+    for remaining in (0..3).rev() {
+        let reply = connection.call(&["cl.throttle", "k", "2", "1", "864000"]);
+        assert_eq!(throttle_numbers(&reply), [0, 3, remaining, -1]);
     }
-    let denied = wire.ask(&["CL.THROTTLE", "k", "2", "1", "864000", "1"]);
-    let numbers = standing(&denied);
+    let denied = connection.call(&["CL.THROTTLE", "k", "2", "1", "864000", "1"]);
+    let numbers = throttle_numbers(&denied);
     assert_eq!(numbers[..3], [1, 3, 0]);
     assert!((863_000..=864_000).contains(&numbers[3]), "{numbers:?}");
-    let looked = wire.ask(&["CL.THROTTLE", "k", "2", "1", "864000", "0"]);
-    assert_eq!(standing(&looked), [0, 3, 0, -1]);
-    let given = wire.ask(&["CL.THROTTLE", "k", "2", "1", "864000", "-2"]);
-    assert_eq!(standing(&given), [0, 3, 2, -1]);
+    let peeked = connection.call(&["CL.THROTTLE", "k", "2", "1", "864000", "0"]);
+    assert_eq!(throttle_numbers(&peeked), [0, 3, 0, -1]);
+    let refunded = connection.call(&["CL.THROTTLE", "k", "2", "1", "864000", "-2"]);
+    assert_eq!(throttle_numbers(&refunded), [0, 3, 2, -1]);
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_refused_and_the_connection_goes_on() {
+fn invalid_commands_get_an_error_and_keep_the_connection_open() {
     let server = Server::with_rules(RULES);
-    let mut wire = connect(&server);
+    let mut connection = connect(&server);
     for (command, wanted) in [
         (&["CL.THROTTLE", "k"][..], "ERR wrong number of arguments for 'cl.throttle' command"),
         (&["CL.THROTTLE", "k", "1", "1", "1", "1", "1"], "ERR wrong number of arguments for"),
@@ -79,60 +79,63 @@ fn arguments_that_make_no_sense_are_refused_and_the_connection_goes_on() {
         (&["AUTH", "x"], "ERR AUTH <password> called without any password configured"),
         (&["HELLO", "4"], "NOPROTO unsupported protocol version"),
     ] {
-        match wire.ask(command) {
-            Value::Error(error) => assert!(error.starts_with(wanted), "{command:?}: {error}"),
+        match connection.call(command) {
+            RespValue::Error(error) => assert!(error.starts_with(wanted), "{command:?}: {error}"),
             other => panic!("{command:?}: {other:?}"),
         }
     }
     let long = "x".repeat(8 * 1024 + 1);
-    let Value::Error(error) = wire.ask(&["CL.THROTTLE", &long, "1", "1", "1"]) else { panic!() };
+    let RespValue::Error(error) = connection.call(&["CL.THROTTLE", &long, "1", "1", "1"]) else {
+        panic!()
+    };
     assert_eq!(error, "ERR key: found 8193 bytes, wanted at most 8192 bytes");
-    wire.send(b"*5\r\n$11\r\nCL.THROTTLE\r\n$2\r\n\xff\xfe\r\n$1\r\n1\r\n$1\r\n1\r\n$1\r\n1\r\n");
-    let Value::Error(error) = wire.receive() else { panic!() };
+    connection
+        .send(b"*5\r\n$11\r\nCL.THROTTLE\r\n$2\r\n\xff\xfe\r\n$1\r\n1\r\n$1\r\n1\r\n$1\r\n1\r\n");
+    let RespValue::Error(error) = connection.receive() else { panic!() };
     assert_eq!(error, "ERR key: found other bytes, wanted text in UTF-8");
-    assert_eq!(wire.ask(&["PING"]), Value::Simple("PONG".to_owned()));
+    assert_eq!(connection.call(&["PING"]), RespValue::Simple("PONG".to_owned()));
 }
 
 #[test]
-fn tg_check_meets_the_buckets_that_http_meets() {
+fn tg_check_uses_the_same_buckets_as_http() {
     let server = Server::with_rules(RULES);
-    let mut wire = connect(&server);
+    let mut connection = connect(&server);
     assert_eq!(server.check(r#"{"rule":"api","client":"alice"}"#).json()["remaining"], 4);
-    let numbers = |answer: Value| {
-        let numbers = answer.integers();
+    let numbers = |reply: RespValue| {
+        let numbers = reply.integers();
         assert_eq!(numbers.len(), 6, "{numbers:?}");
         (numbers[0], numbers[1], numbers[2], numbers[3] > 0, numbers[5])
     };
-    assert_eq!(numbers(wire.ask(&["TG.CHECK", "api", "alice"])), (0, 5, 3, false, 0));
-    assert_eq!(numbers(wire.ask(&["TG.CHECK", "api", "alice", "3"])), (0, 5, 0, false, 0));
-    assert_eq!(numbers(wire.ask(&["tg.check", "api", "alice"])), (1, 5, 0, true, 0));
+    assert_eq!(numbers(connection.call(&["TG.CHECK", "api", "alice"])), (0, 5, 3, false, 0));
+    assert_eq!(numbers(connection.call(&["TG.CHECK", "api", "alice", "3"])), (0, 5, 0, false, 0));
+    assert_eq!(numbers(connection.call(&["tg.check", "api", "alice"])), (1, 5, 0, true, 0));
     assert_eq!(server.check(r#"{"rule":"api","client":"alice"}"#).status, 429);
-    // More than the limit ever admits: no wait helps.
-    assert_eq!(wire.ask(&["TG.CHECK", "api", "bob", "6"]).integers()[..4], [1, 5, 5, -1]);
+    // A cost above the limit has no retry time.
+    assert_eq!(connection.call(&["TG.CHECK", "api", "bob", "6"]).integers()[..4], [1, 5, 5, -1]);
     let pair = ["TG.CHECK", "pair", "1", "user", "alice", "path", "/a"];
-    assert_eq!(numbers(wire.ask(&pair)), (0, 2, 1, false, 0));
+    assert_eq!(numbers(connection.call(&pair)), (0, 2, 1, false, 0));
     let body = r#"{"rule":"pair","client":{"user":"alice","path":"/a"}}"#;
     assert_eq!(server.check(body).json()["remaining"], 0);
     let pro = ["TG.CHECK", "pair", "1", "user", "carol", "path", "/a", "plan", "pro"];
-    assert_eq!(numbers(wire.ask(&pro)), (0, 9, 8, false, 0));
-    assert_eq!(numbers(wire.ask(&["TG.CHECK", "all", ""])), (0, 3, 2, false, 0));
-    // A rule that is off counts nothing.
-    assert_eq!(wire.ask(&["TG.CHECK", "idle", "alice"]).integers(), [0, -1, -1, -1, 0, 0]);
-    assert_eq!(wire.ask(&["TG.CHECK", "queue", "alice"]).integers()[5], 0);
-    let delay = wire.ask(&["TG.CHECK", "queue", "alice"]).integers()[5];
+    assert_eq!(numbers(connection.call(&pro)), (0, 9, 8, false, 0));
+    assert_eq!(numbers(connection.call(&["TG.CHECK", "all", ""])), (0, 3, 2, false, 0));
+    // A rule with `mode: off` counts nothing.
+    assert_eq!(connection.call(&["TG.CHECK", "idle", "alice"]).integers(), [0, -1, -1, -1, 0, 0]);
+    assert_eq!(connection.call(&["TG.CHECK", "queue", "alice"]).integers()[5], 0);
+    let delay = connection.call(&["TG.CHECK", "queue", "alice"]).integers()[5];
     assert!((9_000..=10_000).contains(&delay), "{delay}");
 }
 
 #[test]
-fn what_is_asked_here_is_counted_as_everywhere() {
+fn resp_checks_are_counted_and_cl_throttle_is_not_listed_as_a_rule() {
     let server = Server::with_rules(RULES);
-    let mut wire = connect(&server);
-    wire.ask(&["TG.CHECK", "api", "alice"]);
+    let mut connection = connect(&server);
+    connection.call(&["TG.CHECK", "api", "alice"]);
     for _ in 0..3 {
-        wire.ask(&["CL.THROTTLE", "k", "0", "1", "864000"]);
+        connection.call(&["CL.THROTTLE", "k", "0", "1", "864000"]);
     }
-    wire.ask(&["TG.CHECK", "nope", "alice"]);
-    wire.ask(&["CL.THROTTLE", "k", "0", "0", "0"]);
+    connection.call(&["TG.CHECK", "nope", "alice"]);
+    connection.call(&["CL.THROTTLE", "k", "0", "0", "0"]);
     let metrics = server.manage("GET", "/metrics", "").body;
     for line in [r#"tidegate_check_duration_seconds_count{listener="resp"} 4"#, "tidegate_rules 5"]
     {
@@ -143,112 +146,123 @@ fn what_is_asked_here_is_counted_as_everywhere() {
 }
 
 #[test]
-fn a_client_that_is_blocked_is_told_for_how_long() {
+fn blocked_client_gets_the_remaining_block_time() {
     let server = Server::with_rules(RULES);
     let blocked =
         server.manage("POST", "/v1/block", r#"{"attribute":"user","value":"mallory","for":"1h"}"#);
     assert!(blocked.status < 300, "{blocked:?}");
-    let numbers = connect(&server).ask(&["TG.CHECK", "api", "mallory"]).integers();
+    let numbers = connect(&server).call(&["TG.CHECK", "api", "mallory"]).integers();
     assert_eq!(numbers[..3], [1, -1, 0]);
     assert!((3_500..=3_600).contains(&numbers[3]), "{numbers:?}");
 }
 
 #[test]
-fn what_clients_say_when_they_connect_is_understood() {
+fn handshake_commands_of_client_libraries_are_supported() {
     let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
-    let mut wire = connect(&server);
-    assert_eq!(wire.ask(&["CLIENT", "GETNAME"]), Value::Null);
+    let mut connection = connect(&server);
+    assert_eq!(connection.call(&["CLIENT", "GETNAME"]), RespValue::Null);
     for command in [
         &["CLIENT", "SETNAME", "app"][..],
         &["CLIENT", "SETINFO", "LIB-NAME", "redis-py"],
         &["CLIENT", "NO-EVICT", "on"],
         &["SELECT", "0"],
     ] {
-        assert_eq!(wire.ask(command), ok(), "{command:?}");
+        assert_eq!(connection.call(command), ok(), "{command:?}");
     }
-    assert_eq!(wire.ask(&["CLIENT", "GETNAME"]), Value::Bulk("app".to_owned()));
-    assert!(wire.ask(&["CLIENT", "ID"]).integer() > 0);
-    let Value::Bulk(info) = wire.ask(&["INFO", "server"]) else { panic!() };
+    assert_eq!(connection.call(&["CLIENT", "GETNAME"]), RespValue::Bulk("app".to_owned()));
+    assert!(connection.call(&["CLIENT", "ID"]).integer() > 0);
+    let RespValue::Bulk(info) = connection.call(&["INFO", "server"]) else { panic!() };
     assert!(info.contains("redis_version:7.") && info.contains("\r\nloading:0\r\n"), "{info}");
-    let count = wire.ask(&["COMMAND", "COUNT"]).integer();
-    let Value::Array(all) = wire.ask(&["COMMAND"]) else { panic!() };
+    let count = connection.call(&["COMMAND", "COUNT"]).integer();
+    let RespValue::Array(all) = connection.call(&["COMMAND"]) else { panic!() };
     assert_eq!(i64::try_from(all.len()).unwrap(), count);
-    let Value::Array(info) = wire.ask(&["COMMAND", "INFO", "cl.throttle", "get"]) else { panic!() };
-    assert!(matches!(&info[..], [Value::Array(_), Value::Null]), "{info:?}");
-    let Value::Array(docs) = wire.ask(&["COMMAND", "DOCS", "ping"]) else { panic!() };
-    assert_eq!(docs[0], Value::Bulk("ping".to_owned()));
-    let save = wire.ask(&["CONFIG", "GET", "save"]);
+    let RespValue::Array(info) = connection.call(&["COMMAND", "INFO", "cl.throttle", "get"]) else {
+        panic!()
+    };
+    assert!(matches!(&info[..], [RespValue::Array(_), RespValue::Null]), "{info:?}");
+    let RespValue::Array(docs) = connection.call(&["COMMAND", "DOCS", "ping"]) else { panic!() };
+    assert_eq!(docs[0], RespValue::Bulk("ping".to_owned()));
+    let save = connection.call(&["CONFIG", "GET", "save"]);
     assert_eq!(
         save,
-        Value::Array(vec![Value::Bulk("save".to_owned()), Value::Bulk(String::new())])
+        RespValue::Array(vec![RespValue::Bulk("save".to_owned()), RespValue::Bulk(String::new())])
     );
-    assert_eq!(wire.ask(&["ECHO", "a\r\nb"]), Value::Bulk("a\r\nb".to_owned()));
-    assert_eq!(wire.ask(&["PING", "hi"]), Value::Bulk("hi".to_owned()));
-    assert_eq!(wire.ask(&["QUIT"]), ok());
-    assert_eq!(wire.rest(), "");
+    assert_eq!(connection.call(&["ECHO", "a\r\nb"]), RespValue::Bulk("a\r\nb".to_owned()));
+    assert_eq!(connection.call(&["PING", "hi"]), RespValue::Bulk("hi".to_owned()));
+    assert_eq!(connection.call(&["QUIT"]), ok());
+    assert_eq!(connection.read_to_end(), "");
 }
 
 #[test]
-fn hello_chooses_the_version() {
+fn hello_selects_the_protocol_version() {
     let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
-    let mut wire = connect(&server);
-    let Value::Array(greeting) = wire.ask(&["HELLO"]) else { panic!() };
+    let mut connection = connect(&server);
+    let RespValue::Array(greeting) = connection.call(&["HELLO"]) else { panic!() };
     assert_eq!(greeting.len(), 14);
-    let Value::Map(greeting) = wire.ask(&["HELLO", "3", "SETNAME", "app"]) else { panic!() };
-    let proto = greeting.iter().find(|(name, _)| *name == Value::Bulk("proto".to_owned())).unwrap();
-    assert_eq!(proto.1, Value::Integer(3));
-    assert_eq!(wire.ask(&["CLIENT", "GETNAME"]), Value::Bulk("app".to_owned()));
-    assert!(matches!(wire.ask(&["CONFIG", "GET", "save"]), Value::Map(_)));
+    let RespValue::Map(greeting) = connection.call(&["HELLO", "3", "SETNAME", "app"]) else {
+        panic!()
+    };
+    let proto =
+        greeting.iter().find(|(name, _)| *name == RespValue::Bulk("proto".to_owned())).unwrap();
+    assert_eq!(proto.1, RespValue::Integer(3));
+    assert_eq!(connection.call(&["CLIENT", "GETNAME"]), RespValue::Bulk("app".to_owned()));
+    assert!(matches!(connection.call(&["CONFIG", "GET", "save"]), RespValue::Map(_)));
     // Decisions are arrays in both versions.
-    assert_eq!(wire.ask(&["CL.THROTTLE", "k", "0", "1", "60"]).integers(), [0, 1, 0, -1, 60]);
-    assert_eq!(wire.ask(&["RESET"]), Value::Simple("RESET".to_owned()));
-    assert!(matches!(wire.ask(&["CONFIG", "GET", "save"]), Value::Array(_)));
+    assert_eq!(
+        connection.call(&["CL.THROTTLE", "k", "0", "1", "60"]).integers(),
+        [0, 1, 0, -1, 60]
+    );
+    assert_eq!(connection.call(&["RESET"]), RespValue::Simple("RESET".to_owned()));
+    assert!(matches!(connection.call(&["CONFIG", "GET", "save"]), RespValue::Array(_)));
 }
 
-/// What a stranger may do, and what it takes to be let in.
-fn refuses_strangers(server: &Server, password: &str) {
-    let mut wire = connect(server);
-    let noauth = Value::Error("NOAUTH Authentication required.".to_owned());
+/// Panics unless every command needs this password, sent by AUTH or HELLO.
+fn assert_password_is_required(server: &Server, password: &str) {
+    let mut connection = connect(server);
+    let noauth = RespValue::Error("NOAUTH Authentication required.".to_owned());
     for command in
         [&["PING"][..], &["CL.THROTTLE", "k", "1", "1", "1"], &["INFO"], &["CLIENT", "ID"]]
     {
-        assert_eq!(wire.ask(command), noauth, "{command:?}");
+        assert_eq!(connection.call(command), noauth, "{command:?}");
     }
-    let Value::Error(error) = wire.ask(&["HELLO", "3"]) else { panic!() };
+    let RespValue::Error(error) = connection.call(&["HELLO", "3"]) else { panic!() };
     assert!(error.starts_with("NOAUTH HELLO must be called with the client"), "{error}");
     for command in [
         &["AUTH", "wrong"][..],
         &["AUTH", "admin", password],
         &["HELLO", "3", "AUTH", "default", ""],
     ] {
-        let Value::Error(error) = wire.ask(command) else { panic!() };
+        let RespValue::Error(error) = connection.call(command) else { panic!() };
         assert!(error.starts_with("WRONGPASS "), "{error}");
     }
-    assert_eq!(wire.ask(&["PING"]), noauth);
-    assert_eq!(wire.ask(&["AUTH", password]), ok());
-    assert_eq!(wire.ask(&["PING"]), Value::Simple("PONG".to_owned()));
-    assert_eq!(wire.ask(&["RESET"]), Value::Simple("RESET".to_owned()));
-    assert_eq!(wire.ask(&["PING"]), noauth);
-    assert!(matches!(wire.ask(&["HELLO", "3", "AUTH", "default", password]), Value::Map(_)));
-    assert_eq!(wire.ask(&["PING"]), Value::Simple("PONG".to_owned()));
+    assert_eq!(connection.call(&["PING"]), noauth);
+    assert_eq!(connection.call(&["AUTH", password]), ok());
+    assert_eq!(connection.call(&["PING"]), RespValue::Simple("PONG".to_owned()));
+    assert_eq!(connection.call(&["RESET"]), RespValue::Simple("RESET".to_owned()));
+    assert_eq!(connection.call(&["PING"]), noauth);
+    assert!(matches!(
+        connection.call(&["HELLO", "3", "AUTH", "default", password]),
+        RespValue::Map(_)
+    ));
+    assert_eq!(connection.call(&["PING"]), RespValue::Simple("PONG".to_owned()));
 }
 
 #[test]
-fn a_listener_with_a_password_answers_nobody_who_has_not_said_it() {
+fn listener_with_a_password_requires_authentication() {
     let listen = "listen: {http: 127.0.0.1:0}\n";
-    let here = Server::with_config(&format!("{listen}resp: {{password: open sesame}}"));
-    refuses_strangers(&here, "open sesame");
+    let inline = Server::with_config(&format!("{listen}resp: {{password: open sesame}}"));
+    assert_password_is_required(&inline, "open sesame");
     let folder = Folder::new();
     let file = folder.file("password", "from-a-file\n");
-    let filed = Server::with_config(&format!("{listen}resp: {{password_file: {file}}}"));
-    refuses_strangers(&filed, "from-a-file");
+    let from_file = Server::with_config(&format!("{listen}resp: {{password_file: {file}}}"));
+    assert_password_is_required(&from_file, "from-a-file");
     let mut command = tidegate();
     command.env("TIDEGATE_RESP_PASSWORD", "from-outside").args(["serve", "--http", "127.0.0.1:0"]);
-    refuses_strangers(&Server::launch_command(command), "from-outside");
+    assert_password_is_required(&Server::launch_command(command), "from-outside");
 }
 
 #[test]
-fn a_password_that_is_none_keeps_the_listener_shut() {
+fn invalid_password_setting_prevents_the_start() {
     let folder = Folder::new();
     let empty = folder.file("empty", "\n");
     for (resp, code, wanted) in [
@@ -270,7 +284,7 @@ fn a_password_that_is_none_keeps_the_listener_shut() {
 }
 
 #[test]
-fn a_taken_resp_port_names_its_own_flag() {
+fn error_of_a_used_resp_port_names_its_flag() {
     let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
     let address = server.listener("resp").to_string();
     let (code, stdout, stderr) = shown(
@@ -291,17 +305,17 @@ fn a_taken_resp_port_names_its_own_flag() {
 }
 
 #[test]
-fn a_stop_ends_idle_clients_and_the_server() {
+fn sigint_closes_idle_connections_and_stops_the_server() {
     let mut server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
-    let mut wire = connect(&server);
-    assert_eq!(wire.ask(&["PING"]), Value::Simple("PONG".to_owned()));
+    let mut connection = connect(&server);
+    assert_eq!(connection.call(&["PING"]), RespValue::Simple("PONG".to_owned()));
     server.signal("INT");
-    assert_eq!(wire.rest(), "");
+    assert_eq!(connection.read_to_end(), "");
     assert_eq!(server.wait().code(), Some(0));
 }
 
-/// What the server keeps in memory, in KiB.
-fn memory(server: &Server) -> u64 {
+/// Returns the resident memory of the server in KiB.
+fn resident_kib(server: &Server) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
@@ -311,17 +325,17 @@ mod serial {
     use super::*;
 
     #[test]
-    fn clients_that_do_not_read_cost_little_and_hurt_nobody() {
+    fn clients_that_do_not_read_use_little_memory_and_do_not_delay_others() {
         let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
         let address = server.listener("resp");
         let mut other = connect(&server);
-        assert_eq!(other.ask(&["PING"]), Value::Simple("PONG".to_owned()));
+        assert_eq!(other.call(&["PING"]), RespValue::Simple("PONG".to_owned()));
         let echo = [&b"*2\r\n$4\r\nECHO\r\n$16000\r\n"[..], &[b'x'; 16_000], b"\r\n"].concat();
-        let come = |count: usize| -> Vec<(TcpStream, usize)> {
-            let come = (0..count).map(|_| {
+        let connect_without_reading = |count: usize| -> Vec<(TcpStream, usize)> {
+            let streams = (0..count).map(|_| {
                 let mut stream = TcpStream::connect(address).unwrap();
                 stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
-                // Until neither side takes any more; a socket's own buffers hold some megabytes.
+                // Write until all buffers are full. Those of the sockets hold some megabytes.
                 let mut sent = 0;
                 loop {
                     // A write that takes longer than the timeout is partial.
@@ -334,17 +348,17 @@ mod serial {
                     }
                 }
             });
-            come.collect()
+            streams.collect()
         };
-        // For the first ones the allocator takes some megabytes that serve all of them.
-        let first = come(20);
-        let before = memory(&server);
-        let deaf = come(40);
-        assert!(deaf.iter().all(|(_, sent)| *sent > 100_000));
-        assert_eq!(other.ask(&["PING"]), Value::Simple("PONG".to_owned()));
-        let kept = memory(&server).saturating_sub(before);
-        // Each may have a full buffer both ways, and what it asked last.
-        assert!(kept < 40 * 500, "{kept} KiB for 40 clients");
+        // For the first clients the allocator reserves some megabytes that later clients use as well.
+        let first = connect_without_reading(20);
+        let before = resident_kib(&server);
+        let clients = connect_without_reading(40);
+        assert!(clients.iter().all(|(_, sent)| *sent > 100_000));
+        assert_eq!(other.call(&["PING"]), RespValue::Simple("PONG".to_owned()));
+        let growth = resident_kib(&server).saturating_sub(before);
+        // Each client may have a full read buffer, a full write buffer and one command.
+        assert!(growth < 40 * 500, "{growth} KiB for 40 clients");
         drop(first);
     }
 }

@@ -1,4 +1,4 @@
-//! Real Redis clients, none of which knows that this is no Redis.
+//! Unmodified Redis clients against the RESP listener.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -8,8 +8,11 @@ use tidegate_testkit::{Tool, lacking};
 use super::RULES;
 use crate::kit::{Folder, Server};
 
-/// What a program says on stdout when all goes well.
-fn said(command: &mut Command) -> String {
+/// Runs a program and returns its stdout.
+///
+/// # Panics
+/// The program fails or prints a warning.
+fn run_to_success(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.success(), "{command:?}: {status}\n{stdout}\n{stderr}");
@@ -17,21 +20,21 @@ fn said(command: &mut Command) -> String {
     stdout.into_owned()
 }
 
-fn port(server: &Server) -> String {
+fn resp_port(server: &Server) -> String {
     server.listener("resp").port().to_string()
 }
 
-/// A server with a password, `sesame`.
-fn guarded() -> Server {
+/// Starts a server with the password `sesame`.
+fn server_with_password() -> Server {
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", RULES);
     let listen = "listen: {http: 127.0.0.1:0}";
-    // The rules are read before the folder is gone.
+    // The server has read the rules before the folder is removed.
     Server::with_config(&format!("{listen}\nresp: {{password: sesame}}\nrules: {{file: {rules}}}"))
 }
 
 fn redis_cli(server: &Server, arguments: &[&str]) -> String {
-    said(Command::new("redis-cli").args(["-p", &port(server)]).args(arguments))
+    run_to_success(Command::new("redis-cli").args(["-p", &resp_port(server)]).args(arguments))
 }
 
 #[test]
@@ -43,8 +46,8 @@ fn redis_cli_works_unchanged() {
     assert_eq!(redis_cli(&server, &["PING"]), "PONG\n");
     let throttle = ["CL.THROTTLE", "user123", "15", "30", "60"];
     assert_eq!(redis_cli(&server, &throttle), "0\n16\n15\n-1\n2\n");
-    let three = ["-3", "--json", "CL.THROTTLE", "other", "15", "30", "60"];
-    assert_eq!(redis_cli(&server, &three).trim(), "[0,16,15,-1,2]");
+    let resp3 = ["-3", "--json", "CL.THROTTLE", "other", "15", "30", "60"];
+    assert_eq!(redis_cli(&server, &resp3).trim(), "[0,16,15,-1,2]");
     let check = redis_cli(&server, &["TG.CHECK", "api", "alice", "2"]);
     assert!(check.starts_with("0\n5\n3\n-1\n"), "{check}");
     let unknown = redis_cli(&server, &["GET", "a"]);
@@ -52,10 +55,10 @@ fn redis_cli_works_unchanged() {
     let five = redis_cli(&server, &["-r", "5", "CL.THROTTLE", "rep", "2", "1", "864000"]);
     let limited: Vec<&str> = five.lines().step_by(5).collect();
     assert_eq!(limited, ["0", "0", "0", "1", "1"]);
-    let guarded = guarded();
-    let greeting = redis_cli(&guarded, &["--no-auth-warning", "-a", "sesame", "-3", "PING"]);
+    let protected = server_with_password();
+    let greeting = redis_cli(&protected, &["--no-auth-warning", "-a", "sesame", "-3", "PING"]);
     assert_eq!(greeting, "PONG\n");
-    assert!(redis_cli(&guarded, &["PING"]).starts_with("NOAUTH "));
+    assert!(redis_cli(&protected, &["PING"]).starts_with("NOAUTH "));
 }
 
 #[test]
@@ -67,15 +70,15 @@ fn redis_benchmark_works_unchanged() {
     let load = ["-n", "20000", "-c", "20", "-P", "16", "--csv"];
     let command = ["CL.THROTTLE", "bench", "1000000", "1", "1000"];
     let mut benchmark = Command::new("redis-benchmark");
-    benchmark.args(["-p", &port(&server)]).args(load).args(command);
-    let report = said(&mut benchmark);
+    benchmark.args(["-p", &resp_port(&server)]).args(load).args(command);
+    let report = run_to_success(&mut benchmark);
     assert!(report.contains("CL.THROTTLE bench 1000000 1 1000"), "{report}");
-    // Every one of its commands was charged.
-    let left = redis_cli(&server, &["CL.THROTTLE", "bench", "1000000", "1", "1000", "0"]);
-    assert_eq!(left.lines().nth(2), Some("980001"), "{left}");
+    // Every command was charged.
+    let remaining = redis_cli(&server, &["CL.THROTTLE", "bench", "1000000", "1", "1000", "0"]);
+    assert_eq!(remaining.lines().nth(2), Some("980001"), "{remaining}");
 }
 
-fn script(name: &str) -> String {
+fn script_path(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/resp");
     folder.join(name).to_str().unwrap().to_owned()
 }
@@ -85,11 +88,11 @@ fn redis_py_works_unchanged() {
     if lacking(&[Tool::RedisPy]) {
         return;
     }
-    let (server, guarded) = (Server::with_rules(RULES), guarded());
+    let (server, protected) = (Server::with_rules(RULES), server_with_password());
     let mut python = Command::new("python3");
     python.env("PYTHONPATH", Tool::RedisPy.path().unwrap()).env("PYTHONDONTWRITEBYTECODE", "1");
-    python.args([&script("redis_py.py"), &port(&server), &port(&guarded)]);
-    assert_eq!(said(&mut python), "fine\n");
+    python.args([&script_path("redis_py.py"), &resp_port(&server), &resp_port(&protected)]);
+    assert_eq!(run_to_success(&mut python), "fine\n");
 }
 
 #[test]
@@ -97,9 +100,9 @@ fn ioredis_works_unchanged() {
     if lacking(&[Tool::Ioredis]) {
         return;
     }
-    let (server, guarded) = (Server::with_rules(RULES), guarded());
+    let (server, protected) = (Server::with_rules(RULES), server_with_password());
     let mut node = Command::new("node");
     node.env("NODE_PATH", Tool::Ioredis.path().unwrap());
-    node.args([&script("ioredis.js"), &port(&server), &port(&guarded)]);
-    assert_eq!(said(&mut node), "fine\n");
+    node.args([&script_path("ioredis.js"), &resp_port(&server), &resp_port(&protected)]);
+    assert_eq!(run_to_success(&mut node), "fine\n");
 }

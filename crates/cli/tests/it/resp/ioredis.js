@@ -2,7 +2,7 @@
 const assert = require("node:assert");
 const { Redis } = require("ioredis");
 
-const [port, guarded] = process.argv.slice(2).map(Number);
+const [port, passwordPort] = process.argv.slice(2).map(Number);
 
 async function main() {
   const client = new Redis(port, "127.0.0.1", { connectionName: "app" });
@@ -13,24 +13,25 @@ async function main() {
   const checked = await client.call("TG.CHECK", "api", "js", 2);
   assert.deepStrictEqual(checked.slice(0, 4), [0, 5, 3, -1]);
   const pipeline = client.pipeline();
-  for (let place = 0; place < 100; place++) {
+  for (let index = 0; index < 100; index++) {
     pipeline.call("CL.THROTTLE", "js-many", 49, 1, 864000);
   }
-  const answers = await pipeline.exec();
-  answers.forEach(([error, answer], place) => {
+  const replies = await pipeline.exec();
+  replies.forEach(([error, reply], index) => {
     assert.strictEqual(error, null);
-    assert.deepStrictEqual(answer.slice(0, 3), [place < 50 ? 0 : 1, 50, Math.max(49 - place, 0)]);
+    assert.deepStrictEqual(reply.slice(0, 3), [index < 50 ? 0 : 1, 50, Math.max(49 - index, 0)]);
   });
   await assert.rejects(client.get("a"), /unknown command 'GET'|unknown command 'get'/);
   await client.quit();
 
-  const stranger = new Redis(guarded, "127.0.0.1", { lazyConnect: true, retryStrategy: null });
-  stranger.on("error", () => {});
-  await assert.rejects(stranger.call("CL.THROTTLE", "js", 15, 30, 60));
-  stranger.disconnect();
-  const known = new Redis(guarded, "127.0.0.1", { password: "sesame" });
-  assert.strictEqual((await known.call("TG.CHECK", "api", "js"))[0], 0);
-  await known.quit();
+  const options = { lazyConnect: true, retryStrategy: null };
+  const unauthenticated = new Redis(passwordPort, "127.0.0.1", options);
+  unauthenticated.on("error", () => {});
+  await assert.rejects(unauthenticated.call("CL.THROTTLE", "js", 15, 30, 60));
+  unauthenticated.disconnect();
+  const authenticated = new Redis(passwordPort, "127.0.0.1", { password: "sesame" });
+  assert.strictEqual((await authenticated.call("TG.CHECK", "api", "js"))[0], 0);
+  await authenticated.quit();
   console.log("fine");
 }
 

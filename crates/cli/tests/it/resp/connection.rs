@@ -1,45 +1,45 @@
-//! One RESP connection, byte by byte.
+//! A RESP connection that can send any bytes.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How long a test waits for something that will never come before it fails.
-const FOREVER: Duration = Duration::from_secs(60);
+/// Timeout of a read, after which the test fails.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A reply.
+/// A reply in RESP 2 or 3.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Value {
+pub(crate) enum RespValue {
     Simple(String),
     Error(String),
     Integer(i64),
     Bulk(String),
     Null,
-    Array(Vec<Value>),
-    Map(Vec<(Value, Value)>),
+    Array(Vec<RespValue>),
+    Map(Vec<(RespValue, RespValue)>),
 }
 
-impl Value {
+impl RespValue {
     pub(crate) fn integer(&self) -> i64 {
         let Self::Integer(number) = self else { panic!("no number: {self:?}") };
         *number
     }
 
-    /// The numbers that an array of nothing else has.
+    /// Returns the numbers of an array of integers.
     pub(crate) fn integers(&self) -> Vec<i64> {
         let Self::Array(items) = self else { panic!("no array: {self:?}") };
         items.iter().map(Self::integer).collect()
     }
 }
 
-pub(crate) struct Wire {
+pub(crate) struct RespConnection {
     stream: BufReader<TcpStream>,
 }
 
-impl Wire {
-    pub(crate) fn to(address: SocketAddr) -> Self {
+impl RespConnection {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(FOREVER)).unwrap();
+        stream.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
         Self { stream: BufReader::new(stream) }
     }
 
@@ -48,51 +48,52 @@ impl Wire {
     }
 
     /// Sends a command as client libraries write it, and reads the reply.
-    pub(crate) fn ask(&mut self, command: &[&str]) -> Value {
-        self.send(&encoded(command));
+    pub(crate) fn call(&mut self, command: &[&str]) -> RespValue {
+        self.send(&encode_command(command));
         self.receive()
     }
 
-    pub(crate) fn receive(&mut self) -> Value {
-        let line = self.line();
+    pub(crate) fn receive(&mut self) -> RespValue {
+        let line = self.read_line();
         let (kind, rest) = line.split_at(1);
         match kind {
-            "+" => Value::Simple(rest.to_owned()),
-            "-" => Value::Error(rest.to_owned()),
-            ":" => Value::Integer(rest.parse().unwrap()),
-            "_" => Value::Null,
-            "$" if rest == "-1" => Value::Null,
+            "+" => RespValue::Simple(rest.to_owned()),
+            "-" => RespValue::Error(rest.to_owned()),
+            ":" => RespValue::Integer(rest.parse().unwrap()),
+            "_" => RespValue::Null,
+            "$" if rest == "-1" => RespValue::Null,
             "$" => {
                 let mut bytes = vec![0; rest.parse::<usize>().unwrap() + 2];
                 self.stream.read_exact(&mut bytes).unwrap();
                 bytes.truncate(bytes.len() - 2);
-                Value::Bulk(String::from_utf8(bytes).unwrap())
+                RespValue::Bulk(String::from_utf8(bytes).unwrap())
             }
-            "*" => Value::Array((0..rest.parse().unwrap()).map(|_| self.receive()).collect()),
+            "*" => RespValue::Array((0..rest.parse().unwrap()).map(|_| self.receive()).collect()),
             "%" => {
                 let pairs = 0..rest.parse().unwrap();
-                Value::Map(pairs.map(|_| (self.receive(), self.receive())).collect())
+                RespValue::Map(pairs.map(|_| (self.receive(), self.receive())).collect())
             }
             other => panic!("no reply: {other:?} {rest:?}"),
         }
     }
 
-    fn line(&mut self) -> String {
+    fn read_line(&mut self) -> String {
         let mut line = String::new();
         self.stream.read_line(&mut line).unwrap();
         line.strip_suffix("\r\n").unwrap_or_else(|| panic!("no line: {line:?}")).to_owned()
     }
 
-    /// What is left on the connection until the server closes it.
-    pub(crate) fn rest(&mut self) -> String {
-        let mut rest = Vec::new();
-        // A reset is an end like any other.
-        let _ = self.stream.read_to_end(&mut rest);
-        String::from_utf8_lossy(&rest).into_owned()
+    /// Reads until the server closes the connection.
+    pub(crate) fn read_to_end(&mut self) -> String {
+        let mut unread = Vec::new();
+        // A connection reset counts as the end, too.
+        let _ = self.stream.read_to_end(&mut unread);
+        String::from_utf8_lossy(&unread).into_owned()
     }
 }
 
-pub(crate) fn encoded(command: &[&str]) -> Vec<u8> {
+/// Encodes a command as an array of bulk strings.
+pub(crate) fn encode_command(command: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", command.len());
     for argument in command {
         bytes.push_str(&format!("${}\r\n{argument}\r\n", argument.len()));
