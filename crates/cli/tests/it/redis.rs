@@ -1,4 +1,4 @@
-//! Several servers on one Redis, and what becomes of them when it goes.
+//! Servers that share a Redis: limits, fallbacks during an outage, connection settings and fleet size.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,8 +10,8 @@ use crate::kit::{Connection, Folder, Server, shown, tidegate};
 
 const REDIS: Tool = Tool::Server(Flavour::Redis);
 
-/// Patient, so that a busy machine is not taken for a store that failed.
-const PATIENT: &str = "timeout=5s";
+/// Store timeout that a busy machine does not exceed.
+const LONG_TIMEOUT: &str = "timeout=5s";
 
 const RULES: &str = "
 rules:
@@ -20,18 +20,18 @@ rules:
   - {name: local, per: [user], limit: 4 per 10 days, on_store_failure: local}
 ";
 
-fn serve(folder: &Folder, more: &[&str]) -> Command {
+fn serve_command(folder: &Folder, more: &[&str]) -> Command {
     let rules = folder.file("rules.yaml", RULES);
     let mut command = tidegate();
     command.args(["serve", "--http", "127.0.0.1:0", "--rules", &rules]).args(more);
     command
 }
 
-fn on(url: &str) -> Server {
-    Server::launch_command(serve(&Folder::new(), &["--redis", url]))
+fn server_on(url: &str) -> Server {
+    Server::launch_command(serve_command(&Folder::new(), &["--redis", url]))
 }
 
-fn check(server: &Server, rule: &str, user: &str) -> u16 {
+fn check_status(server: &Server, rule: &str, user: &str) -> u16 {
     server.check(&format!(r#"{{"rule":"{rule}","client":"{user}"}}"#)).status
 }
 
@@ -41,12 +41,21 @@ fn wait_until_ready(server: &Server) {
     });
 }
 
-/// How many of `each` checks by every thread of every server are admitted; none may be undecided.
-fn admitted(servers: &[Server], threads: usize, each: usize, rule: &str, user: &str) -> usize {
+/// Sends checks on several threads to every server, and returns how many are admitted.
+///
+/// # Panics
+/// A status is neither 200 nor 429.
+fn count_admitted(
+    servers: &[Server],
+    threads: usize,
+    checks_per_thread: usize,
+    rule: &str,
+    user: &str,
+) -> usize {
     let body = format!(r#"{{"rule":"{rule}","client":"{user}"}}"#);
-    let hammer = |mut connection: Connection| {
+    let send_checks = |mut connection: Connection| {
         let mut admitted = 0;
-        for _ in 0..each {
+        for _ in 0..checks_per_thread {
             connection.send("POST", "/v1/check", &body);
             match connection.receive(false).status {
                 200 => admitted += 1,
@@ -59,27 +68,28 @@ fn admitted(servers: &[Server], threads: usize, each: usize, rule: &str, user: &
     let connections = servers.iter().flat_map(|server| (0..threads).map(|_| server.connect()));
     let connections: Vec<Connection> = connections.collect();
     std::thread::scope(|scope| {
-        let threads = connections.into_iter().map(|connection| scope.spawn(|| hammer(connection)));
+        let threads =
+            connections.into_iter().map(|connection| scope.spawn(|| send_checks(connection)));
         let threads: Vec<_> = threads.collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     })
 }
 
-/// The nodes of the fleet, each with when it was last heard of.
-fn fleet(redis: &Redis) -> Vec<(String, String)> {
+/// Returns the nodes of the fleet, each with the time of its last heartbeat.
+fn fleet_nodes(redis: &Redis) -> Vec<(String, String)> {
     let names: Vec<String> = redis.query(&["KEYS", "*nodes*"]);
     let Some(name) = names.first() else { return Vec::new() };
     redis.query(&["ZRANGE", name, "0", "-1", "WITHSCORES"])
 }
 
-/// Waits until every server has been told how many they are.
-fn wait_for_a_fleet_of(redis: &Redis, size: usize) {
-    wait_for("all nodes have come", || (fleet(redis).len() == size).then_some(()));
-    // A node announces itself again after it has heard the answer to the time before.
+/// Waits until every node knows that the fleet has this size.
+fn wait_for_fleet_size(redis: &Redis, size: usize) {
+    wait_for("all nodes have joined", || (fleet_nodes(redis).len() == size).then_some(()));
+    // A node sends a heartbeat only after the reply to the one before, which contains the fleet size.
     for _ in 0..2 {
-        let before = fleet(redis);
-        wait_for("all nodes were heard of again", || {
-            let now = fleet(redis);
+        let before = fleet_nodes(redis);
+        wait_for("all nodes sent another heartbeat", || {
+            let now = fleet_nodes(redis);
             before.iter().all(|node| !now.contains(node)).then_some(())
         });
     }
@@ -95,62 +105,67 @@ fn three_servers_share_one_limit_exactly() {
         "rules: [{name: api, per: [api_key], limit: 100 per 10 days, on_store_failure: deny}]";
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", rules);
-    let url = format!("{}?{PATIENT}", redis.url());
+    let url = format!("{}?{LONG_TIMEOUT}", redis.url());
     let servers = [(); 3].map(|()| {
         let http = ["--http", "127.0.0.1:0"];
         Server::with_arguments(&[&http[..], &["--rules", &rules, "--redis", &url]].concat())
     });
     servers.iter().for_each(wait_until_ready);
-    assert_eq!(admitted(&servers, 4, 30, "api", "sk-live-0123456789"), 100);
+    assert_eq!(count_admitted(&servers, 4, 30, "api", "sk-live-0123456789"), 100);
     let keys: Vec<String> = redis.query(&["KEYS", "*"]);
     assert!(keys.iter().any(|key| key.starts_with("tg:")), "{keys:?}");
     assert!(!keys.iter().any(|key| key.contains("sk-live") || key.contains("api")), "{keys:?}");
 }
 
 #[test]
-fn who_is_blocked_on_one_server_is_blocked_on_all() {
+fn block_on_one_server_applies_to_all() {
     if lacking(&[REDIS]) {
         return;
     }
     let redis = Redis::start();
-    let url = format!("{}?{PATIENT}", redis.url());
-    let (one, other) = (on(&url), on(&url));
+    let url = format!("{}?{LONG_TIMEOUT}", redis.url());
+    let (one, other) = (server_on(&url), server_on(&url));
     wait_until_ready(&one);
     wait_until_ready(&other);
-    let told =
+    let response =
         one.manage("POST", "/v1/block", r#"{"attribute":"user","value":"mallory","for":"1h"}"#);
-    assert!((200..300).contains(&told.status), "{told:?}");
-    wait_for("the block is known everywhere", || is_blocked(&other, "mallory").then_some(()));
+    assert!((200..300).contains(&response.status), "{response:?}");
+    wait_for("the block applies to the other server", || {
+        is_blocked(&other, "mallory").then_some(())
+    });
     assert!(!is_blocked(&other, "alice"));
-    let told = other.manage("DELETE", "/v1/block", r#"{"attribute":"user","value":"mallory"}"#);
-    assert!((200..300).contains(&told.status), "{told:?}");
-    wait_for("the block is over everywhere", || (!is_blocked(&one, "mallory")).then_some(()));
+    let response = other.manage("DELETE", "/v1/block", r#"{"attribute":"user","value":"mallory"}"#);
+    assert!((200..300).contains(&response.status), "{response:?}");
+    wait_for("the block is removed from the first server", || {
+        (!is_blocked(&one, "mallory")).then_some(())
+    });
 }
 
 fn is_blocked(server: &Server, user: &str) -> bool {
-    let told = server.check(&format!(r#"{{"rule":"open","client":"{user}","cost":0}}"#)).json();
-    told["blocked"] == Value::Bool(true)
+    let response = server.check(&format!(r#"{{"rule":"open","client":"{user}","cost":0}}"#)).json();
+    response["blocked"] == Value::Bool(true)
 }
 
 #[test]
-fn each_rule_keeps_its_word_while_redis_is_away_and_its_limit_once_it_is_back() {
+fn each_rule_applies_its_fallback_during_a_redis_outage_and_its_limit_afterwards() {
     if lacking(&[REDIS]) {
         return;
     }
     let redis = Redis::start();
-    let url = format!("{}?{PATIENT}", redis.url());
-    let servers = [on(&url), on(&url)];
+    let url = format!("{}?{LONG_TIMEOUT}", redis.url());
+    let servers = [server_on(&url), server_on(&url)];
     servers.iter().for_each(wait_until_ready);
-    wait_for_a_fleet_of(&redis, 2);
-    assert_eq!(check(&servers[0], "closed", "alice"), 200);
+    wait_for_fleet_size(&redis, 2);
+    assert_eq!(check_status(&servers[0], "closed", "alice"), 200);
 
     redis.kill();
     for server in &servers {
-        let answers =
-            |rule: &str| -> Vec<u16> { (0..6).map(|_| check(server, rule, "alice")).collect() };
+        let answers = |rule: &str| -> Vec<u16> {
+            (0..6).map(|_| check_status(server, rule, "alice")).collect()
+        };
         assert_eq!(answers("open"), [200; 6]);
         assert_eq!(answers("closed"), [503; 6]);
-        // Each of two nodes has a half of 4.
+        // Each of the two nodes has half of the limit of 4.
         assert_eq!(answers("local"), [200, 200, 429, 429, 429, 429]);
         for probe in ["/healthz", "/readyz"] {
             assert_eq!(server.ask("GET", probe, "").status, 200);
@@ -159,56 +174,56 @@ fn each_rule_keeps_its_word_while_redis_is_away_and_its_limit_once_it_is_back() 
 
     redis.restart();
     for server in &servers {
-        wait_for("the store is asked again", || {
-            (check(server, "closed", "nobody") != 503).then_some(())
+        wait_for("the store is used again", || {
+            (check_status(server, "closed", "probe") != 503).then_some(())
         });
     }
     for rule in ["open", "closed", "local"] {
-        assert_eq!(admitted(&servers, 2, 4, rule, "bob"), 4, "{rule}");
+        assert_eq!(count_admitted(&servers, 2, 4, rule, "bob"), 4, "{rule}");
     }
 }
 
 #[test]
-fn a_server_is_ready_once_redis_is_there() {
+fn server_is_not_ready_until_redis_is_reachable() {
     if lacking(&[REDIS]) {
         return;
     }
     let redis = Redis::start();
     redis.kill();
-    let server = on(&format!("{}?{PATIENT}", redis.url()));
+    let server = server_on(&format!("{}?{LONG_TIMEOUT}", redis.url()));
     server.note("starting without the store, trying on");
     let ready = server.ask("GET", "/readyz", "");
     assert_eq!(ready.status, 503);
-    let waiting = format!("not ready: waiting for redis {}\n", redis.address());
-    assert_eq!(ready.body, waiting);
+    let wanted = format!("not ready: waiting for redis {}\n", redis.address());
+    assert_eq!(ready.body, wanted);
     assert_eq!(server.ask("GET", "/healthz", "").status, 200);
-    assert_eq!(check(&server, "open", "alice"), 200);
-    assert_eq!(check(&server, "closed", "alice"), 503);
+    assert_eq!(check_status(&server, "open", "alice"), 200);
+    assert_eq!(check_status(&server, "closed", "alice"), 503);
     redis.restart();
     wait_until_ready(&server);
-    assert_eq!(check(&server, "closed", "alice"), 200);
+    assert_eq!(check_status(&server, "closed", "alice"), 200);
 }
 
 #[test]
-fn the_start_says_where_spending_is_kept() {
+fn start_logs_the_address_of_the_store() {
     if lacking(&[REDIS]) {
         return;
     }
     let redis = Redis::start();
-    let server = on(&format!("{}/3?{PATIENT}", redis.url()));
+    let server = server_on(&format!("{}/3?{LONG_TIMEOUT}", redis.url()));
     let version = env!("CARGO_PKG_VERSION");
     let place = format!("redis://{}/3?timeout=5000ms", redis.address());
     assert_eq!(server.note("tidegate "), format!("tidegate {version}, spending kept in {place}"));
-    // The flag beats a store in the configuration.
+    // The flag takes precedence over the configuration.
     let folder = Folder::new();
     let config = folder.file("tidegate.yaml", "store: {redis: {cluster: ['127.0.0.1:1']}}");
     let arguments = ["--http", "127.0.0.1:0", "--config", &config, "--redis", &redis.url()];
-    let note = Server::with_arguments(&arguments).note("spending kept");
-    assert_eq!(note, format!("tidegate {version}, spending kept in redis://{}", redis.address()));
+    let line = Server::with_arguments(&arguments).note("spending kept");
+    assert_eq!(line, format!("tidegate {version}, spending kept in redis://{}", redis.address()));
 }
 
 #[test]
-fn a_password_is_shown_nowhere() {
+fn redis_password_is_never_logged() {
     if lacking(&[REDIS]) {
         return;
     }
@@ -223,9 +238,9 @@ fn a_password_is_shown_nowhere() {
     );
     let in_config = folder.file("tidegate-1.yaml", &in_config);
     let in_file = folder.file("tidegate-2.yaml", &in_file);
-    let plain = format!("redis://{address}?{PATIENT}");
-    let with_password = format!("{}?{PATIENT}", redis.url());
-    for (arguments, variable, fits) in [
+    let plain = format!("redis://{address}?{LONG_TIMEOUT}");
+    let with_password = format!("{}?{LONG_TIMEOUT}", redis.url());
+    for (arguments, variable, is_correct) in [
         (["--redis", &with_password], None, true),
         (["--redis", &plain], Some("hunter2"), true),
         (["--config", &in_config], Some("hunter3"), true),
@@ -233,21 +248,21 @@ fn a_password_is_shown_nowhere() {
         (["--redis", &plain], Some("hunter3"), false),
         (["--redis", &plain], None, false),
     ] {
-        let mut command = serve(&folder, &arguments);
+        let mut command = serve_command(&folder, &arguments);
         command.env("TIDEGATE_LOG", "trace");
         variable.map(|password| command.env("TIDEGATE_REDIS_PASSWORD", password));
         let server = Server::launch_command(command);
-        let told = arguments[1].contains("hunter2");
-        if fits {
+        let is_in_arguments = arguments[1].contains("hunter2");
+        if is_correct {
             wait_until_ready(&server);
         } else {
-            let waiting = format!("not ready: waiting for redis {address}\n");
-            assert_eq!(server.ask("GET", "/readyz", "").body, waiting);
+            let wanted = format!("not ready: waiting for redis {address}\n");
+            assert_eq!(server.ask("GET", "/readyz", "").body, wanted);
         }
-        assert_eq!(check(&server, "closed", "alice"), if fits { 200 } else { 503 });
+        assert_eq!(check_status(&server, "closed", "alice"), if is_correct { 200 } else { 503 });
         redis.query::<()>(&["FLUSHALL"]);
         let line = std::fs::read(format!("/proc/{}/cmdline", server.id())).unwrap();
-        assert_eq!(String::from_utf8_lossy(&line).contains("hunter"), told);
+        assert_eq!(String::from_utf8_lossy(&line).contains("hunter"), is_in_arguments);
         server.signal("TERM");
         let mut log = Vec::new();
         while log.last().is_none_or(|line: &String| !line.contains("stopping")) {
@@ -257,29 +272,29 @@ fn a_password_is_shown_nowhere() {
         assert!(!log.contains("hunter"), "{log}");
         assert!(log.contains(&format!("spending kept in redis://{address}")), "{log}");
         let hint = "hint: who lists processes sees the password in --redis";
-        assert_eq!(log.contains(hint), told, "{log}");
+        assert_eq!(log.contains(hint), is_in_arguments, "{log}");
         let reason = match variable {
             Some(_) => "the password is not accepted",
             None => "a password is wanted, found none",
         };
-        assert_eq!(log.contains(reason), !fits, "{log}");
+        assert_eq!(log.contains(reason), !is_correct, "{log}");
     }
 }
 
 #[test]
-fn a_socket_leads_to_the_same_counters_as_a_port() {
+fn unix_socket_and_tcp_port_reach_the_same_counters() {
     if lacking(&[REDIS]) {
         return;
     }
     let redis = Redis::start();
-    let socket = format!("redis+unix://{}?{PATIENT}", redis.socket().display());
-    let servers = [on(&socket), on(&format!("{}?{PATIENT}", redis.url()))];
+    let socket = format!("redis+unix://{}?{LONG_TIMEOUT}", redis.socket().display());
+    let servers = [server_on(&socket), server_on(&format!("{}?{LONG_TIMEOUT}", redis.url()))];
     servers.iter().for_each(wait_until_ready);
-    assert_eq!(admitted(&servers, 2, 4, "closed", "alice"), 4);
+    assert_eq!(count_admitted(&servers, 2, 4, "closed", "alice"), 4);
 }
 
 #[test]
-fn a_server_with_tls_is_trusted_by_the_authority_that_the_configuration_names() {
+fn redis_with_tls_is_trusted_only_with_the_configured_ca() {
     if lacking(&[REDIS, Tool::Openssl]) {
         return;
     }
@@ -287,41 +302,44 @@ fn a_server_with_tls_is_trusted_by_the_authority_that_the_configuration_names() 
     let folder = Folder::new();
     let text =
         |tls: &str| format!("store: {{redis: {{url: '{}', timeout: 5s{tls}}}}}", redis.url());
-    let trusting = format!(", tls: {{ca: '{}'}}", redis.ca().display());
-    let trusting = folder.file("tidegate-1.yaml", &text(&trusting));
-    let doubting = folder.file("tidegate-2.yaml", &text(""));
-    let server = Server::launch_command(serve(&folder, &["--config", &trusting]));
+    let with_ca = format!(", tls: {{ca: '{}'}}", redis.ca().display());
+    let with_ca = folder.file("tidegate-1.yaml", &text(&with_ca));
+    let without_ca = folder.file("tidegate-2.yaml", &text(""));
+    let server = Server::launch_command(serve_command(&folder, &["--config", &with_ca]));
     wait_until_ready(&server);
-    assert_eq!(check(&server, "closed", "alice"), 200);
-    let server = Server::launch_command(serve(&folder, &["--config", &doubting]));
+    assert_eq!(check_status(&server, "closed", "alice"), 200);
+    let server = Server::launch_command(serve_command(&folder, &["--config", &without_ca]));
     assert_eq!(server.ask("GET", "/readyz", "").status, 503);
-    assert_eq!(check(&server, "closed", "alice"), 503);
+    assert_eq!(check_status(&server, "closed", "alice"), 503);
 }
 
 #[test]
-fn a_fleet_secret_parts_those_who_have_it_from_those_who_do_not() {
+fn servers_share_counters_only_with_the_same_fleet_secret() {
     if lacking(&[REDIS]) {
         return;
     }
     let redis = Redis::start();
-    let url = format!("{}?{PATIENT}", redis.url());
+    let url = format!("{}?{LONG_TIMEOUT}", redis.url());
     let folder = Folder::new();
     let text = format!("store: {{redis: {{url: '{url}', secret: horse}}}}");
     let config = folder.file("tidegate.yaml", &text);
-    let mut by_variable = serve(&folder, &["--redis", &url]);
+    let mut by_variable = serve_command(&folder, &["--redis", &url]);
     by_variable.env("TIDEGATE_REDIS_SECRET", "horse");
     let by_variable = Server::launch_command(by_variable);
-    let by_config = Server::launch_command(serve(&folder, &["--config", &config]));
-    let without = on(&url);
-    let left = |server: &Server| -> Value {
+    let by_config = Server::launch_command(serve_command(&folder, &["--config", &config]));
+    let without = server_on(&url);
+    let remaining_of = |server: &Server| -> Value {
         wait_until_ready(server);
         server.check(r#"{"rule":"closed","client":"alice"}"#).json()["remaining"].clone()
     };
-    assert_eq!([left(&by_variable), left(&by_config), left(&without)], [3, 2, 3]);
+    assert_eq!(
+        [remaining_of(&by_variable), remaining_of(&by_config), remaining_of(&without)],
+        [3, 2, 3]
+    );
 }
 
 #[test]
-fn shards_of_a_configuration_are_one_store() {
+fn configured_shards_form_one_store() {
     if lacking(&[REDIS]) {
         return;
     }
@@ -331,10 +349,11 @@ fn shards_of_a_configuration_are_one_store() {
     let text =
         format!("store:\n  redis:\n    shards: ['{one}', 'redis://{other}']\n    timeout: 5s\n");
     let config = folder.file("tidegate.yaml", &text);
-    let servers = [(); 2].map(|()| Server::launch_command(serve(&folder, &["--config", &config])));
+    let servers =
+        [(); 2].map(|()| Server::launch_command(serve_command(&folder, &["--config", &config])));
     servers.iter().for_each(wait_until_ready);
     for user in 0..40 {
-        assert_eq!(admitted(&servers, 1, 3, "closed", &format!("user-{user}")), 4);
+        assert_eq!(count_admitted(&servers, 1, 3, "closed", &format!("user-{user}")), 4);
     }
     for shard in &shards {
         assert!(shard.query::<usize>(&["DBSIZE"]) > 4, "{}", shard.address());
@@ -342,43 +361,43 @@ fn shards_of_a_configuration_are_one_store() {
 }
 
 #[test]
-fn a_cluster_and_a_master_by_its_name_are_stores_too() {
+fn servers_share_a_limit_through_a_cluster_or_a_sentinel_master() {
     if lacking(&[REDIS]) {
         return;
     }
     let cluster = tidegate_testkit::Cluster::start();
     let sentinel = tidegate_testkit::Sentinel::start();
     for url in [cluster.url(), sentinel.url()] {
-        let url = format!("{url}?{PATIENT}");
-        let servers = [on(&url), on(&url)];
+        let url = format!("{url}?{LONG_TIMEOUT}");
+        let servers = [server_on(&url), server_on(&url)];
         servers.iter().for_each(wait_until_ready);
-        assert_eq!(admitted(&servers, 2, 4, "closed", "alice"), 4, "{url}");
+        assert_eq!(count_admitted(&servers, 2, 4, "closed", "alice"), 4, "{url}");
     }
 }
 
 #[test]
-fn a_server_that_stops_leaves_the_fleet() {
+fn stopping_server_leaves_the_fleet() {
     if lacking(&[REDIS]) {
         return;
     }
     let redis = Redis::start();
-    let url = format!("{}?{PATIENT}", redis.url());
-    let _stays = on(&url);
-    let mut goes = on(&url);
-    wait_for("both have come", || (fleet(&redis).len() == 2).then_some(()));
-    goes.signal("TERM");
-    assert_eq!(goes.wait().code(), Some(0));
-    goes.note("every request under way was answered");
-    assert_eq!(fleet(&redis).len(), 1);
+    let url = format!("{}?{LONG_TIMEOUT}", redis.url());
+    let _other = server_on(&url);
+    let mut stopping = server_on(&url);
+    wait_for("both nodes have joined", || (fleet_nodes(&redis).len() == 2).then_some(()));
+    stopping.signal("TERM");
+    assert_eq!(stopping.wait().code(), Some(0));
+    stopping.note("every request under way was answered");
+    assert_eq!(fleet_nodes(&redis).len(), 1);
 }
 
 #[test]
-fn a_server_without_its_redis_stops_when_it_is_told_to() {
+fn server_stops_on_sigterm_while_redis_is_paused() {
     if lacking(&[REDIS]) {
         return;
     }
     let redis = Redis::start();
-    let mut server = on(&redis.url());
+    let mut server = server_on(&redis.url());
     wait_until_ready(&server);
     redis.pause();
     server.signal("TERM");
@@ -386,12 +405,12 @@ fn a_server_without_its_redis_stops_when_it_is_told_to() {
 }
 
 #[test]
-fn a_redis_that_is_too_old_is_refused_by_name_and_version() {
+fn unsupported_redis_version_prevents_the_start() {
     if lacking(&[Tool::Server(Flavour::Redis6)]) {
         return;
     }
     let redis = Redis::builder().flavour(Flavour::Redis6).start();
-    let output = serve(&Folder::new(), &["--redis", &redis.url()]).output().unwrap();
+    let output = serve_command(&Folder::new(), &["--redis", &redis.url()]).output().unwrap();
     let (code, stdout, stderr) = shown(output);
     assert_eq!((code, &*stdout), (2, ""));
     let version = redis.info("redis_version").unwrap();
@@ -406,7 +425,7 @@ fn a_redis_that_is_too_old_is_refused_by_name_and_version() {
 }
 
 #[test]
-fn a_user_may_do_what_the_guide_grants_and_needs_no_more() {
+fn access_list_of_the_guide_permits_every_command_of_a_node() {
     if lacking(&[REDIS]) {
         return;
     }
@@ -419,26 +438,26 @@ fn a_user_may_do_what_the_guide_grants_and_needs_no_more() {
     redis.query::<()>(&user);
     let folder = Folder::new();
     let mut servers = [(); 2].map(|()| {
-        let url = format!("redis://app@{}?{PATIENT}", redis.address());
-        let mut command = serve(&folder, &["--redis", &url]);
+        let url = format!("redis://app@{}?{LONG_TIMEOUT}", redis.address());
+        let mut command = serve_command(&folder, &["--redis", &url]);
         command.env("TIDEGATE_REDIS_PASSWORD", "hunter2");
         Server::launch_command(command)
     });
     servers.iter().for_each(wait_until_ready);
-    assert_eq!(admitted(&servers, 1, 4, "closed", "alice"), 4);
-    wait_for_a_fleet_of(&redis, 2);
+    assert_eq!(count_admitted(&servers, 1, 4, "closed", "alice"), 4);
+    wait_for_fleet_size(&redis, 2);
     servers[0].signal("TERM");
     assert_eq!(servers[0].wait().code(), Some(0));
-    assert_eq!(fleet(&redis).len(), 1);
-    // The server keeps a list of what it has refused.
+    assert_eq!(fleet_nodes(&redis).len(), 1);
+    // `ACL LOG` lists every command that Redis rejected.
     assert_eq!(redis.query::<Vec<Vec<String>>>(&["ACL", "LOG"]), Vec::<Vec<String>>::new());
 }
 
-/// A limit of 100, which four nodes share in parts of 25.
+/// A limit of 100, of which each of four nodes has a share of 25.
 const LOCAL_RULES: &str =
     "rules: [{name: local, per: [user], limit: 100 per 10 days, on_store_failure: local}]";
 
-/// Starts a node that keeps its fleet size in `state`.
+/// Starts a node that stores its fleet size in `state`.
 fn node(url: &str, state: &Folder) -> Server {
     let rules = state.file("rules.yaml", LOCAL_RULES);
     let mut command = tidegate();
@@ -447,8 +466,8 @@ fn node(url: &str, state: &Folder) -> Server {
     Server::launch_command(command)
 }
 
-/// The file in which a node has its fleet size, once it has that.
-fn fleet_file(state: &Folder, nodes: usize) -> PathBuf {
+/// Waits until a node has stored this fleet size, and returns the file.
+fn wait_for_fleet_file(state: &Folder, nodes: usize) -> PathBuf {
     wait_for("the fleet size is stored", || {
         let files =
             std::fs::read_dir(state.path()).ok()?.filter_map(|file| Some(file.ok()?.path()));
@@ -461,9 +480,9 @@ fn fleet_file(state: &Folder, nodes: usize) -> PathBuf {
     })
 }
 
-/// The number of checks that a node admits of one client that tries more often than the limit.
-fn spent(server: &Server) -> usize {
-    admitted(std::slice::from_ref(server), 1, 120, "local", "alice")
+/// Returns how many of 120 checks of one client a node admits.
+fn count_local_admissions(server: &Server) -> usize {
+    count_admitted(std::slice::from_ref(server), 1, 120, "local", "alice")
 }
 
 #[test]
@@ -472,10 +491,10 @@ fn restarts_while_redis_is_unreachable_admit_one_share_each() {
         return;
     }
     let redis = Redis::start();
-    let url = format!("{}?{PATIENT}", redis.url());
+    let url = format!("{}?{LONG_TIMEOUT}", redis.url());
     let states: Vec<Folder> = (0..4).map(|_| Folder::new()).collect();
     let mut nodes: Vec<Server> = states.iter().map(|state| node(&url, state)).collect();
-    states.iter().for_each(|state| drop(fleet_file(state, 4)));
+    states.iter().for_each(|state| drop(wait_for_fleet_file(state, 4)));
     redis.kill();
     let others = nodes.split_off(1);
     drop(nodes);
@@ -483,11 +502,11 @@ fn restarts_while_redis_is_unreachable_admit_one_share_each() {
         .map(|_| {
             let server = node(&url, &states[0]);
             server.note("use the last known fleet size");
-            spent(&server)
+            count_local_admissions(&server)
         })
         .collect();
     assert_eq!(restarted, [25; 4], "four restarts, one share of 25 each");
-    let others: Vec<usize> = others.iter().map(spent).collect();
+    let others: Vec<usize> = others.iter().map(count_local_admissions).collect();
     assert_eq!(others, [25; 3]);
 }
 
@@ -497,16 +516,16 @@ fn node_that_never_knew_its_fleet_warns_and_uses_the_whole_limit() {
         return;
     }
     let redis = Redis::start();
-    let url = format!("{}?{PATIENT}", redis.url());
+    let url = format!("{}?{LONG_TIMEOUT}", redis.url());
     let state = Folder::new();
     let first = node(&url, &state);
-    let file = fleet_file(&state, 1);
+    let file = wait_for_fleet_file(&state, 1);
     redis.kill();
     drop(first);
     std::fs::remove_file(&file).unwrap();
     let missing = node(&url, &state);
     missing.note("fleet size unknown");
-    assert_eq!(spent(&missing), 100);
+    assert_eq!(count_local_admissions(&missing), 100);
     drop(missing);
     for text in ["", "{\"index\":0,\"nodes\":0}", "{\"index\":0,\"nodes\":4000000000}"] {
         std::fs::write(&file, text).unwrap();

@@ -1,9 +1,9 @@
-//! `store.redis` in a configuration, and `--redis`: what is taken, and what is wrong with the rest.
+//! `store.redis` in a configuration and the flag `--redis`: accepted forms and errors.
 
 use crate::kit::{Folder, run, without_excerpts};
 
 #[test]
-fn every_form_of_servers_and_every_setting_is_taken() {
+fn every_form_of_servers_and_every_setting_is_accepted() {
     let folder = Folder::new();
     for text in [
         "store: {redis: {url: 'redis://cache'}}",
@@ -32,7 +32,7 @@ fn every_form_of_servers_and_every_setting_is_taken() {
 }
 
 #[test]
-fn what_is_wrong_with_a_store_is_told_with_its_line_and_without_its_secrets() {
+fn store_errors_have_their_line_and_contain_no_secret() {
     let folder = Folder::new();
     let forms = "store.redis must have one of url, cluster, sentinel, shards, found";
     let host = "host must be a name, an IPv4 address or an IPv6 address in brackets";
@@ -153,7 +153,7 @@ fn what_is_wrong_with_a_store_is_told_with_its_line_and_without_its_secrets() {
 }
 
 #[test]
-fn a_flag_that_is_no_url_is_told_without_what_may_be_a_password() {
+fn error_of_an_invalid_redis_flag_contains_no_password() {
     for (url, error) in [
         (
             "redis://:hunter2@",
@@ -178,13 +178,13 @@ fn a_flag_that_is_no_url_is_told_without_what_may_be_a_password() {
 }
 
 #[test]
-fn a_secret_that_is_kept_in_a_file_is_missed_when_it_is_needed() {
+fn missing_password_file_fails_serve_but_not_validate() {
     let folder = Folder::new();
     let config = folder.file(
         "tidegate.yaml",
         "store: {redis: {url: 'redis://127.0.0.1:1', password_file: no-such-file}}",
     );
-    // Who checks a configuration need not have its secrets.
+    // `validate` does not read the secrets of a configuration.
     assert_eq!(run(&["validate", &config]).0, 0);
     let (code, _, stderr) = run(&["serve", "--http", "127.0.0.1:0", "--config", &config]);
     assert_eq!(code, 2);
@@ -198,9 +198,9 @@ fn a_secret_that_is_kept_in_a_file_is_missed_when_it_is_needed() {
 }
 
 #[test]
-fn help_names_every_form_of_url() {
+fn help_lists_every_redis_url_scheme() {
     let (_, help, _) = run(&["serve", "--help"]);
-    for form in ["redis://", "rediss", "redis+cluster://", "redis+sentinel://", "redis+unix://"] {
-        assert!(help.contains(form), "{form} is not in {help}");
+    for scheme in ["redis://", "rediss", "redis+cluster://", "redis+sentinel://", "redis+unix://"] {
+        assert!(help.contains(scheme), "{scheme} is not in {help}");
     }
 }

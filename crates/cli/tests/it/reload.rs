@@ -1,4 +1,4 @@
-//! SIGHUP: rules, certificates and keys are read again, and the server goes on.
+//! SIGHUP reloads rules, certificates and keys without a restart.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,25 +11,26 @@ use tidegate_testkit::{
 
 use crate::kit::{Folder, Server, tidegate};
 
-fn rules(limit: u64) -> String {
+fn rules_with_limit(limit: u64) -> String {
     format!("rules: [{{name: api, per: [user], limit: {limit} per 10 days}}]\n")
 }
 
-fn limit(server: &Server) -> Option<u64> {
+fn enforced_limit(server: &Server) -> Option<u64> {
     server.check(r#"{"rule":"api","client":"probe","cost":0}"#).json()["limit"].as_u64()
 }
 
-fn status(server: &Server) -> Value {
+fn rules_status(server: &Server) -> Value {
     server.manage("GET", "/v1/rules/status", "").json()
 }
 
-/// A server whose rules file changes without an event and is otherwise read once an hour: its path is a link to
-/// a directory that is not watched.
-fn unwatched(folder: &Folder) -> (Server, String) {
+/// Starts a server that is not notified of changes of its rules file, and polls it once an hour.
+///
+/// Its path is a link to a directory that is not watched. Returns the server and the target of the link.
+fn server_with_unwatched_rules(folder: &Folder) -> (Server, String) {
     let data = Path::new(folder.path()).join("data");
     std::fs::create_dir(&data).unwrap();
     let target = data.join("rules.yaml");
-    std::fs::write(&target, rules(5)).unwrap();
+    std::fs::write(&target, rules_with_limit(5)).unwrap();
     std::os::unix::fs::symlink(&target, Path::new(folder.path()).join("rules.yaml")).unwrap();
     let config = folder.file(
         "tidegate.yaml",
@@ -41,10 +42,10 @@ fn unwatched(folder: &Folder) -> (Server, String) {
 #[test]
 fn hangup_activates_changed_rules_while_every_request_is_answered() {
     let folder = Folder::new();
-    let (server, path) = unwatched(&folder);
+    let (server, path) = server_with_unwatched_rules(&folder);
     let done = AtomicBool::new(false);
     let answered: usize = std::thread::scope(|scope| {
-        let checking: Vec<_> = (0..3)
+        let checkers: Vec<_> = (0..3)
             .map(|_| {
                 let (mut connection, done) = (server.connect(), &done);
                 scope.spawn(move || {
@@ -60,49 +61,52 @@ fn hangup_activates_changed_rules_while_every_request_is_answered() {
             })
             .collect();
         for wanted in 6..10 {
-            std::fs::write(&path, rules(wanted)).unwrap();
+            std::fs::write(&path, rules_with_limit(wanted)).unwrap();
             server.signal("HUP");
             server.note("SIGHUP: reading rules, certificates and keys again");
             let line = server.note("reload: rules read again");
-            // The first look of a server that has just started may be as fast as the first signal.
+            // The first poll of a new server may read the change before the first signal does.
             assert!(wanted == 6 || line.contains("changed=true"), "{line}");
-            assert_eq!(limit(&server), Some(wanted));
+            assert_eq!(enforced_limit(&server), Some(wanted));
         }
         done.store(true, Ordering::Relaxed);
-        checking.into_iter().map(|thread| thread.join().unwrap()).sum()
+        checkers.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
     assert!(answered > 0);
-    assert_eq!(status(&server)["version"], 5);
+    assert_eq!(rules_status(&server)["version"], 5);
 }
 
 #[test]
 fn hangup_with_an_error_in_the_rules_leaves_the_old_ones_active_and_logs_it() {
     let folder = Folder::new();
-    let (server, path) = unwatched(&folder);
+    let (server, path) = server_with_unwatched_rules(&folder);
     std::fs::write(&path, "rules: [{name: api, per: [user], limt: 9/s}]\n").unwrap();
-    // An error that was logged before is logged again: the operator asked.
+    // A repeated error is logged again, since the operator requested each reload.
     for _ in 0..2 {
         server.signal("HUP");
         let line = server.note("reload: rules not changed, the active rules stay");
         assert!(line.contains("limt"), "{line}");
-        assert_eq!((limit(&server), &status(&server)["behind"]), (Some(5), &Value::Bool(true)));
+        assert_eq!(
+            (enforced_limit(&server), &rules_status(&server)["behind"]),
+            (Some(5), &Value::Bool(true))
+        );
     }
-    std::fs::write(&path, rules(5)).unwrap();
+    std::fs::write(&path, rules_with_limit(5)).unwrap();
     server.signal("HUP");
     let line = server.note("reload: rules read again");
     assert!(line.contains("changed=false"), "{line}");
-    assert_eq!(status(&server)["behind"], false);
+    assert_eq!(rules_status(&server)["behind"], false);
 }
 
 #[test]
 fn repeated_hangups_never_end_the_server_and_a_stop_still_drains() {
     let folder = Folder::new();
-    let (mut server, path) = unwatched(&folder);
+    let (mut server, path) = server_with_unwatched_rules(&folder);
     for round in 0..50 {
-        std::fs::write(&path, rules(6 + round)).unwrap();
+        std::fs::write(&path, rules_with_limit(6 + round)).unwrap();
         server.signal("HUP");
     }
-    wait_for("the last rules are active", || (limit(&server) == Some(55)).then_some(()));
+    wait_for("the last rules are active", || (enforced_limit(&server) == Some(55)).then_some(()));
     let mut idle = server.connect();
     server.signal("TERM");
     server.signal("HUP");
@@ -117,9 +121,9 @@ fn hangup_serves_a_replaced_certificate_at_once() {
     if lacking(&[Tool::Openssl]) {
         return;
     }
-    let (folder, next) = (Folder::new(), Folder::new());
+    let (folder, new_folder) = (Folder::new(), Folder::new());
     let old = Certificates::create(Path::new(folder.path()));
-    let new = Certificates::create(Path::new(next.path()));
+    let new = Certificates::create(Path::new(new_folder.path()));
     let config = format!(
         "listen: {{http: '127.0.0.1:0'}}\ntls: {{certificate: {}, key: {}, listeners: [http]}}\n",
         old.certificate.display(),
@@ -127,7 +131,7 @@ fn hangup_serves_a_replaced_certificate_at_once() {
     );
     let server = Server::with_config(&config);
     let url = format!("https://{}/healthz", server.listener("http"));
-    let trusts = |ca: &Path| {
+    let is_trusted_with = |ca: &Path| {
         let mut command = Command::new("curl");
         command
             .args(["--silent", "--show-error", "--max-time", "30", "--cacert"])
@@ -136,28 +140,28 @@ fn hangup_serves_a_replaced_certificate_at_once() {
         command.output().unwrap().status.success()
     };
     let old_ca = folder.file("old-ca.pem", &std::fs::read_to_string(&old.ca).unwrap());
-    assert!(trusts(Path::new(&old_ca)) && !trusts(&new.ca));
+    assert!(is_trusted_with(Path::new(&old_ca)) && !is_trusted_with(&new.ca));
     std::fs::copy(&new.certificate, &old.certificate).unwrap();
     std::fs::copy(&new.key, &old.key).unwrap();
     server.signal("HUP");
     server.note("SIGHUP: reading rules, certificates and keys again");
-    // A look by the clock may have been first; then there is nothing left to take up.
+    // A periodic check may have loaded the certificate before the signal; then the reload finds it unchanged.
     wait_for("the certificate was read again", || {
         let line = server.note("certificate");
         (line.contains("taken up") || line.contains("reload: certificate unchanged")).then_some(())
     });
-    assert!(trusts(&new.ca) && !trusts(Path::new(&old_ca)));
+    assert!(is_trusted_with(&new.ca) && !is_trusted_with(Path::new(&old_ca)));
     std::fs::write(&old.certificate, "no certificate").unwrap();
     for _ in 0..2 {
         server.signal("HUP");
         server.note("SIGHUP: reading rules, certificates and keys again");
         server.note("certificate not taken up, the old one stays");
     }
-    assert!(trusts(&new.ca));
+    assert!(is_trusted_with(&new.ca));
 }
 
 #[test]
-fn hangup_reads_the_keys_for_tokens_again() {
+fn hangup_reloads_the_keys_for_tokens() {
     let folder = Folder::new();
     let path = folder.file("secret", "a secret that has thirty-two bytes\n");
     let config = folder.file(
@@ -194,12 +198,16 @@ fn hangup_fetches_rules_from_redis_without_a_notification() {
         Server::with_arguments(&["--config", &config])
     });
     for version in 1..4 {
-        let pushed =
-            nodes[0].manage_with("PUT", "/v1/rules", &[("if-match", "*")], &rules(version));
+        let pushed = nodes[0].manage_with(
+            "PUT",
+            "/v1/rules",
+            &[("if-match", "*")],
+            &rules_with_limit(version),
+        );
         assert_eq!(pushed.status, 200, "{pushed:?}");
         nodes[1].signal("HUP");
         nodes[1].note("reload: rules read again");
-        assert_eq!(limit(&nodes[1]), Some(version));
+        assert_eq!(enforced_limit(&nodes[1]), Some(version));
     }
 }
 
@@ -210,7 +218,7 @@ fn hangup_before_the_server_is_ready_does_not_end_it() {
     }
     let redis = Redis::start();
     let proxy = FaultProxy::to(redis.address());
-    // The start waits for an answer that does not come.
+    // The start waits for a reply that the proxy withholds.
     proxy.stall();
     let folder = Folder::new();
     let config = folder.file(
@@ -232,7 +240,7 @@ fn hangup_before_the_server_is_ready_does_not_end_it() {
     server.signal("HUP");
     server.stderr().find("SIGHUP: reading rules, certificates and keys again");
     server.stdout().find("admin ");
-    // The request from before the start is answered once the source is followed.
+    // The reload requested before the start is reported once the server watches the source of the rules.
     server.stderr().find("reload: rules not changed");
     server.signal("HUP");
     server.stderr().find("SIGHUP: reading rules, certificates and keys again");

@@ -1,4 +1,4 @@
-//! `tidegate rules`: the rules of running servers, read and changed from the command line.
+//! `tidegate rules`: reads and changes the rules of running servers.
 
 use serde_json::Value;
 use tidegate_testkit::{Flavour, Redis, Tool, lacking, wait_for};
@@ -7,80 +7,84 @@ use crate::kit::{Folder, Server, run, shown, tidegate};
 
 const REDIS: Tool = Tool::Server(Flavour::Redis);
 
-const FIRST: &str = "# the first\nrules:\n  - {name: api, per: [user], limit: 2 per 10 days}\n  - {name: all, limit: 9 per 10 days}\n";
-const SECOND: &str = "rules:\n  - {name: api, per: [user], limit: 3 per 10 days}\n  - {name: login, per: [ip], limit: 5 per 10 days}\n";
+const FIRST_RULES: &str = "# the first\nrules:\n  - {name: api, per: [user], limit: 2 per 10 days}\n  - {name: all, limit: 9 per 10 days}\n";
+const SECOND_RULES: &str = "rules:\n  - {name: api, per: [user], limit: 3 per 10 days}\n  - {name: login, per: [ip], limit: 5 per 10 days}\n";
 
-/// A server whose rules are in a Redis.
-fn serve(redis: &Redis) -> Server {
+/// Starts a server whose rules are in a Redis.
+fn start_server(redis: &Redis) -> Server {
     Server::with_arguments(&["--http", "127.0.0.1:0", "--rules", &redis.url()])
 }
 
-/// Runs `tidegate rules` for a server.
-fn rules(server: &Server, arguments: &[&str]) -> (i32, String, String) {
-    rules_at(&server.admin_url(), arguments)
+/// Runs `tidegate rules` against a server. Returns the exit code, stdout and stderr.
+fn run_rules(server: &Server, arguments: &[&str]) -> (i32, String, String) {
+    run_rules_at(&server.admin_url(), arguments)
 }
 
-fn rules_at(url: &str, arguments: &[&str]) -> (i32, String, String) {
+fn run_rules_at(url: &str, arguments: &[&str]) -> (i32, String, String) {
     let mut command = tidegate();
     command.args(["rules", "--server", url]).args(arguments).env("USER", "ann");
     shown(command.output().unwrap())
 }
 
-fn json(text: &str) -> Value {
+fn parse_json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-fn version(stdout: &str) -> u64 {
-    json(stdout)["version"].as_u64().unwrap()
+fn pushed_version(stdout: &str) -> u64 {
+    parse_json(stdout)["version"].as_u64().unwrap()
 }
 
-/// How many of the next ten checks of a new user are admitted.
-fn admitted(server: &Server, user: &str) -> usize {
+/// Returns how many of ten checks of a user are admitted.
+fn count_admitted(server: &Server, user: &str) -> usize {
     let body = format!(r#"{{"rule":"api","client":"{user}"}}"#);
     (0..10).filter(|_| server.check(&body).status == 200).count()
 }
 
 #[test]
-fn a_push_shows_what_it_changes_and_is_in_force_on_every_node() {
+fn push_prints_its_changes_and_applies_to_every_node() {
     if lacking(&[REDIS]) {
         return;
     }
     let (redis, folder) = (Redis::start(), Folder::new());
-    let (near, far) = (serve(&redis), serve(&redis));
-    let (first, second) = (folder.file("first.yaml", FIRST), folder.file("second.yaml", SECOND));
+    let (near, far) = (start_server(&redis), start_server(&redis));
+    let (first, second) =
+        (folder.file("first.yaml", FIRST_RULES), folder.file("second.yaml", SECOND_RULES));
 
     let (code, stdout, stderr) =
-        rules(&near, &["push", &first, "--if-version", "0", "--note", "a start – ü%"]);
-    assert_eq!((code, version(&stdout)), (0, 1), "{stderr}");
+        run_rules(&near, &["push", &first, "--if-version", "0", "--note", "a start – ü%"]);
+    assert_eq!((code, pushed_version(&stdout)), (0, 1), "{stderr}");
     assert!(stderr.contains("+ all\n") && stderr.contains("+ api\n"), "{stderr}");
     assert!(stderr.ends_with("version 1 is in force: 2 rules\n"), "{stderr}");
-    assert_eq!(admitted(&near, "alice"), 2);
-    assert_eq!(rules(&near, &["get"]), (0, FIRST.to_owned(), "version 1\n".to_owned()));
-    wait_for("the other node has it", || (rules(&far, &["get"]).1 == FIRST).then_some(()));
-    assert_eq!(admitted(&far, "bob"), 2);
+    assert_eq!(count_admitted(&near, "alice"), 2);
+    assert_eq!(run_rules(&near, &["get"]), (0, FIRST_RULES.to_owned(), "version 1\n".to_owned()));
+    wait_for("the other node has version 1", || {
+        (run_rules(&far, &["get"]).1 == FIRST_RULES).then_some(())
+    });
+    assert_eq!(count_admitted(&far, "bob"), 2);
 
-    assert_eq!(rules(&near, &["diff", &first]).0, 0);
-    let (code, stdout, stderr) = rules(&near, &["diff", &second]);
+    assert_eq!(run_rules(&near, &["diff", &first]).0, 0);
+    let (code, stdout, stderr) = run_rules(&near, &["diff", &second]);
     assert_eq!((code, &*stderr), (1, ""), "{stdout}");
     for line in ["+ login\n", "- all\n", "~ api: limit from 2 per "] {
         assert!(stdout.contains(line), "{line} is not in {stdout}");
     }
-    let (code, stdout, shown) = rules(&near, &["push", &second, "--dry-run"]);
+    let (code, stdout, stderr) = run_rules(&near, &["push", &second, "--dry-run"]);
     assert_eq!((code, &*stdout), (0, ""));
-    assert!(shown.ends_with("version 1 stays in force, nothing was pushed\n"), "{shown}");
-    assert_eq!(version(&rules(&near, &["get", "--json"]).1), 1);
+    assert!(stderr.ends_with("version 1 stays in force, nothing was pushed\n"), "{stderr}");
+    assert_eq!(pushed_version(&run_rules(&near, &["get", "--json"]).1), 1);
 
-    let (code, stdout, stderr) = rules(&far, &["push", &second, "--by", "bob", "--note", "more"]);
-    assert_eq!((code, version(&stdout)), (0, 2), "{stderr}");
-    assert_eq!(admitted(&far, "carol"), 3);
-    wait_for("every node has it", || {
-        let (code, stdout, _) = rules(&near, &["status"]);
+    let (code, stdout, stderr) =
+        run_rules(&far, &["push", &second, "--by", "bob", "--note", "more"]);
+    assert_eq!((code, pushed_version(&stdout)), (0, 2), "{stderr}");
+    assert_eq!(count_admitted(&far, "carol"), 3);
+    wait_for("every node has version 2", || {
+        let (code, stdout, _) = run_rules(&near, &["status"]);
         let nodes = stdout.lines().skip(1).filter(|line| line.contains(" 2 ")).count();
         (code == 0 && nodes == 2).then_some(())
     });
-    assert_eq!(admitted(&near, "dave"), 3);
+    assert_eq!(count_admitted(&near, "dave"), 3);
 
-    let (code, stdout, stderr) = rules(&near, &["history"]);
+    let (code, stdout, stderr) = run_rules(&near, &["history"]);
     assert_eq!((code, &*stderr), (0, "* is in force here: version 2\n"));
     let lines: Vec<&str> = stdout.lines().collect();
     let [heading, newest, oldest] = lines.as_slice() else { panic!("{stdout}") };
@@ -88,66 +92,67 @@ fn a_push_shows_what_it_changes_and_is_in_force_on_every_node() {
     assert!(newest.starts_with("*  2 ") && newest.ends_with("  more"), "{stdout}");
     assert!(oldest.starts_with("   1 ") && oldest.ends_with("  a start – ü%"), "{stdout}");
     assert!(newest.contains("  bob ") && oldest.contains("  ann@"), "{stdout}");
-    let kept = json(&rules(&near, &["history", "--json", "--limit", "1"]).1);
-    assert_eq!(kept["versions"].as_array().unwrap().len(), 1);
-    assert_eq!(rules(&near, &["diff", "1", "2"]).0, 1);
-    assert_eq!(rules(&near, &["diff", "2", "2"]).0, 0);
-    let old = rules(&near, &["get", "--version", "1"]);
-    assert_eq!((old.0, &*old.1), (0, FIRST));
+    let history = parse_json(&run_rules(&near, &["history", "--json", "--limit", "1"]).1);
+    assert_eq!(history["versions"].as_array().unwrap().len(), 1);
+    assert_eq!(run_rules(&near, &["diff", "1", "2"]).0, 1);
+    assert_eq!(run_rules(&near, &["diff", "2", "2"]).0, 0);
+    let old = run_rules(&near, &["get", "--version", "1"]);
+    assert_eq!((old.0, &*old.1), (0, FIRST_RULES));
 }
 
 #[test]
-fn a_rollback_is_a_new_version_of_an_old_text() {
+fn rollback_creates_a_new_version_with_the_old_text() {
     if lacking(&[REDIS]) {
         return;
     }
     let (redis, folder) = (Redis::start(), Folder::new());
-    let server = serve(&redis);
-    let (first, second) = (folder.file("first.yaml", FIRST), folder.file("second.yaml", SECOND));
-    let (code, stdout, stderr) = rules(&server, &["rollback"]);
+    let server = start_server(&redis);
+    let (first, second) =
+        (folder.file("first.yaml", FIRST_RULES), folder.file("second.yaml", SECOND_RULES));
+    let (code, stdout, stderr) = run_rules(&server, &["rollback"]);
     assert_eq!((code, &*stdout), (1, ""));
     assert!(stderr.starts_with("error: no version before "), "{stderr}");
     for file in [&first, &second] {
-        let (code, _, stderr) = rules(&server, &["push", file]);
+        let (code, _, stderr) = run_rules(&server, &["push", file]);
         assert_eq!(code, 0, "{stderr}");
     }
-    let (code, stdout, stderr) = rules(&server, &["rollback"]);
-    assert_eq!((code, version(&stdout)), (0, 3), "{stderr}");
+    let (code, stdout, stderr) = run_rules(&server, &["rollback"]);
+    assert_eq!((code, pushed_version(&stdout)), (0, 3), "{stderr}");
     assert!(stderr.contains("- login\n"), "{stderr}");
-    assert_eq!(rules(&server, &["get"]).1, FIRST);
-    let (_, history, _) = rules(&server, &["history"]);
+    assert_eq!(run_rules(&server, &["get"]).1, FIRST_RULES);
+    let (_, history, _) = run_rules(&server, &["history"]);
     assert!(history.lines().nth(1).unwrap().ends_with("  rollback to 1"), "{history}");
-    let (code, stdout, _) = rules(&server, &["rollback", "2", "--note", "after all"]);
-    assert_eq!((code, version(&stdout)), (0, 4));
-    assert_eq!(rules(&server, &["get"]).1, SECOND);
-    let (code, _, stderr) = rules(&server, &["rollback", "4"]);
+    let (code, stdout, _) = run_rules(&server, &["rollback", "2", "--note", "after all"]);
+    assert_eq!((code, pushed_version(&stdout)), (0, 4));
+    assert_eq!(run_rules(&server, &["get"]).1, SECOND_RULES);
+    let (code, _, stderr) = run_rules(&server, &["rollback", "4"]);
     assert_eq!((code, &*stderr), (1, "error: version 4 is in force already\n"));
-    let (code, _, stderr) = rules(&server, &["rollback", "99"]);
+    let (code, _, stderr) = run_rules(&server, &["rollback", "99"]);
     assert_eq!(code, 1);
     let hint = "hint: tidegate rules history shows which versions are kept\n";
     assert!(stderr.ends_with(hint), "{stderr}");
 }
 
 #[test]
-fn of_pushes_at_once_each_is_in_the_history_or_was_told_to_look_again() {
+fn concurrent_pushes_are_stored_or_rejected_with_a_hint() {
     if lacking(&[REDIS]) {
         return;
     }
     let (redis, folder) = (Redis::start(), Folder::new());
-    let server = serve(&redis);
-    let file = folder.file("first.yaml", FIRST);
+    let server = start_server(&redis);
+    let file = folder.file("first.yaml", FIRST_RULES);
     let url = server.admin_url();
-    let push = &|| rules_at(&url, &["push", &file]);
+    let push = &|| run_rules_at(&url, &["push", &file]);
     let mut outcomes = Vec::new();
     for _ in 0..5 {
         outcomes.extend(std::thread::scope(|scope| {
             [scope.spawn(push), scope.spawn(push)].map(|push| push.join().unwrap())
         }));
     }
-    let mut won: Vec<u64> = Vec::new();
+    let mut stored: Vec<u64> = Vec::new();
     for (code, stdout, stderr) in &outcomes {
         if *code == 0 {
-            won.push(version(stdout));
+            stored.push(pushed_version(stdout));
             continue;
         }
         assert_eq!((*code, &**stdout), (1, ""));
@@ -156,21 +161,21 @@ fn of_pushes_at_once_each_is_in_the_history_or_was_told_to_look_again() {
         assert!(stderr.contains(" was pushed meanwhile, yours was not\n"), "{stderr}");
         assert!(stderr.ends_with(&hint), "{stderr}");
     }
-    won.sort_unstable();
-    let numbers: Vec<u64> = (1..).take(won.len()).collect();
-    assert!(!won.is_empty() && won == numbers, "{won:?}");
-    let kept = json(&rules(&server, &["history", "--json", "--limit", "50"]).1);
-    assert_eq!(kept["versions"].as_array().unwrap().len(), won.len());
-    let (code, _, stderr) = rules(&server, &["push", &file, "--if-version", "0"]);
+    stored.sort_unstable();
+    let numbers: Vec<u64> = (1..).take(stored.len()).collect();
+    assert!(!stored.is_empty() && stored == numbers, "{stored:?}");
+    let history = parse_json(&run_rules(&server, &["history", "--json", "--limit", "50"]).1);
+    assert_eq!(history["versions"].as_array().unwrap().len(), stored.len());
+    let (code, _, stderr) = run_rules(&server, &["push", &file, "--if-version", "0"]);
     assert_eq!(code, 1);
     assert!(stderr.starts_with("error: version 0 must be in force, found "), "{stderr}");
 }
 
 #[test]
-fn a_document_with_an_error_is_not_even_sent() {
+fn invalid_document_is_rejected_before_it_is_sent() {
     let folder = Folder::new();
     let wrong = folder.file("wrong.yaml", "rules:\n  - {name: api, limit: 5 per moment}\n");
-    // Nobody listens there: what is wrong is known before anybody is asked.
+    // Nothing listens on this port, so errors must be found before the command connects.
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = format!("http://{address}");
     let (_, _, validated) = run(&["validate", &wrong]);
@@ -179,7 +184,7 @@ fn a_document_with_an_error_is_not_even_sent() {
     let (code, stdout, stderr) = run(&["rules", "push", &wrong, "--server", &url]);
     assert_eq!((code, &*stdout), (1, ""));
     assert!(stderr.starts_with(first), "{stderr}");
-    // That it can't be told is no difference.
+    // `diff` exits with 2 for errors, since 1 means that the rules differ.
     let (code, _, stderr) = run(&["rules", "diff", &wrong, "--server", &url]);
     assert_eq!((code, stderr.starts_with(first)), (2, true), "{stderr}");
     let config = folder.file("tidegate.yaml", "listen: {http: off}\n");
@@ -187,7 +192,7 @@ fn a_document_with_an_error_is_not_even_sent() {
     assert_eq!(code, 1);
     let wanted = format!("error: {config}: a document of rules is wanted, found a configuration\n");
     assert!(stderr.starts_with(&wanted), "{stderr}");
-    let fine = folder.file("fine.yaml", FIRST);
+    let fine = folder.file("fine.yaml", FIRST_RULES);
     let (code, _, stderr) = run(&["rules", "push", &fine, "--server", &url]);
     assert_eq!(code, 2);
     assert!(stderr.starts_with(&format!("error: {address} can't be reached")), "{stderr}");
@@ -207,33 +212,33 @@ fn a_document_with_an_error_is_not_even_sent() {
 }
 
 #[test]
-fn rules_of_a_file_are_shown_and_compared_and_not_pushed() {
-    let server = Server::with_rules(FIRST);
+fn rules_from_a_file_can_be_read_and_compared_but_not_pushed() {
+    let server = Server::with_rules(FIRST_RULES);
     let folder = Folder::new();
-    let second = folder.file("second.yaml", SECOND);
-    assert_eq!(rules(&server, &["get"]).1, FIRST);
-    assert_eq!(rules(&server, &["diff", &second]).0, 1);
-    let (code, _, stderr) = rules(&server, &["status"]);
+    let second = folder.file("second.yaml", SECOND_RULES);
+    assert_eq!(run_rules(&server, &["get"]).1, FIRST_RULES);
+    assert_eq!(run_rules(&server, &["diff", &second]).0, 1);
+    let (code, _, stderr) = run_rules(&server, &["status"]);
     assert_eq!(code, 0, "{stderr}");
     for arguments in [&["push", &*second][..], &["history"], &["rollback", "7"]] {
-        let (code, stdout, stderr) = rules(&server, arguments);
+        let (code, stdout, stderr) = run_rules(&server, arguments);
         assert_eq!((code, &*stdout), (1, ""), "{arguments:?}: {stderr}");
     }
-    let (_, _, stderr) = rules(&server, &["push", &second]);
+    let (_, _, stderr) = run_rules(&server, &["push", &second]);
     assert!(stderr.contains("rules.yaml"), "{stderr}");
-    assert_eq!(admitted(&server, "alice"), 2);
+    assert_eq!(count_admitted(&server, "alice"), 2);
 }
 
 #[test]
-fn the_command_hints_at_the_right_listener_and_at_the_token() {
-    let server = Server::with_rules(FIRST);
+fn errors_hint_at_the_admin_listener_and_at_the_token() {
+    let server = Server::with_rules(FIRST_RULES);
     let (code, _, stderr) = run(&["rules", "status", "--server", &server.url()]);
     assert_eq!(code, 2);
     assert!(stderr.contains("hint: the admin listener is another one"), "{stderr}");
     let config = "listen: {http: 127.0.0.1:0}\nadmin: {token: a-very-secret-token}\n\
                   rules: {inline: [{name: api, limit: 5 per minute}]}\n";
     let server = Server::with_config(config);
-    let (code, _, stderr) = rules(&server, &["status"]);
+    let (code, _, stderr) = run_rules(&server, &["status"]);
     assert_eq!(code, 2);
     assert!(stderr.ends_with("hint: TIDEGATE_TOKEN sets the token that is sent\n"), "{stderr}");
     for command in ["get", "push", "diff", "history", "rollback", "status"] {
@@ -244,18 +249,18 @@ fn the_command_hints_at_the_right_listener_and_at_the_token() {
 }
 
 #[test]
-fn a_document_can_be_piped_in() {
+fn push_reads_a_document_from_stdin() {
     if lacking(&[REDIS]) {
         return;
     }
     let (redis, folder) = (Redis::start(), Folder::new());
-    let server = serve(&redis);
-    let input = std::fs::File::open(folder.file("first.yaml", FIRST)).unwrap();
+    let server = start_server(&redis);
+    let input = std::fs::File::open(folder.file("first.yaml", FIRST_RULES)).unwrap();
     let url = server.admin_url();
     let mut push = tidegate();
     push.args(["rules", "push", "-", "--server", &url]).stdin(input);
     let (code, stdout, stderr) = shown(push.output().unwrap());
-    assert_eq!((code, version(&stdout)), (0, 1), "{stderr}");
+    assert_eq!((code, pushed_version(&stdout)), (0, 1), "{stderr}");
     let input = std::fs::File::open(folder.file("wrong.yaml", "rules: [{name: api}]\n")).unwrap();
     let mut push = tidegate();
     push.args(["rules", "push", "-", "--server", &url]).stdin(input);
