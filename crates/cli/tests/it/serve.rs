@@ -1,4 +1,4 @@
-//! Starting and stopping.
+//! `tidegate serve`: arguments, start, logs, connections and stop.
 
 use std::net::TcpStream;
 use std::process::Command;
@@ -9,7 +9,7 @@ use tidegate_testkit as testkit;
 use crate::kit::{Folder, Server, run};
 
 #[test]
-fn a_taken_port_names_the_address_and_the_flag() {
+fn error_of_a_used_port_names_the_address_and_the_flag() {
     let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
     let address = server.address.to_string();
     let (code, stdout, stderr) = run(&["serve", "--http", &address]);
@@ -24,7 +24,7 @@ fn a_taken_port_names_the_address_and_the_flag() {
 }
 
 #[test]
-fn a_taken_admin_port_names_its_own_flag() {
+fn error_of_a_used_admin_port_names_its_flag() {
     let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
     let address = server.admin_url().replace("http://", "");
     let (code, stdout, stderr) =
@@ -41,7 +41,7 @@ fn a_taken_admin_port_names_its_own_flag() {
 }
 
 #[test]
-fn an_admin_listener_that_others_can_reach_needs_a_token() {
+fn admin_listener_on_a_public_address_needs_a_token() {
     let serve = ["serve", "--http", "127.0.0.1:0", "--resp", "off", "--admin", "0.0.0.0:0"];
     let (code, stdout, stderr) = run(&serve);
     assert_eq!((code, &*stdout), (2, ""));
@@ -60,7 +60,7 @@ fn an_admin_listener_that_others_can_reach_needs_a_token() {
 }
 
 #[test]
-fn nothing_to_serve_is_an_error() {
+fn start_without_any_listener_is_an_error() {
     let (code, stdout, stderr) = run(&["serve", "--http", "off", "--grpc", "off", "--resp", "off"]);
     assert_eq!((code, &*stdout), (2, ""));
     assert_eq!(
@@ -70,7 +70,7 @@ fn nothing_to_serve_is_an_error() {
 }
 
 #[test]
-fn an_address_that_is_none_is_refused_with_what_is_wanted() {
+fn error_of_an_invalid_address_names_the_wanted_form() {
     for address in ["8080", ":8080", "127.0.0.1", "127.0.0.1:99999", "::1:8080", ""] {
         let (code, _, stderr) = run(&["serve", "--http", address]);
         assert_eq!(code, 2, "{address}");
@@ -79,11 +79,11 @@ fn an_address_that_is_none_is_refused_with_what_is_wanted() {
 }
 
 #[test]
-fn a_gateway_without_an_upstream_is_an_error_that_says_how_to_name_one() {
+fn gateway_without_an_upstream_is_an_error_with_a_hint() {
     let folder = Folder::new();
     let listen = folder.file("listen.yaml", "listen: {gateway: '127.0.0.1:0'}");
     let settings = folder.file("settings.yaml", "gateway: {max_wait: 5s}");
-    for (arguments, place) in [
+    for (arguments, setting) in [
         (["--gateway", "127.0.0.1:0"], "--gateway"),
         (["--config", &listen], "listen.gateway"),
         (["--config", &settings], "gateway"),
@@ -93,7 +93,7 @@ fn a_gateway_without_an_upstream_is_an_error_that_says_how_to_name_one() {
         assert_eq!(
             stderr,
             format!(
-                "error: {place}: an upstream is wanted, found none\n\
+                "error: {setting}: an upstream is wanted, found none\n\
                  hint: --upstream http://127.0.0.1:3000 names one, as gateway.upstreams does in the \
                  configuration\n"
             )
@@ -102,7 +102,7 @@ fn a_gateway_without_an_upstream_is_an_error_that_says_how_to_name_one() {
 }
 
 #[test]
-fn an_upstream_that_is_no_server_is_refused_and_its_password_not_shown() {
+fn error_of_an_invalid_upstream_hides_the_password() {
     for (url, found) in [
         ("127.0.0.1:3000", "127.0.0.1:3000"),
         ("http://127.0.0.1:3000/api", "http://127.0.0.1:3000/api"),
@@ -116,36 +116,36 @@ fn an_upstream_that_is_no_server_is_refused_and_its_password_not_shown() {
 }
 
 #[test]
-fn the_printed_curl_lines_work_when_pasted() {
+fn printed_curl_commands_work() {
     if Command::new("curl").arg("--version").output().is_err() {
         println!("skipped: there is no curl here");
         return;
     }
     let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
     server.note("No rules were given, so these are enforced:");
-    let paste = |line: &str| {
+    let run_in_shell = |line: &str| {
         let output = Command::new("sh").args(["-c", line.trim()]).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
-    let one = server.note("curl -i ");
-    let first = paste(&one);
+    let single_command = server.note("curl -i ");
+    let first = run_in_shell(&single_command);
     assert!(first.starts_with("HTTP/1.1 200 OK"), "{first}");
     assert!(first.contains("\r\nx-ratelimit-remaining: 4\r\n"), "{first}");
-    // A machine may be too slow for six within ten seconds now and then, but not always.
-    let six = server.note("for i in ");
-    while !paste(&six).contains("429\n") {}
-    let refused = loop {
-        let again = paste(&one);
+    // A slow machine may need more than ten seconds for six requests, so this is repeated.
+    let loop_command = server.note("for i in ");
+    while !run_in_shell(&loop_command).contains("429\n") {}
+    let denied = loop {
+        let again = run_in_shell(&single_command);
         if again.starts_with("HTTP/1.1 429 Too Many Requests") {
             break again;
         }
     };
-    assert!(refused.contains("\r\nretry-after: "), "{refused}");
-    assert!(refused.contains("\r\nx-ratelimit-remaining: 0\r\n"), "{refused}");
+    assert!(denied.contains("\r\nretry-after: "), "{denied}");
+    assert!(denied.contains("\r\nx-ratelimit-remaining: 0\r\n"), "{denied}");
 }
 
 #[test]
-fn a_request_under_way_is_answered_before_the_end() {
+fn request_in_flight_is_answered_before_the_exit() {
     let mut server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
     let mut idle = server.connect();
     idle.send("GET", "/healthz", "");
@@ -159,7 +159,7 @@ fn a_request_under_way_is_answered_before_the_end() {
         )
         .as_bytes(),
     );
-    // The server asks for the body once it handles the request.
+    // The server sends 100 Continue once it handles the request.
     assert_eq!(busy.receive(false).status, 100);
     server.signal("TERM");
     server.note("told to stop");
@@ -172,37 +172,37 @@ fn a_request_under_way_is_answered_before_the_end() {
 }
 
 #[test]
-fn an_interrupt_ends_an_idle_server_with_success() {
+fn sigint_stops_an_idle_server_with_exit_code_0() {
     let mut server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
     server.signal("INT");
     assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]
-fn a_server_that_is_told_to_stop_says_so_before_it_closes() {
+fn stopping_server_is_not_ready_but_serves_until_a_second_signal() {
     let config = "listen: {http: '127.0.0.1:0'}\ndrain: {delay: 1h}";
     let mut server = Server::with_config(config);
     assert_eq!(server.ask("GET", "/readyz", "").status, 200);
-    let mut kept = server.connect();
+    let mut open_connection = server.connect();
     server.signal("TERM");
     server.note("told to stop");
     testkit::wait_for("the server to be unready", || {
         (server.ask("GET", "/readyz", "").status == 503).then_some(())
     });
-    let said = server.ask("GET", "/readyz", "").body;
-    assert_eq!(said, "not ready: it is about to stop\n");
-    // Whoever has not noticed yet is still served, on connections old and new.
+    let body = server.ask("GET", "/readyz", "").body;
+    assert_eq!(body, "not ready: it is about to stop\n");
+    // Until the delay ends, requests are served on old and new connections.
     assert_eq!(server.ask("GET", "/healthz", "").status, 200);
     assert_eq!(server.check(r#"{"attributes":{"ip":"192.0.2.7"}}"#).status, 200);
-    kept.send("POST", "/v1/check", r#"{"attributes":{"ip":"192.0.2.7"}}"#);
-    assert_eq!(kept.receive(false).status, 200);
+    open_connection.send("POST", "/v1/check", r#"{"attributes":{"ip":"192.0.2.7"}}"#);
+    assert_eq!(open_connection.receive(false).status, 200);
     server.signal("TERM");
-    assert_eq!(kept.rest(), "");
+    assert_eq!(open_connection.rest(), "");
     assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]
-fn log_lines_are_objects_when_asked_for() {
+fn json_log_format_writes_objects() {
     let mut command = crate::kit::tidegate();
     command.env("TIDEGATE_LOG_FORMAT", "json").env("TIDEGATE_LOG", "debug");
     command.args(["serve", "--http", "127.0.0.1:0"]);
@@ -215,7 +215,7 @@ fn log_lines_are_objects_when_asked_for() {
 }
 
 #[test]
-fn flags_beat_the_configuration_whose_paths_are_relative_to_it() {
+fn flags_take_precedence_and_configured_paths_are_relative_to_the_file() {
     let folder = Folder::new();
     folder.file("rules.yaml", "rules: [{name: of-file, limit: 5 per day}]");
     let other = folder.file("other.yaml", "rules: [{name: of-flag, limit: 5 per day}]");
@@ -232,7 +232,7 @@ fn flags_beat_the_configuration_whose_paths_are_relative_to_it() {
 }
 
 #[test]
-fn rules_or_settings_that_are_wrong_are_told_with_file_and_line() {
+fn errors_in_rules_and_settings_name_file_and_line() {
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", "rules:\n  - name: api\n    limit: 5 per fortnight\n");
     let (code, stdout, stderr) = run(&["serve", "--rules", &rules]);
@@ -250,7 +250,7 @@ fn rules_or_settings_that_are_wrong_are_told_with_file_and_line() {
 }
 
 #[test]
-fn the_log_says_what_was_decided_and_never_for_whom() {
+fn log_contains_decisions_but_no_client_keys() {
     let mut command = crate::kit::tidegate();
     let folder = Folder::new();
     let rules = folder.file(
@@ -297,11 +297,11 @@ fn the_log_says_what_was_decided_and_never_for_whom() {
     assert!(!log.contains(secret), "{log}");
 }
 
-/// More connections than fit a backlog of 128, the default of the standard library.
+/// Exceeds a backlog of 128, the default of the standard library.
 const QUEUED_CONNECTIONS: usize = 500;
 
-/// Connects while the server is stopped: only the kernel's queue has room for a connection.
-fn connections_wait_to_be_accepted(listener: &str) {
+/// Opens connections to a frozen server: the kernel must queue all of them.
+fn assert_connections_are_queued(listener: &str) {
     let upstream = testkit::Upstream::start();
     let server = Server::with_arguments(&[
         "--http",
@@ -323,26 +323,26 @@ fn connections_wait_to_be_accepted(listener: &str) {
 }
 
 #[test]
-fn http_connections_wait_to_be_accepted() {
-    connections_wait_to_be_accepted("http");
+fn http_listener_queues_500_connections() {
+    assert_connections_are_queued("http");
 }
 
 #[test]
-fn grpc_connections_wait_to_be_accepted() {
-    connections_wait_to_be_accepted("grpc");
+fn grpc_listener_queues_500_connections() {
+    assert_connections_are_queued("grpc");
 }
 
 #[test]
-fn resp_connections_wait_to_be_accepted() {
-    connections_wait_to_be_accepted("resp");
+fn resp_listener_queues_500_connections() {
+    assert_connections_are_queued("resp");
 }
 
 #[test]
-fn admin_connections_wait_to_be_accepted() {
-    connections_wait_to_be_accepted("admin");
+fn admin_listener_queues_500_connections() {
+    assert_connections_are_queued("admin");
 }
 
 #[test]
-fn gateway_connections_wait_to_be_accepted() {
-    connections_wait_to_be_accepted("gateway");
+fn gateway_listener_queues_500_connections() {
+    assert_connections_are_queued("gateway");
 }

@@ -1,4 +1,4 @@
-//! What is simulated is what processes do: as much is admitted by a fleet in virtual time as by one on a real Redis.
+//! `tidegate simulate` compared with a real fleet on Redis: both admit the same number of requests.
 
 use serde_json::Value;
 use tidegate::Clock;
@@ -8,8 +8,9 @@ use crate::kit::{Folder, Server, run, tidegate};
 
 const NODES: usize = 3;
 
-/// In days nothing comes back, so it does not matter how fast this machine is. A node that is new to a split
-/// limit has nothing of a window that is going on: those are short.
+/// Limits per 10 days do not refill during the test, so the speed of the machine does not matter.
+///
+/// The window of the split rule is short: a new node has no share of the current window.
 const RULES: &str = "
 rules:
   - {name: exact, per: [user], limit: 400 per 10 days, algorithm: fixed_window}
@@ -17,10 +18,11 @@ rules:
   - {name: synced, per: [user], limit: 6000 per 10 days, algorithm: fixed_window, accuracy: synced, max_ahead: 20}
   - {name: split, per: [user], limit: 100 per 5 seconds, algorithm: fixed_window, accuracy: split, on_store_failure: deny}
 ";
-const WINDOW: u64 = 5;
+/// Window of the rule `split`.
+const SPLIT_WINDOW_SECONDS: u64 = 5;
 
-/// How many of so many requests are admitted in virtual time.
-fn simulated(limit: &str, accuracy: &[&str], offered: usize) -> u64 {
+/// Returns how many of `offered` requests are admitted in virtual time.
+fn simulate_admissions(limit: &str, accuracy: &[&str], offered: usize) -> u64 {
     let rate = format!("{offered}/s");
     let load = ["simulate", "--limit", limit, "--algorithm", "fixed_window", "--nodes", "3"];
     let rest = ["--rate", &rate, "--for", "1s", "--json", "--accuracy"];
@@ -31,8 +33,8 @@ fn simulated(limit: &str, accuracy: &[&str], offered: usize) -> u64 {
     report["lines"][0]["admitted"].as_u64().unwrap()
 }
 
-/// How many of so many requests are admitted by servers in turn.
-fn admitted(servers: &[Server], rule: &str, client: &str, offered: usize) -> u64 {
+/// Sends `offered` requests to the servers in turn, and returns how many are admitted.
+fn count_admitted(servers: &[Server], rule: &str, client: &str, offered: usize) -> u64 {
     let body = format!(r#"{{"rule":"{rule}","client":"{client}"}}"#);
     let statuses = (0..offered).map(|number| servers[number % NODES].check(&body).status);
     let admitted = statuses.filter(|status| {
@@ -42,12 +44,12 @@ fn admitted(servers: &[Server], rule: &str, client: &str, offered: usize) -> u64
     admitted.count() as u64
 }
 
-fn is_within_a_hundredth(found: u64, wanted: u64) -> bool {
+fn is_within_one_percent(found: u64, wanted: u64) -> bool {
     found.abs_diff(wanted) * 100 <= wanted
 }
 
 #[test]
-fn a_fleet_admits_what_was_simulated() {
+fn fleet_admits_as_many_requests_as_simulated() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
@@ -60,33 +62,34 @@ fn a_fleet_admits_what_was_simulated() {
     };
     let servers: Vec<Server> = (0..NODES).map(launch).collect();
     for server in &servers {
-        let part = r#"{"rule":"split","client":"nobody"}"#;
-        wait_for("the node has its part", || (server.check(part).status == 200).then_some(()));
+        let probe = r#"{"rule":"split","client":"probe"}"#;
+        wait_for("the node has its share", || (server.check(probe).status == 200).then_some(()));
     }
-    let days = "400 per 10 days";
-    let wanted = simulated(days, &["exact"], 1_200);
-    assert_eq!(admitted(&servers, "exact", "alice", 1_200), wanted);
+    let limit = "400 per 10 days";
+    let wanted = simulate_admissions(limit, &["exact"], 1_200);
+    assert_eq!(count_admitted(&servers, "exact", "alice", 1_200), wanted);
 
-    let wanted = simulated("6000 per 10 days", &["synced", "--max-ahead", "20"], 6_600);
-    let found = admitted(&servers, "synced", "alice", 6_600);
-    assert!(is_within_a_hundredth(found, wanted), "synced: {found}, simulated {wanted}");
+    let wanted = simulate_admissions("6000 per 10 days", &["synced", "--max-ahead", "20"], 6_600);
+    let found = count_admitted(&servers, "synced", "alice", 6_600);
+    assert!(is_within_one_percent(found, wanted), "synced: {found}, simulated {wanted}");
 
-    // On a machine that stalls for seconds what is held is lost; then somebody else comes.
-    let wanted = simulated(days, &["leased"], 1_200);
-    let found = (0..5).map(|client| admitted(&servers, "leased", &format!("c{client}"), 1_200));
+    // A lease expires if the machine stalls for seconds, so one of five clients has to match.
+    let wanted = simulate_admissions(limit, &["leased"], 1_200);
+    let found =
+        (0..5).map(|client| count_admitted(&servers, "leased", &format!("c{client}"), 1_200));
     let found: Vec<u64> = found.inspect(|found| assert!(*found <= 400, "{found}")).collect();
-    let close = found.iter().any(|found| is_within_a_hundredth(*found, wanted));
-    assert!(close, "leased: {found:?}, simulated {wanted}");
+    let is_close = found.iter().any(|found| is_within_one_percent(*found, wanted));
+    assert!(is_close, "leased: {found:?}, simulated {wanted}");
 
-    let wanted = simulated("100 per 5 seconds", &["split"], 300);
+    let wanted = simulate_admissions("100 per 5 seconds", &["split"], 300);
     let clock = Clock::system();
-    let window = || clock.now().as_micros() / 1_000_000 / WINDOW;
-    // A node has less in a window in which the fleet grew.
+    let window = || clock.now().as_micros() / 1_000_000 / SPLIT_WINDOW_SECONDS;
+    // A node admits less in a window in which the fleet has grown.
     wait_for("a window in which the nodes admit what was simulated", || {
-        let begun = window();
-        let found = admitted(&servers, "split", &format!("w{begun}"), 300);
-        let whole = begun == window();
-        assert!(!whole || found <= 100, "{found}");
-        (whole && is_within_a_hundredth(found, wanted)).then_some(())
+        let started_in = window();
+        let found = count_admitted(&servers, "split", &format!("w{started_in}"), 300);
+        let is_one_window = started_in == window();
+        assert!(!is_one_window || found <= 100, "{found}");
+        (is_one_window && is_within_one_percent(found, wanted)).then_some(())
     });
 }

@@ -1,4 +1,4 @@
-//! What `simulate` says beside what servers did: the same requests at the same instants, the same answers.
+//! `tidegate simulate --log` compared with real servers: a replay of the same requests admits as many.
 
 use std::fmt::Write;
 
@@ -10,12 +10,12 @@ use crate::kit::{Connection, Folder, Server, run, tidegate};
 
 const ALGORITHMS: [&str; 4] = ["token_bucket", "fixed_window", "sliding_window", "sliding_log"];
 const CLIENTS: [&str; 2] = ["alice", "bob"];
-/// How long servers are under load.
-const LOAD: Span = Span::from_millis(2_500);
-/// An answer that takes longer leaves open when the request was decided: the simulator may decide it otherwise.
-const LATE: Span = Span::from_millis(5);
+/// Duration of the load on the servers.
+const LOAD_DURATION: Span = Span::from_millis(2_500);
+/// A slower response leaves the instant of the decision open, so the simulator may decide otherwise.
+const MAX_RESPONSE_TIME: Span = Span::from_millis(5);
 
-/// One rule for each algorithm. A millisecond more or less is a tenth of a request.
+/// Returns one rule for each algorithm. At 100 per second, an error of 1 ms is a tenth of a request.
 fn rules() -> String {
     ALGORITHMS.iter().fold("rules:\n".to_owned(), |mut rules, algorithm| {
         let rule = format!("name: {algorithm}, match: {{kind: {algorithm}}}, per: [user]");
@@ -25,20 +25,24 @@ fn rules() -> String {
     })
 }
 
-/// A request that was answered.
-struct Asked {
+/// A request and its decision.
+struct AnsweredRequest {
     at: Timestamp,
     algorithm: &'static str,
     client: &'static str,
     admitted: bool,
-    late: bool,
+    is_late: bool,
 }
 
-/// Asks one thing after the other, as fast as answers come, until an instant.
-fn hammer(mut connection: Connection, clock: &Clock, until: Timestamp) -> Vec<Asked> {
-    let mut all = Vec::new();
-    let kinds = ALGORITHMS.iter().flat_map(|kind| CLIENTS.map(|client| (*kind, client)));
-    for (algorithm, client) in kinds.cycle() {
+/// Sends one request after another until an instant.
+fn send_requests(
+    mut connection: Connection,
+    clock: &Clock,
+    until: Timestamp,
+) -> Vec<AnsweredRequest> {
+    let mut answered = Vec::new();
+    let requests = ALGORITHMS.iter().flat_map(|kind| CLIENTS.map(|client| (*kind, client)));
+    for (algorithm, client) in requests.cycle() {
         let sent = clock.now();
         if sent >= until {
             break;
@@ -50,36 +54,42 @@ fn hammer(mut connection: Connection, clock: &Clock, until: Timestamp) -> Vec<As
             429 => false,
             other => panic!("undecided: {other}"),
         };
-        // It was decided at some instant between the two.
+        // The decision was made between request and response: assume the middle.
         let took = clock.now().since(sent);
         let half = Span::from_micros(took.as_micros() / 2);
-        all.push(Asked { at: sent + half, algorithm, client, admitted, late: took > LATE });
+        answered.push(AnsweredRequest {
+            at: sent + half,
+            algorithm,
+            client,
+            admitted,
+            is_late: took > MAX_RESPONSE_TIME,
+        });
     }
-    all
+    answered
 }
 
-/// Puts servers under load, and the same load to the simulator.
-fn assert_simulated_as_served(servers: &[Server], rules: &str, folder: &Folder) {
+/// Sends load to the servers, replays it in the simulator, and compares the admitted requests.
+fn assert_replay_admits_the_same(servers: &[Server], rules: &str, folder: &Folder) {
     let clock = Clock::system();
     let connections: Vec<Connection> =
         (0..3).map(|number| servers[number % servers.len()].connect()).collect();
-    let until = clock.now() + LOAD;
-    let asked: Vec<Asked> = std::thread::scope(|scope| {
-        let hammers = connections.into_iter().map(|connection| {
+    let until = clock.now() + LOAD_DURATION;
+    let answered: Vec<AnsweredRequest> = std::thread::scope(|scope| {
+        let threads = connections.into_iter().map(|connection| {
             let clock = &clock;
-            scope.spawn(move || hammer(connection, clock, until))
+            scope.spawn(move || send_requests(connection, clock, until))
         });
-        let hammers: Vec<_> = hammers.collect();
-        hammers.into_iter().flat_map(|hammer| hammer.join().unwrap()).collect()
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
-    let log = asked.iter().fold(String::new(), |mut log, asked| {
-        let Asked { at, algorithm, client, .. } = asked;
+    let log = answered.iter().fold(String::new(), |mut log, request| {
+        let AnsweredRequest { at, algorithm, client, .. } = request;
         let (seconds, micros) = (at.as_micros() / 1_000_000, at.as_micros() % 1_000_000);
         let time = format!("{seconds}.{micros:06}");
         writeln!(log, r#"{{"time":{time},"kind":"{algorithm}","user":"{client}"}}"#).unwrap();
         log
     });
-    // One thread's lines stand behind the other's: they are further apart than lines of servers ever are.
+    // The lines are grouped by thread. The simulator accepts only small disorder, as in logs of servers.
     let mut lines: Vec<&str> = log.lines().collect();
     lines.sort_unstable();
     let log = folder.file("access.log", &lines.join("\n"));
@@ -87,29 +97,30 @@ fn assert_simulated_as_served(servers: &[Server], rules: &str, folder: &Folder) 
     assert_eq!(code, 0, "{stderr}");
     let report: Value = serde_json::from_str(&stdout).unwrap();
     for algorithm in ALGORITHMS {
-        let of_it = || asked.iter().filter(|asked| asked.algorithm == algorithm);
-        let (offered, real) = (of_it().count(), of_it().filter(|asked| asked.admitted).count());
+        let of_algorithm = || answered.iter().filter(|request| request.algorithm == algorithm);
+        let (offered, real) =
+            (of_algorithm().count(), of_algorithm().filter(|request| request.admitted).count());
         let by_rule = report["outcome"]["byRule"].as_array().unwrap();
         let rule = by_rule.iter().find(|rule| rule["rule"] == algorithm).unwrap();
         assert_eq!(rule["offered"], offered, "{algorithm}");
         let simulated = rule["admitted"].as_u64().unwrap();
-        let apart = simulated.abs_diff(real as u64);
-        let late = of_it().filter(|asked| asked.late).count();
-        let told = format!("{algorithm}: {real} of {offered} admitted, simulated {simulated}");
-        assert!(apart * 100 <= (real + 100 * late) as u64, "{told}, {late} late");
+        let difference = simulated.abs_diff(real as u64);
+        let late = of_algorithm().filter(|request| request.is_late).count();
+        let summary = format!("{algorithm}: {real} of {offered} admitted, simulated {simulated}");
+        assert!(difference * 100 <= (real + 100 * late) as u64, "{summary}, {late} late");
     }
 }
 
 #[test]
-fn one_server_admits_what_is_simulated_within_a_hundredth() {
+fn replay_of_one_server_admits_the_same_within_one_percent() {
     let folder = Folder::new();
     let server = Server::with_rules(&rules());
     let path = folder.file("rules.yaml", &rules());
-    assert_simulated_as_served(&[server], &path, &folder);
+    assert_replay_admits_the_same(&[server], &path, &folder);
 }
 
 #[test]
-fn three_servers_on_a_redis_admit_what_is_simulated_within_a_hundredth() {
+fn replay_of_three_servers_on_redis_admits_the_same_within_one_percent() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
@@ -122,5 +133,5 @@ fn three_servers_on_a_redis_admit_what_is_simulated_within_a_hundredth() {
         Server::launch_command(command)
     };
     let servers = [launch(), launch(), launch()];
-    assert_simulated_as_served(&servers, &path, &folder);
+    assert_replay_admits_the_same(&servers, &path, &folder);
 }

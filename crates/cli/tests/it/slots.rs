@@ -1,4 +1,4 @@
-//! Slots in flight over the wire: taken, renewed and released, on any node and through any listener.
+//! Slots of in-flight limits: acquired, renewed and released on any node through any listener.
 
 use serde_json::{Value, json};
 use tidegate_proto::tidegate::v1::{
@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use crate::grpc_caller::Caller;
 use crate::kit::{Folder, Response, Server, tidegate};
 
-/// Holds so long that no test is long enough to lose one.
+/// Holds are longer than any test, so that no slot expires.
 const RULES: &str = "
 rules:
   - {name: exports, match: {path: /exports}, per: [user], limit: 2 in flight, hold: 1h}
@@ -25,8 +25,8 @@ impl Server {
         self.ask("POST", "/v1/acquire", body)
     }
 
-    /// The slot of an acquire that is admitted.
-    fn slot(&self, body: &str) -> String {
+    /// Acquires a slot, and panics if the request is denied.
+    fn acquire_slot(&self, body: &str) -> String {
         let response = self.acquire(body);
         assert_eq!(response.status, 200, "{response:?}");
         response.json()["slot"].as_str().unwrap().to_owned()
@@ -40,17 +40,17 @@ impl Server {
         self.ask("POST", "/v1/release", &json!({"slot": slot}).to_string())
     }
 
-    /// Of how many rules slots were released.
-    fn released(&self, slot: &str) -> u64 {
+    /// Releases a slot, and returns the number of rules that it was held for.
+    fn release_and_count(&self, slot: &str) -> u64 {
         let response = self.release(slot);
         assert_eq!(response.status, 200, "{response:?}");
         response.json()["released"].as_u64().unwrap()
     }
 
-    /// How many more exports alice may have in flight.
-    fn free(&self) -> u64 {
-        let look = r#"{"rule":"exports","client":"alice","cost":0}"#;
-        self.check(look).json()["remaining"].as_u64().unwrap()
+    /// Returns how many more exports alice may have in flight.
+    fn free_slots(&self) -> u64 {
+        let peek = r#"{"rule":"exports","client":"alice","cost":0}"#;
+        self.check(peek).json()["remaining"].as_u64().unwrap()
     }
 }
 
@@ -58,23 +58,23 @@ impl Caller {
     fn acquire(&self, user: &str) -> Result<AcquireResponse, Status> {
         let attributes = [("user", user), ("path", "/exports")];
         let attributes = attributes.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let asked = CheckRequest { attributes: attributes.into(), ..CheckRequest::default() };
-        self.runtime.block_on(self.own().acquire(asked)).map(tonic::Response::into_inner)
+        let request = CheckRequest { attributes: attributes.into(), ..CheckRequest::default() };
+        self.runtime.block_on(self.own().acquire(request)).map(tonic::Response::into_inner)
     }
 
     fn renew(&self, slot: &str) -> Result<RenewResponse, Status> {
-        let asked = RenewRequest { slot: slot.to_owned() };
-        self.runtime.block_on(self.own().renew(asked)).map(tonic::Response::into_inner)
+        let request = RenewRequest { slot: slot.to_owned() };
+        self.runtime.block_on(self.own().renew(request)).map(tonic::Response::into_inner)
     }
 
     fn release(&self, slot: &str) -> Result<ReleaseResponse, Status> {
-        let asked = ReleaseRequest { slot: slot.to_owned() };
-        self.runtime.block_on(self.own().release(asked)).map(tonic::Response::into_inner)
+        let request = ReleaseRequest { slot: slot.to_owned() };
+        self.runtime.block_on(self.own().release(request)).map(tonic::Response::into_inner)
     }
 }
 
-/// A node with these rules, which shares a Redis.
-fn node(redis: &Redis, folder: &Folder, rules: &str) -> Server {
+/// Starts a node with these rules on a shared Redis, and waits until it is ready.
+fn start_node(redis: &Redis, folder: &Folder, rules: &str) -> Server {
     let name = format!("rules-{}.yaml", rules.len());
     let (rules, url) = (folder.file(&name, rules), format!("{}?timeout=20s", redis.url()));
     let mut command = tidegate();
@@ -87,7 +87,7 @@ fn node(redis: &Redis, folder: &Folder, rules: &str) -> Server {
 }
 
 #[test]
-fn an_acquire_is_answered_as_a_check_and_with_what_it_holds() {
+fn acquire_returns_a_decision_and_a_slot_with_the_shortest_hold() {
     let server = Server::with_rules(RULES);
     let both = r#"{"attributes":{"user":"alice","path":"/exports"}}"#;
     let response = server.acquire(both);
@@ -102,18 +102,21 @@ fn an_acquire_is_answered_as_a_check_and_with_what_it_holds() {
     assert!(slot.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)));
     let held = server.renew(&slot);
     assert_eq!((held.status, held.json()), (200, json!({"held": 2, "holdMillis": 1_800_000})));
-    let other = server.slot(both);
+    let other = server.acquire_slot(both);
     let denied = server.acquire(both);
     assert_eq!(denied.status, 429);
     assert_eq!(denied.header("content-type"), Some("application/problem+json"));
     assert!(denied.header("retry-after").is_some());
     assert_eq!((&denied.json()["slot"], &denied.json()["rule"]), (&Value::Null, &json!("exports")));
-    assert_eq!((server.released(&slot), server.released(&slot)), (2, 0));
-    assert_eq!((server.free(), server.released(&other), server.free()), (1, 2, 2));
+    assert_eq!((server.release_and_count(&slot), server.release_and_count(&slot)), (2, 0));
+    assert_eq!(
+        (server.free_slots(), server.release_and_count(&other), server.free_slots()),
+        (1, 2, 2)
+    );
 }
 
 #[test]
-fn what_takes_no_slot_has_none_to_release() {
+fn acquire_without_an_in_flight_rule_or_with_zero_cost_returns_no_slot() {
     let server = Server::with_rules(RULES);
     for body in [
         r#"{"attributes":{"user":"alice","path":"/orders"}}"#,
@@ -125,72 +128,78 @@ fn what_takes_no_slot_has_none_to_release() {
         assert_eq!((response.status, &json["allowed"]), (200, &json!(true)), "{body}");
         assert_eq!((json.get("slot"), json.get("holdMillis")), (None, None), "{body}");
     }
-    assert_eq!(server.free(), 2);
+    assert_eq!(server.free_slots(), 2);
 }
 
 #[test]
-fn a_check_holds_its_slot_until_its_hold_ends() {
+fn check_takes_a_slot_but_returns_no_slot_token() {
     let server = Server::with_rules(RULES);
-    let checked = server.check(ALICE).json();
-    assert_eq!((&checked["remaining"], checked.get("slot")), (&json!(1), None));
-    let several = server.slot(r#"{"rule":"exports","client":"bob","cost":2}"#);
+    let decision = server.check(ALICE).json();
+    assert_eq!((&decision["remaining"], decision.get("slot")), (&json!(1), None));
+    let two_slots = server.acquire_slot(r#"{"rule":"exports","client":"bob","cost":2}"#);
     let bob = r#"{"rule":"exports","client":"bob"}"#;
-    assert_eq!((server.acquire(bob).status, server.released(&several)), (429, 1));
-    assert_eq!((server.acquire(bob).status, server.free()), (200, 1));
+    assert_eq!((server.acquire(bob).status, server.release_and_count(&two_slots)), (429, 1));
+    assert_eq!((server.acquire(bob).status, server.free_slots()), (200, 1));
 }
 
 #[test]
-fn a_slot_of_one_node_is_missed_at_another_and_released_there() {
+fn slot_of_one_node_counts_on_another_and_can_be_released_there() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
     let (redis, folder) = (Redis::start(), Folder::new());
-    let [one, two] = [node(&redis, &folder, RULES), node(&redis, &folder, RULES)];
-    let slots = [one.slot(ALICE), two.slot(ALICE)];
+    let [one, two] = [start_node(&redis, &folder, RULES), start_node(&redis, &folder, RULES)];
+    let slots = [one.acquire_slot(ALICE), two.acquire_slot(ALICE)];
     assert_ne!(slots[0], slots[1]);
     assert_eq!((one.acquire(ALICE).status, two.acquire(ALICE).status), (429, 429));
     assert_eq!(two.renew(&slots[0]).json(), json!({"held": 1, "holdMillis": 3_600_000}));
-    assert_eq!((two.released(&slots[0]), one.released(&slots[0])), (1, 0));
-    let third = one.slot(ALICE);
+    assert_eq!((two.release_and_count(&slots[0]), one.release_and_count(&slots[0])), (1, 0));
+    let third = one.acquire_slot(ALICE);
     assert_eq!(two.acquire(ALICE).status, 429);
     assert_eq!(two.renew(&slots[0]).status, 410, "released is released");
-    assert_eq!((one.released(&slots[1]), two.released(&third), one.free()), (1, 1, 2));
+    assert_eq!(
+        (one.release_and_count(&slots[1]), two.release_and_count(&third), one.free_slots()),
+        (1, 1, 2)
+    );
 }
 
 #[test]
-fn a_slot_outlives_the_node_that_gave_it_and_the_rule_that_it_was_for() {
+fn slot_outlives_its_node_and_its_rule() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
     let (redis, folder) = (Redis::start(), Folder::new());
-    let first = node(&redis, &folder, RULES);
-    let slots = [first.slot(ALICE), first.slot(ALICE)];
+    let first = start_node(&redis, &folder, RULES);
+    let slots = [first.acquire_slot(ALICE), first.acquire_slot(ALICE)];
     drop(first);
-    let other = node(&redis, &folder, "rules: [{name: api, per: [user], limit: 5 per day}]");
+    let other = start_node(&redis, &folder, "rules: [{name: api, per: [user], limit: 5 per day}]");
     assert_eq!(other.acquire(ALICE).status, 404, "there is no such rule");
-    assert_eq!((other.renew(&slots[0]).status, other.released(&slots[0])), (200, 1));
-    let again = node(&redis, &folder, RULES);
-    assert_eq!((again.free(), again.released(&slots[1]), again.free()), (1, 1, 2));
+    assert_eq!((other.renew(&slots[0]).status, other.release_and_count(&slots[0])), (200, 1));
+    let again = start_node(&redis, &folder, RULES);
+    assert_eq!(
+        (again.free_slots(), again.release_and_count(&slots[1]), again.free_slots()),
+        (1, 1, 2)
+    );
 }
 
 #[test]
-fn a_slot_renewed_after_its_hold_counts_again_and_new_requests_wait_until_it_fits() {
+fn slot_renewed_after_its_hold_counts_again_and_new_requests_are_denied() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
     let (redis, folder) = (Redis::start(), Folder::new());
     let rules = "rules: [{name: exports, per: [user], limit: 1 in flight, hold: 1s}]";
-    let [one, two] = [node(&redis, &folder, rules), node(&redis, &folder, rules)];
-    let lost = one.slot(ALICE);
+    let [one, two] = [start_node(&redis, &folder, rules), start_node(&redis, &folder, rules)];
+    let expired = one.acquire_slot(ALICE);
     wait_for("the hold ends", || (two.acquire(ALICE).status == 200).then_some(()));
-    let renewed = one.renew(&lost);
+    let renewed = one.renew(&expired);
     assert_eq!((renewed.status, renewed.json()), (200, json!({"held": 1, "holdMillis": 1_000})));
     assert_eq!(two.acquire(ALICE).status, 429);
-    one.release(&lost);
-    let gone = two.renew(&lost);
-    assert_eq!(gone.status, 410);
-    assert_eq!(gone.header("content-type"), Some("application/problem+json"));
-    assert_eq!(gone.json()["detail"], "slot: found it released, wanted it held");
+    one.release(&expired);
+    let rejected = two.renew(&expired);
+    assert_eq!(rejected.status, 410);
+    assert_eq!(rejected.header("content-type"), Some("application/problem+json"));
+    assert_eq!(rejected.json()["detail"], "slot: found it released, wanted it held");
 }
 
 #[test]
@@ -199,8 +208,8 @@ fn slots_renewed_after_the_store_restarted_empty_count_again() {
         return;
     }
     let (redis, folder) = (Redis::start(), Folder::new());
-    let [one, two] = [node(&redis, &folder, RULES), node(&redis, &folder, RULES)];
-    let slots = [one.slot(ALICE), two.slot(ALICE)];
+    let [one, two] = [start_node(&redis, &folder, RULES), start_node(&redis, &folder, RULES)];
+    let slots = [one.acquire_slot(ALICE), two.acquire_slot(ALICE)];
     for _ in 0..3 {
         redis.restart();
         for (node, slot) in [(&two, &slots[0]), (&one, &slots[1])] {
@@ -215,44 +224,44 @@ fn slots_renewed_after_the_store_restarted_empty_count_again() {
     redis.restart();
     wait_for("the slot is released", || (one.release(&slots[0]).status == 200).then_some(()));
     wait_for("the store answers", || (two.renew(&slots[0]).status == 410).then_some(()));
-    assert_eq!((two.renew(&slots[1]).status, one.free()), (200, 1));
+    assert_eq!((two.renew(&slots[1]).status, one.free_slots()), (200, 1));
 }
 
 #[test]
-fn callers_of_every_listener_meet_in_the_same_count() {
+fn http_and_grpc_share_the_in_flight_count() {
     let server = Server::with_rules(RULES);
     let caller = Caller::to(&server);
     let first = caller.acquire("alice").unwrap();
     let decision = first.decision.unwrap();
     assert_eq!((decision.allowed, decision.remaining), (true, Some(1)));
     assert_eq!(first.hold_millis, 1_800_000);
-    let second = server.slot(ALICE);
+    let second = server.acquire_slot(ALICE);
     let denied = caller.acquire("alice").unwrap();
     assert!(!denied.decision.unwrap().allowed);
     assert_eq!((denied.slot.as_str(), denied.hold_millis), ("", 0));
-    // Each through the other's listener.
+    // Each slot is renewed and released through the other listener.
     let renewed = caller.renew(&second).unwrap();
     assert_eq!(renewed, RenewResponse { held: 1, hold_millis: 3_600_000 });
     assert_eq!(server.renew(&first.slot).json()["held"], 2);
     assert_eq!(caller.release(&second).unwrap(), ReleaseResponse { released: 1 });
-    assert_eq!(server.released(&first.slot), 2);
-    assert_eq!((server.free(), caller.release(&second).unwrap().released), (2, 0));
+    assert_eq!(server.release_and_count(&first.slot), 2);
+    assert_eq!((server.free_slots(), caller.release(&second).unwrap().released), (2, 0));
     assert_eq!(caller.renew(&second).unwrap_err().code(), Code::NotFound);
     let metrics = server.manage("GET", "/metrics", "").body;
-    let gone = r#"tidegate_checks_total{listener="grpc",answer="gone"} 1"#;
-    assert!(metrics.lines().any(|line| line.starts_with(gone)), "{metrics}");
+    let counter = r#"tidegate_checks_total{listener="grpc",answer="gone"} 1"#;
+    assert!(metrics.lines().any(|line| line.starts_with(counter)), "{metrics}");
 }
 
 #[test]
-fn what_is_no_slot_is_told_where_and_releases_nothing() {
+fn error_of_an_invalid_slot_names_the_field_and_releases_nothing() {
     let server = Server::with_rules(RULES);
     let caller = Caller::to(&server);
-    let slot = server.slot(ALICE);
-    let bent =
+    let slot = server.acquire_slot(ALICE);
+    let tampered =
         format!("{}{}", &slot[..slot.len() - 2], if slot.ends_with("AA") { "BA" } else { "AA" });
     for (body, detail) in [
         (
-            json!({"slot": bent}),
+            json!({"slot": tampered}),
             "bytes that this fleet did not issue, wanted the slot of an acquire",
         ),
         (json!({"slot": "x".repeat(9_000)}), "found a text of 9000 bytes"),
@@ -267,69 +276,70 @@ fn what_is_no_slot_is_told_where_and_releases_nothing() {
             assert_eq!(response.status, 400, "{path} {body}");
             let found = response.json()["detail"].as_str().unwrap().to_owned();
             assert!(found.contains(detail), "{path} {body}: {found}");
-            assert!(!found.contains(&bent), "a name is not shown: {found}");
+            assert!(!found.contains(&tampered), "the slot token is not shown: {found}");
         }
     }
     for path in ["/v1/acquire", "/v1/renew", "/v1/release"] {
         assert_eq!(server.ask("GET", path, "").header("allow"), Some("POST, OPTIONS"), "{path}");
     }
-    let codes = [caller.renew(&bent).unwrap_err().code(), caller.release("").unwrap_err().code()];
+    let codes =
+        [caller.renew(&tampered).unwrap_err().code(), caller.release("").unwrap_err().code()];
     assert_eq!(codes, [Code::InvalidArgument; 2]);
-    // A server that keeps all in its memory knows only the slots that it has given out itself.
+    // A server with a memory store accepts only slots that it has granted itself.
     assert_eq!(Server::with_rules(RULES).release(&slot).status, 400);
-    assert_eq!((server.free(), server.released(&slot)), (1, 1));
+    assert_eq!((server.free_slots(), server.release_and_count(&slot)), (1, 1));
 }
 
 #[test]
-fn who_can_not_be_told_what_became_of_its_slot_may_ask_again() {
+fn renew_and_release_return_503_while_the_store_is_down() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
     let (redis, folder) = (Redis::start(), Folder::new());
-    let server = node(&redis, &folder, RULES);
+    let server = start_node(&redis, &folder, RULES);
     let caller = Caller::to(&server);
-    let slot = server.slot(ALICE);
+    let slot = server.acquire_slot(ALICE);
     redis.kill();
     let (renewed, released) = (server.renew(&slot), server.release(&slot));
     assert_eq!((renewed.status, released.status), (503, 503));
-    let told = "store: found no answer, wanted a confirmed release";
-    assert_eq!(released.json()["detail"], told);
+    let detail = "store: found no answer, wanted a confirmed release";
+    assert_eq!(released.json()["detail"], detail);
     assert_eq!(caller.release(&slot).unwrap_err().code(), Code::Unavailable);
-    // Rules that allow without their store let pass, and hold nothing.
-    let open = server.acquire(ALICE);
-    assert_eq!((open.status, open.json().get("slot")), (200, None));
+    // A rule that allows on store failure admits the request without a slot.
+    let allowed = server.acquire(ALICE);
+    assert_eq!((allowed.status, allowed.json().get("slot")), (200, None));
 }
 
 #[test]
-fn a_call_that_is_cancelled_takes_no_slot() {
+fn cancelled_acquire_takes_no_slot() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
     let (redis, folder) = (Redis::start(), Folder::new());
-    let server = node(&redis, &folder, RULES);
+    let server = start_node(&redis, &folder, RULES);
     let caller = Caller::to(&server);
-    assert_eq!(server.free(), 2);
-    let calls = || {
+    assert_eq!(server.free_slots(), 2);
+    let redis_calls = || {
         let metrics = server.manage("GET", "/metrics", "").body;
         let name = "tidegate_redis_calls_total ";
         let count = metrics.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
         count.unwrap_or(0.0)
     };
-    let before: f64 = calls();
+    let before: f64 = redis_calls();
     redis.pause();
     let mut client = caller.own();
-    let asked = CheckRequest {
+    let request = CheckRequest {
         rule: "exports".to_owned(),
         attributes: [("user".to_owned(), "alice".to_owned())].into(),
         ..CheckRequest::default()
     };
-    let asking = caller.runtime.spawn(async move { client.acquire(asked).await });
-    wait_for("the store is asked", || (calls() > before).then_some(()));
-    asking.abort();
-    assert!(caller.runtime.block_on(asking).unwrap_err().is_cancelled());
-    // Whoever is answered on the same connection after it was cancelled after it.
+    let pending = caller.runtime.spawn(async move { client.acquire(request).await });
+    wait_for("the store is called", || (redis_calls() > before).then_some(()));
+    pending.abort();
+    assert!(caller.runtime.block_on(pending).unwrap_err().is_cancelled());
+    // A response to a later call on the same connection shows that the server has seen the cancellation.
     let unknown = caller.release("").unwrap_err();
     assert_eq!(unknown.code(), Code::InvalidArgument);
     redis.resume();
-    wait_for("what nobody has is free", || (server.free() == 2).then_some(()));
+    wait_for("the undelivered slot is released", || (server.free_slots() == 2).then_some(()));
 }

@@ -1,4 +1,4 @@
-//! `tidegate top` in a real terminal, beside a server under load.
+//! `tidegate top` in a real terminal, for a server under load.
 
 use std::fs;
 
@@ -13,13 +13,13 @@ rules:
   - {name: trial, match: {path: /trial}, per: [user], limit: 1 per 10 days, mode: shadow}
 ";
 
-/// A shell with `tidegate top` in it, which notes how the terminal was before and after.
-struct Watched {
+/// A shell that runs `tidegate top`, and records the terminal settings before and after it.
+struct TopSession {
     screen: Screen,
     folder: Folder,
 }
 
-impl Watched {
+impl TopSession {
     fn start(server: &Server, columns: u16, lines: u16) -> Self {
         Self::start_at(&server.admin_url(), columns, lines)
     }
@@ -43,11 +43,11 @@ impl Watched {
         fs::read_to_string(format!("{}/{name}", self.folder.path())).unwrap_or_default()
     }
 
-    /// Waits until it has ended, and looks whether the terminal is as it was.
+    /// Waits until `top` has exited, and panics unless the terminal is as before.
     fn assert_restored(&self) {
-        let shown = self.screen.wait_for("left 0");
-        assert!(shown.lines().any(|line| line == "before we came"), "{shown}");
-        assert!(!shown.contains("ALLOWED/s"), "{shown}");
+        let text = self.screen.wait_for("left 0");
+        assert!(text.lines().any(|line| line == "before we came"), "{text}");
+        assert!(!text.contains("ALLOWED/s"), "{text}");
         self.screen.enter("echo typing=$((40 + 2))");
         self.screen.wait_for("typing=42");
         assert_eq!(self.file("before") + "over\n", self.file("after"));
@@ -56,83 +56,82 @@ impl Watched {
     }
 }
 
-fn load(server: &Server) {
+fn send_load(server: &Server) {
     let arguments = ["--rule", "api", "-n", "300", "--clients", "10"];
-    let (status, _, notes) = run(&[&["bench", &server.url()], &arguments[..]].concat());
-    assert_eq!(status, 0, "{notes}");
+    let (status, _, stderr) = run(&[&["bench", &server.url()], &arguments[..]].concat());
+    assert_eq!(status, 0, "{stderr}");
 }
 
-/// Whether a line starts with a word and has these.
-fn has_line(shown: &str, first: &str, words: &[&str]) -> bool {
-    shown
-        .lines()
+/// Returns whether a line starts with the word `first` and contains all of `words`.
+fn has_line(text: &str, first: &str, words: &[&str]) -> bool {
+    text.lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>())
         .any(|line| line.first() == Some(&first) && words.iter().all(|word| line.contains(word)))
 }
 
 #[test]
-fn rules_clients_and_listeners_of_a_server_under_load_are_seen() {
+fn screen_shows_rules_clients_and_listeners_under_load() {
     if lacking(&[Tool::Tmux]) {
         return;
     }
     let server = Server::with_rules(RULES);
-    let watched = Watched::start(&server, 120, 30);
-    let screen = &watched.screen;
+    let session = TopSession::start(&server, 120, 30);
+    let screen = &session.screen;
     screen.wait_for("ALLOWED/s");
-    load(&server);
-    // 10 clients with 5 each, of 300.
-    let shown =
-        screen.wait_until("the counts of the load", |shown| has_line(shown, "api", &["50", "250"]));
-    assert!(shown.contains("trial") && shown.contains("p99"), "{shown}");
-    screen.wait_until("history", |shown| shown.contains('█'));
+    send_load(&server);
+    // Of 300 requests, 5 of each of the 10 clients are allowed.
+    let text =
+        screen.wait_until("the counts of the load", |text| has_line(text, "api", &["50", "250"]));
+    assert!(text.contains("trial") && text.contains("p99"), "{text}");
+    screen.wait_until("history", |text| text.contains('█'));
     screen.press("Tab");
-    screen.wait_until("clients", |shown| {
-        shown.contains("REQUESTS") && has_line(shown, "client-3", &["30", "api"])
+    screen.wait_until("clients", |text| {
+        text.contains("REQUESTS") && has_line(text, "client-3", &["30", "api"])
     });
     screen.press("s");
-    screen.wait_until("denials", |shown| {
-        shown.contains("DENIALS") && has_line(shown, "client-3", &["25", "api"])
+    screen.wait_until("denials", |text| {
+        text.contains("DENIALS") && has_line(text, "client-3", &["25", "api"])
     });
     screen.press("Tab");
-    screen.wait_until("listeners", |shown| {
-        shown.contains("LISTENER") && shown.contains("store: memory")
+    screen.wait_until("listeners", |text| {
+        text.contains("LISTENER") && text.contains("store: memory")
     });
     screen.press("1");
     screen.resize(60, 15);
-    let narrow = screen.wait_until("a narrow terminal", |shown| {
-        has_line(shown, "api", &[]) && shown.lines().all(|line| line.chars().count() <= 60)
+    let narrow = screen.wait_until("a narrow terminal", |text| {
+        has_line(text, "api", &[]) && text.lines().all(|line| line.chars().count() <= 60)
     });
     assert!(narrow.contains("allowed") && narrow.contains("q quit"), "{narrow}");
     screen.press("?");
     screen.wait_for("any key closes it");
     screen.press("x");
     screen.press("q");
-    watched.assert_restored();
+    session.assert_restored();
 }
 
 #[test]
-fn a_server_that_is_away_is_waited_for() {
+fn unreachable_server_is_retried_until_it_answers() {
     if lacking(&[Tool::Tmux]) {
         return;
     }
     let port = Port::free();
     let admin = format!("127.0.0.1:{}", port.number());
     let arguments = ["--http", "127.0.0.1:0", "--admin", &admin];
-    let watched = Watched::start_at(&format!("http://{admin}"), 100, 24);
-    watched.screen.wait_for("away, trying again");
+    let session = TopSession::start_at(&format!("http://{admin}"), 100, 24);
+    session.screen.wait_for("away, trying again");
     let server = Server::with_arguments(&arguments);
-    watched.screen.wait_until("the server", |shown| {
-        shown.contains("per-key") && !shown.contains("away, trying again")
+    session.screen.wait_until("the server", |text| {
+        text.contains("per-key") && !text.contains("away, trying again")
     });
     drop(server);
-    let shown = watched.screen.wait_for("away, trying again");
-    assert!(shown.contains("per-key"), "{shown}");
-    watched.screen.press("C-c");
-    watched.assert_restored();
+    let text = session.screen.wait_for("away, trying again");
+    assert!(text.contains("per-key"), "{text}");
+    session.screen.press("C-c");
+    session.assert_restored();
 }
 
 #[test]
-fn a_redis_that_is_away_is_seen_with_what_that_costs() {
+fn redis_outage_shows_the_open_breaker_and_requests_that_failed_open() {
     if lacking(&[Tool::Tmux, Tool::Server(Flavour::Redis)]) {
         return;
     }
@@ -146,76 +145,76 @@ fn a_redis_that_is_away_is_seen_with_what_that_costs() {
         "--redis",
         &redis.url(),
     ]);
-    let watched = Watched::start(&server, 100, 24);
-    let screen = &watched.screen;
+    let session = TopSession::start(&server, 100, 24);
+    let screen = &session.screen;
     screen.wait_for("ALLOWED/s");
     screen.press("3");
-    screen.wait_until("a closed breaker", |shown| has_line(shown, &address, &["closed"]));
+    screen.wait_until("a closed breaker", |text| has_line(text, &address, &["closed"]));
     redis.kill();
-    load(&server);
-    screen.wait_until("an open breaker", |shown| has_line(shown, &address, &["OPEN"]));
+    send_load(&server);
+    screen.wait_until("an open breaker", |text| has_line(text, &address, &["OPEN"]));
     screen.press("1");
-    screen.wait_until("what was admitted without it", |shown| {
-        shown.lines().any(|line| line.starts_with(" failed open") && line.contains('█'))
+    screen.wait_until("requests that failed open", |text| {
+        text.lines().any(|line| line.starts_with(" failed open") && line.contains('█'))
     });
     screen.press("q");
-    watched.assert_restored();
+    session.assert_restored();
 }
 
 #[test]
-fn a_terminal_is_given_back_to_who_ends_it_from_outside() {
+fn sigterm_restores_the_terminal() {
     if lacking(&[Tool::Tmux]) {
         return;
     }
     let server = Server::with_rules(RULES);
-    let watched = Watched::start(&server, 100, 24);
-    watched.screen.wait_for("ALLOWED/s");
-    let id = watched.file("id");
+    let session = TopSession::start(&server, 100, 24);
+    session.screen.wait_for("ALLOWED/s");
+    let id = session.file("id");
     let sent = std::process::Command::new("sh").args(["-c", &format!("kill -TERM {id}")]).status();
     assert!(sent.unwrap().success());
-    watched.assert_restored();
+    session.assert_restored();
 }
 
 #[test]
-fn what_clients_call_themselves_never_reaches_the_terminal_as_it_is() {
+fn control_characters_of_client_names_never_reach_the_terminal() {
     let evil = "evil\u{1b}]0;owned\u{7}\u{1b}[31m\u{9b}2J";
     let server = Server::with_rules("rules: [{name: names, per: [service], limit: 1 per 10 days}]");
-    let asked = json!({"rule": "names", "client": evil}).to_string();
+    let request = json!({"rule": "names", "client": evil}).to_string();
     for status in [200, 429] {
-        assert_eq!(server.check(&asked).status, status);
+        assert_eq!(server.check(&request).status, status);
     }
-    let (status, frame, notes) = run(&["top", "--once", "--server", &server.admin_url()]);
-    assert_eq!(status, 0, "{notes}");
+    let (status, frame, stderr) = run(&["top", "--once", "--server", &server.admin_url()]);
+    assert_eq!(status, 0, "{stderr}");
     assert!(frame.contains("evil") && frame.contains("owned"), "{frame}");
     assert!(!frame.chars().any(|letter| letter.is_control() && letter != '\n'), "{frame:?}");
     if lacking(&[Tool::Tmux]) {
         return;
     }
-    let watched = Watched::start(&server, 100, 24);
-    watched.screen.wait_for("ALLOWED/s");
-    watched.screen.press("2");
-    watched.screen.wait_for("evil");
-    watched.screen.press("q");
-    watched.assert_restored();
-    let bytes = watched.screen.bytes();
+    let session = TopSession::start(&server, 100, 24);
+    session.screen.wait_for("ALLOWED/s");
+    session.screen.press("2");
+    session.screen.wait_for("evil");
+    session.screen.press("q");
+    session.assert_restored();
+    let bytes = session.screen.bytes();
     let has = |wanted: &[u8]| bytes.windows(wanted.len()).any(|found| found == wanted);
     assert!(has(b"evil") && has(b"owned"));
     assert!(!has(b"\x1b]0;owned") && !has(b"evil\x1b]") && !has("\u{9b}".as_bytes()));
 }
 
 #[test]
-fn one_frame_is_for_scripts_and_a_server_that_is_away_is_a_failure() {
+fn output_to_a_pipe_is_one_frame_and_an_unreachable_server_is_an_error() {
     let server = Server::with_rules(RULES);
-    load(&server);
-    let (status, frame, notes) = run(&["top", "--server", &server.admin_url()]);
-    assert_eq!(status, 0, "{notes}");
+    send_load(&server);
+    let (status, frame, stderr) = run(&["top", "--server", &server.admin_url()]);
+    assert_eq!(status, 0, "{stderr}");
     assert!(has_line(&frame, "api", &["50", "250"]) && frame.contains("store: memory"), "{frame}");
-    let nobody = Port::free();
-    let url = format!("http://127.0.0.1:{}", nobody.number());
-    let (status, _, notes) = run(&["top", "--once", "--server", &url]);
+    let unused_port = Port::free();
+    let url = format!("http://127.0.0.1:{}", unused_port.number());
+    let (status, _, stderr) = run(&["top", "--once", "--server", &url]);
     assert_eq!(status, 2);
-    assert!(notes.contains("can't be reached") && notes.contains("hint: "), "{notes}");
-    let (status, _, notes) = run(&["top", "--once", "--server", &server.url()]);
+    assert!(stderr.contains("can't be reached") && stderr.contains("hint: "), "{stderr}");
+    let (status, _, stderr) = run(&["top", "--once", "--server", &server.url()]);
     assert_eq!(status, 2);
-    assert!(notes.contains("admin listener"), "{notes}");
+    assert!(stderr.contains("admin listener"), "{stderr}");
 }
