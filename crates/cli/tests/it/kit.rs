@@ -1,4 +1,4 @@
-//! Starts the binary, speaks HTTP to it, and stops it again.
+//! A running `tidegate` process, and HTTP connections to it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// How long a test waits for something that will never come before it fails.
-const FOREVER: Duration = Duration::from_secs(60);
+/// Timeout of a read from a connection or from the log, after which a test fails.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Returns the command `tidegate` without the `TIDEGATE_` variables of this process.
 pub(crate) fn tidegate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     for name in std::env::vars_os().map(|(name, _)| name) {
@@ -24,25 +25,26 @@ pub(crate) fn tidegate() -> Command {
     command
 }
 
-/// Runs a command to its end: exit code, stdout, stderr.
+/// Runs `tidegate` until it exits, and returns its exit code, stdout and stderr.
 pub(crate) fn run(arguments: &[&str]) -> (i32, String, String) {
     shown(tidegate().args(arguments).output().unwrap())
 }
 
+/// Returns the exit code, stdout and stderr of a process.
 pub(crate) fn shown(output: Output) -> (i32, String, String) {
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// What a command said, without the lines of files that it showed below its errors.
-pub(crate) fn without_excerpts(notes: &str) -> String {
+/// Returns the stderr of a command without the excerpts of files below its errors.
+pub(crate) fn without_excerpts(stderr: &str) -> String {
     let is_excerpt = |line: &str| {
         line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ').starts_with('|')
     };
-    notes.lines().filter(|line| !is_excerpt(line)).map(|line| format!("{line}\n")).collect()
+    stderr.lines().filter(|line| !is_excerpt(line)).map(|line| format!("{line}\n")).collect()
 }
 
-/// A directory of a test's own.
+/// A directory for one test, removed when dropped.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -55,6 +57,7 @@ impl Folder {
         Self(path)
     }
 
+    /// Writes a file and returns its path.
     pub(crate) fn file(&self, name: &str, text: &str) -> String {
         let path = self.0.join(name);
         std::fs::write(&path, text).unwrap();
@@ -72,33 +75,34 @@ impl Drop for Folder {
     }
 }
 
-/// Waits until a server has kept a version of its rules in a directory, or a later one: until the disk has it, which
-/// takes more than a minute while other processes write much.
+/// Waits until the local copy of the rules in a directory has this version or a later one.
+///
+/// Waits for five times the usual timeout: a sync takes more than a minute while other processes write a lot.
 pub(crate) fn wait_for_copy(folder: &str, version: u64) {
-    let kept = |path: PathBuf| -> Option<u64> {
+    let version_of = |path: PathBuf| -> Option<u64> {
         let text = std::fs::read_to_string(path).ok()?;
         text.split_once("\"version\":")?.1.split_once(',')?.0.parse().ok()
     };
-    let mut is_kept = || {
+    let mut is_stored = || {
         let entries = std::fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
         let mut copies = entries.filter(|path| path.extension().is_some_and(|end| end == "yaml"));
-        copies.any(|path| kept(path) >= Some(version)).then_some(())
+        copies.any(|path| version_of(path) >= Some(version)).then_some(())
     };
-    let found = (0..5).find_map(|_| tidegate_testkit::poll(&mut is_kept));
-    assert!(found.is_some(), "no copy of version {version} is kept in {folder}");
+    let found = (0..5).find_map(|_| tidegate_testkit::poll(&mut is_stored));
+    assert!(found.is_some(), "no copy of version {version} in {folder}");
 }
 
-/// A running server on a port of its own.
+/// A running server, each listener on a free port. Killed when dropped.
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
     listeners: Vec<(String, SocketAddr)>,
-    notes: Mutex<Receiver<String>>,
+    log_lines: Mutex<Receiver<String>>,
     _folder: Folder,
 }
 
 impl Server {
-    /// A server with these rules.
+    /// Starts a server with these rules.
     pub(crate) fn with_rules(rules: &str) -> Self {
         let folder = Folder::new();
         let rules = folder.file("rules.yaml", rules);
@@ -125,9 +129,9 @@ impl Server {
         Self::spawn(command, Folder::new())
     }
 
-    /// Starts a server, each listener on a port of its own unless the command says where.
+    /// Starts a server. A listener that the command does not set gets a free port.
     fn spawn(mut command: Command, folder: Folder) -> Self {
-        // What one server keeps is no other's business.
+        // Servers do not share their state unless the test sets the directory.
         if !command.get_envs().any(|(name, _)| name == "STATE_DIRECTORY") {
             command.env("STATE_DIRECTORY", folder.path());
         }
@@ -138,20 +142,20 @@ impl Server {
         }
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let (send, notes) = channel();
+        let (sender, log_lines) = channel();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
-                if send.send(line).is_err() {
+                if sender.send(line).is_err() {
                     return;
                 }
             }
         });
-        // The listeners are printed in one go, the admin listener last.
+        // The server prints all listeners at once, the admin listener last.
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut off = command.get_args().skip_while(|argument| *argument != "--admin");
+        let mut admin = command.get_args().skip_while(|argument| *argument != "--admin");
         let last =
-            if off.nth(1).is_some_and(|listener| listener == "off") { None } else { Some("admin") };
+            if admin.nth(1).is_some_and(|address| address == "off") { None } else { Some("admin") };
         let mut listeners = Vec::new();
         for line in stdout.lines().map_while(Result::ok) {
             let (listener, address) = line.split_once(' ').unwrap();
@@ -161,12 +165,18 @@ impl Server {
             }
         }
         let Some((_, address)) = listeners.iter().find(|(listener, _)| listener == "http") else {
-            panic!("not serving: {listeners:?} {:#?}", notes.iter().collect::<Vec<_>>())
+            panic!("not serving: {listeners:?} {:#?}", log_lines.iter().collect::<Vec<_>>())
         };
-        Self { child, address: *address, listeners, notes: Mutex::new(notes), _folder: folder }
+        Self {
+            child,
+            address: *address,
+            listeners,
+            log_lines: Mutex::new(log_lines),
+            _folder: folder,
+        }
     }
 
-    /// Where a listener is.
+    /// Returns the address of a listener.
     pub(crate) fn listener(&self, name: &str) -> SocketAddr {
         self.listeners.iter().find(|(listener, _)| listener == name).unwrap().1
     }
@@ -179,10 +189,10 @@ impl Server {
         format!("http://{}", self.listener("admin"))
     }
 
-    /// The next line of stderr that contains `text`.
+    /// Waits for the next line of stderr that contains `text`, and returns it.
     pub(crate) fn note(&self, text: &str) -> String {
         loop {
-            let line = self.notes.lock().unwrap().recv_timeout(FOREVER).expect(text);
+            let line = self.log_lines.lock().unwrap().recv_timeout(READ_TIMEOUT).expect(text);
             if line.contains(text) {
                 return line;
             }
@@ -199,10 +209,10 @@ impl Server {
         assert!(sent.success());
     }
 
-    /// Stops it where it is: it keeps its sockets and does nothing until it is sent `CONT`.
+    /// Suspends the process: it keeps its sockets, but does nothing until it gets `CONT`.
     pub(crate) fn freeze(&self) {
         self.signal("STOP");
-        // The signal reaches one thread after another.
+        // The kernel stops one thread after another.
         let stopped = |thread: PathBuf| {
             let line = std::fs::read_to_string(thread.join("stat")).unwrap_or_default();
             line.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
@@ -221,14 +231,14 @@ impl Server {
         Connection::to(self.address)
     }
 
-    /// One request to the admin listener.
+    /// Sends one request to the admin listener, on a new connection.
     pub(crate) fn manage(&self, method: &str, path: &str, body: &str) -> Response {
         let mut connection = self.connect_admin();
         connection.send(method, path, body);
         connection.receive(method == "HEAD")
     }
 
-    /// As [`manage`](Self::manage), with headers.
+    /// Sends one request with headers to the admin listener, on a new connection.
     pub(crate) fn manage_with(
         &self,
         method: &str,
@@ -249,13 +259,14 @@ impl Server {
         Connection::to(self.listener("admin"))
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request to the HTTP listener, on a new connection.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Response {
         let mut connection = self.connect();
         connection.send(method, path, body);
         connection.receive(method == "HEAD")
     }
 
+    /// Sends `POST /v1/check` to the HTTP listener.
     pub(crate) fn check(&self, body: &str) -> Response {
         self.ask("POST", "/v1/check", body)
     }
@@ -268,7 +279,7 @@ impl Drop for Server {
     }
 }
 
-/// One connection, kept alive.
+/// A persistent HTTP/1.1 connection.
 pub(crate) struct Connection {
     stream: BufReader<TcpStream>,
 }
@@ -276,11 +287,11 @@ pub(crate) struct Connection {
 impl Connection {
     fn to(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(FOREVER)).unwrap();
+        stream.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
         Self { stream: BufReader::new(stream) }
     }
 
-    /// A connection of a client with this address, of which this machine has many.
+    /// Connects from a client address, such as any address of the loopback network.
     pub(crate) fn from(client: IpAddr, to: SocketAddr) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let stream = runtime.block_on(async {
@@ -289,7 +300,7 @@ impl Connection {
             socket.connect(to).await?.into_std()
         })?;
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(FOREVER))?;
+        stream.set_read_timeout(Some(READ_TIMEOUT))?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 
@@ -305,7 +316,7 @@ impl Connection {
         self.write(request.as_bytes());
     }
 
-    /// Reads one response; that of a HEAD request has no body whatever its length says.
+    /// Reads one response. With `head_only`, no body follows, whatever the `Content-Length` is.
     pub(crate) fn receive(&mut self, head_only: bool) -> Response {
         let mut line = String::new();
         self.stream.read_line(&mut line).unwrap();
@@ -330,10 +341,10 @@ impl Connection {
         response
     }
 
-    /// What is left on the connection until the server closes it.
+    /// Reads until the server closes the connection.
     pub(crate) fn rest(&mut self) -> String {
         let mut rest = Vec::new();
-        // A reset is an end like any other.
+        // A connection reset counts as the end, too.
         let _ = self.stream.read_to_end(&mut rest);
         String::from_utf8_lossy(&rest).into_owned()
     }
@@ -348,8 +359,8 @@ pub(crate) struct Response {
 
 impl Response {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        let found = self.headers.iter().find(|(known, _)| known == name);
-        found.map(|(_, value)| value.as_str())
+        let header = self.headers.iter().find(|(header, _)| header == name);
+        header.map(|(_, value)| value.as_str())
     }
 
     pub(crate) fn json(&self) -> Value {
