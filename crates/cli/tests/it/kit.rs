@@ -7,12 +7,9 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use serde_json::Value;
-
-/// Timeout of a read from a connection or from the log, after which a test fails.
-const READ_TIMEOUT: Duration = Duration::from_secs(60);
+use tidegate_testkit::WAIT_TIMEOUT;
 
 /// Returns the command `tidegate` without the `TIDEGATE_` variables of this process.
 pub(crate) fn tidegate() -> Command {
@@ -192,7 +189,7 @@ impl Server {
     /// Waits for the next line of stderr that contains `text`, and returns it.
     pub(crate) fn note(&self, text: &str) -> String {
         loop {
-            let line = self.log_lines.lock().unwrap().recv_timeout(READ_TIMEOUT).expect(text);
+            let line = self.log_lines.lock().unwrap().recv_timeout(WAIT_TIMEOUT).expect(text);
             if line.contains(text) {
                 return line;
             }
@@ -287,7 +284,7 @@ pub(crate) struct Connection {
 impl Connection {
     fn to(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
+        stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         Self { stream: BufReader::new(stream) }
     }
 
@@ -300,7 +297,7 @@ impl Connection {
             socket.connect(to).await?.into_std()
         })?;
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(READ_TIMEOUT))?;
+        stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 

@@ -61,7 +61,7 @@ fn check_status(server: &Server, attributes: &Value) -> u16 {
 }
 
 /// Runs promtool, and panics unless it succeeds.
-fn promtool(arguments: &[&str], input: Option<&str>) {
+fn run_promtool(arguments: &[&str], input: Option<&str>) {
     let mut command = Command::new(Tool::Promtool.path().unwrap());
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -289,11 +289,11 @@ fn promtool_accepts_metrics_config_and_alerts() {
     }
     let server = Server::with_rules(RULES);
     send_traffic(&server);
-    promtool(&["check", "metrics"], Some(&Scrape::fetch(&server).text));
+    run_promtool(&["check", "metrics"], Some(&Scrape::fetch(&server).text));
     let file = |name: &str| deploy_path("prometheus").join(name).to_str().unwrap().to_owned();
-    promtool(&["check", "config", &file("prometheus.yml")], None);
-    promtool(&["check", "rules", &file("alerts.yaml")], None);
-    promtool(&["test", "rules", &file("alerts_test.yaml")], None);
+    run_promtool(&["check", "config", &file("prometheus.yml")], None);
+    run_promtool(&["check", "rules", &file("alerts.yaml")], None);
+    run_promtool(&["test", "rules", &file("alerts_test.yaml")], None);
 }
 
 #[test]

@@ -534,7 +534,7 @@ fn verify_admin(checker: &mut ReplyChecker, server: &Server) {
         checker.request_admin(server, "POST", same("/v1/lab"), 400, r#"{"nodes":0}"#);
         checker.verify_rejected_bodies(|| server.connect_admin(), "POST", "/v1/lab", &[413]);
     }
-    // Only rules in Redis have versions; these come from a file.
+    // Only rules in Redis have a history and can be pushed; these come from a file.
     for target in ["/v1/rules?version=1", "/v1/rules/diff?from=1&to=2", "/v1/rules/history"] {
         checker.request_admin(server, "GET", (target.split('?').next().unwrap(), target), 409, "");
     }

@@ -458,7 +458,7 @@ const LOCAL_RULES: &str =
     "rules: [{name: local, per: [user], limit: 100 per 10 days, on_store_failure: local}]";
 
 /// Starts a node that stores its fleet size in `state`.
-fn node(url: &str, state: &Folder) -> Server {
+fn start_node(url: &str, state: &Folder) -> Server {
     let rules = state.file("rules.yaml", LOCAL_RULES);
     let mut command = tidegate();
     command.args(["serve", "--http", "127.0.0.1:0", "--rules", &rules, "--redis", url]);
@@ -493,14 +493,14 @@ fn restarts_while_redis_is_unreachable_admit_one_share_each() {
     let redis = Redis::start();
     let url = format!("{}?{LONG_TIMEOUT}", redis.url());
     let states: Vec<Folder> = (0..4).map(|_| Folder::new()).collect();
-    let mut nodes: Vec<Server> = states.iter().map(|state| node(&url, state)).collect();
+    let mut nodes: Vec<Server> = states.iter().map(|state| start_node(&url, state)).collect();
     states.iter().for_each(|state| drop(wait_for_fleet_file(state, 4)));
     redis.kill();
     let others = nodes.split_off(1);
     drop(nodes);
     let restarted: Vec<usize> = (0..4)
         .map(|_| {
-            let server = node(&url, &states[0]);
+            let server = start_node(&url, &states[0]);
             server.note("use the last known fleet size");
             count_local_admissions(&server)
         })
@@ -518,18 +518,18 @@ fn node_that_never_knew_its_fleet_warns_and_uses_the_whole_limit() {
     let redis = Redis::start();
     let url = format!("{}?{LONG_TIMEOUT}", redis.url());
     let state = Folder::new();
-    let first = node(&url, &state);
+    let first = start_node(&url, &state);
     let file = wait_for_fleet_file(&state, 1);
     redis.kill();
     drop(first);
     std::fs::remove_file(&file).unwrap();
-    let missing = node(&url, &state);
+    let missing = start_node(&url, &state);
     missing.note("fleet size unknown");
     assert_eq!(count_local_admissions(&missing), 100);
     drop(missing);
     for text in ["", "{\"index\":0,\"nodes\":0}", "{\"index\":0,\"nodes\":4000000000}"] {
         std::fs::write(&file, text).unwrap();
-        let damaged = node(&url, &state);
+        let damaged = start_node(&url, &state);
         let line = damaged.note("stored fleet size can't be used");
         assert!(line.contains(file.to_str().unwrap()), "{line}");
         damaged.note("fleet size unknown");

@@ -40,7 +40,7 @@ fn server_with_unwatched_rules(folder: &Folder) -> (Server, String) {
 }
 
 #[test]
-fn hangup_activates_changed_rules_while_every_request_is_answered() {
+fn sighup_activates_changed_rules_while_every_request_is_answered() {
     let folder = Folder::new();
     let (server, path) = server_with_unwatched_rules(&folder);
     let done = AtomicBool::new(false);
@@ -77,7 +77,7 @@ fn hangup_activates_changed_rules_while_every_request_is_answered() {
 }
 
 #[test]
-fn hangup_with_an_error_in_the_rules_leaves_the_old_ones_active_and_logs_it() {
+fn sighup_with_an_error_in_the_rules_leaves_the_old_ones_active_and_logs_it() {
     let folder = Folder::new();
     let (server, path) = server_with_unwatched_rules(&folder);
     std::fs::write(&path, "rules: [{name: api, per: [user], limt: 9/s}]\n").unwrap();
@@ -99,7 +99,7 @@ fn hangup_with_an_error_in_the_rules_leaves_the_old_ones_active_and_logs_it() {
 }
 
 #[test]
-fn repeated_hangups_never_end_the_server_and_a_stop_still_drains() {
+fn repeated_sighups_never_end_the_server_and_sigterm_still_drains() {
     let folder = Folder::new();
     let (mut server, path) = server_with_unwatched_rules(&folder);
     for round in 0..50 {
@@ -117,7 +117,7 @@ fn repeated_hangups_never_end_the_server_and_a_stop_still_drains() {
 }
 
 #[test]
-fn hangup_serves_a_replaced_certificate_at_once() {
+fn sighup_serves_a_replaced_certificate_at_once() {
     if lacking(&[Tool::Openssl]) {
         return;
     }
@@ -161,7 +161,7 @@ fn hangup_serves_a_replaced_certificate_at_once() {
 }
 
 #[test]
-fn hangup_reloads_the_keys_for_tokens() {
+fn sighup_reloads_the_keys_for_tokens() {
     let folder = Folder::new();
     let path = folder.file("secret", "a secret that has thirty-two bytes\n");
     let config = folder.file(
@@ -180,7 +180,7 @@ fn hangup_reloads_the_keys_for_tokens() {
 }
 
 #[test]
-fn hangup_fetches_rules_from_redis_without_a_notification() {
+fn sighup_fetches_rules_from_redis_without_a_notification() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
@@ -212,7 +212,7 @@ fn hangup_fetches_rules_from_redis_without_a_notification() {
 }
 
 #[test]
-fn hangup_before_the_server_is_ready_does_not_end_it() {
+fn sighup_before_the_server_is_ready_does_not_end_it() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }

@@ -2,10 +2,8 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
-/// Timeout of a read, after which the test fails.
-const READ_TIMEOUT: Duration = Duration::from_secs(60);
+use tidegate_testkit::WAIT_TIMEOUT;
 
 /// A reply in RESP 2 or 3.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +37,7 @@ pub(crate) struct RespConnection {
 impl RespConnection {
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
+        stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         Self { stream: BufReader::new(stream) }
     }
 
