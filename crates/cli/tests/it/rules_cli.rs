@@ -10,7 +10,7 @@ const REDIS: Tool = Tool::Server(Flavour::Redis);
 const FIRST_RULES: &str = "# the first\nrules:\n  - {name: api, per: [user], limit: 2 per 10 days}\n  - {name: all, limit: 9 per 10 days}\n";
 const SECOND_RULES: &str = "rules:\n  - {name: api, per: [user], limit: 3 per 10 days}\n  - {name: login, per: [ip], limit: 5 per 10 days}\n";
 
-/// Starts a server whose rules are in a Redis.
+/// Starts a server with its rules in a Redis.
 fn start_server(redis: &Redis) -> Server {
     Server::with_arguments(&["--http", "127.0.0.1:0", "--rules", &redis.url()])
 }

@@ -13,7 +13,7 @@ fn rules_with_limit(limit: u64) -> String {
     )
 }
 
-/// Starts a node whose rules and counters are in the Redis at `url`.
+/// Starts a node with rules and counters in the Redis at `url`.
 ///
 /// The store timeout is long, so that a busy machine does not count as a store failure. With `poll` of 1h, only a
 /// notification can be the reason for a reload.
