@@ -1,26 +1,26 @@
-//! The gateway, between real clients and real upstreams.
+//! The gateway between real clients and real upstreams.
 
 mod aborts;
-mod answers;
 mod bodies;
 mod client;
 mod drain;
-mod expect;
-mod failures;
-mod frames;
+mod expect_continue;
 mod grpc;
-mod heads;
+mod headers;
+mod http2;
+mod http2_frames;
 mod in_flight;
-mod large;
+mod large_bodies;
 mod limits;
-mod servers;
+mod malformed_responses;
 mod shaping;
-mod slow;
+mod slow_clients;
 mod smuggling;
 mod smuggling_http2;
-mod streams;
 mod tls;
 mod upgrade;
+mod upstream_failures;
+mod upstream_servers;
 mod websocket;
 
 use std::net::SocketAddr;
@@ -28,26 +28,25 @@ use std::net::SocketAddr;
 use tidegate_testkit::Redis;
 
 use crate::kit::{Folder, Server};
-use client::Client;
+use client::HttpClient;
 
-/// A limit that is never reached, for tests of what happens to requests that are allowed.
+/// A limit that no test reaches, for tests of allowed requests.
 const NO_LIMIT: &str = "rules: [{name: api, per: [ip], limit: 1000000 per second}]";
 
-/// A server whose gateway stands before an upstream.
-struct Gateway {
+/// A server with a gateway that forwards to an upstream.
+struct GatewayServer {
     server: Server,
     _folder: Folder,
 }
 
-/// Keeps counts in Redis, with more time for it than a busy machine takes: what a late answer would do is
-/// another test's business.
-fn patiently_in(redis: &Redis) -> String {
+/// Returns a `store` section for Redis. Its timeout of 1 s prevents store failures on a busy machine.
+fn redis_store_with_long_timeout(redis: &Redis) -> String {
     format!("store: {{redis: {{url: '{}', timeout: 1s}}}}\n", redis.url())
 }
 
-impl Gateway {
-    /// Denies nobody.
-    fn before(upstream: &str) -> Self {
+impl GatewayServer {
+    /// Starts a gateway that allows every request.
+    fn forward_to(upstream: &str) -> Self {
         Self::with_rules(upstream, NO_LIMIT)
     }
 
@@ -55,7 +54,7 @@ impl Gateway {
         Self::launch(&["--upstream", upstream], "", rules)
     }
 
-    /// With more to say in `tidegate.yaml`.
+    /// Starts a gateway with this `tidegate.yaml`, which allows every request.
     fn with_config(upstream: &str, config: &str) -> Self {
         Self::launch(&["--upstream", upstream], config, NO_LIMIT)
     }
@@ -79,11 +78,11 @@ impl Gateway {
         self.server.listener("gateway")
     }
 
-    fn connect(&self) -> Client {
-        Client::to(self.address())
+    fn connect(&self) -> HttpClient {
+        HttpClient::connect(self.address())
     }
 
-    /// The most memory that it ever had, in bytes.
+    /// Returns the peak resident memory of the process, in bytes.
     fn peak_memory(&self) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.server.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();

@@ -1,4 +1,4 @@
-//! Calls the gRPC listener as a client would.
+//! A client of the gRPC listener for tests.
 
 use std::net::SocketAddr;
 
@@ -14,19 +14,20 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::kit::Server;
 
-/// A client with a connection of its own.
-pub(crate) struct Caller {
+/// A gRPC client with its own connection.
+pub(crate) struct GrpcCaller {
     pub(crate) runtime: Runtime,
     pub(crate) channel: Channel,
 }
 
-impl Caller {
-    pub(crate) fn to(server: &Server) -> Self {
-        Self::at(server.listener("grpc"))
+impl GrpcCaller {
+    /// Connects to the gRPC listener of a server.
+    pub(crate) fn connect(server: &Server) -> Self {
+        Self::connect_to(server.listener("grpc"))
     }
 
-    /// A client of whoever is there.
-    pub(crate) fn at(address: SocketAddr) -> Self {
+    /// Connects to an address.
+    pub(crate) fn connect_to(address: SocketAddr) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.unwrap();
@@ -35,49 +36,50 @@ impl Caller {
         Self { runtime, channel }
     }
 
-    pub(crate) fn own(&self) -> RateLimiterClient<Channel> {
+    /// Returns a client of the native API `tidegate.v1`.
+    pub(crate) fn native(&self) -> RateLimiterClient<Channel> {
         RateLimiterClient::new(self.channel.clone())
     }
 
     pub(crate) fn should_rate_limit(
         &self,
-        asked: RateLimitRequest,
+        request: RateLimitRequest,
     ) -> Result<RateLimitResponse, Status> {
         let mut client = RateLimitServiceClient::new(self.channel.clone());
-        let answer = self.runtime.block_on(client.should_rate_limit(asked));
-        answer.map(tonic::Response::into_inner)
+        let response = self.runtime.block_on(client.should_rate_limit(request));
+        response.map(tonic::Response::into_inner)
     }
 
-    /// The answer to a call that can be understood.
-    pub(crate) fn ask(
+    /// Calls `ShouldRateLimit`, which must succeed, and returns its response.
+    pub(crate) fn rate_limit(
         &self,
         domain: &str,
         descriptors: &[RateLimitDescriptor],
     ) -> RateLimitResponse {
-        let asked = RateLimitRequest {
+        let request = RateLimitRequest {
             domain: domain.to_owned(),
             descriptors: descriptors.to_vec(),
             hits_addend: 0,
         };
-        let answer = self.should_rate_limit(asked).unwrap();
-        assert_eq!(answer.statuses.len(), descriptors.len());
-        answer
+        let response = self.should_rate_limit(request).unwrap();
+        assert_eq!(response.statuses.len(), descriptors.len());
+        response
     }
 
-    /// The status of the only descriptor of a call.
-    pub(crate) fn ask_one(
+    /// Calls `ShouldRateLimit` with one descriptor, and returns its status.
+    pub(crate) fn rate_limit_one(
         &self,
         domain: &str,
         descriptor: RateLimitDescriptor,
     ) -> DescriptorStatus {
-        let mut answer = self.ask(domain, &[descriptor]);
-        assert_eq!(answer.overall_code, answer.statuses[0].code);
-        answer.statuses.remove(0)
+        let mut response = self.rate_limit(domain, &[descriptor]);
+        assert_eq!(response.overall_code, response.statuses[0].code);
+        response.statuses.remove(0)
     }
 
-    /// What is left after a descriptor was charged; nothing when it was refused.
-    pub(crate) fn left(&self, domain: &str, descriptor: RateLimitDescriptor) -> Option<u32> {
-        let status = self.ask_one(domain, descriptor);
+    /// Charges a descriptor, and returns the remaining tokens, or `None` if it was denied.
+    pub(crate) fn remaining(&self, domain: &str, descriptor: RateLimitDescriptor) -> Option<u32> {
+        let status = self.rate_limit_one(domain, descriptor);
         (status.code() == Code::Ok).then_some(status.limit_remaining)
     }
 }
@@ -95,10 +97,12 @@ pub(crate) fn user(name: &str) -> RateLimitDescriptor {
     descriptor(&[("user", name)])
 }
 
-pub(crate) fn hits(count: u64, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
+/// Sets the hits of a descriptor.
+pub(crate) fn with_hits(count: u64, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
     RateLimitDescriptor { hits_addend: Some(count), ..descriptor }
 }
 
-pub(crate) fn given_back(descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
+/// Turns the hits of a descriptor into a refund.
+pub(crate) fn as_refund(descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
     RateLimitDescriptor { is_negative_hits: true, ..descriptor }
 }

@@ -1,4 +1,4 @@
-"""Asks a rate limit service with Envoy's own messages, and prints what it answers, a line of JSON for each call."""
+"""Calls a rate limit service with the messages of Envoy, and prints each response as a line of JSON."""
 
 import json
 import sys
@@ -13,8 +13,8 @@ from envoy_data_plane.envoy.service.ratelimit.v3 import RateLimitRequest, RateLi
 from envoy_data_plane.envoy.type.v3 import RateLimitUnit
 
 
-def user(name, **more):
-    return RateLimitDescriptor(entries=[RateLimitDescriptorEntry(key="user", value=name)], **more)
+def user(name, **fields):
+    return RateLimitDescriptor(entries=[RateLimitDescriptorEntry(key="user", value=name)], **fields)
 
 
 CALLS = [
@@ -33,7 +33,7 @@ CALLS = [
 ]
 
 
-def shown(response):
+def to_json(response):
     def status(status):
         limit = status.current_limit
         return {
@@ -57,7 +57,7 @@ def main(address):
         for domain, descriptors, hits in CALLS:
             call = RateLimitRequest(domain=domain, descriptors=descriptors, hits_addend=hits)
             try:
-                answer = shown(service.should_rate_limit(call))
+                answer = to_json(service.should_rate_limit(call))
             except grpc.RpcError as error:
                 answer = {"error": error.code().name}
             print(json.dumps(answer))

@@ -1,4 +1,4 @@
-//! The real binary, over real sockets.
+//! Tests of the `tidegate` binary over real sockets.
 #![allow(clippy::unwrap_used, reason = "tests state what they expect")]
 
 mod abuse;
@@ -17,10 +17,10 @@ mod envoy_rules;
 mod fault_soak;
 mod gateway;
 mod grpc_caller;
-mod grpc_own;
+mod grpc_native;
+mod grpc_protocol;
 mod grpc_python;
 mod grpc_rls;
-mod grpc_wire;
 mod guide;
 mod http;
 mod identity;

@@ -7,7 +7,7 @@ use tidegate_proto::tidegate::v1::{
 use tidegate_testkit::{Flavour, Redis, Tool, lacking, wait_for};
 use tonic::{Code, Status};
 
-use crate::grpc_caller::Caller;
+use crate::grpc_caller::GrpcCaller;
 use crate::kit::{Folder, Response, Server, tidegate};
 
 /// Holds are longer than any test, so that no slot expires.
@@ -54,22 +54,22 @@ impl Server {
     }
 }
 
-impl Caller {
+impl GrpcCaller {
     fn acquire(&self, user: &str) -> Result<AcquireResponse, Status> {
         let attributes = [("user", user), ("path", "/exports")];
         let attributes = attributes.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let request = CheckRequest { attributes: attributes.into(), ..CheckRequest::default() };
-        self.runtime.block_on(self.own().acquire(request)).map(tonic::Response::into_inner)
+        self.runtime.block_on(self.native().acquire(request)).map(tonic::Response::into_inner)
     }
 
     fn renew(&self, slot: &str) -> Result<RenewResponse, Status> {
         let request = RenewRequest { slot: slot.to_owned() };
-        self.runtime.block_on(self.own().renew(request)).map(tonic::Response::into_inner)
+        self.runtime.block_on(self.native().renew(request)).map(tonic::Response::into_inner)
     }
 
     fn release(&self, slot: &str) -> Result<ReleaseResponse, Status> {
         let request = ReleaseRequest { slot: slot.to_owned() };
-        self.runtime.block_on(self.own().release(request)).map(tonic::Response::into_inner)
+        self.runtime.block_on(self.native().release(request)).map(tonic::Response::into_inner)
     }
 }
 
@@ -230,7 +230,7 @@ fn slots_renewed_after_the_store_restarted_empty_count_again() {
 #[test]
 fn http_and_grpc_share_the_in_flight_count() {
     let server = Server::with_rules(RULES);
-    let caller = Caller::to(&server);
+    let caller = GrpcCaller::connect(&server);
     let first = caller.acquire("alice").unwrap();
     let decision = first.decision.unwrap();
     assert_eq!((decision.allowed, decision.remaining), (true, Some(1)));
@@ -255,7 +255,7 @@ fn http_and_grpc_share_the_in_flight_count() {
 #[test]
 fn error_of_an_invalid_slot_names_the_field_and_releases_nothing() {
     let server = Server::with_rules(RULES);
-    let caller = Caller::to(&server);
+    let caller = GrpcCaller::connect(&server);
     let slot = server.acquire_slot(ALICE);
     let tampered =
         format!("{}{}", &slot[..slot.len() - 2], if slot.ends_with("AA") { "BA" } else { "AA" });
@@ -297,7 +297,7 @@ fn renew_and_release_return_503_while_the_store_is_down() {
     }
     let (redis, folder) = (Redis::start(), Folder::new());
     let server = start_node(&redis, &folder, RULES);
-    let caller = Caller::to(&server);
+    let caller = GrpcCaller::connect(&server);
     let slot = server.acquire_slot(ALICE);
     redis.kill();
     let (renewed, released) = (server.renew(&slot), server.release(&slot));
@@ -317,7 +317,7 @@ fn cancelled_acquire_takes_no_slot() {
     }
     let (redis, folder) = (Redis::start(), Folder::new());
     let server = start_node(&redis, &folder, RULES);
-    let caller = Caller::to(&server);
+    let caller = GrpcCaller::connect(&server);
     assert_eq!(server.free_slots(), 2);
     let redis_calls = || {
         let metrics = server.manage("GET", "/metrics", "").body;

@@ -1,4 +1,4 @@
-//! Every way a request can end, at any point: afterwards nothing is in flight.
+//! Requests that end in every way and at any point: each releases its slots.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -11,41 +11,41 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tidegate_testkit::{Port, Redis, Upstream, wait_for};
 
-use super::{Gateway, patiently_in};
+use super::{GatewayServer, redis_store_with_long_timeout};
 
-/// Nobody loses a slot by waiting: what is free was released.
+/// Limits in flight with a hold of one hour, so that a free slot was released and did not expire.
 const RULES: &str = "
 rules:
   - {name: flights, per: [upstream], limit: 1000 in flight, hold: 1h}
   - {name: gentle, match: {path: /bytes/3}, algorithm: leaky_bucket, limit: 20 per second, queue: 5}
 ";
 
-/// One upstream that answers and one that nobody can reach.
-fn config(upstream: &Upstream, nobody: &Port) -> String {
+/// Configures one upstream that answers and one that is unreachable.
+fn config(upstream: &Upstream, unused: &Port) -> String {
     format!(
         "gateway:
   upstreams:
     - {{name: api, servers: [{}]}}
-    - {{name: nobody, servers: ['http://127.0.0.1:{}']}}
+    - {{name: unreachable, servers: ['http://127.0.0.1:{}']}}
   routes:
-    - {{path: /nobody, upstream: nobody}}
+    - {{path: /unreachable, upstream: unreachable}}
     - {{upstream: api}}
 ",
         upstream.url(),
-        nobody.number()
+        unused.number()
     )
 }
 
-/// What one client does.
+/// The actions of one client.
 #[derive(Clone, Debug)]
-enum Visit {
-    /// Sends so many bytes of a request, reads so many of what comes back, and leaves.
-    One { request: usize, send: usize, read: usize, reset: bool },
-    /// Some requests on one connection of HTTP/2, of whose answers so many frames are read.
-    Two { requests: usize, frames: usize },
+enum ClientAction {
+    /// Sends `send` bytes of a request, reads `read` bytes of the response, and closes the connection.
+    Http1 { request: usize, send: usize, read: usize, reset: bool },
+    /// Sends requests on one HTTP/2 connection, and reads `frames` frames of each response.
+    Http2 { requests: usize, frames: usize },
 }
 
-/// Requests of HTTP/1: what a client says, and whether there is an answer to wait for.
+/// HTTP/1 requests, each with whether the gateway answers it.
 const REQUESTS: [(&str, bool); 12] = [
     ("GET /bytes/3 HTTP/1.1\r\nhost: a\r\n\r\n", true),
     ("GET /bytes/300000 HTTP/1.1\r\nhost: a\r\n\r\n", true),
@@ -62,40 +62,43 @@ const REQUESTS: [(&str, bool); 12] = [
     ("GET /broken HTTP/1.1\r\nhost: a\r\n\r\n", true),
     ("GET /held HTTP/1.1\r\nhost: a\r\n\r\n", false),
     ("POST /held HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\nand then nothing", false),
-    ("GET /nobody HTTP/1.1\r\nhost: a\r\n\r\n", true),
+    ("GET /unreachable HTTP/1.1\r\nhost: a\r\n\r\n", true),
     ("GET /upgrade HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n", true),
     ("POST /early/413 HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\npart of it", true),
 ];
 
-fn visits() -> impl Strategy<Value = Vec<Visit>> {
+fn client_actions() -> impl Strategy<Value = Vec<ClientAction>> {
     let length = prop_oneof![3 => Just(usize::MAX), 2 => 0_usize..160];
     let read = prop_oneof![2 => Just(0_usize), 2 => 1_usize..400, 1 => 1_000_usize..250_000];
-    let one = (0..REQUESTS.len(), length, read, any::<bool>())
-        .prop_map(|(request, send, read, reset)| Visit::One { request, send, read, reset });
-    let two =
-        (1_usize..6, 0_usize..4).prop_map(|(requests, frames)| Visit::Two { requests, frames });
-    prop::collection::vec(prop_oneof![5 => one, 1 => two], 1..24)
+    let http1 = (0..REQUESTS.len(), length, read, any::<bool>()).prop_map(
+        |(request, send, read, reset)| ClientAction::Http1 { request, send, read, reset },
+    );
+    let http2 = (1_usize..6, 0_usize..4)
+        .prop_map(|(requests, frames)| ClientAction::Http2 { requests, frames });
+    prop::collection::vec(prop_oneof![5 => http1, 1 => http2], 1..24)
 }
 
-impl Visit {
-    fn pay(&self, gateway: &Gateway) {
+impl ClientAction {
+    fn run(&self, gateway: &GatewayServer) {
         match *self {
-            Self::One { request, send, read, reset } => one(gateway, request, send, read, reset),
-            Self::Two { requests, frames } => two(gateway, requests, frames),
+            Self::Http1 { request, send, read, reset } => {
+                run_http1(gateway, request, send, read, reset);
+            }
+            Self::Http2 { requests, frames } => run_http2(gateway, requests, frames),
         }
     }
 }
 
-fn one(gateway: &Gateway, request: usize, send: usize, read: usize, reset: bool) {
+fn run_http1(gateway: &GatewayServer, request: usize, send: usize, read: usize, reset: bool) {
     let (text, is_answered) = REQUESTS[request];
     let mut stream = TcpStream::connect(gateway.address()).unwrap();
     let sent = &text.as_bytes()[..send.min(text.len())];
-    // The gateway may be done with a client before the client is: that is one of the ways.
+    // The gateway may close the connection first, which is one of the tested ends.
     let _ = stream.write_all(sent);
     if sent.len() == text.len() && is_answered && read > 0 {
         let mut left = read;
         let mut buffer = [0; 8 * 1024];
-        // What is kept open after a whole answer says nothing more.
+        // A connection that stays open after the response sends no end, so the read times out.
         let _ = stream.set_read_timeout(Some(std::time::Duration::from_millis(200)));
         while left > 0 {
             let most = left.min(buffer.len());
@@ -106,13 +109,13 @@ fn one(gateway: &Gateway, request: usize, send: usize, read: usize, reset: bool)
         }
     }
     if reset {
-        // Unread bytes make a reset of it; else it is an end in good order.
+        // Dropping the socket sends a reset if bytes are unread, and a normal close otherwise.
         return;
     }
     let _ = stream.shutdown(Shutdown::Both);
 }
 
-fn two(gateway: &Gateway, requests: usize, frames: usize) {
+fn run_http2(gateway: &GatewayServer, requests: usize, frames: usize) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let stream = tokio::net::TcpStream::connect(gateway.address()).await.unwrap();
@@ -123,8 +126,8 @@ fn two(gateway: &Gateway, requests: usize, frames: usize) {
         .await
         .unwrap();
         let connection = tokio::spawn(connection);
-        let paths = ["/bytes/300000", "/broken", "/trailers", "/nobody"];
-        let asked = (0..requests).map(|number| {
+        let paths = ["/bytes/300000", "/broken", "/trailers", "/unreachable"];
+        let pending = (0..requests).map(|number| {
             let mut sender = sender.clone();
             let uri = format!("http://a{}", paths[number % paths.len()]);
             let request = hyper::Request::get(uri).body(Full::default()).unwrap();
@@ -135,49 +138,50 @@ fn two(gateway: &Gateway, requests: usize, frames: usize) {
                 }
             }
         });
-        futures_util::future::join_all(asked).await;
+        futures_util::future::join_all(pending).await;
         connection.abort();
     });
 }
 
-/// How much of the limit is free, for an upstream.
-fn free(gateway: &Gateway, upstream: &str) -> u64 {
-    let look = format!(r#"{{"rule":"flights","client":"{upstream}","cost":0}}"#);
-    gateway.server.check(&look).json()["remaining"].as_u64().unwrap()
+/// Returns the number of free slots of an upstream.
+fn free_slots(gateway: &GatewayServer, upstream: &str) -> u64 {
+    let peek = format!(r#"{{"rule":"flights","client":"{upstream}","cost":0}}"#);
+    gateway.server.check(&peek).json()["remaining"].as_u64().unwrap()
 }
 
-fn nothing_stays_in_flight(store: &str, cases: u32) {
-    let (upstream, nobody) = (Upstream::start(), Port::free());
-    let gateway = Gateway::launch(&[], &(config(&upstream, &nobody) + store), RULES);
+/// Runs random client actions at once, and checks that every slot is released afterwards.
+fn assert_all_slots_released(store: &str, cases: u32) {
+    let (upstream, unused) = (Upstream::start(), Port::free());
+    let gateway = GatewayServer::launch(&[], &(config(&upstream, &unused) + store), RULES);
     let mut runner = TestRunner::new(Config { max_shrink_iters: 64, ..Config::with_cases(cases) });
-    let most = AtomicU64::new(0);
-    let ran = runner.run(&visits(), |visits| {
+    let max_in_flight = AtomicU64::new(0);
+    let ran = runner.run(&client_actions(), |actions| {
         std::thread::scope(|scope| {
-            for visit in &visits {
-                scope.spawn(|| visit.pay(&gateway));
+            for action in &actions {
+                scope.spawn(|| action.run(&gateway));
             }
-            let busy = 1000 - free(&gateway, "api").min(1000);
-            most.fetch_max(busy, Ordering::Relaxed);
+            let in_flight = 1000 - free_slots(&gateway, "api").min(1000);
+            max_in_flight.fetch_max(in_flight, Ordering::Relaxed);
         });
-        for name in ["api", "nobody"] {
-            wait_for(&format!("everything is released after {visits:?}"), || {
-                (free(&gateway, name) == 1000).then_some(())
+        for name in ["api", "unreachable"] {
+            wait_for(&format!("all slots are released after {actions:?}"), || {
+                (free_slots(&gateway, name) == 1000).then_some(())
             });
         }
         Ok(())
     });
     ran.unwrap();
-    // Else there was nothing to release.
-    assert!(upstream.seen("") > 0 && most.into_inner() > 0, "nothing was ever in flight");
+    // Without a request in flight the test would prove nothing.
+    assert!(upstream.seen("") > 0 && max_in_flight.into_inner() > 0, "nothing was ever in flight");
 }
 
 #[test]
-fn however_a_request_ends_nothing_stays_in_flight_in_memory() {
-    nothing_stays_in_flight("", 40);
+fn every_end_of_a_request_releases_its_slot_in_memory() {
+    assert_all_slots_released("", 40);
 }
 
 #[test]
-fn however_a_request_ends_nothing_stays_in_flight_in_redis() {
+fn every_end_of_a_request_releases_its_slot_in_redis() {
     let redis = Redis::start();
-    nothing_stays_in_flight(&patiently_in(&redis), 40);
+    assert_all_slots_released(&redis_store_with_long_timeout(&redis), 40);
 }

@@ -1,17 +1,17 @@
-//! Bodies, trailers and connections of HTTP/1.
+//! Bodies, trailers and persistent connections of HTTP/1.
 
 use tidegate_testkit::Upstream;
 
-use super::Gateway;
+use super::GatewayServer;
 use super::client::request;
 
 #[test]
-fn a_body_passes_in_every_framing() {
+fn bodies_pass_in_every_framing() {
     let upstream = Upstream::start();
-    let gateway = Gateway::before(&upstream.url());
+    let gateway = GatewayServer::forward_to(&upstream.url());
     let mut client = gateway.connect();
     let body = "0123456789".repeat(10_000);
-    assert_eq!(client.ask("POST", "/echo", &[], &body).text(), body);
+    assert_eq!(client.send("POST", "/echo", &[], &body).text(), body);
     let chunked: String = body
         .as_bytes()
         .chunks(777)
@@ -21,13 +21,16 @@ fn a_body_passes_in_every_framing() {
         "PUT /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{chunked}0\r\n\r\n"
     ));
     assert_eq!(client.receive("PUT").text(), body);
-    let answer = client.get("/chunked/100000");
-    assert_eq!((answer.field("transfer-encoding"), answer.body.len()), (Some("chunked"), 100_000));
-    let answer = client.get("/bytes/100000");
-    assert_eq!((answer.field("content-length"), answer.body.len()), (Some("100000"), 100_000));
-    assert_eq!(client.ask("POST", "/echo", &[], "").text(), "");
-    assert_eq!(client.ask("DELETE", "/swallow", &[], "with a body").text(), "11");
-    // A GET may have a body too, and one without a length.
+    let response = client.get("/chunked/100000");
+    assert_eq!(
+        (response.field("transfer-encoding"), response.body.len()),
+        (Some("chunked"), 100_000)
+    );
+    let response = client.get("/bytes/100000");
+    assert_eq!((response.field("content-length"), response.body.len()), (Some("100000"), 100_000));
+    assert_eq!(client.send("POST", "/echo", &[], "").text(), "");
+    assert_eq!(client.send("DELETE", "/swallow", &[], "with a body").text(), "11");
+    // A GET may also have a body, here without a length.
     client.write(
         "GET /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n",
     );
@@ -35,25 +38,25 @@ fn a_body_passes_in_every_framing() {
 }
 
 #[test]
-fn trailers_pass_both_ways() {
+fn trailers_pass_in_both_directions() {
     let upstream = Upstream::start();
-    let gateway = Gateway::before(&upstream.url());
+    let gateway = GatewayServer::forward_to(&upstream.url());
     let mut client = gateway.connect();
     client.write(
         "POST /echo HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: TE\r\nTrailer: x-check\r\n\
          Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\nX-Check: 17\r\n\r\n",
     );
-    let answer = client.receive("POST");
-    assert_eq!(answer.text(), "body");
-    assert_eq!(answer.trailers, [("x-check".to_owned(), "17".to_owned())]);
-    let answer = client.ask("GET", "/trailers", &[("TE", "trailers"), ("Connection", "TE")], "");
-    assert_eq!(answer.trailers, [("x-sum".to_owned(), "4".to_owned())]);
+    let response = client.receive("POST");
+    assert_eq!(response.text(), "body");
+    assert_eq!(response.trailers, [("x-check".to_owned(), "17".to_owned())]);
+    let response = client.send("GET", "/trailers", &[("TE", "trailers"), ("Connection", "TE")], "");
+    assert_eq!(response.trailers, [("x-sum".to_owned(), "4".to_owned())]);
 }
 
 #[test]
-fn what_a_trailer_must_not_say_it_does_not_say() {
+fn forbidden_trailer_fields_are_removed() {
     let upstream = Upstream::start();
-    let gateway = Gateway::before(&upstream.url());
+    let gateway = GatewayServer::forward_to(&upstream.url());
     let mut client = gateway.connect();
     client.write(
         "POST /swallow HTTP/1.1\r\nHost: a\r\nTrailer: content-length\r\nTransfer-Encoding: chunked\r\n\r\n\
@@ -65,36 +68,36 @@ fn what_a_trailer_must_not_say_it_does_not_say() {
 }
 
 #[test]
-fn answers_without_a_body_have_none_and_the_connection_goes_on() {
+fn responses_without_a_body_keep_the_connection_usable() {
     let upstream = Upstream::start();
-    let gateway = Gateway::before(&upstream.url());
+    let gateway = GatewayServer::forward_to(&upstream.url());
     let mut client = gateway.connect();
-    let head = client.ask("HEAD", "/bytes/100000", &[], "");
+    let head = client.send("HEAD", "/bytes/100000", &[], "");
     assert_eq!((head.status, head.field("content-length")), (200, Some("100000")));
-    let head = client.ask("HEAD", "/chunked/100000", &[], "");
+    let head = client.send("HEAD", "/chunked/100000", &[], "");
     assert_eq!((head.status, head.field("content-length")), (200, None));
     for status in [204, 304] {
-        let answer = client.get(&format!("/status/{status}"));
-        assert_eq!((answer.status, answer.field("etag")), (status, Some("\"one\"")));
-        assert_eq!(answer.field("transfer-encoding"), None);
+        let response = client.get(&format!("/status/{status}"));
+        assert_eq!((response.status, response.field("etag")), (status, Some("\"one\"")));
+        assert_eq!(response.field("transfer-encoding"), None);
     }
     assert_eq!(client.get("/status/404").status, 404);
     assert_eq!(client.get("/bytes/3").text(), "xxx");
-    assert_eq!(client.ask("OPTIONS", "/status/200", &[], "").status, 200);
+    assert_eq!(client.send("OPTIONS", "/status/200", &[], "").status, 200);
 }
 
 #[test]
-fn requests_share_a_connection_one_after_another_and_sent_ahead() {
+fn pipelined_and_sequential_requests_reuse_connections() {
     let upstream = Upstream::start();
-    let gateway = Gateway::before(&upstream.url());
+    let gateway = GatewayServer::forward_to(&upstream.url());
     let mut client = gateway.connect();
-    let ahead: String =
+    let pipelined: String =
         (1..=20).map(|size| request("GET", &format!("/bytes/{size}"), &[], "")).collect();
-    client.write(ahead);
+    client.write(pipelined);
     for size in 1..=20 {
         assert_eq!(client.receive("GET").body.len(), size);
     }
-    // Whoever comes later finds connections that are open already.
+    // Later requests reuse open upstream connections.
     for _ in 0..20 {
         assert_eq!(client.get("/bytes/1").status, 200);
     }
@@ -102,17 +105,17 @@ fn requests_share_a_connection_one_after_another_and_sent_ahead() {
 }
 
 #[test]
-fn a_client_of_http_1_0_gets_what_it_understands() {
+fn http_1_0_client_gets_no_chunked_response() {
     let upstream = Upstream::start();
-    let gateway = Gateway::before(&upstream.url());
+    let gateway = GatewayServer::forward_to(&upstream.url());
     for head in
         ["GET /chunked/1000 HTTP/1.0\r\n\r\n", "GET /chunked/1000 HTTP/1.0\r\nHost: a\r\n\r\n"]
     {
         let mut client = gateway.connect();
         client.write(head);
-        let answer = client.receive("GET");
-        assert_eq!((answer.status, answer.body.len()), (200, 1000), "{head:?}");
-        assert_eq!(answer.field("transfer-encoding"), None);
+        let response = client.receive("GET");
+        assert_eq!((response.status, response.body.len()), (200, 1000), "{head:?}");
+        assert_eq!(response.field("transfer-encoding"), None);
     }
     let mut kept = gateway.connect();
     for _ in 0..2 {
@@ -122,16 +125,16 @@ fn a_client_of_http_1_0_gets_what_it_understands() {
 }
 
 #[test]
-fn a_connection_closes_when_the_client_asks_and_stays_when_the_upstream_does() {
+fn client_connection_close_is_honoured_and_upstream_connection_close_is_not_forwarded() {
     let upstream = Upstream::start();
-    let gateway = Gateway::before(&upstream.url());
+    let gateway = GatewayServer::forward_to(&upstream.url());
     let mut client = gateway.connect();
     for _ in 0..3 {
-        // What the upstream says of its own connection is none of the client's business.
-        let answer = client.get("/close");
-        assert_eq!((answer.text(), answer.field("connection")), ("closed", None));
+        // `Connection: close` of the upstream is about its own connection only.
+        let response = client.get("/close");
+        assert_eq!((response.text(), response.field("connection")), ("closed", None));
     }
-    let answer = client.ask("GET", "/bytes/1", &[("Connection", "close")], "");
-    assert_eq!(answer.text(), "x");
-    assert_eq!(client.rest(), b"");
+    let response = client.send("GET", "/bytes/1", &[("Connection", "close")], "");
+    assert_eq!(response.text(), "x");
+    assert_eq!(client.read_to_end(), b"");
 }

@@ -1,4 +1,4 @@
-//! A client of HTTP/1.1 that sees every byte.
+//! An HTTP/1.1 client for tests, with access to every byte.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,22 +7,22 @@ use std::net::{SocketAddr, TcpStream};
 use serde_json::Value;
 use tidegate_testkit::WAIT_TIMEOUT;
 
-/// One connection.
-pub(crate) struct Client {
+/// One connection of a client.
+pub(crate) struct HttpClient {
     stream: BufReader<TcpStream>,
 }
 
-/// An answer, with the names of its fields in lower case.
+/// A response with field names in lower case.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Vec<(String, String)>,
 }
 
-impl Answer {
-    /// The only value of a field.
+impl HttpResponse {
+    /// Returns the value of a field. Panics if the field occurs twice.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let mut values = self.fields.iter().filter(|(known, _)| known == name);
         let value = values.next().map(|(_, value)| value.as_str());
@@ -38,7 +38,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// That it is a problem of the gateway's own.
+    /// Checks that the gateway itself created this error response.
     pub(crate) fn assert_problem(&self, status: u16) {
         assert_eq!(self.status, status, "{self:?}");
         assert_eq!(self.field("content-type"), Some("application/problem+json"), "{self:?}");
@@ -46,7 +46,7 @@ impl Answer {
     }
 }
 
-/// A request with its length.
+/// Returns the text of a request, with a `Content-Length` if it has a body or is a POST.
 pub(crate) fn request(method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> String {
     let mut text = format!("{method} {path} HTTP/1.1\r\nHost: shop.example\r\n");
     for (name, value) in fields {
@@ -58,12 +58,12 @@ pub(crate) fn request(method: &str, path: &str, fields: &[(&str, &str)], body: &
     text + "\r\n" + body
 }
 
-impl Client {
-    pub(crate) fn to(address: SocketAddr) -> Self {
-        Self::try_to(address).unwrap()
+impl HttpClient {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        Self::try_connect(address).unwrap()
     }
 
-    pub(crate) fn try_to(address: SocketAddr) -> std::io::Result<Self> {
+    pub(crate) fn try_connect(address: SocketAddr) -> std::io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
@@ -79,92 +79,93 @@ impl Client {
         self.stream.get_mut().write_all(bytes.as_ref())
     }
 
-    /// The socket, for who writes while somebody else reads.
+    /// Returns a second handle of the socket, for a thread that writes while this one reads.
     pub(crate) fn socket(&self) -> TcpStream {
         self.stream.get_ref().try_clone().unwrap()
     }
 
-    pub(crate) fn get(&mut self, path: &str) -> Answer {
-        self.ask("GET", path, &[], "")
+    pub(crate) fn get(&mut self, path: &str) -> HttpResponse {
+        self.send("GET", path, &[], "")
     }
 
-    pub(crate) fn ask(
+    /// Sends a request, and reads its response.
+    pub(crate) fn send(
         &mut self,
         method: &str,
         path: &str,
         fields: &[(&str, &str)],
         body: &str,
-    ) -> Answer {
+    ) -> HttpResponse {
         self.write(request(method, path, fields, body));
         self.receive(method)
     }
 
-    /// The answer to a request with this method; of those before the last (100) nothing is kept.
-    pub(crate) fn receive(&mut self, method: &str) -> Answer {
-        self.try_receive(method).unwrap_or_else(|| panic!("no whole answer to {method}"))
+    /// Reads the response to a request with this method, and skips 100 responses before it.
+    pub(crate) fn receive(&mut self, method: &str) -> HttpResponse {
+        self.try_receive(method).unwrap_or_else(|| panic!("no whole response to {method}"))
     }
 
-    /// Nothing if the connection ends before the answer does.
-    pub(crate) fn try_receive(&mut self, method: &str) -> Option<Answer> {
-        let mut answer = self.head()?;
-        while answer.status == 100 {
-            answer = self.head()?;
+    /// As [`receive`](Self::receive). Returns `None` if the connection ends before the response does.
+    pub(crate) fn try_receive(&mut self, method: &str) -> Option<HttpResponse> {
+        let mut response = self.read_head()?;
+        while response.status == 100 {
+            response = self.read_head()?;
         }
-        let bodiless = matches!(answer.status, 101 | 204 | 304) || method == "HEAD";
+        let bodiless = matches!(response.status, 101 | 204 | 304) || method == "HEAD";
         if bodiless {
-            return Some(answer);
+            return Some(response);
         }
-        match (answer.field("transfer-encoding"), answer.field("content-length")) {
+        match (response.field("transfer-encoding"), response.field("content-length")) {
             (Some(encoding), length) => {
-                assert_eq!((encoding, length), ("chunked", None), "{answer:?}");
-                self.chunks(&mut answer)?;
+                assert_eq!((encoding, length), ("chunked", None), "{response:?}");
+                self.read_chunks(&mut response)?;
             }
             (None, Some(length)) => {
-                answer.body = vec![0; length.parse().unwrap()];
-                self.stream.read_exact(&mut answer.body).ok()?;
+                response.body = vec![0; length.parse().unwrap()];
+                self.stream.read_exact(&mut response.body).ok()?;
             }
-            (None, None) => drop(self.stream.read_to_end(&mut answer.body).ok()?),
+            (None, None) => drop(self.stream.read_to_end(&mut response.body).ok()?),
         }
-        Some(answer)
+        Some(response)
     }
 
-    /// The head of the next answer, also of one that is not the last.
-    pub(crate) fn head(&mut self) -> Option<Answer> {
-        let line = self.line()?;
+    /// Reads the head of the next response, which may be an interim response.
+    pub(crate) fn read_head(&mut self) -> Option<HttpResponse> {
+        let line = self.read_line()?;
         let rest = line.strip_prefix("HTTP/1.1 ").or_else(|| line.strip_prefix("HTTP/1.0 "));
         let status = rest.and_then(|rest| rest.get(..3)?.parse().ok());
         let status = status.unwrap_or_else(|| panic!("no status: {line:?}"));
-        let fields = self.fields()?;
-        Some(Answer { status, fields, body: Vec::new(), trailers: Vec::new() })
+        let fields = self.read_fields()?;
+        Some(HttpResponse { status, fields, body: Vec::new(), trailers: Vec::new() })
     }
 
-    /// One chunk of a body; empty: the last, whose trailers are still to be read.
-    pub(crate) fn chunk(&mut self) -> Option<Vec<u8>> {
-        let line = self.line()?;
+    /// Reads one chunk of a body. The last chunk is empty, and its trailers are not read yet.
+    pub(crate) fn read_chunk(&mut self) -> Option<Vec<u8>> {
+        let line = self.read_line()?;
         let size = usize::from_str_radix(&line, 16).unwrap_or_else(|_| panic!("{line:?}"));
         let mut chunk = vec![0; size];
         self.stream.read_exact(&mut chunk).ok()?;
         if size > 0 {
-            assert_eq!(self.line()?, "");
+            assert_eq!(self.read_line()?, "");
         }
         Some(chunk)
     }
 
-    fn chunks(&mut self, answer: &mut Answer) -> Option<()> {
+    fn read_chunks(&mut self, response: &mut HttpResponse) -> Option<()> {
         loop {
-            let chunk = self.chunk()?;
+            let chunk = self.read_chunk()?;
             if chunk.is_empty() {
-                answer.trailers = self.fields()?;
+                response.trailers = self.read_fields()?;
                 return Some(());
             }
-            answer.body.extend(chunk);
+            response.body.extend(chunk);
         }
     }
 
-    fn fields(&mut self) -> Option<Vec<(String, String)>> {
+    fn read_fields(&mut self) -> Option<Vec<(String, String)>> {
         let mut fields = Vec::new();
         loop {
-            let line = self.line()?;
+            let line = self.read_line()?;
             if line.is_empty() {
                 return Some(fields);
             }
@@ -173,27 +174,27 @@ impl Client {
         }
     }
 
-    fn line(&mut self) -> Option<String> {
+    fn read_line(&mut self) -> Option<String> {
         let mut line = Vec::new();
         self.stream.read_until(b'\n', &mut line).ok()?;
         let line = line.strip_suffix(b"\r\n")?;
         Some(String::from_utf8_lossy(line).into_owned())
     }
 
-    /// So many bytes of whatever comes.
+    /// Reads exactly `length` bytes.
     pub(crate) fn read(&mut self, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         self.stream.read_exact(&mut bytes).unwrap();
         bytes
     }
 
-    /// Passes over so many bytes; how many there were before the end.
-    pub(crate) fn pass_over(&mut self, length: u64) -> u64 {
+    /// Discards up to `length` bytes. Returns how many were discarded before the end of the connection.
+    pub(crate) fn discard(&mut self, length: u64) -> u64 {
         std::io::copy(&mut self.stream.by_ref().take(length), &mut std::io::sink()).unwrap()
     }
 
-    /// Everything up to the end of the connection, however it comes.
-    pub(crate) fn rest(&mut self) -> Vec<u8> {
+    /// Reads everything until the connection is closed or reset.
+    pub(crate) fn read_to_end(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         let _ = self.stream.read_to_end(&mut rest);
         rest

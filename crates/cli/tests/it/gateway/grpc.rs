@@ -1,4 +1,4 @@
-//! gRPC through the gateway: a second Tidegate is the service behind it.
+//! gRPC through the gateway, with a second Tidegate as the upstream service.
 
 use tidegate_testkit::wait_for;
 use tonic_health::pb::HealthCheckRequest;
@@ -8,34 +8,34 @@ use tonic_reflection::pb::v1::ServerReflectionRequest;
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 
-use super::Gateway;
-use crate::grpc_caller::{Caller, user};
+use super::GatewayServer;
+use crate::grpc_caller::{GrpcCaller, user};
 use crate::kit::Server;
 
 const SERVICE_RULES: &str = "rules: [{name: api, per: [user], limit: 5 per 10 days}]";
 
 #[test]
-fn calls_streams_and_errors_pass() {
+fn grpc_calls_streams_and_errors_pass_through() {
     let service = Server::with_rules(SERVICE_RULES);
-    let gateway = Gateway::before(&format!("h2c://{}", service.listener("grpc")));
-    let caller = Caller::at(gateway.address());
-    for left in [Some(4), Some(3)] {
-        assert_eq!(caller.left("any", user("alice")), left);
+    let gateway = GatewayServer::forward_to(&format!("h2c://{}", service.listener("grpc")));
+    let caller = GrpcCaller::connect_to(gateway.address());
+    for remaining in [Some(4), Some(3)] {
+        assert_eq!(caller.remaining("any", user("alice")), remaining);
     }
-    // An error is a status in the trailers.
+    // A gRPC error is a status in the trailers.
     let unknown = HealthCheckRequest { service: "no.such.Service".to_owned() };
     let mut health = HealthClient::new(caller.channel.clone());
     let status = caller.runtime.block_on(health.check(unknown)).unwrap_err();
     assert_eq!(status.code(), tonic::Code::NotFound);
-    // The first message of a stream comes long before its end.
-    let asked = HealthCheckRequest { service: String::new() };
-    let mut watched = caller.runtime.block_on(health.watch(asked)).unwrap().into_inner();
+    // The first message of a server stream arrives while the stream is open.
+    let request = HealthCheckRequest { service: String::new() };
+    let mut watched = caller.runtime.block_on(health.watch(request)).unwrap().into_inner();
     let message = caller.runtime.block_on(watched.message()).unwrap().unwrap();
     assert_eq!(message.status(), ServingStatus::Serving);
-    // Messages both ways, on a call that both sides keep open.
-    let (ask, asked) = tokio::sync::mpsc::channel(1);
-    let asked = futures_util::stream::unfold(asked, |mut asked| async {
-        asked.recv().await.map(|message| (message, asked))
+    // A bidirectional stream carries messages in both directions.
+    let (requests, receiver) = tokio::sync::mpsc::channel(1);
+    let request_stream = futures_util::stream::unfold(receiver, |mut receiver| async {
+        receiver.recv().await.map(|message| (message, receiver))
     });
     let mut client = ServerReflectionClient::new(caller.channel.clone());
     let list = || {
@@ -43,28 +43,28 @@ fn calls_streams_and_errors_pass() {
         ServerReflectionRequest { host: String::new(), message_request }
     };
     caller.runtime.block_on(async {
-        ask.send(list()).await.unwrap();
-        let mut answers = client.server_reflection_info(asked).await.unwrap().into_inner();
+        requests.send(list()).await.unwrap();
+        let mut answers = client.server_reflection_info(request_stream).await.unwrap().into_inner();
         assert!(answers.message().await.unwrap().is_some());
-        ask.send(list()).await.unwrap();
+        requests.send(list()).await.unwrap();
         assert!(answers.message().await.unwrap().is_some());
-        drop(ask);
+        drop(requests);
         assert!(answers.message().await.unwrap().is_none());
     });
 }
 
 #[test]
-fn a_denied_call_is_an_error_that_grpc_understands() {
+fn denied_call_is_resource_exhausted_with_retry_pushback() {
     let service = Server::with_rules(SERVICE_RULES);
     let rules = "rules: [{name: api, per: [ip], limit: 1 per 10 days}]";
-    let gateway = Gateway::with_rules(&format!("h2c://{}", service.listener("grpc")), rules);
-    let caller = Caller::at(gateway.address());
-    assert_eq!(caller.left("any", user("alice")), Some(4));
+    let gateway = GatewayServer::with_rules(&format!("h2c://{}", service.listener("grpc")), rules);
+    let caller = GrpcCaller::connect_to(gateway.address());
+    assert_eq!(caller.remaining("any", user("alice")), Some(4));
     let mut health = HealthClient::new(caller.channel.clone());
-    let asked = HealthCheckRequest { service: String::new() };
-    let status = caller.runtime.block_on(health.check(asked)).unwrap_err();
+    let request = HealthCheckRequest { service: String::new() };
+    let status = caller.runtime.block_on(health.check(request)).unwrap_err();
     assert_eq!(status.code(), tonic::Code::ResourceExhausted, "{status:?}");
-    // As the tower layer denies: the detail is the message, and retry policies learn when to try again.
+    // Same as the tower layer: the message is the detail, and the pushback gives retry policies the delay.
     assert!(status.message().starts_with("over the limit of \"api\", try again in"), "{status:?}");
     let pushback = status.metadata().get("grpc-retry-pushback-ms").unwrap().to_str().unwrap();
     assert!(pushback.parse::<u64>().unwrap() > 1_000, "{status:?}");
@@ -72,21 +72,21 @@ fn a_denied_call_is_an_error_that_grpc_understands() {
 }
 
 #[test]
-fn a_service_that_leaves_ends_its_streams() {
+fn stopped_service_ends_its_streams() {
     let mut service = Server::with_config(&format!(
         "listen: {{http: 127.0.0.1:0}}\ndrain: {{delay: 0s}}\nrules: {{inline: {}}}\n",
         &SERVICE_RULES[7..]
     ));
-    let gateway = Gateway::before(&format!("h2c://{}", service.listener("grpc")));
-    let caller = Caller::at(gateway.address());
+    let gateway = GatewayServer::forward_to(&format!("h2c://{}", service.listener("grpc")));
+    let caller = GrpcCaller::connect_to(gateway.address());
     let mut health = HealthClient::new(caller.channel.clone());
-    let asked = HealthCheckRequest { service: String::new() };
-    let mut watched = caller.runtime.block_on(health.watch(asked.clone())).unwrap().into_inner();
+    let request = HealthCheckRequest { service: String::new() };
+    let mut watched = caller.runtime.block_on(health.watch(request.clone())).unwrap().into_inner();
     assert!(caller.runtime.block_on(watched.message()).unwrap().is_some());
     service.signal("TERM");
     service.wait();
     while let Ok(Some(_)) = caller.runtime.block_on(watched.message()) {}
-    wait_for("the service to be missed", || {
-        caller.runtime.block_on(health.check(asked.clone())).is_err().then_some(())
+    wait_for("calls fail without the service", || {
+        caller.runtime.block_on(health.check(request.clone())).is_err().then_some(())
     });
 }

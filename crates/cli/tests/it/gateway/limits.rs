@@ -1,25 +1,27 @@
-//! Limits, before anything is forwarded.
+//! Limits that the gateway enforces before it forwards a request, and its quota headers.
 
 use tidegate_testkit::Upstream;
 
-use super::Gateway;
+use super::GatewayServer;
 use super::client::request;
 
 const RULES: &str =
     "rules: [{name: api, match: {path: ['/head', '/swallow']}, per: [ip], limit: 2 per 10 days}]";
 
 #[test]
-fn a_denied_request_gets_a_problem_with_all_headers_and_reaches_nobody() {
+fn denied_request_is_429_with_quota_headers_and_is_not_forwarded() {
     let upstream = Upstream::start();
-    let gateway = Gateway::with_rules(&upstream.url(), RULES);
+    let gateway = GatewayServer::with_rules(&upstream.url(), RULES);
     let mut client = gateway.connect();
-    for left in ["1", "0"] {
-        let answer = client.get("/head");
-        assert_eq!(answer.status, 200);
-        assert_eq!(answer.field("x-ratelimit-limit"), Some("2"));
-        assert_eq!(answer.field("x-ratelimit-remaining"), Some(left));
-        assert!(answer.field("ratelimit").is_some() && answer.field("ratelimit-policy").is_some());
-        assert_eq!(answer.field("retry-after"), None);
+    for remaining in ["1", "0"] {
+        let response = client.get("/head");
+        assert_eq!(response.status, 200);
+        assert_eq!(response.field("x-ratelimit-limit"), Some("2"));
+        assert_eq!(response.field("x-ratelimit-remaining"), Some(remaining));
+        assert!(
+            response.field("ratelimit").is_some() && response.field("ratelimit-policy").is_some()
+        );
+        assert_eq!(response.field("retry-after"), None);
     }
     let denied = client.get("/head");
     denied.assert_problem(429);
@@ -28,14 +30,14 @@ fn a_denied_request_gets_a_problem_with_all_headers_and_reaches_nobody() {
     assert!(denied.field("ratelimit").is_some() && denied.field("ratelimit-policy").is_some());
     assert!(denied.field("x-ratelimit-reset").is_some());
     assert_eq!(upstream.seen("GET /head"), 2);
-    // What no rule limits has no headers of ours.
+    // A request without a matching rule gets no quota headers.
     assert_eq!(client.get("/status/200").field("x-ratelimit-limit"), None);
 }
 
 #[test]
-fn what_a_denied_request_brings_is_not_taken_for_another_one() {
+fn body_of_a_denied_request_is_not_parsed_as_a_request() {
     let upstream = Upstream::start();
-    let gateway = Gateway::with_rules(&upstream.url(), RULES);
+    let gateway = GatewayServer::with_rules(&upstream.url(), RULES);
     let mut client = gateway.connect();
     for _ in 0..2 {
         assert_eq!(client.get("/head").status, 200);
@@ -44,16 +46,16 @@ fn what_a_denied_request_brings_is_not_taken_for_another_one() {
     client.write(request("POST", "/swallow", &[], &hidden));
     client.write(request("GET", "/status/204", &[("Connection", "close")], ""));
     client.receive("POST").assert_problem(429);
-    // The next one is answered, unless the body was the end of the connection.
-    assert!(client.try_receive("GET").is_none_or(|answer| answer.status == 204));
+    // The next request is answered, unless the gateway closed the connection instead of reading the body.
+    assert!(client.try_receive("GET").is_none_or(|response| response.status == 204));
     assert_eq!((upstream.seen("POST"), upstream.seen("GET /bytes")), (0, 0));
 }
 
 #[test]
-fn limits_hold_across_connections_and_versions() {
+fn limit_holds_across_concurrent_connections() {
     let upstream = Upstream::start();
     let rules = "rules: [{name: api, per: [ip], limit: 50 per 10 days, algorithm: fixed_window}]";
-    let gateway = Gateway::with_rules(&upstream.url(), rules);
+    let gateway = GatewayServer::with_rules(&upstream.url(), rules);
     let callers: Vec<_> = (0..8)
         .map(|_| {
             let mut client = gateway.connect();
@@ -67,27 +69,27 @@ fn limits_hold_across_connections_and_versions() {
 }
 
 #[test]
-fn an_upstream_that_says_how_the_client_stands_is_not_contradicted() {
+fn quota_headers_of_the_upstream_are_kept() {
     let upstream = tidegate_testkit::RawUpstream::start(|_, _| {
         tidegate_testkit::UpstreamAction::Respond(
             b"HTTP/1.1 200 OK\r\nX-RateLimit-Remaining: 77\r\nContent-Length: 0\r\n\r\n".to_vec(),
         )
     });
-    let gateway = Gateway::with_rules(&upstream.url(), RULES);
-    let answer = gateway.connect().get("/head");
-    // `field` would panic at a second value.
-    assert_eq!(answer.field("x-ratelimit-remaining"), Some("77"));
-    assert_eq!(answer.field("x-ratelimit-limit"), None);
+    let gateway = GatewayServer::with_rules(&upstream.url(), RULES);
+    let response = gateway.connect().get("/head");
+    // `field` panics if the header occurs twice.
+    assert_eq!(response.field("x-ratelimit-remaining"), Some("77"));
+    assert_eq!(response.field("x-ratelimit-limit"), None);
 }
 
 #[test]
-fn an_upstream_is_told_how_the_client_stands_if_it_wants_to_know() {
+fn upstream_headers_setting_sends_quota_headers_to_the_upstream() {
     let upstream = Upstream::start();
-    let told = |config: &str| {
+    let received_headers = |config: &str| {
         let rules = "rules: [{name: api, per: [ip], limit: 5 per day}]";
-        let gateway = Gateway::launch(&["--upstream", &upstream.url()], config, rules);
-        let made_up = [("X-RateLimit-Remaining", "1000"), ("RateLimit", "made up")];
-        let head = gateway.connect().ask("GET", "/head", &made_up, "").json();
+        let gateway = GatewayServer::launch(&["--upstream", &upstream.url()], config, rules);
+        let spoofed = [("X-RateLimit-Remaining", "1000"), ("RateLimit", "made up")];
+        let head = gateway.connect().send("GET", "/head", &spoofed, "").json();
         let headers = head["headers"].as_array().unwrap().clone();
         let named = |name: &str| {
             let named = headers.iter().filter(|pair| pair[0] == name);
@@ -95,10 +97,10 @@ fn an_upstream_is_told_how_the_client_stands_if_it_wants_to_know() {
         };
         (named("x-ratelimit-remaining"), named("ratelimit"))
     };
-    let (remaining, state) = told("gateway: {upstream_headers: true}");
+    let (remaining, state) = received_headers("gateway: {upstream_headers: true}");
     assert_eq!(remaining, ["4"]);
     assert!(state[0].starts_with("\"api\";r=4;t="), "{state:?}");
     assert_eq!(state.len(), 1);
-    // Else it is not ours to judge what they mean.
-    assert_eq!(told(""), (vec!["1000".to_owned()], vec!["made up".to_owned()]));
+    // Without the setting, headers of the client are forwarded unchanged.
+    assert_eq!(received_headers(""), (vec!["1000".to_owned()], vec!["made up".to_owned()]));
 }

@@ -1,38 +1,38 @@
-//! Requests of HTTP/1.1 that want to be two.
+//! Request smuggling over HTTP/1.1.
 //!
-//! Every probe is followed by an honest request on the same connection. Whatever the gateway makes of it, the
-//! upstream reads without forgiving anything, and neither it nor the client may take one request for another.
+//! Every probe is followed by a valid request on the same connection. The upstream parses strictly, and records every
+//! framing error. Neither the upstream nor the client may associate a response with another request.
 
 use tidegate_testkit::{RawUpstream, UpstreamAction};
 
-use super::Gateway;
+use super::GatewayServer;
 
-/// What must come of a probe.
+/// The expected outcome of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Expected {
-    /// An answer that says no, and no request upstream.
-    Refused,
-    /// One request upstream, with this body.
-    Whole(&'static str),
-    /// One or the other.
+pub(crate) enum ProbeOutcome {
+    /// An error response, and no request at the upstream.
+    Rejected,
+    /// One request at the upstream, with this body.
+    Forwarded(&'static str),
+    /// Rejected, or forwarded as one request.
     Either,
 }
-use Expected::{Either, Refused, Whole};
+use ProbeOutcome::{Either, Forwarded, Rejected};
 
-/// A request that must never be one.
-const HIDDEN: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
+/// A request inside of a body, which must never be parsed as a request.
+const HIDDEN_REQUEST: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// An upstream that says which path it was asked for.
-pub(crate) fn upstream() -> RawUpstream {
+/// Starts a strict upstream that responds with the path of the request.
+pub(crate) fn start_upstream() -> RawUpstream {
     RawUpstream::start(|_, head| UpstreamAction::ok(head.split(' ').nth(1).unwrap_or_default()))
 }
 
-/// That nobody who asks now gets another's answer, and that all the upstream ever got was whole and honest.
-pub(crate) fn assert_in_step(gateway: &Gateway, upstream: &RawUpstream, probe: &str) {
+/// Checks that further requests get their own responses, and that the upstream has received only valid requests.
+pub(crate) fn assert_in_sync(gateway: &GatewayServer, upstream: &RawUpstream, probe: &str) {
     let mut client = gateway.connect();
     for path in ["/one", "/two"] {
-        let answer = client.get(path);
-        assert_eq!((answer.status, answer.text()), (200, path), "after {probe}");
+        let response = client.get(path);
+        assert_eq!((response.status, response.text()), (200, path), "after {probe}");
     }
     assert_eq!(upstream.faults(), [""; 0], "{probe}");
     let hidden =
@@ -40,76 +40,77 @@ pub(crate) fn assert_in_step(gateway: &Gateway, upstream: &RawUpstream, probe: &
     assert_eq!(hidden, None, "{probe}");
 }
 
-fn try_probe(
-    gateway: &Gateway,
+/// Sends a probe and a valid request, and checks the responses and the requests at the upstream.
+fn check_probe(
+    gateway: &GatewayServer,
     upstream: &RawUpstream,
     name: &str,
     probe: &str,
-    expected: Expected,
+    expected: ProbeOutcome,
 ) {
     let before = upstream.received().len();
     let mut client = gateway.connect();
     let after = "GET /after HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-    // Whoever refuses the first part may have hung up already.
+    // The gateway may close the connection when it rejects the probe.
     let _ = client.try_write(format!("{probe}{after}"));
     let first = client.try_receive("POST").unwrap_or_else(|| panic!("{name}: no answer"));
     let second = client.try_receive("GET");
     drop(client);
     let received = upstream.received().split_off(before);
-    let is_refused = (400..500).contains(&first.status) || first.status == 501;
-    let whole = received.iter().find(|request| request.line().contains(" /probe "));
-    match (expected, whole) {
-        (Refused, whole) => {
-            assert!(is_refused, "{name}: {first:?}");
-            assert_eq!(whole, None, "{name}");
+    let is_rejected = (400..500).contains(&first.status) || first.status == 501;
+    let forwarded = received.iter().find(|request| request.line().contains(" /probe "));
+    match (expected, forwarded) {
+        (Rejected, forwarded) => {
+            assert!(is_rejected, "{name}: {first:?}");
+            assert_eq!(forwarded, None, "{name}");
         }
-        (Whole(body), Some(whole)) => {
+        (Forwarded(body), Some(forwarded)) => {
             assert_eq!((first.status, first.text()), (200, "/probe"), "{name}");
-            assert_eq!(whole.body, body.as_bytes(), "{name}");
+            assert_eq!(forwarded.body, body.as_bytes(), "{name}");
         }
-        (Whole(_), None) => panic!("{name}: nothing upstream, {first:?}"),
-        (Either, whole) => assert_eq!(is_refused, whole.is_none(), "{name}: {first:?}"),
+        (Forwarded(_), None) => panic!("{name}: no request at the upstream, {first:?}"),
+        (Either, forwarded) => assert_eq!(is_rejected, forwarded.is_none(), "{name}: {first:?}"),
     }
     if let Some(second) = &second {
         assert_eq!((second.status, second.text()), (200, "/after"), "{name}");
     }
-    let expected = usize::from(whole.is_some()) + usize::from(second.is_some());
+    let expected = usize::from(forwarded.is_some()) + usize::from(second.is_some());
     assert_eq!(received.len(), expected, "{name}: {received:?}");
-    assert_in_step(gateway, upstream, name);
+    assert_in_sync(gateway, upstream, name);
 }
 
-fn try_all(probes: &[(&str, String, Expected)]) {
-    let upstream = upstream();
-    let gateway = Gateway::before(&upstream.url());
+fn check_probes(probes: &[(&str, String, ProbeOutcome)]) {
+    let upstream = start_upstream();
+    let gateway = GatewayServer::forward_to(&upstream.url());
     for (name, probe, expected) in probes {
-        try_probe(&gateway, &upstream, name, probe, *expected);
+        check_probe(&gateway, &upstream, name, probe, *expected);
     }
 }
 
-/// A request with these fields and this body.
+/// Returns a request with these fields and this body.
 fn post(fields: &str, body: &str) -> String {
     format!("POST /probe HTTP/1.1\r\nHost: a\r\n{fields}\r\n{body}")
 }
 
 #[test]
-fn a_length_and_an_encoding_are_one_request() {
-    let ends_at_once = format!("0\r\n\r\n{HIDDEN}");
+fn content_length_beside_transfer_encoding_is_one_request() {
+    let ends_at_once = format!("0\r\n\r\n{HIDDEN_REQUEST}");
     let chunk = "5\r\nhello\r\n0\r\n\r\n";
-    try_all(&[
+    check_probes(&[
         (
             "length, encoding",
             post("Content-Length: 6\r\nTransfer-Encoding: chunked\r\n", &ends_at_once),
-            Whole(""),
+            Forwarded(""),
         ),
         (
             "encoding, length",
             post("Transfer-Encoding: chunked\r\nContent-Length: 6\r\n", &ends_at_once),
-            Whole(""),
+            Forwarded(""),
         ),
         (
             "a length that is too long",
             post("Content-Length: 1000\r\nTransfer-Encoding: chunked\r\n", chunk),
-            Whole("hello"),
+            Forwarded("hello"),
         ),
         (
             "a length that is none",
@@ -120,22 +121,22 @@ fn a_length_and_an_encoding_are_one_request() {
 }
 
 #[test]
-fn an_encoding_is_chunked_or_refused() {
-    let body = format!("0\r\n\r\n{HIDDEN}");
+fn transfer_encoding_is_chunked_or_rejected() {
+    let body = format!("0\r\n\r\n{HIDDEN_REQUEST}");
     let chunk = "5\r\nhello\r\n0\r\n\r\n";
     let encoded = |value: &str, body: &str| post(&format!("Transfer-Encoding: {value}\r\n"), body);
     let with_length = |line: &str| post(&format!("Content-Length: 5\r\n{line}\r\n"), "hello");
-    try_all(&[
-        ("xchunked", encoded("xchunked", &body), Refused),
-        ("identity", encoded("identity", &body), Refused),
-        ("chunked, identity", encoded("chunked, identity", &body), Refused),
+    check_probes(&[
+        ("xchunked", encoded("xchunked", &body), Rejected),
+        ("identity", encoded("identity", &body), Rejected),
+        ("chunked, identity", encoded("chunked, identity", &body), Rejected),
         ("chunked, chunked", encoded("chunked, chunked", chunk), Either),
         ("gzip, chunked", encoded("gzip, chunked", chunk), Either),
-        ("CHUNKED", encoded("CHUNKED", chunk), Whole("hello")),
+        ("CHUNKED", encoded("CHUNKED", chunk), Forwarded("hello")),
         ("tab before", encoded("\tchunked", chunk), Either),
-        ("in quotes", encoded("\"chunked\"", &body), Refused),
-        ("vertical tab", encoded("\x0bchunked", &body), Refused),
-        ("a parameter", encoded("chunked;a=b", &body), Refused),
+        ("in quotes", encoded("\"chunked\"", &body), Rejected),
+        ("vertical tab", encoded("\x0bchunked", &body), Rejected),
+        ("a parameter", encoded("chunked;a=b", &body), Rejected),
         (
             "two lines",
             post("Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n", chunk),
@@ -144,150 +145,153 @@ fn an_encoding_is_chunked_or_refused() {
         (
             "two lines, wrong order",
             post("Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n", &body),
-            Refused,
+            Rejected,
         ),
-        ("a space before the colon", with_length("Transfer-Encoding : chunked"), Refused),
-        ("folded", with_length("X: y\r\n Transfer-Encoding: chunked"), Refused),
-        ("folded value", with_length("Transfer-Encoding:\r\n chunked"), Refused),
+        ("a space before the colon", with_length("Transfer-Encoding : chunked"), Rejected),
+        ("folded", with_length("X: y\r\n Transfer-Encoding: chunked"), Rejected),
+        ("folded value", with_length("Transfer-Encoding:\r\n chunked"), Rejected),
         ("an underscore", with_length("Transfer_Encoding: chunked"), Either),
         (
             "HTTP/1.0",
             format!("POST /probe HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}"),
-            Refused,
+            Rejected,
         ),
         (
             "called private",
             post("Connection: transfer-encoding\r\nTransfer-Encoding: chunked\r\n", chunk),
-            Whole("hello"),
+            Forwarded("hello"),
         ),
     ]);
 }
 
 #[test]
-fn a_length_is_one_number() {
+fn content_length_is_one_decimal_number_or_rejected() {
     let sized = |value: &str| post(&format!("Content-Length: {value}\r\n"), "hello");
     let twice = |first: &str, second: &str| {
         post(&format!("Content-Length: {first}\r\nContent-Length: {second}\r\n"), "hello")
     };
-    try_all(&[
-        ("+5", sized("+5"), Refused),
-        ("-5", sized("-5"), Refused),
-        ("0x5", sized("0x5"), Refused),
-        ("5.0", sized("5.0"), Refused),
-        ("5 5", sized("5 5"), Refused),
+    check_probes(&[
+        ("+5", sized("+5"), Rejected),
+        ("-5", sized("-5"), Rejected),
+        ("0x5", sized("0x5"), Rejected),
+        ("5.0", sized("5.0"), Rejected),
+        ("5 5", sized("5 5"), Rejected),
         ("5, 5", sized("5, 5"), Either),
-        ("5, 6", sized("5, 6"), Refused),
-        ("nothing", sized(""), Refused),
-        ("too long a number", sized("99999999999999999999999"), Refused),
+        ("5, 6", sized("5, 6"), Rejected),
+        ("nothing", sized(""), Rejected),
+        ("too long a number", sized("99999999999999999999999"), Rejected),
         ("a leading zero", sized("05"), Either),
-        ("spaces around", sized("  5  "), Whole("hello")),
+        ("spaces around", sized("  5  "), Forwarded("hello")),
         ("the same twice", twice("5", "5"), Either),
-        ("two that differ", twice("5", "0"), Refused),
-        ("two that differ, the other way", twice("0", "5"), Refused),
-        ("a space before the colon", post("Content-Length : 5\r\n", "hello"), Refused),
-        ("folded", post("X: y\r\n Content-Length: 5\r\n", "hello"), Refused),
+        ("two that differ", twice("5", "0"), Rejected),
+        ("two that differ, the other way", twice("0", "5"), Rejected),
+        ("a space before the colon", post("Content-Length : 5\r\n", "hello"), Rejected),
+        ("folded", post("X: y\r\n Content-Length: 5\r\n", "hello"), Rejected),
         (
             "called private",
             post("Connection: content-length\r\nContent-Length: 5\r\n", "hello"),
-            Whole("hello"),
+            Forwarded("hello"),
         ),
         (
             "of a GET",
             format!(
-                "GET /probe HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{HIDDEN}",
-                HIDDEN.len()
+                "GET /probe HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{HIDDEN_REQUEST}",
+                HIDDEN_REQUEST.len()
             ),
-            Whole(HIDDEN),
+            Forwarded(HIDDEN_REQUEST),
         ),
         (
             "with a wait",
-            post(&format!("Expect: 100-continue\r\nContent-Length: {}\r\n", HIDDEN.len()), HIDDEN),
-            Whole(HIDDEN),
+            post(
+                &format!("Expect: 100-continue\r\nContent-Length: {}\r\n", HIDDEN_REQUEST.len()),
+                HIDDEN_REQUEST,
+            ),
+            Forwarded(HIDDEN_REQUEST),
         ),
     ]);
 }
 
 #[test]
-fn chunks_are_what_they_say() {
+fn malformed_chunks_are_rejected() {
     let chunked = |body: &str| post("Transfer-Encoding: chunked\r\n", body);
     let end = "0\r\n\r\n";
-    try_all(&[
-        ("an extension", chunked(&format!("5;a=b\r\nhello\r\n{end}")), Whole("hello")),
+    check_probes(&[
+        ("an extension", chunked(&format!("5;a=b\r\nhello\r\n{end}")), Forwarded("hello")),
         (
             "an extension in quotes",
             chunked(&format!("5;a=\"b;c\"\r\nhello\r\n{end}")),
-            Whole("hello"),
+            Forwarded("hello"),
         ),
-        ("LF in an extension", chunked(&format!("5;a\nb\r\nhello\r\n{end}")), Refused),
-        ("CR in an extension", chunked(&format!("5;a\rb\r\nhello\r\n{end}")), Refused),
-        ("a size that ends in LF", chunked(&format!("5\nhello\r\n{end}")), Refused),
-        ("0x", chunked(&format!("0x5\r\nhello\r\n{end}")), Refused),
-        ("a sign", chunked(&format!("+5\r\nhello\r\n{end}")), Refused),
-        ("no size", chunked(&format!("\r\nhello\r\n{end}")), Refused),
+        ("LF in an extension", chunked(&format!("5;a\nb\r\nhello\r\n{end}")), Rejected),
+        ("CR in an extension", chunked(&format!("5;a\rb\r\nhello\r\n{end}")), Rejected),
+        ("a size that ends in LF", chunked(&format!("5\nhello\r\n{end}")), Rejected),
+        ("0x", chunked(&format!("0x5\r\nhello\r\n{end}")), Rejected),
+        ("a sign", chunked(&format!("+5\r\nhello\r\n{end}")), Rejected),
+        ("no size", chunked(&format!("\r\nhello\r\n{end}")), Rejected),
         (
             "more than a number holds",
             chunked(&format!("ffffffffffffffffff\r\nhello\r\n{end}")),
-            Refused,
+            Rejected,
         ),
         (
             "a number that wraps to five",
             chunked(&format!("10000000000000005\r\nhello\r\n{end}")),
-            Refused,
+            Rejected,
         ),
-        ("data longer than its chunk", chunked(&format!("3\r\nhello\r\n{end}")), Refused),
+        ("data longer than its chunk", chunked(&format!("3\r\nhello\r\n{end}")), Rejected),
         ("a space after the size", chunked(&format!("5 \r\nhello\r\n{end}")), Either),
-        ("leading zeros", chunked(&format!("0005\r\nhello\r\n{end}")), Whole("hello")),
+        ("leading zeros", chunked(&format!("0005\r\nhello\r\n{end}")), Forwarded("hello")),
         ("trailers", chunked("5\r\nhello\r\n0\r\nContent-Length: 500\r\nHost: b\r\n\r\n"), Either),
         (
             "a request as trailers",
             chunked("5\r\nhello\r\n0\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"),
-            Refused,
+            Rejected,
         ),
     ]);
 }
 
 #[test]
-fn lines_and_fields_are_what_they_seem() {
-    let hidden = "x\r\n\r\n";
-    try_all(&[
+fn malformed_request_lines_and_fields_are_rejected() {
+    let rest = "x\r\n\r\n";
+    check_probes(&[
         (
             "lines that end in LF",
             "POST /probe HTTP/1.1\nHost: a\nContent-Length: 5\n\nhello".to_owned(),
-            Whole("hello"),
+            Forwarded("hello"),
         ),
         (
             "CR in a value",
             post("X: a\rTransfer-Encoding: chunked\r\nContent-Length: 5\r\n", "hello"),
-            Refused,
+            Rejected,
         ),
-        ("NUL in a value", post("X: a\0b\r\nContent-Length: 5\r\n", "hello"), Refused),
-        ("a field without a colon", post("nonsense\r\nContent-Length: 5\r\n", "hello"), Refused),
-        ("a field without a name", post(": x\r\nContent-Length: 5\r\n", "hello"), Refused),
+        ("NUL in a value", post("X: a\0b\r\nContent-Length: 5\r\n", "hello"), Rejected),
+        ("a field without a colon", post("nonsense\r\nContent-Length: 5\r\n", "hello"), Rejected),
+        ("a field without a name", post(": x\r\nContent-Length: 5\r\n", "hello"), Rejected),
         (
             "a first field that is folded",
-            format!("POST /probe HTTP/1.1\r\n X: y\r\nHost: a\r\n\r\n{hidden}"),
-            Refused,
+            format!("POST /probe HTTP/1.1\r\n X: y\r\nHost: a\r\n\r\n{rest}"),
+            Rejected,
         ),
         (
             "two versions",
-            format!("POST /probe HTTP/1.1 HTTP/1.1\r\nHost: a\r\n\r\n{hidden}"),
-            Refused,
+            format!("POST /probe HTTP/1.1 HTTP/1.1\r\nHost: a\r\n\r\n{rest}"),
+            Rejected,
         ),
-        ("another version", format!("POST /probe HTTP/3.0\r\nHost: a\r\n\r\n{hidden}"), Refused),
+        ("another version", format!("POST /probe HTTP/3.0\r\nHost: a\r\n\r\n{rest}"), Rejected),
         (
             "a target with a space",
-            format!("POST /probe /smuggled HTTP/1.1\r\nHost: a\r\n\r\n{hidden}"),
-            Refused,
+            format!("POST /probe /smuggled HTTP/1.1\r\nHost: a\r\n\r\n{rest}"),
+            Rejected,
         ),
         (
             "an empty line before",
             format!("\r\n{}", post("Content-Length: 5\r\n", "hello")),
-            Whole("hello"),
+            Forwarded("hello"),
         ),
         (
             "a host that is private",
             post("Connection: host\r\nContent-Length: 5\r\n", "hello"),
-            Whole("hello"),
+            Forwarded("hello"),
         ),
     ]);
 }

@@ -1,62 +1,63 @@
-//! Streams of HTTP/2 that want to be two requests of HTTP/1.1.
+//! Request smuggling from HTTP/2 streams to HTTP/1.1 upstreams.
 
-use super::Gateway;
-use super::frames::{Frames, Outcome};
-use super::smuggling::Expected::{self, Either, Refused, Whole};
-use super::smuggling::{assert_in_step, upstream};
+use super::GatewayServer;
+use super::http2_frames::{FrameConnection, StreamOutcome};
+use super::smuggling::ProbeOutcome::{self, Either, Forwarded, Rejected};
+use super::smuggling::{assert_in_sync, start_upstream};
 
-const HIDDEN: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
+const HIDDEN_REQUEST: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Fields and pieces of a body.
-type Probe<'a> = (&'a str, Vec<(&'a str, &'a str)>, &'a [&'a str], Expected);
+/// Name, header fields, DATA frames and expected outcome of a probe.
+type StreamProbe<'a> = (&'a str, Vec<(&'a str, &'a str)>, &'a [&'a str], ProbeOutcome);
 
-fn post<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+/// Returns the fields of a POST, followed by additional ones.
+fn post<'a>(extra: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let mut fields =
         vec![(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", "/probe")];
-    fields.extend(more);
+    fields.extend(extra);
     fields
 }
 
-/// As [`post`], with another value for a field that is always there.
-fn with<'a>(name: &'a str, value: &'a str) -> Vec<(&'a str, &'a str)> {
+/// As [`post`], with another value for one of its fields.
+fn with_field<'a>(name: &'a str, value: &'a str) -> Vec<(&'a str, &'a str)> {
     post(&[])
         .into_iter()
         .map(|(known, old)| (known, if known == name { value } else { old }))
         .collect()
 }
 
-fn try_all(probes: &[Probe<'_>]) {
-    let upstream = upstream();
-    let gateway = Gateway::before(&upstream.url());
+fn check_probes(probes: &[StreamProbe<'_>]) {
+    let upstream = start_upstream();
+    let gateway = GatewayServer::forward_to(&upstream.url());
     for (name, fields, pieces, expected) in probes {
         let before = upstream.received().len();
-        let mut frames = Frames::to(gateway.address());
-        frames.headers(fields, pieces.is_empty());
+        let mut connection = FrameConnection::connect(gateway.address());
+        connection.send_headers(fields, pieces.is_empty());
         for (at, piece) in pieces.iter().enumerate() {
-            frames.data(piece, at + 1 == pieces.len());
+            connection.send_data(piece, at + 1 == pieces.len());
         }
-        let outcome = frames.outcome();
-        drop(frames);
-        assert_in_step(&gateway, &upstream, name);
+        let outcome = connection.read_outcome();
+        drop(connection);
+        assert_in_sync(&gateway, &upstream, name);
         let mut received = upstream.received().split_off(before);
         received.retain(|request| {
             !["/one", "/two"].contains(&request.line().split(' ').nth(1).unwrap())
         });
-        let is_refused = match outcome {
-            Outcome::Refused => true,
-            Outcome::Answered(status) => (400..500).contains(&status),
+        let is_rejected = match outcome {
+            StreamOutcome::Rejected => true,
+            StreamOutcome::Response(status) => (400..500).contains(&status),
         };
         match expected {
-            Refused => {
-                assert!(is_refused && received.is_empty(), "{name}: {outcome:?} {received:?}");
+            Rejected => {
+                assert!(is_rejected && received.is_empty(), "{name}: {outcome:?} {received:?}");
             }
-            Whole(body) => {
-                assert_eq!((outcome, received.len()), (Outcome::Answered(200), 1), "{name}");
+            Forwarded(body) => {
+                assert_eq!((outcome, received.len()), (StreamOutcome::Response(200), 1), "{name}");
                 assert_eq!(received[0].body, body.as_bytes(), "{name}");
             }
             Either => assert_eq!(
                 received.len(),
-                usize::from(!is_refused),
+                usize::from(!is_rejected),
                 "{name}: {outcome:?} {received:?}"
             ),
         }
@@ -64,106 +65,121 @@ fn try_all(probes: &[Probe<'_>]) {
 }
 
 #[test]
-fn a_length_that_lies_is_refused() {
-    try_all(&[
-        ("honest", post(&[("content-length", "5")]), &["hello"], Whole("hello")),
-        ("less than there is", post(&[("content-length", "3")]), &["hello"], Refused),
-        ("more than there is", post(&[("content-length", "10")]), &["hello"], Refused),
-        ("something, and nothing comes", post(&[("content-length", "5")]), &[], Refused),
-        ("nothing, and something comes", post(&[("content-length", "0")]), &[HIDDEN], Refused),
-        ("two", post(&[("content-length", "5"), ("content-length", "0")]), &["hello"], Refused),
-        ("no number", post(&[("content-length", "x")]), &["hello"], Refused),
-        ("a sign", post(&[("content-length", "+5")]), &["hello"], Refused),
-    ]);
-}
-
-#[test]
-fn a_body_ends_once() {
-    try_all(&[
-        ("an empty frame at the end", post(&[]), &["hello", ""], Whole("hello")),
-        ("empty frames between", post(&[]), &["", "he", "", "llo", ""], Whole("hello")),
-        ("nothing but an empty frame", post(&[]), &[""], Whole("")),
+fn content_length_that_differs_from_the_data_is_rejected() {
+    check_probes(&[
+        ("honest", post(&[("content-length", "5")]), &["hello"], Forwarded("hello")),
+        ("less than there is", post(&[("content-length", "3")]), &["hello"], Rejected),
+        ("more than there is", post(&[("content-length", "10")]), &["hello"], Rejected),
+        ("something, and nothing comes", post(&[("content-length", "5")]), &[], Rejected),
         (
-            "what looks like the end",
-            post(&[]),
-            &["0\r\n\r\n", HIDDEN],
-            Whole("0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"),
+            "nothing, and something comes",
+            post(&[("content-length", "0")]),
+            &[HIDDEN_REQUEST],
+            Rejected,
         ),
-        ("a GET with a body", with(":method", "GET"), &[HIDDEN], Whole(HIDDEN)),
-        ("no body", with(":method", "GET"), &[], Whole("")),
+        ("two", post(&[("content-length", "5"), ("content-length", "0")]), &["hello"], Rejected),
+        ("no number", post(&[("content-length", "x")]), &["hello"], Rejected),
+        ("a sign", post(&[("content-length", "+5")]), &["hello"], Rejected),
     ]);
 }
 
 #[test]
-fn fields_of_http1_framing_are_refused_or_mean_nothing() {
-    let ends = &["0\r\n\r\n", HIDDEN][..];
-    try_all(&[
-        ("an encoding", post(&[("transfer-encoding", "chunked")]), ends, Refused),
-        ("an encoding that is none", post(&[("transfer-encoding", "identity")]), ends, Refused),
-        ("a connection", post(&[("connection", "keep-alive")]), &["hello"], Refused),
+fn body_ends_only_at_end_stream() {
+    check_probes(&[
+        ("an empty frame at the end", post(&[]), &["hello", ""], Forwarded("hello")),
+        ("empty frames between", post(&[]), &["", "he", "", "llo", ""], Forwarded("hello")),
+        ("nothing but an empty frame", post(&[]), &[""], Forwarded("")),
         (
-            "a way to hide",
+            "the last chunk of HTTP/1.1 in a frame",
+            post(&[]),
+            &["0\r\n\r\n", HIDDEN_REQUEST],
+            Forwarded("0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"),
+        ),
+        (
+            "a GET with a body",
+            with_field(":method", "GET"),
+            &[HIDDEN_REQUEST],
+            Forwarded(HIDDEN_REQUEST),
+        ),
+        ("no body", with_field(":method", "GET"), &[], Forwarded("")),
+    ]);
+}
+
+#[test]
+fn http1_framing_fields_are_rejected_or_ignored() {
+    let ends = &["0\r\n\r\n", HIDDEN_REQUEST][..];
+    check_probes(&[
+        ("an encoding", post(&[("transfer-encoding", "chunked")]), ends, Rejected),
+        ("an encoding that is none", post(&[("transfer-encoding", "identity")]), ends, Rejected),
+        ("a connection", post(&[("connection", "keep-alive")]), &["hello"], Rejected),
+        (
+            "a length that is called hop-by-hop",
             post(&[("connection", "content-length"), ("content-length", "5")]),
             &["hello"],
-            Refused,
+            Rejected,
         ),
-        ("an upgrade", post(&[("upgrade", "websocket")]), &["hello"], Refused),
+        ("an upgrade", post(&[("upgrade", "websocket")]), &["hello"], Rejected),
         ("te", post(&[("te", "gzip")]), &["hello"], Either),
     ]);
 }
 
 #[test]
-fn nothing_begins_a_new_line() {
+fn line_breaks_and_invalid_characters_are_rejected() {
     let line = "x\r\nTransfer-Encoding: chunked";
     let path = "/probe HTTP/1.1\r\nHost: a\r\n\r\nGET /smuggled HTTP/1.1\r\nX: y";
     let method = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\nPOST";
-    try_all(&[
-        ("CR LF in a value", post(&[("x", line)]), &["hello"], Refused),
-        ("LF in a value", post(&[("x", "y\nTransfer-Encoding: chunked")]), &["hello"], Refused),
-        ("CR in a value", post(&[("x", "y\rTransfer-Encoding: chunked")]), &["hello"], Refused),
-        ("NUL in a value", post(&[("x", "y\0z")]), &["hello"], Refused),
-        ("CR LF in a name", post(&[("x: y\r\ntransfer-encoding", "chunked")]), &["hello"], Refused),
-        ("a colon in a name", post(&[("x:y", "z")]), &["hello"], Refused),
-        ("a space in a name", post(&[("transfer-encoding ", "chunked")]), &["hello"], Refused),
-        ("capitals in a name", post(&[("Transfer-Encoding", "chunked")]), &["hello"], Refused),
-        ("no name", post(&[("", "x")]), &["hello"], Refused),
-        ("CR LF in the path", with(":path", path), &["hello"], Refused),
-        ("a space in the path", with(":path", "/probe HTTP/1.1"), &["hello"], Refused),
-        ("CR LF in the method", with(":method", method), &["hello"], Refused),
+    check_probes(&[
+        ("CR LF in a value", post(&[("x", line)]), &["hello"], Rejected),
+        ("LF in a value", post(&[("x", "y\nTransfer-Encoding: chunked")]), &["hello"], Rejected),
+        ("CR in a value", post(&[("x", "y\rTransfer-Encoding: chunked")]), &["hello"], Rejected),
+        ("NUL in a value", post(&[("x", "y\0z")]), &["hello"], Rejected),
+        (
+            "CR LF in a name",
+            post(&[("x: y\r\ntransfer-encoding", "chunked")]),
+            &["hello"],
+            Rejected,
+        ),
+        ("a colon in a name", post(&[("x:y", "z")]), &["hello"], Rejected),
+        ("a space in a name", post(&[("transfer-encoding ", "chunked")]), &["hello"], Rejected),
+        ("capitals in a name", post(&[("Transfer-Encoding", "chunked")]), &["hello"], Rejected),
+        ("no name", post(&[("", "x")]), &["hello"], Rejected),
+        ("CR LF in the path", with_field(":path", path), &["hello"], Rejected),
+        ("a space in the path", with_field(":path", "/probe HTTP/1.1"), &["hello"], Rejected),
+        ("CR LF in the method", with_field(":method", method), &["hello"], Rejected),
         (
             "CR LF in the authority",
-            with(":authority", "a\r\nTransfer-Encoding: chunked"),
+            with_field(":authority", "a\r\nTransfer-Encoding: chunked"),
             &["hello"],
-            Refused,
+            Rejected,
         ),
-        ("CR LF in the scheme", with(":scheme", "http\r\nX: y"), &["hello"], Refused),
+        ("CR LF in the scheme", with_field(":scheme", "http\r\nX: y"), &["hello"], Rejected),
     ]);
 }
 
 #[test]
-fn a_stream_says_once_what_it_is_about() {
+fn duplicate_missing_and_invalid_pseudo_headers_are_rejected() {
     let without =
         |name: &str| post(&[]).into_iter().filter(|(known, _)| *known != name).collect::<Vec<_>>();
-    try_all(&[
-        ("two paths", post(&[(":path", "/smuggled")]), &["hello"], Refused),
-        ("two methods", post(&[(":method", "GET")]), &["hello"], Refused),
-        ("two authorities", post(&[(":authority", "b")]), &["hello"], Refused),
+    check_probes(&[
+        ("two paths", post(&[(":path", "/smuggled")]), &["hello"], Rejected),
+        ("two methods", post(&[(":method", "GET")]), &["hello"], Rejected),
+        ("two authorities", post(&[(":authority", "b")]), &["hello"], Rejected),
         ("another host", post(&[("host", "b")]), &["hello"], Either),
-        ("two hosts", post(&[("host", "a"), ("host", "b")]), &["hello"], Refused),
-        ("no path", without(":path"), &["hello"], Refused),
-        ("no method", without(":method"), &["hello"], Refused),
-        ("no authority", without(":authority"), &["hello"], Refused),
-        ("an empty path", with(":path", ""), &["hello"], Refused),
-        ("a path without its slash", with(":path", "probe"), &["hello"], Refused),
-        ("a user before the host", with(":authority", "u@a"), &["hello"], Refused),
-        ("a field that only answers have", post(&[(":status", "200")]), &["hello"], Refused),
-        ("a field that nobody knows", post(&[(":smuggled", "x")]), &["hello"], Refused),
+        ("two hosts", post(&[("host", "a"), ("host", "b")]), &["hello"], Rejected),
+        ("no path", without(":path"), &["hello"], Rejected),
+        ("no method", without(":method"), &["hello"], Rejected),
+        ("no authority", without(":authority"), &["hello"], Rejected),
+        ("an empty path", with_field(":path", ""), &["hello"], Rejected),
+        ("a path without its slash", with_field(":path", "probe"), &["hello"], Rejected),
+        ("a user before the host", with_field(":authority", "u@a"), &["hello"], Rejected),
+        ("a field that only answers have", post(&[(":status", "200")]), &["hello"], Rejected),
+        ("an unknown pseudo-header", post(&[(":smuggled", "x")]), &["hello"], Rejected),
         (
             "one that comes too late",
             post(&[("x", "y"), (":path", "/smuggled")]),
             &["hello"],
-            Refused,
+            Rejected,
         ),
-        ("CONNECT", with(":method", "CONNECT"), &["hello"], Refused),
+        ("CONNECT", with_field(":method", "CONNECT"), &["hello"], Rejected),
     ]);
 }

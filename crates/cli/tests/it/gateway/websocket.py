@@ -1,4 +1,4 @@
-"""Both ends of a WebSocket: `serve` prints its port and echoes, `call PORT` talks to it."""
+"""Both ends of a WebSocket: `serve` prints its port and echoes messages, `call PORT` sends messages and checks the echo."""
 
 import sys
 
@@ -20,8 +20,8 @@ def call(port):
         messages = ["hello", "", "äöü", b"\x00\x01\xff", "x" * 1_000_000, b"y" * 1_000_000]
         for message in messages:
             socket.send(message)
-            assert socket.recv(timeout=60) == message, f"{message[:20]!r} did not come back"
-        # Some at once, and a ping among them.
+            assert socket.recv(timeout=60) == message, f"{message[:20]!r} was not echoed"
+        # Pipelined messages with a ping after them.
         for number in range(100):
             socket.send(str(number))
         pong = socket.ping()
@@ -30,7 +30,7 @@ def call(port):
         socket.send("bye")
         try:
             socket.recv(timeout=60)
-            raise AssertionError("it goes on")
+            raise AssertionError("the connection is still open")
         except ConnectionClosedOK as closed:
             assert closed.rcvd.reason == "as you say", closed
     print("fine")

@@ -1,4 +1,4 @@
-//! What holds on the gRPC listener for whoever connects: health, reflection, bad input, leaving.
+//! The gRPC listener itself: health, reflection, TLS, invalid input and shutdown.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -20,22 +20,23 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
-use crate::grpc_caller::{Caller, descriptor, user};
+use crate::grpc_caller::{GrpcCaller, descriptor, user};
 use crate::kit::{Folder, Server, shown};
 
 const RULES: &str = "rules: [{name: api, per: [user], limit: 5 per 10 days}]";
 const RLS: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-fn health(caller: &Caller, service: &str) -> Result<ServingStatus, Status> {
-    let asked = HealthCheckRequest { service: service.to_owned() };
-    let answer = caller.runtime.block_on(HealthClient::new(caller.channel.clone()).check(asked));
-    answer.map(|answer| answer.into_inner().status())
+fn health(caller: &GrpcCaller, service: &str) -> Result<ServingStatus, Status> {
+    let request = HealthCheckRequest { service: service.to_owned() };
+    let response =
+        caller.runtime.block_on(HealthClient::new(caller.channel.clone()).check(request));
+    response.map(|response| response.into_inner().status())
 }
 
 #[test]
-fn health_is_told_for_each_service() {
+fn health_is_reported_for_each_service() {
     let server = Server::with_rules(RULES);
-    let caller = Caller::to(&server);
+    let caller = GrpcCaller::connect(&server);
     for service in ["", RLS, "tidegate.v1.RateLimiter", "ratelimit"] {
         assert_eq!(health(&caller, service).unwrap(), ServingStatus::Serving, "{service}");
     }
@@ -44,24 +45,24 @@ fn health_is_told_for_each_service() {
 }
 
 #[test]
-fn a_node_that_waits_for_its_store_is_not_serving() {
+fn node_that_cannot_reach_its_store_is_not_serving() {
     let port = Port::free();
     let redis = format!("redis://127.0.0.1:{}", port.number());
     let server = Server::with_arguments(&["--http", "127.0.0.1:0", "--redis", &redis]);
-    assert_eq!(health(&Caller::to(&server), RLS).unwrap(), ServingStatus::NotServing);
+    assert_eq!(health(&GrpcCaller::connect(&server), RLS).unwrap(), ServingStatus::NotServing);
 }
 
 #[test]
-fn whoever_watches_learns_that_the_server_leaves_and_does_not_keep_it() {
+fn health_watch_reports_shutdown_and_does_not_delay_it() {
     let config = format!(
         "listen: {{http: 127.0.0.1:0}}\ndrain: {{delay: 0s}}\nrules: {{inline: {}}}\n",
         &RULES[7..]
     );
     let mut server = Server::with_config(&config);
-    let caller = Caller::to(&server);
+    let caller = GrpcCaller::connect(&server);
     let mut client = HealthClient::new(caller.channel.clone());
-    let asked = HealthCheckRequest { service: String::new() };
-    let mut watched = caller.runtime.block_on(client.watch(asked)).unwrap().into_inner();
+    let request = HealthCheckRequest { service: String::new() };
+    let mut watched = caller.runtime.block_on(client.watch(request)).unwrap().into_inner();
     let mut next =
         || -> Option<HealthCheckResponse> { caller.runtime.block_on(watched.message()).unwrap() };
     assert_eq!(next().unwrap().status(), ServingStatus::Serving);
@@ -72,35 +73,35 @@ fn whoever_watches_learns_that_the_server_leaves_and_does_not_keep_it() {
 }
 
 #[test]
-fn a_call_under_way_is_answered_before_the_end() {
+fn call_in_flight_is_answered_before_shutdown() {
     let config = format!(
         "listen: {{http: 127.0.0.1:0}}\ndrain: {{delay: 0s}}\nrules: {{inline: {}}}\n",
         &RULES[7..]
     );
     let mut server = Server::with_config(&config);
-    let caller = Caller::to(&server);
+    let caller = GrpcCaller::connect(&server);
     let (release, released) = tokio::sync::oneshot::channel::<Vec<u8>>();
     let channel = caller.channel.clone();
-    let under_way = caller.runtime.spawn(async move {
+    let in_flight = caller.runtime.spawn(async move {
         let mut client = tonic::client::Grpc::<Channel>::new(channel);
         client.ready().await.unwrap();
         let message = futures_util::stream::once(async { released.await.unwrap() });
         let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
-        client.client_streaming(Request::new(message), path, bytes_codec::Bytes).await
+        client.client_streaming(Request::new(message), path, bytes_codec::BytesCodec).await
     });
-    // The head of the call was sent before those of this one, which are answered.
+    // This call is sent after the head of the first call, so the server has the head when this one is answered.
     assert_eq!(health(&caller, "").unwrap(), ServingStatus::Serving);
     server.signal("TERM");
     server.note("told to stop");
     release.send(Vec::new()).unwrap();
-    let answer = caller.runtime.block_on(under_way).unwrap().unwrap().into_inner();
-    // NOT_SERVING, as the message has it.
-    assert_eq!(answer, [0x08, 2]);
+    let response = caller.runtime.block_on(in_flight).unwrap().unwrap().into_inner();
+    // An encoded response with the status NOT_SERVING.
+    assert_eq!(response, [0x08, 2]);
     assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]
-fn http2_is_agreed_upon_inside_of_tls() {
+fn alpn_selects_http2() {
     if lacking(&[Tool::Openssl]) {
         return;
     }
@@ -117,14 +118,14 @@ fn http2_is_agreed_upon_inside_of_tls() {
     curl.args(["--silent", "--show-error", "--max-time", "30", "--output", "/dev/null"]);
     curl.args(["--write-out", "%{http_code} %{http_version}", "--http2"]);
     curl.args(["--cacert", &file(&certificates.ca), "-H", "content-type: application/grpc"]);
-    // An empty message: not compressed, no bytes.
+    // An empty gRPC message: flag "not compressed" and length 0.
     curl.args(["--data-binary", &format!("@{}", folder.file("message", "\0\0\0\0\0")), &url]);
-    let (code, answer, errors) = shown(curl.output().unwrap());
-    assert_eq!((code, answer.as_str()), (0, "200 2"), "{errors}");
+    let (code, response, errors) = shown(curl.output().unwrap());
+    assert_eq!((code, response.as_str()), (0, "200 2"), "{errors}");
 }
 
 #[test]
-fn a_service_is_known_by_its_certificate() {
+fn client_certificate_sets_the_service_attribute() {
     if lacking(&[Tool::Openssl]) {
         return;
     }
@@ -141,10 +142,10 @@ rules: {{inline: [{{name: a, per: [service], limit: 1 per 10 days}}]}}",
     ));
     let url = format!("https://{}/tidegate.v1.RateLimiter/Check", server.listener("grpc"));
     let attributes = [("path".to_owned(), "/orders".to_owned())].into();
-    let asked = CheckRequest { attributes, ..CheckRequest::default() }.encode_to_vec();
-    let length = u32::try_from(asked.len()).unwrap().to_be_bytes();
+    let request = CheckRequest { attributes, ..CheckRequest::default() }.encode_to_vec();
+    let length = u32::try_from(request.len()).unwrap().to_be_bytes();
     let message = Path::new(folder.path()).join("message");
-    std::fs::write(&message, [&[0][..], &length, &asked].concat()).unwrap();
+    std::fs::write(&message, [&[0][..], &length, &request].concat()).unwrap();
     let allowed = |name: &str| {
         let (certificate, key) = certificates.client(name, &format!("URI:spiffe://shop/{name}"));
         let mut curl = Command::new("curl");
@@ -163,22 +164,23 @@ rules: {{inline: [{{name: a, per: [service], limit: 1 per 10 days}}]}}",
 #[test]
 fn reflection_lists_and_describes_the_services() {
     let server = Server::with_rules(RULES);
-    let caller = Caller::to(&server);
-    let ask = |asked: MessageRequest| -> MessageResponse {
-        let asked = ServerReflectionRequest { host: String::new(), message_request: Some(asked) };
+    let caller = GrpcCaller::connect(&server);
+    let reflect = |request: MessageRequest| -> MessageResponse {
+        let request =
+            ServerReflectionRequest { host: String::new(), message_request: Some(request) };
         let mut client = ServerReflectionClient::new(caller.channel.clone());
-        let answer: ServerReflectionResponse = caller
+        let response: ServerReflectionResponse = caller
             .runtime
             .block_on(async {
-                let asked = tokio_stream(asked);
-                client.server_reflection_info(asked).await.unwrap().into_inner().message().await
+                let request = single_message_stream(request);
+                client.server_reflection_info(request).await.unwrap().into_inner().message().await
             })
             .unwrap()
             .unwrap();
-        answer.message_response.unwrap()
+        response.message_response.unwrap()
     };
     let MessageResponse::ListServicesResponse(list) =
-        ask(MessageRequest::ListServices(String::new()))
+        reflect(MessageRequest::ListServices(String::new()))
     else {
         panic!("no list")
     };
@@ -194,36 +196,38 @@ fn reflection_lists_and_describes_the_services() {
         ]
     );
     for symbol in [RLS, "tidegate.v1.CheckRequest", "google.protobuf.Struct"] {
-        let found = ask(MessageRequest::FileContainingSymbol(symbol.to_owned()));
+        let found = reflect(MessageRequest::FileContainingSymbol(symbol.to_owned()));
         assert!(matches!(found, MessageResponse::FileDescriptorResponse(_)), "{symbol}");
     }
 }
 
-/// A stream of one message.
-fn tokio_stream<T: Send + 'static>(message: T) -> impl futures_util::Stream<Item = T> + Send {
+/// Returns a stream of one message.
+fn single_message_stream<T: Send + 'static>(
+    message: T,
+) -> impl futures_util::Stream<Item = T> + Send {
     futures_util::stream::iter([message])
 }
 
-/// Sends a message as it is, to any path.
-fn raw(caller: &Caller, path: &'static str, message: Vec<u8>) -> Result<Vec<u8>, Status> {
+/// Sends a message without encoding it, to any path.
+fn send_raw(caller: &GrpcCaller, path: &'static str, message: Vec<u8>) -> Result<Vec<u8>, Status> {
     let mut client = tonic::client::Grpc::<Channel>::new(caller.channel.clone());
     caller.runtime.block_on(async {
         client.ready().await.unwrap();
         let path = PathAndQuery::from_static(path);
-        let codec = bytes_codec::Bytes;
+        let codec = bytes_codec::BytesCodec;
         client.unary(Request::new(message), path, codec).await.map(tonic::Response::into_inner)
     })
 }
 
-/// Messages that are bytes.
+/// A codec that neither encodes nor decodes messages.
 mod bytes_codec {
     use bytes::{Buf, BufMut};
     use tonic::Status;
     use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
-    pub(crate) struct Bytes;
+    pub(crate) struct BytesCodec;
 
-    impl Codec for Bytes {
+    impl Codec for BytesCodec {
         type Encode = Vec<u8>;
         type Decode = Vec<u8>;
         type Encoder = Self;
@@ -238,7 +242,7 @@ mod bytes_codec {
         }
     }
 
-    impl Encoder for Bytes {
+    impl Encoder for BytesCodec {
         type Item = Vec<u8>;
         type Error = Status;
 
@@ -248,7 +252,7 @@ mod bytes_codec {
         }
     }
 
-    impl Decoder for Bytes {
+    impl Decoder for BytesCodec {
         type Item = Vec<u8>;
         type Error = Status;
 
@@ -261,26 +265,26 @@ mod bytes_codec {
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 #[test]
-fn a_message_that_is_none_or_too_long_is_refused_and_the_connection_stays() {
+fn invalid_or_oversized_message_is_rejected_and_the_connection_stays_open() {
     let server = Server::with_rules(RULES);
-    let caller = Caller::to(&server);
-    let status = raw(&caller, SHOULD_RATE_LIMIT, vec![0xff; 64]).unwrap_err();
+    let caller = GrpcCaller::connect(&server);
+    let status = send_raw(&caller, SHOULD_RATE_LIMIT, vec![0xff; 64]).unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
-    let status = raw(&caller, SHOULD_RATE_LIMIT, vec![0; 2 * 1024 * 1024]).unwrap_err();
+    let status = send_raw(&caller, SHOULD_RATE_LIMIT, vec![0; 2 * 1024 * 1024]).unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
-    let status = raw(&caller, "/no.such.Service/Method", Vec::new()).unwrap_err();
+    let status = send_raw(&caller, "/no.such.Service/Method", Vec::new()).unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented, "{status:?}");
-    // A long one that is allowed comes in several frames.
+    // A long message within the limit arrives in several frames.
     let long = "x".repeat(900 * 1024);
-    assert_eq!(caller.left("edge", descriptor(&[("user", &long)])), Some(4));
-    assert_eq!(caller.left("edge", descriptor(&[("user", &long)])), Some(3));
-    assert_eq!(caller.left("edge", user("alice")), Some(4));
+    assert_eq!(caller.remaining("edge", descriptor(&[("user", &long)])), Some(4));
+    assert_eq!(caller.remaining("edge", descriptor(&[("user", &long)])), Some(3));
+    assert_eq!(caller.remaining("edge", user("alice")), Some(4));
 }
 
 #[test]
-fn what_is_no_http2_is_closed_without_hurting_others() {
+fn invalid_http2_connection_is_closed_and_others_are_served() {
     let server = Server::with_rules(RULES);
-    let caller = Caller::to(&server);
+    let caller = GrpcCaller::connect(&server);
     let preface: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let oversized = [preface, &[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1], &[0; 4_096]].concat();
     let garbage: [&[u8]; 4] = [
@@ -292,33 +296,33 @@ fn what_is_no_http2_is_closed_without_hurting_others() {
     for bytes in garbage {
         let mut stream = TcpStream::connect(server.listener("grpc")).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        // It may be closed while it is still being written to.
+        // The server may close the connection during the write.
         let _ = stream.write_all(bytes);
         let mut rest = Vec::new();
         match stream.read_to_end(&mut rest) {
             Ok(_) => {}
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
         }
-        assert!(caller.ask_one("edge", user("someone")).current_limit.is_some());
+        assert!(caller.rate_limit_one("edge", user("someone")).current_limit.is_some());
     }
 }
 
 #[test]
-fn calls_that_come_together_are_all_answered() {
+fn concurrent_calls_on_one_connection_are_all_answered() {
     let server = Server::with_rules(
         "rules: [{name: api, per: [user], limit: 100 per 10 days, algorithm: fixed_window}]",
     );
-    let caller = Caller::to(&server);
+    let caller = GrpcCaller::connect(&server);
     let calls = (0..500).map(|_| {
         let mut client = tidegate_proto::tidegate::v1::rate_limiter_client::RateLimiterClient::new(
             caller.channel.clone(),
         );
         async move {
-            let asked = CheckRequest {
+            let request = CheckRequest {
                 attributes: [("user".to_owned(), "alice".to_owned())].into(),
                 ..Default::default()
             };
-            client.check(asked).await.unwrap().into_inner().allowed
+            client.check(request).await.unwrap().into_inner().allowed
         }
     });
     let answers = caller.runtime.block_on(futures_util::future::join_all(calls));

@@ -1,41 +1,41 @@
-//! What each side sees of the other's heads.
+//! Request and response headers that the gateway forwards, removes, replaces or rejects.
 
 use serde_json::Value;
 use tidegate_testkit::{RawUpstream, Upstream, UpstreamAction};
 
-use super::Gateway;
-use super::client::Answer;
+use super::GatewayServer;
+use super::client::HttpResponse;
 
-/// The values of a field that the upstream was sent.
-fn sent(answer: &Answer, name: &str) -> Vec<String> {
-    let head = answer.json();
+/// Returns the values of a request field as the upstream received it.
+fn upstream_field(response: &HttpResponse, name: &str) -> Vec<String> {
+    let head = response.json();
     let fields = head["headers"].as_array().unwrap().iter();
     let named = fields.filter(|field| field[0] == name);
     named.map(|field| field[1].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
-fn an_upstream_sees_the_request_as_it_was_made() {
+fn method_target_and_headers_reach_the_upstream_unchanged() {
     let upstream = Upstream::start();
-    let gateway = Gateway::before(&upstream.url());
+    let gateway = GatewayServer::forward_to(&upstream.url());
     let fields = [("Accept", "text/*"), ("Cookie", "a=b"), ("Cookie", "c=d"), ("X-Empty", "")];
-    let answer = gateway.connect().ask("PATCH", "/head?q=1&r=%2f", &fields, "body");
-    let head = answer.json();
+    let response = gateway.connect().send("PATCH", "/head?q=1&r=%2f", &fields, "body");
+    let head = response.json();
     assert_eq!(
         (&head["method"], &head["target"]),
         (&Value::from("PATCH"), &"/head?q=1&r=%2f".into())
     );
-    assert_eq!(sent(&answer, "host"), ["shop.example"]);
-    assert_eq!(sent(&answer, "accept"), ["text/*"]);
-    assert_eq!(sent(&answer, "cookie"), ["a=b", "c=d"]);
-    assert_eq!(sent(&answer, "x-empty"), [""]);
-    assert_eq!(sent(&answer, "content-length"), ["4"]);
+    assert_eq!(upstream_field(&response, "host"), ["shop.example"]);
+    assert_eq!(upstream_field(&response, "accept"), ["text/*"]);
+    assert_eq!(upstream_field(&response, "cookie"), ["a=b", "c=d"]);
+    assert_eq!(upstream_field(&response, "x-empty"), [""]);
+    assert_eq!(upstream_field(&response, "content-length"), ["4"]);
 }
 
 #[test]
-fn what_is_about_one_connection_is_passed_on_in_neither_direction() {
+fn hop_by_hop_headers_are_removed_in_both_directions() {
     let upstream = Upstream::start();
-    let gateway = Gateway::before(&upstream.url());
+    let gateway = GatewayServer::forward_to(&upstream.url());
     let fields = [
         ("Connection", "X-Private, keep-alive"),
         ("X-Private", "1"),
@@ -46,11 +46,11 @@ fn what_is_about_one_connection_is_passed_on_in_neither_direction() {
         ("Upgrade", "mine"),
         ("X-Public", "1"),
     ];
-    let answer = gateway.connect().ask("GET", "/head", &fields, "");
+    let response = gateway.connect().send("GET", "/head", &fields, "");
     for (name, _) in fields.iter().filter(|(name, _)| *name != "X-Public") {
-        assert_eq!(sent(&answer, &name.to_ascii_lowercase()), [""; 0], "{name}");
+        assert_eq!(upstream_field(&response, &name.to_ascii_lowercase()), [""; 0], "{name}");
     }
-    assert_eq!(sent(&answer, "x-public"), ["1"]);
+    assert_eq!(upstream_field(&response, "x-public"), ["1"]);
 
     let upstream = RawUpstream::start(|_, _| {
         UpstreamAction::Respond(
@@ -59,15 +59,16 @@ fn what_is_about_one_connection_is_passed_on_in_neither_direction() {
                 .to_vec(),
         )
     });
-    let gateway = Gateway::before(&upstream.url());
-    let answer = gateway.connect().get("/");
+    let gateway = GatewayServer::forward_to(&upstream.url());
+    let response = gateway.connect().get("/");
     for name in ["x-private", "keep-alive", "proxy-authenticate", "upgrade"] {
-        assert_eq!(answer.field(name), None, "{answer:?}");
+        assert_eq!(response.field(name), None, "{response:?}");
     }
-    assert_eq!((answer.field("x-public"), answer.text()), (Some("1"), "ok"));
+    assert_eq!((response.field("x-public"), response.text()), (Some("1"), "ok"));
 }
 
-const LIES: [(&str, &str); 5] = [
+/// Forwarding headers with false values.
+const SPOOFED_HEADERS: [(&str, &str); 5] = [
     ("X-Forwarded-For", "6.6.6.6"),
     ("X-Forwarded-Proto", "https"),
     ("X-Forwarded-Host", "evil.example"),
@@ -76,36 +77,36 @@ const LIES: [(&str, &str); 5] = [
 ];
 
 #[test]
-fn who_came_and_how_is_told_whatever_the_client_says() {
+fn forwarded_headers_of_untrusted_clients_are_replaced() {
     let upstream = Upstream::start();
-    let gateway = Gateway::before(&upstream.url());
-    let answer = gateway.connect().ask("GET", "/head", &LIES, "");
-    assert_eq!(sent(&answer, "x-forwarded-for"), ["127.0.0.1"]);
-    assert_eq!(sent(&answer, "x-forwarded-proto"), ["http"]);
-    assert_eq!(sent(&answer, "x-forwarded-host"), ["shop.example"]);
-    let forwarded = sent(&answer, "forwarded");
+    let gateway = GatewayServer::forward_to(&upstream.url());
+    let response = gateway.connect().send("GET", "/head", &SPOOFED_HEADERS, "");
+    assert_eq!(upstream_field(&response, "x-forwarded-for"), ["127.0.0.1"]);
+    assert_eq!(upstream_field(&response, "x-forwarded-proto"), ["http"]);
+    assert_eq!(upstream_field(&response, "x-forwarded-host"), ["shop.example"]);
+    let forwarded = upstream_field(&response, "forwarded");
     assert_eq!(forwarded.len(), 1);
     assert!(forwarded[0].contains("for=127.0.0.1") && forwarded[0].contains("proto=http"));
     assert!(!forwarded[0].contains("6.6.6.6"), "{forwarded:?}");
 }
 
 #[test]
-fn what_a_trusted_proxy_says_of_who_came_before_is_kept() {
+fn forwarded_headers_of_trusted_proxies_are_extended() {
     let upstream = Upstream::start();
     let config = "identity: {trusted_proxies: [127.0.0.0/8]}";
-    let gateway = Gateway::with_config(&upstream.url(), config);
-    let answer = gateway.connect().ask("GET", "/head", &LIES, "");
-    let chain = sent(&answer, "x-forwarded-for").join(", ");
+    let gateway = GatewayServer::with_config(&upstream.url(), config);
+    let response = gateway.connect().send("GET", "/head", &SPOOFED_HEADERS, "");
+    let chain = upstream_field(&response, "x-forwarded-for").join(", ");
     assert_eq!(chain, "6.6.6.6, 7.7.7.7, 127.0.0.1");
-    assert_eq!(sent(&answer, "x-forwarded-proto"), ["https"]);
-    let forwarded = sent(&answer, "forwarded").join(", ");
+    assert_eq!(upstream_field(&response, "x-forwarded-proto"), ["https"]);
+    let forwarded = upstream_field(&response, "forwarded").join(", ");
     assert!(forwarded.starts_with("for=6.6.6.6;proto=https, for=127.0.0.1"), "{forwarded}");
 }
 
 #[test]
-fn a_request_must_say_once_whom_it_is_for() {
+fn request_must_have_exactly_one_valid_host() {
     let upstream = RawUpstream::start(|_, _| UpstreamAction::ok("ok"));
-    let gateway = Gateway::before(&upstream.url());
+    let gateway = GatewayServer::forward_to(&upstream.url());
     for hosts in
         ["", "Host: a\r\nHost: a\r\n", "Host: a\r\nHost: b\r\n", "Host: a/b\r\n", "Host: a, b\r\n"]
     {
@@ -124,12 +125,12 @@ fn a_request_must_say_once_whom_it_is_for() {
 }
 
 #[test]
-fn a_head_that_is_too_long_is_431() {
+fn oversized_request_head_is_431() {
     let upstream = Upstream::start();
-    let gateway = Gateway::before(&upstream.url());
+    let gateway = GatewayServer::forward_to(&upstream.url());
     let mut client = gateway.connect();
     let long = "x".repeat(200_000);
-    // It may hang up before it has read all of this.
+    // The gateway may close the connection before it has read everything.
     let _ = client.try_write(format!("GET /head HTTP/1.1\r\nHost: a\r\nX-Long: {long}\r\n\r\n"));
     assert_eq!(client.receive("GET").status, 431);
     assert_eq!(upstream.seen("GET"), 0);
