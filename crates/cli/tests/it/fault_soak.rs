@@ -1,15 +1,17 @@
-//! Stated bounds under random faults: real nodes on real servers, faults by a seed, every answer recorded.
+//! Stated bounds under random faults: real nodes and real stores, seeded faults, and a record of every answer.
 //!
-//! An episode is a topology, some nodes, three rules with a load each, and faults at times of their own; all of it follows
-//! from a seed and the episode's number. What was admitted is then compared with the bound that the documentation states
-//! ([`bound`]), for every span and window, as far as an admission must lie in it ([`store_clock`]).
+//! An episode has a store topology, some nodes, three lanes (a rule with its load) and a schedule of faults. The seed and
+//! the number of the episode determine all of it. After the episode, the admissions of every span and window are compared
+//! with the bound that the documentation states ([`bound`]). An admission counts only if it must lie in the span, given
+//! what is known about the clock of the store ([`store_clock`]).
 //!
-//! `make test` runs a few episodes of fixed seeds; `make soak-faults SECONDS=600` runs new ones for so long;
-//! `make soak-faults SEED=17 EPISODE=4` runs one again.
+//! `make test` runs five episodes of fixed seeds. `make soak-faults SECONDS=600` runs random episodes for 600 seconds.
+//! `make soak-faults SEED=17 EPISODE=4` repeats one episode.
 
 mod bound;
 mod check;
 mod check_tests;
+mod connection;
 mod episode;
 mod faults;
 mod fleet;
@@ -19,7 +21,6 @@ mod random;
 mod report;
 mod scenario;
 mod store_clock;
-mod wire;
 
 use tidegate_testkit::{Flavour, Tool, lacking};
 
@@ -28,12 +29,13 @@ use self::history::now;
 use self::report::SoakTotals;
 use self::scenario::EpisodeScenario;
 
-/// Seeds and episodes of the run in `make test`. Together they have every accuracy on one Redis, limits in flight, nodes that
-/// are killed and paused, a Redis that is paused, restarted without data and set back, replies that are late, and pushes.
+/// Seeds and episodes of the run in `make test`. Together they cover every accuracy on one Redis, limits in flight, killed
+/// and paused nodes, late replies, pushes of rules, and a Redis that is paused, restarted empty or has its clock set back.
 const SHORT_RUN: [(u64, u64); 5] = [(7, 35), (8, 50), (13, 45), (18, 50), (25, 8)];
 
-#[allow(clippy::disallowed_methods, reason = "the settings of a soak run are for this test alone")]
-fn setting(name: &str) -> Option<u64> {
+#[allow(clippy::disallowed_methods, reason = "only this test reads the settings of a soak run")]
+/// Returns a number from an environment variable, or `None` if it is unset or empty.
+fn env_number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}: found {text:?}, wanted a number")))
 }
@@ -42,8 +44,8 @@ fn run(seed: u64, episode: u64) -> EpisodeResult {
     episode::run(EpisodeScenario::choose(seed, episode))
 }
 
-/// Reports episodes as they end, and panics after the last if one of them broke a promise.
-#[allow(clippy::print_stderr, reason = "a run of minutes shows where it is")]
+/// Prints each episode when it ends, and panics after the last one if a guarantee was broken.
+#[allow(clippy::print_stderr, reason = "a run of several minutes shows its progress")]
 fn report(results: impl Iterator<Item = EpisodeResult>) {
     let mut totals = SoakTotals::default();
     for result in results {
@@ -70,13 +72,13 @@ fn stated_bounds_hold_under_the_faults_of_fixed_seeds() {
 }
 
 #[test]
-#[ignore = "runs for as long as it is told to: make soak-faults"]
+#[ignore = "runs for a configured time: make soak-faults"]
 fn stated_bounds_hold_under_random_faults() {
-    let seed = setting("TIDEGATE_SEED").unwrap_or_else(|| now().unsigned_abs() / 1_000_000);
-    if let Some(episode) = setting("TIDEGATE_SOAK_EPISODE") {
+    let seed = env_number("TIDEGATE_SEED").unwrap_or_else(|| now().unsigned_abs() / 1_000_000);
+    if let Some(episode) = env_number("TIDEGATE_SOAK_EPISODE") {
         return report(std::iter::once(run(seed, episode)));
     }
-    let seconds = setting("TIDEGATE_SOAK_SECONDS").unwrap_or(600);
+    let seconds = env_number("TIDEGATE_SOAK_SECONDS").unwrap_or(600);
     let until = now() + i64::try_from(seconds).unwrap() * 1_000_000;
     eprintln!("seed {seed}, {seconds} s");
     report((0..).take_while(|_| now() < until).map(|episode| run(seed, episode)));

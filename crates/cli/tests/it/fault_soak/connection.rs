@@ -1,4 +1,4 @@
-//! Connections of the load: failures are answers here, and no reason to panic.
+//! Connections of the load. Failures are returned as errors, because faults cause them on purpose.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use super::history::AnswerKind;
 
-/// One connection that is kept alive.
+/// One keep-alive connection to a RESP or HTTP listener.
 pub(crate) struct LoadConnection {
     stream: BufReader<TcpStream>,
 }
 
-fn invalid(text: &str) -> io::Error {
+fn invalid_data(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text.to_owned())
 }
 
@@ -25,7 +25,7 @@ impl LoadConnection {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    fn line(&mut self) -> io::Result<String> {
+    fn read_line(&mut self) -> io::Result<String> {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
         if !line.ends_with('\n') {
@@ -54,18 +54,18 @@ impl LoadConnection {
 
     /// Reads the reply to one `TG.CHECK`.
     pub(crate) fn read_check(&mut self) -> io::Result<AnswerKind> {
-        let line = self.line()?;
+        let line = self.read_line()?;
         if line.starts_with("-UNAVAILABLE") {
             return Ok(AnswerKind::Unavailable);
         }
         if line != "*6" {
-            return Err(invalid(&line));
+            return Err(invalid_data(&line));
         }
         let mut numbers = [0_i64; 6];
         for number in &mut numbers {
-            let line = self.line()?;
-            let text = line.strip_prefix(':').ok_or_else(|| invalid(&line))?;
-            *number = text.parse().map_err(|_| invalid(text))?;
+            let line = self.read_line()?;
+            let text = line.strip_prefix(':').ok_or_else(|| invalid_data(&line))?;
+            *number = text.parse().map_err(|_| invalid_data(text))?;
         }
         let [limited, limit, .., delay] = numbers;
         Ok(match (limited, limit) {
@@ -75,32 +75,32 @@ impl LoadConnection {
         })
     }
 
-    /// One request over HTTP/1.1: the status and the body.
-    pub(crate) fn ask(
+    /// Sends one HTTP/1.1 request, and returns the status and the body.
+    pub(crate) fn send_http(
         &mut self,
         method: &str,
         path: &str,
         body: &str,
     ) -> io::Result<(u16, String)> {
         let length = body.len();
-        // A push replaces whichever version there is.
+        // `if-match: *` lets a push replace any version.
         let text = format!(
             "{method} {path} HTTP/1.1\r\nhost: localhost\r\nif-match: *\r\ncontent-length: {length}\r\n\r\n{body}"
         );
         self.stream.get_mut().write_all(text.as_bytes())?;
-        let line = self.line()?;
+        let line = self.read_line()?;
         let status = line.split(' ').nth(1).and_then(|code| code.parse().ok());
-        let status = status.ok_or_else(|| invalid(&line))?;
+        let status = status.ok_or_else(|| invalid_data(&line))?;
         let mut length = 0;
         loop {
-            let line = self.line()?;
+            let line = self.read_line()?;
             let Some((name, value)) = line.split_once(": ") else { break };
             if name == "content-length" {
-                length = value.parse().map_err(|_| invalid(value))?;
+                length = value.parse().map_err(|_| invalid_data(value))?;
             }
         }
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body)?;
-        Ok((status, String::from_utf8(body).map_err(|_| invalid("a body that is not text"))?))
+        Ok((status, String::from_utf8(body).map_err(|_| invalid_data("a body that is not text"))?))
     }
 }

@@ -1,4 +1,4 @@
-//! One episode: load and faults, then healing, then the checks.
+//! One episode: load and faults, then recovery, then the comparison with the bounds.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use super::history::{
 use super::load::{self, NodeLoad, StopSignal};
 use super::scenario::{EpisodeScenario, LimitAlgorithm};
 
-/// Windows up to this length are waited for after the faults.
+/// After the faults, the test waits for the end of windows up to this length.
 const MAX_AWAITED_WINDOW_MILLIS: u64 = 3_000;
-const OBSERVE_EVERY: Duration = Duration::from_millis(250);
+const VERSION_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// An episode that is over.
+/// The outcome of one episode.
 pub(crate) struct EpisodeResult {
     pub(crate) scenario: EpisodeScenario,
     pub(crate) history: EpisodeHistory,
     pub(crate) violations: Vec<BoundViolation>,
-    /// The last lines of each node's log, if something is wrong.
+    /// The last lines of each node's log; empty if the episode succeeded.
     pub(crate) log: String,
 }
 
@@ -33,7 +33,7 @@ impl EpisodeResult {
     }
 }
 
-/// Runs an episode with real processes.
+/// Runs an episode with real processes, and compares its history with the stated bounds.
 pub(crate) fn run(scenario: EpisodeScenario) -> EpisodeResult {
     let fleet = SoakFleet::start(&scenario);
     let first_epoch = fleet.servers.failover_epoch();
@@ -54,14 +54,14 @@ pub(crate) fn run(scenario: EpisodeScenario) -> EpisodeResult {
             .collect();
         if scenario.has_rule_pushes() {
             scope.spawn(|| {
-                while !stop.wait(OBSERVE_EVERY) {
-                    observe(&fleet, &adoptions, &broken);
+                while !stop.wait(VERSION_POLL_INTERVAL) {
+                    poll_versions(&fleet, &adoptions, &broken);
                 }
             });
         }
         let began = history.began;
-        // A panic of the faults must end the load too.
-        let _stopped = StopOnDrop(&stop);
+        // A panic in the fault injection must also end the load.
+        let _stop_guard = StopOnDrop(&stop);
         let wait_until =
             |millis: u64| wait_until(began + Micros::try_from(millis).unwrap() * 1_000);
         injection.run(wait_until);
@@ -72,27 +72,27 @@ pub(crate) fn run(scenario: EpisodeScenario) -> EpisodeResult {
     history.lanes = vec![LaneHistory::default(); scenario.lanes.len()];
     history.broken = broken.into_inner().unwrap();
     for (lanes, unexpected) in loads {
-        for (all, one) in history.lanes.iter_mut().zip(lanes) {
-            all.answers.extend(one.answers);
-            all.slots.extend(one.slots);
+        for (all, lane) in history.lanes.iter_mut().zip(lanes) {
+            all.answers.extend(lane.answers);
+            all.slots.extend(lane.slots);
         }
         history.broken.extend(unexpected);
     }
-    heal(&scenario, &fleet, &injection, &adoptions, &mut history);
+    check_recovery(&scenario, &fleet, &injection, &adoptions, &mut history);
     let planned_epochs = injection.planned_epochs;
     (history.faults, history.versions) = (injection.records, injection.versions);
-    note_adoptions(&mut history, &adoptions.into_inner().unwrap());
+    set_adoption_times(&mut history, &adoptions.into_inner().unwrap());
     let epochs = fleet.servers.failover_epoch() - first_epoch;
     for _ in planned_epochs..epochs {
         history.faults.push(FaultRecord {
             kind: FaultKind::UnplannedFailover,
-            note: "at some time of the episode".to_owned(),
+            note: "at an unknown time of the episode".to_owned(),
             began: history.began,
             ended: now(),
             effect: FaultEffect::Failover { old_master_lived: true },
         });
     }
-    history.node_lives = fleet.lives();
+    history.process_lifetimes = fleet.process_lifetimes();
     let violations = check::violations(&scenario, &history);
     let failed = !violations.is_empty() || !history.broken.is_empty();
     let log = if failed { fleet.log_tail() } else { String::new() };
@@ -107,23 +107,28 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Waits until an instant: the plan of an episode is a plan in time.
+/// Sleeps until an instant of the schedule.
 fn wait_until(instant: Micros) {
-    let never = StopSignal::default();
+    let never_stopped = StopSignal::default();
     let left = u64::try_from(instant - now()).unwrap_or(0);
-    never.wait(Duration::from_micros(left));
+    never_stopped.wait(Duration::from_micros(left));
 }
 
-fn observe(fleet: &SoakFleet, adoptions: &Mutex<Vec<(u64, Micros)>>, broken: &Mutex<Vec<String>>) {
-    let version = fleet.observe_changes(|node, before, version| {
+/// Records the version of the rules that every node has, and each decrease of a node's version.
+fn poll_versions(
+    fleet: &SoakFleet,
+    adoptions: &Mutex<Vec<(u64, Micros)>>,
+    broken: &Mutex<Vec<String>>,
+) {
+    let version = fleet.poll_versions_with(|node, before, version| {
         let text = format!("node {node}: its rules went back from version {before} to {version}");
         broken.lock().unwrap().push(text);
     });
     adoptions.lock().unwrap().push((version, now()));
 }
 
-/// Checks that everything works again once all faults are over.
-fn heal(
+/// Checks that every node, version and lane has recovered after the last fault.
+fn check_recovery(
     scenario: &EpisodeScenario,
     fleet: &SoakFleet,
     injection: &FaultInjection<'_>,
@@ -133,14 +138,14 @@ fn heal(
     history.broken.extend(fleet.wait_until_whole());
     if scenario.has_rule_pushes() {
         let confirmed = injection.versions.iter().filter_map(|version| version.number).max();
-        // 0010: a version that Redis confirmed may be lost with the rest of its data.
+        // 0010: a confirmed version can be lost with the other data of Redis.
         let lost = injection.records.iter().any(|fault| {
             !matches!(fault.effect, FaultEffect::None | FaultEffect::ClockStep { .. })
         });
         let wanted = if lost { 1 } else { confirmed.unwrap_or(1) };
         let broken = Mutex::new(Vec::new());
         let agreed = poll(|| {
-            observe(fleet, adoptions, &broken);
+            poll_versions(fleet, adoptions, &broken);
             let versions = fleet.versions();
             versions
                 .iter()
@@ -155,10 +160,10 @@ fn heal(
             history.broken.push(text);
         }
     }
-    for (place, lane) in scenario.lanes.iter().enumerate() {
+    for (lane_index, lane) in scenario.lanes.iter().enumerate() {
         let mut answered = vec![false; fleet.nodes()];
         let mut admitted = false;
-        let fresh = poll(|| {
+        let answered_new_client = poll(|| {
             for (node, answered) in answered.iter_mut().enumerate() {
                 let kind = load::check_once(fleet.listeners(node)?, lane, "fresh").kind;
                 admitted |= matches!(kind, AnswerKind::Admitted { .. });
@@ -166,19 +171,19 @@ fn heal(
             }
             (admitted && answered.iter().all(|answered| *answered)).then_some(())
         });
-        if fresh.is_none() {
+        if answered_new_client.is_none() {
             history.broken.push(format!(
-                "lane {place}: after the faults, a new client is answered by nodes {answered:?}, admitted: {admitted}"
+                "lane {lane_index}: after the faults, a new client is answered by nodes {answered:?}, admitted: {admitted}"
             ));
         }
         if lane.limit.window_millis > MAX_AWAITED_WINDOW_MILLIS {
             continue;
         }
-        let answers = &mut history.lanes[place].answers;
-        let freed = poll(|| {
+        let answers = &mut history.lanes[lane_index].answers;
+        let admitted_again = poll(|| {
             for node in 0..fleet.nodes() {
                 let answer = load::check_once(fleet.listeners(node)?, lane, load::CLIENT);
-                // A plain check takes a slot that is never released: it is not one of those that are compared.
+                // A plain check acquires a slot and never releases it, so it is not part of the comparison.
                 if lane.limit.algorithm != LimitAlgorithm::Concurrency {
                     answers.push(answer);
                 }
@@ -188,14 +193,14 @@ fn heal(
             }
             None
         });
-        if freed.is_none() {
-            history.broken.push(format!("lane {place}: its client is never admitted again"));
+        if admitted_again.is_none() {
+            history.broken.push(format!("lane {lane_index}: its client is never admitted again"));
         }
     }
 }
 
-/// Notes when every node was seen with each version. A push that was not confirmed is over with the next that was.
-fn note_adoptions(history: &mut EpisodeHistory, adoptions: &[(u64, Micros)]) {
+/// Sets the time when every node had each version. An unconfirmed push ends with the next confirmed one.
+fn set_adoption_times(history: &mut EpisodeHistory, adoptions: &[(u64, Micros)]) {
     let mut later = None;
     for version in history.versions.iter_mut().skip(1).rev() {
         if let Some(number) = version.number {

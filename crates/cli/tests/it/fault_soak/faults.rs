@@ -1,4 +1,4 @@
-//! Faults by the seed: which ones, when, and what is done.
+//! Faults of an episode: their choice by the seed, their injection and their records.
 
 use std::time::Duration;
 
@@ -28,26 +28,26 @@ pub(crate) enum FaultKind {
     MigrateSlot,
     PushLimit,
     PushAlgorithm,
-    /// Found out afterwards: a machine so busy that a master was replaced without our doing.
+    /// A failover that no fault caused, because the machine was too busy. It is detected after the episode.
     UnplannedFailover,
 }
 
-/// One fault of an episode.
+/// One scheduled fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PlannedFault {
     pub(crate) kind: FaultKind,
     pub(crate) at_millis: u64,
     lasts_millis: u64,
-    /// A node, or one of several servers.
+    /// Index of a node or of a server.
     target: usize,
-    /// Seconds of a clock step, milliseconds of a delay, a lane of a push.
+    /// Seconds of a clock step, milliseconds of a delay, or the lane of a push.
     number: i64,
-    /// The limit that a push brings to that lane.
+    /// The new limit of that lane.
     limit: Option<LaneLimit>,
 }
 
-/// The part of the fleet that a fault occupies: two faults of one part do not overlap.
-fn occupied(fault: &PlannedFault) -> usize {
+/// Returns the part of the fleet that a fault affects. Faults of the same part do not overlap.
+fn affected_part(fault: &PlannedFault) -> usize {
     match fault.kind {
         FaultKind::KillNode
         | FaultKind::PauseNode
@@ -115,7 +115,7 @@ pub(crate) fn plan(scenario: &EpisodeScenario, numbers: &mut SeededNumbers) -> V
         }
         let end = |fault: &PlannedFault| fault.at_millis + fault.lasts_millis + 300;
         let overlaps = |other: &PlannedFault| {
-            occupied(other) == occupied(&fault)
+            affected_part(other) == affected_part(&fault)
                 && other.at_millis < end(&fault)
                 && fault.at_millis < end(other)
         };
@@ -127,7 +127,7 @@ pub(crate) fn plan(scenario: &EpisodeScenario, numbers: &mut SeededNumbers) -> V
     planned
 }
 
-/// Chooses a lane and its new limit.
+/// Chooses a lane and its new limit. Returns `None` if no lane may change.
 fn choose_push(
     scenario: &EpisodeScenario,
     limits: &[LaneLimit],
@@ -135,7 +135,7 @@ fn choose_push(
     numbers: &mut SeededNumbers,
 ) -> Option<(usize, LaneLimit)> {
     let may_change = |lane: &LoadLane| match kind {
-        // Parts of a limit are rounded each: their bound after a change is not stated to the token.
+        // Shares and shards are rounded one by one, so the stated bound after a change is not exact.
         FaultKind::PushLimit => {
             lane.limit.algorithm != LimitAlgorithm::Concurrency
                 && !matches!(lane.accuracy, LaneAccuracy::Split | LaneAccuracy::Sharded(_))
@@ -171,17 +171,17 @@ fn choose_push(
     Some((lane, limit))
 }
 
-/// Faults under way, and those that are over.
+/// Injects the faults of a scenario, and records them.
 pub(crate) struct FaultInjection<'a> {
     scenario: &'a EpisodeScenario,
     fleet: &'a SoakFleet,
     limits: Vec<LaneLimit>,
     clock_offset: Micros,
-    /// Failovers and moves of slots that this injection made.
+    /// Failovers and slot migrations that this injection caused.
     pub(crate) planned_epochs: u64,
     pub(crate) records: Vec<FaultRecord>,
-    /// The plan of each record.
-    begun: Vec<PlannedFault>,
+    /// The scheduled fault of each record.
+    recorded_faults: Vec<PlannedFault>,
     pub(crate) versions: Vec<RulesVersion>,
 }
 
@@ -201,12 +201,12 @@ impl<'a> FaultInjection<'a> {
             clock_offset: fleet.first_offset,
             planned_epochs: 0,
             records: Vec::new(),
-            begun: Vec::new(),
+            recorded_faults: Vec::new(),
             versions: vec![first],
         }
     }
 
-    /// Begins and ends all faults at their times; `wait_until` returns at an instant of the episode, in milliseconds.
+    /// Begins and ends all faults at their times. `wait_until` sleeps until an instant of the episode, in milliseconds.
     pub(crate) fn run(&mut self, mut wait_until: impl FnMut(u64)) {
         let mut steps: Vec<(u64, bool, PlannedFault)> = Vec::new();
         for fault in &self.scenario.faults {
@@ -223,7 +223,7 @@ impl<'a> FaultInjection<'a> {
     fn record(&mut self, fault: &PlannedFault, note: String, effect: FaultEffect, began: Micros) {
         let ended = now();
         self.records.push(FaultRecord { kind: fault.kind, note, began, ended, effect });
-        self.begun.push(*fault);
+        self.recorded_faults.push(*fault);
     }
 
     fn begin(&mut self, fault: &PlannedFault) {
@@ -257,11 +257,11 @@ impl<'a> FaultInjection<'a> {
                 proxies[target].cut_reply_after(0);
             }
             (servers, FaultKind::PauseStore) => {
-                note = format!("server {}", self.server_place(servers, fault));
+                note = format!("server {}", self.server_index(servers, fault));
                 self.server(servers, fault).pause();
             }
             (servers, FaultKind::RestartStoreEmpty) => {
-                note = format!("server {}", self.server_place(servers, fault));
+                note = format!("server {}", self.server_index(servers, fault));
                 self.server(servers, fault).kill();
                 effect = FaultEffect::LostData;
             }
@@ -270,8 +270,8 @@ impl<'a> FaultInjection<'a> {
                 let after = before + number * 1_000_000;
                 redis.set_clock(after / 1_000);
                 self.clock_offset = after;
-                let off = (after - self.fleet.first_offset) / 1_000_000;
-                note = format!("{number:+} s, {off:+} s from its start");
+                let total = (after - self.fleet.first_offset) / 1_000_000;
+                note = format!("{number:+} s, {total:+} s since its start");
                 effect = FaultEffect::ClockStep { before, after };
             }
             (servers, FaultKind::Failover) => {
@@ -285,13 +285,13 @@ impl<'a> FaultInjection<'a> {
                 effect = FaultEffect::Failover { old_master_lived: true };
             }
             (StateServers::Cluster(cluster), FaultKind::MigrateSlot) => {
-                note = match busy_slot(cluster, fault) {
+                note = match slot_to_migrate(cluster, fault) {
                     Some((slot, to)) => {
                         let epoch = self.fleet.servers.failover_epoch();
                         cluster.begin_migration(slot, to);
                         while cluster.migrate_keys(slot, 10) > 0 {}
                         cluster.finish_migration(slot);
-                        // A move may or may not need a new epoch.
+                        // A migration may increase the epoch or not.
                         self.planned_epochs += (self.fleet.servers.failover_epoch() - epoch).min(1);
                         format!("slot {slot} to server {to}")
                     }
@@ -332,11 +332,11 @@ impl<'a> FaultInjection<'a> {
             (servers, FaultKind::RestartStoreEmpty) => self.server(servers, fault).restart(),
             _ => return,
         }
-        let place = self.begun.iter().position(|begun| begun == fault).unwrap();
-        self.records[place].ended = now();
+        let index = self.recorded_faults.iter().position(|recorded| recorded == fault).unwrap();
+        self.records[index].ended = now();
     }
 
-    fn server_place(&self, servers: &StateServers, fault: &PlannedFault) -> usize {
+    fn server_index(&self, servers: &StateServers, fault: &PlannedFault) -> usize {
         match servers {
             StateServers::Shards(servers) => fault.target % servers.len(),
             _ => 0,
@@ -347,55 +347,58 @@ impl<'a> FaultInjection<'a> {
         match servers {
             StateServers::Single { redis, .. } => redis,
             StateServers::Shards(servers) => {
-                &servers[self.server_place(&self.fleet.servers, fault)]
+                &servers[self.server_index(&self.fleet.servers, fault)]
             }
             _ => unreachable!("not planned for this topology"),
         }
     }
 }
 
-/// Has a master replaced by its replica, and returns once that is over: the old master is a replica then.
+/// Stops a master until its replica is promoted. Returns when the old master is a replica.
 fn fail_over(servers: &StateServers, fault: &PlannedFault, by_pause: bool) -> String {
     match servers {
         StateServers::Sentinel(sentinel) => {
             let master = sentinel.master();
-            stop(master, by_pause);
+            pause_or_kill(master, by_pause);
             let switched = sentinel.wait_for_switch();
-            go_on(master, by_pause);
+            resume_or_restart(master, by_pause);
             sentinel.wait_until_whole();
             format!("{} to {switched}", master.address())
         }
         StateServers::Cluster(cluster) => {
             let masters = cluster.masters();
-            let place = masters[fault.target % masters.len()];
-            stop(cluster.node(place), by_pause);
+            let index = masters[fault.target % masters.len()];
+            pause_or_kill(cluster.node(index), by_pause);
             cluster.wait_until_whole();
-            go_on(cluster.node(place), by_pause);
+            resume_or_restart(cluster.node(index), by_pause);
             cluster.wait_until_whole();
-            format!("of server {place}")
+            format!("of server {index}")
         }
         _ => unreachable!("not planned for this topology"),
     }
 }
 
-fn stop(master: &Redis, by_pause: bool) {
+fn pause_or_kill(master: &Redis, by_pause: bool) {
     if by_pause { master.pause() } else { master.kill() }
 }
 
-fn go_on(master: &Redis, by_pause: bool) {
+fn resume_or_restart(master: &Redis, by_pause: bool) {
     if by_pause { master.resume() } else { master.restart() }
 }
 
-/// A slot that has a key of ours, and a master to move it to.
-fn busy_slot(cluster: &tidegate_testkit::Cluster, fault: &PlannedFault) -> Option<(u16, usize)> {
+/// Returns a hash slot that contains a counter, and another master as the target of its migration.
+fn slot_to_migrate(
+    cluster: &tidegate_testkit::Cluster,
+    fault: &PlannedFault,
+) -> Option<(u16, usize)> {
     let masters = cluster.masters();
-    for place in &masters {
-        let keys: Vec<String> = cluster.node(*place).try_query(&["KEYS", "tg:*"]).ok()?;
-        // Names without a second colon are counters of clients.
+    for master in &masters {
+        let keys: Vec<String> = cluster.node(*master).try_query(&["KEYS", "tg:*"]).ok()?;
+        // Keys of counters have no second colon.
         let counters: Vec<&String> = keys.iter().filter(|key| !key[3..].contains(':')).collect();
         if let Some(key) = counters.get(fault.target % counters.len().max(1)) {
             let others: Vec<usize> =
-                masters.iter().filter(|other| *other != place).copied().collect();
+                masters.iter().filter(|other| *other != master).copied().collect();
             return Some((cluster.slot_of(key), others[fault.target % others.len()]));
         }
     }

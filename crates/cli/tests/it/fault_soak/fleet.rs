@@ -1,4 +1,4 @@
-//! The processes of one episode: nodes, and the servers that keep their state.
+//! The processes of one episode: nodes, and the servers that store their state.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard};
@@ -7,18 +7,18 @@ use std::time::Duration;
 use serde_json::Value;
 use tidegate_testkit::{Cluster, FaultProxy, Process, Redis, Sentinel, poll, wait_for};
 
+use super::connection::LoadConnection;
 use super::history::{Micros, now};
 use super::scenario::{EpisodeScenario, PHASE_MILLIS, StoreTopology};
-use super::wire::LoadConnection;
 use crate::kit::{Folder, wait_for_copy};
 
-/// The longest that one call of the harness to a node waits for its answer.
+/// Timeout of one call from the test to a node.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Time that nodes have to start before the load does.
-const START_TIME: Micros = 2_500_000;
+/// Time from the start of the nodes to the start of the load, in microseconds.
+const STARTUP_TIME: Micros = 2_500_000;
 
-/// The servers that keep the state.
+/// The servers that store the state.
 pub(crate) enum StateServers {
     Memory,
     Single { redis: Redis, proxies: Vec<FaultProxy> },
@@ -42,6 +42,7 @@ impl StateServers {
         }
     }
 
+    /// Returns the `store` section of a node's configuration.
     fn yaml(&self, node: usize, options: &str) -> String {
         let servers = match self {
             Self::Memory => return "store: {memory: {max_keys: 1000}}\n".to_owned(),
@@ -57,28 +58,28 @@ impl StateServers {
         format!("store: {{redis: {{{servers}, {options}}}}}\n")
     }
 
-    /// A number that grows with each failover, planned or not.
+    /// Returns the epoch of the topology, which increases with each failover, planned or not.
     pub(crate) fn failover_epoch(&self) -> u64 {
         match self {
             Self::Memory | Self::Single { .. } | Self::Shards(_) => 0,
             Self::Sentinel(sentinel) => {
-                let up = sentinel.sentinels().iter().find(|one| one.is_up()).unwrap();
+                let up = sentinel.sentinels().iter().find(|server| server.is_up()).unwrap();
                 let fields: Vec<String> = up.query(&["SENTINEL", "MASTER", Sentinel::NAME]);
-                let place = fields.iter().position(|field| field == "config-epoch").unwrap();
-                fields[place + 1].parse().unwrap()
+                let name = fields.iter().position(|field| field == "config-epoch").unwrap();
+                fields[name + 1].parse().unwrap()
             }
             Self::Cluster(cluster) => {
-                let up = cluster.nodes().iter().find(|one| one.is_up()).unwrap();
+                let up = cluster.nodes().iter().find(|server| server.is_up()).unwrap();
                 let info: String = up.query(&["CLUSTER", "INFO"]);
-                let lines =
+                let epoch =
                     info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"));
-                lines.unwrap().trim().parse().unwrap()
+                epoch.unwrap().trim().parse().unwrap()
             }
         }
     }
 }
 
-/// A process of a node that runs.
+/// A running process of a node.
 struct NodeProcess {
     process: Process,
     http: SocketAddr,
@@ -86,27 +87,29 @@ struct NodeProcess {
     admin: SocketAddr,
 }
 
-/// Where a process of a node listens.
+/// Addresses of the listeners of one node process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NodeListeners {
     pub(crate) http: SocketAddr,
     pub(crate) resp: SocketAddr,
     admin: SocketAddr,
-    /// Processes of this node that ran before.
-    pub(crate) restarts: usize,
+    /// Number of processes that this node has started. It distinguishes a restarted process from its predecessor.
+    pub(crate) starts: usize,
 }
 
 struct NodeState {
     running: Option<NodeProcess>,
-    /// The last version of the rules that this process was seen with.
-    seen_version: u64,
-    lives: Vec<(Micros, Micros)>,
+    /// The last version of the rules that this process reported.
+    reported_version: u64,
+    /// Start and end of every process of this node.
+    lifetimes: Vec<(Micros, Micros)>,
 }
 
 /// One node, which can be killed and started again.
 struct SoakNode {
     folder: Folder,
     config: String,
+    /// Offset of the node's wall clock, in seconds.
     skew: i64,
     state: Mutex<NodeState>,
 }
@@ -131,8 +134,8 @@ impl SoakNode {
         }
         let mut state = self.state();
         let process = Process::spawn(command);
-        state.seen_version = 0;
-        state.lives.push((now(), Micros::MAX));
+        state.reported_version = 0;
+        state.lifetimes.push((now(), Micros::MAX));
         let mut listeners = Vec::new();
         while let Some(line) = process.stdout().next() {
             let (listener, address) = line.split_once(' ').unwrap();
@@ -155,31 +158,32 @@ pub(crate) struct SoakFleet {
     pub(crate) servers: StateServers,
     nodes: Vec<SoakNode>,
     has_pushes: bool,
-    /// The last version of the rules that every node was seen with.
+    /// The last version of the rules that every node has reported.
     adopted: Mutex<u64>,
-    /// When the load should start, for windows to begin where the scenario has them.
+    /// Start of the load. It fixes the phase of the store's windows, as the scenario demands.
     pub(crate) load_starts: Micros,
-    /// How far the store's clock is ahead of the machine's at first.
+    /// Offset of the store's clock from the machine's clock at the start.
     pub(crate) first_offset: Micros,
 }
 
 impl SoakFleet {
-    /// Starts everything, and returns once each node is ready and has the rules.
+    /// Starts all processes, and returns when each node is ready and has the rules.
     pub(crate) fn start(scenario: &EpisodeScenario) -> Self {
         let servers = StateServers::start(scenario.topology, scenario.nodes());
         let (mut load_starts, mut first_offset) = (now(), 0);
         if let StateServers::Single { redis, .. } = &servers {
             let [phase, period] = [scenario.phase_millis, PHASE_MILLIS];
             let [phase, period] = [phase, period].map(|millis| Micros::try_from(millis).unwrap());
-            load_starts = now() / 1_000 * 1_000 + START_TIME;
+            load_starts = now() / 1_000 * 1_000 + STARTUP_TIME;
             first_offset = (phase - load_starts / 1_000).rem_euclid(period) * 1_000;
             redis.set_clock(first_offset / 1_000);
         }
-        let memory = if scenario.remembers_denials { "1s" } else { "off" };
-        let options = format!("timeout: {}ms, denial_memory: {memory}", scenario.timeout_millis);
+        let denial_memory = if scenario.caches_denials { "1s" } else { "off" };
+        let options =
+            format!("timeout: {}ms, denial_memory: {denial_memory}", scenario.timeout_millis);
         let rules = scenario.rules(&scenario.first_limits());
         let has_pushes = scenario.has_rule_pushes();
-        let nodes = scenario.node_skews.iter().enumerate().map(|(place, skew)| {
+        let nodes = scenario.node_skews.iter().enumerate().map(|(index, skew)| {
             let folder = Folder::new();
             let source = if has_pushes {
                 "rules: {redis: true, poll: 1s}\n".to_owned()
@@ -187,9 +191,9 @@ impl SoakFleet {
                 format!("rules: {{file: '{}'}}\n", folder.file("rules.yaml", &rules))
             };
             let listeners = "listen: {http: '127.0.0.1:0', grpc: off, resp: '127.0.0.1:0', admin: '127.0.0.1:0'}\n";
-            let store = servers.yaml(place, &options);
+            let store = servers.yaml(index, &options);
             let config = folder.file("tidegate.yaml", &format!("{store}{source}{listeners}"));
-            let state = NodeState { running: None, seen_version: 0, lives: Vec::new() };
+            let state = NodeState { running: None, reported_version: 0, lifetimes: Vec::new() };
             SoakNode { folder, config, skew: *skew, state: Mutex::new(state) }
         });
         let nodes = nodes.collect();
@@ -201,7 +205,7 @@ impl SoakFleet {
         }
         if has_pushes {
             wait_for("the first rules are pushed", || fleet.push(0, &rules));
-            wait_for("every node has the rules", || (fleet.observe() >= 1).then_some(()));
+            wait_for("every node has the rules", || (fleet.poll_versions() >= 1).then_some(()));
             fleet.nodes.iter().for_each(|node| wait_for_copy(node.folder.path(), 1));
         }
         fleet
@@ -211,22 +215,25 @@ impl SoakFleet {
         self.nodes.len()
     }
 
-    /// Where a node listens, if it runs.
+    /// Returns the listeners of a node, or `None` while it is not running.
     pub(crate) fn listeners(&self, node: usize) -> Option<NodeListeners> {
         let state = self.nodes[node].state();
         let NodeProcess { http, resp, admin, .. } = *state.running.as_ref()?;
-        Some(NodeListeners { http, resp, admin, restarts: state.lives.len() })
+        Some(NodeListeners { http, resp, admin, starts: state.lifetimes.len() })
     }
 
     fn is_ready(&self, node: usize) -> bool {
         let answer = self.listeners(node).and_then(|listeners| {
-            LoadConnection::open(listeners.http, CALL_TIMEOUT).ok()?.ask("GET", "/readyz", "").ok()
+            LoadConnection::open(listeners.http, CALL_TIMEOUT)
+                .ok()?
+                .send_http("GET", "/readyz", "")
+                .ok()
         });
         answer.is_some_and(|(status, _)| status == 200)
     }
 
-    /// Whether a balancer would send requests to this process: it is ready, and its rules are not older than those that
-    /// every node was seen with.
+    /// Returns whether a load balancer would send requests to this process: it is ready, and its rules are not older than
+    /// the version that every node has reported.
     pub(crate) fn may_serve(&self, node: usize) -> bool {
         if !self.is_ready(node) {
             return false;
@@ -234,61 +241,63 @@ impl SoakFleet {
         if !self.has_pushes {
             return true;
         }
-        let Some((restarts, version)) = self.ask_version(node) else { return false };
-        // Seen before adoption is decided by others, under the same lock.
+        let Some((starts, version)) = self.fetch_version(node) else { return false };
+        // The lock orders this report before the next decision about the adopted version.
         let adopted = self.adopted.lock().unwrap();
-        self.see(node, restarts, version);
+        self.record_version(node, starts, version);
         version >= *adopted
     }
 
-    fn ask_version(&self, node: usize) -> Option<(usize, u64)> {
+    /// Returns the number of starts and the version of the rules of a node.
+    fn fetch_version(&self, node: usize) -> Option<(usize, u64)> {
         let listeners = self.listeners(node)?;
         let mut connection = LoadConnection::open(listeners.admin, CALL_TIMEOUT).ok()?;
-        let (_, body) = connection.ask("GET", "/v1/rules/status", "").ok()?;
+        let (_, body) = connection.send_http("GET", "/v1/rules/status", "").ok()?;
         let status: Value = serde_json::from_str(&body).ok()?;
-        Some((listeners.restarts, status["version"].as_u64()?))
+        Some((listeners.starts, status["version"].as_u64()?))
     }
 
-    /// Notes the version of a process, and returns the one before it if that was later.
-    fn see(&self, node: usize, restarts: usize, version: u64) -> Option<u64> {
+    /// Records the version of a process. Returns the previous version if it was later.
+    fn record_version(&self, node: usize, starts: usize, version: u64) -> Option<u64> {
         let mut state = self.nodes[node].state();
-        if state.lives.len() != restarts {
+        if state.lifetimes.len() != starts {
             return None;
         }
-        let before = std::mem::replace(&mut state.seen_version, version);
+        let before = std::mem::replace(&mut state.reported_version, version);
         (before > version).then_some(before)
     }
 
-    /// Asks every node for its version of the rules, and returns the last one that all of them have.
-    pub(crate) fn observe(&self) -> u64 {
-        self.observe_changes(|_, _, _| ())
+    /// Fetches the version of every node, and returns the last one that all of them have.
+    pub(crate) fn poll_versions(&self) -> u64 {
+        self.poll_versions_with(|_, _, _| ())
     }
 
-    /// As [`observe`](Self::observe). A process whose version went back is given to `went_back`.
-    pub(crate) fn observe_changes(&self, mut went_back: impl FnMut(usize, u64, u64)) -> u64 {
+    /// As [`poll_versions`](Self::poll_versions). Calls `on_decrease` with the node, its previous version and its new
+    /// version if the version of a process decreased.
+    pub(crate) fn poll_versions_with(&self, mut on_decrease: impl FnMut(usize, u64, u64)) -> u64 {
         for node in 0..self.nodes.len() {
-            if let Some((restarts, version)) = self.ask_version(node)
-                && let Some(before) = self.see(node, restarts, version)
+            if let Some((starts, version)) = self.fetch_version(node)
+                && let Some(before) = self.record_version(node, starts, version)
             {
-                went_back(node, before, version);
+                on_decrease(node, before, version);
             }
         }
         let mut adopted = self.adopted.lock().unwrap();
-        let common = self.nodes.iter().map(|node| node.state().seen_version).min().unwrap();
+        let common = self.nodes.iter().map(|node| node.state().reported_version).min().unwrap();
         *adopted = common.max(*adopted);
         *adopted
     }
 
-    /// Versions that nodes were seen with last.
+    /// Returns the last version that each node reported.
     pub(crate) fn versions(&self) -> Vec<u64> {
-        self.nodes.iter().map(|node| node.state().seen_version).collect()
+        self.nodes.iter().map(|node| node.state().reported_version).collect()
     }
 
-    /// Pushes rules through a node; returns their version if that was confirmed.
+    /// Pushes rules through a node. Returns their version if the push was confirmed.
     pub(crate) fn push(&self, node: usize, rules: &str) -> Option<u64> {
         let listeners = self.listeners(node)?;
         let mut connection = LoadConnection::open(listeners.admin, Duration::from_secs(5)).ok()?;
-        let (status, body) = connection.ask("PUT", "/v1/rules", rules).ok()?;
+        let (status, body) = connection.send_http("PUT", "/v1/rules", rules).ok()?;
         assert!(status != 422 && status != 400, "the rules are refused: {body}\n{rules}");
         let answer: Value = serde_json::from_str(&body).ok()?;
         (status == 200).then(|| answer["version"].as_u64()).flatten()
@@ -299,15 +308,15 @@ impl SoakFleet {
         let mut state = self.nodes[node].state();
         // Dropping the process kills it and waits for its end.
         state.running = None;
-        state.seen_version = 0;
-        state.lives.last_mut().unwrap().1 = now();
+        state.reported_version = 0;
+        state.lifetimes.last_mut().unwrap().1 = now();
     }
 
     pub(crate) fn restart_node(&self, node: usize) {
         self.nodes[node].start();
     }
 
-    /// Stops a node where it is (`SIGSTOP`).
+    /// Pauses a node (`SIGSTOP`).
     pub(crate) fn pause_node(&self, node: usize) {
         self.nodes[node].state().running.as_ref().unwrap().process.pause();
     }
@@ -316,29 +325,29 @@ impl SoakFleet {
         self.nodes[node].state().running.as_ref().unwrap().process.resume();
     }
 
-    /// When each process of each node ran.
-    pub(crate) fn lives(&self) -> Vec<(Micros, Micros)> {
-        self.nodes.iter().flat_map(|node| node.state().lives.clone()).collect()
+    /// Returns the start and end of every node process.
+    pub(crate) fn process_lifetimes(&self) -> Vec<(Micros, Micros)> {
+        self.nodes.iter().flat_map(|node| node.state().lifetimes.clone()).collect()
     }
 
     /// The last lines of each node's log.
     pub(crate) fn log_tail(&self) -> String {
-        let logs = self.nodes.iter().enumerate().map(|(place, node)| {
+        let logs = self.nodes.iter().enumerate().map(|(index, node)| {
             let state = node.state();
             let tail = state.running.as_ref().map(|node| node.process.log_tail());
-            format!("node {place}:\n{}", tail.unwrap_or_default())
+            format!("node {index}:\n{}", tail.unwrap_or_default())
         });
         logs.collect()
     }
 
-    /// Waits until every server and node answers, as they do without a fault. Returns what does not.
+    /// Waits until every server and node has recovered. Returns a description of the first node that has not.
     pub(crate) fn wait_until_whole(&self) -> Option<String> {
         match &self.servers {
             StateServers::Sentinel(sentinel) => sentinel.wait_until_whole(),
             StateServers::Cluster(cluster) => cluster.wait_until_whole(),
             StateServers::Memory | StateServers::Single { .. } | StateServers::Shards(_) => {}
         }
-        let late = |node: &usize| poll(|| self.may_serve(*node).then_some(())).is_none();
-        (0..self.nodes.len()).find(late).map(|node| format!("node {node} is not ready again"))
+        let not_ready = |node: &usize| poll(|| self.may_serve(*node).then_some(())).is_none();
+        (0..self.nodes.len()).find(not_ready).map(|node| format!("node {node} is not ready again"))
     }
 }

@@ -1,17 +1,17 @@
-//! Everything that happened in one episode.
+//! The record of one episode: answers, slots, faults, versions of the rules and node processes.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::faults::FaultKind;
 use super::scenario::LaneLimit;
 
-/// Microseconds since 1970.
+/// Microseconds since 1970, or a length of time in microseconds.
 pub(crate) type Micros = i64;
 
-/// The machine's wall clock. Redis reads the same one, so its time is this plus the offset that the harness gave it.
+/// Returns the time of the machine's wall clock. The time of Redis is this time plus the offset that the test set.
 #[allow(
     clippy::disallowed_methods,
-    reason = "Redis decides by this clock, and the check is about its time"
+    reason = "Redis decides by the wall clock, so the check needs its time"
 )]
 pub(crate) fn now() -> Micros {
     let passed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -24,15 +24,15 @@ pub(crate) enum AnswerKind {
         delay_millis: u64,
     },
     Denied,
-    /// The rule denies while the store cannot be asked.
+    /// The store was unreachable, and the rule has `on_store_failure: deny`.
     Unavailable,
-    /// The rule allows while the store cannot be asked; nothing was counted.
+    /// The store was unreachable, and the rule has `on_store_failure: allow`. Nothing was counted.
     PassedUncounted,
     /// The connection failed. The check may have been charged.
     Lost,
 }
 
-/// One check with the time before it was sent and the time after its answer was read. It was decided in between.
+/// One check with the time before it was sent and the time after its answer was read. The decision is in between.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CheckAnswer {
     pub(crate) sent: Micros,
@@ -41,14 +41,14 @@ pub(crate) struct CheckAnswer {
     pub(crate) kind: AnswerKind,
 }
 
-/// A slot in flight that was acquired.
+/// An acquired slot of a limit in flight.
 #[derive(Debug, Clone)]
 pub(crate) struct SlotRecord {
     pub(crate) acquire_sent: Micros,
     pub(crate) acquire_received: Micros,
-    /// A renewal that succeeded: sent and received.
+    /// Times of the last successful renewal: sent and received.
     pub(crate) renewed: Option<(Micros, Micros)>,
-    /// When a renewal was answered with "gone": sent and received.
+    /// Times of a renewal that was answered with 410 (gone): sent and received.
     pub(crate) refused: Option<(Micros, Micros)>,
     pub(crate) release_sent: Option<Micros>,
 }
@@ -60,9 +60,9 @@ pub(crate) enum FaultEffect {
     None,
     /// The store lost acknowledged charges of some keys.
     LostData,
-    /// A replica took over; the old master may have lost charges.
+    /// A replica was promoted; charges on the old master may be lost.
     Failover {
-        /// Whether the old master could go on answering.
+        /// True if the old master could still answer after the promotion.
         old_master_lived: bool,
     },
     /// The store's clock was set from one offset to another, in microseconds.
@@ -82,11 +82,11 @@ pub(crate) struct FaultRecord {
 #[derive(Debug, Clone)]
 pub(crate) struct RulesVersion {
     pub(crate) limits: Vec<LaneLimit>,
-    /// When its push began.
+    /// Start of the push.
     pub(crate) pushed: Micros,
-    /// Its number, if the push was confirmed.
+    /// Version number, if the push was confirmed.
     pub(crate) number: Option<u64>,
-    /// When every node was seen to have it or a later one.
+    /// Time when every node had this version or a later one.
     pub(crate) adopted: Option<Micros>,
 }
 
@@ -100,13 +100,13 @@ pub(crate) struct LaneHistory {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct EpisodeHistory {
     pub(crate) began: Micros,
-    /// How far the store's clock was ahead of the machine's before any fault.
+    /// Offset of the store's clock from the machine's clock before the first fault.
     pub(crate) first_offset: Micros,
     pub(crate) lanes: Vec<LaneHistory>,
     pub(crate) faults: Vec<FaultRecord>,
     pub(crate) versions: Vec<RulesVersion>,
-    /// When each process of a node could answer: from its start to its end.
-    pub(crate) node_lives: Vec<(Micros, Micros)>,
-    /// Promises other than bounds that were broken.
+    /// Start and end of every node process.
+    pub(crate) process_lifetimes: Vec<(Micros, Micros)>,
+    /// Violations of guarantees other than bounds.
     pub(crate) broken: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! The load on one node, with every answer recorded.
+//! Sends the load to one node, and records every answer.
 
 use std::io;
 use std::sync::{Condvar, Mutex};
@@ -6,20 +6,21 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::connection::LoadConnection;
 use super::fleet::{NodeListeners, SoakFleet};
 use super::history::{AnswerKind, CheckAnswer, LaneHistory, Micros, SlotRecord, now};
 use super::random::SeededNumbers;
 use super::scenario::{EpisodeScenario, LimitAlgorithm, LoadLane};
-use super::wire::LoadConnection;
 
 /// The client of every lane.
 pub(crate) const CLIENT: &str = "busy";
 
-const TICK: Duration = Duration::from_millis(20);
+const TICK_INTERVAL: Duration = Duration::from_millis(20);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of checks in one pipeline.
 const MAX_PIPELINE: u64 = 64;
 
-/// An event that ends the load.
+/// A flag that ends the load and wakes waiting threads.
 #[derive(Default)]
 pub(crate) struct StopSignal(Mutex<bool>, Condvar);
 
@@ -29,7 +30,7 @@ impl StopSignal {
         self.1.notify_all();
     }
 
-    /// Waits for so long, or until the stop; true once there was one.
+    /// Waits for this time or until the stop. Returns whether the load was stopped.
     pub(crate) fn wait(&self, time: Duration) -> bool {
         let stopped = self.0.lock().unwrap();
         let waited = self.1.wait_timeout_while(stopped, time, |stopped| !*stopped);
@@ -37,35 +38,36 @@ impl StopSignal {
     }
 }
 
-/// A slot in flight, and when to give it back.
+/// A held slot with the times of its release and renewal.
 struct HeldSlot {
     record: SlotRecord,
-    text: String,
-    /// When to release it; an abandoned one is left to its hold.
+    token: String,
+    /// Time of the release; `None` for an abandoned slot, which expires after its hold.
     release_at: Option<Micros>,
     renew_at: Option<Micros>,
 }
 
-/// Connections to one process of a node.
-struct NodeLink {
+/// Connections to one node process.
+struct NodeConnections {
     listeners: NodeListeners,
     resp: LoadConnection,
     http: LoadConnection,
 }
 
-/// The load on one node.
+/// The load that is sent to one node.
 pub(crate) struct NodeLoad<'a> {
     scenario: &'a EpisodeScenario,
     fleet: &'a SoakFleet,
     node: usize,
     numbers: SeededNumbers,
-    link: Option<NodeLink>,
+    connections: Option<NodeConnections>,
     began: Micros,
     last_tick: Micros,
-    /// Millionths of a check that are due, by lane.
+    /// Due checks of each lane, in millionths of a check.
     due: Vec<u64>,
     lanes: Vec<LaneHistory>,
     held: Vec<Vec<HeldSlot>>,
+    /// Replies that violate the protocol.
     pub(crate) unexpected: Vec<String>,
 }
 
@@ -80,7 +82,7 @@ impl<'a> NodeLoad<'a> {
                 scenario.seed,
                 scenario.episode ^ (1_000_003 * (1 + node as u64)),
             ),
-            link: None,
+            connections: None,
             began: now(),
             last_tick: now(),
             due: vec![0; lanes],
@@ -90,9 +92,9 @@ impl<'a> NodeLoad<'a> {
         }
     }
 
-    /// Sends checks until the stop, and returns the answers of each lane.
+    /// Sends checks until the stop. Returns the answers of each lane, and unexpected replies.
     pub(crate) fn run(mut self, stop: &StopSignal) -> (Vec<LaneHistory>, Vec<String>) {
-        while !stop.wait(TICK) {
+        while !stop.wait(TICK_INTERVAL) {
             self.tick();
         }
         for (lane, held) in self.lanes.iter_mut().zip(self.held) {
@@ -105,52 +107,53 @@ impl<'a> NodeLoad<'a> {
         let at = now();
         let (elapsed, passed) = (at - self.began, (at - self.last_tick).min(500_000));
         self.last_tick = at;
-        if !self.is_linked() {
+        if !self.connect() {
             return;
         }
-        for place in 0..self.scenario.lanes.len() {
-            let lane = &self.scenario.lanes[place];
+        for lane_index in 0..self.scenario.lanes.len() {
+            let lane = &self.scenario.lanes[lane_index];
             let result = if lane.limit.algorithm == LimitAlgorithm::Concurrency {
-                self.tick_slots(place)
+                self.tick_slots(lane_index)
             } else {
                 let elapsed_millis = elapsed.unsigned_abs() / 1_000;
-                self.due[place] += self.offered(lane, elapsed_millis, passed.unsigned_abs());
-                let count = (self.due[place] / 1_000_000).min(MAX_PIPELINE);
-                self.due[place] %= 1_000_000;
-                self.send_checks(place, count)
+                self.due[lane_index] +=
+                    self.offered_load(lane, elapsed_millis, passed.unsigned_abs());
+                let count = (self.due[lane_index] / 1_000_000).min(MAX_PIPELINE);
+                self.due[lane_index] %= 1_000_000;
+                self.send_checks(lane_index, count)
             };
             if let Err(error) = result {
                 if error.kind() == io::ErrorKind::InvalidData {
-                    self.unexpected.push(format!("lane {place}, node {}: {error}", self.node));
+                    self.unexpected.push(format!("lane {lane_index}, node {}: {error}", self.node));
                 }
-                self.link = None;
+                self.connections = None;
                 return;
             }
         }
     }
 
-    /// Connects to the process that runs now, if it may serve.
-    fn is_linked(&mut self) -> bool {
+    /// Connects to the running process if it may serve. Returns whether there are connections.
+    fn connect(&mut self) -> bool {
         let Some(listeners) = self.fleet.listeners(self.node) else {
-            self.link = None;
+            self.connections = None;
             return false;
         };
-        if self.link.as_ref().is_some_and(|link| link.listeners == listeners) {
+        if self.connections.as_ref().is_some_and(|connections| connections.listeners == listeners) {
             return true;
         }
-        self.link = None;
+        self.connections = None;
         if !self.fleet.may_serve(self.node) || self.fleet.listeners(self.node) != Some(listeners) {
             return false;
         }
         let resp = LoadConnection::open(listeners.resp, ANSWER_TIMEOUT);
         let http = LoadConnection::open(listeners.http, ANSWER_TIMEOUT);
         let (Ok(resp), Ok(http)) = (resp, http) else { return false };
-        self.link = Some(NodeLink { listeners, resp, http });
+        self.connections = Some(NodeConnections { listeners, resp, http });
         true
     }
 
-    /// Millionths of a check that this node is offered in some microseconds.
-    fn offered(&self, lane: &LoadLane, elapsed_millis: u64, passed_micros: u64) -> u64 {
+    /// Returns the load of this node for `passed_micros`, in millionths of a check.
+    fn offered_load(&self, lane: &LoadLane, elapsed_millis: u64, passed_micros: u64) -> u64 {
         let nodes = self.fleet.nodes() as u64;
         let share = match (nodes, self.node) {
             (1, _) => 100,
@@ -162,58 +165,60 @@ impl<'a> NodeLoad<'a> {
         per_second * share / 100 * passed_micros
     }
 
-    fn send_checks(&mut self, place: usize, count: u64) -> io::Result<()> {
+    fn send_checks(&mut self, lane_index: usize, count: u64) -> io::Result<()> {
         if count == 0 {
             return Ok(());
         }
-        let lane = &self.scenario.lanes[place];
+        let lane = &self.scenario.lanes[lane_index];
         let costs: Vec<u64> = (0..count).map(|_| self.numbers.between(1, lane.max_cost)).collect();
-        let link = self.link.as_mut().unwrap();
+        let connections = self.connections.as_mut().unwrap();
         let sent = now();
-        let mut failed = link.resp.send_checks(&lane.name, CLIENT, &costs).err();
+        let mut failed = connections.resp.send_checks(&lane.name, CLIENT, &costs).err();
         for cost in costs {
             let kind = match &failed {
                 Some(_) => AnswerKind::Lost,
-                None => link.resp.read_check().unwrap_or_else(|error| {
+                None => connections.resp.read_check().unwrap_or_else(|error| {
                     failed = Some(error);
                     AnswerKind::Lost
                 }),
             };
             let answer = CheckAnswer { sent, received: now(), cost, kind };
-            self.lanes[place].answers.push(answer);
+            self.lanes[lane_index].answers.push(answer);
         }
         failed.map_or(Ok(()), Err)
     }
 
-    /// Releases and renews slots whose time has come, and acquires one more.
-    fn tick_slots(&mut self, place: usize) -> io::Result<()> {
-        let lane = &self.scenario.lanes[place];
-        let link = self.link.as_mut().unwrap();
+    /// Releases and renews slots that are due, and acquires one more.
+    fn tick_slots(&mut self, lane_index: usize) -> io::Result<()> {
+        let lane = &self.scenario.lanes[lane_index];
+        let connections = self.connections.as_mut().unwrap();
         let mut kept = Vec::new();
         let mut failed = None;
-        for mut slot in std::mem::take(&mut self.held[place]) {
+        for mut slot in std::mem::take(&mut self.held[lane_index]) {
             let at = now();
-            let body = json!({"slot": slot.text}).to_string();
-            let mut ask = |path: &str| match &failed {
+            let body = json!({"slot": slot.token}).to_string();
+            let mut post = |path: &str| match &failed {
                 Some(_) => None,
-                None => {
-                    link.http.ask("POST", path, &body).map_err(|error| failed = Some(error)).ok()
-                }
+                None => connections
+                    .http
+                    .send_http("POST", path, &body)
+                    .map_err(|error| failed = Some(error))
+                    .ok(),
             };
             if slot.release_at.is_some_and(|due| due <= at) {
-                // It may be free from the first attempt on.
+                // The slot may be free after the first attempt, even if its reply is lost.
                 slot.record.release_sent.get_or_insert(at);
-                if ask("/v1/release").is_some_and(|(status, _)| status == 200) {
-                    self.lanes[place].slots.push(slot.record);
+                if post("/v1/release").is_some_and(|(status, _)| status == 200) {
+                    self.lanes[lane_index].slots.push(slot.record);
                     continue;
                 }
             } else if slot.renew_at.is_some_and(|due| due <= at) {
                 slot.renew_at = None;
-                match ask("/v1/renew") {
+                match post("/v1/renew") {
                     Some((200, _)) => slot.record.renewed = Some((at, now())),
                     Some((410, _)) => {
                         slot.record.refused = Some((at, now()));
-                        self.lanes[place].slots.push(slot.record);
+                        self.lanes[lane_index].slots.push(slot.record);
                         continue;
                     }
                     _ => {}
@@ -221,41 +226,41 @@ impl<'a> NodeLoad<'a> {
             }
             kept.push(slot);
         }
-        // Abandoned slots are of no interest to this node once their hold is over for sure.
+        // An abandoned slot has certainly expired after three times its hold.
         let hold = lane.limit.window_micros();
         let at = now();
-        let (over, kept): (Vec<_>, Vec<_>) = kept.into_iter().partition(|slot| {
+        let (expired, kept): (Vec<_>, Vec<_>) = kept.into_iter().partition(|slot| {
             let is_abandoned = slot.release_at.is_none() && slot.renew_at.is_none();
             is_abandoned && slot.record.acquire_received + 3 * hold < at
         });
-        self.lanes[place].slots.extend(over.into_iter().map(|slot| slot.record));
-        self.held[place] = kept;
+        self.lanes[lane_index].slots.extend(expired.into_iter().map(|slot| slot.record));
+        self.held[lane_index] = kept;
         if let Some(error) = failed {
             return Err(error);
         }
-        self.acquire(place, hold)
+        self.acquire(lane_index, hold)
     }
 
-    fn acquire(&mut self, place: usize, hold: Micros) -> io::Result<()> {
-        let lane = &self.scenario.lanes[place];
-        let link = self.link.as_mut().unwrap();
+    fn acquire(&mut self, lane_index: usize, hold: Micros) -> io::Result<()> {
+        let lane = &self.scenario.lanes[lane_index];
+        let connections = self.connections.as_mut().unwrap();
         let body = json!({"rule": lane.name, "client": CLIENT}).to_string();
         let sent = now();
-        let answer = link.http.ask("POST", "/v1/acquire", &body);
+        let answer = connections.http.send_http("POST", "/v1/acquire", &body);
         let received = now();
         let kind = match &answer {
             Err(_) => AnswerKind::Lost,
             Ok((200, text)) => {
                 let answer: Value = serde_json::from_str(text)?;
                 match answer["slot"].as_str() {
-                    Some(text) => {
+                    Some(token) => {
                         let hold = hold.unsigned_abs();
                         let lasts = Micros::try_from(self.numbers.between(hold / 20, hold * 3 / 4))
                             .unwrap();
                         let release_at = (!self.numbers.percent(20)).then_some(received + lasts);
                         let renews = self.numbers.percent(30);
                         let renew_at = renews.then_some(received + lasts / 2);
-                        self.held[place].push(HeldSlot {
+                        self.held[lane_index].push(HeldSlot {
                             record: SlotRecord {
                                 acquire_sent: sent,
                                 acquire_received: received,
@@ -263,7 +268,7 @@ impl<'a> NodeLoad<'a> {
                                 refused: None,
                                 release_sent: None,
                             },
-                            text: text.to_owned(),
+                            token: token.to_owned(),
                             release_at: release_at.map(|at| if renews { at + lasts } else { at }),
                             renew_at,
                         });
@@ -275,18 +280,18 @@ impl<'a> NodeLoad<'a> {
             Ok((429, _)) => AnswerKind::Denied,
             Ok(_) => AnswerKind::Unavailable,
         };
-        self.lanes[place].answers.push(CheckAnswer { sent, received, cost: 1, kind });
+        self.lanes[lane_index].answers.push(CheckAnswer { sent, received, cost: 1, kind });
         answer.map(|_| ())
     }
 }
 
-/// One check on a connection of its own.
+/// Sends one check on a new connection.
 pub(crate) fn check_once(listeners: NodeListeners, lane: &LoadLane, client: &str) -> CheckAnswer {
     let sent = now();
     let kind = if lane.limit.algorithm == LimitAlgorithm::Concurrency {
         let body = json!({"rule": lane.name, "client": client}).to_string();
         let answer = LoadConnection::open(listeners.http, ANSWER_TIMEOUT)
-            .and_then(|mut connection| connection.ask("POST", "/v1/check", &body));
+            .and_then(|mut connection| connection.send_http("POST", "/v1/check", &body));
         match answer {
             Ok((200, _)) => AnswerKind::Admitted { delay_millis: 0 },
             Ok((429, _)) => AnswerKind::Denied,

@@ -1,4 +1,4 @@
-//! Text for people: progress, violations with their history, and totals.
+//! Text output: progress, violations with their history, and totals.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -60,7 +60,7 @@ impl SoakTotals {
     }
 }
 
-/// One line for an episode that is over.
+/// Returns one line about a finished episode.
 pub(crate) fn progress(result: &EpisodeResult) -> String {
     let EpisodeResult { scenario, history, .. } = result;
     let answers = history.lanes.iter().flat_map(|lane| &lane.answers);
@@ -85,33 +85,33 @@ pub(crate) fn progress(result: &EpisodeResult) -> String {
     )
 }
 
-/// All that is known of an episode that broke a promise.
+/// Returns the scenario, history and violations of a failed episode.
 pub(crate) fn failure(result: &EpisodeResult) -> String {
     let EpisodeResult { scenario, history, violations, log } = result;
     let (seed, episode) = (scenario.seed, scenario.episode);
     let mut text =
         format!("seed {seed}, episode {episode}: a stated bound does not hold\n{scenario}");
     text.push_str(&history_text(history));
-    for found in violations {
+    for violation in violations {
         let since = |at: Micros| (at - history.began) / 1_000;
         let _ = writeln!(
             text,
-            "lane {}: {}: admitted {}, at most {} are stated, from {} ms to {} ms",
-            found.place,
-            found.bound,
-            found.admitted,
-            found.most,
-            since(found.from),
-            since(found.until)
+            "lane {}: {}: admitted {}, stated bound {}, from {} ms to {} ms",
+            violation.lane_index,
+            violation.bound,
+            violation.admitted,
+            violation.max,
+            since(violation.from),
+            since(violation.until)
         );
-        for reason in &found.allowances {
+        for reason in &violation.allowances {
             let _ = writeln!(text, "  including {reason}");
         }
     }
     for broken in &history.broken {
         let _ = writeln!(text, "{broken}");
     }
-    let _ = writeln!(text, "{log}again: make soak-faults SEED={seed} EPISODE={episode}");
+    let _ = writeln!(text, "{log}repeat: make soak-faults SEED={seed} EPISODE={episode}");
     text
 }
 

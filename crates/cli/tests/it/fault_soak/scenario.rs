@@ -1,20 +1,20 @@
-//! The choice of one episode: topology, nodes, limits, load and faults, all of them by the seed.
+//! The scenario of one episode: topology, nodes, limits, load and faults, all determined by the seed.
 
 use std::fmt;
 
 use super::faults::{self, PlannedFault};
 use super::random::SeededNumbers;
 
-/// The servers that keep the state.
+/// The kind of servers that store the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StoreTopology {
-    /// One node that keeps its state in memory.
+    /// One node that stores its state in memory.
     Memory,
     /// One Redis, with a fault proxy between it and each node.
     Single,
     /// Three independent servers.
     Shards,
-    /// A master and a replica, watched by three sentinels.
+    /// A master and a replica, monitored by three sentinels.
     Sentinel,
     /// A Redis Cluster of three masters and three replicas.
     Cluster,
@@ -43,21 +43,21 @@ impl LimitAlgorithm {
     }
 }
 
-/// A limit of one lane, at one version of the rules.
+/// The limit of one lane in one version of the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LaneLimit {
     pub(crate) algorithm: LimitAlgorithm,
     pub(crate) amount: u64,
-    /// The window; for a limit in flight, the hold.
+    /// The window, or the hold of a limit in flight.
     pub(crate) window_millis: u64,
-    /// Capacity of a token bucket, in percent of the amount. It stays the same when the amount changes.
+    /// Capacity of a token bucket, in percent of the amount. A push that changes the amount keeps the percentage.
     pub(crate) burst_percent: u64,
-    /// Places of a leaky bucket behind the first.
+    /// Queue length of a leaky bucket, without the request that is released first.
     pub(crate) queue: u64,
 }
 
 impl LaneLimit {
-    /// The most that can be spent at one instant.
+    /// Returns the maximum that can be spent at one instant.
     pub(crate) fn capacity(&self) -> u64 {
         match self.algorithm {
             LimitAlgorithm::TokenBucket => (self.amount * self.burst_percent / 100).max(1),
@@ -114,29 +114,29 @@ impl LaneAccuracy {
                 format!(", accuracy: synced, max_ahead: {max_ahead}, sync: {sync_millis}ms")
             }
             Self::Split => ", accuracy: split".to_owned(),
-            Self::Sharded(parts) => format!(", shards: {parts}"),
+            Self::Sharded(shards) => format!(", shards: {shards}"),
         }
     }
 }
 
-/// Offered load over time, as a part of the limit's own rate.
+/// Offered load over time, relative to the rate of the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LoadPattern {
-    /// Four fifths of the limit.
+    /// 80 % of the limit.
     Steady,
-    /// Three times the limit.
+    /// 300 % of the limit.
     Over,
-    /// A second at five times the limit, then one and a half without a request.
+    /// 500 % of the limit for 1 s, then no request for 1.5 s.
     Burst,
-    /// A second and a half at four times the limit, then at two fifths of it for longer than a lease lives: tokens that
-    /// were taken ahead are used slowly, and the next wave shows what was not counted.
+    /// 400 % of the limit for 1.5 s, then 40 % for longer than the lifetime of a lease. In between, nodes spend leased
+    /// tokens slowly, and the next wave reveals tokens that were not counted.
     Waves,
-    /// Four times the limit at first, then less and less, down to a tenth.
+    /// 400 % of the limit at first, decreasing to 10 %.
     Slowing,
 }
 
 impl LoadPattern {
-    /// The rate at an instant of the episode, in percent of the limit's rate.
+    /// Returns the rate at an instant of the episode, in percent of the limit's rate.
     pub(crate) fn percent(self, elapsed_millis: u64) -> u64 {
         match self {
             Self::Steady => 80,
@@ -150,13 +150,13 @@ impl LoadPattern {
     }
 }
 
-/// One rule, and the one client that the load uses under it.
+/// One rule with the load of its only client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LoadLane {
     pub(crate) name: String,
     pub(crate) limit: LaneLimit,
     pub(crate) accuracy: LaneAccuracy,
-    /// `on_store_failure: allow`; otherwise `deny`.
+    /// True for `on_store_failure: allow`, false for `deny`.
     pub(crate) allows_on_failure: bool,
     pub(crate) load: LoadPattern,
     pub(crate) max_cost: u64,
@@ -174,31 +174,31 @@ impl LoadLane {
     }
 }
 
-/// All choices of one episode.
+/// All parameters of one episode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EpisodeScenario {
     pub(crate) seed: u64,
     pub(crate) episode: u64,
     pub(crate) topology: StoreTopology,
-    /// The wall clock of each node is off by so many seconds.
+    /// Offset of each node's wall clock, in seconds.
     pub(crate) node_skews: Vec<i64>,
     pub(crate) timeout_millis: u64,
-    pub(crate) remembers_denials: bool,
+    pub(crate) caches_denials: bool,
     pub(crate) lanes: Vec<LoadLane>,
     pub(crate) length_millis: u64,
     pub(crate) faults: Vec<PlannedFault>,
-    /// Time of the store at the start of the load, from a multiple of [`PHASE_MILLIS`] on. Windows begin where they did
-    /// when the episode is run again. Only one Redis has a clock that can be set so.
+    /// Time of the store at the start of the load, modulo [`PHASE_MILLIS`]. With it, windows start at the same times when
+    /// the episode is repeated. Only [`StoreTopology::Single`] has a clock that can be set.
     pub(crate) phase_millis: u64,
 }
 
-/// A multiple of every window.
+/// A multiple of every window, in milliseconds.
 pub(crate) const PHASE_MILLIS: u64 = 30_000;
 
-const LANES: usize = 3;
+const LANE_COUNT: usize = 3;
 
 impl EpisodeScenario {
-    /// The episode of this number under a seed.
+    /// Returns the scenario of an episode.
     pub(crate) fn choose(seed: u64, episode: u64) -> Self {
         let mut numbers = SeededNumbers::new(seed, episode);
         let topology = numbers.weighted(&[
@@ -212,8 +212,9 @@ impl EpisodeScenario {
             StoreTopology::Memory => 1,
             _ => numbers.weighted(&[(20, 1), (40, 2), (30, 3), (10, 4)]),
         };
-        let lanes: Vec<LoadLane> =
-            (0..LANES).map(|place| choose_lane(&mut numbers, topology, nodes, place)).collect();
+        let lanes: Vec<LoadLane> = (0..LANE_COUNT)
+            .map(|lane_index| choose_lane(&mut numbers, topology, nodes, lane_index))
+            .collect();
         let is_split = |lane: &LoadLane| lane.accuracy == LaneAccuracy::Split;
         // Windows of a split limit follow the clocks of the nodes (docs/guide/redis.md).
         let may_skew = topology != StoreTopology::Memory && !lanes.iter().any(is_split);
@@ -228,7 +229,7 @@ impl EpisodeScenario {
             topology,
             node_skews,
             timeout_millis: numbers.pick(&[50, 100, 250]),
-            remembers_denials: numbers.percent(70),
+            caches_denials: numbers.percent(70),
             lanes,
             length_millis,
             faults: Vec::new(),
@@ -243,18 +244,18 @@ impl EpisodeScenario {
         self.node_skews.len()
     }
 
-    /// The rules document with these limits, one for each lane.
+    /// Returns the rules document with these limits, one for each lane.
     pub(crate) fn rules(&self, limits: &[LaneLimit]) -> String {
         let rules = self.lanes.iter().zip(limits).map(|(lane, limit)| lane.yaml(limit));
         std::iter::once("rules:\n".to_owned()).chain(rules).collect()
     }
 
-    /// The limits before any rule push.
+    /// Returns the limits before the first push.
     pub(crate) fn first_limits(&self) -> Vec<LaneLimit> {
         self.lanes.iter().map(|lane| lane.limit).collect()
     }
 
-    /// Whether rules are in Redis, where they can be pushed.
+    /// Returns whether the rules are stored in Redis, where they can be pushed.
     pub(crate) fn has_rule_pushes(&self) -> bool {
         !matches!(self.topology, StoreTopology::Memory | StoreTopology::Shards)
     }
@@ -264,10 +265,10 @@ fn choose_lane(
     numbers: &mut SeededNumbers,
     topology: StoreTopology,
     nodes: usize,
-    place: usize,
+    lane_index: usize,
 ) -> LoadLane {
     #[derive(Clone, Copy)]
-    enum Kind {
+    enum AccuracyKind {
         Exact,
         Hot,
         Leased,
@@ -276,20 +277,20 @@ fn choose_lane(
         Sharded,
     }
     let kind = match topology {
-        StoreTopology::Memory => Kind::Exact,
+        StoreTopology::Memory => AccuracyKind::Exact,
         _ => numbers.weighted(&[
-            (28, Kind::Exact),
-            (10, Kind::Hot),
-            (26, Kind::Leased),
-            (20, Kind::Synced),
-            (8, Kind::Split),
-            (8, Kind::Sharded),
+            (28, AccuracyKind::Exact),
+            (10, AccuracyKind::Hot),
+            (26, AccuracyKind::Leased),
+            (20, AccuracyKind::Synced),
+            (8, AccuracyKind::Split),
+            (8, AccuracyKind::Sharded),
         ]),
     };
     let leasable =
         [LimitAlgorithm::TokenBucket, LimitAlgorithm::FixedWindow, LimitAlgorithm::SlidingWindow];
     let algorithm = match kind {
-        Kind::Exact => numbers.pick(&[
+        AccuracyKind::Exact => numbers.pick(&[
             LimitAlgorithm::TokenBucket,
             LimitAlgorithm::LeakyBucket,
             LimitAlgorithm::FixedWindow,
@@ -297,23 +298,23 @@ fn choose_lane(
             LimitAlgorithm::SlidingLog,
             LimitAlgorithm::Concurrency,
         ]),
-        Kind::Hot | Kind::Leased | Kind::Synced => numbers.pick(&leasable),
-        Kind::Split | Kind::Sharded => numbers.pick(&[
+        AccuracyKind::Hot | AccuracyKind::Leased | AccuracyKind::Synced => numbers.pick(&leasable),
+        AccuracyKind::Split | AccuracyKind::Sharded => numbers.pick(&[
             LimitAlgorithm::TokenBucket,
             LimitAlgorithm::FixedWindow,
             LimitAlgorithm::SlidingWindow,
             LimitAlgorithm::SlidingLog,
         ]),
     };
-    // Leases and syncs live for about two seconds: windows are shorter and longer than that.
+    // A lease lives for two seconds, so some windows are shorter and some are longer.
     let window_millis = match kind {
-        Kind::Hot => numbers.pick(&[1_000, 2_000, 5_000, 10_000]),
-        Kind::Leased => numbers.pick(&[1_000, 2_000, 5_000, 10_000]),
+        AccuracyKind::Hot => numbers.pick(&[1_000, 2_000, 5_000, 10_000]),
+        AccuracyKind::Leased => numbers.pick(&[1_000, 2_000, 5_000, 10_000]),
         _ => numbers.pick(&[1_000, 1_500, 2_000, 3_000, 5_000, 10_000]),
     };
     let per_second = match kind {
-        // One node has to see at least 200 requests in a second before it leases.
-        Kind::Hot => numbers.between(200, 400),
+        // A node leases for `hot` only from 200 requests per second on.
+        AccuracyKind::Hot => numbers.between(200, 400),
         _ => numbers.between(10, 120),
     };
     let (amount, window_millis) = match algorithm {
@@ -330,19 +331,19 @@ fn choose_lane(
         queue: numbers.between(0, 20),
     };
     let accuracy = match kind {
-        Kind::Exact => LaneAccuracy::Exact,
-        Kind::Hot => LaneAccuracy::Hot,
-        Kind::Leased => LaneAccuracy::Leased,
-        Kind::Synced => LaneAccuracy::Synced {
+        AccuracyKind::Exact => LaneAccuracy::Exact,
+        AccuracyKind::Hot => LaneAccuracy::Hot,
+        AccuracyKind::Leased => LaneAccuracy::Leased,
+        AccuracyKind::Synced => LaneAccuracy::Synced {
             max_ahead: (limit.capacity() / 10).max(1),
             sync_millis: numbers.pick(&[100, 200, 400]),
         },
-        Kind::Split => LaneAccuracy::Split,
-        Kind::Sharded => LaneAccuracy::Sharded(numbers.between(2, 4)),
+        AccuracyKind::Split => LaneAccuracy::Split,
+        AccuracyKind::Sharded => LaneAccuracy::Sharded(numbers.between(2, 4)),
     };
     let even = 100 / nodes as u64;
     LoadLane {
-        name: format!("lane-{place}"),
+        name: format!("lane-{lane_index}"),
         limit,
         accuracy,
         allows_on_failure: numbers.percent(15),
@@ -356,7 +357,7 @@ fn choose_lane(
             LoadPattern::Slowing,
         ]),
         max_cost: numbers.weighted(&[(75, 1), (25, 5)]).min(limit.capacity() / 4).max(1),
-        first_node_percent: if matches!(kind, Kind::Hot) {
+        first_node_percent: if matches!(kind, AccuracyKind::Hot) {
             70
         } else {
             numbers.pick(&[even, even, 80])
