@@ -92,7 +92,7 @@ fuzz:
 	done
 
 pictures: setup
-	$(CARGO) test --locked -p tidegate-cli --test it -- --ignored pictures_for_the_readme
+	$(CARGO) test --locked -p tidegate-cli --test it -- --ignored screenshots_for_the_docs
 
 reference:
 	TIDEGATE_REFERENCE=write $(CARGO) test --locked -p tidegate-cli --bin tidegate -- the_committed_reference_is_not_stale

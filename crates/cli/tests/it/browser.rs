@@ -1,12 +1,12 @@
-//! The dashboard in a real browser, beside a real server under load.
+//! The dashboard in a real browser, with a real server under load.
 
+mod accessibility;
 #[cfg(feature = "simulate")]
 mod lab;
 mod pages;
-mod pictures;
-mod reach;
 mod rules;
-mod strangers;
+mod screenshots;
+mod security;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -16,7 +16,8 @@ use tidegate_testkit::{Browser, Flavour, Redis, Tool, lacking, wait_for};
 
 use crate::kit::{Folder, Server, tidegate};
 
-const NEEDED: [Tool; 3] = [Tool::Chromium, Tool::Chromedriver, Tool::Server(Flavour::Redis)];
+const REQUIRED_TOOLS: [Tool; 3] =
+    [Tool::Chromium, Tool::Chromedriver, Tool::Server(Flavour::Redis)];
 
 const RULES: &str = "\
 rules:
@@ -34,25 +35,25 @@ rules:
     mode: shadow
 ";
 
-/// A server whose rules and spending are in a Redis of its own.
-struct Stage {
+/// A server that keeps its rules and counters in its own Redis.
+struct DashboardServer {
     server: Server,
     _redis: Redis,
     _folder: Folder,
 }
 
-impl Stage {
-    fn set() -> Self {
-        Self::with("")
+impl DashboardServer {
+    fn start() -> Self {
+        Self::with_config("")
     }
 
-    /// With more in its configuration.
-    fn with(more: &str) -> Self {
+    /// Starts the server with additional lines of `tidegate.yaml`.
+    fn with_config(extra: &str) -> Self {
         let (redis, folder) = (Redis::start(), Folder::new());
-        // Patient, so that a busy machine is not taken for a store that failed.
+        // The timeout is long, because on a busy machine a slow reply must not count as a store failure.
         let config = format!(
             "store: {{redis: {{url: '{}', timeout: 5s}}}}\nrules: {{redis: true}}\n\
-             listen: {{http: 127.0.0.1:0}}\n{more}",
+             listen: {{http: 127.0.0.1:0}}\n{extra}",
             redis.url()
         );
         let config = folder.file("tidegate.yaml", &config);
@@ -61,30 +62,31 @@ impl Stage {
         Self { server: Server::launch_command(command), _redis: redis, _folder: folder }
     }
 
+    /// Pushes rules, and waits until they are active.
     fn push(&self, rules: &str) {
         let pushed = self.server.manage_with("PUT", "/v1/rules", &[("if-match", "*")], rules);
         assert_eq!(pushed.status, 200, "{pushed:?}");
         let version = pushed.json()["version"].clone();
-        wait_for("the rules are in force", || {
+        wait_for("the pushed rules are active", || {
             let status = self.server.manage("GET", "/v1/rules/status", "").json();
             (status["version"] == version).then_some(())
         });
     }
 
-    fn page(&self, name: &str) -> String {
+    fn page_url(&self, name: &str) -> String {
         format!("{}/#/{name}", self.server.admin_url())
     }
 
-    /// Does something while checks come in, one after the other.
+    /// Runs `work` while another thread sends checks, one after the other.
     fn under_load<T>(&self, work: impl FnOnce() -> T) -> T {
-        /// Even if the work never ends, the load does.
-        const MOST: usize = 200_000;
-        let over = AtomicBool::new(false);
+        /// Ends the load if `work` hangs.
+        const MAX_CHECKS: usize = 200_000;
+        let stopped = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut connection = self.server.connect();
-                for number in 0..MOST {
-                    if over.load(Ordering::Relaxed) {
+                for number in 0..MAX_CHECKS {
+                    if stopped.load(Ordering::Relaxed) {
                         return;
                     }
                     let check = json!({"attributes": {
@@ -95,31 +97,29 @@ impl Stage {
                     connection.receive(false);
                 }
             });
-            // Also when the work panics.
-            let _end = End(&over);
+            // Stops the load also when `work` panics; otherwise the scope waits for every check.
+            let _stop = StopLoadOnDrop(&stopped);
             work()
         })
     }
-}
 
-impl Stage {
-    /// Does something while traffic comes as it might on a day: a few busy clients, many quiet ones, more and
-    /// less of it.
+    /// Runs `work` while another thread sends traffic as in production: few busy and many quiet clients, at a rate
+    /// that rises and falls.
     fn under_traffic<T>(&self, work: impl FnOnce() -> T) -> T {
-        const MOST: u64 = 60_000;
-        let over = AtomicBool::new(false);
+        const MAX_CHECKS: u64 = 60_000;
+        let stopped = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut connection = self.server.connect();
-                // Any sequence that looks like chance will do.
-                let mut chance: u64 = 1;
-                for number in 0..MOST {
-                    if over.load(Ordering::Relaxed) {
+                // A linear congruential generator; the quality of its numbers does not matter.
+                let mut random: u64 = 1;
+                for number in 0..MAX_CHECKS {
+                    if stopped.load(Ordering::Relaxed) {
                         return;
                     }
-                    chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    let client = 40 / (1 + (chance >> 40) % 40);
-                    let path = if chance >> 63 == 0 { "/search" } else { "/orders" };
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let client = 40 / (1 + (random >> 40) % 40);
+                    let path = if random >> 63 == 0 { "/search" } else { "/orders" };
                     let check = json!({"attributes": {
                         "api_key": format!("key-{client}"),
                         "ip": format!("192.0.2.{client}"),
@@ -130,35 +130,38 @@ impl Stage {
                     pause(4 + number / 500 % 5 * 2);
                 }
             });
-            let _end = End(&over);
+            let _stop = StopLoadOnDrop(&stopped);
             work()
         })
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "paces the traffic of a picture; nobody waits for it")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "paces the traffic behind a screenshot; no assertion depends on it"
+)]
 fn pause(millis: u64) {
     thread::sleep(std::time::Duration::from_millis(millis));
 }
 
-/// Says that it is over when it is dropped.
-struct End<'a>(&'a AtomicBool);
+/// Sets the flag that stops the load when it is dropped.
+struct StopLoadOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for End<'_> {
+impl Drop for StopLoadOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// The text of an element.
-fn text(browser: &Browser, css: &str) -> String {
+/// Returns the text of an element; empty if there is none.
+fn element_text(browser: &Browser, css: &str) -> String {
     let text = browser
         .script("return document.querySelector(arguments[0])?.innerText ?? ''", &[json!(css)]);
     text.as_str().unwrap_or_default().to_owned()
 }
 
-/// The cells of a table's row, by the first of them; nothing if there is no such row.
-fn row(browser: &Browser, caption: &str, first: &str) -> Option<Vec<String>> {
+/// Returns the cells of the table row with this text in its first cell, or `None` without such a row.
+fn table_row(browser: &Browser, caption: &str, first: &str) -> Option<Vec<String>> {
     const FIND: &str = "\
         const [caption, first] = arguments;
         const table = [...document.querySelectorAll('table')].find((table) => table.caption.textContent === caption);
@@ -172,7 +175,7 @@ fn row(browser: &Browser, caption: &str, first: &str) -> Option<Vec<String>> {
     }
 }
 
-/// A number as the page writes it.
-fn number(text: &str) -> f64 {
+/// Parses a number as the page formats it.
+fn parse_number(text: &str) -> f64 {
     text.replace(',', "").parse().unwrap_or_else(|_| panic!("no number: {text:?}"))
 }

@@ -1,16 +1,16 @@
-//! Who may look, and what a stranger's words can do.
+//! The token of the admin listener, and values of clients that contain HTML.
 
 use super::*;
 
 #[test]
-fn a_listener_with_a_token_shows_nothing_without_it() {
-    if lacking(&NEEDED) {
+fn dashboard_shows_nothing_without_the_token() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
-    let stage = Stage::with("admin: {token: '0123456789abcdef-right'}\n");
+    let dashboard = DashboardServer::with_config("admin: {token: '0123456789abcdef-right'}\n");
     let browser = Browser::start();
-    browser.open(&stage.page("rules"));
-    browser.wait_until("the token is asked for", "document.querySelector('#lock').open");
+    browser.open(&dashboard.page_url("rules"));
+    browser.wait_until("the token dialog is open", "document.querySelector('#lock').open");
     assert_eq!(
         browser.script(
             "return document.querySelectorAll('#page td button, #page tbody th').length",
@@ -18,86 +18,86 @@ fn a_listener_with_a_token_shows_nothing_without_it() {
         ),
         0
     );
-    assert_eq!(text(&browser, "#state"), "connecting");
+    assert_eq!(element_text(&browser, "#state"), "connecting");
     browser.find("#token").type_text("0123456789abcdef-wrong\n");
-    browser.wait_until("it is asked for again", "document.querySelector('#lock').open && document.querySelector('#lock-message').textContent.includes('Wrong token')");
+    browser.wait_until("the token dialog reports a wrong token", "document.querySelector('#lock').open && document.querySelector('#lock-message').textContent.includes('another token')");
     browser.find("#token").type_text("0123456789abcdef-right\n");
     browser.wait_until(
-        "it is shown",
+        "the dashboard is shown",
         "document.querySelector('#state').textContent.endsWith('is ready')",
     );
-    // Nowhere is it written down where it outlives the tab, or where it is sent along by itself.
-    let kept = browser
+    // The token is in no storage that outlives the tab, and in no place that the browser sends by itself.
+    let stored = browser
         .script("return document.cookie + JSON.stringify({...localStorage}) + location.href", &[]);
-    assert!(!kept.to_string().contains("0123456789abcdef"), "{kept}");
+    assert!(!stored.to_string().contains("0123456789abcdef"), "{stored}");
     let shown = browser.script("return document.documentElement.outerHTML", &[]);
     assert!(!shown.to_string().contains("0123456789abcdef"));
 }
 
 #[test]
-fn words_of_strangers_stay_text() {
-    if lacking(&NEEDED) {
+fn untrusted_values_are_shown_as_text() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
-    const EVIL: &str = "<img src=x onerror=window.evil=1><script>window.evil=1</script>";
-    let stage = Stage::set();
-    stage.push(
+    const MARKUP: &str = "<img src=x onerror=window.evil=1><script>window.evil=1</script>";
+    let dashboard = DashboardServer::start();
+    dashboard.push(
         "rules: [{name: by-path, per: [path], limit: 1 per 10 days}, {name: by-ip, per: [ip, path], limit: 1 per 10 days}]",
     );
     for _ in 0..3 {
-        let check = json!({"attributes": {"path": EVIL, "ip": "192.0.2.1"}}).to_string();
-        stage.server.check(&check);
+        let check = json!({"attributes": {"path": MARKUP, "ip": "192.0.2.1"}}).to_string();
+        dashboard.server.check(&check);
     }
     let blocked =
-        json!({"attribute": "path", "value": EVIL, "for": "1h", "reason": EVIL}).to_string();
+        json!({"attribute": "path", "value": MARKUP, "for": "1h", "reason": MARKUP}).to_string();
     let headers = [
         ("if-match", "*"),
         ("tidegate-by", "%3Cimg%20src%3Dx%20onerror%3Dwindow.evil%3D1%3E"),
         ("tidegate-note", "%3Cimg%20src%3Dx%20onerror%3Dwindow.evil%3D1%3E"),
     ];
-    let pushed = stage.server.manage_with("PUT", "/v1/rules", &headers, "rules: [{name: by-path, match: {host: \"<img src=x onerror=window.evil=1>\"}, per: [path], limit: 1 per 10 days}]");
+    let pushed = dashboard.server.manage_with("PUT", "/v1/rules", &headers, "rules: [{name: by-path, match: {host: \"<img src=x onerror=window.evil=1>\"}, per: [path], limit: 1 per 10 days}]");
     assert_eq!(pushed.status, 200, "{pushed:?}");
     let browser = Browser::start();
-    let harmless = |page: &str| {
-        // Only the picture in the corner is one, and nothing ran.
+    let assert_markup_is_text = |page: &str| {
+        // The logo is the only image, the page has its one script, and no injected code ran.
         let found = browser.script(
             "return [document.images.length, document.scripts.length, window.evil ?? null]",
             &[],
         );
         assert_eq!(found, json!([1, 1, null]), "{page}");
     };
-    browser.open(&stage.page("clients"));
+    browser.open(&dashboard.page_url("clients"));
     browser.wait_until(
-        "it is ranked",
+        "the client is ranked",
         "document.querySelector('[aria-label=\"By traffic\"]')?.textContent.includes('<img src=x')",
     );
-    harmless("clients");
+    assert_markup_is_text("clients");
     browser.find("[aria-label='By traffic'] tbody button").click();
     browser.wait_until(
-        "it is looked up",
+        "the client is looked up",
         "document.querySelector('#found')?.textContent.includes('<script>')",
     );
-    harmless("looked up");
+    assert_markup_is_text("looked up");
     browser.find("nav a[href='#/live']").click();
-    browser.wait_until("it is denied most", "document.querySelector('[aria-label^=\"Most denials\"]')?.textContent.includes('<img src=x')");
-    harmless("live");
+    browser.wait_until("the client is in the list of denials", "document.querySelector('[aria-label^=\"Most denials\"]')?.textContent.includes('<img src=x')");
+    assert_markup_is_text("live");
     browser.find("nav a[href='#/rules']").click();
     browser.wait_until("the rule is shown", "document.querySelector('[aria-label=\"Active rules\"]')?.textContent.includes('<img src=x')");
     browser.find("#history summary").click();
     browser.wait_until(
-        "who pushed is shown",
+        "the author of the push is shown",
         "document.querySelector('#history')?.textContent.includes('<img src=x')",
     );
-    harmless("rules");
-    assert_eq!(stage.server.manage("POST", "/v1/block", &blocked).status, 200);
+    assert_markup_is_text("rules");
+    assert_eq!(dashboard.server.manage("POST", "/v1/block", &blocked).status, 200);
     browser.find("nav a[href='#/blocks']").click();
     browser.wait_until(
         "the reason is shown",
         "document.querySelector('tbody')?.textContent.includes('<img src=x')",
     );
-    harmless("blocks");
-    // And if there was a way in, the page may not run it or load anything for it.
-    let page = stage.server.manage("GET", "/", "");
+    assert_markup_is_text("blocks");
+    // The policy also prevents that injected markup runs scripts or loads resources.
+    let page = dashboard.server.manage("GET", "/", "");
     let policy = page.header("content-security-policy").unwrap();
     assert!(
         policy.contains("default-src 'none'") && policy.contains("script-src 'self'"),
