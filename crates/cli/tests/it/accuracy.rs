@@ -1,4 +1,4 @@
-//! How a limit is kept across a fleet: what is said of it, and that a server does it.
+//! The `accuracy` of a rule: the fleet bounds that commands print, and their enforcement by two servers.
 
 use tidegate_testkit::{Flavour, Redis, Tool, lacking, wait_for};
 
@@ -24,7 +24,7 @@ rules:
 ";
 
 #[test]
-fn validate_says_what_becomes_of_a_bound_with_n_nodes() {
+fn validate_prints_the_bound_with_n_nodes_for_each_accuracy() {
     let folder = Folder::new();
     let (code, stdout, stderr) = run(&["validate", &folder.file("rules.yaml", RULES)]);
     assert_eq!(code, 0, "{stderr}");
@@ -55,7 +55,7 @@ hot: 100 per 1 s (token_bucket): at most 200 in any 1 s
 }
 
 #[test]
-fn explain_says_it_of_the_limit_that_applies() {
+fn explain_prints_the_fleet_bound_of_the_limit_that_applies() {
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", RULES);
     let (code, stdout, stderr) = run(&["explain", "--rules", &rules, "-a", "plan=pro", "/"]);
@@ -65,7 +65,7 @@ fn explain_says_it_of_the_limit_that_applies() {
     assert!(stdout.contains("  fleet    4 shards: the same bound"), "{stdout}");
 }
 
-const KEPT: &str = "
+const ENFORCED_RULES: &str = "
 rules:
   - {name: leased, per: [user], limit: 400 per 10 days, accuracy: leased}
   - {name: synced, per: [user], limit: 400 per 10 days, accuracy: synced, max_ahead: 50}
@@ -79,31 +79,34 @@ fn check(server: &Server, rule: &str) -> u16 {
 }
 
 #[test]
-fn servers_keep_a_limit_in_each_way() {
+fn two_servers_enforce_a_limit_with_each_accuracy() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
     let (redis, folder) = (Redis::start(), Folder::new());
-    let (url, rules) = (format!("{}?timeout=5s", redis.url()), folder.file("rules.yaml", KEPT));
+    let (url, rules) =
+        (format!("{}?timeout=5s", redis.url()), folder.file("rules.yaml", ENFORCED_RULES));
     let launch = || {
         let mut command = tidegate();
         command.args(["serve", "--http", "127.0.0.1:0", "--rules", &rules, "--redis", &url]);
         Server::launch_command(command)
     };
     let servers = [launch(), launch()];
-    // In days nothing comes back. No way admits more than it says; those that hold nothing for anybody admit
-    // all of it, while what is leased may expire on a busy machine.
-    let ways =
+    // The window of ten days refills nothing during the test. A rule without leases admits at least the whole limit.
+    // Leased tokens may expire unused on a busy machine, so leased rules may admit less.
+    let admitted_by_rule =
         [("sharded", 400..=400), ("synced", 400..=500), ("leased", 1..=400), ("hot", 1..=400)];
-    for (rule, wanted) in ways {
+    for (rule, wanted) in admitted_by_rule {
         let statuses: Vec<u16> = (0..700).map(|number| check(&servers[number % 2], rule)).collect();
         assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{rule}");
         let admitted = statuses.iter().filter(|status| **status == 200).count();
         assert!(wanted.contains(&admitted), "{rule}: {admitted}");
     }
-    // A node of a split limit begins empty, and then has its part.
+    // A node starts without tokens of a split limit, and admits once it has its share.
     for server in &servers {
-        wait_for("the node has its part", || (check(server, "split") == 200).then_some(()));
+        wait_for("the node has its share of the limit", || {
+            (check(server, "split") == 200).then_some(())
+        });
     }
     let metrics = servers[0].manage("GET", "/metrics", "").body;
     let asks = metrics.lines().find_map(|line| line.strip_prefix("tidegate_redis_asks_total "));

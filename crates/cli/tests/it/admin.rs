@@ -1,4 +1,4 @@
-//! What operators see and change on the admin listener: rules, clients, refunds and who comes most.
+//! The admin API: rules, usage of clients, refunds, top clients, block list, token and Lab.
 
 use serde_json::{Value, json};
 
@@ -13,31 +13,32 @@ rules:
   - {name: all, match: {path: /all}, limit: 9 per 10 days}
 ";
 
-fn read(server: &Server, path: &str) -> Value {
+fn read_json(server: &Server, path: &str) -> Value {
     let response = server.manage("GET", path, "");
     assert_eq!(response.status, 200, "{path}: {response:?}");
     assert_eq!(response.header("cache-control"), Some("no-store"), "{path}");
     response.json()
 }
 
-fn spend(server: &Server, rule: &str, client: &Value, times: usize) {
+fn spend_tokens(server: &Server, rule: &str, client: &Value, times: usize) {
     let body = json!({"rule": rule, "client": client}).to_string();
     for _ in 0..times {
         server.check(&body);
     }
 }
 
-fn refused(response: &Response) -> (u16, String) {
+/// Returns the status and the `detail` of an error response.
+fn status_and_detail(response: &Response) -> (u16, String) {
     (response.status, response.json()["detail"].as_str().unwrap().to_owned())
 }
 
 #[test]
-fn a_client_is_read_without_being_charged_and_starts_over_when_it_is_reset() {
+fn reading_a_client_charges_nothing_and_delete_resets_its_usage() {
     let server = Server::with_rules(RULES);
     let path = "/v1/clients/per-ip/192.0.2.7";
-    spend(&server, "per-ip", &json!("192.0.2.7"), 7);
+    spend_tokens(&server, "per-ip", &json!("192.0.2.7"), 7);
     for _ in 0..3 {
-        let client = read(&server, path);
+        let client = read_json(&server, path);
         assert_eq!(client["rule"], "per-ip");
         assert_eq!(
             (&client["id"], &client["client"]),
@@ -53,36 +54,36 @@ fn a_client_is_read_without_being_charged_and_starts_over_when_it_is_reset() {
     let line = server.note("client reset by operator");
     assert!(line.contains("192.0.2.7/32") && line.contains("127.0.0.1:"), "{line}");
     assert_eq!(server.check(r#"{"rule":"per-ip","client":"192.0.2.7"}"#).status, 200);
-    assert_eq!(read(&server, path)["remaining"], 4);
+    assert_eq!(read_json(&server, path)["remaining"], 4);
 }
 
 #[test]
-fn a_client_of_several_attributes_is_named_by_an_object_or_by_a_query() {
+fn client_with_several_attributes_is_addressed_by_json_object_or_query() {
     let server = Server::with_rules(RULES);
-    spend(&server, "per-page", &json!({"ip": "192.0.2.7", "path": "/a b&c"}), 1);
+    spend_tokens(&server, "per-page", &json!({"ip": "192.0.2.7", "path": "/a b&c"}), 1);
     let object = "%7B%22ip%22%3A%22192.0.2.7%22%2C%22path%22%3A%22%2Fa%20b%26c%22%7D";
     for path in [
         format!("/v1/clients/per-page/{object}"),
         "/v1/clients/per-page?ip=192.0.2.7&path=/a+b%26c".to_owned(),
         "/v1/clients/per-page?path=%2Fa%20b%26c&ip=192.0.2.7".to_owned(),
     ] {
-        let client = read(&server, &path);
+        let client = read_json(&server, &path);
         assert_eq!((&client["limit"], &client["remaining"]), (&json!(4), &json!(3)), "{path}");
         assert_eq!(client["client"], json!({"ip": "192.0.2.7", "path": "/a b&c"}));
     }
-    // By the second of two attributes, and by none.
-    spend(&server, "either", &json!({"ip": "192.0.2.7"}), 1);
-    assert_eq!(read(&server, "/v1/clients/either?ip=192.0.2.7")["remaining"], 1);
-    assert_eq!(read(&server, "/v1/clients/either/192.0.2.7")["remaining"], 2);
-    spend(&server, "all", &json!("anybody"), 2);
-    let all = read(&server, "/v1/clients/all");
+    // A rule per `user | ip` is addressed by its second attribute, and a rule with one bucket by none.
+    spend_tokens(&server, "either", &json!({"ip": "192.0.2.7"}), 1);
+    assert_eq!(read_json(&server, "/v1/clients/either?ip=192.0.2.7")["remaining"], 1);
+    assert_eq!(read_json(&server, "/v1/clients/either/192.0.2.7")["remaining"], 2);
+    spend_tokens(&server, "all", &json!("anybody"), 2);
+    let all = read_json(&server, "/v1/clients/all");
     assert_eq!((&all["remaining"], &all["id"]), (&json!(7), &Value::Null));
 }
 
 #[test]
-fn a_value_that_may_be_a_secret_is_looked_up_and_not_repeated() {
+fn api_key_can_be_looked_up_but_is_never_shown_or_logged() {
     let server = Server::with_rules(RULES);
-    spend(&server, "per-key", &json!("sk-live-1"), 2);
+    spend_tokens(&server, "per-key", &json!("sk-live-1"), 2);
     let read = server.manage("GET", "/v1/clients/per-key/sk-live-1", "");
     let client = read.json();
     assert_eq!((&client["remaining"], &client["client"]), (&json!(1), &Value::Null));
@@ -96,10 +97,10 @@ fn a_value_that_may_be_a_secret_is_looked_up_and_not_repeated() {
 }
 
 #[test]
-fn values_are_text_however_they_look() {
+fn client_values_with_special_characters_are_plain_text() {
     let server = Server::with_rules(RULES);
     for value in ["{\"ip\":\"1\"}", "../../rules", "<script>", "a/b%2f", "%00", "💧", "'; --"] {
-        spend(&server, "per-key", &json!(value), 1);
+        spend_tokens(&server, "per-key", &json!(value), 1);
         let escaped: String = value.bytes().map(|byte| format!("%{byte:02X}")).collect();
         let response = server.manage("GET", &format!("/v1/clients/per-key/{escaped}"), "");
         assert_eq!(response.status, 200, "{value}: {response:?}");
@@ -109,18 +110,18 @@ fn values_are_text_however_they_look() {
 }
 
 #[test]
-fn what_is_given_back_can_be_spent_again_and_no_more() {
+fn refund_restores_tokens_up_to_the_limit() {
     let server = Server::with_rules(RULES);
-    spend(&server, "per-ip", &json!("192.0.2.7"), 4);
+    spend_tokens(&server, "per-ip", &json!("192.0.2.7"), 4);
     let refund = |body: Value| server.manage("POST", "/v1/refund", &body.to_string());
-    let given = refund(json!({"rule": "per-ip", "client": "192.0.2.7", "cost": 3}));
-    assert_eq!((given.status, &given.json()["remaining"]), (200, &json!(4)));
+    let refunded = refund(json!({"rule": "per-ip", "client": "192.0.2.7", "cost": 3}));
+    assert_eq!((refunded.status, &refunded.json()["remaining"]), (200, &json!(4)));
     let line = server.note("client refunded by operator");
     assert!(line.contains("192.0.2.7/32") && line.contains('3'), "{line}");
-    let given = refund(json!({"rule": "per-ip", "client": "192.0.2.7", "cost": 1_000_000}));
-    assert_eq!((given.status, &given.json()["remaining"]), (200, &json!(5)));
-    let given = refund(json!({"rule": "per-ip", "client": "192.0.2.7"}));
-    assert_eq!((given.status, &given.json()["remaining"]), (200, &json!(5)));
+    let refunded = refund(json!({"rule": "per-ip", "client": "192.0.2.7", "cost": 1_000_000}));
+    assert_eq!((refunded.status, &refunded.json()["remaining"]), (200, &json!(5)));
+    let refunded = refund(json!({"rule": "per-ip", "client": "192.0.2.7"}));
+    assert_eq!((refunded.status, &refunded.json()["remaining"]), (200, &json!(5)));
     for (body, status, detail) in [
         (json!({"client": "a"}), 400, "rule: found nothing, wanted the name of a rule"),
         (
@@ -144,12 +145,12 @@ fn what_is_given_back_can_be_spent_again_and_no_more() {
             "client: found a text, wanted an object with ip and path, by which rule \"per-page\" counts",
         ),
     ] {
-        assert_eq!(refused(&refund(body)), (status, detail.to_owned()));
+        assert_eq!(status_and_detail(&refund(body)), (status, detail.to_owned()));
     }
 }
 
 #[test]
-fn what_an_operator_gets_wrong_about_a_client_is_told() {
+fn invalid_admin_requests_get_400_404_or_405_with_a_detail() {
     let server = Server::with_rules(RULES);
     for (path, status, detail) in [
         ("/v1/clients/", 400, "rule: found \"\", wanted /v1/clients/RULE/CLIENT"),
@@ -182,7 +183,11 @@ fn what_an_operator_gets_wrong_about_a_client_is_told() {
         ("/v1/top?limit=0", 400, "limit: found \"0\", wanted a whole number from 1 to 1000"),
         ("/v1/top?top=1", 400, "query: found \"top\", wanted by, rule or limit"),
     ] {
-        assert_eq!(refused(&server.manage("GET", path, "")), (status, detail.to_owned()), "{path}");
+        assert_eq!(
+            status_and_detail(&server.manage("GET", path, "")),
+            (status, detail.to_owned()),
+            "{path}"
+        );
     }
     for (method, path, allowed) in [
         ("POST", "/v1/clients/per-ip/a", "GET, HEAD, DELETE, OPTIONS"),
@@ -199,7 +204,7 @@ fn what_an_operator_gets_wrong_about_a_client_is_told() {
 }
 
 #[test]
-fn the_rules_in_force_are_shown_without_the_secrets_in_them() {
+fn active_rules_are_listed_without_secret_values() {
     let server = Server::with_rules(RULES);
     let response = server.manage("GET", "/v1/rules", "");
     let rules = response.json();
@@ -227,7 +232,7 @@ fn the_rules_in_force_are_shown_without_the_secrets_in_them() {
     assert_eq!(rules["rules"][3]["match"], json!([{"attribute": "path", "wanted": "\"/either\""}]));
     assert_eq!(rules["rules"][3]["per"], json!(["user | ip"]));
     assert!(!response.body.contains("sk-live"), "{response:?}");
-    // Who has this version need not read it again.
+    // A client that sends the current ETag gets 304.
     let mut connection = server.connect_admin();
     let headers = format!("host: localhost\r\nif-none-match: \"{version}\"");
     connection.write(format!("GET /v1/rules HTTP/1.1\r\n{headers}\r\n\r\n").as_bytes());
@@ -235,13 +240,13 @@ fn the_rules_in_force_are_shown_without_the_secrets_in_them() {
 }
 
 #[test]
-fn the_busiest_clients_are_told_and_can_be_blocked_from_what_is_told() {
+fn top_clients_can_be_looked_up_and_blocked_by_their_id() {
     let server = Server::with_rules(RULES);
     for (ip, times) in [("192.0.2.1", 2), ("192.0.2.2", 9), ("192.0.2.3", 6)] {
-        spend(&server, "per-ip", &json!(ip), times);
+        spend_tokens(&server, "per-ip", &json!(ip), times);
     }
-    spend(&server, "per-key", &json!("sk-live-1"), 4);
-    let top = |query: &str| read(&server, &format!("/v1/top{query}"));
+    spend_tokens(&server, "per-key", &json!("sk-live-1"), 4);
+    let top = |query: &str| read_json(&server, &format!("/v1/top{query}"));
     let clients = top("?rule=per-ip&limit=2");
     assert_eq!(clients["by"], "traffic");
     assert!((60..=120).contains(&clients["seconds"].as_u64().unwrap()), "{clients}");
@@ -259,14 +264,14 @@ fn the_busiest_clients_are_told_and_can_be_blocked_from_what_is_told() {
     assert_eq!(secret["client"], Value::Null);
     assert!(!top("").to_string().contains("sk-live"));
 
-    // A row has what it takes to look its client up, and to block it.
+    // Each row contains the path of its client and the id for a block.
     let row = &clients["clients"][0];
     let path = format!(
         "/v1/clients/{}/{}",
         row["rule"].as_str().unwrap(),
         row["client"].as_str().unwrap()
     );
-    assert_eq!(read(&server, &path)["remaining"], 0);
+    assert_eq!(read_json(&server, &path)["remaining"], 0);
     for row in [row, secret] {
         let body = json!({"id": row["id"], "for": "10m"}).to_string();
         let blocked = server.manage("POST", "/v1/block", &body);
@@ -276,11 +281,11 @@ fn the_busiest_clients_are_told_and_can_be_blocked_from_what_is_told() {
         let body = json!({"rule": rule, "client": client}).to_string();
         assert_eq!(server.check(&body).json()["blocked"], true, "{rule}");
     }
-    let blocked = read(&server, &path);
+    let blocked = read_json(&server, &path);
     assert_eq!((&blocked["blocked"], &blocked["remaining"]), (&json!(true), &json!(0)));
     let wrong = server.manage("POST", "/v1/block", r#"{"id":"api_key#12","for":"1h"}"#);
     assert_eq!(
-        refused(&wrong),
+        status_and_detail(&wrong),
         (
             400,
             r##"id: found "api_key#12", wanted an id as /v1/top and /v1/block show it"##.to_owned()
@@ -289,7 +294,7 @@ fn the_busiest_clients_are_told_and_can_be_blocked_from_what_is_told() {
 }
 
 #[test]
-fn a_long_block_list_is_read_in_parts() {
+fn block_list_is_paginated() {
     let server = Server::with_rules(RULES);
     for subject in [
         json!({"ip": "192.0.2.0/24"}),
@@ -306,25 +311,25 @@ fn a_long_block_list_is_read_in_parts() {
         let entries = list["entries"].as_array().unwrap().iter();
         entries.map(|entry| entry["id"].as_str().unwrap().to_owned()).collect()
     };
-    let all = read(&server, "/v1/block");
+    let all = read_json(&server, "/v1/block");
     assert_eq!((ids(&all).len(), &all["next"]), (5, &Value::Null));
-    let (mut path, mut seen) = ("/v1/block?limit=2".to_owned(), Vec::new());
+    let (mut path, mut pages) = ("/v1/block?limit=2".to_owned(), Vec::new());
     loop {
-        let part = read(&server, &path);
-        seen.extend(ids(&part));
-        let Some(next) = part["next"].as_str() else { break };
+        let page = read_json(&server, &path);
+        pages.extend(ids(&page));
+        let Some(next) = page["next"].as_str() else { break };
         path = format!("/v1/block?limit=2&after={}", next.replace('#', "%23"));
     }
-    assert_eq!(seen, ids(&all));
+    assert_eq!(pages, ids(&all));
     let wrong = server.manage("GET", "/v1/block?after=nobody", "");
     assert_eq!(
-        refused(&wrong),
+        status_and_detail(&wrong),
         (400, r#"after: found "nobody", wanted the id of a network or client"#.to_owned())
     );
 }
 
 #[test]
-fn everything_on_the_listener_wants_the_token_and_is_nowhere_else() {
+fn admin_paths_require_the_token_and_exist_only_on_the_admin_listener() {
     let server = Server::with_config(
         "listen: {http: 127.0.0.1:0}\nadmin: {token: 0123456789abcdef}\n\
          rules: {inline: [{name: api, per: [user], limit: 1 per day}]}\n",
@@ -342,10 +347,10 @@ fn everything_on_the_listener_wants_the_token_and_is_nowhere_else() {
         ("POST", "/v1/refund"),
         ("GET", "/v1/block"),
     ] {
-        let refused = server.manage(method, path, "");
-        assert_eq!(refused.status, 401, "{method} {path}");
-        assert_eq!(refused.header("cache-control"), Some("no-store"));
-        assert!(!refused.body.contains("tidegate_"), "{refused:?}");
+        let unauthorized = server.manage(method, path, "");
+        assert_eq!(unauthorized.status, 401, "{method} {path}");
+        assert_eq!(unauthorized.header("cache-control"), Some("no-store"));
+        assert!(!unauthorized.body.contains("tidegate_"), "{unauthorized:?}");
         let mut connection = server.connect_admin();
         let token = "authorization: Bearer 0123456789abcdef";
         connection.write(format!("GET /v1/rules HTTP/1.1\r\n{token}\r\n\r\n").as_bytes());
@@ -356,7 +361,7 @@ fn everything_on_the_listener_wants_the_token_and_is_nowhere_else() {
 
 #[test]
 #[cfg(feature = "simulate")]
-fn the_lab_simulates_and_says_what_it_takes() {
+fn lab_simulates_and_rejects_too_large_or_unsupported_requests() {
     let server = Server::with_rules(RULES);
     let found = server.manage("POST", "/v1/lab", "{}");
     assert_eq!(found.status, 200, "{found:?}");
@@ -366,10 +371,10 @@ fn the_lab_simulates_and_says_what_it_takes() {
     assert_eq!(admitted[0]["withinSeconds"], json!(0.15));
     assert!(found["tookMicros"].is_u64(), "{found}");
     let long = r#"{"traffic":"steady","rate":100000,"lengthMillis":3600000}"#;
-    let (status, told) = refused(&server.manage("POST", "/v1/lab", long));
-    assert!(status == 400 && told.contains("wanted at most 500000"), "{told}");
-    let unfit = r#"{"nodes":2,"accuracy":"synced"}"#;
-    let (status, told) = refused(&server.manage("POST", "/v1/lab", unfit));
-    assert!(status == 400 && told.contains("found sliding_log"), "{told}");
+    let (status, detail) = status_and_detail(&server.manage("POST", "/v1/lab", long));
+    assert!(status == 400 && detail.contains("wanted at most 500000"), "{detail}");
+    let unsupported = r#"{"nodes":2,"accuracy":"synced"}"#;
+    let (status, detail) = status_and_detail(&server.manage("POST", "/v1/lab", unsupported));
+    assert!(status == 400 && detail.contains("found sliding_log"), "{detail}");
     assert_eq!(server.manage("GET", "/v1/lab", "").status, 405);
 }

@@ -1,4 +1,4 @@
-//! Whatever is sent, the answer says where it is wrong, what was found and what is wanted.
+//! Invalid requests: the response contains where the error is, what was found and what is wanted.
 
 use std::fmt::Write;
 
@@ -13,34 +13,34 @@ rules:
   - {name: anyone, match: {path: /login}, limit: 5 per 10 days}
 ";
 
-const WHOLE: &str = "a whole number from 0 to 18446744073709551615";
-const FIELDS: &str = "rule, client, attributes or cost";
-const USER: &str = r#"the value of user, by which rule "api" counts"#;
-const PAIR: &str = r#"an object with user | ip and path, by which rule "pair" counts"#;
+const WHOLE_NUMBER: &str = "a whole number from 0 to 18446744073709551615";
+const CHECK_FIELDS: &str = "rule, client, attributes or cost";
+const WANTED_USER: &str = r#"the value of user, by which rule "api" counts"#;
+const WANTED_PAIR: &str = r#"an object with user | ip and path, by which rule "pair" counts"#;
 
 #[test]
-fn every_bad_call_is_answered_with_place_found_and_wanted() {
+fn invalid_check_gets_where_found_and_wanted_and_charges_nothing() {
     let server = Server::with_rules(RULES);
-    let one = "one of api, pair, anyone";
-    let object = format!("an object of {FIELDS}");
+    let rule_names = "one of api, pair, anyone";
+    let object = format!("an object of {CHECK_FIELDS}");
     for (body, status, place, found, wanted) in [
         ("", 400, "body", "nothing", "a JSON object"),
         ("null", 400, "body", "null", &*object),
         ("[]", 400, "body", "a list", &object),
         (r#""text""#, 400, "body", r#""text""#, &object),
         ("{}", 400, "body", "neither rule nor attributes", "one of them"),
-        (r#"{"rule":"nobody","client":"a"}"#, 404, "rule", r#""nobody""#, one),
-        (r#"{"rule":"","client":"a"}"#, 404, "rule", r#""""#, one),
+        (r#"{"rule":"nobody","client":"a"}"#, 404, "rule", r#""nobody""#, rule_names),
+        (r#"{"rule":"","client":"a"}"#, 404, "rule", r#""""#, rule_names),
         (r#"{"rule":5,"client":"a"}"#, 400, "rule", "5", "a text"),
         (r#"{"rule":["api"]}"#, 400, "rule", "a list", "a text"),
-        (r#"{"rule":"api"}"#, 400, "client", "nothing", USER),
-        (r#"{"rule":"api","client":null}"#, 400, "client", "nothing", USER),
+        (r#"{"rule":"api"}"#, 400, "client", "nothing", WANTED_USER),
+        (r#"{"rule":"api","client":null}"#, 400, "client", "nothing", WANTED_USER),
         (r#"{"rule":"api","client":7}"#, 400, "client", "7", "a text or an object of texts"),
-        (r#"{"rule":"api","client":{}}"#, 400, "client", "too little", USER),
-        (r#"{"rule":"api","client":{"ip":"a"}}"#, 400, "client.ip", "a value", USER),
+        (r#"{"rule":"api","client":{}}"#, 400, "client", "too little", WANTED_USER),
+        (r#"{"rule":"api","client":{"ip":"a"}}"#, 400, "client.ip", "a value", WANTED_USER),
         (r#"{"rule":"api","client":{"user":1}}"#, 400, "client.user", "1", "a text"),
-        (r#"{"rule":"pair","client":"a"}"#, 400, "client", "a text", PAIR),
-        (r#"{"rule":"pair","client":{"user":"a"}}"#, 400, "client", "too little", PAIR),
+        (r#"{"rule":"pair","client":"a"}"#, 400, "client", "a text", WANTED_PAIR),
+        (r#"{"rule":"pair","client":{"user":"a"}}"#, 400, "client", "too little", WANTED_PAIR),
         (
             r#"{"rule":"anyone","client":{"user":"a"}}"#,
             400,
@@ -67,20 +67,20 @@ fn every_bad_call_is_answered_with_place_found_and_wanted() {
         (r#"{"attributes":{"a":{"b":{"c":1}}}}"#, 400, "attributes.a", "an object", "a text"),
         (r#"{"attributes":{"a":"1","a":"2"}}"#, 400, "attributes.a", "it twice", "it once"),
         (r#"{"attributes":{"":"1"}}"#, 400, "attributes", "a name of 0 bytes", "1 to 128 bytes"),
-        (r#"{"rule":"api","client":"a","cost":-1}"#, 400, "cost", "-1", WHOLE),
-        (r#"{"rule":"api","client":"a","cost":1.5}"#, 400, "cost", "1.5", WHOLE),
-        (r#"{"rule":"api","client":"a","cost":"1"}"#, 400, "cost", r#""1""#, WHOLE),
-        (r#"{"rule":"api","client":"a","cost":true}"#, 400, "cost", "true", WHOLE),
-        (r#"{"rule":"api","client":"a","cost":{}}"#, 400, "cost", "an object", WHOLE),
+        (r#"{"rule":"api","client":"a","cost":-1}"#, 400, "cost", "-1", WHOLE_NUMBER),
+        (r#"{"rule":"api","client":"a","cost":1.5}"#, 400, "cost", "1.5", WHOLE_NUMBER),
+        (r#"{"rule":"api","client":"a","cost":"1"}"#, 400, "cost", r#""1""#, WHOLE_NUMBER),
+        (r#"{"rule":"api","client":"a","cost":true}"#, 400, "cost", "true", WHOLE_NUMBER),
+        (r#"{"rule":"api","client":"a","cost":{}}"#, 400, "cost", "an object", WHOLE_NUMBER),
         (
             r#"{"rule":"api","client":"a","cost":18446744073709551616}"#,
             400,
             "cost",
             "1.8446744073709552e19",
-            WHOLE,
+            WHOLE_NUMBER,
         ),
-        (r#"{"rule":"api","client":"a","cost":1e3}"#, 400, "cost", "1000.0", WHOLE),
-        (r#"{"rule":"api","clint":"a"}"#, 400, "clint", "an unknown field", FIELDS),
+        (r#"{"rule":"api","client":"a","cost":1e3}"#, 400, "cost", "1000.0", WHOLE_NUMBER),
+        (r#"{"rule":"api","clint":"a"}"#, 400, "clint", "an unknown field", CHECK_FIELDS),
         (r#"{"rule":"api","rule":"b"}"#, 400, "rule", "it twice", "it once"),
     ] {
         let response = server.check(body);
@@ -88,17 +88,16 @@ fn every_bad_call_is_answered_with_place_found_and_wanted() {
         assert_eq!(response.header("content-type"), Some("application/problem+json"));
         let json = response.json();
         assert_eq!(json["status"], status);
-        let told = [&json["where"], &json["found"], &json["wanted"]];
-        assert_eq!(told, [place, found, wanted], "{body}");
+        let error = [&json["where"], &json["found"], &json["wanted"]];
+        assert_eq!(error, [place, found, wanted], "{body}");
         assert_eq!(json["detail"], format!("{place}: found {found}, wanted {wanted}"));
     }
-    // None of them was charged.
-    let left = server.check(r#"{"rule":"api","client":"a","cost":0}"#);
-    assert_eq!(left.json()["remaining"], 5);
+    let peek = server.check(r#"{"rule":"api","client":"a","cost":0}"#);
+    assert_eq!(peek.json()["remaining"], 5);
 }
 
 #[test]
-fn what_is_no_json_is_told_with_its_place() {
+fn invalid_json_is_reported_with_line_and_column() {
     let server = Server::with_rules(RULES);
     for body in ["{", "{\"rule\": api}", "{} {}", "{\"rule\":\"\u{1}\"}", &"[".repeat(10_000)] {
         let response = server.check(body);
@@ -110,7 +109,7 @@ fn what_is_no_json_is_told_with_its_place() {
 }
 
 #[test]
-fn long_words_are_not_repeated_in_full() {
+fn long_values_are_truncated_in_errors() {
     let server = Server::with_rules(RULES);
     let long = "x".repeat(10_000);
     for (body, place) in [
@@ -134,7 +133,7 @@ fn long_words_are_not_repeated_in_full() {
 }
 
 #[test]
-fn a_batch_is_a_list_of_at_most_a_thousand() {
+fn batch_is_a_list_of_at_most_1000_checks() {
     let server = Server::with_rules(RULES);
     let batch = |count: usize| {
         let checks = vec![json!({"attributes": {}}); count];
@@ -154,7 +153,7 @@ fn a_batch_is_a_list_of_at_most_a_thousand() {
 }
 
 #[test]
-fn a_body_that_is_too_long_is_refused() {
+fn oversized_body_is_413() {
     let server = Server::with_rules(RULES);
     let body = |length: usize| {
         let blank = length - r#"{"attributes":{}}"#.len();
@@ -166,7 +165,7 @@ fn a_body_that_is_too_long_is_refused() {
     assert_eq!(response.json()["detail"], "body: found 65537 bytes, wanted at most 65536 bytes");
     let batch = r#"{"checks":[]}"#.to_owned() + &" ".repeat(1024 * 1024);
     assert_eq!(server.ask("POST", "/v1/check/batch", &batch).status, 413);
-    // One that does not say how long it is.
+    // A chunked body has no Content-Length, so the limit applies while it is read.
     let mut connection = server.connect();
     connection.write(b"POST /v1/check HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n");
     let chunk = format!("{:x}\r\n{}\r\n", 65_537, " ".repeat(65_537));
@@ -175,7 +174,7 @@ fn a_body_that_is_too_long_is_refused() {
 }
 
 #[test]
-fn a_path_or_method_that_is_not_there_is_told_what_is() {
+fn unknown_path_or_method_gets_the_list_of_valid_ones() {
     let server = Server::with_rules(RULES);
     let response = server.ask("GET", "/v1/chek", "");
     assert_eq!(response.status, 404);
@@ -200,7 +199,7 @@ fn a_path_or_method_that_is_not_there_is_told_what_is() {
 }
 
 #[test]
-fn a_compressed_body_is_refused_by_name() {
+fn compressed_body_is_415_and_names_content_encoding() {
     let server = Server::with_rules(RULES);
     let mut connection = server.connect();
     connection.write(
@@ -212,7 +211,7 @@ fn a_compressed_body_is_refused_by_name() {
 }
 
 #[test]
-fn bytes_that_are_no_http_hurt_nobody_else() {
+fn invalid_http_gets_an_error_and_the_server_keeps_serving() {
     let server = Server::with_rules(RULES);
     let mut headers = String::new();
     for index in 0..200 {
@@ -228,9 +227,9 @@ fn bytes_that_are_no_http_hurt_nobody_else() {
     ] {
         let mut connection = server.connect();
         connection.write(bytes);
-        let answer = connection.rest();
-        // What hyper makes of an HTTP/2 greeting is up to it.
-        assert!(answer.contains(status), "{:?}: {answer:?}", String::from_utf8_lossy(bytes));
+        let response = connection.rest();
+        // Any response to the HTTP/2 preface is accepted, also none: hyper chooses it.
+        assert!(response.contains(status), "{:?}: {response:?}", String::from_utf8_lossy(bytes));
     }
     assert_eq!(server.ask("GET", "/healthz", "").status, 200);
 }

@@ -1,4 +1,4 @@
-//! `tidegate bench` against real listeners: what it counts is what the server counts.
+//! `tidegate bench` against real listeners: its counts match the metrics of the server.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,33 +13,34 @@ rules:
   - {name: api, per: [user], limit: 5 per 10 days}
 ";
 
-fn server() -> Server {
+fn start_server() -> Server {
     Server::with_rules(RULES)
 }
 
-/// How many checks of a listener had an answer, as the server tells it.
-fn counted(server: &Server, listener: &str, answer: &str) -> u64 {
+/// Returns the number of checks with this answer on a listener, from the metrics of the server.
+fn server_count(server: &Server, listener: &str, answer: &str) -> u64 {
     let name = format!(r#"tidegate_checks_total{{listener="{listener}",answer="{answer}"}} "#);
     let metrics = server.manage("GET", "/metrics", "").body;
     metrics.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
 }
 
-fn count(report: &Value, what: &str) -> u64 {
-    report[what].as_u64().unwrap_or_else(|| panic!("no {what} in {report}"))
+/// Returns a number of the report.
+fn report_count(report: &Value, field: &str) -> u64 {
+    report[field].as_u64().unwrap_or_else(|| panic!("no {field} in {report}"))
 }
 
 fn assert_same_counts(server: &Server, listener: &str, report: &Value) {
-    for what in ["allowed", "denied", "unavailable"] {
+    for answer in ["allowed", "denied", "unavailable"] {
         assert_eq!(
-            count(report, what),
-            counted(server, listener, what),
-            "{listener} {what}: {report}"
+            report_count(report, answer),
+            server_count(server, listener, answer),
+            "{listener} {answer}: {report}"
         );
     }
 }
 
-/// What a bench that can measure found.
-fn bench(arguments: &[&str]) -> Value {
+/// Runs `tidegate bench --json`, which must succeed, and returns its report.
+fn run_bench(arguments: &[&str]) -> Value {
     let (status, report, notes) =
         shown(tidegate().args(["bench", "--json"]).args(arguments).output().unwrap());
     assert_eq!(status, 0, "{notes}");
@@ -47,39 +48,51 @@ fn bench(arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn every_listener_is_counted_as_the_server_counts_it() {
+fn bench_counts_match_the_server_on_every_listener() {
     for listener in ["http", "grpc", "resp"] {
-        let server = server();
+        let server = start_server();
         let url = format!("{listener}://{}", server.listener(listener));
-        let report = bench(&[&url, "--rule", "api", "-n", "300", "--clients", "10", "-c", "7"]);
-        assert_eq!((count(&report, "allowed"), count(&report, "denied")), (50, 250), "{report}");
-        assert_eq!((count(&report, "sent"), count(&report, "failed")), (300, 0));
+        let report = run_bench(&[&url, "--rule", "api", "-n", "300", "--clients", "10", "-c", "7"]);
+        assert_eq!(
+            (report_count(&report, "allowed"), report_count(&report, "denied")),
+            (50, 250),
+            "{report}"
+        );
+        assert_eq!((report_count(&report, "sent"), report_count(&report, "failed")), (300, 0));
         assert_same_counts(&server, listener, &report);
         let bars = report["histogram"].as_array().unwrap().iter();
-        assert_eq!(bars.map(|bar| count(bar, "count")).sum::<u64>(), 300);
-        let micros = |name: &str| count(&report["latencyMicros"], name);
+        assert_eq!(bars.map(|bar| report_count(bar, "count")).sum::<u64>(), 300);
+        let micros = |name: &str| report_count(&report["latencyMicros"], name);
         let percentiles = ["p50", "p90", "p99", "p99.9", "max"].map(micros);
         assert!(percentiles.is_sorted() && percentiles[4] > 0, "{percentiles:?}");
     }
 }
 
 #[test]
-fn attributes_are_checked_with_the_clients_name_in_them() {
+fn client_placeholder_in_attributes_is_replaced_by_the_client_name() {
     for listener in ["http", "grpc"] {
-        let server = server();
+        let server = start_server();
         let url = format!("{listener}://{}", server.listener(listener));
-        let report = bench(&[&url, "-a", "user={client}", "-n", "40", "--clients", "4"]);
-        assert_eq!((count(&report, "allowed"), count(&report, "denied")), (20, 20), "{report}");
+        let report = run_bench(&[&url, "-a", "user={client}", "-n", "40", "--clients", "4"]);
+        assert_eq!(
+            (report_count(&report, "allowed"), report_count(&report, "denied")),
+            (20, 20),
+            "{report}"
+        );
     }
-    let server = server();
+    let server = start_server();
     let url = format!("resp://{}", server.listener("resp"));
     let arguments = ["-a", "user={client}", "--rule", "api", "--cost", "5", "-n", "40"];
-    let report = bench(&[&[url.as_str(), "--clients", "4"], &arguments[..]].concat());
-    assert_eq!((count(&report, "allowed"), count(&report, "denied")), (4, 36), "{report}");
+    let report = run_bench(&[&[url.as_str(), "--clients", "4"], &arguments[..]].concat());
+    assert_eq!(
+        (report_count(&report, "allowed"), report_count(&report, "denied")),
+        (4, 36),
+        "{report}"
+    );
 }
 
 #[test]
-fn a_gateway_is_counted_as_it_counts_itself() {
+fn bench_counts_match_the_gateway() {
     let (upstream, folder) = (Upstream::start(), Folder::new());
     let rules =
         folder.file("rules.yaml", "rules: [{name: per-key, per: [api_key], limit: 5 per 10 days}]");
@@ -96,13 +109,17 @@ fn a_gateway_is_counted_as_it_counts_itself() {
     ]);
     let url = format!("http://{}/bytes/100?of={{client}}", server.listener("gateway"));
     let key = "X-API-Key: {client}";
-    let report = bench(&["--get", &url, "-H", key, "-n", "100", "--clients", "5"]);
-    assert_eq!((count(&report, "allowed"), count(&report, "denied")), (25, 75), "{report}");
+    let report = run_bench(&["--get", &url, "-H", key, "-n", "100", "--clients", "5"]);
+    assert_eq!(
+        (report_count(&report, "allowed"), report_count(&report, "denied")),
+        (25, 75),
+        "{report}"
+    );
     assert_same_counts(&server, "gateway", &report);
 }
 
 #[test]
-fn listeners_with_tls_and_a_password_are_measured_too() {
+fn bench_connects_with_tls_and_a_password() {
     if lacking(&[Tool::Openssl]) {
         return;
     }
@@ -125,7 +142,7 @@ tls: {{certificate: {certificate}, key: {key}, listeners: [http, grpc, resp]}}"
         let (status, report, notes) = shown(command.output().unwrap());
         assert_eq!(status, 0, "{notes}");
         let report = serde_json::from_str(&report).unwrap();
-        assert_eq!(count(&report, "sent"), 50);
+        assert_eq!(report_count(&report, "sent"), 50);
         assert_same_counts(&server, listener, &report);
     }
     let url = format!("resps://{}", server.listener("resp"));
@@ -137,24 +154,30 @@ tls: {{certificate: {certificate}, key: {key}, listeners: [http, grpc, resp]}}"
 }
 
 #[test]
-fn a_schedule_is_kept_to_its_last_request() {
-    let server = server();
+fn fixed_rate_sends_every_scheduled_request() {
+    let server = start_server();
     let rate = ["--rule", "api", "--rate", "2000/s", "-n", "400", "--spread", "zipf"];
-    let report = bench(&[&[server.url().as_str()], &rate[..]].concat());
+    let report = run_bench(&[&[server.url().as_str()], &rate[..]].concat());
     let schedule = &report["schedule"];
-    assert_eq!((count(schedule, "due"), count(schedule, "unsent")), (400, 0), "{report}");
+    assert_eq!(
+        (report_count(schedule, "due"), report_count(schedule, "unsent")),
+        (400, 0),
+        "{report}"
+    );
     assert_eq!(schedule["rate"], "2000 per second");
     assert!(schedule["behindMicros"]["max"].is_u64());
     assert_same_counts(&server, "http", &report);
 }
 
 #[test]
-fn who_interrupts_it_is_told_what_was_measured_so_far() {
-    let server = server();
+fn interrupted_bench_reports_the_results_so_far() {
+    let server = start_server();
     let mut command = tidegate();
     command.args(["bench", &server.url(), "--rule", "api", "--for", "1h", "--json"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_for("some checks were made", || (counted(&server, "http", "denied") > 100).then_some(()));
+    wait_for("the bench has sent checks", || {
+        (server_count(&server, "http", "denied") > 100).then_some(())
+    });
     let id = child.id().to_string();
     assert!(
         Command::new("sh").args(["-c", &format!("kill -INT {id}")]).status().unwrap().success()
@@ -167,8 +190,8 @@ fn who_interrupts_it_is_told_what_was_measured_so_far() {
 }
 
 #[test]
-fn a_report_for_people_has_counts_percentiles_and_bars() {
-    let server = server();
+fn text_report_has_counts_percentiles_and_histogram() {
+    let server = start_server();
     let (status, report, notes) = run(&["bench", &server.url(), "--rule", "api", "-n", "50"]);
     assert_eq!((status, notes.as_str()), (0, ""));
     for text in ["16 connections, as fast as it answers", "allowed", "p99.9", "  < ", "#"] {
@@ -177,15 +200,15 @@ fn a_report_for_people_has_counts_percentiles_and_bars() {
 }
 
 #[test]
-fn what_could_not_be_measured_is_a_failure_that_says_why() {
-    let server = server();
+fn bench_without_any_decision_fails_with_the_reason() {
+    let server = start_server();
     let (status, report, notes) = run(&["bench", &server.url(), "--rule", "nope", "-n", "20"]);
     assert_eq!(status, 2, "{notes}");
     assert!(report.contains("20 x status 404: ") && report.contains("nope"), "{report}");
     assert!(notes.contains("nothing could be measured"), "{notes}");
-    let nobody = Port::free();
+    let unused = Port::free();
     for listener in ["http", "grpc", "resp"] {
-        let url = format!("{listener}://127.0.0.1:{}", nobody.number());
+        let url = format!("{listener}://127.0.0.1:{}", unused.number());
         let (status, _, notes) = run(&["bench", &url, "--rule", "api"]);
         assert_eq!(status, 2, "{notes}");
         assert!(notes.contains("can't connect") && notes.contains("hint: "), "{notes}");
@@ -193,7 +216,7 @@ fn what_could_not_be_measured_is_a_failure_that_says_why() {
 }
 
 #[test]
-fn a_server_elsewhere_is_left_alone_unless_told_otherwise() {
+fn remote_server_requires_yes_remote() {
     let (status, _, notes) = run(&["bench", "http://192.0.2.1:8080", "-n", "1"]);
     assert_eq!(status, 2);
     assert!(notes.contains("not on this machine") && notes.contains("--yes-remote"), "{notes}");

@@ -1,4 +1,4 @@
-//! The block list through the admin listener, through the command line, and as clients meet it.
+//! The block list: the admin API, the `block` command, and the denials that blocked clients get.
 
 use serde_json::{Value, json};
 
@@ -13,11 +13,12 @@ rules:
   - {name: per-key, per: [api_key], limit: 1000 per 10 days}
 ";
 
-fn from(ip: &str) -> String {
+/// Returns the body of a check of a client with this address.
+fn check_from(ip: &str) -> String {
     json!({"attributes": {"ip": ip, "api_key": "k1"}}).to_string()
 }
 
-fn entries(server: &Server) -> Vec<Value> {
+fn block_entries(server: &Server) -> Vec<Value> {
     let list = server.manage("GET", "/v1/block", "");
     assert_eq!((list.status, list.header("content-type")), (200, Some("application/json")));
     assert_eq!(list.header("cache-control"), Some("no-store"));
@@ -25,11 +26,12 @@ fn entries(server: &Server) -> Vec<Value> {
 }
 
 #[test]
-fn a_client_that_keeps_hammering_is_blocked_until_it_is_let_off() {
+fn client_with_many_denials_is_blocked_until_an_operator_unblocks_it() {
     let server = Server::with_rules(RULES);
-    let statuses: Vec<u16> = (0..9).map(|_| server.check(&from("192.0.2.7")).status).collect();
+    let statuses: Vec<u16> =
+        (0..9).map(|_| server.check(&check_from("192.0.2.7")).status).collect();
     assert_eq!(statuses, [200, 200, 200, 429, 429, 429, 429, 429, 429]);
-    let refused = server.check(&from("192.0.2.7"));
+    let refused = server.check(&check_from("192.0.2.7"));
     assert_eq!(refused.status, 429);
     assert_eq!(refused.header("content-type"), Some("application/problem+json"));
     assert_eq!(refused.header("x-ratelimit-limit"), None);
@@ -41,7 +43,7 @@ fn a_client_that_keeps_hammering_is_blocked_until_it_is_let_off() {
             r#"{{"type":"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","title":"Abnormal usage detected","status":429,"detail":"blocked for going on after \"login\" had denied, try again in {wait} seconds","violated-policies":["login"],"allowed":false,"blocked":true,"retryAfter":{wait}}}"#
         )
     );
-    // By another rule too, and in a batch.
+    // The block also applies to checks of another rule and to checks in a batch.
     let named = r#"{"rule":"per-key","client":"k1","attributes":{"ip":"192.0.2.7"}}"#;
     assert_eq!(server.check(named).json()["blocked"], true);
     let batch = json!({"checks": [{"attributes": {"ip": "192.0.2.7"}}, {"rule": "per-key", "client": "k1"}]});
@@ -51,20 +53,20 @@ fn a_client_that_keeps_hammering_is_blocked_until_it_is_let_off() {
     assert!(first["retryAfter"].is_u64() && first["limit"].is_null(), "{first}");
     assert_eq!(batch["decisions"][1]["allowed"], true);
 
-    let [entry] = &entries(&server)[..] else { panic!("one entry is wanted") };
+    let [entry] = &block_entries(&server)[..] else { panic!("one entry is wanted") };
     assert_eq!(entry["id"], "192.0.2.7/32");
     assert_eq!((&entry["by"], &entry["rule"]), (&json!("penalty"), &json!("login")));
     let [until, added] = ["until", "added"].map(|field| entry[field].as_u64().unwrap());
     assert_eq!(until - added, 600);
-    let let_off = server.manage("DELETE", "/v1/block", r#"{"ip":"192.0.2.7"}"#);
-    assert_eq!((let_off.status, &let_off.json()["id"]), (200, &entry["id"]));
-    let denied = server.check(&from("192.0.2.7"));
+    let unblocked = server.manage("DELETE", "/v1/block", r#"{"ip":"192.0.2.7"}"#);
+    assert_eq!((unblocked.status, &unblocked.json()["id"]), (200, &entry["id"]));
+    let denied = server.check(&check_from("192.0.2.7"));
     assert_eq!((denied.status, &denied.json()["rule"]), (429, &json!("login")));
-    assert!(entries(&server).is_empty());
+    assert!(block_entries(&server).is_empty());
 }
 
 #[test]
-fn an_operator_blocks_networks_and_clients() {
+fn operator_blocks_networks_and_clients() {
     let server = Server::with_rules(RULES);
     let add = |body: Value| server.manage("POST", "/v1/block", &body.to_string());
     let network = add(json!({"ip": "198.51.100.0/24", "for": "10m", "reason": "scans"}));
@@ -82,9 +84,9 @@ fn an_operator_blocks_networks_and_clients() {
     add(json!({"attribute": "ip", "value": "198.51.101.0/24", "for": "1h"}));
     add(json!({"ip": "2001:db8::/32", "for": "1d"}));
 
-    assert_eq!(server.check(&from("198.51.100.77")).json()["blocked"], true);
-    assert_eq!(server.check(&from("::ffff:198.51.100.77")).json()["blocked"], true);
-    assert_eq!(server.check(&from("198.51.99.77")).status, 200);
+    assert_eq!(server.check(&check_from("198.51.100.77")).json()["blocked"], true);
+    assert_eq!(server.check(&check_from("::ffff:198.51.100.77")).json()["blocked"], true);
+    assert_eq!(server.check(&check_from("198.51.99.77")).status, 200);
     let by_key = r#"{"rule":"per-key","client":"sk-live-1"}"#;
     assert_eq!(server.check(by_key).json()["blocked"], true);
     assert_eq!(server.check(r#"{"rule":"per-key","client":"sk-live-2"}"#).status, 200);
@@ -94,28 +96,28 @@ fn an_operator_blocks_networks_and_clients() {
     assert_eq!(plain.body, "198.51.100.0/23\n2001:db8::/32\n");
     let list = server.manage("GET", "/v1/block?format=json", "");
     assert!(!list.body.contains("sk-live"), "{list:?}");
-    assert_eq!(entries(&server).len(), 4);
+    assert_eq!(block_entries(&server).len(), 4);
 
-    let let_off = server.manage("DELETE", "/v1/block", &json!({"id": id}).to_string());
-    assert_eq!(let_off.status, 200);
+    let unblocked = server.manage("DELETE", "/v1/block", &json!({"id": id}).to_string());
+    assert_eq!(unblocked.status, 200);
     assert_eq!(server.check(by_key).status, 200);
-    // Again, for longer: the entry is the same, and so is its name.
+    // A second block of the same network replaces the first and extends it.
     let again = add(json!({"ip": "198.51.100.0/24", "for": "2h"})).json();
-    assert_eq!((&again["secondsLeft"], entries(&server).len()), (&json!(7200), 3));
+    assert_eq!((&again["secondsLeft"], block_entries(&server).len()), (&json!(7200), 3));
 }
 
 #[test]
-fn the_list_is_on_the_admin_listener_alone() {
+fn block_list_exists_only_on_the_admin_listener() {
     let server = Server::with_rules(RULES);
     for method in ["GET", "POST", "DELETE"] {
         assert_eq!(server.ask(method, "/v1/block", r#"{"ip":"192.0.2.7","for":"1h"}"#).status, 404);
     }
-    assert_eq!(server.manage("POST", "/v1/check", &from("192.0.2.7")).status, 404);
-    assert!(entries(&server).is_empty());
+    assert_eq!(server.manage("POST", "/v1/check", &check_from("192.0.2.7")).status, 404);
+    assert!(block_entries(&server).is_empty());
 }
 
 #[test]
-fn what_an_operator_gets_wrong_is_told_with_place_found_and_wanted() {
+fn invalid_block_request_gets_where_found_and_wanted() {
     let server = Server::with_rules(RULES);
     let time = "a duration like 10m or 1 hour";
     let network = "an address or a network like 10.0.0.0/8";
@@ -223,14 +225,14 @@ fn what_an_operator_gets_wrong_is_told_with_place_found_and_wanted() {
         (405, Some("GET, HEAD, POST, DELETE, OPTIONS"))
     );
     let response = server.manage("GET", "/v1/blocks", "");
-    // Which paths there are is held against the document in openapi.rs.
+    // openapi.rs compares the whole list of paths with the OpenAPI document.
     let detail = response.json()["detail"].as_str().unwrap().to_owned();
     assert!(detail.starts_with(r#"path: found "/v1/blocks", wanted /, /metrics, "#), "{detail}");
-    assert!(entries(&server).is_empty());
+    assert!(block_entries(&server).is_empty());
 }
 
 #[test]
-fn who_is_not_on_the_list_is_told_from_who_is_in_a_larger_network() {
+fn removing_an_unlisted_address_names_the_blocked_network_that_contains_it() {
     let server = Server::with_rules(RULES);
     server.manage("POST", "/v1/block", r#"{"ip":"192.0.2.0/24","for":"1h"}"#);
     let remove = |body: &str| -> Response { server.manage("DELETE", "/v1/block", body) };
@@ -245,11 +247,11 @@ fn who_is_not_on_the_list_is_told_from_who_is_in_a_larger_network() {
     {
         assert_eq!(remove(body).status, 404);
     }
-    assert_eq!(entries(&server).len(), 1);
+    assert_eq!(block_entries(&server).len(), 1);
 }
 
 #[test]
-fn a_page_from_elsewhere_can_not_reach_the_listener() {
+fn foreign_host_or_origin_is_403() {
     let server = Server::with_rules(RULES);
     let body = r#"{"ip":"192.0.2.7","for":"1h"}"#;
     for headers in [
@@ -267,11 +269,11 @@ fn a_page_from_elsewhere_can_not_reach_the_listener() {
         );
         assert_eq!(connection.receive(false).status, 403, "{headers}");
     }
-    assert!(entries(&server).is_empty());
+    assert!(block_entries(&server).is_empty());
 }
 
 #[test]
-fn a_token_that_is_set_is_needed_for_everything() {
+fn configured_token_is_required_for_every_path() {
     let server = Server::with_config(
         "listen: {http: 127.0.0.1:0}\nadmin: {token: 0123456789abcdef}\n\
          rules: {inline: [{name: api, per: [user], limit: 1 per day}]}\n",
@@ -303,7 +305,7 @@ fn a_token_that_is_set_is_needed_for_everything() {
 }
 
 #[test]
-fn the_command_adds_lists_and_removes() {
+fn block_command_adds_lists_and_removes_entries() {
     let server = Server::with_rules(RULES);
     let url = server.admin_url();
     let block = |arguments: &[&str]| run(&[&["block", "--server", &url], arguments].concat());
@@ -323,7 +325,7 @@ fn the_command_adds_lists_and_removes() {
     let client: Value = serde_json::from_str(&stdout).unwrap();
     let id = client["id"].as_str().unwrap();
     assert_eq!(stderr, format!("{id} is blocked for 3600 s\n"));
-    while !server.check(&from("203.0.113.9")).body.contains("blocked") {}
+    while !server.check(&check_from("203.0.113.9")).body.contains("blocked") {}
 
     let (code, stdout, stderr) = block(&["list"]);
     assert_eq!((code, &*stderr), (0, "3 entries\n"));
@@ -361,12 +363,12 @@ fn the_command_adds_lists_and_removes() {
 }
 
 #[test]
-fn the_command_hints_at_the_right_listener() {
+fn block_command_hints_at_the_admin_listener() {
     let server = Server::with_rules(RULES);
     let (code, _, stderr) = run(&["block", "list", "--server", &server.url()]);
     assert_eq!(code, 2);
     assert!(stderr.contains("hint: the admin listener is another one"), "{stderr}");
-    // Bound and closed again: nobody else gets this port so soon.
+    // The system does not assign a port that was just closed to another socket.
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (code, _, stderr) = run(&["block", "list", "--server", &format!("http://{address}")]);
     assert_eq!(code, 2);
@@ -379,7 +381,7 @@ fn the_command_hints_at_the_right_listener() {
 }
 
 #[test]
-fn check_and_explain_tell_of_a_block() {
+fn check_and_explain_report_a_blocked_client() {
     let server = Server::with_rules(RULES);
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", RULES);

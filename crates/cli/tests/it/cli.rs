@@ -1,4 +1,4 @@
-//! What the other commands print, and how they end.
+//! Output and exit codes of `validate`, `explain`, `check` and `--help`.
 
 use crate::kit::{Folder, Server, run, shown, tidegate, without_excerpts};
 
@@ -28,7 +28,7 @@ rules:
 "#;
 
 #[test]
-fn validate_prints_what_each_rule_admits_at_the_most() {
+fn validate_prints_the_bound_of_each_rule() {
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", RULES);
     let (code, stdout, stderr) = run(&["validate", &rules]);
@@ -44,28 +44,28 @@ all: 10 per 1 s, queue 20 (leaky_bucket): at most 11 in any 1 s, in shadow: coun
 old: 5 per 1 s (token_bucket): at most 10 in any 1 s, but it is off
 ";
     assert_eq!(stdout, expected);
-    // A configuration is validated together with the rules that it names.
+    // A configuration is validated together with its rules file.
     let config = folder.file("any-name.yaml", "rules: {file: rules.yaml}\nheaders: {ietf: off}\n");
     let (code, stdout, stderr) = run(&["validate", &config]);
     assert_eq!((code, &*stdout, stderr), (0, expected, format!("{config}: 4 rules, fine\n")));
 }
 
 #[test]
-fn validate_counts_what_a_gateway_has() {
+fn validate_counts_routes_and_upstreams_of_a_gateway() {
     let folder = Folder::new();
     let upstream = "gateway: {upstreams: [{name: a, servers: ['http://a']}]}\n";
     let inline = "rules: {inline: [{name: a, limit: 1/s}]}\n";
     let rules = "a: 1 per 1 s (token_bucket): at most 2 in any 1 s\n";
-    for (text, stdout, said) in [
+    for (text, stdout, summary) in [
         (upstream.to_owned(), "", "1 route to 1 upstream, fine, names no rules on this machine"),
         (format!("{upstream}{inline}"), rules, "1 rule, 1 route to 1 upstream, fine"),
         ("gateway: {max_wait: 5s}".to_owned(), "", "fine, names no rules on this machine"),
     ] {
         let config = folder.file("any-name.yaml", &text);
         let printed = run(&["validate", &config]);
-        assert_eq!(printed, (0, stdout.to_owned(), format!("{config}: {said}\n")));
+        assert_eq!(printed, (0, stdout.to_owned(), format!("{config}: {summary}\n")));
     }
-    assert_told(
+    assert_validate_errors(
         "any-name.yaml",
         "gateway:\n  upstreams:\n    - name: api\n      servers: [ftp://a]\n      max_in_flight: lots\n",
         r#"any-name.yaml:4: gateway.upstreams.servers must be a URL like http://127.0.0.1:3000, https:// or h2c://, found "ftp://a"
@@ -78,7 +78,7 @@ any-name.yaml:5: gateway.upstreams.max_in_flight must be a whole number from 1 t
 }
 
 #[test]
-fn validate_spells_out_a_few_and_counts_the_rest() {
+fn validate_prints_five_overrides_and_counts_the_rest() {
     let folder = Folder::new();
     let overrides: Vec<String> =
         (0..8).map(|index| format!("{{match: {{user: u{index}}}, limit: 9/s}}")).collect();
@@ -92,7 +92,7 @@ fn validate_spells_out_a_few_and_counts_the_rest() {
 }
 
 #[test]
-fn validate_tells_every_error_with_its_line() {
+fn validate_reports_every_error_with_its_line() {
     let folder = Folder::new();
     let good = folder.file("good.yaml", "rules: [{name: a, limit: 1/s}]");
     let bad = folder.file(
@@ -133,7 +133,7 @@ fn validate_tells_every_error_with_its_line() {
 }
 
 #[test]
-fn validate_refuses_a_name_that_serving_would() {
+fn validate_rejects_a_reserved_rule_name() {
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", "rules: [{name: cl.throttle, limit: 1/s}]");
     let (code, _, stderr) = run(&["validate", &rules]);
@@ -142,7 +142,7 @@ fn validate_refuses_a_name_that_serving_would() {
 }
 
 #[test]
-fn validate_tells_what_a_setting_must_be() {
+fn validate_reports_the_accepted_values_of_a_setting() {
     let folder = Folder::new();
     for (text, error) in [
         (
@@ -174,13 +174,13 @@ fn validate_tells_what_a_setting_must_be() {
     ] {
         let config = folder.file("tidegate.yaml", text);
         let (code, _, stderr) = run(&["validate", &config]);
-        let told = without_excerpts(&stderr);
-        assert_eq!((code, told), (1, format!("{config}:{error}\n")), "{text}");
+        let errors = without_excerpts(&stderr);
+        assert_eq!((code, errors), (1, format!("{config}:{error}\n")), "{text}");
     }
 }
 
-/// Validates a file and compares all that is said.
-fn assert_told(name: &str, text: &str, expected: &str) {
+/// Validates an invalid file, and compares everything that is printed to stderr.
+fn assert_validate_errors(name: &str, text: &str, expected: &str) {
     let folder = Folder::new();
     let path = folder.file(name, text);
     let (code, stdout, stderr) = run(&["validate", &path]);
@@ -189,8 +189,8 @@ fn assert_told(name: &str, text: &str, expected: &str) {
 }
 
 #[test]
-fn validate_shows_each_line_that_is_wrong_and_guesses_what_was_meant() {
-    assert_told(
+fn validate_shows_each_invalid_line_with_a_suggestion() {
+    assert_validate_errors(
         "rules.yaml",
         r#"rules:
   - name: login
@@ -233,7 +233,7 @@ rules.yaml:10: rule "api": on_store_failure must be allow, deny or local, found 
    |                       ^^^^^^
 "#,
     );
-    assert_told(
+    assert_validate_errors(
         "rules.yaml",
         "rules:\n  - name: a: b\n",
         "rules.yaml:2: mapping values are not allowed in this context
@@ -245,8 +245,8 @@ rules.yaml:10: rule "api": on_store_failure must be allow, deny or local, found 
 }
 
 #[test]
-fn validate_shows_lines_of_configurations_but_no_secret() {
-    assert_told(
+fn validate_shows_configuration_lines_without_secrets() {
+    assert_validate_errors(
         "tidegate.yaml",
         "listen: {http: here}\nheaders:\n  reset: delte\nadmin:\n  token: hunter2\n",
         r#"tidegate.yaml:1: listen.http must be an address like 127.0.0.1:8080, or off, found "here"
@@ -260,7 +260,7 @@ tidegate.yaml:3: headers.reset must be one of delta, epoch, found "delte" (did y
   |          ^^^^^
 "#,
     );
-    assert_told(
+    assert_validate_errors(
         "tidegate.yaml",
         "listen: {http: off}\nresp:\n  pasword: hunter2\n",
         r#"tidegate.yaml:3: there is no key "pasword", wanted password, password_file (did you mean password?)
@@ -269,7 +269,7 @@ tidegate.yaml:3: headers.reset must be one of delta, epoch, found "delte" (did y
   |   ^^^^^^^
 "#,
     );
-    assert_told(
+    assert_validate_errors(
         "tidegate.yaml",
         "lisen: {http: off}\n",
         r#"tidegate.yaml:1: there is no key "lisen", wanted listen, store, rules, headers, resp, identity, admin, tls, drain, gateway (did you mean listen?)
@@ -278,8 +278,9 @@ tidegate.yaml:3: headers.reset must be one of delta, epoch, found "delte" (did y
   | ^^^^^
 "#,
     );
-    // What can't be read is a configuration by its words, and nobody knows what is a secret in it.
-    assert_told(
+    // A file with a syntax error is recognised as a configuration by its keys. No line is shown, because any line
+    // may contain a secret.
+    assert_validate_errors(
         "any.yaml",
         "listen: {http: off}\ndrain: {delay: 'hunter2\n",
         "any.yaml:2: unclosed quote\n",
@@ -287,8 +288,8 @@ tidegate.yaml:3: headers.reset must be one of delta, epoch, found "delte" (did y
 }
 
 #[test]
-fn validate_shows_lines_of_envoy_files() {
-    assert_told(
+fn validate_shows_invalid_lines_of_envoy_files() {
+    assert_validate_errors(
         "limits.yaml",
         "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: minutes, requests_per_unit: 5}\n",
         r#"limits.yaml:4: unit must be one of second, minute, hour, day, week, month, year, found "minutes" (did you mean minute?)
@@ -300,7 +301,7 @@ fn validate_shows_lines_of_envoy_files() {
 }
 
 #[test]
-fn validate_tells_apart_what_is_invalid_and_what_cant_be_read() {
+fn validate_distinguishes_invalid_from_unreadable_files() {
     let folder = Folder::new();
     let (bad, empty) = (folder.file("bad.yaml", "rules: 5"), Folder::new());
     let (code, _, stderr) = run(&["validate", empty.path(), "no/such/file.yaml", &bad]);
@@ -313,7 +314,7 @@ fn validate_tells_apart_what_is_invalid_and_what_cant_be_read() {
 }
 
 #[test]
-fn explain_shows_each_rule_its_key_its_limit_and_why() {
+fn explain_shows_key_limit_and_reason_for_each_rule() {
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", RULES);
     let (code, stdout, stderr) = run(&[
@@ -366,7 +367,7 @@ old does not apply
 }
 
 #[test]
-fn validate_and_explain_say_whom_a_rollout_reaches() {
+fn validate_and_explain_show_the_rollout_percentage() {
     let folder = Folder::new();
     let rules = |share| {
         let item = format!("{{match: {{path: /}}, limit: 9/s, rollout: {share}}}");
@@ -391,7 +392,7 @@ a: 1 per 1 s (token_bucket): at most 2 in any 1 s, for 0.5% of its clients
 }
 
 #[test]
-fn explain_takes_attributes_that_come_from_elsewhere() {
+fn explain_accepts_attributes_on_the_command_line() {
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", RULES);
     let explain = |arguments: &[&str]| {
@@ -419,7 +420,7 @@ fn explain_takes_attributes_that_come_from_elsewhere() {
 }
 
 #[test]
-fn explain_asks_a_server_what_is_left_and_spends_nothing() {
+fn explain_reads_remaining_tokens_from_a_server_without_charging() {
     let rules = "
 rules:
   - {name: api, per: [api_key], limit: 5 per 10 days}
@@ -450,7 +451,7 @@ rules:
 }
 
 #[test]
-fn check_exits_with_the_decision() {
+fn check_exit_code_is_the_decision() {
     let server = Server::with_rules(
         "
 rules:
@@ -487,8 +488,8 @@ rules:
 }
 
 #[test]
-fn check_hints_what_to_do_when_nobody_listens() {
-    // Bound and closed again: nobody else gets this port so soon.
+fn check_prints_hints_when_the_server_is_unreachable() {
+    // The system does not assign a port that was just closed to another socket.
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (code, stdout, stderr) =
         run(&["check", "api", "alice", "--server", &format!("http://{address}")]);
@@ -509,7 +510,7 @@ fn check_hints_what_to_do_when_nobody_listens() {
 }
 
 #[test]
-fn help_teaches_with_examples() {
+fn help_has_examples_and_at_most_100_columns() {
     for command in ["serve", "check", "explain", "validate", "simulate", "rules", "block"] {
         if command == "simulate" && !cfg!(feature = "simulate") {
             continue;
@@ -526,7 +527,7 @@ fn help_teaches_with_examples() {
 }
 
 #[test]
-fn every_configuration_that_the_guides_show_is_one() {
+fn configurations_in_the_guides_are_valid() {
     let pages = [
         include_str!("../../../../docs/guide/http.md"),
         include_str!("../../../../docs/guide/redis.md"),

@@ -1,14 +1,14 @@
-//! A real Envoy asks Tidegate, with the configuration of `deploy/envoy`.
+//! A real Envoy with the configuration of `deploy/envoy` that calls Tidegate for each request.
 
 mod application;
-mod edge;
+mod proxy;
 
 use tidegate_testkit::{Port, Tool, lacking, wait_for};
 
-use self::edge::{Edge, HERE, Patience, THERE};
+use self::proxy::{EnvoyProxy, FIRST_CLIENT, SECOND_CLIENT, ServiceTimeout};
 use crate::kit::{Folder, Server, run};
 
-/// Rules whose windows no test outlasts.
+/// Rules with windows that are longer than any test.
 const RULES: &str = "
 rules:
   - name: login
@@ -25,77 +25,83 @@ rules:
     limit: 1000 per day
 ";
 
-/// The statuses of so many requests, one after another.
-fn statuses(count: usize, ask: impl Fn() -> u16) -> Vec<u16> {
-    (0..count).map(|_| ask()).collect()
+/// Sends requests one after the other, and returns their statuses.
+fn statuses(count: usize, send: impl Fn() -> u16) -> Vec<u16> {
+    (0..count).map(|_| send()).collect()
 }
 
 #[test]
-fn envoy_admits_up_to_the_limit_and_says_how_much_is_left() {
+fn envoy_admits_up_to_the_limit_and_adds_quota_headers() {
     if lacking(&[Tool::Envoy]) {
         return;
     }
     let server = Server::with_rules(RULES);
-    let edge = Edge::start(server.listener("grpc").port(), Patience::Long);
-    for left in ["2", "1", "0"] {
-        let answer = edge.ask(HERE, "POST", "/login?again=1", &[]);
-        assert_eq!((answer.status, answer.body.as_str()), (200, "POST /login?again=1"));
-        assert_eq!(answer.header("x-ratelimit-limit"), Some("3, 3;w=31536000;name=\"login\""));
-        assert_eq!(answer.header("x-ratelimit-remaining"), Some(left));
-        assert_ne!(answer.header("x-ratelimit-reset"), Some("0"));
-        assert_eq!(answer.header("retry-after"), None);
+    let envoy = EnvoyProxy::start(server.listener("grpc").port(), ServiceTimeout::Long);
+    for remaining in ["2", "1", "0"] {
+        let response = envoy.send(FIRST_CLIENT, "POST", "/login?again=1", &[]);
+        assert_eq!((response.status, response.body.as_str()), (200, "POST /login?again=1"));
+        assert_eq!(response.header("x-ratelimit-limit"), Some("3, 3;w=31536000;name=\"login\""));
+        assert_eq!(response.header("x-ratelimit-remaining"), Some(remaining));
+        assert_ne!(response.header("x-ratelimit-reset"), Some("0"));
+        assert_eq!(response.header("retry-after"), None);
     }
-    let denied = edge.ask(HERE, "POST", "/login", &[]);
+    let denied = envoy.send(FIRST_CLIENT, "POST", "/login", &[]);
     assert_eq!(denied.status, 429, "{denied:?}");
     assert_eq!(denied.header("x-ratelimit-remaining"), Some("0"));
     assert_eq!(denied.header("x-envoy-ratelimited"), Some("true"));
     let wait: u64 = denied.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=31_536_000).contains(&wait), "{wait}");
     assert_eq!(
-        edge.ask(HERE, "GET", "/login", &[]).status,
+        envoy.send(FIRST_CLIENT, "GET", "/login", &[]).status,
         200,
-        "another method is another matter"
+        "the rule matches POST only"
     );
 }
 
 #[test]
-fn the_rules_that_are_deployed_with_envoy_are_fine() {
+fn rules_deployed_with_envoy_are_valid() {
     let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/envoy/rules.yaml");
     let (code, _, notes) = run(&["validate", rules]);
     assert_eq!(code, 0, "{notes}");
 }
 
 #[test]
-fn two_clients_behind_envoy_have_two_buckets() {
+fn clients_behind_envoy_have_separate_buckets() {
     if lacking(&[Tool::Envoy]) {
         return;
     }
     let server = Server::with_rules(RULES);
-    let edge = Edge::start(server.listener("grpc").port(), Patience::Long);
-    assert_eq!(statuses(3, || edge.ask(HERE, "GET", "/api/a", &[]).status), [200, 200, 429]);
-    assert_eq!(statuses(3, || edge.ask(THERE, "GET", "/api/b", &[]).status), [200, 200, 429]);
-    let keyed = |key: &str| edge.ask(HERE, "GET", "/api/c", &[("x-api-key", key)]).status;
+    let envoy = EnvoyProxy::start(server.listener("grpc").port(), ServiceTimeout::Long);
+    assert_eq!(
+        statuses(3, || envoy.send(FIRST_CLIENT, "GET", "/api/a", &[]).status),
+        [200, 200, 429]
+    );
+    assert_eq!(
+        statuses(3, || envoy.send(SECOND_CLIENT, "GET", "/api/b", &[]).status),
+        [200, 200, 429]
+    );
+    let keyed = |key: &str| envoy.send(FIRST_CLIENT, "GET", "/api/c", &[("x-api-key", key)]).status;
     assert_eq!(statuses(3, || keyed("alice")), [200, 200, 429]);
     assert_eq!(statuses(3, || keyed("bob")), [200, 200, 429]);
-    // Who says that it comes from elsewhere is still who connects.
+    // Envoy uses the peer address and not the X-Forwarded-For of an untrusted client.
     let forged = [("x-forwarded-for", "192.0.2.7")];
-    assert_eq!(edge.ask(HERE, "GET", "/api/a", &forged).status, 429);
+    assert_eq!(envoy.send(FIRST_CLIENT, "GET", "/api/a", &forged).status, 429);
 }
 
 #[test]
-fn what_the_application_refuses_stays_its_own() {
+fn error_of_the_application_is_not_marked_as_rate_limited() {
     if lacking(&[Tool::Envoy]) {
         return;
     }
     let server = Server::with_rules(RULES);
-    let edge = Edge::start(server.listener("grpc").port(), Patience::Long);
-    let answer = edge.ask(HERE, "GET", "/forbidden", &[]);
-    assert_eq!(answer.status, 403);
-    assert_eq!(answer.header("x-envoy-ratelimited"), None);
+    let envoy = EnvoyProxy::start(server.listener("grpc").port(), ServiceTimeout::Long);
+    let response = envoy.send(FIRST_CLIENT, "GET", "/forbidden", &[]);
+    assert_eq!(response.status, 403);
+    assert_eq!(response.header("x-envoy-ratelimited"), None);
 }
 
 #[test]
-fn envoy_finds_the_limits_of_envoyproxy_ratelimit_files_as_they_are() {
+fn limits_of_envoyproxy_ratelimit_files_are_enforced_unchanged() {
     if lacking(&[Tool::Envoy]) {
         return;
     }
@@ -121,20 +127,20 @@ descriptors:
 ",
     );
     let server = Server::with_arguments(&["--rules-envoy", folder.path(), "--http", "127.0.0.1:0"]);
-    let edge = Edge::start(server.listener("grpc").port(), Patience::Long);
-    let first = edge.ask(HERE, "GET", "/files/a", &[]);
+    let envoy = EnvoyProxy::start(server.listener("grpc").port(), ServiceTimeout::Long);
+    let first = envoy.send(FIRST_CLIENT, "GET", "/files/a", &[]);
     assert_eq!(first.status, 200);
     assert_eq!(first.header("x-ratelimit-limit"), Some("2, 2;w=31536000;name=\"downloads\""));
     assert_eq!(first.header("x-ratelimit-remaining"), Some("1"));
-    assert_eq!(edge.ask(HERE, "GET", "/files/b/c", &[]).status, 200);
-    assert_eq!(edge.ask(HERE, "GET", "/files/d", &[]).status, 429);
-    assert_eq!(edge.ask(THERE, "GET", "/files/d", &[]).status, 200);
-    assert_eq!(edge.ask(HERE, "GET", "/banned", &[]).status, 429);
-    assert_eq!(edge.ask(HERE, "GET", "/elsewhere", &[]).status, 200);
+    assert_eq!(envoy.send(FIRST_CLIENT, "GET", "/files/b/c", &[]).status, 200);
+    assert_eq!(envoy.send(FIRST_CLIENT, "GET", "/files/d", &[]).status, 429);
+    assert_eq!(envoy.send(SECOND_CLIENT, "GET", "/files/d", &[]).status, 200);
+    assert_eq!(envoy.send(FIRST_CLIENT, "GET", "/banned", &[]).status, 429);
+    assert_eq!(envoy.send(FIRST_CLIENT, "GET", "/elsewhere", &[]).status, 200);
 }
 
 #[test]
-fn requests_pass_while_tidegate_is_away_and_are_limited_when_it_is_back() {
+fn envoy_fails_open_while_tidegate_is_down_and_limits_after_its_restart() {
     if lacking(&[Tool::Envoy]) {
         return;
     }
@@ -144,36 +150,36 @@ fn requests_pass_while_tidegate_is_away_and_are_limited_when_it_is_back() {
     let grpc = format!("127.0.0.1:{}", port.number());
     let arguments = ["--rules", &rules, "--http", "127.0.0.1:0", "--grpc", &grpc];
     let mut server = Server::with_arguments(&arguments);
-    let edge = Edge::start(port.number(), Patience::AsDeployed);
-    let ask = || edge.ask(HERE, "POST", "/login", &[]).status;
-    wait_for("the limit is reached", || (ask() == 429).then_some(()));
+    let envoy = EnvoyProxy::start(port.number(), ServiceTimeout::AsDeployed);
+    let send = || envoy.send(FIRST_CLIENT, "POST", "/login", &[]).status;
+    wait_for("the limit is reached", || (send() == 429).then_some(()));
 
     server.signal("KILL");
     server.wait();
-    assert_eq!(statuses(10, ask), [200; 10]);
-    assert!(edge.passed_unasked() >= 10);
+    assert_eq!(statuses(10, send), [200; 10]);
+    assert!(envoy.failed_open() >= 10);
 
-    let _back = Server::with_arguments(&arguments);
-    wait_for("the limit is reached again", || (ask() == 429).then_some(()));
+    let _restarted = Server::with_arguments(&arguments);
+    wait_for("the limit is reached again", || (send() == 429).then_some(()));
 }
 
 #[test]
-fn requests_pass_a_frozen_tidegate_at_their_deadline() {
+fn envoy_fails_open_at_its_timeout_while_tidegate_is_frozen() {
     if lacking(&[Tool::Envoy]) {
         return;
     }
     let server = Server::with_rules(RULES);
-    let edge = Edge::start(server.listener("grpc").port(), Patience::AsDeployed);
-    let ask = || edge.ask(HERE, "POST", "/login", &[]).status;
-    wait_for("the limit is reached", || (ask() == 429).then_some(()));
+    let envoy = EnvoyProxy::start(server.listener("grpc").port(), ServiceTimeout::AsDeployed);
+    let send = || envoy.send(FIRST_CLIENT, "POST", "/login", &[]).status;
+    wait_for("the limit is reached", || (send() == 429).then_some(()));
     server.freeze();
-    assert_eq!(statuses(3, ask), [200; 3]);
+    assert_eq!(statuses(3, send), [200; 3]);
     server.signal("CONT");
-    wait_for("the limit holds again", || (ask() == 429).then_some(()));
+    wait_for("the limit is enforced again", || (send() == 429).then_some(()));
 }
 
 #[test]
-fn a_rule_that_fails_closed_denies_through_an_envoy_that_fails_open() {
+fn on_store_failure_deny_denies_through_an_envoy_that_fails_open() {
     if lacking(&[Tool::Envoy]) {
         return;
     }
@@ -191,14 +197,14 @@ rules:
     limit: 10 per minute
 ",
     );
-    // Nobody listens there.
-    let nowhere = Port::free();
-    let redis = format!("redis://127.0.0.1:{}", nowhere.number());
+    // No Redis listens on this port.
+    let unused = Port::free();
+    let redis = format!("redis://127.0.0.1:{}", unused.number());
     let arguments = ["--rules", &rules, "--http", "127.0.0.1:0", "--redis", &redis];
     let server = Server::with_arguments(&arguments);
-    let edge = Edge::start(server.listener("grpc").port(), Patience::Long);
-    let denied = edge.ask(HERE, "POST", "/transfers/1", &[]);
+    let envoy = EnvoyProxy::start(server.listener("grpc").port(), ServiceTimeout::Long);
+    let denied = envoy.send(FIRST_CLIENT, "POST", "/transfers/1", &[]);
     assert_eq!(denied.status, 429, "{denied:?}");
     assert!(denied.header("x-tidegate-denied").is_some(), "{denied:?}");
-    assert_eq!(edge.ask(HERE, "GET", "/api/1", &[]).status, 200);
+    assert_eq!(envoy.send(FIRST_CLIENT, "GET", "/api/1", &[]).status, 200);
 }

@@ -1,4 +1,4 @@
-//! In place of envoyproxy/ratelimit: its files, its answers.
+//! Compatibility with envoyproxy/ratelimit: its configuration files and its responses.
 
 use serde_json::{Value, json};
 
@@ -6,12 +6,12 @@ use crate::kit::{Folder, Response, Server, run, without_excerpts};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../service/tests/envoy_examples");
 
-fn serving(folder: &str) -> Server {
+fn serve_envoy_files(folder: &str) -> Server {
     Server::with_arguments(&["--rules-envoy", folder, "--http", "127.0.0.1:0"])
 }
 
-/// One call of `/json`: a descriptor is written `key=value,key=value`.
-fn call(server: &Server, domain: &str, hits: u32, descriptors: &[&str]) -> Response {
+/// Calls `/json`. A descriptor is written as `key=value,key=value`.
+fn call_json(server: &Server, domain: &str, hits: u32, descriptors: &[&str]) -> Response {
     let descriptor = |text: &&str| {
         let entries = text.split(',').map(|entry| {
             let (key, value) = entry.split_once('=').unwrap();
@@ -24,24 +24,24 @@ fn call(server: &Server, domain: &str, hits: u32, descriptors: &[&str]) -> Respo
     server.ask("POST", "/json", &body.to_string())
 }
 
-/// The answer in short: `200 OK: OK 5/DAY`, then one for each descriptor.
-fn short(response: &Response) -> String {
+/// Summarizes a response as `200 OK: OK 5/DAY`, with one code and limit for each descriptor.
+fn summarize(response: &Response) -> String {
     let json = response.json();
     let statuses = json["statuses"].as_array().unwrap().iter().map(|status| {
         let limit = &status["currentLimit"];
-        let shown = match limit["unit"].as_str() {
+        let limit_text = match limit["unit"].as_str() {
             Some(unit) => format!(" {}/{unit}", limit["requestsPerUnit"].as_u64().unwrap_or(0)),
             None => String::new(),
         };
-        format!("{}{shown}", status["code"].as_str().unwrap())
+        format!("{}{limit_text}", status["code"].as_str().unwrap())
     });
     let statuses = statuses.collect::<Vec<_>>().join(", ");
     format!("{} {}: {statuses}", response.status, json["overallCode"].as_str().unwrap())
 }
 
 #[test]
-fn documented_calls_get_their_documented_answers() {
-    let server = serving(EXAMPLES);
+fn documented_calls_get_the_documented_responses() {
+    let server = serve_envoy_files(EXAMPLES);
     for (domain, hits, descriptors, wanted) in [
         ("mongo_cps", 1, ["database=users"].as_slice(), "200 OK: OK 500/SECOND"),
         ("mongo_cps", 501, &["database=users"], "429 OVER_LIMIT: OVER_LIMIT 500/SECOND"),
@@ -85,15 +85,20 @@ fn documented_calls_get_their_documented_answers() {
         ("quota", 2, &["service=service_1"], "200 OK: OVER_LIMIT 1/YEAR"),
         ("nowhere", 1, &["a=b"], "200 OK: OK"),
     ] {
-        let answer = call(&server, domain, hits, descriptors);
-        assert_eq!(short(&answer), wanted, "{domain} {hits} {descriptors:?}: {}", answer.body);
+        let response = call_json(&server, domain, hits, descriptors);
+        assert_eq!(
+            summarize(&response),
+            wanted,
+            "{domain} {hits} {descriptors:?}: {}",
+            response.body
+        );
     }
-    let unlimited = call(&server, "internal", 1, &["ldap=x"]).json();
+    let unlimited = call_json(&server, "internal", 1, &["ldap=x"]).json();
     assert_eq!(unlimited["statuses"][0]["limitRemaining"], json!(u32::MAX));
 }
 
 #[test]
-fn a_denied_descriptor_drains_no_other() {
+fn denied_descriptor_charges_no_other_descriptor() {
     let folder = Folder::new();
     folder.file(
         "limits.yaml",
@@ -102,17 +107,17 @@ fn a_denied_descriptor_drains_no_other() {
            {key: b, rate_limit: {unit: year, requests_per_unit: 10}},
            {key: q, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}]}",
     );
-    let server = serving(folder.path());
-    let denied = call(&server, "d", 6, &["a=x", "b=x"]);
-    assert_eq!(short(&denied), "429 OVER_LIMIT: OVER_LIMIT 5/YEAR, OK 10/YEAR");
-    // What is over its quota keeps nothing else from being counted.
-    let counted = call(&server, "d", 2, &["q=x", "b=x"]);
-    assert_eq!(short(&counted), "200 OK: OVER_LIMIT 1/YEAR, OK 10/YEAR");
+    let server = serve_envoy_files(folder.path());
+    let denied = call_json(&server, "d", 6, &["a=x", "b=x"]);
+    assert_eq!(summarize(&denied), "429 OVER_LIMIT: OVER_LIMIT 5/YEAR, OK 10/YEAR");
+    // An exceeded limit with `quota_mode` does not prevent the charge of other descriptors.
+    let counted = call_json(&server, "d", 2, &["q=x", "b=x"]);
+    assert_eq!(summarize(&counted), "200 OK: OVER_LIMIT 1/YEAR, OK 10/YEAR");
     assert_eq!(counted.json()["statuses"][1]["limitRemaining"], json!(8));
 }
 
 #[test]
-fn values_that_share_a_threshold_share_one_counter() {
+fn share_threshold_counts_matching_values_together() {
     let folder = Folder::new();
     folder.file(
         "limits.yaml",
@@ -121,15 +126,15 @@ fn values_that_share_a_threshold_share_one_counter() {
             rate_limit: {unit: year, requests_per_unit: 2}},
            {key: p, value: 'p*', rate_limit: {unit: year, requests_per_unit: 2}}]}",
     );
-    let server = serving(folder.path());
-    let status = |descriptor| call(&server, "d", 1, &[descriptor]).status;
+    let server = serve_envoy_files(folder.path());
+    let status = |descriptor| call_json(&server, "d", 1, &[descriptor]).status;
     assert_eq!([status("f=files/a"), status("f=files/b"), status("f=files/c")], [200, 200, 429]);
     assert_eq!([status("p=pa"), status("p=pb"), status("p=pc"), status("p=pa")], [200; 4]);
     assert_eq!(status("p=pa"), 429);
 }
 
 #[test]
-fn native_rules_stand_beside_the_files() {
+fn native_rules_apply_beside_envoy_files() {
     let folder = Folder::new();
     let rules = folder.file(
         "native.rules",
@@ -143,15 +148,15 @@ fn native_rules_stand_beside_the_files() {
         "--http",
         "127.0.0.1:0",
     ]);
-    assert_eq!(call(&server, "internal", 50, &["azure=x"]).status, 200);
-    assert_eq!(call(&server, "internal", 1, &["azure=x"]).status, 429);
-    // A limit of the files can be asked for by name, too.
+    assert_eq!(call_json(&server, "internal", 50, &["azure=x"]).status, 200);
+    assert_eq!(call_json(&server, "internal", 1, &["azure=x"]).status, 429);
+    // A limit of an Envoy file can also be checked by its rule name.
     let check = server.check(r#"{"rule": "internal.azure", "client": "x", "cost": 0}"#);
     assert_eq!(check.json()["remaining"], json!(50), "{check:?}");
 }
 
 #[test]
-fn a_configuration_names_the_directory_relative_to_itself() {
+fn envoy_directory_is_relative_to_the_configuration_file() {
     let folder = Folder::new();
     std::fs::create_dir(format!("{}/limits", folder.path())).unwrap();
     folder.file(
@@ -168,8 +173,8 @@ fn a_configuration_names_the_directory_relative_to_itself() {
 }
 
 #[test]
-fn the_limits_are_listed_on_the_admin_listener_only() {
-    let server = serving(EXAMPLES);
+fn rlconfig_is_served_only_on_the_admin_listener() {
+    let server = serve_envoy_files(EXAMPLES);
     let listed = server.manage("GET", "/rlconfig", "");
     assert_eq!(listed.status, 200);
     let line = "mongo_cps.database_users: unit=SECOND requests_per_unit=500, shadow_mode: false\n";
@@ -179,21 +184,22 @@ fn the_limits_are_listed_on_the_admin_listener_only() {
 }
 
 #[test]
-fn the_health_check_answers_as_theirs() {
-    let server = serving(EXAMPLES);
+fn healthcheck_answers_like_envoyproxy_ratelimit() {
+    let server = serve_envoy_files(EXAMPLES);
     let healthy = server.ask("GET", "/healthcheck", "");
     assert_eq!((healthy.status, healthy.body.as_str()), (200, "OK"));
     assert_eq!(server.ask("POST", "/healthcheck", "").status, 405);
     server.signal("TERM");
-    let leaving = tidegate_testkit::wait_for("it says that it leaves", || {
-        let answer = server.ask("GET", "/healthcheck", "");
-        (answer.status != 200).then_some(answer.status)
-    });
-    assert_eq!(leaving, 500);
+    let shutdown_status =
+        tidegate_testkit::wait_for("the health check reports the shutdown", || {
+            let response = server.ask("GET", "/healthcheck", "");
+            (response.status != 200).then_some(response.status)
+        });
+    assert_eq!(shutdown_status, 500);
 }
 
 #[test]
-fn validate_reads_a_directory_and_a_file_of_it() {
+fn validate_accepts_a_directory_or_one_of_its_files() {
     let (code, rules, notes) = run(&["validate", EXAMPLES]);
     assert_eq!(code, 0, "{notes}");
     assert!(rules.contains("messaging.to_number: 100 per 24 h (fixed_window): "), "{rules}");
@@ -203,7 +209,7 @@ fn validate_reads_a_directory_and_a_file_of_it() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_line() {
+fn invalid_envoy_file_is_reported_with_its_line() {
     let folder = Folder::new();
     let file = folder.file("limits.yaml", "domain: d\ndescriptors:\n  - key: ''\n");
     for arguments in

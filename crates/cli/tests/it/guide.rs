@@ -1,4 +1,4 @@
-//! The guide's first page and that of the gateway: commands on them are run, and print what the page says.
+//! Runs the commands in the guide, and compares their output with the page.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,44 +10,44 @@ use tidegate_testkit::{Flavour, Port, Tool, lacking};
 
 use crate::kit::Folder;
 
-const PAGE: &str = include_str!("../../../../docs/guide/README.md");
-const GATEWAY: &str = include_str!("../../../../docs/guide/gateway.md");
+const GUIDE_PAGE: &str = include_str!("../../../../docs/guide/README.md");
+const GATEWAY_PAGE: &str = include_str!("../../../../docs/guide/gateway.md");
 
-/// The ports on the page and in the files that it uses, each of which a test gives another number.
+/// Ports on the pages and in their files. A test replaces each by a free port.
 const PORTS: [&str; 14] = [
     "8080", "8081", "6380", "9090", "8090", "3000", "8000", "10000", "9901", "7001", "7002",
     "7003", "7004", "7005",
 ];
 const LAST_PORT: &str = "7006";
 
-/// How long proxies wait for Tidegate, and how long they do in a test.
-const DEADLINES: [(&str, &str); 3] =
+/// Timeouts of proxies for Tidegate, and their replacements in a test.
+const TIMEOUTS: [(&str, &str); 3] =
     [("timeout: 0.1s", "timeout: 30s"), (" 100ms;", " 30s;"), (" 200ms;", " 30s;")];
 
-/// Ends what a part of the page left running, however it ends itself.
+/// Stops the background processes of a section when its script ends.
 const PROLOGUE: &str =
     "set -eo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\ntrap exit TERM\n";
 
-pub(crate) fn root() -> PathBuf {
+pub(crate) fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The commands under a heading of a page, and what they print.
-fn part(page: &str, heading: &str) -> (String, String) {
+/// Returns the commands under a heading of a page, and their documented output.
+fn section(page: &str, heading: &str) -> (String, String) {
     let (_, rest) = page.split_once(&format!("\n## {heading}\n")).unwrap();
-    let part = rest.split("\n## ").next().unwrap();
+    let section = rest.split("\n## ").next().unwrap();
     let block = |fence: &str| {
-        let (_, rest) = part.split_once(&format!("\n```{fence}\n")).unwrap();
+        let (_, rest) = section.split_once(&format!("\n```{fence}\n")).unwrap();
         rest.split("\n```").next().unwrap().to_owned()
     };
     (block("sh"), block("text") + "\n")
 }
 
-/// Other numbers for the ports, in commands and files alike.
-struct Ports(BTreeMap<&'static str, Port>);
+/// Replacements for the documented ports, in commands and files.
+struct PortMap(BTreeMap<&'static str, Port>);
 
-impl Ports {
-    fn free() -> Self {
+impl PortMap {
+    fn allocate() -> Self {
         Self(PORTS.into_iter().chain([LAST_PORT]).map(|port| (port, Port::free())).collect())
     }
 
@@ -55,8 +55,8 @@ impl Ports {
         self.0[port].number()
     }
 
-    /// Puts them into a text: numbers that stand alone.
-    fn placed_in(&self, text: &str) -> String {
+    /// Replaces the documented ports in a text. A port inside of a longer number is not replaced.
+    fn replace_in(&self, text: &str) -> String {
         let mut replaced = String::with_capacity(text.len());
         let mut digits = String::new();
         let flush = |digits: &mut String, replaced: &mut String| {
@@ -79,25 +79,25 @@ impl Ports {
     }
 }
 
-/// Copies a folder of the repository with other ports and longer deadlines.
-fn copy(name: &str, folder: &Path, ports: &Ports) {
+/// Copies a folder of the repository, with replaced ports and longer timeouts.
+fn copy_folder(name: &str, folder: &Path, ports: &PortMap) {
     let target = folder.join(name);
     std::fs::create_dir_all(&target).unwrap();
-    for file in std::fs::read_dir(root().join(name)).unwrap() {
+    for file in std::fs::read_dir(repository_root().join(name)).unwrap() {
         let file = file.unwrap().path();
         if file.is_file() {
-            let mut text = ports.placed_in(&std::fs::read_to_string(&file).unwrap());
-            // On a busy machine an answer may take longer than anybody should wait for one.
-            for (deadline, longer) in DEADLINES {
-                text = text.replace(deadline, longer);
+            let mut text = ports.replace_in(&std::fs::read_to_string(&file).unwrap());
+            // The documented timeouts are too short for a busy machine.
+            for (timeout, longer) in TIMEOUTS {
+                text = text.replace(timeout, longer);
             }
             std::fs::write(target.join(file.file_name().unwrap()), text).unwrap();
         }
     }
 }
 
-/// A `tidegate` whose listeners are elsewhere when nothing is said about them.
-fn install(folder: &Path, ports: &Ports) {
+/// Installs a `tidegate` script that uses the replaced ports by default.
+fn install(folder: &Path, ports: &PortMap) {
     let [http, grpc, resp, admin] = ["8080", "8081", "6380", "9090"].map(|port| ports.number(port));
     let script = format!(
         r#"#!/bin/bash
@@ -117,16 +117,16 @@ exec {binary} "$@"
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-/// Runs the commands under a heading of a page, and compares what they print.
-pub(crate) fn assert_as_the_page_says(page: &str, heading: &str) {
-    let (folder, ports) = (Folder::new(), Ports::free());
+/// Runs the commands under a heading of a page, and compares their output with the page.
+pub(crate) fn assert_section_output(page: &str, heading: &str) {
+    let (folder, ports) = (Folder::new(), PortMap::allocate());
     let home = Path::new(folder.path());
     for name in ["deploy/envoy", "deploy/nginx", "docs/guide/recipes"] {
-        copy(name, home, &ports);
+        copy_folder(name, home, &ports);
     }
     install(home, &ports);
-    let (commands, expected) = part(page, heading);
-    let script = PROLOGUE.to_owned() + &ports.placed_in(&commands);
+    let (commands, expected) = section(page, heading);
+    let script = PROLOGUE.to_owned() + &ports.replace_in(&commands);
     let fetched = std::env::home_dir().unwrap().join(".cache/tidegate-tools/bin");
     let path = std::env::var_os("PATH").unwrap();
     let path = [home.join("bin"), fetched, "/usr/sbin".into()]
@@ -136,9 +136,9 @@ pub(crate) fn assert_as_the_page_says(page: &str, heading: &str) {
     command.args(["--pdeathsig", "TERM", "bash", "-c", &script]).current_dir(home);
     command.env("PATH", std::env::join_paths(path).unwrap()).stdin(Stdio::null());
     let output = command.output().unwrap();
-    let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let to_text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let logs = || {
-        let mut logs = shown(&output.stderr);
+        let mut logs = to_text(&output.stderr);
         for file in std::fs::read_dir(home).unwrap().map(|file| file.unwrap().path()) {
             if file.extension().is_some_and(|kind| kind == "log") {
                 let text = std::fs::read_to_string(&file).unwrap();
@@ -147,44 +147,44 @@ pub(crate) fn assert_as_the_page_says(page: &str, heading: &str) {
         }
         logs
     };
-    assert_eq!(shown(&output.stdout), ports.placed_in(&expected), "{heading}: {}", logs());
+    assert_eq!(to_text(&output.stdout), ports.replace_in(&expected), "{heading}: {}", logs());
     assert!(output.status.success(), "{heading}: {}", logs());
 }
 
 #[test]
-fn envoy() {
+fn envoy_section_prints_the_documented_output() {
     if !lacking(&[Tool::Envoy]) {
-        assert_as_the_page_says(PAGE, "Envoy");
+        assert_section_output(GUIDE_PAGE, "Envoy");
     }
 }
 
 #[test]
-fn nginx() {
+fn nginx_section_prints_the_documented_output() {
     if !lacking(&[Tool::Nginx]) {
-        assert_as_the_page_says(PAGE, "NGINX");
+        assert_section_output(GUIDE_PAGE, "NGINX");
     }
 }
 
 #[test]
-fn a_redis_cluster() {
+fn redis_cluster_section_prints_the_documented_output() {
     if !lacking(&[Tool::Server(Flavour::Redis)]) {
-        assert_as_the_page_says(PAGE, "A Redis Cluster");
+        assert_section_output(GUIDE_PAGE, "A Redis Cluster");
     }
 }
 
 #[test]
-fn a_server_to_operate() {
-    assert_as_the_page_says(PAGE, "A server to operate");
+fn server_section_prints_the_documented_output() {
+    assert_section_output(GUIDE_PAGE, "A server to operate");
 }
 
 #[test]
-fn a_gateway() {
-    assert_as_the_page_says(GATEWAY, "With rules of your own");
+fn gateway_section_prints_the_documented_output() {
+    assert_section_output(GATEWAY_PAGE, "With rules of your own");
 }
 
 #[test]
-fn every_link_of_the_guide_leads_somewhere() {
-    let folders = ["docs/guide", "docs/reference"].map(|folder| root().join(folder));
+fn guide_links_point_to_existing_files() {
+    let folders = ["docs/guide", "docs/reference"].map(|folder| repository_root().join(folder));
     let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
     let files = files.map(|file| file.unwrap().path());
     for file in files.filter(|file| file.extension().is_some_and(|kind| kind == "md")) {

@@ -5,7 +5,7 @@ use std::path::Path;
 use tidegate::{Decision, Limiter, ManualClock, Request, RuleSet, Span};
 use tidegate_testkit::{Flavour, Tool, lacking};
 
-use crate::guide::{assert_as_the_page_says, root};
+use crate::guide::{assert_section_output, repository_root};
 use crate::kit::run;
 
 const PAGE: &str = include_str!("../../../../docs/guide/recipes.md");
@@ -21,8 +21,8 @@ const RECIPES: [(&str, &str); 7] = [
     ("Scraping", "scraping"),
 ];
 
-fn recipe_text(name: &str) -> String {
-    let path = root().join(format!("docs/guide/recipes/{name}.yaml"));
+fn read(name: &str) -> String {
+    let path = repository_root().join(format!("docs/guide/recipes/{name}.yaml"));
     std::fs::read_to_string(path).unwrap()
 }
 
@@ -61,15 +61,15 @@ impl RecipeLimiter {
 }
 
 #[test]
-fn page_shows_every_recipe_file_unchanged() {
-    let files = std::fs::read_dir(root().join("docs/guide/recipes")).unwrap();
+fn every_recipe_is_a_file_that_the_page_shows_as_it_is() {
+    let files = std::fs::read_dir(repository_root().join("docs/guide/recipes")).unwrap();
     assert_eq!(files.count(), RECIPES.len());
     let mut rest = PAGE;
     for (heading, name) in RECIPES {
         let (_, part) = rest.split_once(&format!("\n## {heading}\n")).unwrap();
         let (_, block) = part.split_once("\n```yaml\n").unwrap();
-        assert_eq!(block.split("```").next().unwrap(), recipe_text(name), "{heading}");
-        let path = root().join(format!("docs/guide/recipes/{name}.yaml"));
+        assert_eq!(block.split("```").next().unwrap(), read(name), "{heading}");
+        let path = repository_root().join(format!("docs/guide/recipes/{name}.yaml"));
         let (code, _, notes) = run(&["validate", path.to_str().unwrap()]);
         assert_eq!(code, 0, "{notes}");
         rest = part;
@@ -82,7 +82,7 @@ fn commands_on_the_page_print_the_shown_output() {
     for (heading, name) in RECIPES {
         let needs_redis = recipe_text(name).contains("on_store_failure: deny");
         if !needs_redis || !lacking(&[Tool::Server(Flavour::Redis)]) {
-            assert_as_the_page_says(PAGE, heading);
+            assert_section_output(PAGE, heading);
         }
     }
 }
@@ -236,8 +236,9 @@ fn scraping_recipe_blocks_scrapers_but_not_readers() {
 #[test]
 fn guide_pages_link_to_the_recipes() {
     for page in ["README.md", "rules.md"] {
-        let text = std::fs::read_to_string(root().join("docs/guide").join(page)).unwrap();
+        let text =
+            std::fs::read_to_string(repository_root().join("docs/guide").join(page)).unwrap();
         assert!(text.contains("](recipes.md"), "{page}");
     }
-    assert!(Path::new(&root().join("docs/reference/rules.md")).exists());
+    assert!(Path::new(&repository_root().join("docs/reference/rules.md")).exists());
 }

@@ -1,4 +1,4 @@
-//! The application behind the proxy: it says what it was asked, and forbids one path.
+//! An application behind Envoy that echoes the request line and forbids one path.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,25 +6,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-/// Answers `METHOD PATH` until it is dropped; `/forbidden` with 403.
-pub(crate) struct Application {
+/// An HTTP server that responds with `METHOD PATH` until it is dropped, and with 403 to `/forbidden`.
+pub(crate) struct EchoApplication {
     pub(crate) address: SocketAddr,
     closing: Arc<AtomicBool>,
     accepting: Option<JoinHandle<()>>,
 }
 
-impl Application {
+impl EchoApplication {
     pub(crate) fn start() -> Self {
         let listener = tidegate_testkit::listen(0);
         let address = listener.local_addr().unwrap();
         let closing = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&closing);
+        let is_closing = Arc::clone(&closing);
         let accepting = thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                if told.load(Ordering::SeqCst) {
+                if is_closing.load(Ordering::SeqCst) {
                     return;
                 }
-                // A connection ends with the proxy that made it.
+                // The thread ends when Envoy closes its connection.
                 thread::spawn(move || serve(&stream));
             }
         });
@@ -32,10 +32,10 @@ impl Application {
     }
 }
 
-impl Drop for Application {
+impl Drop for EchoApplication {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::SeqCst);
-        // Whoever accepts is woken up by being asked once more.
+        // One more connection wakes the accepting thread, which then reads the flag.
         let woken = TcpStream::connect(self.address).is_ok();
         if let (true, Some(accepting)) = (woken, self.accepting.take()) {
             let _ = accepting.join();
@@ -49,12 +49,13 @@ fn serve(stream: &TcpStream) {
         if lines.by_ref().take_while(|line| !line.is_empty()).count() == 0 {
             return;
         }
-        let said = request.trim_end_matches(" HTTP/1.1");
-        let status = if said.ends_with(" /forbidden") { "403 Forbidden" } else { "200 OK" };
-        let length = said.len();
-        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{said}");
+        let request_line = request.trim_end_matches(" HTTP/1.1");
+        let status = if request_line.ends_with(" /forbidden") { "403 Forbidden" } else { "200 OK" };
+        let length = request_line.len();
+        let response =
+            format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{request_line}");
         let mut stream = stream;
-        if stream.write_all(answer.as_bytes()).is_err() {
+        if stream.write_all(response.as_bytes()).is_err() {
             return;
         }
     }
