@@ -28,7 +28,7 @@ SERIAL = "::serial::"
 # What is tested. Doc tests name the same packages, so that both share what is built.
 TESTED = ["--locked", "--workspace", "--exclude", "tidegate-bench", "--all-features"]
 # Tests of the binary without its features.
-PLAIN_TESTS = ["grpc_own::", "http::", "resp::", "serve::", f"--test-threads={3 * CORES}"]
+PLAIN_TESTS = ["grpc_native::", "http::", "resp::", "serve::", f"--test-threads={3 * CORES}"]
 # A test binary that runs for so long hangs.
 MAX_SECONDS = 1800
 
