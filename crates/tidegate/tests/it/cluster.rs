@@ -1,5 +1,5 @@
-//! Requests whose rules live in different slots of a cluster: no interleaving admits too many, and
-//! what was denied leaves no charge.
+//! Requests with rules in different slots of a cluster. No interleaving exceeds a limit, and a denied request
+//! leaves no charge.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use tidegate::{
 use tidegate_testkit::{Cluster, Flavour, Tool, WAIT_TIMEOUT, lacking};
 use tokio::time::{Instant, sleep};
 
-const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
+const REQUIRED_TOOLS: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 
 fn start() -> Cluster {
-    // A master that is paused or slow for a moment stays a master.
+    // A long node timeout, so that a paused or slow master is not replaced.
     Cluster::builder().config("cluster-node-timeout", "60000").start()
 }
 
-async fn join(cluster: &Cluster) -> Arc<RedisStore> {
+async fn connect(cluster: &Cluster) -> Arc<RedisStore> {
     let config: RedisConfig = cluster.url().parse().unwrap();
     let config = config.with_timeout(WAIT_TIMEOUT).unwrap();
     let config = config.with_connect_timeout(WAIT_TIMEOUT).unwrap();
@@ -28,7 +28,7 @@ async fn join(cluster: &Cluster) -> Arc<RedisStore> {
     Arc::new(RedisStore::connect(config).await.unwrap())
 }
 
-/// What a key was charged, in algorithms that count.
+/// Returns the usage of a key, for algorithms that count requests.
 async fn spent(store: &RedisStore, key: Key) -> u64 {
     match store.state(key).await.unwrap() {
         None => 0,
@@ -39,34 +39,34 @@ async fn spent(store: &RedisStore, key: Key) -> u64 {
     }
 }
 
-/// Waits until each key was charged so much: give-backs may still be on their way.
-#[allow(clippy::disallowed_methods, reason = "what goes on in a server gives no event to wait for")]
+/// Waits until each key has the given usage. Refunds may still be in flight.
+#[allow(clippy::disallowed_methods, reason = "a server change gives no event to wait for")]
 async fn wait_until_spent(store: &RedisStore, wanted: &[(Key, u64)]) {
-    let patience = Instant::now() + WAIT_TIMEOUT;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     for (key, wanted) in wanted {
         loop {
             let found = spent(store, *key).await;
             if found == *wanted {
                 break;
             }
-            assert!(Instant::now() < patience, "{found} stay charged, not {wanted}");
+            assert!(Instant::now() < deadline, "found a usage of {found}, wanted {wanted}");
             sleep(Duration::from_millis(2)).await;
         }
     }
 }
 
-/// Waits until so many parts of requests were handed to a server.
-#[allow(clippy::disallowed_methods, reason = "what goes on in a store gives no event to wait for")]
-async fn wait_until_carried(store: &RedisStore, wanted: u64) {
-    let patience = Instant::now() + WAIT_TIMEOUT;
+/// Waits until the store has sent this many charges.
+#[allow(clippy::disallowed_methods, reason = "a store change gives no event to wait for")]
+async fn wait_until_sent(store: &RedisStore, wanted: u64) {
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     while store.counts().carried < wanted {
-        assert!(Instant::now() < patience, "{} were handed over", store.counts().carried);
+        assert!(Instant::now() < deadline, "{} were sent", store.counts().carried);
         sleep(Duration::from_millis(2)).await;
     }
 }
 
-/// Keys of one round, each on a master of its own.
-fn keys(cluster: &Cluster, store: &RedisStore, round: u128) -> Vec<Key> {
+/// Returns three keys for a round, each on a different master.
+fn keys_on_three_masters(cluster: &Cluster, store: &RedisStore, round: u128) -> Vec<Key> {
     let mut found: Vec<(usize, Key)> = Vec::new();
     for number in 0.. {
         let key = Key::from_u128((round << 32) + number);
@@ -81,46 +81,47 @@ fn keys(cluster: &Cluster, store: &RedisStore, round: u128) -> Vec<Key> {
     found.into_iter().map(|(_, key)| key).collect()
 }
 
-/// So long a window that no test meets its end.
+/// Returns a limit with a window that outlasts every test.
 fn limit(algorithm: Algorithm, amount: u64) -> Arc<Limit> {
     Arc::new(Limit::new(algorithm, Quota::per(amount, Quota::MAX_WINDOW)).unwrap())
 }
 
-const COUNTING: [Algorithm; 3] =
+const COUNTING_ALGORITHMS: [Algorithm; 3] =
     [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_that_race_through_slots_in_any_order_never_pass_a_limit() {
-    if lacking(&NEEDED) {
+async fn concurrent_requests_across_slots_never_exceed_a_limit() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let cluster = start();
-    let nodes = [join(&cluster).await, join(&cluster).await];
+    let nodes = [connect(&cluster).await, connect(&cluster).await];
     for round in 0..30 {
-        let keys = keys(&cluster, &nodes[0], round + 1);
-        let algorithm = COUNTING[usize::try_from(round % 3).unwrap()];
+        let keys = keys_on_three_masters(&cluster, &nodes[0], round + 1);
+        let algorithm = COUNTING_ALGORITHMS[usize::try_from(round % 3).unwrap()];
         let limits = [5, 7, 6].map(|amount| limit(algorithm, amount));
         let requests = (0..60).map(|number| {
             let (keys, limits, store) = (&keys, &limits, &nodes[number % 2]);
             async move {
-                // Two or three of the keys, beginning with any.
-                let places: Vec<usize> = (0..2 + number % 2).map(|at| (number + at) % 3).collect();
-                let charge = |place: &usize| {
-                    let (key, limit) = (keys[*place], &limits[*place]);
+                // Two or three of the keys, in rotating order.
+                let indices: Vec<usize> = (0..2 + number % 2).map(|at| (number + at) % 3).collect();
+                let charge = |index: &usize| {
+                    let (key, limit) = (keys[*index], &limits[*index]);
                     Charge { key, overflow_key: key, limit, cost: 1, independent: false }
                 };
-                let charges: Vec<Charge<'_>> = places.iter().map(charge).collect();
-                let answers = store.charge(&charges, ChargeMode::Spend).await;
-                assert!(!answers.iter().any(|answer| matches!(answer, ChargeResult::Failed(_))));
-                let fits =
-                    |answer: &ChargeResult| answer.outcome().is_some_and(|told| told.is_allowed());
-                answers.iter().all(fits).then_some(places)
+                let charges: Vec<Charge<'_>> = indices.iter().map(charge).collect();
+                let results = store.charge(&charges, ChargeMode::Spend).await;
+                assert!(!results.iter().any(|result| matches!(result, ChargeResult::Failed(_))));
+                let is_admitted = |result: &ChargeResult| {
+                    result.outcome().is_some_and(|outcome| outcome.is_allowed())
+                };
+                results.iter().all(is_admitted).then_some(indices)
             }
         });
         let admitted: Vec<usize> =
             join_all(requests).await.into_iter().flatten().flatten().collect();
-        let charged = |place: usize| {
-            (keys[place], admitted.iter().filter(|admitted| **admitted == place).count() as u64)
+        let charged = |index: usize| {
+            (keys[index], admitted.iter().filter(|admitted| **admitted == index).count() as u64)
         };
         let wanted: Vec<(Key, u64)> = (0..3).map(charged).collect();
         for ((_, charged), limit) in wanted.iter().zip(&limits) {
@@ -132,19 +133,19 @@ async fn requests_that_race_through_slots_in_any_order_never_pass_a_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_that_race_for_the_last_may_both_be_denied_and_leave_the_budget_whole() {
-    if lacking(&NEEDED) {
+async fn race_for_the_last_token_may_deny_both_requests_and_refunds_all_charges() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let cluster = start();
-    let nodes = [join(&cluster).await, join(&cluster).await];
-    let (mut one, mut neither) = (0u64, 0u64);
+    let nodes = [connect(&cluster).await, connect(&cluster).await];
+    let (mut one_admitted, mut none_admitted) = (0u64, 0u64);
     for round in 0..60 {
-        let keys = keys(&cluster, &nodes[0], round + 1);
+        let keys = keys_on_three_masters(&cluster, &nodes[0], round + 1);
         let limit = limit(Algorithm::FixedWindow, 1);
-        let ask = |store: &Arc<RedisStore>, order: [usize; 2]| {
+        let send = |store: &Arc<RedisStore>, order: [usize; 2]| {
             let (store, limit) = (Arc::clone(store), Arc::clone(&limit));
-            let keys = order.map(|place| keys[place]);
+            let keys = order.map(|index| keys[index]);
             tokio::spawn(async move {
                 let charge = |key| Charge {
                     key,
@@ -153,20 +154,22 @@ async fn two_that_race_for_the_last_may_both_be_denied_and_leave_the_budget_whol
                     cost: 1,
                     independent: false,
                 };
-                let answers = store.charge(&keys.map(charge), ChargeMode::Spend).await;
-                answers.iter().all(|answer| answer.outcome().is_some_and(|told| told.is_allowed()))
+                let results = store.charge(&keys.map(charge), ChargeMode::Spend).await;
+                results
+                    .iter()
+                    .all(|result| result.outcome().is_some_and(|outcome| outcome.is_allowed()))
             })
         };
-        // Each begins where the other ends.
-        let both = join_all([ask(&nodes[0], [0, 1]), ask(&nodes[1], [1, 0])]).await;
+        // The two requests charge the keys in opposite order.
+        let both = join_all([send(&nodes[0], [0, 1]), send(&nodes[1], [1, 0])]).await;
         let admitted = both.into_iter().filter(|passed| *passed.as_ref().unwrap()).count() as u64;
         assert!(admitted <= 1, "both were admitted");
         wait_until_spent(&nodes[0], &[(keys[0], admitted), (keys[1], admitted)]).await;
-        (one, neither) = (one + admitted, neither + 1 - admitted);
-        // Whole again: whoever comes now and fits is admitted.
-        assert_eq!(ask(&nodes[0], [0, 1]).await.unwrap(), admitted == 0);
+        (one_admitted, none_admitted) = (one_admitted + admitted, none_admitted + 1 - admitted);
+        // The budget is intact again, so a request that fits is admitted.
+        assert_eq!(send(&nodes[0], [0, 1]).await.unwrap(), admitted == 0);
     }
-    println!("one was admitted in {one} rounds, neither in {neither}");
+    println!("one was admitted in {one_admitted} rounds, neither in {none_admitted}");
     assert_eq!(nodes.map(|store| store.counts().lost), [0, 0]);
 }
 
@@ -182,7 +185,7 @@ fn request(user: &str, item: &str) -> Request<'static> {
     request.with("item", item.to_owned()).unwrap()
 }
 
-/// The key of a request under a rule.
+/// Returns the key of a request under a rule.
 fn key(limiter: &Limiter<RedisStore>, rule: &str, request: &Request<'_>) -> Key {
     let rule = limiter.rules().rules().iter().find(|known| known.name() == rule).unwrap();
     let scope =
@@ -191,41 +194,41 @@ fn key(limiter: &Limiter<RedisStore>, rule: &str, request: &Request<'_>) -> Key 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_narrow_rule_that_denies_never_touches_a_wider_one() {
-    if lacking(&NEEDED) {
+async fn denial_by_a_narrow_rule_never_charges_a_wider_rule() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let cluster = start();
-    let store = join(&cluster).await;
+    let store = connect(&cluster).await;
     let rules = RuleSet::parse("rules.yaml", RULES).unwrap();
     let limiter = Limiter::builder().rules(rules).store(Arc::clone(&store)).build();
     let (book, pen) = (request("ann", "book"), request("ann", "pen"));
     for _ in 0..2 {
         assert_eq!(limiter.check(&book).await.status(), DecisionStatus::Allow);
     }
-    assert_eq!(store.counts().carried, 6, "each rule is asked where it lives");
+    assert_eq!(store.counts().carried, 6, "each rule is charged in its own slot");
     let [all, user, item, other] =
         [("all", &book), ("user", &book), ("item", &book), ("item", &pen)]
             .map(|(rule, request)| key(&limiter, rule, request));
-    // Whoever touches the widest counter now trips over it.
+    // Corrupt the widest counter, so that a charge to it fails.
     let name = store.name_of(all);
-    cluster.node(cluster.master_of(&name)).query::<()>(&["SET", &name, "none of ours"]);
+    cluster.node(cluster.master_of(&name)).query::<()>(&["SET", &name, "not a counter"]);
 
     let denied = limiter.check(&book).await;
     assert_eq!((denied.status(), denied.undecided()), (DecisionStatus::Deny, [].as_slice()));
     assert_eq!(
-        denied.rule_outcomes().iter().map(|policy| &*policy.rule).collect::<Vec<_>>(),
+        denied.rule_outcomes().iter().map(|rule_outcome| &*rule_outcome.rule).collect::<Vec<_>>(),
         ["item"]
     );
-    assert_eq!(store.counts().carried, 7, "only the narrowest rule is asked");
+    assert_eq!(store.counts().carried, 7, "only the narrowest rule is charged");
 
-    // The rule in the middle denies: the widest is not asked, the narrowest is given back.
+    // The middle rule denies: the widest rule is not charged, and the narrowest is refunded.
     limiter.check_rule("user", &pen).await.unwrap();
     let denied = limiter.check(&pen).await;
     assert_eq!((denied.status(), denied.undecided()), (DecisionStatus::Deny, [].as_slice()));
     wait_until_spent(&store, &[(item, 2), (user, 3), (other, 0)]).await;
 
-    // One that passes both does trip, and is charged nothing either.
+    // A request that passes both narrow rules fails at the widest, and is refunded.
     let bob = request("bob", "book");
     assert_eq!(limiter.check(&bob).await.status(), DecisionStatus::Unavailable);
     let charged = ["user", "item"].map(|rule| (key(&limiter, rule, &bob), 0));
@@ -234,42 +237,42 @@ async fn a_narrow_rule_that_denies_never_touches_a_wider_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[allow(clippy::disallowed_methods, reason = "what goes on in a server gives no event to wait for")]
-async fn a_check_dropped_between_two_slots_gives_back() {
-    if lacking(&NEEDED) {
+#[allow(clippy::disallowed_methods, reason = "a server change gives no event to wait for")]
+async fn check_dropped_between_two_slots_is_refunded() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let cluster = start();
-    let store = join(&cluster).await;
+    let store = connect(&cluster).await;
     let rules = RuleSet::parse("rules.yaml", RULES).unwrap();
     let limiter = Limiter::builder().rules(rules).store(Arc::clone(&store)).build();
     let master = |rule, request: &Request<'_>| {
         cluster.master_of(&store.name_of(key(&limiter, rule, request)))
     };
-    // A user whose counters are not where everybody's is.
+    // Find a user with counters on other masters than the counter of all users.
     let candidates = (0..).map(|number| request(&format!("user {number}"), "book"));
     let wide = master("all", &request("", ""));
-    let mut apart = candidates
+    let mut users_on_other_masters = candidates
         .filter(|request| master("user", request) != wide && master("item", request) != wide);
-    let asked = apart.next().unwrap();
-    let [user, item] = ["user", "item"].map(|rule| key(&limiter, rule, &asked));
+    let request_to_check = users_on_other_masters.next().unwrap();
+    let [user, item] = ["user", "item"].map(|rule| key(&limiter, rule, &request_to_check));
 
     cluster.node(wide).pause();
     let before = store.counts().carried;
     let checking = tokio::spawn({
-        let (limiter, asked) = (limiter.clone(), asked.clone());
-        async move { limiter.check(&asked).await }
+        let (limiter, request_to_check) = (limiter.clone(), request_to_check.clone());
+        async move { limiter.check(&request_to_check).await }
     });
-    // The third is on its way once the other two have answered.
-    wait_until_carried(&store, before + 3).await;
+    // The third charge is sent after the other two have replied.
+    wait_until_sent(&store, before + 3).await;
     assert_eq!((spent(&store, item).await, spent(&store, user).await), (1, 1));
     checking.abort();
     assert!(checking.await.unwrap_err().is_cancelled());
     wait_until_spent(&store, &[(item, 0), (user, 0)]).await;
     cluster.node(wide).resume();
     assert_eq!(store.counts().lost, 0);
-    // What was under way to the third slot when nobody waited any more may stand, once.
-    let all = key(&limiter, "all", &asked);
+    // The charge that was in flight to the third slot when the check was dropped may remain.
+    let all = key(&limiter, "all", &request_to_check);
     assert!(spent(&store, all).await <= 1);
-    assert_eq!(limiter.check(&asked).await.status(), DecisionStatus::Allow);
+    assert_eq!(limiter.check(&request_to_check).await.status(), DecisionStatus::Allow);
 }

@@ -1,16 +1,16 @@
-//! What happens when the store fails, with real servers that really fail.
+//! Store failures on real servers: killed, paused, partitioned, failed over.
 //!
-//! A fleet of three is under load before, during and after each fault. Every check is answered, each rule follows its
-//! `on_store_failure`, service resumes without a restart, and then the limit is exact again.
+//! A fleet of three nodes is under load before, during and after each fault. The tests expect four things: every check is
+//! answered, each rule follows its `on_store_failure`, nodes recover without a restart, and the limit is exact afterwards.
 
+mod background_load;
+mod captured_log;
 mod clock;
 mod cluster;
-mod fleet;
-mod load;
-mod log;
+mod membership;
 mod network;
-mod scene;
+mod report_table;
+mod scenario;
 mod sentinel;
 mod shards;
-mod single;
-mod table;
+mod single_server;

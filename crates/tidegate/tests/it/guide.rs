@@ -1,11 +1,11 @@
-//! The guide's Rust service: the example prints what the page shows.
+//! The Rust service of the guide: the example prints the output that the page shows.
 
 use std::process::Command;
 
 const PAGE: &str = include_str!("../../../../docs/guide/README.md");
 
-/// The command under the heading, and what it prints.
-fn rust_service() -> (&'static str, &'static str) {
+/// Returns the command under the heading and its output, as the page shows them.
+fn read_rust_service_section() -> (&'static str, &'static str) {
     let (_, rest) = PAGE.split_once("\n## A Rust service\n").unwrap();
     let part = rest.split("\n## ").next().unwrap();
     let block = |fence: &str| {
@@ -15,10 +15,10 @@ fn rust_service() -> (&'static str, &'static str) {
     (block("sh"), block("text"))
 }
 
-/// The example is built together with the tests of this package: `cargo test` without `--test` builds both.
+/// Runs the example binary. `cargo test` without `--test` builds it together with the tests of this package.
 #[test]
-fn rust_service_example_prints_what_the_guide_shows() {
-    let (command, expected) = rust_service();
+fn rust_service_example_prints_the_output_in_the_guide() {
+    let (command, expected) = read_rust_service_section();
     let name = command.trim().strip_prefix("cargo run --quiet -p tidegate --example ").unwrap();
     let tests = std::env::current_exe().unwrap();
     let example = tests.parent().unwrap().with_file_name("examples").join(name);

@@ -1,5 +1,5 @@
-//! Limits that change as they do in life: by new rules, by a tier, by an override that ends. Every
-//! answer is what the core says of the limit in force and of what was there, on every store.
+//! Limits that change by new rules, by a tier, or by an override that ends. On every store, each outcome equals that of
+//! the core for the active limit and the migrated state.
 
 use std::sync::Arc;
 
@@ -12,37 +12,32 @@ use tidegate::{
 };
 use tokio::runtime::Runtime;
 
-/// The numbers of one rule: its own, those of a tier and those of an override, and how soon that ends.
+/// The quotas of one rule, of its tier and of its override, and the duration of the override.
 #[derive(Clone, Debug)]
-struct Numbers {
+struct RuleQuotas {
     algorithm: Algorithm,
-    own: Quota,
+    base: Quota,
     tier: Quota,
-    overriding: Quota,
-    lasts: Span,
+    override_quota: Quota,
+    override_duration: Span,
 }
 
-impl Numbers {
+impl RuleQuotas {
     fn rules(&self, now: Timestamp) -> RuleSet {
-        let until = Some(now + self.lasts);
+        let override_end = Some(now + self.override_duration);
         let vip = vec![Condition::new("vip", ValueTest::Present)];
-        let rule = Rule::new("api", self.algorithm, self.own).unwrap();
+        let rule = Rule::new("api", self.algorithm, self.base).unwrap();
         let rule = rule.with_per("user").unwrap().with_tiers("plan", [("pro", self.tier)]).unwrap();
-        let rule = rule.with_overrides([(vip, self.overriding, until)]).unwrap();
+        let rule = rule.with_overrides([(vip, self.override_quota, override_end)]).unwrap();
         RuleSet::new(vec![rule]).unwrap()
     }
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Thousandths of a second or of a minute.
     Advance(Span),
-    Check {
-        vip: bool,
-        pro: bool,
-        cost: u64,
-    },
-    Rules(Numbers),
+    Check { vip: bool, pro: bool, cost: u64 },
+    Rules(RuleQuotas),
 }
 
 fn algorithms() -> impl Strategy<Value = Algorithm> {
@@ -60,17 +55,17 @@ fn quotas() -> impl Strategy<Value = (u64, Span, Option<u64>)> {
     (0u64..30, proptest::sample::select(windows.to_vec()), proptest::option::of(1u64..60))
 }
 
-fn numbers() -> impl Strategy<Value = Numbers> {
+fn rule_quotas() -> impl Strategy<Value = RuleQuotas> {
     (algorithms(), quotas(), quotas(), quotas(), 0u64..3_000).prop_map(
-        |(algorithm, own, tier, overriding, lasts)| {
+        |(algorithm, base, tier, override_quota, override_duration)| {
             let quota = |(amount, window, burst): (u64, Span, Option<u64>)| {
                 let has_burst = algorithm == Algorithm::TokenBucket && amount > 0;
                 let quota = Quota::per(amount, window);
                 burst.filter(|_| has_burst).map_or(quota, |burst| quota.burst(burst))
             };
-            let lasts = Span::from_millis(lasts);
-            let (own, tier, overriding) = (quota(own), quota(tier), quota(overriding));
-            Numbers { algorithm, own, tier, overriding, lasts }
+            let override_duration = Span::from_millis(override_duration);
+            let (base, tier, override_quota) = (quota(base), quota(tier), quota(override_quota));
+            RuleQuotas { algorithm, base, tier, override_quota, override_duration }
         },
     )
 }
@@ -80,19 +75,19 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => prop_oneof![0u64..50, 0u64..2_000_000].prop_map(|span| Step::Advance(Span::from_micros(span))),
         8 => (any::<bool>(), any::<bool>(), prop_oneof![0u64..4, 0u64..40])
             .prop_map(|(vip, pro, cost)| Step::Check { vip, pro, cost }),
-        2 => numbers().prop_map(Step::Rules),
+        2 => rule_quotas().prop_map(Step::Rules),
     ];
     proptest::collection::vec(step, 1..60)
 }
 
-/// What is kept of the client.
-struct Kept {
+/// Reference state of the client.
+struct ReferenceState {
     states: ClientStates,
-    /// Whether nodes with different rules share the store, which then keeps a state for each limit.
+    /// Whether nodes with different rules share the store. Such a store keeps one state per limit.
     is_shared: bool,
 }
 
-impl Kept {
+impl ReferenceState {
     fn charge(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> Outcome {
         let mut states = self.states.clone();
         let is_foreign = states.is_foreign(limit);
@@ -100,7 +95,7 @@ impl Kept {
         if !self.is_shared {
             self.states = states.iter().take(1).cloned().collect();
         } else if is_foreign || outcome.refund_token().is_some() {
-            // A request that spends nothing changes nothing, except by a takeover.
+            // A request that spends nothing changes the state only by a migration.
             states.drop_expired(now);
             self.states = states;
         }
@@ -108,28 +103,28 @@ impl Kept {
     }
 }
 
-/// Walks one user through the steps; `show` tells a store that has a clock of its own what time it is.
-async fn walk<S: Store>(
+/// Runs the steps for one user. `set_store_clock` sets the clock of a store that has its own.
+async fn run_steps<S: Store>(
     mut limiter: Limiter<S>,
     time: &ManualClock,
     user: &str,
-    (first, steps): &(Numbers, Vec<Step>),
+    (first, steps): &(RuleQuotas, Vec<Step>),
     is_shared: bool,
-    show: impl Fn(Timestamp),
+    set_store_clock: impl Fn(Timestamp),
 ) -> Result<(), TestCaseError> {
-    let (mut numbers, mut until) = (first.clone(), time.now() + first.lasts);
-    limiter = limiter.with_rules(numbers.rules(time.now()));
-    show(time.now());
-    let mut kept = Kept { states: ClientStates::default(), is_shared };
+    let (mut rule_quotas, mut override_end) = (first.clone(), time.now() + first.override_duration);
+    limiter = limiter.with_rules(rule_quotas.rules(time.now()));
+    set_store_clock(time.now());
+    let mut reference = ReferenceState { states: ClientStates::default(), is_shared };
     for step in steps {
         match step {
             Step::Advance(span) => {
                 time.advance(*span);
-                show(time.now());
+                set_store_clock(time.now());
             }
             Step::Rules(next) => {
                 limiter = limiter.with_rules(next.rules(time.now()));
-                (numbers, until) = (next.clone(), time.now() + next.lasts);
+                (rule_quotas, override_end) = (next.clone(), time.now() + next.override_duration);
             }
             Step::Check { vip, pro, cost } => {
                 let mut request = Request::new().with("user", user).unwrap().cost(*cost);
@@ -139,26 +134,30 @@ async fn walk<S: Store>(
                 if *pro {
                     request.insert("plan", "pro").unwrap();
                 }
-                let quota = match (*vip && time.now() < until, *pro) {
-                    (true, _) => numbers.overriding,
-                    (false, true) => numbers.tier,
-                    (false, false) => numbers.own,
+                let quota = match (*vip && time.now() < override_end, *pro) {
+                    (true, _) => rule_quotas.override_quota,
+                    (false, true) => rule_quotas.tier,
+                    (false, false) => rule_quotas.base,
                 };
-                let limit = Limit::new(numbers.algorithm, quota).unwrap();
-                let wanted = kept.charge(&limit, time.now(), *cost);
+                let limit = Limit::new(rule_quotas.algorithm, quota).unwrap();
+                let expected = reference.charge(&limit, time.now(), *cost);
                 let decision = limiter.check(&request).await;
-                let told = decision.rule_outcomes().first().map(|policy| policy.outcome);
-                prop_assert_eq!(told, Some(wanted), "{} at {:?}", limit, time.now());
+                let found =
+                    decision.rule_outcomes().first().map(|rule_outcome| rule_outcome.outcome);
+                prop_assert_eq!(found, Some(expected), "{} at {:?}", limit, time.now());
             }
         }
     }
     Ok(())
 }
 
-/// Number of cases of each property; `make soak` asks for many more.
-#[allow(clippy::disallowed_methods, reason = "a soak says how long it is")]
-fn cases(usual: u32) -> u32 {
-    std::env::var("TIDEGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
+/// Returns the number of cases of each property, from `TIDEGATE_CASES`. `make soak` sets it.
+#[allow(clippy::disallowed_methods, reason = "the test size is set by the environment")]
+fn cases(default_cases: u32) -> u32 {
+    std::env::var("TIDEGATE_CASES")
+        .ok()
+        .and_then(|cases| cases.parse().ok())
+        .unwrap_or(default_cases)
 }
 
 fn runner(cases: u32) -> TestRunner {
@@ -171,25 +170,25 @@ fn runtime() -> Runtime {
 }
 
 #[test]
-fn limits_that_change_in_memory_answer_as_the_core_does() {
+fn changed_limits_in_memory_match_the_core() {
     let runtime = runtime();
-    let property = runner(cases(1_000)).run(&(numbers(), steps()), |case| {
+    let property = runner(cases(1_000)).run(&(rule_quotas(), steps()), |case| {
         let time = ManualClock::default();
         let limiter = Limiter::builder().clock(time.clock()).build();
-        runtime.block_on(walk(limiter, &time, "alice", &case, false, |_| {}))
+        runtime.block_on(run_steps(limiter, &time, "alice", &case, false, |_| {}))
     });
     property.unwrap();
 }
 
 #[cfg(feature = "redis")]
 #[test]
-fn limits_that_change_in_redis_answer_as_the_core_does() {
+fn changed_limits_in_redis_match_the_core() {
     use std::cell::{Cell, RefCell};
 
     use tidegate::{RedisConfig, RedisStore};
 
-    /// Time by a key that the test sets. Nothing expires while the test is at it.
-    const CLOCK: &str = "
+    /// Replaces the server clock by a key that the test sets. Each TTL is ten hours longer, so no key expires early.
+    const CONTROLLED_CLOCK_LUA: &str = "
 local now = tonumber(redis.call('GET', 'clock'))
 local function milliseconds_until(instant)
   return math.max(math.ceil((instant - now) / 1000), 0) + 36000000
@@ -205,19 +204,20 @@ end
         .with_connect_timeout(crate::CONNECT_TIMEOUT)
         .unwrap();
     let config = config.with_denial_memory(std::time::Duration::ZERO).unwrap();
-    let store = runtime.block_on(RedisStore::connect_on_clock(config, CLOCK)).unwrap();
+    let store =
+        runtime.block_on(RedisStore::connect_on_clock(config, CONTROLLED_CLOCK_LUA)).unwrap();
     let store = Arc::new(store);
     let control = RefCell::new(server.connection().unwrap());
-    let show = |now: Timestamp| {
+    let set_store_clock = |now: Timestamp| {
         let now = now.as_micros().to_string();
         redis::cmd("SET").arg("clock").arg(now).exec(&mut *control.borrow_mut()).unwrap();
     };
     let users = Cell::new(0);
-    let property = runner(cases(150)).run(&(numbers(), steps()), |case| {
+    let property = runner(cases(150)).run(&(rule_quotas(), steps()), |case| {
         users.set(users.get() + 1);
         let user = format!("user-{}", users.get());
         let limiter = Limiter::builder().clock(time.clock()).store(Arc::clone(&store)).build();
-        runtime.block_on(walk(limiter, &time, &user, &case, true, show))
+        runtime.block_on(run_steps(limiter, &time, &user, &case, true, set_store_clock))
     });
     property.unwrap();
 }

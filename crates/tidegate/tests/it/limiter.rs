@@ -1,11 +1,11 @@
-//! Rules to decisions.
+//! Decisions of a limiter with several rules.
 
-mod changing;
-mod entering;
-mod failing;
-mod give_back;
-mod holding;
-mod together;
+mod admission;
+mod check_all;
+mod refund_latest;
+mod rule_reload;
+mod slot_guards;
+mod store_failure;
 
 use tidegate::{
     AcquireError, Decision, DecisionStatus, Limiter, ManualClock, NotASingleKeyRule, Quota,
@@ -25,10 +25,13 @@ fn request<'a>(attributes: &[(&'a str, &'a str)]) -> Request<'a> {
     request
 }
 
-/// Name and what is left of each rule asked.
-fn left(decision: &Decision) -> Vec<(&str, u64)> {
-    let policies = decision.rule_outcomes().iter();
-    policies.map(|policy| (&*policy.rule, policy.outcome.remaining)).collect()
+/// Returns the name and remaining amount of each rule that was charged or peeked.
+fn remaining(decision: &Decision) -> Vec<(&str, u64)> {
+    decision
+        .rule_outcomes()
+        .iter()
+        .map(|rule_outcome| (&*rule_outcome.rule, rule_outcome.outcome.remaining))
+        .collect()
 }
 
 const STACK: &str = "
@@ -39,7 +42,7 @@ rules:
 ";
 
 #[tokio::test]
-async fn a_denied_request_consumes_nothing() {
+async fn denied_request_consumes_nothing() {
     let time = ManualClock::default();
     let limiter = limiter(&time, STACK);
     let alice = request(&[("user", "alice"), ("ip", "192.0.2.1")]);
@@ -49,15 +52,15 @@ async fn a_denied_request_consumes_nothing() {
     for _ in 0..50 {
         let denied = limiter.check(&alice).await;
         assert_eq!(denied.status(), DecisionStatus::Deny);
-        assert_eq!(left(&denied), [("per-user", 0), ("per-ip", 7), ("everyone", 97)]);
+        assert_eq!(remaining(&denied), [("per-user", 0), ("per-ip", 7), ("everyone", 97)]);
         assert_eq!(&*denied.strictest_rule().unwrap().rule, "per-user");
     }
     let bob = limiter.check(&request(&[("user", "bob"), ("ip", "192.0.2.1")])).await;
-    assert_eq!(left(&bob), [("per-user", 2), ("per-ip", 6), ("everyone", 96)]);
+    assert_eq!(remaining(&bob), [("per-user", 2), ("per-ip", 6), ("everyone", 96)]);
 }
 
 #[tokio::test]
-async fn a_shadow_rule_counts_as_if_it_were_alone_and_never_denies() {
+async fn shadow_rule_is_charged_independently_and_never_denies() {
     let time = ManualClock::default();
     let limiter = limiter(
         &time,
@@ -72,7 +75,7 @@ rules:
     assert!(limiter.check(&alice).await.is_allowed());
     let second = limiter.check(&alice).await;
     assert_eq!(second.status(), DecisionStatus::Deny);
-    assert_eq!(left(&second), [("tight", 0), ("trial", 1)]);
+    assert_eq!(remaining(&second), [("tight", 0), ("trial", 1)]);
     limiter.check(&alice).await;
     let fourth = limiter.check(&alice).await;
     assert!(!fourth.rule_outcomes()[1].outcome.is_allowed(), "the trial would have denied by now");
@@ -82,7 +85,7 @@ rules:
 }
 
 #[tokio::test]
-async fn a_client_without_the_attribute_shares_one_bucket() {
+async fn clients_without_the_attribute_share_one_bucket() {
     let time = ManualClock::default();
     let limiter = limiter(&time, "rules: [{name: api, per: [api_key], limit: 2 per minute}]");
     let decide = async |attributes: &[(&'static str, &'static str)]| {
@@ -95,7 +98,7 @@ async fn a_client_without_the_attribute_shares_one_bucket() {
 }
 
 #[tokio::test]
-async fn tiers_and_overrides_choose_the_limit_and_a_change_of_tier_keeps_the_fraction() {
+async fn tier_or_override_selects_the_limit_and_a_tier_change_keeps_the_used_fraction() {
     let time = ManualClock::default();
     let limiter = limiter(
         &time,
@@ -124,7 +127,7 @@ rules:
 }
 
 #[tokio::test]
-async fn a_handle_meets_the_same_buckets_as_requests() {
+async fn single_key_handle_uses_the_same_buckets_as_requests() {
     let time = ManualClock::default();
     let limiter = limiter(
         &time,
@@ -138,11 +141,15 @@ rules:
     let api = limiter.rule("api").unwrap();
     assert_eq!(api.check("alice").remaining, 4);
     let decision = limiter.check(&request(&[("path", "/v1/x"), ("user", "alice")])).await;
-    assert_eq!(left(&decision)[0], ("api", 3));
+    assert_eq!(remaining(&decision)[0], ("api", 3));
     let named = limiter.check_rule("api", &request(&[("user", "alice")])).await.unwrap();
-    assert_eq!(left(&named), [("api", 2)]);
+    assert_eq!(remaining(&named), [("api", 2)]);
     let by_ip = limiter.check_rule("api", &request(&[("ip", "alice")])).await.unwrap();
-    assert_eq!(left(&by_ip), [("api", 4)], "an address that reads like a user is not that user");
+    assert_eq!(
+        remaining(&by_ip),
+        [("api", 4)],
+        "an address that reads like a user is not that user"
+    );
     assert!(matches!(limiter.rule("both"), Err(NotASingleKeyRule::Parts { found: 2, .. })));
     assert!(matches!(limiter.rule("tiered"), Err(NotASingleKeyRule::Varies { .. })));
     let error = limiter.rule("nope").unwrap_err().to_string();
@@ -150,7 +157,7 @@ rules:
 }
 
 #[tokio::test]
-async fn a_client_outside_a_rollout_is_not_limited_however_it_is_asked() {
+async fn client_outside_a_rollout_is_not_limited_by_any_kind_of_check() {
     let time = ManualClock::default();
     let limiter = limiter(
         &time,
@@ -170,10 +177,10 @@ rules:
         inside += named.rule_outcomes().len();
         let all = limiter.check_rule("all", &client).await.unwrap();
         limited += usize::from(all.strictest_rule().unwrap().outcome.limit == 2);
-        // Not even its bucket is touched: whoever is let in later is full.
+        // No bucket is charged, so a client that enters the rollout later starts with a full one.
         if named.rule_outcomes().is_empty() {
             assert_eq!(
-                left(&matched),
+                remaining(&matched),
                 [("all", all.strictest_rule().unwrap().outcome.remaining + 1)]
             );
             assert!(limiter.check_rule("half", &client.cost(99)).await.unwrap().is_allowed());
@@ -184,7 +191,7 @@ rules:
 }
 
 #[tokio::test]
-async fn no_rule_that_matches_allows_without_a_limit() {
+async fn request_without_a_matching_rule_is_allowed_without_a_limit() {
     let limiter =
         limiter(&ManualClock::default(), "rules: [{name: a, match: {path: /x}, limit: 1/s}]");
     let decision = limiter.check(&request(&[("path", "/y")])).await;
@@ -192,29 +199,29 @@ async fn no_rule_that_matches_allows_without_a_limit() {
 }
 
 #[tokio::test]
-async fn a_refund_gives_back_every_charge_of_the_request_once_counted() {
+async fn refund_returns_every_charge_of_the_request() {
     let time = ManualClock::default();
     let limiter = limiter(&time, STACK);
     let alice = request(&[("user", "alice"), ("ip", "192.0.2.1")]).cost(2);
     let (decision, receipt) = limiter.check_with_receipt(&alice).await;
-    assert_eq!(left(&decision), [("per-user", 1), ("per-ip", 8), ("everyone", 98)]);
+    assert_eq!(remaining(&decision), [("per-user", 1), ("per-ip", 8), ("everyone", 98)]);
     assert_eq!(limiter.refund(receipt).await, Ok(3));
     let peeked = limiter.peek(&alice).await;
-    assert_eq!(left(&peeked), [("per-user", 3), ("per-ip", 10), ("everyone", 100)]);
+    assert_eq!(remaining(&peeked), [("per-user", 3), ("per-ip", 10), ("everyone", 100)]);
     let (denied, receipt) = limiter.check_with_receipt(&alice.clone().cost(4)).await;
     assert_eq!(denied.status(), DecisionStatus::Deny);
     assert!(receipt.is_empty(), "nothing was charged, nothing can be refunded");
 }
 
 #[tokio::test]
-async fn forget_makes_a_client_new_under_one_rule() {
+async fn forget_resets_a_client_under_one_rule() {
     let time = ManualClock::default();
     let limiter = limiter(&time, STACK);
     let alice = request(&[("user", "alice"), ("ip", "192.0.2.1")]);
     limiter.check(&alice.clone().cost(3)).await;
     limiter.forget("per-user", &alice).await.unwrap();
     assert_eq!(
-        left(&limiter.peek(&alice).await),
+        remaining(&limiter.peek(&alice).await),
         [("per-user", 3), ("per-ip", 7), ("everyone", 97)]
     );
     assert!(limiter.forget("nope", &alice).await.is_err());
@@ -240,7 +247,7 @@ async fn acquire_waits_for_the_next_token() {
 }
 
 #[tokio::test]
-async fn acquire_waits_for_its_slot_and_a_waiter_that_leaves_gives_the_last_one_back() {
+async fn acquire_waits_for_its_slot_and_a_cancelled_last_waiter_frees_its_slot() {
     let time = ManualClock::default();
     let limiter = limiter(
         &time,
@@ -252,10 +259,9 @@ rules: [{name: slow, limit: 1 per second, algorithm: leaky_bucket, queue: 2}]
     assert_eq!(limiter.acquire(&anyone).await.unwrap().delay(), Span::ZERO);
     let mut second = Box::pin(limiter.acquire(&anyone));
     let mut third = Box::pin(limiter.acquire(&anyone));
-    // One poll each charges their slots; both wait.
-    let poll = |future: &mut std::pin::Pin<Box<_>>| futures_poll(future);
-    assert!(poll(&mut second).is_none());
-    assert!(poll(&mut third).is_none());
+    // One poll charges the slot of each waiter; both wait.
+    assert!(poll_once(&mut second).is_none());
+    assert!(poll_once(&mut third).is_none());
     assert!(!limiter.peek(&anyone).await.is_allowed(), "the queue is full");
     drop(third);
     let peeked = limiter.peek(&anyone).await;
@@ -266,7 +272,7 @@ rules: [{name: slow, limit: 1 per second, algorithm: leaky_bucket, queue: 2}]
     assert!(matches!(never, Err(AcquireError::ExceedsCapacity(_))));
 }
 
-fn futures_poll<F: Future>(future: &mut std::pin::Pin<Box<F>>) -> Option<F::Output> {
+fn poll_once<F: Future>(future: &mut std::pin::Pin<Box<F>>) -> Option<F::Output> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match future.as_mut().poll(&mut context) {
         std::task::Poll::Ready(output) => Some(output),

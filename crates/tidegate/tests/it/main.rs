@@ -1,6 +1,6 @@
-//! The library as its users see it: stores, accuracies, the tower layer, and real Redis servers that fail.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-#![allow(clippy::print_stdout, reason = "a worker process answers on stdout")]
+//! Tests of the public API: stores, accuracies, the tower layer, and real Redis servers that fail.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed precondition fails the test")]
+#![allow(clippy::print_stdout, reason = "a worker process reports on stdout")]
 
 mod block_list;
 #[cfg(feature = "redis")]
@@ -9,9 +9,7 @@ mod cluster;
 mod faults;
 mod guide;
 #[cfg(feature = "redis")]
-mod leased;
-#[cfg(feature = "redis")]
-mod leases;
+mod leased_rules;
 mod limit_changes;
 mod limiter;
 #[cfg(feature = "redis")]
@@ -21,11 +19,11 @@ mod overshoot;
 mod overshoot_redis;
 #[cfg(feature = "redis")]
 mod parity;
-mod penalty;
+mod penalties;
 #[cfg(feature = "redis")]
 mod redis_blocks;
 #[cfg(feature = "redis")]
-mod redis_claims;
+mod redis_check_all;
 #[cfg(feature = "redis")]
 mod redis_document;
 #[cfg(feature = "redis")]
@@ -33,17 +31,19 @@ mod redis_in_flight;
 #[cfg(feature = "redis")]
 mod redis_keys;
 #[cfg(feature = "redis")]
-mod redis_reports;
+mod server_reports;
 #[cfg(feature = "redis")]
-mod shards;
+mod sharded_limits;
 #[cfg(feature = "redis")]
-mod split;
+mod split_rules;
 mod store_contract;
-mod synced;
+#[cfg(feature = "redis")]
+mod store_leases;
+mod synced_rules;
 #[cfg(feature = "tower")]
 mod tower;
 mod without_runtime;
 
-/// Longest time that connecting to a Redis which answers may take on a busy machine.
+/// Connect timeout for a healthy Redis. Long enough for a machine under heavy load.
 #[cfg(feature = "redis")]
 const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);

@@ -1,6 +1,5 @@
-//! Nodes with different versions of the rules on one Redis: while a change of the rules spreads, the
-//! nodes of each version admit at most what their own limit admits alone, so all of them admit at most
-//! the old bound and the new one.
+//! Nodes with different versions of the rules on one Redis. While a rule change spreads, the nodes of each version admit
+//! at most what their own limit admits alone. All nodes together admit at most the old bound plus the new one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,17 +13,17 @@ use tidegate::{
 use tidegate_testkit::{Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 use tokio::task::JoinSet;
 
-const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
+const REQUIRED_TOOLS: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 
-/// Time by a key that the test sets. Nothing expires by the server's own clock.
-const CLOCK: &str = "
+/// Replaces the server clock by a key that the test sets. Each TTL is ten hours longer, so no key expires early.
+const CONTROLLED_CLOCK_LUA: &str = "
 local now = tonumber(redis.call('GET', 'clock'))
 local function milliseconds_until(instant)
   return math.max(math.ceil((instant - now) / 1000), 0) + 36000000
 end
 ";
 
-const START: u64 = 1_780_000_000_123_457;
+const START_MICROS: u64 = 1_780_000_000_123_457;
 
 fn config(server: &Redis) -> RedisConfig {
     let config: RedisConfig = server.url().parse().unwrap();
@@ -36,7 +35,7 @@ fn config(server: &Redis) -> RedisConfig {
     config.with_denial_memory(Duration::ZERO).unwrap()
 }
 
-/// Nodes on one Redis whose time the test sets.
+/// Nodes on one Redis. The test sets the clock of the server.
 struct Fleet {
     server: Redis,
     nodes: Vec<Arc<RedisStore>>,
@@ -44,15 +43,16 @@ struct Fleet {
 }
 
 impl Fleet {
-    async fn of(size: usize) -> Self {
+    async fn start(size: usize) -> Self {
         let server = Redis::start();
-        server.query::<()>(&["SET", "clock", &START.to_string()]);
+        server.query::<()>(&["SET", "clock", &START_MICROS.to_string()]);
         let mut nodes = Vec::new();
         for _ in 0..size {
-            let store = RedisStore::connect_on_clock(config(&server), CLOCK).await.unwrap();
+            let store =
+                RedisStore::connect_on_clock(config(&server), CONTROLLED_CLOCK_LUA).await.unwrap();
             nodes.push(Arc::new(store));
         }
-        Self { server, nodes, now: START }
+        Self { server, nodes, now: START_MICROS }
     }
 
     fn advance(&mut self, span: Span) {
@@ -61,8 +61,8 @@ impl Fleet {
     }
 }
 
-/// Whether a node admits one request.
-async fn admits(node: &RedisStore, key: Key, limit: &Arc<Limit>, cost: u64) -> bool {
+/// Charges one request, and returns whether the node admits it.
+async fn charge_is_admitted(node: &RedisStore, key: Key, limit: &Arc<Limit>, cost: u64) -> bool {
     let charge = Charge { key, overflow_key: key, limit, cost, independent: false };
     match node.charge(&[charge], ChargeMode::of_cost(cost)).await.remove(0) {
         ChargeResult::Outcome(outcome) => outcome.is_allowed(),
@@ -70,7 +70,7 @@ async fn admits(node: &RedisStore, key: Key, limit: &Arc<Limit>, cost: u64) -> b
     }
 }
 
-/// Limits of every algorithm, with other amounts and other windows.
+/// Returns limits of every algorithm, with different amounts and windows.
 fn limits() -> Vec<Arc<Limit>> {
     let limits = [
         (Algorithm::TokenBucket, Quota::per_minute(60)),
@@ -91,24 +91,24 @@ fn limits() -> Vec<Arc<Limit>> {
     limits.map(|(algorithm, quota)| Arc::new(Limit::new(algorithm, quota).unwrap())).to_vec()
 }
 
-/// One version of a limit: what its nodes admitted, and a client that is alone under it.
-struct Version {
+/// One version of a limit: the admissions of its nodes, and the bound for a client under this limit alone.
+struct LimitVersion {
     limit: Arc<Limit>,
-    /// Counts only what nodes of this version admitted.
+    /// A state charged only with the admissions of this version's nodes.
     own: State,
-    /// Spends all that the limit admits.
+    /// A state charged with all that the limit admits.
     greedy: State,
     admitted: u64,
     bound: u64,
 }
 
-impl Version {
+impl LimitVersion {
     fn new(limit: &Arc<Limit>) -> Self {
         let (own, greedy) = (limit.fresh(), limit.fresh());
         Self { limit: Arc::clone(limit), own, greedy, admitted: 0, bound: 0 }
     }
 
-    /// Spends what is left under this limit alone.
+    /// Charges `greedy` until it is denied, and adds the admissions to the bound.
     fn exhaust(&mut self, now: Timestamp) {
         while self.limit.charge(&mut self.greedy, now, 1).is_allowed() {
             self.bound += 1;
@@ -116,20 +116,20 @@ impl Version {
     }
 }
 
-/// Nodes of an old and of a new version of one client's limit, the old one first.
-struct Change {
+/// An old and a new version of one client's limit, in this order.
+struct LimitChange {
     key: Key,
-    versions: [Version; 2],
+    versions: [LimitVersion; 2],
 }
 
-impl Change {
-    /// Each node admits until it is denied, and twelve requests at the most, in turns of four.
-    async fn take_turns(&mut self, nodes: &[Arc<RedisStore>], now: Timestamp) {
+impl LimitChange {
+    /// Sends up to twelve requests to each node, in alternating groups of four. A group ends with a denial.
+    async fn alternate_requests(&mut self, nodes: &[Arc<RedisStore>], now: Timestamp) {
         let shared = self.versions[0].limit.shares_state_with(&self.versions[1].limit);
         for _ in 0..3 {
             for (node, version) in nodes.iter().zip(&mut self.versions) {
                 for _ in 0..4 {
-                    if !admits(node, self.key, &version.limit, 1).await {
+                    if !charge_is_admitted(node, self.key, &version.limit, 1).await {
                         break;
                     }
                     version.admitted += 1;
@@ -143,47 +143,47 @@ impl Change {
 }
 
 #[tokio::test]
-async fn alternating_nodes_admit_at_most_the_old_bound_and_the_new_one() {
-    if lacking(&NEEDED) {
+async fn alternating_nodes_admit_at_most_the_sum_of_both_bounds() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
-    let mut fleet = Fleet::of(2).await;
+    let mut fleet = Fleet::start(2).await;
     let limits = limits();
     let pairs = limits.iter().flat_map(|old| limits.iter().map(move |new| (old, new)));
     let pairs = pairs.filter(|(old, new)| old != new);
-    let mut changes: Vec<Change> = (1..)
+    let mut changes: Vec<LimitChange> = (1..)
         .zip(pairs)
-        .map(|(number, (old, new))| Change {
+        .map(|(number, (old, new))| LimitChange {
             key: Key::from_u128(number << 64 | number),
-            versions: [Version::new(old), Version::new(new)],
+            versions: [LimitVersion::new(old), LimitVersion::new(new)],
         })
         .collect();
     for _ in 0..16 {
         let now = Timestamp::from_micros(fleet.now);
         let nodes = &fleet.nodes;
-        join_all(changes.iter_mut().map(|change| change.take_turns(nodes, now))).await;
+        join_all(changes.iter_mut().map(|change| change.alternate_requests(nodes, now))).await;
         fleet.advance(Span::from_millis(2_737));
     }
-    let mut worst = Vec::new();
-    for Change { versions: [old, new], .. } in changes {
+    let mut violations = Vec::new();
+    for LimitChange { versions: [old, new], .. } in changes {
         let (admitted, bound) = (old.admitted + new.admitted, old.bound + new.bound);
         println!("{} -> {}: {admitted} of at most {bound}", old.limit, new.limit);
         assert!(admitted > 0, "{} -> {}: nothing was admitted", old.limit, new.limit);
         if admitted > bound {
-            worst.push(format!("{} -> {}: {admitted}, not {bound}", old.limit, new.limit));
+            violations.push(format!("{} -> {}: {admitted}, not {bound}", old.limit, new.limit));
         }
     }
-    assert!(worst.is_empty(), "{worst:#?}");
+    assert!(violations.is_empty(), "{violations:#?}");
 }
 
-/// Many requests at once by nodes of both versions: each is decided, and neither version admits more
-/// than its limit. Time stands still.
+/// Nodes of both versions send concurrent requests. Each is decided, and neither version exceeds its limit. The clock
+/// does not advance.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn concurrent_nodes_of_two_versions_are_all_decided_within_both_bounds() {
-    if lacking(&NEEDED) {
+async fn concurrent_requests_under_two_versions_are_all_decided_within_both_bounds() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
-    let fleet = Fleet::of(3).await;
+    let fleet = Fleet::start(3).await;
     let (limits, mut number) = (limits(), 0);
     for old in &limits {
         for new in &limits {
@@ -195,34 +195,34 @@ async fn concurrent_nodes_of_two_versions_are_all_decided_within_both_bounds() {
             let mut tasks = JoinSet::new();
             let admitted: Arc<[AtomicU64; 2]> = Arc::default();
             for task in 0..12 {
-                let (node, which) =
+                let (node, version_index) =
                     (Arc::clone(&fleet.nodes[task % 3]), usize::from(task % 3 == 0));
-                let limit = Arc::clone([old, new][which]);
+                let limit = Arc::clone([old, new][version_index]);
                 let admitted = Arc::clone(&admitted);
                 tasks.spawn(async move {
                     for _ in 0..8 {
-                        if admits(&node, key, &limit, 1).await {
-                            admitted[which].fetch_add(1, Ordering::Relaxed);
+                        if charge_is_admitted(&node, key, &limit, 1).await {
+                            admitted[version_index].fetch_add(1, Ordering::Relaxed);
                         }
                     }
                 });
             }
             tasks.join_all().await;
-            for (which, limit) in [old, new].into_iter().enumerate() {
-                let admitted = admitted[which].load(Ordering::Relaxed);
+            for (version_index, limit) in [old, new].into_iter().enumerate() {
+                let admitted = admitted[version_index].load(Ordering::Relaxed);
                 assert!(admitted <= limit.capacity(), "{old} -> {new}: {admitted} by {limit}");
             }
         }
     }
 }
 
-/// A request of several rules, each of which other nodes have other limits for, is decided too.
+/// Covers requests with several rules, for which other nodes have other limits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_of_several_rules_are_decided_while_versions_are_mixed() {
-    if lacking(&NEEDED) {
+async fn multi_rule_requests_are_decided_while_versions_are_mixed() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
-    let fleet = Fleet::of(2).await;
+    let fleet = Fleet::start(2).await;
     let bucket = |amount| Limit::new(Algorithm::TokenBucket, Quota::per_hour(amount)).unwrap();
     let log = |amount| Limit::new(Algorithm::SlidingLog, Quota::per_hour(amount)).unwrap();
     let versions = [bucket(300), log(40)].map(Arc::new);
@@ -241,28 +241,29 @@ async fn requests_of_several_rules_are_decided_while_versions_are_mixed() {
                     cost: 1,
                     independent: false,
                 });
-                let answers = node.charge(&charges, ChargeMode::Spend).await;
-                let outcomes: Option<Vec<_>> = answers.iter().map(ChargeResult::outcome).collect();
-                let outcomes = outcomes.unwrap_or_else(|| panic!("{answers:?}"));
-                admitted[task % 2] += u64::from(outcomes.iter().all(|told| told.is_allowed()));
+                let charge_results = node.charge(&charges, ChargeMode::Spend).await;
+                let outcomes: Option<Vec<_>> =
+                    charge_results.iter().map(ChargeResult::outcome).collect();
+                let outcomes = outcomes.unwrap_or_else(|| panic!("{charge_results:?}"));
+                admitted[task % 2] +=
+                    u64::from(outcomes.iter().all(|outcome| outcome.is_allowed()));
             }
             admitted
         });
     }
     let admitted = tasks.join_all().await;
-    let by_log: u64 = admitted.iter().map(|by| by[1]).sum();
-    // Three keys of the first rule, each admitted 40 at the most.
-    assert!(by_log <= 3 * 40, "{by_log}");
+    let admitted_by_log: u64 = admitted.iter().map(|by| by[1]).sum();
+    // The first rule has three keys, and admits at most 40 requests for each.
+    assert!(admitted_by_log <= 3 * 40, "{admitted_by_log}");
 }
 
-/// Slots are released and renewed by the nodes that took them, also while other nodes count something
-/// else under the same key.
+/// Nodes release and renew their slots also while other nodes use another algorithm for the same key.
 #[tokio::test]
-async fn slots_are_released_while_other_nodes_have_another_algorithm() {
-    if lacking(&NEEDED) {
+async fn slots_can_be_released_while_other_nodes_use_another_algorithm() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
-    let fleet = Fleet::of(2).await;
+    let fleet = Fleet::start(2).await;
     let [old, new] = [&fleet.nodes[0], &fleet.nodes[1]];
     let in_flight = |amount| {
         let hold = Algorithm::Concurrency { hold: Span::MINUTE };
@@ -277,34 +278,34 @@ async fn slots_are_released_while_other_nodes_have_another_algorithm() {
         let refund_token =
             old.charge(&[charge], ChargeMode::Spend).await[0].outcome().unwrap().refund_token();
         held.push(Refund { key, limit: Arc::clone(&slots), cost: 1, refund_token });
-        assert!(admits(new, key, &bucket, 1).await);
+        assert!(charge_is_admitted(new, key, &bucket, 1).await);
     }
-    assert!(!admits(old, key, &slots, 1).await);
-    assert!(!admits(new, key, &fewer, 1).await);
-    assert!(admits(new, key, &bucket, 1).await);
+    assert!(!charge_is_admitted(old, key, &slots, 1).await);
+    assert!(!charge_is_admitted(new, key, &fewer, 1).await);
+    assert!(charge_is_admitted(new, key, &bucket, 1).await);
     assert_eq!(old.renew(&held).await, Ok(10));
     assert_eq!(old.refund(&held[..6]).await, Ok(6));
-    // Slots are one set for all limits in flight: four are taken.
-    assert!(admits(new, key, &fewer, 1).await);
-    assert!(!admits(new, key, &fewer, 1).await);
-    assert!(admits(old, key, &slots, 5).await);
-    assert!(!admits(old, key, &slots, 1).await);
-    let told = new
+    // All concurrency limits of a key share one set of slots. Four are in use.
+    assert!(charge_is_admitted(new, key, &fewer, 1).await);
+    assert!(!charge_is_admitted(new, key, &fewer, 1).await);
+    assert!(charge_is_admitted(old, key, &slots, 5).await);
+    assert!(!charge_is_admitted(old, key, &slots, 1).await);
+    let results = new
         .charge(
             &[Charge { key, overflow_key: key, limit: &bucket, cost: 0, independent: false }],
             ChargeMode::Peek,
         )
         .await;
-    assert_eq!(told[0].outcome().unwrap().remaining, 100 - 11);
+    assert_eq!(results[0].outcome().unwrap().remaining, 100 - 11);
 }
 
-/// When all nodes have changed, a client keeps what it used, also through a rollback.
+/// After all nodes have changed their rules, the usage of a client is kept, also after a rollback.
 #[tokio::test]
-async fn rolled_back_limit_counts_what_the_other_one_admitted() {
-    if lacking(&NEEDED) {
+async fn rolled_back_limit_counts_admissions_of_the_newer_limit() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
-    let fleet = Fleet::of(1).await;
+    let fleet = Fleet::start(1).await;
     let node = &fleet.nodes[0];
     let limit =
         |algorithm, amount| Arc::new(Limit::new(algorithm, Quota::per_hour(amount)).unwrap());
@@ -316,12 +317,12 @@ async fn rolled_back_limit_counts_what_the_other_one_admitted() {
     ];
     for (number, (first, second, spent)) in (1..).zip(pairs) {
         let key = Key::from_u128(number);
-        assert!(admits(node, key, &first, 2).await);
-        assert!(admits(node, key, &second, spent).await);
+        assert!(charge_is_admitted(node, key, &first, 2).await);
+        assert!(charge_is_admitted(node, key, &second, spent).await);
         let used = if first.algorithm() == second.algorithm() && number == 1 { 7 } else { 10 };
-        let look = Charge { key, overflow_key: key, limit: &first, cost: 0, independent: false };
-        let told = node.charge(&[look], ChargeMode::Peek).await;
-        assert_eq!(told[0].outcome().unwrap().remaining, 10 - used, "{first} after {second}");
+        let peek = Charge { key, overflow_key: key, limit: &first, cost: 0, independent: false };
+        let results = node.charge(&[peek], ChargeMode::Peek).await;
+        assert_eq!(results[0].outcome().unwrap().remaining, 10 - used, "{first} after {second}");
     }
 }
 
@@ -341,11 +342,10 @@ async fn limiter(server: &Redis, rule: &str) -> Limiter<RedisStore> {
     Limiter::builder().rules(rules).store(Arc::new(store)).build()
 }
 
-/// Nodes of two accuracies, or of two limits of which one or both are leased. Windows last so long that
-/// nothing comes back while this runs.
+/// Nodes of two accuracies, or of two limits of which one or both are leased. The windows outlast the test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_of_two_accuracies_admit_at_most_both_bounds() {
-    if lacking(&NEEDED) {
+async fn nodes_with_two_accuracies_admit_at_most_the_sum_of_both_bounds() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
@@ -355,7 +355,7 @@ async fn nodes_of_two_accuracies_admit_at_most_both_bounds() {
     let leased = |rule: String| format!("{rule}, accuracy: leased");
     let hot = |rule: String| format!("{rule}, hot: leased");
     let synced = |rule: String| format!("{rule}, accuracy: synced, max_ahead: 10");
-    // Two nodes of the second: what they are ahead comes on top of its bound.
+    // Two nodes have the second rule, so twice its `max_ahead` comes on top of its bound.
     let pairs = [
         (fixed(400), leased(fixed(400)), 800),
         (leased(bucket(400)), bucket(400), 800),
@@ -394,10 +394,10 @@ async fn nodes_of_two_accuracies_admit_at_most_both_bounds() {
                 (place, admitted, failed)
             });
         }
-        let told = tasks.join_all().await;
-        let failed: u64 = told.iter().map(|(_, _, failed)| failed).sum();
-        let admitted: u64 = told.iter().map(|(_, admitted, _)| admitted).sum();
-        println!("{old} and {new}: {admitted} of at most {bound}, {failed} undecided, {told:?}");
+        let results = tasks.join_all().await;
+        let failed: u64 = results.iter().map(|(_, _, failed)| failed).sum();
+        let admitted: u64 = results.iter().map(|(_, admitted, _)| admitted).sum();
+        println!("{old} and {new}: {admitted} of at most {bound}, {failed} undecided, {results:?}");
         assert_eq!(failed, 0, "{old} and {new}");
         assert!(admitted <= bound, "{old} and {new}: {admitted} admitted, {bound} at the most");
         assert!(admitted > 0, "{old} and {new}: nothing was admitted");

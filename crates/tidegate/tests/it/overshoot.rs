@@ -1,4 +1,4 @@
-//! Races on the memory store: never one more than the limit.
+//! Concurrency on the memory store: racing threads never exceed the limit.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -15,8 +15,8 @@ const ALGORITHMS: [Algorithm; 5] = [
     Algorithm::SlidingLog,
 ];
 
-/// Runs `work` on `threads` threads that start together; the sum of what they return.
-fn together(threads: usize, work: impl Fn(usize) -> usize + Sync) -> usize {
+/// Runs `work` on `threads` threads that start at the same time. Returns the sum of their results.
+fn run_on_threads(threads: usize, work: impl Fn(usize) -> usize + Sync) -> usize {
     let barrier = Barrier::new(threads);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
@@ -39,7 +39,7 @@ fn sixty_four_threads_on_one_key_admit_exactly_the_limit() {
         let store = Arc::new(MemoryStore::new(time.clock()));
         let handle = Limiter::per_key_in(store, algorithm, Quota::per_minute(1000)).unwrap();
         let admitted =
-            together(64, |_| (0..100).filter(|_| handle.check("one").is_allowed()).count());
+            run_on_threads(64, |_| (0..100).filter(|_| handle.check("one").is_allowed()).count());
         assert_eq!(admitted, 1000, "{algorithm}");
     }
 }
@@ -48,7 +48,7 @@ fn sixty_four_threads_on_one_key_admit_exactly_the_limit() {
 fn batches_and_single_checks_share_one_limit() {
     let time = ManualClock::default();
     let handle = Limiter::per_key_on(Quota::per_minute(1000), time.clock()).unwrap();
-    let admitted = together(8, |number| {
+    let admitted = run_on_threads(8, |number| {
         let keys = vec!["one"; 50];
         let batches = (0..20).map(|_| match number % 2 {
             0 => handle.check_many(&keys).iter().filter(|outcome| outcome.is_allowed()).count(),
@@ -60,7 +60,7 @@ fn batches_and_single_checks_share_one_limit() {
 }
 
 #[test]
-fn concurrent_first_hits_on_a_freshly_expired_key_admit_the_limit_once() {
+fn concurrent_checks_of_an_expired_key_admit_the_limit_once() {
     let time = ManualClock::default();
     for algorithm in ALGORITHMS {
         let store = Arc::new(MemoryStore::new(time.clock()));
@@ -85,7 +85,7 @@ fn concurrent_first_hits_on_a_freshly_expired_key_admit_the_limit_once() {
                 });
             }
             for round in 0..ROUNDS {
-                // Everything of the round before has expired, and in some rounds has been swept.
+                // The state of the previous round has expired, and is swept in every third round.
                 time.advance(Span::from_secs(2));
                 if round % 3 == 0 {
                     store.sweep(store.shards());
@@ -99,9 +99,9 @@ fn concurrent_first_hits_on_a_freshly_expired_key_admit_the_limit_once() {
     }
 }
 
-/// Requests that touch the same keys in different orders neither over-admit nor lock up.
+/// Requests that charge the same keys in different orders neither exceed a limit nor deadlock.
 #[test]
-fn stacks_of_limits_charged_in_any_order_admit_exactly_the_tightest() {
+fn multi_limit_charges_in_any_order_admit_exactly_the_smallest_limit() {
     let time = ManualClock::default();
     let store = MemoryStore::new(time.clock());
     let limits: Vec<Arc<Limit>> = [
@@ -111,14 +111,14 @@ fn stacks_of_limits_charged_in_any_order_admit_exactly_the_tightest() {
     ]
     .map(|(algorithm, amount)| Arc::new(Limit::new(algorithm, Quota::per_minute(amount)).unwrap()))
     .to_vec();
-    let admitted = together(16, |number| {
+    let admitted = run_on_threads(16, |number| {
         (0..100)
             .filter(|turn| {
                 let mut charges: Vec<Charge<'_>> = limits
                     .iter()
                     .enumerate()
-                    .map(|(place, limit)| Charge {
-                        key: Key::from_u128((place as u128 + 1) << 120),
+                    .map(|(index, limit)| Charge {
+                        key: Key::from_u128((index as u128 + 1) << 120),
                         overflow_key: Key::from_u128(1),
                         limit,
                         cost: 1,
@@ -134,29 +134,29 @@ fn stacks_of_limits_charged_in_any_order_admit_exactly_the_tightest() {
             .count()
     });
     assert_eq!(admitted, 300);
-    let look = |place: usize| Charge {
-        key: Key::from_u128((place as u128 + 1) << 120),
+    let peek = |index: usize| Charge {
+        key: Key::from_u128((index as u128 + 1) << 120),
         overflow_key: Key::from_u128(1),
-        limit: &limits[place],
+        limit: &limits[index],
         cost: 0,
         independent: false,
     };
-    let left: Vec<u64> = (0..3)
-        .map(|place| store.charge_all(&[look(place)], ChargeMode::Peek)[0].remaining)
+    let remaining: Vec<u64> = (0..3)
+        .map(|index| store.charge_all(&[peek(index)], ChargeMode::Peek)[0].remaining)
         .collect();
-    assert_eq!(left, [200, 0, 100], "what was denied took nothing");
+    assert_eq!(remaining, [200, 0, 100], "denied requests were not charged");
 }
 
 #[test]
-fn spraying_ten_times_the_cap_frees_no_limited_client() {
-    const CAP: usize = 2_000;
+fn ten_times_max_keys_of_new_clients_frees_no_limited_client() {
+    const MAX_KEYS: usize = 2_000;
     for algorithm in ALGORITHMS {
         let algorithm = match algorithm {
             Algorithm::LeakyBucket { .. } => Algorithm::LeakyBucket { queue: 4 },
             other => other,
         };
         let time = ManualClock::default();
-        let store = Arc::new(MemoryStore::with_max_keys(CAP, time.clock()));
+        let store = Arc::new(MemoryStore::with_max_keys(MAX_KEYS, time.clock()));
         let handle =
             Limiter::per_key_in(Arc::clone(&store), algorithm, Quota::per_minute(5)).unwrap();
         let limited: Vec<String> = (0..100).map(|number| format!("limited {number}")).collect();
@@ -164,22 +164,22 @@ fn spraying_ten_times_the_cap_frees_no_limited_client() {
             let passed = (0..10).filter(|_| handle.check(client).is_allowed()).count();
             assert_eq!(passed, 5, "{algorithm}");
         }
-        let sprayed =
-            (0..10 * CAP).filter(|number| handle.check(format!("spray {number}")).is_allowed());
+        let sprayed = (0..10 * MAX_KEYS)
+            .filter(|number| handle.check(format!("spray {number}")).is_allowed());
         let sprayed = sprayed.count();
         for client in &limited {
             assert!(!handle.check(client).is_allowed(), "{algorithm}: {client} was freed");
         }
-        // Those without a bucket of their own shared a few.
-        let shared = 5 * usize::try_from(MemoryStore::OVERFLOW_BUCKETS).unwrap();
-        assert!(sprayed <= CAP + shared, "{algorithm}: {sprayed} passed");
+        // Clients beyond the cap share a few buckets.
+        let shared = 5 * usize::try_from(MemoryStore::SHARED_BUCKETS).unwrap();
+        assert!(sprayed <= MAX_KEYS + shared, "{algorithm}: {sprayed} passed");
         let usage = store.usage();
         assert!(
-            usage.keys <= CAP + usize::try_from(MemoryStore::OVERFLOW_BUCKETS).unwrap(),
+            usage.keys <= MAX_KEYS + usize::try_from(MemoryStore::SHARED_BUCKETS).unwrap(),
             "{usage:?}"
         );
         assert!(usage.overflowed > 0, "{usage:?}");
-        // Once the old ones have expired, newcomers get buckets of their own again.
+        // After the old buckets have expired, new clients get their own buckets again.
         time.advance(Span::from_secs(121));
         let passed = (0..10).filter(|_| handle.check("late").is_allowed()).count();
         assert_eq!(passed, 5, "{algorithm}");
@@ -188,7 +188,7 @@ fn spraying_ten_times_the_cap_frees_no_limited_client() {
 }
 
 #[test]
-fn a_request_of_several_limits_overflows_as_a_whole() {
+fn request_with_several_limits_overflows_all_of_its_keys() {
     let time = ManualClock::default();
     let store = MemoryStore::with_max_keys(64, time.clock());
     let limit = Arc::new(Limit::new(Algorithm::FixedWindow, Quota::per_minute(5)).unwrap());
@@ -211,7 +211,7 @@ fn a_request_of_several_limits_overflows_as_a_whole() {
 }
 
 #[test]
-fn memory_shrinks_when_traffic_does() {
+fn memory_is_released_after_clients_expire() {
     let time = ManualClock::default();
     let handle = Limiter::per_key_on(Quota::per_minute(60), time.clock()).unwrap();
     for number in 0..100_000 {

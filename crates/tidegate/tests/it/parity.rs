@@ -1,9 +1,9 @@
-//! The scripts in a real Redis answer what the Rust core answers, to the microsecond.
+//! Parity of the Lua scripts with the Rust core: both return the same results, to the microsecond.
 
 mod leases;
-mod random;
+mod random_charges;
+mod seeded_random;
 mod vectors;
-mod walk;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use tidegate::{Key, Limit, RedisConfig, RedisStore, Timestamp};
 use tidegate_testkit::Redis;
 use tokio::runtime::Runtime;
 
-/// Time by a key that the test sets. The server itself expires nothing while a test runs: each time to live
-/// is ten hours longer than the scripts want it. The instant that they want is kept in `expiries`.
-const CLOCK: &str = "
+/// Replaces the server clock by a key that the test sets. Redis expires no key while a test runs: each TTL is ten hours
+/// longer than the scripts request. The sorted set `expiries` records the requested expiry of each key.
+const CONTROLLED_CLOCK_LUA: &str = "
 local now = tonumber(redis.call('GET', 'clock'))
 local LONGER = 36000000
 local function milliseconds_until(instant)
@@ -34,15 +34,15 @@ function redis.call(...)
 end
 ";
 
-/// A store on a server of its own whose time stands still until it is set.
-struct Bench {
+/// A store on its own Redis server. Only the test advances the clock of the server.
+struct ParityFixture {
     _server: Redis,
     control: redis::Connection,
     store: Arc<RedisStore>,
     runtime: Runtime,
 }
 
-impl Bench {
+impl ParityFixture {
     fn new() -> Self {
         let server = Redis::start();
         let control = server.connection().unwrap();
@@ -59,21 +59,22 @@ impl Bench {
             .unwrap();
         let config = config.with_denial_memory(Duration::ZERO).unwrap();
         server.query::<()>(&["SET", "clock", "0"]);
-        let store = runtime.block_on(RedisStore::connect_on_clock(config, CLOCK)).unwrap();
+        let store =
+            runtime.block_on(RedisStore::connect_on_clock(config, CONTROLLED_CLOCK_LUA)).unwrap();
         Self { _server: server, control, store: Arc::new(store), runtime }
     }
 
-    /// Drops what other limits than the last one left of a client, as when it has expired.
-    fn keep_last_limit(&mut self, key: Key, last: &Limit) {
+    /// Removes the state and leases of a client under limits other than the last one, as expiry would.
+    fn remove_older_limits(&mut self, key: Key, last: &Limit) {
         let state = self.runtime.block_on(self.store.state(key)).unwrap();
         if state.is_some_and(|(limit, _)| !limit.shares_state_with(last)) {
             redis::cmd("DEL").arg(self.store.name_of(key)).exec(&mut self.control).unwrap();
         }
         for name in [self.store.name_of(key), self.store.name_of_leases(key)] {
-            let kept: Option<Vec<u8>> =
+            let value: Option<Vec<u8>> =
                 redis::cmd("GET").arg(&name).query(&mut self.control).unwrap();
-            // A value of several sections begins with 2, each section with its length.
-            if let Some([2, a, b, c, d, rest @ ..]) = kept.as_deref() {
+            // A value with several sections starts with byte 2; each section starts with its length.
+            if let Some([2, a, b, c, d, rest @ ..]) = value.as_deref() {
                 let length = usize::try_from(u32::from_be_bytes([*a, *b, *c, *d])).unwrap();
                 let set = redis::cmd("SET")
                     .arg(&name)
@@ -90,12 +91,12 @@ impl Bench {
         redis::cmd("SET").arg("clock").arg(now).exec(&mut self.control).unwrap();
     }
 
-    /// Deletes the keys whose time to live is over by the test's clock, as the server would. Their names.
+    /// Deletes the keys with a TTL that has ended by the test's clock, as the server would. Returns their names.
     fn expire_keys(&mut self, now: Timestamp) -> HashSet<String> {
-        let until = now.as_micros().to_string();
-        let mut due = redis::cmd("ZRANGEBYSCORE");
+        let due_before = now.as_micros().to_string();
+        let mut due_keys = redis::cmd("ZRANGEBYSCORE");
         let names: HashSet<String> =
-            due.arg("expiries").arg("-inf").arg(until).query(&mut self.control).unwrap();
+            due_keys.arg("expiries").arg("-inf").arg(due_before).query(&mut self.control).unwrap();
         for name in &names {
             redis::cmd("DEL").arg(name).exec(&mut self.control).unwrap();
             redis::cmd("ZREM").arg("expiries").arg(name).exec(&mut self.control).unwrap();
@@ -103,7 +104,7 @@ impl Bench {
         names
     }
 
-    /// When a key expires by the test's clock; nothing for a key that is not there.
+    /// Returns the expiry of a key by the test's clock, or `None` if the key does not exist.
     fn expiry(&mut self, name: &str) -> Option<Timestamp> {
         let exists: bool = redis::cmd("EXISTS").arg(name).query(&mut self.control).unwrap();
         let expiry: Option<f64> =

@@ -1,7 +1,7 @@
-//! A text that a fleet shares, through real servers.
+//! Documents that a fleet shares through real Redis servers.
 
-mod following;
-mod places;
+mod deployments;
+mod subscription;
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use tidegate::{
 use tidegate_testkit::{Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 use tokio::time::timeout;
 
-const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
-/// Where a document called `rules` is kept.
-const KEY: &str = "tg::{document:rules}";
+const REQUIRED_TOOLS: [Tool; 1] = [Tool::Server(Flavour::Redis)];
+/// Redis key of the document `rules`.
+const DOCUMENT_KEY: &str = "tg::{document:rules}";
 
 fn config(url: &str) -> RedisConfig {
     let config: RedisConfig = url.parse().unwrap();
     config.with_connect_timeout(crate::CONNECT_TIMEOUT).unwrap()
 }
 
-async fn document(url: &str) -> RedisDocument {
+async fn open_document(url: &str) -> RedisDocument {
     RedisDocument::start(url.parse().unwrap(), "rules").await.unwrap()
 }
 
@@ -38,18 +38,18 @@ async fn latest(document: &RedisDocument) -> Option<Edition> {
     }
 }
 
-fn numbers(versions: &[DocumentVersion]) -> Vec<u64> {
+fn version_numbers(versions: &[DocumentVersion]) -> Vec<u64> {
     versions.iter().map(|version| version.number).collect()
 }
 
 #[tokio::test]
-async fn what_one_node_puts_another_reads() {
-    if lacking(&NEEDED) {
+async fn version_written_by_one_node_is_read_by_another() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
     let store = RedisStore::connect(config(&server.url())).await.unwrap();
-    let (one, other) = (store.document("rules"), document(&server.url()).await);
+    let (one, other) = (store.document("rules"), open_document(&server.url()).await);
     assert_eq!(one.latest(None).await, Ok(Latest::Nothing));
     assert_eq!(one.latest(Some((3, "aa"))).await, Ok(Latest::Nothing));
     assert_eq!((one.history(9).await, one.edition(1).await), (Ok(Vec::new()), Ok(None)));
@@ -77,49 +77,52 @@ async fn what_one_node_puts_another_reads() {
     assert_eq!(one.history(1).await, Ok(vec![second]));
     assert_eq!(one.edition(1).await, Ok(Some(edition)));
     assert_eq!((one.edition(3).await, one.edition(u64::MAX).await), (Ok(None), Ok(None)));
-    // Another name is another document.
+    // Documents with different names are independent.
     assert_eq!(store.document("other").latest(None).await, Ok(Latest::Nothing));
 }
 
 #[tokio::test]
-async fn of_those_who_replace_the_same_version_one_wins_and_the_others_are_told() {
-    if lacking(&NEEDED) {
+async fn one_of_several_concurrent_writers_wins_and_the_others_get_a_conflict() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
     let url = server.url();
-    let documents = join_all((0..8).map(|_| document(&url))).await;
+    let documents = join_all((0..8).map(|_| open_document(&url))).await;
     for round in 0..20 {
         let texts: Vec<String> = (0..32).map(|task| format!("{round} {task}")).collect();
         let racing = texts.iter().zip(documents.iter().cycle()).map(|(text, document)| {
             document.put(Draft { expected: Expected::Number(round), ..draft(text) })
         });
         let outcomes = join_all(racing).await;
-        let won: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok()).collect();
-        let [won] = won.as_slice() else { panic!("round {round}: {} won", won.len()) };
-        assert_eq!(won.number, round + 1);
+        let winners: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok()).collect();
+        let [winners] = winners.as_slice() else { panic!("round {round}: {} won", winners.len()) };
+        assert_eq!(winners.number, round + 1);
         for outcome in outcomes.iter().filter(|outcome| outcome.is_err()) {
-            let conflict = PutError::Conflict { found: Some((*won).clone()) };
+            let conflict = PutError::Conflict { found: Some((*winners).clone()) };
             assert_eq!(outcome, &Err(conflict));
         }
-        assert_eq!(latest(&documents[0]).await.unwrap().version, **won);
+        assert_eq!(latest(&documents[0]).await.unwrap().version, **winners);
     }
-    let stale = documents[0].put(Draft { expected: Expected::Number(0), ..draft("") }).await;
-    let words = "another version was expected, found 20 by \"ann\"";
-    assert_eq!(stale.unwrap_err().to_string(), words);
+    let stale_put = documents[0].put(Draft { expected: Expected::Number(0), ..draft("") }).await;
+    let expected_text = "another version was expected, found 20 by \"ann\"";
+    assert_eq!(stale_put.unwrap_err().to_string(), expected_text);
     let empty = RedisDocument::start(url.parse().unwrap(), "empty").await.unwrap();
-    let early = empty.put(Draft { expected: Expected::Number(7), ..draft("") }).await;
-    assert_eq!(early, Err(PutError::Conflict { found: None }));
-    assert_eq!(early.unwrap_err().to_string(), "another version was expected, found none");
+    let unexpected_version = empty.put(Draft { expected: Expected::Number(7), ..draft("") }).await;
+    assert_eq!(unexpected_version, Err(PutError::Conflict { found: None }));
+    assert_eq!(
+        unexpected_version.unwrap_err().to_string(),
+        "another version was expected, found none"
+    );
 }
 
 #[tokio::test]
-async fn a_server_that_lost_the_document_gets_it_back_and_an_older_one_changes_nothing() {
-    if lacking(&NEEDED) {
+async fn restore_writes_a_lost_document_and_ignores_an_older_version() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
-    let document = document(&server.url()).await;
+    let document = open_document(&server.url()).await;
     document.put(draft("one")).await.unwrap();
     let first = latest(&document).await.unwrap();
     document.put(draft("two")).await.unwrap();
@@ -138,123 +141,126 @@ async fn a_server_that_lost_the_document_gets_it_back_and_an_older_one_changes_n
 }
 
 #[tokio::test]
-async fn a_number_is_above_what_the_server_has_forgotten() {
-    if lacking(&NEEDED) {
+async fn version_number_exceeds_the_given_minimum() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
-    let document = document(&server.url()).await;
+    let document = open_document(&server.url()).await;
     for (above, number) in [(0, 1), (41, 42), (7, 43)] {
         assert_eq!(document.put(Draft { above, ..draft("") }).await.unwrap().number, number);
     }
     let last = (1u64 << 53) - 1;
     assert_eq!(document.put(Draft { above: last - 1, ..draft("") }).await.unwrap().number, last);
-    // Lua can't count on: nothing is put, and nothing lost.
+    // 2^53 - 1 is the last integer that Lua counts exactly. Nothing is written beyond it, and nothing is lost.
     for above in [0, last, last + 1, u64::MAX] {
-        let refused = document.put(Draft { above, ..draft("too many") }).await.unwrap_err();
-        let corrupt = matches!(refused, PutError::Store(StoreError::Corrupt { .. }));
-        assert!(corrupt && refused.to_string().contains("end at 9007199254740991"), "{refused}");
+        let rejection = document.put(Draft { above, ..draft("too many") }).await.unwrap_err();
+        let corrupt = matches!(rejection, PutError::Store(StoreError::Corrupt { .. }));
+        assert!(
+            corrupt && rejection.to_string().contains("end at 9007199254740991"),
+            "{rejection}"
+        );
     }
     let mut edition = latest(&document).await.unwrap();
     assert_eq!((edition.version.number, edition.text.as_str()), (last, ""));
     edition.version.number = u64::MAX;
     assert!(matches!(document.restore(&edition).await, Err(StoreError::Corrupt { .. })));
-    assert_eq!(numbers(&document.history(9).await.unwrap()), [last, 43, 42, 1]);
+    assert_eq!(version_numbers(&document.history(9).await.unwrap()), [last, 43, 42, 1]);
 }
 
 #[tokio::test]
-async fn the_last_fifty_versions_are_kept() {
-    if lacking(&NEEDED) {
+async fn last_fifty_versions_are_kept() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
-    let document = document(&server.url()).await;
+    let document = open_document(&server.url()).await;
     for number in 1..=60u64 {
         let text = format!("text {number}");
         assert_eq!(document.put(draft(&text)).await.unwrap().number, number);
     }
     let kept: Vec<u64> = (11..=60).rev().collect();
-    assert_eq!(numbers(&document.history(usize::MAX).await.unwrap()), kept);
-    assert_eq!(numbers(&document.history(3).await.unwrap()), [60, 59, 58]);
+    assert_eq!(version_numbers(&document.history(usize::MAX).await.unwrap()), kept);
+    assert_eq!(version_numbers(&document.history(3).await.unwrap()), [60, 59, 58]);
     assert_eq!(document.edition(10).await, Ok(None));
     assert_eq!(document.edition(11).await.unwrap().unwrap().text, "text 11");
-    assert_eq!(server.query::<u64>(&["HLEN", KEY]), 101);
+    assert_eq!(server.query::<u64>(&["HLEN", DOCUMENT_KEY]), 101);
 }
 
 #[tokio::test]
-async fn long_texts_push_older_ones_out_and_travel_on_connections_of_their_own() {
-    if lacking(&NEEDED) {
+async fn long_texts_evict_older_versions_and_use_a_separate_connection() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
     let config = config(&server.url());
     let store = RedisStore::connect(config).await.unwrap();
     let document = store.document("rules");
-    // What it does without leaves no connection but the store's.
+    // Calls of the document leave at most one connection besides the store's.
     let connections = || server.info("connected_clients").unwrap().parse::<u32>().unwrap();
     let before = connections();
     for letter in ["a", "b", "c"] {
         document.put(draft(&letter.repeat(24 << 20))).await.unwrap();
     }
     assert_eq!(connections(), before + 1);
-    assert_eq!(numbers(&document.history(9).await.unwrap()), [3, 2]);
+    assert_eq!(version_numbers(&document.history(9).await.unwrap()), [3, 2]);
     assert_eq!(latest(&document).await.unwrap().text, "c".repeat(24 << 20));
     assert_eq!(document.edition(1).await, Ok(None));
     let too_long = document.put(draft(&"d".repeat((64 << 20) + 1))).await.unwrap_err();
     let wanted = "a text must be at most 67108864 bytes, found 67108865";
     assert!(too_long.to_string().ends_with(wanted), "{too_long}");
-    // The latest stays, however long it is.
+    // The latest version is kept at any size.
     document.put(draft(&"d".repeat(60 << 20))).await.unwrap();
-    assert_eq!(numbers(&document.history(9).await.unwrap()), [4]);
+    assert_eq!(version_numbers(&document.history(9).await.unwrap()), [4]);
 }
 
 #[tokio::test]
-async fn what_is_no_document_is_an_error_and_stays_as_it_is() {
-    if lacking(&NEEDED) {
+async fn corrupt_document_is_an_error_and_is_not_overwritten() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
-    let document = document(&server.url()).await;
+    let document = open_document(&server.url()).await;
     document.put(draft("rules: []")).await.unwrap();
-    let broken: [&[&str]; 7] = [
-        &["HSET", KEY, "t:1", "rules: {}"],
-        &["HDEL", KEY, "t:1"],
-        &["HSET", KEY, "v:1", "when and who"],
-        &["HDEL", KEY, "v:1"],
-        &["HSET", KEY, "latest", "many"],
-        &["HSET", KEY, "latest", "9007199254740993"],
-        &["SET", KEY, "a text"],
+    let corrupting_commands: [&[&str]; 7] = [
+        &["HSET", DOCUMENT_KEY, "t:1", "rules: {}"],
+        &["HDEL", DOCUMENT_KEY, "t:1"],
+        &["HSET", DOCUMENT_KEY, "v:1", "no metadata"],
+        &["HDEL", DOCUMENT_KEY, "v:1"],
+        &["HSET", DOCUMENT_KEY, "latest", "many"],
+        &["HSET", DOCUMENT_KEY, "latest", "9007199254740993"],
+        &["SET", DOCUMENT_KEY, "a text"],
     ];
-    for command in broken {
+    for command in corrupting_commands {
         server.query::<redis::Value>(command);
         let read = document.latest(None).await;
         assert!(matches!(read, Err(StoreError::Corrupt { .. })), "{command:?}: {read:?}");
     }
     let put = document.put(draft("rules: {}")).await;
     assert!(matches!(put, Err(PutError::Store(StoreError::Corrupt { .. }))), "{put:?}");
-    assert_eq!(server.query::<String>(&["GET", KEY]), "a text");
+    assert_eq!(server.query::<String>(&["GET", DOCUMENT_KEY]), "a text");
     server.query::<()>(&["FLUSHALL"]);
-    server.query::<()>(&["HSET", KEY, "latest", "many"]);
+    server.query::<()>(&["HSET", DOCUMENT_KEY, "latest", "many"]);
     let put = document.put(draft("rules: {}")).await.unwrap_err();
     let wanted = "its latest version must be a number up to 9007199254740991";
     assert!(put.to_string().contains(wanted), "{put}");
 }
 
 #[tokio::test]
-async fn a_report_is_there_until_its_lifetime_is_over() {
-    if lacking(&NEEDED) {
+async fn report_is_readable_until_its_ttl_ends() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
-    let (one, other) = (document(&server.url()).await, document(&server.url()).await);
+    let (one, other) = (open_document(&server.url()).await, open_document(&server.url()).await);
     let hour = Duration::from_secs(3_600);
     assert_eq!(one.reports().await, Ok(Vec::new()));
-    one.report("b:1", "old words", hour).await.unwrap();
+    one.report("b:1", "old text", hour).await.unwrap();
     let before = server.time_micros();
     one.report("b:1", "version 7\u{0}, \nall well", hour).await.unwrap();
     one.report("a:1", "", hour).await.unwrap();
-    one.report("c:1", "gone soon", Duration::from_millis(1)).await.unwrap();
-    let gone = async {
+    one.report("c:1", "expires soon", Duration::from_millis(1)).await.unwrap();
+    let two_reports_remain = async {
         loop {
             let reports = other.reports().await.unwrap();
             if reports.len() == 2 {
@@ -262,15 +268,15 @@ async fn a_report_is_there_until_its_lifetime_is_over() {
             }
         }
     };
-    let reports = timeout(WAIT_TIMEOUT, gone).await.unwrap();
-    let said: Vec<_> = reports.iter().map(|(node, words, _)| (&**node, &**words)).collect();
-    assert_eq!(said, [("a:1", ""), ("b:1", "version 7\u{0}, \nall well")]);
+    let reports = timeout(WAIT_TIMEOUT, two_reports_remain).await.unwrap();
+    let report_texts: Vec<_> = reports.iter().map(|(node, text, _)| (&**node, &**text)).collect();
+    assert_eq!(report_texts, [("a:1", ""), ("b:1", "version 7\u{0}, \nall well")]);
     let range = Timestamp::from_micros(before)..=Timestamp::from_micros(server.time_micros());
     assert!(reports.iter().all(|(_, _, at)| range.contains(at)), "{reports:?} not in {range:?}");
-    // Nobody reads it any more: the next report takes it away, and the key goes with the last one.
-    let key = format!("{KEY}:reports");
+    // The next report removes an expired one, and the key expires with the last report.
+    let key = format!("{DOCUMENT_KEY}:reports");
     one.report("a:1", "still here", Duration::from_millis(1)).await.unwrap();
     assert_eq!(server.query::<u32>(&["HLEN", &key]), 2);
-    let left = server.query::<i64>(&["PTTL", &key]);
-    assert!(0 < left && left <= 3_600_001, "{left}");
+    let ttl_millis = server.query::<i64>(&["PTTL", &key]);
+    assert!(0 < ttl_millis && ttl_millis <= 3_600_001, "{ttl_millis}");
 }

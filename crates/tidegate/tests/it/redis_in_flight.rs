@@ -1,4 +1,4 @@
-//! Slots in flight that several nodes share: taken, renewed, released, and lost by who dies.
+//! Concurrency slots shared by several nodes: acquired, renewed, released, and expired after a crash.
 
 use std::io::{self, BufRead};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
+const REQUIRED_TOOLS: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 
 async fn limiter(url: &str, limit: &str) -> Limiter<RedisStore> {
     let config: RedisConfig = url.parse().unwrap();
@@ -29,15 +29,15 @@ fn alice() -> Request<'static> {
     Request::new().with("user", "alice").unwrap()
 }
 
-/// How many are free.
-async fn free(limiter: &Limiter<RedisStore>) -> u64 {
+/// Returns the number of free slots.
+async fn free_slots(limiter: &Limiter<RedisStore>) -> u64 {
     limiter.peek(&alice()).await.rule_outcomes()[0].outcome.remaining
 }
 
-/// Takes a slot if there is one, and lets it go in one of several ways.
-async fn come_and_go(limiter: Limiter<RedisStore>, in_flight: Arc<AtomicU64>, turn: usize) {
-    struct Present<'c>(&'c AtomicU64);
-    impl Drop for Present<'_> {
+/// Acquires a slot if one is free, and ends in one of three ways: drop, release or panic.
+async fn hold_slot_briefly(limiter: Limiter<RedisStore>, in_flight: Arc<AtomicU64>, number: usize) {
+    struct InFlightCount<'c>(&'c AtomicU64);
+    impl Drop for InFlightCount<'_> {
         fn drop(&mut self) {
             self.0.fetch_sub(1, Ordering::SeqCst);
         }
@@ -48,13 +48,13 @@ async fn come_and_go(limiter: Limiter<RedisStore>, in_flight: Arc<AtomicU64>, tu
         return;
     }
     assert!(in_flight.fetch_add(1, Ordering::SeqCst) < 5, "more than five are in flight");
-    let present = Present(&in_flight);
-    for _ in 0..turn % 7 {
+    let counted = InFlightCount(&in_flight);
+    for _ in 0..number % 7 {
         tokio::task::yield_now().await;
     }
-    // Gone before its slot is: who comes next may be here before we are.
-    drop(present);
-    match turn % 3 {
+    // Leave the count before releasing the slot, since the next request may start immediately.
+    drop(counted);
+    match number % 3 {
         0 => drop(held),
         1 => assert_eq!(held.release().await, Ok(1)),
         _ => panic!("a handler that panics"),
@@ -62,28 +62,28 @@ async fn come_and_go(limiter: Limiter<RedisStore>, in_flight: Arc<AtomicU64>, tu
 }
 
 #[test]
-fn each_way_that_requests_end_nobody_is_in_flight_afterwards() {
-    if lacking(&NEEDED) {
+fn no_slot_is_held_after_requests_end_in_any_way() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
     let runtime = Runtime::new().unwrap();
     runtime.block_on(async {
-        // So long that nothing is lost by itself while this test runs.
+        // The hold outlasts the test, so that no slot expires.
         let limit = "5 in flight, hold: 1h";
         let nodes = [limiter(&server.url(), limit).await, limiter(&server.url(), limit).await];
         let (in_flight, mut tasks) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
-        for turn in 0..900 {
-            let node = nodes[turn % 2].clone();
-            let task = tasks.spawn(come_and_go(node, Arc::clone(&in_flight), turn));
-            if turn % 4 == 0 {
-                // Given up at some point: before it asked, while the answer is on its way, or after.
-                for _ in 0..turn % 11 {
+        for number in 0..900 {
+            let node = nodes[number % 2].clone();
+            let task = tasks.spawn(hold_slot_briefly(node, Arc::clone(&in_flight), number));
+            if number % 4 == 0 {
+                // Abort before the request is sent, while it is in flight, or after the reply.
+                for _ in 0..number % 11 {
                     tokio::task::yield_now().await;
                 }
                 task.abort();
             }
-            if turn % 16 == 0 {
+            if number % 16 == 0 {
                 while tasks.len() > 12 {
                     let _ = tasks.join_next().await;
                 }
@@ -91,36 +91,36 @@ fn each_way_that_requests_end_nobody_is_in_flight_afterwards() {
         }
         while let Some(ended) = tasks.join_next().await {
             let expected = |error: &tokio::task::JoinError| {
-                let said = || error.to_string().contains("a handler that panics");
-                error.is_cancelled() || said()
+                let is_expected_panic = || error.to_string().contains("a handler that panics");
+                error.is_cancelled() || is_expected_panic()
             };
             assert!(ended.as_ref().err().is_none_or(expected), "{ended:?}");
         }
-        let all_free = async || free(&nodes[0]).await == 5;
+        let all_free = async || free_slots(&nodes[0]).await == 5;
         let deadline = tokio::time::timeout(WAIT_TIMEOUT, async {
             while !all_free().await {
                 tokio::task::yield_now().await;
             }
         });
-        deadline.await.expect("slots of requests that are over are still held");
+        deadline.await.expect("slots of finished requests are still held");
     });
 }
 
 #[test]
-fn a_slot_that_is_given_to_who_is_gone_is_free_again() {
-    if lacking(&NEEDED) {
+fn slot_granted_to_an_aborted_request_is_released() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
     let runtime = Runtime::new().unwrap();
     let limiter = runtime.block_on(limiter(&server.url(), "5 in flight, hold: 1h"));
     let calls = || limiter.store().counts().calls;
-    for hangs_up in [true, false] {
+    for aborts in [true, false] {
         server.pause();
-        let (before, asking) = (calls(), limiter.clone());
-        let task = runtime.spawn(async move { asking.acquire_slots(&alice()).await });
-        assert!(poll(|| (calls() > before).then_some(())).is_some(), "nobody asked");
-        if hangs_up {
+        let (before, requester) = (calls(), limiter.clone());
+        let task = runtime.spawn(async move { requester.acquire_slots(&alice()).await });
+        assert!(poll(|| (calls() > before).then_some(())).is_some(), "no call was sent");
+        if aborts {
             task.abort();
             assert!(runtime.block_on(task).unwrap_err().is_cancelled());
             server.resume();
@@ -128,14 +128,18 @@ fn a_slot_that_is_given_to_who_is_gone_is_free_again() {
             server.resume();
             let (decision, held) = runtime.block_on(task).unwrap();
             assert!(decision.is_allowed() && !held.is_empty());
-            assert_eq!(runtime.block_on(free(&limiter)), 4, "who is there keeps what it got");
+            assert_eq!(
+                runtime.block_on(free_slots(&limiter)),
+                4,
+                "a request that is still running keeps its slot"
+            );
         }
-        let all_free = poll(|| (runtime.block_on(free(&limiter)) == 5).then_some(()));
-        assert!(all_free.is_some(), "a slot that nobody has is held");
+        let all_free = poll(|| (runtime.block_on(free_slots(&limiter)) == 5).then_some(()));
+        assert!(all_free.is_some(), "the slot of an aborted request is still held");
     }
 }
 
-/// A node that gives up soon, and admits nothing without its store.
+/// Returns a limiter with a short store timeout that denies when the store fails.
 async fn strict_limiter(url: &str, limit: &str) -> Limiter<RedisStore> {
     let config: RedisConfig = url.parse().unwrap();
     let config = config.with_timeout(Duration::from_millis(500)).unwrap();
@@ -145,7 +149,7 @@ async fn strict_limiter(url: &str, limit: &str) -> Limiter<RedisStore> {
     Limiter::builder().rules(rules).store(store).build()
 }
 
-/// The number of free slots by the first answer that comes from the store.
+/// Returns the number of free slots, from the first outcome that the store computes.
 async fn free_by_store(limiter: &Limiter<RedisStore>) -> u64 {
     let answered = async {
         loop {
@@ -155,13 +159,13 @@ async fn free_by_store(limiter: &Limiter<RedisStore>) -> u64 {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(WAIT_TIMEOUT, answered).await.expect("the store answers")
+    tokio::time::timeout(WAIT_TIMEOUT, answered).await.expect("the store replies")
 }
 
-/// Takes slots until `all` are held.
-async fn fill(limiter: &Limiter<RedisStore>, held: &mut Vec<SlotGuard<RedisStore>>, all: usize) {
+/// Acquires slots until `total` are held.
+async fn fill(limiter: &Limiter<RedisStore>, held: &mut Vec<SlotGuard<RedisStore>>, total: usize) {
     let filled = async {
-        while held.len() < all {
+        while held.len() < total {
             let (decision, slot) = limiter.acquire_slots(&alice()).await;
             held.extend(decision.is_allowed().then_some(slot));
         }
@@ -169,7 +173,7 @@ async fn fill(limiter: &Limiter<RedisStore>, held: &mut Vec<SlotGuard<RedisStore
     tokio::time::timeout(WAIT_TIMEOUT, filled).await.expect("there are free slots");
 }
 
-/// Whether each of some requests is admitted.
+/// Sends `requests` requests, and returns the number of admitted ones.
 async fn admitted(limiter: &Limiter<RedisStore>, requests: usize) -> usize {
     let mut admitted = 0;
     for _ in 0..requests {
@@ -179,14 +183,14 @@ async fn admitted(limiter: &Limiter<RedisStore>, requests: usize) -> usize {
 }
 
 #[test]
-fn guards_count_from_the_first_answer_of_a_server_that_restarted_empty() {
-    if lacking(&NEEDED) {
+fn guards_are_counted_from_the_first_reply_of_a_server_restarted_without_data() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
     let runtime = Runtime::new().unwrap();
     runtime.block_on(async {
-        // Renewals three times per hold come much later than this test ends, and one call is not enough.
+        // The first regular renewal is due after the test ends. 300 slots need more than one call.
         let limit = "300 in flight, hold: 1h";
         let nodes = [
             strict_limiter(&server.url(), limit).await,
@@ -210,7 +214,7 @@ fn guards_count_from_the_first_answer_of_a_server_that_restarted_empty() {
             assert_eq!(slot.release().await, Ok(1));
         }
         assert_eq!(free_by_store(&nodes[0]).await, 200);
-        // Dropped while there is no server: no slot is left behind.
+        // Guards dropped while the server is down leave no slot behind.
         server.kill();
         drop(other);
         server.restart();
@@ -221,8 +225,8 @@ fn guards_count_from_the_first_answer_of_a_server_that_restarted_empty() {
 }
 
 #[test]
-fn a_node_takes_no_slot_before_its_guards_count_again() {
-    if lacking(&NEEDED) {
+fn node_acquires_no_slot_before_its_guards_are_counted_again() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
@@ -233,26 +237,26 @@ fn a_node_takes_no_slot_before_its_guards_count_again() {
         fill(&limiter, &mut held, 3).await;
         for _ in 0..3 {
             // Requests arrive without a pause while the server restarts.
-            let asking = limiter.clone();
-            let asking = tokio::spawn(async move {
+            let requester = limiter.clone();
+            let requester = tokio::spawn(async move {
                 let mut denied_by_store = 0;
                 while denied_by_store < 20 {
-                    let (decision, _) = asking.acquire_slots(&alice()).await;
-                    assert!(!decision.is_allowed(), "admitted beside three that are in flight");
+                    let (decision, _) = requester.acquire_slots(&alice()).await;
+                    assert!(!decision.is_allowed(), "admitted although three slots are in use");
                     denied_by_store += decision.rule_outcomes().len();
                     tokio::task::yield_now().await;
                 }
             });
             tokio::task::block_in_place(|| server.restart());
-            asking.await.unwrap();
+            requester.await.unwrap();
         }
         assert_eq!(free_by_store(&limiter).await, 0);
     });
 }
 
 #[test]
-fn guards_count_again_after_an_outage_longer_than_their_hold() {
-    if lacking(&NEEDED) {
+fn guards_are_counted_again_after_an_outage_longer_than_their_hold() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
@@ -269,7 +273,7 @@ fn guards_count_again_after_an_outage_longer_than_their_hold() {
         for outage in 1..=2 {
             server.pause();
             let began = Instant::now();
-            // Guards renew on their own and fail; requests as well.
+            // Renewals and requests fail during the outage.
             while began.elapsed() < Duration::from_secs(3) {
                 assert_eq!(admitted(&nodes[0], 1).await + admitted(&nodes[1], 1).await, 0);
                 tokio::task::yield_now().await;
@@ -294,8 +298,8 @@ fn guards_count_again_after_an_outage_longer_than_their_hold() {
 }
 
 #[test]
-fn guards_count_again_on_the_shard_that_restarted() {
-    if lacking(&NEEDED) {
+fn guards_are_counted_again_on_the_restarted_shard() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let servers = [Redis::start(), Redis::start()];
@@ -328,10 +332,10 @@ fn guards_count_again_on_the_shard_that_restarted() {
                         tokio::task::yield_now().await;
                     }
                 };
-                tokio::time::timeout(WAIT_TIMEOUT, answered).await.expect("the store answers");
+                tokio::time::timeout(WAIT_TIMEOUT, answered).await.expect("the store replies");
                 assert!(!limiter.acquire_slots(&request(user)).await.0.is_allowed(), "{user}");
             }
-            // Only its own: a slot on the other server would count for nobody.
+            // The node restores only slots of this server; a slot on the other one would never be counted.
             let slots = |keys: Vec<String>| keys.len();
             assert!(slots(server.query(&["KEYS", "*"])) <= before);
         }
@@ -339,8 +343,8 @@ fn guards_count_again_on_the_shard_that_restarted() {
 }
 
 #[test]
-fn a_renewal_after_the_release_revives_nothing() {
-    if lacking(&NEEDED) {
+fn renewal_after_a_release_restores_no_slot() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
@@ -358,25 +362,25 @@ fn a_renewal_after_the_release_revives_nothing() {
         assert_eq!(one.release(in_time.clone()).await, Ok(1));
         assert_eq!(other.renew(&in_time).await, Ok(0), "released in time");
         let expired = async {
-            while free(&one).await < 3 {
+            while free_slots(&one).await < 3 {
                 tokio::task::yield_now().await;
             }
         };
         tokio::time::timeout(WAIT_TIMEOUT, expired).await.expect("the holds end");
         assert_eq!(one.release(late.clone()).await, Ok(0), "it has expired");
         assert_eq!(other.renew(&late).await, Ok(0), "released after it had expired");
-        assert_eq!(free(&one).await, 3);
+        assert_eq!(free_slots(&one).await, 3);
         tokio::task::block_in_place(|| server.restart());
         for node in [&one, &other] {
             free_by_store(node).await;
         }
         assert_eq!(one.release(lost.clone()).await, Ok(0), "the server has lost it");
         assert_eq!(other.renew(&lost).await, Ok(0), "released after it was lost");
-        assert_eq!(free(&one).await, 3);
+        assert_eq!(free_slots(&one).await, 3);
     });
 }
 
-/// A process that takes as many slots as it can get, up to four.
+/// A process that acquires up to four slots.
 struct Worker(Process);
 
 impl Worker {
@@ -388,9 +392,9 @@ impl Worker {
         worker
     }
 
-    fn hear(&self, word: &str) -> u64 {
+    fn next_number(&self, prefix: &str) -> u64 {
         while let Some(line) = self.0.stdout().next() {
-            if let Some(number) = line.strip_prefix(word) {
+            if let Some(number) = line.strip_prefix(prefix) {
                 return number.trim().parse().unwrap();
             }
         }
@@ -399,33 +403,41 @@ impl Worker {
 }
 
 #[test]
-fn a_process_that_dies_loses_its_slots_and_one_that_lives_keeps_them() {
-    if lacking(&NEEDED) {
+fn slots_of_a_killed_process_expire_and_a_running_process_keeps_its_own() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
     let workers = [(); 3].map(|()| Worker::start(&server.url()));
     let [one, two, three] = &workers;
-    let got = [one.hear("got "), two.hear("got "), three.hear("got ")];
-    assert_eq!(got.iter().sum::<u64>(), 10, "{got:?} of ten");
+    let acquired = [one.next_number("got "), two.next_number("got "), three.next_number("got ")];
+    assert_eq!(acquired.iter().sum::<u64>(), 10, "{acquired:?} of ten");
     let runtime = Runtime::new().unwrap();
     let limiter = runtime.block_on(limiter(&server.url(), "10 in flight, hold: 5s"));
-    let free = || runtime.block_on(free(&limiter));
-    assert_eq!(free(), 0);
+    let free_slots = || runtime.block_on(free_slots(&limiter));
+    assert_eq!(free_slots(), 0);
     let [one, two, three] = workers;
     one.0.say("release");
-    assert_eq!(one.hear("released "), got[0]);
-    assert_eq!(free(), got[0]);
-    // It ends without a word, and nobody renews what it held.
+    assert_eq!(one.next_number("released "), acquired[0]);
+    assert_eq!(free_slots(), acquired[0]);
+    // The process is killed, so its slots are no longer renewed.
     drop(two);
-    assert!(poll(|| (free() == got[0] + got[1]).then_some(())).is_some(), "{} are free", free());
+    assert!(
+        poll(|| (free_slots() == acquired[0] + acquired[1]).then_some(())).is_some(),
+        "{} are free",
+        free_slots()
+    );
     three.0.say("release");
-    assert_eq!(three.hear("released "), got[2], "it has renewed what it held all the time");
-    assert_eq!(free(), 10);
+    assert_eq!(
+        three.next_number("released "),
+        acquired[2],
+        "it has renewed its slots all the time"
+    );
+    assert_eq!(free_slots(), 10);
 }
 
 #[test]
-#[ignore = "the worker that another test starts"]
+#[ignore = "worker process, started by another test"]
 fn worker() {
     let mut lines = io::stdin().lock().lines().map(Result::unwrap);
     let url = lines.next().unwrap();

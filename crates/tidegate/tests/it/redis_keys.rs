@@ -1,4 +1,4 @@
-//! What a reader of Redis sees: names and values that tell nobody's identity, and that go away.
+//! Redis keys and values: they contain no client identity, and they expire.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tidegate::{
 };
 use tidegate_testkit::{Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 
-const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
+const REQUIRED_TOOLS: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 
 fn config(server: &Redis) -> RedisConfig {
     let config: RedisConfig = server.url().parse().unwrap();
@@ -38,48 +38,48 @@ fn request(attributes: &[(&str, &str)]) -> Request<'static> {
     attributes.iter().fold(Request::new(), with)
 }
 
-/// Every name on a server.
-fn names(server: &Redis) -> Vec<String> {
+/// Returns all keys of a server.
+fn all_keys(server: &Redis) -> Vec<String> {
     server.query(&["KEYS", "*"])
 }
 
-/// The names of counters: nodes that announce themselves have a name with a second colon.
-fn counters(server: &Redis) -> HashSet<String> {
-    names(server).into_iter().filter(|name| name.matches(':').count() == 1).collect()
+/// Returns the keys of counters. Keys of the fleet contain a second colon.
+fn counter_keys(server: &Redis) -> HashSet<String> {
+    all_keys(server).into_iter().filter(|name| name.matches(':').count() == 1).collect()
 }
 
-/// Everything there is on a server: names, and values as they would be written to disk.
+/// Returns all keys and values of a server; values also as Redis writes them to disk.
 fn dump(server: &Redis) -> Vec<Vec<u8>> {
     let mut connection = server.connection().unwrap();
     let mut seen = Vec::new();
-    for name in names(server) {
-        let kept: Vec<u8> = redis::cmd("DUMP").arg(&name).query(&mut connection).unwrap();
+    for name in all_keys(server) {
+        let dumped: Vec<u8> = redis::cmd("DUMP").arg(&name).query(&mut connection).unwrap();
         let raw: Option<Vec<u8>> = redis::cmd("GET").arg(&name).query(&mut connection).ok();
-        seen.extend([name.into_bytes(), kept, raw.unwrap_or_default()]);
+        seen.extend([name.into_bytes(), dumped, raw.unwrap_or_default()]);
     }
     seen
 }
 
-/// A text as it is, in hexadecimal, and in Base64 wherever in a longer text it begins.
-fn spellings(text: &str) -> Vec<String> {
+/// Returns a text in plain form, in hexadecimal, and in Base64 at each of the three possible offsets.
+fn encodings(text: &str) -> Vec<String> {
     let hex: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
-    let mut spellings = vec![text.to_owned(), hex.to_uppercase(), hex];
+    let mut encodings = vec![text.to_owned(), hex.to_uppercase(), hex];
     for before in 0..3 {
         let mut padded = vec![0; before];
         padded.extend_from_slice(text.as_bytes());
         for engine in [&BASE64_STANDARD, &BASE64_URL_SAFE] {
             let spelled = engine.encode(&padded);
-            // The first and the last letters depend on what is around.
+            // The first and last characters depend on the surrounding text.
             let inner = &spelled[if before == 0 { 0 } else { 4 }..spelled.len() - 4];
-            spellings.push(inner.to_owned());
+            encodings.push(inner.to_owned());
         }
     }
-    spellings
+    encodings
 }
 
 #[tokio::test]
-async fn no_identity_is_to_be_found_in_redis() {
-    if lacking(&NEEDED) {
+async fn redis_contains_no_client_identity() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     const RULES: &str = "
@@ -100,25 +100,25 @@ rules:
     for _ in 0..3 {
         assert!(limiter.check(&request(&identities)).await.is_allowed());
     }
-    assert_eq!(counters(&server).len(), 5);
+    assert_eq!(counter_keys(&server).len(), 5);
     let seen = dump(&server);
     for (_, identity) in identities {
-        for spelling in spellings(identity) {
+        for encoding in encodings(identity) {
             let found = |bytes: &&Vec<u8>| {
-                bytes.windows(spelling.len()).any(|part| part == spelling.as_bytes())
+                bytes.windows(encoding.len()).any(|part| part == encoding.as_bytes())
             };
-            assert_eq!(seen.iter().find(found), None, "{identity} as {spelling}");
+            assert_eq!(seen.iter().find(found), None, "{identity} as {encoding}");
         }
     }
-    // The search does find what is there.
+    // The search finds an identity that is present.
     server.query::<()>(&["SET", "careless:user_4711_northwind", "1"]);
     let careless = dump(&server);
     assert!(careless.iter().any(|bytes| bytes.ends_with(b"user_4711_northwind")));
 }
 
 #[tokio::test]
-async fn neither_two_identities_nor_two_rules_ever_share_a_counter() {
-    if lacking(&NEEDED) {
+async fn identities_and_rules_never_share_a_counter() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     const RULES: &str = "
@@ -141,17 +141,20 @@ rules:
     for identity in identities {
         for rule in ["one", "two", "three"] {
             let first = limiter.check_rule(rule, &request(identity)).await.unwrap();
-            assert!(first.is_allowed(), "{identity:?} met somebody else under {rule}");
+            assert!(
+                first.is_allowed(),
+                "{identity:?} shares a counter with another client under {rule}"
+            );
             let second = limiter.check_rule(rule, &request(identity)).await.unwrap();
-            assert!(!second.is_allowed(), "{identity:?} did not meet itself under {rule}");
+            assert!(!second.is_allowed(), "{identity:?} has two counters under {rule}");
         }
     }
-    assert_eq!(counters(&server).len(), 3 * identities.len());
+    assert_eq!(counter_keys(&server).len(), 3 * identities.len());
 }
 
 #[tokio::test]
-async fn a_fleet_secret_changes_every_name_and_a_prefix_begins_it() {
-    if lacking(&NEEDED) {
+async fn fleet_secret_changes_every_key_and_the_prefix_starts_it() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     const RULES: &str = "rules: [{name: r, per: [user], limit: 1 per hour}]";
@@ -163,28 +166,32 @@ async fn a_fleet_secret_changes_every_name_and_a_prefix_begins_it() {
         config(&server).with_fleet_secret("another secret").unwrap(),
         config(&server).with_prefix("shop:").unwrap(),
     ];
-    let mut known = HashSet::new();
+    let mut known_keys = HashSet::new();
     for config in variants {
         let prefix = config.prefix().to_owned();
         let limiter = limiter(config.clone(), RULES).await;
-        assert!(limiter.check(&ann).await.is_allowed(), "{config}: somebody else's counter");
-        let new: Vec<String> = counters(&server).difference(&known).cloned().collect();
+        assert!(limiter.check(&ann).await.is_allowed(), "{config}: the counter of another client");
+        let new: Vec<String> = counter_keys(&server).difference(&known_keys).cloned().collect();
         assert!(matches!(new.as_slice(), [name] if name.starts_with(&prefix)), "{config}: {new:?}");
-        known.extend(new);
-        // A node that is told the same agrees.
+        known_keys.extend(new);
+        // A node with the same configuration uses the same counter.
         let same = self::limiter(config, RULES).await;
         assert!(!same.check(&ann).await.is_allowed());
     }
     let bare = |name: &String| name.split_once(':').unwrap().1.to_owned();
-    let hashes: HashSet<String> = known.iter().map(bare).collect();
-    assert_eq!((known.len(), hashes.len()), (4, 3), "a prefix is all that it changes: {known:?}");
-    let all = names(&server);
+    let hashes: HashSet<String> = known_keys.iter().map(bare).collect();
+    assert_eq!(
+        (known_keys.len(), hashes.len()),
+        (4, 3),
+        "the prefix changes nothing else: {known_keys:?}"
+    );
+    let all = all_keys(&server);
     assert!(all.iter().all(|name| name.starts_with("tg:") || name.starts_with("shop:")), "{all:?}");
 }
 
 #[tokio::test]
-async fn a_counter_lives_as_long_as_its_state_says_something() {
-    if lacking(&NEEDED) {
+async fn counter_ttl_ends_when_its_state_expires() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
@@ -205,35 +212,39 @@ async fn a_counter_lives_as_long_as_its_state_says_something() {
     for (number, (algorithm, quota)) in (1..).zip(limits) {
         let (key, limit) =
             (Key::from_u128(number), Arc::new(Limit::new(algorithm, quota).unwrap()));
-        // The second charge finds a counter.
+        // The second charge updates an existing counter.
         for cost in [1, 2] {
             let charge = Charge { key, overflow_key: key, limit: &limit, cost, independent: false };
             let answers = store.charge(&[charge], ChargeMode::of_cost(cost)).await;
             assert!(answers[0].outcome().unwrap().is_allowed());
             let (kept_under, mut state) = store.state(key).await.unwrap().unwrap();
-            let over = kept_under.expires_at(&mut state).as_micros();
-            let gone: u64 = server.query(&["PEXPIRETIME", &store.name_of(key)]);
-            let late = gone * 1_000 - over.min(gone * 1_000);
-            assert!(gone * 1_000 >= over, "{limit:?}: forgotten {} us early", over - gone * 1_000);
-            assert!(late <= 1_000_000, "{limit:?}: kept {late} us too long");
+            let expires_at = kept_under.expires_at(&mut state).as_micros();
+            let ttl_end: u64 = server.query(&["PEXPIRETIME", &store.name_of(key)]);
+            let excess = ttl_end * 1_000 - expires_at.min(ttl_end * 1_000);
+            assert!(
+                ttl_end * 1_000 >= expires_at,
+                "{limit:?}: expires {} us early",
+                expires_at - ttl_end * 1_000
+            );
+            assert!(excess <= 1_000_000, "{limit:?}: kept {excess} us too long");
         }
     }
-    for name in names(&server) {
-        let left: i64 = server.query(&["PTTL", &name]);
-        assert!(left > 0, "{name} never goes away");
+    for name in all_keys(&server) {
+        let ttl_millis: i64 = server.query(&["PTTL", &name]);
+        assert!(ttl_millis > 0, "{name} has no TTL");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scripts_flushed_in_the_middle_of_traffic_lose_nothing() {
-    if lacking(&NEEDED) {
+async fn script_flushes_during_traffic_lose_no_charge() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     const RULES: &str = "rules: [{name: r, per: [user], limit: 1000 per day, algorithm: sliding_log, on_store_failure: deny}]";
     let server = Redis::start();
     let limiter = limiter(config(&server), RULES).await;
     let done = AtomicBool::new(false);
-    let (rulings, flushes) = std::thread::scope(|scope| {
+    let (statuses, flushes) = std::thread::scope(|scope| {
         let flushing = scope.spawn(|| {
             let mut flushes = 0;
             let mut connection = server.connection().unwrap();
@@ -244,35 +255,35 @@ async fn scripts_flushed_in_the_middle_of_traffic_lose_nothing() {
             flushes
         });
         let runtime = tokio::runtime::Handle::current();
-        let rulings = tokio::task::block_in_place(|| {
+        let statuses = tokio::task::block_in_place(|| {
             runtime.block_on(async {
                 let mut tasks = tokio::task::JoinSet::new();
                 for _ in 0..16 {
                     let limiter = limiter.clone();
                     tasks.spawn(async move {
-                        let mut rulings = Vec::new();
+                        let mut statuses = Vec::new();
                         for _ in 0..100 {
                             let ann = request(&[("user", "ann")]);
                             let (decision, receipt) = limiter.check_with_receipt(&ann).await;
-                            // Refunds are scripts too. One in five comes back and is spent again.
-                            let refunded = decision.is_allowed() && rulings.len() % 5 == 0;
+                            // Refunds are scripts too. One check in five is refunded and repeated.
+                            let refunded = decision.is_allowed() && statuses.len() % 5 == 0;
                             if refunded {
                                 assert_eq!(limiter.refund(receipt).await, Ok(1));
-                                rulings.push(limiter.check(&ann).await.status());
+                                statuses.push(limiter.check(&ann).await.status());
                             } else {
-                                rulings.push(decision.status());
+                                statuses.push(decision.status());
                             }
                         }
-                        rulings
+                        statuses
                     });
                 }
                 tasks.join_all().await.concat()
             })
         });
         done.store(true, Ordering::Relaxed);
-        (rulings, flushing.join().unwrap())
+        (statuses, flushing.join().unwrap())
     });
-    let count = |wanted| rulings.iter().filter(|ruling| **ruling == wanted).count();
+    let count = |wanted| statuses.iter().filter(|status| **status == wanted).count();
     let counted = (
         count(DecisionStatus::Allow),
         count(DecisionStatus::Deny),
@@ -283,8 +294,8 @@ async fn scripts_flushed_in_the_middle_of_traffic_lose_nothing() {
 }
 
 #[tokio::test]
-async fn a_key_that_can_not_be_read_fails_its_own_request_and_no_other() {
-    if lacking(&NEEDED) {
+async fn corrupt_value_fails_only_its_own_request() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
@@ -292,23 +303,23 @@ async fn a_key_that_can_not_be_read_fails_its_own_request_and_no_other() {
     let limits = [Algorithm::TokenBucket, Algorithm::SlidingLog]
         .map(|algorithm| Arc::new(Limit::new(algorithm, Quota::per_hour(10)).unwrap()));
     let key = |number: u128| Key::from_u128(number << 64 | number);
-    let ask = async |number: u128, limit: &Arc<Limit>| {
+    let charge = async |number: u128, limit: &Arc<Limit>| {
         let charge =
             Charge { key: key(number), overflow_key: key(0), limit, cost: 1, independent: false };
         store.charge(&[charge], ChargeMode::Spend).await.remove(0)
     };
-    // What another release may have written, what nobody wrote, and what is no string at all.
+    // A value of another release, an invalid value, and a value that is not a string.
     server.query::<()>(&["SET", &store.name_of(key(1)), "\u{2}\u{3}\u{1}"]);
     server.query::<()>(&["SET", &store.name_of(key(2)), "\u{1}"]);
     server.query::<()>(&["RPUSH", &store.name_of(key(3)), "x"]);
     let [bucket, log] = &limits;
     let answers = tokio::join!(
-        ask(1, bucket),
-        ask(11, bucket),
-        ask(2, bucket),
-        ask(12, log),
-        ask(3, log),
-        ask(13, bucket),
+        charge(1, bucket),
+        charge(11, bucket),
+        charge(2, bucket),
+        charge(12, log),
+        charge(3, log),
+        charge(13, bucket),
     );
     let (one, good, two, other, three, last) = answers;
     for answer in [one, two, three] {
@@ -317,14 +328,14 @@ async fn a_key_that_can_not_be_read_fails_its_own_request_and_no_other() {
     for answer in [good, other, last] {
         assert_eq!(answer.outcome().unwrap().remaining, 9);
     }
-    assert_eq!(store.counts().opened, 0, "the server did nothing wrong");
+    assert_eq!(store.counts().opened, 0, "corrupt values open no breaker");
 }
 
-/// A regression: a denial from memory was remembered as if the store had said it, without end for
-/// whoever kept asking.
+/// Regression: a denial served from the cache renewed its own cache entry, so a client that kept sending requests was
+/// denied without end.
 #[tokio::test]
-async fn who_keeps_asking_is_denied_by_the_store_again_after_the_memory_of_a_denial() {
-    if lacking(&NEEDED) {
+async fn repeated_checks_reach_the_store_again_after_the_denial_cache_ttl() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
@@ -333,13 +344,13 @@ async fn who_keeps_asking_is_denied_by_the_store_again_after_the_memory_of_a_den
     let user = request(&[("user", "alice")]);
     assert!(limiter.check(&user).await.is_allowed());
     assert!(!limiter.check(&user).await.is_allowed());
-    let asked = limiter.store().counts();
-    let again = tokio::time::timeout(WAIT_TIMEOUT, async {
-        while limiter.store().counts().carried == asked.carried {
+    let counts_before = limiter.store().counts();
+    let store_is_asked_again = tokio::time::timeout(WAIT_TIMEOUT, async {
+        while limiter.store().counts().carried == counts_before.carried {
             assert!(!limiter.check(&user).await.is_allowed());
             tokio::task::yield_now().await;
         }
     });
-    again.await.expect("the store was never asked again");
-    assert!(limiter.store().counts().remembered > asked.remembered);
+    store_is_asked_again.await.expect("the store received no further check");
+    assert!(limiter.store().counts().remembered > counts_before.remembered);
 }

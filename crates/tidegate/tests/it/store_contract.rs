@@ -1,4 +1,4 @@
-//! The store contract, one suite for every store: random calls against a naive map.
+//! The contract of `Store`, one suite for every store: random calls, compared with a reference model.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tidegate::{
     MemoryStore, Outcome, Outcomes, Quota, Refund, Span, State, Store, Timestamp,
 };
 
-/// A store and the time it goes by.
+/// A store under test and its clock.
 trait Testbed {
     type Store: Store;
     /// Whether nodes with different rules may share the store.
@@ -17,18 +17,18 @@ trait Testbed {
     fn store(&self) -> &Arc<Self::Store>;
     fn now(&self) -> Timestamp;
     fn advance(&self, span: Span);
-    /// Drops what has expired, if the store does not do so by itself.
+    /// Removes expired states, if the store does not do so on its own.
     fn sweep(&self) {}
-    /// Runs what the store's futures need.
+    /// Runs a future on the runtime that the store needs.
     fn block_on<F: Future>(&self, future: F) -> F::Output;
 }
 
-struct Memory {
+struct MemoryTestbed {
     store: Arc<MemoryStore>,
     time: ManualClock,
 }
 
-impl Memory {
+impl MemoryTestbed {
     fn new() -> Self {
         let time = ManualClock::default();
         let store = Arc::new(MemoryStore::new(time.clock()));
@@ -36,7 +36,7 @@ impl Memory {
     }
 }
 
-impl Testbed for Memory {
+impl Testbed for MemoryTestbed {
     type Store = MemoryStore;
     const IS_SHARED: bool = false;
 
@@ -61,27 +61,27 @@ impl Testbed for Memory {
     }
 }
 
-/// The outcomes of a call that the store answered in full.
+/// Charges, and returns the outcomes. Panics if the store skipped or failed one.
 async fn charge<S: Store>(store: &S, charges: &[Charge<'_>]) -> Outcomes {
-    let decided = |answer| match answer {
+    let unwrap_outcome = |answer| match answer {
         ChargeResult::Outcome(outcome) => outcome,
         other => panic!("{other:?} to {charges:?}"),
     };
     let mode = ChargeMode::of_cost(charges[0].cost);
-    store.charge(charges, mode).await.into_iter().map(decided).collect()
+    store.charge(charges, mode).await.into_iter().map(unwrap_outcome).collect()
 }
 
-/// What the contract says, told by a map and the core.
+/// A reference model of the contract: a map of states that the core updates.
 #[derive(Default)]
-struct Naive {
-    kept: HashMap<Key, ClientStates>,
-    /// Whether nodes with different rules share the store, which then keeps a state for each limit.
+struct ReferenceModel {
+    states_by_key: HashMap<Key, ClientStates>,
+    /// Whether nodes with different rules share the store. Such a store keeps one state per limit.
     is_shared: bool,
 }
 
-impl Naive {
+impl ReferenceModel {
     fn state(&mut self, key: Key, limit: &Arc<Limit>, now: Timestamp) -> &mut State {
-        let states = self.kept.entry(key).or_default();
+        let states = self.states_by_key.entry(key).or_default();
         states.enter(limit, now);
         if !self.is_shared {
             *states = states.iter().take(1).cloned().collect();
@@ -104,14 +104,14 @@ impl Naive {
         };
         let outcomes = charges.iter().map(answer).collect();
         for charge in charges.iter().filter(|_| self.is_shared) {
-            self.kept.entry(charge.key).or_default().drop_expired(now);
+            self.states_by_key.entry(charge.key).or_default().drop_expired(now);
         }
         outcomes
     }
 
     fn refund(&mut self, refund: &Refund, now: Timestamp) -> bool {
-        self.begin_slots(refund);
-        let states = self.kept.get_mut(&refund.key);
+        self.ensure_slot_state(refund);
+        let states = self.states_by_key.get_mut(&refund.key);
         let Some((limit, state)) = states.and_then(|states| states.find(&refund.limit)) else {
             return false;
         };
@@ -119,21 +119,20 @@ impl Naive {
     }
 
     fn renew(&mut self, slots: &Refund, now: Timestamp) -> bool {
-        self.begin_slots(slots);
-        let states = self.kept.get_mut(&slots.key);
+        self.ensure_slot_state(slots);
+        let states = self.states_by_key.get_mut(&slots.key);
         let Some((limit, state)) = states.and_then(|states| states.find(&slots.limit)) else {
             return false;
         };
         slots.renew(limit, state, now)
     }
 
-    /// Slots in flight of which nothing is kept start with a fresh state. A memory store has room for it
-    /// if it keeps no other.
-    fn begin_slots(&mut self, slots: &Refund) {
+    /// Adds a fresh state for slots in flight that have none. A memory store has room for one state per key.
+    fn ensure_slot_state(&mut self, slots: &Refund) {
         if !slots.limit.is_concurrency() || slots.refund_token.is_none() {
             return;
         }
-        let states = self.kept.entry(slots.key).or_default();
+        let states = self.states_by_key.entry(slots.key).or_default();
         let has_room = self.is_shared || states.iter().next().is_none();
         if has_room && states.find(&slots.limit).is_none() {
             let fresh = (Limit::clone(&slots.limit), slots.limit.fresh());
@@ -141,33 +140,34 @@ impl Naive {
         }
     }
 
-    /// Whether the store may have dropped the state of slots in flight: what a renewal or a release finds
-    /// is not determined then.
+    /// Returns whether the store may have dropped the state of these slots. The result of a renewal or release is not
+    /// determined then.
     fn may_be_dropped(&mut self, slots: &Refund, now: Timestamp) -> bool {
-        let kept = self.kept.get_mut(&slots.key).filter(|_| slots.limit.is_concurrency());
-        kept.is_some_and(|states| {
+        let states_by_key =
+            self.states_by_key.get_mut(&slots.key).filter(|_| slots.limit.is_concurrency());
+        states_by_key.is_some_and(|states| {
             states.iter().any(|(limit, state)| limit.expires_at(&mut state.clone()) <= now)
         })
     }
 }
 
 #[derive(Clone, Debug)]
-enum Call {
-    /// Charges of one call: key, limit, cost, alone.
+enum StoreCall {
+    /// Charges of one call: key, limit, cost, independent.
     Charge(Vec<(usize, usize, u64, bool)>),
     Refund(usize),
-    /// Renew what was spent, which only slots in flight are.
+    /// Renews an earlier charge. Only slots in flight can be renewed.
     Renew(usize),
-    /// What was spent last: key, limit, cost.
-    GiveBack(usize, usize, u64),
+    /// Refunds the latest usage: key, limit, cost.
+    RefundLatest(usize, usize, u64),
     Forget(usize),
     Advance(u64),
     Sweep,
 }
 
-const KEYS: usize = 6;
+const KEY_COUNT: usize = 6;
 
-/// Limits of every algorithm, kept narrow and wide, with windows that make time matter.
+/// Returns limits of every algorithm, stored compactly and in full, with windows short enough to end within a test.
 fn limits() -> Vec<Arc<Limit>> {
     let second = Quota::per_second;
     let quotas = [
@@ -186,55 +186,61 @@ fn limits() -> Vec<Arc<Limit>> {
     quotas.map(|(algorithm, quota)| Arc::new(Limit::new(algorithm, quota).unwrap())).to_vec()
 }
 
-fn calls() -> impl Strategy<Value = Vec<Call>> {
+fn calls() -> impl Strategy<Value = Vec<StoreCall>> {
     let limits = limits().len();
-    let charge = (0..KEYS, 0..limits, 0u64..5, prop::bool::weighted(0.2));
+    let charge = (0..KEY_COUNT, 0..limits, 0u64..5, prop::bool::weighted(0.2));
     let call = prop_oneof![
-        6 => prop::collection::vec(charge, 1..4).prop_map(Call::Charge),
-        2 => any::<usize>().prop_map(Call::Refund),
-        2 => any::<usize>().prop_map(Call::Renew),
-        2 => (0..KEYS, 0..limits, prop_oneof![1u64..5, Just(u64::MAX)])
-            .prop_map(|(number, limit, cost)| Call::GiveBack(number, limit, cost)),
-        1 => (0..KEYS).prop_map(Call::Forget),
-        1 => Just(Call::Sweep),
-        3 => prop_oneof![0u64..300_000, 0u64..3_000_000, Just(20_000_000)].prop_map(Call::Advance),
+        6 => prop::collection::vec(charge, 1..4).prop_map(StoreCall::Charge),
+        2 => any::<usize>().prop_map(StoreCall::Refund),
+        2 => any::<usize>().prop_map(StoreCall::Renew),
+        2 => (0..KEY_COUNT, 0..limits, prop_oneof![1u64..5, Just(u64::MAX)])
+            .prop_map(|(number, limit, cost)| StoreCall::RefundLatest(number, limit, cost)),
+        1 => (0..KEY_COUNT).prop_map(StoreCall::Forget),
+        1 => Just(StoreCall::Sweep),
+        3 => prop_oneof![0u64..300_000, 0u64..3_000_000, Just(20_000_000)].prop_map(StoreCall::Advance),
     ];
     prop::collection::vec(call, 1..80)
 }
 
-/// Spread over shards by their upper bits, or all in one.
+/// Returns the key of a client. The upper bits select the shard; `together` puts all keys in one shard.
 fn key(number: usize, together: bool) -> Key {
     let upper = if together { 7 } else { number as u128 * 0x1357_9bdf_2468_ace1 };
     Key::from_u128((upper << 64) | (number as u128 + 1))
 }
 
-fn answers_like_a_map<T: Testbed>(
-    bed: &T,
-    calls: &[Call],
+fn matches_reference_model<T: Testbed>(
+    testbed: &T,
+    calls: &[StoreCall],
     together: bool,
 ) -> Result<(), TestCaseError> {
     let (limits, mut spent) = (limits(), Vec::new());
-    let mut naive = Naive { is_shared: T::IS_SHARED, ..Naive::default() };
+    let mut model = ReferenceModel { is_shared: T::IS_SHARED, ..ReferenceModel::default() };
     let shared = Key::from_u128(u128::MAX / 3);
     for call in calls {
         match call {
-            Call::Charge(asked) => {
-                // One call names a key once; adding up has a test of its own. It spends or it looks.
-                let looks = asked.iter().any(|(_, _, cost, _)| *cost == 0);
-                let mut seen = [false; KEYS];
-                let fresh = asked
+            StoreCall::Charge(drawn) => {
+                // Each key occurs once per call; repeated keys have their own test. A call either spends or peeks.
+                let is_peek = drawn.iter().any(|(_, _, cost, _)| *cost == 0);
+                let mut seen_keys = [false; KEY_COUNT];
+                let fresh = drawn
                     .iter()
-                    .filter(|(number, ..)| !std::mem::replace(&mut seen[*number], true));
+                    .filter(|(number, ..)| !std::mem::replace(&mut seen_keys[*number], true));
                 let charges: Vec<Charge<'_>> = fresh
-                    .map(|&(number, limit, cost, alone)| {
+                    .map(|&(number, limit, cost, is_independent)| {
                         let (key, limit) = (key(number, together), &limits[limit]);
-                        let cost = if looks { 0 } else { cost };
-                        Charge { key, overflow_key: shared, limit, cost, independent: alone }
+                        let cost = if is_peek { 0 } else { cost };
+                        Charge {
+                            key,
+                            overflow_key: shared,
+                            limit,
+                            cost,
+                            independent: is_independent,
+                        }
                     })
                     .collect();
-                let answered = bed.block_on(charge(&**bed.store(), &charges));
-                let expected = naive.charge(&charges, bed.now());
-                prop_assert_eq!(answered.as_slice(), expected.as_slice(), "{:?}", charges);
+                let found = testbed.block_on(charge(&**testbed.store(), &charges));
+                let expected = model.charge(&charges, testbed.now());
+                prop_assert_eq!(found.as_slice(), expected.as_slice(), "{:?}", charges);
                 for (charge, outcome) in charges.iter().zip(&expected) {
                     spent.extend(outcome.refund_token().map(|refund_token| Refund {
                         key: charge.key,
@@ -244,58 +250,59 @@ fn answers_like_a_map<T: Testbed>(
                     }));
                 }
             }
-            Call::Refund(which) if !spent.is_empty() => {
-                let refund = spent.remove(which % spent.len());
-                if naive.may_be_dropped(&refund, bed.now()) {
+            StoreCall::Refund(charge_index) if !spent.is_empty() => {
+                let refund = spent.remove(charge_index % spent.len());
+                if model.may_be_dropped(&refund, testbed.now()) {
                     continue;
                 }
-                let expected = usize::from(naive.refund(&refund, bed.now()));
-                let given = bed.block_on(bed.store().refund(&[refund])).unwrap();
-                prop_assert_eq!(given, expected);
+                let expected = usize::from(model.refund(&refund, testbed.now()));
+                let refunded = testbed.block_on(testbed.store().refund(&[refund])).unwrap();
+                prop_assert_eq!(refunded, expected);
             }
-            Call::Refund(_) => {}
-            Call::Renew(which) => {
-                if let Some(which) = which.checked_rem(spent.len()) {
-                    let slots: &Refund = &spent[which];
-                    if naive.may_be_dropped(slots, bed.now()) {
+            StoreCall::Refund(_) => {}
+            StoreCall::Renew(charge_index) => {
+                if let Some(charge_index) = charge_index.checked_rem(spent.len()) {
+                    let slots: &Refund = &spent[charge_index];
+                    if model.may_be_dropped(slots, testbed.now()) {
                         continue;
                     }
-                    let expected = usize::from(naive.renew(slots, bed.now()));
-                    let held =
-                        bed.block_on(bed.store().renew(std::slice::from_ref(slots))).unwrap();
-                    prop_assert_eq!(held, expected);
+                    let expected = usize::from(model.renew(slots, testbed.now()));
+                    let renewed = testbed
+                        .block_on(testbed.store().renew(std::slice::from_ref(slots)))
+                        .unwrap();
+                    prop_assert_eq!(renewed, expected);
                 }
             }
-            Call::GiveBack(number, limit, cost) => {
+            StoreCall::RefundLatest(number, limit, cost) => {
                 let key = key(*number, together);
-                // Most often under the limit that it was charged under.
-                let known = naive.kept.get(&key).filter(|_| limit % 4 > 0);
+                // Mostly under the limit of the charge.
+                let known = model.states_by_key.get(&key).filter(|_| limit % 4 > 0);
                 let known = known.and_then(|states| states.iter().next());
                 let limit = known.map_or_else(
                     || Arc::clone(&limits[*limit]),
                     |(known, _)| Arc::new(known.clone()),
                 );
                 let refund = Refund { key, limit, cost: *cost, refund_token: None };
-                let expected = usize::from(naive.refund(&refund, bed.now()));
-                let given = bed.block_on(bed.store().refund(&[refund])).unwrap();
-                prop_assert_eq!(given, expected);
+                let expected = usize::from(model.refund(&refund, testbed.now()));
+                let refunded = testbed.block_on(testbed.store().refund(&[refund])).unwrap();
+                prop_assert_eq!(refunded, expected);
             }
-            Call::Forget(number) => {
-                bed.block_on(bed.store().forget(key(*number, together))).unwrap();
-                naive.kept.remove(&key(*number, together));
-                // Slots in flight are renewed or released also after they were lost.
+            StoreCall::Forget(number) => {
+                testbed.block_on(testbed.store().forget(key(*number, together))).unwrap();
+                model.states_by_key.remove(&key(*number, together));
+                // Slots in flight may be renewed or released after they were lost.
                 let key = key(*number, together);
                 spent.retain(|refund: &Refund| refund.key != key || refund.limit.is_concurrency());
             }
-            Call::Sweep => bed.sweep(),
-            Call::Advance(micros) => bed.advance(Span::from_micros(*micros)),
+            StoreCall::Sweep => testbed.sweep(),
+            StoreCall::Advance(micros) => testbed.advance(Span::from_micros(*micros)),
         }
     }
     Ok(())
 }
 
-/// Number of cases of each property; `make test-all` and `make soak` ask for more.
-#[allow(clippy::disallowed_methods, reason = "a soak says how long it is")]
+/// Returns the number of cases of each property, from `TIDEGATE_CASES`. `make test-all` and `make soak` set it.
+#[allow(clippy::disallowed_methods, reason = "the test size is set by the environment")]
 fn cases() -> u32 {
     std::env::var("TIDEGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300)
 }
@@ -304,73 +311,75 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn memory_answers_like_a_map(calls in calls(), together: bool) {
-        answers_like_a_map(&Memory::new(), &calls, together)?;
+    fn memory_store_matches_the_reference_model(calls in calls(), together: bool) {
+        matches_reference_model(&MemoryTestbed::new(), &calls, together)?;
     }
 }
 
-async fn charges_of_one_key_add_up<T: Testbed>(bed: &T) {
+async fn charges_of_one_key_add_up<T: Testbed>(testbed: &T) {
     let limit = Arc::new(Limit::new(Algorithm::TokenBucket, Quota::per_minute(5)).unwrap());
     let (key, shared) = (Key::from_u128(1 << 80), Key::from_u128(1));
-    let of = |cost| Charge { key, overflow_key: shared, limit: &limit, cost, independent: false };
-    let outcomes = charge(&**bed.store(), &[of(3), of(3)]).await;
+    let charge_of =
+        |cost| Charge { key, overflow_key: shared, limit: &limit, cost, independent: false };
+    let outcomes = charge(&**testbed.store(), &[charge_of(3), charge_of(3)]).await;
     assert!(outcomes.iter().any(|outcome| !outcome.is_allowed()), "{outcomes:?}");
-    let outcomes = charge(&**bed.store(), &[of(3), of(2)]).await;
+    let outcomes = charge(&**testbed.store(), &[charge_of(3), charge_of(2)]).await;
     assert!(outcomes.iter().all(|outcome| outcome.is_allowed()), "{outcomes:?}");
     assert_eq!(outcomes[1].remaining, 0);
 }
 
 #[test]
-fn memory_adds_up_charges_of_one_key() {
-    let bed = Memory::new();
-    bed.block_on(charges_of_one_key_add_up(&bed));
+fn memory_store_adds_up_charges_of_one_key() {
+    let testbed = MemoryTestbed::new();
+    testbed.block_on(charges_of_one_key_add_up(&testbed));
 }
 
-/// One charge held back by another is not made, and says so.
-async fn a_denied_request_consumes_nothing<T: Testbed>(bed: &T) {
+/// A charge that fits is not made when another charge of the request is denied.
+async fn denied_request_consumes_nothing<T: Testbed>(testbed: &T) {
     let roomy = Arc::new(Limit::new(Algorithm::FixedWindow, Quota::per_minute(100)).unwrap());
     let tight = Arc::new(Limit::new(Algorithm::TokenBucket, Quota::per_minute(1)).unwrap());
     let shared = Key::from_u128(1);
-    let of = |number: u128, limit, alone| {
+    let charge_of = |number: u128, limit, is_independent| {
         let key = Key::from_u128((number * 0x1234_5678_9abc_def1) << 64);
-        Charge { key, overflow_key: shared, limit, cost: 1, independent: alone }
+        Charge { key, overflow_key: shared, limit, cost: 1, independent: is_independent }
     };
-    let request = [of(1, &roomy, false), of(2, &tight, false), of(3, &roomy, true)];
-    let first = charge(&**bed.store(), &request).await;
+    let request =
+        [charge_of(1, &roomy, false), charge_of(2, &tight, false), charge_of(3, &roomy, true)];
+    let first = charge(&**testbed.store(), &request).await;
     assert_eq!(first.iter().map(|outcome| outcome.remaining).collect::<Vec<_>>(), [99, 0, 99]);
     for denied in 1..=50 {
-        let outcomes = charge(&**bed.store(), &request).await;
+        let outcomes = charge(&**testbed.store(), &request).await;
         assert!(outcomes[0].is_allowed() && !outcomes[1].is_allowed());
         assert_eq!((outcomes[0].remaining, outcomes[0].refund_token()), (99, None));
-        // What is charged for itself goes on being charged.
+        // The independent charge is made in either case.
         assert_eq!(outcomes[2].remaining, 99 - denied);
     }
 }
 
 #[test]
-fn in_memory_a_denied_request_consumes_nothing() {
-    let bed = Memory::new();
-    bed.block_on(a_denied_request_consumes_nothing(&bed));
+fn memory_store_charges_nothing_for_a_denied_request() {
+    let testbed = MemoryTestbed::new();
+    testbed.block_on(denied_request_consumes_nothing(&testbed));
 }
 
-/// A peek is answered for its cost, and changes nothing.
-async fn a_peek_of_any_cost_spends_nothing<T: Testbed>(bed: &T) {
+/// A peek returns the outcome for its cost, and changes no state.
+async fn peek_of_any_cost_spends_nothing<T: Testbed>(testbed: &T) {
     let limit = Arc::new(Limit::new(Algorithm::FixedWindow, Quota::per_minute(10)).unwrap());
     let shared = Key::from_u128(1);
-    let of = |number: u128, cost, alone| {
+    let charge_of = |number: u128, cost, is_independent| {
         let key = Key::from_u128((number * 0x1234_5678_9abc_def1) << 64);
-        Charge { key, overflow_key: shared, limit: &limit, cost, independent: alone }
+        Charge { key, overflow_key: shared, limit: &limit, cost, independent: is_independent }
     };
-    charge(&**bed.store(), &[of(1, 4, false)]).await;
+    charge(&**testbed.store(), &[charge_of(1, 4, false)]).await;
     for (costs, allowed) in [([6, 10], [true, true]), ([1, 11], [true, false])] {
-        let peeks = [of(1, costs[0], true), of(2, costs[1], false)];
+        let peeks = [charge_of(1, costs[0], true), charge_of(2, costs[1], false)];
         for _ in 0..3 {
-            let answers = bed.store().charge(&peeks, ChargeMode::Peek).await;
+            let results = testbed.store().charge(&peeks, ChargeMode::Peek).await;
             let outcomes: Vec<&Outcome> =
-                answers.iter().filter_map(ChargeResult::outcome).collect();
-            let told = |outcome: &&Outcome| (outcome.is_allowed(), outcome.refund_token());
+                results.iter().filter_map(ChargeResult::outcome).collect();
+            let summarize = |outcome: &&Outcome| (outcome.is_allowed(), outcome.refund_token());
             assert_eq!(
-                outcomes.iter().map(told).collect::<Vec<_>>(),
+                outcomes.iter().map(summarize).collect::<Vec<_>>(),
                 allowed.map(|allowed| (allowed, None))
             );
             assert_eq!([outcomes[0].remaining, outcomes[1].remaining], [6, 10]);
@@ -379,9 +388,9 @@ async fn a_peek_of_any_cost_spends_nothing<T: Testbed>(bed: &T) {
 }
 
 #[test]
-fn in_memory_a_peek_of_any_cost_spends_nothing() {
-    let bed = Memory::new();
-    bed.block_on(a_peek_of_any_cost_spends_nothing(&bed));
+fn memory_store_spends_nothing_for_a_peek_of_any_cost() {
+    let testbed = MemoryTestbed::new();
+    testbed.block_on(peek_of_any_cost_spends_nothing(&testbed));
 }
 
 #[cfg(feature = "redis")]

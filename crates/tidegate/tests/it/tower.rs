@@ -1,14 +1,14 @@
-//! The tower layer as services and clients see it.
+//! The tower layer, tested through services and clients.
 
-mod blocked;
-mod changing;
-mod endings;
+mod blocked_clients;
 mod examples;
 mod grpc;
 mod http;
 mod in_flight;
-mod stores;
-mod waiting;
+mod queueing;
+mod request_endings;
+mod rule_reload;
+mod test_stores;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,26 +20,26 @@ use tidegate::RuleSet;
 use tidegate::tower::ResponseBody;
 use tower::Service;
 
-/// The body that the services of these tests answer with.
-type Text = Full<bytes::Bytes>;
-type Answer = Response<ResponseBody<Text>>;
+/// The response body of the services in these tests.
+type TextBody = Full<bytes::Bytes>;
+type LimitedResponse = Response<ResponseBody<TextBody>>;
 
-/// A service that answers "hello", and counts how often it did.
+/// A service that returns "hello" and counts its calls.
 #[derive(Clone, Default)]
-struct Hello {
+struct HelloService {
     served: Arc<AtomicUsize>,
 }
 
-impl Hello {
+impl HelloService {
     fn served(&self) -> usize {
         self.served.load(Ordering::SeqCst)
     }
 }
 
-impl<B> Service<Request<B>> for Hello {
-    type Response = Response<Text>;
+impl<B> Service<Request<B>> for HelloService {
+    type Response = Response<TextBody>;
     type Error = Infallible;
-    type Future = std::future::Ready<Result<Response<Text>, Infallible>>;
+    type Future = std::future::Ready<Result<Response<TextBody>, Infallible>>;
 
     fn poll_ready(
         &mut self,
@@ -50,7 +50,7 @@ impl<B> Service<Request<B>> for Hello {
 
     fn call(&mut self, _: Request<B>) -> Self::Future {
         self.served.fetch_add(1, Ordering::SeqCst);
-        std::future::ready(Ok(Response::new(Text::from("hello"))))
+        std::future::ready(Ok(Response::new(TextBody::from("hello"))))
     }
 }
 
@@ -58,16 +58,16 @@ fn rules(yaml: &str) -> RuleSet {
     RuleSet::parse("rules.yaml", &format!("rules:\n{yaml}")).unwrap()
 }
 
-/// A request to `/` by the client with this key.
-fn by(key: &str) -> Request<()> {
+/// Returns a request to `/` with this API key.
+fn request_by(key: &str) -> Request<()> {
     Request::get("/").header("x-api-key", key).body(()).unwrap()
 }
 
-fn header<'r>(response: &'r Answer, name: &str) -> Option<&'r str> {
+fn header<'r>(response: &'r LimitedResponse, name: &str) -> Option<&'r str> {
     response.headers().get(name).map(|value| value.to_str().unwrap())
 }
 
-async fn text(response: Answer) -> String {
+async fn read_body(response: LimitedResponse) -> String {
     let body = response.into_body().collect().await.unwrap();
     String::from_utf8(body.to_bytes().to_vec()).unwrap()
 }

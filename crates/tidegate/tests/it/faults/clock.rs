@@ -1,4 +1,4 @@
-//! A server whose clock goes back, as after a failover to one that is behind.
+//! Server clocks that go back, as after a failover to a server with a clock that is behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::{DecisionStatus, Limiter, RedisConfig, RedisStore, Request, RuleSet};
 use tidegate_testkit::Redis;
 
-/// Time by a key that the test sets.
+/// Replaces the server clock by a key that the test sets.
 const CLOCK: &str = "
 local now = tonumber(redis.call('GET', 'clock') or '0')
 local function milliseconds_until(instant)
@@ -26,15 +26,15 @@ rules:
 const SECOND: u64 = 1_000_000;
 const MINUTE: u64 = 60 * SECOND;
 
-/// A whole minute.
+/// Start of a one-minute window.
 const START: u64 = 29_700_000 * MINUTE;
 
-struct Bed {
+struct ClockFixture {
     redis: Redis,
     limiter: Limiter<RedisStore>,
 }
 
-impl Bed {
+impl ClockFixture {
     async fn start() -> Self {
         let redis = Redis::start();
         let config: RedisConfig = redis.url().parse().unwrap();
@@ -45,8 +45,8 @@ impl Bed {
         Self { limiter: Limiter::builder().store(Arc::new(store)).rules(rules).build(), redis }
     }
 
-    /// How many of so many checks are admitted at an instant.
-    async fn admitted(&self, rule: &str, client: &str, at: u64, times: u64) -> u64 {
+    /// Sets the clock to `at`, sends `times` checks, and returns the number of admitted ones.
+    async fn count_admitted(&self, rule: &str, client: &str, at: u64, times: u64) -> u64 {
         self.redis.query::<()>(&["SET", "clock", &at.to_string()]);
         let mut admitted = 0;
         for _ in 0..times {
@@ -62,22 +62,33 @@ impl Bed {
 }
 
 #[tokio::test]
-async fn a_clock_that_goes_back_gives_nothing_away_by_any_algorithm() {
-    let bed = Bed::start().await;
-    // In the middle of a window, and where five seconds lead back into the one before.
-    for (place, from) in [("middle", START + MINUTE / 2), ("edge", START + 2 * SECOND)] {
-        for rule in bed.limiter.rules().rules().iter().map(|rule| rule.name()) {
-            let full = format!("full-{place}");
-            assert_eq!(bed.admitted(rule, &full, from, 40).await, 30, "{rule}");
-            let back = from - 5 * SECOND;
-            assert_eq!(bed.admitted(rule, &full, back, 5).await, 0, "{rule} at the {place}");
-            let half = format!("half-{place}");
-            let early = bed.admitted(rule, &half, from, 10).await;
-            let late = bed.admitted(rule, &half, back, 40).await;
-            assert!(early + late <= 30, "{rule} at the {place}: {early} and then {late}");
-            // What a clock ahead has left behind is over when its time has come.
-            let later = from + 10 * MINUTE;
-            assert_eq!(bed.admitted(rule, &full, later, 40).await, 30, "{rule} at the {place}");
+async fn server_clock_set_back_admits_no_more_with_any_algorithm() {
+    let fixture = ClockFixture::start().await;
+    // One step stays within its window; the other leads back into the previous window.
+    for (position, now) in [("middle", START + MINUTE / 2), ("edge", START + 2 * SECOND)] {
+        for rule in fixture.limiter.rules().rules().iter().map(|rule| rule.name()) {
+            let exhausted = format!("full-{position}");
+            assert_eq!(fixture.count_admitted(rule, &exhausted, now, 40).await, 30, "{rule}");
+            let set_back = now - 5 * SECOND;
+            assert_eq!(
+                fixture.count_admitted(rule, &exhausted, set_back, 5).await,
+                0,
+                "{rule} at the {position}"
+            );
+            let half_used = format!("half-{position}");
+            let before_step = fixture.count_admitted(rule, &half_used, now, 10).await;
+            let after_step = fixture.count_admitted(rule, &half_used, set_back, 40).await;
+            assert!(
+                before_step + after_step <= 30,
+                "{rule} at the {position}: {before_step} and then {after_step}"
+            );
+            // State written by the earlier, later clock expires at its own time.
+            let after_window = now + 10 * MINUTE;
+            assert_eq!(
+                fixture.count_admitted(rule, &exhausted, after_window, 40).await,
+                30,
+                "{rule} at the {position}"
+            );
         }
     }
 }

@@ -1,11 +1,11 @@
-//! What an algorithm may admit in a span of the server's own time.
+//! Bounds of the admissions of an algorithm during a span of the server clock.
 
 use std::ops::RangeInclusive;
 
 use tidegate::Algorithm;
 
-/// The windows of all rules here.
-pub(crate) const HOUR: u64 = 3_600_000_000;
+/// The window of all rules in this test.
+pub(crate) const HOUR_MICROS: u64 = 3_600_000_000;
 
 /// A span of the server's clock, in microseconds since the epoch.
 #[derive(Clone, Copy, Debug)]
@@ -15,26 +15,34 @@ pub(crate) struct Elapsed {
 }
 
 impl Elapsed {
-    /// What a rate of `amount` per hour makes of it, in whole tokens.
-    fn refill(self, amount: u64) -> u64 {
-        let tokens = u128::from(amount) * u128::from(self.to - self.from) / u128::from(HOUR);
+    /// Returns the whole tokens that a rate of `amount` per hour refills during the span.
+    fn refilled_tokens(self, amount: u64) -> u64 {
+        let tokens = u128::from(amount) * u128::from(self.to - self.from) / u128::from(HOUR_MICROS);
         u64::try_from(tokens).unwrap()
     }
 
-    /// How many hours of the epoch began within it.
-    fn boundaries(self) -> u64 {
-        self.to / HOUR - self.from / HOUR
+    /// Returns the number of hour boundaries within the span.
+    fn hour_boundaries(self) -> u64 {
+        self.to / HOUR_MICROS - self.from / HOUR_MICROS
     }
 }
 
-/// How many of ever more requests `amount` per hour admits to a client that had spent nothing.
-pub(crate) fn admits(algorithm: Algorithm, amount: u64, span: Elapsed) -> RangeInclusive<u64> {
-    let most = match algorithm {
-        Algorithm::TokenBucket | Algorithm::LeakyBucket { .. } => amount + span.refill(amount),
-        Algorithm::FixedWindow => amount * (1 + span.boundaries()),
-        // The window before weighs less and less; what that frees is rounded down each time.
-        Algorithm::SlidingWindow if span.boundaries() > 0 => amount + span.refill(amount) + 1,
+/// Returns how many requests of a new client a limit of `amount` per hour may admit, if more are sent than it admits.
+pub(crate) fn admission_bounds(
+    algorithm: Algorithm,
+    amount: u64,
+    span: Elapsed,
+) -> RangeInclusive<u64> {
+    let max = match algorithm {
+        Algorithm::TokenBucket | Algorithm::LeakyBucket { .. } => {
+            amount + span.refilled_tokens(amount)
+        }
+        Algorithm::FixedWindow => amount * (1 + span.hour_boundaries()),
+        // The weight of the previous window decreases; the capacity that this frees is rounded down.
+        Algorithm::SlidingWindow if span.hour_boundaries() > 0 => {
+            amount + span.refilled_tokens(amount) + 1
+        }
         Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::Concurrency { .. } => amount,
     };
-    amount..=most
+    amount..=max
 }

@@ -1,4 +1,4 @@
-//! One process of the fleet: the test's own binary, started again on a clock that is off.
+//! A worker process: the test binary, started with a skewed clock.
 
 use std::io::{self, BufRead};
 use std::sync::Arc;
@@ -8,71 +8,73 @@ use tidegate::{DecisionStatus, Limiter, RedisStore};
 use tidegate_testkit::Process;
 use tokio::task::JoinSet;
 
-use super::case::Case;
+use super::case::LoadCase;
 use super::config;
 
-const TASKS: usize = 16;
-/// How far the clock of each process is off, in seconds.
-const SKEWS: [i64; 8] = [-300, 300, 0, -299, 299, -60, 60, 150];
+const TASKS_PER_WORKER: usize = 16;
+/// Clock offset of each process, in seconds.
+const CLOCK_SKEWS_SECS: [i64; 8] = [-300, 300, 0, -299, 299, -60, 60, 150];
 
-/// What became of the checks.
+/// Results of the checks.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
-    /// For each client.
+pub(crate) struct CheckTally {
+    /// Admissions per client.
     pub(crate) admitted: Vec<u64>,
     pub(crate) denied: u64,
     pub(crate) unavailable: u64,
-    /// Give-backs that failed so far.
-    pub(crate) lost: u64,
+    /// Refunds that failed so far.
+    pub(crate) lost_refunds: u64,
 }
 
-/// Processes that wait for work.
-pub(crate) struct Crew(Vec<Process>);
+/// Worker processes that wait for a case.
+pub(crate) struct WorkerFleet(Vec<Process>);
 
-impl Crew {
-    pub(crate) fn hire(url: &str) -> Self {
-        let crew = Self(SKEWS.iter().map(|skew| start(*skew)).collect());
-        for (worker, skew) in crew.0.iter().zip(SKEWS) {
+impl WorkerFleet {
+    pub(crate) fn start(url: &str) -> Self {
+        let workers = Self(CLOCK_SKEWS_SECS.iter().map(|skew| start(*skew)).collect());
+        for (worker, skew) in workers.0.iter().zip(CLOCK_SKEWS_SECS) {
             worker.say(url);
-            let line = hear(worker, "clock ");
-            let shown: i64 = line.rsplit(' ').next().unwrap().parse().unwrap();
-            let off = shown - seconds();
-            // The worker's clock was read while ours went on.
-            assert!((off - skew).abs() <= 60, "a clock is off by {off} s, not by {skew} s");
+            let line = next_line(worker, "clock ");
+            let worker_clock: i64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+            let offset = worker_clock - wall_clock_secs();
+            // The two clocks are not read at the same instant.
+            assert!((offset - skew).abs() <= 60, "a clock is off by {offset} s, not by {skew} s");
         }
-        crew
+        workers
     }
 
-    /// Lets every process hammer a case at the same time.
-    pub(crate) fn work(&self, case: &Case) -> Tally {
-        let place = Case::all().position(|other| other.to_string() == case.to_string()).unwrap();
-        self.0.iter().for_each(|worker| worker.say(&place.to_string()));
+    /// Runs a case on all workers at the same time, and returns the sum of their results.
+    pub(crate) fn run_case(&self, case: &LoadCase) -> CheckTally {
+        let case_number =
+            LoadCase::all().position(|other| other.to_string() == case.to_string()).unwrap();
+        self.0.iter().for_each(|worker| worker.say(&case_number.to_string()));
         for worker in &self.0 {
-            hear(worker, "ready");
+            next_line(worker, "ready");
         }
         self.0.iter().for_each(|worker| worker.say("go"));
-        let mut sum = Tally { admitted: vec![0; case.shape.clients()], ..Tally::default() };
+        let mut sum =
+            CheckTally { admitted: vec![0; case.shape.clients()], ..CheckTally::default() };
         for worker in &self.0 {
-            let line = hear(worker, "done ");
-            let mut numbers = line.split(' ').filter_map(|word| word.parse::<u64>().ok());
+            let line = next_line(worker, "done ");
+            let mut numbers = line.split(' ').filter_map(|prefix| prefix.parse::<u64>().ok());
             let mut next = || numbers.next().unwrap();
             sum.denied += next();
             sum.unavailable += next();
-            sum.lost += next();
+            sum.lost_refunds += next();
             sum.admitted.iter_mut().for_each(|admitted| *admitted += next());
         }
-        let passed: u64 = sum.admitted.iter().sum();
-        let checks = SKEWS.len() * TASKS * case.shape.checks();
-        assert_eq!(passed + sum.denied + sum.unavailable, checks as u64, "{case}");
-        println!("{case}: {checks} checks, {passed} admitted");
+        let admitted_sum: u64 = sum.admitted.iter().sum();
+        let checks = CLOCK_SKEWS_SECS.len() * TASKS_PER_WORKER * case.shape.checks();
+        assert_eq!(admitted_sum + sum.denied + sum.unavailable, checks as u64, "{case}");
+        println!("{case}: {checks} checks, {admitted_sum} admitted");
         sum
     }
 }
 
-/// The next line of a worker that begins with a word.
-fn hear(worker: &Process, word: &str) -> String {
+/// Returns the next line of a worker that starts with `prefix`.
+fn next_line(worker: &Process, prefix: &str) -> String {
     while let Some(line) = worker.stdout().next() {
-        if line.starts_with(word) {
+        if line.starts_with(prefix) {
             return line;
         }
     }
@@ -86,55 +88,55 @@ fn start(skew: i64) -> Process {
     Process::spawn(command)
 }
 
-/// The wall clock, which is all that a skew changes.
-#[allow(clippy::disallowed_methods, reason = "the clock itself is what is looked at")]
-fn seconds() -> i64 {
-    let passed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    i64::try_from(passed.as_secs()).unwrap()
+/// Returns the wall clock in seconds. The skew changes only this clock.
+#[allow(clippy::disallowed_methods, reason = "the test compares system clocks")]
+fn wall_clock_secs() -> i64 {
+    let admitted_sum = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    i64::try_from(admitted_sum.as_secs()).unwrap()
 }
 
-/// Reads the store's URL and then the places of cases from stdin, and works on each when told to go.
+/// Reads the store URL and then case numbers from stdin. Runs each case after the line `go`.
 pub(crate) fn main() {
     let mut lines = io::stdin().lock().lines().map(Result::unwrap);
     let url = lines.next().unwrap();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let stores = [false, true].map(|memory| {
-        Arc::new(runtime.block_on(RedisStore::connect(config(&url, memory))).unwrap())
+    let stores = [false, true].map(|caches_denials| {
+        Arc::new(runtime.block_on(RedisStore::connect(config(&url, caches_denials))).unwrap())
     });
-    println!("\nclock {}", seconds());
-    while let Some(place) = lines.next() {
-        let case = Case::all().nth(place.parse().unwrap()).unwrap();
-        let store = &stores[usize::from(case.memory)];
+    println!("\nclock {}", wall_clock_secs());
+    while let Some(case_number) = lines.next() {
+        let case = LoadCase::all().nth(case_number.parse().unwrap()).unwrap();
+        let store = &stores[usize::from(case.caches_denials)];
         let limiter = Limiter::builder().rules(case.rules()).store(Arc::clone(store)).build();
         println!("ready");
         assert_eq!(lines.next().as_deref(), Some("go"));
-        let mut tally = runtime.block_on(hammer(&limiter, case));
-        tally.lost = store.counts().lost;
+        let mut tally = runtime.block_on(send_checks(&limiter, case));
+        tally.lost_refunds = store.counts().lost;
         let admitted: Vec<String> = tally.admitted.iter().map(u64::to_string).collect();
-        let Tally { denied, unavailable, lost, .. } = tally;
-        println!("done {denied} {unavailable} {lost} {}", admitted.join(" "));
+        let CheckTally { denied, unavailable, lost_refunds, .. } = tally;
+        println!("done {denied} {unavailable} {lost_refunds} {}", admitted.join(" "));
     }
 }
 
-async fn hammer(limiter: &Limiter<RedisStore>, case: Case) -> Tally {
+async fn send_checks(limiter: &Limiter<RedisStore>, case: LoadCase) -> CheckTally {
     let mut tasks = JoinSet::new();
-    for task in 0..TASKS {
+    for task in 0..TASKS_PER_WORKER {
         let limiter = limiter.clone();
         tasks.spawn(async move {
-            let mut rulings = Vec::new();
+            let mut statuses = Vec::new();
             for turn in 0..case.shape.checks() {
-                // Neighbours are at different clients, and all processes at the same.
+                // Neighbouring tasks check different clients; all processes check the same ones.
                 let client = (task * case.shape.checks() + turn) * 37 % case.shape.clients();
                 let decision = limiter.check(&case.request(client)).await;
-                rulings.push((client, decision.status()));
+                statuses.push((client, decision.status()));
             }
-            rulings
+            statuses
         });
     }
-    let mut tally = Tally { admitted: vec![0; case.shape.clients()], ..Tally::default() };
-    for (client, ruling) in tasks.join_all().await.into_iter().flatten() {
-        match ruling {
+    let mut tally = CheckTally { admitted: vec![0; case.shape.clients()], ..CheckTally::default() };
+    for (client, status) in tasks.join_all().await.into_iter().flatten() {
+        match status {
             DecisionStatus::Allow => tally.admitted[client] += 1,
             DecisionStatus::Deny => tally.denied += 1,
             DecisionStatus::Unavailable => tally.unavailable += 1,

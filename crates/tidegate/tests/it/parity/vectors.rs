@@ -1,4 +1,4 @@
-//! The shared vectors through the scripts.
+//! The test vectors of the core, run through the scripts.
 
 #[path = "../../../../core/tests/vectors/case.rs"]
 pub(crate) mod case;
@@ -8,79 +8,79 @@ use std::sync::Arc;
 use case::{Case, Step, integers};
 use tidegate::{Charge, ChargeMode, ChargeResult, Key, Outcome, Refund, Store, Timestamp};
 
-use super::Bench;
+use super::ParityFixture;
 
-fn assert_told(outcome: &Outcome, step: &Step, place: &str) {
-    assert_eq!(Some(outcome.is_allowed()), step.allowed, "{place}: allowed");
-    assert_eq!(Some(outcome.delay().as_micros()), step.delay, "{place}: delay");
+fn assert_outcome(outcome: &Outcome, step: &Step, context: &str) {
+    assert_eq!(Some(outcome.is_allowed()), step.allowed, "{context}: allowed");
+    assert_eq!(Some(outcome.delay().as_micros()), step.delay, "{context}: delay");
     let wait = match outcome.retry_after() {
         Some(wait) => Some(i64::try_from(wait.as_micros()).unwrap()),
         None if outcome.is_allowed() => None,
         None => Some(-1),
     };
-    assert_eq!(wait, step.retry_after, "{place}: retry_after");
-    assert_eq!(Some(outcome.remaining), step.remaining, "{place}: remaining");
+    assert_eq!(wait, step.retry_after, "{context}: retry_after");
+    assert_eq!(Some(outcome.remaining), step.remaining, "{context}: remaining");
     let reset_after = outcome.reset_after.as_micros();
-    assert_eq!(Some(reset_after), step.reset_after, "{place}: reset_after");
+    assert_eq!(Some(reset_after), step.reset_after, "{context}: reset_after");
 }
 
-fn check(file: &str) {
+fn check_vectors(file: &str) {
     let cases: Vec<Case> = serde_json::from_str(file).unwrap();
     assert!(!cases.is_empty());
-    let mut bench = Bench::new();
+    let mut fixture = ParityFixture::new();
     for (number, case) in (1..).zip(cases) {
-        bench.follow(Key::from_u128(number), &case);
+        fixture.run_case(Key::from_u128(number), &case);
     }
 }
 
-impl Bench {
-    /// One case through the scripts, and through the core beside them.
-    fn follow(&mut self, key: Key, case: &Case) {
+impl ParityFixture {
+    /// Runs one case through the scripts and through the core.
+    fn run_case(&mut self, key: Key, case: &Case) {
         let store = Arc::clone(&self.store);
         let mut limit = Arc::new(case.limit.limit());
-        let mut core = limit.fresh();
-        let mut charged: Vec<Option<Refund>> = Vec::new();
+        let mut core_state = limit.fresh();
+        let mut refundable: Vec<Option<Refund>> = Vec::new();
         for (number, step) in case.steps.iter().enumerate() {
-            let place = format!("{}, {}, step {number}", limit.algorithm(), case.name);
+            let context = format!("{}, {}, step {number}", limit.algorithm(), case.name);
             let now = Timestamp::from_micros(step.at);
             self.set_time(now);
             if let Some(numbers) = &step.limit {
                 let new = Arc::new(numbers.limit());
-                core = new.migrate(&limit, &core, now);
-                // The vectors have one state, so they also leave limits in turns to the walk.
-                self.keep_last_limit(key, &limit);
+                core_state = new.migrate(&limit, &core_state, now);
+                // The vectors contain one state. Alternating limits are covered by the random test.
+                self.remove_older_limits(key, &limit);
                 limit = new;
-                // The vectors leave refunds across a change of limit to the walk.
-                charged.iter_mut().for_each(|refund| *refund = None);
+                // Refunds across a change of limit are covered by the random test.
+                refundable.iter_mut().for_each(|refund| *refund = None);
             }
-            charged.push(None);
+            refundable.push(None);
             if let Some(earlier) = step.refund {
-                if let Some(refund) = charged[earlier].clone() {
-                    let given = refund.take_back(&limit, &mut core, now);
-                    let refunded = self.runtime.block_on(store.refund(&[refund]));
-                    assert_eq!(refunded, Ok(usize::from(given)), "{place}: refund");
+                if let Some(refund) = refundable[earlier].clone() {
+                    let refunded = refund.take_back(&limit, &mut core_state, now);
+                    let count = self.runtime.block_on(store.refund(&[refund]));
+                    assert_eq!(count, Ok(usize::from(refunded)), "{context}: refund");
                 }
-                charged[earlier].take_if(|refund| !refund.limit.is_concurrency());
+                refundable[earlier].take_if(|refund| !refund.limit.is_concurrency());
             } else if let Some(earlier) = step.renew {
-                if let Some(slots) = &charged[earlier] {
-                    let held = slots.renew(&limit, &mut core, now);
+                if let Some(slots) = &refundable[earlier] {
+                    let is_held = slots.renew(&limit, &mut core_state, now);
                     let renewed = self.runtime.block_on(store.renew(std::slice::from_ref(slots)));
-                    assert_eq!(renewed, Ok(usize::from(held)), "{place}: renewal");
+                    assert_eq!(renewed, Ok(usize::from(is_held)), "{context}: renewal");
                 }
             } else if step.lose.is_some() {
                 self.runtime.block_on(store.forget(key)).unwrap();
-                core = limit.fresh();
+                core_state = limit.fresh();
             } else {
                 let cost = step.cost.unwrap();
                 let charge =
                     Charge { key, overflow_key: key, limit: &limit, cost, independent: false };
-                let answers =
+                let results =
                     self.runtime.block_on(store.charge(&[charge], ChargeMode::of_cost(cost)));
-                let expected = limit.charge(&mut core, now, cost);
-                assert_eq!(answers[0], ChargeResult::Outcome(expected), "{place}");
-                assert_told(answers[0].outcome().unwrap(), step, &place);
+                let expected = limit.charge(&mut core_state, now, cost);
+                assert_eq!(results[0], ChargeResult::Outcome(expected), "{context}");
+                assert_outcome(results[0].outcome().unwrap(), step, &context);
                 let limit = Arc::clone(&limit);
-                charged[number] = expected.refund_token().map(|refund_token| Refund {
+                refundable[number] = expected.refund_token().map(|refund_token| Refund {
                     key,
                     limit,
                     cost,
@@ -88,42 +88,45 @@ impl Bench {
                 });
             }
             match self.runtime.block_on(store.state(key)).unwrap() {
-                Some((kept_under, mut kept)) if kept_under.shares_state_with(&limit) => {
-                    assert_eq!(integers(&limit, &mut kept, now), step.state, "{place}: state");
+                Some((state_limit, mut state)) if state_limit.shares_state_with(&limit) => {
+                    assert_eq!(integers(&limit, &mut state, now), step.state, "{context}: state");
                 }
-                // A state of the limit before may be left.
-                _ => assert!(limit.expires_at(&mut core) <= now, "{place}: {core:?} is lost"),
+                // A state of the previous limit may remain.
+                _ => assert!(
+                    limit.expires_at(&mut core_state) <= now,
+                    "{context}: {core_state:?} is lost"
+                ),
             }
         }
     }
 }
 
 #[test]
-fn token_bucket_in_lua_answers_its_vectors() {
-    check(include_str!("../../../../core/tests/vectors/token_bucket.json"));
+fn lua_token_bucket_matches_its_vectors() {
+    check_vectors(include_str!("../../../../core/tests/vectors/token_bucket.json"));
 }
 
 #[test]
-fn leaky_bucket_in_lua_answers_its_vectors() {
-    check(include_str!("../../../../core/tests/vectors/leaky_bucket.json"));
+fn lua_leaky_bucket_matches_its_vectors() {
+    check_vectors(include_str!("../../../../core/tests/vectors/leaky_bucket.json"));
 }
 
 #[test]
-fn fixed_window_in_lua_answers_its_vectors() {
-    check(include_str!("../../../../core/tests/vectors/fixed_window.json"));
+fn lua_fixed_window_matches_its_vectors() {
+    check_vectors(include_str!("../../../../core/tests/vectors/fixed_window.json"));
 }
 
 #[test]
-fn sliding_window_in_lua_answers_its_vectors() {
-    check(include_str!("../../../../core/tests/vectors/sliding_window.json"));
+fn lua_sliding_window_matches_its_vectors() {
+    check_vectors(include_str!("../../../../core/tests/vectors/sliding_window.json"));
 }
 
 #[test]
-fn sliding_log_in_lua_answers_its_vectors() {
-    check(include_str!("../../../../core/tests/vectors/sliding_log.json"));
+fn lua_sliding_log_matches_its_vectors() {
+    check_vectors(include_str!("../../../../core/tests/vectors/sliding_log.json"));
 }
 
 #[test]
-fn concurrency_in_lua_answers_its_vectors() {
-    check(include_str!("../../../../core/tests/vectors/concurrency.json"));
+fn lua_concurrency_matches_its_vectors() {
+    check_vectors(include_str!("../../../../core/tests/vectors/concurrency.json"));
 }

@@ -1,4 +1,4 @@
-//! The suite on a real Redis, on Valkey, and on independent shards, with time moved by hand.
+//! The contract suite on a real Redis and on Valkey, with a clock that the test advances.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,29 +10,29 @@ use tidegate_testkit::{Flavour, Redis};
 use tokio::runtime::Runtime;
 
 use super::{
-    Testbed, a_denied_request_consumes_nothing, a_peek_of_any_cost_spends_nothing,
-    answers_like_a_map, calls, cases, charges_of_one_key_add_up,
+    Testbed, calls, cases, charges_of_one_key_add_up, denied_request_consumes_nothing,
+    matches_reference_model, peek_of_any_cost_spends_nothing,
 };
 
-/// Time by a key that the test sets. Nothing expires while it stands still.
-const CLOCK: &str = "
+/// Replaces the server clock by a key that the test sets. Each TTL is an hour longer, so no key expires during a test.
+const CONTROLLED_CLOCK_LUA: &str = "
 local now = tonumber(redis.call('GET', 'clock') or '0')
 local function milliseconds_until(instant)
   return math.max(math.ceil((instant - now) / 1000), 0) + 3600000
 end
 ";
 
-const START: u64 = 1_780_000_000_123_457;
+const START_MICROS: u64 = 1_780_000_000_123_457;
 
-pub(crate) struct OnRedis {
+pub(crate) struct RedisTestbed {
     servers: Vec<Redis>,
     store: Arc<RedisStore>,
     time: AtomicU64,
     runtime: Runtime,
 }
 
-impl OnRedis {
-    fn on(servers: Vec<Redis>) -> Self {
+impl RedisTestbed {
+    fn new(servers: Vec<Redis>) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -52,23 +52,25 @@ impl OnRedis {
             1 => shards.remove(0),
             _ => RedisConfig::shards(shards).unwrap(),
         };
-        let store = runtime.block_on(RedisStore::connect_on_clock(config, CLOCK)).unwrap();
-        let bed = Self { servers, store: Arc::new(store), time: AtomicU64::new(START), runtime };
-        bed.advance(Span::ZERO);
-        bed
+        let store =
+            runtime.block_on(RedisStore::connect_on_clock(config, CONTROLLED_CLOCK_LUA)).unwrap();
+        let testbed =
+            Self { servers, store: Arc::new(store), time: AtomicU64::new(START_MICROS), runtime };
+        testbed.advance(Span::ZERO);
+        testbed
     }
 
-    /// The same servers, with nothing in them.
-    fn empty(&self) {
+    /// Deletes all data on the servers, and resets the clock.
+    fn reset(&self) {
         for server in &self.servers {
             server.query::<()>(&["FLUSHALL"]);
         }
-        self.time.store(START, Ordering::Relaxed);
+        self.time.store(START_MICROS, Ordering::Relaxed);
         self.advance(Span::ZERO);
     }
 }
 
-impl Testbed for OnRedis {
+impl Testbed for RedisTestbed {
     type Store = RedisStore;
     const IS_SHARED: bool = true;
 
@@ -93,31 +95,31 @@ impl Testbed for OnRedis {
     }
 }
 
-fn keeps_the_contract(bed: &OnRedis, cases: u32) {
+fn expect_contract(testbed: &RedisTestbed, cases: u32) {
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(calls in calls(), together: bool)| {
-        bed.empty();
-        answers_like_a_map(bed, &calls, together)?;
+        testbed.reset();
+        matches_reference_model(testbed, &calls, together)?;
     });
-    bed.empty();
-    bed.block_on(charges_of_one_key_add_up(bed));
-    bed.empty();
-    bed.block_on(a_denied_request_consumes_nothing(bed));
-    bed.empty();
-    bed.block_on(a_peek_of_any_cost_spends_nothing(bed));
+    testbed.reset();
+    testbed.block_on(charges_of_one_key_add_up(testbed));
+    testbed.reset();
+    testbed.block_on(denied_request_consumes_nothing(testbed));
+    testbed.reset();
+    testbed.block_on(peek_of_any_cost_spends_nothing(testbed));
 }
 
 #[test]
-fn redis_keeps_the_contract() {
-    keeps_the_contract(&OnRedis::on(vec![Redis::start()]), cases() / 3);
+fn redis_store_fulfils_the_contract() {
+    expect_contract(&RedisTestbed::new(vec![Redis::start()]), cases() / 3);
 }
 
 #[test]
-fn valkey_keeps_the_contract() {
+fn redis_store_on_valkey_fulfils_the_contract() {
     if !Redis::available(Flavour::Valkey) {
-        eprintln!("skipped: there is no Valkey here");
+        eprintln!("skipped: Valkey is not installed");
         return;
     }
     let server = Redis::builder().flavour(Flavour::Valkey).start();
-    keeps_the_contract(&OnRedis::on(vec![server]), cases() / 6);
+    expect_contract(&RedisTestbed::new(vec![server]), cases() / 6);
 }

@@ -1,4 +1,4 @@
-//! The examples do what they say.
+//! The example programs enforce the limits that they declare.
 
 use std::net::SocketAddr;
 
@@ -6,12 +6,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::Code;
 
-use super::grpc::{call, client};
+use super::grpc::{call, connect_client};
 
-#[allow(dead_code, unreachable_pub, reason = "a program of its own, borrowed here")]
+#[allow(dead_code, unreachable_pub, reason = "a separate program, included for its functions")]
 #[path = "../../../examples/axum.rs"]
 mod axum_example;
-#[allow(dead_code, unreachable_pub, reason = "a program of its own, borrowed here")]
+#[allow(dead_code, unreachable_pub, reason = "a separate program, included for its functions")]
 #[path = "../../../examples/tonic.rs"]
 mod tonic_example;
 
@@ -24,11 +24,11 @@ async fn get(address: SocketAddr, path: &str) -> String {
     response
 }
 
-/// More than the examples allow in one go, even if a slow machine lets a token or two come back.
-const PLENTY: usize = 50;
+/// More requests than the examples admit, even if some tokens refill on a slow machine.
+const REQUESTS_ABOVE_LIMIT: usize = 50;
 
 #[tokio::test]
-async fn axum_answers_up_to_the_limit_and_then_429() {
+async fn axum_example_admits_up_to_the_limit_and_then_returns_429() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(axum_example::serve(listener));
@@ -36,7 +36,7 @@ async fn axum_answers_up_to_the_limit_and_then_429() {
     let first = get(address, "/hello").await;
     assert!(first.starts_with("HTTP/1.1 200 OK\r\n"), "{first}");
     assert!(first.contains("\r\nx-ratelimit-limit: 5\r\n"), "{first}");
-    for _ in 0..PLENTY {
+    for _ in 0..REQUESTS_ABOVE_LIMIT {
         let response = get(address, "/hello").await;
         if response.starts_with("HTTP/1.1 429 Too Many Requests\r\n") {
             assert!(response.contains("\r\nretry-after: "), "{response}");
@@ -48,14 +48,14 @@ async fn axum_answers_up_to_the_limit_and_then_429() {
 }
 
 #[tokio::test]
-async fn tonic_answers_up_to_the_limit_and_then_resource_exhausted() {
+async fn tonic_example_admits_up_to_the_limit_and_then_returns_resource_exhausted() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(tonic_example::serve(listener));
 
-    let mut health = client(address).await;
+    let mut health = connect_client(address).await;
     call(&mut health, "alice").await.unwrap();
-    for _ in 0..PLENTY {
+    for _ in 0..REQUESTS_ABOVE_LIMIT {
         if let Err(status) = call(&mut health, "alice").await {
             assert_eq!(status.code(), Code::ResourceExhausted);
             call(&mut health, "bob").await.unwrap();

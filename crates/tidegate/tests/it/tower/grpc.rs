@@ -1,4 +1,4 @@
-//! A real gRPC client on a real socket.
+//! The layer in a tonic server, called by a real gRPC client.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
 use super::rules;
-use super::stores::Down;
+use super::test_stores::UnavailableStore;
 
-/// A client of a health service behind the layer.
-async fn health<G: Decider + Clone>(layer: RateLimitLayer<G>) -> HealthClient<Channel> {
+/// Starts a health service behind the layer, and returns a client of it.
+async fn start_health_service<G: Gate + Clone>(layer: RateLimitLayer<G>) -> HealthClient<Channel> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -24,15 +24,15 @@ async fn health<G: Decider + Clone>(layer: RateLimitLayer<G>) -> HealthClient<Ch
         let server = Server::builder().layer(layer).add_service(health);
         server.serve_with_incoming(TcpIncoming::from(listener)).await.unwrap();
     });
-    client(address).await
+    connect_client(address).await
 }
 
-pub(crate) async fn client(server: SocketAddr) -> HealthClient<Channel> {
+pub(crate) async fn connect_client(server: SocketAddr) -> HealthClient<Channel> {
     let server = Endpoint::from_shared(format!("http://{server}")).unwrap();
     HealthClient::new(server.connect().await.unwrap())
 }
 
-/// What a call by the client with this key is answered with.
+/// Calls the health service with this API key, and returns the response metadata or the status.
 pub(crate) async fn call(
     health: &mut HealthClient<Channel>,
     key: &'static str,
@@ -43,7 +43,7 @@ pub(crate) async fn call(
 }
 
 #[tokio::test]
-async fn a_client_over_its_limit_gets_resource_exhausted() {
+async fn client_over_its_limit_gets_resource_exhausted() {
     let rules = rules(
         "  - name: health
     match: {path: /grpc.health.v1.Health/Check, method: POST}
@@ -51,7 +51,7 @@ async fn a_client_over_its_limit_gets_resource_exhausted() {
     limit: 2 per minute",
     );
     let limiter = Limiter::builder().rules(rules).clock(ManualClock::default().clock()).build();
-    let mut health = health(RateLimitLayer::new(limiter)).await;
+    let mut health = start_health_service(RateLimitLayer::new(limiter)).await;
     for left in ["1", "0"] {
         let metadata = call(&mut health, "alice").await.unwrap();
         assert_eq!(metadata.get("x-ratelimit-remaining").unwrap(), left);
@@ -66,22 +66,22 @@ async fn a_client_over_its_limit_gets_resource_exhausted() {
 }
 
 #[tokio::test]
-async fn a_store_that_fails_is_unavailable() {
+async fn store_failure_of_a_denying_rule_is_unavailable() {
     let rules = rules("  - {name: api, limit: 9 per minute, on_store_failure: deny}");
-    let limiter = Limiter::builder().rules(rules).store(Arc::new(Down)).build();
-    let mut health = health(RateLimitLayer::new(limiter)).await;
+    let limiter = Limiter::builder().rules(rules).store(Arc::new(UnavailableStore)).build();
+    let mut health = start_health_service(RateLimitLayer::new(limiter)).await;
     let status = call(&mut health, "alice").await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     assert_eq!(status.metadata().get("retry-after").unwrap(), "1");
 }
 
 #[tokio::test]
-async fn what_is_too_long_to_look_at_is_an_invalid_argument() {
-    let rules = rules("  - {name: api, per: [header.who], limit: 9 per minute}");
+async fn attribute_above_the_maximum_length_is_an_invalid_argument() {
+    let rules = rules("  - {name: api, per: [header.user], limit: 9 per minute}");
     let limiter = Limiter::builder().rules(rules).build();
-    let mut health = health(RateLimitLayer::new(limiter)).await;
+    let mut health = start_health_service(RateLimitLayer::new(limiter)).await;
     let mut request = Request::new(HealthCheckRequest { service: String::new() });
-    request.metadata_mut().insert("who", "x".repeat(9000).parse().unwrap());
+    request.metadata_mut().insert("user", "x".repeat(9000).parse().unwrap());
     let status = health.check(request).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
 }

@@ -1,4 +1,4 @@
-//! Leased rules on a real Redis: several nodes, one limit.
+//! Rules with `accuracy: leased` on a real Redis: several nodes share one limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use tidegate::{DecisionStatus, Limiter, RedisConfig, RedisStore, Request, RuleSet, Span};
 use tidegate_testkit::{Flavour, Redis, Tool, lacking};
 
-/// A busy machine is not to be taken for a store that failed.
-const PATIENT: Duration = Duration::from_secs(5);
+/// A long timeout, so that a busy machine causes no store failure.
+const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Fleet {
     redis: Redis,
@@ -15,11 +15,11 @@ struct Fleet {
 }
 
 impl Fleet {
-    async fn of(size: usize, rules: &str) -> Self {
+    async fn start(size: usize, rules: &str) -> Self {
         let redis = Redis::start();
         let mut nodes = Vec::new();
         for _ in 0..size {
-            nodes.push(node(&redis, rules).await);
+            nodes.push(start_node(&redis, rules).await);
         }
         for node in &nodes {
             node.store().announce().await;
@@ -27,17 +27,21 @@ impl Fleet {
         Self { redis, nodes }
     }
 
-    /// Script calls of all nodes so far.
+    /// Returns the number of script calls of all nodes so far.
     fn calls(&self) -> u64 {
         let counts = self.nodes.iter().map(|node| node.store().counts());
         counts.map(|counts| counts.calls + counts.asks).sum()
     }
 }
 
-async fn node(redis: &Redis, rules: &str) -> Limiter<RedisStore> {
+async fn start_node(redis: &Redis, rules: &str) -> Limiter<RedisStore> {
     let config: RedisConfig = redis.url().parse().unwrap();
     let store = RedisStore::connect(
-        config.with_timeout(PATIENT).unwrap().with_connect_timeout(crate::CONNECT_TIMEOUT).unwrap(),
+        config
+            .with_timeout(STORE_TIMEOUT)
+            .unwrap()
+            .with_connect_timeout(crate::CONNECT_TIMEOUT)
+            .unwrap(),
     )
     .await
     .unwrap();
@@ -45,19 +49,19 @@ async fn node(redis: &Redis, rules: &str) -> Limiter<RedisStore> {
     Limiter::builder().rules(rules).store(Arc::new(store)).build()
 }
 
-fn by(user: &str) -> Request<'_> {
+fn request_by(user: &str) -> Request<'_> {
     Request::new().with("user", user).unwrap()
 }
 
-/// Checks until the limit is used up for good: how many were admitted, and how many asked.
+/// Sends checks until the limit is exhausted. Returns the numbers of admitted and of sent checks.
 async fn exhaust(node: &Limiter<RedisStore>, user: &str) -> (u64, u64) {
     let (mut admitted, mut checked) = (0, 0);
     loop {
-        let decision = node.check(&by(user)).await;
+        let decision = node.check(&request_by(user)).await;
         checked += 1;
         match decision.status() {
             DecisionStatus::Allow => admitted += 1,
-            // What is fetched in parts comes again soon; a window of days does not.
+            // A short wait means that the next lease is being fetched. A long wait means that the window is exhausted.
             DecisionStatus::Deny if decision.retry_after().unwrap() > Span::MINUTE => {
                 return (admitted, checked);
             }
@@ -67,88 +71,89 @@ async fn exhaust(node: &Limiter<RedisStore>, user: &str) -> (u64, u64) {
     }
 }
 
-const WINDOW: &str =
+const LEASED_RULE: &str =
     "{name: api, per: [user], limit: 20000 per 10 days, algorithm: fixed_window, accuracy: leased}";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nodes_admit_exactly_the_limit_together_and_seldom_ask() {
+async fn nodes_with_leases_admit_exactly_the_limit_with_few_store_calls() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
-    let fleet = Arc::new(Fleet::of(3, WINDOW).await);
+    let fleet = Arc::new(Fleet::start(3, LEASED_RULE).await);
     let before = fleet.calls();
-    let hammering = (0..3).map(|place| {
+    let tasks = (0..3).map(|node_index| {
         let fleet = Arc::clone(&fleet);
-        tokio::spawn(async move { exhaust(&fleet.nodes[place], "alice").await })
+        tokio::spawn(async move { exhaust(&fleet.nodes[node_index], "alice").await })
     });
     let (mut admitted, mut checked) = (0, 0);
-    for node in hammering.collect::<Vec<_>>() {
-        let (passed, asked) = node.await.unwrap();
+    for node in tasks.collect::<Vec<_>>() {
+        let (passed, sent) = node.await.unwrap();
         admitted += passed;
-        checked += asked;
+        checked += sent;
     }
-    // What others still held when one gave up is theirs; nobody comes for it any more.
+    // Other nodes may still hold leases when one node is denied. Their unused tokens are not admitted.
     assert!((19_800..=20_000).contains(&admitted), "{admitted}");
     let calls = fleet.calls() - before;
     assert!(calls * 50 < checked, "{calls} calls for {checked} checks");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_a_node_leaves_behind_is_the_others_at_once_or_after_it_expired() {
+async fn tokens_released_by_a_node_are_available_to_others_at_once() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
-    let fleet = Fleet::of(2, WINDOW).await;
-    let [leaver, other] = fleet.nodes.as_slice() else { panic!("two") };
+    let fleet = Fleet::start(2, LEASED_RULE).await;
+    let [leaving_node, other] = fleet.nodes.as_slice() else { panic!("two") };
     let mut admitted = 0;
     for _ in 0..200 {
-        admitted += u64::from(leaver.check(&by("alice")).await.is_allowed());
+        admitted += u64::from(leaving_node.check(&request_by("alice")).await.is_allowed());
     }
     assert_eq!(admitted, 200);
-    leaver.release_all().await;
-    let holds: Vec<String> = fleet.redis.query(&["KEYS", "*:h"]);
-    assert_eq!(holds, Vec::<String>::new());
+    leaving_node.release_all().await;
+    let lease_keys: Vec<String> = fleet.redis.query(&["KEYS", "*:h"]);
+    assert_eq!(lease_keys, Vec::<String>::new());
     let (rest, _) = exhaust(other, "alice").await;
     assert_eq!(admitted + rest, 20_000);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_client_that_comes_seldom_costs_one_call_each_time() {
+async fn client_below_the_lease_rate_costs_one_store_call_per_check() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
-    let fleet = Fleet::of(1, WINDOW).await;
+    let fleet = Fleet::start(1, LEASED_RULE).await;
     let before = fleet.calls();
     for user in 0..50 {
-        assert!(fleet.nodes[0].check(&by(&user.to_string())).await.is_allowed());
+        assert!(fleet.nodes[0].check(&request_by(&user.to_string())).await.is_allowed());
     }
     assert_eq!(fleet.calls() - before, 50);
-    let holds: Vec<String> = fleet.redis.query(&["KEYS", "*:h"]);
-    assert_eq!(holds, Vec::<String>::new());
+    let lease_keys: Vec<String> = fleet.redis.query(&["KEYS", "*:h"]);
+    assert_eq!(lease_keys, Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_request_that_an_exact_rule_denies_takes_nothing_from_a_leased_one() {
+async fn request_denied_by_an_exact_rule_consumes_no_leased_tokens() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
     let tight = "{name: tight, per: [user, path], limit: 100 per 10 days, algorithm: fixed_window}";
-    let fleet = Fleet::of(1, &format!("{WINDOW}, {tight}")).await;
+    let fleet = Fleet::start(1, &format!("{LEASED_RULE}, {tight}")).await;
     let node = &fleet.nodes[0];
-    let to = |path: &'static str| by("alice").with("path", path).unwrap();
+    let request_to = |path: &'static str| request_by("alice").with("path", path).unwrap();
     let mut admitted = 0;
     for _ in 0..1_000 {
-        admitted += u64::from(node.check(&to("/a")).await.is_allowed());
+        admitted += u64::from(node.check(&request_to("/a")).await.is_allowed());
     }
     assert_eq!(admitted, 100);
     // A lease that is reported while a request is being decided counts its tokens as spent: at most one for
     // each report, since one request is in flight here. One more may not be refunded yet: a check that went
     // to the store is refunded in the background.
-    let lost_at_most = || node.store().counts().asks + 1;
-    // Peeks tell what is left, here and in the store, and take nothing.
-    let look = node.peek(&to("/b")).await;
-    let left = look.rule_outcomes().iter().find(|policy| &*policy.rule == "api").unwrap();
-    let (left, lost) = (left.outcome.remaining, lost_at_most());
+    let max_lost_tokens = || node.store().counts().asks + 1;
+    // A peek returns the remaining tokens of the node and of the store, and consumes none.
+    let peeked = node.peek(&request_to("/b")).await;
+    let left =
+        peeked.rule_outcomes().iter().find(|rule_outcome| &*rule_outcome.rule == "api").unwrap();
+    let (left, lost) = (left.outcome.remaining, max_lost_tokens());
     assert!((19_900 - lost..=19_900).contains(&left), "{left} left after {lost} reports");
     assert!(lost < 100, "{lost} reports for a lease of two seconds");
     node.release_all().await;
@@ -156,50 +161,52 @@ async fn a_request_that_an_exact_rule_denies_takes_nothing_from_a_leased_one() {
     for path in 0..300 {
         let path: &'static str = Box::leak(format!("/{path}").into_boxed_str());
         for _ in 0..10 {
-            rest += 10 * u64::from(node.check(&to(path).cost(10)).await.is_allowed());
+            rest += 10 * u64::from(node.check(&request_to(path).cost(10)).await.is_allowed());
         }
     }
-    // Denials while tokens are fetched in parts took nothing either: what is left can still be had.
+    // Denials during a lease request consumed nothing either: the remaining tokens are available.
     node.release_all().await;
-    let look = node.peek(&to("/fresh")).await;
-    let left = look.rule_outcomes().iter().find(|policy| &*policy.rule == "api").unwrap();
-    let (sum, lost) = (100 + rest + left.outcome.remaining, 10 * lost_at_most());
+    let peeked = node.peek(&request_to("/fresh")).await;
+    let left =
+        peeked.rule_outcomes().iter().find(|rule_outcome| &*rule_outcome.rule == "api").unwrap();
+    let (sum, lost) = (100 + rest + left.outcome.remaining, 10 * max_lost_tokens());
     assert!((20_000 - lost..=20_000).contains(&sum), "{sum} after {lost} that may be lost");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_bucket_under_lease_keeps_its_burst_and_its_rate() {
+async fn leased_token_bucket_keeps_its_burst_and_rate() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
     let bucket = "{name: api, per: [user], limit: 1000 per second, burst: 500, accuracy: leased}";
-    let fleet = Arc::new(Fleet::of(3, bucket).await);
+    let fleet = Arc::new(Fleet::start(3, bucket).await);
     let started = fleet.redis.time_micros();
-    let hammering = (0..3).map(|place| {
+    let tasks = (0..3).map(|node_index| {
         let fleet = Arc::clone(&fleet);
         tokio::spawn(async move {
             let mut admitted = 0_u64;
             while fleet.redis.time_micros() < started + 2_000_000 {
                 for _ in 0..200 {
-                    admitted +=
-                        u64::from(fleet.nodes[place].check(&by("alice")).await.is_allowed());
+                    admitted += u64::from(
+                        fleet.nodes[node_index].check(&request_by("alice")).await.is_allowed(),
+                    );
                 }
             }
             admitted
         })
     });
     let mut admitted = 0;
-    for node in hammering.collect::<Vec<_>>() {
+    for node in tasks.collect::<Vec<_>>() {
         admitted += node.await.unwrap();
     }
-    let passed = fleet.redis.time_micros() - started;
-    // The bound by the server's own clock; how much of it is used is for a benchmark to say.
-    assert!(admitted <= 500 + passed / 1_000 + 1, "{admitted} in {passed} us");
+    let elapsed = fleet.redis.time_micros() - started;
+    // The upper bound uses the server clock. How much of it is used is measured by a benchmark, not here.
+    assert!(admitted <= 500 + elapsed / 1_000 + 1, "{admitted} in {elapsed} us");
     assert!(admitted >= 500, "{admitted}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn without_its_store_a_leased_rule_answers_as_it_says() {
+async fn leased_rule_follows_on_store_failure_without_its_store() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
@@ -209,28 +216,28 @@ async fn without_its_store_a_leased_rule_answers_as_it_says() {
         )
     };
     let rules = [rule("open", "allow"), rule("closed", "deny")].join(", ");
-    let fleet = Fleet::of(1, &rules).await;
+    let fleet = Fleet::start(1, &rules).await;
     let node = &fleet.nodes[0];
     fleet.redis.kill();
-    let to = |path: &'static str| by("alice").with("path", path).unwrap();
-    assert_eq!(node.check(&to("/open")).await.status(), DecisionStatus::Allow);
-    assert_eq!(node.check(&to("/closed")).await.status(), DecisionStatus::Unavailable);
+    let request_to = |path: &'static str| request_by("alice").with("path", path).unwrap();
+    assert_eq!(node.check(&request_to("/open")).await.status(), DecisionStatus::Allow);
+    assert_eq!(node.check(&request_to("/closed")).await.status(), DecisionStatus::Unavailable);
 }
 
-const HOT: &str =
+const HOT_RULE: &str =
     "{name: api, per: [user], limit: 20000 per 10 days, algorithm: fixed_window, hot: leased}";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_an_exact_rule_only_a_hot_client_is_leased() {
+async fn exact_rule_with_hot_leases_leases_only_for_hot_clients() {
     if lacking(&[Tool::Server(Flavour::Redis)]) {
         return;
     }
-    let fleet = Fleet::of(2, HOT).await;
+    let fleet = Fleet::start(2, HOT_RULE).await;
     let before = fleet.calls();
-    // A dozen each is leased where all are, and far from hot.
+    // Twelve checks per client would cause leases under `accuracy: leased`, but do not make a client hot.
     for check in 0..12 {
         for user in 0..20 {
-            let decision = fleet.nodes[check % 2].check(&by(&user.to_string())).await;
+            let decision = fleet.nodes[check % 2].check(&request_by(&user.to_string())).await;
             assert_eq!(
                 decision.strictest_rule().unwrap().outcome.remaining,
                 20_000 - 1 - check as u64
@@ -238,14 +245,14 @@ async fn of_an_exact_rule_only_a_hot_client_is_leased() {
         }
     }
     assert_eq!(fleet.calls() - before, 240);
-    let holds: Vec<String> = fleet.redis.query(&["KEYS", "*:h"]);
-    assert_eq!(holds, Vec::<String>::new());
+    let lease_keys: Vec<String> = fleet.redis.query(&["KEYS", "*:h"]);
+    assert_eq!(lease_keys, Vec::<String>::new());
     let before = fleet.calls();
-    let (hammered, checked) = exhaust(&fleet.nodes[0], "alice").await;
+    let (admitted_by_first, checked) = exhaust(&fleet.nodes[0], "alice").await;
     let calls = fleet.calls() - before;
     assert!(calls * 20 < checked, "{calls} calls for {checked} checks");
-    // What was fetched ahead and is not used is the other's.
+    // Released tokens that were prefetched are available to the other node.
     fleet.nodes[0].release_all().await;
     let (rest, _) = exhaust(&fleet.nodes[1], "alice").await;
-    assert_eq!(hammered + rest, 20_000);
+    assert_eq!(admitted_by_first + rest, 20_000);
 }

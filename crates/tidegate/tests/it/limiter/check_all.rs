@@ -1,4 +1,4 @@
-//! Several claims, charged all or not at all.
+//! Several checks that are charged all or none.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use tidegate::{
     Quota, Request, Rule, RuleIndex, RuleSet, Span,
 };
 
-use super::failing::partly;
-use super::{left, limiter, request};
+use super::store_failure::limiter_with_failing_keys;
+use super::{limiter, remaining, request};
 
-/// A claim under every rule that matches.
-fn matching<'a, 'q>(request: &'a Request<'q>) -> CheckRequest<'a, 'q> {
+/// Returns a check of every matching rule.
+fn check_of_all_rules<'a, 'q>(request: &'a Request<'q>) -> CheckRequest<'a, 'q> {
     CheckRequest { request, target: CheckTarget::AllMatching }
 }
 
-fn rulings(decisions: &[Decision]) -> Vec<DecisionStatus> {
+fn statuses(decisions: &[Decision]) -> Vec<DecisionStatus> {
     decisions.iter().map(Decision::status).collect()
 }
 
@@ -30,61 +30,66 @@ rules:
 ";
 
 #[tokio::test]
-async fn one_claim_that_does_not_fit_charges_nobody() {
+async fn one_denied_check_charges_no_check() {
     let time = ManualClock::default();
     let limiter = limiter(&time, CALLER_AND_CALLEE);
     let (alice, orders) = (request(&[("caller", "alice")]), request(&[("callee", "orders")]));
-    let both = [matching(&alice), matching(&orders)];
-    for remaining in [1, 0] {
+    let both = [check_of_all_rules(&alice), check_of_all_rules(&orders)];
+    for expected in [1, 0] {
         let decisions = limiter.check_all(&both).await;
-        assert_eq!(rulings(&decisions), [DecisionStatus::Allow, DecisionStatus::Allow]);
-        assert_eq!(left(&decisions[1]), [("callee", remaining)]);
+        assert_eq!(statuses(&decisions), [DecisionStatus::Allow, DecisionStatus::Allow]);
+        assert_eq!(remaining(&decisions[1]), [("callee", expected)]);
     }
     for _ in 0..9 {
         let decisions = limiter.check_all(&both).await;
-        assert_eq!(rulings(&decisions), [DecisionStatus::Allow, DecisionStatus::Deny]);
-        assert_eq!(left(&decisions[0]), [("caller", 3)], "it would fit, and was not charged");
+        assert_eq!(statuses(&decisions), [DecisionStatus::Allow, DecisionStatus::Deny]);
+        assert_eq!(remaining(&decisions[0]), [("caller", 3)], "the check fits, and is not charged");
     }
 }
 
 #[tokio::test]
-async fn claims_that_meet_in_one_bucket_add_up() {
+async fn checks_of_one_bucket_add_up() {
     let time = ManualClock::default();
     let limiter = limiter(&time, CALLER_AND_CALLEE);
     let alice = request(&[("caller", "alice")]).cost(3);
-    let decisions = limiter.check_all(&[matching(&alice), matching(&alice)]).await;
-    assert_eq!(rulings(&decisions), [DecisionStatus::Allow, DecisionStatus::Deny]);
+    let decisions =
+        limiter.check_all(&[check_of_all_rules(&alice), check_of_all_rules(&alice)]).await;
+    assert_eq!(statuses(&decisions), [DecisionStatus::Allow, DecisionStatus::Deny]);
     let two = request(&[("caller", "alice")]).cost(2);
-    let decisions = limiter.check_all(&[matching(&alice), matching(&two)]).await;
-    assert_eq!(rulings(&decisions), [DecisionStatus::Allow, DecisionStatus::Allow]);
+    let decisions =
+        limiter.check_all(&[check_of_all_rules(&alice), check_of_all_rules(&two)]).await;
+    assert_eq!(statuses(&decisions), [DecisionStatus::Allow, DecisionStatus::Allow]);
     assert_eq!(
-        (left(&decisions[0]), left(&decisions[1])),
+        (remaining(&decisions[0]), remaining(&decisions[1])),
         (vec![("caller", 2)], vec![("caller", 0)])
     );
 }
 
 #[tokio::test]
-async fn a_look_that_is_denied_holds_back_what_would_be_spent() {
+async fn denied_peek_prevents_charges_of_the_same_call() {
     let time = ManualClock::default();
     let limiter = limiter(&time, CALLER_AND_CALLEE);
-    let (alice, look) = (request(&[("caller", "alice")]), request(&[("callee", "orders")]).cost(0));
-    let decisions = limiter.check_all(&[matching(&alice), matching(&look)]).await;
+    let (alice, peek) = (request(&[("caller", "alice")]), request(&[("callee", "orders")]).cost(0));
+    let decisions =
+        limiter.check_all(&[check_of_all_rules(&alice), check_of_all_rules(&peek)]).await;
     assert_eq!(
-        (left(&decisions[0]), left(&decisions[1])),
+        (remaining(&decisions[0]), remaining(&decisions[1])),
         (vec![("caller", 4)], vec![("callee", 2)])
     );
     assert!(limiter.check(&request(&[("callee", "orders")]).cost(2)).await.is_allowed());
-    let decisions = limiter.check_all(&[matching(&alice), matching(&look)]).await;
-    assert_eq!(rulings(&decisions), [DecisionStatus::Allow, DecisionStatus::Deny]);
-    assert_eq!(left(&decisions[0]), [("caller", 4)]);
-    // What is held back is answered for what it costs.
+    let decisions =
+        limiter.check_all(&[check_of_all_rules(&alice), check_of_all_rules(&peek)]).await;
+    assert_eq!(statuses(&decisions), [DecisionStatus::Allow, DecisionStatus::Deny]);
+    assert_eq!(remaining(&decisions[0]), [("caller", 4)]);
+    // A check that is not charged still gets the outcome for its cost.
     let five = request(&[("caller", "alice")]).cost(5);
-    let decisions = limiter.check_all(&[matching(&five), matching(&look)]).await;
-    assert_eq!(rulings(&decisions), [DecisionStatus::Deny, DecisionStatus::Deny]);
+    let decisions =
+        limiter.check_all(&[check_of_all_rules(&five), check_of_all_rules(&peek)]).await;
+    assert_eq!(statuses(&decisions), [DecisionStatus::Deny, DecisionStatus::Deny]);
 }
 
 #[tokio::test]
-async fn a_blocked_client_holds_back_the_others() {
+async fn blocked_client_prevents_charges_of_the_same_call() {
     let time = ManualClock::default();
     let limiter = limiter(&time, CALLER_AND_CALLEE);
     let (alice, orders) = (request(&[("caller", "alice")]), request(&[("callee", "orders")]));
@@ -93,14 +98,15 @@ async fn a_blocked_client_holds_back_the_others() {
     let entry =
         Entry { subject, until, reason: Reason::default(), origin: BlockOrigin::Operator, added };
     limiter.blocks().add(entry, time.now()).unwrap();
-    let decisions = limiter.check_all(&[matching(&alice), matching(&orders)]).await;
+    let decisions =
+        limiter.check_all(&[check_of_all_rules(&alice), check_of_all_rules(&orders)]).await;
     assert_eq!(decisions[0].block().unwrap().retry_after, Span::MINUTE);
-    assert_eq!(left(&decisions[1]), [("callee", 2)]);
+    assert_eq!(remaining(&decisions[1]), [("callee", 2)]);
     assert!(decisions[1].is_allowed());
 }
 
 #[tokio::test]
-async fn a_claim_of_a_rule_that_is_off_is_allowed_without_a_limit() {
+async fn check_of_a_rule_in_mode_off_is_allowed_without_a_limit() {
     let time = ManualClock::default();
     let limiter = limiter(
         &time,
@@ -112,18 +118,21 @@ rules:
 ",
     );
     let anyone = Request::new();
-    let under =
-        |place| CheckRequest { request: &anyone, target: CheckTarget::Rule(RuleIndex(place)) };
-    for remaining in [2, 1, 0] {
-        let decisions = limiter.check_all(&[under(0), under(1), under(2)]).await;
+    let check_of_rule = |rule_index| CheckRequest {
+        request: &anyone,
+        target: CheckTarget::Rule(RuleIndex(rule_index)),
+    };
+    for expected in [2, 1, 0] {
+        let decisions =
+            limiter.check_all(&[check_of_rule(0), check_of_rule(1), check_of_rule(2)]).await;
         assert!(decisions.iter().all(Decision::is_allowed));
         assert!(decisions[0].rule_outcomes().is_empty());
-        assert_eq!(left(&decisions[1]), [("trial", 0)]);
-        assert_eq!(left(&decisions[2]), [("on", remaining)]);
+        assert_eq!(remaining(&decisions[1]), [("trial", 0)]);
+        assert_eq!(remaining(&decisions[2]), [("on", expected)]);
     }
 }
 
-/// Rules that only apply where they are named.
+/// Returns a limiter with a rule that applies only to checks that name it.
 fn with_throttle(time: &ManualClock) -> Limiter {
     let rule = Rule::new("cl.throttle", Algorithm::TokenBucket, Quota::per_second(1)).unwrap();
     let rules = RuleSet::parse("rules.yaml", CALLER_AND_CALLEE).unwrap();
@@ -132,32 +141,32 @@ fn with_throttle(time: &ManualClock) -> Limiter {
 }
 
 #[tokio::test]
-async fn a_limit_of_the_callers_stands_in_for_the_rules_and_a_change_keeps_the_fraction() {
+async fn limit_of_the_caller_replaces_that_of_the_rule_and_a_change_keeps_the_used_fraction() {
     let time = ManualClock::default();
     let limiter = with_throttle(&time);
     let limit =
         |amount| Arc::new(Limit::new(Algorithm::TokenBucket, Quota::per_minute(amount)).unwrap());
     let (small, large, key) = (limit(10), limit(100), request(&[("key", "k")]).cost(5));
-    let under = |limit| CheckRequest {
+    let check_of_rule = |limit| CheckRequest {
         request: &key,
         target: CheckTarget::RuleWithLimit(RuleIndex(2), limit),
     };
-    let decisions = limiter.check_all(&[under(&small)]).await;
-    assert_eq!(left(&decisions[0]), [("cl.throttle", 5)]);
+    let decisions = limiter.check_all(&[check_of_rule(&small)]).await;
+    assert_eq!(remaining(&decisions[0]), [("cl.throttle", 5)]);
     assert_eq!(decisions[0].rule_outcomes()[0].limit, small);
-    let decisions = limiter.check_all(&[under(&large)]).await;
-    assert_eq!(left(&decisions[0]), [("cl.throttle", 45)]);
-    // Of two limits for one bucket the first counts.
-    let decisions = limiter.check_all(&[under(&large), under(&small)]).await;
+    let decisions = limiter.check_all(&[check_of_rule(&large)]).await;
+    assert_eq!(remaining(&decisions[0]), [("cl.throttle", 45)]);
+    // Of two limits for one bucket the first one is used.
+    let decisions = limiter.check_all(&[check_of_rule(&large), check_of_rule(&small)]).await;
     assert_eq!(
-        (left(&decisions[0]), left(&decisions[1])),
+        (remaining(&decisions[0]), remaining(&decisions[1])),
         (vec![("cl.throttle", 40)], vec![("cl.throttle", 35)])
     );
-    assert!(limiter.check(&key).await.rule_outcomes().is_empty(), "nothing matches it");
+    assert!(limiter.check(&key).await.rule_outcomes().is_empty(), "no rule matches the request");
 }
 
 #[tokio::test]
-async fn what_another_claim_was_charged_is_given_back_when_the_store_fails_one_that_denies() {
+async fn store_failure_of_a_denying_rule_refunds_the_other_checks() {
     let time = ManualClock::default();
     let rules = "
 rules:
@@ -165,19 +174,20 @@ rules:
   - {name: there, match: {to: there}, limit: 2 per minute}
   - {name: trial, match: {to: there}, limit: 5 per minute, mode: shadow}
 ";
-    let limiter = partly(&time, rules, |limit| limit.capacity() == 9);
+    let limiter = limiter_with_failing_keys(&time, rules, |limit| limit.capacity() == 9);
     let (gone, there) = (request(&[("to", "gone")]), request(&[("to", "there")]));
-    for asked in 1..5 {
-        let decisions = limiter.check_all(&[matching(&there), matching(&gone)]).await;
-        assert_eq!(rulings(&decisions), [DecisionStatus::Allow, DecisionStatus::Unavailable]);
-        assert_eq!(limiter.store().refunded.load(Ordering::Relaxed), asked);
-        assert_eq!(left(&decisions[0]), [("there", 1), ("trial", 5 - asked as u64)]);
+    for attempts in 1..5 {
+        let decisions =
+            limiter.check_all(&[check_of_all_rules(&there), check_of_all_rules(&gone)]).await;
+        assert_eq!(statuses(&decisions), [DecisionStatus::Allow, DecisionStatus::Unavailable]);
+        assert_eq!(limiter.store().refunded.load(Ordering::Relaxed), attempts);
+        assert_eq!(remaining(&decisions[0]), [("there", 1), ("trial", 5 - attempts as u64)]);
     }
     assert_eq!(limiter.failures().next().unwrap().1.closed, 4);
 }
 
 #[tokio::test]
-async fn only_claims_that_were_denied_count_towards_a_penalty() {
+async fn only_denied_checks_count_towards_a_penalty() {
     let time = ManualClock::default();
     let limiter = limiter(
         &time,
@@ -189,28 +199,28 @@ rules:
     );
     let (user, app) = (request(&[("user", "u")]), request(&[("app", "a")]));
     for _ in 0..3 {
-        limiter.check_all(&[matching(&user), matching(&app)]).await;
+        limiter.check_all(&[check_of_all_rules(&user), check_of_all_rules(&app)]).await;
     }
-    let decisions = limiter.check_all(&[matching(&user), matching(&app)]).await;
+    let decisions = limiter.check_all(&[check_of_all_rules(&user), check_of_all_rules(&app)]).await;
     assert!(decisions[0].is_allowed() && decisions[0].block().is_none());
     assert!(decisions[1].block().is_some());
 }
 
-/// What the promise says, told by counts.
+/// A reference model: usage per rule and client.
 #[derive(Default)]
-struct Counts(HashMap<(usize, u8), u64>);
+struct ReferenceUsage(HashMap<(usize, u8), u64>);
 
 const LIMITS: [u64; 3] = [3, 7, 20];
 
-impl Counts {
-    /// Whether each claim of (rule, client, cost) fits with those before it; spends if all do.
-    fn check(&mut self, claims: &[(usize, u8, u64)]) -> Vec<bool> {
-        let look = claims.iter().filter(|(.., cost)| *cost == 0);
-        let held = look.clone().any(|(rule, client, _)| {
+impl ReferenceUsage {
+    /// Returns whether each check (rule, client, cost) fits after the earlier ones. Charges all of them if all fit.
+    fn check(&mut self, checks: &[(usize, u8, u64)]) -> Vec<bool> {
+        let peek = checks.iter().filter(|(.., cost)| *cost == 0);
+        let has_denied_peek = peek.clone().any(|(rule, client, _)| {
             self.0.get(&(*rule, *client)).copied().unwrap_or(0) + 1 > LIMITS[*rule]
         });
         let mut after: HashMap<(usize, u8), u64> = self.0.clone();
-        let fits: Vec<bool> = claims
+        let fits: Vec<bool> = checks
             .iter()
             .map(|(rule, client, cost)| {
                 let spent = match cost {
@@ -224,7 +234,7 @@ impl Counts {
                 spent <= LIMITS[*rule]
             })
             .collect();
-        if !held && fits.iter().all(|fits| *fits) {
+        if !has_denied_peek && fits.iter().all(|fits| *fits) {
             self.0 = after;
         }
         fits
@@ -235,7 +245,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_claims_are_charged_all_or_none(
+    fn random_checks_are_charged_all_or_none(
         calls in prop::collection::vec(prop::collection::vec((0usize..3, 0u8..3, 0u64..5), 1..5), 1..30),
     ) {
         let rules = LIMITS.iter().enumerate().map(|(number, amount)| {
@@ -247,7 +257,7 @@ proptest! {
         let time = ManualClock::default();
         let limiter = Limiter::builder().rules(rules).clock(time.clock()).build();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let mut counts = Counts::default();
+        let mut model = ReferenceUsage::default();
         for call in calls {
             let requests: Vec<Request<'static>> = call
                 .iter()
@@ -255,14 +265,14 @@ proptest! {
                     Request::new().with("client", client.to_string()).unwrap().cost(*cost)
                 })
                 .collect();
-            let claims: Vec<CheckRequest<'_, '_>> = requests
+            let checks: Vec<CheckRequest<'_, '_>> = requests
                 .iter()
                 .zip(&call)
                 .map(|(request, (rule, ..))| CheckRequest { request, target: CheckTarget::Rule(RuleIndex(*rule)) })
                 .collect();
-            let decisions = runtime.block_on(limiter.check_all(&claims));
+            let decisions = runtime.block_on(limiter.check_all(&checks));
             let allowed: Vec<bool> = decisions.iter().map(Decision::is_allowed).collect();
-            prop_assert_eq!(allowed, counts.check(&call), "{:?}", call);
+            prop_assert_eq!(allowed, model.check(&call), "{:?}", call);
         }
     }
 }

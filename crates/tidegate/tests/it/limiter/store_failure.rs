@@ -1,4 +1,4 @@
-//! What rules say when a store fails, in whole or in part.
+//! Decisions while the store fails, for all keys or for some.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,27 +10,27 @@ use tidegate::{
     Store, StoreError,
 };
 
-use super::{left, request};
+use super::{remaining, request};
 
-/// A store that never answers in time, and counts how often it was asked.
+/// A store that counts its calls, and lets all of them time out.
 #[derive(Default)]
-pub(crate) struct Failing {
-    asked: AtomicUsize,
+pub(crate) struct FailingStore {
+    calls: AtomicUsize,
 }
 
-impl Failing {
+impl FailingStore {
     fn error() -> StoreError {
         StoreError::Timeout { store: "test store".into(), after: Duration::from_millis(10) }
     }
 }
 
-impl Store for Failing {
+impl Store for FailingStore {
     fn keyer(&self) -> Keyer {
         Keyer::Fleet { secret: [0; 32] }
     }
 
     async fn charge(&self, charges: &[Charge<'_>], _: ChargeMode) -> ChargeResults {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.calls.fetch_add(1, Ordering::Relaxed);
         charges.iter().map(|_| ChargeResult::Failed(Self::error())).collect()
     }
 
@@ -46,8 +46,8 @@ impl Store for Failing {
 }
 
 #[tokio::test]
-async fn each_rule_says_what_a_failing_store_means_and_nothing_is_retried() {
-    let store = Arc::new(Failing::default());
+async fn each_rule_follows_on_store_failure_without_retries() {
+    let store = Arc::new(FailingStore::default());
     let rules = RuleSet::parse(
         "rules.yaml",
         "
@@ -66,34 +66,34 @@ rules:
     );
     let closed = limiter.check(&request(&[("path", "/closed")])).await;
     assert_eq!(closed.status(), DecisionStatus::Unavailable);
-    assert_eq!(store.asked.load(Ordering::Relaxed), 2);
+    assert_eq!(store.calls.load(Ordering::Relaxed), 2);
     let error = limiter.acquire(&request(&[("path", "/closed")])).await.unwrap_err();
     assert!(matches!(error, AcquireError::Unavailable(_)));
     let error = limiter.forget("open", &Request::new()).await.unwrap_err().to_string();
     assert_eq!(error, "test store: no reply within 10ms");
 }
 
-/// A store where some keys answer and others fail, as when one of several servers is away.
-pub(crate) struct Partly {
+/// A store that fails for some keys, as when one of several servers is down.
+pub(crate) struct PartlyFailingStore {
     memory: MemoryStore,
     pub(crate) refunded: AtomicUsize,
-    failing: fn(&Limit) -> bool,
+    fails: fn(&Limit) -> bool,
 }
 
-impl Store for Partly {
+impl Store for PartlyFailingStore {
     fn keyer(&self) -> Keyer {
         self.memory.keyer()
     }
 
     async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> ChargeResults {
-        let there: Vec<Charge<'_>> =
-            charges.iter().filter(|charge| !(self.failing)(charge.limit)).cloned().collect();
-        let mut outcomes = self.memory.charge_all(&there, mode).into_iter();
-        let answer = |charge: &Charge<'_>| match (self.failing)(charge.limit) {
-            true => ChargeResult::Failed(Failing::error()),
+        let working: Vec<Charge<'_>> =
+            charges.iter().filter(|charge| !(self.fails)(charge.limit)).cloned().collect();
+        let mut outcomes = self.memory.charge_all(&working, mode).into_iter();
+        let result_of = |charge: &Charge<'_>| match (self.fails)(charge.limit) {
+            true => ChargeResult::Failed(FailingStore::error()),
             false => ChargeResult::Outcome(outcomes.next().unwrap()),
         };
-        charges.iter().map(answer).collect()
+        charges.iter().map(result_of).collect()
     }
 
     fn share(&self) -> Share {
@@ -105,38 +105,38 @@ impl Store for Partly {
     }
 
     fn refund_detached(self: &Arc<Self>, refunds: Vec<Refund>) {
-        let given = refunds.iter().filter(|refund| self.memory.refund_one(refund)).count();
-        self.refunded.fetch_add(given, Ordering::Relaxed);
+        let refund_count = refunds.iter().filter(|refund| self.memory.refund_one(refund)).count();
+        self.refunded.fetch_add(refund_count, Ordering::Relaxed);
     }
 
     async fn forget(&self, _: Key) -> Result<(), StoreError> {
-        Err(Failing::error())
+        Err(FailingStore::error())
     }
 }
 
-pub(crate) fn partly(
+pub(crate) fn limiter_with_failing_keys(
     time: &ManualClock,
     rules: &str,
-    failing: fn(&Limit) -> bool,
-) -> Limiter<Partly> {
+    fails: fn(&Limit) -> bool,
+) -> Limiter<PartlyFailingStore> {
     let memory = MemoryStore::new(time.clock());
-    let store = Arc::new(Partly { memory, refunded: AtomicUsize::new(0), failing });
+    let store = Arc::new(PartlyFailingStore { memory, refunded: AtomicUsize::new(0), fails });
     let rules = RuleSet::parse("rules.yaml", rules).unwrap();
     Limiter::builder().rules(rules).clock(time.clock()).store(store).build()
 }
 
 #[tokio::test]
-async fn a_rule_that_can_be_asked_is_enforced_while_another_fails_open() {
+async fn rule_with_a_working_store_is_enforced_while_another_fails_open() {
     let time = ManualClock::default();
     let rules = "
 rules:
   - {name: gone, limit: 9 per minute}
   - {name: there, per: [user], limit: 2 per minute}
 ";
-    let limiter = partly(&time, rules, |limit| limit.capacity() == 9);
+    let limiter = limiter_with_failing_keys(&time, rules, |limit| limit.capacity() == 9);
     let alice = request(&[("user", "alice")]);
     let first = limiter.check(&alice).await;
-    assert_eq!((first.status(), left(&first)), (DecisionStatus::Allow, vec![("there", 1)]));
+    assert_eq!((first.status(), remaining(&first)), (DecisionStatus::Allow, vec![("there", 1)]));
     assert_eq!(first.undecided().len(), 1);
     assert!(limiter.check(&alice).await.is_allowed());
     assert_eq!(limiter.check(&alice).await.status(), DecisionStatus::Deny);
@@ -146,7 +146,7 @@ rules:
 }
 
 #[tokio::test]
-async fn what_is_refused_for_want_of_a_store_is_given_back_elsewhere() {
+async fn request_denied_by_a_store_failure_is_refunded_under_other_rules() {
     let time = ManualClock::default();
     let rules = "
 rules:
@@ -154,28 +154,28 @@ rules:
   - {name: there, per: [user], limit: 2 per minute}
   - {name: trial, per: [user], limit: 5 per minute, mode: shadow}
 ";
-    let limiter = partly(&time, rules, |limit| limit.capacity() == 9);
+    let limiter = limiter_with_failing_keys(&time, rules, |limit| limit.capacity() == 9);
     let alice = request(&[("user", "alice")]);
-    for asked in 1..5 {
+    for calls in 1..5 {
         let decision = limiter.check(&alice).await;
         assert_eq!(decision.status(), DecisionStatus::Unavailable);
-        assert_eq!(limiter.store().refunded.load(Ordering::Relaxed), asked);
-        // The trial counts as if it were alone.
-        assert_eq!(left(&decision), [("there", 1), ("trial", 5 - asked as u64)]);
+        assert_eq!(limiter.store().refunded.load(Ordering::Relaxed), calls);
+        // The shadow rule is charged independently.
+        assert_eq!(remaining(&decision), [("there", 1), ("trial", 5 - calls as u64)]);
     }
 }
 
 #[tokio::test]
-async fn on_its_own_a_node_admits_its_share_of_the_limit() {
+async fn node_without_its_store_admits_its_share_of_the_limit() {
     let time = ManualClock::default();
     let rules = "rules: [{name: api, per: [user], limit: 8 per minute, on_store_failure: local}]";
-    let limiter = partly(&time, rules, |_| true);
+    let limiter = limiter_with_failing_keys(&time, rules, |_| true);
     let alice = request(&[("user", "alice")]);
     let mut admitted = 0;
     while limiter.check(&alice).await.is_allowed() {
         admitted += 1;
     }
-    // The second of three nodes has 3 of 8; the others have 3 and 2.
+    // The second of three nodes has a share of 3 of 8; the others have 3 and 2.
     assert_eq!(admitted, 3);
     let denied = limiter.check(&alice).await;
     assert_eq!(denied.status(), DecisionStatus::Deny);

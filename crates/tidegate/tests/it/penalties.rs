@@ -1,4 +1,4 @@
-//! Blocked clients, and how clients come to be blocked.
+//! Blocked clients, and penalties that block them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,24 +10,24 @@ use tidegate::{
     Store, StoreError,
 };
 
-/// Counts how often it is asked.
-struct Counting {
+/// A store that counts its calls.
+struct CallCounter {
     store: Arc<MemoryStore>,
-    asked: AtomicUsize,
+    calls: AtomicUsize,
 }
 
-impl Store for Counting {
+impl Store for CallCounter {
     fn keyer(&self) -> Keyer {
         self.store.keyer()
     }
 
     async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> ChargeResults {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.calls.fetch_add(1, Ordering::SeqCst);
         self.store.charge(charges, mode).await
     }
 
     async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.calls.fetch_add(1, Ordering::SeqCst);
         self.store.refund(refunds).await
     }
 
@@ -63,7 +63,7 @@ fn block(blocks: &BlockList, time: &ManualClock, attribute: &str, value: &str, s
     blocks.add(Entry { subject, until: now + span, reason, origin, added: now }, now).unwrap();
 }
 
-fn wait(decision: &Decision) -> Option<u64> {
+fn block_seconds(decision: &Decision) -> Option<u64> {
     decision.block().map(|block| block.retry_after.as_secs_ceil())
 }
 
@@ -71,10 +71,10 @@ const LOGIN: &str = "{name: login, per: [ip], limit: 5 per minute, algorithm: fi
                      penalty: {after: 2x, within: 1m, block: 10m}}";
 
 #[tokio::test]
-async fn a_blocked_client_never_reaches_the_store() {
+async fn blocked_client_never_reaches_the_store() {
     let time = ManualClock::default();
     let store = Arc::new(MemoryStore::new(time.clock()));
-    let store = Arc::new(Counting { store, asked: AtomicUsize::new(0) });
+    let store = Arc::new(CallCounter { store, calls: AtomicUsize::new(0) });
     let limiter = Limiter::builder()
         .rules(rules(LOGIN))
         .clock(time.clock())
@@ -82,52 +82,54 @@ async fn a_blocked_client_never_reaches_the_store() {
         .build();
     let mallory = request(&[("ip", "192.0.2.7")]);
     assert!(limiter.check(&mallory).await.is_allowed());
-    assert_eq!(store.asked.load(Ordering::SeqCst), 1);
+    assert_eq!(store.calls.load(Ordering::SeqCst), 1);
     block(limiter.blocks(), &time, "ip", "192.0.2.0/24", Span::MINUTE);
     for _ in 0..100 {
         let denied = limiter.check(&mallory).await;
-        assert_eq!((denied.status(), wait(&denied)), (DecisionStatus::Deny, Some(60)));
+        assert_eq!((denied.status(), block_seconds(&denied)), (DecisionStatus::Deny, Some(60)));
         assert!(denied.rule_outcomes().is_empty());
     }
-    assert_eq!(wait(&limiter.peek(&mallory).await), Some(60));
-    assert_eq!(wait(&limiter.check_rule("login", &mallory).await.unwrap()), Some(60));
+    assert_eq!(block_seconds(&limiter.peek(&mallory).await), Some(60));
+    assert_eq!(block_seconds(&limiter.check_rule("login", &mallory).await.unwrap()), Some(60));
     let refused = limiter.acquire(&mallory).await.unwrap_err();
-    assert!(matches!(refused, AcquireError::Blocked(decision) if wait(&decision) == Some(60)));
-    assert_eq!(store.asked.load(Ordering::SeqCst), 1);
+    assert!(
+        matches!(refused, AcquireError::Blocked(decision) if block_seconds(&decision) == Some(60))
+    );
+    assert_eq!(store.calls.load(Ordering::SeqCst), 1);
     assert!(limiter.check(&request(&[("ip", "192.0.3.7")])).await.is_allowed());
     time.advance(Span::MINUTE);
     assert!(limiter.check(&mallory).await.is_allowed());
-    assert_eq!(store.asked.load(Ordering::SeqCst), 3);
+    assert_eq!(store.calls.load(Ordering::SeqCst), 3);
 }
 
 #[tokio::test]
-async fn a_client_that_keeps_hammering_is_blocked() {
+async fn client_is_blocked_after_the_configured_denials() {
     let time = ManualClock::default();
     let limiter = limiter(&time, LOGIN);
     let mallory = request(&[("ip", "192.0.2.7")]);
     for _ in 0..5 {
         assert!(limiter.check(&mallory).await.is_allowed());
     }
-    // Twice the limit is denied by the rule, and then it is blocked.
+    // The rule denies twice its limit, and then blocks the client.
     for _ in 0..10 {
         let denied = limiter.check(&mallory).await;
         assert_eq!((denied.status(), denied.block()), (DecisionStatus::Deny, None));
     }
     let blocked = limiter.check(&mallory).await;
-    assert_eq!(wait(&blocked), Some(600));
+    assert_eq!(block_seconds(&blocked), Some(600));
     assert_eq!(blocked.block().unwrap().rule.as_deref(), Some("login"));
-    // Wherever it goes, and whatever it sends beside its address.
+    // The block applies to every path, and with any other attributes.
     let elsewhere = request(&[("ip", "::ffff:192.0.2.7"), ("path", "/"), ("user", "alice")]);
-    assert_eq!(wait(&limiter.check(&elsewhere).await), Some(600));
+    assert_eq!(block_seconds(&limiter.check(&elsewhere).await), Some(600));
     assert!(limiter.check(&request(&[("ip", "192.0.2.8")])).await.is_allowed());
     time.advance(Span::from_secs(599));
-    assert_eq!(wait(&limiter.check(&mallory).await), Some(1));
+    assert_eq!(block_seconds(&limiter.check(&mallory).await), Some(1));
     time.advance(Span::SECOND);
     assert!(limiter.check(&mallory).await.is_allowed());
 }
 
 #[tokio::test]
-async fn a_client_that_waits_is_not() {
+async fn client_that_respects_retry_after_is_not_blocked() {
     let time = ManualClock::default();
     let limiter = limiter(&time, LOGIN);
     let patient = request(&[("ip", "192.0.2.7")]);
@@ -142,7 +144,7 @@ async fn a_client_that_waits_is_not() {
 }
 
 #[tokio::test]
-async fn whoever_is_a_little_over_its_limit_is_not() {
+async fn client_below_the_penalty_threshold_is_not_blocked() {
     let time = ManualClock::default();
     let limiter = limiter(&time, LOGIN);
     let eager = request(&[("ip", "192.0.2.7")]);
@@ -156,7 +158,7 @@ async fn whoever_is_a_little_over_its_limit_is_not() {
 }
 
 #[tokio::test]
-async fn a_look_and_a_wait_in_line_are_no_hammering() {
+async fn peeks_and_acquire_waits_do_not_count_towards_a_penalty() {
     let time = ManualClock::default();
     let limiter = limiter(
         &time,
@@ -176,11 +178,11 @@ async fn a_look_and_a_wait_in_line_are_no_hammering() {
     assert!(waiting.await.unwrap().is_ok());
     assert!(limiter.blocks().is_empty());
     limiter.check(&alice).await;
-    assert_eq!(wait(&limiter.check(&alice).await), Some(600));
+    assert_eq!(block_seconds(&limiter.check(&alice).await), Some(600));
 }
 
 #[tokio::test]
-async fn requests_that_name_nobody_block_nobody() {
+async fn requests_without_the_attribute_cause_no_block() {
     let time = ManualClock::default();
     let limiter = limiter(
         &time,
@@ -194,7 +196,7 @@ async fn requests_that_name_nobody_block_nobody() {
 }
 
 #[tokio::test]
-async fn of_several_attributes_the_combination_is_blocked() {
+async fn penalty_of_a_rule_with_two_attributes_blocks_their_combination() {
     let time = ManualClock::default();
     let limiter = limiter(
         &time,
@@ -214,7 +216,7 @@ async fn of_several_attributes_the_combination_is_blocked() {
 }
 
 #[tokio::test]
-async fn the_limit_of_the_tier_is_what_a_penalty_multiplies() {
+async fn penalty_threshold_is_a_multiple_of_the_tier_limit() {
     let time = ManualClock::default();
     let limiter = limiter(
         &time,
@@ -234,7 +236,7 @@ async fn the_limit_of_the_tier_is_what_a_penalty_multiplies() {
 }
 
 #[tokio::test]
-async fn a_rule_in_shadow_blocks_nobody() {
+async fn shadow_rule_causes_no_block() {
     let time = ManualClock::default();
     let limiter = limiter(
         &time,
@@ -247,18 +249,18 @@ async fn a_rule_in_shadow_blocks_nobody() {
 }
 
 #[tokio::test]
-async fn a_check_by_the_name_of_a_rule_counts_too() {
+async fn checks_by_rule_name_count_towards_a_penalty() {
     let time = ManualClock::default();
     let limiter = limiter(&time, LOGIN);
     let mallory = request(&[("ip", "192.0.2.7")]);
     for _ in 0..15 {
         assert_eq!(limiter.check_rule("login", &mallory).await.unwrap().block(), None);
     }
-    assert_eq!(wait(&limiter.check_rule("login", &mallory).await.unwrap()), Some(600));
+    assert_eq!(block_seconds(&limiter.check_rule("login", &mallory).await.unwrap()), Some(600));
 }
 
 #[tokio::test]
-async fn a_client_that_is_let_off_starts_from_nothing() {
+async fn unblocked_client_starts_with_no_denials() {
     let time = ManualClock::default();
     let limiter = limiter(&time, LOGIN);
     let mallory = request(&[("ip", "192.0.2.7")]);
@@ -269,7 +271,7 @@ async fn a_client_that_is_let_off_starts_from_nothing() {
         for _ in 0..9 {
             assert_eq!(limiter.check(&mallory).await.block(), None);
         }
-        // Forgotten under the rule, its denials are forgotten too.
+        // Resetting the client under the rule also resets its denial count.
         limiter.forget("login", &mallory).await.unwrap();
         for _ in 0..5 + 9 {
             assert_eq!(limiter.check(&mallory).await.block(), None);
@@ -279,26 +281,26 @@ async fn a_client_that_is_let_off_starts_from_nothing() {
 }
 
 #[tokio::test]
-async fn limiters_can_share_a_list() {
+async fn limiters_can_share_a_block_list() {
     let time = ManualClock::default();
     let one = limiter(&time, LOGIN);
     let other = Limiter::builder().clock(time.clock()).blocks(Arc::clone(one.blocks())).build();
     let mallory = request(&[("ip", "192.0.2.7")]);
     while one.check(&mallory).await.block().is_none() {}
-    assert_eq!(wait(&other.check(&mallory).await), Some(600));
+    assert_eq!(block_seconds(&other.check(&mallory).await), Some(600));
     time.advance(Span::HOUR);
     one.sweep_blocks(1);
     assert_eq!(one.blocks().usage().entries, 0);
 }
 
 #[test]
-fn a_rule_with_a_penalty_needs_the_whole_request() {
+fn rule_with_a_penalty_is_no_single_key_rule() {
     let error = limiter(&ManualClock::default(), LOGIN).rule("login").unwrap_err();
     assert!(matches!(error, NotASingleKeyRule::Varies { .. }), "{error}");
 }
 
 #[tokio::test]
-async fn a_key_never_shows_in_what_the_list_keeps() {
+async fn api_key_never_appears_in_the_block_list() {
     let time = ManualClock::default();
     let limiter = limiter(
         &time,

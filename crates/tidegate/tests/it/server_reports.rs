@@ -1,4 +1,4 @@
-//! What a store tells of its servers.
+//! Reports of a store about its servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::{Limiter, RedisConfig, RedisStore, Request, RuleSet, ServerReport};
 use tidegate_testkit::{FaultProxy, Flavour, Redis, Tool, WAIT_TIMEOUT, lacking, wait_for};
 
-const NEEDED: [Tool; 1] = [Tool::Server(Flavour::Redis)];
+const REQUIRED_TOOLS: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 
 async fn limiter(config: RedisConfig) -> Limiter<RedisStore> {
     let config = config.with_connect_timeout(crate::CONNECT_TIMEOUT).unwrap();
@@ -22,8 +22,8 @@ fn report(limiter: &Limiter<RedisStore>) -> ServerReport {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_is_reported_with_what_it_was_asked_and_what_it_holds() {
-    if lacking(&NEEDED) {
+async fn server_report_contains_latency_and_memory_usage() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::builder().config("maxmemory", "67108864").start();
@@ -45,13 +45,13 @@ async fn a_server_is_reported_with_what_it_was_asked_and_what_it_holds() {
     let usage = report.usage.unwrap();
     assert!(usage.memory > 0 && usage.memory < usage.max_memory, "{usage:?}");
     assert_eq!((usage.max_memory, usage.evicted), (67_108_864, 0));
-    // Three clients; the node has said that it is alive, or is about to.
+    // Three counters, and the key of the heartbeat if the node has already sent one.
     assert!((3..=4).contains(&usage.keys), "{usage:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stops_answering_is_counted_until_it_is_back() {
-    if lacking(&NEEDED) {
+async fn server_report_counts_timeouts_until_the_server_is_reachable_again() {
+    if lacking(&REQUIRED_TOOLS) {
         return;
     }
     let server = Redis::start();
@@ -69,9 +69,9 @@ async fn a_server_that_stops_answering_is_counted_until_it_is_back() {
     assert!(down.latency.longest >= Duration::from_millis(100));
     assert!(limiter.store().counts().late >= 1);
     proxy.pass();
-    wait_for("the server is back", || report(&limiter).is_up.then_some(()));
+    wait_for("the server is reachable again", || report(&limiter).is_up.then_some(()));
     assert_eq!(report(&limiter).connections, 2);
-    assert_eq!(limiter.store().counts().failovers, 0, "it is the same server");
+    assert_eq!(limiter.store().counts().failovers, 0, "reconnecting is no failover");
     proxy.drop_connections();
-    wait_for("the loss was noticed", || (report(&limiter).connections == 3).then_some(()));
+    wait_for("the node has reconnected", || (report(&limiter).connections == 3).then_some(()));
 }

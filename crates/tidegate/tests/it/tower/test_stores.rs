@@ -1,4 +1,4 @@
-//! Stores that behave badly.
+//! Stores that fail or respond slowly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,16 +9,16 @@ use tidegate::{
 };
 use tokio::task::yield_now;
 
-/// A store that never answers a charge.
-pub(crate) struct Down;
+/// A store that fails every call.
+pub(crate) struct UnavailableStore;
 
-impl Down {
+impl UnavailableStore {
     fn error() -> StoreError {
         StoreError::Unavailable { store: "down".into(), reason: "it is a test".into() }
     }
 }
 
-impl Store for Down {
+impl Store for UnavailableStore {
     fn keyer(&self) -> Keyer {
         Keyer::Local { seed: [0; 32] }
     }
@@ -39,24 +39,24 @@ impl Store for Down {
     }
 }
 
-/// A store whose answers take their time, as those across a network do.
-pub(crate) struct Slow {
+/// A store that replies at the second poll, like one across a network.
+pub(crate) struct SlowStore {
     memory: MemoryStore,
     refunds: AtomicUsize,
 }
 
-impl Slow {
+impl SlowStore {
     pub(crate) fn new(clock: Clock) -> Self {
         Self { memory: MemoryStore::new(clock), refunds: AtomicUsize::new(0) }
     }
 
-    /// How many refunds were made.
+    /// Returns the number of refunds.
     pub(crate) fn refunds(&self) -> usize {
         self.refunds.load(Ordering::SeqCst)
     }
 }
 
-impl Store for Slow {
+impl Store for SlowStore {
     fn keyer(&self) -> Keyer {
         self.memory.keyer()
     }
@@ -69,9 +69,9 @@ impl Store for Slow {
 
     async fn refund(&self, refunds: &[Refund]) -> Result<usize, StoreError> {
         yield_now().await;
-        let given_back = self.memory.refund(refunds).await;
+        let refunded = self.memory.refund(refunds).await;
         self.refunds.fetch_add(1, Ordering::SeqCst);
-        given_back
+        refunded
     }
 
     fn refund_detached(self: &Arc<Self>, refunds: Vec<Refund>) {

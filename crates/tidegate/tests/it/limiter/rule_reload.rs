@@ -1,4 +1,4 @@
-//! Rules that change while requests are decided.
+//! Rules that are replaced while requests are decided.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,30 +7,30 @@ use tidegate::{
     FailureCounts, Limiter, LiveLimiter, ManualClock, MemoryStore, Request, RuleSet, Span,
 };
 
-use super::failing::Failing;
-use super::{left, limiter, request};
+use super::store_failure::FailingStore;
+use super::{limiter, remaining, request};
 
 fn rules(yaml: &str) -> RuleSet {
     RuleSet::parse("rules.yaml", &format!("rules: [{yaml}]")).unwrap()
 }
 
 #[tokio::test]
-async fn what_was_spent_stays_spent_under_the_next_rules() {
+async fn usage_is_kept_under_new_rules() {
     let time = ManualClock::default();
     let before = limiter(&time, "rules: [{name: api, per: [user], limit: 10 per hour}]");
     let alice = request(&[("user", "alice")]);
     before.check(&alice.clone().cost(4)).await;
     let raised = before.with_rules(rules("{name: api, per: [user], limit: 100 per hour}"));
-    assert_eq!(left(&raised.check(&alice).await), [("api", 59)]);
+    assert_eq!(remaining(&raised.check(&alice).await), [("api", 59)]);
     let lowered = raised.with_rules(rules("{name: api, per: [user], limit: 10 per hour}"));
-    assert_eq!(left(&lowered.check(&alice).await), [("api", 4)]);
-    // Under another name, or counted by something else, it is another bucket.
+    assert_eq!(remaining(&lowered.check(&alice).await), [("api", 4)]);
+    // A rule with another name has another bucket.
     let renamed = lowered.with_rules(rules("{name: other, per: [user], limit: 10 per hour}"));
-    assert_eq!(left(&renamed.check(&alice).await), [("other", 9)]);
+    assert_eq!(remaining(&renamed.check(&alice).await), [("other", 9)]);
 }
 
 #[tokio::test]
-async fn who_is_blocked_and_who_is_about_to_be_stays_so() {
+async fn blocks_and_denial_counts_are_kept_under_new_rules() {
     let time = ManualClock::default();
     let rule =
         "{name: login, per: [ip], limit: 1 per hour, penalty: {after: 3, within: 1h, block: 1h}}";
@@ -49,10 +49,10 @@ async fn who_is_blocked_and_who_is_about_to_be_stays_so() {
 }
 
 #[tokio::test]
-async fn failures_are_counted_on() {
+async fn failure_counts_continue_under_new_rules() {
     let before = Limiter::builder()
         .rules(rules("{name: a, limit: 1/s}, {name: b, limit: 1/s}"))
-        .store(Arc::new(Failing::default()))
+        .store(Arc::new(FailingStore::default()))
         .build();
     before.check(&Request::new()).await;
     let after = before.with_rules(rules("{name: c, limit: 1/s}, {name: b, limit: 1/s}"));
@@ -63,9 +63,9 @@ async fn failures_are_counted_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_more_is_admitted_than_one_limit_allows_while_rules_are_replaced() {
-    let written = "{name: api, per: [user], limit: 1000 per 10 days, algorithm: fixed_window}";
-    let limiter = LiveLimiter::new(Limiter::builder().rules(rules(written)).build());
+async fn reloads_during_checks_never_admit_more_than_the_limit() {
+    let rule = "{name: api, per: [user], limit: 1000 per 10 days, algorithm: fixed_window}";
+    let limiter = LiveLimiter::new(Limiter::builder().rules(rules(rule)).build());
     let (admitted, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let checking = (0..3).map(|_| {
         let (limiter, admitted) = (limiter.clone(), Arc::clone(&admitted));
@@ -80,16 +80,19 @@ async fn no_more_is_admitted_than_one_limit_allows_while_rules_are_replaced() {
     let replacing = {
         let (limiter, done) = (limiter.clone(), Arc::clone(&done));
         tokio::spawn(async move {
-            let mut times = 0;
+            let mut replacements = 0;
             while !done.load(Ordering::Relaxed) {
-                // The same rule among others, so that its place changes.
-                let more =
-                    if times % 2 == 0 { "{name: x, match: {path: /x}, limit: 1/s}, " } else { "" };
-                limiter.replace(rules(&format!("{more}{written}")));
-                times += 1;
+                // Insert another rule before it, so that the index of the rule changes.
+                let other_rule = if replacements % 2 == 0 {
+                    "{name: x, match: {path: /x}, limit: 1/s}, "
+                } else {
+                    ""
+                };
+                limiter.replace(rules(&format!("{other_rule}{rule}")));
+                replacements += 1;
                 tokio::task::yield_now().await;
             }
-            times
+            replacements
         })
     };
     for task in checking {
