@@ -1,9 +1,9 @@
-//! Servers that answer without looking: the ceiling for what a listener built on the same crates can do.
+//! Servers with a fixed response: the upper bound for a listener built on the same crates.
 //!
-//! `empty http ADDRESS` is hyper with a fixed JSON answer, `empty grpc ADDRESS` is tonic with a fixed
-//! message; each prints its address once it listens.
+//! `empty http ADDRESS` runs hyper with a fixed JSON response, `empty grpc ADDRESS` runs tonic with a fixed message. Each
+//! prints its address when it listens.
 #![allow(clippy::print_stdout, reason = "the address is the result")]
-#![allow(clippy::unwrap_used, reason = "a benchmark that can't go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed precondition ends the benchmark")]
 
 use std::convert::Infallible;
 
@@ -22,35 +22,35 @@ async fn main() {
     let listener = TcpListener::bind(&arguments[2]).await.unwrap();
     println!("{}", listener.local_addr().unwrap());
     match arguments[1].as_str() {
-        "http" => http(listener).await,
+        "http" => serve_http(listener).await,
         "grpc" => grpc::serve(listener).await,
         other => panic!("wanted http or grpc, found {other:?}"),
     }
 }
 
-async fn http(listener: TcpListener) {
+async fn serve_http(listener: TcpListener) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         stream.set_nodelay(true).unwrap();
         tokio::spawn(async move {
-            let service = service_fn(answer);
+            let service = service_fn(respond);
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
 
-/// Reads the whole body, as anybody has to who wants to know what is asked.
-async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+/// Reads the whole body, as a real listener must, and returns a fixed response.
+async fn respond(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let _ = request.into_body().collect().await;
     let body = Full::from(Bytes::from_static(br#"{"allowed":true}"#));
     let mut response = Response::new(body);
-    let kind = hyper::header::HeaderValue::from_static("application/json");
-    response.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
+    let content_type = hyper::header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(hyper::header::CONTENT_TYPE, content_type);
     Ok(response)
 }
 
 mod grpc {
-    //! tonic with the smallest service that has the shape of a rate-limit check.
+    //! tonic with a minimal service of the shape of Envoy's rate limit service.
 
     use std::task::{Context, Poll};
 
@@ -63,9 +63,9 @@ mod grpc {
     use tonic::{Request, Response, Status};
     use tonic_prost::ProstCodec;
 
-    /// `RateLimitRequest`, as far as it has to be read.
+    /// The fields of `RateLimitRequest` that a rate limiter reads.
     #[derive(Clone, PartialEq, prost::Message)]
-    struct Asked {
+    struct RateLimitRequest {
         #[prost(string, tag = "1")]
         domain: String,
         #[prost(message, repeated, tag = "2")]
@@ -77,41 +77,41 @@ mod grpc {
     #[derive(Clone, PartialEq, prost::Message)]
     struct Descriptor {
         #[prost(message, repeated, tag = "1")]
-        entries: Vec<Entry>,
+        entries: Vec<DescriptorEntry>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    struct Entry {
+    struct DescriptorEntry {
         #[prost(string, tag = "1")]
         key: String,
         #[prost(string, tag = "2")]
         value: String,
     }
 
-    /// `RateLimitResponse`: its code.
+    /// The code of `RateLimitResponse`.
     #[derive(Clone, PartialEq, prost::Message)]
-    struct Answered {
+    struct RateLimitResponse {
         #[prost(int32, tag = "1")]
         overall_code: i32,
     }
 
     #[derive(Clone)]
-    struct Empty;
+    struct FixedResponseService;
 
-    impl UnaryService<Asked> for Empty {
-        type Response = Answered;
-        type Future = std::future::Ready<Result<Response<Answered>, Status>>;
+    impl UnaryService<RateLimitRequest> for FixedResponseService {
+        type Response = RateLimitResponse;
+        type Future = std::future::Ready<Result<Response<RateLimitResponse>, Status>>;
 
-        fn call(&mut self, _: Request<Asked>) -> Self::Future {
-            std::future::ready(Ok(Response::new(Answered { overall_code: 1 })))
+        fn call(&mut self, _: Request<RateLimitRequest>) -> Self::Future {
+            std::future::ready(Ok(Response::new(RateLimitResponse { overall_code: 1 })))
         }
     }
 
-    impl NamedService for Empty {
+    impl NamedService for FixedResponseService {
         const NAME: &'static str = "envoy.service.ratelimit.v3.RateLimitService";
     }
 
-    impl Service<http::Request<Body>> for Empty {
+    impl Service<http::Request<Body>> for FixedResponseService {
         type Response = http::Response<Body>;
         type Error = std::convert::Infallible;
         type Future = BoxFuture<Self::Response, Self::Error>;
@@ -122,8 +122,8 @@ mod grpc {
 
         fn call(&mut self, request: http::Request<Body>) -> Self::Future {
             Box::pin(async {
-                let codec = ProstCodec::<Answered, Asked>::default();
-                Ok(Grpc::new(codec).unary(Empty, request).await)
+                let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default();
+                Ok(Grpc::new(codec).unary(FixedResponseService, request).await)
             })
         }
     }
@@ -132,7 +132,7 @@ mod grpc {
         let incoming = TcpListenerStream::new(listener);
         Server::builder()
             .tcp_nodelay(true)
-            .add_service(Empty)
+            .add_service(FixedResponseService)
             .serve_with_incoming(incoming)
             .await
             .unwrap();

@@ -1,9 +1,9 @@
-//! What it costs to find a request's rules among 10, 100, 1,000 and 10,000 of them.
+//! Time to find the matching rules of a request among 10, 100, 1,000 and 10,000 rules.
 //!
 //! `cargo run --profile dist -p tidegate-bench --bin matcher`
 //!
-//! The sizes take turns within each round, so that whatever else the machine does falls on all of
-//! them alike; the ratio of a size is the median of its ratios to 10 rules within the same round.
+//! Each round measures all sizes, so that other load on the machine affects all of them. The ratio of a size is the median
+//! of its ratios to 10 rules within the same round.
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use tidegate::{Request, RuleSet};
 
 const SIZES: [usize; 4] = [10, 100, 1_000, 10_000];
 const ROUNDS: usize = 11;
-const TURN: Duration = Duration::from_millis(200);
+const MEASUREMENT_TIME: Duration = Duration::from_millis(200);
 
 fn main() {
     let sets: Vec<(usize, RuleSet, Vec<Request<'static>>)> = SIZES
@@ -30,7 +30,7 @@ fn main() {
     let mut costs: Vec<Vec<f64>> = vec![Vec::new(); sets.len()];
     for _ in 0..ROUNDS {
         for ((_, rules, requests), costs) in sets.iter().zip(&mut costs) {
-            costs.push(turn(rules, requests));
+            costs.push(measure(rules, requests));
         }
     }
     println!("   rules   ns median      min      max   ratio to 10   rules found");
@@ -45,9 +45,9 @@ fn main() {
     }
 }
 
-/// Nanoseconds for one request, on average over a turn.
+/// Returns the average nanoseconds per request over one measurement.
 #[allow(clippy::disallowed_methods, reason = "a measurement reads the machine's own clock")]
-fn turn(rules: &RuleSet, requests: &[Request<'static>]) -> f64 {
+fn measure(rules: &RuleSet, requests: &[Request<'static>]) -> f64 {
     let start = Instant::now();
     let mut count = 0_u32;
     loop {
@@ -55,22 +55,22 @@ fn turn(rules: &RuleSet, requests: &[Request<'static>]) -> f64 {
             black_box(rules.matching(black_box(request)));
             count += 1;
         }
-        let spent = start.elapsed();
-        if spent >= TURN {
-            return spent.as_nanos() as f64 / f64::from(count);
+        let elapsed = start.elapsed();
+        if elapsed >= MEASUREMENT_TIME {
+            return elapsed.as_nanos() as f64 / f64::from(count);
         }
     }
 }
 
-/// Median, least and most.
+/// Returns the median, the minimum and the maximum.
 fn spread(mut costs: Vec<f64>) -> (f64, f64, f64) {
     costs.sort_by(f64::total_cmp);
     let at = |index: usize| costs.get(index).copied().unwrap_or(f64::NAN);
     (at(costs.len() / 2), at(0), at(costs.len().saturating_sub(1)))
 }
 
-/// A mix as gateways have it: tenants by path, exact routes, customers by key, offices by network,
-/// hosts by suffix; a method or a shared prefix beside most of them.
+/// Returns rules as gateways use them: tenants by path, exact routes, customers by key, offices by network, and hosts by
+/// suffix. Most also match a method or a shared prefix.
 fn document(size: usize) -> String {
     let mut yaml = String::from("rules:\n");
     for n in 0..size {
@@ -86,12 +86,11 @@ fn document(size: usize) -> String {
     yaml
 }
 
-/// Requests that meet rules of every kind, and some that meet none, with the attributes that
-/// HTTP traffic has.
+/// Returns requests with typical HTTP attributes that match rules of every kind, and some that match none.
 fn requests(size: usize) -> Vec<Request<'static>> {
     (0..1_000)
         .filter_map(|n| {
-            // A fixed stride walks all rules in an order that no cache foresees.
+            // A fixed stride visits all rules in an order that caches cannot predict.
             let n = n * 7_919 % (size + size / 10);
             let path = match n % 5 {
                 0 => format!("/v1/tenant-{n}/orders/{n}"),

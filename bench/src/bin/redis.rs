@@ -1,15 +1,15 @@
-//! Exact checks through one Redis, beside one script call per check and beside a bare INCR.
+//! Exact checks on one Redis, compared with one script call per check and with a plain INCR.
 //!
 //! `cargo run --profile dist -p tidegate-bench --bin redis [-- --quick]`
 //!
-//! A Redis of its own on a free loopback port, pinned to the first core; the load is pinned to the
-//! second (without two cores or `taskset`, neither is). Contenders take turns within each round. The
-//! first table is closed-loop: so many callers ask as fast as they are answered. Decisions per second
-//! of Redis's own CPU time tell what one Redis core can do when callers have more cores than here. The
-//! second is open-loop: checks arrive by the clock whether or not earlier ones were answered.
+//! Starts a Redis on a free loopback port, pinned to the first core. The load is pinned to the second one. Without two
+//! cores or `taskset`, neither is pinned. Each round measures all contenders. The first table is closed-loop: each caller
+//! sends its next check when the previous one is answered. Decisions per second of Redis CPU time show the capacity of one
+//! Redis core when the callers have more cores. The second table is open-loop: checks are sent at a fixed rate, whether or
+//! not earlier ones were answered.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the tables are the result")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads clocks and waits")]
-#![allow(clippy::unwrap_used, reason = "a benchmark that can't go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed precondition ends the benchmark")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ use tidegate::{
 };
 use tidegate_testkit::Redis;
 
-/// What people write by hand: one counter, one call.
-const PLAIN_GCRA: &str = "
+/// A typical handwritten script: one counter, one call per check.
+const PLAIN_GCRA_LUA: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local due = tonumber(redis.call('GET', KEYS[1]) or '0')
@@ -51,17 +51,17 @@ impl Contender {
     }
 }
 
-/// Who is asked.
+/// The store, and a plain connection for the other contenders.
 #[derive(Clone)]
-struct Asked {
+struct BenchTarget {
     store: RedisStore,
     limit: Arc<Limit>,
     connection: MultiplexedConnection,
     hash: Arc<str>,
 }
 
-impl Asked {
-    async fn ask(&self, contender: Contender, number: u64) {
+impl BenchTarget {
+    async fn check(&self, contender: Contender, number: u64) {
         match contender {
             Contender::Tidegate => {
                 let key =
@@ -92,15 +92,15 @@ impl Asked {
     }
 }
 
-/// Which of a million clients comes next.
+/// Distribution of the checks over a million clients.
 #[derive(Clone, Copy)]
-enum Traffic {
+enum ClientDistribution {
     Uniform,
-    /// A few clients come most of the time.
+    /// A few clients send most of the checks.
     Skewed,
 }
 
-impl Traffic {
+impl ClientDistribution {
     fn pick(self, random: &mut u64) -> u64 {
         *random ^= *random << 13;
         *random ^= *random >> 7;
@@ -108,7 +108,7 @@ impl Traffic {
         match self {
             Self::Uniform => *random % 1_000_000,
             Self::Skewed => {
-                // Near enough to Zipf with exponent 1: the logarithm of the rank is uniform.
+                // Approximates Zipf with exponent 1: the logarithm of the rank is uniform.
                 #[allow(
                     clippy::cast_possible_truncation,
                     clippy::cast_sign_loss,
@@ -131,84 +131,85 @@ struct Sample {
     p99: f64,
 }
 
-/// So many callers ask as fast as they are answered.
+/// Runs callers that each send the next check when the previous one is answered.
 fn closed_loop(
     runtime: &tokio::runtime::Runtime,
     server: &Redis,
-    asked: &Asked,
+    target: &BenchTarget,
     contender: Contender,
-    traffic: Traffic,
+    distribution: ClientDistribution,
     callers: u64,
-    lasting: Duration,
+    duration: Duration,
 ) -> Sample {
     let before = cpu_seconds(server);
     let start = Instant::now();
     let tasks: Vec<_> = (0..callers)
         .map(|caller| {
-            let asked = asked.clone();
+            let target = target.clone();
             runtime.spawn(async move {
                 let mut random = 0x2545_f491_4f6c_dd1d ^ (caller + 1) << 32;
-                let mut took = Vec::new();
-                while start.elapsed() < lasting {
-                    let number = traffic.pick(&mut random);
-                    let begun = Instant::now();
-                    asked.ask(contender, number).await;
-                    took.push(begun.elapsed());
+                let mut latencies = Vec::new();
+                while start.elapsed() < duration {
+                    let number = distribution.pick(&mut random);
+                    let started = Instant::now();
+                    target.check(contender, number).await;
+                    latencies.push(started.elapsed());
                 }
-                took
+                latencies
             })
         })
         .collect();
-    let mut took: Vec<Duration> =
+    let mut latencies: Vec<Duration> =
         tasks.into_iter().flat_map(|task| runtime.block_on(task).unwrap()).collect();
     let elapsed = start.elapsed().as_secs_f64();
     let cpu = cpu_seconds(server) - before;
-    took.sort_unstable();
-    let count = took.len() as f64;
+    latencies.sort_unstable();
+    let count = latencies.len() as f64;
     Sample {
         per_second: count / elapsed,
         per_cpu_second: count / cpu,
-        p50: micros(&took, 0.50),
-        p99: micros(&took, 0.99),
+        p50: percentile_micros(&latencies, 0.50),
+        p99: percentile_micros(&latencies, 0.99),
     }
 }
 
-/// Checks arrive every millisecond, `rate` of them per second, whether or not others wait.
+/// Sends `rate` checks per second in steps of a millisecond, whether or not earlier ones were answered. Returns the sorted
+/// latencies.
 fn open_loop(
     runtime: &tokio::runtime::Runtime,
-    asked: &Asked,
+    target: &BenchTarget,
     contender: Contender,
     rate: u64,
-    lasting: Duration,
+    duration: Duration,
 ) -> Vec<Duration> {
     let start = Instant::now();
     let mut random = 0x1234_5678_9abc_def1;
     let (mut sent, mut tasks) = (0, Vec::new());
-    let mut intended = start;
-    while intended - start < lasting {
-        // The system's timer is finer than the runtime's.
-        intended += Duration::from_millis(1);
-        std::thread::sleep(intended.saturating_duration_since(Instant::now()));
-        let due = u64::try_from((intended - start).as_micros()).unwrap() * rate / 1_000_000;
+    let mut due_at = start;
+    while due_at - start < duration {
+        // The system timer has a higher resolution than the timer of the runtime.
+        due_at += Duration::from_millis(1);
+        std::thread::sleep(due_at.saturating_duration_since(Instant::now()));
+        let due = u64::try_from((due_at - start).as_micros()).unwrap() * rate / 1_000_000;
         while sent < due {
             sent += 1;
-            let number = Traffic::Uniform.pick(&mut random);
-            let asked = asked.clone();
+            let number = ClientDistribution::Uniform.pick(&mut random);
+            let target = target.clone();
             tasks.push(runtime.spawn(async move {
-                asked.ask(contender, number).await;
-                intended.elapsed()
+                target.check(contender, number).await;
+                due_at.elapsed()
             }));
         }
     }
-    let mut took: Vec<Duration> =
+    let mut latencies: Vec<Duration> =
         tasks.into_iter().map(|task| runtime.block_on(task).unwrap()).collect();
-    took.sort_unstable();
-    took
+    latencies.sort_unstable();
+    latencies
 }
 
-fn micros(sorted: &[Duration], share: f64) -> f64 {
-    let place = ((sorted.len() as f64 - 1.0) * share) as usize;
-    sorted.get(place).map_or(0.0, |took| took.as_secs_f64() * 1e6)
+fn percentile_micros(sorted: &[Duration], share: f64) -> f64 {
+    let index = ((sorted.len() as f64 - 1.0) * share) as usize;
+    sorted.get(index).map_or(0.0, |latency| latency.as_secs_f64() * 1e6)
 }
 
 fn cpu_seconds(server: &Redis) -> f64 {
@@ -228,9 +229,9 @@ fn median(mut numbers: Vec<f64>) -> (f64, f64, f64) {
 }
 
 fn main() {
-    let only = std::env::args().any(|argument| argument == "--tidegate");
+    let tidegate_only = std::env::args().any(|argument| argument == "--tidegate");
     let quick = std::env::args().any(|argument| argument == "--quick");
-    let (rounds, lasting) =
+    let (rounds, duration) =
         if quick { (3, Duration::from_millis(500)) } else { (7, Duration::from_secs(2)) };
     let server = Redis::start();
     let process: u32 = server.info("process_id").unwrap().parse().unwrap();
@@ -243,54 +244,61 @@ fn main() {
         .unwrap();
     let config: RedisConfig = server.url().parse().unwrap();
     let config = config.with_timeout(Duration::from_secs(10)).unwrap();
-    let asked = runtime.block_on(async {
+    let target = runtime.block_on(async {
         let store = RedisStore::connect(config).await.unwrap();
         let client = redis::Client::open(server.url()).unwrap();
         let mut connection = client.get_multiplexed_async_connection().await.unwrap();
         let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(PLAIN_GCRA);
+        load.arg("LOAD").arg(PLAIN_GCRA_LUA);
         let hash: String = load.query_async(&mut connection).await.unwrap();
         let limit = Limit::new(Algorithm::TokenBucket, Quota::per_minute(1000)).unwrap();
-        Asked { store, limit: Arc::new(limit), connection, hash: hash.into() }
+        BenchTarget { store, limit: Arc::new(limit), connection, hash: hash.into() }
     });
     println!(
-        "Redis {}, {} rounds of {lasting:?} each, Redis and load {}",
+        "Redis {}, {} rounds of {duration:?} each, Redis and load {}",
         server.info("redis_version").unwrap(),
         rounds,
         if pinned { "pinned to a core each" } else { "not pinned" },
     );
-    println!("\nClosed loop: median (least to most) of the rounds\n");
+    println!("\nClosed loop: median (min to max) of the rounds\n");
     println!(
         "| traffic | callers | contender | decisions/s | per Redis core | x EVALSHA | requests per call | p50 us | p99 us |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
     let cases = [
-        (Traffic::Uniform, "uniform 1M", 1),
-        (Traffic::Uniform, "uniform 1M", 16),
-        (Traffic::Uniform, "uniform 1M", 256),
-        (Traffic::Skewed, "Zipf 1M", 256),
-        (Traffic::Uniform, "uniform 1M", 1024),
+        (ClientDistribution::Uniform, "uniform 1M", 1),
+        (ClientDistribution::Uniform, "uniform 1M", 16),
+        (ClientDistribution::Uniform, "uniform 1M", 256),
+        (ClientDistribution::Skewed, "Zipf 1M", 256),
+        (ClientDistribution::Uniform, "uniform 1M", 1024),
     ];
-    for (index, (traffic, name, callers)) in cases.into_iter().enumerate() {
+    for (index, (distribution, name, callers)) in cases.into_iter().enumerate() {
         eprint!("\rcase {} of {}", index + 1, cases.len());
         let mut samples: Vec<Vec<Sample>> = Contender::ALL.iter().map(|_| Vec::new()).collect();
-        let before = asked.store.counts();
+        let before = target.store.counts();
         for _ in 0..rounds {
-            for (place, contender) in Contender::ALL.into_iter().enumerate() {
-                if only && contender != Contender::Tidegate && !samples[place].is_empty() {
+            for (index, contender) in Contender::ALL.into_iter().enumerate() {
+                if tidegate_only && contender != Contender::Tidegate && !samples[index].is_empty() {
                     continue;
                 }
-                let sample =
-                    closed_loop(&runtime, &server, &asked, contender, traffic, callers, lasting);
-                samples[place].push(sample);
+                let sample = closed_loop(
+                    &runtime,
+                    &server,
+                    &target,
+                    contender,
+                    distribution,
+                    callers,
+                    duration,
+                );
+                samples[index].push(sample);
             }
         }
-        let after = asked.store.counts();
-        for (place, contender) in Contender::ALL.into_iter().enumerate() {
-            let of = |what: fn(&Sample) -> f64| median(samples[place].iter().map(what).collect());
-            let (rate, least, most) = of(|sample| sample.per_second);
+        let after = target.store.counts();
+        for (index, contender) in Contender::ALL.into_iter().enumerate() {
+            let of = |what: fn(&Sample) -> f64| median(samples[index].iter().map(what).collect());
+            let (rate, min, max) = of(|sample| sample.per_second);
             let (core, ..) = of(|sample| sample.per_cpu_second);
-            let ratios = samples[place].iter().zip(&samples[1]);
+            let ratios = samples[index].iter().zip(&samples[1]);
             let (ratio, ..) =
                 median(ratios.map(|(mine, plain)| mine.per_second / plain.per_second).collect());
             let carried = match contender {
@@ -306,23 +314,23 @@ fn main() {
                 "| {name} | {callers} | {} | {:.0}k ({:.0}k-{:.0}k) | {:.0}k | {ratio:.2} | {carried} | {p50:.0} | {p99:.0} |",
                 contender.name(),
                 rate / 1e3,
-                least / 1e3,
-                most / 1e3,
+                min / 1e3,
+                max / 1e3,
                 core / 1e3,
             );
         }
     }
-    println!("\nOpen loop, from when a check was due\n");
+    println!("\nOpen loop, latency from the time a check was due\n");
     println!("| checks/s | contender | p50 us | p99 us | p99.9 us |\n|---|---|---|---|---|");
     for rate in [5_000, 20_000, 50_000] {
         for contender in Contender::ALL {
-            let took = open_loop(&runtime, &asked, contender, rate, lasting * 2);
+            let latencies = open_loop(&runtime, &target, contender, rate, duration * 2);
             println!(
                 "| {rate} | {} | {:.0} | {:.0} | {:.0} |",
                 contender.name(),
-                micros(&took, 0.5),
-                micros(&took, 0.99),
-                micros(&took, 0.999),
+                percentile_micros(&latencies, 0.5),
+                percentile_micros(&latencies, 0.99),
+                percentile_micros(&latencies, 0.999),
             );
         }
     }

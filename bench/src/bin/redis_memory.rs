@@ -1,9 +1,9 @@
-//! What a counter takes in Redis, for each algorithm at a million keys.
+//! Redis memory per counter, for each algorithm, at a million keys.
 //!
 //! `cargo run --profile dist -p tidegate-bench --bin redis_memory [KEYS]`
 //!
-//! Each algorithm fills a server of its own through the real store. The figure is what the server's
-//! used memory grew by, for each key: names, values, expiry and the tables that hold them.
+//! Each algorithm fills its own server through the real store. The figure is the growth of the server's used memory per
+//! key: names, values, expiries and the hash tables.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the table is the result")]
 
 use std::error::Error;
@@ -15,14 +15,15 @@ use tidegate_testkit::Redis;
 use tokio::task::JoinSet;
 
 const KEYS: u64 = 1_000_000;
-/// Tasks that charge at once, and how many keys each charges between two lines of progress.
+/// Concurrent tasks.
 const TASKS: u64 = 512;
+/// Rounds that a fill is divided into; each prints its progress.
 const ROUNDS: u64 = 10;
 
-/// What a charge costs: so much that no bucket is full again, and forgotten, before it was counted.
-const COST: u64 = 9;
+/// Cost of a charge, high enough that no bucket refills and expires before it is measured.
+const CHARGE_COST: u64 = 9;
 
-/// Limits as people set them, and how often each client comes.
+/// Returns typical limits, and the number of charges per client.
 fn limits() -> [(&'static str, Algorithm, Quota, u64); 7] {
     let quota = Quota::per_hour(100);
     [
@@ -50,11 +51,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let server = Redis::start();
         let config: RedisConfig = server.url().parse()?;
         let store = RedisStore::connect(config.with_timeout(Duration::from_secs(60))?).await?;
-        let before = used(&server);
+        let before = used_memory(&server);
         for time in 0..times {
             fill(&store, &limit, keys, &format!("{} of {times}", time + 1)).await;
         }
-        let grown = used(&server) - before;
+        let grown = used_memory(&server) - before;
         let counted: u64 = server.query(&["DBSIZE"]);
         let value: u64 = server.query(&["STRLEN", &store.name_of(key(0))]);
         println!("| {algorithm} | {text} | {counted} | {} | {value} |", grown / counted.max(1));
@@ -62,17 +63,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Spread as hashes are.
+/// Returns a key that is distributed like a hash.
 fn key(number: u64) -> Key {
     let mixed = u128::from(number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
     Key::from_u128(mixed ^ (mixed >> 61))
 }
 
-fn used(server: &Redis) -> u64 {
+fn used_memory(server: &Redis) -> u64 {
     server.info("used_memory").and_then(|used| used.parse().ok()).unwrap_or_default()
 }
 
-async fn fill(store: &RedisStore, limit: &Arc<Limit>, keys: u64, turn: &str) {
+async fn fill(store: &RedisStore, limit: &Arc<Limit>, keys: u64, pass: &str) {
     for round in 0..ROUNDS {
         let (from, to) = (keys * round / ROUNDS, keys * (round + 1) / ROUNDS);
         let mut tasks = JoinSet::new();
@@ -85,7 +86,7 @@ async fn fill(store: &RedisStore, limit: &Arc<Limit>, keys: u64, turn: &str) {
                         key,
                         overflow_key: key,
                         limit: &limit,
-                        cost: COST,
+                        cost: CHARGE_COST,
                         independent: false,
                     };
                     if !store
@@ -94,13 +95,13 @@ async fn fill(store: &RedisStore, limit: &Arc<Limit>, keys: u64, turn: &str) {
                         .iter()
                         .all(|answer| answer.outcome().is_some())
                     {
-                        eprintln!("  key {number} was not answered");
+                        eprintln!("  key {number}: the charge failed");
                     }
                 }
             });
         }
         tasks.join_all().await;
-        eprint!("\r  {turn}: {to} of {keys} keys");
+        eprint!("\r  {pass}: {to} of {keys} keys");
     }
     eprintln!();
 }

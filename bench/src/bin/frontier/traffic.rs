@@ -1,36 +1,42 @@
-//! Who asks, at which node, and how often.
+//! Traffic patterns: clients, nodes and rates.
 
-/// What a fleet is offered.
+/// A traffic pattern for a fleet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Traffic {
-    Under,
-    Over,
+    UnderLimit,
+    OverLimit,
     Uneven,
     Crowd,
     Changing,
     Window,
 }
 
-/// Of the client that comes alone, in a second and at once.
-const RATE: u64 = 10_000;
-/// Clients of the crowd, the first the busiest.
-const CROWD: u64 = 2_000;
-/// Of each of them.
+/// Limit per second, and burst, of a single client.
+const SINGLE_CLIENT_LIMIT: u64 = 10_000;
+/// Number of clients in [`Traffic::Crowd`]. The first one is the busiest.
+const CROWD_SIZE: u64 = 2_000;
+/// Limit per second of each of those clients.
 const CROWD_LIMIT: u64 = 100;
-/// What they all ask for together, in a second.
+/// Checks per second of those clients together.
 const CROWD_RATE: u64 = 12_000;
 
-/// Seconds of a fixed window: much longer than a lease.
-const WINDOW: u64 = 10;
+/// Length of the fixed window in seconds, much longer than a lease.
+const WINDOW_SECS: u64 = 10;
 
 impl Traffic {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Under, Self::Over, Self::Uneven, Self::Crowd, Self::Changing, Self::Window];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::UnderLimit,
+        Self::OverLimit,
+        Self::Uneven,
+        Self::Crowd,
+        Self::Changing,
+        Self::Window,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Under => "one client, 80 % of its limit",
-            Self::Over => "one client, twice its limit",
+            Self::UnderLimit => "one client, 80 % of its limit",
+            Self::OverLimit => "one client, twice its limit",
             Self::Uneven => "twice its limit, most at one node",
             Self::Crowd => "2,000 clients, Zipf",
             Self::Changing => "twice its limit, a node joins and one is killed",
@@ -38,61 +44,63 @@ impl Traffic {
         }
     }
 
-    /// What a client may use at once: the burst, or the limit of a window.
+    /// Returns the burst of a client, or the limit of a window.
     pub(crate) fn burst(self) -> u64 {
         match self {
             Self::Crowd => CROWD_LIMIT,
-            Self::Window => RATE * WINDOW,
-            _ => RATE,
+            Self::Window => SINGLE_CLIENT_LIMIT * WINDOW_SECS,
+            _ => SINGLE_CLIENT_LIMIT,
         }
     }
 
-    /// The limit of a client, as a rule states it.
+    /// Returns the limit of a client in rule syntax.
     pub(crate) fn limit(self) -> String {
         let burst = self.burst();
         match self {
-            Self::Window => format!("limit: {burst} per {WINDOW} seconds, algorithm: fixed_window"),
+            Self::Window => {
+                format!("limit: {burst} per {WINDOW_SECS} seconds, algorithm: fixed_window")
+            }
             _ => format!("limit: {burst} per second, burst: {burst}"),
         }
     }
 
-    /// What the algorithm admits between two instants, in microseconds.
-    pub(crate) fn bound(self, began: u64, ended: u64) -> u64 {
-        let (burst, window) = (self.burst(), WINDOW * 1_000_000);
+    /// Returns how many requests the algorithm admits between two instants, given in microseconds.
+    pub(crate) fn bound(self, started_at: u64, ended_at: u64) -> u64 {
+        let (burst, window) = (self.burst(), WINDOW_SECS * 1_000_000);
         match self {
-            Self::Window => burst * (1 + ended / window - began / window),
-            // One for the part of a token.
-            _ => burst + burst * (ended - began) / 1_000_000 + 1,
+            Self::Window => burst * (1 + ended_at / window - started_at / window),
+            // Plus one for a fraction of a token.
+            _ => burst + burst * (ended_at - started_at) / 1_000_000 + 1,
         }
     }
 
-    /// How long to wait before it begins, in microseconds: all of it is in one window.
+    /// Returns the microseconds to wait before the start, so that the run lies within one window.
     pub(crate) fn wait(self, now: u64) -> u64 {
-        let window = WINDOW * 1_000_000;
+        let window = WINDOW_SECS * 1_000_000;
         if self == Self::Window { window - now % window } else { 0 }
     }
 
-    /// How long it goes on.
+    /// Returns the duration of the run.
     pub(crate) fn seconds(self) -> u64 {
         match self {
-            // Time for a fleet to notice.
+            // Enough time for the fleet to detect the changes.
             Self::Changing => 15,
             _ => 8,
         }
     }
 
-    /// Checks of one node in a second.
+    /// Returns the checks per second of one node.
     pub(crate) fn offered(self, node: u64, nodes: u64) -> u64 {
         match self {
-            Self::Over | Self::Changing | Self::Window => 2 * RATE / nodes,
-            Self::Under => RATE * 8 / 10 / nodes,
-            Self::Uneven if node == 0 => 2 * RATE * 8 / 10,
-            Self::Uneven => 2 * RATE * 2 / 10 / (nodes - 1),
+            Self::OverLimit | Self::Changing | Self::Window => 2 * SINGLE_CLIENT_LIMIT / nodes,
+            Self::UnderLimit => SINGLE_CLIENT_LIMIT * 8 / 10 / nodes,
+            Self::Uneven if node == 0 => 2 * SINGLE_CLIENT_LIMIT * 8 / 10,
+            Self::Uneven => 2 * SINGLE_CLIENT_LIMIT * 2 / 10 / (nodes - 1),
             Self::Crowd => CROWD_RATE / nodes,
         }
     }
 
-    /// Who comes next.
+    /// Draws the client of the next check.
     pub(crate) fn client(self, random: &mut u64) -> u64 {
         if self != Self::Crowd {
             return 0;
@@ -101,7 +109,7 @@ impl Traffic {
         *random ^= *random >> 7;
         *random ^= *random << 17;
         let part = (*random >> 11) as f64 / (1_u64 << 53) as f64;
-        // The inverse of a distribution whose n-th client comes 1 / n as often as the first.
-        ((CROWD as f64 + 1.0).powf(part) - 1.0) as u64
+        // The inverse of a distribution in which the n-th client is 1 / n as frequent as the first.
+        ((CROWD_SIZE as f64 + 1.0).powf(part) - 1.0) as u64
     }
 }

@@ -1,4 +1,4 @@
-//! The load: wrk, one thread, connections that are kept.
+//! The load: wrk with one thread and persistent connections.
 
 use std::process::Command;
 
@@ -6,18 +6,18 @@ use crate::contender::Contender;
 
 pub(crate) const CONNECTIONS: u32 = 64;
 
-/// What one run came to.
+/// Result of one run.
 #[derive(Clone, Copy)]
-pub(crate) struct Measured {
+pub(crate) struct LoadResult {
     /// Requests per second.
     pub(crate) rate: f64,
     /// CPU time of one request.
     pub(crate) cpu_micros: f64,
-    /// The time that one in a hundred takes longer than.
+    /// 99th percentile of the latency.
     pub(crate) p99_millis: f64,
 }
 
-pub(crate) fn run(contender: &Contender, seconds: u32) -> Measured {
+pub(crate) fn run(contender: &Contender, seconds: u32) -> LoadResult {
     let mut command = Command::new("wrk");
     command.args(["-t1", &format!("-c{CONNECTIONS}"), &format!("-d{seconds}s"), "--latency"]);
     command.arg(contender.url());
@@ -25,32 +25,36 @@ pub(crate) fn run(contender: &Contender, seconds: u32) -> Measured {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let cpu = contender.cpu_micros() - before;
     let text = String::from_utf8_lossy(&output.stdout);
-    // Whoever answers with errors is not measured but broken.
+    // Errors invalidate the measurement.
     let failed = text.contains("Non-2xx") || text.contains("Socket errors");
-    let read = (!failed).then(|| read(&text)).flatten();
-    let (count, rate, p99_millis) = read.unwrap_or_else(|| {
+    let parsed = (!failed).then(|| parse_wrk_output(&text)).flatten();
+    let (count, rate, p99_millis) = parsed.unwrap_or_else(|| {
         let errors = String::from_utf8_lossy(&output.stderr);
         panic!("{}: {command:?}: {text} {errors}", contender.name)
     });
-    Measured { rate, cpu_micros: cpu / count, p99_millis }
+    LoadResult { rate, cpu_micros: cpu / count, p99_millis }
 }
 
-/// How many requests there were, how many per second, and p99 in milliseconds.
-fn read(text: &str) -> Option<(f64, f64, f64)> {
+/// Parses wrk's output: the number of requests, requests per second, and p99 in milliseconds.
+fn parse_wrk_output(text: &str) -> Option<(f64, f64, f64)> {
     let (count, _) = text.split_once(" requests in ")?;
     let count = count.rsplit([' ', '\n']).next()?.parse().ok()?;
-    Some((count, after(text, "Requests/sec:")?.parse().ok()?, millis(after(text, " 99%")?)?))
+    Some((
+        count,
+        word_after(text, "Requests/sec:")?.parse().ok()?,
+        parse_millis(word_after(text, " 99%")?)?,
+    ))
 }
 
-fn after<'a>(text: &'a str, mark: &str) -> Option<&'a str> {
+fn word_after<'a>(text: &'a str, mark: &str) -> Option<&'a str> {
     text.split_once(mark)?.1.split_whitespace().next()
 }
 
-/// `4.60ms`, `870.00us`, `1.02s`
-fn millis(text: &str) -> Option<f64> {
+/// Parses a duration such as `4.60ms`, `870.00us` or `1.02s`.
+fn parse_millis(text: &str) -> Option<f64> {
     let units = [("us", 0.001), ("ms", 1.0), ("s", 1000.0)];
-    let number = |(unit, worth): (&str, f64)| {
-        text.strip_suffix(unit)?.parse::<f64>().ok().map(|number| number * worth)
+    let number = |(unit, millis_per_unit): (&str, f64)| {
+        text.strip_suffix(unit)?.parse::<f64>().ok().map(|number| number * millis_per_unit)
     };
     units.into_iter().find_map(number)
 }
@@ -60,13 +64,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_wrk_prints_is_read() {
+    fn wrk_output_is_parsed() {
         let text = "Running 1s test @ http://127.0.0.1:1/\n  1 threads and 64 connections\n\
              Latency Distribution\n     50%  420.00us\n     99%    7.10ms\n  \
              66000 requests in 1.00s, 12.00MB read\nRequests/sec:  65990.12\nTransfer/sec: 12.00MB\n";
-        assert_eq!(read(text), Some((66_000.0, 65_990.12, 7.1)));
+        assert_eq!(parse_wrk_output(text), Some((66_000.0, 65_990.12, 7.1)));
         assert_eq!(
-            (millis("870.00us"), millis("1.5s"), millis("x")),
+            (parse_millis("870.00us"), parse_millis("1.5s"), parse_millis("x")),
             (Some(0.87), Some(1500.0), None)
         );
     }

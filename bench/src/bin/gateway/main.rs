@@ -1,16 +1,15 @@
-//! A request through the gateway beside NGINX with its limiter, NGINX without it, and no proxy, in one
-//! interleaved run.
+//! Requests through the gateway, compared with NGINX with its limiter, NGINX without it, and no proxy, in one interleaved
+//! run.
 //!
 //! `make bench-gateway`, or `cargo run --profile dist -p tidegate-bench --bin gateway [-- --quick]`
 //!
-//! Wants the binary `tidegate` beside it (the make target builds it), wrk and NGINX. Every proxy stands
-//! before the same NGINX, which answers 68 bytes, has as many threads or workers as there are
-//! cores, and never has to deny anybody. Nobody is pinned: load, proxy and upstream share all cores. Each
-//! round measures everybody, in another order each time; the table has medians with the smallest and the largest, and ratios
-//! are of the same round. CPU is the time of the proxy's processes with all their threads; without a
-//! proxy it is the upstream's.
+//! Requires the binary `tidegate` in the same folder (the make target builds it), wrk and NGINX. Every proxy forwards to
+//! the same NGINX, which returns 68 bytes. Each proxy has one thread or worker per core, and no request is denied. No
+//! process is pinned: load, proxy and upstream share all cores. Each round measures all contenders, in a different order.
+//! The table contains medians with the minimum and maximum; ratios are within the same round. CPU is the time of all
+//! threads of the proxy, or of the upstream when there is no proxy.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the table is the result")]
-#![allow(clippy::unwrap_used, reason = "a benchmark that can't go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed precondition ends the benchmark")]
 
 mod contender;
 mod load;
@@ -26,28 +25,28 @@ fn main() {
     let contenders = Contender::all();
     for contender in &contenders {
         progress(&format!("warming up {}", contender.name));
-        // Not counted: connections are made, caches fill.
+        // Not measured: connections are opened and caches filled.
         load::run(contender, 1);
     }
-    let mut results: Vec<Vec<load::Measured>> = contenders.iter().map(|_| Vec::new()).collect();
+    let mut results: Vec<Vec<load::LoadResult>> = contenders.iter().map(|_| Vec::new()).collect();
     for round in 0..rounds {
-        for turn in 0..contenders.len() {
-            let place = (round + turn) % contenders.len();
-            let name = contenders[place].name;
+        for offset in 0..contenders.len() {
+            let index = (round + offset) % contenders.len();
+            let name = contenders[index].name;
             progress(&format!("round {} of {rounds}: {name}", round + 1));
-            results[place].push(load::run(&contenders[place], seconds));
+            results[index].push(load::run(&contenders[index], seconds));
         }
     }
     progress("");
     let names: Vec<&str> = contenders.iter().map(|contender| contender.name).collect();
     println!("### {rounds} rounds of {seconds} s, {} connections\n", load::CONNECTIONS);
-    print!("{}", table::table(&names, &results));
+    print!("{}", table::markdown_table(&names, &results));
 }
 
-/// How far it is, for who looks at it.
-fn progress(what: &str) {
+/// Prints the progress if stderr is a terminal.
+fn progress(text: &str) {
     if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K{what}");
+        eprint!("\r\x1b[K{text}");
         std::io::stderr().flush().unwrap();
     }
 }

@@ -1,56 +1,59 @@
-//! The table that comes of it.
+//! The result table.
 
 use std::fmt::Write as _;
 
-use crate::load::Measured;
+use crate::load::LoadResult;
 
-/// Whom the ratios are to: NGINX with its limiter.
-pub(crate) const BASE: usize = 2;
+/// Index of the contender that ratios are relative to: NGINX with its limiter.
+pub(crate) const BASE_INDEX: usize = 2;
 
-/// One line for each contender; `results` has its rounds.
-pub(crate) fn table(names: &[&str], results: &[Vec<Measured>]) -> String {
+/// Returns a Markdown table with one line per contender. `results` contains the rounds of each.
+pub(crate) fn markdown_table(names: &[&str], results: &[Vec<LoadResult>]) -> String {
     let mut text = String::from(
         "| | requests/s | of NGINX's with limiter, by round | CPU per request, µs | of NGINX's with limiter, by round | p99, ms |\n\
          |---|---|---|---|---|---|\n",
     );
-    for (name, measured) in names.iter().zip(results) {
-        let rounds = measured.iter().zip(&results[BASE]);
-        let rates = Spread::of(measured.iter().map(|round| round.rate / 1000.0));
-        let share = Spread::of(rounds.clone().map(|(own, base)| own.rate / base.rate));
-        let cpu = Spread::of(measured.iter().map(|round| round.cpu_micros));
-        let cpu_share = Spread::of(rounds.map(|(own, base)| own.cpu_micros / base.cpu_micros));
-        let p99 = Spread::of(measured.iter().map(|round| round.p99_millis));
+    for (name, results_of_contender) in names.iter().zip(results) {
+        let rounds = results_of_contender.iter().zip(&results[BASE_INDEX]);
+        let rates =
+            Spread::from_values(results_of_contender.iter().map(|round| round.rate / 1000.0));
+        let rate_ratio =
+            Spread::from_values(rounds.clone().map(|(own, base)| own.rate / base.rate));
+        let cpu = Spread::from_values(results_of_contender.iter().map(|round| round.cpu_micros));
+        let cpu_ratio =
+            Spread::from_values(rounds.map(|(own, base)| own.cpu_micros / base.cpu_micros));
+        let p99 = Spread::from_values(results_of_contender.iter().map(|round| round.p99_millis));
         let _ = writeln!(
             text,
             "| {name} | {} | {} | {} | {} | {} |",
-            rates.shown(1, "k"),
-            share.shown(2, ""),
-            cpu.shown(1, ""),
-            cpu_share.shown(2, ""),
-            p99.shown(1, ""),
+            rates.format(1, "k"),
+            rate_ratio.format(2, ""),
+            cpu.format(1, ""),
+            cpu_ratio.format(2, ""),
+            p99.format(1, ""),
         );
     }
     text
 }
 
-/// The median, the smallest and the largest.
+/// The median, the minimum and the maximum of several rounds.
 struct Spread {
-    least: f64,
+    min: f64,
     median: f64,
-    most: f64,
+    max: f64,
 }
 
 impl Spread {
-    fn of(values: impl Iterator<Item = f64>) -> Self {
+    fn from_values(values: impl Iterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
         let last = values.len() - 1;
-        Self { least: values[0], median: values[values.len() / 2], most: values[last] }
+        Self { min: values[0], median: values[values.len() / 2], max: values[last] }
     }
 
-    fn shown(&self, digits: usize, unit: &str) -> String {
-        let Self { least, median, most } = self;
-        format!("{median:.digits$}{unit} ({least:.digits$} to {most:.digits$})")
+    fn format(&self, digits: usize, unit: &str) -> String {
+        let Self { min, median, max } = self;
+        format!("{median:.digits$}{unit} ({min:.digits$} to {max:.digits$})")
     }
 }
 
@@ -59,11 +62,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_are_of_the_same_round() {
-        let round = |rate| Measured { rate, cpu_micros: 10.0, p99_millis: 1.0 };
+    fn ratios_are_computed_within_a_round() {
+        let round = |rate| LoadResult { rate, cpu_micros: 10.0, p99_millis: 1.0 };
         let base = vec![round(1000.0), round(2000.0), round(4000.0)];
         let own = vec![round(2000.0), round(2000.0), round(2000.0)];
-        let text = table(&["a", "b", "nginx", "own"], &[own.clone(), own.clone(), base, own]);
+        let text =
+            markdown_table(&["a", "b", "nginx", "own"], &[own.clone(), own.clone(), base, own]);
         let last = text.lines().last().unwrap();
         assert_eq!(
             last,

@@ -10,17 +10,17 @@ pub(crate) const TOLERANCE_PERCENT: f64 = 5.0;
 const ENVIRONMENT: &str = "environment";
 
 /// `bench/instructions.json`.
-pub(crate) struct Committed {
+pub(crate) struct CommittedCounts {
     /// The compiler and the C library of the counts.
     environment: Option<String>,
     counts: BTreeMap<String, u64>,
 }
 
-impl Committed {
+impl CommittedCounts {
     pub(crate) fn read() -> Self {
         let text = std::fs::read_to_string(path()).unwrap_or_default();
         let (mut environment, mut counts) = (None, BTreeMap::new());
-        // One member to a line, as this writes it.
+        // One member per line, as `write` formats it.
         for line in text.lines() {
             let Some((name, value)) = line.trim().trim_end_matches(',').split_once(": ") else {
                 continue;

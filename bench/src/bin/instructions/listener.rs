@@ -15,9 +15,9 @@ use crate::callgrind::CountFile;
 
 const RULES: &str = "rules: [{name: api, per: [user], limit: 1000000 per second}]";
 const RLS: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-/// Clients that take turns. Fewer than the rows of the server's client ranking: it counts the first 1,000
-/// checks of each second and a sample of the others, so that replaced rows would make the count depend on
-/// the speed of the machine.
+/// Number of clients, used in rotation. It is below the number of rows in the server's client ranking. The ranking counts
+/// the first 1,000 checks of each second and a sample of the others, so replaced rows would make the instruction count
+/// depend on the speed of the machine.
 const CLIENTS: u64 = 64;
 /// Commands in one write.
 const PIPELINE: u64 = 16;
@@ -28,7 +28,7 @@ pub(crate) fn count(path: HotPath, operations: u64, attempt: usize) -> u64 {
         HotPath::Rls => "grpc",
         other => other.name(),
     };
-    let mut command = file.command(beside("tidegate"));
+    let mut command = file.command(sibling_binary("tidegate"));
     command.args(["serve", "--rules", rules.to_str().unwrap(), "--admin", "off"]);
     for name in ["http", "grpc", "resp"] {
         let address = if name == listener { "127.0.0.1:0" } else { "off" };
@@ -39,9 +39,9 @@ pub(crate) fn count(path: HotPath, operations: u64, attempt: usize) -> u64 {
     let port = line.trim().rsplit(':').next().and_then(|port| port.parse().ok());
     let port = port.unwrap_or_else(|| panic!("no address in {line:?}"));
     match path {
-        HotPath::Http => http(port, operations),
-        HotPath::Resp => resp(port, operations),
-        _ => rls(port, operations),
+        HotPath::Http => send_http(port, operations),
+        HotPath::Resp => send_resp(port, operations),
+        _ => send_rls(port, operations),
     }
     process.signal("TERM");
     process.wait();
@@ -49,7 +49,7 @@ pub(crate) fn count(path: HotPath, operations: u64, attempt: usize) -> u64 {
     file.read()
 }
 
-fn http(port: u16, operations: u64) {
+fn send_http(port: u16, operations: u64) {
     let mut stream = BufReader::new(connect(port));
     let mut line = String::new();
     for number in 0..operations {
@@ -78,7 +78,7 @@ fn http(port: u16, operations: u64) {
     }
 }
 
-fn resp(port: u16, operations: u64) {
+fn send_resp(port: u16, operations: u64) {
     let mut stream = BufReader::new(connect(port));
     let mut line = String::new();
     for batch in 0..operations / PIPELINE {
@@ -105,7 +105,7 @@ fn resp(port: u16, operations: u64) {
     }
 }
 
-fn rls(port: u16, operations: u64) {
+fn send_rls(port: u16, operations: u64) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let stream = connect(port);
@@ -121,8 +121,8 @@ fn rls(port: u16, operations: u64) {
                 .header("te", "trailers")
                 .body(Full::new(rate_limit_call(&format!("user_{:04}", number % CLIENTS))))
                 .unwrap();
-            let answer = sender.send_request(call).await.unwrap();
-            let body = answer.into_body().collect().await.unwrap();
+            let response = sender.send_request(call).await.unwrap();
+            let body = response.into_body().collect().await.unwrap();
             let status = body.trailers().and_then(|trailers| trailers.get("grpc-status")).unwrap();
             assert_eq!(status, "0");
         }
@@ -137,20 +137,20 @@ fn rate_limit_call(user: &str) -> Bytes {
     [&[0], length.as_slice(), &message].concat().into()
 }
 
-/// A field of bytes, as protobuf writes it.
+/// Encodes a bytes field in protobuf format.
 fn field(tag: u8, bytes: &[u8]) -> Vec<u8> {
     [&[(tag << 3) | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat()
 }
 
-/// Connects to the server. Without a delay: a call of two writes would wait 40 ms for an acknowledgement.
+/// Connects to the server with TCP_NODELAY. Otherwise a call of two writes would wait 40 ms for an acknowledgement.
 fn connect(port: u16) -> TcpStream {
     let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_nodelay(true).unwrap();
     stream
 }
 
-/// A program beside this one.
-fn beside(name: &str) -> PathBuf {
+/// Returns the path of a program in the folder of this one.
+fn sibling_binary(name: &str) -> PathBuf {
     let path = std::env::current_exe().unwrap().with_file_name(name);
     assert!(path.exists(), "no {}; make instructions builds it", path.display());
     path

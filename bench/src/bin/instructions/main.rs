@@ -1,21 +1,21 @@
-//! Instructions per operation on the hot paths, counted by callgrind, beside the committed counts.
+//! Instructions per operation on the hot paths, counted by callgrind and compared with the committed counts.
 //!
 //! `make instructions` builds this and `tidegate`, and fails when a path needs more instructions than
 //! `bench/instructions.json` allows; `make instructions WRITE=1` replaces the counts in that file. Paths can be
 //! named: `make instructions PATHS="http resp"`.
 //!
-//! Each path runs twice, with a number of operations and with three times that number. The difference is
-//! divided by the difference of operations, so that start, connections and end do not count.
+//! Each path runs twice, with a number of operations and with three times that number. The difference of the instructions
+//! is divided by the difference of the operations, so that startup, connections and shutdown do not count.
 //!
-//! Counts of the same programs differ by up to 0.7 % from run to run, by random seeds of hashes, and by up to 2 %
-//! between an idle and a busy machine, since the server has work per time. A path over the tolerance is counted
-//! again, and the lowest count is compared.
+//! Counts of the same programs differ by up to 0.7 % between runs, because hash seeds are random. They differ by up to 2 %
+//! between an idle and a busy machine, because the server has periodic work. A path above the tolerance is counted again,
+//! and the lowest count is compared.
 //!
-//! Counts depend on the compiler and the C library. The file names those that its counts were taken with; with
-//! others the table is printed and nothing fails.
+//! Counts depend on the compiler and the C library. The file contains the versions of its counts; with other versions the
+//! table is printed and the command succeeds.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the table is the result")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads its arguments and waits")]
-#![allow(clippy::unwrap_used, reason = "a benchmark that can't go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed precondition ends the benchmark")]
 
 mod callgrind;
 mod committed;
@@ -24,9 +24,9 @@ mod listener;
 
 use std::process::ExitCode;
 
-use committed::Committed;
+use committed::CommittedCounts;
 
-/// Counts of a path that exceeds its limit, before that is a failure.
+/// Number of counts of a path above its limit before the command fails.
 const MAX_ATTEMPTS: usize = 3;
 
 /// A hot path, measured from the process that decides.
@@ -76,8 +76,9 @@ impl HotPath {
 
     /// Instructions per operation.
     fn instructions(self, attempt: usize) -> u64 {
-        let few = self.operations();
-        (self.count(3 * few, attempt) - self.count(few, attempt)) / (2 * few)
+        let operations = self.operations();
+        let difference = self.count(3 * operations, attempt) - self.count(operations, attempt);
+        difference / (2 * operations)
     }
 
     /// The lowest of up to [`MAX_ATTEMPTS`] counts, until one is within the limit.
@@ -96,7 +97,7 @@ impl HotPath {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [first, name, operations] = arguments.as_slice()
-        && first == in_process::RUN
+        && first == in_process::RUN_ARGUMENT
     {
         in_process::run(name, operations.parse().unwrap());
         return ExitCode::SUCCESS;
@@ -113,7 +114,7 @@ fn main() -> ExitCode {
         assert!(known.contains(&name.as_str()), "found {name:?}, wanted one of {known:?}");
     }
     let wanted = |path: &HotPath| names.is_empty() || names.iter().any(|name| name == path.name());
-    let mut committed = Committed::read();
+    let mut committed = CommittedCounts::read();
     let comparable = committed.is_comparable();
     println!("| path | instructions | committed | change |\n|---|---|---|---|");
     let mut exceeded = Vec::new();

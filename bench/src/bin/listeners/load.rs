@@ -1,49 +1,50 @@
-//! The load, from the tools that people measure with, on the second core.
+//! The load, from common load generators, on the second core.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::server::Server;
 
-/// Bodies with %d where the number of a client goes.
-pub(crate) const CHECK: &str = r#"{"rule":"api","client":"user_%d"}"#;
-pub(crate) const THROTTLE: &str =
+/// Request bodies. `%d` stands for the number of the client.
+pub(crate) const CHECK_BODY: &str = r#"{"rule":"api","client":"user_%d"}"#;
+pub(crate) const THROTTLE_BODY: &str =
     r#"{"key":"user_%d","max_burst":1000000,"count_per_period":1000000,"period":1,"quantity":1}"#;
 
-pub(crate) const GET: &[&str] = &["GET", "key:__rand_int__"];
-pub(crate) const CL_THROTTLE: &[&str] =
+pub(crate) const GET_COMMAND: &[&str] = &["GET", "key:__rand_int__"];
+pub(crate) const CL_THROTTLE_COMMAND: &[&str] =
     &["CL.THROTTLE", "user:__rand_int__", "1000000", "1000000", "1"];
-pub(crate) const TG_CHECK: &[&str] = &["TG.CHECK", "api", "user:__rand_int__"];
-pub(crate) const CRAB: &[&str] = &["THROTTLE", "user:__rand_int__", "1000000", "1000000", "1"];
+pub(crate) const TG_CHECK_COMMAND: &[&str] = &["TG.CHECK", "api", "user:__rand_int__"];
+pub(crate) const THROTTLECRAB_COMMAND: &[&str] =
+    &["THROTTLE", "user:__rand_int__", "1000000", "1000000", "1"];
 
 pub(crate) const RLS_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-pub(crate) const CRAB_PATH: &str = "/throttlecrab.RateLimiter/Throttle";
+pub(crate) const THROTTLECRAB_PATH: &str = "/throttlecrab.RateLimiter/Throttle";
 
-/// Clients that take turns.
+/// Number of clients.
 const CLIENTS: &str = "100000";
 
-pub(crate) enum Load {
+pub(crate) enum ListenerLoad {
     Wrk { script: PathBuf },
     H2load { path: &'static str, body: PathBuf, connections: u32, streams: u32 },
     RedisBenchmark { pipeline: u32, command: &'static [&'static str] },
 }
 
-/// What one run came to.
-pub(crate) struct Measured {
+/// Result of one run.
+pub(crate) struct LoadResult {
     /// Requests per second.
     pub(crate) rate: f64,
     pub(crate) cpu_micros: f64,
 }
 
-impl Load {
-    /// Posts a body whose client changes with every request.
+impl ListenerLoad {
+    /// Returns a load that posts a body with a different client in each request.
     pub(crate) fn http(path: &str, body: &str) -> Self {
         Self::wrk(&format!(
             "wrk.format('POST', '{path}', {{['content-type'] = 'application/json'}}, string.format('{body}', i))"
         ))
     }
 
-    /// Asks as NGINX would for somebody's request.
+    /// Returns a load of subrequests as NGINX sends them for a client's request.
     pub(crate) fn authorize() -> Self {
         Self::wrk(
             "wrk.format('GET', '/v1/authorize', {['X-Original-URI'] = '/v1/orders', \
@@ -55,7 +56,7 @@ impl Load {
         Self::wrk("wrk.format('GET', '/?user=user_' .. i)")
     }
 
-    /// Requests are made beforehand, so that making them takes no time of the load's core.
+    /// Returns a load of prepared requests, so that building them takes no CPU time during the run.
     fn wrk(request: &str) -> Self {
         let script = format!(
             "local all, at = {{}}, 0
@@ -64,7 +65,7 @@ impl Load {
              function done(summary) if summary.errors.status > 0 then print('BAD ' .. summary.errors.status) end end"
         );
         let name = request.bytes().fold(7u64, |hash, byte| hash.wrapping_mul(31) + u64::from(byte));
-        Self::Wrk { script: scratch(&format!("{name:x}.lua"), script.as_bytes()) }
+        Self::Wrk { script: write_temp_file(&format!("{name:x}.lua"), script.as_bytes()) }
     }
 
     pub(crate) fn grpc(
@@ -77,7 +78,7 @@ impl Load {
         let mut frame = vec![0];
         frame.extend(length.to_be_bytes());
         frame.extend(message);
-        let body = scratch(&format!("{}.grpc", path.len()), &frame);
+        let body = write_temp_file(&format!("{}.grpc", path.len()), &frame);
         Self::H2load { path, body, connections, streams }
     }
 
@@ -85,7 +86,7 @@ impl Load {
         Self::RedisBenchmark { pipeline, command }
     }
 
-    pub(crate) fn run(&self, server: &Server, seconds: u64) -> Measured {
+    pub(crate) fn run(&self, server: &Server, seconds: u64) -> LoadResult {
         let port = server.port;
         let mut command = Command::new("taskset");
         command.args(["-c", "1"]);
@@ -103,63 +104,63 @@ impl Load {
                 command.args(["-H", "content-type: application/grpc", "-H", "te: trailers"]);
                 command.arg(format!("http://127.0.0.1:{port}{path}"));
             }
-            Self::RedisBenchmark { pipeline, command: asked } => {
-                let count = seconds * u64::from(per_second(*pipeline));
+            Self::RedisBenchmark { pipeline, command: redis_command } => {
+                let count = seconds * u64::from(requests_per_second(*pipeline));
                 let (pipeline, count) = (pipeline.to_string(), count.to_string());
                 command.args(["redis-benchmark", "-q", "--csv", "-c", "50", "-r", CLIENTS]);
                 command.args(["-h", "127.0.0.1", "-p", &port.to_string()]);
-                command.args(["-P", &pipeline, "-n", &count]).args(*asked);
+                command.args(["-P", &pipeline, "-n", &count]).args(*redis_command);
             }
         }
-        let before = server.cpu_micros();
+        let cpu_before = server.cpu_micros();
         let output = command.output().unwrap();
-        let cpu = server.cpu_micros() - before;
+        let cpu = server.cpu_micros() - cpu_before;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let (count, rate) = self.read(&text, seconds).unwrap_or_else(|| {
+        let (count, rate) = self.parse_output(&text, seconds).unwrap_or_else(|| {
             panic!("{command:?}: {text} {}", String::from_utf8_lossy(&output.stderr))
         });
-        Measured { rate, cpu_micros: cpu / count }
+        LoadResult { rate, cpu_micros: cpu / count }
     }
 
-    /// How many requests there were, and how many per second.
-    fn read(&self, text: &str, seconds: u64) -> Option<(f64, f64)> {
+    /// Parses the output of the load generator: the number of requests, and requests per second.
+    fn parse_output(&self, text: &str, seconds: u64) -> Option<(f64, f64)> {
         match self {
             Self::Wrk { .. } => {
                 if text.contains("BAD ") {
                     return None;
                 }
-                let count = before(text, " requests in ")?;
-                Some((count, after(text, "Requests/sec:")?))
+                let count = number_before(text, " requests in ")?;
+                Some((count, number_after(text, "Requests/sec:")?))
             }
             Self::H2load { .. } => {
                 let done = text.lines().find(|line| line.starts_with("requests:"))?;
-                let succeeded = before(done, " succeeded")?;
-                if before(done, " failed")? > 0.0 {
+                let succeeded = number_before(done, " succeeded")?;
+                if number_before(done, " failed")? > 0.0 {
                     return None;
                 }
                 let rate = text.lines().find(|line| line.starts_with("finished in"))?;
-                Some((succeeded, before(rate, " req/s")?))
+                Some((succeeded, number_before(rate, " req/s")?))
             }
             Self::RedisBenchmark { pipeline, .. } => {
                 let line = text.lines().last()?;
                 let rate: f64 = line.split("\",\"").nth(1)?.parse().ok()?;
-                Some((f64::from(per_second(*pipeline)) * seconds as f64, rate))
+                Some((f64::from(requests_per_second(*pipeline)) * seconds as f64, rate))
             }
         }
     }
 }
 
-/// What redis-benchmark, which counts requests and not seconds, is asked to send for each second.
-fn per_second(pipeline: u32) -> u32 {
+/// Returns the requests to send per second of the run. redis-benchmark is limited by requests, not by time.
+fn requests_per_second(pipeline: u32) -> u32 {
     if pipeline > 1 { 600_000 } else { 90_000 }
 }
 
-fn before(text: &str, mark: &str) -> Option<f64> {
+fn number_before(text: &str, mark: &str) -> Option<f64> {
     let (head, _) = text.split_once(mark)?;
     head.rsplit([' ', '\n', ',']).next()?.parse().ok()
 }
 
-fn after(text: &str, mark: &str) -> Option<f64> {
+fn number_after(text: &str, mark: &str) -> Option<f64> {
     let (_, tail) = text.split_once(mark)?;
     tail.split_whitespace().next()?.parse().ok()
 }
@@ -185,12 +186,12 @@ pub(crate) fn throttle_request() -> Vec<u8> {
     message
 }
 
-/// A field of bytes, as protobuf writes it.
+/// Encodes a bytes field in protobuf format.
 fn field(tag: u8, bytes: &[u8]) -> Vec<u8> {
     [&[(tag << 3) | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat()
 }
 
-fn scratch(name: &str, bytes: &[u8]) -> PathBuf {
+fn write_temp_file(name: &str, bytes: &[u8]) -> PathBuf {
     let path = std::env::temp_dir().join(format!("tidegate-bench-{}-{name}", std::process::id()));
     std::fs::write(&path, bytes).unwrap();
     path

@@ -1,84 +1,112 @@
-//! Each listener beside an empty server of the same framework and beside peers, in one interleaved run.
+//! Each listener, compared with an empty server of the same framework and with peers, in one interleaved run.
 //!
 //! `make bench-listeners`, or `cargo run --profile dist -p tidegate-bench --bin listeners [-- --quick] [http|grpc|resp]`
 //!
-//! Wants the binaries `tidegate` and `empty` beside it (the make target builds them), wrk, h2load,
-//! redis-benchmark and redis-server; NGINX and throttlecrab-server are measured if they are there.
-//! Servers are pinned to the first core and the load to the second. Contenders take turns in each
-//! round; the tables have medians with the lowest and highest round, the ratio to the first line of
-//! the same table, and the server's own CPU time per request. `TIDEGATE_BEFORE=PATH` adds an earlier build.
+//! Requires the binaries `tidegate` and `empty` in the same folder (the make target builds them), wrk, h2load,
+//! redis-benchmark and redis-server. NGINX and throttlecrab-server are measured if they are installed. Servers are pinned
+//! to the first core and the load to the second. Each round measures all contenders. The tables contain medians with the
+//! minimum and maximum, the ratio to the first line of the same table, and the CPU time of the server per request.
+//! `TIDEGATE_BEFORE=PATH` adds an earlier build.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the tables are the result")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads clocks and waits")]
-#![allow(clippy::unwrap_used, reason = "a benchmark that can't go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed precondition ends the benchmark")]
 
 mod load;
 mod server;
 
-use load::Load;
+use load::ListenerLoad;
 use server::Server;
 
 /// One line of a table.
 struct Contender {
     name: &'static str,
     server: Server,
-    load: Load,
+    load: ListenerLoad,
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let quick = arguments.iter().any(|argument| argument == "--quick");
     let (rounds, seconds) = if quick { (3, 1) } else { (9, 2) };
-    let wanted = |table: &str| {
+    let wanted = |title: &str| {
         let named = arguments.iter().any(|argument| !argument.starts_with("--"));
-        !named || arguments.iter().any(|argument| table.starts_with(argument.as_str()))
+        !named || arguments.iter().any(|argument| title.starts_with(argument.as_str()))
     };
     for (title, contenders) in tables() {
         if wanted(title) {
-            table(title, contenders, rounds, seconds);
+            print_table(title, contenders, rounds, seconds);
         }
     }
 }
 
 fn tables() -> Vec<(&'static str, Vec<Contender>)> {
-    let line = |name, server: Option<Server>, load| Some(Contender { name, server: server?, load });
+    let contender =
+        |name, server: Option<Server>, load| Some(Contender { name, server: server?, load });
     let http = vec![
-        line("empty hyper", Server::empty("http"), Load::http("/v1/check", load::CHECK)),
-        line("tidegate", Server::tidegate("http"), Load::http("/v1/check", load::CHECK)),
-        line(
+        contender(
+            "empty hyper",
+            Server::empty("http"),
+            ListenerLoad::http("/v1/check", load::CHECK_BODY),
+        ),
+        contender(
+            "tidegate",
+            Server::tidegate("http"),
+            ListenerLoad::http("/v1/check", load::CHECK_BODY),
+        ),
+        contender(
             "tidegate before",
             Server::tidegate_before("http"),
-            Load::http("/v1/check", load::CHECK),
+            ListenerLoad::http("/v1/check", load::CHECK_BODY),
         ),
-        line("tidegate authorize", Server::tidegate("http"), Load::authorize()),
-        line("throttlecrab", Server::throttlecrab("http"), Load::http("/throttle", load::THROTTLE)),
-        line("nginx limit_req", Server::nginx(), Load::get()),
+        contender("tidegate authorize", Server::tidegate("http"), ListenerLoad::authorize()),
+        contender(
+            "throttlecrab",
+            Server::throttlecrab("http"),
+            ListenerLoad::http("/throttle", load::THROTTLE_BODY),
+        ),
+        contender("nginx limit_req", Server::nginx(), ListenerLoad::get()),
     ];
     let grpc = |connections, streams| {
-        let rls = || Load::grpc(load::RLS_PATH, load::rate_limit_request(), connections, streams);
-        let crab = Load::grpc(load::CRAB_PATH, load::throttle_request(), connections, streams);
+        let rls =
+            || ListenerLoad::grpc(load::RLS_PATH, load::rate_limit_request(), connections, streams);
+        let throttlecrab = ListenerLoad::grpc(
+            load::THROTTLECRAB_PATH,
+            load::throttle_request(),
+            connections,
+            streams,
+        );
         vec![
-            line("empty tonic", Server::empty("grpc"), rls()),
-            line("tidegate", Server::tidegate("grpc"), rls()),
-            line("tidegate before", Server::tidegate_before("grpc"), rls()),
-            line("throttlecrab", Server::throttlecrab("grpc"), crab),
+            contender("empty tonic", Server::empty("grpc"), rls()),
+            contender("tidegate", Server::tidegate("grpc"), rls()),
+            contender("tidegate before", Server::tidegate_before("grpc"), rls()),
+            contender("throttlecrab", Server::throttlecrab("grpc"), throttlecrab),
         ]
     };
     let resp = |pipeline| {
-        let tidegate = |command| line("tidegate CL.THROTTLE", Server::tidegate("resp"), command);
+        let tidegate =
+            |command| contender("tidegate CL.THROTTLE", Server::tidegate("resp"), command);
         vec![
-            line("redis GET", Server::redis(), Load::resp(pipeline, load::GET)),
-            tidegate(Load::resp(pipeline, load::CL_THROTTLE)),
-            line(
+            contender(
+                "redis GET",
+                Server::redis(),
+                ListenerLoad::resp(pipeline, load::GET_COMMAND),
+            ),
+            tidegate(ListenerLoad::resp(pipeline, load::CL_THROTTLE_COMMAND)),
+            contender(
                 "tidegate TG.CHECK",
                 Server::tidegate("resp"),
-                Load::resp(pipeline, load::TG_CHECK),
+                ListenerLoad::resp(pipeline, load::TG_CHECK_COMMAND),
             ),
-            line(
+            contender(
                 "tidegate TG.CHECK before",
                 Server::tidegate_before("resp"),
-                Load::resp(pipeline, load::TG_CHECK),
+                ListenerLoad::resp(pipeline, load::TG_CHECK_COMMAND),
             ),
-            line("throttlecrab", Server::throttlecrab("redis"), Load::resp(pipeline, load::CRAB)),
+            contender(
+                "throttlecrab",
+                Server::throttlecrab("redis"),
+                ListenerLoad::resp(pipeline, load::THROTTLECRAB_COMMAND),
+            ),
         ]
     };
     let tables = [
@@ -94,11 +122,11 @@ fn tables() -> Vec<(&'static str, Vec<Contender>)> {
         .collect()
 }
 
-fn table(title: &str, contenders: Vec<Contender>, rounds: usize, seconds: u64) {
+fn print_table(title: &str, contenders: Vec<Contender>, rounds: usize, seconds: u64) {
     eprintln!("{title}: {} contenders, {rounds} rounds of about {seconds} s", contenders.len());
-    let mut results: Vec<Vec<load::Measured>> = contenders.iter().map(|_| Vec::new()).collect();
+    let mut results: Vec<Vec<load::LoadResult>> = contenders.iter().map(|_| Vec::new()).collect();
     for contender in &contenders {
-        // Not counted: caches fill, tables grow.
+        // Not measured: caches are filled and tables grow.
         contender.load.run(&contender.server, 1);
     }
     for round in 1..=rounds {
@@ -113,15 +141,15 @@ fn table(title: &str, contenders: Vec<Contender>, rounds: usize, seconds: u64) {
     let base = median(results[0].iter().map(|measured| measured.rate));
     for (contender, results) in contenders.iter().zip(&results) {
         let rate = median(results.iter().map(|measured| measured.rate));
-        let least = results.iter().map(|measured| measured.rate).fold(f64::MAX, f64::min);
-        let most = results.iter().map(|measured| measured.rate).fold(0.0, f64::max);
+        let min = results.iter().map(|measured| measured.rate).fold(f64::MAX, f64::min);
+        let max = results.iter().map(|measured| measured.rate).fold(0.0, f64::max);
         let cpu = median(results.iter().map(|measured| measured.cpu_micros));
         println!(
             "| {} | {:.0}k ({:.0}-{:.0}) | {:.2} | {cpu:.2} |",
             contender.name,
             rate / 1e3,
-            least / 1e3,
-            most / 1e3,
+            min / 1e3,
+            max / 1e3,
             rate / base
         );
     }

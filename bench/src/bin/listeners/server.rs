@@ -1,4 +1,4 @@
-//! The servers that are measured, each a process of its own on the first core.
+//! The servers under test, each a process on the first core.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
@@ -8,26 +8,26 @@ use std::time::{Duration, Instant};
 
 use tidegate_testkit::{Port, Redis};
 
-/// Where peers are that no Debian package has.
-const PEERS: &str = ".cache/tidegate-tools/throttlecrab/bin";
+/// Folder of throttlecrab-server below the home directory. No Debian package has it.
+const THROTTLECRAB_FOLDER: &str = ".cache/tidegate-tools/throttlecrab/bin";
 
 /// A running server.
 pub(crate) struct Server {
     pub(crate) port: u16,
     process: u32,
-    _running: Running,
+    _resource: ServerResource,
 }
 
-/// What has to stay for the server to stay.
-#[expect(dead_code, reason = "kept for its end")]
-enum Running {
+/// Resources that must live as long as the server.
+#[expect(dead_code, reason = "dropping it ends the server")]
+enum ServerResource {
     Child(Child, Option<Port>),
     Redis(Redis),
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Running::Child(child, _) = &mut self._running {
+        if let ServerResource::Child(child, _) = &mut self._resource {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -36,26 +36,29 @@ impl Drop for Server {
 
 impl Server {
     pub(crate) fn empty(listener: &str) -> Option<Self> {
-        let mut child = pinned(beside("empty")).args([listener, "127.0.0.1:0"]).spawn().unwrap();
-        let port = port_in(&first_line(&mut child));
-        Some(Self::of(child, port, None))
+        let mut child = pinned_command(sibling_binary("empty"))
+            .args([listener, "127.0.0.1:0"])
+            .spawn()
+            .unwrap();
+        let port = parse_port(&first_line(&mut child));
+        Some(Self::wait_until_listening(child, port, None))
     }
 
     pub(crate) fn tidegate(listener: &str) -> Option<Self> {
-        Self::tidegate_at(beside("tidegate"), listener)
+        Self::tidegate_at(sibling_binary("tidegate"), listener)
     }
 
-    /// An earlier build of Tidegate, if `TIDEGATE_BEFORE` has its path.
+    /// Starts an earlier build of Tidegate, if `TIDEGATE_BEFORE` contains its path.
     pub(crate) fn tidegate_before(listener: &str) -> Option<Self> {
         Self::tidegate_at(PathBuf::from(std::env::var_os("TIDEGATE_BEFORE")?), listener)
     }
 
     fn tidegate_at(program: PathBuf, listener: &str) -> Option<Self> {
-        let rules = scratch(
+        let rules = write_temp_file(
             "rules.yaml",
             "rules: [{name: api, per: ['user | api_key'], limit: 1000000 per second}]",
         );
-        let mut command = pinned(program);
+        let mut command = pinned_command(program);
         command.args(["serve", "--rules", rules.to_str().unwrap()]);
         for other in ["http", "grpc", "resp"] {
             command.args([
@@ -64,23 +67,23 @@ impl Server {
             ]);
         }
         let mut child = command.args(["--admin", "off"]).spawn().unwrap();
-        let port = port_in(&first_line(&mut child));
-        Some(Self::of(child, port, None))
+        let port = parse_port(&first_line(&mut child));
+        Some(Self::wait_until_listening(child, port, None))
     }
 
     pub(crate) fn throttlecrab(listener: &str) -> Option<Self> {
         let home = PathBuf::from(std::env::var_os("HOME")?);
-        let program = home.join(PEERS).join("throttlecrab-server");
+        let program = home.join(THROTTLECRAB_FOLDER).join("throttlecrab-server");
         if !program.exists() {
-            eprintln!("no throttlecrab-server, going on without it");
+            eprintln!("throttlecrab-server is not installed, skipping it");
             return None;
         }
         let port = Port::free();
-        let mut command = pinned(program);
+        let mut command = pinned_command(program);
         command.args([&format!("--{listener}"), &format!("--{listener}-host"), "127.0.0.1"]);
         command.args([&format!("--{listener}-port"), &port.number().to_string()]);
         command.args(["--store", "periodic", "--log-level", "error"]);
-        Some(Self::of(command.spawn().unwrap(), port.number(), Some(port)))
+        Some(Self::wait_until_listening(command.spawn().unwrap(), port.number(), Some(port)))
     }
 
     pub(crate) fn nginx() -> Option<Self> {
@@ -100,13 +103,13 @@ impl Server {
             folder.display(),
             port.number()
         );
-        let file = scratch("nginx.conf", &text);
-        let mut command = pinned("nginx".into());
+        let file = write_temp_file("nginx.conf", &text);
+        let mut command = pinned_command("nginx".into());
         let Ok(child) = command.args(["-c", file.to_str().unwrap()]).spawn() else {
-            eprintln!("no nginx, going on without it");
+            eprintln!("nginx is not installed, skipping it");
             return None;
         };
-        Some(Self::of(child, port.number(), Some(port)))
+        Some(Self::wait_until_listening(child, port.number(), Some(port)))
     }
 
     pub(crate) fn redis() -> Option<Self> {
@@ -115,27 +118,32 @@ impl Server {
         pin(process);
         let port = redis.port();
         redis.query::<()>(&["SET", "key:000000000001", "value"]);
-        Some(Self { port, process, _running: Running::Redis(redis) })
+        Some(Self { port, process, _resource: ServerResource::Redis(redis) })
     }
 
-    fn of(child: Child, port: u16, kept: Option<Port>) -> Self {
-        let server = Self { port, process: child.id(), _running: Running::Child(child, kept) };
+    fn wait_until_listening(child: Child, port: u16, reserved_port: Option<Port>) -> Self {
+        let server = Self {
+            port,
+            process: child.id(),
+            _resource: ServerResource::Child(child, reserved_port),
+        };
         let start = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(start.elapsed() < Duration::from_secs(20), "nobody listens on {port}");
+            assert!(start.elapsed() < Duration::from_secs(20), "no server listens on {port}");
             std::thread::sleep(Duration::from_millis(20));
         }
         server
     }
 
-    /// CPU time that it and its children have used so far, in microseconds.
+    /// Returns the CPU time that the server and its children have used so far, in microseconds.
     pub(crate) fn cpu_micros(&self) -> f64 {
         let children = Command::new("pgrep").args(["-P", &self.process.to_string()]).output();
         let children = children.map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
         let children = children.unwrap_or_default();
         let all =
             std::iter::once(self.process.to_string()).chain(children.lines().map(str::to_owned));
-        // In hundredths of a second, the 14th and 15th field; the second is a name in parentheses.
+        // The 14th and 15th fields are user and system time in hundredths of a second. The second field is a name in
+        // parentheses.
         let ticks = all.filter_map(|process| {
             let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
             let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
@@ -145,14 +153,14 @@ impl Server {
     }
 }
 
-/// A program beside this one.
-fn beside(name: &str) -> PathBuf {
+/// Returns the path of a program in the folder of this one.
+fn sibling_binary(name: &str) -> PathBuf {
     let path = std::env::current_exe().unwrap().with_file_name(name);
     assert!(path.exists(), "no {}; make bench-listeners builds it", path.display());
     path
 }
 
-fn pinned(program: PathBuf) -> Command {
+fn pinned_command(program: PathBuf) -> Command {
     let mut command = Command::new("taskset");
     command.args(["-c", "0"]).arg(program).stdout(Stdio::piped()).stderr(Stdio::null());
     command
@@ -168,12 +176,12 @@ fn first_line(child: &mut Child) -> String {
     line
 }
 
-fn port_in(line: &str) -> u16 {
+fn parse_port(line: &str) -> u16 {
     let port = line.trim().rsplit(':').next().and_then(|port| port.parse().ok());
     port.unwrap_or_else(|| panic!("no address: {line:?}"))
 }
 
-fn scratch(name: &str, text: &str) -> PathBuf {
+fn write_temp_file(name: &str, text: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("tidegate-bench-{}-{name}", std::process::id()));
     std::fs::write(&path, text).unwrap();
     path

@@ -1,10 +1,10 @@
-//! The ways of keeping a limit that are compared.
+//! The accuracies under comparison.
 
 use crate::traffic::Traffic;
 
-/// A way of keeping a limit across a fleet.
+/// An accuracy of a rule that a fleet enforces.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum FleetAccuracy {
     Exact,
     Hot,
     Leased,
@@ -12,7 +12,7 @@ pub(crate) enum Kept {
     Split,
 }
 
-impl Kept {
+impl FleetAccuracy {
     pub(crate) const ALL: [Self; 5] =
         [Self::Exact, Self::Hot, Self::Leased, Self::Synced, Self::Split];
 
@@ -26,23 +26,25 @@ impl Kept {
         }
     }
 
-    pub(crate) fn of(name: &str) -> Self {
-        Self::ALL.into_iter().find(|kept| kept.name() == name).unwrap()
+    pub(crate) fn from_name(name: &str) -> Self {
+        Self::ALL.into_iter().find(|accuracy| accuracy.name() == name).unwrap()
     }
 
-    /// The rule of a traffic, kept like this.
+    /// Returns the rules for a traffic pattern with this accuracy.
     pub(crate) fn rules(self, traffic: Traffic) -> String {
-        let kept = match self {
+        let accuracy_keys = match self {
             Self::Exact => String::new(),
             Self::Hot => ", hot: leased".into(),
             Self::Leased | Self::Split => format!(", accuracy: {}", self.name()),
             Self::Synced => format!(", accuracy: synced, max_ahead: {}", max_ahead(traffic)),
         };
         let limit = traffic.limit();
-        format!("rules: [{{name: api, per: [user], {limit}, on_store_failure: deny{kept}}}]")
+        format!(
+            "rules: [{{name: api, per: [user], {limit}, on_store_failure: deny{accuracy_keys}}}]"
+        )
     }
 
-    /// What so many nodes may admit beyond the bound of the algorithm.
+    /// Returns how many requests `nodes` nodes may admit beyond the bound of the algorithm.
     pub(crate) fn allowance(self, traffic: Traffic, nodes: u64) -> u64 {
         match self {
             Self::Synced => max_ahead(traffic) * nodes,
@@ -51,7 +53,7 @@ impl Kept {
     }
 }
 
-/// A twentieth of the limit: a fleet of eight may be 40 % over it.
+/// Returns a twentieth of the limit, so that a fleet of eight may exceed it by 40 %.
 fn max_ahead(traffic: Traffic) -> u64 {
     traffic.burst() / 20
 }
