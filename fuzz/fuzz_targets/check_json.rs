@@ -1,4 +1,4 @@
-//! Any bytes as the body of a check, a batch or a call for Envoy: read, or refused with its place.
+//! Any bytes as the body of a check, a batch or an Envoy call are parsed, or rejected with a position.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes as a file of envoyproxy/ratelimit: read or refused with its place, never a panic.
+//! Any bytes as a configuration of envoyproxy/ratelimit are parsed or rejected with a position, without a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

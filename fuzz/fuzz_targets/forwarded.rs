@@ -1,4 +1,4 @@
-//! Any bytes as `X-Forwarded-For` and `Forwarded`: never a panic, and no client gets through with them.
+//! Any bytes as `X-Forwarded-For` and `Forwarded` cause no panic, and never change the client address.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

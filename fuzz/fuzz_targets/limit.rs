@@ -1,4 +1,4 @@
-//! Any text as a limit: read or refused, never a panic; what is read prints as what it is.
+//! Any text as a limit is parsed or rejected, without a panic. A parsed limit is equal after printing and parsing again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes as an access log: read, or refused with what was found and wanted.
+//! Any bytes as an access log are parsed, or rejected with the value found and the value wanted.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

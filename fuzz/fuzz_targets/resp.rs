@@ -1,4 +1,4 @@
-//! Any bytes from a Redis client: answered or refused, never a panic, and the same in any pieces.
+//! Any bytes from a Redis client get a reply or an error, without a panic, and the same one however they are split.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

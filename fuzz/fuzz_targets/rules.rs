@@ -1,4 +1,4 @@
-//! Any bytes as a rules document: read or refused, never a panic; what is read can be asked.
+//! Any bytes as a rules document are parsed or rejected, without a panic. Parsed rules can match a request.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -12,7 +12,7 @@ fuzz_target!(|bytes: &[u8]| {
     let rules = match RuleSet::parse("fuzz", yaml) {
         Ok(rules) => rules,
         Err(errors) => {
-            assert!(errors.iter().next().is_some(), "refused without a reason");
+            assert!(errors.iter().next().is_some(), "rejected without a reason");
             assert!(
                 errors
                     .iter()
@@ -33,13 +33,13 @@ fuzz_target!(|bytes: &[u8]| {
         .iter()
         .map(|rule| rule.name())
         .collect();
-    let asked: Vec<&str> = rules
+    let expected: Vec<&str> = rules
         .rules()
         .iter()
         .filter(|rule| rule.matches(&request).is_ok())
         .map(|rule| rule.name())
         .collect();
-    assert_eq!(found, asked);
+    assert_eq!(found, expected);
     for rule in rules.rules() {
         let _ = rule.limit_for(&request, Timestamp::from_secs(1_700_000_000));
         assert_eq!(rule.parts(&request).len(), rule.per().len());
