@@ -1,22 +1,22 @@
-# make test     everything that must pass: format, lints, tests, docs; prints where the time went
-# make format, lint, tests, plain, doctests, docs   one step of it; make test STEPS="format instructions" runs several
-# make test-all  the same with random tests at full size
-# make bench    figures beside peers, in one run
-# make bench-listeners  the same for the listeners alone
-# make bench-gateway  a request through the gateway beside NGINX
-# make bench-reload  very many rules: loading, matching, replacing under load
+# make test     all required checks: format, lints, tests, docs; prints the time of each step
+# make format, lint, tests, plain, doctests, docs   one step of make test; make test STEPS="format instructions" runs several
+# make test-all  make test with random tests at full size
+# make bench    measurements of Tidegate and its peers in one run
+# make bench-listeners  make bench for the listeners only
+# make bench-gateway  requests through the gateway, compared with NGINX
+# make bench-reload  very many rules: loading, matching, and replacing them under load
 # make instructions  instructions per operation on the hot paths, compared with bench/instructions.json
-# make frontier  how exact and how fast each accuracy is across a fleet
-# make faults   what a failing Redis costs, as a table
-# make model    the lease protocol, explored exhaustively for small fleets
-# make soak     the properties with a hundred times the cases
-# make soak-faults  stated bounds under random faults on real processes: SECONDS=600, SEED=17, EPISODE=4
+# make frontier  overshoot, utilisation and latency of each accuracy on a fleet
+# make faults   slowest check, failed-open checks and recovery time for each Redis fault
+# make model    exhaustive exploration of the lease protocol for small fleets
+# make soak     the property tests with a hundred times the cases
+# make soak-faults  checks the stated bounds under random faults on real processes: SECONDS=600, SEED=17, EPISODE=4
 # make fuzz     each fuzz target for a minute
-# make pictures  docs/images, taken in a real browser beside a server under load
-# make reference  docs/reference, from the code that reads rules and configurations
-# make openapi  crates/api/openapi.json, from the types and operations in crates/api
-# make proto    crates/proto/src/generated, from the messages in crates/proto/proto
-# make deny     licences, sources and banned crates of all dependencies
+# make pictures  screenshots in docs/images, from a browser and a server under load
+# make reference  docs/reference, generated from the parsers of rules and configurations
+# make openapi  crates/api/openapi.json, generated from the types and operations in crates/api
+# make proto    crates/proto/src/generated, generated from the messages in crates/proto/proto
+# make deny     checks licences, sources and banned crates of all dependencies
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
@@ -59,7 +59,7 @@ bench-reload:
 
 instructions:
 	@tools/setup.sh valgrind
-	@# Valgrind hides the vDSO, which rustix reads unless it is told to use libc.
+	@# Valgrind hides the vDSO, so rustix must use libc.
 	RUSTFLAGS="--cfg rustix_use_libc" $(CARGO) build --locked --release -p tidegate-cli -p tidegate-bench --bin tidegate --bin instructions
 	$${CARGO_TARGET_DIR:-target}/release/instructions $(if $(WRITE),--write) $(PATHS)
 

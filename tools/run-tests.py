@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs every check of `make test`, and at the end prints what failed, what was skipped and where the time went.
+"""Runs every check of `make test`, and then prints the failures, the skipped tests and the time of each step.
 
-A failing step does not keep the next one from running. Usage: tools/run-tests.py [STEP ...], with the
-steps format, lint, tests, plain, doctests, docs; without one all of them, in this order. The step instructions runs
-only where it is named: it builds the server for release.
+A failed step does not stop the next one. Usage: tools/run-tests.py [STEP ...]. The steps are format, lint, tests,
+plain, doctests and docs; without arguments all of them run, in this order. The step instructions runs only when it is
+named, because it builds the server in release mode.
 
 TIDEGATE_CASES and TIDEGATE_STEPS set the size of random tests, TIDEGATE_SEED repeats one (`make test-all`).
 """
@@ -19,30 +19,30 @@ import time
 
 CARGO = os.environ.get("CARGO", "cargo")
 CORES = os.cpu_count() or 2
-# Tests that mostly wait for other processes share a core with three others. Property tests use one each.
-WAITING = ["tidegate", "tidegate-admin", "tidegate-cli", "tidegate-gateway", "tidegate-net", "tidegate-redis", "tidegate-service",
+# Packages whose tests mostly wait for other processes: three tests share a core. Property tests use one core each.
+WAITING_PACKAGES = ["tidegate", "tidegate-admin", "tidegate-cli", "tidegate-gateway", "tidegate-net", "tidegate-redis", "tidegate-service",
            "tidegate-testkit", "tidegate-transport"]
-THREADS_PER_CORE = dict.fromkeys(WAITING, 3)
-# Tests in a module of this name run one after the other, with nothing beside them: they depend on time.
-SERIAL = "::serial::"
-# What is tested. Doc tests name the same packages, so that both share what is built.
-TESTED = ["--locked", "--workspace", "--exclude", "tidegate-bench", "--all-features"]
+THREADS_PER_CORE = dict.fromkeys(WAITING_PACKAGES, 3)
+# Tests in a module of this name depend on time. They run sequentially, after all other tests.
+SERIAL_MODULE = "::serial::"
+# Package selection of the tests. Doc tests use the same one, so that both share build artifacts.
+TEST_SELECTION = ["--locked", "--workspace", "--exclude", "tidegate-bench", "--all-features"]
 # Tests of the binary without its features.
-PLAIN_TESTS = ["grpc_native::", "http::", "resp::", "serve::", f"--test-threads={3 * CORES}"]
-# A test binary that runs for so long hangs.
-MAX_SECONDS = 1800
+PLAIN_TESTS = ["grpc_own::", "http::", "resp::", "serve::", f"--test-threads={3 * CORES}"]
+# A test binary that runs longer is killed.
+MAX_BINARY_SECONDS = 1800
 
 Test = collections.namedtuple("Test", "package name seconds passed output")
 
 
 def cargo(*arguments, **environment):
-    """Runs cargo with its output on ours, and returns whether it succeeded."""
+    """Runs cargo with inherited output, and returns whether it succeeded."""
     return subprocess.run([CARGO, *arguments], env=os.environ | environment).returncode == 0
 
 
 def build_test_binaries():
-    """Builds the test binaries, and returns (package, target, folder, file) for each; None when that fails."""
-    command = [CARGO, "test", "--no-run", *TESTED, "--message-format=json-render-diagnostics"]
+    """Builds the test binaries. Returns (package, target, folder, file) for each, or None if the build fails."""
+    command = [CARGO, "test", "--no-run", *TEST_SELECTION, "--message-format=json-render-diagnostics"]
     build = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if build.returncode != 0:
         return None
@@ -56,13 +56,13 @@ def build_test_binaries():
 
 
 def run_binary(package, folder, file, arguments, skip_log):
-    """Runs one test binary and returns its tests, and its exit status if that is not explained by them."""
+    """Runs one test binary. Returns its tests, and an error message if failed tests do not explain the exit status."""
     # JSON and times are unstable options of libtest.
     environment = os.environ | {"RUSTC_BOOTSTRAP": "1", "TIDEGATE_SKIP_LOG": skip_log}
     command = [file, "-Zunstable-options", "--format=json", "--report-time", *arguments]
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, errors="replace")
     tests, other = [], []
-    watchdog = threading.Timer(MAX_SECONDS, process.kill)
+    watchdog = threading.Timer(MAX_BINARY_SECONDS, process.kill)
     watchdog.start()
     for line in process.stdout:
         try:
@@ -91,7 +91,7 @@ def run_tests(report):
         for serial in (False, True):
             for package, target, folder, file in binaries:
                 threads = 1 if serial else CORES * THREADS_PER_CORE.get(package, 1)
-                selection = [SERIAL] if serial else ["--skip", SERIAL]
+                selection = [SERIAL_MODULE] if serial else ["--skip", SERIAL_MODULE]
                 started = time.monotonic()
                 tests, problem = run_binary(package, folder, file, [f"--test-threads={threads}", *selection], skip_log.name)
                 seconds = time.monotonic() - started
@@ -100,7 +100,7 @@ def run_tests(report):
                 if problem:
                     print(problem, flush=True)
                 if tests or problem:
-                    name = f"{package} {target}{', one by one' if serial else ''}"
+                    name = f"{package} {target}{', sequential' if serial else ''}"
                     print(f"{name}: {len(tests)} tests, {failed} failed, {seconds:.1f} s", flush=True)
                     report.steps.append((name, seconds, not failed and not problem))
         report.skipped = sorted(set(skip_log.read().splitlines()))
@@ -117,10 +117,10 @@ class Report:
         self.steps.append((name, time.monotonic() - started, passed))
 
     def print(self):
-        print("\n== Where the time went")
+        print("\n== Time per step")
         for name, seconds, passed in self.steps:
             print(f"{seconds:8.1f} s  {name}{'' if passed else ': FAILED'}")
-        print(f"{sum(seconds for _, seconds, _ in self.steps):8.1f} s  in all")
+        print(f"{sum(seconds for _, seconds, _ in self.steps):8.1f} s  total")
         slowest = sorted(self.tests, key=lambda test: -test.seconds)[:15]
         if slowest:
             print("== Slowest tests")
@@ -150,9 +150,9 @@ def main():
         and cargo("check", "--locked", "-p", "tidegate", "--no-default-features")
         and cargo("clippy", "--locked", "-p", "tidegate-cli", "--no-default-features", "--all-targets", "--", "-D", "warnings"),
         "tests": None,
-        # The binary without simulator, load generator and terminal view is a plain rate-limit service.
+        # Tests the binary without simulator, load generator and terminal view.
         "plain": lambda: cargo("test", "--locked", "-p", "tidegate-cli", "--no-default-features", "--test", "it", "--", *PLAIN_TESTS),
-        "doctests": lambda: cargo("test", *TESTED, "--doc", "--no-fail-fast"),
+        "doctests": lambda: cargo("test", *TEST_SELECTION, "--doc", "--no-fail-fast"),
         "docs": lambda: cargo("doc", *workspace, "--no-deps", RUSTDOCFLAGS="-D warnings"),
         "instructions": lambda: subprocess.run(["make", "instructions"]).returncode == 0,
     }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what `make bench` needs beyond the tests: load generators, and peers to be measured beside. Says what first.
+# Installs the additional tools of `make bench`: load generators and peer rate limiters. Prints each step before it runs.
 set -euo pipefail
 
 as_root=()
@@ -13,7 +13,7 @@ need wrk wrk
 need h2load nghttp2-client
 need nginx nginx-light
 need pgrep procps
-# throttlecrab-server builds its messages with it.
+# The build of throttlecrab-server needs it.
 need protoc protobuf-compiler
 if [ "${#packages[@]}" -gt 0 ]; then
   echo "setup: will install from Debian: ${packages[*]}"
@@ -29,5 +29,5 @@ crab="$HOME/.cache/tidegate-tools/throttlecrab"
 if [ ! -x "$crab/bin/throttlecrab-server" ]; then
   echo "setup: will build throttlecrab-server 0.4.40 from crates.io"
   cargo install --quiet --locked --version 0.4.40 --root "$crab" throttlecrab-server ||
-    echo "setup: warning: no throttlecrab-server, its lines will be missing" >&2
+    echo "setup: warning: cannot build throttlecrab-server; the benchmarks skip it" >&2
 fi

