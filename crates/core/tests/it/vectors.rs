@@ -1,12 +1,12 @@
 //! The shared vectors, checked against the Rust code. The Lua scripts are checked against the same files.
 
-#[path = "../vectors/asks.rs"]
-mod asks;
 #[path = "../vectors/case.rs"]
 mod case;
+#[path = "../vectors/lease_case.rs"]
+mod lease_case;
 
-use asks::AskCase;
 use case::{Case, integers};
+use lease_case::LeaseCase;
 use tidegate_core::{LeaseSet, Limit, RefundToken, Timestamp};
 
 fn check(file: &str) {
@@ -95,7 +95,8 @@ fn concurrency_answers_its_vectors() {
 
 #[test]
 fn lease_requests_match_their_vectors() {
-    let cases: Vec<AskCase> = serde_json::from_str(include_str!("../vectors/holds.json")).unwrap();
+    let cases: Vec<LeaseCase> =
+        serde_json::from_str(include_str!("../vectors/holds.json")).unwrap();
     assert!(!cases.is_empty());
     for case in cases {
         let mut limit = case.limit.limit();
@@ -108,9 +109,9 @@ fn lease_requests_match_their_vectors() {
                 state = new.migrate(&limit, &state, now);
                 limit = new;
             }
-            let granted = limit.apply_lease_request(&mut state, &mut leases, now, &step.ask());
-            step.assert_told(&granted, &place);
-            step.assert_held(&leases, &place);
+            let granted = limit.apply_lease_request(&mut state, &mut leases, now, &step.request());
+            step.assert_grant(&granted, &place);
+            step.assert_leases(&leases, &place);
             assert_eq!(integers(&limit, &mut state, now), step.state, "{place}: state");
         }
     }

@@ -1,11 +1,11 @@
 //! Lease requests: the test vectors of the core and random requests, through the script and through the core.
 
-#[path = "../../../../core/tests/vectors/asks.rs"]
-mod asks;
+#[path = "../../../../core/tests/vectors/lease_case.rs"]
+mod lease_case;
 
 use std::sync::Arc;
 
-use asks::AskCase;
+use lease_case::LeaseCase;
 use tidegate::{
     ClientStates, Key, Lease, LeaseGrant, LeaseId, LeaseRequest, LeaseSet, Limit, Refund, Span,
     State, Store, Timestamp, UnreportedUsage, UsageReport,
@@ -65,7 +65,7 @@ impl ParityFixture {
 #[test]
 fn lua_lease_requests_match_their_vectors() {
     let file = include_str!("../../../../core/tests/vectors/holds.json");
-    let cases: Vec<AskCase> = serde_json::from_str(file).unwrap();
+    let cases: Vec<LeaseCase> = serde_json::from_str(file).unwrap();
     assert!(!cases.is_empty());
     let mut fixture = ParityFixture::new();
     for (number, case) in (1..).zip(cases) {
@@ -80,10 +80,10 @@ fn lua_lease_requests_match_their_vectors() {
                 fixture.remove_older_limits(key, &limit);
                 limit = Arc::new(numbers.limit());
             }
-            let grant = &fixture.lease(&[(key, Arc::clone(&limit), step.ask())])[0];
-            step.assert_told(grant, &context);
+            let grant = &fixture.lease(&[(key, Arc::clone(&limit), step.request())])[0];
+            step.assert_grant(grant, &context);
             let (mut state, leases) = fixture.stored(key, &limit);
-            step.assert_held(&leases, &context);
+            step.assert_leases(&leases, &context);
             if matches!(*limit, Limit::TokenBucket(_)) && limit.expires_at(&mut state) <= now {
                 // A full bucket need not be stored.
                 assert!(step.state[0] <= step.at, "{context}: {:?} is lost", step.state);

@@ -1,4 +1,4 @@
-//! One case of holds.json, for every implementation that is held to it.
+//! One case of holds.json, run by every implementation of leases.
 
 use serde::Deserialize;
 use tidegate_core::{
@@ -9,15 +9,15 @@ use super::case::Numbers;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct AskCase {
+pub(crate) struct LeaseCase {
     pub(crate) name: String,
     pub(crate) limit: Numbers,
-    pub(crate) steps: Vec<AskStep>,
+    pub(crate) steps: Vec<LeaseStep>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct AskStep {
+pub(crate) struct LeaseStep {
     pub(crate) at: u64,
     pub(crate) limit: Option<Numbers>,
     cost: u64,
@@ -39,8 +39,8 @@ pub(crate) struct AskStep {
     holds: Vec<(u64, u32, u64, u64, u64)>,
 }
 
-impl AskStep {
-    pub(crate) fn ask(&self) -> LeaseRequest {
+impl LeaseStep {
+    pub(crate) fn request(&self) -> LeaseRequest {
         let report = |&(node, number, spent, closed): &(u64, u32, u64, bool)| UsageReport {
             id: LeaseId { node, number },
             spent,
@@ -59,28 +59,28 @@ impl AskStep {
         }
     }
 
-    pub(crate) fn assert_told(&self, granted: &LeaseGrant, place: &str) {
+    pub(crate) fn assert_grant(&self, granted: &LeaseGrant, context: &str) {
         let outcome = &granted.outcome;
-        assert_eq!(outcome.is_allowed(), self.allowed, "{place}: allowed");
+        assert_eq!(outcome.is_allowed(), self.allowed, "{context}: allowed");
         let wait = match outcome.retry_after() {
             Some(wait) => Some(i64::try_from(wait.as_micros()).unwrap()),
             None if outcome.is_allowed() => None,
             None => Some(-1),
         };
-        assert_eq!(wait, self.retry_after, "{place}: retry_after");
-        assert_eq!(outcome.remaining, self.remaining, "{place}: remaining");
-        assert_eq!(outcome.reset_after.as_micros(), self.reset_after, "{place}: reset_after");
-        assert_eq!(granted.granted, self.held, "{place}: held");
-        assert_eq!(granted.ttl.as_micros(), self.life_granted, "{place}: life");
+        assert_eq!(wait, self.retry_after, "{context}: retry_after");
+        assert_eq!(outcome.remaining, self.remaining, "{context}: remaining");
+        assert_eq!(outcome.reset_after.as_micros(), self.reset_after, "{context}: reset_after");
+        assert_eq!(granted.granted, self.held, "{context}: held");
+        assert_eq!(granted.ttl.as_micros(), self.life_granted, "{context}: life");
     }
 
-    pub(crate) fn assert_held(&self, holds: &LeaseSet, place: &str) {
-        let listed: Vec<_> = holds
+    pub(crate) fn assert_leases(&self, leases: &LeaseSet, context: &str) {
+        let listed: Vec<_> = leases
             .iter()
             .map(|lease| {
                 (lease.id.node, lease.id.number, lease.amount, lease.spent, lease.until.as_micros())
             })
             .collect();
-        assert_eq!(listed, self.holds, "{place}: holds");
+        assert_eq!(listed, self.holds, "{context}: holds");
     }
 }
