@@ -28,7 +28,7 @@ SERIAL_MODULE = "::serial::"
 # Package selection of the tests. Doc tests use the same one, so that both share build artifacts.
 TEST_SELECTION = ["--locked", "--workspace", "--exclude", "tidegate-bench", "--all-features"]
 # Tests of the binary without its features.
-PLAIN_TESTS = ["grpc_own::", "http::", "resp::", "serve::", f"--test-threads={3 * CORES}"]
+PLAIN_TESTS = ["grpc_native::", "http::", "resp::", "serve::", f"--test-threads={3 * CORES}"]
 # A test binary that runs longer is killed.
 MAX_BINARY_SECONDS = 1800
 

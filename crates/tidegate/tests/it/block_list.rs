@@ -15,8 +15,8 @@ use tidegate::{Request, Span, Timestamp};
 const START: Timestamp = Timestamp::from_secs(1_780_000_000);
 const SECRET: [u8; 32] = [7; 32];
 
-fn penalty_author() -> By {
-    By::Penalty { rule: "login".into() }
+fn penalty_author() -> BlockOrigin {
+    BlockOrigin::Penalty { rule: "login".into() }
 }
 
 fn entry(subject: Subject, until: Timestamp, origin: BlockOrigin) -> Entry {
@@ -130,7 +130,7 @@ proptest! {
             match list_step {
                 ListStep::Add { name, seconds, penalty } => {
                     let until = now + Span::from_secs(seconds);
-                    let by = if penalty { penalty_author() } else { By::Operator };
+                    let by = if penalty { penalty_author() } else { BlockOrigin::Operator };
                     let added = list.add(entry(subject(name), until, by), now);
                     prop_assert_eq!(added.is_ok(), until > now);
                     let existing = model.get(&subject(name)).map_or(now, |(_, until)| *until);
@@ -186,12 +186,12 @@ proptest! {
             if expired && live.contains(&network) {
                 continue;
             }
-            list.add(entry(Subject::Network(network), until, By::Operator), START).unwrap();
+            list.add(entry(Subject::Network(network), until, BlockOrigin::Operator), START).unwrap();
             if !expired {
                 live.push(network);
             }
         }
-        list.add(entry(list.client("user", "mallory").unwrap(), seconds_after_start(120), By::Operator), now).unwrap();
+        list.add(entry(list.client("user", "mallory").unwrap(), seconds_after_start(120), BlockOrigin::Operator), now).unwrap();
         let export = list.export(now);
         for last_octet in 0..=u8::MAX {
             let address = IpAddr::from([192, 0, 2, last_octet]);
@@ -211,7 +211,7 @@ fn export_is_aggregated_and_sorted() {
         ["2001:db8::/33", "192.0.2.128/25", "2001:db8:8000::/33", "10.0.0.7", "192.0.2.0/25"]
     {
         let subject = list.client("ip", name).unwrap();
-        list.add(entry(subject, seconds_after_start(60), By::Operator), START).unwrap();
+        list.add(entry(subject, seconds_after_start(60), BlockOrigin::Operator), START).unwrap();
     }
     let lines: Vec<String> = list.export(START).iter().map(ToString::to_string).collect();
     assert_eq!(lines, ["10.0.0.7/32", "192.0.2.0/24", "2001:db8::/32"]);
@@ -223,13 +223,14 @@ fn block_of_all_addresses_is_rejected() {
     let list = BlockList::new(SECRET);
     for name in ["0.0.0.0/0", "::/0", "::ffff:0:0/96"] {
         let subject = list.client("ip", name).unwrap();
-        let rejection = list.add(entry(subject, seconds_after_start(60), By::Operator), START);
-        assert_eq!(rejection, Err(BlockError::Everybody), "{name}");
+        let rejection =
+            list.add(entry(subject, seconds_after_start(60), BlockOrigin::Operator), START);
+        assert_eq!(rejection, Err(BlockError::EveryAddress), "{name}");
     }
     let all_addresses = Subject::Network("::/0".parse().unwrap());
     list.replace_all(
         1,
-        vec![stored(entry(all_addresses, seconds_after_start(60), By::Operator))],
+        vec![stored(entry(all_addresses, seconds_after_start(60), BlockOrigin::Operator))],
         START,
     );
     assert!(list.is_empty());
@@ -242,11 +243,11 @@ fn full_list_rejects_penalties_and_evicts_them_for_operator_blocks() {
     let add = |name: &str, seconds, by| {
         list.add(entry(user(name), seconds_after_start(seconds), by), START)
     };
-    add("a", 30, By::Operator).unwrap();
+    add("a", 30, BlockOrigin::Operator).unwrap();
     add("b", 50, penalty_author()).unwrap();
     add("c", 40, penalty_author()).unwrap();
-    assert_eq!(add("d", 60, penalty_author()), Err(BlockError::Full { most: 3 }));
-    add("e", 10, By::Operator).unwrap();
+    assert_eq!(add("d", 60, penalty_author()), Err(BlockError::Full { max_entries: 3 }));
+    add("e", 10, BlockOrigin::Operator).unwrap();
     let expect_entries = |names: [&str; 3]| {
         let mut subjects = names.map(&user);
         subjects.sort();
@@ -254,11 +255,11 @@ fn full_list_rejects_penalties_and_evicts_them_for_operator_blocks() {
         assert_eq!(Vec::from_iter(entries.iter().map(|entry| &entry.subject)), subjects.each_ref());
     };
     expect_entries(["a", "b", "e"]);
-    add("f", 10, By::Operator).unwrap();
+    add("f", 10, BlockOrigin::Operator).unwrap();
     expect_entries(["a", "e", "f"]);
-    assert_eq!(add("g", 10, By::Operator), Err(BlockError::Full { most: 3 }));
+    assert_eq!(add("g", 10, BlockOrigin::Operator), Err(BlockError::Full { max_entries: 3 }));
     // Replacing the entry of a subject needs no room.
-    add("a", 90, By::Operator).unwrap();
+    add("a", 90, BlockOrigin::Operator).unwrap();
     assert_eq!((list.usage().refused, list.usage().evicted), (2, 2));
     // Expired entries are evicted first.
     assert_eq!(
@@ -276,7 +277,7 @@ fn oversized_list_from_the_store_drops_the_penalties_that_end_first() {
     let list = BlockList::with_max_entries(SECRET, 2);
     let user = |name: &str| list.client("user", name).unwrap();
     let entries = vec![
-        entry(user("a"), seconds_after_start(10), By::Operator),
+        entry(user("a"), seconds_after_start(10), BlockOrigin::Operator),
         entry(user("b"), seconds_after_start(20), penalty_author()),
         entry(user("c"), seconds_after_start(30), penalty_author()),
     ];
@@ -290,7 +291,7 @@ fn number_of_blocked_attributes_is_bounded() {
     let list = BlockList::new(SECRET);
     let add = |attribute: &str, value: &str| {
         let subject = list.client(attribute, value).unwrap();
-        list.add(entry(subject, seconds_after_start(60), By::Operator), START)
+        list.add(entry(subject, seconds_after_start(60), BlockOrigin::Operator), START)
     };
     for index in 0..BlockList::MAX_KINDS {
         add(&format!("header.{index}"), "x").unwrap();
@@ -320,7 +321,8 @@ fn full_list_of_100_000_entries_rejects_penalties_and_is_swept() {
 fn concurrent_readers_always_find_a_blocked_client_while_others_change() {
     let list = BlockList::new(SECRET);
     let blocked_subject = list.client("user", "mallory").unwrap();
-    list.add(entry(blocked_subject, seconds_after_start(60), By::Operator), START).unwrap();
+    list.add(entry(blocked_subject, seconds_after_start(60), BlockOrigin::Operator), START)
+        .unwrap();
     let done = AtomicBool::new(false);
     let request = Request::new().with("user", "mallory").unwrap().with("ip", "192.0.2.7").unwrap();
     std::thread::scope(|scope| {
@@ -388,7 +390,7 @@ fn blocked_until(list: &BlockList, subject: &Subject) -> Option<Timestamp> {
 fn unpublished_changes_survive_every_list_from_the_store() {
     let list = Arc::new(BlockList::new(SECRET));
     let user = |name: &str| list.client("user", name).unwrap();
-    list.add(entry(user("before"), seconds_after_start(60), By::Operator), START).unwrap();
+    list.add(entry(user("before"), seconds_after_start(60), BlockOrigin::Operator), START).unwrap();
     let feed = list.share();
     let mut store = SharedStore::default();
     let old = store.clone();
@@ -418,8 +420,8 @@ fn unpublished_changes_survive_every_list_from_the_store() {
     // The latest change of a subject counts, published or not.
     assert_eq!(feed.pending(10, START).len(), 1);
     let removed = feed.pending(10, START);
-    list.add(entry(user("before"), seconds_after_start(80), By::Operator), START).unwrap();
-    list.add(entry(user("before"), seconds_after_start(90), By::Operator), START).unwrap();
+    list.add(entry(user("before"), seconds_after_start(80), BlockOrigin::Operator), START).unwrap();
+    list.add(entry(user("before"), seconds_after_start(90), BlockOrigin::Operator), START).unwrap();
     assert_eq!(feed.pending(10, START).len(), 1);
     let version = store.publish(&removed);
     feed.published(&removed, version);
@@ -435,12 +437,12 @@ fn unpublished_changes_survive_every_list_from_the_store() {
     assert!(list.is_empty());
     // A penalty of this node does not shorten a longer block by another node.
     list.add(entry(user("both"), seconds_after_start(10), penalty_author()), START).unwrap();
-    let longer = entry(user("both"), seconds_after_start(90), By::Operator);
+    let longer = entry(user("both"), seconds_after_start(90), BlockOrigin::Operator);
     list.replace_all(store.version, vec![stored(longer.clone())], START);
     assert_eq!(*list.entries(START)[0], longer);
     list.remove(&user("both"), START).unwrap();
     // An entry that expires before its publication is not published.
-    list.add(entry(user("short"), seconds_after_start(1), By::Operator), START).unwrap();
+    list.add(entry(user("short"), seconds_after_start(1), BlockOrigin::Operator), START).unwrap();
     assert_eq!(feed.pending(10, START).len(), 2);
     assert_eq!(feed.pending(10, seconds_after_start(1)).len(), 1);
     // A store that lost its data receives all changes of this node again.
@@ -463,7 +465,7 @@ async fn change_wakes_the_publisher() {
     tokio::task::yield_now().await;
     assert!(!publisher.is_finished());
     let subject = list.client("user", "mallory").unwrap();
-    list.add(entry(subject, seconds_after_start(60), By::Operator), START).unwrap();
+    list.add(entry(subject, seconds_after_start(60), BlockOrigin::Operator), START).unwrap();
     assert_eq!(publisher.await.unwrap(), 1);
 }
 
@@ -507,7 +509,7 @@ impl Node {
             self.list.add(entry(subject.clone(), seconds_after_start(seconds), by), START).unwrap();
         };
         match action {
-            NodeAction::Block(seconds) => add(seconds, By::Operator),
+            NodeAction::Block(seconds) => add(seconds, BlockOrigin::Operator),
             NodeAction::Penalize(seconds) => add(seconds, penalty_author()),
             NodeAction::Unblock => drop(self.list.remove(subject, START)),
             NodeAction::PublishAndFetch => {

@@ -171,11 +171,11 @@ fn ten_times_max_keys_of_new_clients_frees_no_limited_client() {
             assert!(!handle.check(client).is_allowed(), "{algorithm}: {client} was freed");
         }
         // Clients beyond the cap share a few buckets.
-        let shared = 5 * usize::try_from(MemoryStore::SHARED_BUCKETS).unwrap();
+        let shared = 5 * usize::try_from(MemoryStore::OVERFLOW_BUCKETS).unwrap();
         assert!(sprayed <= MAX_KEYS + shared, "{algorithm}: {sprayed} passed");
         let usage = store.usage();
         assert!(
-            usage.keys <= MAX_KEYS + usize::try_from(MemoryStore::SHARED_BUCKETS).unwrap(),
+            usage.keys <= MAX_KEYS + usize::try_from(MemoryStore::OVERFLOW_BUCKETS).unwrap(),
             "{usage:?}"
         );
         assert!(usage.overflowed > 0, "{usage:?}");

@@ -16,7 +16,9 @@ use super::rules;
 use super::test_stores::UnavailableStore;
 
 /// Starts a health service behind the layer, and returns a client of it.
-async fn start_health_service<G: Gate + Clone>(layer: RateLimitLayer<G>) -> HealthClient<Channel> {
+async fn start_health_service<G: Decider + Clone>(
+    layer: RateLimitLayer<G>,
+) -> HealthClient<Channel> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {

@@ -16,7 +16,7 @@ fn per_minute(amount: u64) -> PerKey {
     Limiter::per_key_on(Quota::per_minute(amount), ManualClock::default().clock()).unwrap()
 }
 
-fn layer_by_api_key(handle: PerKey) -> RateLimitLayer<tidegate::tower::ByKey> {
+fn layer_by_api_key(handle: PerKey) -> RateLimitLayer<tidegate::tower::KeyDecider> {
     RateLimitLayer::per_key(handle, |request| {
         Some(request.headers.get("x-api-key")?.to_str().ok()?.into())
     })

@@ -113,7 +113,7 @@ impl<S: tower::Service<Request<()>>> tower::Service<Request<()>> for NeverReady<
 #[tokio::test]
 async fn upgraded_connection_holds_its_slot_until_response_and_keep_handle_are_dropped() {
     let limiter = limiter(&ManualClock::default(), ONE_IN_FLIGHT_RULE);
-    let kept: Arc<Mutex<Option<Kept>>> = Arc::default();
+    let kept: Arc<Mutex<Option<KeptSlots>>> = Arc::default();
     let keep = Arc::clone(&kept);
     let upgrade = service_fn(move |request: Request<()>| {
         let in_flight = request.extensions().get::<InFlight>().unwrap();

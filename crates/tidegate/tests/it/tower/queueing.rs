@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use tidegate::tower::{ByKey, ByRules, Gate, RateLimitLayer};
+use tidegate::tower::{Decider, KeyDecider, RateLimitLayer, RulesDecider};
 use tidegate::{Algorithm, Clock, Limiter, ManualClock, MemoryStore, Quota, Span};
 use tokio::task::yield_now;
 use tower::{Layer, ServiceExt};
@@ -18,11 +18,11 @@ type PendingResponse = Pin<Box<dyn Future<Output = LimitedResponse>>>;
 const QUEUE_RULE: &str =
     "  - {name: queue, per: [api_key], algorithm: leaky_bucket, limit: 1 per second, queue: 2}";
 
-fn layer_by_rules(clock: Clock) -> RateLimitLayer<ByRules> {
+fn layer_by_rules(clock: Clock) -> RateLimitLayer<RulesDecider> {
     RateLimitLayer::new(Limiter::builder().rules(rules(QUEUE_RULE)).clock(clock).build())
 }
 
-fn layer_by_key(clock: Clock) -> RateLimitLayer<ByKey> {
+fn layer_by_key(clock: Clock) -> RateLimitLayer<KeyDecider> {
     let store = Arc::new(MemoryStore::new(clock));
     let algorithm = Algorithm::LeakyBucket { queue: 2 };
     let handle = Limiter::per_key_in(store, algorithm, Quota::per_second(1)).unwrap();
@@ -32,7 +32,7 @@ fn layer_by_key(clock: Clock) -> RateLimitLayer<ByKey> {
 }
 
 /// Returns a function that sends a request of the same client.
-fn client_of<G: Gate + Clone>(
+fn client_of<G: Decider + Clone>(
     layer: &RateLimitLayer<G>,
     hello: &HelloService,
 ) -> impl Fn() -> PendingResponse + use<G> {
@@ -54,7 +54,7 @@ fn status(response: &mut PendingResponse) -> Option<u16> {
     }
 }
 
-fn expect_requests_wait_for_their_slots<G: Gate + Clone>(
+fn expect_requests_wait_for_their_slots<G: Decider + Clone>(
     layer: impl Fn(Clock) -> RateLimitLayer<G>,
 ) {
     let (time, hello) = (ManualClock::default(), HelloService::default());
@@ -82,7 +82,7 @@ fn request_waits_until_its_slot() {
     expect_requests_wait_for_their_slots(layer_by_key);
 }
 
-fn expect_cancelled_waiter_frees_its_slot<G: Gate + Clone>(
+fn expect_cancelled_waiter_frees_its_slot<G: Decider + Clone>(
     layer: impl Fn(Clock) -> RateLimitLayer<G>,
 ) {
     let (time, hello) = (ManualClock::default(), HelloService::default());
@@ -108,7 +108,7 @@ fn cancelled_waiter_frees_its_slot() {
     expect_cancelled_waiter_frees_its_slot(layer_by_key);
 }
 
-fn expect_denial_above_max_wait<G: Gate + Clone>(layer: impl Fn(Clock) -> RateLimitLayer<G>) {
+fn expect_denial_above_max_wait<G: Decider + Clone>(layer: impl Fn(Clock) -> RateLimitLayer<G>) {
     let (time, hello) = (ManualClock::default(), HelloService::default());
     let send = client_of(&layer(time.clock()).max_wait(Span::from_millis(1_500)), &hello);
     let (mut first, mut second, mut next) = (send(), send(), send());

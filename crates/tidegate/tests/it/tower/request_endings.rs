@@ -219,7 +219,7 @@ where
 
 struct EndingsFixture<S: Store> {
     limiter: Limiter<S>,
-    layer: RateLimitLayer<tidegate::tower::ByRules<S>>,
+    layer: RateLimitLayer<tidegate::tower::RulesDecider<S>>,
     service: ScriptedService,
     ended: Ended,
 }
