@@ -21,7 +21,7 @@ const RECIPES: [(&str, &str); 7] = [
     ("Scraping", "scraping"),
 ];
 
-fn read(name: &str) -> String {
+fn recipe_text(name: &str) -> String {
     let path = repository_root().join(format!("docs/guide/recipes/{name}.yaml"));
     std::fs::read_to_string(path).unwrap()
 }
@@ -61,14 +61,14 @@ impl RecipeLimiter {
 }
 
 #[test]
-fn every_recipe_is_a_file_that_the_page_shows_as_it_is() {
+fn page_shows_every_recipe_file_unchanged() {
     let files = std::fs::read_dir(repository_root().join("docs/guide/recipes")).unwrap();
     assert_eq!(files.count(), RECIPES.len());
     let mut rest = PAGE;
     for (heading, name) in RECIPES {
         let (_, part) = rest.split_once(&format!("\n## {heading}\n")).unwrap();
         let (_, block) = part.split_once("\n```yaml\n").unwrap();
-        assert_eq!(block.split("```").next().unwrap(), read(name), "{heading}");
+        assert_eq!(block.split("```").next().unwrap(), recipe_text(name), "{heading}");
         let path = repository_root().join(format!("docs/guide/recipes/{name}.yaml"));
         let (code, _, notes) = run(&["validate", path.to_str().unwrap()]);
         assert_eq!(code, 0, "{notes}");

@@ -327,7 +327,7 @@ fn cancelled_acquire_takes_no_slot() {
     };
     let before: f64 = redis_calls();
     redis.pause();
-    let mut client = caller.own();
+    let mut client = caller.native();
     let request = CheckRequest {
         rule: "exports".to_owned(),
         attributes: [("user".to_owned(), "alice".to_owned())].into(),
